@@ -1,0 +1,81 @@
+// Backend: executes collectives.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/bytes.h"
+#include "base/dtype.h"
+#include "base/group.h"
+#include "base/result.h"
+#include "base/status.h"
+
+namespace rabit {
+
+struct CollectiveSpec {
+  Kind kind = Kind::kAllreduce;
+  DType dtype = DType::kFloat32;
+  Device device;
+  ReduceOp op = ReduceOp::kSum;
+  int64_t count = 0;  // elements
+};
+
+// Where and until when one collective runs.
+struct LaneContext {
+  int32_t lane = 0;
+  Tag tag = 0;  // MakeTag(lane, bucket id); the low kTagStepBits are the collective's own
+  Deadline deadline;
+  const Group& group;
+};
+
+// Methods block and run one at a time per lane.  `group` in the context names the members; ranks
+// in arguments (root, peer) and the order of parts are positions inside the group.  All sizes are
+// bytes or elements of `dtype`; parts of vector forms are given as bytes per group member.
+// kAverage arrives as kSum: the engine divides.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string_view name() const = 0;
+  // kUnsupported, or an estimate in microseconds.  A pure function of arguments that are equal on
+  // all ranks, so that every rank chooses the same backend.
+  virtual Result<double> CostMicros(const CollectiveSpec& spec, const Group& group) const = 0;
+
+  // Called on every rank in the same order, before the first collective of the group.
+  virtual Status AddGroup(const Group& group);
+
+  virtual Status Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op);
+  // Like Allreduce, but only `root` has the result; `in_out` elsewhere is scratch.
+  virtual Status Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op, int root);
+  // `all` is the parts in group order; part i has part_bytes[i]; `mine` may lie inside `all`.
+  virtual Status Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                           std::span<const int64_t> part_bytes);
+  // `in` has the parts in group order, part i of part_counts[i] elements; `out` gets part
+  // my_index, reduced.  `in` may be overwritten.
+  virtual Status ReduceScatter(const LaneContext& lane, const TensorView& in, const TensorView& out,
+                               std::span<const int64_t> part_counts, ReduceOp op);
+  virtual Status Broadcast(const LaneContext& lane, Bytes buffer, int root);
+  virtual Status Alltoall(const LaneContext& lane, ConstBytes in,
+                          std::span<const int64_t> send_bytes, Bytes out,
+                          std::span<const int64_t> receive_bytes);
+  virtual Status Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                        std::span<const int64_t> part_bytes, int root);
+  virtual Status Scatter(const LaneContext& lane, ConstBytes all,
+                         std::span<const int64_t> part_bytes, Bytes mine, int root);
+  virtual Status Barrier(const LaneContext& lane);
+  virtual Status Send(const LaneContext& lane, ConstBytes buffer, int peer);
+  virtual Status Recv(const LaneContext& lane, Bytes buffer, int peer);
+
+  // Fails every present and future call with `why`.  Any thread; the first reason is kept.
+  virtual void Abort(Status why) = 0;
+
+  // The algorithm that Allreduce would use, for the statistics: "ring", "direct", …
+  virtual std::string AlgorithmFor(const CollectiveSpec& spec, const Group& group) const;
+  virtual std::string StatisticsJson() const { return "{}"; }
+
+  // Memory this backend moves fastest (registered, shared); nullptr: ordinary memory will do.
+  virtual std::byte* AllocateBuffer(int32_t lane, size_t bytes) { (void)lane, (void)bytes; return nullptr; }
+};
+
+}  // namespace rabit

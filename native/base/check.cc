@@ -1,0 +1,15 @@
+#include "base/check.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace rabit {
+
+void CheckFailed(const char* file, int line, const char* condition, std::string_view message) {
+  std::fprintf(stderr, "rabit: check failed at %s:%d: %s: %.*s\n", file, line, condition,
+               static_cast<int>(message.size()), message.data());
+  std::fflush(stderr);
+  std::abort();
+}
+
+}  // namespace rabit

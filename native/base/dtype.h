@@ -1,0 +1,86 @@
+// Element types, reduce operations and kinds of collective.  The values are part of the C ABI and
+// of the wire formats; never reuse one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace rabit {
+
+enum class DType : int32_t {
+  kUint8 = 0,
+  kInt8 = 1,
+  kUint16 = 2,
+  kInt16 = 3,
+  kInt32 = 4,
+  kInt64 = 5,
+  kFloat16 = 6,
+  kFloat32 = 7,
+  kFloat64 = 8,
+  kBool = 9,  // one byte, 0 or 1
+  kBfloat16 = 10,
+};
+inline constexpr int kDTypeCount = 11;
+
+enum class ReduceOp : int32_t {
+  kAverage = 0,  // sum, then divided by the number of ranks; integers truncate toward zero
+  kSum = 1,
+  // 2 is reserved for Adasum.
+  kMin = 3,
+  kMax = 4,
+  kProduct = 5,
+  kBitAnd = 6,
+  kBitOr = 7,
+  kBitXor = 8,
+};
+
+enum class Kind : int32_t {
+  kAllreduce = 0,
+  kAllgather = 1,      // extent 0 may differ between ranks
+  kBroadcast = 2,
+  kReduce = 3,
+  kReduceScatter = 4,  // uneven extent 0: the low ranks get one more row
+  kAlltoall = 5,       // splits may be uneven
+  kGather = 6,
+  kScatter = 7,
+  kBarrier = 8,
+  kSend = 9,           // pairs with kRecv of the same name on rank `root`
+  kRecv = 10,
+  kJoin = 11,
+};
+
+// DLPack's numbers.
+enum class DeviceKind : int32_t { kCpu = 1, kCuda = 2 };
+
+struct Device {
+  DeviceKind kind = DeviceKind::kCpu;
+  int32_t index = 0;
+  bool operator==(const Device&) const = default;
+};
+
+size_t SizeOf(DType dtype);  // bytes of one element
+bool IsFloat(DType dtype);
+std::string_view Name(DType dtype);  // "float32"
+std::string_view Name(ReduceOp op);  // "average"
+std::string_view Name(Kind kind);    // "allreduce"
+std::optional<DType> DTypeFrom(int32_t value);
+std::optional<ReduceOp> ReduceOpFrom(int32_t value);
+std::optional<Kind> KindFrom(int32_t value);
+
+// Bitwise operations need integers or bool; everything else works on every type.
+bool Supports(DType dtype, ReduceOp op);
+
+// Memory we may use but never own.
+struct TensorView {
+  void* data = nullptr;
+  int64_t count = 0;  // elements, not bytes
+  DType dtype = DType::kFloat32;
+  Device device;
+
+  size_t bytes() const { return static_cast<size_t>(count) * SizeOf(dtype); }
+};
+
+}  // namespace rabit

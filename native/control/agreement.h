@@ -1,0 +1,82 @@
+// Value types of the negotiation: what a rank says, and what all ranks then know.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/ids.h"
+#include "base/status.h"
+
+namespace rabit {
+
+// Everything the ranks must agree on for one tensor, except what may differ by nature: extent 0 of
+// gathers, splits of an alltoall.
+struct Signature {
+  Kind kind = Kind::kAllreduce;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  std::vector<int64_t> shape;
+  int32_t root = -1;          // global rank; the partner for kSend and kRecv
+  double prescale = 1.0;      // applied before the reduction
+  double postscale = 1.0;     // applied to the result
+  int32_t priority = 0;       // larger runs first
+  GroupId group = kWorld;
+  CodecId codec = kIdentityCodec;
+  BackendId backend = kAnyBackend;
+  Device device;
+  std::vector<int64_t> splits;  // alltoall and scatter: rows for each rank of the group; or empty
+
+  int64_t count() const {  // product of the shape
+    int64_t product = 1;
+    for (int64_t extent : shape) product *= extent;
+    return product;
+  }
+  bool operator==(const Signature&) const = default;
+};
+
+std::string Describe(const Signature& signature);  // "float32[64,3,7,7]"
+
+// What this rank has to say.  Built by the engine, taken by the controller.
+struct Announcement {
+  struct Entry {
+    std::string name;
+    Signature signature;
+  };
+  std::vector<Entry> ready;
+  uint64_t buckets_done = 0;  // buckets finished so far on this rank, in order of their ids
+  uint32_t flags = 0;         // OR-ed over the ranks and handed back (rabit.any_rank)
+  bool wants_stop = false;    // this rank calls no further collective
+};
+
+// A tensor that is ready on every rank that takes part.
+struct ReadyTensor {
+  TensorId id = -1;
+  std::string name;
+  Signature signature;           // of the lowest rank that announced it
+  // Kinds whose ranks may differ: extent 0 of every rank of the group (gathers), or the whole
+  // split matrix, row-major, sender by receiver (alltoall, scatter); empty otherwise.
+  std::vector<int64_t> extents;
+  std::vector<int> joined;       // global ranks that contribute the identity element
+};
+
+struct Rejection {
+  std::string name;
+  GroupId group = kWorld;
+  Status why;
+};
+
+// Identical on every rank, in the same order.
+struct Agreement {
+  uint64_t cycle = 0;
+  std::vector<ReadyTensor> ready;
+  std::vector<Rejection> rejected;
+  uint64_t buckets_done = 0;  // smallest over the ranks: the credit
+  uint32_t flags = 0;         // OR of the ranks' flags since they were last reported
+  int last_joined = -1;       // set in the agreement in which every rank has joined
+  bool stop = false;          // every rank wants to stop
+};
+
+}  // namespace rabit

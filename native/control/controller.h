@@ -1,0 +1,39 @@
+// Controller: negotiates what is ready everywhere, in one order.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/group.h"
+#include "base/result.h"
+#include "base/status.h"
+#include "control/agreement.h"
+
+namespace rabit {
+
+// Event driven: Announce never waits, Await returns when the network, Wake or the deadline says
+// so.  Engine thread only, except Wake.
+class Controller {
+ public:
+  virtual ~Controller() = default;
+  virtual Status Announce(const Announcement& mine) = 0;
+  // The next agreement in order; empty when woken or at the deadline.  An error is engine-wide:
+  // a lost rank (kPeerLost, with culprit), a stall past the abort time, a stranger's wire version.
+  virtual Result<std::optional<Agreement>> Await(Deadline deadline) = 0;
+  // Any thread; never blocks.
+  virtual void Wake() = 0;
+  // Tells every rank why this one gives up, so that they report the cause and not its
+  // consequences.  Best effort, at once.
+  virtual void Abandon(const Status& why) = 0;
+  // A group that later signatures may name.  Every rank calls it with the same arguments in the
+  // same order, before it announces a tensor of that group.
+  virtual void AddGroup(const Group& group) = 0;
+  // A JSON object: cycles, bytes, cache hits; on rank 0 also arrival skew per rank and tensor.
+  virtual std::string StatisticsJson() const = 0;
+  // What is waiting for whom, one line each ("'conv1.weight' waits 12 s for rank 3"); for reports.
+  virtual std::vector<std::string> Waiting() const = 0;
+};
+
+}  // namespace rabit

@@ -1,0 +1,82 @@
+// Engine: the background thread, its lanes and its handles.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/group.h"
+#include "base/result.h"
+#include "codec/codec.h"
+#include "control/controller.h"
+#include "engine/request.h"
+#include "schedule/scheduler.h"
+
+namespace rabit {
+
+struct EngineOptions {
+  int32_t lanes = 2;
+  int64_t operation_timeout_ms = 0;  // of one bucket on a lane; 0: as long as all peers live
+  int64_t stall_warning_ms = 10'000;
+  size_t queue_capacity = 1 << 20;   // requests in flight
+  bool is_deterministic = false;
+};
+
+struct EngineParts {  // everything is passed in; tests pass fakes
+  int rank = 0;
+  int size = 1;
+  Topology topology;
+  EngineOptions options;
+  std::unique_ptr<Controller> controller;
+  std::unique_ptr<Scheduler> scheduler;
+  std::vector<std::unique_ptr<Backend>> backends;  // index = BackendId
+  std::vector<std::unique_ptr<Codec>> codecs;      // index = CodecId; [0] is the identity
+};
+
+struct HandleOutput {
+  TensorView view;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> received_splits;  // alltoall; rows from each rank
+};
+
+// Thread-safe.  All methods return at once unless they say that they wait.
+class Engine {
+ public:
+  virtual ~Engine() = default;  // stops with a short deadline if Stop was not called
+
+  static Result<std::unique_ptr<Engine>> Start(EngineParts parts);
+
+  // All or none: a duplicate name or a bad argument enqueues nothing.  Never waits for the network.
+  // The requests of one call become ready together.
+  virtual Status Submit(std::span<Request> requests, std::span<Handle> handles) = 0;
+  // Waits.  kTimedOut leaves the handle open; any other status is the operation's own.
+  virtual Status Wait(Handle handle, Deadline deadline) = 0;
+  // True when finished, well or not.
+  virtual Result<bool> IsDone(Handle handle) const = 0;
+  // Only after a successful Wait; valid until Release.
+  virtual Result<HandleOutput> Output(Handle handle) const = 0;
+  // Frees a finished handle; an open one is freed as soon as it finishes.
+  virtual void Release(Handle handle) = 0;
+
+  // Collective: every rank calls it with the same ranks in the same order.  Waits until all did.
+  virtual Result<GroupId> AddGroup(std::span<const int> ranks, Deadline deadline) = 0;
+  virtual Status RemoveGroup(GroupId group, Deadline deadline) = 0;
+  virtual Result<Group> GetGroup(GroupId group) const = 0;
+
+  // Sets flags that ride on the next announcement; they are OR-ed over all ranks.
+  virtual void RaiseFlags(uint32_t flags) = 0;
+  virtual uint32_t AgreedFlags() const = 0;
+
+  virtual Status StartTimeline(const std::string& path, bool mark_cycles) = 0;
+  virtual Status StopTimeline() = 0;
+  virtual std::string StatisticsJson() const = 0;
+
+  // Waits until every rank has called Stop, then stops; open handles get kAborted.  Idempotent.
+  virtual Status Stop(Deadline deadline) = 0;
+};
+
+}  // namespace rabit

@@ -1,0 +1,34 @@
+// Request: one collective that a Python thread asks for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "control/agreement.h"
+
+namespace rabit {
+
+struct Handle {
+  uint64_t value = 0;  // 0 is never given out
+  bool operator==(const Handle&) const = default;
+};
+
+// Called once, on a native thread, right after the handle has finished; must not block, must not
+// take the GIL.  Only for runtimes with a native dependency engine (MXNet): Python waits or polls.
+struct Completion {
+  void (*notify)(void* context, int32_t code, const char* message) = nullptr;
+  void* context = nullptr;
+};
+
+struct Request {
+  std::string name;
+  Signature signature;
+  TensorView input;
+  TensorView output;  // data == nullptr: the engine allocates it when its size is known
+  uint64_t ready_event = 0;
+  Completion completion;
+};
+
+}  // namespace rabit

@@ -1,0 +1,161 @@
+/* The C ABI of librabit: the only public header.  Valid C11 and C++20; cffi reads the block between
+ * the two markers, so there is no second copy to drift.
+ *
+ * Every function returns a rabit_code unless it says otherwise, never throws, and may be called
+ * from any thread.  No function calls back into the caller's language.  Pointers passed in are
+ * borrowed for the call; tensor memory until the handle has finished. */
+#ifndef RABIT_ABI_H_
+#define RABIT_ABI_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define RABIT_API __attribute__((visibility("default")))
+#else
+#define RABIT_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* cdef-begin */
+#define RABIT_ABI_VERSION 1
+
+typedef struct rabit_engine rabit_engine; /* opaque */
+typedef struct rabit_store rabit_store;   /* opaque */
+typedef uint64_t rabit_handle;            /* 0 is never a handle */
+
+typedef enum rabit_code {
+  RABIT_OK = 0,
+  RABIT_INVALID_ARGUMENT = 1,
+  RABIT_MISMATCH = 2,
+  RABIT_UNSUPPORTED = 3,
+  RABIT_PEER_LOST = 4,
+  RABIT_TIMED_OUT = 5,
+  RABIT_ABORTED = 6,
+  RABIT_RESOURCE_EXHAUSTED = 7,
+  RABIT_INTERNAL = 8
+} rabit_code;
+
+typedef enum rabit_dtype {
+  RABIT_UINT8 = 0,
+  RABIT_INT8 = 1,
+  RABIT_UINT16 = 2,
+  RABIT_INT16 = 3,
+  RABIT_INT32 = 4,
+  RABIT_INT64 = 5,
+  RABIT_FLOAT16 = 6,
+  RABIT_FLOAT32 = 7,
+  RABIT_FLOAT64 = 8,
+  RABIT_BOOL = 9,
+  RABIT_BFLOAT16 = 10
+} rabit_dtype;
+
+typedef enum rabit_reduce_op {
+  RABIT_AVERAGE = 0,
+  RABIT_SUM = 1,
+  RABIT_MIN = 3,
+  RABIT_MAX = 4,
+  RABIT_PRODUCT = 5,
+  RABIT_BIT_AND = 6,
+  RABIT_BIT_OR = 7,
+  RABIT_BIT_XOR = 8
+} rabit_reduce_op;
+
+typedef enum rabit_kind {
+  RABIT_ALLREDUCE = 0,
+  RABIT_ALLGATHER = 1,
+  RABIT_BROADCAST = 2,
+  RABIT_REDUCE = 3,
+  RABIT_REDUCESCATTER = 4,
+  RABIT_ALLTOALL = 5,
+  RABIT_GATHER = 6,
+  RABIT_SCATTER = 7,
+  RABIT_BARRIER = 8,
+  RABIT_SEND = 9,
+  RABIT_RECV = 10,
+  RABIT_JOIN = 11
+} rabit_kind;
+
+typedef struct rabit_tensor {
+  void* data;           /* output: NULL lets the engine allocate */
+  int64_t count;        /* elements */
+  const int64_t* shape; /* ndim extents; NULL with ndim 0 is a scalar */
+  int32_t ndim;
+  int32_t dtype;        /* rabit_dtype */
+  int32_t device_kind;  /* DLPack codes: 1 is the CPU */
+  int32_t device_index;
+  uint64_t ready_event; /* 0, or an event the core must wait for */
+} rabit_tensor;
+
+typedef struct rabit_request {
+  uint32_t struct_size; /* sizeof, so that fields can be appended later */
+  int32_t kind;         /* rabit_kind */
+  int32_t reduce_op;    /* rabit_reduce_op */
+  int32_t root;         /* global rank; the partner for send and recv */
+  int32_t priority;     /* larger runs first */
+  int32_t group;        /* 0: all ranks */
+  int32_t codec;        /* 0: none; else from rabit_add_codec */
+  int32_t backend;      /* -1: the engine chooses; else from rabit_find_backend */
+  double prescale;
+  double postscale;
+  const char* name;     /* UTF-8, 1 to 1024 bytes */
+  const int64_t* splits; /* alltoall, scatter: rows for each rank of the group, or NULL */
+  int32_t splits_count;
+  rabit_tensor input;
+  rabit_tensor output;
+  /* Called once on a native thread when the handle has finished, or NULL.  For runtimes with a
+   * native dependency engine; it must not block and must not enter an interpreter. */
+  void (*notify)(void* context, int32_t code, const char* message);
+  void* notify_context;
+} rabit_request;
+
+RABIT_API uint32_t rabit_abi_version(void);
+/* The message and the culprit rank (-1: none) of this thread's last failed call. */
+RABIT_API const char* rabit_last_error(void);
+RABIT_API int32_t rabit_last_culprit(void);
+
+/* options: lines "key=value"; an unknown key is an error that names the nearest known one. */
+RABIT_API int32_t rabit_start(const char* options, rabit_engine** engine);
+RABIT_API int32_t rabit_topology(rabit_engine* engine, int32_t group, int32_t* rank, int32_t* size);
+RABIT_API int32_t rabit_add_group(rabit_engine* engine, const int32_t* ranks, int32_t count,
+                                  int64_t timeout_ms, int32_t* group);
+RABIT_API int32_t rabit_remove_group(rabit_engine* engine, int32_t group, int64_t timeout_ms);
+RABIT_API int32_t rabit_add_codec(rabit_engine* engine, const char* spec, int32_t* codec);
+RABIT_API int32_t rabit_find_backend(rabit_engine* engine, const char* name, int32_t* backend);
+
+/* All or none; the requests of one call become ready together. */
+RABIT_API int32_t rabit_submit(rabit_engine* engine, const rabit_request* requests, int32_t count,
+                               rabit_handle* handles);
+/* RABIT_TIMED_OUT leaves the handle open; timeout_ms < 0 waits without limit. */
+RABIT_API int32_t rabit_wait(rabit_engine* engine, rabit_handle handle, int64_t timeout_ms);
+RABIT_API int32_t rabit_is_done(rabit_engine* engine, rabit_handle handle, int32_t* done);
+/* shape has room for 8 extents, splits for the size of the group (or NULL); valid until release. */
+RABIT_API int32_t rabit_output(rabit_engine* engine, rabit_handle handle, rabit_tensor* output,
+                               int64_t* shape, int64_t* splits);
+RABIT_API int32_t rabit_release(rabit_engine* engine, rabit_handle handle);
+
+RABIT_API int32_t rabit_raise_flags(rabit_engine* engine, uint32_t flags);
+RABIT_API int32_t rabit_agreed_flags(rabit_engine* engine, uint32_t* flags);
+RABIT_API int32_t rabit_start_timeline(rabit_engine* engine, const char* path, int32_t mark_cycles);
+RABIT_API int32_t rabit_stop_timeline(rabit_engine* engine);
+/* Writes at most capacity bytes with a final NUL; *needed is the size that would fit. */
+RABIT_API int32_t rabit_stats(rabit_engine* engine, char* json, size_t capacity, size_t* needed);
+RABIT_API int32_t rabit_stop(rabit_engine* engine, int64_t timeout_ms);
+RABIT_API void rabit_free(rabit_engine* engine);
+
+/* The rendezvous board that a launcher, or rank 0, serves.  Options: address, port (0: any),
+ * secret (hex).  The board lives in its own thread until rabit_store_stop. */
+RABIT_API int32_t rabit_store_start(const char* options, rabit_store** store, int32_t* port);
+RABIT_API void rabit_store_stop(rabit_store* store);
+
+/* What this build and machine offer, as JSON: version, kernels, transports, backends, codecs. */
+RABIT_API int32_t rabit_capabilities(char* json, size_t capacity, size_t* needed);
+/* cdef-end */
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* RABIT_ABI_H_ */

@@ -1,0 +1,63 @@
+// Listener and Dial: authenticated connections between the processes of one job.
+//
+// Both sides prove that they hold the job's secret (HMAC-SHA256 over both nonces and a transcript
+// of the greeting, one key per direction) before either believes a byte of the other.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/bytes.h"
+#include "base/result.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+namespace rabit {
+
+struct Secret {
+  std::array<uint8_t, 32> key{};
+  static Result<Secret> FromHex(std::string_view hex);
+};
+
+// What a connection is for.  Part of the authenticated transcript.
+struct Greeting {
+  std::string purpose;  // "store", "channel", "tcp", "shm"; 1 to 15 bytes
+  uint64_t epoch = 0;   // of the engine; a process of another epoch is refused
+  int32_t rank = -1;    // of the speaker
+  int32_t stream = 0;
+};
+
+struct AuthenticatedPeer {
+  UniqueFd fd;  // connected, non-blocking, close-on-exec; TCP_NODELAY where it is TCP
+  Greeting greeting;
+};
+
+// One event-loop thread accepts, authenticates and hands connections over by purpose.  Strangers
+// can neither crash nor stall it: 2 s and 4 KiB until authenticated, at most 64 pending (the
+// oldest is dropped), one log line a second.  Thread-safe.
+class Listener {
+ public:
+  virtual ~Listener() = default;
+
+  // `address`: "127.0.0.1:0", "[::1]:0", "unix:/path" (0700 directory, peer uid checked).
+  static Result<std::unique_ptr<Listener>> Open(std::string_view address, const Secret& secret,
+                                                uint64_t epoch, int32_t rank);
+
+  virtual std::string address() const = 0;  // with the port that was bound
+  // Connections for `purpose` go to `handler`, on the listener's thread; it must not block.
+  // Connections that came before the handler was set are kept (bounded) and handed over at once.
+  virtual void SetHandler(std::string_view purpose, std::function<void(AuthenticatedPeer)> handler) = 0;
+  // Returns when the handler is not running and will not run again.
+  virtual void RemoveHandler(std::string_view purpose) = 0;
+};
+
+// Connects and authenticates; tries again while the peer refuses, until the deadline.
+// `expected_rank`: the peer must prove to be this rank; -1: any.
+Result<UniqueFd> Dial(std::string_view address, const Secret& secret, const Greeting& mine,
+                      int32_t expected_rank, Deadline deadline);
+
+}  // namespace rabit

@@ -1,0 +1,73 @@
+// Scheduler: turns agreements into buckets.  A replicated state machine: fed the same agreements
+// in the same order it returns the same buckets on every rank.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/ids.h"
+
+namespace rabit {
+
+// A tensor that all ranks have agreed to run; what the scheduler needs to know of it.
+struct ScheduledTensor {
+  TensorId id = -1;
+  Kind kind = Kind::kAllreduce;
+  int64_t count = 0;       // elements on this rank; equal on all ranks where is_divisible
+  DType dtype = DType::kFloat32;
+  Device device;
+  ReduceOp op = ReduceOp::kSum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int32_t root = -1;
+  int32_t priority = 0;    // larger runs first
+  GroupId group = kWorld;
+  CodecId codec = kIdentityCodec;
+  BackendId backend = kAnyBackend;
+  std::vector<int> joined;
+};
+
+struct Partition {
+  TensorId tensor = -1;
+  int64_t offset = 0;  // elements
+  int64_t count = 0;
+  bool is_last = false;  // of its tensor
+};
+
+// What runs as one collective.  All partitions share everything but their tensor.
+struct Bucket {
+  uint64_t id = 0;   // consecutive
+  int32_t lane = 0;  // derived from the id, so lanes and tags line up on all ranks
+  Kind kind = Kind::kAllreduce;
+  DType dtype = DType::kFloat32;
+  Device device;
+  ReduceOp op = ReduceOp::kSum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int32_t root = -1;
+  GroupId group = kWorld;
+  CodecId codec = kIdentityCodec;
+  BackendId backend = kAnyBackend;
+  std::vector<int> joined;
+  std::vector<Partition> partitions;
+};
+
+struct ScheduleLimits {
+  int64_t partition_bytes = 4 << 20;  // allreduce tensors are cut at multiples of this
+  int64_t fusion_bytes = 64 << 20;    // a bucket holds at most this; 0: no fusion
+  int64_t credit_bytes = 0;           // issued and not yet done on all ranks; 0: no limit
+  int32_t lanes = 2;
+};
+
+class Scheduler {
+ public:
+  virtual ~Scheduler() = default;
+  // `ready` in agreed order; `buckets_done` is the agreed credit (Agreement::buckets_done).
+  virtual std::vector<Bucket> Advance(const std::vector<ScheduledTensor>& ready,
+                                      uint64_t buckets_done) = 0;
+  // Partitions that wait for credit.
+  virtual size_t backlog() const = 0;
+};
+
+}  // namespace rabit

@@ -1,0 +1,143 @@
+// main() of the native tests.  Usage: rabit_tests [--filter=TEXT[:TEXT…]] [--list] [--repeat=N]
+// A filter matches "Suite.name" by substring; "-TEXT" excludes.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "testing/test.h"
+
+namespace rabit::testing {
+namespace {
+
+struct Case {
+  std::string suite;
+  std::string name;
+  std::function<void()> body;
+  std::string full_name() const { return suite + "." + name; }
+};
+
+std::vector<Case>& Cases() {
+  static std::vector<Case> cases;
+  return cases;
+}
+
+std::mutex g_mutex;
+int g_failures_of_current = 0;
+std::string g_skip_reason;
+
+bool Matches(const std::string& name, const std::vector<std::string>& filters) {
+  bool is_included = true;
+  bool has_positive = false;
+  bool matches_positive = false;
+  for (const std::string& filter : filters) {
+    if (filter.starts_with("-")) {
+      if (name.find(filter.substr(1)) != std::string::npos) is_included = false;
+    } else {
+      has_positive = true;
+      if (name.find(filter) != std::string::npos) matches_positive = true;
+    }
+  }
+  return is_included && (!has_positive || matches_positive);
+}
+
+std::vector<std::string> Split(const std::string& text) {
+  std::vector<std::string> parts;
+  size_t start = 0;
+  while (start <= text.size()) {
+    size_t end = text.find(':', start);
+    if (end == std::string::npos) end = text.size();
+    if (end > start) parts.push_back(text.substr(start, end - start));
+    start = end + 1;
+  }
+  return parts;
+}
+
+// Returns whether the test passed (a skipped one does).
+bool RunCase(const Case& test) {
+  {
+    std::lock_guard lock(g_mutex);
+    g_failures_of_current = 0;
+    g_skip_reason.clear();
+  }
+  const auto start = std::chrono::steady_clock::now();
+  test.body();
+  const double ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  std::lock_guard lock(g_mutex);
+  const char* word = g_failures_of_current > 0 ? "FAILED" : g_skip_reason.empty() ? "ok" : "skipped";
+  std::printf("%-7s %s (%.0f ms)%s%s\n", word, test.full_name().c_str(), ms,
+              g_skip_reason.empty() ? "" : ": ", g_skip_reason.c_str());
+  std::fflush(stdout);
+  return g_failures_of_current == 0;
+}
+
+}  // namespace
+
+int Register(std::string suite, std::string name, std::function<void()> body) {
+  Cases().push_back({std::move(suite), std::move(name), std::move(body)});
+  return 0;
+}
+
+void ReportFailure(const char* file, int line, const std::string& text) {
+  std::lock_guard lock(g_mutex);
+  if (++g_failures_of_current <= 20) std::printf("%s:%d: %s\n", file, line, text.c_str());
+}
+
+bool CurrentTestFailed() {
+  std::lock_guard lock(g_mutex);
+  return g_failures_of_current > 0;
+}
+
+void SkipTest(const std::string& reason) {
+  std::lock_guard lock(g_mutex);
+  g_skip_reason = reason;
+}
+
+int Main(int argc, char** argv) {
+  std::vector<std::string> filters;
+  int repeat = 1;
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    if (arg.starts_with("--filter=")) {
+      filters = Split(arg.substr(9));
+    } else if (arg.starts_with("--repeat=")) {
+      repeat = std::atoi(arg.c_str() + 9);
+    } else if (arg == "--list") {
+      for (const Case& test : Cases()) std::printf("%s\n", test.full_name().c_str());
+      return 0;
+    } else {
+      std::fprintf(stderr, "unknown argument '%s'; see the first lines of test_main.cc\n", argv[i]);
+      return 2;
+    }
+  }
+  int passed = 0;
+  int skipped = 0;
+  std::vector<std::string> failed;
+  for (int round = 0; round < repeat; ++round) {
+    for (const Case& test : Cases()) {
+      if (!Matches(test.full_name(), filters)) continue;
+      if (!RunCase(test)) {
+        failed.push_back(test.full_name());
+      } else if (g_skip_reason.empty()) {
+        ++passed;
+      } else {
+        ++skipped;
+      }
+    }
+  }
+  for (const std::string& name : failed) std::printf("FAILED  %s\n", name.c_str());
+  std::printf("native: %d passed, %zu failed, %d skipped\n", passed, failed.size(), skipped);
+  if (passed + static_cast<int>(failed.size()) == 0) {
+    std::fprintf(stderr, "no test matched\n");
+    return 2;
+  }
+  return failed.empty() ? 0 : 1;
+}
+
+}  // namespace rabit::testing
+
+int main(int argc, char** argv) { return rabit::testing::Main(argc, argv); }

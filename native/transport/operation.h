@@ -1,0 +1,48 @@
+// Operation: one send or receive in flight.
+#pragma once
+
+#include <memory>
+
+#include "base/bytes.h"
+#include "base/status.h"
+
+namespace rabit {
+
+// What a transport supplies for each operation.  One thread at a time.
+class PendingOperation {
+ public:
+  virtual ~PendingOperation() = default;
+  // Blocks until the operation is finished, failed, or the deadline passes (kTimedOut; the
+  // operation is then still in flight).
+  virtual Status Wait(Deadline deadline) = 0;
+  // Returns only when the transport will not touch the buffer again.
+  virtual void Cancel() = 0;
+};
+
+// Move-only.  The destructor cancels what is not finished and returns only when the buffer is no
+// longer touched, so a buffer may be freed right after.
+class [[nodiscard]] Operation {
+ public:
+  explicit Operation(Status finished) : status_(std::move(finished)) {}
+  explicit Operation(std::unique_ptr<PendingOperation> pending) : pending_(std::move(pending)) {}
+  Operation(Operation&&) noexcept = default;
+  Operation& operator=(Operation&&) = delete;
+  ~Operation() {
+    if (pending_) pending_->Cancel();
+  }
+
+  Status Wait(Deadline deadline) {
+    if (!pending_) return status_;
+    Status status = pending_->Wait(deadline);
+    if (status.code() == Code::kTimedOut) return status;
+    status_ = status;
+    pending_.reset();
+    return status_;
+  }
+
+ private:
+  std::unique_ptr<PendingOperation> pending_;
+  Status status_;
+};
+
+}  // namespace rabit

@@ -1,0 +1,46 @@
+// Transport: moves bytes between this rank and its peers.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/bytes.h"
+#include "base/status.h"
+#include "transport/operation.h"
+
+namespace rabit {
+
+struct TransportCounters {
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+  uint64_t messages_sent = 0;
+  uint64_t messages_received = 0;
+  uint64_t frames_corrupt = 0;      // found by checksum and sent again
+  uint64_t frames_resent = 0;
+  uint64_t connections_restored = 0;
+};
+
+// Thread-safe: several lanes use one transport at once, each with its own stream (base/bytes.h).
+// Contract, checked by testing/transport_conformance.h:
+//  - messages with the same peer and tag arrive in the order they were sent;
+//  - a message is received whole; a Recv whose size differs from the Send's fails both sides'
+//    receiver with kMismatch naming both sizes;
+//  - zero-byte messages are legal;
+//  - Send may finish before the peer has posted its Recv, or wait for it: callers assume neither,
+//    and post a Recv before they wait for the Send that makes the peer answer;
+//  - different streams never block each other.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual std::string_view name() const = 0;  // "tcp", "shm", "inproc"
+  virtual std::string_view name_for(int peer) const { (void)peer; return name(); }
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual Operation Send(int peer, Tag tag, ConstBytes buffer) = 0;
+  virtual Operation Recv(int peer, Tag tag, Bytes buffer) = 0;
+  // Fails every present and future operation with `why`.  The first reason is kept.
+  virtual void Abort(Status why) = 0;
+  virtual TransportCounters counters() const = 0;
+};
+
+}  // namespace rabit
