@@ -1,0 +1,322 @@
+#include "base/socket.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+
+namespace rabit {
+namespace {
+
+constexpr std::string_view kUnixPrefix = "unix:";
+
+Status SystemError(std::string what, int error_number, std::string advice) {
+  std::string text = std::move(what) + ": " + ErrnoText(error_number) + "; " + advice;
+  switch (error_number) {
+    case EADDRINUSE:
+    case EMFILE:
+    case ENFILE:
+    case ENOBUFS:
+    case ENOMEM:
+      return ResourceExhausted(std::move(text));
+    case EADDRNOTAVAIL:
+    case EACCES:
+    case EPERM:
+    case EAFNOSUPPORT:
+      return InvalidArgument(std::move(text));
+    default:
+      return Internal(std::move(text));
+  }
+}
+
+Result<std::vector<SocketAddress>> UnixAddress(std::string_view path) {
+  sockaddr_un name{};
+  if (path.empty() || path.size() >= sizeof name.sun_path) {
+    return InvalidArgument("unix socket path '" + std::string(path) + "' has " +
+                           std::to_string(path.size()) + " bytes; it must have 1 to " +
+                           std::to_string(sizeof name.sun_path - 1) + ": use a shorter directory");
+  }
+  name.sun_family = AF_UNIX;
+  std::memcpy(name.sun_path, path.data(), path.size());
+  SocketAddress address;
+  std::memcpy(&address.storage, &name, sizeof name);
+  address.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + 1);
+  return std::vector<SocketAddress>{address};
+}
+
+// Splits "host:port" and "[host]:port"; false if the form is neither.
+bool SplitHostPort(std::string_view address, std::string& host, std::string& port) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return false;
+  std::string_view name = address.substr(0, colon);
+  const std::string_view digits = address.substr(colon + 1);
+  if (name.front() == '[') {
+    if (name.size() < 3 || name.back() != ']') return false;
+    name = name.substr(1, name.size() - 2);
+  } else if (name.find(':') != std::string_view::npos) {
+    return false;  // an IPv6 address needs its brackets
+  }
+  if (digits.empty() || digits.size() > 5) return false;
+  if (!std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; })) {
+    return false;
+  }
+  host = name;
+  port = digits;
+  return std::stoi(port) <= 65535;
+}
+
+Status WaitFor(int fd, short events, Deadline deadline) {
+  for (;;) {
+    pollfd entry{fd, events, 0};
+    const int ready = ::poll(&entry, 1, PollTimeoutMs(deadline));
+    if (ready > 0) return {};
+    if (ready == 0) {
+      if (std::chrono::steady_clock::now() < deadline) continue;  // a timeout over the cap
+      return TimedOut("the peer at " + RemoteAddressText(fd) + " did not " +
+                      (events == POLLIN ? "send" : "take") + " data before the deadline");
+    }
+    if (errno != EINTR) return SystemError("cannot poll a socket", errno, "report this");
+  }
+}
+
+Status SetOption(int fd, int level, int option, int value, const char* name) {
+  if (::setsockopt(fd, level, option, &value, sizeof value) == 0) return {};
+  return SystemError(std::string("cannot set ") + name, errno,
+                     "report this with your kernel's version");
+}
+
+bool IsTcp(int fd) {
+  int family = 0;
+  socklen_t bytes = sizeof family;
+  return ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &bytes) == 0 &&
+         (family == AF_INET || family == AF_INET6);
+}
+
+Status ConnectError(const SocketAddress& address, int error_number) {
+  const std::string what = "cannot connect to " + address.ToString();
+  switch (error_number) {
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case ECONNABORTED:
+    case ENOENT:
+    case EAGAIN:  // a Unix listener whose backlog is full
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case EHOSTDOWN:
+    case ETIMEDOUT:
+      return Status(Code::kPeerLost, what + ": " + ErrnoText(error_number) +
+                                         "; is the process there running, and does a firewall "
+                                         "let this port through?");
+    default:
+      return SystemError(what, error_number, "check the address");
+  }
+}
+
+Status PeerClosed(int fd) {
+  return Status(Code::kPeerLost, "the peer at " + RemoteAddressText(fd) + " closed the connection");
+}
+
+Status TransferError(int fd, int error_number) {
+  if (error_number == EPIPE || error_number == ECONNRESET) return PeerClosed(fd);
+  return Status(Code::kPeerLost, "the connection to " + RemoteAddressText(fd) +
+                                     " failed: " + ErrnoText(error_number));
+}
+
+}  // namespace
+
+std::string ErrnoText(int error_number) {
+  char buffer[128];
+  // The GNU form of strerror_r returns the text.
+  return std::string(::strerror_r(error_number, buffer, sizeof buffer)) + " (" +
+         std::to_string(error_number) + ")";
+}
+
+int PollTimeoutMs(Deadline deadline) {
+  const auto left = deadline - std::chrono::steady_clock::now();
+  if (left <= std::chrono::nanoseconds(0)) return 0;
+  constexpr int64_t kDayMs = 86'400'000;
+  const int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(left).count();
+  return static_cast<int>(std::min(ms, kDayMs - 1)) + 1;
+}
+
+std::string SocketAddress::ToString() const {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (family() == AF_INET) {
+    const auto& in = reinterpret_cast<const sockaddr_in&>(storage);
+    ::inet_ntop(AF_INET, &in.sin_addr, text, sizeof text);
+    return std::string(text) + ":" + std::to_string(ntohs(in.sin_port));
+  }
+  if (family() == AF_INET6) {
+    const auto& in = reinterpret_cast<const sockaddr_in6&>(storage);
+    ::inet_ntop(AF_INET6, &in.sin6_addr, text, sizeof text);
+    const std::string scope = in.sin6_scope_id == 0 ? "" : "%" + std::to_string(in.sin6_scope_id);
+    std::string shown("[");
+    return shown.append(text).append(scope).append("]:").append(
+        std::to_string(ntohs(in.sin6_port)));
+  }
+  if (family() == AF_UNIX) {
+    const auto& un = reinterpret_cast<const sockaddr_un&>(storage);
+    const size_t path_max =
+        bytes > offsetof(sockaddr_un, sun_path) ? bytes - offsetof(sockaddr_un, sun_path) : 0;
+    return std::string(kUnixPrefix) + std::string(un.sun_path, ::strnlen(un.sun_path, path_max));
+  }
+  return "unknown";
+}
+
+Result<std::vector<SocketAddress>> Resolve(std::string_view address) {
+  if (address.starts_with(kUnixPrefix)) return UnixAddress(address.substr(kUnixPrefix.size()));
+  std::string host;
+  std::string port;
+  if (!SplitHostPort(address, host, port)) {
+    std::string text("'");
+    return InvalidArgument(text.append(address).append(
+        "' is not an address; write host:port, [ipv6]:port or unix:/path"));
+  }
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  int failure = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
+  if (failure == EAI_NONAME) {
+    hints.ai_flags = AI_NUMERICSERV;
+    failure = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
+  }
+  if (failure != 0) {
+    return InvalidArgument("host '" + host + "' does not resolve: " + ::gai_strerror(failure) +
+                           "; check the spelling, /etc/hosts and the name server");
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+    if (entry->ai_addrlen > sizeof(sockaddr_storage)) continue;
+    SocketAddress one;
+    std::memcpy(&one.storage, entry->ai_addr, entry->ai_addrlen);
+    one.bytes = entry->ai_addrlen;
+    addresses.push_back(one);
+  }
+  if (addresses.empty())
+    return InvalidArgument("host '" + host + "' has no address of a known kind");
+  return addresses;
+}
+
+Result<UniqueFd> Listen(const SocketAddress& address, int backlog) {
+  UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.is_open()) {
+    return SystemError("cannot make a socket for " + address.ToString(), errno,
+                       "raise the limit of open files or use another address family");
+  }
+  if (address.family() != AF_UNIX) {
+    RABIT_RETURN_IF_ERROR(SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"));
+  }
+  if (address.family() == AF_INET6) {
+    RABIT_RETURN_IF_ERROR(SetOption(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1, "IPV6_V6ONLY"));
+  }
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.bytes) != 0 ||
+      ::listen(fd.get(), backlog) != 0) {
+    const int error_number = errno;
+    return SystemError("cannot listen on " + address.ToString(), error_number,
+                       error_number == EADDRINUSE
+                           ? "another process uses it: stop that process or use port 0"
+                           : "use an address of this host");
+  }
+  return fd;
+}
+
+Result<SocketAddress> LocalAddress(int fd) {
+  SocketAddress address;
+  address.bytes = sizeof address.storage;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.bytes) != 0) {
+    return SystemError("cannot read a socket's own address", errno, "report this");
+  }
+  return address;
+}
+
+std::string RemoteAddressText(int fd) {
+  SocketAddress address;
+  address.bytes = sizeof address.storage;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.bytes) != 0) {
+    return "unknown";
+  }
+  return address.ToString();
+}
+
+Result<UniqueFd> Connect(const SocketAddress& address, Deadline deadline) {
+  UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.is_open()) {
+    return SystemError("cannot make a socket for " + address.ToString(), errno,
+                       "raise the limit of open files or use another address family");
+  }
+  const auto* name = reinterpret_cast<const sockaddr*>(&address.storage);
+  if (::connect(fd.get(), name, address.bytes) == 0) return fd;
+  if (errno != EINPROGRESS && errno != EINTR) return ConnectError(address, errno);
+  if (Status status = WaitWritable(fd.get(), deadline); !status.ok()) {
+    if (status.code() != Code::kTimedOut) return status;
+    return TimedOut("connecting to " + address.ToString() + " took longer than the deadline; is " +
+                    "the host up, and does a firewall let this port through?");
+  }
+  int error_number = 0;
+  socklen_t bytes = sizeof error_number;
+  ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error_number, &bytes);
+  if (error_number != 0) return ConnectError(address, error_number);
+  return fd;
+}
+
+Status ReadFull(int fd, Bytes buffer, Deadline deadline) {
+  while (!buffer.empty()) {
+    const ssize_t got = ::recv(fd, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (got > 0) {
+      buffer = buffer.subspan(static_cast<size_t>(got));
+    } else if (got == 0) {
+      return PeerClosed(fd);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      RABIT_RETURN_IF_ERROR(WaitReadable(fd, deadline));
+    } else if (errno != EINTR) {
+      return TransferError(fd, errno);
+    }
+  }
+  return {};
+}
+
+Status WriteFull(int fd, ConstBytes buffer, Deadline deadline) {
+  while (!buffer.empty()) {
+    const ssize_t put = ::send(fd, buffer.data(), buffer.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (put >= 0) {
+      buffer = buffer.subspan(static_cast<size_t>(put));
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      RABIT_RETURN_IF_ERROR(WaitWritable(fd, deadline));
+    } else if (errno != EINTR) {
+      return TransferError(fd, errno);
+    }
+  }
+  return {};
+}
+
+Status WaitReadable(int fd, Deadline deadline) { return WaitFor(fd, POLLIN, deadline); }
+Status WaitWritable(int fd, Deadline deadline) { return WaitFor(fd, POLLOUT, deadline); }
+
+Status SetNoDelay(int fd) {
+  if (!IsTcp(fd)) return {};
+  return SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
+}
+
+Status SetPeerTimeout(int fd, std::chrono::milliseconds silence) {
+  if (!IsTcp(fd)) return {};
+  const int ms = static_cast<int>(std::clamp<int64_t>(silence.count(), 1'000, 3'600'000));
+  const int probe_seconds = std::max(1, ms / 4000);
+  RABIT_RETURN_IF_ERROR(SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE"));
+  RABIT_RETURN_IF_ERROR(SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, probe_seconds, "TCP_KEEPIDLE"));
+  RABIT_RETURN_IF_ERROR(SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, probe_seconds, "TCP_KEEPINTVL"));
+  RABIT_RETURN_IF_ERROR(SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 3, "TCP_KEEPCNT"));
+  return SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, ms, "TCP_USER_TIMEOUT");
+}
+
+}  // namespace rabit

@@ -1,0 +1,38 @@
+#include "base/wake_signal.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <ctime>
+
+namespace rabit {
+
+void WakeSignal::WakeSleepers() {
+  ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&epoch_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr,
+            nullptr, 0);
+}
+
+bool WakeSignal::Sleep(uint32_t seen_epoch, Deadline deadline) {
+  const auto left = deadline - std::chrono::steady_clock::now();
+  if (left <= std::chrono::nanoseconds(0)) return false;
+  const auto capped = std::min<std::chrono::nanoseconds>(left, std::chrono::hours(1));
+  timespec timeout{};
+  timeout.tv_sec = static_cast<time_t>(capped.count() / 1'000'000'000);
+  timeout.tv_nsec = static_cast<long>(capped.count() % 1'000'000'000);
+  // Whatever ends the sleep, the caller looks at its condition and at the clock again.
+  ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&epoch_), FUTEX_WAIT_PRIVATE, seen_epoch,
+            &timeout, nullptr, 0);
+  return true;
+}
+
+void WakeSignal::Adapt(std::chrono::nanoseconds waited) {
+  const int64_t current = spin_ns_.load(std::memory_order_relaxed);
+  const int64_t next =
+      waited <= spin_max_ ? spin_max_.count() : std::max(current / 2, spin_max_.count() / 16);
+  if (next != current) spin_ns_.store(next, std::memory_order_relaxed);
+}
+
+}  // namespace rabit
