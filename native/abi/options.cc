@@ -1,0 +1,246 @@
+#include "abi/options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <numeric>
+#include <variant>
+
+namespace rabit {
+namespace {
+
+constexpr int64_t kHourMs = 3'600'000;
+constexpr int64_t kDayMs = 24 * kHourMs;
+constexpr int64_t kMaxBytes = int64_t{1} << 40;
+
+using Field =
+    std::variant<int32_t Options::*, int64_t Options::*, bool Options::*, std::string Options::*>;
+
+struct Row {
+  std::string_view key;
+  Field field;
+  int64_t low = 0;  // of numbers
+  int64_t high = 0;
+  std::string_view words;  // of strings: allowed ones, separated by a blank; empty: any
+  std::string_view summary;
+};
+
+// The table is the grammar: one row per option.
+const std::vector<Row>& Table() {
+  static const std::vector<Row> table = {
+      {"rank", &Options::rank, 0, 65'535, "", "the number of this process"},
+      {"size", &Options::size, 1, 65'536, "", "how many processes there are"},
+      {"epoch", &Options::epoch, 1, int64_t{1} << 40, "", "counts the inits of this process"},
+      {"local_size", &Options::local_size, 0, 65'536, "", "ranks on this host; 0: counted"},
+      {"host_key", &Options::host_key, 0, 0, "", "equal for ranks that can share memory"},
+      {"store", &Options::store, 0, 0, "", "host:port of the rendezvous store"},
+      {"secret", &Options::secret, 0, 0, "", "64 hexadecimal digits, equal on all ranks"},
+      {"bind_address", &Options::bind_address, 0, 0, "", "address that peers connect to"},
+      {"transport", &Options::transport, 0, 0, "auto tcp shm", "how bytes move between ranks"},
+      {"connect_timeout_ms", &Options::connect_timeout_ms, 1, kDayMs, "",
+       "how long to wait for the other ranks at start"},
+      {"heartbeat_timeout_ms", &Options::heartbeat_timeout_ms, 100, kDayMs, "",
+       "a rank that is silent for longer is lost"},
+      {"tcp_connections", &Options::tcp_connections, 1, 16, "",
+       "connections per pair of ranks and lane"},
+      {"shm_single_copy", &Options::shm_single_copy, 0, 1, "",
+       "copy large messages once, from process to process"},
+      {"shm_ring_bytes", &Options::shm_ring_bytes, 4096, int64_t{1} << 30, "",
+       "shared memory per pair of ranks, lane and direction"},
+      {"lanes", &Options::lanes, 1, 64, "", "collectives that run at the same time"},
+      {"partition_bytes", &Options::partition_bytes, 1, kMaxBytes, "",
+       "larger allreduce tensors are cut into partitions of this size"},
+      {"fusion_bytes", &Options::fusion_bytes, 0, kMaxBytes, "",
+       "small tensors are joined up to this size; 0: not at all"},
+      {"credit_bytes", &Options::credit_bytes, 0, kMaxBytes, "",
+       "bytes issued and not yet done everywhere; 0: no limit"},
+      {"scheduler", &Options::scheduler, 0, 0, "priority fifo", "what runs first"},
+      {"allreduce_algorithm", &Options::allreduce_algorithm, 0, 0, "",
+       "an algorithm, or rules by size; empty: the cheapest by model"},
+      {"deterministic", &Options::deterministic, 0, 1, "",
+       "the same bits whatever the fusion and partition sizes"},
+      {"cache_capacity", &Options::cache_capacity, 0, 1 << 24, "",
+       "signatures that are remembered; 0: none"},
+      {"spin_us", &Options::spin_us, -1, 1'000'000, "",
+       "microseconds that a waiter spins before it sleeps; -1: by cores and ranks"},
+      {"queue_capacity", &Options::queue_capacity, 1, int64_t{1} << 28, "", "requests in flight"},
+      {"stall_warning_ms", &Options::stall_warning_ms, 0, kDayMs, "",
+       "report tensors that wait for a rank for longer; 0: never"},
+      {"stall_abort_ms", &Options::stall_abort_ms, 0, kDayMs, "",
+       "fail when a tensor waits for longer; 0: never"},
+      {"operation_timeout_ms", &Options::operation_timeout_ms, 0, kDayMs, "",
+       "of one collective on the wire; 0: as long as all peers live"},
+      {"log_level", &Options::log_level, 0, 0, "debug info warning error off",
+       "what is written to the standard error stream"},
+  };
+  return table;
+}
+
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+std::string Join(std::string_view words) {  // "a b c" -> "a, b or c"
+  std::string text;
+  while (!words.empty()) {
+    const size_t end = std::min(words.find(' '), words.size());
+    const bool is_last = end == words.size();
+    if (!text.empty()) text += is_last ? " or " : ", ";
+    text += words.substr(0, end);
+    words.remove_prefix(is_last ? end : end + 1);
+  }
+  return text;
+}
+
+std::string RangeText(const Row& row) {
+  if (std::holds_alternative<bool Options::*>(row.field)) return "0 or 1";
+  if (std::holds_alternative<std::string Options::*>(row.field)) return Join(row.words);
+  return std::to_string(row.low) + " to " + std::to_string(row.high);
+}
+
+Status BadValue(const Row& row, std::string_view value) {
+  return InvalidArgument("option " + std::string(row.key) + " cannot be '" + std::string(value) +
+                         "': it takes " + RangeText(row) + " (" + std::string(row.summary) +
+                         "); correct the value");
+}
+
+bool ParseInt(std::string_view text, int64_t* value) {
+  const char* end = text.data() + text.size();
+  auto [stop, error] = std::from_chars(text.data(), end, *value);
+  return error == std::errc() && stop == end;
+}
+
+bool HasWord(std::string_view words, std::string_view word) {
+  if (word.empty() || word.find(' ') != std::string_view::npos) return false;
+  return (" " + std::string(words) + " ").find(" " + std::string(word) + " ") != std::string::npos;
+}
+
+Status Assign(const Row& row, std::string_view value, Options& options) {
+  if (auto field = std::get_if<std::string Options::*>(&row.field)) {
+    if (!row.words.empty() && !HasWord(row.words, value)) return BadValue(row, value);
+    options.*(*field) = std::string(value);
+    return Status();
+  }
+  int64_t number = 0;
+  if (!ParseInt(value, &number)) return BadValue(row, value);
+  if (number < row.low || number > row.high) return BadValue(row, value);
+  if (auto field = std::get_if<int32_t Options::*>(&row.field)) {
+    options.*(*field) = static_cast<int32_t>(number);
+  } else if (auto wide = std::get_if<int64_t Options::*>(&row.field)) {
+    options.*(*wide) = number;
+  } else {
+    options.*std::get<bool Options::*>(row.field) = number != 0;
+  }
+  return Status();
+}
+
+std::string DefaultText(const Row& row) {
+  static const Options defaults;
+  if (auto field = std::get_if<std::string Options::*>(&row.field)) return defaults.*(*field);
+  if (auto field = std::get_if<int32_t Options::*>(&row.field)) {
+    return std::to_string(defaults.*(*field));
+  }
+  if (auto field = std::get_if<int64_t Options::*>(&row.field)) {
+    return std::to_string(defaults.*(*field));
+  }
+  return defaults.*std::get<bool Options::*>(row.field) ? "1" : "0";
+}
+
+Status CheckTogether(const Options& options) {
+  if (options.rank >= options.size) {
+    return InvalidArgument("option rank is " + std::to_string(options.rank) + " but size is " +
+                           std::to_string(options.size) +
+                           ": ranks count from 0 to size - 1; correct one of them");
+  }
+  if (options.local_size > options.size) {
+    return InvalidArgument("option local_size is " + std::to_string(options.local_size) +
+                           " but size is " + std::to_string(options.size) +
+                           ": a host cannot hold more ranks than the job; correct one of them");
+  }
+  if (options.size == 1) return Status();
+  if (options.store.empty()) {
+    return InvalidArgument("option store is missing: " + std::to_string(options.size) +
+                           " ranks find each other at a store; pass store=host:port");
+  }
+  if (options.secret.empty()) {
+    return InvalidArgument("option secret is missing: " + std::to_string(options.size) +
+                           " ranks authenticate each other with it; pass 64 hexadecimal digits");
+  }
+  return Status();
+}
+
+}  // namespace
+
+Result<std::vector<OptionLine>> SplitOptionLines(std::string_view text) {
+  std::vector<OptionLine> lines;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.empty()) continue;
+    const size_t equals = line.find('=');
+    if (equals == std::string_view::npos || equals == 0) {
+      return InvalidArgument("option line '" + std::string(line) +
+                             "' has no key and '=': lines are key=value; correct the line");
+    }
+    lines.push_back({line.substr(0, equals), line.substr(equals + 1)});
+  }
+  return lines;
+}
+
+Status UnknownOption(std::string_view key, const std::vector<std::string_view>& known) {
+  auto nearest = std::min_element(known.begin(), known.end(), [&](auto a, auto b) {
+    return EditDistance(key, a) < EditDistance(key, b);
+  });
+  std::string list;
+  for (std::string_view name : known) list += (list.empty() ? "" : ", ") + std::string(name);
+  return InvalidArgument("unknown option '" + std::string(key) + "'; did you mean '" +
+                         std::string(*nearest) + "'? Known options: " + list);
+}
+
+Result<Options> ParseOptions(std::string_view text) {
+  Options options;
+  RABIT_ASSIGN_OR_RETURN(std::vector<OptionLine> lines, SplitOptionLines(text));
+  std::vector<std::string_view> seen;
+  for (const OptionLine& line : lines) {
+    auto row = std::find_if(Table().begin(), Table().end(),
+                            [&](const Row& candidate) { return candidate.key == line.key; });
+    if (row == Table().end()) {
+      std::vector<std::string_view> known;
+      for (const Row& candidate : Table()) known.push_back(candidate.key);
+      return UnknownOption(line.key, known);
+    }
+    if (std::find(seen.begin(), seen.end(), line.key) != seen.end()) {
+      return InvalidArgument("option " + std::string(line.key) +
+                             " is given twice: only one can count; remove one");
+    }
+    seen.push_back(line.key);
+    RABIT_RETURN_IF_ERROR(Assign(*row, line.value, options));
+  }
+  RABIT_RETURN_IF_ERROR(CheckTogether(options));
+  return options;
+}
+
+std::vector<OptionInfo> DescribeOptions() {
+  std::vector<OptionInfo> infos;
+  for (const Row& row : Table()) {
+    std::string_view type = "int";
+    if (std::holds_alternative<bool Options::*>(row.field)) type = "bool";
+    if (std::holds_alternative<std::string Options::*>(row.field)) type = "string";
+    infos.push_back({row.key, type, DefaultText(row), RangeText(row), row.summary});
+  }
+  return infos;
+}
+
+}  // namespace rabit

@@ -1,0 +1,72 @@
+// Options: what the caller of rabit_start may choose, parsed from lines "key=value".
+//
+// Every key is known, every value is checked against its range, and an unknown key names the
+// nearest known one: a misspelt option must not silently change nothing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace rabit {
+
+struct Options {
+  // Who this process is.
+  int32_t rank = 0;
+  int32_t size = 1;
+  int64_t epoch = 1;       // 1, 2, 3, … per init; equal on all ranks
+  int32_t local_size = 0;  // ranks on this host; 0: counted from the host keys
+  std::string host_key;    // equal for ranks that can share memory; empty: asked from the system
+  // How the ranks find each other; needed when size > 1.
+  std::string store;   // "host:port"
+  std::string secret;  // 64 hexadecimal digits
+  std::string bind_address = "127.0.0.1";
+  std::string transport = "auto";  // auto, tcp, shm
+  int64_t connect_timeout_ms = 60'000;
+  int64_t heartbeat_timeout_ms = 10'000;  // a rank that is silent for longer is lost
+  int32_t tcp_connections = 1;            // per pair of ranks and lane
+  bool shm_single_copy = true;            // process_vm_readv where the kernel allows it
+  int64_t shm_ring_bytes = 1 << 20;       // per pair of ranks, lane and direction
+  // How work is cut, ordered and run.
+  int32_t lanes = 2;
+  int64_t partition_bytes = 4 << 20;
+  int64_t fusion_bytes = 64 << 20;     // 0: no fusion
+  int64_t credit_bytes = 0;            // 0: no limit
+  std::string scheduler = "priority";  // priority, fifo
+  std::string allreduce_algorithm;     // e.g. "ring" or "direct:<64K,ring"; empty: by cost
+  bool deterministic = false;
+  int32_t cache_capacity = 65'536;   // announced signatures that are remembered; 0: no cache
+  int32_t spin_us = -1;              // before a waiter sleeps; -1: chosen from the cores and ranks
+  int64_t queue_capacity = 1 << 20;  // requests in flight
+  // When something does not go on.
+  int64_t stall_warning_ms = 10'000;  // 0: never
+  int64_t stall_abort_ms = 0;         // 0: never
+  int64_t operation_timeout_ms = 0;   // of one bucket; 0: as long as all peers live
+  std::string log_level = "warning";  // debug, info, warning, error, off
+};
+
+Result<Options> ParseOptions(std::string_view text);
+
+// What a front end needs to build its own configuration from.
+struct OptionInfo {
+  std::string_view key;
+  std::string_view type;  // "int", "bool", "string"
+  std::string default_value;
+  std::string range;  // "1 … 64", "auto, tcp or shm"; empty: any
+  std::string_view summary;
+};
+std::vector<OptionInfo> DescribeOptions();
+
+// Splits "key=value" lines; shared with rabit_store_start.
+struct OptionLine {
+  std::string_view key;
+  std::string_view value;
+};
+Result<std::vector<OptionLine>> SplitOptionLines(std::string_view text);
+// "unknown option 'lames'; did you mean 'lanes'? Known: …"
+Status UnknownOption(std::string_view key, const std::vector<std::string_view>& known);
+
+}  // namespace rabit
