@@ -1,0 +1,462 @@
+"""Config: every setting of rabit, typed, in one place; the only reader of the environment.
+
+A value comes from, in this order: an explicit argument, RABIT_<NAME>, the variable of Horovod that
+means the same, the configuration file, the default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rabit._errors import InvalidArgument
+from rabit._settings import Setting, nearest, setting
+
+__all__ = ["Config", "process_environment"]
+
+_ALGORITHMS = (
+    "auto",
+    "ring",
+    "recursive_doubling",
+    "halving_doubling",
+    "tree",
+    "double_tree",
+    "hierarchical",
+)
+_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
+
+
+def process_environment() -> Mapping[str, str]:
+    """The environment of this process, as it is now.  Nothing else in the package reads it."""
+    return dict(os.environ)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every setting.  Durations are seconds, sizes are bytes.  Values are checked on creation."""
+
+    # Where this process stands in the job.  The launcher sets these.
+    rank: int = setting(
+        0, "Rank of this process among all.", native="rank", minimum=0, group="placement"
+    )
+    size: int = setting(
+        1, "Number of ranks in the job.", native="size", minimum=1, group="placement"
+    )
+    local_rank: int = setting(
+        0,
+        "Rank among the processes of this host.",
+        native="local_rank",
+        minimum=0,
+        group="placement",
+    )
+    local_size: int = setting(
+        1, "Number of ranks on this host.", native="local_size", minimum=1, group="placement"
+    )
+    cross_rank: int = setting(
+        0,
+        "Position of this host among the hosts that have this local rank.",
+        native="cross_rank",
+        minimum=0,
+        group="placement",
+    )
+    cross_size: int = setting(
+        1,
+        "Number of hosts that have this local rank.",
+        native="cross_size",
+        minimum=1,
+        group="placement",
+    )
+    host_key: str = setting(
+        "",
+        "Name that is equal for all ranks of one host; empty: the host name.",
+        native="host_key",
+        group="placement",
+    )
+    store_address: str = setting(
+        "",
+        "Where the rendezvous store listens, as host:port or [v6]:port.",
+        native="store_address",
+        group="placement",
+    )
+    secret_fd: int = setting(
+        -1,
+        "Open descriptor from which the secret of the job is read once, as 64 hex digits.",
+        minimum=-1,
+        group="placement",
+    )
+    secret_file: str = setting(
+        "",
+        "File with the secret of the job as 64 hex digits; must be the user's, mode 0600.",
+        flag="--secret-file",
+        group="placement",
+    )
+    secret: bytes = setting(
+        b"", "Secret of the job: 32 bytes.", kind="secret", native="secret", group="placement"
+    )
+    bind_address: str = setting(
+        "",
+        "Address on which this rank listens; empty: loopback for a job on one host, else the "
+        "address of the route to the store.",
+        native="bind_address",
+        flag="--bind-address",
+        group="network",
+    )
+    network_interfaces: str = setting(
+        "",
+        "Comma-separated interfaces that may carry traffic; empty: any.",
+        native="network_interfaces",
+        flag="--network-interfaces",
+        horovod="HOROVOD_GLOO_IFACE",
+        group="network",
+    )
+
+    # How bytes move.
+    transport: str = setting(
+        "auto",
+        "Transport between ranks; auto: shared memory inside a host, TCP between hosts.",
+        kind="choice",
+        choices=("auto", "tcp", "shm"),
+        native="transport",
+        flag="--transport",
+        group="network",
+    )
+    tcp_connections: int = setting(
+        2,
+        "Parallel TCP connections between each pair of ranks.",
+        native="tcp_connections",
+        flag="--tcp-connections",
+        minimum=1,
+        maximum=64,
+        group="network",
+    )
+    shm_single_copy: bool = setting(
+        True,
+        "Large shared-memory messages are copied once, from process to process, where the "
+        "kernel allows it.",
+        native="shm_single_copy",
+        flag="--shm-single-copy",
+        group="network",
+    )
+    shm_ring_bytes: int = setting(
+        1 << 20,
+        "Shared-memory ring between each pair of ranks of a host.",
+        kind="bytes",
+        native="shm_ring_bytes",
+        flag="--shm-ring-bytes",
+        minimum=4096,
+        maximum=1 << 30,
+        unit="bytes",
+        group="network",
+    )
+    connect_timeout: float = setting(
+        60.0,
+        "How long ranks wait for one another to start and connect.",
+        kind="duration",
+        native="connect_timeout_ms",
+        flag="--connect-timeout",
+        minimum=0.1,
+        maximum=86400,
+        unit="seconds",
+        horovod="HOROVOD_GLOO_TIMEOUT_SECONDS",
+        group="network",
+    )
+
+    # What runs when.
+    scheduler: str = setting(
+        "priority",
+        "Order of communication: by priority, or first come first served.",
+        kind="choice",
+        choices=("priority", "fifo"),
+        native="scheduler",
+        flag="--scheduler",
+    )
+    lanes: int = setting(
+        2,
+        "Worker threads; each runs one bucket at a time.",
+        native="lanes",
+        flag="--lanes",
+        minimum=1,
+        maximum=64,
+    )
+    partition_bytes: int = setting(
+        4 << 20,
+        "Larger tensors are cut into parts of this size.",
+        kind="bytes",
+        native="partition_bytes",
+        flag="--partition-bytes",
+        minimum=1024,
+        maximum=1 << 40,
+        unit="bytes",
+    )
+    fusion_bytes: int = setting(
+        64 << 20,
+        "Small tensors are sent together up to this size; 0: each alone.",
+        kind="bytes",
+        native="fusion_bytes",
+        flag="--fusion-bytes",
+        minimum=0,
+        maximum=1 << 40,
+        unit="bytes",
+        horovod="HOROVOD_FUSION_THRESHOLD",
+    )
+    credit_bytes: int = setting(
+        0,
+        "Bytes issued and not yet finished on all ranks, so that urgent tensors overtake; "
+        "0: no limit.",
+        kind="bytes",
+        native="credit_bytes",
+        flag="--credit-bytes",
+        minimum=0,
+        maximum=1 << 40,
+        unit="bytes",
+    )
+    allreduce_algorithm: str = setting(
+        "auto",
+        "Algorithm of allreduce; auto: the cheapest for size and ranks.",
+        kind="choice",
+        choices=_ALGORITHMS,
+        native="allreduce_algorithm",
+        flag="--allreduce-algorithm",
+    )
+    deterministic: bool = setting(
+        False,
+        "Results are bitwise equal from run to run and for every fusion and partition size.",
+        native="deterministic",
+        flag="--deterministic",
+    )
+    cache_capacity: int = setting(
+        4096,
+        "Tensors whose negotiation is remembered, so that repeating costs one bit; 0: none.",
+        native="cache_capacity",
+        flag="--cache-capacity",
+        minimum=0,
+        maximum=1 << 20,
+        horovod="HOROVOD_CACHE_CAPACITY",
+    )
+    spin_us: int = setting(
+        50,
+        "How long a wait polls before it sleeps; unused when a host has more ranks than cores.",
+        native="spin_us",
+        flag="--spin-us",
+        minimum=0,
+        maximum=10_000,
+        unit="microseconds",
+    )
+
+    # When something is wrong.
+    stall_warning: float = setting(
+        60.0,
+        "A tensor that some ranks submitted and others did not is reported after this time; "
+        "0: never.",
+        kind="duration",
+        native="stall_warning_ms",
+        flag="--stall-warning",
+        minimum=0,
+        maximum=86400 * 30,
+        unit="seconds",
+        horovod="HOROVOD_STALL_CHECK_TIME_SECONDS",
+        group="failure",
+    )
+    stall_abort: float = setting(
+        0.0,
+        "The job is aborted after this time of stall; 0: never.",
+        kind="duration",
+        native="stall_abort_ms",
+        flag="--stall-abort",
+        minimum=0,
+        maximum=86400 * 30,
+        unit="seconds",
+        horovod="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+        group="failure",
+    )
+    heartbeat_timeout: float = setting(
+        30.0,
+        "A rank that is silent for this long is lost, even if its connections are open.",
+        kind="duration",
+        native="heartbeat_timeout_ms",
+        flag="--heartbeat-timeout",
+        minimum=1,
+        maximum=86400,
+        unit="seconds",
+        group="failure",
+    )
+    operation_timeout: float = setting(
+        0.0,
+        "Longest time of one bucket on the network; 0: as long as all peers live.",
+        kind="duration",
+        native="operation_timeout_ms",
+        flag="--operation-timeout",
+        minimum=0,
+        maximum=86400 * 30,
+        unit="seconds",
+        group="failure",
+    )
+
+    # What can be seen.
+    log_level: str = setting(
+        "warning",
+        "Least severe message that is printed.",
+        kind="choice",
+        choices=_LEVELS,
+        native="log_level",
+        flag="--log-level",
+        horovod="HOROVOD_LOG_LEVEL",
+        group="diagnosis",
+    )
+    timeline: str = setting(
+        "",
+        "File for the trace of every operation, in Chrome's format; empty: none.",
+        native="timeline",
+        flag="--timeline",
+        horovod="HOROVOD_TIMELINE",
+        group="diagnosis",
+    )
+    timeline_mark_cycles: bool = setting(
+        False,
+        "The trace also marks every negotiation.",
+        native="timeline_mark_cycles",
+        flag="--timeline-mark-cycles",
+        horovod="HOROVOD_TIMELINE_MARK_CYCLES",
+        group="diagnosis",
+    )
+    summary: bool = setting(
+        False,
+        "Rank 0 prints four lines about what the engine did, at shutdown.",
+        flag="--summary",
+        group="diagnosis",
+    )
+    config_file: str = setting(
+        "",
+        "TOML or YAML file with settings, named as the fields of Config.",
+        flag="--config-file",
+        group="diagnosis",
+    )
+    library: str = setting(
+        "",
+        "Native library to load instead of the installed one; for work on rabit itself.",
+        group="diagnosis",
+    )
+
+    notices: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for each in Config.settings():
+            each.check(getattr(self, each.name), f"Config.{each.name}")
+        for rank_name, size_name in (
+            ("rank", "size"),
+            ("local_rank", "local_size"),
+            ("cross_rank", "cross_size"),
+        ):
+            rank, size = getattr(self, rank_name), getattr(self, size_name)
+            if rank >= size:
+                raise InvalidArgument(
+                    f"{rank_name} {rank} is not below {size_name} {size}: ranks count from 0. "
+                    f"Set RABIT_{rank_name.upper()} and RABIT_{size_name.upper()} together, or "
+                    "start the job with rabitrun."
+                )
+        if self.secret and len(self.secret) != 32:
+            raise InvalidArgument(
+                f"the secret has {len(self.secret)} bytes: expected 32. Make one with "
+                "secrets.token_bytes(32)."
+            )
+
+    @staticmethod
+    def settings() -> tuple[Setting, ...]:
+        """The description of every field, in order."""
+        return _settings()
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Config:
+        """The configuration that `environ` (default: the process environment) describes.
+
+        overrides: fields that win over everything else; None leaves the field alone.
+        Raises InvalidArgument for an unknown RABIT_ name or a malformed value.
+        """
+        environ = process_environment() if environ is None else environ
+        by_name = {each.name: each for each in cls.settings()}
+        given = {name: value for name, value in overrides.items() if value is not None}
+        for name in given:
+            if name not in by_name:
+                raise InvalidArgument(f"Config has no field {name!r}: {nearest(name, by_name)}")
+
+        values = _from_environment(environ, by_name)
+        values.update(given)
+        from rabit._config_horovod import from_horovod
+
+        theirs, notices = from_horovod(environ, by_name)
+        path = values.get("config_file")
+        lowest: dict[str, Any] = {}
+        if path:
+            from rabit._config_file import read_config_file
+
+            lowest = read_config_file(Path(path), by_name)
+        return cls(**{**lowest, **theirs, **values}, notices=tuple(notices))
+
+    def replace(self, **changes: Any) -> Config:
+        """A copy with `changes`."""
+        return dataclasses.replace(self, **changes)
+
+    def to_options(self, **extra: object) -> str:
+        """The text for rabit_start: one line key=value for each native setting that is not empty.
+
+        extra: native keys that are no setting, such as epoch.
+        """
+        lines = []
+        for each in self.settings():
+            value = getattr(self, each.name)
+            if each.native and value not in ("", b""):
+                lines.append(f"{each.native}={each.native_value(value)}")
+        lines.extend(f"{key}={value}" for key, value in extra.items())
+        return "\n".join(lines) + "\n"
+
+    def to_environ(self) -> dict[str, str]:
+        """The variables that describe what differs from the defaults; never the secret."""
+        return {
+            each.variable: each.format(getattr(self, each.name))
+            for each in self.settings()
+            if each.variable and getattr(self, each.name) != each.default
+        }
+
+    @staticmethod
+    def reference_markdown() -> str:
+        """The text of docs/reference/config.md."""
+        from rabit._config_reference import reference_markdown
+
+        return reference_markdown(Config.settings())
+
+
+@functools.cache
+def _settings() -> tuple[Setting, ...]:
+    return tuple(
+        Setting(name=each.name, default=each.default, **each.metadata)
+        for each in dataclasses.fields(Config)
+        if each.metadata
+    )
+
+
+def _from_environment(environ: Mapping[str, str], by_name: Mapping[str, Setting]) -> dict[str, Any]:
+    by_variable = {each.variable: each for each in by_name.values() if each.variable}
+    values: dict[str, Any] = {}
+    for variable, text in environ.items():
+        if not variable.startswith("RABIT_"):
+            continue
+        found = by_variable.get(variable)
+        if found is None:
+            raise InvalidArgument(
+                f"the environment variable {variable} is unknown to rabit: "
+                f"{nearest(variable, by_variable)} Correct or unset it; every variable is in "
+                "docs/reference/config.md."
+            )
+        if text.strip() or found.kind == "text":
+            values[found.name] = found.parse(text, variable)
+        else:
+            raise InvalidArgument(
+                f"{variable} is empty, which is not valid: expected {found.expected}. "
+                f"Set it, or unset it to get the default ({found.format(found.default)})."
+            )
+    return values

@@ -1,0 +1,102 @@
+"""The exception tree.
+
+    RabitError (RuntimeError)
+    |-- InvalidArgument (also ValueError)   the caller passed something that cannot work
+    |   `-- NotInitialized                  a call that needs an engine, and there is none
+    |-- Mismatch                            ranks disagree about one tensor; the others go on
+    |-- Unsupported                         no implementation for this combination
+    |-- PeerLost                            a rank died, hung or became unreachable; `.rank` names it
+    |-- TimedOut (also TimeoutError)        a deadline passed
+    |-- Aborted                             the engine stopped before the operation finished
+    |-- ResourceExhausted                   memory, descriptors, queue slots
+    `-- Internal                            a defect of this library
+
+Messages say what happened, why (with the values) and what to do.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "Aborted",
+    "Internal",
+    "InvalidArgument",
+    "Mismatch",
+    "NotInitialized",
+    "PeerLost",
+    "RabitError",
+    "ResourceExhausted",
+    "TimedOut",
+    "Unsupported",
+    "error_from_code",
+]
+
+
+class RabitError(RuntimeError):
+    """Base of every error that rabit raises.  `rank` is the rank that caused it, or -1."""
+
+    rank: int
+
+    def __init__(self, message: str = "", rank: int = -1) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+    def __reduce__(self) -> tuple[type[RabitError], tuple[str, int]]:
+        return type(self), (str(self), self.rank)
+
+
+class InvalidArgument(RabitError, ValueError):
+    """The caller passed something that cannot work; nothing has been done."""
+
+
+class NotInitialized(InvalidArgument):
+    """The call needs a running engine: before `init()`, after `shutdown()`, or after a fork."""
+
+
+class Mismatch(RabitError):
+    """Ranks disagree about one tensor.  Other tensors are unaffected."""
+
+
+class Unsupported(RabitError):
+    """No implementation exists for this combination of arguments, build and machine."""
+
+
+class PeerLost(RabitError):
+    """A rank died, hung or became unreachable; `rank` names it.  The engine has stopped."""
+
+
+class TimedOut(RabitError, TimeoutError):
+    """A deadline passed.  After `Handle.wait(timeout)` the operation is still in flight."""
+
+
+class Aborted(RabitError):
+    """The engine stopped before the operation finished."""
+
+
+class ResourceExhausted(RabitError):
+    """Memory, descriptors or queue slots ran out."""
+
+
+class Internal(RabitError):
+    """A defect of rabit itself."""
+
+
+# Index = rabit_code.
+_CLASSES: tuple[type[RabitError] | None, ...] = (
+    None,
+    InvalidArgument,
+    Mismatch,
+    Unsupported,
+    PeerLost,
+    TimedOut,
+    Aborted,
+    ResourceExhausted,
+    Internal,
+)
+
+
+def error_from_code(code: int, message: str, rank: int = -1) -> RabitError:
+    """The exception for a failed native call: `code` is its rabit_code, never RABIT_OK."""
+    found = _CLASSES[code] if 0 < code < len(_CLASSES) else None
+    if found is None:
+        return Internal(f"native code {code} is unknown to this package: {message}", rank)
+    return found(message, rank)

@@ -1,0 +1,105 @@
+"""Element types, reduce operations and kinds of collective; the values are those of the C ABI."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = [
+    "CPU",
+    "CUDA",
+    "Average",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
+    "DType",
+    "Kind",
+    "Max",
+    "Min",
+    "Product",
+    "ReduceOp",
+    "Sum",
+]
+
+
+class DType(IntEnum):
+    """Element type of a tensor."""
+
+    UINT8 = 0
+    INT8 = 1
+    UINT16 = 2
+    INT16 = 3
+    INT32 = 4
+    INT64 = 5
+    FLOAT16 = 6
+    FLOAT32 = 7
+    FLOAT64 = 8
+    BOOL = 9
+    BFLOAT16 = 10
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return _ITEM_SIZES[self]
+
+    @property
+    def is_float(self) -> bool:
+        return self in (DType.FLOAT16, DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16)
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+_ITEM_SIZES = (1, 1, 2, 2, 4, 8, 2, 4, 8, 1, 2)
+
+
+class ReduceOp(IntEnum):
+    """How the values of the ranks are combined.
+
+    AVERAGE of integers truncates toward zero.  The bitwise operations need integers or bool.
+    """
+
+    AVERAGE = 0
+    SUM = 1
+    MIN = 3
+    MAX = 4
+    PRODUCT = 5
+    BITWISE_AND = 6
+    BITWISE_OR = 7
+    BITWISE_XOR = 8
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+class Kind(IntEnum):
+    """Kind of collective."""
+
+    ALLREDUCE = 0
+    ALLGATHER = 1
+    BROADCAST = 2
+    REDUCE = 3
+    REDUCESCATTER = 4
+    ALLTOALL = 5
+    GATHER = 6
+    SCATTER = 7
+    BARRIER = 8
+    SEND = 9
+    RECV = 10
+    JOIN = 11
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+Average = ReduceOp.AVERAGE
+Sum = ReduceOp.SUM
+Min = ReduceOp.MIN
+Max = ReduceOp.MAX
+Product = ReduceOp.PRODUCT
+BitwiseAnd = ReduceOp.BITWISE_AND
+BitwiseOr = ReduceOp.BITWISE_OR
+BitwiseXor = ReduceOp.BITWISE_XOR
+
+# Device kinds, with DLPack's numbers.
+CPU = 1
+CUDA = 2
