@@ -19,16 +19,7 @@ from rabit._settings import Setting, nearest, setting
 
 __all__ = ["Config", "process_environment"]
 
-_ALGORITHMS = (
-    "auto",
-    "ring",
-    "recursive_doubling",
-    "halving_doubling",
-    "tree",
-    "double_tree",
-    "hierarchical",
-)
-_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
+_LEVELS = ("debug", "info", "warning", "error", "off")
 
 
 def process_environment() -> Mapping[str, str]:
@@ -50,7 +41,6 @@ class Config:
     local_rank: int = setting(
         0,
         "Rank among the processes of this host.",
-        native="local_rank",
         minimum=0,
         group="placement",
     )
@@ -60,14 +50,12 @@ class Config:
     cross_rank: int = setting(
         0,
         "Position of this host among the hosts that have this local rank.",
-        native="cross_rank",
         minimum=0,
         group="placement",
     )
     cross_size: int = setting(
         1,
         "Number of hosts that have this local rank.",
-        native="cross_size",
         minimum=1,
         group="placement",
     )
@@ -80,7 +68,7 @@ class Config:
     store_address: str = setting(
         "",
         "Where the rendezvous store listens, as host:port or [v6]:port.",
-        native="store_address",
+        native="store",
         group="placement",
     )
     secret_fd: int = setting(
@@ -109,7 +97,6 @@ class Config:
     network_interfaces: str = setting(
         "",
         "Comma-separated interfaces that may carry traffic; empty: any.",
-        native="network_interfaces",
         flag="--network-interfaces",
         horovod="HOROVOD_GLOO_IFACE",
         group="network",
@@ -126,12 +113,12 @@ class Config:
         group="network",
     )
     tcp_connections: int = setting(
-        2,
-        "Parallel TCP connections between each pair of ranks.",
+        1,
+        "TCP connections for each pair of ranks and lane.",
         native="tcp_connections",
         flag="--tcp-connections",
         minimum=1,
-        maximum=64,
+        maximum=16,
         group="network",
     )
     shm_single_copy: bool = setting(
@@ -144,7 +131,7 @@ class Config:
     )
     shm_ring_bytes: int = setting(
         1 << 20,
-        "Shared-memory ring between each pair of ranks of a host.",
+        "Shared-memory ring for each pair of ranks, lane and direction.",
         kind="bytes",
         native="shm_ring_bytes",
         flag="--shm-ring-bytes",
@@ -189,7 +176,7 @@ class Config:
         kind="bytes",
         native="partition_bytes",
         flag="--partition-bytes",
-        minimum=1024,
+        minimum=1,
         maximum=1 << 40,
         unit="bytes",
     )
@@ -216,10 +203,9 @@ class Config:
         unit="bytes",
     )
     allreduce_algorithm: str = setting(
-        "auto",
-        "Algorithm of allreduce; auto: the cheapest for size and ranks.",
-        kind="choice",
-        choices=_ALGORITHMS,
+        "",
+        "Algorithm of allreduce, such as ring, or rules by size, such as direct:<64K,ring; "
+        "empty: the cheapest for size and ranks.",
         native="allreduce_algorithm",
         flag="--allreduce-algorithm",
     )
@@ -230,34 +216,43 @@ class Config:
         flag="--deterministic",
     )
     cache_capacity: int = setting(
-        4096,
-        "Tensors whose negotiation is remembered, so that repeating costs one bit; 0: none.",
+        65_536,
+        "Signatures whose negotiation is remembered, so that repeating costs one bit; 0: none.",
         native="cache_capacity",
         flag="--cache-capacity",
         minimum=0,
-        maximum=1 << 20,
+        maximum=1 << 24,
         horovod="HOROVOD_CACHE_CAPACITY",
     )
     spin_us: int = setting(
-        50,
-        "How long a wait polls before it sleeps; unused when a host has more ranks than cores.",
+        -1,
+        "How long a wait polls before it sleeps; -1: chosen from the cores and ranks of the host.",
         native="spin_us",
         flag="--spin-us",
-        minimum=0,
-        maximum=10_000,
+        minimum=-1,
+        maximum=1_000_000,
         unit="microseconds",
+    )
+
+    queue_capacity: int = setting(
+        1 << 20,
+        "Operations that may be in flight.",
+        native="queue_capacity",
+        flag="--queue-capacity",
+        minimum=1,
+        maximum=1 << 28,
     )
 
     # When something is wrong.
     stall_warning: float = setting(
-        60.0,
+        10.0,
         "A tensor that some ranks submitted and others did not is reported after this time; "
         "0: never.",
         kind="duration",
         native="stall_warning_ms",
         flag="--stall-warning",
         minimum=0,
-        maximum=86400 * 30,
+        maximum=86400,
         unit="seconds",
         horovod="HOROVOD_STALL_CHECK_TIME_SECONDS",
         group="failure",
@@ -269,13 +264,13 @@ class Config:
         native="stall_abort_ms",
         flag="--stall-abort",
         minimum=0,
-        maximum=86400 * 30,
+        maximum=86400,
         unit="seconds",
         horovod="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
         group="failure",
     )
     heartbeat_timeout: float = setting(
-        30.0,
+        10.0,
         "A rank that is silent for this long is lost, even if its connections are open.",
         kind="duration",
         native="heartbeat_timeout_ms",
@@ -292,7 +287,7 @@ class Config:
         native="operation_timeout_ms",
         flag="--operation-timeout",
         minimum=0,
-        maximum=86400 * 30,
+        maximum=86400,
         unit="seconds",
         group="failure",
     )
@@ -310,8 +305,8 @@ class Config:
     )
     timeline: str = setting(
         "",
-        "File for the trace of every operation, in Chrome's format; empty: none.",
-        native="timeline",
+        "File for the trace of every operation of rank 0, in Chrome's format; {rank} in the name: "
+        "of every rank; empty: none.",
         flag="--timeline",
         horovod="HOROVOD_TIMELINE",
         group="diagnosis",
@@ -319,7 +314,6 @@ class Config:
     timeline_mark_cycles: bool = setting(
         False,
         "The trace also marks every negotiation.",
-        native="timeline_mark_cycles",
         flag="--timeline-mark-cycles",
         horovod="HOROVOD_TIMELINE_MARK_CYCLES",
         group="diagnosis",

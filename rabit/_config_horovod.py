@@ -24,6 +24,8 @@ HOROVOD_WITHOUT_EFFECT: dict[str, str] = {
     "HOROVOD_NUM_NCCL_STREAMS": "RABIT_LANES sets the number of lanes",
 }
 
+_LEVELS = {"trace": "debug", "fatal": "error"}  # Horovod's levels that rabit has not.
+
 
 def from_horovod(
     environ: Mapping[str, str], by_name: Mapping[str, Setting]
@@ -40,6 +42,8 @@ def from_horovod(
             continue
         if each.name == "timeline" and text == "DYNAMIC":
             continue  # A timeline can be started at any time.
+        if each.name == "log_level":
+            text = _LEVELS.get(text.strip().lower(), text)
         values[each.name] = each.parse(text, each.horovod)
         honoured.append(f"{each.horovod} as {each.variable}")
     for variable, field, implied in (
