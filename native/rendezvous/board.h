@@ -1,0 +1,42 @@
+// Board: the keys and values of a store, bounded.  What MemoryStore and StoreServer share.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "base/status.h"
+
+namespace rabit {
+
+inline constexpr size_t kStoreKeyBytesMax = 256;
+inline constexpr size_t kStoreValueBytesMax = 64 * 1024;
+// Of all keys and values together, with what an entry costs besides.
+inline constexpr size_t kStoreTotalBytesMax = 256 * 1024 * 1024;
+
+// Whether a store takes this key: 1 to kStoreKeyBytesMax bytes.
+Status CheckStoreKey(std::string_view key);
+
+// One thread at a time; never waits.
+class Board {
+ public:
+  explicit Board(size_t total_bytes_max = kStoreTotalBytesMax)
+      : total_bytes_max_(total_bytes_max) {}
+
+  Status Set(std::string_view key, std::string_view value);
+  // Null if absent; valid until the next change.
+  const std::string* Find(std::string_view key) const;
+  // Counters are kept as decimal text; kInvalidArgument if the value is something else.
+  Result<int64_t> Add(std::string_view key, int64_t amount);
+
+ private:
+  const size_t total_bytes_max_;
+  size_t total_bytes_ = 0;
+  std::map<std::string, std::string, std::less<>> entries_;
+};
+
+}  // namespace rabit

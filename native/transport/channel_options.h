@@ -1,0 +1,20 @@
+// Limits and options that the channels share.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+
+namespace rabit {
+
+inline constexpr size_t kChannelMessageBytesMax = 16 * 1024 * 1024;
+// What may wait for one peer before Send says kResourceExhausted.
+inline constexpr size_t kChannelQueueBytesMax = 64 * 1024 * 1024;
+
+struct ChannelOptions {
+  // How long Receive spins before it sleeps; zero where ranks outnumber cores.
+  std::chrono::microseconds spin{50};
+  // A peer that is silent for this long is lost; a beat is sent eight times as often.
+  std::chrono::milliseconds heartbeat_timeout{5000};
+};
+
+}  // namespace rabit
