@@ -1,0 +1,13 @@
+// The scheduler without priorities: arrival order.  The reference that others are tested against.
+#pragma once
+
+#include <memory>
+
+#include "schedule/scheduler.h"
+
+namespace rabit {
+
+// Fuses neighbours only, so that partitions run exactly in the order of their arrival.
+std::unique_ptr<Scheduler> MakeFifoScheduler(const ScheduleLimits& limits);
+
+}  // namespace rabit

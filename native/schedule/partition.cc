@@ -1,0 +1,40 @@
+#include "schedule/partition.h"
+
+#include <algorithm>
+
+namespace rabit {
+namespace {
+
+constexpr int64_t kNominalBytes = 1 << 20;
+
+}  // namespace
+
+bool IsDivisible(Kind kind) {
+  return kind == Kind::kAllreduce || kind == Kind::kBroadcast || kind == Kind::kReduce;
+}
+
+void AppendPartitions(const ScheduledTensor& tensor, const ScheduleLimits& limits,
+                      uint64_t& next_sequence, std::vector<QueuedPartition>& to) {
+  auto shared = std::make_shared<const ScheduledTensor>(tensor);
+  const auto element_bytes = static_cast<int64_t>(SizeOf(tensor.dtype));
+  if (!IsDivisible(tensor.kind)) {
+    const bool has_equal_counts =
+        tensor.kind == Kind::kReduceScatter || tensor.kind == Kind::kBarrier;
+    const int64_t bytes = has_equal_counts ? tensor.count * element_bytes : kNominalBytes;
+    to.push_back({std::move(shared), {tensor.id, 0, tensor.count, true}, bytes, next_sequence++});
+    return;
+  }
+  int64_t step = tensor.count;
+  if (limits.partition_bytes > 0)
+    step = std::min(step, std::max<int64_t>(limits.partition_bytes / element_bytes, 1));
+  int64_t offset = 0;
+  do {
+    const int64_t count = std::min(step, tensor.count - offset);
+    const bool is_last = offset + count == tensor.count;
+    to.push_back(
+        {shared, {tensor.id, offset, count, is_last}, count * element_bytes, next_sequence++});
+    offset += count;
+  } while (offset < tensor.count);
+}
+
+}  // namespace rabit
