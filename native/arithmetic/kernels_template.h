@@ -1,0 +1,473 @@
+// The loops behind reduce.h, written once over vectors of RABIT_VECTOR_BYTES.  Included by one
+// source per instruction set; everything has internal linkage, so that no code built for a newer
+// CPU can be picked by the linker for an older one.  For the same reason nothing of the C++
+// library is used here.
+#pragma once
+
+#include "arithmetic/kernels.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#ifndef RABIT_VECTOR_BYTES
+#error "include this file from kernels_*.cc, which define RABIT_VECTOR_BYTES"
+#endif
+
+namespace rabit {
+namespace {
+
+constexpr int kLanes = RABIT_VECTOR_BYTES / 4;  // floats per vector
+constexpr int kUnroll = 4;
+
+typedef float FloatVector __attribute__((vector_size(RABIT_VECTOR_BYTES)));
+typedef uint32_t WordVector __attribute__((vector_size(RABIT_VECTOR_BYTES)));
+typedef uint16_t HalfVector __attribute__((vector_size(RABIT_VECTOR_BYTES / 2)));
+
+#define RABIT_INLINE inline __attribute__((always_inline))
+
+template <class To, class From>
+RABIT_INLINE To BitsAs(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+// Between 16-bit and 32-bit lanes.  Compilers take the generic conversion apart lane by lane.
+#if defined(__x86_64__) && RABIT_VECTOR_BYTES == 16
+RABIT_INLINE WordVector WidenLanes(HalfVector half) {
+  const __m128i low = _mm_cvtsi64_si128(BitsAs<int64_t>(half));
+  return BitsAs<WordVector>(_mm_unpacklo_epi16(low, _mm_setzero_si128()));
+}
+RABIT_INLINE HalfVector NarrowLanes(WordVector words) {  // every word is below 65536
+  // The pack saturates signed values, so the words are made signed 16-bit values first.
+  const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(BitsAs<__m128i>(words), 16), 16);
+  return BitsAs<HalfVector>(_mm_cvtsi128_si64(_mm_packs_epi32(extended, extended)));
+}
+#elif defined(__AVX2__) && RABIT_VECTOR_BYTES == 32
+RABIT_INLINE WordVector WidenLanes(HalfVector half) {
+  return BitsAs<WordVector>(_mm256_cvtepu16_epi32(BitsAs<__m128i>(half)));
+}
+RABIT_INLINE HalfVector NarrowLanes(WordVector words) {  // every word is below 65536
+  const __m256i wide = BitsAs<__m256i>(words);
+  return BitsAs<HalfVector>(
+      _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1)));
+}
+#elif defined(__AVX512F__)
+RABIT_INLINE WordVector WidenLanes(HalfVector half) {
+  return BitsAs<WordVector>(_mm512_maskz_cvtepu16_epi32(0xffff, BitsAs<__m256i>(half)));
+}
+RABIT_INLINE HalfVector NarrowLanes(WordVector words) {
+  return BitsAs<HalfVector>(_mm512_maskz_cvtepi32_epi16(0xffff, BitsAs<__m512i>(words)));
+}
+#else
+RABIT_INLINE WordVector WidenLanes(HalfVector half) {
+  return __builtin_convertvector(half, WordVector);
+}
+RABIT_INLINE HalfVector NarrowLanes(WordVector words) {
+  return __builtin_convertvector(words, HalfVector);
+}
+#endif
+
+// ---- 16-bit floats -------------------------------------------------------------------------
+
+#if !defined(__F16C__)
+// Exact below 2^24.
+RABIT_INLINE FloatVector ToFloats(WordVector words) {
+  typedef int32_t SignedVector __attribute__((vector_size(RABIT_VECTOR_BYTES)));
+  return __builtin_convertvector(BitsAs<SignedVector>(words), FloatVector);
+}
+
+RABIT_INLINE FloatVector WidenFloat16(HalfVector half) {
+  const WordVector bits = WidenLanes(half);
+  const WordVector magnitude = bits & 0x7fffu;
+  WordVector normal = (magnitude << 13) + (112u << 23);
+  normal = magnitude >= 0x7c00u ? normal + (112u << 23) : normal;  // infinity, NaN
+  normal = magnitude > 0x7c00u ? normal | 0x00400000u : normal;    // quiet
+  const FloatVector tiny = ToFloats(magnitude) * 0x1p-24f;
+  const WordVector result = magnitude < 0x400u ? BitsAs<WordVector>(tiny) : normal;
+  return BitsAs<FloatVector>(result | ((bits & 0x8000u) << 16));
+}
+
+RABIT_INLINE HalfVector NarrowFloat16(FloatVector value) {
+  const WordVector bits = BitsAs<WordVector>(value);
+  const WordVector magnitude = bits & 0x7fffffffu;
+  const WordVector rebased = magnitude - (112u << 23);
+  const WordVector normal = (rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13;
+  // One unit in the last place of 0.5 is the smallest float16: the addition rounds.
+  const FloatVector shifted = BitsAs<FloatVector>(magnitude) + 0.5f;
+  const WordVector tiny = BitsAs<WordVector>(shifted) - 0x3f000000u;
+  WordVector result = magnitude < 0x38800000u ? tiny : normal;
+  result = magnitude >= 0x47800000u ? WordVector{} + 0x7c00u : result;  // from 65536: infinity
+  result = magnitude > 0x7f800000u ? 0x7e00u | ((magnitude >> 13) & 0x3ffu) : result;
+  return NarrowLanes(result | ((bits >> 16) & 0x8000u));
+}
+#elif RABIT_VECTOR_BYTES == 64
+RABIT_INLINE FloatVector WidenFloat16(HalfVector half) {
+  return BitsAs<FloatVector>(_mm512_maskz_cvtph_ps(0xffff, BitsAs<__m256i>(half)));
+}
+RABIT_INLINE HalfVector NarrowFloat16(FloatVector value) {
+  return BitsAs<HalfVector>(_mm512_maskz_cvtps_ph(0xffff, BitsAs<__m512>(value),
+                                                  _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+#else
+RABIT_INLINE FloatVector WidenFloat16(HalfVector half) {
+  return BitsAs<FloatVector>(_mm256_cvtph_ps(BitsAs<__m128i>(half)));
+}
+RABIT_INLINE HalfVector NarrowFloat16(FloatVector value) {
+  return BitsAs<HalfVector>(
+      _mm256_cvtps_ph(BitsAs<__m256>(value), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+#endif
+
+RABIT_INLINE FloatVector WidenBfloat16(HalfVector half) {
+  return BitsAs<FloatVector>(WidenLanes(half) << 16);
+}
+
+RABIT_INLINE HalfVector NarrowBfloat16(FloatVector value) {
+  const WordVector bits = BitsAs<WordVector>(value);
+  const WordVector rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const WordVector quiet = (bits >> 16) | 0x40u;
+  const WordVector result = (bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded;
+  return NarrowLanes(result);
+}
+
+// ---- How each dtype is loaded, computed with and stored --------------------------------------
+
+template <class T>
+struct Plain {
+  using Scalar = T;
+  static constexpr bool kIsFloat = static_cast<T>(0.5) != 0;
+  static constexpr int kBytes = sizeof(T);
+  static constexpr int kCount = RABIT_VECTOR_BYTES / sizeof(T);
+  typedef T Vector __attribute__((vector_size(RABIT_VECTOR_BYTES)));
+  static RABIT_INLINE Vector Load(const std::byte* from) {
+    Vector value;
+    __builtin_memcpy(&value, from, sizeof(value));
+    return value;
+  }
+  static RABIT_INLINE void Store(Vector value, std::byte* to) {
+    __builtin_memcpy(to, &value, sizeof(value));
+  }
+};
+
+template <bool kIsBfloat16>
+struct Half {
+  using Scalar = float;
+  static constexpr bool kIsFloat = true;
+  static constexpr int kBytes = 2;
+  static constexpr int kCount = kLanes;
+  using Vector = FloatVector;
+  static RABIT_INLINE Vector Load(const std::byte* from) {
+    HalfVector half;
+    __builtin_memcpy(&half, from, sizeof(half));
+    return kIsBfloat16 ? WidenBfloat16(half) : WidenFloat16(half);
+  }
+  static RABIT_INLINE void Store(Vector value, std::byte* to) {
+    const HalfVector half = kIsBfloat16 ? NarrowBfloat16(value) : NarrowFloat16(value);
+    __builtin_memcpy(to, &half, sizeof(half));
+  }
+};
+
+// ---- Operations ------------------------------------------------------------------------------
+
+struct Sum {
+  template <class V>
+  static RABIT_INLINE V Apply(V a, V b) {
+    return a + b;
+  }
+};
+struct Product {
+  template <class V>
+  static RABIT_INLINE V Apply(V a, V b) {
+    return a * b;
+  }
+};
+// A NaN on either side wins, as in NumPy; of two equal values (-0 and +0) the first is kept.
+struct Min {
+  template <class V>
+  static RABIT_INLINE V Apply(V a, V b) {
+    return ((b < a) | (b != b)) ? b : a;
+  }
+};
+struct Max {
+  template <class V>
+  static RABIT_INLINE V Apply(V a, V b) {
+    return ((b > a) | (b != b)) ? b : a;
+  }
+};
+struct And {
+  template <class V>
+  static RABIT_INLINE V Apply(V a, V b) {
+    return a & b;
+  }
+};
+struct Or {
+  template <class V>
+  static RABIT_INLINE V Apply(V a, V b) {
+    return a | b;
+  }
+};
+struct Xor {
+  template <class V>
+  static RABIT_INLINE V Apply(V a, V b) {
+    return a ^ b;
+  }
+};
+
+// Which of two NaNs an addition keeps depends on the operand order that the compiler picks, so a
+// NaN result is always the same quiet NaN.
+template <class E>
+RABIT_INLINE typename E::Vector Canonical(typename E::Vector value) {
+  if constexpr (E::kIsFloat) {
+    const typename E::Vector nan =
+        typename E::Vector{} + static_cast<typename E::Scalar>(__builtin_nan(""));
+    return value == value ? value : nan;
+  } else {
+    return value;
+  }
+}
+
+// ---- Loops -----------------------------------------------------------------------------------
+
+// kVectors vectors from `offset` bytes on: every input is read once, the result written once.
+template <class E, class Op, int kVectors>
+RABIT_INLINE void ReduceVectors(const std::byte* const* inputs, int input_count, std::byte* out,
+                                int64_t offset) {
+  constexpr int kStride = E::kCount * E::kBytes;
+  typename E::Vector value[kVectors];
+  for (int v = 0; v < kVectors; ++v) value[v] = E::Load(inputs[0] + offset + v * kStride);
+  for (int i = 1; i < input_count; ++i) {
+    for (int v = 0; v < kVectors; ++v) {
+      value[v] = Op::Apply(value[v], E::Load(inputs[i] + offset + v * kStride));
+    }
+  }
+  for (int v = 0; v < kVectors; ++v) {
+    E::Store(Canonical<E>(value[v]), out + offset + v * kStride);
+  }
+}
+
+// Less than one vector: through padded copies, so that the same instructions compute it.
+template <class E, class Op>
+void ReduceTail(const std::byte* const* inputs, int input_count, std::byte* out, int64_t offset,
+                int64_t count) {
+  constexpr int kStride = E::kCount * E::kBytes;
+  const size_t bytes = static_cast<size_t>(count) * E::kBytes;
+  std::byte padded[kStride] = {};
+  __builtin_memcpy(padded, inputs[0] + offset, bytes);
+  typename E::Vector value = E::Load(padded);
+  for (int i = 1; i < input_count; ++i) {
+    __builtin_memcpy(padded, inputs[i] + offset, bytes);
+    value = Op::Apply(value, E::Load(padded));
+  }
+  E::Store(Canonical<E>(value), padded);
+  __builtin_memcpy(out + offset, padded, bytes);
+}
+
+template <class E, class Op>
+void Reduce(const std::byte* const* inputs, int input_count, std::byte* out, int64_t count) {
+  int64_t i = 0;
+  for (; i + kUnroll * E::kCount <= count; i += kUnroll * E::kCount) {
+    ReduceVectors<E, Op, kUnroll>(inputs, input_count, out, i * E::kBytes);
+  }
+  for (; i + E::kCount <= count; i += E::kCount) {
+    ReduceVectors<E, Op, 1>(inputs, input_count, out, i * E::kBytes);
+  }
+  if (i < count) ReduceTail<E, Op>(inputs, input_count, out, i * E::kBytes, count - i);
+}
+
+// One vector of kLanes elements.
+template <class From, class To>
+RABIT_INLINE void ConvertVector(const std::byte* from, std::byte* to) {
+  static_assert(From::kCount == To::kCount);
+  To::Store(From::Load(from), to);
+}
+
+// kLanes doubles, seen as floats.  Narrowing rounds to odd: the bits that a second rounding (to a
+// 16-bit type) needs stay visible, so the whole conversion rounds once.
+template <bool kRoundsToOdd>
+struct Double {
+  static constexpr int kBytes = 8;
+  static constexpr int kCount = kLanes;
+  static RABIT_INLINE float Narrow(double value) {
+    const float nearest = static_cast<float>(value);
+    if (!kRoundsToOdd || static_cast<double>(nearest) == value || value != value) return nearest;
+    uint32_t bits = BitsAs<uint32_t>(nearest);
+    if (__builtin_fabs(static_cast<double>(nearest)) > __builtin_fabs(value)) --bits;
+    return BitsAs<float>(bits | 1u);
+  }
+  static RABIT_INLINE FloatVector Load(const std::byte* from) {
+    double values[kLanes];
+    __builtin_memcpy(values, from, sizeof(values));
+    FloatVector result;
+    for (int i = 0; i < kLanes; ++i) result[i] = Narrow(values[i]);
+    return result;
+  }
+  static RABIT_INLINE void Store(FloatVector value, std::byte* to) {
+    double values[kLanes];
+    for (int i = 0; i < kLanes; ++i) values[i] = value[i];
+    __builtin_memcpy(to, values, sizeof(values));
+  }
+};
+
+template <class From, class To>
+void Convert(const std::byte* from, std::byte* to, int64_t count) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    ConvertVector<From, To>(from + i * From::kBytes, to + i * To::kBytes);
+  }
+  if (i == count) return;
+  std::byte padded_from[kLanes * From::kBytes] = {};
+  std::byte padded_to[kLanes * To::kBytes];
+  const size_t rest = static_cast<size_t>(count - i);
+  __builtin_memcpy(padded_from, from + i * From::kBytes, rest * From::kBytes);
+  ConvertVector<From, To>(padded_from, padded_to);
+  __builtin_memcpy(to + i * To::kBytes, padded_to, rest * To::kBytes);
+}
+
+// to = Map(from) for floats, in the type the dtype computes with.
+template <class E, class Map>
+RABIT_INLINE void MapFloats(const std::byte* from, std::byte* to, int64_t count, Map map) {
+  int64_t i = 0;
+  for (; i + E::kCount <= count; i += E::kCount) {
+    E::Store(map(E::Load(from + i * E::kBytes)), to + i * E::kBytes);
+  }
+  if (i == count) return;
+  std::byte padded[E::kCount * E::kBytes] = {};
+  const size_t bytes = static_cast<size_t>(count - i) * E::kBytes;
+  __builtin_memcpy(padded, from + i * E::kBytes, bytes);
+  E::Store(map(E::Load(padded)), padded);
+  __builtin_memcpy(to + i * E::kBytes, padded, bytes);
+}
+
+template <class E>
+void ScaleFloats(const std::byte* from, std::byte* to, int64_t count, double factor) {
+  using Scalar = typename E::Scalar;
+  const Scalar scalar = static_cast<Scalar>(factor);
+  MapFloats<E>(from, to, count, [scalar](typename E::Vector v) { return v * scalar; });
+}
+
+template <class E>
+void DivideFloats(std::byte* data, int64_t count, int divisor) {
+  using Scalar = typename E::Scalar;
+  const Scalar scalar = static_cast<Scalar>(divisor);
+  MapFloats<E>(data, data, count, [scalar](typename E::Vector v) { return v / scalar; });
+}
+
+// Out of range becomes the nearest value of T, NaN becomes 0.
+template <class T>
+void ScaleIntegers(const std::byte* from, std::byte* to, int64_t count, double factor) {
+  constexpr bool kIsSigned = static_cast<T>(-1) < static_cast<T>(0);
+  constexpr int kBits = 8 * sizeof(T) - (kIsSigned ? 1 : 0);
+  constexpr double kEnd = static_cast<double>(1ULL << (kBits - 1)) * 2;  // one past the largest
+  constexpr T kLargest = static_cast<T>(((1ULL << (kBits - 1)) - 1) * 2 + 1);
+  constexpr T kSmallest = kIsSigned ? static_cast<T>(-kLargest - 1) : T{0};
+  for (int64_t i = 0; i < count; ++i) {
+    T value;
+    __builtin_memcpy(&value, from + i * sizeof(T), sizeof(T));
+    const double scaled = static_cast<double>(value) * factor;
+    T result = 0;
+    if (scaled >= kEnd) {
+      result = kLargest;
+    } else if (scaled <= static_cast<double>(kSmallest)) {
+      result = kSmallest;
+    } else if (scaled == scaled) {
+      result = static_cast<T>(scaled);
+    }
+    __builtin_memcpy(to + i * sizeof(T), &result, sizeof(T));
+  }
+}
+
+template <class T>
+void DivideIntegers(std::byte* data, int64_t count, int divisor) {
+  for (int64_t i = 0; i < count; ++i) {
+    T value;
+    __builtin_memcpy(&value, data + i * sizeof(T), sizeof(T));
+    value = static_cast<T>(static_cast<int64_t>(value) / divisor);
+    __builtin_memcpy(data + i * sizeof(T), &value, sizeof(T));
+  }
+}
+
+// ---- Tables ----------------------------------------------------------------------------------
+
+constexpr int Row(DType dtype) { return static_cast<int>(dtype); }
+constexpr int Column(ReduceOp op) { return static_cast<int>(op); }
+
+template <class E>
+constexpr void FillFloat(Kernels& table, DType dtype) {
+  ReduceLoop* row = table.reduce[Row(dtype)];
+  row[Column(ReduceOp::kSum)] = row[Column(ReduceOp::kAverage)] = &Reduce<E, Sum>;
+  row[Column(ReduceOp::kMin)] = &Reduce<E, Min>;
+  row[Column(ReduceOp::kMax)] = &Reduce<E, Max>;
+  row[Column(ReduceOp::kProduct)] = &Reduce<E, Product>;
+  table.scale[Row(dtype)] = &ScaleFloats<E>;
+  table.divide[Row(dtype)] = &DivideFloats<E>;
+}
+
+// Sums and products wrap around, so they use the unsigned type of the same width.
+template <class T, class U>
+constexpr void FillInteger(Kernels& table, DType dtype) {
+  ReduceLoop* row = table.reduce[Row(dtype)];
+  row[Column(ReduceOp::kSum)] = row[Column(ReduceOp::kAverage)] = &Reduce<Plain<U>, Sum>;
+  row[Column(ReduceOp::kMin)] = &Reduce<Plain<T>, Min>;
+  row[Column(ReduceOp::kMax)] = &Reduce<Plain<T>, Max>;
+  row[Column(ReduceOp::kProduct)] = &Reduce<Plain<U>, Product>;
+  row[Column(ReduceOp::kBitAnd)] = &Reduce<Plain<U>, And>;
+  row[Column(ReduceOp::kBitOr)] = &Reduce<Plain<U>, Or>;
+  row[Column(ReduceOp::kBitXor)] = &Reduce<Plain<U>, Xor>;
+  table.scale[Row(dtype)] = &ScaleIntegers<T>;
+  table.divide[Row(dtype)] = &DivideIntegers<T>;
+}
+
+// Values are 0 and 1: a sum is an or, a product is an and.
+constexpr void FillBool(Kernels& table) {
+  using B = Plain<uint8_t>;
+  ReduceLoop* row = table.reduce[Row(DType::kBool)];
+  for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax, ReduceOp::kBitOr}) {
+    row[Column(op)] = &Reduce<B, Or>;
+  }
+  for (ReduceOp op : {ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kBitAnd}) {
+    row[Column(op)] = &Reduce<B, And>;
+  }
+  row[Column(ReduceOp::kBitXor)] = &Reduce<B, Xor>;
+}
+
+constexpr Kernels MakeKernels() {
+  Kernels table = {};
+  FillInteger<uint8_t, uint8_t>(table, DType::kUint8);
+  FillInteger<int8_t, uint8_t>(table, DType::kInt8);
+  FillInteger<uint16_t, uint16_t>(table, DType::kUint16);
+  FillInteger<int16_t, uint16_t>(table, DType::kInt16);
+  FillInteger<int32_t, uint32_t>(table, DType::kInt32);
+  FillInteger<int64_t, uint64_t>(table, DType::kInt64);
+  FillFloat<Half<false>>(table, DType::kFloat16);
+  FillFloat<Half<true>>(table, DType::kBfloat16);
+  FillFloat<Plain<float>>(table, DType::kFloat32);
+  FillFloat<Plain<double>>(table, DType::kFloat64);
+  FillBool(table);
+  const auto set = [&table](DType from, DType to, ConvertLoop loop) {
+    table.convert[Row(from)][Row(to)] = loop;
+  };
+  using F16 = Half<false>;
+  using B16 = Half<true>;
+  using F32 = Plain<float>;
+  set(DType::kFloat16, DType::kBfloat16, &Convert<F16, B16>);
+  set(DType::kFloat16, DType::kFloat32, &Convert<F16, F32>);
+  set(DType::kFloat16, DType::kFloat64, &Convert<F16, Double<false>>);
+  set(DType::kBfloat16, DType::kFloat16, &Convert<B16, F16>);
+  set(DType::kBfloat16, DType::kFloat32, &Convert<B16, F32>);
+  set(DType::kBfloat16, DType::kFloat64, &Convert<B16, Double<false>>);
+  set(DType::kFloat32, DType::kFloat16, &Convert<F32, F16>);
+  set(DType::kFloat32, DType::kBfloat16, &Convert<F32, B16>);
+  set(DType::kFloat32, DType::kFloat64, &Convert<F32, Double<false>>);
+  set(DType::kFloat64, DType::kFloat16, &Convert<Double<true>, F16>);
+  set(DType::kFloat64, DType::kBfloat16, &Convert<Double<true>, B16>);
+  set(DType::kFloat64, DType::kFloat32, &Convert<Double<false>, F32>);
+  return table;
+}
+
+constexpr Kernels kKernels = MakeKernels();
+
+}  // namespace
+}  // namespace rabit

@@ -1,0 +1,199 @@
+#include "arithmetic/reduce.h"
+
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "arithmetic/kernels.h"
+#include "base/check.h"
+
+namespace rabit {
+namespace {
+
+const Kernels* KernelsOf(KernelSet set) {
+  switch (set) {
+    case KernelSet::kPortable:
+      return PortableKernels();
+    case KernelSet::kAvx2:
+      return Avx2Kernels();
+    case KernelSet::kAvx512:
+      return Avx512Kernels();
+  }
+  return nullptr;
+}
+
+bool CpuOffers(KernelSet set) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  switch (set) {
+    case KernelSet::kPortable:
+      return true;
+    case KernelSet::kAvx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c") &&
+             __builtin_cpu_supports("fma");
+    case KernelSet::kAvx512:
+      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+             CpuOffers(KernelSet::kAvx2);
+  }
+#endif
+  return set == KernelSet::kPortable;
+}
+
+const std::vector<KernelSet>& Available() {
+  static const std::vector<KernelSet> sets = [] {
+    std::vector<KernelSet> found;
+    for (KernelSet set : {KernelSet::kPortable, KernelSet::kAvx2, KernelSet::kAvx512}) {
+      if (KernelsOf(set) != nullptr && CpuOffers(set)) found.push_back(set);
+    }
+    return found;
+  }();
+  return sets;
+}
+
+const Kernels& Best() {
+  static const Kernels& kernels = *KernelsOf(Available().back());
+  return kernels;
+}
+
+void ReduceBy(const Kernels& kernels, ReduceOp op, DType dtype,
+              std::span<const std::byte* const> inputs, std::byte* out, int64_t count) {
+  RABIT_CHECK(!inputs.empty() && inputs.size() <= 1024, "1 to 1024 inputs can be reduced");
+  RABIT_CHECK(Supports(dtype, op), "this dtype does not have this operation");
+  if (count == 0) return;
+  if (inputs.size() == 1) {
+    if (inputs[0] != out) std::memcpy(out, inputs[0], static_cast<size_t>(count) * SizeOf(dtype));
+    return;
+  }
+  kernels.reduce[static_cast<int>(dtype)][static_cast<int>(op)](
+      inputs.data(), static_cast<int>(inputs.size()), out, count);
+}
+
+void ConvertBy(const Kernels& kernels, DType from_dtype, const std::byte* from, DType to_dtype,
+               std::byte* to, int64_t count) {
+  RABIT_CHECK(IsFloat(from_dtype) && IsFloat(to_dtype), "only floats are converted");
+  if (count == 0) return;
+  if (from_dtype == to_dtype) {
+    if (from != to) std::memcpy(to, from, static_cast<size_t>(count) * SizeOf(from_dtype));
+    return;
+  }
+  kernels.convert[static_cast<int>(from_dtype)][static_cast<int>(to_dtype)](from, to, count);
+}
+
+template <class T>
+void Fill(std::byte* data, int64_t count, T value) {
+  for (int64_t i = 0; i < count; ++i) std::memcpy(data + i * sizeof(T), &value, sizeof(T));
+}
+
+// The identity of each op as a value of T; `low` and `high` are the ends of its range.
+template <class T>
+void FillIdentityOf(ReduceOp op, std::byte* data, int64_t count, T one, T low, T high, T ones) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAverage:
+    case ReduceOp::kBitOr:
+    case ReduceOp::kBitXor:
+      return Fill<T>(data, count, T{});
+    case ReduceOp::kProduct:
+      return Fill<T>(data, count, one);
+    case ReduceOp::kMin:
+      return Fill<T>(data, count, high);
+    case ReduceOp::kMax:
+      return Fill<T>(data, count, low);
+    case ReduceOp::kBitAnd:
+      return Fill<T>(data, count, ones);
+  }
+}
+
+template <class T>
+void FillIntegerIdentity(ReduceOp op, std::byte* data, int64_t count) {
+  FillIdentityOf<T>(op, data, count, T{1}, std::numeric_limits<T>::min(),
+                    std::numeric_limits<T>::max(), static_cast<T>(~T{0}));
+}
+
+template <class T>
+void FillFloatIdentity(ReduceOp op, std::byte* data, int64_t count) {
+  constexpr T kInfinity = std::numeric_limits<T>::infinity();
+  FillIdentityOf<T>(op, data, count, T{1}, -kInfinity, kInfinity, T{});
+}
+
+}  // namespace
+
+void Reduce(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs, std::byte* out,
+            int64_t count) {
+  ReduceBy(Best(), op, dtype, inputs, out, count);
+}
+
+void Scale(DType dtype, const std::byte* from, std::byte* to, int64_t count, double factor) {
+  const ScaleLoop loop = Best().scale[static_cast<int>(dtype)];
+  if (loop != nullptr) {
+    loop(from, to, count, factor);
+  } else if (from != to && count > 0) {
+    std::memcpy(to, from, static_cast<size_t>(count) * SizeOf(dtype));
+  }
+}
+
+void Divide(DType dtype, std::byte* data, int64_t count, int divisor) {
+  RABIT_CHECK(divisor > 0, "a number of ranks is positive");
+  const DivideLoop loop = Best().divide[static_cast<int>(dtype)];
+  if (loop != nullptr && divisor != 1) loop(data, count, divisor);
+}
+
+void Convert(DType from_dtype, const std::byte* from, DType to_dtype, std::byte* to,
+             int64_t count) {
+  ConvertBy(Best(), from_dtype, from, to_dtype, to, count);
+}
+
+void FillIdentity(ReduceOp op, DType dtype, std::byte* data, int64_t count) {
+  RABIT_CHECK(Supports(dtype, op), "this dtype does not have this operation");
+  switch (dtype) {
+    case DType::kUint8:
+      return FillIntegerIdentity<uint8_t>(op, data, count);
+    case DType::kInt8:
+      return FillIntegerIdentity<int8_t>(op, data, count);
+    case DType::kUint16:
+      return FillIntegerIdentity<uint16_t>(op, data, count);
+    case DType::kInt16:
+      return FillIntegerIdentity<int16_t>(op, data, count);
+    case DType::kInt32:
+      return FillIntegerIdentity<int32_t>(op, data, count);
+    case DType::kInt64:
+      return FillIntegerIdentity<int64_t>(op, data, count);
+    case DType::kFloat32:
+      return FillFloatIdentity<float>(op, data, count);
+    case DType::kFloat64:
+      return FillFloatIdentity<double>(op, data, count);
+    case DType::kFloat16:
+      return FillIdentityOf<uint16_t>(op, data, count, 0x3c00, 0xfc00, 0x7c00, 0);
+    case DType::kBfloat16:
+      return FillIdentityOf<uint16_t>(op, data, count, 0x3f80, 0xff80, 0x7f80, 0);
+    case DType::kBool:
+      return FillIdentityOf<uint8_t>(op, data, count, 1, 0, 1, 1);
+  }
+}
+
+std::span<const KernelSet> AvailableKernelSets() { return Available(); }
+
+void ReduceWith(KernelSet kernels, ReduceOp op, DType dtype,
+                std::span<const std::byte* const> inputs, std::byte* out, int64_t count) {
+  ReduceBy(*KernelsOf(kernels), op, dtype, inputs, out, count);
+}
+
+void ConvertWith(KernelSet kernels, DType from_dtype, const std::byte* from, DType to_dtype,
+                 std::byte* to, int64_t count) {
+  ConvertBy(*KernelsOf(kernels), from_dtype, from, to_dtype, to, count);
+}
+
+std::string_view Name(KernelSet kernels) {
+  switch (kernels) {
+    case KernelSet::kPortable:
+      return "portable";
+    case KernelSet::kAvx2:
+      return "avx2";
+    case KernelSet::kAvx512:
+      return "avx512";
+  }
+  return "unknown";
+}
+
+}  // namespace rabit
