@@ -5,7 +5,7 @@
     |   `-- NotInitialized                  a call that needs an engine, and there is none
     |-- Mismatch                            ranks disagree about one tensor; the others go on
     |-- Unsupported                         no implementation for this combination
-    |-- PeerLost                            a rank died, hung or became unreachable; `.rank` names it
+    |-- PeerLost                            a rank died or became unreachable; see `.rank`
     |-- TimedOut (also TimeoutError)        a deadline passed
     |-- Aborted                             the engine stopped before the operation finished
     |-- ResourceExhausted                   memory, descriptors, queue slots

@@ -1,0 +1,194 @@
+"""Engine: one rank of one job.  No globals: several engines may live in one process."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from rabit._config import Config
+from rabit._errors import InvalidArgument
+from rabit._handle import Handle
+from rabit._native import check, ffi, read_json
+from rabit._native_engine import NativeEngine
+from rabit._request import Batch, Request
+from rabit._types import Kind
+
+__all__ = ["Engine"]
+
+
+class Engine:
+    """A native engine: its background thread, lanes and connections.  Thread-safe.
+
+    config: where this rank stands and how it works; None: from the environment.
+    epoch: counts the engines of this job, from 1; equal on all ranks.
+    Starting blocks until every rank has connected, at most `config.connect_timeout` seconds.
+    """
+
+    def __init__(self, config: Config | None = None, *, epoch: int = 1) -> None:
+        self.config = Config.from_environ() if config is None else config
+        self._native = NativeEngine(self.config.to_options(epoch=epoch), self.config.library)
+        self._lock = threading.Lock()
+        self._codecs: dict[str, int] = {"": 0, "none": 0}
+        self._counters: defaultdict[tuple[Any, ...], int] = defaultdict(int)
+        self._members: dict[int, tuple[int, ...]] = {0: tuple(range(self._native.size))}
+        if self.config.timeline and (self.rank == 0 or "{rank}" in self.config.timeline):
+            path = self.config.timeline.replace("{rank}", str(self.rank))
+            self.start_timeline(path, self.config.timeline_mark_cycles)
+
+    @property
+    def rank(self) -> int:
+        return self._native.rank
+
+    @property
+    def size(self) -> int:
+        return self._native.size
+
+    @property
+    def local_rank(self) -> int:
+        return self.config.local_rank
+
+    @property
+    def local_size(self) -> int:
+        return self.config.local_size
+
+    @property
+    def cross_rank(self) -> int:
+        return self.config.cross_rank
+
+    @property
+    def cross_size(self) -> int:
+        return self.config.cross_size
+
+    @property
+    def is_closed(self) -> bool:
+        return self._native.is_closed
+
+    def submit(self, requests: Sequence[Request]) -> list[Handle]:
+        """Submits all of `requests` or none; returns at once.
+
+        Raises InvalidArgument for a name that is in flight, NotInitialized after `close`.
+        """
+        return Batch(self._native, requests).submit()
+
+    def prepare(self, requests: Sequence[Request]) -> Batch:
+        """Requests that will be submitted many times, in their C form."""
+        return Batch(self._native, requests)
+
+    def auto_name(self, kind: Kind, *more: object) -> str:
+        """The next generated name; equal on ranks that make the same calls in the same order."""
+        key = (kind, *more)
+        with self._lock:
+            self._counters[key] += 1
+            number = self._counters[key]
+        return ".".join(str(each) for each in (kind, *more, "noname", number))
+
+    def add_group(self, ranks: Sequence[int], timeout: float | None = None) -> int:
+        """The number of the group of `ranks`.  Collective; blocks until every rank has called."""
+        members = self._check_ranks(ranks)
+        group = ffi.new("int32_t*")
+        pointer = self._native.open_pointer()
+        library = self._native.library
+        limit = self._timeout_ms(timeout)
+        check(library, library.rabit_add_group(pointer, members, len(members), limit, group))
+        self._members[group[0]] = tuple(members)
+        return int(group[0])
+
+    def remove_group(self, group: int, timeout: float | None = None) -> None:
+        """Forgets a group.  Collective; blocks until every rank has called."""
+        library, pointer = self._native.library, self._native.open_pointer()
+        check(library, library.rabit_remove_group(pointer, group, self._timeout_ms(timeout)))
+        self._members.pop(group, None)
+
+    def members(self, group: int = 0) -> tuple[int, ...]:
+        """The global ranks of a group, ascending."""
+        found = self._members.get(group)
+        if found is None:
+            raise InvalidArgument(
+                f"group {group} does not exist on rank {self.rank} (known: "
+                f"{sorted(self._members)}). Add it with add_process_set on every rank."
+            )
+        return found
+
+    def codec(self, spec: str) -> int:
+        """The number of the codec that `spec` describes, such as "fp16"; 0 for none."""
+        found = self._codecs.get(spec)
+        if found is None:
+            slot = ffi.new("int32_t*")
+            library, pointer = self._native.library, self._native.open_pointer()
+            check(library, library.rabit_add_codec(pointer, spec.encode("utf-8"), slot))
+            found = self._codecs[spec] = int(slot[0])
+        return found
+
+    def backend(self, name: str) -> int:
+        """The number of a backend, for `Request.backend`."""
+        slot = ffi.new("int32_t*")
+        library, pointer = self._native.library, self._native.open_pointer()
+        check(library, library.rabit_find_backend(pointer, name.encode("utf-8"), slot))
+        return int(slot[0])
+
+    def raise_flags(self, flags: int) -> None:
+        """Tells the other ranks about `flags` (32 bits) with the next negotiation."""
+        library, pointer = self._native.library, self._native.open_pointer()
+        check(library, library.rabit_raise_flags(pointer, flags))
+
+    def agreed_flags(self) -> int:
+        """The flags that some rank has raised, as of the last negotiation."""
+        flags = ffi.new("uint32_t*")
+        library, pointer = self._native.library, self._native.open_pointer()
+        check(library, library.rabit_agreed_flags(pointer, flags))
+        return int(flags[0])
+
+    def start_timeline(self, path: str, mark_cycles: bool = False) -> None:
+        """Writes a trace of every operation of this rank to `path`, in Chrome's format."""
+        library, pointer = self._native.library, self._native.open_pointer()
+        check(library, library.rabit_start_timeline(pointer, str(path).encode(), int(mark_cycles)))
+
+    def stop_timeline(self) -> None:
+        """Ends the trace; the file is complete."""
+        library, pointer = self._native.library, self._native.open_pointer()
+        check(library, library.rabit_stop_timeline(pointer))
+
+    def statistics(self) -> dict[str, Any]:
+        """A snapshot of what the engine has done, as one document.  Also after `close`."""
+        library = self._native.library
+        return read_json(library, library.rabit_stats, self._native.live_pointer())
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Stops the engine; waits at most `timeout` seconds for the other ranks to do so.
+
+        Operations in flight are aborted then.  Idempotent.
+        """
+        self._native.stop(timeout)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # After an error the other ranks may wait for an operation that never comes: they learn
+        # soonest by losing this rank.
+        self.close(30.0 if error is None else 0.0)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else "open"
+        return f"<rabit.Engine rank {self.rank} of {self.size}, {state}>"
+
+    def _timeout_ms(self, timeout: float | None) -> int:
+        return int((self.config.connect_timeout if timeout is None else timeout) * 1000)
+
+    def _check_ranks(self, ranks: Sequence[int]) -> list[int]:
+        members = sorted(int(rank) for rank in ranks)
+        valid = all(0 <= rank < self.size for rank in members)
+        if not members or len(set(members)) != len(members) or not valid:
+            raise InvalidArgument(
+                f"a process set of ranks {list(ranks)} cannot be made in a job of {self.size}: "
+                f"ranks must differ and lie between 0 and {self.size - 1}. Correct the list."
+            )
+        return members

@@ -1,0 +1,92 @@
+"""The native library: finding it, loading it, and turning its codes into exceptions."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+from rabit._errors import Internal, RabitError, Unsupported, error_from_code
+
+__all__ = ["capabilities", "check", "ffi", "load", "read_json"]
+
+_HERE = Path(__file__).parent
+_HEADERS = (
+    _HERE / "rabit_abi.h",
+    _HERE.parent.parent / "native" / "include" / "rabit_abi.h",
+)
+
+
+def _find_ffi() -> Any:
+    try:
+        import rabit._native._abi as _abi
+    except ImportError:  # A source tree: only the build of a wheel writes the module.
+        from rabit._native.build_cffi import make_ffi
+
+        header = next((each for each in _HEADERS if each.exists()), None)
+        if header is None:
+            raise Internal(
+                f"the installation is incomplete: {_HERE} holds neither _abi.py nor rabit_abi.h. "
+                "Install mariza-rabit again."
+            ) from None
+        return make_ffi(header)
+    return _abi.ffi
+
+
+ffi: Any = _find_ffi()
+
+
+@functools.cache
+def load(path: str = "") -> Any:
+    """The native library at `path`; empty: RABIT_LIBRARY, else the installed one."""
+    if not path:
+        from rabit._config import process_environment
+
+        path = process_environment().get("RABIT_LIBRARY", "") or str(_HERE / "librabit.so")
+    try:
+        library = ffi.dlopen(path, ffi.RTLD_NOW | ffi.RTLD_LOCAL)
+    except OSError as error:
+        raise Unsupported(
+            f"the native library {path} cannot be loaded: {error}. Install the package with "
+            "'pip install .', or point RABIT_LIBRARY at a built librabit.so."
+        ) from error
+    found, wanted = library.rabit_abi_version(), library.RABIT_ABI_VERSION
+    if found != wanted:
+        raise Unsupported(
+            f"the native library {path} has ABI version {found}, this package needs {wanted}. "
+            "Build both from the same source."
+        )
+    return library
+
+
+def last_error(library: Any, code: int) -> RabitError:
+    """The exception for the failed call that this thread made last."""
+    message = ffi.string(library.rabit_last_error()).decode("utf-8", "replace")
+    return error_from_code(code, message, library.rabit_last_culprit())
+
+
+def check(library: Any, code: int) -> None:
+    """Raises unless `code` is RABIT_OK.  Call it right after the call that returned `code`."""
+    if code:
+        raise last_error(library, code)
+
+
+def read_json(library: Any, function: Any, *arguments: Any) -> dict[str, Any]:
+    """The document that function(*arguments, buffer, capacity, needed) writes."""
+    needed = ffi.new("size_t*")
+    capacity = 1 << 16
+    while True:
+        buffer = ffi.new("char[]", capacity)
+        check(library, function(*arguments, buffer, capacity, needed))
+        if needed[0] <= capacity:
+            document = json.loads(ffi.string(buffer).decode("utf-8"))
+            assert isinstance(document, dict)
+            return document
+        capacity = needed[0] + 4096  # The document may grow between two calls.
+
+
+def capabilities() -> dict[str, Any]:
+    """What this build and machine offer: version, kernels, transports, backends, codecs."""
+    library = load()
+    return read_json(library, library.rabit_capabilities)

@@ -1,0 +1,98 @@
+"""NativeEngine: the C engine, its lifetime, and what outlives the Python objects that use it."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Any
+
+from rabit._errors import NotInitialized
+from rabit._native import check, ffi, load
+
+__all__ = ["NativeEngine"]
+
+
+class NativeEngine:
+    """Owns one rabit_engine.  Shared by an Engine, its handles and its batches; thread-safe.
+
+    The C object is freed when the last of them is gone, so a result may outlive its Engine.  A
+    forked child owns nothing: the threads and connections belong to the parent.
+    """
+
+    def __init__(self, options: str, library_path: str) -> None:
+        self.library: Any = load(library_path)
+        slot = ffi.new("rabit_engine**")
+        check(self.library, self.library.rabit_start(options.encode("utf-8"), slot))
+        self._pointer: Any = slot[0]
+        self._pid = os.getpid()
+        self._done = ffi.typeof("int32_t*")
+        # Operations whose handle was dropped while they were in flight, with their tensors.
+        self._orphans: list[tuple[int, Any]] = []
+        self.is_closed = False
+        self.is_freed = False
+        self._finalizer = weakref.finalize(self, _free, self.library, self._pointer, self._pid)
+        self.rank, self.size = self.topology(0)
+
+    def live_pointer(self) -> Any:
+        """The C pointer.  Raises NotInitialized in a forked child and after interpreter exit."""
+        if os.getpid() != self._pid:
+            raise NotInitialized(
+                f"the engine of process {self._pid} is used in process {os.getpid()}, which was "
+                "forked from it: its threads and connections stay with the parent. Call "
+                "rabit.init() in processes that are started with the 'spawn' method, or do the "
+                "communication in the parent."
+            )
+        if not self._finalizer.alive:
+            raise NotInitialized("the engine is gone: the interpreter is exiting.")
+        return self._pointer
+
+    def open_pointer(self) -> Any:
+        """The C pointer, for new work.  Raises NotInitialized after close as well."""
+        if self.is_closed:
+            raise NotInitialized(
+                "the engine has been shut down and takes no more work. Call rabit.init() again, "
+                "or make a new Engine."
+            )
+        return self.live_pointer()
+
+    def topology(self, group: int) -> tuple[int, int]:
+        """(rank of this process in the group or -1, number of ranks in the group)."""
+        rank, size = ffi.new("int32_t*"), ffi.new("int32_t*")
+        check(self.library, self.library.rabit_topology(self.live_pointer(), group, rank, size))
+        return rank[0], size[0]
+
+    def is_done(self, value: int) -> bool:
+        done = ffi.new(self._done)
+        check(self.library, self.library.rabit_is_done(self.live_pointer(), value, done))
+        return bool(done[0])
+
+    def release(self, value: int, keepalive: Any) -> None:
+        """Frees a handle.  keepalive: not None if the operation may still be in flight."""
+        if not self._finalizer.alive or os.getpid() != self._pid:
+            return
+        if keepalive is not None and not self.is_done(value):
+            self._orphans.append((value, keepalive))
+            return
+        self.library.rabit_release(self._pointer, value)
+
+    def sweep(self) -> None:
+        """Frees the orphans that have finished."""
+        orphans, self._orphans = self._orphans, []
+        for value, keepalive in orphans:
+            self.release(value, keepalive)
+
+    def stop(self, timeout: float) -> None:
+        """Stops the engine, and waits at most `timeout` seconds for the other ranks to do so."""
+        if self.is_closed:
+            return
+        pointer = self.live_pointer()
+        self.is_closed = True
+        try:
+            check(self.library, self.library.rabit_stop(pointer, int(timeout * 1000)))
+        finally:
+            self.sweep()
+
+
+def _free(library: Any, pointer: Any, pid: int) -> None:
+    if os.getpid() == pid:
+        library.rabit_free(pointer)
