@@ -1,0 +1,39 @@
+#include "transport/group_transport.h"
+
+#include <string>
+
+#include "base/check.h"
+
+namespace rabit {
+
+GroupTransport::GroupTransport(Transport& transport, const Group& group)
+    : transport_(transport), group_(group) {
+  RABIT_CHECK(group.is_member(), "rank " + std::to_string(transport.rank()) + " is not in group " +
+                                     std::to_string(group.id));
+  RABIT_CHECK(group.ranks[static_cast<size_t>(group.my_index)] == transport.rank(),
+              "my_index of group " + std::to_string(group.id) + " is " +
+                  std::to_string(group.my_index) + " on rank " + std::to_string(transport.rank()));
+}
+
+std::string_view GroupTransport::name_for(int peer) const {
+  return HasPeer(peer) ? transport_.name_for(group_.ranks[static_cast<size_t>(peer)]) : name();
+}
+
+Operation GroupTransport::Send(int peer, Tag tag, ConstBytes buffer) {
+  if (!HasPeer(peer)) return Operation(NoPeer(peer));
+  return transport_.Send(group_.ranks[static_cast<size_t>(peer)], tag, buffer);
+}
+
+Operation GroupTransport::Recv(int peer, Tag tag, Bytes buffer) {
+  if (!HasPeer(peer)) return Operation(NoPeer(peer));
+  return transport_.Recv(group_.ranks[static_cast<size_t>(peer)], tag, buffer);
+}
+
+Status GroupTransport::NoPeer(int peer) const {
+  return InvalidArgument("rank " + std::to_string(transport_.rank()) + ": group " +
+                         std::to_string(group_.id) + " has no peer " + std::to_string(peer) +
+                         ": this is member " + std::to_string(rank()) + " of " +
+                         std::to_string(size()));
+}
+
+}  // namespace rabit
