@@ -1,0 +1,106 @@
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+#include <vector>
+
+#include "base/random.h"
+#include "base/socket.h"
+#include "rendezvous/handshake.h"
+#include "rendezvous/listener.h"
+
+namespace rabit {
+namespace {
+
+// A listener that drops the oldest of too many strangers may drop an honest one: try again.
+constexpr std::chrono::seconds kHandshakeTime{5};
+
+std::string Seconds(std::chrono::nanoseconds duration) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(duration).count());
+  return text;
+}
+
+std::string TargetText(std::string_view address, const Greeting& mine, int32_t expected_rank) {
+  std::string text = "cannot reach ";
+  if (expected_rank >= 0) text += "rank " + std::to_string(expected_rank) + " at ";
+  text.append(address).append(" (purpose '").append(mine.purpose).append("'");
+  if (mine.rank >= 0) text += ", from rank " + std::to_string(mine.rank);
+  return text + ")";
+}
+
+// kPeerLost and kTimedOut are worth another try.
+Status Handshake(int fd, const Secret& secret, const Greeting& mine, int32_t expected_rank,
+                 Deadline deadline) {
+  Nonce nonce;
+  RABIT_RETURN_IF_ERROR(FillRandom(nonce));
+  const Hello hello = EncodeHello(mine, nonce);
+  Reply reply;
+  RABIT_RETURN_IF_ERROR(WriteFull(fd, hello, deadline));
+  // Another version's reply may be shorter, but its first eight bytes mean the same.
+  RABIT_RETURN_IF_ERROR(ReadFull(fd, Bytes(reply).first(8), deadline));
+  RABIT_RETURN_IF_ERROR(CheckPreamble(reply, 2));
+  RABIT_RETURN_IF_ERROR(ReadFull(fd, Bytes(reply).subspan(8), deadline));
+  RABIT_ASSIGN_OR_RETURN(const Answer answer, DecodeReply(secret, hello, reply));
+  if (answer.is_refused) {
+    return Mismatch("it belongs to epoch " + std::to_string(answer.epoch) +
+                    " and this process to epoch " + std::to_string(mine.epoch) +
+                    "; every rank must call init the same number of times");
+  }
+  if (expected_rank >= 0 && answer.rank != expected_rank) {
+    return Mismatch("rank " + std::to_string(answer.rank) +
+                    " answered there; the address is stale, " +
+                    "or two ranks published the same one");
+  }
+  const Digest proof = MakeProof(secret, hello, reply);
+  return WriteFull(fd, proof, deadline);
+}
+
+Result<UniqueFd> TryOnce(const SocketAddress& address, const Secret& secret, const Greeting& mine,
+                         int32_t expected_rank, Deadline deadline) {
+  RABIT_ASSIGN_OR_RETURN(UniqueFd fd, Connect(address, deadline));
+  RABIT_RETURN_IF_ERROR(SetNoDelay(fd.get()));
+  const Deadline handshake_deadline = std::min(deadline, After(kHandshakeTime));
+  RABIT_RETURN_IF_ERROR(Handshake(fd.get(), secret, mine, expected_rank, handshake_deadline));
+  return fd;
+}
+
+bool IsWorthAnotherTry(const Status& status) {
+  return status.code() == Code::kPeerLost || status.code() == Code::kTimedOut;
+}
+
+}  // namespace
+
+Result<UniqueFd> Dial(std::string_view address, const Secret& secret, const Greeting& mine,
+                      int32_t expected_rank, Deadline deadline) {
+  const auto start = std::chrono::steady_clock::now();
+  Result<std::vector<SocketAddress>> resolved = Resolve(address);
+  if (!resolved.ok()) {
+    return Status(resolved.status().code(),
+                  TargetText(address, mine, expected_rank) + ": " + resolved.status().message());
+  }
+  std::chrono::nanoseconds pause = std::chrono::milliseconds(1);
+  for (;;) {
+    Status last;
+    for (size_t i = 0; i < resolved->size(); ++i) {
+      // An address that swallows packets must not use up the time of those after it.
+      const auto now = std::chrono::steady_clock::now();
+      const Deadline share = now + (deadline - now) / static_cast<int64_t>(resolved->size() - i);
+      Result<UniqueFd> fd = TryOnce((*resolved)[i], secret, mine, expected_rank, share);
+      if (fd.ok()) return fd;
+      last = fd.status();
+      if (!IsWorthAnotherTry(last)) {
+        return Status(last.code(),
+                      TargetText(address, mine, expected_rank) + ": " + last.message());
+      }
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (now + pause >= deadline) {
+      return TimedOut(TargetText(address, mine, expected_rank) + " within " + Seconds(now - start) +
+                      "; last try: " + last.message());
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min<std::chrono::nanoseconds>(pause * 2, std::chrono::milliseconds(50));
+  }
+}
+
+}  // namespace rabit
