@@ -1,0 +1,108 @@
+#include "transport/shm/inbox.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+namespace rabit {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr size_t kPageBytes = 4096;
+
+constexpr size_t kSlotsAt = sizeof(ReaderState) + sizeof(SenderState);
+constexpr size_t kAcknowledgedAt = kSlotsAt + kSlots * sizeof(Slot);
+constexpr size_t kRevokedAt = kAcknowledgedAt + kOffers * sizeof(uint64_t);
+constexpr size_t kDataAt =
+    (kRevokedAt + kOffers * sizeof(uint64_t) + kPageBytes - 1) / kPageBytes * kPageBytes;
+
+size_t DoorbellBytes(int streams) {
+  const size_t bytes = static_cast<size_t>(streams) * sizeof(Doorbell);
+  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
+std::string ErrorText(int error) {
+  return std::string(strerrordesc_np(error)) + " (" + std::to_string(error) + ")";
+}
+
+Result<std::byte*> MapShared(int fd, size_t bytes) {
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) {
+    return ResourceExhausted("shm: mapping " + std::to_string(bytes) +
+                             " bytes of shared memory failed: " + ErrorText(errno) +
+                             "; raise the memory limit or use RABIT_TRANSPORT=tcp");
+  }
+  return static_cast<std::byte*>(base);
+}
+
+}  // namespace
+
+size_t InboxShape::LaneBytes() const { return kDataAt + ring_bytes; }
+
+size_t InboxShape::TotalBytes() const {
+  return DoorbellBytes(streams) +
+         static_cast<size_t>(senders) * static_cast<size_t>(streams) * LaneBytes();
+}
+
+Result<Inbox> Inbox::Create(const InboxShape& shape) {
+  UniqueFd fd(memfd_create("rabit-inbox", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.is_open()) {
+    return Unsupported("shm: memfd_create failed: " + ErrorText(errno) +
+                       "; use RABIT_TRANSPORT=tcp on this kernel");
+  }
+  const size_t bytes = shape.TotalBytes();
+  int error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+  if (error != 0) {
+    return ResourceExhausted("shm: reserving " + std::to_string(bytes) +
+                             " bytes of shared memory failed: " + ErrorText(error) +
+                             "; raise the memory limit or use RABIT_TRANSPORT=tcp");
+  }
+  if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
+    return Unsupported("shm: the kernel cannot seal shared memory: " + ErrorText(errno) +
+                       "; use RABIT_TRANSPORT=tcp");
+  }
+  RABIT_ASSIGN_OR_RETURN(std::byte * base, MapShared(fd.get(), bytes));
+  return Inbox(shape, std::move(fd), base);
+}
+
+Result<Inbox> Inbox::Map(UniqueFd fd, const InboxShape& shape) {
+  struct stat status{};
+  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd.get(), &status) != 0 ||
+      static_cast<size_t>(status.st_size) != shape.TotalBytes()) {
+    return Mismatch("shm: a peer passed shared memory of " + std::to_string(status.st_size) +
+                    " bytes with seals " + std::to_string(seals) + ", needed are " +
+                    std::to_string(shape.TotalBytes()) +
+                    " sealed bytes; run the same version and options on every rank");
+  }
+  RABIT_ASSIGN_OR_RETURN(std::byte * base, MapShared(fd.get(), shape.TotalBytes()));
+  return Inbox(shape, UniqueFd(), base);
+}
+
+Inbox::~Inbox() {
+  if (base_ != nullptr) munmap(base_, shape_.TotalBytes());
+}
+
+Doorbell& Inbox::doorbell(int stream) const { return reinterpret_cast<Doorbell*>(base_)[stream]; }
+
+LaneMemory Inbox::lane(int sender, int stream) const {
+  const size_t index = static_cast<size_t>(sender) * static_cast<size_t>(shape_.streams) +
+                       static_cast<size_t>(stream);
+  std::byte* at = base_ + DoorbellBytes(shape_.streams) + index * shape_.LaneBytes();
+  LaneMemory memory;
+  memory.reader = reinterpret_cast<ReaderState*>(at);
+  memory.sender = reinterpret_cast<SenderState*>(at + sizeof(ReaderState));
+  memory.slots = reinterpret_cast<Slot*>(at + kSlotsAt);
+  memory.acknowledged = reinterpret_cast<std::atomic<uint64_t>*>(at + kAcknowledgedAt);
+  memory.revoked = reinterpret_cast<std::atomic<uint64_t>*>(at + kRevokedAt);
+  memory.data = at + kDataAt;
+  memory.ring_bytes = shape_.ring_bytes;
+  return memory;
+}
+
+}  // namespace rabit

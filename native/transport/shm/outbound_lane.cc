@@ -1,0 +1,206 @@
+#include "transport/shm/outbound_lane.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace rabit {
+namespace {
+
+uint64_t Aligned(uint64_t bytes) { return (bytes + kDataAlignment - 1) & ~uint64_t{63}; }
+
+}  // namespace
+
+bool OutboundLane::TrySendNow(Tag tag, ConstBytes buffer) {
+  if (!queue_.empty() || buffer.size() > options_.chunk_bytes ||
+      buffer.size() >= options_.single_copy_min_bytes || !HasSlot()) {
+    return false;
+  }
+  SendState send;
+  send.tag = tag;
+  send.buffer = buffer;
+  if (buffer.size() > kInlineBytes) {
+    // Whole, or not at all: a chunk that ends at the end of the ring needs a second slot.
+    const uint64_t to_end = memory_.ring_bytes - bytes_used_ % memory_.ring_bytes;
+    if (to_end < buffer.size() || FreeBytes(buffer.size()) < Aligned(buffer.size())) return false;
+  }
+  const bool is_sent = PushChunk(send, kNoOffer);
+  Ring(peer_bell_);
+  return is_sent;
+}
+
+void OutboundLane::Cancel(SendState& send) {
+  for (uint64_t offer = oldest_offer_; offer != next_offer_; ++offer) {
+    if (offers_[offer % kOffers] != &send) continue;
+    // A read-modify-write: the caller's later stores to the buffer cannot pass it.
+    memory_.revoked[offer % kOffers].exchange(offer + 1, std::memory_order_seq_cst);
+    offers_[offer % kOffers] = nullptr;
+    return;
+  }
+  for (auto item = queue_.begin(); item != queue_.end(); ++item) {
+    if (item->send != &send) continue;
+    if (send.sent == 0 && item->offer == kNoOffer) {
+      queue_.erase(item);
+    } else {
+      item->send = nullptr;
+    }
+    return;
+  }
+}
+
+bool OutboundLane::Progress(uint64_t& finished) {
+  const bool has_reaped = ReapOffers(finished);
+  // One chunk at a time for long messages, so that the caller also drains what comes in.
+  return Push(false, finished) || has_reaped;
+}
+
+bool OutboundLane::Push(bool until_full, uint64_t& finished) {
+  bool has_published = false;
+  while (!queue_.empty()) {
+    const bool is_long =
+        queue_.front().send != nullptr && queue_.front().send->buffer.size() > options_.chunk_bytes;
+    if (!PushFront(finished)) break;
+    has_published = true;
+    if (is_long && !until_full) break;
+  }
+  if (has_published) Ring(peer_bell_);
+  return has_published;
+}
+
+void OutboundLane::FailAll(const Status& why) {
+  for (Item& item : queue_) {
+    if (item.send != nullptr) item.send->Finish(why);
+  }
+  queue_.clear();
+  for (; oldest_offer_ != next_offer_; ++oldest_offer_) {
+    SendState*& send = offers_[oldest_offer_ % kOffers];
+    memory_.revoked[oldest_offer_ % kOffers].exchange(oldest_offer_ + 1);
+    if (send != nullptr) send->Finish(why);
+    send = nullptr;
+    is_open_[oldest_offer_ % kOffers] = false;
+  }
+}
+
+bool OutboundLane::HasSlot() {
+  if (slots_used_ - slots_consumed_ < kSlots) return true;
+  if (!wants_room_) {
+    wants_room_ = true;
+    memory_.sender->wants_room.store(1, std::memory_order_seq_cst);
+  }
+  const uint64_t seen = memory_.reader->slots_consumed.load(std::memory_order_seq_cst);
+  // What the peer claims to have consumed is believed only as far as it is possible.
+  if (seen > slots_consumed_ && seen <= slots_used_) slots_consumed_ = seen;
+  return slots_used_ - slots_consumed_ < kSlots;
+}
+
+// At least `wanted`, or as much as there is.
+uint64_t OutboundLane::FreeBytes(uint64_t wanted) {
+  uint64_t free = memory_.ring_bytes - (bytes_used_ - bytes_consumed_);
+  if (free >= Aligned(wanted)) return free;
+  if (!wants_room_) {
+    wants_room_ = true;
+    memory_.sender->wants_room.store(1, std::memory_order_seq_cst);
+  }
+  const uint64_t seen = memory_.reader->bytes_consumed.load(std::memory_order_seq_cst);
+  if (seen > bytes_consumed_ && seen <= bytes_used_) bytes_consumed_ = seen;
+  return memory_.ring_bytes - (bytes_used_ - bytes_consumed_);
+}
+
+void OutboundLane::Publish(Tag tag, uint64_t message_bytes, uint64_t argument, uint32_t chunk_bytes,
+                           SlotKind kind, const std::byte* inline_data) {
+  Slot& slot = memory_.slots[slots_used_ % kSlots];
+  slot.tag = tag;
+  slot.message_bytes = message_bytes;
+  slot.argument = argument;
+  slot.chunk_bytes = chunk_bytes;
+  slot.kind = kind;
+  if (inline_data != nullptr) std::memcpy(slot.inline_data.data(), inline_data, chunk_bytes);
+  ++slots_used_;
+  // Sequentially consistent for the sake of the doorbell.
+  slot.stamp.store(slots_used_, std::memory_order_seq_cst);
+  if (wants_room_) {
+    wants_room_ = false;
+    memory_.sender->wants_room.store(0, std::memory_order_relaxed);
+  }
+}
+
+// One slot of the first message; false: no room.
+bool OutboundLane::PushFront(uint64_t& finished) {
+  if (!HasSlot()) return false;
+  const Item item = queue_.front();
+  if (item.send == nullptr) {
+    Publish(0, 0, item.offer, 0, SlotKind::kBroken, nullptr);
+    queue_.pop_front();
+    return true;
+  }
+  SendState& send = *item.send;
+  if (item.offer == kNoOffer && send.buffer.size() >= options_.single_copy_min_bytes) {
+    if (!PushOffer(send)) return false;
+    queue_.pop_front();
+    return true;
+  }
+  if (!PushChunk(send, item.offer)) return false;
+  if (send.sent == send.buffer.size()) {
+    queue_.pop_front();
+    send.Finish(Status());
+    ++finished;
+  }
+  return true;
+}
+
+bool OutboundLane::PushOffer(SendState& send) {
+  if (next_offer_ - oldest_offer_ == kOffers) return false;
+  offers_[next_offer_ % kOffers] = &send;
+  is_open_[next_offer_ % kOffers] = true;
+  ++next_offer_;
+  Publish(send.tag, send.buffer.size(), reinterpret_cast<uint64_t>(send.buffer.data()), 0,
+          SlotKind::kOffer, nullptr);
+  return true;
+}
+
+bool OutboundLane::PushChunk(SendState& send, uint64_t offer) {
+  const uint64_t message_bytes = send.buffer.size();
+  if (message_bytes <= kInlineBytes && offer == kNoOffer) {
+    // An empty buffer may have no address; a slot always has one.
+    static constexpr std::byte kNothing{};
+    Publish(send.tag, message_bytes, 0, static_cast<uint32_t>(message_bytes), SlotKind::kInline,
+            message_bytes == 0 ? &kNothing : send.buffer.data());
+    send.sent = message_bytes;
+    return true;
+  }
+  const uint64_t wanted = std::min<uint64_t>(message_bytes - send.sent, options_.chunk_bytes);
+  const uint64_t at = bytes_used_ % memory_.ring_bytes;
+  const uint64_t chunk = std::min<uint64_t>(wanted, memory_.ring_bytes - at);
+  if (FreeBytes(chunk) < Aligned(chunk)) return false;
+  std::memcpy(memory_.data + at, send.buffer.data() + send.sent, chunk);
+  send.sent += chunk;
+  bytes_used_ += Aligned(chunk);
+  Publish(send.tag, message_bytes, offer, static_cast<uint32_t>(chunk),
+          offer == kNoOffer ? SlotKind::kData : SlotKind::kRetry, nullptr);
+  return true;
+}
+
+bool OutboundLane::ReapOffers(uint64_t& finished) {
+  bool has_moved = false;
+  for (uint64_t offer = oldest_offer_; offer != next_offer_; ++offer) {
+    const size_t index = offer % kOffers;
+    if (!is_open_[index]) continue;
+    const uint64_t seen = memory_.acknowledged[index].load(std::memory_order_seq_cst);
+    if (seen / 2 != offer + 1) continue;
+    is_open_[index] = false;
+    has_moved = true;
+    SendState* send = std::exchange(offers_[index], nullptr);
+    if (seen % 2 == 0) {
+      if (send != nullptr) send->Finish(Status());
+      ++finished;
+      continue;
+    }
+    // The peer cannot read our memory after all (a device mapping, for example): stage this
+    // message, and do not offer again.
+    options_.single_copy_min_bytes = ~uint64_t{0};
+    queue_.push_back({send, offer});
+  }
+  while (oldest_offer_ != next_offer_ && !is_open_[oldest_offer_ % kOffers]) ++oldest_offer_;
+  return has_moved;
+}
+
+}  // namespace rabit

@@ -1,0 +1,218 @@
+#include "transport/shm/shm_stream.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace rabit {
+namespace {
+
+// A sleeper looks this often whether its peers are alive; news wakes it at once.
+constexpr std::chrono::milliseconds kLivenessInterval{100};
+// The clock is read once in this many looks.
+constexpr int kLooksPerClock = 16;
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+std::string Describe(const char* verb, int rank, Tag tag, size_t bytes) {
+  return std::string("shm: ") + verb + " rank " + std::to_string(rank) + " of " +
+         std::to_string(bytes) + " bytes (tag " + std::to_string(tag) + ")";
+}
+
+}  // namespace
+
+class ShmStream::PendingSend final : public PendingOperation {
+ public:
+  PendingSend(ShmStream& stream, int peer_index, Tag tag, ConstBytes buffer)
+      : stream_(stream), peer_index_(peer_index) {
+    state.tag = tag;
+    state.buffer = buffer;
+  }
+  Status Wait(Deadline deadline) override {
+    return stream_.Wait(state, deadline, "send to", peer_index_);
+  }
+  void Cancel() override {
+    std::lock_guard lock(stream_.mutex_);
+    if (!state.is_done) stream_.peers_[peer_index_].outbound.Cancel(state);
+  }
+
+  SendState state;
+
+ private:
+  ShmStream& stream_;
+  const int peer_index_;
+};
+
+class ShmStream::PendingRecv final : public PendingOperation {
+ public:
+  PendingRecv(ShmStream& stream, int peer_index, Tag tag, Bytes buffer)
+      : stream_(stream), peer_index_(peer_index) {
+    state.tag = tag;
+    state.buffer = buffer;
+  }
+  Status Wait(Deadline deadline) override {
+    Status status = stream_.Wait(state, deadline, "receive from", peer_index_);
+    if (status.ok()) {
+      std::lock_guard lock(stream_.mutex_);
+      stream_.counters_.bytes_received += state.buffer.size();
+      ++stream_.counters_.messages_received;
+    }
+    return status;
+  }
+  void Cancel() override {
+    std::lock_guard lock(stream_.mutex_);
+    if (!state.is_done) stream_.peers_[peer_index_].inbound.Cancel(state);
+  }
+
+  RecvState state;
+
+ private:
+  ShmStream& stream_;
+  const int peer_index_;
+};
+
+int ShmStream::AddPeer(const PeerProcess& peer, LaneMemory outbound, Doorbell& peer_bell,
+                       LaneMemory inbound, LaneOptions options) {
+  std::lock_guard lock(mutex_);
+  peers_.emplace_back(peer, OutboundLane(outbound, peer_bell, options),
+                      InboundLane(inbound, peer_bell, peer));
+  return static_cast<int>(peers_.size()) - 1;
+}
+
+Operation ShmStream::Send(int peer_index, Tag tag, ConstBytes buffer) {
+  std::lock_guard lock(mutex_);
+  if (!aborted_.ok()) return Operation(aborted_);
+  Peer& peer = peers_[peer_index];
+  if (!peer.lost.ok()) return Operation(peer.lost);
+  counters_.bytes_sent += buffer.size();
+  ++counters_.messages_sent;
+  if (peer.outbound.TrySendNow(tag, buffer)) return Operation(Status());
+  auto pending = std::make_unique<PendingSend>(*this, peer_index, tag, buffer);
+  peer.outbound.Queue(pending->state);
+  if (pending->state.is_done) return Operation(pending->state.status);
+  return Operation(std::move(pending));
+}
+
+Operation ShmStream::Recv(int peer_index, Tag tag, Bytes buffer) {
+  std::lock_guard lock(mutex_);
+  if (!aborted_.ok()) return Operation(aborted_);
+  Peer& peer = peers_[peer_index];
+  if (!peer.lost.ok()) return Operation(peer.lost);
+  auto pending = std::make_unique<PendingRecv>(*this, peer_index, tag, buffer);
+  peer.inbound.Post(pending->state);
+  return Operation(std::move(pending));
+}
+
+void ShmStream::Abort(const Status& why) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!aborted_.ok()) return;
+    aborted_ = why;
+    for (Peer& peer : peers_) FailPeer(peer, why);
+  }
+  RingAlways(bell_);
+}
+
+void ShmStream::AddCounters(TransportCounters& sum) const {
+  std::lock_guard lock(mutex_);
+  sum.bytes_sent += counters_.bytes_sent;
+  sum.bytes_received += counters_.bytes_received;
+  sum.messages_sent += counters_.messages_sent;
+  sum.messages_received += counters_.messages_received;
+}
+
+template <class State>
+Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, int peer_index) {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point spin_end{};  // of the epoch: not spinning
+  for (int look = 0;; ++look) {
+    bool has_moved = false;
+    {
+      std::lock_guard lock(mutex_);
+      has_moved = Advance(state);
+      if (state.is_done) return state.status;
+    }
+    if (has_moved) spin_end = {};
+    if (look % kLooksPerClock != 0) {
+      if (!has_moved) Pause();
+      continue;
+    }
+    const Clock::time_point now = Clock::now();
+    if (now >= deadline) {
+      return TimedOut(
+          Describe(verb, peers_[peer_index].process.rank(), state.tag, state.buffer.size()) +
+          " did not finish by its deadline; is that rank in the same collective?");
+    }
+    if (has_moved) continue;
+    if (spin_end == Clock::time_point{}) spin_end = now + spin_;
+    if (now < spin_end) continue;
+
+    bell_.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    const uint32_t seen = bell_.sequence.load(std::memory_order_seq_cst);
+    {
+      std::lock_guard lock(mutex_);
+      has_moved = Advance(state) || state.is_done;
+    }
+    const Clock::time_point liveness_check = now + kLivenessInterval;
+    if (!has_moved) SleepUntilRung(bell_, seen, std::min(deadline, liveness_check));
+    bell_.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    if (!has_moved && Clock::now() >= liveness_check) FindLostPeers();
+    look = -1;
+    spin_end = {};
+  }
+}
+
+// Under the lock.  Moves whatever can be moved; whether anything did.
+template <class State>
+bool ShmStream::Advance(const State& state) {
+  bool has_moved = false;
+  uint64_t finished = 0;
+  if (state.is_done) return true;
+  for (Peer& peer : peers_) AdvancePeer(peer, has_moved, finished);
+  // Another thread may be asleep for what this one has finished.
+  if (finished > (state.is_done ? 1u : 0u)) Ring(bell_);
+  return has_moved;
+}
+
+void ShmStream::AdvancePeer(Peer& peer, bool& has_moved, uint64_t& finished) {
+  if (!peer.lost.ok()) return;
+  if (peer.outbound.Progress(finished)) has_moved = true;
+  Status status = peer.inbound.Progress(has_moved, finished);
+  if (!status.ok()) FailPeer(peer, status);
+}
+
+void ShmStream::FindLostPeers() {
+  std::lock_guard lock(mutex_);
+  for (Peer& peer : peers_) {
+    if (!peer.lost.ok() || (peer.outbound.is_idle() && peer.inbound.is_idle())) continue;
+    if (peer.process.IsAlive()) continue;
+    // What it sent before it went is still in the ring.
+    for (bool has_moved = true; has_moved && peer.lost.ok();) {
+      has_moved = false;
+      uint64_t finished = 0;
+      AdvancePeer(peer, has_moved, finished);
+    }
+    const int rank = peer.process.rank();
+    if (peer.lost.ok()) {
+      FailPeer(peer, PeerLost(rank, "shm: rank " + std::to_string(rank) +
+                                        " has ended or closed its transport with messages under "
+                                        "way; see its own error"));
+    }
+  }
+}
+
+// Under the lock.
+void ShmStream::FailPeer(Peer& peer, const Status& why) {
+  if (peer.lost.ok()) peer.lost = why;
+  peer.outbound.FailAll(peer.lost);
+  peer.inbound.FailAll(peer.lost);
+  RingAlways(bell_);
+}
+
+}  // namespace rabit

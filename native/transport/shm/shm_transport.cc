@@ -1,0 +1,161 @@
+#include "transport/shm/shm_transport.h"
+
+#include <algorithm>
+#include <deque>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "transport/shm/handshake.h"
+#include "transport/shm/inbox.h"
+#include "transport/shm/peer_process.h"
+#include "transport/shm/shm_stream.h"
+
+namespace rabit {
+namespace {
+
+constexpr uint32_t kRingBytesDefault = 512 * 1024;
+constexpr uint32_t kRingBytesMin = 64 * 1024;
+constexpr uint64_t kInboxBytesWanted = uint64_t{64} << 20;
+constexpr int kSpinUsDefault = 50;
+
+class ShmTransport final : public Transport {
+ public:
+  ShmTransport(const ConnectContext& context, Inbox inbox, std::vector<ShmPeer> peers,
+               const std::vector<int>& local_ranks, const ShmOptions& options, uint32_t chunk_bytes,
+               std::chrono::nanoseconds spin)
+      : rank_(context.rank),
+        size_(context.size),
+        inbox_(std::move(inbox)),
+        index_of_(static_cast<size_t>(context.size), -1) {
+    for (int stream = 0; stream < context.streams; ++stream) {
+      streams_.emplace_back(inbox_.doorbell(stream), spin);
+    }
+    const auto position = [&](int rank, int without) {
+      const auto found = std::find(local_ranks.begin(), local_ranks.end(), rank);
+      return static_cast<int>(found - local_ranks.begin()) - (rank > without ? 1 : 0);
+    };
+    for (ShmPeer& peer : peers) {
+      const LaneOptions lane_options{
+          chunk_bytes, peer.can_read_us ? options.single_copy_min_bytes : ~uint64_t{0}};
+      processes_.emplace_back(peer.rank, peer.pid, std::move(peer.connection));
+      peer_inboxes_.push_back(std::move(peer.inbox));
+      Inbox& theirs = peer_inboxes_.back();
+      for (int stream = 0; stream < context.streams; ++stream) {
+        index_of_[static_cast<size_t>(peer.rank)] = streams_[static_cast<size_t>(stream)].AddPeer(
+            processes_.back(), theirs.lane(position(rank_, peer.rank), stream),
+            theirs.doorbell(stream), inbox_.lane(position(peer.rank, rank_), stream), lane_options);
+      }
+    }
+  }
+
+  std::string_view name() const override { return "shm"; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  Operation Send(int peer, Tag tag, ConstBytes buffer) override {
+    if (Status status = Check(peer, tag); !status.ok()) return Operation(status);
+    return streams_[static_cast<size_t>(StreamOf(tag))].Send(index_of_[peer], tag, buffer);
+  }
+  Operation Recv(int peer, Tag tag, Bytes buffer) override {
+    if (Status status = Check(peer, tag); !status.ok()) return Operation(status);
+    return streams_[static_cast<size_t>(StreamOf(tag))].Recv(index_of_[peer], tag, buffer);
+  }
+  void Abort(Status why) override {
+    for (ShmStream& stream : streams_) stream.Abort(why);
+  }
+  TransportCounters counters() const override {
+    TransportCounters sum;
+    for (const ShmStream& stream : streams_) stream.AddCounters(sum);
+    return sum;
+  }
+
+ private:
+  Status Check(int peer, Tag tag) const {
+    if (peer < 0 || peer >= size_ || index_of_[static_cast<size_t>(peer)] < 0) {
+      return InvalidArgument("shm: rank " + std::to_string(rank_) +
+                             " has no shared memory with rank " + std::to_string(peer) +
+                             "; it is on another host or is this rank itself");
+    }
+    if (static_cast<size_t>(StreamOf(tag)) >= streams_.size()) {
+      return InvalidArgument("shm: stream " + std::to_string(StreamOf(tag)) + " of " +
+                             std::to_string(streams_.size()) +
+                             "; open more streams when connecting");
+    }
+    return Status();
+  }
+
+  const int rank_;
+  const int size_;
+  // Deques: streams keep references into them.
+  Inbox inbox_;
+  std::deque<Inbox> peer_inboxes_;
+  std::deque<PeerProcess> processes_;
+  std::vector<int> index_of_;  // by global rank; -1: not reachable
+  std::deque<ShmStream> streams_;
+};
+
+Status CheckOptions(const ShmOptions& options) {
+  if (options.ring_bytes % 4096 != 0 || options.ring_bytes > (1u << 30)) {
+    return InvalidArgument("shm: ring_bytes is " + std::to_string(options.ring_bytes) +
+                           "; use a multiple of 4096 of at most 1 GiB, or 0");
+  }
+  if (options.chunk_bytes < 4096 || options.chunk_bytes % kDataAlignment != 0) {
+    return InvalidArgument("shm: chunk_bytes is " + std::to_string(options.chunk_bytes) +
+                           "; use a multiple of 64 of at least 4096");
+  }
+  if (options.spin_us < -1) {
+    return InvalidArgument("shm: spin_us is " + std::to_string(options.spin_us) +
+                           "; use microseconds, or -1 for the default");
+  }
+  return Status();
+}
+
+uint32_t RingBytes(const ShmOptions& options, int lanes) {
+  if (options.ring_bytes != 0) return options.ring_bytes;
+  const uint64_t share = kInboxBytesWanted / static_cast<uint64_t>(std::max(lanes, 1));
+  return static_cast<uint32_t>(
+      std::clamp<uint64_t>(share / 4096 * 4096, kRingBytesMin, kRingBytesDefault));
+}
+
+}  // namespace
+
+Status ProbeShm(const ShmOptions& options) {
+  RABIT_RETURN_IF_ERROR(CheckOptions(options));
+  return Inbox::Create({.senders = 1, .streams = 1, .ring_bytes = 4096}).status();
+}
+
+Result<std::unique_ptr<Transport>> ConnectShmTransport(const ConnectContext& context,
+                                                       const ShmOptions& options) {
+  RABIT_RETURN_IF_ERROR(CheckOptions(options));
+  std::vector<int> local_ranks;
+  std::vector<int> peers;
+  for (int rank = 0; rank < context.size; ++rank) {
+    if (!context.topology.SameHost(rank, context.rank)) continue;
+    local_ranks.push_back(rank);
+    if (rank != context.rank) peers.push_back(rank);
+  }
+  ShmAgreement agreement;
+  agreement.rank = context.rank;
+  agreement.epoch = context.epoch;
+  agreement.single_copy = options.single_copy;
+  agreement.shape.senders = static_cast<int>(peers.size());
+  agreement.shape.streams = context.streams;
+  agreement.shape.ring_bytes = RingBytes(options, static_cast<int>(peers.size()) * context.streams);
+  // At least four chunks in the ring: two are copied in and out while two are on their way.
+  const uint32_t chunk_bytes = std::min(options.chunk_bytes, agreement.shape.ring_bytes / 4);
+  const bool has_core_each = std::thread::hardware_concurrency() >= local_ranks.size();
+  const int spin_us = options.spin_us >= 0 ? options.spin_us : (has_core_each ? kSpinUsDefault : 0);
+
+  RABIT_ASSIGN_OR_RETURN(Inbox inbox, Inbox::Create(agreement.shape));
+  RABIT_ASSIGN_OR_RETURN(std::vector<ShmSocket> sockets, ConnectShmSockets(context, peers));
+  RABIT_ASSIGN_OR_RETURN(std::vector<ShmPeer> connected,
+                         SwapInboxes(std::move(sockets), inbox, agreement, context.deadline));
+  inbox.CloseFd();
+  return std::unique_ptr<Transport>(
+      std::make_unique<ShmTransport>(context, std::move(inbox), std::move(connected), local_ranks,
+                                     options, chunk_bytes, std::chrono::microseconds(spin_us)));
+}
+
+}  // namespace rabit
