@@ -1,0 +1,265 @@
+#include "rendezvous/store_server.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <map>
+#include <set>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/poller.h"
+#include "base/wire.h"
+#include "rendezvous/store_wire.h"
+
+namespace rabit {
+namespace {
+
+constexpr size_t kConnectionsMax = 16 * 1024;
+
+struct Connection {
+  UniqueFd fd;
+  std::vector<std::byte> input;  // as large as the frame that is coming in, never larger
+  size_t filled = 0;
+  std::vector<std::byte> output;
+  size_t sent = 0;
+  bool is_write_watched = false;
+  std::string awaited_key;  // of a Get that waits; else empty
+  Deadline wait_deadline{};
+
+  bool is_waiting() const { return !awaited_key.empty(); }
+  bool is_sending() const { return sent < output.size(); }
+};
+
+class EpollStoreServer final : public StoreServer {
+ public:
+  EpollStoreServer(std::unique_ptr<Listener> listener, Poller poller)
+      : poller_(std::move(poller)), listener_(std::move(listener)) {
+    thread_ = std::thread([this] { Run(); });
+    listener_->SetHandler("store", [this](AuthenticatedPeer peer) {
+      MutexLock lock(mutex_);
+      arrivals_.push_back(std::move(peer.fd));
+      poller_.Wake();
+    });
+  }
+
+  ~EpollStoreServer() override {
+    listener_.reset();
+    is_stopping_.store(true);
+    poller_.Wake();
+    thread_.join();
+  }
+
+  std::string address() const override { return listener_->address(); }
+
+ private:
+  using Key = uint64_t;
+
+  void Run();
+  void TakeArrivals();
+  // False: the connection is over.
+  bool Read(Key key, Connection& connection);
+  bool Write(Key key, Connection& connection);
+  bool Handle(Key key, Connection& connection);
+  bool Answer(Key key, Connection& connection, const StoreResponse& response);
+  void AnswerWaiters(const std::string& store_key);
+  void AnswerOverdue();
+  void Close(Key key);
+
+  Poller poller_;
+  std::unique_ptr<Listener> listener_;
+  std::thread thread_;
+  std::atomic<bool> is_stopping_{false};
+
+  // The thread's own.
+  Board board_;
+  std::unordered_map<Key, Connection> connections_;
+  Key next_key_ = 1;
+  std::map<std::string, std::set<Key>> waiters_;  // store key -> connections
+  std::set<std::pair<Deadline, Key>> wait_deadlines_;
+
+  Mutex mutex_;
+  std::vector<UniqueFd> arrivals_ RABIT_GUARDED_BY(mutex_);
+};
+
+void EpollStoreServer::Run() {
+  while (!is_stopping_.load()) {
+    const Deadline next =
+        wait_deadlines_.empty() ? After(std::chrono::hours(1)) : wait_deadlines_.begin()->first;
+    for (const Poller::Event& event : poller_.Wait(next)) {
+      const auto found = connections_.find(event.key);
+      if (found == connections_.end()) continue;
+      const bool goes_on = (!event.is_writable || Write(event.key, found->second)) &&
+                           (!event.is_readable || Read(event.key, found->second));
+      if (!goes_on) Close(event.key);
+    }
+    TakeArrivals();
+    AnswerOverdue();
+  }
+}
+
+void EpollStoreServer::TakeArrivals() {
+  std::vector<UniqueFd> arrivals;
+  {
+    MutexLock lock(mutex_);
+    arrivals.swap(arrivals_);
+  }
+  for (UniqueFd& fd : arrivals) {
+    if (connections_.size() >= kConnectionsMax) continue;
+    const Key key = next_key_++;
+    if (!poller_.Add(fd.get(), key, true, false).ok()) continue;
+    connections_[key].fd = std::move(fd);
+  }
+}
+
+bool EpollStoreServer::Read(Key key, Connection& connection) {
+  if (connection.is_waiting() || connection.is_sending()) {
+    // One request at a time: only the end of the stream is expected here.
+    std::byte ignored;
+    const ssize_t got = ::recv(connection.fd.get(), &ignored, 1, MSG_PEEK);
+    return got < 0 && (errno == EAGAIN || errno == EINTR);
+  }
+  for (;;) {
+    const bool has_length = connection.filled >= kStoreLengthBytes;
+    if (!has_length) connection.input.resize(kStoreLengthBytes);
+    const ssize_t got = ::recv(connection.fd.get(), connection.input.data() + connection.filled,
+                               connection.input.size() - connection.filled, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return true;
+    if (got <= 0) return false;
+    connection.filled += static_cast<size_t>(got);
+    if (connection.filled < connection.input.size()) continue;
+    if (!has_length) {
+      const uint32_t length = LoadLittle<uint32_t>(connection.input.data());
+      if (length == 0 || length > kStoreFrameBytesMax) return false;
+      connection.input.resize(kStoreLengthBytes + length);
+      continue;
+    }
+    return Handle(key, connection);
+  }
+}
+
+bool EpollStoreServer::Handle(Key key, Connection& connection) {
+  Result<StoreRequest> request =
+      DecodeStoreRequest(ConstBytes(connection.input).subspan(kStoreLengthBytes));
+  connection.filled = 0;
+  connection.input = {};
+  if (!request.ok()) return false;
+  switch (request->op) {
+    case StoreOp::kSet: {
+      const Status status = board_.Set(request->key, request->value);
+      AnswerWaiters(request->key);
+      return Answer(key, connection, {status.code(), status.message()});
+    }
+    case StoreOp::kAdd: {
+      const Result<int64_t> value = board_.Add(request->key, request->amount);
+      AnswerWaiters(request->key);
+      return Answer(
+          key, connection,
+          {value.status().code(), value.ok() ? std::to_string(*value) : value.status().message()});
+    }
+    case StoreOp::kGet:
+      break;
+  }
+  if (Status status = CheckStoreKey(request->key); !status.ok()) {
+    return Answer(key, connection, {status.code(), status.message()});
+  }
+  if (const std::string* value = board_.Find(request->key); value != nullptr) {
+    return Answer(key, connection, {Code::kOk, *value});
+  }
+  connection.wait_deadline = After(std::chrono::milliseconds(request->wait_ms));
+  connection.awaited_key = request->key;
+  waiters_[request->key].insert(key);
+  wait_deadlines_.insert({connection.wait_deadline, key});
+  return true;
+}
+
+void EpollStoreServer::AnswerWaiters(const std::string& store_key) {
+  const auto found = waiters_.find(store_key);
+  const std::string* value = board_.Find(store_key);
+  if (found == waiters_.end() || value == nullptr) return;
+  const std::set<Key> keys = std::exchange(found->second, {});
+  waiters_.erase(found);
+  for (const Key key : keys) {
+    Connection& connection = connections_.at(key);
+    wait_deadlines_.erase({connection.wait_deadline, key});
+    connection.awaited_key.clear();
+    if (!Answer(key, connection, {Code::kOk, *value})) Close(key);
+  }
+}
+
+void EpollStoreServer::AnswerOverdue() {
+  const auto now = std::chrono::steady_clock::now();
+  while (!wait_deadlines_.empty() && wait_deadlines_.begin()->first <= now) {
+    const Key key = wait_deadlines_.begin()->second;
+    wait_deadlines_.erase(wait_deadlines_.begin());
+    Connection& connection = connections_.at(key);
+    const std::string store_key = std::exchange(connection.awaited_key, {});
+    const auto waiting = waiters_.find(store_key);
+    waiting->second.erase(key);
+    if (waiting->second.empty()) waiters_.erase(waiting);
+    if (!Answer(
+            key, connection,
+            {Code::kTimedOut, "store key '" + store_key + "' was not set before the deadline; " +
+                                  "has every rank started?"})) {
+      Close(key);
+    }
+  }
+}
+
+bool EpollStoreServer::Answer(Key key, Connection& connection, const StoreResponse& response) {
+  connection.output = EncodeStoreResponse(response);
+  connection.sent = 0;
+  return Write(key, connection);
+}
+
+bool EpollStoreServer::Write(Key key, Connection& connection) {
+  if (!connection.is_sending()) return true;
+  while (connection.is_sending()) {
+    const ssize_t put = ::send(connection.fd.get(), connection.output.data() + connection.sent,
+                               connection.output.size() - connection.sent, MSG_NOSIGNAL);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0 && errno == EAGAIN) {
+      connection.is_write_watched = true;
+      return poller_.Change(connection.fd.get(), key, false, true).ok();
+    }
+    if (put < 0) return false;
+    connection.sent += static_cast<size_t>(put);
+  }
+  connection.output = {};
+  connection.sent = 0;
+  if (!std::exchange(connection.is_write_watched, false)) return true;
+  return poller_.Change(connection.fd.get(), key, true, false).ok();
+}
+
+void EpollStoreServer::Close(Key key) {
+  const auto found = connections_.find(key);
+  Connection& connection = found->second;
+  if (connection.is_waiting()) {
+    wait_deadlines_.erase({connection.wait_deadline, key});
+    const auto waiting = waiters_.find(connection.awaited_key);
+    waiting->second.erase(key);
+    if (waiting->second.empty()) waiters_.erase(waiting);
+  }
+  poller_.Remove(connection.fd.get());
+  connections_.erase(found);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StoreServer>> StoreServer::Start(std::string_view address,
+                                                        const Secret& secret) {
+  // Epoch 0: a store outlives the engines that use it.
+  RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener,
+                         Listener::Open(address, secret, 0, -1));
+  RABIT_ASSIGN_OR_RETURN(Poller poller, Poller::Open());
+  return std::unique_ptr<StoreServer>(
+      std::make_unique<EpollStoreServer>(std::move(listener), std::move(poller)));
+}
+
+}  // namespace rabit

@@ -1,0 +1,119 @@
+#include "rendezvous/tcp_store.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/socket.h"
+#include "base/wire.h"
+
+namespace rabit {
+namespace {
+
+constexpr std::chrono::seconds kAnswerTime{30};
+constexpr std::chrono::seconds kGetGrace{2};
+// A server that answered once and refuses now is gone rather than late.
+constexpr std::chrono::seconds kRedialTime{5};
+constexpr size_t kIdleMax = 4;
+
+uint32_t WaitMs(Deadline deadline) { return static_cast<uint32_t>(PollTimeoutMs(deadline)); }
+
+Result<StoreResponse> Exchange(int fd, ConstBytes request, Deadline deadline) {
+  RABIT_RETURN_IF_ERROR(WriteFull(fd, request, deadline));
+  std::byte length_bytes[kStoreLengthBytes];
+  RABIT_RETURN_IF_ERROR(ReadFull(fd, length_bytes, deadline));
+  const uint32_t length = LoadLittle<uint32_t>(length_bytes);
+  if (length > kStoreFrameBytesMax) {
+    return Internal("its answer claims " + std::to_string(length) + " bytes");
+  }
+  std::vector<std::byte> frame(length);
+  RABIT_RETURN_IF_ERROR(ReadFull(fd, frame, deadline));
+  return DecodeStoreResponse(frame);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TcpStore>> TcpStore::Connect(std::string_view address, const Secret& secret,
+                                                    int32_t rank, Deadline deadline) {
+  std::unique_ptr<TcpStore> store(new TcpStore(address, secret, rank));
+  RABIT_ASSIGN_OR_RETURN(UniqueFd fd, store->TakeConnection(deadline));
+  store->KeepConnection(std::move(fd));
+  return store;
+}
+
+Status TcpStore::Set(std::string_view key, std::string_view value) {
+  RABIT_RETURN_IF_ERROR(CheckStoreKey(key));
+  if (value.size() > kStoreValueBytesMax) {
+    return InvalidArgument("the value of store key '" + std::string(key) + "' has " +
+                           std::to_string(value.size()) + " bytes; a store takes at most " +
+                           std::to_string(kStoreValueBytesMax));
+  }
+  StoreRequest request;
+  request.op = StoreOp::kSet;
+  request.key = key;
+  request.value = value;
+  RABIT_ASSIGN_OR_RETURN(const StoreResponse response, Ask(request, After(kAnswerTime)));
+  return Status(response.code, response.text);
+}
+
+Result<std::string> TcpStore::Get(std::string_view key, Deadline deadline) {
+  RABIT_RETURN_IF_ERROR(CheckStoreKey(key));
+  StoreRequest request;
+  request.op = StoreOp::kGet;
+  request.key = key;
+  request.wait_ms = WaitMs(deadline);
+  const Deadline answer_deadline = std::max(deadline, std::chrono::steady_clock::now()) + kGetGrace;
+  RABIT_ASSIGN_OR_RETURN(StoreResponse response, Ask(request, answer_deadline));
+  if (response.code != Code::kOk) return Status(response.code, std::move(response.text));
+  return std::move(response.text);
+}
+
+Result<int64_t> TcpStore::Add(std::string_view key, int64_t amount) {
+  RABIT_RETURN_IF_ERROR(CheckStoreKey(key));
+  StoreRequest request;
+  request.op = StoreOp::kAdd;
+  request.key = key;
+  request.amount = amount;
+  RABIT_ASSIGN_OR_RETURN(StoreResponse response, Ask(request, After(kAnswerTime)));
+  if (response.code != Code::kOk) return Status(response.code, std::move(response.text));
+  int64_t value = 0;
+  const char* end = response.text.data() + response.text.size();
+  if (std::from_chars(response.text.data(), end, value).ptr != end || response.text.empty()) {
+    return Internal("the store at " + address_ + " answered Add of '" + std::string(key) +
+                    "' with something other than a number");
+  }
+  return value;
+}
+
+Result<StoreResponse> TcpStore::Ask(const StoreRequest& request, Deadline deadline) {
+  RABIT_ASSIGN_OR_RETURN(UniqueFd fd, TakeConnection(std::min(deadline, After(kRedialTime))));
+  Result<StoreResponse> response = Exchange(fd.get(), EncodeStoreRequest(request), deadline);
+  // A connection with an answer still under way would give it to the next question.
+  if (!response.ok()) {
+    const std::string who = rank_ < 0 ? "" : "rank " + std::to_string(rank_) + ": ";
+    return Status(response.status().code(), who + "the store at " + address_ +
+                                                " did not answer for key '" + request.key +
+                                                "': " + response.status().message() +
+                                                "; is the launcher (or rank 0) still running?");
+  }
+  KeepConnection(std::move(fd));
+  return response;
+}
+
+Result<UniqueFd> TcpStore::TakeConnection(Deadline deadline) {
+  {
+    MutexLock lock(mutex_);
+    if (!idle_.empty()) {
+      UniqueFd fd = std::move(idle_.back());
+      idle_.pop_back();
+      return fd;
+    }
+  }
+  return Dial(address_, secret_, {"store", 0, rank_, 0}, -1, deadline);
+}
+
+void TcpStore::KeepConnection(UniqueFd fd) {
+  MutexLock lock(mutex_);
+  if (idle_.size() < kIdleMax) idle_.push_back(std::move(fd));
+}
+
+}  // namespace rabit

@@ -1,0 +1,46 @@
+// TcpStore: the client of a StoreServer.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/unique_fd.h"
+#include "rendezvous/listener.h"
+#include "rendezvous/store.h"
+#include "rendezvous/store_wire.h"
+
+namespace rabit {
+
+// Thread-safe: calls that overlap use connections of their own, which are kept for later calls, so
+// that a Get that waits holds up nobody.
+class TcpStore final : public Store {
+ public:
+  // Connects once, so that a wrong address or secret is told here.  `rank`: of this process, for
+  // messages; -1 if it has none.
+  static Result<std::unique_ptr<TcpStore>> Connect(std::string_view address, const Secret& secret,
+                                                   int32_t rank, Deadline deadline);
+
+  // Set and Add give the server 30 s to answer; a Get gives it 2 s beyond its deadline.
+  Status Set(std::string_view key, std::string_view value) override;
+  Result<std::string> Get(std::string_view key, Deadline deadline) override;
+  Result<int64_t> Add(std::string_view key, int64_t amount) override;
+
+ private:
+  TcpStore(std::string_view address, const Secret& secret, int32_t rank)
+      : address_(address), secret_(secret), rank_(rank) {}
+
+  Result<UniqueFd> TakeConnection(Deadline deadline);
+  void KeepConnection(UniqueFd fd);
+  Result<StoreResponse> Ask(const StoreRequest& request, Deadline deadline);
+
+  const std::string address_;
+  const Secret secret_;
+  const int32_t rank_;
+  Mutex mutex_;
+  std::vector<UniqueFd> idle_ RABIT_GUARDED_BY(mutex_);
+};
+
+}  // namespace rabit
