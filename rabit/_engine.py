@@ -14,7 +14,7 @@ from rabit._handle import Handle
 from rabit._native import check, ffi, read_json
 from rabit._native_engine import NativeEngine
 from rabit._request import Batch, Request
-from rabit._types import Kind
+from rabit.compression import CompressionCodec
 
 __all__ = ["Engine"]
 
@@ -31,8 +31,10 @@ class Engine:
         self.config = Config.from_environ() if config is None else config
         self._native = NativeEngine(self.config.to_options(epoch=epoch), self.config.library)
         self._lock = threading.Lock()
+        self.steps = 0  # training steps, counted by the framework package; for the summary
+        self.raised_flags = 0  # by this rank, whether agreed or not
         self._codecs: dict[str, int] = {"": 0, "none": 0}
-        self._counters: defaultdict[tuple[Any, ...], int] = defaultdict(int)
+        self._counters: defaultdict[str, int] = defaultdict(int)
         self._members: dict[int, tuple[int, ...]] = {0: tuple(range(self._native.size))}
         if self.config.timeline and (self.rank == 0 or "{rank}" in self.config.timeline):
             path = self.config.timeline.replace("{rank}", str(self.rank))
@@ -77,13 +79,15 @@ class Engine:
         """Requests that will be submitted many times, in their C form."""
         return Batch(self._native, requests)
 
-    def auto_name(self, kind: Kind, *more: object) -> str:
-        """The next generated name; equal on ranks that make the same calls in the same order."""
-        key = (kind, *more)
+    def next_number(self, key: str) -> int:
+        """1, 2, 3, ... for each key; equal on ranks that make the same calls in the same order."""
         with self._lock:
             self._counters[key] += 1
-            number = self._counters[key]
-        return ".".join(str(each) for each in (kind, *more, "noname", number))
+            return self._counters[key]
+
+    def auto_name(self, key: str) -> str:
+        """A name for an operation that was given none."""
+        return f"{key}.noname.{self.next_number(key)}"
 
     def add_group(self, ranks: Sequence[int], timeout: float | None = None) -> int:
         """The number of the group of `ranks`.  Collective; blocks until every rank has called."""
@@ -112,8 +116,14 @@ class Engine:
             )
         return found
 
-    def codec(self, spec: str) -> int:
-        """The number of the codec that `spec` describes, such as "fp16"; 0 for none."""
+    def codec_id(self, compression: CompressionCodec) -> int:
+        """The number of a codec on this engine; 0 for none."""
+        if not isinstance(compression, CompressionCodec):
+            raise InvalidArgument(
+                f"compression is {compression!r}: expected Compression.none, Compression.fp16 or "
+                "Compression.bf16."
+            )
+        spec = compression.spec
         found = self._codecs.get(spec)
         if found is None:
             slot = ffi.new("int32_t*")
@@ -133,6 +143,7 @@ class Engine:
         """Tells the other ranks about `flags` (32 bits) with the next negotiation."""
         library, pointer = self._native.library, self._native.open_pointer()
         check(library, library.rabit_raise_flags(pointer, flags))
+        self.raised_flags |= flags
 
     def agreed_flags(self) -> int:
         """The flags that some rank has raised, as of the last negotiation."""
@@ -154,7 +165,8 @@ class Engine:
     def statistics(self) -> dict[str, Any]:
         """A snapshot of what the engine has done, as one document.  Also after `close`."""
         library = self._native.library
-        return read_json(library, library.rabit_stats, self._native.live_pointer())
+        document = read_json(library, library.rabit_stats, self._native.live_pointer())
+        return {**document, "rank": self.rank, "size": self.size, "steps": self.steps}
 
     def close(self, timeout: float = 30.0) -> None:
         """Stops the engine; waits at most `timeout` seconds for the other ranks to do so.

@@ -9,7 +9,7 @@ from typing import Any
 
 from rabit._errors import Internal, RabitError, Unsupported, error_from_code
 
-__all__ = ["capabilities", "check", "ffi", "load", "read_json"]
+__all__ = ["abi_version", "capabilities", "check", "ffi", "library_path", "load", "read_json"]
 
 _HERE = Path(__file__).parent
 _HEADERS = (
@@ -37,13 +37,25 @@ def _find_ffi() -> Any:
 ffi: Any = _find_ffi()
 
 
-@functools.cache
-def load(path: str = "") -> Any:
-    """The native library at `path`; empty: RABIT_LIBRARY, else the installed one."""
-    if not path:
-        from rabit._config import process_environment
+def library_path() -> str:
+    """The native library that is loaded by default: RABIT_LIBRARY, else the installed one."""
+    from rabit._config import process_environment
 
-        path = process_environment().get("RABIT_LIBRARY", "") or str(_HERE / "librabit.so")
+    return process_environment().get("RABIT_LIBRARY", "") or str(_HERE / "librabit.so")
+
+
+def load(path: str = "") -> Any:
+    """The native library at `path`; empty: the default one.  Loaded once."""
+    return _load(path or library_path())
+
+
+def abi_version() -> int:
+    """The ABI version of the default library."""
+    return int(load().rabit_abi_version())
+
+
+@functools.cache
+def _load(path: str) -> Any:
     try:
         library = ffi.dlopen(path, ffi.RTLD_NOW | ffi.RTLD_LOCAL)
     except OSError as error:

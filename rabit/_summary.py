@@ -1,0 +1,82 @@
+"""The summary: a few lines for people, out of the statistics document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["summary_text"]
+
+
+def summary_text(statistics: Mapping[str, Any]) -> str:
+    """Four lines about what the engine did; a fifth if other ranks were waited for.
+
+    statistics: the document of `Engine.statistics`.
+    """
+    totals = statistics.get("totals", {})
+    tensors, total_bytes = totals.get("tensors", 0), totals.get("bytes", 0)
+    steps = statistics.get("steps", 0)
+    if steps:
+        volume = f"{tensors / steps:.4g} tensors and {_bytes(total_bytes / steps)} per step"
+        volume += f" ({steps} steps)"
+    else:
+        volume = f"{tensors} tensors and {_bytes(total_bytes)} in all"
+    buckets = totals.get("buckets", 0)
+    each = (
+        f", {tensors / buckets:.1f} tensors and {_bytes(total_bytes / buckets)} each"
+        if buckets
+        else ""
+    )
+    busy_s = statistics.get("communication_us", 0) / 1e6
+    blocked_s = statistics.get("blocked_us", 0) / 1e6
+    hidden = 100 * float(statistics.get("hidden_share", 0.0))
+    lines = [
+        f"rabit summary, rank {statistics.get('rank', 0)} of {statistics.get('size', 1)}",
+        f"  volume         {volume}",
+        f"  buckets        {buckets}{each}",
+        f"  communication  {busy_s:.3f} s, {hidden:.0f} % hidden behind compute "
+        f"({blocked_s:.3f} s waited for)",
+        f"  transport      {_transports(statistics)}; "
+        f"algorithm {_shares(statistics, 'algorithms')}",
+    ]
+    waited = _waited_for(statistics)
+    if waited:
+        lines.append(f"  waited for     {waited}")
+    return "\n".join(lines)
+
+
+def _transports(statistics: Mapping[str, Any]) -> str:
+    found = statistics.get("transports") or statistics.get("transport")
+    if isinstance(found, Mapping):
+        return ", ".join(f"{name} ({value})" for name, value in found.items()) or "none"
+    if isinstance(found, (list, tuple)):
+        return ", ".join(str(each) for each in found) or "none"
+    return str(found) if found else "none"
+
+
+def _shares(statistics: Mapping[str, Any], key: str) -> str:
+    """Names with their share of the bytes, the largest first."""
+    rows = statistics.get(key) or {}
+    total = sum(row.get("bytes", 0) for row in rows.values())
+    ordered = sorted(rows.items(), key=lambda item: -int(item[1].get("bytes", 0)))
+    named = [(name, row.get("bytes", 0)) for name, row in ordered if name]
+    if len(named) == 1:
+        return str(named[0][0])
+    return (
+        ", ".join(f"{name} {100 * part / total:.0f} %" for name, part in named if total) or "none"
+    )
+
+
+def _waited_for(statistics: Mapping[str, Any]) -> str:
+    """The ranks that the others waited for, the longest first."""
+    rows = statistics.get("waited_for_us") or {}
+    pairs = rows.items() if isinstance(rows, Mapping) else enumerate(rows)
+    ordered = sorted(((int(us), int(rank)) for rank, us in pairs if us), reverse=True)
+    return ", ".join(f"rank {rank} for {us / 1e6:.3f} s" for us, rank in ordered[:3])
+
+
+def _bytes(value: float) -> str:
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if value >= factor:
+            return f"{value / factor:.3g} {unit}"
+    return f"{value:.0f} B"
