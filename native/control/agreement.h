@@ -19,10 +19,10 @@ struct Signature {
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   std::vector<int64_t> shape;
-  int32_t root = -1;          // global rank; the partner for kSend and kRecv
-  double prescale = 1.0;      // applied before the reduction
-  double postscale = 1.0;     // applied to the result
-  int32_t priority = 0;       // larger runs first
+  int32_t root = -1;       // global rank; the partner for kSend and kRecv
+  double prescale = 1.0;   // applied before the reduction
+  double postscale = 1.0;  // applied to the result
+  int32_t priority = 0;    // larger runs first
   GroupId group = kWorld;
   CodecId codec = kIdentityCodec;
   BackendId backend = kAnyBackend;
@@ -55,11 +55,11 @@ struct Announcement {
 struct ReadyTensor {
   TensorId id = -1;
   std::string name;
-  Signature signature;           // of the lowest rank that announced it
+  Signature signature;  // of the lowest rank that announced it
   // Kinds whose ranks may differ: extent 0 of every rank of the group (gathers), or the whole
   // split matrix, row-major, sender by receiver (alltoall, scatter); empty otherwise.
   std::vector<int64_t> extents;
-  std::vector<int> joined;       // global ranks that contribute the identity element
+  std::vector<int> joined;  // global ranks that contribute the identity element
 };
 
 struct Rejection {

@@ -167,7 +167,8 @@ std::vector<TensorId> ReadIds(WireReader& from) {
   while (from.ok() && ids.size() < count) {
     next += ReadBelow(from, kTensorIdLimit);
     const int64_t end = next + ReadBelow(from, kTensorIdLimit) + 1;
-    if (!from.ok() || end > kTensorIdLimit || ids.size() + static_cast<size_t>(end - next) > count) {
+    if (!from.ok() || end > kTensorIdLimit ||
+        ids.size() + static_cast<size_t>(end - next) > count) {
       from.Fail();
       break;
     }
@@ -283,7 +284,9 @@ void ReadEach(WireReader& from, std::vector<T>& to, Read read) {
   for (size_t left = ReadCount(from); left > 0 && from.ok(); --left) to.push_back(read(from));
 }
 
-WireReader Body(ConstBytes message) { return WireReader(message.subspan(std::min<size_t>(2, message.size()))); }
+WireReader Body(ConstBytes message) {
+  return WireReader(message.subspan(std::min<size_t>(2, message.size())));
+}
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/ids.h"
+#include "control/agreement.h"
 
 namespace rabit {
 
@@ -21,6 +22,18 @@ struct TensorKey {
   bool is_pair() const { return sender >= 0; }
   bool operator==(const TensorKey&) const = default;
 };
+
+inline TensorKey KeyOf(const std::string& name, const Signature& signature, int rank) {
+  TensorKey key{name, signature.group};
+  if (signature.kind == Kind::kSend) {
+    key.sender = rank;
+    key.receiver = signature.root;
+  } else if (signature.kind == Kind::kRecv) {
+    key.sender = signature.root;
+    key.receiver = rank;
+  }
+  return key;
+}
 
 struct TensorKeyHash {
   size_t operator()(const TensorKey& key) const {

@@ -14,14 +14,14 @@ namespace rabit {
 struct ScheduledTensor {
   TensorId id = -1;
   Kind kind = Kind::kAllreduce;
-  int64_t count = 0;       // elements on this rank; equal on all ranks where is_divisible
+  int64_t count = 0;  // elements on this rank; equal on all ranks where is_divisible
   DType dtype = DType::kFloat32;
   Device device;
   ReduceOp op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
   int32_t root = -1;
-  int32_t priority = 0;    // larger runs first
+  int32_t priority = 0;  // larger runs first
   GroupId group = kWorld;
   CodecId codec = kIdentityCodec;
   BackendId backend = kAnyBackend;

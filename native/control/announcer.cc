@@ -1,0 +1,357 @@
+#include "control/announcer.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "control/crosscheck.h"
+
+namespace rabit {
+namespace {
+
+constexpr size_t kFailedNamesMax = 4096;
+
+bool IsShapeSendable(const std::vector<int64_t>& shape) {
+  int64_t product = 1;
+  for (int64_t extent : shape) {
+    if (extent < 0 || __builtin_mul_overflow(product, std::max<int64_t>(extent, 1), &product))
+      return false;
+  }
+  return shape.size() <= kDimensionsMax;
+}
+
+}  // namespace
+
+Announcer::Announcer(int rank, int size) : rank_(rank) {
+  Group world;
+  for (int each = 0; each < size; ++each) world.ranks.push_back(each);
+  world.my_index = rank;
+  groups_[kWorld] = std::move(world);
+}
+
+void Announcer::AddGroup(const Group& group) { groups_[group.id] = group; }
+
+const Group* Announcer::FindGroup(GroupId id) const {
+  const auto found = groups_.find(id);
+  return found == groups_.end() ? nullptr : &found->second;
+}
+
+AnnounceMessage Announcer::Prepare(const Announcement& mine, int64_t now_us) {
+  AnnounceMessage message;
+  message.seen_cycle = cycle_;
+  message.buckets_done = mine.buckets_done;
+  message.flags = mine.flags;
+  message.wants_stop = mine.wants_stop;
+  message.cached.reserve(mine.ready.size());
+  for (const Announcement::Entry& entry : mine.ready) PrepareEntry(entry, now_us, message);
+  std::sort(message.cached.begin(), message.cached.end());
+  return message;
+}
+
+bool Announcer::HasNews(const AnnounceMessage& message) {
+  const bool has_progress = message.buckets_done > told_done_ || message.wants_stop != told_stop_;
+  told_done_ = message.buckets_done;
+  told_stop_ = message.wants_stop;
+  return has_progress || !message.cached.empty() || !message.variable.empty() ||
+         !message.full.empty() || message.joins || message.flags != 0;
+}
+
+void Announcer::PrepareEntry(const Announcement::Entry& entry, int64_t now_us,
+                             AnnounceMessage& message) {
+  ++counters_.announced;
+  if (RejectLocally(entry)) return;
+  if (entry.signature.kind == Kind::kJoin) {
+    has_joined_ = true;
+    message.joins = true;
+    return;
+  }
+  const TensorId id = Find(entry.name, entry.signature);
+  if (last_announced_ >= 0 && static_cast<size_t>(last_announced_) < known_.size())
+    known_[static_cast<size_t>(last_announced_)].followed_by = id;
+  last_announced_ = id;
+  if (id < 0) {
+    unnamed_[KeyOf(entry.name, entry.signature, rank_)] = {entry.signature, now_us};
+    message.full.push_back(entry);
+    return;
+  }
+  Known& known = known_[static_cast<size_t>(id)];
+  known.open_us = now_us;
+  if (known.open == Open::kNo && known.has_own && HasSameFixedPart(known.own, entry.signature))
+    return AnnounceCached(id, entry.signature, message);
+  known.own = entry.signature;
+  known.has_own = true;
+  known.open = Open::kFull;
+  message.full.push_back(entry);
+}
+
+void Announcer::AnnounceCached(TensorId id, const Signature& signature, AnnounceMessage& message) {
+  Known& known = known_[static_cast<size_t>(id)];
+  known.open = Open::kCached;
+  ++counters_.announced_cached;
+  const bool is_variable = HasVariablePart(signature.kind) &&
+                           !(signature.kind == Kind::kScatter && signature.root != rank_);
+  if (!is_variable) {
+    message.cached.push_back(id);
+    return;
+  }
+  known.own.shape = signature.shape;
+  known.own.splits = signature.splits;
+  message.variable.push_back(
+      {id, signature.shape.empty() ? 0 : signature.shape[0], signature.splits});
+}
+
+// -1: no id.  Tensors tend to come in the order of the last step, so that one comparison of names
+// mostly saves the search.
+TensorId Announcer::Find(const std::string& name, const Signature& signature) const {
+  if (last_announced_ >= 0 && static_cast<size_t>(last_announced_) < known_.size()) {
+    const TensorId guess = known_[static_cast<size_t>(last_announced_)].followed_by;
+    if (guess >= 0 && static_cast<size_t>(guess) < known_.size()) {
+      const TensorKey& key = known_[static_cast<size_t>(guess)].key;
+      if (key.name == name && key.group == signature.group && !key.is_pair() &&
+          signature.kind != Kind::kSend && signature.kind != Kind::kRecv)
+        return guess;
+    }
+  }
+  const auto found = by_key_.find(KeyOf(name, signature, rank_));
+  return found == by_key_.end() ? -1 : found->second;
+}
+
+Status Announcer::CheckSendable(const Announcement::Entry& entry) const {
+  const Signature& s = entry.signature;
+  const std::string who = Title(s.kind, entry.name) + " on rank " + std::to_string(rank_);
+  if (entry.name.empty() || entry.name.size() > kNameBytesMax) {
+    return InvalidArgument(who + ": a name has 1 to " + std::to_string(kNameBytesMax) +
+                           " bytes, this one has " + std::to_string(entry.name.size()) +
+                           ". Choose another.");
+  }
+  if (has_joined_) {
+    return InvalidArgument(who + ": this rank has called join, and not every rank has yet. Wait " +
+                           "for join to finish before the next collective.");
+  }
+  const Group* group = FindGroup(s.group);
+  if (group == nullptr || !group->is_member()) {
+    return InvalidArgument(who + ": this rank is not a member of group " + std::to_string(s.group) +
+                           ". Submit it on the group's own ranks only.");
+  }
+  if (s.kind == Kind::kJoin && s.group != kWorld) {
+    return InvalidArgument(who + ": join is for all ranks, not for group " +
+                           std::to_string(s.group) + ". Leave the group out.");
+  }
+  const bool has_good_splits =
+      std::all_of(s.splits.begin(), s.splits.end(), [](int64_t split) { return split >= 0; });
+  if (!IsShapeSendable(s.shape) || !has_good_splits) {
+    return InvalidArgument(who + ": the shape " + Describe(s) + " or its splits have negative " +
+                           "numbers, overflow 64 bits, or have more than " +
+                           std::to_string(kDimensionsMax) + " axes. Pass a smaller tensor.");
+  }
+  if (s.root < -1 || s.root >= kControlRanksMax || s.codec < 0 || s.backend < kAnyBackend)
+    return InvalidArgument(who + ": root, codec or backend is out of range. Pass valid numbers.");
+  return {};
+}
+
+bool Announcer::RejectLocally(const Announcement::Entry& entry) {
+  Status why = CheckSendable(entry);
+  if (why.ok() && !failed_rounds_.empty()) {
+    const auto found = failed_rounds_.find(entry.name);
+    if (found == failed_rounds_.end()) return false;
+    std::vector<FailedRound>& rounds = found->second;
+    const TensorKey key = KeyOf(entry.name, entry.signature, rank_);
+    const auto round = std::find_if(rounds.begin(), rounds.end(),
+                                    [&](const FailedRound& each) { return each.key == key; });
+    if (round != rounds.end()) {
+      why = round->why;
+      std::erase_if(rounds,
+                    [cycle = round->cycle](const auto& each) { return each.cycle == cycle; });
+      if (rounds.empty()) failed_rounds_.erase(found);
+    }
+  }
+  if (why.ok()) return false;
+  ++counters_.rejected;
+  local_.rejected.push_back({entry.name, entry.signature.group, std::move(why)});
+  return true;
+}
+
+std::optional<Agreement> Announcer::TakeLocal() {
+  if (local_.rejected.empty()) return std::nullopt;
+  local_.cycle = cycle_;
+  local_.buckets_done = credit_;
+  return std::exchange(local_, {});
+}
+
+std::optional<AnnounceMessage> Announcer::TakeResend() {
+  if (resend_.full.empty()) return std::nullopt;
+  resend_.seen_cycle = cycle_;
+  resend_.buckets_done = told_done_;
+  resend_.wants_stop = told_stop_;
+  return std::exchange(resend_, {});
+}
+
+Result<Agreement> Announcer::Apply(AgreeMessage&& message) {
+  if (message.cycle != cycle_ + 1) {
+    return Internal("rank 0 sent agreement " + std::to_string(message.cycle) + " after " +
+                    std::to_string(cycle_) + " to rank " + std::to_string(rank_));
+  }
+  cycle_ = message.cycle;
+  credit_ = message.buckets_done;
+  ++counters_.cycles;
+  for (TensorId id : message.evicted) Evict(id);
+  Agreement agreement;
+  agreement.cycle = message.cycle;
+  agreement.buckets_done = message.buckets_done;
+  agreement.flags = message.flags;
+  agreement.last_joined = message.last_joined;
+  agreement.stop = message.stop;
+  agreement.ready.reserve(message.plain.size() + message.references.size() +
+                          message.definitions.size());
+  for (TensorId id : message.plain) RABIT_RETURN_IF_ERROR(AppendReady({id, {}, {}}, agreement));
+  for (ReadyReference& ready : message.references)
+    RABIT_RETURN_IF_ERROR(AppendReady(std::move(ready), agreement));
+  for (Definition& definition : message.definitions) {
+    RABIT_RETURN_IF_ERROR(Define(definition));
+    RABIT_RETURN_IF_ERROR(AppendReady(std::move(definition.ready), agreement));
+  }
+  for (RejectMessage& rejected : message.rejected)
+    ApplyRejection(std::move(rejected), message.cycle, agreement);
+  if (message.last_joined >= 0) has_joined_ = false;
+  return agreement;
+}
+
+void Announcer::Evict(TensorId id) {
+  if (static_cast<size_t>(id) >= known_.size()) return;
+  Known& known = known_[static_cast<size_t>(id)];
+  if (known.key.name.empty()) return;
+  ++counters_.evicted;
+  if (known.open != Open::kNo) {
+    // Rank 0 takes back only what nobody has open, so this announcement is still on its way.  By
+    // id it means nothing any more; in full it stands.
+    if (known.open == Open::kCached) resend_.full.push_back({known.key.name, known.own});
+    unnamed_[known.key] = {known.own, known.open_us};
+  }
+  by_key_.erase(known.key);
+  known = {};
+}
+
+Status Announcer::Define(const Definition& definition) {
+  const auto index = static_cast<size_t>(definition.ready.id);
+  if (index >= known_.size()) known_.resize(index + 1);
+  Known& known = known_[index];
+  if (!known.key.name.empty() && known.key != definition.key) {
+    return Internal("rank 0 gave the id " + std::to_string(index) + " of '" + known.key.name +
+                    "' to '" + definition.key.name + "'");
+  }
+  if (known.key.name.empty()) {
+    known.key = definition.key;
+    by_key_[known.key] = definition.ready.id;
+    if (const auto mine = unnamed_.find(known.key); mine != unnamed_.end()) {
+      known.own = std::move(mine->second.own);
+      known.has_own = true;
+      known.open = Open::kFull;
+      unnamed_.erase(mine);
+    }
+  }
+  // What this rank last said was about another signature, unless it took part in this one.
+  if (known.open == Open::kNo) known.has_own = false;
+  known.agreed = definition.signature;
+  return {};
+}
+
+Status Announcer::AppendReady(ReadyReference&& ready, Agreement& agreement) {
+  const auto index = static_cast<size_t>(ready.id);
+  if (index >= known_.size() || known_[index].key.name.empty()) {
+    return Internal("rank 0 agreed on the unknown id " + std::to_string(ready.id) + " with rank " +
+                    std::to_string(rank_));
+  }
+  Known& known = known_[index];
+  known.open = Open::kNo;
+  ReadyTensor& tensor = agreement.ready.emplace_back();
+  tensor.id = ready.id;
+  tensor.name = known.key.name;
+  tensor.signature = known.agreed;
+  tensor.extents = std::move(ready.extents);
+  tensor.joined = std::move(ready.joined);
+  return FillExtents(known, tensor);
+}
+
+// Completes extents, and gives the signature the rows and splits of its rank.
+Status Announcer::FillExtents(const Known& known, ReadyTensor& tensor) const {
+  Signature& signature = tensor.signature;
+  if (known.key.is_pair()) {
+    tensor.extents = {known.key.sender, known.key.receiver};
+    return {};
+  }
+  if (!HasVariablePart(signature.kind)) return {};
+  const Group* group = FindGroup(signature.group);
+  if (group == nullptr) return {};  // of other ranks; this one only counts the bucket
+  const auto size = static_cast<size_t>(group->size());
+  const bool is_gather = signature.kind == Kind::kAllgather || signature.kind == Kind::kGather;
+  if (tensor.extents.size() != (is_gather ? size : size * size)) {
+    return Internal("rank 0 sent " + std::to_string(tensor.extents.size()) + " extents of '" +
+                    tensor.name + "' for a group of " + std::to_string(size));
+  }
+  size_t speaker = 0;
+  while (speaker + 1 < size &&
+         std::binary_search(tensor.joined.begin(), tensor.joined.end(), group->ranks[speaker]))
+    ++speaker;
+  if (signature.kind == Kind::kScatter)
+    speaker = static_cast<size_t>(std::max(group->IndexOf(signature.root), 0));
+  if (signature.shape.empty()) return {};
+  if (is_gather) {
+    signature.shape[0] = tensor.extents[speaker];
+    return {};
+  }
+  const auto row = tensor.extents.begin() + static_cast<std::ptrdiff_t>(speaker * size);
+  signature.splits.assign(row, row + static_cast<std::ptrdiff_t>(size));
+  signature.shape[0] = 0;
+  for (int64_t split : signature.splits) signature.shape[0] += split;
+  return {};
+}
+
+void Announcer::ApplyRejection(RejectMessage&& rejected, uint64_t cycle, Agreement& agreement) {
+  const TensorKey& key = rejected.key;
+  bool was_open = unnamed_.erase(key) > 0;
+  if (const auto found = by_key_.find(key); found != by_key_.end()) {
+    Known& known = known_[static_cast<size_t>(found->second)];
+    was_open = was_open || known.open != Open::kNo;
+    if (known.open != Open::kNo) known.has_own = false;
+    known.open = Open::kNo;
+  }
+  if (was_open) {
+    ++counters_.rejected;
+    agreement.rejected.push_back({key.name, key.group, std::move(rejected.why)});
+    return;
+  }
+  const Group* group = FindGroup(key.group);
+  const bool takes_part = key.is_pair() ? key.sender == rank_ || key.receiver == rank_
+                                        : group != nullptr && group->is_member();
+  if (!takes_part || !rejected.fails_late_members || has_joined_) return;
+  if (failed_rounds_.size() < kFailedNamesMax)
+    failed_rounds_[key.name].push_back({key, std::move(rejected.why), cycle});
+}
+
+std::string Announcer::CountersJson() const {
+  return "\"cycles\":" + std::to_string(counters_.cycles) +
+         ",\"announced\":" + std::to_string(counters_.announced) +
+         ",\"announced_cached\":" + std::to_string(counters_.announced_cached) +
+         ",\"rejected\":" + std::to_string(counters_.rejected) +
+         ",\"evicted\":" + std::to_string(counters_.evicted) +
+         ",\"tensors_known\":" + std::to_string(by_key_.size());
+}
+
+std::vector<std::string> Announcer::Waiting(int64_t now_us, int64_t older_than_us) const {
+  std::vector<std::string> lines;
+  const auto add = [&](const TensorKey& key, const Signature& own, int64_t open_us) {
+    if (now_us - open_us < older_than_us) return;
+    char seconds[32];
+    std::snprintf(seconds, sizeof seconds, "%.1f", static_cast<double>(now_us - open_us) * 1e-6);
+    lines.push_back("'" + key.name + "' (" + std::string(Name(own.kind)) + " " + Describe(own) +
+                    "): submitted on this rank " + seconds +
+                    " s ago and not yet on every rank that takes part");
+  };
+  for (const Known& known : known_)
+    if (known.open != Open::kNo) add(known.key, known.own, known.open_us);
+  for (const auto& [key, unnamed] : unnamed_) add(key, unnamed.own, unnamed.open_us);
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+}  // namespace rabit

@@ -1,0 +1,21 @@
+#include "control/channel_controller.h"
+
+#include <utility>
+
+#include "control/lone_channel.h"
+#include "control/root_controller.h"
+#include "control/worker_controller.h"
+
+namespace rabit {
+
+std::unique_ptr<Controller> MakeController(std::unique_ptr<Channel> channel,
+                                           const ControllerOptions& options) {
+  if (channel->rank() == 0) return std::make_unique<RootController>(std::move(channel), options);
+  return std::make_unique<WorkerController>(std::move(channel), options);
+}
+
+std::unique_ptr<Controller> MakeLocalController(const ControllerOptions& options) {
+  return MakeController(std::make_unique<LoneChannel>(), options);
+}
+
+}  // namespace rabit

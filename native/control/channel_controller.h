@@ -1,0 +1,29 @@
+// The controllers: rank 0's coordinates, the others' ask rank 0 over a Channel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "control/controller.h"
+#include "transport/channel.h"
+
+namespace rabit {
+
+struct ControllerOptions {            // equal on all ranks; only rank 0's count
+  size_t cache_capacity = 1 << 14;    // tensors that all ranks remember by a number; 1 to 2^20
+  int64_t stall_warning_ms = 10'000;  // a tensor that waits longer is reported on every rank
+  int64_t stall_abort_ms = 0;         // one that waits longer fails the job; 0: never
+  // False saves one agreement per bucket whenever nothing but Agreement::buckets_done has moved.
+  // Only for schedulers without a credit limit: others wait for it.
+  bool announces_credit = true;
+};
+
+// Takes the channel's rank as its own.
+std::unique_ptr<Controller> MakeController(std::unique_ptr<Channel> channel,
+                                           const ControllerOptions& options);
+
+// For a job of one rank: every announcement is agreed at once.
+std::unique_ptr<Controller> MakeLocalController(const ControllerOptions& options);
+
+}  // namespace rabit

@@ -1,0 +1,114 @@
+// Coordinator: rank 0's side of the negotiation.  A pure state machine: no threads, no sockets, no
+// clock; the caller passes messages and the time in and sends out what Take… returns.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "control/agreement_wire.h"
+#include "control/crosscheck.h"
+#include "control/skew.h"
+#include "control/tensor_record.h"
+
+namespace rabit {
+
+struct CoordinatorOptions {
+  int size = 1;
+  size_t cache_capacity = 1 << 14;  // ids that all ranks remember
+  int64_t stall_warning_us = 10'000'000;
+  int64_t stall_abort_us = 0;  // 0: never
+  // False saves an agreement whenever only the credit has moved; for schedulers without a limit.
+  bool announces_credit = true;
+};
+
+// Times are microseconds of one monotonic clock.  A tensor is agreed with the message that makes it
+// ready on its last member; groups never wait for each other.
+class Coordinator {
+ public:
+  static constexpr int64_t kNever = INT64_MAX;
+
+  explicit Coordinator(const CoordinatorOptions& options);
+
+  // What `rank` sent, as it came.  Malformed input fails the job and names the rank.
+  void OnMessage(int rank, ConstBytes message, int64_t now_us);
+  void OnAnnounce(int rank, const AnnounceMessage& message, int64_t now_us);
+  void OnGroup(int rank, const GroupMessage& message);
+  void OnAbandon(int rank, const Status& why);
+  // No loss if every rank has agreed to stop.
+  void OnLost(int rank, const Status& why);
+  // Call it at next_tick_us(): looks for stalls.
+  void OnTick(int64_t now_us);
+  int64_t next_tick_us() const { return open_.empty() && !has_reported_ ? kNever : tick_us_; }
+
+  // What must go to every rank, rank 0 included; empty: nothing new.
+  std::optional<AgreeMessage> TakeAgreement();
+  std::optional<std::vector<std::string>> TakeStallReport();
+  // The first failure, which every rank must hear of; ok while there is none.
+  const Status& failure() const { return failure_; }
+  bool has_stopped() const { return has_stopped_; }
+
+  std::vector<std::string> Waiting(int64_t now_us, int64_t older_than_us) const;
+  const SkewStatistics& skew() const { return skew_; }
+  const RecordTable& records() const { return records_; }
+
+ private:
+  struct RankState {
+    uint64_t seen_cycle = 0;
+    uint64_t buckets_done = 0;
+    bool has_joined = false;
+    bool wants_stop = false;
+  };
+
+  void ArriveCached(int rank, TensorId id, int64_t now_us);
+  void ArriveVariable(int rank, const VariablePart& part, int64_t now_us);
+  void ArriveFull(int rank, const Announcement::Entry& entry, int64_t now_us);
+  bool IsExpected(TensorRecord& record, int rank);
+  void Arrive(TensorRecord& record, int rank, const Signature* signature, int64_t now_us);
+  void Open(TensorRecord& record, int64_t now_us);
+  void Close(TensorRecord& record);
+  Status Compare(TensorRecord& record, int rank, const Signature* signature);
+  void Remember(TensorRecord& record, int rank, const Signature* signature);
+  bool RejectIfRivals(TensorRecord& record);
+  bool RejectIfStopped(TensorRecord& record);
+  void Complete(TensorRecord& record);
+  void Publish(TensorRecord& record, ReadyReference ready);
+  void Reject(TensorRecord& record, Status why, bool fails_late_members);
+  void Join(int rank);
+  void Stop(int rank);
+  void CheckAllJoined();
+  void UpdateCredit(int rank, uint64_t buckets_done);
+  void ForgetLate();
+  void Fail(Status why);
+  uint64_t next_cycle() const { return cycle_ + 1; }
+  std::shared_ptr<const Members> MembersOf(const TensorKey& key) const;  // null: unknown group
+  RankState& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
+  const RankState& at(int rank) const { return ranks_[static_cast<size_t>(rank)]; }
+
+  const CoordinatorOptions options_;
+  std::vector<RankState> ranks_;
+  std::unordered_map<GroupId, std::shared_ptr<const Members>> groups_;
+  RecordTable records_;
+  std::vector<TensorRecord*> open_;
+  std::vector<TensorRecord*> with_late_;  // records that are kept
+  int joined_count_ = 0;
+  int last_joined_ = -1;
+  int stopped_count_ = 0;
+  uint64_t cycle_ = 0;
+  uint64_t credit_ = 0;
+  AgreeMessage next_;
+  bool has_news_ = false;
+  bool has_stopped_ = false;
+  Status failure_;
+  int64_t tick_us_ = kNever;
+  int64_t reported_us_ = 0;
+  bool has_reported_ = false;
+  std::optional<std::vector<std::string>> report_;
+  SkewStatistics skew_;
+};
+
+}  // namespace rabit

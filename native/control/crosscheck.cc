@@ -1,0 +1,193 @@
+#include "control/crosscheck.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace rabit {
+namespace {
+
+constexpr std::string_view kSameModel = "Build the model the same way on every rank.";
+constexpr std::string_view kSameCall = "Make the same call on every rank.";
+
+std::string Quote(std::string_view name) { return "'" + std::string(name) + "'"; }
+
+std::string NumberText(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.17g", value);
+  return text;
+}
+
+std::string DeviceText(const Device& device) {
+  return device.kind == DeviceKind::kCpu ? "the CPU" : "a GPU";
+}
+
+Status Differ(std::string_view name, const RankSignature& a, const RankSignature& b,
+              std::string_view what, const std::string& a_value, const std::string& b_value,
+              std::string_view advice) {
+  const std::string label = what.empty() ? std::string() : std::string(what) + " ";
+  return Mismatch(Title(a.signature.kind, name) + ": rank " + std::to_string(a.rank) +
+                  " submitted " + label + a_value + ", rank " + std::to_string(b.rank) + " " +
+                  label + b_value + ". " + std::string(advice));
+}
+
+bool IsRooted(Kind kind) {
+  return kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather ||
+         kind == Kind::kScatter;
+}
+
+bool Reduces(Kind kind) {
+  return kind == Kind::kAllreduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
+}
+
+// A rank of a scatter that is not its root brings no data; without a tensor it brings no shape.
+bool BringsNoShape(const RankSignature& one) {
+  return one.signature.kind == Kind::kScatter && one.rank != one.signature.root &&
+         one.signature.shape.empty();
+}
+
+bool HaveSameShape(const Signature& a, const Signature& b) {
+  if (a.shape.size() != b.shape.size()) return false;
+  const size_t skipped = HasFreeRows(a.kind) && !a.shape.empty() ? 1 : 0;
+  return std::equal(a.shape.begin() + skipped, a.shape.end(), b.shape.begin() + skipped);
+}
+
+Status CheckSplits(std::string_view name, const RankSignature& one, size_t members) {
+  const Signature& s = one.signature;
+  const bool is_sender = s.kind == Kind::kAlltoall || one.rank == s.root;
+  if (!is_sender) return {};
+  const std::string who = Title(s.kind, name) + ": rank " + std::to_string(one.rank);
+  if (s.shape.empty()) {
+    return InvalidArgument(who + " submitted a scalar, which has no rows to split. Pass a tensor " +
+                           "with at least one axis.");
+  }
+  const int64_t rows = s.shape[0];
+  if (s.splits.empty()) {
+    if (rows % static_cast<int64_t>(members) == 0) return {};
+    return InvalidArgument(who + " submitted " + Describe(s) + " without splits: " +
+                           std::to_string(rows) + " rows do not divide among " +
+                           std::to_string(members) + " ranks. Pass splits, one per rank.");
+  }
+  if (s.splits.size() != members) {
+    return InvalidArgument(who + " submitted " + std::to_string(s.splits.size()) +
+                           " splits for a group of " + std::to_string(members) +
+                           " ranks. Pass one per rank.");
+  }
+  int64_t sum = 0;
+  for (int64_t split : s.splits) {
+    if (split < 0 || __builtin_add_overflow(sum, split, &sum)) {
+      return InvalidArgument(who + " submitted the split " + std::to_string(split) +
+                             ". Splits are numbers of rows, from 0 on.");
+    }
+  }
+  if (sum == rows) return {};
+  return InvalidArgument(who + " submitted splits that add up to " + std::to_string(sum) +
+                         " rows for " + Describe(s) + ", which has " + std::to_string(rows) +
+                         ". Make the splits add up to the first extent.");
+}
+
+}  // namespace
+
+bool HasFreeRows(Kind kind) {
+  return kind == Kind::kAllgather || kind == Kind::kGather || kind == Kind::kAlltoall ||
+         kind == Kind::kScatter;
+}
+
+bool HasVariablePart(Kind kind) { return HasFreeRows(kind); }
+
+bool HasSameFixedPart(const Signature& a, const Signature& b) {
+  return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
+         a.prescale == b.prescale && a.postscale == b.postscale && a.priority == b.priority &&
+         a.group == b.group && a.codec == b.codec && a.backend == b.backend &&
+         a.device == b.device && HaveSameShape(a, b);
+}
+
+Status CheckAlone(std::string_view name, const RankSignature& one, std::span<const int> members) {
+  const Signature& s = one.signature;
+  const std::string who = Title(s.kind, name) + ": rank " + std::to_string(one.rank);
+  const auto is_member = [members](int rank) {
+    return std::binary_search(members.begin(), members.end(), rank);
+  };
+  if (IsRooted(s.kind) && !is_member(s.root)) {
+    return InvalidArgument(who + " submitted root " + std::to_string(s.root) +
+                           ", which is not a member of group " + std::to_string(s.group) +
+                           " (ranks " + RankList(members) + "). Pass the global rank of a member.");
+  }
+  if (s.kind == Kind::kSend || s.kind == Kind::kRecv) {
+    if (!is_member(s.root) || s.root == one.rank) {
+      return InvalidArgument(who + " named partner " + std::to_string(s.root) +
+                             "; the partner is another member of group " + std::to_string(s.group) +
+                             " (ranks " + RankList(members) + ").");
+    }
+  }
+  if (Reduces(s.kind) && !Supports(s.dtype, s.op)) {
+    return Unsupported(who + " submitted op " + std::string(Name(s.op)) + " for " +
+                       std::string(Name(s.dtype)) +
+                       "; bitwise operations need integers or bool. Choose another op.");
+  }
+  if ((s.kind == Kind::kAllgather || s.kind == Kind::kGather || s.kind == Kind::kReduceScatter) &&
+      s.shape.empty()) {
+    return InvalidArgument(who + " submitted a scalar, which has no rows. Pass a tensor with at " +
+                           "least one axis.");
+  }
+  if (s.kind == Kind::kAlltoall || s.kind == Kind::kScatter)
+    return CheckSplits(name, one, members.size());
+  return {};
+}
+
+Status CheckPair(std::string_view name, const RankSignature& a, const RankSignature& b) {
+  const Signature& x = a.signature;
+  const Signature& y = b.signature;
+  if (x.kind != y.kind) {
+    return Mismatch(Quote(name) + ": rank " + std::to_string(a.rank) + " submitted " +
+                    std::string(Name(x.kind)) + ", rank " + std::to_string(b.rank) + " " +
+                    std::string(Name(y.kind)) + ". " + std::string(kSameCall));
+  }
+  const bool has_shapes = !BringsNoShape(a) && !BringsNoShape(b);
+  if (x.dtype != y.dtype || (has_shapes && !HaveSameShape(x, y)))
+    return Differ(name, a, b, "", Describe(x), Describe(y), kSameModel);
+  if (Reduces(x.kind) && x.op != y.op)
+    return Differ(name, a, b, "op", std::string(Name(x.op)), std::string(Name(y.op)), kSameCall);
+  if (x.root != y.root)
+    return Differ(name, a, b, "root", std::to_string(x.root), std::to_string(y.root), kSameCall);
+  if (x.prescale != y.prescale) {
+    return Differ(name, a, b, "prescale", NumberText(x.prescale), NumberText(y.prescale),
+                  kSameCall);
+  }
+  if (x.postscale != y.postscale) {
+    return Differ(name, a, b, "postscale", NumberText(x.postscale), NumberText(y.postscale),
+                  kSameCall);
+  }
+  if (x.codec != y.codec) {
+    return Differ(name, a, b, "codec", std::to_string(x.codec), std::to_string(y.codec),
+                  "Choose the same compression on every rank.");
+  }
+  if (x.backend != y.backend) {
+    return Differ(name, a, b, "backend", std::to_string(x.backend), std::to_string(y.backend),
+                  "Choose the same backend on every rank.");
+  }
+  if (x.device.kind != y.device.kind) {
+    return Differ(name, a, b, "a tensor on", DeviceText(x.device), DeviceText(y.device),
+                  "Put the model on the same kind of device on every rank.");
+  }
+  return {};
+}
+
+std::string RankList(std::span<const int> ascending) {
+  std::string text;
+  for (size_t i = 0; i < ascending.size();) {
+    size_t end = i + 1;
+    while (end < ascending.size() && ascending[end] == ascending[end - 1] + 1) ++end;
+    if (!text.empty()) text += ", ";
+    text += std::to_string(ascending[i]);
+    if (end - i == 2) text += ", " + std::to_string(ascending[end - 1]);
+    if (end - i > 2) text += "-" + std::to_string(ascending[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
+std::string Title(Kind kind, std::string_view name) {
+  return std::string(Name(kind)) + " " + Quote(name);
+}
+
+}  // namespace rabit

@@ -1,0 +1,127 @@
+#include "control/root_controller.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "control/clock.h"
+
+namespace rabit {
+namespace {
+
+CoordinatorOptions From(const ControllerOptions& options, int size) {
+  CoordinatorOptions from;
+  from.size = size;
+  from.cache_capacity = options.cache_capacity;
+  from.stall_warning_us = std::max<int64_t>(options.stall_warning_ms, 1) * 1000;
+  from.stall_abort_us = options.stall_abort_ms * 1000;
+  from.announces_credit = options.announces_credit;
+  return from;
+}
+
+}  // namespace
+
+RootController::RootController(std::unique_ptr<Channel> channel, const ControllerOptions& options)
+    : channel_(std::move(channel)),
+      coordinator_(From(options, channel_->size())),
+      announcer_(0, channel_->size()) {}
+
+Status RootController::Announce(const Announcement& mine) {
+  const int64_t now_us = NowMicros();
+  const AnnounceMessage message = announcer_.Prepare(mine, now_us);
+  if (std::optional<Agreement> local = announcer_.TakeLocal()) agreed_.push_back(std::move(*local));
+  if (announcer_.HasNews(message)) {
+    coordinator_.OnAnnounce(0, message, now_us);
+    Flush();
+  }
+  return coordinator_.failure();
+}
+
+Result<std::optional<Agreement>> RootController::Await(Deadline deadline) {
+  for (;;) {
+    if (!agreed_.empty()) {
+      std::optional<Agreement> next(std::move(agreed_.front()));
+      agreed_.pop_front();
+      return next;
+    }
+    if (!coordinator_.failure().ok()) return coordinator_.failure();
+    const int64_t tick_us = coordinator_.next_tick_us();
+    const bool is_tick = tick_us != Coordinator::kNever && DeadlineAt(tick_us) < deadline;
+    Result<std::optional<ChannelMessage>> received =
+        channel_->Receive(is_tick ? DeadlineAt(tick_us) : deadline);
+    const int64_t now_us = NowMicros();
+    if (!received.ok()) {
+      // After the agreed stop the ranks leave one by one, and there is nothing to wait for.
+      if (coordinator_.has_stopped()) return std::optional<Agreement>();
+      const Status why = received.status();
+      if (why.culprit() < 0) return why;
+      coordinator_.OnLost(why.culprit(), why);
+    } else if (*received) {
+      bytes_received_ += (*received)->payload.size();
+      coordinator_.OnMessage((*received)->peer, (*received)->payload, now_us);
+    } else if (is_tick && now_us >= tick_us) {
+      coordinator_.OnTick(now_us);
+    } else {
+      return std::optional<Agreement>();
+    }
+    Flush();
+  }
+}
+
+// Sends what the coordinator has decided, and applies it here.
+void RootController::Flush() {
+  while (std::optional<AgreeMessage> message = coordinator_.TakeAgreement()) {
+    if (channel_->size() > 1) {
+      Encode(*message, buffer_);
+      SendToAll();
+    }
+    Result<Agreement> agreement = announcer_.Apply(std::move(*message));
+    if (agreement.ok()) {
+      agreed_.push_back(*std::move(agreement));
+    } else {
+      coordinator_.OnAbandon(0, agreement.status());
+    }
+    if (const auto again = announcer_.TakeResend()) coordinator_.OnAnnounce(0, *again, NowMicros());
+  }
+  if (const auto report = coordinator_.TakeStallReport()) {
+    EncodeStall(*report, buffer_);
+    SendToAll();
+  }
+  if (coordinator_.failure().ok() || has_sent_failure_) return;
+  has_sent_failure_ = true;
+  EncodeStatus(ControlType::kAbort, coordinator_.failure(), buffer_);
+  SendToAll();
+}
+
+void RootController::SendToAll() {
+  for (int peer = 1; peer < channel_->size(); ++peer) {
+    const Status sent = channel_->Send(peer, buffer_);
+    if (sent.ok()) {
+      bytes_sent_ += buffer_.size();
+    } else {
+      coordinator_.OnLost(peer, sent);
+    }
+  }
+}
+
+void RootController::Abandon(const Status& why) {
+  coordinator_.OnAbandon(0, why);
+  Flush();
+}
+
+void RootController::AddGroup(const Group& group) {
+  announcer_.AddGroup(group);
+  coordinator_.OnGroup(0, {group.id, group.ranks});
+  Flush();
+}
+
+std::string RootController::StatisticsJson() const {
+  return "{" + announcer_.CountersJson() + ",\"bytes_sent\":" + std::to_string(bytes_sent_) +
+         ",\"bytes_received\":" + std::to_string(bytes_received_) + "," +
+         coordinator_.skew().JsonFields(coordinator_.records()) + "}";
+}
+
+std::vector<std::string> RootController::Waiting() const {
+  return coordinator_.Waiting(NowMicros(), 0);
+}
+
+}  // namespace rabit

@@ -1,0 +1,43 @@
+// RootController: rank 0's controller; hosts the coordinator and serves the other ranks.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "control/announcer.h"
+#include "control/channel_controller.h"
+#include "control/coordinator.h"
+
+namespace rabit {
+
+// Engine thread only, except Wake.
+class RootController final : public Controller {
+ public:
+  RootController(std::unique_ptr<Channel> channel, const ControllerOptions& options);
+
+  Status Announce(const Announcement& mine) override;
+  Result<std::optional<Agreement>> Await(Deadline deadline) override;
+  void Wake() override { channel_->Wake(); }
+  void Abandon(const Status& why) override;
+  void AddGroup(const Group& group) override;
+  std::string StatisticsJson() const override;
+  std::vector<std::string> Waiting() const override;
+
+ private:
+  void Flush();
+  void SendToAll();
+
+  const std::unique_ptr<Channel> channel_;
+  Coordinator coordinator_;
+  Announcer announcer_;
+  std::deque<Agreement> agreed_;
+  std::vector<std::byte> buffer_;  // kept for its memory
+  bool has_sent_failure_ = false;
+  uint64_t bytes_sent_ = 0;
+  uint64_t bytes_received_ = 0;
+};
+
+}  // namespace rabit

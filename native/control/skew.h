@@ -1,0 +1,41 @@
+// Who kept the others waiting: arrival skew per rank and tensor, and the texts about it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "control/tensor_record.h"
+
+namespace rabit {
+
+struct RankSkew {
+  uint64_t times = 0;    // how often this rank was the last
+  int64_t total_us = 0;  // from the arrival of the last but one
+  int64_t max_us = 0;
+  std::string worst_tensor;
+};
+
+class SkewStatistics {
+ public:
+  explicit SkewStatistics(int size) : ranks_(static_cast<size_t>(size)) {}
+
+  // A round in which every member has arrived.
+  void Add(TensorRecord& record);
+  const std::vector<RankSkew>& ranks() const { return ranks_; }
+
+  // "waited_for":[…],"skew":[…]; ranks and tensors in order of the time they cost.
+  std::string JsonFields(const RecordTable& records) const;
+
+ private:
+  std::vector<RankSkew> ranks_;
+};
+
+// "'conv1.weight' (allreduce float32[64]): ready on ranks 0-2, waits 12.3 s for rank 3"
+std::string WaitingLine(const TensorRecord& record, std::vector<int> absent, int64_t now_us);
+
+// `text` in quotes, with what JSON forbids escaped.
+std::string JsonText(std::string_view text);
+
+}  // namespace rabit
