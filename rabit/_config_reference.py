@@ -57,3 +57,9 @@ def _entry(each: Setting) -> str:
     if each.horovod:
         lines.append(f"- Horovod: `{each.horovod}`\n")
     return "".join(lines)
+
+
+if __name__ == "__main__":  # python -m rabit._config_reference > docs/reference/config.md
+    from rabit._config import Config
+
+    print(Config.reference_markdown(), end="")

@@ -1,0 +1,28 @@
+"""Shared by all tests: a clean environment, and skips that say why."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+
+import pytest
+
+
+def pytest_collection_modifyitems(items):
+    reasons = {
+        "gpu": None if shutil.which("nvidia-smi") else "no NVIDIA GPU on this machine",
+        "mpi": None if importlib.util.find_spec("mpi4py") else "mpi4py is not installed",
+    }
+    for item in items:
+        for marker, reason in reasons.items():
+            if reason and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch):
+    """A variable of the developer's shell must not change what a test sees."""
+    for name in list(os.environ):
+        if name.startswith(("RABIT_", "HOROVOD_")) and name != "RABIT_LIBRARY":
+            monkeypatch.delenv(name)
