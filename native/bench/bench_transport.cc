@@ -3,8 +3,9 @@
 //
 // latency_us: half of a ping-pong.  exchange: both ranks send and receive at once, as the steps of
 // a collective do; GB/s is payload per direction.  reduce: the received bytes are added to an array
-// as well, the inner step of an allreduce.  Configurations take turns within each round, and the
-// median over the rounds is shown, so that a noisy moment hits all of them alike.
+// as well, the inner step of an allreduce; fused: the same by RecvReduce.  Configurations take
+// turns within each round, and the median over the rounds is shown, so that a noisy moment hits all
+// of them alike.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,11 +38,13 @@ struct Case {
 };
 
 constexpr Case kCases[] = {
-    {"latency", 8, 2000},         {"latency", 1024, 2000},      {"latency", 16384, 500},
-    {"exchange", 64 << 10, 300},  {"exchange", 128 << 10, 200}, {"exchange", 256 << 10, 100},
-    {"exchange", 512 << 10, 60},  {"exchange", 1 << 20, 40},    {"exchange", 4 << 20, 12},
-    {"exchange", 16 << 20, 4},    {"exchange", 64 << 20, 1},    {"reduce", 64 << 10, 300},
-    {"reduce", 512 << 10, 60},    {"reduce", 8 << 20, 8},       {"reduce", 32 << 20, 2},
+    {"latency", 8, 2000},        {"latency", 1024, 2000},      {"latency", 16384, 500},
+    {"exchange", 64 << 10, 300}, {"exchange", 128 << 10, 200}, {"exchange", 256 << 10, 100},
+    {"exchange", 512 << 10, 60}, {"exchange", 1 << 20, 40},    {"exchange", 4 << 20, 12},
+    {"exchange", 16 << 20, 4},   {"exchange", 64 << 20, 1},    {"reduce", 64 << 10, 300},
+    {"fused", 64 << 10, 300},    {"reduce", 512 << 10, 60},    {"fused", 512 << 10, 60},
+    {"reduce", 2 << 20, 16},     {"fused", 2 << 20, 16},       {"reduce", 8 << 20, 8},
+    {"fused", 8 << 20, 8},       {"reduce", 32 << 20, 2},      {"fused", 32 << 20, 2},
 };
 
 void Require(const Status& status) {
@@ -54,6 +57,12 @@ struct Buffers {
   std::vector<std::byte> out, in, sum;
 };
 
+void AddFloats(const void*, Bytes target, ConstBytes piece) {
+  const std::array<const std::byte*, 2> inputs{target.data(), piece.data()};
+  Reduce(ReduceOp::kSum, DType::kFloat32, inputs, target.data(),
+         static_cast<int64_t>(target.size() / 4));
+}
+
 void RunOnce(Transport& transport, const Case& test, Tag tag, Buffers& buffers) {
   const int peer = 1 - transport.rank();
   const Deadline deadline = After(std::chrono::seconds(60));
@@ -65,14 +74,13 @@ void RunOnce(Transport& transport, const Case& test, Tag tag, Buffers& buffers) 
     if (transport.rank() == 1) Require(transport.Send(peer, tag, out).Wait(deadline));
     return;
   }
-  Operation receive = transport.Recv(peer, tag, in);
+  Operation receive =
+      test.what[0] == 'f'
+          ? transport.RecvReduce(peer, tag, Bytes(buffers.sum).first(test.bytes), in, {AddFloats})
+          : transport.Recv(peer, tag, in);
   Operation send = transport.Send(peer, tag, out);
   Require(receive.Wait(deadline));
-  if (test.what[0] == 'r') {
-    const std::array<const std::byte*, 2> inputs{buffers.sum.data(), in.data()};
-    Reduce(ReduceOp::kSum, DType::kFloat32, inputs, buffers.sum.data(),
-           static_cast<int64_t>(test.bytes / 4));
-  }
+  if (test.what[0] == 'r') AddFloats(nullptr, Bytes(buffers.sum).first(test.bytes), in);
   Require(send.Wait(deadline));
 }
 

@@ -20,8 +20,8 @@ namespace rabit::testing {
 class ForkStore final : public Store {
  public:
   ForkStore()
-      : board_(new(mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                        -1, 0)) Board) {}
+      : board_(new (mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                         -1, 0)) Board) {}
   ~ForkStore() override { munmap(board_, sizeof(Board)); }
   ForkStore(const ForkStore&) = delete;
 

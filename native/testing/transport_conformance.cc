@@ -399,6 +399,35 @@ void EveryPairExchanges(const TransportSet& set) {
   });
 }
 
+// Every byte is combined once, whatever the pieces are, also when the message came before its
+// receive.
+void RecvReduceCombinesEveryByteOnce(const TransportSet& set) {
+  const PieceReducer add{[](const void*, Bytes target, ConstBytes piece) {
+    EXPECT_EQ(target.size(), piece.size());
+    for (size_t i = 0; i < target.size(); ++i) {
+      target[i] = static_cast<std::byte>(static_cast<unsigned>(target[i]) +
+                                         static_cast<unsigned>(piece[i]));
+    }
+  }};
+  const size_t sizes[] = {0, 1, 24, 1000, 65537, 300000, 3000001};
+  RunRanks(2, [&](int rank) {
+    Transport& transport = *set.ranks[static_cast<size_t>(rank)];
+    uint64_t step = 0;
+    for (size_t bytes : sizes) {
+      const Tag tag = MakeTag(0, 80) + ++step;
+      const Buffer mine = Pattern(bytes, step * 2 + static_cast<uint64_t>(rank));
+      const Buffer theirs = Pattern(bytes, step * 2 + static_cast<uint64_t>(1 - rank));
+      Buffer sum = mine, scratch(bytes), expected = mine;
+      add.run(nullptr, expected, theirs);
+      Operation send = transport.Send(1 - rank, tag, mine);
+      Operation receive = transport.RecvReduce(1 - rank, tag, sum, scratch, add);
+      EXPECT_OK(receive.Wait(Soon()));
+      EXPECT_OK(send.Wait(Soon()));
+      EXPECT_TRUE(sum == expected) << "at" << bytes << "bytes";
+    }
+  });
+}
+
 struct ConformanceCase {
   const char* name;
   int size;
@@ -425,6 +454,7 @@ constexpr ConformanceCase kCases[] = {
     {"counters_count_payload", 2, CountersCountPayload},
     {"peers_that_do_not_exist_are_refused", 3, PeersThatDoNotExistAreRefused},
     {"every_pair_exchanges", 4, EveryPairExchanges},
+    {"recv_reduce_combines_every_byte_once", 2, RecvReduceCombinesEveryByteOnce},
 };
 
 }  // namespace

@@ -20,6 +20,15 @@ struct TransportCounters {
   uint64_t connections_restored = 0;
 };
 
+// What RecvReduce does with a message, piece by piece: combines `piece` into the place of the
+// buffer that it belongs to.  Both have the same length; pieces start at multiples of 64 bytes from
+// the start of the message and come once each, in order.  It runs on a thread that waits and must
+// not call the transport.  `context` is borrowed until the operation is over.
+struct PieceReducer {
+  void (*run)(const void* context, Bytes target, ConstBytes piece) = nullptr;
+  const void* context = nullptr;
+};
+
 // Thread-safe: several lanes use one transport at once, each with its own stream (base/bytes.h).
 // Contract, checked by testing/transport_conformance.h:
 //  - messages with the same peer and tag arrive in the order they were sent;
@@ -38,6 +47,11 @@ class Transport {
   virtual int size() const = 0;
   virtual Operation Send(int peer, Tag tag, ConstBytes buffer) = 0;
   virtual Operation Recv(int peer, Tag tag, Bytes buffer) = 0;
+  // Like Recv, but combines the message with what is in `buffer`: one pass over memory less where
+  // a transport can show the arriving bytes in place.  `scratch` is as long as `buffer`, borrowed
+  // as it is, and may be written.  After a failure the contents of `buffer` are undefined.
+  virtual Operation RecvReduce(int peer, Tag tag, Bytes buffer, Bytes scratch,
+                               PieceReducer reducer);
   // Fails every present and future operation with `why`.  The first reason is kept.
   virtual void Abort(Status why) = 0;
   virtual TransportCounters counters() const = 0;

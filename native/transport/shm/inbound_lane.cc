@@ -10,7 +10,7 @@ namespace {
 
 // Long enough to hide the system call, short enough that the source is read, and the destination
 // written, while other lanes still get their turn and a deadline is noticed in time.
-constexpr uint64_t kPullBytes = 512 * 1024;
+constexpr uint64_t kPullBytes = 256 * 1024;
 // Of messages set aside per lane.
 constexpr uint64_t kStashBytesMax = uint64_t{256} << 20;
 constexpr uint64_t kStashedMax = 1024;
@@ -38,9 +38,7 @@ void InboundLane::PostToStashed(RecvState& recv, std::list<Stashed>::iterator st
   } else if (stashed->offer != kNoOffer) {
     StartPull(recv, stashed->offer, stashed->address);
   } else {
-    if (stashed->received > 0) {
-      std::memcpy(recv.buffer.data(), stashed->data.get(), stashed->received);
-    }
+    recv.Deliver(0, {stashed->data.get(), stashed->received});
     if (is_current) {
       current_.recv = &recv;
     } else {
@@ -140,11 +138,10 @@ Status InboundLane::TakeChunk(const Slot& slot, bool& has_taken, uint64_t& finis
   } else {
     RABIT_RETURN_IF_ERROR(CheckChunk(slot, left));
   }
-  std::byte* to = current_.recv != nullptr ? current_.recv->buffer.data()
-                  : current_.is_stashed    ? current_.stashed->data.get()
-                                           : nullptr;
-  if (to != nullptr && slot.chunk_bytes > 0) {
-    std::memcpy(to + current_.received, from, slot.chunk_bytes);
+  if (current_.recv != nullptr) {
+    current_.recv->Deliver(current_.received, {from, slot.chunk_bytes});
+  } else if (current_.is_stashed && slot.chunk_bytes > 0) {
+    std::memcpy(current_.stashed->data.get() + current_.received, from, slot.chunk_bytes);
   }
   current_.received += slot.chunk_bytes;
   if (current_.is_stashed) current_.stashed->received = current_.received;
@@ -228,8 +225,13 @@ Status InboundLane::TakeRetry(const Slot& slot, uint64_t& finished) {
   });
   if (pull == pulls_.end()) return Corrupt("number of a repeated message", slot.argument);
   RABIT_RETURN_IF_ERROR(CheckChunk(slot, pull->message_bytes - pull->received));
+  // Pieces that were read before the sender's memory became unreadable are not taken twice: they
+  // may have been reduced already.
+  const uint64_t known =
+      std::clamp<uint64_t>(pull->delivered, pull->received, pull->received + slot.chunk_bytes);
   if (pull->recv != nullptr) {
-    std::memcpy(pull->recv->buffer.data() + pull->received, ChunkData(), slot.chunk_bytes);
+    pull->recv->Deliver(
+        known, {ChunkData() + (known - pull->received), pull->received + slot.chunk_bytes - known});
   }
   pull->received += slot.chunk_bytes;
   Consume(slot);
@@ -298,14 +300,18 @@ void InboundLane::StartPull(RecvState& recv, uint64_t offer, uint64_t address) {
 
 bool InboundLane::AdvancePull(Pull& pull, uint64_t& finished) {
   const uint64_t bytes = std::min(pull.message_bytes - pull.received, kPullBytes);
-  const bool is_read =
-      peer_.Read(pull.address + pull.received, pull.recv->buffer.subspan(pull.received, bytes));
+  RecvState& recv = *pull.recv;
+  // A reduction reads into the scratch: into its start each time, which stays in the cache.
+  const bool is_reduced = recv.reducer.run != nullptr;
+  const Bytes to =
+      is_reduced ? recv.scratch.first(bytes) : recv.buffer.subspan(pull.received, bytes);
+  const bool is_read = peer_.Read(pull.address + pull.received, to);
   // Read after the bytes: if the sender has not revoked by now, it had not begun to reuse its
   // buffer when they were read (OutboundLane::Cancel).
   const bool is_revoked =
       memory_.revoked[pull.offer % kOffers].load(std::memory_order_seq_cst) == pull.offer + 1;
   if (is_revoked) {
-    pull.recv->Finish(GaveUp(pull.received, pull.message_bytes));
+    recv.Finish(GaveUp(pull.received, pull.message_bytes));
     ++finished;
     Acknowledge(pull.offer, false);
     return true;
@@ -314,13 +320,15 @@ bool InboundLane::AdvancePull(Pull& pull, uint64_t& finished) {
     // If the peer is alive, it sends the message again through the ring; if not, the stream will
     // find out.
     pull.is_retry = true;
+    pull.delivered = pull.received;
     pull.received = 0;
     Acknowledge(pull.offer, true);
     return false;
   }
+  if (is_reduced) recv.Deliver(pull.received, to);
   pull.received += bytes;
   if (pull.received < pull.message_bytes) return false;
-  pull.recv->Finish(Status());
+  recv.Finish(Status());
   ++finished;
   Acknowledge(pull.offer, false);
   return true;

@@ -63,6 +63,7 @@ class InboundLane {
     uint64_t offer = 0;
     uint64_t address = 0;
     uint64_t received = 0;
+    uint64_t delivered = 0;  // by reading, before the message had to be sent again
     uint64_t message_bytes = 0;
     RecvState* recv = nullptr;  // nullptr: cancelled while it is being sent again
     bool is_retry = false;

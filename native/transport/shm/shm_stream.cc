@@ -51,11 +51,8 @@ class ShmStream::PendingSend final : public PendingOperation {
 
 class ShmStream::PendingRecv final : public PendingOperation {
  public:
-  PendingRecv(ShmStream& stream, int peer_index, Tag tag, Bytes buffer)
-      : stream_(stream), peer_index_(peer_index) {
-    state.tag = tag;
-    state.buffer = buffer;
-  }
+  PendingRecv(ShmStream& stream, int peer_index, RecvState recv)
+      : state(std::move(recv)), stream_(stream), peer_index_(peer_index) {}
   Status Wait(Deadline deadline) override {
     Status status = stream_.Wait(state, deadline, "receive from", peer_index_);
     if (status.ok()) {
@@ -99,12 +96,12 @@ Operation ShmStream::Send(int peer_index, Tag tag, ConstBytes buffer) {
   return Operation(std::move(pending));
 }
 
-Operation ShmStream::Recv(int peer_index, Tag tag, Bytes buffer) {
+Operation ShmStream::Recv(int peer_index, RecvState recv) {
   std::lock_guard lock(mutex_);
   if (!aborted_.ok()) return Operation(aborted_);
   Peer& peer = peers_[peer_index];
   if (!peer.lost.ok()) return Operation(peer.lost);
-  auto pending = std::make_unique<PendingRecv>(*this, peer_index, tag, buffer);
+  auto pending = std::make_unique<PendingRecv>(*this, peer_index, std::move(recv));
   peer.inbound.Post(pending->state);
   return Operation(std::move(pending));
 }

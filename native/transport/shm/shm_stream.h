@@ -30,7 +30,8 @@ class ShmStream {
               LaneOptions options);
 
   Operation Send(int peer_index, Tag tag, ConstBytes buffer);
-  Operation Recv(int peer_index, Tag tag, Bytes buffer);
+  // `recv` has its tag, buffer and, for a reduction, reducer and scratch.
+  Operation Recv(int peer_index, RecvState recv);
   void Abort(const Status& why);
   void AddCounters(TransportCounters& sum) const;
 

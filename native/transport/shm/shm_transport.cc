@@ -59,8 +59,18 @@ class ShmTransport final : public Transport {
     return streams_[static_cast<size_t>(StreamOf(tag))].Send(index_of_[peer], tag, buffer);
   }
   Operation Recv(int peer, Tag tag, Bytes buffer) override {
+    return RecvReduce(peer, tag, buffer, {}, {});
+  }
+  Operation RecvReduce(int peer, Tag tag, Bytes buffer, Bytes scratch,
+                       PieceReducer reducer) override {
     if (Status status = Check(peer, tag); !status.ok()) return Operation(status);
-    return streams_[static_cast<size_t>(StreamOf(tag))].Recv(index_of_[peer], tag, buffer);
+    RecvState recv;
+    recv.tag = tag;
+    recv.buffer = buffer;
+    recv.reducer = reducer;
+    recv.scratch = scratch;
+    return streams_[static_cast<size_t>(StreamOf(tag))].Recv(index_of_[static_cast<size_t>(peer)],
+                                                             std::move(recv));
   }
   void Abort(Status why) override {
     for (ShmStream& stream : streams_) stream.Abort(why);
