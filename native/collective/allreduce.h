@@ -5,27 +5,18 @@
 #include <span>
 #include <string_view>
 
-#include "base/bytes.h"
 #include "base/dtype.h"
-#include "base/group.h"
 #include "base/status.h"
-#include "transport/transport.h"
+#include "collective/call.h"
+#include "collective/cost.h"
 
 namespace rabit {
 
-// The transport's ranks are the members of the collective (see transport/group_transport.h).
 struct AllreduceArgs {
   TensorView buffer;  // reduced in place
   ReduceOp op = ReduceOp::kSum;
-  Tag tag = 0;  // the low kTagStepBits are zero and free for the algorithm
-  Deadline deadline;
-  std::span<const int> host_of;  // by rank of the transport; for hierarchical algorithms
-};
-
-struct LinkModel {
-  double latency_us = 20;
-  double bytes_per_us = 2000;
-  double reduce_bytes_per_us = 8000;
+  // By rank of the transport; for hierarchical algorithms.  Empty: all on one host.
+  std::span<const int> host_of;
 };
 
 struct AllreduceAlgorithm {
@@ -33,15 +24,17 @@ struct AllreduceAlgorithm {
   std::string_view summary;  // "bandwidth-optimal; 2(n-1) steps"
   // Sums every element in rank order, whatever the size or offset of the buffer.
   bool is_rank_ordered;
-  Status (*run)(Transport& transport, const AllreduceArgs& args);  // blocks
+  Status (*run)(const CollectiveCall& call, const AllreduceArgs& args);  // blocks
   double (*cost_us)(const LinkModel& link, int size, int64_t bytes);
 };
 
-// Every algorithm works for every size ≥ 1, count ≥ 0, dtype and op.
+// Every algorithm works for every size >= 1, count >= 0, dtype and op, and leaves the same bits on
+// every rank.
 std::span<const AllreduceAlgorithm> AllreduceAlgorithms();
 const AllreduceAlgorithm* FindAllreduceAlgorithm(std::string_view name);  // nullptr: unknown
 
-// The cheapest by `link`; a pure function of arguments that are equal on all ranks.
+// The cheapest by `link`; a pure function of arguments that are equal on all ranks.  16-bit floats
+// get a rank-ordered algorithm: it rounds once, the others at every hop.
 const AllreduceAlgorithm& ChooseAllreduceAlgorithm(const LinkModel& link, int size, int64_t bytes,
                                                    DType dtype, bool must_be_rank_ordered);
 

@@ -1,0 +1,62 @@
+#include "collective/allreduce.h"
+
+#include "collective/algorithms.h"
+#include "collective/cost.h"
+
+namespace rabit {
+namespace {
+
+// One rank already has the result, and nothing is nothing everywhere.
+template <Status (*Run)(const CollectiveCall&, const AllreduceArgs&)>
+Status UnlessTrivial(const CollectiveCall& call, const AllreduceArgs& args) {
+  if (call.size() == 1 || args.buffer.count == 0) return Status();
+  return Run(call, args);
+}
+
+// Of equally cheap algorithms the first is chosen.
+constexpr AllreduceAlgorithm kAlgorithms[] = {
+    {"direct", "every rank reduces its own part in rank order; 2 steps, bandwidth-optimal", true,
+     &UnlessTrivial<RunDirect>, &DirectCostMicros},
+    {"gather_all", "every rank receives everything; 1 step, for tiny buffers", true,
+     &UnlessTrivial<RunGatherAll>, &GatherAllCostMicros},
+    {"ring", "bandwidth-optimal; 2(n-1) steps between neighbours", false, &UnlessTrivial<RunRing>,
+     &RingCostMicros},
+    {"recursive_doubling", "latency-optimal for pairwise exchange; log2(n) steps", false,
+     &UnlessTrivial<RunRecursiveDoubling>, &RecursiveDoublingCostMicros},
+    {"halving_doubling", "bandwidth-optimal; 2 log2(n) steps", false,
+     &UnlessTrivial<RunHalvingDoubling>, &HalvingDoublingCostMicros},
+    {"tree", "pipelined binary tree, up and down", false, &UnlessTrivial<RunTree>, &TreeCostMicros},
+    {"double_tree", "two complementary trees, half of the data each", false,
+     &UnlessTrivial<RunDoubleTree>, &DoubleTreeCostMicros},
+    {"hierarchical", "inside the hosts, across them, inside again", false,
+     &UnlessTrivial<RunHierarchical>, &HierarchicalCostMicros},
+};
+
+bool IsSixteenBitFloat(DType dtype) {
+  return dtype == DType::kFloat16 || dtype == DType::kBfloat16;
+}
+
+}  // namespace
+
+std::span<const AllreduceAlgorithm> AllreduceAlgorithms() { return kAlgorithms; }
+
+const AllreduceAlgorithm* FindAllreduceAlgorithm(std::string_view name) {
+  for (const AllreduceAlgorithm& algorithm : kAlgorithms) {
+    if (algorithm.name == name) return &algorithm;
+  }
+  return nullptr;
+}
+
+const AllreduceAlgorithm& ChooseAllreduceAlgorithm(const LinkModel& link, int size, int64_t bytes,
+                                                   DType dtype, bool must_be_rank_ordered) {
+  const AllreduceAlgorithm* best = &kAlgorithms[0];
+  if (size < 2) return *best;
+  const bool wants_rank_order = must_be_rank_ordered || IsSixteenBitFloat(dtype);
+  for (const AllreduceAlgorithm& algorithm : kAlgorithms) {
+    if (wants_rank_order && !algorithm.is_rank_ordered) continue;
+    if (algorithm.cost_us(link, size, bytes) < best->cost_us(link, size, bytes)) best = &algorithm;
+  }
+  return *best;
+}
+
+}  // namespace rabit

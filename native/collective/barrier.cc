@@ -1,0 +1,19 @@
+#include "collective/barrier.h"
+
+namespace rabit {
+
+Status Barrier(const CollectiveCall& call) {
+  const int size = call.size();
+  Tag step = 0;
+  for (int distance = 1; distance < size; distance *= 2, ++step) {
+    const int from = Previous(call.rank(), distance, size);
+    const int to = Next(call.rank(), distance, size);
+    Operation receive = call.transport.Recv(from, call.tag + step, {});
+    Operation send = call.transport.Send(to, call.tag + step, {});
+    RABIT_RETURN_IF_ERROR(receive.Wait(call.deadline));
+    RABIT_RETURN_IF_ERROR(send.Wait(call.deadline));
+  }
+  return Status();
+}
+
+}  // namespace rabit

@@ -1,0 +1,80 @@
+#include "collective/pairwise.h"
+
+#include <algorithm>
+
+#include "arithmetic/reduce.h"
+#include "collective/chunks.h"
+#include "collective/operations.h"
+
+namespace rabit {
+namespace {
+
+constexpr int64_t kWindow = 3;  // chunks in flight in each direction
+
+}  // namespace
+
+Status ExchangeAndReduce(const CollectiveCall& call, int peer, Tag tag, ConstBytes outgoing,
+                         Bytes into, DType dtype, ReduceOp op, Order order) {
+  const int64_t element_bytes = static_cast<int64_t>(SizeOf(dtype));
+  const Range out_range{0, static_cast<int64_t>(outgoing.size()) / element_bytes};
+  const Range in_range{0, static_cast<int64_t>(into.size()) / element_bytes};
+  const int64_t chunk = kChunkBytesMax / element_bytes;
+  const int64_t scratch_chunk = std::min(chunk, in_range.count()) * element_bytes;
+  RABIT_ASSIGN_OR_RETURN(std::byte * scratch,
+                         call.scratch.Get(static_cast<size_t>(kWindow * scratch_chunk)));
+  const Elements send_from(const_cast<std::byte*>(outgoing.data()), dtype);
+  const Elements reduce_into(into.data(), dtype);
+  OperationSlots receives(kWindow);
+  OperationSlots sends(kWindow);
+  const int64_t chunks_in = ChunksIn(in_range, chunk);
+  const int64_t chunks_out = ChunksIn(out_range, chunk);
+  const auto start = [&](int64_t k) {
+    const size_t slot = static_cast<size_t>(k % kWindow);
+    if (k < chunks_in) {
+      const size_t bytes = reduce_into.In(ChunkOf(in_range, chunk, k)).size();
+      receives.Start(
+          slot, call.transport.Recv(peer, tag, {scratch + k % kWindow * scratch_chunk, bytes}));
+    }
+    if (k < chunks_out) {
+      sends.Start(slot, call.transport.Send(peer, tag, send_from.In(ChunkOf(out_range, chunk, k))));
+    }
+  };
+  for (int64_t k = 0; k < kWindow; ++k) start(k);
+  for (int64_t k = 0; k < std::max(chunks_in, chunks_out); ++k) {
+    const size_t slot = static_cast<size_t>(k % kWindow);
+    RABIT_RETURN_IF_ERROR(receives.Wait(slot, call.deadline));
+    RABIT_RETURN_IF_ERROR(sends.Wait(slot, call.deadline));  // the result may overwrite it
+    if (k < chunks_in) {
+      const Range range = ChunkOf(in_range, chunk, k);
+      const std::byte* mine = reduce_into.At(range.begin);
+      const std::byte* theirs = scratch + k % kWindow * scratch_chunk;
+      const bool is_mine_first = order == Order::kMineFirst;
+      const std::byte* inputs[] = {is_mine_first ? mine : theirs, is_mine_first ? theirs : mine};
+      Reduce(op, dtype, inputs, reduce_into.At(range.begin), range.count());
+    }
+    start(k + kWindow);
+  }
+  return Status();
+}
+
+Status Exchange(const CollectiveCall& call, int peer, Tag tag, ConstBytes outgoing, Bytes into) {
+  OperationSlots operations(2);
+  if (!into.empty()) operations.Start(0, call.transport.Recv(peer, tag, into));
+  if (!outgoing.empty()) operations.Start(1, call.transport.Send(peer, tag, outgoing));
+  return operations.WaitAll(call.deadline);
+}
+
+Folding::Folding(int rank, int size) {
+  while (power_ * 2 <= size) power_ *= 2;
+  extra_ = size - power_;
+  if (rank >= 2 * extra_) {
+    index_ = rank - extra_;
+  } else if (rank % 2 == 1) {
+    index_ = rank / 2;
+    partner_ = rank - 1;
+  } else {
+    partner_ = rank + 1;
+  }
+}
+
+}  // namespace rabit

@@ -1,0 +1,40 @@
+// Exchanges between two ranks, and the folding that gives log2 algorithms any number of ranks.
+#pragma once
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "collective/call.h"
+
+namespace rabit {
+
+enum class Order { kMineFirst, kTheirsFirst };
+
+// Sends `outgoing` to `peer` and reduces what the peer sends into `into`; either may be empty, and
+// they may be the same memory.  Both sides must cut alike: the peer's `outgoing` has the size of
+// `into`, and the other way round.  Pipelined by chunk.
+Status ExchangeAndReduce(const CollectiveCall& call, int peer, Tag tag, ConstBytes outgoing,
+                         Bytes into, DType dtype, ReduceOp op, Order order);
+
+// One message each way; an empty one is not sent.
+Status Exchange(const CollectiveCall& call, int peer, Tag tag, ConstBytes outgoing, Bytes into);
+
+// Rabenseifner's folding: the first 2 * extra ranks form pairs, of which the odd one takes part for
+// both, so that a power of two remains.
+class Folding {
+ public:
+  Folding(int rank, int size);
+
+  int power() const { return power_; }  // how many take part
+  bool takes_part() const { return index_ >= 0; }
+  int index() const { return index_; }  // among those that take part
+  int RankOf(int index) const { return index < extra_ ? 2 * index + 1 : index + extra_; }
+  int partner() const { return partner_; }  // the other of the pair, -1: none
+
+ private:
+  int power_ = 1;
+  int extra_ = 0;
+  int index_ = -1;
+  int partner_ = -1;
+};
+
+}  // namespace rabit
