@@ -29,6 +29,13 @@ Operation GroupTransport::Recv(int peer, Tag tag, Bytes buffer) {
   return transport_.Recv(group_.ranks[static_cast<size_t>(peer)], tag, buffer);
 }
 
+Operation GroupTransport::RecvReduce(int peer, Tag tag, Bytes buffer, Bytes scratch,
+                                     PieceReducer reducer) {
+  if (!HasPeer(peer)) return Operation(NoPeer(peer));
+  return transport_.RecvReduce(group_.ranks[static_cast<size_t>(peer)], tag, buffer, scratch,
+                               reducer);
+}
+
 Status GroupTransport::NoPeer(int peer) const {
   return InvalidArgument("rank " + std::to_string(transport_.rank()) + ": group " +
                          std::to_string(group_.id) + " has no peer " + std::to_string(peer) +

@@ -20,6 +20,8 @@ class GroupTransport final : public Transport {
   int size() const override { return group_.size(); }
   Operation Send(int peer, Tag tag, ConstBytes buffer) override;
   Operation Recv(int peer, Tag tag, Bytes buffer) override;
+  Operation RecvReduce(int peer, Tag tag, Bytes buffer, Bytes scratch,
+                       PieceReducer reducer) override;
   void Abort(Status why) override { transport_.Abort(std::move(why)); }
   TransportCounters counters() const override { return transport_.counters(); }
 
