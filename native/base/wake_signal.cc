@@ -28,11 +28,4 @@ bool WakeSignal::Sleep(uint32_t seen_epoch, Deadline deadline) {
   return true;
 }
 
-void WakeSignal::Adapt(std::chrono::nanoseconds waited) {
-  const int64_t current = spin_ns_.load(std::memory_order_relaxed);
-  const int64_t next =
-      waited <= spin_max_ ? spin_max_.count() : std::max(current / 2, spin_max_.count() / 16);
-  if (next != current) spin_ns_.store(next, std::memory_order_relaxed);
-}
-
 }  // namespace rabit

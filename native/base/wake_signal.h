@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/bytes.h"
+#include "base/spin_budget.h"
 
 namespace rabit {
 
@@ -16,7 +17,7 @@ namespace rabit {
 class WakeSignal {
  public:
   // `spin_max` zero: sleep at once, which is right where threads outnumber cores.
-  explicit WakeSignal(std::chrono::microseconds spin_max = {}) : spin_max_(spin_max) {}
+  explicit WakeSignal(std::chrono::microseconds spin_max = {}) : spin_(spin_max) {}
   WakeSignal(const WakeSignal&) = delete;
   WakeSignal& operator=(const WakeSignal&) = delete;
 
@@ -41,7 +42,7 @@ class WakeSignal {
       if (!is_over) is_over = !Sleep(seen, deadline);
       sleepers_.fetch_sub(1, std::memory_order_seq_cst);
       if (is_over) {
-        Adapt(std::chrono::steady_clock::now() - start);
+        spin_.Learn(std::chrono::steady_clock::now() - start);
         return has_result || is_done();
       }
     }
@@ -50,33 +51,23 @@ class WakeSignal {
  private:
   template <class Condition>
   bool Spin(Condition& is_done, Deadline start, Deadline deadline) {
-    const auto spin = std::chrono::nanoseconds(spin_ns_.load(std::memory_order_relaxed));
-    if (spin_max_.count() == 0 || spin.count() == 0) return false;
+    const auto spin = spin_.Current();
+    if (spin.count() == 0) return false;
     const Deadline end = start + spin < deadline ? start + spin : deadline;
     for (;;) {
       for (int i = 0; i < 16; ++i) {
         if (is_done()) return true;
-        Pause();
+        SpinBudget::Pause();
       }
       if (std::chrono::steady_clock::now() >= end) return false;
     }
   }
 
-  static void Pause() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-  }
-
-  // Spinning pays when waits are shorter than it; after long ones it shrinks, after short ones it
-  // is full again.
-  void Adapt(std::chrono::nanoseconds waited);
   void WakeSleepers();
   // False at the deadline.
   bool Sleep(uint32_t seen_epoch, Deadline deadline);
 
-  const std::chrono::nanoseconds spin_max_;
-  std::atomic<int64_t> spin_ns_{spin_max_.count()};
+  SpinBudget spin_;
   std::atomic<uint32_t> epoch_{0};
   std::atomic<int32_t> sleepers_{0};
 };

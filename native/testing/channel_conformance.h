@@ -130,6 +130,9 @@ inline void ChannelSendNeverWaitsAndItsQueueIsBounded(Channel& channel,
     }
   }
   EXPECT_EQ(seen, expected);
+  // What is queued leaves while its owner receives, so both do until both have everything.
+  EXPECT_OK(channel.Send(peer, AsBytes("end")));
+  EXPECT_EQ(AsText(NextMessage(channel).payload), "end");
 }
 
 inline void ChannelReceiveEndsAtTheDeadline(Channel& channel, const std::function<void(int)>&) {
