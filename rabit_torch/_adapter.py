@@ -1,0 +1,78 @@
+"""Torch tensors seen as memory that the engine may use, without a copy."""
+
+from __future__ import annotations
+
+import torch
+from rabit import DType, InvalidArgument, TensorView, Unsupported
+
+_DTYPES: dict[torch.dtype, DType] = {
+    torch.uint8: DType.UINT8,
+    torch.int8: DType.INT8,
+    torch.int16: DType.INT16,
+    torch.int32: DType.INT32,
+    torch.int64: DType.INT64,
+    torch.float16: DType.FLOAT16,
+    torch.float32: DType.FLOAT32,
+    torch.float64: DType.FLOAT64,
+    torch.bool: DType.BOOL,
+    torch.bfloat16: DType.BFLOAT16,
+}
+if hasattr(torch, "uint16"):
+    _DTYPES[torch.uint16] = DType.UINT16
+_TORCH_DTYPES = {value: key for key, value in _DTYPES.items()}
+
+
+def dtype_of(tensor: torch.Tensor, name: str | None) -> DType:
+    """Returns the engine's name of a tensor's element type; raises Unsupported for others."""
+    found = _DTYPES.get(tensor.dtype)
+    if found is None:
+        known = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in _DTYPES))
+        raise Unsupported(
+            f"tensor '{name}' has element type {tensor.dtype}, which no collective can carry; "
+            f"convert it first (known: {known})"
+        )
+    return found
+
+
+def torch_dtype(dtype: DType) -> torch.dtype:
+    """Returns torch's name of an engine element type."""
+    return _TORCH_DTYPES[dtype]
+
+
+def check(tensor: object, name: str | None) -> torch.Tensor:
+    """Returns `tensor` if the engine can work on it; raises with the reason otherwise."""
+    if not isinstance(tensor, torch.Tensor):
+        raise InvalidArgument(
+            f"'{name}' is {type(tensor).__name__}, not a torch.Tensor; pass a tensor, or use "
+            "broadcast_object/allgather_object for other objects"
+        )
+    if tensor.layout != torch.strided:
+        raise Unsupported(
+            f"tensor '{name}' has layout {tensor.layout}; use sparse_allreduce_async, "
+            "DistributedOptimizer(sparse_as_dense=True), or to_dense() first"
+        )
+    if tensor.device.type != "cpu":
+        raise Unsupported(
+            f"tensor '{name}' is on device '{tensor.device}'; the backends of this build move CPU "
+            "memory only. Call .cpu() first"
+        )
+    dtype_of(tensor, name)
+    return tensor
+
+
+def memory_order(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Returns a contiguous view of the same memory with permuted dimensions, or None.
+
+    A channels_last gradient needs no copy: its permuted shape is what the ranks compare, so a rank
+    with another layout is noticed.
+    """
+    if tensor.is_contiguous():
+        return tensor
+    order = sorted(range(tensor.dim()), key=lambda axis: tensor.stride(axis), reverse=True)
+    permuted = tensor.permute(order)
+    return permuted if permuted.is_contiguous() else None
+
+
+def view(tensor: torch.Tensor, name: str | None) -> TensorView:
+    """Returns a view of a contiguous CPU tensor; the view keeps the tensor alive."""
+    return TensorView(tensor.data_ptr(), tuple(tensor.shape), dtype_of(tensor, name), keepalive=tensor)

@@ -1,0 +1,48 @@
+"""Handles of torch operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import rabit
+
+
+class TorchHandle:
+    """One asynchronous operation, or a group of them; `wait()` returns what the sync form returns."""
+
+    __slots__ = ("_finish", "_handles", "_is_finished", "_result")
+
+    def __init__(self, handles: Sequence[rabit.Handle], finish: Callable[[list[Any]], Any]) -> None:
+        self._handles = list(handles)
+        self._finish: Callable[[list[Any]], Any] | None = finish
+        self._is_finished = False
+        self._result: Any = None
+
+    def done(self) -> bool:
+        """True when `wait()` will not block."""
+        return self._is_finished or all(handle.done() for handle in self._handles)
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Blocks until the operation is finished and returns its result; may be called again.
+
+        timeout: seconds; TimedOut leaves the operation in flight.  Raises Mismatch, PeerLost, ….
+        """
+        if not self._is_finished:
+            results = [handle.wait(timeout) for handle in self._handles]
+            assert self._finish is not None
+            self._result = self._finish(results)
+            self._finish = None
+            self._is_finished = True
+            self._handles = []
+        return self._result
+
+
+def poll(handle: TorchHandle) -> bool:
+    """Returns True when `synchronize(handle)` will not block."""
+    return handle.done()
+
+
+def synchronize(handle: TorchHandle) -> Any:
+    """Blocks until an asynchronous operation is finished and returns its result."""
+    return handle.wait()

@@ -1,0 +1,356 @@
+"""Collectives on torch tensors: synchronous, asynchronous, in place and grouped.
+
+The signatures are Horovod's.  Names tell tensors apart; a name that is None is numbered, so calls
+without names must come in the same order on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import rabit
+import torch
+from rabit import Average, InvalidArgument, Kind, ProcessSet, ReduceOp, Request, global_process_set
+
+from ._adapter import check, memory_order, view
+from ._handles import TorchHandle
+from ._results import tensor_from
+
+
+def reduce_op(op: ReduceOp | int | None, average: bool | None) -> ReduceOp:
+    """Resolves the `op` argument and Horovod's old `average` keyword; at most one may be given."""
+    if average is not None:
+        if op is not None:
+            raise InvalidArgument(
+                f"average={average} and op={op!r} were both given; use op alone (average is the old form)"
+            )
+        return ReduceOp.AVERAGE if average else ReduceOp.SUM
+    return ReduceOp.AVERAGE if op is None else ReduceOp(op)
+
+
+def auto_name(kind: Kind, name: str | None) -> str:
+    """Returns "allreduce.<name>", numbered when there is no name."""
+    if name is None:
+        return f"{kind}.noname.{rabit.default_engine().next_number(str(kind))}"
+    return f"{kind}.{name}"
+
+
+def _codec(compression: Any) -> int:
+    return rabit.default_engine().codec_id(compression)
+
+
+def _group(process_set: ProcessSet) -> int:
+    identifier = process_set.process_set_id
+    if identifier is None:
+        raise InvalidArgument(
+            f"process set {process_set} is not registered; call add_process_set on every rank first"
+        )
+    return int(identifier)
+
+
+def _dense_input(tensor: Any, name: str) -> torch.Tensor:
+    return check(tensor, name).detach().contiguous()
+
+
+def _submit(requests: list[Request], finish: Callable[[list[Any]], Any]) -> TorchHandle:
+    return TorchHandle(rabit.default_engine().submit(requests), finish)
+
+
+# --- allreduce ------------------------------------------------------------------------------------
+
+
+def _allreduce_requests(
+    inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], names: Sequence[str],
+    op: ReduceOp, prescale: float, postscale: float, process_set: ProcessSet, codec: int,
+    priority: int,
+) -> list[Request]:
+    return [
+        Request(
+            kind=Kind.ALLREDUCE, name=name, input=view(source, name), output=view(target, name), op=op,
+            group=_group(process_set), codec=codec, prescale=prescale, postscale=postscale,
+            priority=priority,
+        )
+        for source, target, name in zip(inputs, outputs, names, strict=True)
+    ]
+
+
+def _names(kind: Kind, name: str | None, count: int) -> list[str]:
+    base = auto_name(kind, name)
+    return [base] if count == 1 else [f"{base}.{index}" for index in range(count)]
+
+
+def _start_allreduce(
+    tensors: Sequence[torch.Tensor], is_in_place: bool, name: str | None, op: ReduceOp,
+    prescale: float, postscale: float, process_set: ProcessSet, compression: Any, priority: int,
+    is_grouped: bool,
+) -> TorchHandle:
+    if is_grouped and not tensors:
+        raise InvalidArgument("a grouped allreduce needs at least one tensor, and the list is empty")
+    base = auto_name(Kind.ALLREDUCE, name)
+    names = [f"{base}.{index}" for index in range(len(tensors))] if is_grouped else [base]
+    inputs, outputs, targets = [], [], []
+    for tensor, tensor_name in zip(tensors, names, strict=True):
+        check(tensor, tensor_name)
+        laid_out = memory_order(tensor.detach())
+        if is_in_place and laid_out is not None:
+            source = target = laid_out
+        else:
+            source = tensor.detach().contiguous()
+            target = torch.empty_like(source)
+        inputs.append(source)
+        outputs.append(target)
+        targets.append(tensor if is_in_place else target)
+
+    def finish(_: list[Any]) -> Any:
+        for target, output in zip(targets, outputs, strict=True):
+            if target is not output and target.data_ptr() != output.data_ptr():
+                target.detach().copy_(output)
+        return list(targets) if is_grouped else targets[0]
+
+    requests = _allreduce_requests(
+        inputs, outputs, names, op, prescale, postscale, process_set, _codec(compression), priority
+    )
+    return _submit(requests, finish)
+
+
+def allreduce_async(
+    tensor: torch.Tensor, average: bool | None = None, name: str | None = None,
+    op: ReduceOp | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set, *, compression: Any = rabit.Compression.none,
+    priority: int = 0,
+) -> TorchHandle:
+    """Starts an allreduce into a new tensor of the same shape and dtype; returns a handle.
+
+    `tensor` must not change until `synchronize(handle)`.  op: Average (default), Sum, Min, Max,
+    Product, or bitwise on integers and bool.  Does not block.
+    """
+    return _start_allreduce(
+        [tensor], False, name, reduce_op(op, average), prescale_factor, postscale_factor, process_set,
+        compression, priority, False,
+    )
+
+
+def allreduce_async_(
+    tensor: torch.Tensor, average: bool | None = None, name: str | None = None,
+    op: ReduceOp | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set, *, compression: Any = rabit.Compression.none,
+    priority: int = 0,
+) -> TorchHandle:
+    """Starts an allreduce in place; returns a handle.  Does not block."""
+    return _start_allreduce(
+        [tensor], True, name, reduce_op(op, average), prescale_factor, postscale_factor, process_set,
+        compression, priority, False,
+    )
+
+
+def allreduce_(
+    tensor: torch.Tensor, average: bool | None = None, name: str | None = None,
+    op: ReduceOp | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduces `tensor` over all ranks in place and returns it.  Blocks."""
+    handle = allreduce_async_(
+        tensor, average, name, op, prescale_factor, postscale_factor, process_set
+    )
+    result: torch.Tensor = handle.wait()
+    return result
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None,
+    op: ReduceOp | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> TorchHandle:
+    """Starts one allreduce for several tensors that become ready together.  Does not block."""
+    return _start_allreduce(
+        list(tensors), False, name, reduce_op(op, average), prescale_factor, postscale_factor,
+        process_set, rabit.Compression.none, 0, True,
+    )
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None,
+    op: ReduceOp | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> TorchHandle:
+    """Like grouped_allreduce_async, in place."""
+    return _start_allreduce(
+        list(tensors), True, name, reduce_op(op, average), prescale_factor, postscale_factor,
+        process_set, rabit.Compression.none, 0, True,
+    )
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None,
+    op: ReduceOp | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Reduces several tensors in place, as one; returns them.  Blocks."""
+    handle = grouped_allreduce_async_(
+        tensors, average, name, op, prescale_factor, postscale_factor, process_set
+    )
+    result: list[torch.Tensor] = handle.wait()
+    return result
+
+
+# --- kinds whose output the engine allocates ------------------------------------------------------
+
+
+def _start_collected(
+    kind: Kind, tensors: Sequence[torch.Tensor], names: Sequence[str], is_grouped: bool,
+    process_set: ProcessSet, finish_one: Callable[[Any, torch.Tensor], Any] | None = None,
+    **fields: Any,
+) -> TorchHandle:
+    """Starts operations whose result is a new tensor of a shape that is known only afterwards."""
+    sources = [_dense_input(t, n) for t, n in zip(tensors, names, strict=True)]
+    requests = [
+        Request(kind=kind, name=name, input=view(source, name), group=_group(process_set), **fields)
+        for source, name in zip(sources, names, strict=True)
+    ]
+    engine_handles = rabit.default_engine().submit(requests)
+
+    def finish(_: list[Any]) -> Any:
+        results = []
+        for handle, source in zip(engine_handles, sources, strict=True):
+            result: Any = tensor_from(handle, source.dtype)
+            results.append(finish_one(handle, result) if finish_one else result)
+        return results if is_grouped else results[0]
+
+    return TorchHandle(engine_handles, finish)
+
+
+def allgather_async(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> TorchHandle:
+    """Starts an allgather along axis 0; returns a handle.  Does not block."""
+    return _start_collected(
+        Kind.ALLGATHER, [tensor], [auto_name(Kind.ALLGATHER, name)], False, process_set
+    )
+
+
+def grouped_allgather_async(
+    tensors: Sequence[torch.Tensor], name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> TorchHandle:
+    """Starts an allgather of several tensors that become ready together.  Does not block."""
+    base = auto_name(Kind.ALLGATHER, name)
+    names = [f"{base}.{index}" for index in range(len(tensors))]
+    return _start_collected(Kind.ALLGATHER, tensors, names, True, process_set)
+
+
+def reducescatter_async(
+    tensor: torch.Tensor, name: str | None = None, op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> TorchHandle:
+    """Starts a reducescatter along axis 0; returns a handle.  Does not block.
+
+    Axis 0 is divided as evenly as it goes; the low ranks get one row more.
+    """
+    return _start_collected(
+        Kind.REDUCESCATTER, [tensor], [auto_name(Kind.REDUCESCATTER, name)], False, process_set,
+        op=ReduceOp(op), prescale=prescale_factor, postscale=postscale_factor,
+    )
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[torch.Tensor], name: str | None = None, op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> TorchHandle:
+    """Starts a reducescatter of several tensors that become ready together.  Does not block."""
+    base = auto_name(Kind.REDUCESCATTER, name)
+    names = [f"{base}.{index}" for index in range(len(tensors))]
+    return _start_collected(
+        Kind.REDUCESCATTER, tensors, names, True, process_set,
+        op=ReduceOp(op), prescale=prescale_factor, postscale=postscale_factor,
+    )
+
+
+def _checked_splits(splits: Any, tensor: torch.Tensor, name: str) -> list[int] | None:
+    if splits is None:
+        return None
+    if isinstance(splits, torch.Tensor):
+        if splits.is_floating_point() or splits.is_complex():
+            raise InvalidArgument(
+                f"splits of '{name}' have dtype {splits.dtype}; rows are counted in integers"
+            )
+        splits = splits.tolist()
+    return [int(rows) for rows in splits]
+
+
+def alltoall_async(
+    tensor: torch.Tensor, splits: Any = None, name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> TorchHandle:
+    """Starts an alltoall along axis 0; returns a handle.  Does not block.
+
+    splits: rows for each rank, in rank order (integers; sum = extent 0); None: equal parts.
+    The handle gives the received rows; with splits the pair (rows, received_splits).
+    """
+    full_name = auto_name(Kind.ALLTOALL, name)
+    checked = _checked_splits(splits, tensor, full_name)
+
+    def with_splits(handle: Any, result: torch.Tensor) -> Any:
+        if checked is None:
+            return result
+        return result, torch.tensor(handle.received_splits, dtype=torch.int32)
+
+    return _start_collected(
+        Kind.ALLTOALL, [tensor], [full_name], False, process_set, with_splits, splits=checked
+    )
+
+
+# --- broadcast ------------------------------------------------------------------------------------
+
+
+def _start_broadcast(
+    tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet,
+    is_in_place: bool, priority: int = 0,
+) -> TorchHandle:
+    full_name = auto_name(Kind.BROADCAST, name)
+    check(tensor, full_name)
+    source = tensor.detach()
+    target = source if is_in_place and source.is_contiguous() else source.contiguous()
+    if not is_in_place and target.data_ptr() == source.data_ptr():
+        target = target.clone()
+    memory = view(target, full_name)
+    request = Request(
+        kind=Kind.BROADCAST, name=full_name, input=memory, output=memory, root=root_rank,
+        group=_group(process_set), priority=priority,
+    )
+
+    def finish(_: list[Any]) -> torch.Tensor:
+        if not is_in_place:
+            return target
+        if target.data_ptr() != source.data_ptr():
+            source.copy_(target)
+        return tensor
+
+    return _submit([request], finish)
+
+
+def broadcast_async(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> TorchHandle:
+    """Starts a broadcast from `root_rank` (a global rank) into a new tensor.  Does not block."""
+    return _start_broadcast(tensor, root_rank, name, process_set, is_in_place=False)
+
+
+def broadcast_async_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> TorchHandle:
+    """Starts a broadcast in place from `root_rank` (a global rank).  Does not block."""
+    return _start_broadcast(tensor, root_rank, name, process_set, is_in_place=True)
+
+
+def broadcast_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Overwrites `tensor` with that of `root_rank` and returns it.  Blocks."""
+    result: torch.Tensor = broadcast_async_(tensor, root_rank, name, process_set).wait()
+    return result

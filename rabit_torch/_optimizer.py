@@ -1,0 +1,260 @@
+"""DistributedOptimizer: any torch optimizer, with gradients reduced over the ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from rabit import Average, Compression, InvalidArgument, ProcessSet, ReduceOp, global_process_set
+
+from ._reducer import GradientReducer
+
+_STEP_WARNING = (
+    "optimizer.step() called without optimizer.skip_synchronize() context after "
+    "optimizer.synchronize(). The gradients are reduced already; if they were changed since "
+    "(clipping, unscaling), nothing is lost, but write\n"
+    "    optimizer.synchronize()\n    ...\n    with optimizer.skip_synchronize():\n"
+    "        optimizer.step()"
+)
+
+
+class _DistributedMixin:
+    """The methods that a wrapped optimizer gains.  State lives in the optimizer that is wrapped."""
+
+    _rabit_inner: torch.optim.Optimizer
+    _rabit_reducer: GradientReducer
+
+    # The wrapped optimizer owns the state; the wrapper shows it, so nothing can drift apart.
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self._rabit_inner.param_groups
+
+    @param_groups.setter
+    def param_groups(self, value: list[dict[str, Any]]) -> None:
+        self._rabit_inner.param_groups = value
+
+    @property
+    def state(self) -> Any:
+        return self._rabit_inner.state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        self._rabit_inner.state = value
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return self._rabit_inner.defaults
+
+    @defaults.setter
+    def defaults(self, value: dict[str, Any]) -> None:
+        self._rabit_inner.defaults = value
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_rabit_"):
+            raise AttributeError(name)
+        return getattr(self._rabit_inner, name)
+
+    def __repr__(self) -> str:
+        return f"Distributed{self._rabit_inner!r}"
+
+    def __reduce__(self) -> Any:
+        raise InvalidArgument(
+            "a DistributedOptimizer holds hooks and handles of this process and cannot be copied or "
+            "pickled; save optimizer.state_dict() instead"
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self.__reduce__()
+
+    def synchronize(self) -> None:
+        """Waits until every gradient is reduced.
+
+        Gradients are reduced when `backward()` returns already, except those of parameters that took
+        no part in it: these are sent as zeros here.  Raises what the engine reports (PeerLost,
+        Mismatch, …).
+        """
+        self._rabit_reducer.synchronize()
+        self._rabit_synchronized = True
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """A context in which `step()` does not synchronize, because the caller has."""
+        self._rabit_should_synchronize = False
+        try:
+            yield
+        finally:
+            self._rabit_should_synchronize = True
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """A context in which backward passes add up gradients locally and send nothing."""
+        with self._rabit_reducer.paused():
+            yield
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Sets how many backward passes add up before a gradient is sent; at least 1."""
+        self._rabit_reducer.set_backward_passes(passes)
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        return self._rabit_reducer.backward_passes
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Reduces what is still to reduce, then takes the wrapped optimizer's step.
+
+        A `closure` runs the backward pass inside the step; its gradients are reduced before it
+        returns to the wrapped optimizer.
+        """
+        if closure is not None:
+            return self._rabit_inner.step(self._rabit_reduced(closure))
+        if self._rabit_should_synchronize:
+            if self._rabit_synchronized:
+                warnings.warn(_STEP_WARNING, stacklevel=2)
+            self._rabit_reducer.synchronize()
+        self._rabit_synchronized = False
+        result = self._rabit_inner.step()
+        self._rabit_reducer.next_step()
+        return result
+
+    def _rabit_reduced(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def reduced() -> Any:
+            self._rabit_reducer.next_step()
+            with torch.enable_grad():
+                loss = closure()
+            self._rabit_reducer.synchronize()
+            return loss
+
+        return reduced
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """Clears the gradients, as the wrapped optimizer does; takes the same arguments."""
+        self._rabit_reducer.discard()
+        self._rabit_synchronized = False
+        self._rabit_inner.zero_grad(*args, **kwargs)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group; its gradients are reduced as well.  Every rank must add the same one."""
+        self._rabit_inner.add_param_group(param_group)
+        self._rabit_reducer.add_parameters(self._rabit_inner.param_groups[-1]["params"])
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._rabit_inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._rabit_inner.load_state_dict(state_dict)
+
+
+def _checked_names(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
+) -> dict[torch.Tensor, str]:
+    """Maps every parameter of the optimizer to a name that is equal on all ranks."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if named_parameters is None:
+        return {p: f"parameter.{index}" for index, p in enumerate(parameters)}
+    named = list(named_parameters)
+    if any(not isinstance(item, tuple) or len(item) != 2 for item in named):
+        raise InvalidArgument(
+            "named_parameters must be (name, parameter) pairs; pass model.named_parameters()"
+        )
+    names = [name for name, _ in named]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidArgument(
+            f"named_parameters names {', '.join(twice)} more than once; give every parameter its own name"
+        )
+    by_parameter = {p: name for name, p in named}
+    unnamed = [index for index, p in enumerate(parameters) if p not in by_parameter]
+    if unnamed:
+        raise InvalidArgument(
+            f"named_parameters leaves {len(unnamed)} of {len(parameters)} parameters of the optimizer "
+            f"without a name (positions {unnamed[:5]}); name all of them, or pass no names at all"
+        )
+    return {p: by_parameter[p] for p in parameters}
+
+
+def _group_numbers(
+    parameters: list[torch.Tensor], num_groups: int, groups: Any
+) -> dict[torch.Tensor, int]:
+    """Which parameters are sent together: parameter -> number of its group; absent: alone."""
+    if groups is not None and not isinstance(groups, int):
+        numbers = {p: number for number, group in enumerate(groups) for p in group}
+        strangers = [p for p in numbers if all(p is not known for known in parameters)]
+        if strangers:
+            raise InvalidArgument(
+                f"groups holds {len(strangers)} tensors that are not parameters of the optimizer; "
+                "pass lists of the same parameters"
+            )
+        return numbers
+    wanted = groups if isinstance(groups, int) else num_groups
+    if wanted < 0:
+        raise InvalidArgument(f"num_groups is {wanted}; it must be 0 (no groups) or more")
+    if wanted == 0:
+        return {}
+    size = -(-len(parameters) // wanted)
+    return {p: index // size for index, p in enumerate(parameters)}
+
+
+def DistributedOptimizer(  # noqa: N802 - the name that people know
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: Any = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Returns `optimizer` with its gradients reduced over all ranks of `process_set`.
+
+    Gradients travel while `backward()` still runs, and are reduced when it returns, so that
+    clipping, loss scaling and reading `p.grad` work as in one process.
+
+    optimizer: any torch optimizer; it keeps its state, and stays usable by itself.
+    named_parameters: `model.named_parameters()`; the names appear in errors and timelines.
+    compression: Compression.none, .fp16, .bf16, or an object with compress and decompress.
+    backward_passes_per_step: passes that add up locally before a gradient is sent; a last window
+        with fewer passes is sent at `step()`.
+    op: Average, Sum, Min, Max or Product.
+    gradient_predivide_factor: f divides by f before the sum and by size/f after it; Average only.
+    num_groups, groups: parameters that travel together (a number, or lists of parameters).
+    sparse_as_dense: turns sparse gradients into dense ones before they are sent.
+
+    Raises InvalidArgument for names that are missing or double, or arguments out of range.
+    """
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise InvalidArgument(
+            f"gradient_predivide_factor is {gradient_predivide_factor} with op {ReduceOp(op).name}; "
+            "it can be used with op=Average only"
+        )
+    if gradient_predivide_factor <= 0:
+        raise InvalidArgument(
+            f"gradient_predivide_factor is {gradient_predivide_factor}; it must be positive"
+        )
+    names = _checked_names(optimizer, named_parameters)
+    reducer = GradientReducer(
+        names,
+        group_of=_group_numbers(list(names), num_groups, groups),
+        compression=compression,
+        backward_passes=backward_passes_per_step,
+        op=ReduceOp(op),
+        predivide_factor=gradient_predivide_factor,
+        sparse_as_dense=sparse_as_dense,
+        process_set=process_set,
+    )
+    kind = type(optimizer)
+    wrapped = type(kind.__name__, (_DistributedMixin, kind), {"__module__": kind.__module__})
+    result = wrapped.__new__(wrapped)
+    result.__dict__.update(
+        _rabit_inner=optimizer,
+        _rabit_reducer=reducer,
+        _rabit_should_synchronize=True,
+        _rabit_synchronized=False,
+    )
+    return result
+
+
