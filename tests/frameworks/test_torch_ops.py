@@ -1,0 +1,130 @@
+"""Collectives on torch tensors."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_allreduce_of_every_dtype_and_op(on_ranks, ranks):
+    results = on_ranks(ranks, """
+wrong = []
+types = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
+         torch.float32, torch.float64]
+size, rank = rabit.size(), rabit.rank()
+for dtype in types:
+    every = [torch.tensor([1, 2, 3, 4, r + 1]).to(dtype) for r in range(size)]
+    stack = torch.stack(every).double()
+    for op, expected in (
+        (rabit.Sum, stack.sum(0)), (rabit.Average, stack.mean(0)), (rabit.Min, stack.amin(0)),
+        (rabit.Max, stack.amax(0)), (rabit.Product, stack.prod(0)),
+    ):
+        have = rabit.allreduce(every[rank], op=op).double()
+        want = expected if dtype.is_floating_point else expected.trunc()
+        if not torch.allclose(have, want, rtol=1e-2 if dtype.itemsize == 2 and dtype.is_floating_point else 1e-9):
+            wrong.append([str(dtype), str(op), have.tolist(), want.tolist()])
+flags = torch.tensor([True, False, rank == 0])
+if rabit.allreduce(flags, op=rabit.BitwiseOr).tolist() != [True, False, True]:
+    wrong.append("bool or")
+if rabit.allreduce(flags, op=rabit.BitwiseAnd).tolist() != [True, False, False]:
+    wrong.append("bool and")
+report(wrong)
+""")
+
+    assert results == [[]] * ranks
+
+
+def test_layouts_that_need_care(on_ranks):
+    results = on_ranks(2, """
+size, rank = rabit.size(), rabit.rank()
+base = torch.arange(24, dtype=torch.float32).reshape(2, 3, 4)
+answers = {}
+answers["transposed"] = torch.equal(rabit.allreduce(base.transpose(0, 2), op=rabit.Sum), 2 * base.transpose(0, 2))
+strided = base.clone()[:, ::2]
+rabit.allreduce_(strided, op=rabit.Sum)
+answers["strided in place"] = torch.equal(strided, 2 * base[:, ::2])
+last = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0)).contiguous(memory_format=torch.channels_last)
+answers["channels_last"] = torch.equal(rabit.allreduce_(last.clone(), op=rabit.Sum), 2 * last)
+answers["scalar"] = rabit.allreduce(torch.tensor(rank + 1.0), op=rabit.Sum).item() == 3
+answers["empty"] = list(rabit.allreduce(torch.zeros(0, 3)).shape) == [0, 3]
+report(answers)
+""")
+
+    assert all(all(answers.values()) for answers in results), results
+
+
+def test_gathers_scatters_and_alltoall(on_ranks):
+    results = on_ranks(3, """
+size, rank = rabit.size(), rabit.rank()
+gathered = rabit.allgather(torch.full((rank + 1, 2), float(rank)))
+rows, received = rabit.alltoall(torch.arange(6.0) + 10 * rank, splits=torch.tensor([1, 2, 3]))
+part = rabit.reducescatter(torch.arange(7.0) * (rank + 1), op=rabit.Sum)
+sent = rabit.broadcast(torch.tensor([rank, 7]), root_rank=2)
+halves = rabit.allgather(torch.tensor([1.5], dtype=torch.bfloat16))
+report([gathered[:, 0].tolist(), rows.tolist(), received.tolist(), part.tolist(), sent.tolist(), str(halves.dtype)])
+""")
+
+    for rank, (gathered, rows, received, part, sent, half) in enumerate(results):
+        assert gathered == [0, 1, 1, 2, 2, 2]
+        starts = [0, 1, 3]
+        assert rows == [10 * r + starts[rank] + i for r in range(3) for i in range(rank + 1)]
+        assert received == [rank + 1] * 3
+        assert part == [[0, 6, 12], [18, 24], [30, 36]][rank]
+        assert sent == [2, 7]
+        assert half == "torch.bfloat16"
+
+
+def test_gradients_flow_through_collectives(on_ranks):
+    results = on_ranks(2, """
+size, rank = rabit.size(), rabit.rank()
+answers = []
+x = torch.full((3,), 2.0, requires_grad=True)
+(rabit.allreduce(x * (rank + 1), op=rabit.Average) * torch.arange(3.0)).sum().backward()
+answers.append(x.grad.tolist())
+x = torch.ones(rank + 1, 2, requires_grad=True)
+(rabit.allgather(x) * torch.arange(6.0).reshape(3, 2)).sum().backward()
+answers.append(x.grad.reshape(-1).tolist())
+x = torch.ones(2, requires_grad=True)
+(rabit.broadcast(x, root_rank=1) * (rank + 1)).sum().backward()
+answers.append(x.grad.tolist())
+x = torch.ones(4, requires_grad=True)
+(rabit.alltoall(x) * torch.tensor([1.0, 2, 3, 4]) * (rank + 1)).sum().backward()
+answers.append(x.grad.tolist())
+x = torch.ones(4, requires_grad=True)
+(rabit.reducescatter(x, op=rabit.Sum) * (rank + 1)).sum().backward()
+answers.append(x.grad.tolist())
+report(answers)
+""")
+
+    assert results[0][0] == [0.0, 1.0, 2.0] and results[1][0] == [0.0, 2.0, 4.0]
+    assert results[0][1] == [0.0, 2.0] and results[1][1] == [4.0, 6.0, 8.0, 10.0]
+    assert results[0][2] == [0.0, 0.0] and results[1][2] == [3.0, 3.0]
+    assert results[0][3] == [1.0, 2.0, 2.0, 4.0] and results[1][3] == [3.0, 4.0, 6.0, 8.0]
+    assert results[0][4] == results[1][4] == [1.0, 1.0, 2.0, 2.0]
+
+
+def test_handles_poll_and_may_be_waited_for_twice(on_ranks):
+    results = on_ranks(2, """
+handle = rabit.allreduce_async(torch.ones(1000), op=rabit.Sum, name="a")
+first = rabit.synchronize(handle)
+again = rabit.synchronize(handle)
+report([first is again, rabit.poll(handle), first[0].item()])
+""")
+
+    assert results == [[True, True, 2.0]] * 2
+
+
+def test_what_no_collective_can_carry_is_refused_with_the_reason(on_ranks):
+    results = on_ranks(1, """
+texts = []
+for bad in (torch.zeros(2, dtype=torch.complex64), torch.eye(3).to_sparse(), "text", torch.zeros(2, device="meta")):
+    try:
+        rabit.allreduce_async(bad, name="odd")
+        texts.append("no error")
+    except RuntimeError as error:
+        texts.append(str(error))
+report(texts)
+""")
+
+    for text, word in zip(results[0], ["complex64", "to_dense()", "torch.Tensor", "'meta'"], strict=True):
+        assert "odd" in text and word in text

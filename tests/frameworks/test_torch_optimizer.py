@@ -1,0 +1,321 @@
+"""What training scripts do with a DistributedOptimizer beyond the plain loop."""
+
+from __future__ import annotations
+
+SETUP = """
+import warnings
+from torch import nn
+
+torch.manual_seed(3)
+rank, size = rabit.rank(), rabit.size()
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+rabit.broadcast_parameters(model.state_dict(), root_rank=0)
+named = list(model.named_parameters())
+
+
+def data(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(4 * size, 6, generator=generator), torch.randn(4 * size, 4, generator=generator)
+
+
+def share(joint):
+    return joint[rank * 4:(rank + 1) * 4]
+
+
+def loss_of(seed, whole=False):
+    x, y = data(seed)
+    return (model(x if whole else share(x)) - (y if whole else share(y))).square().mean()
+
+
+def flat():
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
+
+
+def wrap(**arguments):
+    return rabit.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), named, **arguments)
+"""
+
+
+def close(a, b, tolerance=1e-6):
+    return max(abs(x - y) for x, y in zip(a, b, strict=True)) < tolerance
+
+
+def test_gradients_are_reduced_when_backward_returns(on_ranks):
+    results = on_ranks(2, SETUP + """
+optimizer = wrap()
+loss_of(0).backward()
+reduced = [p.grad.clone() for p in model.parameters()]
+optimizer.zero_grad()
+with optimizer.no_sync():
+    loss_of(0, whole=True).backward()
+report(max((r - p.grad).abs().max().item() for r, p in zip(reduced, model.parameters())))
+""")
+
+    assert max(results) < 1e-6
+
+
+def test_clipping_works_without_ceremony_and_with_it(on_ranks):
+    results = on_ranks(2, SETUP + """
+before = {name: p.detach().clone() for name, p in named}
+optimizer = wrap()
+loss_of(1).backward()
+torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+optimizer.step()
+plain = flat()
+for name, p in named:
+    p.data.copy_(before[name])
+optimizer.zero_grad()
+loss_of(1).backward()
+optimizer.synchronize()
+torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    with optimizer.skip_synchronize():
+        optimizer.step()
+report([plain, flat()])
+""")
+
+    assert all(close(*result, 1e-9) for result in results)
+    assert results[0] == results[1]
+
+
+def test_step_after_synchronize_warns_once(on_ranks):
+    results = on_ranks(2, SETUP + """
+optimizer = wrap()
+loss_of(1).backward()
+optimizer.synchronize()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    optimizer.step()
+report([str(w.message) for w in caught])
+""")
+
+    for messages in results:
+        assert len(messages) == 1
+        assert "optimizer.step() called without optimizer.skip_synchronize()" in messages[0]
+
+
+def test_accumulation_with_a_partial_last_window(on_ranks):
+    results = on_ranks(2, SETUP + """
+optimizer = wrap(backward_passes_per_step=3)
+for seed in range(3):
+    loss_of(seed).backward()
+optimizer.step()
+optimizer.zero_grad()
+loss_of(9).backward()
+optimizer.step()
+mine = flat()
+report(mine)
+""")
+
+    assert results[0] == results[1]
+
+
+def test_no_sync_adds_up_locally(on_ranks):
+    results = on_ranks(2, SETUP + """
+optimizer = wrap()
+with optimizer.no_sync():
+    loss_of(0).backward()
+loss_of(1).backward()
+reduced = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
+optimizer.zero_grad()
+with optimizer.no_sync():
+    (loss_of(0, whole=True) + loss_of(1, whole=True)).backward()
+joint = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
+report((reduced - joint).abs().max().item())
+""")
+
+    assert max(results) < 1e-6
+
+
+def test_parameters_unused_on_one_rank_get_the_others_gradient(on_ranks):
+    results = on_ranks(2, SETUP + """
+extra = nn.Linear(6, 4)
+rabit.broadcast_parameters(extra.state_dict(), root_rank=0)
+optimizer = rabit.DistributedOptimizer(
+    torch.optim.SGD([*model.parameters(), *extra.parameters()], lr=0.1),
+    [*named, *[("extra." + n, p) for n, p in extra.named_parameters()]],
+)
+x, y = data(0)
+out = model(share(x))
+if rank == 0:
+    out = out + extra(share(x))
+out.square().mean().backward()
+optimizer.step()
+report([flat(), extra.weight.detach().reshape(-1).tolist()])
+""")
+
+    assert results[0] == results[1]
+
+
+def test_two_optimizers_on_one_model_do_not_clash(on_ranks):
+    results = on_ranks(2, SETUP + """
+first = rabit.DistributedOptimizer(torch.optim.SGD(model[0].parameters(), lr=0.1), model[0].named_parameters())
+second = rabit.DistributedOptimizer(torch.optim.Adam(model[2].parameters(), lr=0.1), model[2].named_parameters())
+for seed in range(3):
+    for optimizer in (first, second):
+        optimizer.zero_grad()
+        loss_of(seed).backward()
+        optimizer.step()
+report(flat())
+""")
+
+    assert results[0] == results[1]
+
+
+def test_a_second_backward_before_step_is_refused_with_a_remedy(on_ranks):
+    results = on_ranks(2, SETUP + """
+optimizer = wrap()
+loss_of(0).backward()
+try:
+    loss_of(1).backward()
+    report("no error")
+except rabit.InvalidArgument as error:
+    report(str(error))
+optimizer.zero_grad()
+""")
+
+    assert all("zero_grad()" in text and "a second time" in text for text in results)
+
+
+def test_zero_grad_takes_the_arguments_of_torch(on_ranks):
+    results = on_ranks(2, SETUP + """
+optimizer = wrap()
+loss_of(0).backward()
+optimizer.zero_grad(set_to_none=False)
+zeros = all(p.grad.abs().sum().item() == 0 for p in model.parameters())
+optimizer.zero_grad(set_to_none=True)
+report([zeros, all(p.grad is None for p in model.parameters())])
+""")
+
+    assert results == [[True, True]] * 2
+
+
+def test_add_param_group_reduces_the_new_parameters_too(on_ranks):
+    results = on_ranks(2, SETUP + """
+optimizer = rabit.DistributedOptimizer(torch.optim.SGD(model[0].parameters(), lr=0.1), model[0].named_parameters())
+optimizer.add_param_group({"params": list(model[2].parameters())})
+loss_of(rank).backward()
+optimizer.step()
+report(flat())
+""")
+
+    assert results[0] == results[1]
+
+
+def test_lr_schedulers_grad_scaler_and_isinstance_work(on_ranks):
+    results = on_ranks(2, SETUP + """
+optimizer = wrap()
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+for seed in range(2):
+    optimizer.zero_grad()
+    scaler.scale(loss_of(seed)).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    scheduler.step()
+report([flat(), optimizer.param_groups[0]["lr"], isinstance(optimizer, torch.optim.SGD)])
+""")
+
+    assert results[0] == results[1]
+    assert results[0][1:] == [0.025, True]
+
+
+def test_closures_are_reduced(on_ranks):
+    results = on_ranks(2, SETUP + """
+optimizer = rabit.DistributedOptimizer(torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4), named)
+
+
+def closure():
+    optimizer.zero_grad()
+    loss = loss_of(5)
+    loss.backward()
+    return rabit.allreduce(loss.detach(), name="loss").requires_grad_()
+
+
+optimizer.step(closure)
+report(flat())
+""")
+
+    assert results[0] == results[1]
+
+
+def test_sparse_gradients(on_ranks):
+    results = on_ranks(2, """
+from torch import nn
+
+torch.manual_seed(0)
+answers = []
+for as_dense in (False, True):
+    table = nn.Embedding(10, 3, sparse=True)
+    rabit.broadcast_parameters(table.state_dict(), root_rank=0)
+    optimizer = rabit.DistributedOptimizer(
+        torch.optim.SGD(table.parameters(), lr=1.0), table.named_parameters(), sparse_as_dense=as_dense
+    )
+    before = table.weight.detach().clone()
+    table(torch.tensor([rabit.rank(), 5])).sum().backward()
+    optimizer.step()
+    answers.append((before - table.weight.detach()).sum(dim=1).tolist())
+report(answers)
+""")
+
+    expected = [1.5, 1.5, 0, 0, 0, 3.0, 0, 0, 0, 0]
+    for answers in results:
+        assert all(close(answer, expected) for answer in answers)
+
+
+def test_optimizer_state_travels_for_every_optimizer(on_ranks):
+    results = on_ranks(2, SETUP + """
+seen = {}
+for name in ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Adamax", "NAdam", "RAdam", "Rprop", "ASGD"):
+    kind = getattr(torch.optim, name)
+    options = {"momentum": 0.9} if name == "SGD" else {}
+    optimizer = kind(model.parameters(), lr=0.01 * (rank + 1), **options)
+    if rank == 0:
+        loss_of(0).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    rabit.broadcast_optimizer_state(optimizer, root_rank=0)
+    state = optimizer.state_dict()
+    tensors = [
+        value.double().reshape(-1).tolist()
+        for key in sorted(state["state"]) for _, value in sorted(state["state"][key].items())
+        if isinstance(value, torch.Tensor)
+    ]
+    seen[name] = [state["param_groups"][0]["lr"], tensors]
+report(seen)
+""")
+
+    assert results[0] == results[1]
+    assert all(tensors for _, tensors in results[0].values())
+
+
+def test_bad_arguments_are_refused(on_ranks):
+    results = on_ranks(1, SETUP + """
+texts = []
+for arguments in (
+    {"gradient_predivide_factor": 2.0, "op": rabit.Sum}, {"backward_passes_per_step": 0},
+    {"compression": "fp16"}, {"num_groups": -1},
+):
+    try:
+        wrap(**arguments)
+        texts.append("no error")
+    except ValueError as error:
+        texts.append(str(error))
+for bad in (named[:2], named + named[:1]):
+    try:
+        rabit.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), bad)
+        texts.append("no error")
+    except ValueError as error:
+        texts.append(str(error))
+report(texts)
+""")
+
+    (texts,) = results
+    for text, word in zip(
+        texts, ["op=Average", "at least 1", "Compression.fp16", "num_groups", "without a name", "more than once"],
+        strict=True,
+    ):
+        assert word in text
