@@ -32,21 +32,16 @@ def reduce_op(op: ReduceOp | int | None, average: bool | None) -> ReduceOp:
 def auto_name(kind: Kind, name: str | None) -> str:
     """Returns "allreduce.<name>", numbered when there is no name."""
     if name is None:
-        return f"{kind}.noname.{rabit.default_engine().next_number(str(kind))}"
+        return rabit.default_engine().auto_name(kind)
     return f"{kind}.{name}"
 
 
 def _codec(compression: Any) -> int:
-    return rabit.default_engine().codec_id(compression)
+    return rabit.default_engine().codec(compression.spec)
 
 
 def _group(process_set: ProcessSet) -> int:
-    identifier = process_set.process_set_id
-    if identifier is None:
-        raise InvalidArgument(
-            f"process set {process_set} is not registered; call add_process_set on every rank first"
-        )
-    return int(identifier)
+    return process_set.group_on(rabit.default_engine())
 
 
 def _dense_input(tensor: Any, name: str) -> torch.Tensor:
@@ -73,11 +68,6 @@ def _allreduce_requests(
         )
         for source, target, name in zip(inputs, outputs, names, strict=True)
     ]
-
-
-def _names(kind: Kind, name: str | None, count: int) -> list[str]:
-    base = auto_name(kind, name)
-    return [base] if count == 1 else [f"{base}.{index}" for index in range(count)]
 
 
 def _start_allreduce(

@@ -66,7 +66,8 @@ class GradientReducer:
         self._process_set = process_set
         # Optimizers are made in the same order on every rank, so two of them on one model (a GAN)
         # never use one name for two things.
-        self._prefix = f"gradient.{self._engine.next_number('optimizer')}"
+        number = self._engine.auto_name(Kind.ALLREDUCE, "optimizer").rpartition(".")[2]
+        self._prefix = "gradient" if number == "1" else f"gradient.{number}"
         self._is_alone = process_set.size() == 1
         self._is_paused = False
         self._graph_task = -1
@@ -147,8 +148,8 @@ class GradientReducer:
             op=self._op,
             # The first parameters are needed first by the next forward pass.
             priority=len(self._order) - slot.index,
-            group=self._process_set.process_set_id or 0,
-            codec=self._engine.codec_id(self._codec),
+            group=self._process_set.group_on(self._engine),
+            codec=self._engine.codec(self._codec.spec),
             prescale=self._prescale,
             postscale=self._postscale,
         )
