@@ -93,6 +93,7 @@ from ._ops import (
 from ._optimizer import DistributedOptimizer
 from ._sparse import sparse_allreduce_async
 from ._state import broadcast_optimizer_state, broadcast_parameters
+from ._sync_batch_norm import SyncBatchNorm
 
 __all__ = [
     "Aborted",
@@ -114,6 +115,7 @@ __all__ = [
     "RabitError",
     "ResourceExhausted",
     "Sum",
+    "SyncBatchNorm",
     "TimedOut",
     "Unsupported",
     "__version__",
