@@ -12,20 +12,27 @@ import argparse
 import sys
 import time
 
-import rabit_torch as rabit
 import torch
 import torch.nn.functional as functional
 from sklearn.datasets import load_digits
 from torch import nn
 
+import rabit_torch as rabit
+
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=20, help="passes over the data (default 20)")
-    parser.add_argument("--batch-size", type=int, default=32, help="images per step and rank (default 32)")
-    parser.add_argument("--lr", type=float, default=2e-3, help="learning rate of Adam (default 0.002)")
+    parser.add_argument(
+        "--batch-size", type=int, default=32, help="images per step and rank (default 32)"
+    )
+    parser.add_argument(
+        "--lr", type=float, default=2e-3, help="learning rate of Adam (default 0.002)"
+    )
     parser.add_argument("--fp16", action="store_true", help="send gradients as float16")
-    parser.add_argument("--seed", type=int, default=0, help="of the data order and the weights (default 0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the data order and the weights (default 0)"
+    )
     return parser.parse_args()
 
 
@@ -44,11 +51,18 @@ class DigitNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(),
-            nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(1, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(64, 64, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
         )
-        self.classifier = nn.Sequential(nn.Flatten(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10))
+        self.classifier = nn.Sequential(
+            nn.Flatten(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10)
+        )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.classifier(self.features(images))
@@ -65,7 +79,8 @@ def main() -> int:
     rabit.broadcast_parameters(model.state_dict(), root_rank=0)
     rabit.broadcast_optimizer_state(optimizer, root_rank=0)
     optimizer = rabit.DistributedOptimizer(
-        optimizer, named_parameters=model.named_parameters(),
+        optimizer,
+        named_parameters=model.named_parameters(),
         compression=rabit.Compression.fp16 if args.fp16 else rabit.Compression.none,
     )
 
@@ -77,7 +92,7 @@ def main() -> int:
         total = 0.0
         for step in range(per_epoch):
             start = (step * rabit.size() + rabit.rank()) * args.batch_size
-            batch = order[start:start + args.batch_size]
+            batch = order[start : start + args.batch_size]
             optimizer.zero_grad()
             loss = functional.cross_entropy(model(train_images[batch]), train_labels[batch])
             loss.backward()
@@ -87,7 +102,10 @@ def main() -> int:
         loss = rabit.allreduce(torch.tensor(total / per_epoch), name="loss").item()
         if rabit.rank() == 0:
             rate = seen * rabit.size() / (time.perf_counter() - started)
-            print(f"epoch {epoch + 1:2}/{args.epochs}  loss {loss:.4f}  {rate:,.0f} samples/s", flush=True)
+            print(
+                f"epoch {epoch + 1:2}/{args.epochs}  loss {loss:.4f}  {rate:,.0f} samples/s",
+                flush=True,
+            )
 
     seconds = time.perf_counter() - started
     with torch.no_grad():
@@ -95,7 +113,9 @@ def main() -> int:
     accuracy = rabit.allreduce(correct, name="accuracy").item()
     report = rabit.summary()
     if rabit.rank() == 0:
-        print(f"test accuracy {100 * accuracy:.2f} % on {len(test_images)} images that were not trained on")
+        print(
+            f"test accuracy {100 * accuracy:.2f} % on {len(test_images)} images that were not trained on"
+        )
         print(f"{seen * rabit.size() / seconds:,.0f} samples/s over {rabit.size()} ranks")
         print(report, flush=True)
     rabit.shutdown()

@@ -1,9 +1,9 @@
 """rabit for PyTorch: Horovod's names, on rabit's engine.
 
-    import rabit_torch as rabit
-    rabit.init()
-    optimizer = rabit.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    rabit.broadcast_parameters(model.state_dict(), root_rank=0)
+import rabit_torch as rabit
+rabit.init()
+optimizer = rabit.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+rabit.broadcast_parameters(model.state_dict(), root_rank=0)
 """
 
 from rabit import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from rabit import DType, InvalidArgument, TensorView, Unsupported
 
 _DTYPES: dict[torch.dtype, DType] = {
@@ -75,4 +76,6 @@ def memory_order(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def view(tensor: torch.Tensor, name: str | None) -> TensorView:
     """Returns a view of a contiguous CPU tensor; the view keeps the tensor alive."""
-    return TensorView(tensor.data_ptr(), tuple(tensor.shape), dtype_of(tensor, name), keepalive=tensor)
+    return TensorView(
+        tensor.data_ptr(), tuple(tensor.shape), dtype_of(tensor, name), keepalive=tensor
+    )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-import rabit
 import torch
+
+import rabit
 
 
 class Compressor(Protocol):

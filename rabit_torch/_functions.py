@@ -5,19 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import rabit
 import torch
+
+import rabit
 from rabit import Average, Compression, ProcessSet, ReduceOp, Sum, global_process_set
 
 from . import _ops
 from ._compression import IDENTITY, split
 
 
+def _apply(function: Any, *arguments: Any) -> Any:
+    return function.apply(*arguments)
+
+
 class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(
-        context: Any, name: str | None, op: ReduceOp, prescale: float, postscale: float,
-        process_set: ProcessSet, codec: Any, is_grouped: bool, *tensors: torch.Tensor,
+        context: Any,
+        name: str | None,
+        op: ReduceOp,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        codec: Any,
+        is_grouped: bool,
+        *tensors: torch.Tensor,
     ) -> Any:
         context.op, context.process_set = op, process_set
         context.factors = (prescale, postscale)
@@ -36,16 +48,29 @@ class _Allreduce(torch.autograd.Function):
             )
         prescale, postscale = context.factors
         handle = _ops._start_allreduce(
-            gradients, False, None, context.op, postscale, prescale, context.process_set,
-            Compression.none, 0, True,
+            gradients,
+            False,
+            None,
+            context.op,
+            postscale,
+            prescale,
+            context.process_set,
+            Compression.none,
+            0,
+            True,
         )
         return (None,) * 7 + tuple(handle.wait())
 
 
 def allreduce(
-    tensor: torch.Tensor, average: bool | None = None, name: str | None = None,
-    compression: Any = Compression.none, op: ReduceOp | None = None, prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Returns the reduction of `tensor` over all ranks, a new tensor of the same shape and dtype.
 
@@ -57,22 +82,42 @@ def allreduce(
     resolved = _ops.reduce_op(op, average)
     codec, compressor = split(compression)
     wire, undo = (tensor, None) if compressor is IDENTITY else compressor.compress(tensor)
-    result = _Allreduce.apply(
-        name, resolved, prescale_factor, postscale_factor, process_set, codec, False, wire
+    result = _apply(
+        _Allreduce,
+        name,
+        resolved,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        codec,
+        False,
+        wire,
     )
     return result if compressor is IDENTITY else compressor.decompress(result, undo)
 
 
 def grouped_allreduce(
-    tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None,
-    compression: Any = Compression.none, op: ReduceOp | None = None, prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set,
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Returns the reductions of several tensors, which travel together.  See `allreduce`."""
     codec, compressor = split(compression)
     pairs = [compressor.compress(tensor) for tensor in tensors]
-    results = _Allreduce.apply(
-        name, _ops.reduce_op(op, average), prescale_factor, postscale_factor, process_set, codec, True,
+    results = _apply(
+        _Allreduce,
+        name,
+        _ops.reduce_op(op, average),
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        codec,
+        True,
         *[wire for wire, _ in pairs],
     )
     return [compressor.decompress(r, undo) for r, (_, undo) in zip(results, pairs, strict=True)]
@@ -113,22 +158,27 @@ def allgather(
     tensor: shape (n_r, *rest); `rest` and dtype equal on all ranks, n_r may differ.
     Differentiable.  Blocks.  Raises Mismatch if dtype or `rest` differ, PeerLost if a rank died.
     """
-    result: torch.Tensor = _Allgather.apply(name, process_set, tensor)[0]
+    result: torch.Tensor = _apply(_Allgather, name, process_set, tensor)[0]
     return result
 
 
 def grouped_allgather(
-    tensors: Sequence[torch.Tensor], name: str | None = None,
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Gathers several tensors, which travel together.  See `allgather`."""
-    return list(_Allgather.apply(name, process_set, *tensors))
+    return list(_apply(_Allgather, name, process_set, *tensors))
 
 
 class _Broadcast(torch.autograd.Function):
     @staticmethod
     def forward(
-        context: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
+        context: Any,
+        tensor: torch.Tensor,
+        root_rank: int,
+        name: str | None,
+        process_set: ProcessSet,
     ) -> torch.Tensor:
         context.root_rank, context.process_set = root_rank, process_set
         result: torch.Tensor = _ops.broadcast_async(tensor, root_rank, name, process_set).wait()
@@ -136,22 +186,22 @@ class _Broadcast(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> Any:
-        summed = _ops.allreduce_async(
-            gradient, op=Sum, process_set=context.process_set
-        ).wait()
+        summed = _ops.allreduce_async(gradient, op=Sum, process_set=context.process_set).wait()
         mine = summed if rabit.rank() == context.root_rank else torch.zeros_like(summed)
         return mine, None, None, None
 
 
 def broadcast(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None,
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Returns the tensor of `root_rank` (a global rank) on every rank, a new tensor.
 
     Shapes and dtypes must be equal on all ranks.  Differentiable.  Blocks.
     """
-    result: torch.Tensor = _Broadcast.apply(tensor, root_rank, name, process_set)
+    result: torch.Tensor = _apply(_Broadcast, tensor, root_rank, name, process_set)
     return result
 
 
@@ -177,7 +227,9 @@ class _Alltoall(torch.autograd.Function):
 
 
 def alltoall(
-    tensor: torch.Tensor, splits: Any = None, name: str | None = None,
+    tensor: torch.Tensor,
+    splits: Any = None,
+    name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Sends rows of axis 0 to every rank and returns the rows received, in rank order.
@@ -185,18 +237,25 @@ def alltoall(
     splits: rows for each rank (integers, sum = extent 0); None: extent 0 is divided evenly.
     Returns the rows; with splits the pair (rows, received_splits as int32).  Differentiable.  Blocks.
     """
-    return _Alltoall.apply(tensor, splits, name, process_set)
+    return _apply(_Alltoall, tensor, splits, name, process_set)
 
 
 class _Reducescatter(torch.autograd.Function):
     @staticmethod
     def forward(
-        context: Any, name: str | None, op: ReduceOp, process_set: ProcessSet, prescale: float,
-        postscale: float, *tensors: torch.Tensor,
+        context: Any,
+        name: str | None,
+        op: ReduceOp,
+        process_set: ProcessSet,
+        prescale: float,
+        postscale: float,
+        *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         context.op, context.process_set = op, process_set
         context.factor = prescale * postscale
-        handle = _ops.grouped_reducescatter_async(tensors, name, op, process_set, prescale, postscale)
+        handle = _ops.grouped_reducescatter_async(
+            tensors, name, op, process_set, prescale, postscale
+        )
         return tuple(handle.wait())
 
     @staticmethod
@@ -209,9 +268,13 @@ class _Reducescatter(torch.autograd.Function):
 
 
 def reducescatter(
-    tensor: torch.Tensor, name: str | None = None, compression: Any = Compression.none,
-    op: ReduceOp = Average, process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
 ) -> torch.Tensor:
     """Reduces over all ranks and returns this rank's part of axis 0, a new tensor.
 
@@ -220,19 +283,31 @@ def reducescatter(
     """
     compressor = split(compression)[1]
     wire, undo = compressor.compress(tensor)
-    result = _Reducescatter.apply(name, ReduceOp(op), process_set, prescale_factor, postscale_factor, wire)
+    result = _apply(
+        _Reducescatter, name, ReduceOp(op), process_set, prescale_factor, postscale_factor, wire
+    )
     return compressor.decompress(result[0], undo)
 
 
 def grouped_reducescatter(
-    tensors: Sequence[torch.Tensor], name: str | None = None, compression: Any = Compression.none,
-    op: ReduceOp = Average, process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """Reduces and scatters several tensors, which travel together.  See `reducescatter`."""
     compressor = split(compression)[1]
     pairs = [compressor.compress(tensor) for tensor in tensors]
-    results = _Reducescatter.apply(
-        name, ReduceOp(op), process_set, prescale_factor, postscale_factor, *[wire for wire, _ in pairs]
+    results = _apply(
+        _Reducescatter,
+        name,
+        ReduceOp(op),
+        process_set,
+        prescale_factor,
+        postscale_factor,
+        *[wire for wire, _ in pairs],
     )
     return [compressor.decompress(r, undo) for r, (_, undo) in zip(results, pairs, strict=True)]

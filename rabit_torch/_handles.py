@@ -13,9 +13,9 @@ class TorchHandle:
 
     __slots__ = ("_finish", "_handles", "_is_finished", "_result")
 
-    def __init__(self, handles: Sequence[rabit.Handle], finish: Callable[[list[Any]], Any]) -> None:
+    def __init__(self, handles: Sequence[rabit.Handle], finish: Callable[[], Any]) -> None:
         self._handles = list(handles)
-        self._finish: Callable[[list[Any]], Any] | None = finish
+        self._finish: Callable[[], Any] | None = finish
         self._is_finished = False
         self._result: Any = None
 
@@ -29,9 +29,10 @@ class TorchHandle:
         timeout: seconds; TimedOut leaves the operation in flight.  Raises Mismatch, PeerLost, ….
         """
         if not self._is_finished:
-            results = [handle.wait(timeout) for handle in self._handles]
+            for handle in self._handles:
+                handle.wait(timeout)
             assert self._finish is not None
-            self._result = self._finish(results)
+            self._result = self._finish()
             self._finish = None
             self._is_finished = True
             self._handles = []

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import rabit
 import torch
+
+import rabit
 from rabit import Average, InvalidArgument, Kind, ProcessSet, ReduceOp, Request, global_process_set
 
 from ._adapter import check, memory_order, view
@@ -32,12 +33,12 @@ def reduce_op(op: ReduceOp | int | None, average: bool | None) -> ReduceOp:
 def auto_name(kind: Kind, name: str | None) -> str:
     """Returns "allreduce.<name>", numbered when there is no name."""
     if name is None:
-        return rabit.default_engine().auto_name(kind)
+        return rabit.default_engine().auto_name(str(kind))
     return f"{kind}.{name}"
 
 
 def _codec(compression: Any) -> int:
-    return rabit.default_engine().codec(compression.spec)
+    return rabit.default_engine().codec_id(compression)
 
 
 def _group(process_set: ProcessSet) -> int:
@@ -48,7 +49,7 @@ def _dense_input(tensor: Any, name: str) -> torch.Tensor:
     return check(tensor, name).detach().contiguous()
 
 
-def _submit(requests: list[Request], finish: Callable[[list[Any]], Any]) -> TorchHandle:
+def _submit(requests: list[Request], finish: Callable[[], Any]) -> TorchHandle:
     return TorchHandle(rabit.default_engine().submit(requests), finish)
 
 
@@ -56,14 +57,27 @@ def _submit(requests: list[Request], finish: Callable[[list[Any]], Any]) -> Torc
 
 
 def _allreduce_requests(
-    inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], names: Sequence[str],
-    op: ReduceOp, prescale: float, postscale: float, process_set: ProcessSet, codec: int,
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    names: Sequence[str],
+    op: ReduceOp,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    codec: int,
     priority: int,
 ) -> list[Request]:
     return [
         Request(
-            kind=Kind.ALLREDUCE, name=name, input=view(source, name), output=view(target, name), op=op,
-            group=_group(process_set), codec=codec, prescale=prescale, postscale=postscale,
+            kind=Kind.ALLREDUCE,
+            name=name,
+            input=view(source, name),
+            output=view(target, name),
+            op=op,
+            group=_group(process_set),
+            codec=codec,
+            prescale=prescale,
+            postscale=postscale,
             priority=priority,
         )
         for source, target, name in zip(inputs, outputs, names, strict=True)
@@ -71,12 +85,21 @@ def _allreduce_requests(
 
 
 def _start_allreduce(
-    tensors: Sequence[torch.Tensor], is_in_place: bool, name: str | None, op: ReduceOp,
-    prescale: float, postscale: float, process_set: ProcessSet, compression: Any, priority: int,
+    tensors: Sequence[torch.Tensor],
+    is_in_place: bool,
+    name: str | None,
+    op: ReduceOp,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    compression: Any,
+    priority: int,
     is_grouped: bool,
 ) -> TorchHandle:
     if is_grouped and not tensors:
-        raise InvalidArgument("a grouped allreduce needs at least one tensor, and the list is empty")
+        raise InvalidArgument(
+            "a grouped allreduce needs at least one tensor, and the list is empty"
+        )
     base = auto_name(Kind.ALLREDUCE, name)
     names = [f"{base}.{index}" for index in range(len(tensors))] if is_grouped else [base]
     inputs, outputs, targets = [], [], []
@@ -92,7 +115,7 @@ def _start_allreduce(
         outputs.append(target)
         targets.append(tensor if is_in_place else target)
 
-    def finish(_: list[Any]) -> Any:
+    def finish() -> Any:
         for target, output in zip(targets, outputs, strict=True):
             if target is not output and target.data_ptr() != output.data_ptr():
                 target.detach().copy_(output)
@@ -105,9 +128,15 @@ def _start_allreduce(
 
 
 def allreduce_async(
-    tensor: torch.Tensor, average: bool | None = None, name: str | None = None,
-    op: ReduceOp | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set, *, compression: Any = rabit.Compression.none,
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    *,
+    compression: Any = rabit.Compression.none,
     priority: int = 0,
 ) -> TorchHandle:
     """Starts an allreduce into a new tensor of the same shape and dtype; returns a handle.
@@ -116,27 +145,53 @@ def allreduce_async(
     Product, or bitwise on integers and bool.  Does not block.
     """
     return _start_allreduce(
-        [tensor], False, name, reduce_op(op, average), prescale_factor, postscale_factor, process_set,
-        compression, priority, False,
+        [tensor],
+        False,
+        name,
+        reduce_op(op, average),
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        compression,
+        priority,
+        False,
     )
 
 
 def allreduce_async_(
-    tensor: torch.Tensor, average: bool | None = None, name: str | None = None,
-    op: ReduceOp | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set, *, compression: Any = rabit.Compression.none,
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    *,
+    compression: Any = rabit.Compression.none,
     priority: int = 0,
 ) -> TorchHandle:
     """Starts an allreduce in place; returns a handle.  Does not block."""
     return _start_allreduce(
-        [tensor], True, name, reduce_op(op, average), prescale_factor, postscale_factor, process_set,
-        compression, priority, False,
+        [tensor],
+        True,
+        name,
+        reduce_op(op, average),
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        compression,
+        priority,
+        False,
     )
 
 
 def allreduce_(
-    tensor: torch.Tensor, average: bool | None = None, name: str | None = None,
-    op: ReduceOp | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduces `tensor` over all ranks in place and returns it.  Blocks."""
@@ -148,32 +203,60 @@ def allreduce_(
 
 
 def grouped_allreduce_async(
-    tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None,
-    op: ReduceOp | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> TorchHandle:
     """Starts one allreduce for several tensors that become ready together.  Does not block."""
     return _start_allreduce(
-        list(tensors), False, name, reduce_op(op, average), prescale_factor, postscale_factor,
-        process_set, rabit.Compression.none, 0, True,
+        list(tensors),
+        False,
+        name,
+        reduce_op(op, average),
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        rabit.Compression.none,
+        0,
+        True,
     )
 
 
 def grouped_allreduce_async_(
-    tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None,
-    op: ReduceOp | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> TorchHandle:
     """Like grouped_allreduce_async, in place."""
     return _start_allreduce(
-        list(tensors), True, name, reduce_op(op, average), prescale_factor, postscale_factor,
-        process_set, rabit.Compression.none, 0, True,
+        list(tensors),
+        True,
+        name,
+        reduce_op(op, average),
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        rabit.Compression.none,
+        0,
+        True,
     )
 
 
 def grouped_allreduce_(
-    tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None,
-    op: ReduceOp | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Reduces several tensors in place, as one; returns them.  Blocks."""
@@ -188,8 +271,12 @@ def grouped_allreduce_(
 
 
 def _start_collected(
-    kind: Kind, tensors: Sequence[torch.Tensor], names: Sequence[str], is_grouped: bool,
-    process_set: ProcessSet, finish_one: Callable[[Any, torch.Tensor], Any] | None = None,
+    kind: Kind,
+    tensors: Sequence[torch.Tensor],
+    names: Sequence[str],
+    is_grouped: bool,
+    process_set: ProcessSet,
+    finish_one: Callable[[Any, torch.Tensor], Any] | None = None,
     **fields: Any,
 ) -> TorchHandle:
     """Starts operations whose result is a new tensor of a shape that is known only afterwards."""
@@ -200,7 +287,7 @@ def _start_collected(
     ]
     engine_handles = rabit.default_engine().submit(requests)
 
-    def finish(_: list[Any]) -> Any:
+    def finish() -> Any:
         results = []
         for handle, source in zip(engine_handles, sources, strict=True):
             result: Any = tensor_from(handle, source.dtype)
@@ -220,7 +307,8 @@ def allgather_async(
 
 
 def grouped_allgather_async(
-    tensors: Sequence[torch.Tensor], name: str | None = None,
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> TorchHandle:
     """Starts an allgather of several tensors that become ready together.  Does not block."""
@@ -230,8 +318,11 @@ def grouped_allgather_async(
 
 
 def reducescatter_async(
-    tensor: torch.Tensor, name: str | None = None, op: ReduceOp = Average,
-    process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> TorchHandle:
     """Starts a reducescatter along axis 0; returns a handle.  Does not block.
@@ -239,22 +330,37 @@ def reducescatter_async(
     Axis 0 is divided as evenly as it goes; the low ranks get one row more.
     """
     return _start_collected(
-        Kind.REDUCESCATTER, [tensor], [auto_name(Kind.REDUCESCATTER, name)], False, process_set,
-        op=ReduceOp(op), prescale=prescale_factor, postscale=postscale_factor,
+        Kind.REDUCESCATTER,
+        [tensor],
+        [auto_name(Kind.REDUCESCATTER, name)],
+        False,
+        process_set,
+        op=ReduceOp(op),
+        prescale=prescale_factor,
+        postscale=postscale_factor,
     )
 
 
 def grouped_reducescatter_async(
-    tensors: Sequence[torch.Tensor], name: str | None = None, op: ReduceOp = Average,
-    process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> TorchHandle:
     """Starts a reducescatter of several tensors that become ready together.  Does not block."""
     base = auto_name(Kind.REDUCESCATTER, name)
     names = [f"{base}.{index}" for index in range(len(tensors))]
     return _start_collected(
-        Kind.REDUCESCATTER, tensors, names, True, process_set,
-        op=ReduceOp(op), prescale=prescale_factor, postscale=postscale_factor,
+        Kind.REDUCESCATTER,
+        tensors,
+        names,
+        True,
+        process_set,
+        op=ReduceOp(op),
+        prescale=prescale_factor,
+        postscale=postscale_factor,
     )
 
 
@@ -271,7 +377,9 @@ def _checked_splits(splits: Any, tensor: torch.Tensor, name: str) -> list[int] |
 
 
 def alltoall_async(
-    tensor: torch.Tensor, splits: Any = None, name: str | None = None,
+    tensor: torch.Tensor,
+    splits: Any = None,
+    name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> TorchHandle:
     """Starts an alltoall along axis 0; returns a handle.  Does not block.
@@ -296,8 +404,12 @@ def alltoall_async(
 
 
 def _start_broadcast(
-    tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet,
-    is_in_place: bool, priority: int = 0,
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet,
+    is_in_place: bool,
+    priority: int = 0,
 ) -> TorchHandle:
     full_name = auto_name(Kind.BROADCAST, name)
     check(tensor, full_name)
@@ -307,11 +419,16 @@ def _start_broadcast(
         target = target.clone()
     memory = view(target, full_name)
     request = Request(
-        kind=Kind.BROADCAST, name=full_name, input=memory, output=memory, root=root_rank,
-        group=_group(process_set), priority=priority,
+        kind=Kind.BROADCAST,
+        name=full_name,
+        input=memory,
+        output=memory,
+        root=root_rank,
+        group=_group(process_set),
+        priority=priority,
     )
 
-    def finish(_: list[Any]) -> torch.Tensor:
+    def finish() -> torch.Tensor:
         if not is_in_place:
             return target
         if target.data_ptr() != source.data_ptr():
@@ -322,7 +439,9 @@ def _start_broadcast(
 
 
 def broadcast_async(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None,
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> TorchHandle:
     """Starts a broadcast from `root_rank` (a global rank) into a new tensor.  Does not block."""
@@ -330,7 +449,9 @@ def broadcast_async(
 
 
 def broadcast_async_(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None,
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> TorchHandle:
     """Starts a broadcast in place from `root_rank` (a global rank).  Does not block."""
@@ -338,7 +459,9 @@ def broadcast_async_(
 
 
 def broadcast_(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None,
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Overwrites `tensor` with that of `root_rank` and returns it.  Blocks."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+
 from rabit import Average, Compression, InvalidArgument, ProcessSet, ReduceOp, global_process_set
 
 from ._reducer import GradientReducer
@@ -197,7 +198,7 @@ def _group_numbers(
     return {p: index // size for index, p in enumerate(parameters)}
 
 
-def DistributedOptimizer(  # noqa: N802 - the name that people know
+def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     compression: Any = Compression.none,
@@ -247,7 +248,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that people know
         process_set=process_set,
     )
     kind = type(optimizer)
-    wrapped = type(kind.__name__, (_DistributedMixin, kind), {"__module__": kind.__module__})
+    wrapped: Any = type(kind.__name__, (_DistributedMixin, kind), {"__module__": kind.__module__})
     result = wrapped.__new__(wrapped)
     result.__dict__.update(
         _rabit_inner=optimizer,
@@ -256,5 +257,3 @@ def DistributedOptimizer(  # noqa: N802 - the name that people know
         _rabit_synchronized=False,
     )
     return result
-
-

@@ -7,8 +7,9 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import rabit
 import torch
+
+import rabit
 from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, Request
 
 from ._adapter import check, dtype_of, memory_order, view
@@ -22,8 +23,18 @@ _FLUSH_BYTES = 512 * 1024
 class _Slot:
     """One parameter: its gradient on the way, and how many backward passes it still waits for."""
 
-    __slots__ = ("context", "grad", "group", "handle", "hook", "index", "name", "parameter",
-                 "passes_left", "wire")
+    __slots__ = (
+        "context",
+        "grad",
+        "group",
+        "handle",
+        "hook",
+        "index",
+        "name",
+        "parameter",
+        "passes_left",
+        "wire",
+    )
 
     def __init__(self, parameter: torch.Tensor, name: str, index: int, group: int | None) -> None:
         self.parameter = parameter
@@ -34,8 +45,8 @@ class _Slot:
         self.hook: Any = None
         self.grad: torch.Tensor | None = None  # the gradient that was sent in this step
         self.wire: torch.Tensor | None = None  # what travels for it; often the same memory
-        self.context: Any = None               # of a compression in Python
-        self.handle: rabit.Handle | None = None
+        self.context: Any = None  # of a compression in Python
+        self.handle: Any = None
 
     @property
     def is_sent(self) -> bool:
@@ -66,8 +77,8 @@ class GradientReducer:
         self._process_set = process_set
         # Optimizers are made in the same order on every rank, so two of them on one model (a GAN)
         # never use one name for two things.
-        number = self._engine.auto_name(Kind.ALLREDUCE, "optimizer").rpartition(".")[2]
-        self._prefix = "gradient" if number == "1" else f"gradient.{number}"
+        number = self._engine.next_number("optimizer")
+        self._prefix = "gradient" if number == 1 else f"gradient.{number}"
         self._is_alone = process_set.size() == 1
         self._is_paused = False
         self._graph_task = -1
@@ -99,7 +110,8 @@ class GradientReducer:
         if self._is_alone:
             return
         check(slot.parameter, slot.name)
-        slot.hook = slot.parameter.register_post_accumulate_grad_hook(self._make_hook())
+        register: Any = slot.parameter.register_post_accumulate_grad_hook
+        slot.hook = register(self._make_hook())
 
     def _make_hook(self) -> Callable[[torch.Tensor], None]:
         reducer = weakref.ref(self)
@@ -149,7 +161,7 @@ class GradientReducer:
             # The first parameters are needed first by the next forward pass.
             priority=len(self._order) - slot.index,
             group=self._process_set.group_on(self._engine),
-            codec=self._engine.codec(self._codec.spec),
+            codec=self._engine.codec_id(self._codec),
             prescale=self._prescale,
             postscale=self._postscale,
         )
@@ -188,7 +200,8 @@ class GradientReducer:
         task = torch._C._current_graph_task_id()
         if task != self._graph_task and task != -1:
             self._graph_task = task
-            torch.autograd.Variable._execution_engine.queue_callback(self._backward_done)  # type: ignore[attr-defined]
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(self._backward_done)
 
     def _backward_done(self) -> None:
         self._graph_task = -1
@@ -288,6 +301,7 @@ class GradientReducer:
         if slot.grad.is_sparse:
             slot.parameter.grad = slot.grad = result
         elif self._compressor is not IDENTITY:
+            assert slot.wire is not None
             slot.grad.copy_(self._compressor.decompress(slot.wire, slot.context))
         elif slot.wire is not slot.grad and slot.wire is not None:
             slot.grad.copy_(slot.wire)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import rabit
 import torch
+
+import rabit
 
 
 def tensor_from(handle: rabit.Handle, dtype: torch.dtype) -> torch.Tensor:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import rabit
 import torch
+
+import rabit
 from rabit import InvalidArgument, ProcessSet, ReduceOp, global_process_set
 
 from ._handles import TorchHandle
@@ -30,7 +31,7 @@ def allreduce_sparse(
     values = allgather_async(coalesced.values(), f"{name}.values", process_set)
     shape, size = tensor.shape, process_set.size()
 
-    def finish(_: list[Any]) -> torch.Tensor:
+    def finish() -> torch.Tensor:
         rows = values.wait()
         if op == ReduceOp.AVERAGE:
             rows = rows / size if rows.is_floating_point() else rows // size
@@ -40,7 +41,9 @@ def allreduce_sparse(
 
 
 def sparse_allreduce_async(
-    tensor: torch.Tensor, name: str, op: ReduceOp = rabit.Average,
+    tensor: torch.Tensor,
+    name: str,
+    op: ReduceOp = rabit.Average,
     process_set: ProcessSet = global_process_set,
 ) -> TorchHandle:
     """Starts the allreduce of a sparse COO tensor; the handle's result is sparse.  Does not block."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import rabit
 import torch
+
+import rabit
 from rabit import InvalidArgument, ProcessSet, global_process_set
 
 from ._ops import broadcast_async_
@@ -67,7 +68,8 @@ def broadcast_parameters(
         return
     _same_names_everywhere(named, root_rank, process_set)
     handles = [
-        broadcast_async_(tensor, root_rank, f"parameter.{name}", process_set) for name, tensor in named
+        broadcast_async_(tensor, root_rank, f"parameter.{name}", process_set)
+        for name, tensor in named
     ]
     for handle in handles:
         handle.wait()
@@ -77,7 +79,9 @@ def _take_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
     """Replaces every tensor of a nested structure by a description; appends it to `tensors`."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
-        return _Tensor(len(tensors) - 1, tuple(value.shape), str(value.dtype).removeprefix("torch."))
+        return _Tensor(
+            len(tensors) - 1, tuple(value.shape), str(value.dtype).removeprefix("torch.")
+        )
     if isinstance(value, Mapping):
         return {key: _take_tensors(item, tensors) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -117,7 +121,9 @@ def _put_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer, root_rank: int = 0, model: Any = None,
+    optimizer: torch.optim.Optimizer,
+    root_rank: int = 0,
+    model: Any = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
     """Gives every rank the optimizer state of `root_rank`.  Blocks.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from rabit import ProcessSet, Sum, global_process_set
 from torch import nn
+
+from rabit import ProcessSet, Sum, global_process_set
 
 from ._ops import allgather_async, allreduce_async_
 
@@ -37,7 +38,7 @@ def _joint_statistics(
     every = allgather_async(mine.reshape(1, -1), None, process_set).wait()
     counts = every[:, :1]
     total = float(counts.sum())
-    means, deviations = every[:, 1:1 + channels], every[:, 1 + channels:]
+    means, deviations = every[:, 1 : 1 + channels], every[:, 1 + channels :]
     joint_mean = (counts * means).sum(dim=0) / max(total, 1.0)
     squares = deviations.sum(dim=0) + (counts * (means - joint_mean) ** 2).sum(dim=0)
     return joint_mean, squares / max(total, 1.0), total
@@ -46,8 +47,15 @@ def _joint_statistics(
 class _Normalise(torch.autograd.Function):
     @staticmethod
     def forward(
-        context: Any, values: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None,
-        mean: torch.Tensor, variance: torch.Tensor, total: float, eps: float, process_set: ProcessSet,
+        context: Any,
+        values: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        mean: torch.Tensor,
+        variance: torch.Tensor,
+        total: float,
+        eps: float,
+        process_set: ProcessSet,
     ) -> torch.Tensor:
         inverse = torch.rsqrt(variance + eps)
         normal = (values - _per_channel(mean, values)) * _per_channel(inverse, values)
@@ -68,7 +76,8 @@ class _Normalise(torch.autograd.Function):
         scale = inverse if weight is None else inverse * weight.double()
         mean_of = sums / max(context.total, 1.0)
         through = (
-            gradient - _per_channel(mean_of[channels:], gradient)
+            gradient
+            - _per_channel(mean_of[channels:], gradient)
             - normal * _per_channel(mean_of[:channels], gradient)
         ) * _per_channel(scale, gradient)
         own = None if weight is None else by_weight.to(weight.dtype)
@@ -85,8 +94,13 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     """
 
     def __init__(
-        self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
-        track_running_stats: bool = True, process_set: ProcessSet = global_process_set,
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_set: ProcessSet = global_process_set,
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
         self.process_set = process_set
@@ -103,7 +117,8 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         mean, variance, total = _joint_statistics(input, self.process_set)
         if self.training and self.track_running_stats:
             self._update_running_statistics(mean, variance, total)
-        result: torch.Tensor = _Normalise.apply(
+        apply: Any = _Normalise.apply
+        result: torch.Tensor = apply(
             input, self.weight, self.bias, mean, variance, total, self.eps, self.process_set
         )
         return result
@@ -116,8 +131,14 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
                 momentum = 1.0 / float(self.num_batches_tracked)
         tracked = not self.training or self.track_running_stats
         return nn.functional.batch_norm(
-            input, self.running_mean if tracked else None, self.running_var if tracked else None,
-            self.weight, self.bias, uses_batch, momentum or 0.0, self.eps,
+            input,
+            self.running_mean if tracked else None,
+            self.running_var if tracked else None,
+            self.weight,
+            self.bias,
+            uses_batch,
+            momentum or 0.0,
+            self.eps,
         )
 
     def _update_running_statistics(
@@ -126,7 +147,9 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         assert self.num_batches_tracked is not None
         assert self.running_mean is not None and self.running_var is not None
         self.num_batches_tracked.add_(1)
-        share = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
+        share = (
+            self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
+        )
         unbiased = variance * (total / max(total - 1.0, 1.0))
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
@@ -137,8 +160,12 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         converted = module
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, cls):
             converted = cls(
-                module.num_features, module.eps, module.momentum, module.affine,
-                module.track_running_stats, process_set,
+                module.num_features,
+                module.eps,
+                module.momentum,
+                module.affine,
+                module.track_running_stats,
+                process_set,
             )
             converted.load_state_dict(module.state_dict())
             converted.train(module.training)

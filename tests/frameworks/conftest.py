@@ -38,11 +38,27 @@ def on_ranks(tmp_path: Path) -> Callable[..., list[Any]]:
         folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
         path = folder / "script.py"
-        path.write_text(PROLOGUE.format(folder=str(folder)) + textwrap.dedent(script) + "\nrabit.shutdown()\n")
+        path.write_text(
+            PROLOGUE.format(folder=str(folder)) + textwrap.dedent(script) + "\nrabit.shutdown()\n"
+        )
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-        command = [sys.executable, "-m", "rabit.launch", "-np", str(ranks), sys.executable, str(path)]
+        command = [
+            sys.executable,
+            "-m",
+            "rabit.launch",
+            "-np",
+            str(ranks),
+            sys.executable,
+            str(path),
+        ]
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, env=environment, cwd=folder, check=False
+            command,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=environment,
+            cwd=folder,
+            check=False,
         )
         assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return [json.loads((folder / f"rank.{rank}.json").read_text()) for rank in range(ranks)]

@@ -7,7 +7,9 @@ import pytest
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_allreduce_of_every_dtype_and_op(on_ranks, ranks):
-    results = on_ranks(ranks, """
+    results = on_ranks(
+        ranks,
+        """
 wrong = []
 types = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
          torch.float32, torch.float64]
@@ -29,13 +31,16 @@ if rabit.allreduce(flags, op=rabit.BitwiseOr).tolist() != [True, False, True]:
 if rabit.allreduce(flags, op=rabit.BitwiseAnd).tolist() != [True, False, False]:
     wrong.append("bool and")
 report(wrong)
-""")
+""",
+    )
 
     assert results == [[]] * ranks
 
 
 def test_layouts_that_need_care(on_ranks):
-    results = on_ranks(2, """
+    results = on_ranks(
+        2,
+        """
 size, rank = rabit.size(), rabit.rank()
 base = torch.arange(24, dtype=torch.float32).reshape(2, 3, 4)
 answers = {}
@@ -48,13 +53,16 @@ answers["channels_last"] = torch.equal(rabit.allreduce_(last.clone(), op=rabit.S
 answers["scalar"] = rabit.allreduce(torch.tensor(rank + 1.0), op=rabit.Sum).item() == 3
 answers["empty"] = list(rabit.allreduce(torch.zeros(0, 3)).shape) == [0, 3]
 report(answers)
-""")
+""",
+    )
 
     assert all(all(answers.values()) for answers in results), results
 
 
 def test_gathers_scatters_and_alltoall(on_ranks):
-    results = on_ranks(3, """
+    results = on_ranks(
+        3,
+        """
 size, rank = rabit.size(), rabit.rank()
 gathered = rabit.allgather(torch.full((rank + 1, 2), float(rank)))
 rows, received = rabit.alltoall(torch.arange(6.0) + 10 * rank, splits=torch.tensor([1, 2, 3]))
@@ -62,7 +70,8 @@ part = rabit.reducescatter(torch.arange(7.0) * (rank + 1), op=rabit.Sum)
 sent = rabit.broadcast(torch.tensor([rank, 7]), root_rank=2)
 halves = rabit.allgather(torch.tensor([1.5], dtype=torch.bfloat16))
 report([gathered[:, 0].tolist(), rows.tolist(), received.tolist(), part.tolist(), sent.tolist(), str(halves.dtype)])
-""")
+""",
+    )
 
     for rank, (gathered, rows, received, part, sent, half) in enumerate(results):
         assert gathered == [0, 1, 1, 2, 2, 2]
@@ -75,7 +84,9 @@ report([gathered[:, 0].tolist(), rows.tolist(), received.tolist(), part.tolist()
 
 
 def test_gradients_flow_through_collectives(on_ranks):
-    results = on_ranks(2, """
+    results = on_ranks(
+        2,
+        """
 size, rank = rabit.size(), rabit.rank()
 answers = []
 x = torch.full((3,), 2.0, requires_grad=True)
@@ -94,7 +105,8 @@ x = torch.ones(4, requires_grad=True)
 (rabit.reducescatter(x, op=rabit.Sum) * (rank + 1)).sum().backward()
 answers.append(x.grad.tolist())
 report(answers)
-""")
+""",
+    )
 
     assert results[0][0] == [0.0, 1.0, 2.0] and results[1][0] == [0.0, 2.0, 4.0]
     assert results[0][1] == [0.0, 2.0] and results[1][1] == [4.0, 6.0, 8.0, 10.0]
@@ -104,18 +116,23 @@ report(answers)
 
 
 def test_handles_poll_and_may_be_waited_for_twice(on_ranks):
-    results = on_ranks(2, """
+    results = on_ranks(
+        2,
+        """
 handle = rabit.allreduce_async(torch.ones(1000), op=rabit.Sum, name="a")
 first = rabit.synchronize(handle)
 again = rabit.synchronize(handle)
 report([first is again, rabit.poll(handle), first[0].item()])
-""")
+""",
+    )
 
     assert results == [[True, True, 2.0]] * 2
 
 
 def test_what_no_collective_can_carry_is_refused_with_the_reason(on_ranks):
-    results = on_ranks(1, """
+    results = on_ranks(
+        1,
+        """
 texts = []
 for bad in (torch.zeros(2, dtype=torch.complex64), torch.eye(3).to_sparse(), "text", torch.zeros(2, device="meta")):
     try:
@@ -124,7 +141,10 @@ for bad in (torch.zeros(2, dtype=torch.complex64), torch.eye(3).to_sparse(), "te
     except RuntimeError as error:
         texts.append(str(error))
 report(texts)
-""")
+""",
+    )
 
-    for text, word in zip(results[0], ["complex64", "to_dense()", "torch.Tensor", "'meta'"], strict=True):
+    for text, word in zip(
+        results[0], ["complex64", "to_dense()", "torch.Tensor", "'meta'"], strict=True
+    ):
         assert "odd" in text and word in text

@@ -41,7 +41,10 @@ def close(a, b, tolerance=1e-6):
 
 
 def test_gradients_are_reduced_when_backward_returns(on_ranks):
-    results = on_ranks(2, SETUP + """
+    results = on_ranks(
+        2,
+        SETUP
+        + """
 optimizer = wrap()
 loss_of(0).backward()
 reduced = [p.grad.clone() for p in model.parameters()]
@@ -49,13 +52,17 @@ optimizer.zero_grad()
 with optimizer.no_sync():
     loss_of(0, whole=True).backward()
 report(max((r - p.grad).abs().max().item() for r, p in zip(reduced, model.parameters())))
-""")
+""",
+    )
 
     assert max(results) < 1e-6
 
 
 def test_clipping_works_without_ceremony_and_with_it(on_ranks):
-    results = on_ranks(2, SETUP + """
+    results = on_ranks(
+        2,
+        SETUP
+        + """
 before = {name: p.detach().clone() for name, p in named}
 optimizer = wrap()
 loss_of(1).backward()
@@ -73,14 +80,18 @@ with warnings.catch_warnings():
     with optimizer.skip_synchronize():
         optimizer.step()
 report([plain, flat()])
-""")
+""",
+    )
 
     assert all(close(*result, 1e-9) for result in results)
     assert results[0] == results[1]
 
 
 def test_step_after_synchronize_warns_once(on_ranks):
-    results = on_ranks(2, SETUP + """
+    results = on_ranks(
+        2,
+        SETUP
+        + """
 optimizer = wrap()
 loss_of(1).backward()
 optimizer.synchronize()
@@ -88,7 +99,8 @@ with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     optimizer.step()
 report([str(w.message) for w in caught])
-""")
+""",
+    )
 
     for messages in results:
         assert len(messages) == 1
@@ -96,7 +108,10 @@ report([str(w.message) for w in caught])
 
 
 def test_accumulation_with_a_partial_last_window(on_ranks):
-    results = on_ranks(2, SETUP + """
+    results = on_ranks(
+        2,
+        SETUP
+        + """
 optimizer = wrap(backward_passes_per_step=3)
 for seed in range(3):
     loss_of(seed).backward()
@@ -106,13 +121,17 @@ loss_of(9).backward()
 optimizer.step()
 mine = flat()
 report(mine)
-""")
+""",
+    )
 
     assert results[0] == results[1]
 
 
 def test_no_sync_adds_up_locally(on_ranks):
-    results = on_ranks(2, SETUP + """
+    results = on_ranks(
+        2,
+        SETUP
+        + """
 optimizer = wrap()
 with optimizer.no_sync():
     loss_of(0).backward()
@@ -123,13 +142,17 @@ with optimizer.no_sync():
     (loss_of(0, whole=True) + loss_of(1, whole=True)).backward()
 joint = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
 report((reduced - joint).abs().max().item())
-""")
+""",
+    )
 
     assert max(results) < 1e-6
 
 
 def test_parameters_unused_on_one_rank_get_the_others_gradient(on_ranks):
-    results = on_ranks(2, SETUP + """
+    results = on_ranks(
+        2,
+        SETUP
+        + """
 extra = nn.Linear(6, 4)
 rabit.broadcast_parameters(extra.state_dict(), root_rank=0)
 optimizer = rabit.DistributedOptimizer(
@@ -143,13 +166,17 @@ if rank == 0:
 out.square().mean().backward()
 optimizer.step()
 report([flat(), extra.weight.detach().reshape(-1).tolist()])
-""")
+""",
+    )
 
     assert results[0] == results[1]
 
 
 def test_two_optimizers_on_one_model_do_not_clash(on_ranks):
-    results = on_ranks(2, SETUP + """
+    results = on_ranks(
+        2,
+        SETUP
+        + """
 first = rabit.DistributedOptimizer(torch.optim.SGD(model[0].parameters(), lr=0.1), model[0].named_parameters())
 second = rabit.DistributedOptimizer(torch.optim.Adam(model[2].parameters(), lr=0.1), model[2].named_parameters())
 for seed in range(3):
@@ -158,13 +185,17 @@ for seed in range(3):
         loss_of(seed).backward()
         optimizer.step()
 report(flat())
-""")
+""",
+    )
 
     assert results[0] == results[1]
 
 
 def test_a_second_backward_before_step_is_refused_with_a_remedy(on_ranks):
-    results = on_ranks(2, SETUP + """
+    results = on_ranks(
+        2,
+        SETUP
+        + """
 optimizer = wrap()
 loss_of(0).backward()
 try:
@@ -173,38 +204,50 @@ try:
 except rabit.InvalidArgument as error:
     report(str(error))
 optimizer.zero_grad()
-""")
+""",
+    )
 
     assert all("zero_grad()" in text and "a second time" in text for text in results)
 
 
 def test_zero_grad_takes_the_arguments_of_torch(on_ranks):
-    results = on_ranks(2, SETUP + """
+    results = on_ranks(
+        2,
+        SETUP
+        + """
 optimizer = wrap()
 loss_of(0).backward()
 optimizer.zero_grad(set_to_none=False)
 zeros = all(p.grad.abs().sum().item() == 0 for p in model.parameters())
 optimizer.zero_grad(set_to_none=True)
 report([zeros, all(p.grad is None for p in model.parameters())])
-""")
+""",
+    )
 
     assert results == [[True, True]] * 2
 
 
 def test_add_param_group_reduces_the_new_parameters_too(on_ranks):
-    results = on_ranks(2, SETUP + """
+    results = on_ranks(
+        2,
+        SETUP
+        + """
 optimizer = rabit.DistributedOptimizer(torch.optim.SGD(model[0].parameters(), lr=0.1), model[0].named_parameters())
 optimizer.add_param_group({"params": list(model[2].parameters())})
 loss_of(rank).backward()
 optimizer.step()
 report(flat())
-""")
+""",
+    )
 
     assert results[0] == results[1]
 
 
 def test_lr_schedulers_grad_scaler_and_isinstance_work(on_ranks):
-    results = on_ranks(2, SETUP + """
+    results = on_ranks(
+        2,
+        SETUP
+        + """
 optimizer = wrap()
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
 scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
@@ -217,14 +260,18 @@ for seed in range(2):
     scaler.update()
     scheduler.step()
 report([flat(), optimizer.param_groups[0]["lr"], isinstance(optimizer, torch.optim.SGD)])
-""")
+""",
+    )
 
     assert results[0] == results[1]
     assert results[0][1:] == [0.025, True]
 
 
 def test_closures_are_reduced(on_ranks):
-    results = on_ranks(2, SETUP + """
+    results = on_ranks(
+        2,
+        SETUP
+        + """
 optimizer = rabit.DistributedOptimizer(torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4), named)
 
 
@@ -237,13 +284,16 @@ def closure():
 
 optimizer.step(closure)
 report(flat())
-""")
+""",
+    )
 
     assert results[0] == results[1]
 
 
 def test_sparse_gradients(on_ranks):
-    results = on_ranks(2, """
+    results = on_ranks(
+        2,
+        """
 from torch import nn
 
 torch.manual_seed(0)
@@ -259,7 +309,8 @@ for as_dense in (False, True):
     optimizer.step()
     answers.append((before - table.weight.detach()).sum(dim=1).tolist())
 report(answers)
-""")
+""",
+    )
 
     expected = [1.5, 1.5, 0, 0, 0, 3.0, 0, 0, 0, 0]
     for answers in results:
@@ -267,7 +318,10 @@ report(answers)
 
 
 def test_optimizer_state_travels_for_every_optimizer(on_ranks):
-    results = on_ranks(2, SETUP + """
+    results = on_ranks(
+        2,
+        SETUP
+        + """
 seen = {}
 for name in ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Adamax", "NAdam", "RAdam", "Rprop", "ASGD"):
     kind = getattr(torch.optim, name)
@@ -286,14 +340,18 @@ for name in ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Adamax", "NAdam", "R
     ]
     seen[name] = [state["param_groups"][0]["lr"], tensors]
 report(seen)
-""")
+""",
+    )
 
     assert results[0] == results[1]
     assert all(tensors for _, tensors in results[0].values())
 
 
 def test_bad_arguments_are_refused(on_ranks):
-    results = on_ranks(1, SETUP + """
+    results = on_ranks(
+        1,
+        SETUP
+        + """
 texts = []
 for arguments in (
     {"gradient_predivide_factor": 2.0, "op": rabit.Sum}, {"backward_passes_per_step": 0},
@@ -311,11 +369,20 @@ for bad in (named[:2], named + named[:1]):
     except ValueError as error:
         texts.append(str(error))
 report(texts)
-""")
+""",
+    )
 
     (texts,) = results
     for text, word in zip(
-        texts, ["op=Average", "at least 1", "Compression.fp16", "num_groups", "without a name", "more than once"],
+        texts,
+        [
+            "op=Average",
+            "at least 1",
+            "Compression.fp16",
+            "num_groups",
+            "without a name",
+            "more than once",
+        ],
         strict=True,
     ):
         assert word in text

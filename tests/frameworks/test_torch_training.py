@@ -36,8 +36,22 @@ SGD = "torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)"
 ADAM = "torch.optim.Adam(model.parameters(), lr=1e-3)"
 
 
-def script(joint: int, ranks: int, dtype: str = "float32", optimizer: str = SGD, extra: str = "", steps: int = 50) -> str:
-    return TRAIN.format(dtype=dtype, batch=joint // ranks, joint=joint, optimizer=optimizer, extra=extra, steps=steps)
+def script(
+    joint: int,
+    ranks: int,
+    dtype: str = "float32",
+    optimizer: str = SGD,
+    extra: str = "",
+    steps: int = 50,
+) -> str:
+    return TRAIN.format(
+        dtype=dtype,
+        batch=joint // ranks,
+        joint=joint,
+        optimizer=optimizer,
+        extra=extra,
+        steps=steps,
+    )
 
 
 def relative_difference(a: list[float], b: list[float]) -> float:
@@ -47,7 +61,9 @@ def relative_difference(a: list[float], b: list[float]) -> float:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])
-def test_ranks_train_to_the_parameters_of_one_process_on_the_joint_batch(on_ranks, ranks, dtype, tolerance):
+def test_ranks_train_to_the_parameters_of_one_process_on_the_joint_batch(
+    on_ranks, ranks, dtype, tolerance
+):
     (alone,) = on_ranks(1, script(32, 1, dtype))
 
     together = on_ranks(ranks, script(32, ranks, dtype))
@@ -71,7 +87,10 @@ def test_deterministic_runs_are_bitwise_equal_whatever_the_fusion_and_partition_
     for fusion in ("0", "64K", "64M"):
         for partition in ("4K", "4M"):
             results = on_ranks(
-                3, script(48, 3, steps=8), RABIT_DETERMINISTIC="1", RABIT_FUSION_BYTES=fusion,
+                3,
+                script(48, 3, steps=8),
+                RABIT_DETERMINISTIC="1",
+                RABIT_FUSION_BYTES=fusion,
                 RABIT_PARTITION_BYTES=partition,
             )
             digests |= {result["digest"] for result in results}
@@ -83,7 +102,9 @@ def test_deterministic_runs_are_bitwise_equal_whatever_the_fusion_and_partition_
 def test_transports_give_the_same_bits(on_ranks, transport):
     reference = on_ranks(2, script(32, 2, steps=5), RABIT_DETERMINISTIC="1")
 
-    results = on_ranks(2, script(32, 2, steps=5), RABIT_DETERMINISTIC="1", RABIT_TRANSPORT=transport)
+    results = on_ranks(
+        2, script(32, 2, steps=5), RABIT_DETERMINISTIC="1", RABIT_TRANSPORT=transport
+    )
 
     assert results[0]["digest"] == reference[0]["digest"]
 
@@ -99,7 +120,9 @@ def test_compressed_gradients_stay_close_and_equal_on_all_ranks(on_ranks, compre
     assert 0 < relative_difference(together[0]["parameters"], alone["parameters"]) < 2e-2
 
 
-@pytest.mark.parametrize("extra", [", num_groups=2", ", gradient_predivide_factor=2.0", ", op=rabit.Sum"])
+@pytest.mark.parametrize(
+    "extra", [", num_groups=2", ", gradient_predivide_factor=2.0", ", op=rabit.Sum"]
+)
 def test_arguments_of_the_optimizer_keep_ranks_equal(on_ranks, extra):
     results = on_ranks(2, script(32, 2, extra=extra, steps=5))
 
