@@ -10,7 +10,7 @@ from typing import Any
 from rabit._errors import InvalidArgument, Unsupported
 from rabit._settings import Setting, nearest
 
-__all__ = ["read_config_file"]
+__all__ = ["load_document", "read_config_file"]
 
 
 def read_config_file(path: Path, by_name: Mapping[str, Setting]) -> dict[str, Any]:
@@ -18,19 +18,7 @@ def read_config_file(path: Path, by_name: Mapping[str, Setting]) -> dict[str, An
 
     Raises InvalidArgument for a file that cannot be read, an unknown key or a malformed value.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgument(
-            f"the configuration file {path} cannot be read: {error}. "
-            "Correct RABIT_CONFIG_FILE or --config-file."
-        ) from error
-    loaded = _load_toml(path, text) if path.suffix == ".toml" else _load_yaml(path, text)
-    if not isinstance(loaded, dict):
-        raise InvalidArgument(
-            f"the configuration file {path} holds a {type(loaded).__name__}: expected a table of "
-            "settings, such as 'fusion_bytes: 64M'."
-        )
+    loaded = load_document(path)
     values: dict[str, Any] = {}
     for key, value in loaded.items():
         name = str(key).replace("-", "_")
@@ -49,6 +37,28 @@ def read_config_file(path: Path, by_name: Mapping[str, Setting]) -> dict[str, An
             found.check(value, source)
             values[name] = value
     return values
+
+
+def load_document(path: Path) -> dict[Any, Any]:
+    """The table at the top of a TOML (.toml) or YAML file.
+
+    Raises InvalidArgument for a file that cannot be read or holds something else, and
+    Unsupported when PyYAML is needed and missing.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(
+            f"the configuration file {path} cannot be read: {error}. "
+            "Correct RABIT_CONFIG_FILE or --config-file."
+        ) from error
+    loaded = _load_toml(path, text) if path.suffix == ".toml" else _load_yaml(path, text)
+    if not isinstance(loaded, dict):
+        raise InvalidArgument(
+            f"the configuration file {path} holds a {type(loaded).__name__}: expected a table of "
+            "settings, such as 'fusion_bytes: 64M'."
+        )
+    return loaded
 
 
 def _load_toml(path: Path, text: str) -> Any:

@@ -19,7 +19,7 @@ from rabit import _interfaces, _launchers, _meeting_point
 from rabit._errors import InvalidArgument
 from rabit._launchers import JobMarks
 
-__all__ = ["Placement", "discover", "host_key", "publish"]
+__all__ = ["Placement", "discover", "host_key", "publish", "secret_from_file"]
 
 _SECRET_BYTES = 32
 # Below the range from which the kernel takes ports for outgoing connections.
@@ -137,7 +137,7 @@ def _given_secret(environ: Mapping[str, str], rank: int) -> bytes:
             )
         return _decode_secret(_read_secret_descriptor(int(descriptor), rank), "RABIT_SECRET_FD")
     if path:
-        return _secret_from_file(path)
+        return secret_from_file(path)
     raise InvalidArgument(
         f"rank {rank} has no secret: neither RABIT_SECRET_FD nor RABIT_SECRET_FILE is set, and "
         "ranks prove with it that they belong to the job. Start the job with rabitrun, or make "
@@ -146,7 +146,7 @@ def _given_secret(environ: Mapping[str, str], rank: int) -> bytes:
     )
 
 
-def _secret_from_file(path: str) -> bytes:
+def secret_from_file(path: str) -> bytes:
     try:
         text = _meeting_point.read_private_file(Path(path), "secret file")
     except FileNotFoundError as error:

@@ -1,0 +1,131 @@
+"""rabitrun, which is also `python -m rabit.launch`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rabit._config import process_environment
+from rabit._errors import InvalidArgument, RabitError
+from rabit.launch.flags import make_parser
+
+if TYPE_CHECKING:
+    from rabit.launch.plan import Plan
+
+__all__ = ["main"]
+
+_USAGE_STATUS = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line `arguments` (default: that of the process); returns the exit status."""
+    parsed = make_parser().parse_args(arguments)
+    try:
+        if parsed.check_build or parsed.check_build_json:
+            from rabit.launch.check_build import print_report
+
+            return print_report(as_json=parsed.check_build_json)
+        return _run(parsed)
+    except RabitError as error:
+        print(f"rabitrun: {error}", file=sys.stderr)
+        return _USAGE_STATUS if isinstance(error, InvalidArgument) else 1
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    from rabit.launch.launcher import Request, launch
+    from rabit.launch.ssh import SshOptions
+    from rabit.launch.supervisor import Times
+    from rabit.launch.tuning import tuning_environ
+
+    environ = process_environment()
+    command = _command(parsed)
+    tuning, notices = tuning_environ(parsed, environ)
+    for notice in notices:
+        print(f"rabitrun: {notice}", file=sys.stderr)
+    from rabit.launch.environment import user_environ
+
+    request = Request(
+        plan=_plan(parsed),
+        command=command,
+        environ=environ,
+        tuning=tuning,
+        user=user_environ(parsed.env, environ),
+        times=Times(start_s=parsed.start_timeout, grace_s=parsed.grace_time),
+        ssh=SshOptions(
+            port=parsed.ssh_port,
+            identity_file=parsed.ssh_identity_file,
+            options=tuple(parsed.ssh_option),
+            python=parsed.remote_python or "",
+            is_always=parsed.ssh_always,
+            connect_timeout_s=max(1, int(min(15, parsed.start_timeout))),
+        ),
+        directory=os.environ.get("PWD", "") if _is_here(os.environ.get("PWD", "")) else "",
+        output_folder=parsed.output_filename,
+        has_timestamps=parsed.timestamps,
+        is_collapsed=parsed.collapse_output,
+        is_verbose=parsed.verbose,
+        secret=_secret(parsed),
+    )
+    if parsed.dry_run:
+        from rabit.launch.dry_run import describe
+
+        print(describe(request))
+        return 0
+    return launch(request).status
+
+
+def _is_here(path: str) -> bool:
+    """True if `path` names the working directory, perhaps through a symbolic link."""
+    try:
+        return bool(path) and Path(path).samefile(Path.cwd())
+    except OSError:
+        return False
+
+
+def _command(parsed: argparse.Namespace) -> tuple[str, ...]:
+    command = parsed.command[1:] if parsed.command[:1] == ["--"] else parsed.command
+    if not command:
+        raise InvalidArgument(
+            "there is no command to run. Give it after the flags, such as "
+            "'rabitrun -np 2 python train.py'; see rabitrun --help."
+        )
+    if command[0].startswith("-"):
+        raise InvalidArgument(
+            f"the flag {command[0]} is unknown: see rabitrun --help. Flags of the program go "
+            f"after its name: rabitrun -np 2 python train.py {shlex.join(command)}"
+        )
+    return tuple(command)
+
+
+def _plan(parsed: argparse.Namespace) -> Plan:
+    from rabit.launch.hosts import local_hosts, parse_hostfile, parse_hosts
+    from rabit.launch.plan import make_plan
+
+    if parsed.hosts is not None:
+        return make_plan(parse_hosts(parsed.hosts), parsed.np)
+    if parsed.hostfile is not None:
+        return make_plan(parse_hostfile(parsed.hostfile), parsed.np)
+    if parsed.np is None:
+        raise InvalidArgument(
+            "the number of ranks is not given. Use -np N for this machine, or -H or --hostfile "
+            "for several."
+        )
+    return make_plan(local_hosts(max(1, parsed.np)), parsed.np)
+
+
+def _secret(parsed: argparse.Namespace) -> bytes | None:
+    path = parsed.setting_secret_file
+    if not path:
+        return None
+    from rabit._placement import secret_from_file
+
+    return secret_from_file(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

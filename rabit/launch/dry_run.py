@@ -1,0 +1,34 @@
+"""What would be started, as text."""
+
+from __future__ import annotations
+
+import shlex
+
+from rabit.launch.launcher import Request, is_started_here, store_host, thread_note
+from rabit.launch.ssh import ssh_command
+
+__all__ = ["describe"]
+
+
+def describe(request: Request) -> str:
+    """The plan, one line for each rank; starts nothing and contacts nobody but the resolver."""
+    plan = request.plan
+    hosts = "1 host" if len(plan.hosts) == 1 else f"{len(plan.hosts)} hosts"
+    ranks = "1 rank" if plan.size == 1 else f"{plan.size} ranks"
+    lines = [f"{ranks} on {hosts}, {thread_note(request)}"]
+    address = store_host(request)
+    if address:
+        lines.append(f"store: {address}, port chosen by the system; secret: made for the job")
+    shared = {**request.tuning, **request.user}
+    if shared:
+        lines.append("variables: " + " ".join(f"{k}={shlex.quote(v)}" for k, v in shared.items()))
+    for each in plan.hosts:
+        if is_started_here(request, each.host):
+            lines.append(f"host {each.host}, without ssh:")
+        else:
+            command = ssh_command(each.host, request.ssh, request.environ.get("PYTHONPATH", ""))
+            lines.append(f"host {each.host}, through: {shlex.join(command)}")
+        for place in each.places:
+            numbers = " ".join(f"{k}={v}" for k, v in place.environ(plan.size).items())
+            lines.append(f"  {numbers} {shlex.join(request.command)}")
+    return "\n".join(lines)

@@ -1,0 +1,47 @@
+"""What happens to ranks, told by whoever runs them to whoever oversees them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+__all__ = ["RESULT", "STDERR", "STDOUT", "Events", "Node"]
+
+STDOUT, STDERR, RESULT = 1, 2, 3
+
+
+class Events(Protocol):
+    """The overseer of ranks: the supervisor, or the agent that passes everything on to it."""
+
+    def started(self, rank: int, pid: int) -> None:
+        """The process of `rank` runs."""
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        """`rank` wrote `data` (not empty, not necessarily whole lines) to a stream."""
+
+    def closed(self, rank: int, stream: int) -> None:
+        """Nothing more comes from this stream."""
+
+    def exited(self, rank: int, status: int) -> None:
+        """`rank` ended; `status` is its exit status, or minus the signal that killed it."""
+
+    def failed(self, host: str, text: str, status: int) -> None:
+        """A host could not start its ranks, or is lost; `status` is for the launcher's exit."""
+
+
+class Node(Protocol):
+    """Runs the ranks of one host.  One thread only."""
+
+    host: str
+    ranks: tuple[int, ...]
+
+    def start(self) -> None:
+        """Starts the ranks; returns at once.  Failures arrive as events."""
+
+    def signal(self, signum: int, whole_group: bool) -> None:
+        """Sends a signal to every living rank, or to all processes of its session's group."""
+
+    def pause(self, is_paused: bool) -> None:
+        """Stops or goes on reading what the ranks write."""
+
+    def finish(self) -> None:
+        """Kills what is left of the ranks and frees everything.  Waits two seconds at most."""

@@ -1,0 +1,149 @@
+"""Hosts and their slots, from -H or a host file."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rabit._errors import InvalidArgument
+from rabit._interfaces import is_own_address
+
+__all__ = ["Host", "is_local", "local_hosts", "parse_hostfile", "parse_hosts"]
+
+_MOST_SLOTS = 4096
+# No leading dash, which ssh would take for an option, and nothing that a shell interprets.
+_NAME = re.compile(
+    r"^(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?$"
+)
+_WITH_SLOTS = re.compile(r"^(?P<name>\[[^\]]*\]|[^:\[\]]+)(?::(?P<slots>[^:]*))?$")
+
+
+@dataclass(frozen=True)
+class Host:
+    """`name` as the user wrote it, without brackets; at most `slots` ranks run there."""
+
+    name: str
+    slots: int
+
+    def __str__(self) -> str:
+        return f"[{self.name}]" if ":" in self.name else self.name
+
+
+def parse_hosts(text: str, source: str = "-H") -> list[Host]:
+    """Hosts of "host1:2,host2,[fe80::2]:4"; a host without a number has one slot."""
+    parts = [part.strip() for part in text.split(",")]
+    if not any(parts):
+        raise InvalidArgument(
+            f"{source} names no host: expected host:slots,…, such as {source} node1:2,node2:2."
+        )
+    return _checked((_host(part, source) for part in parts), source)
+
+
+def _host(text: str, source: str) -> Host:
+    match = _WITH_SLOTS.match(text)
+    if match is None:
+        raise InvalidArgument(
+            f"{source}: {text!r} is no host: expected host or host:slots. An IPv6 address needs "
+            "brackets, such as [2001:db8::2]:4."
+        )
+    slots = match["slots"]
+    return Host(_name(match["name"], source), 1 if slots is None else _slots(slots, text, source))
+
+
+def _name(text: str, source: str) -> str:
+    if text.startswith("["):
+        address = text[1:-1]
+        try:
+            ipaddress.IPv6Address(address)
+        except ValueError as error:
+            raise InvalidArgument(
+                f"{source}: {text!r} is no IPv6 address: {error}. Correct it."
+            ) from error
+        return address
+    if not _NAME.match(text) or len(text) > 255:
+        raise InvalidArgument(
+            f"{source}: {text!r} is no host name: letters, digits, dots, dashes and underscores "
+            "are allowed, and user@ before them. Correct it."
+        )
+    return text
+
+
+def _slots(text: str, where: str, source: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:9]) <= _MOST_SLOTS:
+        raise InvalidArgument(
+            f"{source}: {where!r} has {text!r} slots: expected a number between 1 and "
+            f"{_MOST_SLOTS}. Leave a host out to run nothing there."
+        )
+    return int(text)
+
+
+def parse_hostfile(path: Path) -> list[Host]:
+    """Hosts of a file, one in each line; blank lines and text after # are skipped.
+
+    "name slots=2" (Open MPI, Horovod), "name:2" (MPICH) and "name" (one slot) are understood.
+    """
+    source = f"--hostfile {path}"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(
+            f"the host file {path} cannot be read: {error}. Correct --hostfile."
+        ) from error
+    hosts = []
+    for number, line in enumerate(text.splitlines(), 1):
+        fields = line.partition("#")[0].split()
+        if fields:
+            hosts.append(_line(fields, f"{source}, line {number}"))
+    if not hosts:
+        raise InvalidArgument(
+            f"the host file {path} names no host: expected one in each line, such as "
+            "'node1 slots=2'."
+        )
+    return _checked(hosts, source)
+
+
+def _line(fields: list[str], source: str) -> Host:
+    host = _host(fields[0], source)
+    for field in fields[1:]:
+        key, separator, value = field.partition("=")
+        if separator and key in ("slots", "max_slots", "max-slots"):
+            if key == "slots":
+                host = Host(host.name, _slots(value, " ".join(fields), source))
+            continue
+        raise InvalidArgument(
+            f"{source}: {field!r} is unknown: expected 'host slots=N' or 'host:N'. Remove it."
+        )
+    return host
+
+
+def _checked(hosts: Iterable[Host], source: str) -> list[Host]:
+    found: dict[str, Host] = {}
+    for host in hosts:
+        if host.name in found:
+            raise InvalidArgument(
+                f"{source} names the host {host.name!r} twice. Give it once, with all its slots: "
+                f"{host}:{host.slots + found[host.name].slots}."
+            )
+        found[host.name] = host
+    return list(found.values())
+
+
+def local_hosts(slots: int) -> list[Host]:
+    """This host, under the name localhost."""
+    return [Host("localhost", slots)]
+
+
+def is_local(host: Host) -> bool:
+    """True if `host` is this machine.  May ask the resolver; an unknown name is not local."""
+    name = host.name.rpartition("@")[2]
+    if name in ("localhost", socket.gethostname()):
+        return True
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return any(is_own_address(str(address[0])) for *_, address in found)

@@ -1,0 +1,67 @@
+"""HostJob: everything that one host has to know to start its ranks."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from rabit._errors import InvalidArgument
+
+__all__ = ["HostJob", "RankJob"]
+
+
+@dataclass(frozen=True)
+class RankJob:
+    """One rank and the variables that are its alone."""
+
+    rank: int
+    environ: dict[str, str]
+
+
+@dataclass(frozen=True)
+class HostJob:
+    """What a host starts.  Its text form holds the secret: it travels through pipes only.
+
+    environ: variables of every rank; None in the text of a remote job: the far side's own, and
+    those here on top.  payload: a pickled call that the ranks make instead of `command`.
+    """
+
+    job: str
+    version: str
+    host: str
+    command: tuple[str, ...]
+    directory: str
+    environ: dict[str, str]
+    ranks: tuple[RankJob, ...]
+    grace_s: float
+    secret: bytes | None = dataclasses.field(default=None, repr=False)
+    payload: bytes | None = dataclasses.field(default=None, repr=False)
+    sets_threads: bool = True
+
+    def to_json(self) -> bytes:
+        document = dataclasses.asdict(self)
+        document["secret"] = self.secret.hex() if self.secret is not None else None
+        document["payload"] = (
+            base64.b64encode(self.payload).decode() if self.payload is not None else None
+        )
+        return json.dumps(document).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> HostJob:
+        try:
+            document: dict[str, Any] = json.loads(text)
+            document["command"] = tuple(document["command"])
+            document["ranks"] = tuple(RankJob(**each) for each in document["ranks"])
+            if document["secret"] is not None:
+                document["secret"] = bytes.fromhex(document["secret"])
+            if document["payload"] is not None:
+                document["payload"] = base64.b64decode(document["payload"], validate=True)
+            return cls(**document)
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidArgument(
+                f"the description of the job is malformed: {type(error).__name__}. Install the "
+                "same version of mariza-rabit on every host."
+            ) from error

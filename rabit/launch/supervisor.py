@@ -1,0 +1,293 @@
+"""Supervisor: oversees every rank of a job, from the start to the exit status."""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rabit.launch import report
+from rabit.launch.events import RESULT, STDERR, STDOUT, Node
+from rabit.launch.output import Output
+from rabit.launch.plan import Plan
+from rabit.launch.signals import TERMINATING, handle_signals
+from rabit.launch.sink import Sink
+
+__all__ = ["Outcome", "Supervisor", "Times"]
+
+# A rank that misses another may notice before the launcher sees that one end.
+_SETTLE_S = 1.0
+# After SIGKILL a process vanishes at once; on another host, as soon as the news arrives.
+_GIVE_UP_S = 5.0
+_BROKEN_PIPE_STATUS = 128 + signal.SIGPIPE
+
+
+@dataclass(frozen=True)
+class Times:
+    """Limits in seconds."""
+
+    start_s: float = 30.0
+    grace_s: float = 5.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the job ended: the exit status, the block about the cause (or ""), and what each rank
+    returned through its result stream.
+    """
+
+    status: int
+    report: str
+    results: Mapping[int, bytes]
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Something went wrong that is no rank's failure."""
+
+    text: str
+    status: int
+    at_s: float
+
+
+class Supervisor:
+    """One thread runs it; signals arrive in that thread.  Implements `Events`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        times: Times,
+        output: Output,
+        sinks: Mapping[int, Sink],
+        selector: selectors.BaseSelector,
+        say: Callable[[str], None],
+    ) -> None:
+        self._plan = plan
+        self._times = times
+        self._output = output
+        self._sinks = sinks
+        self._selector = selector
+        self._say = say
+        self._nodes: Sequence[Node] = ()
+        self._began = time.monotonic()
+        self._host_of = {place.rank: str(each.host) for each in plan.hosts for place in each.places}
+        self._is_started: set[int] = set()
+        self._statuses: dict[int, int] = {}
+        self._failures: list[report.Failure] = []
+        self._ended_well_before_failure: tuple[int, ...] = ()
+        self._problem: _Problem | None = None
+        self._results: dict[int, bytearray] = {}
+        self._sent: set[int] = set()
+        self._user_signal = 0
+        self._is_stopping = False
+        self._start_by: float | None = None
+        self._settle_at: float | None = None
+        self._kill_at: float | None = None
+        self._give_up_at: float | None = None
+
+    def run(self, nodes: Sequence[Node]) -> Outcome:
+        """Starts the ranks of `nodes` and stays until all have ended.  Blocks."""
+        self._nodes = nodes
+        self._began = time.monotonic()
+        self._start_by = self._began + self._times.start_s
+        with handle_signals(self._selector, self._signalled):
+            try:
+                for node in nodes:
+                    if self._problem is None:
+                        node.start()
+                while not self._is_over():
+                    for key, _ in self._selector.select(self._wait_s()):
+                        key.data()
+                    self._tick(time.monotonic())
+            finally:
+                for node in nodes:
+                    node.finish()
+        self._output.finish()
+        return self._outcome()
+
+    # Events.
+
+    def started(self, rank: int, pid: int) -> None:
+        self._is_started.add(rank)
+        self._say(f"rank {rank} runs on {self._host_of[rank]} as process {pid}")
+        if len(self._is_started) == self._plan.size:
+            self._start_by = None
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        if stream == RESULT:
+            self._results.setdefault(rank, bytearray()).extend(data)
+        else:
+            self._output.feed(rank, stream, data)
+
+    def closed(self, rank: int, stream: int) -> None:
+        if stream != RESULT:
+            self._output.close(rank, stream)
+
+    def exited(self, rank: int, status: int) -> None:
+        now = time.monotonic()
+        self._statuses[rank] = status
+        self._say(f"rank {rank} {report.describe_status(status)}")
+        if status == 0:
+            return
+        was_stopped = any(status in (-each, 128 + each) for each in self._sent)
+        if not self._failures:
+            self._ended_well_before_failure = tuple(
+                each for each, code in self._statuses.items() if code == 0
+            )
+        self._failures.append(
+            report.Failure(
+                rank, self._host_of[rank], status, now - self._began, was_stopped=was_stopped
+            )
+        )
+        if self._is_stopping:
+            return
+        missed = report.named_peers(self._output.tail(rank))
+        is_explained = not missed or any(self._statuses.get(each) for each in missed)
+        if is_explained or any(each in self._statuses for each in missed):
+            self._stop(signal.SIGTERM)
+        elif self._settle_at is None:
+            self._settle_at = now + _SETTLE_S
+
+    def failed(self, host: str, text: str, status: int) -> None:
+        self._set_problem(text, status)
+        for each in self._plan.hosts:
+            if str(each.host) == host:
+                for place in each.places:
+                    # Ranks of a lost host have ended as far as anyone can tell.
+                    self._statuses.setdefault(place.rank, -signal.SIGKILL)
+        if not self._is_stopping:
+            self._stop(signal.SIGTERM)
+
+    # The loop.
+
+    def _is_over(self) -> bool:
+        if self._problem is not None and not self._is_started - set(self._statuses):
+            return True
+        return len(self._statuses) == self._plan.size
+
+    def _wait_s(self) -> float | None:
+        times = [
+            each
+            for each in (
+                self._start_by,
+                self._settle_at,
+                self._kill_at,
+                self._give_up_at,
+                self._output.due(),
+            )
+            if each is not None
+        ]
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _tick(self, now: float) -> None:
+        self._output.tick(now)
+        is_full = any(sink.is_full for sink in self._sinks.values())
+        for node in self._nodes:
+            node.pause(is_full)
+        out = self._sinks[STDOUT]
+        if out.is_broken and not out.is_closed and not self._is_stopping:
+            self._set_problem(
+                "nobody reads the output any more: the job is stopped.", _BROKEN_PIPE_STATUS
+            )
+            self._stop(signal.SIGTERM)
+        if self._start_by is not None and now >= self._start_by:
+            self._start_by = None
+            self._too_late()
+        if self._settle_at is not None and now >= self._settle_at and not self._is_stopping:
+            self._stop(signal.SIGTERM)
+        if self._kill_at is not None and now >= self._kill_at:
+            self._say("the grace time is over: killing what is left")
+            self._kill(now)
+        if self._give_up_at is not None and now >= self._give_up_at:
+            self._give_up_at = None
+            for each in self._plan.hosts:
+                if any(place.rank not in self._statuses for place in each.places):
+                    self.failed(str(each.host), f"the host {each.host} does not answer.", 1)
+
+    def _too_late(self) -> None:
+        hosts = [
+            str(each.host)
+            for each in self._plan.hosts
+            if any(place.rank not in self._is_started for place in each.places)
+        ]
+        self.failed(
+            hosts[0],
+            f"the ranks of {', '.join(hosts)} have not started within {self._times.start_s:g} s. "
+            f"Try 'ssh {hosts[0]} true' by hand, or set --start-timeout higher.",
+            1,
+        )
+
+    def _signalled(self, signum: int) -> None:
+        if signum not in TERMINATING:
+            for node in self._nodes:
+                node.signal(signum, whole_group=False)
+            return
+        name = signal.Signals(signum).name
+        if self._is_stopping and (self._user_signal or signum == signal.SIGINT):
+            if signum == signal.SIGINT:
+                self._note(f"{name} again: killing all ranks.")
+                self._kill(time.monotonic())
+            return
+        self._user_signal = signum
+        self._note(
+            f"{name}: stopping all ranks; those that have not ended after "
+            f"{self._times.grace_s:g} s are killed (at once on a second Ctrl-C)."
+        )
+        self._stop(signum)
+
+    def _stop(self, signum: int) -> None:
+        self._is_stopping = True
+        self._settle_at = self._start_by = None
+        self._sent.add(signum)
+        self._kill_at = time.monotonic() + self._times.grace_s
+        for node in self._nodes:
+            node.signal(signum, whole_group=True)
+            # A stopped (SIGSTOP) process acts on a signal only when it goes on.
+            node.signal(signal.SIGCONT, whole_group=True)
+
+    def _kill(self, now: float) -> None:
+        self._kill_at = None
+        self._give_up_at = now + _GIVE_UP_S
+        self._sent.add(signal.SIGKILL)
+        for node in self._nodes:
+            node.signal(signal.SIGKILL, whole_group=True)
+
+    def _note(self, text: str) -> None:
+        self._output.end_line()
+        self._sinks[STDERR].write(f"rabitrun: {text}\n".encode())
+
+    def _outcome(self) -> Outcome:
+        results = {rank: bytes(data) for rank, data in self._results.items()}
+        failures = [
+            report.Failure(
+                each.rank,
+                each.host,
+                each.status,
+                each.at_s,
+                self._output.tail(each.rank),
+                each.was_stopped,
+            )
+            for each in self._failures
+        ]
+        if self._user_signal:
+            is_graceful = not any(self._statuses.values())
+            return Outcome(0 if is_graceful else 128 + self._user_signal, "", results)
+        culprit = report.choose_culprit(failures)
+        problem = self._problem
+        if problem is not None and (culprit is None or problem.at_s <= culprit.at_s):
+            return Outcome(problem.status, problem.text, results)
+        if culprit is not None:
+            text = report.render(
+                culprit, failures, self._ended_well_before_failure, self._plan.size
+            )
+            return Outcome(report.exit_status(culprit.status), text, results)
+        # Every rank was stopped by someone else's signal, one that the launcher also sends.
+        worst = next((each.status for each in failures), 0)
+        return Outcome(report.exit_status(worst), "", results)
+
+    def _set_problem(self, text: str, status: int) -> None:
+        if self._problem is None:
+            at_s = time.monotonic() - self._began
+            self._problem = _Problem(f"rabitrun: {text}\n", status, at_s)

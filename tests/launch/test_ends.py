@@ -1,0 +1,253 @@
+"""However a job ends, the status is the cause's and no process is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+# No fork between the line and the sleep: a shell forgets a Ctrl-C that arrives within one.
+SLEEPER = "echo ready; exec sleep 600"
+# A grandchild in a session of its own, which no process group reaches.
+DAEMON = "setsid sleep 600 & echo ready; exec sleep 600"
+STUBBORN = "trap '' TERM INT HUP QUIT; echo ready; while :; do sleep 1; done"
+
+
+@pytest.mark.parametrize("status", [1, 3, 77, 255])
+def test_the_status_is_that_of_the_rank_that_failed(rabitrun, status):
+    job = rabitrun("-np", 2, "sh", "-c", f"[ $RABIT_RANK = 0 ] || exit {status}; sleep 600")
+
+    assert job.status == status
+    assert f"rank 1 of 2 (host localhost) exited with status {status}" in job.err
+    assert f"exits with status {status}" in job.err
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("name", ["SEGV", "KILL", "ABRT", "BUS", "FPE", "TERM", "INT"])
+def test_a_signal_gives_128_and_its_number(rabitrun, name):
+    number = signal.Signals[f"SIG{name}"]
+
+    job = rabitrun("-np", 2, "sh", "-c", f"[ $RABIT_RANK = 1 ] || kill -{name} $$; sleep 600")
+
+    assert job.status == 128 + number
+    assert f"rank 0 of 2 (host localhost) was killed by SIG{name} (signal {number:d})" in job.err
+
+
+def test_all_ranks_well_is_status_0_and_no_report(rabitrun):
+    job = rabitrun("-np", 3, "true")
+
+    assert (job.status, job.out, job.err) == (0, "", "")
+
+
+def test_a_rank_that_ends_well_does_not_stop_the_others(rabitrun):
+    job = rabitrun("-np", 2, "sh", "-c", "[ $RABIT_RANK = 0 ] || { sleep 0.5; echo later; }")
+
+    assert job.status == 0 and job.out == "[1] later\n"
+
+
+def test_the_report_shows_the_last_20_lines_of_the_culprit_alone(rabitrun):
+    script = (
+        "[ $RABIT_RANK = 1 ] && { sleep 600; }; "
+        "for i in $(seq 30); do echo line $i; done; echo 'the reason' >&2; exit 5"
+    )
+    job = rabitrun("-np", 2, "sh", "-c", script)
+
+    block = job.err[job.err.index("rabitrun: rank 0") :]
+    assert job.status == 5
+    assert "Its last 20 lines:" in block
+    assert "    | line 30\n" in block and "    | line 11\n" not in block
+    assert "    | the reason\n" in block
+    assert "Then rabitrun stopped 1 other rank." in block
+
+
+def test_a_rank_that_only_misses_another_is_not_the_cause(rabitrun):
+    # Rank 0 complains first; rank 1, which it misses, is seen to have failed a moment later.
+    script = (
+        "if [ $RABIT_RANK = 0 ]; then echo 'rabit.PeerLost: rank 1 has died' >&2; exit 1; "
+        "elif [ $RABIT_RANK = 1 ]; then sleep 0.3; echo 'out of luck' >&2; kill -9 $$; fi; "
+        "sleep 600"
+    )
+    job = rabitrun("-np", 3, "sh", "-c", script)
+
+    assert job.status == 137
+    assert "rabitrun: rank 1 of 3 (host localhost) was killed by SIGKILL" in job.err
+    assert "    | out of luck" in job.err
+    assert "1 other rank failed as a consequence or later." in job.err
+
+
+def test_a_missed_rank_that_had_ended_well_is_mentioned(rabitrun):
+    script = "[ $RABIT_RANK = 0 ] && exit 0; sleep 0.3; echo 'PeerLost: rank 0 is gone' >&2; exit 1"
+    job = rabitrun("-np", 2, "sh", "-c", script)
+
+    assert job.status == 1
+    assert "Rank 0, which it misses, had ended before with status 0" in job.err
+
+
+def test_grandchildren_end_with_the_failed_rank(rabitrun):
+    job = rabitrun("-np", 2, "sh", "-c", "sleep 600 & [ $RABIT_RANK = 0 ] || exit 4; sleep 600")
+
+    assert job.status == 4
+    job.assert_nothing_is_left()
+
+
+def test_what_a_rank_leaves_running_ends_with_the_job(rabitrun):
+    job = rabitrun("-np", 2, "sh", "-c", "sleep 600 & setsid sleep 600 & exit 0")
+
+    assert job.status == 0
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"])
+@pytest.mark.parametrize("script", [SLEEPER, DAEMON])
+def test_a_signal_to_rabitrun_ends_everything(start, name, script):
+    job = start("-np", 2, "sh", "-c", script)
+    job.wait_for_line("ready", 2)
+    began = time.monotonic()
+
+    job.send(signal.Signals[name])
+
+    assert job.wait() == 128 + signal.Signals[name]
+    assert time.monotonic() - began < 4
+    assert f"rabitrun: {name}: stopping all ranks" in job.err
+    job.assert_nothing_is_left(0.5)
+
+
+def test_ranks_may_end_well_on_a_signal(start):
+    script = "trap 'echo saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done"
+    job = start("-np", 2, "sh", "-c", script)
+    job.wait_for_line("ready", 2)
+
+    job.send(signal.SIGTERM)
+
+    assert job.wait() == 0
+    assert job.out.count("saved") == 2
+
+
+def test_ranks_that_ignore_the_signal_are_killed_after_the_grace_time(start):
+    job = start("-np", 2, "--grace-time", "500ms", "sh", "-c", STUBBORN)
+    job.wait_for_line("ready", 2)
+    began = time.monotonic()
+
+    job.send(signal.SIGTERM)
+
+    assert job.wait() == 128 + signal.SIGTERM
+    assert 0.4 < time.monotonic() - began < 3
+    job.assert_nothing_is_left()
+
+
+def test_a_second_ctrl_c_kills_at_once(start):
+    job = start("-np", 2, "--grace-time", "60s", "sh", "-c", STUBBORN)
+    job.wait_for_line("ready", 2)
+    began = time.monotonic()
+
+    job.send(signal.SIGINT)
+    while b"stopping all ranks" not in job.process.stderr.readline():
+        pass
+    job.send(signal.SIGINT)
+
+    assert job.wait() == 128 + signal.SIGINT
+    assert time.monotonic() - began < 5
+    job.assert_nothing_is_left()
+
+
+def test_a_stopped_rank_ends_too(start):
+    job = start("-np", 1, "sh", "-c", "echo ready; kill -STOP $$; sleep 600")
+    job.wait_for_line("ready")
+
+    job.send(signal.SIGTERM)
+
+    assert job.wait() == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("name", ["USR1", "USR2"])
+def test_user_signals_reach_the_ranks_and_end_nothing(start, name):
+    script = f"trap 'echo got {name}; exit 0' {name}; echo ready; while :; do sleep 0.1; done"
+    job = start("-np", 2, "sh", "-c", script)
+    job.wait_for_line("ready", 2)
+
+    job.send(signal.Signals[f"SIG{name}"])
+
+    assert job.wait() == 0
+    assert job.out.count(f"got {name}") == 2
+
+
+@pytest.mark.parametrize("script", [SLEEPER, DAEMON, STUBBORN])
+def test_killing_rabitrun_leaves_nothing(start, script):
+    job = start("-np", 2, "sh", "-c", script)
+    job.wait_for_line("ready", 2)
+
+    job.send(signal.SIGKILL)
+
+    job.process.wait()
+    job.assert_nothing_is_left(2.0)
+
+
+def test_closing_the_terminal_leaves_nothing(start):
+    import pty
+
+    controller, terminal = pty.openpty()
+    job = start("-np", 2, "sh", "-c", SLEEPER, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    seen = b""
+    while seen.count(b"ready") < 2:
+        seen += os.read(controller, 4096)
+
+    os.close(controller)  # The kernel sends SIGHUP only to a session that owns the terminal.
+    job.send(signal.SIGHUP)
+
+    job.wait()
+    job.assert_nothing_is_left()
+
+
+def test_nobody_reading_the_output_ends_the_job(start):
+    job = start("-np", 2, "sh", "-c", "while :; do echo line; sleep 0.05; done")
+    job.wait_for_line("line")
+
+    job.process.stdout.close()
+
+    assert job.process.wait(30) == 128 + signal.SIGPIPE
+    assert b"nobody reads the output" in job.process.stderr.read()
+    job.process.stderr.close()
+    job.assert_nothing_is_left()
+
+
+def test_closed_standard_streams_are_no_obstacle(rabitrun, tmp_path):
+    code = "import os,sys; os.closerange(0, 3); os.execv(sys.argv[1], sys.argv[1:])"
+    from subprocess import run
+
+    status = run(
+        [sys.executable, "-c", code, sys.executable, "-m", "rabit.launch", "-np", "2",
+         "--output-filename", str(tmp_path), "sh", "-c", "echo hello"],
+        timeout=60, check=False,
+    ).returncode  # fmt: skip
+
+    assert status == 0
+    assert (tmp_path / "rank.1" / "stdout").read_text() == "hello\n"
+
+
+def test_the_secret_is_in_no_command_line_and_no_environment(start):
+    code = (
+        "import os, sys, time; d = int(os.environ['RABIT_SECRET_FD'])\n"
+        "print('secret', os.pread(d, 200, 0).decode(), flush=True); time.sleep(600)"
+    )
+    job = start("-np", 2, sys.executable, "-c", code)
+    text = job.wait_for_line("secret", 2)
+    secrets = {line.split()[-1] for line in text.splitlines()}
+
+    from pathlib import Path
+
+    places = [each for each in Path("/proc").iterdir() if each.name.isdigit()]
+    leaks = []
+    for place in places:
+        for name in ("cmdline", "environ"):
+            try:
+                content = (place / name).read_bytes()
+            except OSError:
+                continue
+            leaks += [f"{place}/{name}" for each in secrets if each.encode() in content]
+
+    assert len(secrets) == 1 and len(secrets.pop()) == 64
+    assert leaks == []
