@@ -15,7 +15,8 @@
 #include <string>
 #include <string_view>
 
-#include "transport/shm/peer_process.h"
+#include "base/socket.h"
+#include "transport/shm/single_copy_trial.h"
 
 namespace rabit {
 namespace {
@@ -45,10 +46,6 @@ struct Hello {
   ShmToken token;
 };
 
-std::string ErrorText(int error) {
-  return std::string(strerrordesc_np(error)) + " (" + std::to_string(error) + ")";
-}
-
 int PollMs(Deadline deadline) {
   const auto left =
       std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
@@ -60,7 +57,7 @@ Status WaitFor(int fd, short events, Deadline deadline, const std::string& what)
     pollfd entry{fd, events, 0};
     const int n = poll(&entry, 1, PollMs(deadline));
     if (n > 0) return Status();
-    if (n < 0 && errno != EINTR) return Internal("shm: poll failed: " + ErrorText(errno));
+    if (n < 0 && errno != EINTR) return Internal("shm: poll failed: " + ErrnoText(errno));
     if (n == 0 && std::chrono::steady_clock::now() >= deadline) {
       return TimedOut("shm: waited for " + what +
                       " until the deadline; is that rank running on this host?");
@@ -99,7 +96,7 @@ bool FromHex(std::string_view text, ShmToken& token) {
 Result<ShmToken> RandomToken() {
   ShmToken token{};
   if (getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) {
-    return Internal("shm: no random numbers from the kernel: " + ErrorText(errno));
+    return Internal("shm: no random numbers from the kernel: " + ErrnoText(errno));
   }
   return token;
 }
@@ -123,7 +120,7 @@ socklen_t FillAddress(const ShmToken& token, sockaddr_un& address) {
 Result<UniqueFd> OpenSocket() {
   UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.is_open()) {
-    return ResourceExhausted("shm: no Unix socket: " + ErrorText(errno) +
+    return ResourceExhausted("shm: no Unix socket: " + ErrnoText(errno) +
                              "; raise the limit of open files");
   }
   return fd;
@@ -141,7 +138,7 @@ Result<UniqueFd> DialPeer(int rank, const ShmToken& name, Deadline deadline) {
     }
     // EAGAIN: more ranks connect at once than the peer's queue holds.
     if (errno != EAGAIN && errno != EINTR) {
-      return PeerLost(rank, "shm: cannot connect to " + PeerText(rank) + ": " + ErrorText(errno) +
+      return PeerLost(rank, "shm: cannot connect to " + PeerText(rank) + ": " + ErrnoText(errno) +
                                 "; if the ranks run in separate network namespaces use "
                                 "RABIT_TRANSPORT=tcp");
     }
@@ -190,7 +187,7 @@ Status SendHello(const ShmSocket& socket, const Hello& hello, int inbox_fd, Dead
   std::memcpy(CMSG_DATA(header), &inbox_fd, sizeof inbox_fd);
   if (sendmsg(socket.fd.get(), &message, MSG_NOSIGNAL) != sizeof hello) {
     return PeerLost(socket.rank, "shm: " + PeerText(socket.rank) +
-                                     " went away while connecting: " + ErrorText(errno));
+                                     " went away while connecting: " + ErrnoText(errno));
   }
   return Status();
 }
@@ -239,6 +236,17 @@ Status CheckHello(const Hello& hello, const ShmSocket& socket, const ShmAgreemen
   return Status();
 }
 
+// Whether the peer is to offer us its long messages.
+Result<bool> WantsOffers(SingleCopyTrial& trial, const Hello& peer, SingleCopy mode) {
+  if (mode == SingleCopy::kOff) return false;
+  const Status status = trial.TryRead(peer.pid, peer.probe_address, peer.probe_value);
+  if (status.ok()) return mode == SingleCopy::kOn || trial.IsFaster(peer.pid, peer.probe_address);
+  if (mode == SingleCopy::kAuto) return false;
+  return Unsupported("shm: the memory of " + PeerText(peer.rank) + " (process " +
+                     std::to_string(peer.pid) + ") cannot be read: " + status.message() +
+                     "; use shm_single_copy=auto or permit process_vm_readv");
+}
+
 }  // namespace
 
 Result<std::vector<ShmSocket>> ConnectShmSockets(const ConnectContext& context,
@@ -250,7 +258,7 @@ Result<std::vector<ShmSocket>> ConnectShmSockets(const ConnectContext& context,
   const socklen_t bytes = FillAddress(name, address);
   if (bind(listener.get(), reinterpret_cast<sockaddr*>(&address), bytes) != 0 ||
       listen(listener.get(), 1024) != 0) {
-    return Unsupported("shm: cannot listen on an abstract Unix socket: " + ErrorText(errno) +
+    return Unsupported("shm: cannot listen on an abstract Unix socket: " + ErrnoText(errno) +
                        "; use RABIT_TRANSPORT=tcp");
   }
   const std::string prefix = std::to_string(context.epoch) + "/shm/";
@@ -281,7 +289,7 @@ Result<std::vector<ShmSocket>> ConnectShmSockets(const ConnectContext& context,
     if (send(socket.fd.get(), &introduction, sizeof introduction, MSG_NOSIGNAL) !=
         sizeof introduction) {
       return PeerLost(peer, "shm: " + PeerText(peer) + " closed the connection: " +
-                                ErrorText(errno) + "; see its own error");
+                                ErrnoText(errno) + "; see its own error");
     }
   }
   RABIT_RETURN_IF_ERROR(
@@ -291,10 +299,10 @@ Result<std::vector<ShmSocket>> ConnectShmSockets(const ConnectContext& context,
 
 Result<std::vector<ShmPeer>> SwapInboxes(std::vector<ShmSocket> sockets, const Inbox& mine,
                                          const ShmAgreement& agreement, Deadline deadline) {
-  // Peers try process_vm_readv on this word; it lives until all have told us how that went.
   RABIT_ASSIGN_OR_RETURN(const ShmToken random, RandomToken());
-  auto probe = std::make_unique<uint64_t>(0);
-  std::memcpy(probe.get(), random.data(), sizeof *probe);
+  uint64_t trial_value = 0;
+  std::memcpy(&trial_value, random.data(), sizeof trial_value);
+  SingleCopyTrial trial(trial_value);
   for (const ShmSocket& socket : sockets) {
     Hello hello{};
     hello.magic = kMagic;
@@ -305,8 +313,8 @@ Result<std::vector<ShmPeer>> SwapInboxes(std::vector<ShmSocket> sockets, const I
     hello.ring_bytes = agreement.shape.ring_bytes;
     hello.pid = static_cast<int32_t>(getpid());
     hello.epoch = agreement.epoch;
-    hello.probe_address = reinterpret_cast<uint64_t>(probe.get());
-    hello.probe_value = *probe;
+    hello.probe_address = trial.address();
+    hello.probe_value = trial.value();
     hello.token = socket.theirs;
     RABIT_RETURN_IF_ERROR(SendHello(socket, hello, mine.fd(), deadline));
   }
@@ -318,21 +326,11 @@ Result<std::vector<ShmPeer>> SwapInboxes(std::vector<ShmSocket> sockets, const I
     RABIT_RETURN_IF_ERROR(ReceiveHello(socket, deadline, hello, inbox_fd));
     RABIT_RETURN_IF_ERROR(CheckHello(hello, socket, agreement));
     RABIT_ASSIGN_OR_RETURN(Inbox inbox, Inbox::Map(std::move(inbox_fd), agreement.shape));
-    uint64_t seen = 0;
-    const iovec local{&seen, sizeof seen};
-    const iovec remote{reinterpret_cast<void*>(hello.probe_address), sizeof seen};
-    const bool can_read = agreement.single_copy != SingleCopy::kOff &&
-                          process_vm_readv(hello.pid, &local, 1, &remote, 1, 0) == sizeof seen &&
-                          seen == hello.probe_value;
-    const int read_error = errno;
-    const uint8_t verdict = can_read ? 1 : 0;
+    RABIT_ASSIGN_OR_RETURN(const bool wants_offers,
+                           WantsOffers(trial, hello, agreement.single_copy));
+    const uint8_t verdict = wants_offers ? 1 : 0;
     if (send(socket.fd.get(), &verdict, 1, MSG_NOSIGNAL) != 1) {
       return PeerLost(socket.rank, "shm: " + PeerText(socket.rank) + " went away while connecting");
-    }
-    if (agreement.single_copy == SingleCopy::kOn && !can_read) {
-      return Unsupported("shm: the memory of " + PeerText(socket.rank) + " (process " +
-                         std::to_string(hello.pid) + ") cannot be read: " + ErrorText(read_error) +
-                         "; set shm_single_copy=auto or permit process_vm_readv");
     }
     peers.push_back({socket.rank, hello.pid, std::move(socket.fd), std::move(inbox), false});
   }
@@ -344,7 +342,7 @@ Result<std::vector<ShmPeer>> SwapInboxes(std::vector<ShmSocket> sockets, const I
       return PeerLost(peer.rank, "shm: " + PeerText(peer.rank) +
                                      " closed the connection while connecting; see its own error");
     }
-    peer.can_read_us = verdict == 1 && agreement.single_copy != SingleCopy::kOff;
+    peer.wants_offers = verdict == 1 && agreement.single_copy != SingleCopy::kOff;
   }
   return peers;
 }

@@ -40,7 +40,7 @@ struct ShmPeer {
   int pid = 0;
   UniqueFd connection;
   Inbox inbox;
-  bool can_read_us = false;  // by process_vm_readv, tried with a real read
+  bool wants_offers = false;  // reads our long messages by process_vm_readv; tried for real
 };
 
 // Passes our inbox to every peer and maps theirs.  Blocks.

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <string>
 
+#include "base/socket.h"
+
 namespace rabit {
 namespace {
 
@@ -26,15 +28,11 @@ size_t DoorbellBytes(int streams) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-std::string ErrorText(int error) {
-  return std::string(strerrordesc_np(error)) + " (" + std::to_string(error) + ")";
-}
-
 Result<std::byte*> MapShared(int fd, size_t bytes) {
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) {
     return ResourceExhausted("shm: mapping " + std::to_string(bytes) +
-                             " bytes of shared memory failed: " + ErrorText(errno) +
+                             " bytes of shared memory failed: " + ErrnoText(errno) +
                              "; raise the memory limit or use RABIT_TRANSPORT=tcp");
   }
   return static_cast<std::byte*>(base);
@@ -52,18 +50,18 @@ size_t InboxShape::TotalBytes() const {
 Result<Inbox> Inbox::Create(const InboxShape& shape) {
   UniqueFd fd(memfd_create("rabit-inbox", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.is_open()) {
-    return Unsupported("shm: memfd_create failed: " + ErrorText(errno) +
+    return Unsupported("shm: memfd_create failed: " + ErrnoText(errno) +
                        "; use RABIT_TRANSPORT=tcp on this kernel");
   }
   const size_t bytes = shape.TotalBytes();
   int error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
   if (error != 0) {
     return ResourceExhausted("shm: reserving " + std::to_string(bytes) +
-                             " bytes of shared memory failed: " + ErrorText(error) +
+                             " bytes of shared memory failed: " + ErrnoText(error) +
                              "; raise the memory limit or use RABIT_TRANSPORT=tcp");
   }
   if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
-    return Unsupported("shm: the kernel cannot seal shared memory: " + ErrorText(errno) +
+    return Unsupported("shm: the kernel cannot seal shared memory: " + ErrnoText(errno) +
                        "; use RABIT_TRANSPORT=tcp");
   }
   RABIT_ASSIGN_OR_RETURN(std::byte * base, MapShared(fd.get(), bytes));

@@ -38,7 +38,7 @@ class ShmTransport final : public Transport {
     };
     for (ShmPeer& peer : peers) {
       const LaneOptions lane_options{
-          chunk_bytes, peer.can_read_us ? options.single_copy_min_bytes : ~uint64_t{0}};
+          chunk_bytes, peer.wants_offers ? options.single_copy_min_bytes : ~uint64_t{0}};
       processes_.emplace_back(peer.rank, peer.pid, std::move(peer.connection));
       peer_inboxes_.push_back(std::move(peer.inbox));
       Inbox& theirs = peer_inboxes_.back();

@@ -12,7 +12,7 @@
 namespace rabit {
 
 enum class SingleCopy : int32_t {
-  kAuto = 0,  // where the kernel permits it
+  kAuto = 0,  // where a trial between the two ranks says that it is permitted and faster
   kOn = 1,    // connecting fails where it does not
   kOff = 2,
 };
