@@ -212,6 +212,13 @@ Result<Agreement> Announcer::Apply(AgreeMessage&& message) {
   }
   for (RejectMessage& rejected : message.rejected)
     ApplyRejection(std::move(rejected), message.cycle, agreement);
+  // Rivals of one name fail together; a rank that submitted one of them has seen the failure.
+  for (const Rejection& seen : agreement.rejected) {
+    const auto found = failed_rounds_.find(seen.name);
+    if (found == failed_rounds_.end()) continue;
+    std::erase_if(found->second, [&](const FailedRound& each) { return each.cycle == cycle_; });
+    if (found->second.empty()) failed_rounds_.erase(found);
+  }
   if (message.last_joined >= 0) has_joined_ = false;
   return agreement;
 }

@@ -34,6 +34,8 @@ bool IsRooted(Kind kind) {
          kind == Kind::kScatter;
 }
 
+bool IsPair(Kind kind) { return kind == Kind::kSend || kind == Kind::kRecv; }
+
 std::string RankText(int rank) { return "rank " + std::to_string(rank); }
 
 }  // namespace
@@ -148,14 +150,17 @@ void Coordinator::ArriveFull(int rank, const Announcement::Entry& entry, int64_t
   TensorKey key = KeyOf(entry.name, entry.signature, rank);
   const auto group = groups_.find(entry.signature.group);
   const bool is_member = group != groups_.end() && group->second->IndexOf(rank) >= 0;
-  const RankSignature mine{rank, entry.signature};
-  Status alone = is_member ? CheckAlone(entry.name, mine, group->second->ranks)
-                           : InvalidArgument(Title(entry.signature.kind, entry.name) + ": rank " +
-                                             std::to_string(rank) + " is not a member of group " +
-                                             std::to_string(entry.signature.group) + ".");
   TensorRecord* record = records_.Find(key);
   if (record != nullptr && !IsExpected(*record, rank)) return;
-  if (!alone.ok() && (!is_member || key.is_pair() || key.receiver >= 0)) {
+  Status alone;
+  if (!is_member) {
+    alone =
+        InvalidArgument(Title(entry.signature.kind, entry.name) + ": rank " + std::to_string(rank) +
+                        " is not a member of group " + std::to_string(entry.signature.group) + ".");
+  } else if (IsPair(entry.signature.kind)) {
+    alone = CheckAlone(entry.name, {rank, entry.signature}, group->second->ranks);
+  }
+  if (!alone.ok()) {
     // There is no set of members that could wait for this one: only the rank itself fails.
     next_.rejected.push_back({std::move(key), alone.WithCulprit(rank), false});
     has_news_ = true;
@@ -166,11 +171,6 @@ void Coordinator::ArriveFull(int rank, const Announcement::Entry& entry, int64_t
     record = &records_.Add(std::move(key), std::move(members));
   }
   const Signature signature = SenderView(entry.signature, record->key);
-  if (!alone.ok()) {
-    if (!record->is_open) Open(*record, now_us);
-    record->arrived_us[static_cast<size_t>(record->members->IndexOf(rank))] = now_us;
-    return Reject(*record, alone.WithCulprit(rank), true);
-  }
   Arrive(*record, rank, &signature, now_us);
 }
 
@@ -212,8 +212,12 @@ void Coordinator::Arrive(TensorRecord& record, int rank, const Signature* signat
   record.before_last_us = record.last_us;
   record.last_us = now_us;
   record.last_rank = rank;
-  if (Status compared = Compare(record, rank, signature); !compared.ok())
-    return Reject(record, compared.WithCulprit(rank), true);
+  if (signature != nullptr && !record.key.is_pair()) {
+    const Status alone = CheckAlone(record.key.name, {rank, *signature}, record.members->ranks);
+    if (!alone.ok()) return Reject(record, alone.WithCulprit(rank), true);
+  }
+  if (const Status same = Compare(record, rank, signature); !same.ok())
+    return Reject(record, same.WithCulprit(rank), true);
   Remember(record, rank, signature);
   if (*record.rounds_of_name > 1 && RejectIfRivals(record)) return;
   if (stopped_count_ > 0 && RejectIfStopped(record)) return;
