@@ -18,7 +18,7 @@ def summary_text(statistics: Mapping[str, Any]) -> str:
     steps = statistics.get("steps", 0)
     if steps:
         volume = f"{tensors / steps:.4g} tensors and {_bytes(total_bytes / steps)} per step"
-        volume += f" ({steps} steps)"
+        volume += f", {steps} steps"
     else:
         volume = f"{tensors} tensors and {_bytes(total_bytes)} in all"
     buckets = totals.get("buckets", 0)
@@ -31,18 +31,16 @@ def summary_text(statistics: Mapping[str, Any]) -> str:
     blocked_s = statistics.get("blocked_us", 0) / 1e6
     hidden = 100 * float(statistics.get("hidden_share", 0.0))
     lines = [
-        f"rabit summary, rank {statistics.get('rank', 0)} of {statistics.get('size', 1)}",
-        f"  volume         {volume}",
-        f"  buckets        {buckets}{each}",
-        f"  communication  {busy_s:.3f} s, {hidden:.0f} % hidden behind compute "
+        f"{volume}, {statistics.get('size', 1)} ranks",
+        f"{buckets} buckets{each}",
+        f"communication {busy_s:.3f} s, {hidden:.0f} % hidden behind compute "
         f"({blocked_s:.3f} s waited for)",
-        f"  transport      {_transports(statistics)}; "
-        f"algorithm {_shares(statistics, 'algorithms')}",
+        f"transport {_transports(statistics)}; algorithm {_shares(statistics, 'algorithms')}",
     ]
     waited = _waited_for(statistics)
     if waited:
-        lines.append(f"  waited for     {waited}")
-    return "\n".join(lines)
+        lines.append(f"others waited for {waited}")
+    return "\n".join(f"rabit: {line}" for line in lines)
 
 
 def _transports(statistics: Mapping[str, Any]) -> str:

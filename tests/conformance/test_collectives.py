@@ -1,0 +1,363 @@
+"""Every collective against NumPy, on threads: ranks x transport x type x operation x size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import rabit
+from rabit import DType, ReduceOp, TensorView
+from rabit._tensor import numpy_dtype
+from rabit.testing import run_ranks
+from support import oracle
+
+SIZES = [1, 2, 3, 4]
+TRANSPORTS = ["shm", "tcp"]
+
+
+def jobs():
+    for size in SIZES:
+        for transport in TRANSPORTS if size > 1 else ["auto"]:
+            yield pytest.param(size, transport, id=f"{size}-{transport}")
+
+
+pytestmark = pytest.mark.parametrize(("size", "transport"), jobs())
+
+
+def inputs(dtype, shape, size):
+    return [oracle.values(dtype, shape, rank) for rank in range(size)]
+
+
+def test_allreduce_of_every_type_and_operation(size, transport):
+    def on_rank(engine):
+        for dtype in oracle.PLAIN_DTYPES:
+            for op in ReduceOp:
+                if not oracle.supports(dtype, op):
+                    continue
+                arrays = inputs(dtype, (7, 11), size)
+                found = rabit.allreduce(arrays[engine.rank], name=f"{dtype}.{op}", op=op)
+                what = f"{dtype} {op}"
+                oracle.assert_equal(found, oracle.reduced(arrays, op), dtype, what)
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_allreduce_of_every_size(size, transport):
+    def on_rank(engine):
+        for count in oracle.counts(size):
+            arrays = inputs(DType.FLOAT32, (count,), size)
+            found = rabit.allreduce(arrays[engine.rank], name=f"n{count}", op=rabit.Sum)
+            expected = oracle.reduced(arrays, ReduceOp.SUM)
+            oracle.assert_equal(found, expected, DType.FLOAT32, f"{count} elements")
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_allreduce_across_many_partitions(size, transport):
+    def on_rank(engine):
+        arrays = inputs(DType.FLOAT64, (100_003,), size)
+        found = rabit.allreduce(arrays[engine.rank], name="large", op=rabit.Average)
+        oracle.assert_equal(found, oracle.reduced(arrays, ReduceOp.AVERAGE), DType.FLOAT64, "large")
+
+    run_ranks(size, on_rank, transport, partition_bytes=4096)
+
+
+def test_allreduce_in_place_gives_back_the_array(size, transport):
+    def on_rank(engine):
+        mine = np.full(5, engine.rank + 1.0)
+        found = rabit.allreduce_(mine, name="x", op=rabit.Sum)
+
+        assert found is mine
+        assert mine.tolist() == [size * (size + 1) / 2] * 5
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_allreduce_does_not_change_its_input(size, transport):
+    def on_rank(engine):
+        mine = np.full(5, engine.rank + 1.0)
+        rabit.allreduce(mine, name="x", op=rabit.Sum)
+
+        assert mine.tolist() == [engine.rank + 1.0] * 5
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_allreduce_scales_before_and_after(size, transport):
+    def on_rank(engine):
+        mine = np.full(3, engine.rank + 1.0, np.float32)
+        found = rabit.allreduce(
+            mine, name="x", op=rabit.Sum, prescale_factor=0.5, postscale_factor=4.0
+        )
+
+        assert found.tolist() == [size * (size + 1)] * 3
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_allreduce_of_bfloat16_bits(size, transport):
+    def on_rank(engine):
+        floats = [np.linspace(1, 2 + rank, 33, dtype=np.float32) for rank in range(size)]
+        bits = oracle.bfloat16_bits(floats[engine.rank])
+        found = rabit.allreduce(TensorView.bfloat16(bits), name="b", op=rabit.Sum)
+        exact = sum(oracle.from_bfloat16_bits(oracle.bfloat16_bits(each)) for each in floats)
+
+        assert found.dtype == np.uint16
+        np.testing.assert_allclose(oracle.from_bfloat16_bits(found), exact, rtol=1.6e-2)
+
+    run_ranks(size, on_rank, transport)
+
+
+@pytest.mark.parametrize("codec", ["fp16", "bf16"])
+def test_allreduce_compressed(size, transport, codec):
+    def on_rank(engine):
+        arrays = inputs(DType.FLOAT32, (513,), size)
+        compression = getattr(rabit.Compression, codec)
+        found = rabit.allreduce(
+            arrays[engine.rank], name="x", op=rabit.Sum, compression=compression
+        )
+        np.testing.assert_allclose(found, oracle.reduced(arrays, ReduceOp.SUM), rtol=2e-2)
+
+        assert found.dtype == np.float32
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_every_rank_has_the_same_bits(size, transport):
+    def on_rank(engine):
+        mine = np.random.default_rng((1, engine.rank)).standard_normal(50_001).astype(np.float32)
+        return rabit.allreduce(mine, name="x").tobytes()
+
+    assert len(set(run_ranks(size, on_rank, transport))) == 1
+
+
+def test_grouped_allreduce(size, transport):
+    def on_rank(engine):
+        arrays = [np.full(count, engine.rank + 1.0) for count in (0, 1, 5, 1000)]
+        found = rabit.grouped_allreduce(arrays, name="g", op=rabit.Sum)
+        rabit.grouped_allreduce_(arrays, name="h", op=rabit.Sum)
+
+        for out, own in zip(found, arrays, strict=True):
+            assert out.tolist() == own.tolist() == [size * (size + 1) / 2] * len(own)
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_reduce_reaches_the_root_alone(size, transport):
+    def on_rank(engine):
+        for root in range(size):
+            arrays = inputs(DType.INT32, (9,), size)
+            found = rabit.reduce(arrays[engine.rank], root, name=f"r{root}", op=rabit.Max)
+            if engine.rank == root:
+                expected = oracle.reduced(arrays, ReduceOp.MAX)
+                oracle.assert_equal(found, expected, DType.INT32, f"root {root}")
+            else:
+                assert found is None
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_reducescatter_gives_the_low_ranks_one_more_row(size, transport):
+    def on_rank(engine):
+        for rows in oracle.counts(size):
+            for op in (rabit.Sum, rabit.Average, rabit.Max):
+                arrays = inputs(DType.FLOAT32, (rows, 3), size)
+                found = rabit.reducescatter(arrays[engine.rank], name=f"{rows}.{op}", op=op)
+                share = np.array_split(oracle.reduced(arrays, op), size)[engine.rank]
+                oracle.assert_equal(found, share, DType.FLOAT32, f"{rows} rows, {op}")
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_allgather_with_uneven_rows_of_every_type(size, transport):
+    def on_rank(engine):
+        for dtype in oracle.PLAIN_DTYPES:
+            arrays = [oracle.values(dtype, (rank * 2, 3), rank) for rank in range(size)]
+            found = rabit.allgather(arrays[engine.rank], name=f"{dtype}")
+            oracle.assert_equal(found, np.concatenate(arrays), dtype, f"{dtype}")
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_allgather_of_scalars_and_of_nothing(size, transport):
+    def on_rank(engine):
+        assert rabit.allgather(engine.rank, name="s").tolist() == list(range(size))
+        assert rabit.allgather(np.empty((0, 4), np.float32), name="e").shape == (0, 4)
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_grouped_allgather_and_reducescatter(size, transport):
+    def on_rank(engine):
+        gathered = rabit.grouped_allgather([[engine.rank], [1.5]], name="g")
+        shares = rabit.grouped_reducescatter([np.ones((size, 2)), np.ones(size)], op=rabit.Sum)
+
+        assert gathered[0].tolist() == list(range(size))
+        assert gathered[1].tolist() == [1.5] * size
+        assert [each.tolist() for each in shares] == [[[size, size]], [size]]
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_broadcast_from_every_root_and_of_every_type(size, transport):
+    def on_rank(engine):
+        for root in range(size):
+            for dtype in oracle.PLAIN_DTYPES:
+                arrays = inputs(dtype, (4, 5), size)
+                found = rabit.broadcast(arrays[engine.rank], root, name=f"{root}.{dtype}")
+                oracle.assert_equal(found, arrays[root], dtype, f"root {root}, {dtype}")
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_broadcast_in_place(size, transport):
+    def on_rank(engine):
+        mine = np.full((2, 2), float(engine.rank))
+        assert rabit.broadcast_(mine, size - 1, name="x") is mine
+        assert mine.tolist() == [[size - 1.0] * 2] * 2
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_alltoall_even_and_uneven(size, transport):
+    def on_rank(engine):
+        rank = engine.rank
+        even = rabit.alltoall(np.arange(size * 2) + 100 * rank, name="even")
+        expected = np.concatenate([[2 * rank, 2 * rank + 1] + 100 * np.ones(2, int) * peer
+                                   for peer in range(size)])
+        assert even.tolist() == expected.tolist()
+
+        # Rank r sends r + i rows to rank i; some of them none.
+        splits = [rank + i for i in range(size)]
+        rows = np.repeat(np.arange(size), splits)[:, None] * np.ones(3) + 10 * rank
+        found, received = rabit.alltoall(rows, splits, name="uneven")
+        assert received == [peer + rank for peer in range(size)]
+        assert found[:, 0].tolist() == [
+            rank + 10 * peer for peer in range(size) for _ in range(peer + rank)
+        ]
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_gather_and_scatter_with_uneven_parts(size, transport):
+    def on_rank(engine):
+        for root in range(size):
+            rank = engine.rank
+            mine = np.full((rank, 2), rank, np.int16)
+            everything = rabit.gather(mine, root, name=f"g{root}")
+            splits = list(range(size))
+            if rank == root:
+                expected = np.repeat(np.arange(size), splits)
+                assert everything[:, 0].tolist() == expected.tolist()
+            else:
+                assert everything is None
+                everything = np.empty((0, 2), np.int16)
+            back = rabit.scatter(everything, root, splits if rank == root else None, name=f"s{root}")
+            oracle.assert_equal(back, mine, DType.INT16, f"root {root}")
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_send_and_recv_around_a_ring(size, transport):
+    if size == 1:
+        pytest.skip("one rank has no peer")
+
+    def on_rank(engine):
+        after, before = (engine.rank + 1) % size, (engine.rank - 1) % size
+        sent = rabit.send_async(np.full(1000, engine.rank, np.int64), after)
+        found = rabit.recv(np.empty(1000, np.int64), before)
+        sent.result()
+
+        assert set(found.tolist()) == {before}
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_barrier_and_flags(size, transport):
+    def on_rank(engine):
+        rabit.barrier()
+        assert rabit.any_rank(engine.rank == size - 1) is True
+        assert rabit.any_rank(False) is False
+        assert rabit.should_stop() is False
+        if engine.rank == 0:
+            rabit.request_stop()
+        assert rabit.should_stop() is True
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_objects(size, transport):
+    def on_rank(engine):
+        thing = {"rank": engine.rank, "list": [None, 1.5, "é"] * engine.rank}
+        assert rabit.broadcast_object(thing, size - 1)["rank"] == size - 1
+        assert [each["rank"] for each in rabit.allgather_object(thing)] == list(range(size))
+        assert rabit.broadcast_object(b"x" * 100_000 if engine.rank == 0 else None) == b"x" * 100_000
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_join_returns_the_last_rank_and_lets_the_others_go_on(size, transport):
+    def on_rank(engine):
+        for step in range(engine.rank + 1):
+            found = rabit.allreduce(np.ones(3), name=f"step{step}", op=rabit.Sum)
+            assert found.tolist() == [size - step] * 3
+        return rabit.join()
+
+    assert run_ranks(size, on_rank, transport) == [size - 1] * size
+
+
+def test_process_sets(size, transport):
+    def on_rank(engine):
+        low = rabit.add_process_set(range((size + 1) // 2))
+        assert low.size() == (size + 1) // 2
+        assert low.included() == (engine.rank < low.size())
+        if low.included():
+            assert low.rank() == engine.rank
+            found = rabit.allgather([engine.rank], process_set=low)
+            assert found.tolist() == low.ranks
+            assert rabit.broadcast(float(engine.rank), 0, process_set=low) == 0.0
+        assert rabit.remove_process_set(low) is True
+        assert rabit.remove_process_set(low) is False
+        assert low.process_set_id is None
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_many_operations_in_flight(size, transport):
+    def on_rank(engine):
+        order = np.random.default_rng(engine.rank).permutation(200)
+        handles = {
+            index: rabit.allreduce_async(np.full(index, 1.0), name=f"t{index}", op=rabit.Sum)
+            for index in order
+        }
+        for index, handle in handles.items():
+            assert rabit.synchronize(handle).tolist() == [size] * index
+            assert rabit.poll(handle)
+
+    run_ranks(size, on_rank, transport)
+
+
+def test_algorithms_agree(size, transport):
+    names = ["ring", "recursive_doubling", "halving_doubling", "tree", "double_tree"]
+    arrays = [np.random.default_rng((3, rank)).integers(0, 9, 10_001) for rank in range(size)]
+
+    def on_rank(engine):
+        return rabit.allreduce(arrays[engine.rank], name="x", op=rabit.Sum)
+
+    for name in names:
+        for found in run_ranks(size, on_rank, transport, allreduce_algorithm=name):
+            np.testing.assert_array_equal(found, sum(arrays), err_msg=name)
+
+
+def test_results_of_the_engine_are_not_copied(size, transport):
+    def on_rank(engine):
+        handle = rabit.allgather_async(np.ones((2, 3), numpy_dtype(DType.FLOAT32)), name="x")
+        found = handle.result()
+        view = handle.output_view()
+        shape = handle.output_shape
+        del handle
+
+        assert found.ctypes.data == view.data
+        assert shape == (2 * size, 3)
+        assert found.sum() == 6 * size
+
+    run_ranks(size, on_rank, transport)
