@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support import oracle
+
 import rabit
 from rabit import DType, ReduceOp, TensorView
 from rabit._tensor import numpy_dtype
 from rabit.testing import run_ranks
-from support import oracle
 
 SIZES = [1, 2, 3, 4]
 TRANSPORTS = ["shm", "tcp"]

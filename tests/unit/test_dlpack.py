@@ -65,5 +65,5 @@ def test_other_devices_are_refused():
         def __dlpack__(self):
             raise AssertionError("the device is asked first")
 
-    with pytest.raises(Unsupported, match="device of DLPack kind 2.*rabit_torch"):
+    with pytest.raises(Unsupported, match=r"device of DLPack kind 2.*rabit_torch"):
         view_input(OnGpu())
