@@ -66,6 +66,8 @@ struct Rejection {
   std::string name;
   GroupId group = kWorld;
   Status why;
+  int32_t sender = -1;  // global ranks; only for send and recv
+  int32_t receiver = -1;
 };
 
 // Identical on every rank, in the same order.

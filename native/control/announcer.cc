@@ -167,7 +167,8 @@ bool Announcer::RejectLocally(const Announcement::Entry& entry) {
   }
   if (why.ok()) return false;
   ++counters_.rejected;
-  local_.rejected.push_back({entry.name, entry.signature.group, std::move(why)});
+  const TensorKey key = KeyOf(entry.name, entry.signature, rank_);
+  local_.rejected.push_back({key.name, key.group, std::move(why), key.sender, key.receiver});
   return true;
 }
 
@@ -324,7 +325,8 @@ void Announcer::ApplyRejection(RejectMessage&& rejected, uint64_t cycle, Agreeme
   }
   if (was_open) {
     ++counters_.rejected;
-    agreement.rejected.push_back({key.name, key.group, std::move(rejected.why)});
+    agreement.rejected.push_back(
+        {key.name, key.group, std::move(rejected.why), key.sender, key.receiver});
     return;
   }
   const Group* group = FindGroup(key.group);
