@@ -1,0 +1,56 @@
+#include "transport/routed_transport.h"
+
+#include <string>
+
+#include "base/check.h"
+
+namespace rabit {
+namespace {
+
+Status NoPeer(int rank, int peer, int size) {
+  return InvalidArgument("rank " + std::to_string(rank) + " has no peer " + std::to_string(peer) +
+                         ": the job has " + std::to_string(size) + " ranks; correct the rank");
+}
+
+}  // namespace
+
+RoutedTransport::RoutedTransport(std::vector<std::unique_ptr<Transport>> parts,
+                                 std::vector<int> route)
+    : parts_(std::move(parts)), route_(std::move(route)) {
+  RABIT_CHECK(!parts_.empty(), "a routed transport needs a part");
+  RABIT_CHECK(route_.size() == static_cast<size_t>(size()), "every peer needs a route");
+  for (const auto& part : parts_) {
+    name_ += (name_.empty() ? "" : "+") + std::string(part->name());
+  }
+}
+
+Operation RoutedTransport::Send(int peer, Tag tag, ConstBytes buffer) {
+  if (!HasPeer(peer)) return Operation(NoPeer(rank(), peer, size()));
+  return Part(peer).Send(peer, tag, buffer);
+}
+
+Operation RoutedTransport::Recv(int peer, Tag tag, Bytes buffer) {
+  if (!HasPeer(peer)) return Operation(NoPeer(rank(), peer, size()));
+  return Part(peer).Recv(peer, tag, buffer);
+}
+
+void RoutedTransport::Abort(Status why) {
+  for (const auto& part : parts_) part->Abort(why);
+}
+
+TransportCounters RoutedTransport::counters() const {
+  TransportCounters sum;
+  for (const auto& part : parts_) {
+    const TransportCounters each = part->counters();
+    sum.bytes_sent += each.bytes_sent;
+    sum.bytes_received += each.bytes_received;
+    sum.messages_sent += each.messages_sent;
+    sum.messages_received += each.messages_received;
+    sum.frames_corrupt += each.frames_corrupt;
+    sum.frames_resent += each.frames_resent;
+    sum.connections_restored += each.connections_restored;
+  }
+  return sum;
+}
+
+}  // namespace rabit
