@@ -10,6 +10,7 @@
 
 #include "backend/backend.h"
 #include "base/group.h"
+#include "base/log.h"
 #include "base/result.h"
 #include "codec/codec.h"
 #include "control/controller.h"
@@ -22,8 +23,9 @@ struct EngineOptions {
   int32_t lanes = 2;
   int64_t operation_timeout_ms = 0;  // of one bucket on a lane; 0: as long as all peers live
   int64_t stall_warning_ms = 10'000;
-  size_t queue_capacity = 1 << 20;   // requests in flight
-  bool is_deterministic = false;
+  size_t queue_capacity = 1 << 20;  // requests in flight
+  int64_t spin_us = 0;              // before a waiter sleeps; 0 where threads outnumber cores
+  LogLevel log_level = LogLevel::kWarning;
 };
 
 struct EngineParts {  // everything is passed in; tests pass fakes
@@ -67,7 +69,8 @@ class Engine {
   virtual Status RemoveGroup(GroupId group, Deadline deadline) = 0;
   virtual Result<Group> GetGroup(GroupId group) const = 0;
 
-  // Sets flags that ride on the next announcement; they are OR-ed over all ranks.
+  // Sets flags that ride on the next announcement; they are OR-ed over all ranks, and an agreed
+  // flag stays set.
   virtual void RaiseFlags(uint32_t flags) = 0;
   virtual uint32_t AgreedFlags() const = 0;
 

@@ -1,0 +1,35 @@
+// BucketJob: a bucket together with the tensors of this rank; what the engine thread hands a lane.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/group.h"
+#include "control/agreement.h"
+#include "engine/pending_request.h"
+#include "schedule/scheduler.h"
+
+namespace rabit {
+
+// A tensor that was agreed, on its way through the scheduler.
+struct AgreedTensor {
+  ReadyTensor ready;
+  std::shared_ptr<PendingRequest> request;  // null: this rank has joined, or is not in the group
+  int64_t agreed_ns = 0;
+};
+
+struct BucketItem {
+  Partition partition;
+  std::shared_ptr<const AgreedTensor> tensor;
+
+  PendingRequest* request() const { return tensor->request.get(); }  // may be null
+};
+
+struct BucketJob {
+  Bucket bucket;
+  std::shared_ptr<const Group> group;  // this rank is a member
+  std::vector<BucketItem> items;       // one per partition
+};
+
+}  // namespace rabit

@@ -1,0 +1,109 @@
+// BucketRun: one bucket from the tensors of this rank to their results, in plain blocking code.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "backend/backend.h"
+#include "codec/codec.h"
+#include "engine/backend_selector.h"
+#include "engine/bucket_job.h"
+#include "engine/codec_states.h"
+#include "engine/engine.h"
+#include "engine/fusion_buffer.h"
+#include "engine/statistics.h"
+#include "engine/timeline.h"
+
+namespace rabit {
+
+// What every lane uses; all of it is thread-safe and outlives the lanes.
+struct LaneServices {
+  int rank = 0;
+  EngineOptions options;
+  std::span<const std::unique_ptr<Codec>> codecs;
+  const BackendSelector& selector;
+  CodecStates& codec_states;
+  Statistics& statistics;
+  Timeline& timeline;
+};
+
+// Runs once.  The lane's thread.
+class BucketRun {
+ public:
+  BucketRun(const LaneServices& services, const BucketJob& job, FusionBuffer& buffer);
+
+  // Blocks until the collective is done and the outputs of all requests are written.  An error is
+  // not yet wrapped with the tensor's name.
+  Status Run();
+
+ private:
+  // bucket_run.cc: kinds that reduce or copy whole tensors and can be cut and fused.
+  Status RunReduction();
+  Status RunInPlace(const BucketItem& item);
+  Status RunFused(const Codec* codec);
+  Status RunGatherOnly(const Codec& codec);
+  Status ExchangeReduction(const TensorView& buffer);
+  Status Pack(const Codec* codec, Bytes buffer);
+  Status PackOne(const BucketItem& item, const Codec* codec, Bytes to);
+  Status Unpack(const Codec* codec, ConstBytes buffer);
+  void Finalize(std::byte* data, int64_t count) const;
+  Result<std::byte*> OutputOf(const BucketItem& item) const;
+  const Codec* CodecOfBucket() const;
+  PartitionState* StateOf(const BucketItem& item, const Codec& codec);
+
+  // vector_run.cc: kinds whose ranks hold different parts; one tensor at a time.
+  Status RunEach();
+  Status RunBroadcast(const BucketItem& item);
+  Status RunAllgather(const BucketItem& item);
+  Status RunGather(const BucketItem& item);
+  Status RunScatter(const BucketItem& item);
+  Status RunReduceScatter(const BucketItem& item);
+  Status RunAlltoall(const BucketItem& item);
+  Status RunSendOrRecv(const BucketItem& item);
+
+  // Times `exchange` as communication and as an event of every tensor.
+  template <class Exchange>
+  Status Communicate(int64_t wire_bytes, Exchange exchange);
+  void Trace(std::string_view name, int64_t begin_ns, int64_t end_ns,
+             const std::string& arguments = {}) const;
+  void Record(int64_t started_ns) const;
+
+  ReduceOp wire_op() const;    // what the backend is asked for
+  double post_factor() const;  // what remains to be multiplied after the reduction
+  bool must_divide() const;    // an average that a multiplication would not give exactly
+
+  const LaneServices& services_;
+  const BucketJob& job_;
+  const Bucket& bucket_;
+  const Group& group_;
+  FusionBuffer& buffer_;
+  LaneContext lane_;
+  Backend* backend_ = nullptr;
+  int64_t count_ = 0;       // elements of all partitions
+  int64_t wire_bytes_ = 0;  // that the exchange carries
+  bool is_in_place_ = false;
+  std::string algorithm_;
+};
+
+// "allreduce 'a' and 3 more on rank 1"
+std::string DescribeBucket(const BucketJob& job, int rank);
+
+template <class Exchange>
+Status BucketRun::Communicate(int64_t wire_bytes, Exchange exchange) {
+  wire_bytes_ += wire_bytes;
+  const int64_t begin_ns = NowNs();
+  services_.statistics.communication().Enter();
+  Status status = exchange();
+  services_.statistics.communication().Leave();
+  if (services_.timeline.is_active()) {
+    std::string name(Name(bucket_.kind));
+    for (char& c : name) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+    Trace(name, begin_ns, NowNs(),
+          "\"algorithm\":\"" + algorithm_ + "\",\"bytes\":" + std::to_string(wire_bytes) +
+              ",\"lane\":" + std::to_string(bucket_.lane));
+  }
+  return status;
+}
+
+}  // namespace rabit

@@ -1,0 +1,256 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "engine/engine_state.h"
+#include "engine/engine_thread.h"
+#include "engine/json_text.h"
+#include "engine/request_check.h"
+
+namespace rabit {
+namespace {
+
+constexpr auto kShortStop = std::chrono::milliseconds(500);
+
+class EngineImplementation final : public Engine {
+ public:
+  explicit EngineImplementation(EngineParts parts)
+      : state_(std::make_shared<EngineState>(std::move(parts))),
+        engine_thread_(std::make_shared<EngineThread>(state_)),
+        limits_{state_->parts.rank, state_->parts.codecs.size(), state_->parts.backends.size()},
+        thread_([engine_thread = engine_thread_] { engine_thread->Run(); }) {}
+
+  ~EngineImplementation() override {
+    if (!is_stopped_) (void)Stop(After(kShortStop));
+    if (!thread_.joinable()) return;
+    if (engine_thread_->WaitEnded(After(std::chrono::seconds(2)))) {
+      thread_.join();
+    } else {
+      state_->logger.Error("the engine thread does not end; it is left behind");
+      thread_.detach();
+    }
+  }
+
+  Status Submit(std::span<Request> requests, std::span<Handle> handles) override;
+  Status Wait(Handle handle, Deadline deadline) override {
+    return state_->handles.Wait(handle, deadline);
+  }
+  Result<bool> IsDone(Handle handle) const override { return state_->handles.IsDone(handle); }
+  Result<HandleOutput> Output(Handle handle) const override {
+    return state_->handles.Output(handle);
+  }
+  void Release(Handle handle) override { state_->handles.Release(handle); }
+
+  Result<GroupId> AddGroup(std::span<const int> ranks, Deadline deadline) override;
+  Status RemoveGroup(GroupId group, Deadline deadline) override;
+  Result<Group> GetGroup(GroupId group) const override {
+    RABIT_ASSIGN_OR_RETURN(std::shared_ptr<const Group> found, state_->groups.Find(group));
+    return *found;
+  }
+
+  void RaiseFlags(uint32_t flags) override {
+    state_->raised_flags.fetch_or(flags);
+    state_->Wake();
+  }
+  uint32_t AgreedFlags() const override { return state_->agreed_flags.load(); }
+
+  Status StartTimeline(const std::string& path, bool mark_cycles) override {
+    return state_->timeline.Start(path, mark_cycles);
+  }
+  Status StopTimeline() override { return state_->timeline.Stop(); }
+  std::string StatisticsJson() const override;
+  Status Stop(Deadline deadline) override;
+
+ private:
+  // Submits one request of the engine's own, waits, and returns its output.
+  Result<std::vector<int32_t>> RunInternal(Request request, Deadline deadline);
+  Status CheckSameRanks(const std::vector<int>& mine, std::span<const int32_t> all) const;
+  std::string Where() const { return "rank " + std::to_string(state_->parts.rank); }
+
+  const std::shared_ptr<EngineState> state_;
+  const std::shared_ptr<EngineThread> engine_thread_;
+  const RequestLimits limits_;
+  std::thread thread_;
+  Mutex groups_mutex_;  // one AddGroup or RemoveGroup at a time
+  uint64_t group_calls_ RABIT_GUARDED_BY(groups_mutex_) = 0;
+  Mutex stop_mutex_;
+  std::atomic<bool> is_stopped_{false};
+  Status stop_status_ RABIT_GUARDED_BY(stop_mutex_);
+};
+
+Status EngineImplementation::Submit(std::span<Request> requests, std::span<Handle> handles) {
+  if (requests.size() != handles.size()) {
+    return InvalidArgument(Where() + ": " + std::to_string(requests.size()) +
+                           " requests but room "
+                           "for " +
+                           std::to_string(handles.size()) + " handles; pass as many");
+  }
+  if (requests.empty()) return Status();
+  std::shared_ptr<const Group> group;
+  for (Request& request : requests) {
+    if (group == nullptr || group->id != request.signature.group) {
+      RABIT_ASSIGN_OR_RETURN(group, state_->groups.Find(request.signature.group));
+    }
+    RABIT_RETURN_IF_ERROR(CheckRequest(limits_, *group, request));
+  }
+  RABIT_ASSIGN_OR_RETURN(auto opened, state_->handles.Open(requests));
+  for (size_t i = 0; i < opened.size(); ++i) handles[i] = opened[i]->handle;
+  if (Status status = state_->submissions.Push(opened); !status.ok()) {
+    state_->handles.Forget(opened);
+    return status;
+  }
+  state_->statistics.AddSubmitted(static_cast<int64_t>(opened.size()));
+  return Status();
+}
+
+Result<std::vector<int32_t>> EngineImplementation::RunInternal(Request request, Deadline deadline) {
+  Handle handle;
+  RABIT_RETURN_IF_ERROR(Submit(std::span(&request, 1), std::span(&handle, 1)));
+  Status status = Wait(handle, deadline);
+  std::vector<int32_t> values;
+  if (status.ok()) {
+    Result<HandleOutput> output = Output(handle);
+    if (output.ok() && output->view.data != nullptr) {
+      const auto* data = static_cast<const int32_t*>(output->view.data);
+      values.assign(data, data + output->view.count);
+    }
+  }
+  // After a timeout the input must stay alive: it is the caller's, which leaks it then.
+  Release(handle);
+  if (!status.ok()) return status;
+  return values;
+}
+
+// Ids are equal on all ranks only if all ranks add the same groups in the same order; that is
+// checked here, where the mistake is made, instead of showing up as a hang later.
+Result<GroupId> EngineImplementation::AddGroup(std::span<const int> ranks, Deadline deadline) {
+  RABIT_ASSIGN_OR_RETURN(std::vector<int> mine, state_->groups.Normalize(ranks));
+  MutexLock lock(groups_mutex_);
+  // Every rank sends its number of ranks first, so that the lists can be told apart.
+  auto message = std::make_unique<std::vector<int32_t>>(mine.begin(), mine.end());
+  message->insert(message->begin(), static_cast<int32_t>(mine.size()));
+  const auto count = static_cast<int64_t>(message->size());
+  Request request;
+  request.name = "rabit.add_group." + std::to_string(group_calls_);
+  request.signature.kind = Kind::kAllgather;
+  request.signature.dtype = DType::kInt32;
+  request.signature.shape = {count};
+  request.input = TensorView{message->data(), count, DType::kInt32, {}};
+  Result<std::vector<int32_t>> all = RunInternal(std::move(request), deadline);
+  if (!all.ok()) {
+    if (all.status().code() == Code::kTimedOut) (void)message.release();  // still in flight
+    return all.status();
+  }
+  ++group_calls_;
+  RABIT_RETURN_IF_ERROR(CheckSameRanks(mine, *all));
+  std::shared_ptr<const Group> group = state_->groups.Add(std::move(mine));
+  auto status = std::make_shared<Status>();
+  const bool is_done = engine_thread_->RunCommand(
+      [state = state_, group, status] {
+        state->parts.controller->AddGroup(*group);
+        for (auto& backend : state->parts.backends) {
+          if (status->ok()) *status = backend->AddGroup(*group);
+        }
+      },
+      deadline);
+  if (!is_done) {
+    if (state_->failure.has_verdict()) return state_->failure.verdict();
+    return Aborted(Where() + ": the group was not added: the engine is stopping; add it earlier");
+  }
+  if (!status->ok()) return *status;
+  return group->id;
+}
+
+Status EngineImplementation::CheckSameRanks(const std::vector<int>& mine,
+                                            std::span<const int32_t> all) const {
+  size_t at = 0;
+  for (int rank = 0; at < all.size(); ++rank) {
+    const auto length = static_cast<size_t>(all[at]);
+    const auto theirs = all.subspan(at + 1, length);
+    at += length + 1;
+    if (std::equal(mine.begin(), mine.end(), theirs.begin(), theirs.end())) continue;
+    std::string here, there;
+    for (int each : mine) here += " " + std::to_string(each);
+    for (int each : theirs) there += " " + std::to_string(each);
+    return Mismatch("add_group on rank " + std::to_string(state_->parts.rank) +
+                    ": the ranks differ:" + here + " here," + there + " on rank " +
+                    std::to_string(rank) +
+                    ". Every rank must add the same groups in the same order")
+        .WithCulprit(rank);
+  }
+  return Status();
+}
+
+Status EngineImplementation::RemoveGroup(GroupId group, Deadline deadline) {
+  RABIT_ASSIGN_OR_RETURN(std::shared_ptr<const Group> found, state_->groups.Find(group));
+  if (group == kWorld) return state_->groups.Remove(group);  // refuses
+  MutexLock lock(groups_mutex_);
+  Request request;
+  request.name = "rabit.remove_group." + std::to_string(group);
+  request.signature.kind = Kind::kBarrier;
+  Result<std::vector<int32_t>> all = RunInternal(std::move(request), deadline);
+  if (!all.ok()) return all.status();
+  return state_->groups.Remove(group);
+}
+
+std::string EngineImplementation::StatisticsJson() const {
+  std::string json = "{\"rank\":" + std::to_string(state_->parts.rank) +
+                     ",\"size\":" + std::to_string(state_->parts.size) +
+                     ",\"lanes\":" + std::to_string(state_->parts.options.lanes) +
+                     ",\"open\":" + std::to_string(state_->handles.open_count()) + "," +
+                     state_->statistics.JsonMembers(state_->handles.BlockedNs());
+  json += ",\"backend_details\":{";
+  bool is_first = true;
+  for (const auto& backend : state_->parts.backends) {
+    json += (is_first ? "" : ",") + JsonQuoted(backend->name()) + ":" + backend->StatisticsJson();
+    is_first = false;
+  }
+  json += "}";
+  const std::string controller =
+      engine_thread_->ControllerJson(After(std::chrono::milliseconds(500)));
+  if (!controller.empty()) json += "," + controller;
+  if (state_->failure.has_verdict()) {
+    json += ",\"failure\":" + JsonQuoted(state_->failure.verdict().ToString());
+  }
+  return json + "}";
+}
+
+Status EngineImplementation::Stop(Deadline deadline) {
+  MutexLock lock(stop_mutex_);
+  if (is_stopped_) return stop_status_;
+  is_stopped_ = true;
+  state_->wants_stop.store(true);
+  state_->Wake();
+  if (!engine_thread_->WaitEnded(deadline)) {
+    stop_status_ = TimedOut(Where() +
+                            ": the other ranks did not stop in time: one of them is "
+                            "still working or waits; call stop on every rank, or allow more time");
+    engine_thread_->ForceStop(Aborted(Where() + " stopped without waiting for the other ranks; "
+                                                "look at why that rank ended first"));
+    (void)engine_thread_->WaitEnded(After(std::chrono::seconds(2)));
+  } else if (state_->failure.has_verdict()) {
+    stop_status_ = state_->failure.verdict();
+  }
+  if (state_->timeline.is_active()) (void)state_->timeline.Stop();
+  return stop_status_;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::Start(EngineParts parts) {
+  const std::string where = "rank " + std::to_string(parts.rank);
+  if (parts.controller == nullptr || parts.scheduler == nullptr || parts.backends.empty() ||
+      parts.codecs.empty()) {
+    return Internal(where +
+                    ": an engine needs a controller, a scheduler, a backend and the "
+                    "identity codec; report this");
+  }
+  if (parts.options.lanes < 1 || parts.options.lanes > 64) {
+    return InvalidArgument(where + ": " + std::to_string(parts.options.lanes) +
+                           " lanes cannot be: an engine has 1 to 64; correct the option lanes");
+  }
+  return std::unique_ptr<Engine>(std::make_unique<EngineImplementation>(std::move(parts)));
+}
+
+}  // namespace rabit

@@ -1,0 +1,18 @@
+#include "engine/engine_state.h"
+
+namespace rabit {
+
+EngineState::EngineState(EngineParts given)
+    : parts(std::move(given)),
+      logger(parts.options.log_level, parts.rank),
+      handles(parts.rank, parts.options.queue_capacity,
+              std::chrono::microseconds(parts.options.spin_us)),
+      submissions([this] { Wake(); }),
+      failure([this] { Wake(); }),
+      groups(parts.rank, parts.size),
+      timeline(parts.rank),
+      selector(parts.backends),
+      lane_services{parts.rank,   parts.options, parts.codecs, selector,
+                    codec_states, statistics,    timeline} {}
+
+}  // namespace rabit

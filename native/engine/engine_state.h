@@ -1,0 +1,52 @@
+// EngineState: what the threads of one engine share.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/log.h"
+#include "engine/backend_selector.h"
+#include "engine/bucket_run.h"
+#include "engine/codec_states.h"
+#include "engine/done_counter.h"
+#include "engine/engine.h"
+#include "engine/failure_board.h"
+#include "engine/group_table.h"
+#include "engine/handle_table.h"
+#include "engine/statistics.h"
+#include "engine/submission_queue.h"
+#include "engine/timeline.h"
+
+namespace rabit {
+
+// Members are thread-safe, except the scheduler and the controller, which belong to the engine
+// thread (Controller::Wake may be called by anybody).  Threads hold it by shared_ptr, so that a
+// thread that cannot be joined in time never sees freed memory.
+struct EngineState {
+  explicit EngineState(EngineParts given);
+
+  void Wake() { parts.controller->Wake(); }
+
+  EngineParts parts;
+  const Logger logger;
+  HandleTable handles;
+  SubmissionQueue submissions;
+  FailureBoard failure;
+  GroupTable groups;
+  Statistics statistics;
+  Timeline timeline;
+  CodecStates codec_states;
+  BackendSelector selector;
+  DoneCounter done;
+  const LaneServices lane_services;
+
+  // Lanes wake the engine thread after a bucket only if somebody waits for credit.
+  std::atomic<bool> needs_credit{false};
+  std::atomic<bool> wants_stop{false};
+  std::atomic<uint32_t> raised_flags{0};
+  std::atomic<uint32_t> agreed_flags{0};
+};
+
+}  // namespace rabit

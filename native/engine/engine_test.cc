@@ -1,0 +1,371 @@
+// Whole engines, ranks as threads: every kind, and what must not change the results.
+#include "engine/engine.h"
+
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "engine/engine_testing.h"
+
+namespace rabit {
+namespace {
+
+using testing::JobOptions;
+using testing::MakeRequest;
+using testing::RunOne;
+using testing::TestJob;
+
+const std::vector<int> kSizes = {1, 2, 3, 5};
+
+std::vector<float> Ramp(int rank, size_t count) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i)
+    values[i] = static_cast<float>(rank + 1) * static_cast<float>(i + 1);
+  return values;
+}
+
+float RankSum(int size) { return static_cast<float>(size * (size + 1)) / 2; }
+
+TEST(Engine, allreduce_sums_over_all_ranks) {
+  for (int size : kSizes) {
+    TestJob(size).Run([&](Engine& engine, int rank) {
+      std::vector<float> input = Ramp(rank, 10);
+      const std::vector<float> sum =
+          RunOne<float>(engine, MakeRequest("x", Kind::kAllreduce, input));
+      ASSERT_EQ(sum.size(), 10u);
+      for (size_t i = 0; i < sum.size(); ++i) {
+        EXPECT_EQ(sum[i], RankSum(size) * static_cast<float>(i + 1)) << size;
+      }
+      EXPECT_EQ(input[1], static_cast<float>(2 * (rank + 1)));  // untouched
+    });
+  }
+}
+
+TEST(Engine, average_divides_and_integers_truncate_toward_zero) {
+  for (int size : kSizes) {
+    TestJob(size).Run([&](Engine& engine, int rank) {
+      std::vector<int32_t> input = {-(rank + 1), rank + 1, 7};
+      Request request = MakeRequest("x", Kind::kAllreduce, input);
+      request.signature.op = ReduceOp::kAverage;
+      const auto average = RunOne<int32_t>(engine, std::move(request));
+      const int sum = size * (size + 1) / 2;
+      EXPECT_EQ(average, (std::vector<int32_t>{-(sum / size), sum / size, 7}));
+    });
+  }
+}
+
+TEST(Engine, prescale_and_postscale_are_applied_around_the_sum) {
+  TestJob(3).Run([&](Engine& engine, int rank) {
+    std::vector<double> input = {1.0 + rank};
+    Request request = MakeRequest("x", Kind::kAllreduce, input);
+    request.signature.prescale = 0.5;
+    request.signature.postscale = 10;
+    EXPECT_EQ(RunOne<double>(engine, std::move(request)), std::vector<double>{30.0});
+  });
+}
+
+TEST(Engine, an_output_that_is_the_input_is_reduced_in_place) {
+  TestJob(2).Run([&](Engine& engine, int rank) {
+    std::vector<float> values = Ramp(rank, 4);
+    Request request = MakeRequest("x", Kind::kAllreduce, values);
+    request.output = request.input;
+    (void)RunOne<float>(engine, std::move(request));
+    EXPECT_EQ(values, (std::vector<float>{3, 6, 9, 12}));
+    EXPECT_TRUE(engine.StatisticsJson().find("\"in_place\":1") != std::string::npos);
+  });
+}
+
+TEST(Engine, broadcast_from_every_root_reaches_all) {
+  for (int size : kSizes) {
+    TestJob(size).Run([&](Engine& engine, int rank) {
+      for (int root = 0; root < size; ++root) {
+        std::vector<float> values = Ramp(rank, 3);
+        Request request = MakeRequest("x", Kind::kBroadcast, values);
+        request.signature.root = root;
+        request.output = request.input;
+        EXPECT_EQ(RunOne<float>(engine, std::move(request)), Ramp(root, 3));
+      }
+    });
+  }
+}
+
+TEST(Engine, reduce_gives_the_result_to_the_root_only) {
+  TestJob(3).Run([&](Engine& engine, int rank) {
+    std::vector<float> values = Ramp(rank, 3);
+    Request request = MakeRequest("x", Kind::kReduce, values);
+    request.signature.root = 1;
+    const auto result = RunOne<float>(engine, std::move(request));
+    if (rank == 1) {
+      EXPECT_EQ(result, (std::vector<float>{6, 12, 18}));
+    } else {
+      EXPECT_EQ(values, Ramp(rank, 3));  // not used as scratch
+    }
+  });
+}
+
+TEST(Engine, allgather_joins_uneven_rows_in_rank_order) {
+  for (int size : kSizes) {
+    TestJob(size).Run([&](Engine& engine, int rank) {
+      std::vector<int32_t> input(static_cast<size_t>(2 * rank), rank);  // rank rows of two
+      HandleOutput output;
+      const auto all = RunOne<int32_t>(engine, MakeRequest("x", Kind::kAllgather, input, {rank, 2}),
+                                       nullptr, &output);
+      std::vector<int32_t> expected;
+      for (int r = 0; r < size; ++r) expected.insert(expected.end(), static_cast<size_t>(2 * r), r);
+      EXPECT_EQ(all, expected);
+      EXPECT_EQ(output.shape, (std::vector<int64_t>{size * (size - 1) / 2, 2}));
+    });
+  }
+}
+
+TEST(Engine, gather_collects_on_the_root) {
+  TestJob(3).Run([&](Engine& engine, int rank) {
+    std::vector<int32_t> input(static_cast<size_t>(rank + 1), rank);
+    Request request = MakeRequest("x", Kind::kGather, input);
+    request.signature.root = 2;
+    const auto all = RunOne<int32_t>(engine, std::move(request));
+    if (rank == 2) {
+      EXPECT_EQ(all, (std::vector<int32_t>{0, 1, 1, 2, 2, 2}));
+    } else {
+      EXPECT_TRUE(all.empty());
+    }
+  });
+}
+
+TEST(Engine, scatter_gives_each_rank_its_rows) {
+  TestJob(3).Run([&](Engine& engine, int rank) {
+    std::vector<int32_t> input;
+    if (rank == 1) input = {10, 20, 21, 30, 31, 32};
+    Request request = MakeRequest("x", Kind::kScatter, input);
+    request.signature.root = 1;
+    if (rank == 1) request.signature.splits = {1, 2, 3};
+    if (rank != 1) request.signature.shape.clear();
+    const auto mine = RunOne<int32_t>(engine, std::move(request));
+    const std::vector<std::vector<int32_t>> expected = {{10}, {20, 21}, {30, 31, 32}};
+    EXPECT_EQ(mine, expected[static_cast<size_t>(rank)]);
+  });
+}
+
+TEST(Engine, reducescatter_gives_low_ranks_the_extra_rows) {
+  TestJob(3).Run([&](Engine& engine, int rank) {
+    std::vector<float> input = Ramp(rank, 10);  // five rows of two
+    HandleOutput output;
+    const auto mine = RunOne<float>(engine, MakeRequest("x", Kind::kReduceScatter, input, {5, 2}),
+                                    nullptr, &output);
+    const std::vector<std::vector<float>> expected = {{6, 12, 18, 24}, {30, 36, 42, 48}, {54, 60}};
+    EXPECT_EQ(mine, expected[static_cast<size_t>(rank)]);
+    EXPECT_EQ(output.shape, (std::vector<int64_t>{rank < 2 ? 2 : 1, 2}));
+    EXPECT_EQ(input, Ramp(rank, 10));
+  });
+}
+
+TEST(Engine, alltoall_sends_uneven_splits_and_reports_what_came) {
+  TestJob(3).Run([&](Engine& engine, int rank) {
+    // Rank r sends j + r rows to rank j.
+    std::vector<int64_t> splits;
+    std::vector<int32_t> input;
+    for (int j = 0; j < 3; ++j) {
+      splits.push_back(j + rank);
+      input.insert(input.end(), static_cast<size_t>(j + rank), 10 * rank + j);
+    }
+    Request request = MakeRequest("x", Kind::kAlltoall, input);
+    request.signature.splits = splits;
+    HandleOutput output;
+    const auto received = RunOne<int32_t>(engine, std::move(request), nullptr, &output);
+    std::vector<int32_t> expected;
+    for (int r = 0; r < 3; ++r) {
+      expected.insert(expected.end(), static_cast<size_t>(rank + r), 10 * r + rank);
+    }
+    EXPECT_EQ(received, expected);
+    EXPECT_EQ(output.received_splits, (std::vector<int64_t>{rank, rank + 1, rank + 2}));
+  });
+}
+
+TEST(Engine, send_and_recv_move_a_tensor_around_a_ring) {
+  TestJob(3).Run([&](Engine& engine, int rank) {
+    std::vector<float> out = Ramp(rank, 5), in(5);
+    Request send = MakeRequest("ring", Kind::kSend, out);
+    send.signature.root = (rank + 1) % 3;
+    Request recv = MakeRequest("ring", Kind::kRecv, in);
+    recv.signature.root = (rank + 2) % 3;
+    recv.output = recv.input;
+    Request requests[] = {std::move(send), std::move(recv)};
+    Handle handles[2];
+    ASSERT_OK(engine.Submit(requests, handles));
+    for (Handle handle : handles) EXPECT_OK(engine.Wait(handle, After(std::chrono::seconds(20))));
+    EXPECT_EQ(in, Ramp((rank + 2) % 3, 5));
+  });
+}
+
+TEST(Engine, barrier_waits_for_every_rank) {
+  for (int size : kSizes) {
+    std::atomic<int> arrived{0};
+    TestJob(size).Run([&](Engine& engine, int) {
+      ++arrived;
+      std::vector<int32_t> none;
+      (void)RunOne<int32_t>(engine, MakeRequest("b", Kind::kBarrier, none));
+      EXPECT_EQ(arrived.load(), size);
+    });
+  }
+}
+
+TEST(Engine, zero_element_tensors_work_for_every_kind) {
+  for (Kind kind : {Kind::kAllreduce, Kind::kAllgather, Kind::kBroadcast, Kind::kReduce,
+                    Kind::kReduceScatter, Kind::kAlltoall, Kind::kGather, Kind::kScatter}) {
+    TestJob(2).Run([&](Engine& engine, int) {
+      std::vector<float> none;
+      Request request = MakeRequest("empty", kind, none, {0, 3});
+      request.signature.root = 0;
+      EXPECT_TRUE(RunOne<float>(engine, std::move(request)).empty());
+    });
+  }
+}
+
+TEST(Engine, a_gather_only_codec_sums_and_averages) {
+  TestJob(3).Run([&](Engine& engine, int rank) {
+    std::vector<float> input = Ramp(rank, 100);
+    Request request = MakeRequest("x", Kind::kAllreduce, input);
+    request.signature.codec = 1;
+    request.signature.op = ReduceOp::kAverage;
+    const auto average = RunOne<float>(engine, std::move(request));
+    for (size_t i = 0; i < average.size(); ++i)
+      EXPECT_EQ(average[i], 2.0f * static_cast<float>(i + 1));
+  });
+}
+
+TEST(Engine, join_lets_the_others_go_on_and_names_the_last_rank) {
+  TestJob(3).Run([&](Engine& engine, int rank) {
+    for (int step = 0; step <= rank; ++step) {
+      std::vector<float> input = {1.0f};
+      const auto sum = RunOne<float>(engine, MakeRequest("g", Kind::kAllreduce, input));
+      EXPECT_EQ(sum, std::vector<float>{static_cast<float>(3 - step)}) << "step " << step;
+    }
+    std::vector<int32_t> none;
+    const auto last = RunOne<int32_t>(engine, MakeRequest("join", Kind::kJoin, none));
+    EXPECT_EQ(last, std::vector<int32_t>{2});
+  });
+}
+
+// Many tensors of mixed sizes, submitted in another order on every rank.
+std::vector<std::vector<float>> TrainStep(Engine& engine, int rank, unsigned seed) {
+  constexpr size_t kTensors = 40;
+  std::vector<std::vector<float>> values(kTensors);
+  std::vector<Request> requests;
+  std::mt19937 sizes(7), noise(static_cast<unsigned>(rank) + 1),
+      order(seed + static_cast<unsigned>(rank));
+  for (size_t i = 0; i < kTensors; ++i) {
+    values[i].resize(sizes() % 3000);
+    for (float& value : values[i]) value = static_cast<float>(noise()) * 1e-5f;
+    Request request = MakeRequest("t" + std::to_string(i), Kind::kAllreduce, values[i]);
+    request.output = request.input;
+    request.signature.priority = static_cast<int>(i % 4);
+    request.signature.op = i % 2 == 0 ? ReduceOp::kSum : ReduceOp::kAverage;
+    requests.push_back(std::move(request));
+  }
+  std::shuffle(requests.begin(), requests.end(), order);
+  std::vector<Handle> handles(kTensors);
+  EXPECT_OK(engine.Submit(requests, handles));
+  for (Handle handle : handles) {
+    EXPECT_OK(engine.Wait(handle, After(std::chrono::seconds(20))));
+    engine.Release(handle);
+  }
+  return values;
+}
+
+TEST(Engine, results_are_bitwise_equal_whatever_the_fusion_and_partition_sizes) {
+  std::vector<std::vector<float>> reference;
+  for (bool is_fifo : {false, true}) {
+    for (int64_t fusion : {0, 64 << 10, 64 << 20}) {
+      for (int64_t partition : {4 << 10, 4 << 20}) {
+        for (int64_t credit : {0, 16 << 10}) {
+          JobOptions options;
+          options.limits.fusion_bytes = fusion;
+          options.limits.partition_bytes = partition;
+          options.limits.credit_bytes = credit;
+          options.is_fifo = is_fifo;
+          std::vector<std::vector<std::vector<float>>> results(3);
+          TestJob(3, options).Run([&](Engine& engine, int rank) {
+            for (unsigned step = 0; step < 3; ++step) {
+              results[static_cast<size_t>(rank)] = TrainStep(engine, rank, step);
+            }
+          });
+          if (reference.empty()) reference = results[0];
+          for (const auto& each : results) EXPECT_TRUE(each == reference) << fusion << partition;
+        }
+      }
+    }
+  }
+}
+
+TEST(Engine, groups_reduce_among_their_members) {
+  TestJob(4).Run([&](Engine& engine, int rank) {
+    const int low[] = {0, 1}, high[] = {3, 2};
+    Result<GroupId> a = engine.AddGroup(low, After(std::chrono::seconds(20)));
+    Result<GroupId> b = engine.AddGroup(high, After(std::chrono::seconds(20)));
+    ASSERT_OK(a);
+    ASSERT_OK(b);
+    EXPECT_EQ(*a, 1);
+    EXPECT_EQ(*b, 2);
+    const GroupId mine = rank < 2 ? *a : *b;
+    for (int step = 0; step < 5; ++step) {
+      std::vector<float> input = {static_cast<float>(rank)};
+      Request request = MakeRequest("x", Kind::kAllreduce, input);
+      request.signature.group = mine;
+      EXPECT_EQ(RunOne<float>(engine, std::move(request)),
+                std::vector<float>{rank < 2 ? 1.f : 5.f});
+    }
+    EXPECT_OK(engine.RemoveGroup(*a, After(std::chrono::seconds(20))));
+    std::vector<float> input = {1};
+    Request request = MakeRequest("x", Kind::kAllreduce, input);
+    request.signature.group = *a;
+    Status status;
+    (void)RunOne<float>(engine, std::move(request), &status);
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  });
+}
+
+TEST(Engine, a_group_that_differs_between_ranks_is_refused_by_name) {
+  TestJob(2).Run([&](Engine& engine, int rank) {
+    const int ranks[] = {0, 1};
+    Result<GroupId> group =
+        engine.AddGroup(std::span(ranks, rank == 0 ? 2 : 1), After(std::chrono::seconds(20)));
+    EXPECT_EQ(group.status().code(), Code::kMismatch);
+    EXPECT_TRUE(group.status().message().find("0 1") != std::string::npos);
+  });
+}
+
+TEST(Engine, a_slow_group_does_not_delay_a_disjoint_one) {
+  std::atomic<bool> high_is_done{false};
+  TestJob(4).Run([&](Engine& engine, int rank) {
+    const int low[] = {0, 1}, high[] = {2, 3};
+    Result<GroupId> a = engine.AddGroup(low, After(std::chrono::seconds(20)));
+    Result<GroupId> b = engine.AddGroup(high, After(std::chrono::seconds(20)));
+    ASSERT_OK(b);
+    std::vector<float> input = {1};
+    Request request = MakeRequest("x", Kind::kAllreduce, input);
+    request.signature.group = rank < 2 ? *a : *b;
+    if (rank == 1) {  // holds the low group up until the high one has finished
+      const Deadline deadline = After(std::chrono::seconds(20));
+      while (!high_is_done && std::chrono::steady_clock::now() < deadline)
+        std::this_thread::yield();
+      EXPECT_TRUE(high_is_done.load());
+    }
+    EXPECT_EQ(RunOne<float>(engine, std::move(request)), std::vector<float>{2});
+    if (rank >= 2) high_is_done = true;
+  });
+}
+
+TEST(Engine, flags_are_ored_over_the_ranks) {
+  TestJob(3).Run([&](Engine& engine, int rank) {
+    if (rank == 1) engine.RaiseFlags(4);
+    if (rank == 2) engine.RaiseFlags(1);
+    for (const char* name : {"a", "b"}) {
+      std::vector<int32_t> none;
+      (void)RunOne<int32_t>(engine, MakeRequest(name, Kind::kBarrier, none));
+    }
+    EXPECT_EQ(engine.AgreedFlags(), 5u);
+  });
+}
+
+}  // namespace
+}  // namespace rabit

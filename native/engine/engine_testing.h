@@ -1,0 +1,313 @@
+// Ranks as threads, each with a whole engine: in-process channel, in-process transport, the real
+// negotiation and scheduler, and a backend that is too simple to be wrong.
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "arithmetic/reduce.h"
+#include "backend/backend.h"
+#include "codec/codec.h"
+#include "control/channel_controller.h"
+#include "engine/engine.h"
+#include "schedule/fifo_scheduler.h"
+#include "schedule/priority_scheduler.h"
+#include "testing/run_ranks.h"
+#include "testing/test.h"
+#include "transport/inproc/inproc_channel.h"
+#include "transport/inproc/inproc_transport.h"
+
+namespace rabit::testing {
+
+// Everybody sends to everybody and reduces in rank order.
+class PlainBackend final : public Backend {
+ public:
+  explicit PlainBackend(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
+
+  std::string_view name() const override { return "plain"; }
+  Result<double> CostMicros(const CollectiveSpec&, const Group&) const override { return 1.0; }
+  void Abort(Status why) override { transport_->Abort(std::move(why)); }
+
+  Status Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override {
+    const Bytes mine(static_cast<std::byte*>(in_out.data), in_out.bytes());
+    std::vector<std::byte> all(mine.size() * static_cast<size_t>(lane.group.size()));
+    RABIT_RETURN_IF_ERROR(Exchange(
+        lane, Repeat(mine, lane),
+        Split(all,
+              std::vector<int64_t>(lane.group.ranks.size(), static_cast<int64_t>(mine.size())))));
+    std::vector<const std::byte*> inputs;
+    for (int i = 0; i < lane.group.size(); ++i) {
+      inputs.push_back(all.data() + mine.size() * static_cast<size_t>(i));
+    }
+    rabit::Reduce(op, in_out.dtype, inputs, mine.data(), in_out.count);
+    return Status();
+  }
+  Status Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op, int) override {
+    return Allreduce(lane, in_out, op);
+  }
+  Status Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                   std::span<const int64_t> part_bytes) override {
+    return Exchange(lane, Repeat(mine, lane), Split(all, part_bytes));
+  }
+  Status ReduceScatter(const LaneContext& lane, const TensorView& in, const TensorView& out,
+                       std::span<const int64_t> part_counts, ReduceOp op) override {
+    RABIT_RETURN_IF_ERROR(Allreduce(lane, in, op));
+    int64_t first = 0;
+    for (int i = 0; i < lane.group.my_index; ++i) first += part_counts[static_cast<size_t>(i)];
+    std::memcpy(out.data,
+                static_cast<std::byte*>(in.data) + first * static_cast<int64_t>(SizeOf(in.dtype)),
+                out.bytes());
+    return Status();
+  }
+  Status Broadcast(const LaneContext& lane, Bytes buffer, int root) override {
+    const bool is_root = lane.group.my_index == root;
+    std::vector<ConstBytes> out(lane.group.ranks.size(),
+                                is_root ? ConstBytes(buffer) : ConstBytes());
+    std::vector<Bytes> in(lane.group.ranks.size());
+    if (!is_root) in[static_cast<size_t>(root)] = buffer;
+    return Exchange(lane, out, in, is_root);
+  }
+  Status Alltoall(const LaneContext& lane, ConstBytes in, std::span<const int64_t> send_bytes,
+                  Bytes out, std::span<const int64_t> receive_bytes) override {
+    return Exchange(lane, SplitConst(in, send_bytes), Split(out, receive_bytes));
+  }
+  Status Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                std::span<const int64_t> part_bytes, int root) override {
+    std::vector<ConstBytes> out(lane.group.ranks.size());
+    out[static_cast<size_t>(root)] = mine;
+    std::vector<Bytes> in(lane.group.ranks.size());
+    if (lane.group.my_index == root) in = Split(all, part_bytes);
+    return Exchange(lane, out, in);
+  }
+  Status Scatter(const LaneContext& lane, ConstBytes all, std::span<const int64_t> part_bytes,
+                 Bytes mine, int root) override {
+    std::vector<ConstBytes> out(lane.group.ranks.size());
+    if (lane.group.my_index == root) out = SplitConst(all, part_bytes);
+    std::vector<Bytes> in(lane.group.ranks.size());
+    in[static_cast<size_t>(root)] = mine;
+    return Exchange(lane, out, in);
+  }
+  Status Barrier(const LaneContext& lane) override {
+    return Exchange(lane, std::vector<ConstBytes>(lane.group.ranks.size()),
+                    std::vector<Bytes>(lane.group.ranks.size()));
+  }
+  Status Send(const LaneContext& lane, ConstBytes buffer, int peer) override {
+    return transport_->Send(RankOf(lane, peer), lane.tag, buffer).Wait(lane.deadline);
+  }
+  Status Recv(const LaneContext& lane, Bytes buffer, int peer) override {
+    return transport_->Recv(RankOf(lane, peer), lane.tag, buffer).Wait(lane.deadline);
+  }
+
+ private:
+  static int RankOf(const LaneContext& lane, int index) {
+    return lane.group.ranks[static_cast<size_t>(index)];
+  }
+  static std::vector<ConstBytes> Repeat(ConstBytes part, const LaneContext& lane) {
+    return std::vector<ConstBytes>(lane.group.ranks.size(), part);
+  }
+  static std::vector<Bytes> Split(Bytes all, std::span<const int64_t> bytes) {
+    std::vector<Bytes> parts;
+    for (int64_t each : bytes) {
+      parts.push_back(all.first(static_cast<size_t>(each)));
+      all = all.subspan(static_cast<size_t>(each));
+    }
+    return parts;
+  }
+  static std::vector<ConstBytes> SplitConst(ConstBytes all, std::span<const int64_t> bytes) {
+    std::vector<ConstBytes> parts;
+    for (int64_t each : bytes) {
+      parts.push_back(all.first(static_cast<size_t>(each)));
+      all = all.subspan(static_cast<size_t>(each));
+    }
+    return parts;
+  }
+
+  // out[i] goes to member i, in[i] comes from it.  `copies_own`: this rank's part is copied.
+  Status Exchange(const LaneContext& lane, const std::vector<ConstBytes>& out,
+                  const std::vector<Bytes>& in, bool is_silent_receiver = false) {
+    std::vector<Operation> operations;
+    const auto size = lane.group.ranks.size();
+    const auto me = static_cast<size_t>(lane.group.my_index);
+    for (size_t i = 0; i < size && !is_silent_receiver; ++i) {
+      if (i == me) continue;
+      operations.push_back(transport_->Recv(RankOf(lane, static_cast<int>(i)), lane.tag, in[i]));
+    }
+    for (size_t i = 0; i < size; ++i) {
+      if (i == me) continue;
+      operations.push_back(transport_->Send(RankOf(lane, static_cast<int>(i)), lane.tag, out[i]));
+    }
+    for (Operation& each : operations) RABIT_RETURN_IF_ERROR(each.Wait(lane.deadline));
+    if (is_silent_receiver) {  // a broadcast's root: the others send it nothing
+      for (size_t i = 0; i < size; ++i) {
+        if (i == me) continue;
+        RABIT_RETURN_IF_ERROR(
+            transport_->Recv(RankOf(lane, static_cast<int>(i)), lane.tag, {}).Wait(lane.deadline));
+      }
+    }
+    if (in[me].data() != nullptr && in[me].data() != out[me].data() && !out[me].empty()) {
+      std::memmove(in[me].data(), out[me].data(), in[me].size());
+    }
+    return Status();
+  }
+
+  const std::unique_ptr<Transport> transport_;
+};
+
+class PlainIdentity final : public Codec {
+ public:
+  std::string_view name() const override { return "identity"; }
+  Algebra algebra() const override { return Algebra::kLinear; }
+  bool Accepts(DType) const override { return true; }
+  bool RunsOn(DeviceKind) const override { return true; }
+  int64_t EncodedBytes(int64_t count, DType dtype) const override {
+    return count * static_cast<int64_t>(SizeOf(dtype));
+  }
+  DType WireDType(DType dtype) const override { return dtype; }
+  Status Encode(const TensorView& from, Bytes to, PartitionState*) const override {
+    std::memcpy(to.data(), from.data, from.bytes());
+    return Status();
+  }
+  Status Decode(ConstBytes from, const TensorView& to) const override {
+    std::memcpy(to.data, from.data(), to.bytes());
+    return Status();
+  }
+  Status DecodeAdd(ConstBytes from, const TensorView& to) const override {
+    const std::byte* inputs[] = {static_cast<std::byte*>(to.data), from.data()};
+    rabit::Reduce(ReduceOp::kSum, to.dtype, inputs, static_cast<std::byte*>(to.data), to.count);
+    return Status();
+  }
+};
+
+// A gather-only codec without loss: the identity with the other algebra.
+class PlainGather final : public Codec {
+ public:
+  std::string_view name() const override { return "plain_gather"; }
+  Algebra algebra() const override { return Algebra::kGatherOnly; }
+  bool Accepts(DType dtype) const override { return IsFloat(dtype); }
+  bool RunsOn(DeviceKind) const override { return true; }
+  int64_t EncodedBytes(int64_t count, DType dtype) const override {
+    return identity_.EncodedBytes(count, dtype);
+  }
+  DType WireDType(DType dtype) const override { return dtype; }
+  Status Encode(const TensorView& from, Bytes to, PartitionState* state) const override {
+    return identity_.Encode(from, to, state);
+  }
+  Status Decode(ConstBytes from, const TensorView& to) const override {
+    return identity_.Decode(from, to);
+  }
+  Status DecodeAdd(ConstBytes from, const TensorView& to) const override {
+    return identity_.DecodeAdd(from, to);
+  }
+
+ private:
+  PlainIdentity identity_;
+};
+
+struct JobOptions {
+  ScheduleLimits limits;
+  EngineOptions engine;
+  ControllerOptions controller;
+  bool is_fifo = false;
+  // Wraps the transport of a rank; for faults.
+  std::function<std::unique_ptr<Transport>(int, std::unique_ptr<Transport>)> wrap;
+};
+
+// The ranks of one job, in one process.
+class TestJob {
+ public:
+  explicit TestJob(int size, JobOptions options = {})
+      : size_(size), options_(std::move(options)), hub_(size), fabric_(size) {}
+
+  std::unique_ptr<Engine> Start(int rank) {
+    EngineParts parts;
+    parts.rank = rank;
+    parts.size = size_;
+    parts.topology.host_of.assign(static_cast<size_t>(size_), 0);
+    parts.options = options_.engine;
+    options_.limits.lanes = options_.engine.lanes;
+    parts.controller = MakeController(hub_.Connect(rank), options_.controller);
+    parts.scheduler = options_.is_fifo ? MakeFifoScheduler(options_.limits)
+                                       : MakePriorityScheduler(options_.limits);
+    std::unique_ptr<Transport> transport = fabric_.Connect(rank);
+    if (options_.wrap) transport = options_.wrap(rank, std::move(transport));
+    parts.backends.push_back(std::make_unique<PlainBackend>(std::move(transport)));
+    parts.codecs.push_back(std::make_unique<PlainIdentity>());
+    parts.codecs.push_back(std::make_unique<PlainGather>());
+    Result<std::unique_ptr<Engine>> engine = Engine::Start(std::move(parts));
+    if (!engine.ok()) return nullptr;
+    return std::move(engine).value();
+  }
+
+  // Starts all ranks, runs `body` on a thread each, stops them.
+  void Run(const std::function<void(Engine&, int)>& body) {
+    std::vector<std::unique_ptr<Engine>> engines;
+    for (int rank = 0; rank < size_; ++rank) engines.push_back(Start(rank));
+    RunRanks(size_, [&](int rank) {
+      Engine& engine = *engines[static_cast<size_t>(rank)];
+      body(engine, rank);
+      EXPECT_OK(engine.Stop(After(std::chrono::seconds(20)))) << "rank " << rank;
+    });
+  }
+
+  InprocHub& hub() { return hub_; }
+  int size() const { return size_; }
+
+ private:
+  const int size_;
+  JobOptions options_;
+  InprocHub hub_;
+  InprocFabric fabric_;
+};
+
+template <class T>
+constexpr DType DTypeOf() {
+  if constexpr (std::is_same_v<T, float>) return DType::kFloat32;
+  if constexpr (std::is_same_v<T, double>) return DType::kFloat64;
+  if constexpr (std::is_same_v<T, int32_t>) return DType::kInt32;
+  if constexpr (std::is_same_v<T, int64_t>) return DType::kInt64;
+  return DType::kUint8;
+}
+
+template <class T>
+Request MakeRequest(std::string name, Kind kind, std::vector<T>& input,
+                    std::vector<int64_t> shape = {}) {
+  Request request;
+  request.name = std::move(name);
+  request.signature.kind = kind;
+  request.signature.dtype = DTypeOf<T>();
+  request.signature.shape =
+      shape.empty() ? std::vector<int64_t>{static_cast<int64_t>(input.size())} : std::move(shape);
+  request.input = TensorView{input.data(), static_cast<int64_t>(input.size()), DTypeOf<T>(), {}};
+  return request;
+}
+
+// Submits, waits, returns the output's values; an empty vector after a failure.
+template <class T>
+std::vector<T> RunOne(Engine& engine, Request request, Status* status = nullptr,
+                      HandleOutput* output = nullptr) {
+  Handle handle;
+  Status result = engine.Submit(std::span(&request, 1), std::span(&handle, 1));
+  std::vector<T> values;
+  if (result.ok()) result = engine.Wait(handle, After(std::chrono::seconds(20)));
+  if (result.ok()) {
+    Result<HandleOutput> found = engine.Output(handle);
+    result = found.status();
+    if (found.ok()) {
+      const T* data = static_cast<const T*>(found->view.data);
+      values.assign(data, data + found->view.count);
+      if (output != nullptr) *output = *found;
+    }
+  }
+  engine.Release(handle);
+  if (status != nullptr) {
+    *status = result;
+  } else {
+    EXPECT_OK(result);
+  }
+  return values;
+}
+
+}  // namespace rabit::testing

@@ -1,0 +1,360 @@
+#include "engine/engine_thread.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+
+namespace rabit {
+namespace {
+
+// How long the control plane may take to name the culprit of what a lane only suspects.
+constexpr auto kGrace = std::chrono::milliseconds(300);
+
+std::string RowOf(const ReadyTensor& ready) {
+  return std::string(Name(ready.signature.kind)) + "." + ready.name;
+}
+
+std::string UpperName(Kind kind) {
+  std::string name(Name(kind));
+  for (char& c : name) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  return name;
+}
+
+// Equal on all ranks even where their parts differ.
+int64_t AgreedCount(const ReadyTensor& ready) {
+  const std::vector<int64_t>& shape = ready.signature.shape;
+  const Kind kind = ready.signature.kind;
+  const bool has_extents = kind == Kind::kAllgather || kind == Kind::kGather ||
+                           kind == Kind::kAlltoall || kind == Kind::kScatter;
+  if (!has_extents || ready.extents.empty() || shape.empty()) return ready.signature.count();
+  int64_t count = 0;
+  for (int64_t extent : ready.extents) count += extent;
+  for (size_t i = 1; i < shape.size(); ++i) count *= shape[i];
+  return count;
+}
+
+}  // namespace
+
+EngineThread::EngineThread(std::shared_ptr<EngineState> state)
+    : state_(std::move(state)),
+      stall_monitor_(state_->logger, state_->parts.options.stall_warning_ms) {}
+
+void EngineThread::Run() {
+  for (int32_t i = 0; i < state_->parts.options.lanes; ++i) {
+    lanes_.push_back(std::make_unique<Lane>(state_, i));
+  }
+  while (Step()) {
+  }
+  commands_.Close();
+  RunCommands();  // whoever waits for one sees the verdict
+  for (auto& lane : lanes_) lane->Close();
+  // Failed lanes return at once, because their backends are aborted.
+  const Deadline deadline = After(std::chrono::milliseconds(1500));
+  for (auto& lane : lanes_) {
+    if (!lane->Join(deadline)) state_->logger.Error("a lane does not end; it is left behind");
+  }
+  last_json_ = MakeControllerJson();
+  has_ended_.store(true);
+  ended_.Notify();
+}
+
+bool EngineThread::Step() {
+  RunCommands();
+  TakeSubmissions();
+  if (Status status = AnnounceIfNeeded(); !status.ok()) {
+    Fail(status);
+    return false;
+  }
+  Result<std::optional<Agreement>> agreement = state_->parts.controller->Await(NextDeadline());
+  if (!agreement.ok()) {
+    Fail(agreement.status());
+    return false;
+  }
+  if (agreement->has_value()) {
+    Process(**agreement);
+    if (state_->failure.has_verdict()) return false;
+    if ((*agreement)->stop) {
+      const std::string rank = std::to_string(state_->parts.rank);
+      const Status stopped = Aborted("the engine of rank " + rank +
+                                     " has stopped: every rank asked for it; start a new engine");
+      state_->submissions.Close(stopped);
+      FinishOpen(stopped);
+      return false;
+    }
+  }
+  if (FailIfSuspected()) return false;
+  CheckStall();
+  return true;
+}
+
+void EngineThread::RunCommands() {
+  for (std::function<void()>& command : commands_.TakeAll()) command();
+}
+
+bool EngineThread::RunCommand(std::function<void()> command, Deadline deadline) {
+  struct Call {
+    WakeSignal finished;
+    std::atomic<bool> is_done{false};
+  };
+  auto call = std::make_shared<Call>();
+  const bool is_taken = commands_.Push([call, command = std::move(command)] {
+    command();
+    call->is_done.store(true);
+    call->finished.Notify();
+  });
+  if (!is_taken) return false;
+  state_->Wake();
+  return call->finished.Wait([&] { return call->is_done.load(); }, deadline);
+}
+
+void EngineThread::ForceStop(const Status& why) {
+  {
+    MutexLock lock(force_mutex_);
+    if (forced_.ok()) forced_ = why;
+  }
+  state_->Wake();
+}
+
+bool EngineThread::WaitEnded(Deadline deadline) {
+  return ended_.Wait([this] { return has_ended_.load(); }, deadline);
+}
+
+std::string EngineThread::ControllerJson(Deadline deadline) {
+  // The command may run after this function has given up waiting.
+  auto json = std::make_shared<std::string>();
+  const bool is_done = RunCommand([json, this] { *json = MakeControllerJson(); }, deadline);
+  if (is_done) return *json;
+  return has_ended_.load() ? last_json_ : std::string();
+}
+
+std::string EngineThread::MakeControllerJson() const {
+  return "\"stall_reports\":" + std::to_string(stall_monitor_.reports()) +
+         ",\"controller\":" + state_->parts.controller->StatisticsJson();
+}
+
+void EngineThread::TakeSubmissions() {
+  for (std::shared_ptr<PendingRequest>& pending : state_->submissions.TakeAll()) {
+    next_.ready.push_back({pending->request.name, pending->request.signature});
+    if (pending->request.signature.kind == Kind::kJoin) {
+      joins_.push_back(std::move(pending));
+      continue;
+    }
+    std::string key = KeyOf(pending->request);
+    open_.emplace(std::move(key), std::move(pending));
+  }
+}
+
+Status EngineThread::AnnounceIfNeeded() {
+  const uint64_t done = state_->done.count();
+  next_.flags |= state_->raised_flags.exchange(0);
+  // Quiet lanes on every rank before anybody stops: nobody closes a connection that is in use.
+  if (state_->wants_stop.load() && done == issued_) next_.wants_stop = true;
+  const bool returns_credit = state_->needs_credit.load() && done > announced_done_;
+  const bool starts_stop = next_.wants_stop && !has_announced_stop_;
+  if (next_.ready.empty() && next_.flags == 0 && !starts_stop && !returns_credit) return Status();
+  next_.buckets_done = done;
+  announced_done_ = done;
+  has_announced_stop_ = next_.wants_stop;
+  Status status = state_->parts.controller->Announce(next_);
+  next_.ready.clear();
+  next_.flags = 0;
+  return status;
+}
+
+Deadline EngineThread::NextDeadline() const {
+  return std::min(stall_monitor_.NextCheck(!open_.empty()), grace_end_);
+}
+
+bool EngineThread::FailIfSuspected() {
+  Status forced;
+  {
+    MutexLock lock(force_mutex_);
+    forced = forced_;
+  }
+  if (!forced.ok()) {
+    state_->parts.controller->Abandon(forced);
+    Fail(forced);
+    return true;
+  }
+  if (grace_for_.ok()) {
+    grace_for_ = state_->failure.suspicion();
+    if (!grace_for_.ok()) grace_end_ = After(kGrace);
+  }
+  if (grace_for_.ok() || std::chrono::steady_clock::now() < grace_end_) return false;
+  state_->parts.controller->Abandon(grace_for_);
+  Fail(grace_for_);
+  return true;
+}
+
+void EngineThread::CheckStall() {
+  if (open_.empty() || state_->parts.options.stall_warning_ms <= 0) return;
+  int64_t oldest_ns = NowNs();
+  // Looking at every tensor is dear; nothing can be reported before the warning time is over.
+  if (std::chrono::steady_clock::now() < next_stall_check_) return;
+  next_stall_check_ = stall_monitor_.NextCheck(true);
+  for (const auto& [key, pending] : open_) oldest_ns = std::min(oldest_ns, pending->submitted_ns);
+  stall_monitor_.Check(*state_->parts.controller, oldest_ns, open_.size());
+}
+
+void EngineThread::Process(const Agreement& agreement) {
+  state_->timeline.MarkCycle(agreement.cycle);
+  state_->agreed_flags.fetch_or(agreement.flags);
+  for (const Rejection& rejection : agreement.rejected) Reject(rejection);
+  std::vector<ScheduledTensor> scheduled;
+  scheduled.reserve(agreement.ready.size());
+  for (const ReadyTensor& ready : agreement.ready) scheduled.push_back(Accept(ready));
+  if (agreement.last_joined >= 0) FinishJoin(agreement.last_joined);
+  std::vector<Bucket> buckets = state_->parts.scheduler->Advance(scheduled, agreement.buckets_done);
+  state_->needs_credit.store(state_->parts.scheduler->backlog() > 0);
+  for (Bucket& bucket : buckets) Dispatch(std::move(bucket));
+}
+
+void EngineThread::Reject(const Rejection& rejection) {
+  std::string key = NameKey(rejection.group, rejection.name);
+  if (rejection.sender == state_->parts.rank) {
+    key = SendKey(rejection.group, rejection.name, rejection.receiver);
+  } else if (rejection.receiver == state_->parts.rank) {
+    key = RecvKey(rejection.group, rejection.name, rejection.sender);
+  }
+  std::shared_ptr<PendingRequest> pending = TakeOpen(key);
+  if (pending == nullptr) return;
+  state_->statistics.AddRejected(1);
+  pending->SetError(rejection.why);
+  state_->handles.Drop(pending);
+}
+
+ScheduledTensor EngineThread::Accept(const ReadyTensor& ready) {
+  const Signature& agreed = ready.signature;
+  const int64_t now_ns = NowNs();
+  auto tensor = std::make_shared<AgreedTensor>();
+  tensor->ready = ready;
+  tensor->request = TakeOpen(OpenKeyOf(ready));
+  tensor->agreed_ns = now_ns;
+  if (tensor->request != nullptr) {
+    const int64_t since_ns = tensor->request->submitted_ns;
+    state_->statistics.AddNegotiation(1, now_ns - since_ns);
+    if (state_->timeline.is_active()) {
+      state_->timeline.Span(RowOf(ready), "NEGOTIATE_" + UpperName(agreed.kind), since_ns, now_ns);
+    }
+  }
+  const int64_t count = AgreedCount(ready);
+  // Not the agreed id, which may belong to another tensor before the scheduler has issued this one.
+  // Every rank accepts the same tensors in the same order and so counts alike.
+  const TensorId id = next_id_;
+  next_id_ = next_id_ == std::numeric_limits<TensorId>::max() ? 0 : next_id_ + 1;
+  in_flight_[id] = InFlight{tensor, count, false};
+  ScheduledTensor scheduled;
+  scheduled.id = id;
+  scheduled.kind = agreed.kind;
+  scheduled.count = count;
+  scheduled.dtype = agreed.dtype;
+  scheduled.device = agreed.device;
+  scheduled.op = agreed.op;
+  scheduled.prescale = agreed.prescale;
+  scheduled.postscale = agreed.postscale;
+  scheduled.root = agreed.root;
+  scheduled.priority = agreed.priority;
+  scheduled.group = agreed.group;
+  scheduled.codec = agreed.codec;
+  scheduled.backend = agreed.backend;
+  scheduled.joined = ready.joined;
+  return scheduled;
+}
+
+void EngineThread::FinishJoin(int last_joined) {
+  for (const std::shared_ptr<PendingRequest>& join : joins_) {
+    Status status = join->PrepareOutput({1});
+    if (status.ok()) {
+      const auto value = static_cast<int32_t>(last_joined);
+      std::copy_n(reinterpret_cast<const std::byte*>(&value), sizeof value,
+                  static_cast<std::byte*>(join->output().view.data));
+    } else {
+      join->SetError(status);
+    }
+    state_->handles.Drop(join);
+  }
+  joins_.clear();
+}
+
+void EngineThread::Dispatch(Bucket bucket) {
+  BucketJob job;
+  job.group = state_->groups.FindEver(bucket.group);
+  RABIT_CHECK(job.group != nullptr, "a bucket names group " + std::to_string(bucket.group) +
+                                        ", which this rank never added");
+  bool has_request = false;
+  std::vector<std::shared_ptr<PendingRequest>> issued;  // this thread's holds, dropped below
+  for (const Partition& partition : bucket.partitions) {
+    auto found = in_flight_.find(partition.tensor);
+    RABIT_CHECK(found != in_flight_.end(), "a bucket holds a tensor that was never agreed");
+    InFlight& entry = found->second;
+    job.items.push_back({partition, entry.tensor});
+    entry.left -= partition.count;
+    entry.has_last = entry.has_last || partition.is_last;
+    const std::shared_ptr<PendingRequest>& request = entry.tensor->request;
+    if (request != nullptr) {
+      has_request = true;
+      request->AddHold();
+      if (entry.has_last && entry.left == 0) issued.push_back(request);
+    }
+    if (entry.has_last && entry.left == 0) in_flight_.erase(found);
+  }
+  for (const std::shared_ptr<PendingRequest>& request : issued) state_->handles.Drop(request);
+  ++issued_;
+  const bool is_point_to_point = bucket.kind == Kind::kSend || bucket.kind == Kind::kRecv;
+  if (!job.group->is_member() || (is_point_to_point && !has_request)) {
+    state_->done.MarkDone(bucket.id);  // nothing to do on this rank
+    return;
+  }
+  const auto lane = static_cast<size_t>(bucket.lane);
+  job.bucket = std::move(bucket);
+  lanes_[lane]->Push(std::move(job));
+}
+
+// The extents of a message are its sender and its receiver.
+std::string EngineThread::OpenKeyOf(const ReadyTensor& ready) const {
+  const GroupId group = ready.signature.group;
+  const bool is_message =
+      ready.signature.kind == Kind::kSend || ready.signature.kind == Kind::kRecv;
+  if (!is_message || ready.extents.size() != 2) return NameKey(group, ready.name);
+  const auto sender = static_cast<int>(ready.extents[0]);
+  const auto receiver = static_cast<int>(ready.extents[1]);
+  if (sender == state_->parts.rank) return SendKey(group, ready.name, receiver);
+  if (receiver == state_->parts.rank) return RecvKey(group, ready.name, sender);
+  return std::string();  // between other ranks
+}
+
+std::shared_ptr<PendingRequest> EngineThread::TakeOpen(const std::string& key) {
+  auto found = open_.find(key);
+  if (found == open_.end()) return nullptr;
+  std::shared_ptr<PendingRequest> pending = std::move(found->second);
+  open_.erase(found);
+  return pending;
+}
+
+void EngineThread::Fail(const Status& why) {
+  state_->submissions.Close(why);
+  for (auto& backend : state_->parts.backends) backend->Abort(why);
+  state_->failure.Settle(why);
+  FinishOpen(why);
+}
+
+void EngineThread::FinishOpen(const Status& why) {
+  TakeSubmissions();
+  next_.ready.clear();
+  const auto finish = [&](const std::shared_ptr<PendingRequest>& pending) {
+    if (pending == nullptr) return;
+    pending->SetError(
+        Status(why.code(), pending->Describe(state_->parts.rank) + ": " + why.message())
+            .WithCulprit(why.culprit()));
+    state_->handles.Drop(pending);
+  };
+  for (const auto& [key, pending] : open_) finish(pending);
+  for (const auto& [id, entry] : in_flight_) finish(entry.tensor->request);
+  for (const auto& pending : joins_) finish(pending);
+  open_.clear();
+  in_flight_.clear();
+  joins_.clear();
+}
+
+}  // namespace rabit

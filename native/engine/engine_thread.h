@@ -1,0 +1,86 @@
+// EngineThread: negotiates what is ready, cuts it into buckets, hands them to the lanes.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/command_queue.h"
+#include "engine/engine_state.h"
+#include "engine/lane.h"
+#include "engine/stall_monitor.h"
+
+namespace rabit {
+
+// Run is the body of the engine thread and touches everything below; the rest is thread-safe.
+class EngineThread {
+ public:
+  explicit EngineThread(std::shared_ptr<EngineState> state);
+
+  // Returns after the agreed stop or the first engine-wide failure; every handle is then finished,
+  // or finished by its lane as soon as that notices.
+  void Run();
+
+  // Runs `command` on the engine thread and waits for it; false if the thread has ended.
+  bool RunCommand(std::function<void()> command, Deadline deadline);
+  // Gives up without the other ranks' consent.
+  void ForceStop(const Status& why);
+  // Waits until Run has returned.
+  bool WaitEnded(Deadline deadline);
+  // JSON members about the negotiation; the last ones if the thread has ended.  Empty if it is
+  // busy.
+  std::string ControllerJson(Deadline deadline);
+
+ private:
+  struct InFlight {
+    std::shared_ptr<AgreedTensor> tensor;
+    int64_t left = 0;  // elements not yet in a bucket
+    bool has_last = false;
+  };
+
+  bool Step();  // false: the thread ends
+  std::string MakeControllerJson() const;
+  void RunCommands();
+  void TakeSubmissions();
+  Status AnnounceIfNeeded();
+  Deadline NextDeadline() const;
+  bool FailIfSuspected();
+  void CheckStall();
+
+  void Process(const Agreement& agreement);
+  void Reject(const Rejection& rejection);
+  ScheduledTensor Accept(const ReadyTensor& ready);
+  void FinishJoin(int last_joined);
+  void Dispatch(Bucket bucket);
+  std::string OpenKeyOf(const ReadyTensor& ready) const;
+  std::shared_ptr<PendingRequest> TakeOpen(const std::string& key);  // null: this rank has none
+
+  void Fail(const Status& why);
+  void FinishOpen(const Status& why);
+
+  const std::shared_ptr<EngineState> state_;
+  StallMonitor stall_monitor_;
+  CommandQueue commands_;
+  std::atomic<bool> has_ended_{false};
+  WakeSignal ended_;
+  Mutex force_mutex_;
+  Status forced_ RABIT_GUARDED_BY(force_mutex_);
+  std::string last_json_;  // constant once the thread has ended
+
+  // The engine thread's own.
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  Announcement next_;
+  std::unordered_map<std::string, std::shared_ptr<PendingRequest>> open_;  // not yet agreed
+  std::unordered_map<TensorId, InFlight> in_flight_;                       // agreed, not yet issued
+  std::vector<std::shared_ptr<PendingRequest>> joins_;
+  TensorId next_id_ = 0;
+  uint64_t issued_ = 0;  // buckets
+  uint64_t announced_done_ = 0;
+  bool has_announced_stop_ = false;
+  Deadline next_stall_check_{};
+  Deadline grace_end_ = Deadline::max();
+  Status grace_for_;
+};
+
+}  // namespace rabit

@@ -1,0 +1,33 @@
+#include "engine/fusion_buffer.h"
+
+#include <algorithm>
+#include <string>
+
+namespace rabit {
+
+Result<Bytes> FusionBuffer::Get(Backend& backend, size_t bytes) {
+  if (std::byte* registered = backend.AllocateBuffer(lane_, bytes); registered != nullptr) {
+    return Bytes(registered, bytes);
+  }
+  return Grow(packed_, bytes);
+}
+
+Result<Bytes> FusionBuffer::GetScratch(size_t bytes) { return Grow(scratch_, bytes); }
+
+Result<Bytes> FusionBuffer::Grow(Region& region, size_t bytes) {
+  if (region.memory == nullptr || region.bytes < bytes) {
+    // Half as much again, so that slowly growing buckets do not allocate each time.
+    const size_t target = std::max(bytes, region.bytes + region.bytes / 2);
+    region.memory.reset();
+    region.bytes = 0;
+    region.memory = AllocateAligned(target);
+    if (region.memory == nullptr) {
+      return ResourceExhausted("no memory for a fusion buffer of " + std::to_string(target) +
+                               " bytes: the machine is out of memory; lower fusion_bytes");
+    }
+    region.bytes = target;
+  }
+  return Bytes(region.memory.get(), bytes);
+}
+
+}  // namespace rabit

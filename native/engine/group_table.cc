@@ -1,0 +1,84 @@
+#include "engine/group_table.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+namespace rabit {
+
+GroupTable::GroupTable(int rank, int size) : rank_(rank), size_(size) {
+  std::vector<int> all(static_cast<size_t>(size));
+  std::iota(all.begin(), all.end(), 0);
+  Add(std::move(all));
+}
+
+Result<std::vector<int>> GroupTable::Normalize(std::span<const int> ranks) const {
+  std::vector<int> sorted(ranks.begin(), ranks.end());
+  std::sort(sorted.begin(), sorted.end());
+  const std::string where = "a group on rank " + std::to_string(rank_);
+  if (sorted.empty()) {
+    return InvalidArgument(where + " has no ranks: a collective needs at least one; pass ranks");
+  }
+  if (sorted.front() < 0 || sorted.back() >= size_) {
+    const int wrong = sorted.front() < 0 ? sorted.front() : sorted.back();
+    return InvalidArgument(where + " names rank " + std::to_string(wrong) +
+                           ": the job has ranks 0 to " + std::to_string(size_ - 1) +
+                           "; correct the list");
+  }
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice != sorted.end()) {
+    return InvalidArgument(where + " names rank " + std::to_string(*twice) +
+                           " twice: a rank is a member once; correct the list");
+  }
+  return sorted;
+}
+
+std::shared_ptr<const Group> GroupTable::Add(std::vector<int> ranks) {
+  MutexLock lock(mutex_);
+  auto group = std::make_shared<Group>();
+  group->id = next_id_++;
+  group->ranks = std::move(ranks);
+  group->my_index = group->IndexOf(rank_);
+  groups_[group->id] = group;
+  return group;
+}
+
+Status GroupTable::Remove(GroupId group) {
+  MutexLock lock(mutex_);
+  if (group == kWorld) {
+    return InvalidArgument("rank " + std::to_string(rank_) +
+                           ": group 0 cannot be removed: it is the group of all ranks; remove only "
+                           "groups that were added");
+  }
+  if (auto found = groups_.find(group); found != groups_.end()) {
+    removed_.insert(groups_.extract(found));
+    return Status();
+  }
+  return InvalidArgument("rank " + std::to_string(rank_) + ": there is no group " +
+                         std::to_string(group) +
+                         " to remove: it was never added, or removed "
+                         "before; keep track of groups");
+}
+
+Result<std::shared_ptr<const Group>> GroupTable::Find(GroupId group) const {
+  MutexLock lock(mutex_);
+  auto found = groups_.find(group);
+  if (found != groups_.end()) return found->second;
+  std::string known;
+  for (const auto& [id, unused] : groups_)
+    known += (known.empty() ? "" : ", ") + std::to_string(id);
+  return InvalidArgument("rank " + std::to_string(rank_) + ": there is no group " +
+                         std::to_string(group) +
+                         ": it was never added, or removed; the groups "
+                         "are " +
+                         known);
+}
+
+std::shared_ptr<const Group> GroupTable::FindEver(GroupId group) const {
+  MutexLock lock(mutex_);
+  if (auto found = groups_.find(group); found != groups_.end()) return found->second;
+  auto removed = removed_.find(group);
+  return removed == removed_.end() ? nullptr : removed->second;
+}
+
+}  // namespace rabit

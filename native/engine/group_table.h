@@ -1,0 +1,37 @@
+// GroupTable: the groups that collectives may name.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+
+#include "base/group.h"
+#include "base/mutex.h"
+#include "base/result.h"
+
+namespace rabit {
+
+// Thread-safe.  Ids are given in order, so ranks that add the same groups in the same order agree.
+class GroupTable {
+ public:
+  GroupTable(int rank, int size);  // with the group of all ranks
+
+  // Sorted, without duplicates, inside the job; else kInvalidArgument.
+  Result<std::vector<int>> Normalize(std::span<const int> ranks) const;
+  std::shared_ptr<const Group> Add(std::vector<int> ranks);
+  Status Remove(GroupId group);
+  // kInvalidArgument names the groups there are.
+  Result<std::shared_ptr<const Group>> Find(GroupId group) const;
+  // Finds removed groups too: what was agreed before the removal still runs.  Null: never added.
+  std::shared_ptr<const Group> FindEver(GroupId group) const;
+
+ private:
+  const int rank_;
+  const int size_;
+  mutable Mutex mutex_;
+  GroupId next_id_ RABIT_GUARDED_BY(mutex_) = kWorld;
+  std::map<GroupId, std::shared_ptr<const Group>> groups_ RABIT_GUARDED_BY(mutex_);
+  std::map<GroupId, std::shared_ptr<const Group>> removed_ RABIT_GUARDED_BY(mutex_);
+};
+
+}  // namespace rabit

@@ -1,0 +1,152 @@
+#include "engine/handle_table.h"
+
+#include "base/check.h"
+
+namespace rabit {
+std::string NameKey(GroupId group, const std::string& name) {
+  std::string key = name;
+  key += '\n';
+  key += std::to_string(group);
+  return key;
+}
+
+std::string SendKey(GroupId group, const std::string& name, int receiver) {
+  return NameKey(group, name) + ">" + std::to_string(receiver);
+}
+
+std::string RecvKey(GroupId group, const std::string& name, int sender) {
+  return NameKey(group, name) + "<" + std::to_string(sender);
+}
+
+std::string KeyOf(const Request& request) {
+  const Signature& signature = request.signature;
+  if (signature.kind == Kind::kSend) return SendKey(signature.group, request.name, signature.root);
+  if (signature.kind == Kind::kRecv) return RecvKey(signature.group, request.name, signature.root);
+  return NameKey(signature.group, request.name);
+}
+
+HandleTable::HandleTable(int rank, size_t capacity, std::chrono::microseconds spin)
+    : rank_(rank), capacity_(capacity), spin_(spin) {}
+
+Result<std::vector<std::shared_ptr<PendingRequest>>> HandleTable::Open(
+    std::span<Request> requests) {
+  {
+    MutexLock lock(names_mutex_);
+    if (open_names_.size() + requests.size() > capacity_) {
+      return ResourceExhausted(
+          "rank " + std::to_string(rank_) + ": " + std::to_string(open_names_.size()) +
+          " requests are in flight already: the queue is bounded by " + std::to_string(capacity_) +
+          "; wait for handles, or raise queue_capacity");
+    }
+    for (size_t i = 0; i < requests.size(); ++i) {
+      if (open_names_.insert(KeyOf(requests[i])).second) continue;
+      for (size_t j = 0; j < i; ++j) open_names_.erase(KeyOf(requests[j]));
+      return InvalidArgument(std::string(Name(requests[i].signature.kind)) + " '" +
+                             requests[i].name + "' on rank " + std::to_string(rank_) +
+                             ": a request of this name is still in flight: names tell tensors "
+                             "apart; wait for its handle first, or use another name");
+    }
+  }
+  std::vector<std::shared_ptr<PendingRequest>> opened;
+  opened.reserve(requests.size());
+  for (Request& request : requests) {
+    const Handle handle{next_handle_.fetch_add(1, std::memory_order_relaxed)};
+    opened.push_back(std::make_shared<PendingRequest>(handle, std::move(request), spin_));
+    Shard& shard = ShardOf(handle);
+    MutexLock lock(shard.mutex);
+    shard.requests.emplace(handle.value, opened.back());
+  }
+  return opened;
+}
+
+void HandleTable::Forget(std::span<const std::shared_ptr<PendingRequest>> requests) {
+  for (const auto& pending : requests) {
+    {
+      MutexLock lock(names_mutex_);
+      open_names_.erase(KeyOf(pending->request));
+    }
+    Shard& shard = ShardOf(pending->handle);
+    MutexLock lock(shard.mutex);
+    shard.requests.erase(pending->handle.value);
+  }
+}
+
+void HandleTable::Drop(const std::shared_ptr<PendingRequest>& request) {
+  if (request->DropHold()) Finish(request);
+}
+
+void HandleTable::Finish(const std::shared_ptr<PendingRequest>& request) {
+  {
+    // Before the waiter wakes: it may submit the same name at once.
+    MutexLock lock(names_mutex_);
+    open_names_.erase(KeyOf(request->request));
+  }
+  request->Finish();
+  const Completion& completion = request->request.completion;
+  if (completion.notify == nullptr) return;
+  const Status& status = request->status();
+  completion.notify(completion.context, static_cast<int32_t>(status.code()),
+                    status.message().c_str());
+}
+
+Result<std::shared_ptr<PendingRequest>> HandleTable::Find(Handle handle) const {
+  const Shard& shard = ShardOf(handle);
+  MutexLock lock(shard.mutex);
+  auto found = shard.requests.find(handle.value);
+  if (found == shard.requests.end()) {
+    return InvalidArgument("rank " + std::to_string(rank_) + " has no handle " +
+                           std::to_string(handle.value) +
+                           ": it was never given out, or released; keep a handle until its "
+                           "result is no longer needed");
+  }
+  return found->second;
+}
+
+Status HandleTable::Wait(Handle handle, Deadline deadline) {
+  RABIT_ASSIGN_OR_RETURN(std::shared_ptr<PendingRequest> request, Find(handle));
+  if (!request->is_finished()) {
+    const int64_t started_ns = NowNs();
+    blocked_.Enter();
+    const bool is_finished = request->WaitFinished(deadline);
+    blocked_.Leave();
+    if (!is_finished) {
+      return TimedOut(request->Describe(rank_) + " is not done after " +
+                      std::to_string((NowNs() - started_ns) / 1'000'000) +
+                      " ms: another rank may not have submitted it; wait again, or look at the "
+                      "stall report");
+    }
+  }
+  return request->status();
+}
+
+Result<bool> HandleTable::IsDone(Handle handle) const {
+  RABIT_ASSIGN_OR_RETURN(std::shared_ptr<PendingRequest> request, Find(handle));
+  return request->is_finished();
+}
+
+Result<HandleOutput> HandleTable::Output(Handle handle) const {
+  RABIT_ASSIGN_OR_RETURN(std::shared_ptr<PendingRequest> request, Find(handle));
+  if (!request->is_finished()) {
+    return InvalidArgument(request->Describe(rank_) +
+                           " has no output yet: it is still in flight; wait for its handle first");
+  }
+  if (!request->status().ok()) return request->status();
+  return request->output();
+}
+
+void HandleTable::Release(Handle handle) {
+  Shard& shard = ShardOf(handle);
+  std::shared_ptr<PendingRequest> last;  // freed outside the lock
+  MutexLock lock(shard.mutex);
+  auto found = shard.requests.find(handle.value);
+  if (found == shard.requests.end()) return;
+  last = std::move(found->second);
+  shard.requests.erase(found);
+}
+
+size_t HandleTable::open_count() const {
+  MutexLock lock(names_mutex_);
+  return open_names_.size();
+}
+
+}  // namespace rabit

@@ -1,0 +1,75 @@
+// HandleTable: handle -> request.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "engine/clock.h"
+#include "engine/pending_request.h"
+
+namespace rabit {
+
+// Thread-safe.
+class HandleTable {
+ public:
+  HandleTable(int rank, size_t capacity, std::chrono::microseconds spin);
+
+  // All or none: fails if a name is open in its group already, or the table is full.
+  Result<std::vector<std::shared_ptr<PendingRequest>>> Open(std::span<Request> requests);
+  // Takes back what Open gave, as if it had not been called; nobody else knows the handles yet.
+  void Forget(std::span<const std::shared_ptr<PendingRequest>> requests);
+
+  // Drops one hold; the last one finishes the request: its name is free again, then the waiters
+  // wake.
+  void Drop(const std::shared_ptr<PendingRequest>& request);
+
+  // Waits.  kTimedOut leaves the handle open.
+  Status Wait(Handle handle, Deadline deadline);
+  Result<bool> IsDone(Handle handle) const;
+  Result<HandleOutput> Output(Handle handle) const;
+  void Release(Handle handle);
+
+  size_t open_count() const;
+  int64_t BlockedNs() const { return blocked_.TotalNs(); }  // at least one caller waited
+
+ private:
+  static constexpr size_t kShards = 16;
+  struct Shard {
+    mutable Mutex mutex;
+    std::unordered_map<uint64_t, std::shared_ptr<PendingRequest>> requests RABIT_GUARDED_BY(mutex);
+  };
+
+  Shard& ShardOf(Handle handle) { return shards_[handle.value % kShards]; }
+  const Shard& ShardOf(Handle handle) const { return shards_[handle.value % kShards]; }
+  Result<std::shared_ptr<PendingRequest>> Find(Handle handle) const;
+  void Finish(const std::shared_ptr<PendingRequest>& request);
+
+  const int rank_;
+  const size_t capacity_;
+  const std::chrono::microseconds spin_;
+  std::atomic<uint64_t> next_handle_{1};
+  std::array<Shard, kShards> shards_;
+  UnionClock blocked_;
+
+  mutable Mutex names_mutex_;
+  std::unordered_set<std::string> open_names_ RABIT_GUARDED_BY(names_mutex_);
+};
+
+// A name inside its group, as one key.
+std::string NameKey(GroupId group, const std::string& name);
+// Messages also differ by partner and direction: a rank may send and receive under one name.
+std::string SendKey(GroupId group, const std::string& name, int receiver);
+std::string RecvKey(GroupId group, const std::string& name, int sender);
+// Which of the three a request goes by.
+std::string KeyOf(const Request& request);
+
+}  // namespace rabit

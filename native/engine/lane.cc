@@ -1,0 +1,113 @@
+#include "engine/lane.h"
+
+#include <string>
+
+namespace rabit {
+namespace {
+
+// The engine thread gives the control plane a grace time before it settles; this is longer.
+constexpr auto kVerdictTimeout = std::chrono::seconds(2);
+
+// A missing implementation fails its tensors alike on all ranks; after anything else the ranks no
+// longer agree about what is on the wire.
+bool IsEngineWide(const Status& status) { return status.code() != Code::kUnsupported; }
+
+Status Wrap(const std::string& what, const Status& status) {
+  if (status.message().starts_with(what)) return status;
+  return Status(status.code(), what + ": " + status.message()).WithCulprit(status.culprit());
+}
+
+}  // namespace
+
+struct Lane::Inbox {
+  explicit Inbox(std::chrono::microseconds spin) : changed(spin) {}
+
+  bool HasWork() {
+    MutexLock lock(mutex);
+    return !jobs.empty() || is_closed;
+  }
+
+  WakeSignal changed;
+  std::atomic<bool> has_ended{false};
+  WakeSignal ended;
+  Mutex mutex;
+  bool is_closed RABIT_GUARDED_BY(mutex) = false;
+  std::deque<BucketJob> jobs RABIT_GUARDED_BY(mutex);
+};
+
+Lane::Lane(std::shared_ptr<EngineState> state, int32_t number)
+    : inbox_(std::make_shared<Inbox>(std::chrono::microseconds(state->parts.options.spin_us))),
+      thread_([state, inbox = inbox_, number] { Loop(*state, *inbox, number); }) {}
+
+Lane::~Lane() {
+  Close();
+  (void)Join(After(std::chrono::seconds(1)));
+}
+
+void Lane::Push(BucketJob job) {
+  {
+    MutexLock lock(inbox_->mutex);
+    inbox_->jobs.push_back(std::move(job));
+  }
+  inbox_->changed.Notify();
+}
+
+void Lane::Close() {
+  {
+    MutexLock lock(inbox_->mutex);
+    inbox_->is_closed = true;
+  }
+  inbox_->changed.Notify();
+}
+
+bool Lane::Join(Deadline deadline) {
+  if (!thread_.joinable()) return true;
+  if (inbox_->ended.Wait([this] { return inbox_->has_ended.load(); }, deadline)) {
+    thread_.join();
+    return true;
+  }
+  thread_.detach();
+  return false;
+}
+
+void Lane::Loop(EngineState& state, Inbox& inbox, int32_t number) {
+  FusionBuffer buffer(number);
+  for (;;) {
+    BucketJob job;
+    inbox.changed.Wait([&] { return inbox.HasWork(); }, After(std::chrono::hours(24)));
+    {
+      MutexLock lock(inbox.mutex);
+      if (inbox.jobs.empty()) {
+        if (inbox.is_closed) break;
+        continue;
+      }
+      job = std::move(inbox.jobs.front());
+      inbox.jobs.pop_front();
+    }
+    RunJob(state, job, buffer);
+  }
+  inbox.has_ended.store(true);
+  inbox.ended.Notify();
+}
+
+void Lane::RunJob(EngineState& state, BucketJob& job, FusionBuffer& buffer) {
+  Status status = state.failure.verdict();
+  if (status.ok()) {
+    status = BucketRun(state.lane_services, job, buffer).Run();
+    if (!status.ok() && IsEngineWide(status)) {
+      status = state.failure.Resolve(Wrap(DescribeBucket(job, state.parts.rank), status),
+                                     After(kVerdictTimeout));
+    }
+  }
+  // Credit first: whoever wakes from a handle may ask for it.
+  state.done.MarkDone(job.bucket.id);
+  for (BucketItem& item : job.items) {
+    const std::shared_ptr<PendingRequest>& request = item.tensor->request;
+    if (request == nullptr) continue;
+    if (!status.ok()) request->SetError(Wrap(request->Describe(state.parts.rank), status));
+    state.handles.Drop(request);
+  }
+  if (state.needs_credit.load() || state.wants_stop.load()) state.Wake();
+}
+
+}  // namespace rabit

@@ -1,0 +1,41 @@
+// Lane: a worker thread that runs one bucket at a time.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <thread>
+
+#include "base/mutex.h"
+#include "base/wake_signal.h"
+#include "engine/bucket_job.h"
+#include "engine/engine_state.h"
+#include "engine/fusion_buffer.h"
+
+namespace rabit {
+
+// Buckets run in the order in which they were pushed, which is the order of their ids: all ranks
+// therefore run the buckets of a lane in one order, and none waits for another in a circle.
+class Lane {
+ public:
+  Lane(std::shared_ptr<EngineState> state, int32_t number);
+  ~Lane();
+
+  // Engine thread only.
+  void Push(BucketJob job);
+  // No further Push; the thread ends when it has run what it has.
+  void Close();
+  // False at the deadline: the thread is then left to itself.
+  bool Join(Deadline deadline);
+
+ private:
+  struct Inbox;  // shared with the thread, which may outlive the lane
+
+  static void Loop(EngineState& state, Inbox& inbox, int32_t number);
+  static void RunJob(EngineState& state, BucketJob& job, FusionBuffer& buffer);
+
+  std::shared_ptr<Inbox> inbox_;
+  std::thread thread_;
+};
+
+}  // namespace rabit

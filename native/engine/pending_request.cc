@@ -1,0 +1,62 @@
+#include "engine/pending_request.h"
+
+#include "base/check.h"
+#include "engine/clock.h"
+
+namespace rabit {
+
+PendingRequest::PendingRequest(Handle handle, Request request, std::chrono::microseconds spin)
+    : handle(handle), request(std::move(request)), submitted_ns(NowNs()), finished_(spin) {}
+
+std::string PendingRequest::Describe(int rank) const {
+  return std::string(Name(request.signature.kind)) + " '" + request.name + "' on rank " +
+         std::to_string(rank);
+}
+
+bool PendingRequest::DropHold() {
+  const int32_t before = holds_.fetch_sub(1, std::memory_order_acq_rel);
+  RABIT_CHECK(before > 0, "request '" + request.name + "' has no hold left to drop");
+  return before == 1;
+}
+
+void PendingRequest::SetError(const Status& status) {
+  MutexLock lock(mutex_);
+  if (status_.ok()) status_ = status;
+}
+
+Status PendingRequest::PrepareOutput(std::vector<int64_t> shape) {
+  MutexLock lock(mutex_);
+  int64_t count = 1;
+  for (int64_t extent : shape) count *= extent;
+  if (output_.view.data != nullptr) return Status();
+  const DType dtype = request.signature.dtype;
+  output_.view = TensorView{request.output.data, count, dtype, request.signature.device};
+  output_.shape = std::move(shape);
+  const bool has_room = request.output.data != nullptr && request.output.count >= count;
+  if (has_room) return Status();
+  // The collective must run even if the caller's output is too small: the other ranks are in it.
+  owned_ = AllocateAligned(output_.view.bytes());
+  if (owned_ == nullptr) {
+    return ResourceExhausted("no memory for " + std::to_string(output_.view.bytes()) +
+                             " bytes of output: the machine is out of memory; use smaller tensors");
+  }
+  output_.view.data = owned_.get();
+  if (request.output.data != nullptr && status_.ok()) {
+    status_ = InvalidArgument(Describe(-1) + ": the output has room for " +
+                              std::to_string(request.output.count) + " elements but " +
+                              std::to_string(count) + " arrived: pass no output, or a larger one");
+  }
+  return Status();
+}
+
+void PendingRequest::Finish() {
+  const bool was_finished = is_finished_.exchange(true, std::memory_order_acq_rel);
+  RABIT_CHECK(!was_finished, "request '" + request.name + "' was finished twice");
+  finished_.Notify();
+}
+
+bool PendingRequest::WaitFinished(Deadline deadline) {
+  return finished_.Wait([this] { return is_finished(); }, deadline);
+}
+
+}  // namespace rabit

@@ -1,0 +1,65 @@
+// PendingRequest: one submitted request, from Submit until its handle is released.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "base/wake_signal.h"
+#include "engine/aligned_memory.h"
+#include "engine/engine.h"
+#include "engine/request.h"
+
+namespace rabit {
+
+// It is finished by whoever drops the last hold.  The engine thread has one hold until it has
+// handed the last partition to a lane, and every partition on a lane has one: a handle therefore
+// never finishes while a lane may still touch its memory.
+class PendingRequest {
+ public:
+  PendingRequest(Handle handle, Request request, std::chrono::microseconds spin);
+
+  const Handle handle;
+  const Request request;
+  const int64_t submitted_ns;
+
+  // "allreduce 'conv1.weight' on rank 3"
+  std::string Describe(int rank) const;
+
+  void AddHold() { holds_.fetch_add(1, std::memory_order_relaxed); }
+  // True for the last one: the caller must finish the request.
+  [[nodiscard]] bool DropHold();
+  // The first error is kept.  Before the caller's own hold is dropped.
+  void SetError(const Status& status);
+
+  // Gives `output()` its memory: what the caller passed, or memory of our own.  The thread that
+  // runs the request; several partitions may ask, and get the same.
+  Status PrepareOutput(std::vector<int64_t> shape);
+  void SetReceivedSplits(std::vector<int64_t> splits) {
+    output_.received_splits = std::move(splits);
+  }
+
+  // The handle table only.
+  void Finish();  // publishes; stops the process when called twice
+  bool WaitFinished(Deadline deadline);
+  bool is_finished() const { return is_finished_.load(std::memory_order_acquire); }
+
+  // Once finished.
+  const Status& status() const { return status_; }
+  const HandleOutput& output() const { return output_; }
+
+ private:
+  std::atomic<int32_t> holds_{1};
+  std::atomic<bool> is_finished_{false};
+  WakeSignal finished_;
+
+  Mutex mutex_;
+  Status status_;  // written under mutex_ before is_finished_, constant afterwards
+  HandleOutput output_;
+  AlignedMemory owned_;
+};
+
+}  // namespace rabit

@@ -1,0 +1,213 @@
+#include "engine/request_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+
+namespace rabit {
+namespace {
+
+constexpr size_t kNameBytesMax = 1024;
+constexpr int64_t kElementsMax = int64_t{1} << 46;
+
+bool HasRoot(Kind kind) {
+  return kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather ||
+         kind == Kind::kScatter || kind == Kind::kSend || kind == Kind::kRecv;
+}
+bool Reduces(Kind kind) {
+  return kind == Kind::kAllreduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
+}
+bool HasRows(Kind kind) {
+  return kind == Kind::kAllgather || kind == Kind::kGather || kind == Kind::kAlltoall ||
+         kind == Kind::kScatter || kind == Kind::kReduceScatter;
+}
+bool HasNoData(Kind kind) { return kind == Kind::kBarrier || kind == Kind::kJoin; }
+
+// Whether this rank hands data in.
+bool ReadsInput(const Signature& signature, int rank) {
+  if (HasNoData(signature.kind) || signature.kind == Kind::kRecv) return false;
+  if (signature.kind == Kind::kBroadcast || signature.kind == Kind::kScatter) {
+    return signature.root == rank;
+  }
+  return true;
+}
+
+class Check {
+ public:
+  Check(const RequestLimits& limits, const Group& group, Request& request)
+      : limits_(limits), group_(group), request_(request), signature_(request.signature) {}
+
+  Status Run() {
+    RABIT_RETURN_IF_ERROR(CheckName());
+    RABIT_RETURN_IF_ERROR(CheckReferences());
+    RABIT_RETURN_IF_ERROR(CheckArithmetic());
+    RABIT_RETURN_IF_ERROR(CheckShape());
+    RABIT_RETURN_IF_ERROR(CheckMemory());
+    return CheckSplits();
+  }
+
+ private:
+  Status Bad(const std::string& why) const {
+    return InvalidArgument(std::string(Name(signature_.kind)) + " '" + request_.name +
+                           "' on rank " + std::to_string(limits_.rank) + ": " + why);
+  }
+
+  Status CheckName() const {
+    if (!request_.name.empty() && request_.name.size() <= kNameBytesMax) return Status();
+    return InvalidArgument("a request on rank " + std::to_string(limits_.rank) + " has a name of " +
+                           std::to_string(request_.name.size()) +
+                           " bytes: names tell tensors apart and have 1 to " +
+                           std::to_string(kNameBytesMax) + " bytes; pass such a name");
+  }
+
+  Status CheckReferences() const {
+    if (!group_.is_member()) {
+      return Bad("this rank is not in group " + std::to_string(group_.id) +
+                 ": only members take part; submit it on members only");
+    }
+    if (signature_.kind == Kind::kJoin && group_.id != kWorld) {
+      return Bad("join is for all ranks: group " + std::to_string(group_.id) +
+                 " has only some; use group 0");
+    }
+    if (HasRoot(signature_.kind) && group_.IndexOf(signature_.root) < 0) {
+      return Bad("rank " + std::to_string(signature_.root) + " is not in group " +
+                 std::to_string(group_.id) + ", which has " + std::to_string(group_.size()) +
+                 " ranks: the root or partner must be one of them; correct it");
+    }
+    const bool is_point_to_point = signature_.kind == Kind::kSend || signature_.kind == Kind::kRecv;
+    if (is_point_to_point && signature_.root == limits_.rank) {
+      return Bad("the partner is this rank itself: a message needs two ranks; name another one");
+    }
+    if (signature_.codec < 0 || static_cast<size_t>(signature_.codec) >= limits_.codecs) {
+      return Bad("there is no codec " + std::to_string(signature_.codec) + ": this engine has " +
+                 std::to_string(limits_.codecs) + "; add it first");
+    }
+    if (signature_.backend < kAnyBackend ||
+        (signature_.backend >= 0 && static_cast<size_t>(signature_.backend) >= limits_.backends)) {
+      return Bad("there is no backend " + std::to_string(signature_.backend) +
+                 ": this engine has " + std::to_string(limits_.backends) + "; pass -1 for any");
+    }
+    if (signature_.device.kind != DeviceKind::kCpu) {
+      return Bad("the tensor is on device kind " +
+                 std::to_string(static_cast<int>(signature_.device.kind)) +
+                 ": this build moves CPU tensors; copy it to the CPU first");
+    }
+    return Status();
+  }
+
+  Status CheckArithmetic() const {
+    if (!std::isfinite(signature_.prescale) || !std::isfinite(signature_.postscale)) {
+      return Bad("the scale factors are not finite: every result would be NaN; pass finite ones");
+    }
+    if (!Reduces(signature_.kind)) return Status();
+    if (!Supports(signature_.dtype, signature_.op)) {
+      return Bad(std::string(Name(signature_.op)) + " of " + std::string(Name(signature_.dtype)) +
+                 " is not defined: bitwise operations need integers or bool; use another op");
+    }
+    const bool is_sum = signature_.op == ReduceOp::kSum || signature_.op == ReduceOp::kAverage;
+    if (signature_.codec != kIdentityCodec && !is_sum) {
+      return Bad("a codec cannot be combined with " + std::string(Name(signature_.op)) +
+                 ": compressed values can only be summed or averaged; use no codec");
+    }
+    return Status();
+  }
+
+  Status CheckShape() {
+    if (HasNoData(signature_.kind)) {
+      signature_.shape.clear();
+      signature_.dtype = DType::kInt32;
+      return Status();
+    }
+    int64_t count = 1;
+    for (int64_t extent : signature_.shape) {
+      if (extent < 0 || (extent > 0 && count > kElementsMax / extent)) {
+        return Bad("an extent of " + std::to_string(extent) +
+                   " cannot be: extents are not negative and the whole has at most 2^46 elements");
+      }
+      count *= extent;
+    }
+    const bool is_scatter_leaf =
+        signature_.kind == Kind::kScatter && signature_.root != limits_.rank;
+    if (HasRows(signature_.kind) && signature_.shape.empty() && !is_scatter_leaf) {
+      return Bad(
+          "the tensor is a scalar: it is cut or joined along axis 0, which a scalar does "
+          "not have; reshape it to one element");
+    }
+    return Status();
+  }
+
+  Status CheckMemory() {
+    if (HasNoData(signature_.kind)) return Status();
+    const int64_t count = signature_.count();
+    const bool reads = ReadsInput(signature_, limits_.rank);
+    if (reads && (request_.input.count != count || request_.input.dtype != signature_.dtype)) {
+      return Bad("the input has " + std::to_string(request_.input.count) + " elements of " +
+                 std::string(Name(request_.input.dtype)) + " but its shape is " +
+                 rabit::Describe(signature_) + ": they must agree; correct the shape");
+    }
+    if (reads && count > 0 && request_.input.data == nullptr) {
+      return Bad("the input has no memory: " + std::to_string(count) +
+                 " elements are expected; pass a pointer");
+    }
+    if (request_.output.data == nullptr) return Status();
+    if (request_.output.dtype != signature_.dtype) {
+      return Bad("the output is " + std::string(Name(request_.output.dtype)) +
+                 " but the input is " + std::string(Name(signature_.dtype)) +
+                 ": the engine does not convert; pass an output of the same dtype");
+    }
+    const bool keeps_shape = signature_.kind == Kind::kAllreduce ||
+                             signature_.kind == Kind::kBroadcast ||
+                             signature_.kind == Kind::kReduce || signature_.kind == Kind::kRecv;
+    if (keeps_shape && request_.output.count != count) {
+      return Bad("the output has " + std::to_string(request_.output.count) + " elements but " +
+                 std::to_string(count) + " will arrive: pass an output of the input's shape");
+    }
+    return Status();
+  }
+
+  Status CheckSplits() {
+    const bool is_alltoall = signature_.kind == Kind::kAlltoall;
+    const bool is_scatter_root =
+        signature_.kind == Kind::kScatter && signature_.root == limits_.rank;
+    if (!is_alltoall && !is_scatter_root) {
+      signature_.splits.clear();
+      return Status();
+    }
+    const int64_t rows = signature_.shape[0];
+    const int64_t size = group_.size();
+    std::vector<int64_t>& splits = signature_.splits;
+    if (splits.empty()) {
+      if (is_alltoall && rows % size != 0) {
+        return Bad("extent 0 is " + std::to_string(rows) + ", which " + std::to_string(size) +
+                   " ranks cannot share evenly: without splits every rank gets as many rows; pass "
+                   "splits");
+      }
+      for (int64_t i = 0; i < size; ++i) splits.push_back(rows / size + (i < rows % size ? 1 : 0));
+      return Status();
+    }
+    const bool is_complete = static_cast<int64_t>(splits.size()) == size;
+    const bool has_negative =
+        std::any_of(splits.begin(), splits.end(), [](int64_t split) { return split < 0; });
+    int64_t sum = 0;
+    for (int64_t split : splits) sum += split > rows ? rows + 1 : split;
+    if (is_complete && !has_negative && sum == rows) return Status();
+    return Bad("the splits are " + std::to_string(splits.size()) + " numbers that sum to " +
+               std::to_string(sum) + ": there must be one for each of " + std::to_string(size) +
+               " ranks, none negative, and they must sum to extent 0, which is " +
+               std::to_string(rows) + "; correct them");
+  }
+
+  const RequestLimits& limits_;
+  const Group& group_;
+  Request& request_;
+  Signature& signature_;
+};
+
+}  // namespace
+
+Status CheckRequest(const RequestLimits& limits, const Group& group, Request& request) {
+  return Check(limits, group, request).Run();
+}
+
+}  // namespace rabit

@@ -1,0 +1,21 @@
+// CheckRequest: refuses what cannot work before any rank hears of it.
+#pragma once
+
+#include "base/group.h"
+#include "engine/engine.h"
+#include "engine/request.h"
+
+namespace rabit {
+
+// What a request may refer to.
+struct RequestLimits {
+  int rank = 0;
+  size_t codecs = 1;
+  size_t backends = 1;
+};
+
+// Also fills in what follows from the rest: even splits of an alltoall or scatter, the input of an
+// output-only broadcast.  Errors name the rank and the tensor.
+Status CheckRequest(const RequestLimits& limits, const Group& group, Request& request);
+
+}  // namespace rabit

@@ -1,0 +1,42 @@
+#include "engine/stall_monitor.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "engine/clock.h"
+
+namespace rabit {
+namespace {
+
+constexpr size_t kLinesMax = 20;
+
+}  // namespace
+
+StallMonitor::StallMonitor(const Logger& logger, int64_t warning_ms)
+    : logger_(logger), warning_ms_(warning_ms) {}
+
+Deadline StallMonitor::NextCheck(bool has_open) const {
+  if (warning_ms_ <= 0 || !has_open) return After(std::chrono::hours(1));
+  return After(std::chrono::milliseconds(std::clamp<int64_t>(warning_ms_ / 4, 10, 1000)));
+}
+
+void StallMonitor::Check(const Controller& controller, int64_t oldest_ns, size_t open) {
+  if (warning_ms_ <= 0 || open == 0) return;
+  const int64_t now_ns = NowNs();
+  const int64_t waited_ms = (now_ns - oldest_ns) / 1'000'000;
+  if (waited_ms < warning_ms_ || now_ns < next_report_ns_) return;
+  next_report_ns_ = now_ns + warning_ms_ * 1'000'000;
+  ++reports_;
+  std::string text = "stall: " + std::to_string(open) + " tensors wait, the oldest for " +
+                     std::to_string(waited_ms / 1000) +
+                     " s: not every rank has submitted them. Every rank must submit the same "
+                     "tensors; look at what the missing ranks are doing.";
+  const std::vector<std::string> waiting = controller.Waiting();
+  for (size_t i = 0; i < waiting.size() && i < kLinesMax; ++i) text += "\n  " + waiting[i];
+  if (waiting.size() > kLinesMax) {
+    text += "\n  and " + std::to_string(waiting.size() - kLinesMax) + " more";
+  }
+  logger_.Warning(text);
+}
+
+}  // namespace rabit

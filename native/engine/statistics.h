@@ -1,0 +1,74 @@
+// Statistics: counters of one engine.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "base/dtype.h"
+#include "base/mutex.h"
+#include "engine/clock.h"
+
+namespace rabit {
+
+inline constexpr int kKindCount = 12;
+
+// Thread-safe.
+class Statistics {
+ public:
+  struct BucketRecord {
+    Kind kind = Kind::kAllreduce;
+    int64_t tensors = 0;  // tensors whose last partition is in the bucket
+    int64_t partitions = 0;
+    int64_t bytes = 0;
+    int64_t wire_bytes = 0;  // after the codec
+    int64_t busy_ns = 0;
+    bool is_in_place = false;
+    std::string_view backend;
+    std::string_view algorithm;
+    std::string_view codec;
+  };
+
+  void AddSubmitted(int64_t requests);
+  void AddBucket(const BucketRecord& record);
+  void AddNegotiation(int64_t tensors, int64_t waited_ns);
+  void AddRejected(int64_t tensors);
+
+  // Around the exchange of a bucket; the union over the lanes is the communication time.
+  UnionClock& communication() { return communication_; }
+
+  // The members of a JSON object, without the braces.  `blocked_ns`: how long callers waited.
+  std::string JsonMembers(int64_t blocked_ns) const;
+
+ private:
+  struct Totals {
+    int64_t tensors = 0;
+    int64_t buckets = 0;
+    int64_t partitions = 0;
+    int64_t bytes = 0;
+    int64_t wire_bytes = 0;
+    int64_t busy_ns = 0;
+    int64_t in_place = 0;
+  };
+  static void Add(Totals& totals, const BucketRecord& record);
+  static std::string Json(const Totals& totals);
+  static std::string Json(const std::map<std::string, Totals, std::less<>>& by_name);
+
+  const int64_t started_ns_ = NowNs();
+  UnionClock communication_;
+
+  mutable Mutex mutex_;
+  int64_t submitted_ RABIT_GUARDED_BY(mutex_) = 0;
+  int64_t agreed_ RABIT_GUARDED_BY(mutex_) = 0;
+  int64_t rejected_ RABIT_GUARDED_BY(mutex_) = 0;
+  int64_t negotiation_ns_ RABIT_GUARDED_BY(mutex_) = 0;
+  Totals all_ RABIT_GUARDED_BY(mutex_);
+  std::array<Totals, kKindCount> by_kind_ RABIT_GUARDED_BY(mutex_);
+  std::map<std::string, Totals, std::less<>> by_backend_ RABIT_GUARDED_BY(mutex_);
+  std::map<std::string, Totals, std::less<>> by_algorithm_ RABIT_GUARDED_BY(mutex_);
+  std::map<std::string, Totals, std::less<>> by_codec_ RABIT_GUARDED_BY(mutex_);
+};
+
+}  // namespace rabit

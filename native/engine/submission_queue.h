@@ -1,0 +1,38 @@
+// SubmissionQueue: requests on their way to the engine thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "engine/pending_request.h"
+
+namespace rabit {
+
+// Many producers, one consumer.  Bounded by the handle table, which counts what is in flight.
+class SubmissionQueue {
+ public:
+  using Batch = std::vector<std::shared_ptr<PendingRequest>>;
+
+  // `wake` makes the consumer look; it is called only when the queue was empty, because the
+  // consumer always takes everything.
+  explicit SubmissionQueue(std::function<void()> wake) : wake_(std::move(wake)) {}
+
+  // Any thread.  The batch becomes visible as a whole.  After Close: the status it was closed with.
+  Status Push(std::span<const std::shared_ptr<PendingRequest>> batch);
+  // The consumer.
+  Batch TakeAll();
+  // The first reason is kept.  What was pushed before is still in the queue.
+  void Close(const Status& why);
+
+ private:
+  const std::function<void()> wake_;
+  Mutex mutex_;
+  Batch waiting_ RABIT_GUARDED_BY(mutex_);
+  Status closed_ RABIT_GUARDED_BY(mutex_);
+};
+
+}  // namespace rabit

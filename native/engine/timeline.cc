@@ -1,0 +1,176 @@
+#include "engine/timeline.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "engine/clock.h"
+#include "engine/json_text.h"
+
+namespace rabit {
+namespace {
+
+constexpr size_t kEventsMax = 1 << 17;
+constexpr size_t kRowsMax = 1 << 16;
+constexpr auto kFlushInterval = std::chrono::milliseconds(50);
+
+std::string Micros(int64_t ns) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.3f", static_cast<double>(ns) / 1e3);
+  return text;
+}
+
+}  // namespace
+
+Timeline::~Timeline() {
+  if (is_active()) (void)Stop();
+}
+
+Status Timeline::Start(const std::string& path, bool mark_cycles) {
+  MutexLock control(control_mutex_);
+  if (is_active()) {
+    return InvalidArgument("rank " + std::to_string(rank_) +
+                           ": a timeline is open already: only one can be; stop it first");
+  }
+  file_ = std::fopen(path.c_str(), "we");
+  if (file_ == nullptr) {
+    return InvalidArgument("rank " + std::to_string(rank_) + ": cannot write the timeline '" +
+                           path + "': " + std::strerror(errno) +
+                           "; pass a path in a folder that "
+                           "exists and is writable");
+  }
+  std::fputs("[\n", file_);
+  has_lines_ = false;
+  {
+    MutexLock lock(mutex_);
+    wants_stop_ = false;
+    origin_ns_ = NowNs();
+    dropped_ = 0;
+    events_.clear();
+    rows_.clear();
+    new_rows_.clear();
+  }
+  WriteLine("{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":" + std::to_string(rank_) +
+            ",\"args\":{\"name\":\"rank " + std::to_string(rank_) + "\"}}");
+  marks_cycles_ = mark_cycles;
+  is_active_ = true;
+  writer_ = std::thread([this] { WriteLoop(); });
+  return Status();
+}
+
+Status Timeline::Stop() {
+  MutexLock control(control_mutex_);
+  if (!is_active()) {
+    return InvalidArgument("rank " + std::to_string(rank_) +
+                           ": no timeline is open: nothing to stop; start one first");
+  }
+  is_active_ = false;
+  {
+    MutexLock lock(mutex_);
+    wants_stop_ = true;
+    changed_.NotifyAll();
+  }
+  writer_.join();
+  uint64_t dropped = 0;
+  {
+    MutexLock lock(mutex_);
+    dropped = dropped_;
+  }
+  WriteLine("{\"ph\":\"M\",\"name\":\"process_labels\",\"pid\":" + std::to_string(rank_) +
+            ",\"args\":{\"labels\":\"events dropped: " + std::to_string(dropped) + "\"}}");
+  std::fputs("\n]\n", file_);
+  bool is_written = std::ferror(file_) == 0;
+  is_written = std::fclose(file_) == 0 && is_written;
+  file_ = nullptr;
+  if (is_written) return Status();
+  return ResourceExhausted("rank " + std::to_string(rank_) +
+                           ": the timeline is incomplete: the disk did not take it all; free some "
+                           "space and record again");
+}
+
+void Timeline::Span(std::string_view row, std::string_view name, int64_t begin_ns, int64_t end_ns,
+                    std::string arguments) {
+  if (!is_active()) return;
+  MutexLock lock(mutex_);
+  Add({RowNumber(row), begin_ns, end_ns, std::string(name), std::move(arguments)});
+}
+
+void Timeline::MarkCycle(uint64_t cycle) {
+  if (!is_active() || !marks_cycles_.load(std::memory_order_relaxed)) return;
+  MutexLock lock(mutex_);
+  Add({0, NowNs(), -1, "CYCLE_START", "\"cycle\":" + std::to_string(cycle)});
+}
+
+int32_t Timeline::RowNumber(std::string_view row) {
+  auto found = rows_.find(std::string(row));
+  if (found != rows_.end()) return found->second;
+  if (rows_.size() >= kRowsMax) return 0;
+  const auto number = static_cast<int32_t>(rows_.size()) + 1;
+  rows_.emplace(row, number);
+  new_rows_.emplace_back(number, row);
+  return number;
+}
+
+void Timeline::Add(Event event) {
+  if (events_.size() >= kEventsMax) {
+    ++dropped_;
+    return;
+  }
+  events_.push_back(std::move(event));
+}
+
+void Timeline::WriteLoop() {
+  bool is_last = false;
+  while (!is_last) {
+    std::vector<Event> events;
+    std::vector<std::pair<int32_t, std::string>> new_rows;
+    {
+      MutexLock lock(mutex_);
+      const Deadline flush_at = After(kFlushInterval);
+      while (!wants_stop_ && changed_.WaitUntil(mutex_, flush_at)) {
+      }
+      is_last = wants_stop_;
+      events.swap(events_);
+      new_rows.swap(new_rows_);
+    }
+    WriteEvents(events, new_rows);
+  }
+}
+
+void Timeline::WriteEvents(const std::vector<Event>& events,
+                           const std::vector<std::pair<int32_t, std::string>>& new_rows) {
+  if (events.empty() && new_rows.empty()) return;
+  const std::string process = ",\"pid\":" + std::to_string(rank_);
+  int64_t origin_ns = 0;
+  {
+    MutexLock lock(mutex_);
+    origin_ns = origin_ns_;
+  }
+  for (const auto& [number, row] : new_rows) {
+    WriteLine("{\"ph\":\"M\",\"name\":\"thread_name\"" + process + ",\"tid\":" +
+              std::to_string(number) + ",\"args\":{\"name\":" + JsonQuoted(row) + "}}");
+  }
+  for (const Event& event : events) {
+    // A tensor may be older than the timeline.
+    const int64_t begin_ns = std::max(event.begin_ns, origin_ns);
+    std::string line = "{\"name\":" + JsonQuoted(event.name) + process +
+                       ",\"tid\":" + std::to_string(event.row) +
+                       ",\"ts\":" + Micros(begin_ns - origin_ns);
+    if (event.end_ns < 0) {
+      line += ",\"ph\":\"i\",\"s\":\"p\"";
+    } else {
+      line += ",\"ph\":\"X\",\"dur\":" + Micros(std::max(event.end_ns - begin_ns, int64_t{0}));
+    }
+    if (!event.arguments.empty()) line += ",\"args\":{" + event.arguments + "}";
+    WriteLine(line + "}");
+  }
+  std::fflush(file_);
+}
+
+void Timeline::WriteLine(const std::string& line) {
+  if (has_lines_) std::fputs(",\n", file_);
+  has_lines_ = true;
+  std::fwrite(line.data(), 1, line.size(), file_);
+}
+
+}  // namespace rabit

@@ -1,0 +1,259 @@
+// The kinds whose ranks hold different parts of a tensor.  They run one tensor at a time: messages
+// with the same peer and tag arrive in order, so the tensors of a bucket may share its tag.
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "arithmetic/reduce.h"
+#include "base/check.h"
+#include "engine/bucket_run.h"
+
+namespace rabit {
+namespace {
+
+const std::vector<int64_t>& ShapeOf(const BucketItem& item) {
+  return item.tensor->ready.signature.shape;
+}
+
+// Bytes of one row: everything but extent 0.
+int64_t RowBytes(const BucketItem& item, DType dtype) {
+  const std::vector<int64_t>& shape = ShapeOf(item);
+  int64_t bytes = static_cast<int64_t>(SizeOf(dtype));
+  for (size_t i = 1; i < shape.size(); ++i) bytes *= shape[i];
+  return bytes;
+}
+
+int64_t Sum(std::span<const int64_t> values) {
+  return std::accumulate(values.begin(), values.end(), int64_t{0});
+}
+
+std::vector<int64_t> Times(std::span<const int64_t> values, int64_t factor) {
+  std::vector<int64_t> products(values.begin(), values.end());
+  for (int64_t& product : products) product *= factor;
+  return products;
+}
+
+std::vector<int64_t> WithRows(std::vector<int64_t> shape, int64_t rows) {
+  if (shape.empty()) shape.push_back(rows);
+  shape[0] = rows;
+  return shape;
+}
+
+Bytes OutputBytes(const BucketItem& item) {
+  const TensorView& view = item.request()->output().view;
+  return {static_cast<std::byte*>(view.data), view.bytes()};
+}
+
+ConstBytes InputBytes(const BucketItem& item) {
+  if (item.request() == nullptr) return {};
+  const TensorView& view = item.request()->request.input;
+  return {static_cast<const std::byte*>(view.data), view.bytes()};
+}
+
+Status CheckExtents(const BucketItem& item, size_t expected) {
+  const size_t extents = item.tensor->ready.extents.size();
+  if (extents == expected) return Status();
+  return Internal("the agreement has " + std::to_string(extents) + " extents where " +
+                  std::to_string(expected) + " belong; report this");
+}
+
+}  // namespace
+
+Status BucketRun::RunEach() {
+  for (const BucketItem& item : job_.items) {
+    Status status;
+    switch (bucket_.kind) {
+      case Kind::kBroadcast:
+        status = RunBroadcast(item);
+        break;
+      case Kind::kAllgather:
+        status = RunAllgather(item);
+        break;
+      case Kind::kGather:
+        status = RunGather(item);
+        break;
+      case Kind::kScatter:
+        status = RunScatter(item);
+        break;
+      case Kind::kReduceScatter:
+        status = RunReduceScatter(item);
+        break;
+      case Kind::kAlltoall:
+        status = RunAlltoall(item);
+        break;
+      case Kind::kBarrier:
+        status = Communicate(0, [&] { return backend_->Barrier(lane_); });
+        break;
+      case Kind::kSend:
+      case Kind::kRecv:
+        status = RunSendOrRecv(item);
+        break;
+      default:
+        status = Internal("a bucket of kind " + std::string(Name(bucket_.kind)));
+    }
+    RABIT_RETURN_IF_ERROR(status);
+  }
+  return Status();
+}
+
+Status BucketRun::RunBroadcast(const BucketItem& item) {
+  Bytes buffer;
+  if (item.request() != nullptr) {
+    RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(ShapeOf(item)));
+    buffer = OutputBytes(item);
+    const ConstBytes input = InputBytes(item);
+    if (bucket_.root == services_.rank && input.data() != buffer.data() && !input.empty()) {
+      std::memcpy(buffer.data(), input.data(), input.size());
+    }
+  } else {
+    const auto bytes =
+        static_cast<size_t>(item.tensor->ready.signature.count()) * SizeOf(bucket_.dtype);
+    RABIT_ASSIGN_OR_RETURN(buffer, buffer_.Get(*backend_, bytes));
+  }
+  if (buffer.empty()) return Status();
+  return Communicate(static_cast<int64_t>(buffer.size()), [&] {
+    return backend_->Broadcast(lane_, buffer, group_.IndexOf(bucket_.root));
+  });
+}
+
+Status BucketRun::RunAllgather(const BucketItem& item) {
+  RABIT_RETURN_IF_ERROR(CheckExtents(item, group_.ranks.size()));
+  const std::vector<int64_t>& rows = item.tensor->ready.extents;
+  const std::vector<int64_t> part_bytes = Times(rows, RowBytes(item, bucket_.dtype));
+  const auto bytes = static_cast<size_t>(Sum(part_bytes));
+  Bytes all;
+  if (item.request() != nullptr) {
+    RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(WithRows(ShapeOf(item), Sum(rows))));
+    all = OutputBytes(item);
+  } else {
+    RABIT_ASSIGN_OR_RETURN(all, buffer_.Get(*backend_, bytes));
+  }
+  if (bytes == 0) return Status();
+  return Communicate(static_cast<int64_t>(bytes),
+                     [&] { return backend_->Allgather(lane_, InputBytes(item), all, part_bytes); });
+}
+
+Status BucketRun::RunGather(const BucketItem& item) {
+  RABIT_RETURN_IF_ERROR(CheckExtents(item, group_.ranks.size()));
+  const std::vector<int64_t>& rows = item.tensor->ready.extents;
+  const std::vector<int64_t> part_bytes = Times(rows, RowBytes(item, bucket_.dtype));
+  const int64_t bytes = Sum(part_bytes);
+  Bytes all;
+  if (bucket_.root == services_.rank && item.request() != nullptr) {
+    RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(WithRows(ShapeOf(item), Sum(rows))));
+    all = OutputBytes(item);
+  } else if (item.request() != nullptr) {
+    RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(WithRows(ShapeOf(item), 0)));
+  }
+  if (bytes == 0) return Status();
+  return Communicate(bytes, [&] {
+    return backend_->Gather(lane_, InputBytes(item), all, part_bytes, group_.IndexOf(bucket_.root));
+  });
+}
+
+Status BucketRun::RunScatter(const BucketItem& item) {
+  const size_t size = group_.ranks.size();
+  RABIT_RETURN_IF_ERROR(CheckExtents(item, size * size));
+  const int root = group_.IndexOf(bucket_.root);
+  const auto rows =
+      std::span(item.tensor->ready.extents).subspan(static_cast<size_t>(root) * size, size);
+  const std::vector<int64_t> part_bytes = Times(rows, RowBytes(item, bucket_.dtype));
+  const auto my_index = static_cast<size_t>(group_.my_index);
+  Bytes mine;
+  if (item.request() != nullptr) {
+    RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(WithRows(ShapeOf(item), rows[my_index])));
+    mine = OutputBytes(item);
+  } else {
+    RABIT_ASSIGN_OR_RETURN(mine, buffer_.Get(*backend_, static_cast<size_t>(part_bytes[my_index])));
+  }
+  const int64_t bytes = Sum(part_bytes);
+  if (bytes == 0) return Status();
+  const ConstBytes all = group_.my_index == root ? InputBytes(item) : ConstBytes();
+  return Communicate(bytes, [&] { return backend_->Scatter(lane_, all, part_bytes, mine, root); });
+}
+
+// Uneven extent 0: the low ranks get one more row.
+Status BucketRun::RunReduceScatter(const BucketItem& item) {
+  const std::vector<int64_t>& shape = ShapeOf(item);
+  const int64_t rows = shape.empty() ? 0 : shape[0];
+  const int64_t size = group_.size();
+  const int64_t row_count =
+      RowBytes(item, bucket_.dtype) / static_cast<int64_t>(SizeOf(bucket_.dtype));
+  std::vector<int64_t> part_counts;
+  for (int64_t i = 0; i < size; ++i) {
+    part_counts.push_back((rows / size + (i < rows % size ? 1 : 0)) * row_count);
+  }
+  const int64_t my_rows = rows / size + (group_.my_index < rows % size ? 1 : 0);
+  const TensorView all{nullptr, Sum(part_counts), bucket_.dtype, bucket_.device};
+  // The backend may overwrite its input, which belongs to the caller.
+  RABIT_ASSIGN_OR_RETURN(Bytes buffer, buffer_.Get(*backend_, all.bytes()));
+  TensorView in = all;
+  in.data = buffer.data();
+  TensorView out{nullptr, part_counts[static_cast<size_t>(group_.my_index)], bucket_.dtype,
+                 bucket_.device};
+  if (item.request() != nullptr) {
+    RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(WithRows(shape, my_rows)));
+    out.data = item.request()->output().view.data;
+    const auto* input = static_cast<const std::byte*>(item.request()->request.input.data);
+    if (bucket_.prescale != 1.0) {
+      Scale(bucket_.dtype, input, buffer.data(), all.count, bucket_.prescale);
+    } else if (all.count > 0) {
+      std::memcpy(buffer.data(), input, all.bytes());
+    }
+  } else {
+    FillIdentity(wire_op(), bucket_.dtype, buffer.data(), all.count);
+    RABIT_ASSIGN_OR_RETURN(Bytes scratch, buffer_.GetScratch(out.bytes()));
+    out.data = scratch.data();
+  }
+  if (all.count == 0) return Status();
+  RABIT_RETURN_IF_ERROR(Communicate(static_cast<int64_t>(all.bytes()), [&] {
+    return backend_->ReduceScatter(lane_, in, out, part_counts, wire_op());
+  }));
+  if (item.request() != nullptr) Finalize(static_cast<std::byte*>(out.data), out.count);
+  return Status();
+}
+
+Status BucketRun::RunAlltoall(const BucketItem& item) {
+  const size_t size = group_.ranks.size();
+  RABIT_RETURN_IF_ERROR(CheckExtents(item, size * size));
+  const std::vector<int64_t>& matrix = item.tensor->ready.extents;
+  const auto my_index = static_cast<size_t>(group_.my_index);
+  const int64_t row_bytes = RowBytes(item, bucket_.dtype);
+  std::vector<int64_t> received;
+  for (size_t sender = 0; sender < size; ++sender) {
+    received.push_back(matrix[sender * size + my_index]);
+  }
+  const std::vector<int64_t> send_bytes =
+      Times(std::span(matrix).subspan(my_index * size, size), row_bytes);
+  const std::vector<int64_t> receive_bytes = Times(received, row_bytes);
+  Bytes out;
+  if (item.request() != nullptr) {
+    RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(WithRows(ShapeOf(item), Sum(received))));
+    item.request()->SetReceivedSplits(received);
+    out = OutputBytes(item);
+  } else {
+    RABIT_ASSIGN_OR_RETURN(out, buffer_.Get(*backend_, static_cast<size_t>(Sum(receive_bytes))));
+  }
+  if (Sum(matrix) * row_bytes == 0) return Status();
+  return Communicate(Sum(send_bytes), [&] {
+    return backend_->Alltoall(lane_, InputBytes(item), send_bytes, out, receive_bytes);
+  });
+}
+
+// Only the two partners have a request; their own kinds tell who sends.
+Status BucketRun::RunSendOrRecv(const BucketItem& item) {
+  if (item.request() == nullptr) return Status();
+  const Signature& mine = item.request()->request.signature;
+  const int peer = group_.IndexOf(mine.root);
+  if (mine.kind == Kind::kSend) {
+    const ConstBytes input = InputBytes(item);
+    return Communicate(static_cast<int64_t>(input.size()),
+                       [&] { return backend_->Send(lane_, input, peer); });
+  }
+  RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(ShapeOf(item)));
+  const Bytes output = OutputBytes(item);
+  return Communicate(static_cast<int64_t>(output.size()),
+                     [&] { return backend_->Recv(lane_, output, peer); });
+}
+
+}  // namespace rabit
