@@ -1,0 +1,163 @@
+// Both halves of a lane, driven by hand: what is rare, or never done by an honest peer.
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "testing/test.h"
+#include "transport/shm/inbound_lane.h"
+#include "transport/shm/inbox.h"
+#include "transport/shm/outbound_lane.h"
+
+namespace rabit {
+namespace {
+
+using Buffer = std::vector<std::byte>;
+
+// The number of a process that has ended, so that nothing can be read from it.
+pid_t EndedProcess() {
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  waitpid(child, nullptr, 0);
+  return child;
+}
+
+struct Lane {
+  explicit Lane(pid_t pid = getpid())
+      : inbox(std::move(Inbox::Create({.senders = 1, .streams = 1, .ring_bytes = 16384}).value())) {
+    int sockets[2];
+    (void)socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets);
+    ours = std::make_unique<PeerProcess>(1, pid, UniqueFd(sockets[0]));
+    theirs = UniqueFd(sockets[1]);
+    memory = inbox.lane(0, 0);
+    const LaneOptions options{.chunk_bytes = 4096, .single_copy_min_bytes = 8192};
+    outbound = std::make_unique<OutboundLane>(memory, inbox.doorbell(0), options);
+    inbound = std::make_unique<InboundLane>(memory, inbox.doorbell(0), *ours);
+  }
+  // Until nothing moves any more.
+  Status Progress() {
+    uint64_t finished = 0;
+    for (bool has_moved = true; has_moved;) {
+      has_moved = outbound->Progress(finished);
+      RABIT_RETURN_IF_ERROR(inbound->Progress(has_moved, finished));
+    }
+    return Status();
+  }
+
+  Inbox inbox;
+  std::unique_ptr<PeerProcess> ours;
+  UniqueFd theirs;
+  LaneMemory memory;
+  std::unique_ptr<OutboundLane> outbound;
+  std::unique_ptr<InboundLane> inbound;
+};
+
+SendState SendOf(Tag tag, const Buffer& buffer) {
+  SendState send;
+  send.tag = tag;
+  send.buffer = buffer;
+  return send;
+}
+
+RecvState RecvOf(Tag tag, Buffer& buffer) {
+  RecvState recv;
+  recv.tag = tag;
+  recv.buffer = buffer;
+  return recv;
+}
+
+TEST(ShmLane, an_offer_that_cannot_be_read_is_sent_through_the_ring) {
+  Lane lane(EndedProcess());
+  const Buffer message(100000, std::byte{5});
+  Buffer received(message.size());
+  SendState send = SendOf(1, message);
+  RecvState recv = RecvOf(1, received);
+  lane.outbound->Queue(send);
+  lane.inbound->Post(recv);
+
+  EXPECT_OK(lane.Progress());
+
+  EXPECT_TRUE(send.is_done && send.status.ok());
+  EXPECT_TRUE(recv.is_done && recv.status.ok());
+  EXPECT_TRUE(received == message);
+}
+
+TEST(ShmLane, a_cancelled_offer_fails_its_receive_and_the_next_message_arrives) {
+  Lane lane;
+  const Buffer first(50000, std::byte{1}), second(50000, std::byte{2});
+  Buffer received(first.size());
+  SendState send = SendOf(1, first);
+  RecvState recv = RecvOf(1, received);
+  lane.outbound->Queue(send);
+  lane.inbound->Post(recv);
+
+  lane.outbound->Cancel(send);
+  EXPECT_OK(lane.Progress());
+
+  EXPECT_TRUE(recv.is_done);
+  EXPECT_EQ(recv.status.code(), Code::kAborted);
+  EXPECT_EQ(recv.status.culprit(), 1);
+  SendState next_send = SendOf(1, second);
+  RecvState next_recv = RecvOf(1, received);
+  lane.outbound->Queue(next_send);
+  lane.inbound->Post(next_recv);
+  EXPECT_OK(lane.Progress());
+  EXPECT_TRUE(next_send.is_done && next_recv.is_done && received == second);
+}
+
+TEST(ShmLane, messages_nobody_receives_are_set_aside_up_to_a_limit) {
+  Lane lane;
+  const Buffer message(4096, std::byte{1});
+  Buffer received(message.size());
+  RecvState recv = RecvOf(~Tag{0}, received);
+  lane.inbound->Post(recv);
+
+  Status status;
+  for (Tag tag = 0; tag < 5000 && status.ok(); ++tag) {
+    lane.outbound->TrySendNow(tag, message);
+    status = lane.Progress();
+  }
+
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+}
+
+// Whatever another process writes into the ring: an error at worst.
+TEST(ShmLane, random_slots_are_refused_without_touching_other_memory) {
+  std::mt19937_64 random(42);
+  const uint64_t numbers[] = {0, 1, 24, 25, 63, 64, 4096, 16384, 16385, 1u << 31, kNoOffer};
+  const auto any = [&] { return numbers[random() % std::size(numbers)]; };
+  int refused = 0;
+  for (int round = 0; round < 3000; ++round) {
+    Lane lane(-1);
+    std::vector<std::unique_ptr<Buffer>> buffers;
+    std::vector<std::unique_ptr<RecvState>> receives;
+    for (uint64_t i = 0; i < 6; ++i) {
+      buffers.push_back(std::make_unique<Buffer>(std::min<uint64_t>(any(), 16385)));
+      receives.push_back(std::make_unique<RecvState>(RecvOf(i % 3, *buffers.back())));
+      lane.inbound->Post(*receives.back());
+    }
+    for (uint64_t i = 0; i < 12; ++i) {
+      Slot& slot = lane.memory.slots[i];
+      slot.tag = random() % 4;
+      slot.message_bytes = any();
+      slot.argument = random() % 2 == 0 ? random() % 3 : any();
+      slot.chunk_bytes = static_cast<uint32_t>(any());
+      slot.kind = static_cast<SlotKind>(random() % 7);
+      slot.stamp.store(i + 1);
+    }
+    bool has_moved = false;
+    uint64_t finished = 0;
+    Status status;
+    for (int i = 0; i < 4 && status.ok(); ++i) status = lane.inbound->Progress(has_moved, finished);
+    if (status.code() == Code::kInternal || status.code() == Code::kResourceExhausted) ++refused;
+    lane.inbound->FailAll(Aborted("end of the test"));
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+}  // namespace
+}  // namespace rabit
