@@ -34,6 +34,12 @@ Operation RoutedTransport::Recv(int peer, Tag tag, Bytes buffer) {
   return Part(peer).Recv(peer, tag, buffer);
 }
 
+Operation RoutedTransport::RecvReduce(int peer, Tag tag, Bytes buffer, Bytes scratch,
+                                      PieceReducer reducer) {
+  if (!HasPeer(peer)) return Operation(NoPeer(rank(), peer, size()));
+  return Part(peer).RecvReduce(peer, tag, buffer, scratch, reducer);
+}
+
 void RoutedTransport::Abort(Status why) {
   for (const auto& part : parts_) part->Abort(why);
 }

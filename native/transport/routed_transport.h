@@ -22,6 +22,8 @@ class RoutedTransport final : public Transport {
   int size() const override { return parts_.front()->size(); }
   Operation Send(int peer, Tag tag, ConstBytes buffer) override;
   Operation Recv(int peer, Tag tag, Bytes buffer) override;
+  Operation RecvReduce(int peer, Tag tag, Bytes buffer, Bytes scratch,
+                       PieceReducer reducer) override;
   void Abort(Status why) override;
   TransportCounters counters() const override;  // the sum
 
