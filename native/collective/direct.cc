@@ -7,6 +7,7 @@
 #include "collective/algorithms.h"
 #include "collective/chunks.h"
 #include "collective/operations.h"
+#include "collective/pair_reducer.h"
 
 namespace rabit {
 namespace {
@@ -29,6 +30,9 @@ class DirectRun {
         size_(call.size()),
         in_(const_cast<std::byte*>(reduction.in), reduction.dtype),
         all_(reduction.all, reduction.dtype),
+        reducer_(reduction.op, reduction.dtype,
+                 rank_ == 0 ? Order::kMineFirst : Order::kTheirsFirst),
+        is_reduced_on_arrival_(size_ == 2 && reduction.out == in_.At(PartRange(rank_).begin)),
         contributions_in_(SlotCount()),
         contributions_out_(SlotCount()),
         results_in_(SlotCount()),
@@ -60,6 +64,7 @@ class DirectRun {
   Status Prepare();
   void ExchangeContributions(int64_t k);
   Status ReduceAndPublish(int64_t k);
+  void ReduceContributions(int64_t k, Range mine, std::byte* out);
   Status Finish(int64_t k);
 
   const CollectiveCall& call_;
@@ -68,6 +73,9 @@ class DirectRun {
   const int size_;
   const Elements in_;
   const Elements all_;
+  const PairReducer reducer_;
+  // Of two ranks the one contribution that arrives goes straight into the result.
+  const bool is_reduced_on_arrival_;
   int64_t chunk_count_ = 1;
   int64_t chunks_ = 0;
   std::byte* scratch_ = nullptr;
@@ -106,7 +114,11 @@ void DirectRun::ExchangeContributions(int64_t k) {
   for (int step = 1; step < size_ && !mine.empty(); ++step) {
     const int peer = Previous(rank_, step, size_);
     const Bytes into(ScratchOf(k, peer), static_cast<size_t>(in_.BytesIn(mine.count())));
-    contributions_in_.Start(SlotOf(k, peer), call_.transport.Recv(peer, call_.tag, into));
+    contributions_in_.Start(SlotOf(k, peer),
+                            is_reduced_on_arrival_
+                                ? call_.transport.RecvReduce(peer, call_.tag, in_.In(mine), into,
+                                                             reducer_.AsPieceReducer())
+                                : call_.transport.Recv(peer, call_.tag, into));
   }
   for (int step = 1; step < size_; ++step) {
     const int peer = Next(rank_, step, size_);
@@ -122,11 +134,8 @@ Status DirectRun::ReduceAndPublish(int64_t k) {
   const Range mine = Chunk(rank_, k);
   RABIT_RETURN_IF_ERROR(contributions_in_.WaitRange(FirstSlot(k), peers, call_.deadline));
   if (!mine.empty()) {
-    for (int peer = 0; peer < size_; ++peer) {
-      inputs_[static_cast<size_t>(peer)] = peer == rank_ ? in_.At(mine.begin) : ScratchOf(k, peer);
-    }
     std::byte* out = reduction_.out + in_.BytesIn(mine.begin - PartRange(rank_).begin);
-    Reduce(reduction_.op, in_.dtype(), inputs_, out, mine.count());
+    if (!is_reduced_on_arrival_) ReduceContributions(k, mine, out);
     const ConstBytes result(out, static_cast<size_t>(in_.BytesIn(mine.count())));
     for (int step = 1; step < size_; ++step) {
       const int peer = Next(rank_, step, size_);
@@ -144,6 +153,13 @@ Status DirectRun::ReduceAndPublish(int64_t k) {
     results_in_.Start(SlotOf(k, peer), call_.transport.Recv(peer, call_.tag + 1, all_.In(theirs)));
   }
   return Status();
+}
+
+void DirectRun::ReduceContributions(int64_t k, Range mine, std::byte* out) {
+  for (int peer = 0; peer < size_; ++peer) {
+    inputs_[static_cast<size_t>(peer)] = peer == rank_ ? in_.At(mine.begin) : ScratchOf(k, peer);
+  }
+  Reduce(reduction_.op, in_.dtype(), inputs_, out, mine.count());
 }
 
 Status DirectRun::Finish(int64_t k) {

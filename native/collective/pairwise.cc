@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "arithmetic/reduce.h"
 #include "collective/chunks.h"
 #include "collective/operations.h"
 
@@ -24,16 +23,21 @@ Status ExchangeAndReduce(const CollectiveCall& call, int peer, Tag tag, ConstByt
                          call.scratch.Get(static_cast<size_t>(kWindow * scratch_chunk)));
   const Elements send_from(const_cast<std::byte*>(outgoing.data()), dtype);
   const Elements reduce_into(into.data(), dtype);
-  OperationSlots receives(kWindow);
-  OperationSlots sends(kWindow);
   const int64_t chunks_in = ChunksIn(in_range, chunk);
   const int64_t chunks_out = ChunksIn(out_range, chunk);
+  const PairReducer reducer(op, dtype, order);
+  OperationSlots receives(kWindow);
+  OperationSlots sends(kWindow);
+  // What is being sent must not change, so the reduction then waits until the chunk has left.
+  const bool is_same_memory = outgoing.data() == into.data() && !into.empty();
   const auto start = [&](int64_t k) {
     const size_t slot = static_cast<size_t>(k % kWindow);
     if (k < chunks_in) {
-      const size_t bytes = reduce_into.In(ChunkOf(in_range, chunk, k)).size();
-      receives.Start(
-          slot, call.transport.Recv(peer, tag, {scratch + k % kWindow * scratch_chunk, bytes}));
+      const Bytes target = reduce_into.In(ChunkOf(in_range, chunk, k));
+      const Bytes received(scratch + k % kWindow * scratch_chunk, target.size());
+      receives.Start(slot, is_same_memory ? call.transport.Recv(peer, tag, received)
+                                          : call.transport.RecvReduce(peer, tag, target, received,
+                                                                      reducer.AsPieceReducer()));
     }
     if (k < chunks_out) {
       sends.Start(slot, call.transport.Send(peer, tag, send_from.In(ChunkOf(out_range, chunk, k))));
@@ -43,14 +47,10 @@ Status ExchangeAndReduce(const CollectiveCall& call, int peer, Tag tag, ConstByt
   for (int64_t k = 0; k < std::max(chunks_in, chunks_out); ++k) {
     const size_t slot = static_cast<size_t>(k % kWindow);
     RABIT_RETURN_IF_ERROR(receives.Wait(slot, call.deadline));
-    RABIT_RETURN_IF_ERROR(sends.Wait(slot, call.deadline));  // the result may overwrite it
-    if (k < chunks_in) {
-      const Range range = ChunkOf(in_range, chunk, k);
-      const std::byte* mine = reduce_into.At(range.begin);
-      const std::byte* theirs = scratch + k % kWindow * scratch_chunk;
-      const bool is_mine_first = order == Order::kMineFirst;
-      const std::byte* inputs[] = {is_mine_first ? mine : theirs, is_mine_first ? theirs : mine};
-      Reduce(op, dtype, inputs, reduce_into.At(range.begin), range.count());
+    RABIT_RETURN_IF_ERROR(sends.Wait(slot, call.deadline));
+    if (k < chunks_in && is_same_memory) {
+      const Bytes target = reduce_into.In(ChunkOf(in_range, chunk, k));
+      reducer.Run(target, {scratch + k % kWindow * scratch_chunk, target.size()});
     }
     start(k + kWindow);
   }

@@ -4,13 +4,13 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "collective/call.h"
+#include "collective/pair_reducer.h"
 
 namespace rabit {
 
-enum class Order { kMineFirst, kTheirsFirst };
-
 // Sends `outgoing` to `peer` and reduces what the peer sends into `into`; either may be empty, and
-// they may be the same memory.  Both sides must cut alike: the peer's `outgoing` has the size of
+// they are the same memory or do not
+// overlap.  Both sides must cut alike: the peer's `outgoing` has the size of
 // `into`, and the other way round.  Pipelined by chunk.
 Status ExchangeAndReduce(const CollectiveCall& call, int peer, Tag tag, ConstBytes outgoing,
                          Bytes into, DType dtype, ReduceOp op, Order order);

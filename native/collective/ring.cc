@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "arithmetic/reduce.h"
 #include "collective/algorithms.h"
 #include "collective/chunks.h"
 #include "collective/operations.h"
+#include "collective/pair_reducer.h"
 
 namespace rabit {
 namespace {
@@ -24,6 +24,7 @@ class RingRun {
         rank_(call.rank()),
         size_(call.size()),
         elements_(args.buffer),
+        reducer_(args.op, args.buffer.dtype, Order::kTheirsFirst),
         receives_(kWindow),
         sends_(kWindow) {}
 
@@ -55,6 +56,7 @@ class RingRun {
   const int rank_;
   const int size_;
   const Elements elements_;
+  const PairReducer reducer_;
   int64_t chunk_count_ = 1;
   int64_t chunks_ = 1;
   std::byte* scratch_ = nullptr;
@@ -86,15 +88,18 @@ Status RingRun::PostReceivesUpTo(int64_t end) {
   for (; posted_ < end; ++posted_) {
     const Range region = Incoming(posted_);
     if (region.empty()) continue;
-    Bytes into = elements_.In(region);
+    const size_t slot = static_cast<size_t>(posted_ % kWindow);
+    const int left = Previous(rank_, 1, size_);
+    const Bytes into = elements_.In(region);
     if (IsReduced(posted_)) {
-      into = {ScratchOf(posted_), into.size()};
+      const Bytes scratch(ScratchOf(posted_), into.size());
+      receives_.Start(slot, call_.transport.RecvReduce(left, call_.tag, into, scratch,
+                                                       reducer_.AsPieceReducer()));
     } else {
       // The region left this rank exactly size - 1 steps earlier.
       RABIT_RETURN_IF_ERROR(WaitSendsUpTo(posted_ - (size_ - 1) * chunks_ + 1));
+      receives_.Start(slot, call_.transport.Recv(left, call_.tag, into));
     }
-    receives_.Start(static_cast<size_t>(posted_ % kWindow),
-                    call_.transport.Recv(Previous(rank_, 1, size_), call_.tag, into));
   }
   return Status();
 }
@@ -114,13 +119,8 @@ void RingRun::Send(int64_t message) {
 }
 
 Status RingRun::Receive(int64_t message) {
-  const Range region = Incoming(message);
-  if (region.empty()) return Status();
-  RABIT_RETURN_IF_ERROR(receives_.Wait(static_cast<size_t>(message % kWindow), call_.deadline));
-  if (!IsReduced(message)) return Status();
-  const std::byte* inputs[] = {ScratchOf(message), elements_.At(region.begin)};
-  Reduce(args_.op, args_.buffer.dtype, inputs, elements_.At(region.begin), region.count());
-  return Status();
+  if (Incoming(message).empty()) return Status();
+  return receives_.Wait(static_cast<size_t>(message % kWindow), call_.deadline);
 }
 
 }  // namespace
