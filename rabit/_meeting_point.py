@@ -137,7 +137,10 @@ def _is_writer_alive(written: dict[str, object]) -> bool:
 
 
 def start_time(pid: int) -> str:
-    """When process `pid` started, as text that no later process of that number shares; "" if none."""
+    """When process `pid` started, in a form that no later process of that number shares.
+
+    "" when there is no such process.
+    """
     try:
         # The name in parentheses may hold blanks; the fields after it do not.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

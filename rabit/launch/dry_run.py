@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from rabit._errors import InvalidArgument
 from rabit.launch.launcher import Request, is_started_here, store_host, thread_note
 from rabit.launch.ssh import ssh_command
 
@@ -16,9 +17,13 @@ def describe(request: Request) -> str:
     hosts = "1 host" if len(plan.hosts) == 1 else f"{len(plan.hosts)} hosts"
     ranks = "1 rank" if plan.size == 1 else f"{plan.size} ranks"
     lines = [f"{ranks} on {hosts}, {thread_note(request)}"]
-    address = store_host(request)
-    if address:
-        lines.append(f"store: {address}, port chosen by the system; secret: made for the job")
+    try:
+        address = store_host(request)
+    except InvalidArgument as error:
+        lines.append(f"this job cannot start: {error}")
+    else:
+        if address:
+            lines.append(f"store: {address}, port chosen by the system; secret: made for the job")
     shared = {**request.tuning, **request.user}
     if shared:
         lines.append("variables: " + " ".join(f"{k}={shlex.quote(v)}" for k, v in shared.items()))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from pathlib import Path
+from typing import NoReturn
 
 from rabit._config import Config
 from rabit._settings import Setting, parse_duration
@@ -28,9 +30,24 @@ and a key of --config-file (TOML or YAML): a flag wins over a variable, a variab
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        _, is_unknown, names = message.partition("unrecognized arguments: ")
+        if is_unknown:
+            known = [name for action in self._actions for name in action.option_strings]
+            first = names.split()[0].partition("=")[0]
+            close = difflib.get_close_matches(first, known, n=1)
+            hint = f" Did you mean {close[0]}?" if close else ""
+            message = (
+                f"the flag {first} is unknown.{hint} Flags of the program go after its name; "
+                "rabitrun --help lists those of rabitrun."
+            )
+        self.exit(2, f"rabitrun: {message}\n")
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser; `command` is the rest of the line after the last flag."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="rabitrun",
         usage="rabitrun -np N [flags] command [argument ...]",
         description="Starts a program N times, on one or several hosts, as the ranks of one job.",

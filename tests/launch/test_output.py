@@ -6,6 +6,7 @@ import hashlib
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -120,12 +121,11 @@ def test_much_output_arrives_whole_and_does_not_stay_in_memory(start):
         count += 1
         digest[line[1] - ord("0")].update(line[4:])
         if count % 100_000 == 0:
-            with open(f"/proc/{job.process.pid}/status") as status:
-                text = status.read()
+            text = Path(f"/proc/{job.process.pid}/status").read_text()
             peak = max(peak, int(re.search(r"VmHWM:\s+(\d+) kB", text)[1]))
 
     expected = hashlib.sha256()
-    block = "".join("%063d\n" % number for number in range(1000)).encode()
+    block = "".join(f"{number:063d}\n" for number in range(1000)).encode()
     for _ in range(lines // 1000):
         expected.update(block)
     assert job.process.wait(60) == 0

@@ -1,0 +1,83 @@
+"""rabit.run: a function as the program of every rank."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from rabit._errors import InvalidArgument
+from rabit.launch.function import RunFailed, run
+
+
+def place(*names):
+    return [os.environ[name] for name in names]
+
+
+def test_results_come_back_by_rank():
+    found = run(place, ("RABIT_RANK", "RABIT_SIZE"), num_proc=3)
+
+    assert found == [["0", "3"], ["1", "3"], ["2", "3"]]
+
+
+def test_a_function_without_a_module_needs_cloudpickle():
+    pytest.importorskip("cloudpickle")
+    offset = 10
+
+    found = run(lambda *, scale: (int(os.environ["RABIT_RANK"]) + offset) * scale,
+                kwargs={"scale": 2}, num_proc=2)  # fmt: skip
+
+    assert found == [20, 22]
+
+
+def test_large_results_arrive_whole():
+    pytest.importorskip("cloudpickle")
+
+    found = run(lambda: bytes(5_000_000) + os.environ["RABIT_RANK"].encode(), num_proc=2)
+
+    assert [each[-1:] for each in found] == [b"0", b"1"]
+    assert {len(each) for each in found} == {5_000_001}
+
+
+def test_an_exception_in_a_rank_is_reported(capfd):
+    pytest.importorskip("cloudpickle")
+
+    def fail():
+        if os.environ["RABIT_RANK"] == "1":
+            raise ValueError("the reason")
+        import time
+
+        time.sleep(600)
+
+    with pytest.raises(RunFailed) as caught:
+        run(fail, num_proc=2)
+
+    assert caught.value.status == 1
+    assert "rank 1 of 2 (host localhost) exited with status 1" in str(caught.value)
+    assert "ValueError: the reason" in str(caught.value)
+    capfd.readouterr()
+
+
+def test_a_rank_that_leaves_without_a_result_is_told():
+    with pytest.raises(RunFailed, match="gave no result"):
+        run(sys.exit, (0,), num_proc=1)
+
+
+def test_variables_and_output(capfd, tmp_path):
+    found = run(print, ("hello",), num_proc=2, env={"A": "1"}, output_filename=tmp_path)
+
+    assert found == [None, None]
+    assert sorted(capfd.readouterr().out.splitlines()) == ["[0] hello", "[1] hello"]
+    assert (tmp_path / "rank.1" / "stdout").read_text() == "hello\n"
+
+
+def test_arguments_are_checked(monkeypatch):
+    with pytest.raises(InvalidArgument, match="Give one of them"):
+        run(place, hosts="a", hostfile="b")
+    with pytest.raises(InvalidArgument, match="-np is 0"):
+        run(place, num_proc=0)
+
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(InvalidArgument, match="install cloudpickle"):
+        run(lambda: None)

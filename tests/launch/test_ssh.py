@@ -1,0 +1,277 @@
+"""Ranks on other hosts, through a real sshd on this one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rabit.launch.hosts import Host
+from rabit.launch.ssh import SshOptions, ssh_command
+
+SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def sshd(tmp_path_factory):
+    """The flags of rabitrun for an sshd of our own, with its own keys."""
+    if SSHD is None or shutil.which("ssh") is None:
+        pytest.skip("OpenSSH's client or server is not installed")
+    # sshd wants every folder above its files to be safe, which pytest's may not be.
+    folder = tmp_path_factory.mktemp("sshd")
+    for name in ("host", "user", "stranger"):
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)],
+            check=True, stdin=subprocess.DEVNULL, timeout=30,
+        )  # fmt: skip
+    shutil.copy(folder / "user.pub", folder / "authorized")
+    # A port can only be chosen beforehand; another process may take it, so more are tried.
+    for _ in range(5):
+        port = free_port()
+        (folder / "known").write_text(
+            f"[127.0.0.1]:{port} {(folder / 'host.pub').read_text()}"
+            f"[localhost]:{port} {(folder / 'host.pub').read_text()}"
+        )
+        (folder / "config").write_text(
+            f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\n"
+            f"AuthorizedKeysFile {folder}/authorized\nStrictModes no\nUsePAM no\n"
+            "PasswordAuthentication no\nKbdInteractiveAuthentication no\nMaxStartups 100\n"
+        )
+        with contextlib.suppress(OSError):
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+        process = subprocess.Popen(
+            [SSHD, "-D", "-e", "-f", str(folder / "config")],
+            stdin=subprocess.DEVNULL,
+            stderr=(folder / "log").open("wb"),
+        )
+        if answers(port, process):
+            break
+        process.kill()
+        process.wait()
+    else:
+        pytest.skip(f"sshd does not start: {(folder / 'log').read_text()}")
+    yield folder, port
+    process.kill()
+    process.wait()
+
+
+def answers(port, process):
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.fixture
+def flags(sshd):
+    folder, port = sshd
+    return [
+        "--ssh-always",
+        "--ssh-port", port,
+        "--ssh-identity-file", folder / "user",
+        "--ssh-option", f"UserKnownHostsFile={folder}/known",
+        "--ssh-option", "IdentitiesOnly=yes",
+        "--ssh-option", "HostKeyAlgorithms=ssh-ed25519",
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def environ():
+    return {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
+
+
+def test_ranks_run_on_two_hosts(rabitrun, flags, environ):
+    script = "echo $RABIT_RANK $RABIT_SIZE $RABIT_LOCAL_RANK $RABIT_LOCAL_SIZE $RABIT_CROSS_RANK"
+    job = rabitrun(*flags, "-H", "127.0.0.1:2,localhost:1", "sh", "-c", script, environ=environ)
+
+    assert (job.status, job.err) == (0, "")
+    assert sorted(job.out.splitlines()) == [
+        "[127.0.0.1:0] 0 3 0 2 0",
+        "[127.0.0.1:1] 1 3 1 2 0",
+        "[localhost:2] 2 3 0 1 1",
+    ]
+
+
+def test_variables_and_quotes_arrive_unharmed(rabitrun, flags, environ):
+    odd = 'it\'s a "test" $HOME `id` \\ ;'
+    code = "import os, sys; print(os.environ['ODD'] == sys.argv[1], os.getcwd())"
+    job = rabitrun(
+        *flags, "-H", "localhost:1", "--env", "ODD", sys.executable, "-c", code, odd,
+        environ={**environ, "ODD": odd},
+    )  # fmt: skip
+
+    assert job.out == f"[0] True {Path.cwd()}\n", job.err
+
+
+def test_much_output_passes(rabitrun, flags, environ):
+    code = "for _ in range(20_000): print('x' * 99)"
+    job = rabitrun(*flags, "-H", "127.0.0.1:2", sys.executable, "-c", code, environ=environ)
+
+    assert job.status == 0
+    assert len(job.out) == 2 * 20_000 * 104
+
+
+def test_the_status_and_the_last_lines_come_back(rabitrun, flags, environ):
+    script = "[ $RABIT_RANK = 1 ] && { echo the reason >&2; kill -SEGV $$; }; sleep 600"
+    job = rabitrun(*flags, "-H", "127.0.0.1:1,localhost:1", "sh", "-c", script, environ=environ)
+
+    assert job.status == 139
+    assert "rank 1 of 2 (host localhost) was killed by SIGSEGV" in job.err
+    assert "    | the reason" in job.err
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_signals_pass_to_the_other_host(start, flags, environ, name):
+    job = start(
+        *flags, "-H", "127.0.0.1:2", "sh", "-c", "echo ready; exec sleep 600", environ=environ
+    )
+    job.wait_for_line("ready", 2)
+
+    job.send(signal.Signals[name])
+
+    assert job.wait() == 128 + signal.Signals[name]
+    job.assert_nothing_is_left()
+
+
+def test_user_signals_pass_to_the_other_host(start, flags, environ):
+    script = "trap 'echo got it; exit 0' USR1; echo ready; while :; do sleep 0.1; done"
+    job = start(*flags, "-H", "127.0.0.1:1", "sh", "-c", script, environ=environ)
+    job.wait_for_line("ready")
+
+    job.send(signal.SIGUSR1)
+
+    assert job.wait() == 0 and "got it" in job.out
+
+
+def test_killing_rabitrun_ends_the_ranks_of_other_hosts(start, flags, environ):
+    job = start(
+        *flags, "-H", "127.0.0.1:2", "--grace-time", "500ms",
+        "sh", "-c", "setsid sleep 600 & echo ready; exec sleep 600", environ=environ,
+    )  # fmt: skip
+    job.wait_for_line("ready", 2)
+
+    job.send(signal.SIGKILL)
+
+    job.process.wait()
+    job.assert_nothing_is_left(5.0)
+
+
+def test_the_secret_is_in_no_command_line(start, flags, environ):
+    code = (
+        "import os, time; d = int(os.environ['RABIT_SECRET_FD'])\n"
+        "print('secret', os.pread(d, 200, 0).decode(), flush=True); time.sleep(600)"
+    )
+    job = start(*flags, "-H", "127.0.0.1:2", sys.executable, "-c", code, environ=environ)
+    secret = job.wait_for_line("secret", 2).split()[-1].encode()
+
+    leaks = []
+    for place in Path("/proc").iterdir():
+        for name in ("cmdline", "environ"):
+            with contextlib.suppress(OSError):
+                if place.name.isdigit() and secret in (place / name).read_bytes():
+                    leaks.append(f"{place}/{name}")
+
+    assert len(secret) == 64 and leaks == []
+
+
+def test_an_unknown_host_key_is_refused(rabitrun, flags, environ, tmp_path):
+    (tmp_path / "empty").touch()
+    changed = [
+        f"UserKnownHostsFile={tmp_path}/empty" if "KnownHosts" in str(each) else each
+        for each in flags
+    ]
+    job = rabitrun(*changed, "-H", "127.0.0.1:1", "echo", "x", environ=environ)
+
+    assert job.status == 1 and job.out == ""
+    assert "the key of the host is unknown or has changed" in job.err
+
+
+def test_a_key_that_is_not_accepted_never_asks_for_a_password(rabitrun, sshd, flags, environ):
+    changed = [sshd[0] / "stranger" if each == sshd[0] / "user" else each for each in flags]
+
+    job = rabitrun(*changed, "-H", "127.0.0.1:1", "echo", "x", environ=environ)
+
+    assert job.status == 1
+    assert "ssh needs a key that works without a password" in job.err
+
+
+def test_a_closed_port_is_told(rabitrun, flags, environ):
+    changed = list(flags)
+    changed[2] = free_port()
+
+    job = rabitrun(*changed, "-H", "127.0.0.1:1", "echo", "x", environ=environ)
+
+    assert job.status == 1 and "no sshd listens there" in job.err
+
+
+def test_a_missing_python_is_told(rabitrun, flags, environ):
+    job = rabitrun(
+        *flags, "--remote-python", "/nowhere/python", "-H", "127.0.0.1:1", "echo", "x",
+        environ=environ,
+    )  # fmt: skip
+
+    assert job.status == 1 and "there is no /nowhere/python over there" in job.err
+
+
+def test_a_python_without_rabit_is_told(rabitrun, flags, environ, tmp_path):
+    isolated = tmp_path / "python"
+    isolated.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    isolated.chmod(0o755)
+
+    job = rabitrun(
+        *flags, "--remote-python", isolated, "-H", "127.0.0.1:1", "echo", "x", environ=environ
+    )
+
+    assert job.status == 1
+    assert "Python there has no rabit. Install mariza-rabit on 127.0.0.1" in job.err
+
+
+def test_a_command_that_the_other_host_has_not_is_127(rabitrun, flags, environ):
+    job = rabitrun(*flags, "-H", "127.0.0.1:1", "no-such-command", environ=environ)
+
+    assert job.status == 127
+    assert "the command 'no-such-command' is not found on 127.0.0.1" in job.err
+
+
+def test_a_dead_connection_is_told_and_leaves_nothing(start, flags, environ):
+    job = start(
+        *flags, "-H", "127.0.0.1:1", "--grace-time", "500ms", "--verbose",
+        "sh", "-c", "echo ready; exec sleep 600", environ=environ,
+    )  # fmt: skip
+    job.wait_for_line("ready")
+    children = Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children").read_text()
+    for pid in map(int, children.split()):
+        if Path(f"/proc/{pid}/comm").read_text().strip() == "ssh":
+            os.kill(pid, signal.SIGKILL)
+
+    assert job.wait() == 1
+    assert "the connection to 127.0.0.1 is lost" in job.err
+    job.assert_nothing_is_left(5.0)
+
+
+def test_the_command_line_is_a_list_with_checks_on():
+    command = ssh_command(
+        Host("user@node-1", 2), SshOptions(port=7, python="/opt/my python/bin/py")
+    )
+
+    assert command[0] == "ssh" and "BatchMode=yes" in command
+    assert not any("StrictHostKeyChecking" in each for each in command)
+    assert command[-3:-1] == ["--", "user@node-1"]
+    assert command[-1] == "exec '/opt/my python/bin/py' -m rabit.launch.remote"
