@@ -9,223 +9,27 @@
 Framework packages such as rabit_torch build on the same functions.
 """
 
-from rabit._config import Config
-from rabit._current import default_engine
-from rabit._default import (
-    cross_rank,
-    cross_size,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-)
-from rabit._engine import Engine
-from rabit._errors import (
-    Aborted,
-    Internal,
-    InvalidArgument,
-    Mismatch,
-    NotInitialized,
-    PeerLost,
-    RabitError,
-    ResourceExhausted,
-    TimedOut,
-    Unsupported,
-)
-from rabit._grouped import (
-    grouped_allgather,
-    grouped_allgather_async,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-)
-from rabit._groups import ProcessSet, add_process_set, global_process_set, remove_process_set
-from rabit._handle import GroupHandle, Handle
-from rabit._objects import allgather_object, broadcast_object
-from rabit._ops import (
-    allgather,
-    allgather_async,
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    barrier,
-    barrier_async,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    poll,
-    reduce,
-    reduce_async,
-    reducescatter,
-    reducescatter_async,
-    synchronize,
-)
-from rabit._ops_exchange import (
-    alltoall,
-    alltoall_async,
-    any_rank,
-    gather,
-    gather_async,
-    join,
-    recv,
-    recv_async,
-    request_stop,
-    scatter,
-    scatter_async,
-    send,
-    send_async,
-    should_stop,
-)
-from rabit._queries import (
-    capabilities,
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-    start_timeline,
-    statistics,
-    stop_timeline,
-    summary,
-)
-from rabit._request import Batch, Request
-from rabit._tensor import TensorView
-from rabit._types import (
-    CPU,
-    CUDA,
-    Average,
-    BitwiseAnd,
-    BitwiseOr,
-    BitwiseXor,
-    DType,
-    Kind,
-    Max,
-    Min,
-    Product,
-    ReduceOp,
-    Sum,
-)
-from rabit._version import __version__
-from rabit.compression import Compression, CompressionCodec
+# The names load at the first use of any of them: the launcher and other programs that only look
+# at the package start without NumPy and the native library.
+import typing as _typing
 
-__all__ = [
-    "Aborted",
-    "Average",
-    "Batch",
-    "BitwiseAnd",
-    "BitwiseOr",
-    "BitwiseXor",
-    "CPU",
-    "CUDA",
-    "Compression",
-    "CompressionCodec",
-    "Config",
-    "DType",
-    "Engine",
-    "GroupHandle",
-    "Handle",
-    "Internal",
-    "InvalidArgument",
-    "Kind",
-    "Max",
-    "Min",
-    "Mismatch",
-    "NotInitialized",
-    "PeerLost",
-    "ProcessSet",
-    "Product",
-    "RabitError",
-    "ReduceOp",
-    "Request",
-    "ResourceExhausted",
-    "Sum",
-    "TensorView",
-    "TimedOut",
-    "Unsupported",
-    "__version__",
-    "add_process_set",
-    "allgather",
-    "allgather_async",
-    "allgather_object",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "any_rank",
-    "barrier",
-    "barrier_async",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "broadcast_object",
-    "capabilities",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "default_engine",
-    "gather",
-    "gather_async",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "poll",
-    "rank",
-    "recv",
-    "recv_async",
-    "reduce",
-    "reduce_async",
-    "reducescatter",
-    "reducescatter_async",
-    "remove_process_set",
-    "request_stop",
-    "rocm_built",
-    "scatter",
-    "scatter_async",
-    "send",
-    "send_async",
-    "should_stop",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "statistics",
-    "stop_timeline",
-    "summary",
-    "synchronize",
-]
+from rabit._version import __version__ as __version__
+
+if _typing.TYPE_CHECKING:
+    from rabit._public import *  # noqa: F403
+    from rabit._public import __all__ as __all__
+else:
+
+    def __getattr__(name: str) -> _typing.Any:
+        # A private name is a module that is being imported; it must not load all the others.
+        if name == "__all__" or not name.startswith("_"):
+            from rabit import _public
+
+            globals().update({each: getattr(_public, each) for each in _public.__all__})
+            globals()["__all__"] = list(_public.__all__)
+            if name in globals():
+                return globals()[name]
+        raise AttributeError(f"module 'rabit' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted(__getattr__("__all__"))
