@@ -184,8 +184,16 @@ std::shared_ptr<const Members> Coordinator::MembersOf(const TensorKey& key) cons
 // False: the announcement belongs to a round that has already failed, on this rank too.
 bool Coordinator::IsExpected(TensorRecord& record, int rank) {
   if (record.late.empty()) return true;
-  const bool is_late = std::erase(record.late, rank) > 0;
-  return !is_late || at(rank).seen_cycle >= record.rejected_cycle;
+  const uint64_t seen_cycle = at(rank).seen_cycle;
+  // A rank that had read of a failure answered that round by itself.
+  std::erase_if(record.late, [&](const TensorRecord::Late& late) {
+    return late.rank == rank && late.cycle <= seen_cycle;
+  });
+  const auto crossed = std::find_if(record.late.begin(), record.late.end(),
+                                    [rank](const auto& late) { return late.rank == rank; });
+  if (crossed == record.late.end()) return true;
+  record.late.erase(crossed);
+  return false;
 }
 
 // `signature` null: as agreed.
@@ -408,16 +416,16 @@ void Coordinator::Reject(TensorRecord& record, Status why, bool fails_late_membe
   if (fails_late_members) {
     for (size_t i = 0; i < record.arrived_us.size(); ++i) {
       const int rank = record.members->ranks[i];
-      if (record.arrived_us[i] == kNotArrived && !at(rank).has_joined &&
-          std::find(record.late.begin(), record.late.end(), rank) == record.late.end())
-        record.late.push_back(rank);
+      if (record.arrived_us[i] == kNotArrived && !at(rank).has_joined)
+        record.late.push_back({rank, next_cycle()});
     }
-    record.rejected_cycle = next_cycle();
     if (!record.is_kept && !record.late.empty()) {
       record.is_kept = true;
       with_late_.push_back(&record);
     }
   }
+  // The same agreement must not take the id back: ranks would announce again what has failed.
+  record.told_cycle = next_cycle();
   Close(record);
   if (record.id < 0 && !record.is_kept) records_.Remove(record);
 }
@@ -475,8 +483,8 @@ void Coordinator::UpdateCredit(int rank, uint64_t buckets_done) {
 // A rank that has read of a failure will not send what belongs to the failed round any more.
 void Coordinator::ForgetLate() {
   std::erase_if(with_late_, [this](TensorRecord* record) {
-    std::erase_if(record->late, [&](int rank) {
-      return at(rank).has_joined || at(rank).seen_cycle >= record->rejected_cycle;
+    std::erase_if(record->late, [&](const TensorRecord::Late& late) {
+      return at(late.rank).has_joined || late.cycle <= at(late.rank).seen_cycle;
     });
     if (!record->late.empty()) return false;
     record->is_kept = false;

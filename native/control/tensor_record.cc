@@ -37,7 +37,7 @@ bool RecordTable::GiveId(TensorRecord& record, uint64_t cycle, std::vector<Tenso
   auto oldest = recency_.begin();
   while (recency_.size() >= capacity_ && oldest != recency_.end()) {
     TensorRecord& candidate = **oldest++;
-    if (candidate.is_open || candidate.is_kept || candidate.agreed_cycle == cycle) continue;
+    if (candidate.is_open || candidate.is_kept || candidate.told_cycle == cycle) continue;
     evicted.push_back(candidate.id);
     Remove(candidate);
   }
@@ -51,7 +51,7 @@ bool RecordTable::GiveId(TensorRecord& record, uint64_t cycle, std::vector<Tenso
     by_id_[static_cast<size_t>(record.id)] = &record;
   }
   record.named_cycle = cycle;
-  record.agreed_cycle = cycle;
+  record.told_cycle = cycle;
   record.recency = recency_.insert(recency_.end(), &record);
   return true;
 }

@@ -39,8 +39,8 @@ struct TensorRecord {
 
   // Once agreed.
   TensorId id = -1;
-  uint64_t named_cycle = 0;   // of the agreement that gave the id
-  uint64_t agreed_cycle = 0;  // of the last agreement
+  uint64_t named_cycle = 0;  // of the agreement that gave the id
+  uint64_t told_cycle = 0;   // of the last agreement that speaks of this tensor
   Signature agreed;
   std::list<TensorRecord*>::iterator recency;
 
@@ -62,10 +62,14 @@ struct TensorRecord {
   Signature spoken;
   std::vector<int64_t> extents;
 
-  // The last failed round.
-  uint64_t rejected_cycle = 0;
-  std::vector<int> late;  // members whose announcement of that round may still be on its way
-  bool is_kept = false;   // the coordinator remembers it because of `late`
+  // Members that had not announced a round when it failed, oldest first.  Their announcement of
+  // that round may still be on its way.
+  struct Late {
+    int rank;
+    uint64_t cycle;  // of the agreement that tells of the failure
+  };
+  std::vector<Late> late;
+  bool is_kept = false;  // the coordinator remembers it because of `late`
 
   int64_t skew_us_max = 0;
   int skew_rank = -1;
@@ -90,7 +94,7 @@ class RecordTable {
   // the same agreement refers to is never taken back.  False: no id is left.
   bool GiveId(TensorRecord& record, uint64_t cycle, std::vector<TensorId>& evicted);
   void Touch(TensorRecord& record, uint64_t cycle) {
-    record.agreed_cycle = cycle;
+    record.told_cycle = cycle;
     recency_.splice(recency_.end(), recency_, record.recency);
   }
 

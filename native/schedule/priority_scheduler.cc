@@ -13,9 +13,11 @@ namespace {
 // How far a bucket looks past partitions that it cannot take; bounds the work of one bucket.
 constexpr size_t kLookAhead = 256;
 
-bool RunsBefore(const QueuedPartition& a, const QueuedPartition& b) {
-  if (a.tensor->priority != b.tensor->priority) return a.tensor->priority > b.tensor->priority;
-  return a.sequence < b.sequence;
+constexpr size_t kNothingTaken = SIZE_MAX;
+
+bool RunsAfter(const QueuedPartition& a, const QueuedPartition& b) {
+  if (a.tensor->priority != b.tensor->priority) return a.tensor->priority < b.tensor->priority;
+  return a.sequence > b.sequence;
 }
 
 class PriorityScheduler final : public Scheduler {
@@ -28,12 +30,10 @@ class PriorityScheduler final : public Scheduler {
     window_.Return(buckets_done);
     Enqueue(ready);
     std::vector<Bucket> buckets;
-    size_t head = 0;
-    while (true) {
-      while (head < queue_.size() && queue_[head].tensor == nullptr) ++head;
-      if (head == queue_.size() || !IssueBucket(head, buckets)) break;
-    }
-    std::erase_if(queue_, [](const QueuedPartition& each) { return each.tensor == nullptr; });
+    do {
+      while (!queue_.empty() && queue_.back().tensor == nullptr) queue_.pop_back();
+    } while (!queue_.empty() && IssueBucket(buckets));
+    DropTaken();
     return buckets;
   }
 
@@ -46,33 +46,35 @@ class PriorityScheduler final : public Scheduler {
     for (const ScheduledTensor& tensor : ready)
       AppendPartitions(tensor, limits_, next_sequence_, queue_);
     const auto middle = queue_.begin() + old_size;
-    std::sort(middle, queue_.end(), RunsBefore);
-    std::inplace_merge(queue_.begin(), middle, queue_.end(), RunsBefore);
+    std::sort(middle, queue_.end(), RunsAfter);
+    std::inplace_merge(queue_.begin(), middle, queue_.end(), RunsAfter);
   }
 
   // Moves the next bucket from the queue to `buckets`; taken entries lose their tensor.  False:
   // there is no credit.
-  bool IssueBucket(size_t head, std::vector<Bucket>& buckets) {
-    const int64_t bytes = Choose(head);
+  bool IssueBucket(std::vector<Bucket>& buckets) {
+    const int64_t bytes = Choose();
     if (!window_.Admits(bytes)) return false;
-    Bucket bucket = BucketFor(*queue_[head].tensor, window_.next_id(), limits_);
+    Bucket bucket = BucketFor(*queue_.back().tensor, window_.next_id(), limits_);
     for (size_t index : chosen_) {
       bucket.partitions.push_back(queue_[index].partition);
       queue_[index].tensor = nullptr;
     }
+    lowest_taken_ = std::min(lowest_taken_, chosen_.back());
     window_.Issue(bytes);
     buckets.push_back(std::move(bucket));
     return true;
   }
 
   // Fills chosen_ with the positions that make the next bucket; returns their bytes.
-  int64_t Choose(size_t head) {
+  int64_t Choose() {
+    const size_t head = queue_.size() - 1;
     const ScheduledTensor& first = *queue_[head].tensor;
     chosen_.assign(1, head);
     int64_t bytes = queue_[head].bytes;
     if (limits_.fusion_bytes <= 0 || !IsDivisible(first.kind)) return bytes;
     size_t passed = 0;
-    for (size_t i = head + 1; i < queue_.size() && passed < kLookAhead; ++i) {
+    for (size_t i = head; i-- > 0 && passed < kLookAhead;) {
       if (queue_[i].tensor == nullptr) continue;
       if (passed > 0 && queue_[i].tensor->priority != first.priority) break;
       if (!CanFuse(first, *queue_[i].tensor)) {
@@ -86,11 +88,22 @@ class PriorityScheduler final : public Scheduler {
     return bytes;
   }
 
+  // Closes the gaps.  They lie near the end, so that a long backlog is not moved.
+  void DropTaken() {
+    if (lowest_taken_ < queue_.size()) {
+      const auto first = queue_.begin() + static_cast<std::ptrdiff_t>(lowest_taken_);
+      const auto is_taken = [](const QueuedPartition& each) { return each.tensor == nullptr; };
+      queue_.erase(std::remove_if(first, queue_.end(), is_taken), queue_.end());
+    }
+    lowest_taken_ = kNothingTaken;
+  }
+
   const ScheduleLimits limits_;
   CreditWindow window_;
   uint64_t next_sequence_ = 0;
-  std::vector<QueuedPartition> queue_;  // in the order in which it runs
+  std::vector<QueuedPartition> queue_;  // what runs next is at the end
   std::vector<size_t> chosen_;          // kept for its memory
+  size_t lowest_taken_ = kNothingTaken;
 };
 
 }  // namespace

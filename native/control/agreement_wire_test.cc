@@ -1,0 +1,234 @@
+#include "control/agreement_wire.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <random>
+#include <string>
+
+#include "control/announcer.h"
+#include "control/coordinator.h"
+#include "testing/test.h"
+
+namespace rabit {
+namespace {
+
+Signature FullSignature() {
+  Signature s;
+  s.kind = Kind::kReduce;
+  s.dtype = DType::kBfloat16;
+  s.op = ReduceOp::kMax;
+  s.shape = {64, 0, 300};
+  s.root = 2;
+  s.prescale = 0.5;
+  s.postscale = -0.25;
+  s.priority = -7;
+  s.group = 3;
+  s.codec = 1;
+  s.backend = 4;
+  s.device = {DeviceKind::kCuda, 5};
+  s.splits = {1, 2};
+  return s;
+}
+
+AnnounceMessage FullAnnounce() {
+  AnnounceMessage message;
+  message.seen_cycle = 300;
+  message.buckets_done = 7;
+  message.flags = 0x80000001u;
+  message.wants_stop = true;
+  message.joins = true;
+  message.cached = {0, 1, 2, 9, 500};
+  message.variable = {{4, 1000, {600, 400}}};
+  message.full = {{"conv1.weight", FullSignature()}};
+  return message;
+}
+
+AgreeMessage FullAgree() {
+  AgreeMessage message;
+  message.cycle = 301;
+  message.buckets_done = 6;
+  message.flags = 5;
+  message.last_joined = 3;
+  message.stop = true;
+  message.evicted = {8};
+  for (TensorId id = 0; id < 40; id += 2) message.plain.push_back(id);
+  message.references = {{3, {1, 2, 3}, {1}}};
+  message.definitions = {{{8, {4}, {}}, {"x", 0, 1, 2}, FullSignature()}};
+  message.rejected = {{{"bad", 0, -1, -1}, Mismatch("differs").WithCulprit(2), true}};
+  return message;
+}
+
+std::vector<std::vector<std::byte>> AllMessages() {
+  std::vector<std::vector<std::byte>> all(6);
+  Encode(FullAnnounce(), all[0]);
+  Encode(GroupMessage{2, {0, 5, 300}}, all[1]);
+  EncodeStatus(ControlType::kAbandon, PeerLost(4, "rank 4 died"), all[2]);
+  Encode(FullAgree(), all[3]);
+  EncodeStatus(ControlType::kAbort, TimedOut("stalled"), all[4]);
+  EncodeStall({"'a' waits", ""}, all[5]);
+  return all;
+}
+
+std::string Hex(const std::vector<std::byte>& bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (std::byte byte : bytes) {
+    text += kDigits[static_cast<unsigned>(byte) >> 4];
+    text += kDigits[static_cast<unsigned>(byte) & 15];
+  }
+  return text;
+}
+
+// Whatever arrives, a decoder answers with a message or an error.
+void DecodeAnything(ConstBytes bytes) {
+  (void)TypeOf(bytes);
+  (void)DecodeAnnounce(bytes);
+  (void)DecodeAgree(bytes);
+  (void)DecodeGroup(bytes);
+  (void)DecodeStatus(bytes);
+  (void)DecodeStall(bytes);
+}
+
+TEST(AgreementWire, the_bytes_of_version_1_are_frozen) {
+  const std::string path = std::string(__FILE__).substr(0, std::string(__FILE__).rfind('/')) +
+                           "/testdata/messages_v1.txt";
+  std::ifstream file(path);
+  ASSERT_TRUE(file.is_open()) << path;
+  std::string line;
+  for (const auto& message : AllMessages()) {
+    ASSERT_TRUE(static_cast<bool>(std::getline(file, line)));
+    EXPECT_EQ(Hex(message), line);
+  }
+  EXPECT_EQ(static_cast<int>(kControlVersion), 1);
+}
+
+TEST(AgreementWire, an_announcement_survives_the_wire) {
+  std::vector<std::byte> bytes;
+  Encode(FullAnnounce(), bytes);
+
+  EXPECT_EQ(*TypeOf(bytes), ControlType::kAnnounce);
+  auto read = DecodeAnnounce(bytes);
+  ASSERT_OK(read);
+  EXPECT_EQ(read->seen_cycle, 300u);
+  EXPECT_EQ(read->buckets_done, 7u);
+  EXPECT_EQ(read->flags, 0x80000001u);
+  EXPECT_TRUE(read->wants_stop && read->joins);
+  EXPECT_TRUE(read->cached == FullAnnounce().cached);
+  ASSERT_EQ(read->variable.size(), 1u);
+  EXPECT_EQ(read->variable[0].rows, 1000);
+  EXPECT_TRUE((read->variable[0].splits == std::vector<int64_t>{600, 400}));
+  ASSERT_EQ(read->full.size(), 1u);
+  EXPECT_EQ(read->full[0].name, "conv1.weight");
+  EXPECT_TRUE(read->full[0].signature == FullSignature());
+}
+
+TEST(AgreementWire, an_agreement_survives_the_wire) {
+  std::vector<std::byte> bytes;
+  Encode(FullAgree(), bytes);
+
+  auto read = DecodeAgree(bytes);
+  ASSERT_OK(read);
+  EXPECT_EQ(read->cycle, 301u);
+  EXPECT_EQ(read->last_joined, 3);
+  EXPECT_TRUE(read->stop);
+  EXPECT_TRUE(read->evicted == std::vector<TensorId>{8});
+  EXPECT_TRUE(read->plain == FullAgree().plain);
+  ASSERT_EQ(read->references.size(), 1u);
+  EXPECT_TRUE(read->references[0].joined == std::vector<int>{1});
+  ASSERT_EQ(read->definitions.size(), 1u);
+  EXPECT_TRUE(read->definitions[0].key == (TensorKey{"x", 0, 1, 2}));
+  EXPECT_TRUE(read->definitions[0].signature == FullSignature());
+  ASSERT_EQ(read->rejected.size(), 1u);
+  EXPECT_EQ(read->rejected[0].why.ToString(), "Mismatch: differs");
+  EXPECT_EQ(read->rejected[0].why.culprit(), 2);
+  EXPECT_TRUE(read->rejected[0].fails_late_members);
+}
+
+TEST(AgreementWire, any_set_of_ids_survives_in_the_smaller_form) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 300; ++round) {
+    AnnounceMessage message;
+    const auto density = random() % 100 + 1;
+    for (TensorId id = static_cast<TensorId>(random() % 50); id < 2000; ++id)
+      if (random() % 100 < density) message.cached.push_back(id);
+    std::vector<std::byte> bytes;
+    Encode(message, bytes);
+    auto read = DecodeAnnounce(bytes);
+    ASSERT_OK(read);
+    EXPECT_TRUE(read->cached == message.cached);
+    EXPECT_LE(bytes.size(), 270u);  // 250 bytes of bits
+  }
+}
+
+TEST(AgreementWire, every_truncation_is_an_error) {
+  const auto all = AllMessages();
+  for (const auto& message : all) {
+    for (size_t size = 0; size < message.size(); ++size) {
+      const std::vector<std::byte> part(message.begin(),
+                                        message.begin() + static_cast<std::ptrdiff_t>(size));
+      DecodeAnything(part);
+      if (&message == &all[0]) {
+        EXPECT_FALSE(DecodeAnnounce(part).ok()) << size;
+      }
+      if (&message == &all[3]) {
+        EXPECT_FALSE(DecodeAgree(part).ok()) << size;
+      }
+    }
+  }
+}
+
+TEST(AgreementWire, random_and_damaged_bytes_never_crash_a_decoder) {
+  std::mt19937 random(2);
+  const auto all = AllMessages();
+  for (int round = 0; round < 30'000; ++round) {
+    std::vector<std::byte> bytes = all[random() % all.size()];
+    if (round % 3 == 0) bytes.resize(random() % 200);
+    const size_t changes = round % 3 == 0 ? bytes.size() : random() % 4 + 1;
+    for (size_t i = 0; i < changes && !bytes.empty(); ++i)
+      bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+    DecodeAnything(bytes);
+  }
+}
+
+// The same, one layer up: a coordinator and an announcer that are fed damage end in an error.
+TEST(AgreementWire, damaged_messages_never_crash_their_receivers) {
+  std::mt19937 random(3);
+  const auto all = AllMessages();
+  for (int round = 0; round < 3000; ++round) {
+    Coordinator coordinator({.size = 4});
+    Announcer announcer(1, 4);
+    for (int i = 0; i < 6; ++i) {
+      std::vector<std::byte> bytes = all[random() % all.size()];
+      bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+      coordinator.OnMessage(static_cast<int>(random() % 4), bytes, i);
+      (void)coordinator.TakeAgreement();
+      if (auto agree = DecodeAgree(bytes); agree.ok()) {
+        agree->cycle = static_cast<uint64_t>(i) + 1;
+        if (!announcer.Apply(std::move(*agree)).ok()) break;
+      }
+    }
+  }
+}
+
+TEST(AgreementWire, names_another_version) {
+  const std::byte message[] = {std::byte{2}, std::byte{1}};
+
+  EXPECT_EQ(TypeOf(message).status().message(),
+            "it speaks version 2 of the control format, this rank version 1. Install the same "
+            "version of rabit on every host.");
+}
+
+TEST(AgreementWire, refuses_a_shape_that_overflows) {
+  AnnounceMessage message;
+  message.full = {{"big", {}}};
+  message.full[0].signature.shape = {int64_t{1} << 40, int64_t{1} << 40};
+  std::vector<std::byte> bytes;
+  Encode(message, bytes);
+
+  EXPECT_EQ(DecodeAnnounce(bytes).status().code(), Code::kInternal);
+}
+
+}  // namespace
+}  // namespace rabit

@@ -1,0 +1,68 @@
+#include "control/channel_controller.h"
+
+#include <memory>
+
+#include "testing/controller_conformance.h"
+#include "testing/test.h"
+#include "transport/inproc/inproc_channel.h"
+
+namespace rabit {
+namespace {
+
+class InprocControllers {
+ public:
+  InprocControllers(int size, const ControllerOptions& options)
+      : size_(size), options_(options), hub_(size) {}
+
+  std::unique_ptr<Controller> Connect(int rank) {
+    if (size_ == 1) return MakeLocalController(options_);
+    return MakeController(hub_.Connect(rank), options_);
+  }
+  void Kill(int rank) { hub_.Kill(rank, "was killed by signal 9"); }
+
+ private:
+  const int size_;
+  const ControllerOptions options_;
+  InprocHub hub_;
+};
+
+RABIT_CONTROLLER_SUITE(ChannelController, InprocControllers);
+
+TEST(LocalController, agrees_at_once_and_rejects_what_is_wrong) {
+  const std::unique_ptr<Controller> controller = MakeLocalController({});
+  Announcement announcement;
+  announcement.ready.push_back(testing::FloatEntry("a", {2}));
+  announcement.ready.push_back(testing::FloatEntry("b", {2}));
+  announcement.ready[1].signature.group = 9;
+  announcement.ready.push_back(testing::FloatEntry("", {2}));
+  announcement.ready.push_back(testing::FloatEntry("c", {-2}));
+
+  ASSERT_OK(controller->Announce(announcement));
+
+  std::vector<std::string> outcomes = testing::NextOutcomes(*controller, 4);
+  std::sort(outcomes.begin(), outcomes.end());
+  EXPECT_TRUE((outcomes == std::vector<std::string>{"!", "!b", "!c", "a"}));
+  auto nothing = controller->Await(After(std::chrono::milliseconds(1)));
+  ASSERT_OK(nothing);
+  EXPECT_FALSE(nothing->has_value());
+  EXPECT_TRUE(controller->StatisticsJson().find("\"cycles\":1,\"announced\":4") !=
+              std::string::npos)
+      << controller->StatisticsJson();
+}
+
+TEST(ChannelController, a_rank_of_another_wire_version_ends_the_job_by_name) {
+  InprocHub hub(2);
+  const std::unique_ptr<Controller> root = MakeController(hub.Connect(0), {});
+  const std::unique_ptr<Channel> stranger = hub.Connect(1);
+  const std::byte message[] = {std::byte{9}, std::byte{1}, std::byte{0}};
+
+  ASSERT_OK(stranger->Send(0, message));
+
+  const Status why = testing::NextFailure(*root);
+  EXPECT_EQ(why.code(), Code::kUnsupported);
+  EXPECT_EQ(why.culprit(), 1);
+  EXPECT_TRUE(why.message().find("rank 1: it speaks version 9") != std::string::npos) << why;
+}
+
+}  // namespace
+}  // namespace rabit
