@@ -230,13 +230,15 @@ class _Reader:
         )
 
     def checked(self, marks: JobMarks, names: tuple[str, ...], fix: str) -> JobMarks:
-        """`marks`, if ranks lie below sizes and the local size below the whole."""
+        """`marks`, if ranks lie below sizes and the local size below the whole.
+
+        Local ranks need not follow the order of ranks: Open MPI permutes them when it has more
+        ranks than cores.
+        """
         is_consistent = (
             marks.rank < marks.size
             and marks.local_rank < marks.local_size <= marks.size
             and marks.cross_rank < marks.cross_size <= marks.size
-            and marks.local_rank <= marks.rank
-            and (marks.local_size < marks.size or marks.local_rank == marks.rank)
         )
         if is_consistent:
             return marks
