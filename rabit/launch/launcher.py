@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import secrets
 import selectors
 import sys
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rabit import _interfaces
+from rabit._errors import ResourceExhausted
 from rabit._placement import host_key
 from rabit._version import __version__
 from rabit.launch.environment import base_environ, portable_environ, thread_count
@@ -53,6 +55,11 @@ class Request:
 def launch(request: Request) -> Outcome:
     """Runs the job to its end.  Blocks.  Raises RabitError if it cannot be started at all."""
     plan = request.plan
+    _allow_descriptors(
+        sum(len(each.places) for each in plan.hosts if is_started_here(request, each.host))
+        + len(plan.hosts),
+        has_files=request.output_folder is not None,
+    )
     # Made first: a folder that cannot be written must not cost a started job.
     files = OutputFiles(request.output_folder, plan.size) if request.output_folder else None
     with contextlib.ExitStack() as stack:
@@ -83,6 +90,20 @@ def launch(request: Request) -> Outcome:
         for sink in sinks.values():
             sink.flush(longest_s=3600)
     return outcome
+
+
+def _allow_descriptors(children: int, has_files: bool) -> None:
+    """Raises the soft limit of open files, if the pipes to `children` processes exceed it."""
+    needed = 64 + children * (6 if has_files else 4)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise ResourceExhausted(
+            f"{children} processes need {needed} open files in the launcher, and the limit of the "
+            f"user is {hard}. Raise it ('ulimit -Hn'), or start fewer ranks on one host."
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _descriptor(stream: object, default: int) -> int:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 __all__ = ["Failure", "choose_culprit", "describe_status", "exit_status", "named_peers", "render"]
 
-# The last line of a traceback, with or without the module, or what the engine logs.
-_PEER_LOST = re.compile(r"\bPeerLost\b[^\n]*?\brank (\d+)\b")
+# The last line of a traceback, with or without the module of the exception.
+_PEER_LOST = re.compile(r"\bPeerLost\b")
+_RANK = re.compile(r"\brank (\d+)\b")
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,15 @@ class Failure:
     was_stopped: bool = False
 
 
-def named_peers(tail: Sequence[str]) -> list[int]:
-    """The ranks whose loss the last lines complain about, the last complaint first."""
-    return [int(match) for line in reversed(tail) for match in _PEER_LOST.findall(line)]
+def named_peers(rank: int, tail: Sequence[str]) -> list[int]:
+    """The ranks whose loss the last lines of `rank` complain about, the last complaint first."""
+    return [
+        int(named)
+        for line in reversed(tail)
+        if _PEER_LOST.search(line)
+        for named in _RANK.findall(line)
+        if int(named) != rank
+    ]
 
 
 def choose_culprit(failures: Sequence[Failure]) -> Failure | None:
@@ -42,14 +49,16 @@ def choose_culprit(failures: Sequence[Failure]) -> Failure | None:
     if not own:
         return None
     by_rank = {each.rank: each for each in own}
-    culprit, seen = own[0], {own[0].rank}
+    path = [own[0].rank]
     while True:
-        blamed = [by_rank[rank] for rank in named_peers(culprit.tail) if rank in by_rank]
-        fresh = [each for each in blamed if each.rank not in seen]
-        if not fresh:
-            return culprit
-        culprit = fresh[0]
-        seen.add(culprit.rank)
+        named = named_peers(path[-1], by_rank[path[-1]].tail)
+        blamed = next((rank for rank in named if rank in by_rank), None)
+        if blamed is None:
+            return by_rank[path[-1]]
+        if blamed in path:  # They blame each other.
+            circle = [by_rank[rank] for rank in path[path.index(blamed) :]]
+            return min(circle, key=lambda each: each.at_s)
+        path.append(blamed)
 
 
 def exit_status(status: int) -> int:
@@ -90,7 +99,7 @@ def render(
     ]
     if culprit.status in _HINTS:
         lines.append(f"  {_HINTS[culprit.status]}")
-    for peer in named_peers(culprit.tail):
+    for peer in named_peers(culprit.rank, culprit.tail):
         if peer in exited_before:
             lines.append(
                 f"  Rank {peer}, which it misses, had ended before with status 0: did it call "

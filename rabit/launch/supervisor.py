@@ -143,7 +143,7 @@ class Supervisor:
         )
         if self._is_stopping:
             return
-        missed = report.named_peers(self._output.tail(rank))
+        missed = report.named_peers(rank, self._output.tail(rank))
         is_explained = not missed or any(self._statuses.get(each) for each in missed)
         if is_explained or any(each in self._statuses for each in missed):
             self._stop(signal.SIGTERM)

@@ -455,3 +455,16 @@ def test_a_given_secret_is_used(rabitrun, tmp_path):
 
     assert job.out.count("ab" * 32) == 2
     assert str(Path(path)) not in job.out
+
+
+def test_more_ranks_than_open_files(rabitrun):
+    command = [sys.executable, "-m", "rabit.launch", "-np", "40", "--collapse-output", "echo", "x"]
+    limited = ["sh", "-c", f"ulimit -Sn 100; exec {' '.join(command)}"]
+    hard = ["sh", "-c", f"ulimit -n 100; exec {' '.join(command)}"]
+
+    soft_job = subprocess.run(limited, capture_output=True, text=True, timeout=60, check=False)
+    hard_job = subprocess.run(hard, capture_output=True, text=True, timeout=60, check=False)
+
+    assert soft_job.returncode == 0, soft_job.stderr
+    assert soft_job.stdout == "all ranks: x\n"
+    assert hard_job.returncode == 1 and "the limit of the user is 100" in hard_job.stderr
