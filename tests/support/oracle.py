@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import numpy as np
+
 from rabit import DType, ReduceOp
 from rabit._tensor import numpy_dtype
 

@@ -1,0 +1,122 @@
+"""What ranks get when they disagree, or misuse names; the rest of the step goes on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import rabit
+from rabit.testing import run_ranks
+
+
+def mismatch(call):
+    with pytest.raises(rabit.Mismatch) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_shapes_that_differ_are_named_with_both_ranks():
+    def on_rank(engine):
+        other = rabit.allreduce_async(np.ones(3), name="fine", op=rabit.Sum)
+        shape = (64, 3) if engine.rank == 0 else (64, 5)
+        message = mismatch(lambda: rabit.allreduce(np.ones(shape, np.float32), name="conv.weight"))
+
+        assert other.result().tolist() == [2.0] * 3
+        return message
+
+    for message in run_ranks(2, on_rank):
+        assert "'conv.weight'" in message
+        assert "float32[64,3]" in message
+        assert "float32[64,5]" in message
+        assert "rank" in message
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [(lambda rank: rabit.allreduce(np.ones(2, "f4" if rank else "f8"), name="w"),
+      ("float32", "float64")),
+     (lambda rank: rabit.allreduce(np.ones(2), name="w", op=rabit.Max if rank else rabit.Sum),
+      ("max", "sum")),
+     (lambda rank: rabit.broadcast(np.ones(2), rank, name="w"), ("0", "1")),
+     (lambda rank: (rabit.allgather if rank else rabit.allreduce)(np.ones(2), name="w"),
+      ("allgather", "allreduce")),
+     (lambda rank: rabit.allreduce(np.ones(2), name="w", prescale_factor=1.0 + rank), ("2",)),
+     (lambda rank: rabit.allgather(np.ones((2, 3 + rank)), name="w"), ("3", "4"))],
+    ids=["dtype", "op", "root", "kind", "prescale", "rest of the shape"],
+)
+def test_every_disagreement_names_tensor_and_values(call, words):
+    def on_rank(engine):
+        message = mismatch(lambda: call(engine.rank))
+        # The same name works right after.
+        assert rabit.allreduce(1.0, name="w", op=rabit.Sum) == 2.0
+        return message
+
+    for message in run_ranks(2, on_rank):
+        assert "'w'" in message
+        for word in words:
+            assert word in message
+
+
+def test_a_name_in_flight_is_refused_and_nothing_is_lost():
+    def on_rank(engine):
+        rabit.barrier()
+        if engine.rank == 0:
+            first = rabit.allreduce_async(1.0, name="twice", op=rabit.Sum)
+            with pytest.raises(rabit.InvalidArgument, match="twice"):
+                rabit.allreduce_async(1.0, name="twice", op=rabit.Sum)
+        rabit.barrier()
+        if engine.rank == 1:
+            first = rabit.allreduce_async(1.0, name="twice", op=rabit.Sum)
+        assert first.result() == 2.0
+
+    run_ranks(2, on_rank)
+
+
+def test_a_tensor_that_one_rank_never_submits_times_out_and_stays_in_flight():
+    def on_rank(engine):
+        if engine.rank == 0:
+            handle = rabit.allreduce_async(1.0, name="late", op=rabit.Sum)
+            with pytest.raises(rabit.TimedOut, match="'late' on rank 0 has not finished after"):
+                handle.wait(0.05)
+            assert not handle.done()
+            rabit.barrier()
+            assert handle.result() == 2.0
+        else:
+            rabit.barrier()
+            assert rabit.allreduce(1.0, name="late", op=rabit.Sum) == 2.0
+
+    run_ranks(2, on_rank)
+
+
+def test_a_stall_that_is_too_long_aborts_and_names_tensor_and_rank():
+    def on_rank(engine):
+        if engine.rank == 1:
+            release.wait(20)
+            return None
+        try:
+            with pytest.raises(rabit.RabitError) as caught:
+                rabit.allreduce(1.0, name="alone")
+        finally:
+            release.set()
+        return str(caught.value)
+
+    import threading
+
+    release = threading.Event()
+    with pytest.raises(rabit.RabitError):  # closing after the abort tells of it as well
+        first, _ = run_ranks(2, on_rank, stall_warning=0.1, stall_abort=0.5)
+        assert "'alone'" in first
+        assert "1" in first
+        raise rabit.Aborted(first)
+
+
+def test_a_dropped_handle_lets_its_operation_finish():
+    def on_rank(engine):
+        array = np.ones(1000)
+        rabit.allreduce_async_(array, name="dropped", op=rabit.Sum)
+        rabit.allreduce_async(np.ones(100_000), name="dropped too", op=rabit.Sum)
+        rabit.barrier()
+        rabit.barrier()
+        return array.sum()
+
+    assert run_ranks(2, on_rank) == [2000.0, 2000.0]

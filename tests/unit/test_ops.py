@@ -1,0 +1,143 @@
+"""Arguments of the operations, and life cycle, on a job of one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import rabit
+from rabit import InvalidArgument, NotInitialized
+
+
+@pytest.fixture
+def job():
+    rabit.init()
+    yield
+    rabit.shutdown()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [rabit.rank, rabit.size, rabit.local_rank, rabit.cross_size, rabit.is_homogeneous,
+     rabit.barrier, rabit.statistics, rabit.default_engine, rabit.global_process_set.size,
+     lambda: rabit.allreduce(1.0), lambda: rabit.add_process_set([0])],
+)
+def test_before_init_and_after_shutdown(call):
+    assert not rabit.is_initialized()
+    with pytest.raises(NotInitialized, match=r"Call rabit.init\(\) first"):
+        call()
+    rabit.init()
+    rabit.shutdown()
+    with pytest.raises(ValueError, match=r"Call rabit.init\(\) first"):
+        call()
+
+
+def test_init_is_idempotent_and_can_be_repeated():
+    for _ in range(3):
+        rabit.init()
+        first = rabit.default_engine()
+        rabit.init()
+        assert rabit.default_engine() is first
+        rabit.shutdown()
+        rabit.shutdown()
+
+
+def test_init_takes_an_mpi4py_communicator_only():
+    with pytest.raises(rabit.Unsupported, match=r"process_sets=\[ProcessSet"):
+        rabit.init(comm=[0, 1])
+    assert not rabit.is_initialized()
+
+
+def test_average_is_the_old_form_of_op(job):
+    assert rabit.allreduce(3.0, average=False) == 3.0
+    with pytest.raises(InvalidArgument, match="both average=True and op"):
+        rabit.allreduce(1.0, average=True, op=rabit.Sum)
+    with pytest.raises(InvalidArgument, match=r"op is 2, which is no reduction. Known: average"):
+        rabit.allreduce(1.0, op=2)
+
+
+def test_tensors_are_checked_and_named(job):
+    with pytest.raises(rabit.Unsupported, match=r"allreduce 'w' on rank 0: .*complex128"):
+        rabit.allreduce(np.ones(2, complex), name="w")
+    with pytest.raises(InvalidArgument, match=r"allreduce 'w' on rank 0: .*not contiguous"):
+        rabit.allreduce_(np.ones((3, 4)).T, name="w")
+    with pytest.raises(InvalidArgument, match=r"broadcast 'w' on rank 0: .*read-only"):
+        rabit.broadcast_(b"abc", 0, name="w")
+    assert rabit.allreduce(np.arange(6).reshape(2, 3).T, name="w").tolist() == [
+        [0, 3], [1, 4], [2, 5]
+    ]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda: rabit.broadcast(1.0, 1), lambda: rabit.broadcast_(np.ones(1), -1),
+     lambda: rabit.reduce(1.0, 7), lambda: rabit.gather(1.0, 1), lambda: rabit.scatter(1.0, 1)],
+)
+def test_roots_are_members(job, call):
+    with pytest.raises(InvalidArgument, match=r"root_rank is -?\d, which is not among the ranks \[0\]"):
+        call()
+
+
+def test_a_rank_does_not_write_to_itself(job):
+    with pytest.raises(InvalidArgument, match="dst is this rank itself"):
+        rabit.send(1.0, 0)
+    with pytest.raises(InvalidArgument, match="src is 3, which is not among"):
+        rabit.recv(np.ones(1), 3)
+
+
+@pytest.mark.parametrize("splits", [[], [1, 2], [4], [-3]])
+def test_splits_add_up(job, splits):
+    for call in (lambda: rabit.alltoall(np.ones(3), splits),
+                 lambda: rabit.scatter(np.ones(3), 0, splits)):
+        with pytest.raises(InvalidArgument, match="splits are"):
+            call()
+
+
+def test_bitwise_operations_need_integers(job):
+    with pytest.raises(rabit.RabitError, match="float32"):
+        rabit.allreduce(np.ones(3, np.float32), name="w", op=rabit.BitwiseAnd)
+
+
+def test_grouped_operations_need_a_list(job):
+    for tensors in ([], np.ones(3), None):
+        with pytest.raises(InvalidArgument, match="a list of one or more tensors"):
+            rabit.grouped_allreduce(tensors)
+
+
+def test_reducescatter_takes_no_compression(job):
+    with pytest.raises(InvalidArgument, match="takes no compression"):
+        rabit.reducescatter(np.ones(3), compression=rabit.Compression.fp16)
+
+
+def test_objects_that_cannot_be_pickled(job):
+    with pytest.raises(InvalidArgument, match="cannot be pickled"):
+        rabit.broadcast_object(lambda: None)
+
+
+def test_process_sets(job):
+    low = rabit.ProcessSet([0])
+    with pytest.raises(InvalidArgument, match="is not registered"):
+        rabit.allreduce(1.0, process_set=low)
+    rabit.add_process_set(low)
+    assert (low.size(), low.rank(), low.included()) == (1, 0, True)
+    assert rabit.allreduce(2.0, process_set=low) == 2.0
+    with pytest.raises(InvalidArgument, match="registered already"):
+        rabit.add_process_set(low)
+    assert rabit.remove_process_set(low)
+    assert not rabit.remove_process_set(rabit.global_process_set)
+    assert repr(rabit.ProcessSet([2, 1])) == "ProcessSet(ranks=[1, 2], process_set_id=None)"
+
+
+def test_queries_are_true_here(job):
+    assert rabit.gloo_built() is rabit.gloo_enabled() is rabit.ccl_built() is False
+    assert rabit.capabilities()["version"] == rabit.__version__
+    assert isinstance(rabit.mpi_enabled(), bool)
+    assert rabit.nccl_built() in (0, 1)
+
+
+def test_bfloat16_arrays_of_ml_dtypes_come_back(job):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = np.ones(3, ml_dtypes.bfloat16)
+
+    assert rabit.allreduce(array).dtype == array.dtype
+    assert rabit.allgather(array).dtype == array.dtype
