@@ -31,6 +31,7 @@ def current_engine() -> Engine:
             "rabit has not been initialized in this process, or has been shut down. Call "
             "rabit.init() first."
         )
+    engine.check_process()
     return engine
 
 

@@ -68,6 +68,10 @@ class Engine:
     def is_closed(self) -> bool:
         return self._native.is_closed
 
+    def check_process(self) -> None:
+        """Raises NotInitialized in a process that was forked from the one that made the engine."""
+        self._native.live_pointer()
+
     def submit(self, requests: Sequence[Request]) -> list[Handle]:
         """Submits all of `requests` or none; returns at once.
 

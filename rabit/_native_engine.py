@@ -29,12 +29,13 @@ class NativeEngine:
         # Operations whose handle was dropped while they were in flight, with their tensors.
         self._orphans: list[tuple[int, Any]] = []
         self.is_closed = False
-        self.is_freed = False
         self._finalizer = weakref.finalize(self, _free, self.library, self._pointer, self._pid)
+        # At exit init()'s own handler closes the engine; freeing it earlier would pull it away.
+        self._finalizer.atexit = False
         self.rank, self.size = self.topology(0)
 
     def live_pointer(self) -> Any:
-        """The C pointer.  Raises NotInitialized in a forked child and after interpreter exit."""
+        """The C pointer.  Raises NotInitialized in a forked child."""
         if os.getpid() != self._pid:
             raise NotInitialized(
                 f"the engine of process {self._pid} is used in process {os.getpid()}, which was "
@@ -42,8 +43,6 @@ class NativeEngine:
                 "rabit.init() in processes that are started with the 'spawn' method, or do the "
                 "communication in the parent."
             )
-        if not self._finalizer.alive:
-            raise NotInitialized("the engine is gone: the interpreter is exiting.")
         return self._pointer
 
     def open_pointer(self) -> Any:

@@ -44,12 +44,9 @@ def summary_text(statistics: Mapping[str, Any]) -> str:
 
 
 def _transports(statistics: Mapping[str, Any]) -> str:
-    found = statistics.get("transports") or statistics.get("transport")
-    if isinstance(found, Mapping):
-        return ", ".join(f"{name} ({value})" for name, value in found.items()) or "none"
-    if isinstance(found, (list, tuple)):
-        return ", ".join(str(each) for each in found) or "none"
-    return str(found) if found else "none"
+    details = statistics.get("backend_details", {})
+    found = [each.get("transport", {}).get("name", "") for each in details.values()]
+    return ", ".join(name for name in found if name) or "none"
 
 
 def _shares(statistics: Mapping[str, Any], key: str) -> str:
@@ -66,11 +63,15 @@ def _shares(statistics: Mapping[str, Any], key: str) -> str:
 
 
 def _waited_for(statistics: Mapping[str, Any]) -> str:
-    """The ranks that the others waited for, the longest first."""
-    rows = statistics.get("waited_for_us") or {}
-    pairs = rows.items() if isinstance(rows, Mapping) else enumerate(rows)
-    ordered = sorted(((int(us), int(rank)) for rank, us in pairs if us), reverse=True)
-    return ", ".join(f"rank {rank} for {us / 1e6:.3f} s" for us, rank in ordered[:3])
+    """The ranks that the others waited for, the longest first; only rank 0 knows them."""
+    rows = statistics.get("controller", {}).get("waited_for", [])
+    ordered = sorted(rows, key=lambda row: -int(row["total_us"]))
+    return ", ".join(
+        f"rank {row['rank']} for {row['total_us'] / 1e6:.3f} s "
+        f"(at most {row['max_us'] / 1e6:.3f} s, for '{row['worst_tensor']}')"
+        for row in ordered[:3]
+        if row["total_us"]
+    )
 
 
 def _bytes(value: float) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rabit._errors import Internal, RabitError, Unsupported, error_from_code
+from rabit._version import __version__
 
 __all__ = ["abi_version", "capabilities", "check", "ffi", "library_path", "load", "read_json"]
 
@@ -101,4 +102,4 @@ def read_json(library: Any, function: Any, *arguments: Any) -> dict[str, Any]:
 def capabilities() -> dict[str, Any]:
     """What this build and machine offer: version, kernels, transports, backends, codecs."""
     library = load()
-    return read_json(library, library.rabit_capabilities)
+    return {"version": __version__, **read_json(library, library.rabit_capabilities)}

@@ -21,7 +21,7 @@ def jobs():
             yield pytest.param(size, transport, id=f"{size}-{transport}")
 
 
-pytestmark = pytest.mark.parametrize(("size", "transport"), jobs())
+pytestmark = pytest.mark.parametrize(("size", "transport"), list(jobs()))
 
 
 def inputs(dtype, shape, size):

@@ -136,7 +136,8 @@ except rabit.RabitError as error:
 
     assert bad.status == 1
     assert "KeyError: 'boom'" in bad.errors
-    assert (good.status, good.output) == (0, "PeerLost\n"), good.errors
+    assert good.status == 0, good.errors
+    assert good.output in ("PeerLost\n", "Aborted\n")  # lost, or gone in good order
 
 
 def test_exit_without_shutdown_is_clean(tmp_path):

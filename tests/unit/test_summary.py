@@ -9,8 +9,11 @@ DOCUMENT = {
     "hidden_share": 0.75,
     "totals": {"tensors": 200, "buckets": 20, "bytes": 20 << 20},
     "algorithms": {"ring": {"bytes": 15 << 20}, "direct": {"bytes": 5 << 20}, "": {"bytes": 0}},
-    "transports": ["shm"],
-    "waited_for_us": {"1": 1_500_000, "0": 0},
+    "backend_details": {"builtin": {"transport": {"name": "shm"}}},
+    "controller": {"waited_for": [
+        {"rank": 0, "times": 1, "total_us": 0, "max_us": 0, "worst_tensor": ""},
+        {"rank": 1, "times": 9, "total_us": 1_500_000, "max_us": 250_000, "worst_tensor": "w"},
+    ]},
 }
 
 
@@ -20,7 +23,7 @@ def test_four_lines_and_who_was_waited_for():
         "rabit: 20 buckets, 10.0 tensors and 1 MiB each",
         "rabit: communication 2.000 s, 75 % hidden behind compute (0.500 s waited for)",
         "rabit: transport shm; algorithm ring 75 %, direct 25 %",
-        "rabit: others waited for rank 1 for 1.500 s",
+        "rabit: others waited for rank 1 for 1.500 s (at most 0.250 s, for 'w')",
     ]
 
 
