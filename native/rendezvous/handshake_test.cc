@@ -40,6 +40,7 @@ const Greeting kGreeting = {"channel", 7, 3, 2};
 TEST(Handshake, bytes_are_those_of_the_frozen_fixture) {
   const auto path = std::filesystem::path(__FILE__).parent_path() / "testdata" / "handshake_v1.txt";
   std::ifstream file(path);
+  ASSERT_TRUE(file.is_open()) << path.string();
   std::string name, hello_hex, reply_hex, proof_hex;
   file >> name >> hello_hex >> name >> reply_hex >> name >> proof_hex;
 

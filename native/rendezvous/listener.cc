@@ -222,7 +222,10 @@ bool EpollListener::Advance(Stranger& stranger) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
     if (got <= 0) {
-      Refuse(stranger.fd.get(), "it closed before it proved who it is");
+      Refuse(stranger.fd.get(),
+             stranger.filled < kHelloBytes
+                 ? "it closed before it said who it is"
+                 : "it left after this side's reply: it may hold another secret");
       return false;
     }
     stranger.filled += static_cast<size_t>(got);
