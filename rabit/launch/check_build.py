@@ -13,10 +13,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rabit._config import process_environment
 from rabit._errors import RabitError
 from rabit._version import __version__
 
 __all__ = ["Finding", "findings", "print_report"]
+
+_SECTIONS = (
+    "Core",
+    "Frameworks",
+    "Backends",
+    "Transports",
+    "Codecs",
+    "Kernels",
+    "Launchers",
+    "Helpers",
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +43,8 @@ class Finding:
 
 def print_report(as_json: bool) -> int:
     """Prints everything; the exit status is 1 when the native library is missing."""
-    found = list(findings())
+    # The library and the system each know some of a section.
+    found = sorted(findings(), key=lambda each: _SECTIONS.index(each.section))
     is_usable = all(each.is_available for each in found if each.section == "Core")
     if as_json:
         document = {
@@ -56,7 +69,7 @@ def findings() -> Iterator[Finding]:
     """Everything, section by section."""
     capabilities, why = _capabilities()
     path = str(capabilities.get("path", ""))
-    core = f"{capabilities.get('version', '')} {path}".strip() if capabilities else why
+    core = f"ABI {capabilities['abi_version']} {path}" if capabilities else why
     yield Finding("Core", "native library", bool(capabilities), core)
     for distribution, module, extra in (("torch", "torch", "torch"), ("mxnet", "mxnet", "mxnet")):
         yield _package("Frameworks", distribution, module, f"pip install 'mariza-rabit[{extra}]'")
@@ -84,7 +97,8 @@ def _capabilities() -> tuple[dict[str, Any], str]:
         found: dict[str, Any] = dict(_native.capabilities())
     except (RabitError, ImportError, AttributeError) as error:
         return {}, str(error)
-    found.setdefault("path", str(Path(_native.__file__).parent / "librabit.so"))
+    chosen = process_environment().get("RABIT_LIBRARY", "")
+    found.setdefault("path", chosen or str(Path(_native.__file__).parent / "librabit.so"))
     return found, ""
 
 
@@ -93,13 +107,9 @@ def _native_lists(capabilities: dict[str, Any], why: str) -> Iterator[Finding]:
                 "codecs": "Codecs"}  # fmt: skip
     for key, section in sections.items():
         known = capabilities.get(key, [])
-        for each in [known] if isinstance(known, str) else known:
-            if isinstance(each, dict):
-                is_available = bool(each.get("available", True))
-                reason = str(each.get("reason", each.get("detail", "")))
-                yield Finding(section, str(each.get("name")), is_available, reason)
-            else:
-                yield Finding(section, str(each), True, "")
+        for each in known:
+            reason = str(capabilities.get(f"{each}_unavailable", ""))
+            yield Finding(section, str(each), not reason, reason)
         if not capabilities:
             yield Finding(section, "(unknown)", False, "the native library is missing")
 

@@ -204,6 +204,7 @@ def _style(request: Request) -> Style:
         has_timestamps=request.has_timestamps,
         is_collapsed=request.is_collapsed,
         has_colour=wants_colour(1, request.environ),
+        is_terminal=os.isatty(1),
     )
 
 

@@ -21,8 +21,8 @@ __all__ = ["Output", "OutputFiles", "Style", "tail_text", "wants_colour"]
 
 _TAIL_LINES = 20
 _TAIL_LINE_BYTES = 2048
-_LONGEST_PARTIAL_BYTES = 1 << 16
-_PARTIAL_WAIT_S = 0.3
+_LONGEST_PARTIAL_BYTES = 1 << 20
+_PARTIAL_WAIT_S = 0.3  # On a terminal, where someone may wait for a prompt or a progress bar.
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")  # Colours and movements of a terminal.
 _COLOURS = (36, 32, 33, 35, 34, 31, 96, 92, 93, 95, 94, 91)
 
@@ -35,6 +35,7 @@ class Style:
     has_timestamps: bool = False
     is_collapsed: bool = False
     has_colour: bool = False
+    is_terminal: bool = False
 
     def prefix(self, rank: int) -> bytes:
         label = f"[{self.labels[rank]}]"
@@ -137,6 +138,7 @@ class Output:
         """Writes lines that have waited long enough for their end or for other ranks."""
         if self._collapser is not None:
             self._write_collapsed(now)
+        if self._collapser is not None or not self._style.is_terminal:
             return
         for (rank, stream), place in self._streams.items():
             if place.partial and now - place.partial_since >= _PARTIAL_WAIT_S:
@@ -146,6 +148,8 @@ class Output:
         """When `tick` has something to do, as time.monotonic(), or None."""
         if self._collapser is not None:
             return self._collapser.due
+        if not self._style.is_terminal:
+            return None
         waiting = [each.partial_since for each in self._streams.values() if each.partial]
         return min(waiting) + _PARTIAL_WAIT_S if waiting else None
 

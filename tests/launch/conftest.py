@@ -6,12 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
+import rabit
+
 TIMEOUT_S = 60
+# The package under test, also where an installation for tests is not in the path of every Python.
+PACKAGE_PATH = str(Path(rabit.__file__).parents[1])
 
 
 def living(mark: str) -> list[str]:
@@ -41,6 +46,8 @@ class Job:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "rabit.launch", *map(str, arguments)],
             env={**os.environ, **environ, name: value},
+            # Not here: `python -m` would find the sources instead of the package under test.
+            cwd=options.pop("cwd", tempfile.gettempdir()),
             stdin=subprocess.DEVNULL,
             stdout=options.pop("stdout", subprocess.PIPE),
             stderr=options.pop("stderr", subprocess.PIPE),

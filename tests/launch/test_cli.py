@@ -436,8 +436,12 @@ def test_a_secret_file_is_private(tmp_path):
     path = tmp_path / "secret"
     command = [sys.executable, "-m", "rabit.launch.secret", str(path)]
 
-    first = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    first, second = (
+        subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+        for _ in range(2)
+    )
 
     assert first.returncode == 0 and path.stat().st_mode & 0o777 == 0o600
     assert len(bytes.fromhex(path.read_text().strip())) == 32
@@ -457,13 +461,15 @@ def test_a_given_secret_is_used(rabitrun, tmp_path):
     assert str(Path(path)) not in job.out
 
 
-def test_more_ranks_than_open_files(rabitrun):
+def test_more_ranks_than_open_files(tmp_path):
     command = [sys.executable, "-m", "rabit.launch", "-np", "40", "--collapse-output", "echo", "x"]
     limited = ["sh", "-c", f"ulimit -Sn 100; exec {' '.join(command)}"]
     hard = ["sh", "-c", f"ulimit -n 100; exec {' '.join(command)}"]
 
-    soft_job = subprocess.run(limited, capture_output=True, text=True, timeout=60, check=False)
-    hard_job = subprocess.run(hard, capture_output=True, text=True, timeout=60, check=False)
+    soft_job, hard_job = (
+        subprocess.run(each, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        for each in (limited, hard)
+    )
 
     assert soft_job.returncode == 0, soft_job.stderr
     assert soft_job.stdout == "all ranks: x\n"

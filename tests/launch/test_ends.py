@@ -221,7 +221,7 @@ def test_closed_standard_streams_are_no_obstacle(rabitrun, tmp_path):
     status = run(
         [sys.executable, "-c", code, sys.executable, "-m", "rabit.launch", "-np", "2",
          "--output-filename", str(tmp_path), "sh", "-c", "echo hello"],
-        timeout=60, check=False,
+        cwd=tmp_path, timeout=60, check=False,
     ).returncode  # fmt: skip
 
     assert status == 0

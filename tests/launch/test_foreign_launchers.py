@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import rabit
+
 ENGINE = """
 import os
 import numpy as np
@@ -68,7 +70,7 @@ def mpirun(ranks):
 def run_ranks(command, script, tmp_path, *arguments):
     path = tmp_path / "script.py"
     path.write_text(script)
-    root = str(Path(__file__).parents[2])
+    root = str(Path(rabit.__file__).parents[1])
     environ = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]),
@@ -79,7 +81,7 @@ def run_ranks(command, script, tmp_path, *arguments):
     }
     done = subprocess.run(
         [*command, str(path), *map(str, arguments)],
-        env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100,
+        env=environ, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -6,6 +6,7 @@ import hashlib
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -68,8 +69,8 @@ def test_a_last_line_without_an_end_gets_one(rabitrun):
     assert sorted(job.out.splitlines()) == ["[0] no end", "[1] no end"]
 
 
-def test_a_prompt_appears_before_its_line_ends():
-    output, sinks = make_output()
+def test_a_prompt_appears_on_a_terminal_before_its_line_ends():
+    output, sinks = make_output(is_terminal=True)
 
     output.feed(0, STDOUT, b"epoch 1: ")
     output.tick(float("inf"))
@@ -79,8 +80,20 @@ def test_a_prompt_appears_before_its_line_ends():
     assert sinks[STDOUT].data == b"[0] epoch 1: loss 2\n"
 
 
-def test_an_open_line_of_one_rank_is_not_mixed_with_another():
+def test_elsewhere_lines_stay_whole_however_long_they_take():
     output, sinks = make_output()
+
+    output.feed(0, STDOUT, b"epoch 1: ")
+    output.tick(float("inf"))
+    output.feed(1, STDOUT, b"hello\n")
+    output.feed(0, STDOUT, b"loss 2\n")
+
+    assert output.due() is None
+    assert sinks[STDOUT].data == b"[1] hello\n[0] epoch 1: loss 2\n"
+
+
+def test_an_open_line_of_one_rank_is_not_mixed_with_another():
+    output, sinks = make_output(is_terminal=True)
 
     output.feed(0, STDOUT, b"epoch 1: ")
     output.tick(float("inf"))
@@ -95,7 +108,7 @@ def test_bytes_that_are_no_text_pass(rabitrun):
     code = "import sys; sys.stdout.buffer.write(bytes(range(256)) + b'\\n')"
     job = subprocess.run(
         [sys.executable, "-m", "rabit.launch", "-np", "1", sys.executable, "-c", code],
-        capture_output=True, timeout=60, check=True,
+        cwd=tempfile.gettempdir(), capture_output=True, timeout=60, check=True,
     )  # fmt: skip
 
     assert job.stdout == b"[0] " + bytes(range(10)) + b"\n[0] " + bytes(range(11, 256)) + b"\n"

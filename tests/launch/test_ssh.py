@@ -9,11 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
+import rabit
 from rabit.launch.hosts import Host
 from rabit.launch.ssh import SshOptions, ssh_command
 
@@ -93,7 +95,7 @@ def flags(sshd):
 
 @pytest.fixture
 def environ():
-    return {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
+    return {"PYTHONPATH": str(Path(rabit.__file__).parents[1])}
 
 
 def test_ranks_run_on_two_hosts(rabitrun, flags, environ):
@@ -116,7 +118,7 @@ def test_variables_and_quotes_arrive_unharmed(rabitrun, flags, environ):
         environ={**environ, "ODD": odd},
     )  # fmt: skip
 
-    assert job.out == f"[0] True {Path.cwd()}\n", job.err
+    assert job.out == f"[0] True {tempfile.gettempdir()}\n", job.err
 
 
 def test_much_output_passes(rabitrun, flags, environ):
@@ -275,3 +277,19 @@ def test_the_command_line_is_a_list_with_checks_on():
     assert not any("StrictHostKeyChecking" in each for each in command)
     assert command[-3:-1] == ["--", "user@node-1"]
     assert command[-1] == "exec '/opt/my python/bin/py' -m rabit.launch.remote"
+
+
+def test_a_collective_runs_over_ssh(rabitrun, flags, environ, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import numpy as np, rabit\n"
+        "rabit.init()\n"
+        "total = rabit.allreduce(np.full(3, rabit.rank() + 1.0), op=rabit.Sum, name='x')\n"
+        "print(rabit.rank(), rabit.size(), total[0])\n"
+    )
+    job = rabitrun(*flags, "-H", "127.0.0.1:1,localhost:2", sys.executable, script, environ=environ)
+
+    assert job.status == 0, job.err
+    assert sorted(line.split(" ", 1)[1] for line in job.out.splitlines()) == [
+        f"{rank} 3 6.0" for rank in range(3)
+    ]
