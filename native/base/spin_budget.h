@@ -1,28 +1,40 @@
 // SpinBudget: how long a wait should spin before it sleeps.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 
 namespace rabit {
 
-// Spinning pays when waits are shorter than it: after a short wait the budget is full again, after
-// a long one it halves, down to a sixteenth.  Thread-safe; an approximate answer is good enough.
+// A spin that ends in sleep is worse than wasted: where threads share a core, it holds up the very
+// thread that is waited for.  So each such wait halves the budget, down to none, and a spin that
+// paid off restores it; without a budget, one wait in 32 tries again.  What counts is only whether
+// the spin paid off, not how long the wait took, because a spin in the way makes waits look short.
+// Thread-safe; an approximate answer is good enough.
 class SpinBudget {
  public:
-  // Zero: never spin, which is right where threads outnumber cores.
+  // Zero: never spin.
   explicit SpinBudget(std::chrono::nanoseconds most) : most_ns_(most.count()) {}
 
-  std::chrono::nanoseconds Current() const {
-    return std::chrono::nanoseconds(current_ns_.load(std::memory_order_relaxed));
-  }
-  void Learn(std::chrono::nanoseconds waited) {
+  // The budget of the wait that begins.
+  std::chrono::nanoseconds Begin() {
     const int64_t current = current_ns_.load(std::memory_order_relaxed);
-    const int64_t next =
-        waited.count() <= most_ns_ ? most_ns_ : std::max(current / 2, most_ns_ / 16);
-    if (next != current) current_ns_.store(next, std::memory_order_relaxed);
+    if (current > 0 || most_ns_ == 0) return std::chrono::nanoseconds(current);
+    const uint32_t waits = waits_.load(std::memory_order_relaxed) + 1;
+    waits_.store(waits, std::memory_order_relaxed);
+    return std::chrono::nanoseconds(waits % kProbeEvery == 0 ? most_ns_ : 0);
+  }
+  void PaidOff() {
+    if (current_ns_.load(std::memory_order_relaxed) != most_ns_) {
+      current_ns_.store(most_ns_, std::memory_order_relaxed);
+    }
+  }
+  void EndedInSleep() {
+    const int64_t current = current_ns_.load(std::memory_order_relaxed);
+    if (current == 0) return;
+    const int64_t half = current / 2;
+    current_ns_.store(half < most_ns_ / 16 ? 0 : half, std::memory_order_relaxed);
   }
 
   static void Pause() {
@@ -32,8 +44,11 @@ class SpinBudget {
   }
 
  private:
+  static constexpr uint32_t kProbeEvery = 32;
+
   const int64_t most_ns_;
   std::atomic<int64_t> current_ns_{most_ns_};
+  std::atomic<uint32_t> waits_{0};
 };
 
 }  // namespace rabit

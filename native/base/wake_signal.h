@@ -1,6 +1,7 @@
 // WakeSignal: an event count.  Threads wait for a condition that other threads make true.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -31,8 +32,7 @@ class WakeSignal {
   template <class Condition>
   bool Wait(Condition is_done, Deadline deadline) {
     if (is_done()) return true;
-    const auto start = std::chrono::steady_clock::now();
-    if (Spin(is_done, start, deadline)) return true;
+    if (Spin(is_done, deadline)) return true;
     for (;;) {
       sleepers_.fetch_add(1, std::memory_order_seq_cst);
       const uint32_t seen = epoch_.load(std::memory_order_seq_cst);
@@ -42,7 +42,7 @@ class WakeSignal {
       if (!is_over) is_over = !Sleep(seen, deadline);
       sleepers_.fetch_sub(1, std::memory_order_seq_cst);
       if (is_over) {
-        spin_.Learn(std::chrono::steady_clock::now() - start);
+        spin_.EndedInSleep();
         return has_result || is_done();
       }
     }
@@ -50,13 +50,16 @@ class WakeSignal {
 
  private:
   template <class Condition>
-  bool Spin(Condition& is_done, Deadline start, Deadline deadline) {
-    const auto spin = spin_.Current();
-    if (spin.count() == 0) return false;
-    const Deadline end = start + spin < deadline ? start + spin : deadline;
+  bool Spin(Condition& is_done, Deadline deadline) {
+    const auto budget = spin_.Begin();
+    if (budget.count() == 0) return false;
+    const Deadline end = std::min(After(budget), deadline);
     for (;;) {
       for (int i = 0; i < 16; ++i) {
-        if (is_done()) return true;
+        if (is_done()) {
+          spin_.PaidOff();
+          return true;
+        }
         SpinBudget::Pause();
       }
       if (std::chrono::steady_clock::now() >= end) return false;

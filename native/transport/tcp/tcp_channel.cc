@@ -147,25 +147,30 @@ Status TcpChannel::Send(int peer, ConstBytes message) {
 
 Result<std::optional<ChannelMessage>> TcpChannel::Receive(Deadline deadline) {
   if (events_.empty()) {
-    const Deadline start = Clock::now();
-    const Deadline spin_end = start + spin_.Current();
-    Deadline now = start;
+    bool has_spun = false;
+    bool has_slept = false;
+    Deadline spin_end{};
     for (;;) {
       Look();
+      const bool is_woken = events_.empty() && is_woken_.exchange(false);
+      if (has_spun && !has_slept && (is_woken || !events_.empty())) spin_.PaidOff();
+      if (is_woken) return std::optional<ChannelMessage>();
       if (!events_.empty()) break;
-      if (is_woken_.exchange(false)) return std::optional<ChannelMessage>();
-      now = Clock::now();
+      const Deadline now = Clock::now();
       LoseTheSilent(now);
       if (!events_.empty()) break;
       if (now >= deadline) return std::optional<ChannelMessage>();
+      if (!has_spun) spin_end = now + spin_.Begin();
+      has_spun = true;
       if (now < spin_end) {
         SpinBudget::Pause();
-      } else {
-        Sleep(deadline);
-        if (!events_.empty()) break;
+        continue;
       }
+      if (!has_slept) spin_.EndedInSleep();
+      has_slept = true;
+      Sleep(deadline);
+      if (!events_.empty()) break;
     }
-    spin_.Learn(Clock::now() - start);
   }
   ChannelEvent event = std::move(events_.front());
   events_.pop_front();

@@ -1,0 +1,39 @@
+#include "base/spin_budget.h"
+
+#include "testing/test.h"
+
+namespace rabit {
+namespace {
+
+using std::chrono::microseconds;
+
+TEST(SpinBudget, waits_that_end_in_sleep_use_it_up_and_one_in_32_tries_again) {
+  SpinBudget budget(microseconds(64));
+  for (int i = 0; i < 10; ++i) {
+    budget.Begin();
+    budget.EndedInSleep();
+  }
+  int tries = 0;
+  for (int i = 0; i < 320; ++i) {
+    if (budget.Begin() == microseconds(64)) ++tries;
+    budget.EndedInSleep();
+  }
+  EXPECT_EQ(tries, 10);
+}
+
+TEST(SpinBudget, a_spin_that_pays_off_restores_it) {
+  SpinBudget budget(microseconds(64));
+  for (int i = 0; i < 10; ++i) budget.EndedInSleep();
+  budget.PaidOff();
+
+  EXPECT_TRUE(budget.Begin() == microseconds(64));
+}
+
+TEST(SpinBudget, zero_stays_zero) {
+  SpinBudget budget(microseconds(0));
+  budget.PaidOff();
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(budget.Begin() == microseconds(0));
+}
+
+}  // namespace
+}  // namespace rabit
