@@ -204,7 +204,7 @@ class Config:
     )
     allreduce_algorithm: str = setting(
         "",
-        "Algorithm of allreduce, such as ring, or rules by size, such as direct:<64K,ring; "
+        "Algorithm of allreduce, such as ring, or rules by size, such as allreduce:64K-inf@ring; "
         "empty: the cheapest for size and ranks.",
         native="allreduce_algorithm",
         flag="--allreduce-algorithm",

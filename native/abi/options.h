@@ -36,7 +36,7 @@ struct Options {
   int64_t fusion_bytes = 64 << 20;     // 0: no fusion
   int64_t credit_bytes = 0;            // 0: no limit
   std::string scheduler = "priority";  // priority, fifo
-  std::string allreduce_algorithm;     // e.g. "ring" or "direct:<64K,ring"; empty: by cost
+  std::string allreduce_algorithm;     // e.g. see AlgorithmRules; empty: by cost
   bool deterministic = false;
   int32_t cache_capacity = 65'536;   // announced signatures that are remembered; 0: no cache
   int32_t spin_us = -1;              // before a waiter sleeps; -1: chosen from the cores and ranks

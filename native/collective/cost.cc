@@ -32,7 +32,9 @@ double DirectCostMicros(const LinkModel& link, int size, int64_t bytes) {
 
 double GatherAllCostMicros(const LinkModel& link, int size, int64_t bytes) {
   const double all = static_cast<double>(bytes) * (size - 1);
-  return Fan(link, size) + Wire(link, all) + Work(link, all);
+  const double pieces = static_cast<double>(
+      std::max<int64_t>(1, (bytes + kGatherAllPieceBytes - 1) / kGatherAllPieceBytes));
+  return pieces * Fan(link, size) + Wire(link, all) + Work(link, all);
 }
 
 double RingCostMicros(const LinkModel& link, int size, int64_t bytes) {

@@ -11,6 +11,9 @@ struct LinkModel {
   double reduce_bytes_per_us = 8000;
 };
 
+// gather_all takes one step for each piece of this size.
+inline constexpr int64_t kGatherAllPieceBytes = 64 << 10;
+
 // Estimates for `size` >= 2 ranks that each hold `bytes`, in microseconds.  The alpha-beta-gamma
 // model of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
 // MPICH", 2005; sending and receiving overlap.

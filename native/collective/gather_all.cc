@@ -11,10 +11,6 @@
 namespace rabit {
 namespace {
 
-// The algorithm is for tiny buffers; a large one goes through piece by piece, so that the scratch
-// memory stays bounded.
-constexpr int64_t kPieceBytes = 64 << 10;
-
 Status ReducePiece(const CollectiveCall& call, ReduceOp op, DType dtype, Bytes piece,
                    std::byte* scratch) {
   const int size = call.size();
@@ -47,8 +43,11 @@ Status ReducePiece(const CollectiveCall& call, ReduceOp op, DType dtype, Bytes p
 
 Status RunGatherAll(const CollectiveCall& call, const AllreduceArgs& args) {
   const Elements elements(args.buffer);
+  // The algorithm is for tiny buffers; a large one goes through piece by piece, so that the scratch
+  // memory stays bounded.
   const Range whole{0, args.buffer.count};
-  const int64_t piece_count = std::min(kPieceBytes / elements.BytesIn(1), args.buffer.count);
+  const int64_t piece_count =
+      std::min(kGatherAllPieceBytes / elements.BytesIn(1), args.buffer.count);
   const size_t needed = static_cast<size_t>(elements.BytesIn(piece_count) * call.size());
   RABIT_ASSIGN_OR_RETURN(std::byte * scratch, call.scratch.Get(needed));
   for (int64_t k = 0; k < ChunksIn(whole, piece_count); ++k) {

@@ -1,0 +1,143 @@
+// Times every allreduce algorithm at many sizes; ranks are processes that share memory.
+// Usage: bench_collective [ranks 2] [rounds 7] [largest size in bytes 67108864]
+//
+// Microseconds per float32 sum, seen by rank 0 after a barrier.  Algorithms take
+// turns within each round, and the median over the rounds is shown, so that a noisy moment hits all
+// of them alike.  The last columns are the model's choice and its bus bandwidth: the bytes that any
+// algorithm must send per rank, 2 (n-1)/n of the buffer, over the time.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "collective/allreduce.h"
+#include "collective/barrier.h"
+#include "testing/fork_store.h"
+#include "transport/shm/shm_testing.h"
+
+namespace rabit {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+void Require(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  std::exit(1);
+}
+
+class Bench {
+ public:
+  Bench(Transport& transport, int rounds, int64_t bytes_max)
+      : transport_(transport),
+        rounds_(rounds),
+        bytes_max_(bytes_max),
+        buffer_(static_cast<size_t>(bytes_max / 4), 1.0f) {}
+
+  void Run() {
+    if (transport_.rank() == 0) PrintHeader();
+    for (int64_t bytes = 64; bytes <= bytes_max_; bytes *= 4) Measure(bytes);
+  }
+
+ private:
+  CollectiveCall NextCall() {
+    return {transport_, MakeTag(0, ++sequence_), After(std::chrono::seconds(60)), scratch_};
+  }
+  double Micros(const AllreduceAlgorithm& algorithm, int64_t bytes, int repeats) {
+    const AllreduceArgs args{
+        {buffer_.data(), bytes / 4, DType::kFloat32, {}}, ReduceOp::kMax, hosts_};
+    Require(algorithm.run(NextCall(), args));
+    Require(Barrier(NextCall()));
+    const auto start = Clock::now();
+    for (int i = 0; i < repeats; ++i) Require(algorithm.run(NextCall(), args));
+    return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / repeats;
+  }
+  void Measure(int64_t bytes);
+  void PrintHeader() const;
+
+  Transport& transport_;
+  const int rounds_;
+  const int64_t bytes_max_;
+  std::vector<float> buffer_;
+  std::vector<int> hosts_ = std::vector<int>(static_cast<size_t>(transport_.size()), 0);
+  Scratch scratch_;
+  uint64_t sequence_ = 0;
+};
+
+void Bench::PrintHeader() const {
+  std::printf("# %d ranks, transport %s, medians of %d rounds, microseconds\n%10s",
+              transport_.size(), std::string(transport_.name()).c_str(), rounds_, "bytes");
+  for (const AllreduceAlgorithm& algorithm : AllreduceAlgorithms()) {
+    std::printf(" %18s", std::string(algorithm.name).c_str());
+  }
+  std::printf(" %18s %8s\n", "model's choice", "GB/s");
+}
+
+void Bench::Measure(int64_t bytes) {
+  const int repeats = static_cast<int>(std::clamp<int64_t>((4 << 20) / bytes, 1, 200));
+  std::vector<std::vector<double>> times(AllreduceAlgorithms().size());
+  for (int round = 0; round < rounds_; ++round) {
+    for (size_t i = 0; i < times.size(); ++i) {
+      times[i].push_back(Micros(AllreduceAlgorithms()[i], bytes, repeats));
+    }
+  }
+  if (transport_.rank() != 0) return;
+  const int size = transport_.size();
+  const AllreduceAlgorithm& chosen =
+      ChooseAllreduceAlgorithm(LinkModel{}, size, bytes, DType::kFloat32, false);
+  double chosen_us = 0;
+  std::printf("%10lld", static_cast<long long>(bytes));
+  for (size_t i = 0; i < times.size(); ++i) {
+    std::sort(times[i].begin(), times[i].end());
+    const double median = times[i][times[i].size() / 2];
+    if (AllreduceAlgorithms()[i].name == chosen.name) chosen_us = median;
+    std::printf(" %18.1f", median);
+  }
+  const double sent = 2.0 * (size - 1) / size * static_cast<double>(bytes);
+  std::printf(" %18s %8.2f\n", std::string(chosen.name).c_str(), sent / chosen_us / 1e3);
+  std::fflush(stdout);
+}
+
+void RunRank(Store& store, int rank, int size, int rounds, int64_t bytes_max) {
+  auto transport = testing::ConnectOneHost(store, rank, size, {}, 1);
+  Require(transport.status());
+  Bench(**transport, rounds, bytes_max).Run();
+  Scratch scratch;
+  Require(Barrier({**transport, MakeTag(0, 1) + 0x1000, After(std::chrono::seconds(60)), scratch}));
+}
+
+}  // namespace
+}  // namespace rabit
+
+int main(int argc, char** argv) {
+  const auto argument = [&](int i, long otherwise) {
+    return argc > i ? std::strtol(argv[i], nullptr, 10) : otherwise;
+  };
+  const int size = static_cast<int>(std::clamp(argument(1, 2), 2L, 16L));
+  const int rounds = static_cast<int>(std::max(1L, argument(2, 7)));
+  const int64_t bytes_max = std::max(64L, argument(3, 64 << 20));
+  rabit::testing::ForkStore store;
+  std::vector<pid_t> children;
+  for (int rank = 1; rank < size; ++rank) {
+    const pid_t child = fork();
+    if (child < 0) return 1;
+    if (child == 0) {
+      rabit::RunRank(store, rank, size, rounds, bytes_max);
+      _exit(0);
+    }
+    children.push_back(child);
+  }
+  rabit::RunRank(store, 0, size, rounds, bytes_max);
+  int failures = 0;
+  for (const pid_t child : children) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) ++failures;
+  }
+  return failures == 0 ? 0 : 1;
+}
