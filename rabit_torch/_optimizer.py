@@ -117,7 +117,7 @@ class _DistributedMixin:
             self._rabit_reducer.synchronize()
         self._rabit_synchronized = False
         result = self._rabit_inner.step()
-        self._rabit_reducer.next_step()
+        self._rabit_reducer.step_done()
         return result
 
     def _rabit_reduced(self, closure: Callable[[], Any]) -> Callable[[], Any]:

@@ -335,6 +335,11 @@ class GradientReducer:
         self._waiting_groups.clear()
         self.next_step()
 
+    def step_done(self) -> None:
+        """The optimizer has taken its step: counts it, and starts the next."""
+        self._engine.steps += 1
+        self.next_step()
+
     def next_step(self) -> None:
         """Makes every parameter wait for a new gradient."""
         self._graph_task = -1
