@@ -1,0 +1,359 @@
+// The C ABI: every function validates, calls, and turns a Status into a code.  Nothing is thrown
+// through it.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "abi/wiring.h"
+#include "include/rabit_abi.h"
+
+struct rabit_engine {
+  std::unique_ptr<rabit::WiredEngine> wired;
+};
+
+struct rabit_store {
+  std::unique_ptr<rabit::ServedStore> served;
+};
+
+namespace rabit {
+namespace {
+
+constexpr int kDimensionsMax = 8;
+
+// Of this thread's last failed call.
+thread_local std::string last_error;
+thread_local int32_t last_culprit = -1;
+
+int32_t Report(const Status& status) {
+  if (status.ok()) return RABIT_OK;
+  last_error = status.message();
+  last_culprit = status.culprit();
+  return static_cast<int32_t>(status.code());
+}
+
+// Runs `body`, which returns a Status; memory shortage is the only exception that can come.
+template <class Body>
+int32_t Guard(Body body) noexcept {
+  try {
+    return Report(body());
+  } catch (const std::bad_alloc&) {
+    last_error.clear();  // shorter than the capacity: allocates nothing
+    last_culprit = -1;
+    return RABIT_RESOURCE_EXHAUSTED;
+  } catch (const std::exception& error) {
+    return Report(Internal(std::string("unexpected exception: ") + error.what() + "; report this"));
+  }
+}
+
+Status NullArgument(const char* function, const char* argument) {
+  return InvalidArgument(std::string(function) + ": " + argument +
+                         " is NULL: the call cannot work without it; pass a valid pointer");
+}
+
+#define RABIT_REQUIRE_POINTER(pointer) \
+  if ((pointer) == nullptr) return NullArgument(__func__, #pointer)
+
+Deadline DeadlineFor(int64_t timeout_ms) {
+  constexpr int64_t kYearMs = int64_t{365} * 24 * 3'600'000;
+  if (timeout_ms < 0 || timeout_ms > kYearMs) timeout_ms = kYearMs;
+  return After(std::chrono::milliseconds(timeout_ms));
+}
+
+Result<TensorView> ViewOf(const rabit_tensor& tensor) {
+  const std::optional<DType> dtype = DTypeFrom(tensor.dtype);
+  if (!dtype) {
+    return InvalidArgument("dtype " + std::to_string(tensor.dtype) +
+                           " is unknown: this library has 0 to " + std::to_string(kDTypeCount - 1) +
+                           "; convert the tensor");
+  }
+  return TensorView{tensor.data, tensor.count, *dtype,
+                    Device{static_cast<DeviceKind>(tensor.device_kind), tensor.device_index}};
+}
+
+Status FillSignature(const rabit_request& given, const rabit_tensor& shaped, Signature& signature) {
+  const std::optional<Kind> kind = KindFrom(given.kind);
+  if (!kind) {
+    return InvalidArgument("kind " + std::to_string(given.kind) +
+                           " is no collective of this library; see rabit_kind");
+  }
+  const std::optional<ReduceOp> op = ReduceOpFrom(given.reduce_op);
+  if (!op) {
+    return InvalidArgument("reduce_op " + std::to_string(given.reduce_op) +
+                           " is no operation of this library; see rabit_reduce_op");
+  }
+  if (shaped.ndim < 0 || shaped.ndim > kDimensionsMax ||
+      (shaped.ndim > 0 && shaped.shape == nullptr)) {
+    return InvalidArgument("a tensor has " + std::to_string(shaped.ndim) +
+                           " dimensions: 0 to 8 with their extents are supported; reshape it");
+  }
+  if (given.splits_count < 0 || (given.splits_count > 0 && given.splits == nullptr)) {
+    return InvalidArgument("splits_count is " + std::to_string(given.splits_count) +
+                           " but the splits are missing; pass them, or a count of 0");
+  }
+  signature.kind = *kind;
+  signature.op = *op;
+  signature.root = given.root;
+  signature.priority = given.priority;
+  signature.group = given.group;
+  signature.codec = given.codec;
+  signature.backend = given.backend;
+  signature.prescale = given.prescale;
+  signature.postscale = given.postscale;
+  if (shaped.ndim > 0) signature.shape.assign(shaped.shape, shaped.shape + shaped.ndim);
+  if (given.splits_count > 0) {
+    signature.splits.assign(given.splits, given.splits + given.splits_count);
+  }
+  return Status();
+}
+
+Result<Request> RequestFrom(const rabit_request& given) {
+  if (given.struct_size < sizeof(rabit_request)) {
+    return InvalidArgument("struct_size is " + std::to_string(given.struct_size) +
+                           " but this library knows " + std::to_string(sizeof(rabit_request)) +
+                           " bytes: the caller was built for another version; update it");
+  }
+  Request request;
+  if (given.name != nullptr) request.name = given.name;
+  RABIT_ASSIGN_OR_RETURN(request.input, ViewOf(given.input));
+  RABIT_ASSIGN_OR_RETURN(request.output, ViewOf(given.output));
+  // A rank that only receives describes what it expects by its output.
+  const bool has_input =
+      given.input.data != nullptr || given.input.ndim > 0 || given.output.data == nullptr;
+  const rabit_tensor& shaped = has_input ? given.input : given.output;
+  Status status = FillSignature(given, shaped, request.signature);
+  if (!status.ok()) {
+    return Status(status.code(), "request '" + request.name + "': " + status.message());
+  }
+  request.signature.dtype = has_input ? request.input.dtype : request.output.dtype;
+  request.signature.device = has_input ? request.input.device : request.output.device;
+  request.ready_event = given.input.ready_event;
+  request.completion = {given.notify, given.notify_context};
+  return request;
+}
+
+Status CopyText(const std::string& text, char* to, size_t capacity, size_t* needed) {
+  *needed = text.size() + 1;
+  if (to == nullptr || capacity == 0) return Status();
+  const size_t length = std::min(text.size(), capacity - 1);
+  std::memcpy(to, text.data(), length);
+  to[length] = '\0';
+  return Status();
+}
+
+}  // namespace
+}  // namespace rabit
+
+using namespace rabit;  // NOLINT: the functions below are the library's outside
+
+uint32_t rabit_abi_version(void) { return RABIT_ABI_VERSION; }
+
+const char* rabit_last_error(void) { return last_error.c_str(); }
+
+int32_t rabit_last_culprit(void) { return last_culprit; }
+
+int32_t rabit_start(const char* options, rabit_engine** engine) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(options);
+    RABIT_REQUIRE_POINTER(engine);
+    *engine = nullptr;
+    RABIT_ASSIGN_OR_RETURN(const Options parsed, ParseOptions(options));
+    RABIT_ASSIGN_OR_RETURN(std::unique_ptr<WiredEngine> wired, StartWiredEngine(parsed));
+    *engine = new rabit_engine{std::move(wired)};
+    return Status();
+  });
+}
+
+int32_t rabit_topology(rabit_engine* engine, int32_t group, int32_t* rank, int32_t* size) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    RABIT_REQUIRE_POINTER(rank);
+    RABIT_REQUIRE_POINTER(size);
+    RABIT_ASSIGN_OR_RETURN(const Group found, engine->wired->engine().GetGroup(group));
+    *rank = found.my_index;
+    *size = found.size();
+    return Status();
+  });
+}
+
+int32_t rabit_add_group(rabit_engine* engine, const int32_t* ranks, int32_t count,
+                        int64_t timeout_ms, int32_t* group) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    RABIT_REQUIRE_POINTER(ranks);
+    RABIT_REQUIRE_POINTER(group);
+    const std::vector<int> list(ranks, ranks + std::max(count, 0));
+    RABIT_ASSIGN_OR_RETURN(*group, engine->wired->engine().AddGroup(list, DeadlineFor(timeout_ms)));
+    return Status();
+  });
+}
+
+int32_t rabit_remove_group(rabit_engine* engine, int32_t group, int64_t timeout_ms) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    return engine->wired->engine().RemoveGroup(group, DeadlineFor(timeout_ms));
+  });
+}
+
+int32_t rabit_add_codec(rabit_engine* engine, const char* spec, int32_t* codec) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    RABIT_REQUIRE_POINTER(spec);
+    RABIT_REQUIRE_POINTER(codec);
+    RABIT_ASSIGN_OR_RETURN(*codec, engine->wired->FindCodec(spec));
+    return Status();
+  });
+}
+
+int32_t rabit_find_backend(rabit_engine* engine, const char* name, int32_t* backend) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    RABIT_REQUIRE_POINTER(name);
+    RABIT_REQUIRE_POINTER(backend);
+    RABIT_ASSIGN_OR_RETURN(*backend, engine->wired->FindBackend(name));
+    return Status();
+  });
+}
+
+int32_t rabit_submit(rabit_engine* engine, const rabit_request* requests, int32_t count,
+                     rabit_handle* handles) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    if (count <= 0) return Status();
+    RABIT_REQUIRE_POINTER(requests);
+    RABIT_REQUIRE_POINTER(handles);
+    std::vector<Request> parsed;
+    parsed.reserve(static_cast<size_t>(count));
+    for (int32_t i = 0; i < count; ++i) {
+      RABIT_ASSIGN_OR_RETURN(Request request, RequestFrom(requests[i]));
+      parsed.push_back(std::move(request));
+    }
+    std::vector<Handle> given(static_cast<size_t>(count));
+    RABIT_RETURN_IF_ERROR(engine->wired->engine().Submit(parsed, given));
+    for (int32_t i = 0; i < count; ++i) handles[i] = given[static_cast<size_t>(i)].value;
+    return Status();
+  });
+}
+
+int32_t rabit_wait(rabit_engine* engine, rabit_handle handle, int64_t timeout_ms) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    return engine->wired->engine().Wait(Handle{handle}, DeadlineFor(timeout_ms));
+  });
+}
+
+int32_t rabit_is_done(rabit_engine* engine, rabit_handle handle, int32_t* done) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    RABIT_REQUIRE_POINTER(done);
+    RABIT_ASSIGN_OR_RETURN(const bool is_done, engine->wired->engine().IsDone(Handle{handle}));
+    *done = is_done ? 1 : 0;
+    return Status();
+  });
+}
+
+int32_t rabit_output(rabit_engine* engine, rabit_handle handle, rabit_tensor* output,
+                     int64_t* shape, int64_t* splits) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    RABIT_REQUIRE_POINTER(output);
+    RABIT_REQUIRE_POINTER(shape);
+    RABIT_ASSIGN_OR_RETURN(const HandleOutput found,
+                           engine->wired->engine().Output(Handle{handle}));
+    if (found.shape.size() > kDimensionsMax) return Internal("an output has over 8 dimensions");
+    std::copy(found.shape.begin(), found.shape.end(), shape);
+    if (splits != nullptr) {
+      std::copy(found.received_splits.begin(), found.received_splits.end(), splits);
+    }
+    *output = rabit_tensor{};
+    output->data = found.view.data;
+    output->count = found.view.count;
+    output->shape = shape;
+    output->ndim = static_cast<int32_t>(found.shape.size());
+    output->dtype = static_cast<int32_t>(found.view.dtype);
+    output->device_kind = static_cast<int32_t>(found.view.device.kind);
+    output->device_index = found.view.device.index;
+    return Status();
+  });
+}
+
+int32_t rabit_release(rabit_engine* engine, rabit_handle handle) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    engine->wired->engine().Release(Handle{handle});
+    return Status();
+  });
+}
+
+int32_t rabit_raise_flags(rabit_engine* engine, uint32_t flags) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    engine->wired->engine().RaiseFlags(flags);
+    return Status();
+  });
+}
+
+int32_t rabit_agreed_flags(rabit_engine* engine, uint32_t* flags) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    RABIT_REQUIRE_POINTER(flags);
+    *flags = engine->wired->engine().AgreedFlags();
+    return Status();
+  });
+}
+
+int32_t rabit_start_timeline(rabit_engine* engine, const char* path, int32_t mark_cycles) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    RABIT_REQUIRE_POINTER(path);
+    return engine->wired->engine().StartTimeline(path, mark_cycles != 0);
+  });
+}
+
+int32_t rabit_stop_timeline(rabit_engine* engine) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    return engine->wired->engine().StopTimeline();
+  });
+}
+
+int32_t rabit_stats(rabit_engine* engine, char* json, size_t capacity, size_t* needed) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    RABIT_REQUIRE_POINTER(needed);
+    return CopyText(engine->wired->engine().StatisticsJson(), json, capacity, needed);
+  });
+}
+
+int32_t rabit_stop(rabit_engine* engine, int64_t timeout_ms) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    return engine->wired->engine().Stop(DeadlineFor(timeout_ms));
+  });
+}
+
+void rabit_free(rabit_engine* engine) { delete engine; }
+
+int32_t rabit_store_start(const char* options, rabit_store** store, int32_t* port) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(options);
+    RABIT_REQUIRE_POINTER(store);
+    RABIT_REQUIRE_POINTER(port);
+    *store = nullptr;
+    RABIT_ASSIGN_OR_RETURN(std::unique_ptr<ServedStore> served, ServeStore(options));
+    *port = served->port();
+    *store = new rabit_store{std::move(served)};
+    return Status();
+  });
+}
+
+void rabit_store_stop(rabit_store* store) { delete store; }
+
+int32_t rabit_capabilities(char* json, size_t capacity, size_t* needed) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(needed);
+    return CopyText(CapabilitiesJson(), json, capacity, needed);
+  });
+}

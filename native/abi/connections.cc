@@ -1,0 +1,170 @@
+#include "abi/connections.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "rendezvous/tcp_store.h"
+#include "transport/connect.h"
+#include "transport/routed_transport.h"
+#include "transport/shm/shm_transport.h"
+#include "transport/tcp/tcp_channel.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace rabit {
+namespace {
+
+// What ranks of one host share and ranks of others do not: the boot, and the container's name.
+std::string SystemHostKey() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  char name[256] = {};
+  (void)::gethostname(name, sizeof name - 1);
+  return boot + "/" + name;
+}
+
+std::string Key(const Options& options, const char* what, int rank) {
+  return std::to_string(options.epoch) + "/" + what + "/" + std::to_string(rank);
+}
+
+// "::1" needs brackets before a port can follow.
+std::string ListenAddress(const std::string& bind_address) {
+  const std::string& address = bind_address.empty() ? std::string("127.0.0.1") : bind_address;
+  const bool is_bare_v6 = address.find(':') != std::string::npos && address.front() != '[';
+  return (is_bare_v6 ? "[" + address + "]" : address) + ":0";
+}
+
+Status AddContext(const Options& options, const char* doing, const Status& status) {
+  return Status(status.code(), "rank " + std::to_string(options.rank) + " of " +
+                                   std::to_string(options.size) + ", while " + doing + ": " +
+                                   status.message())
+      .WithCulprit(status.culprit());
+}
+
+// Hosts are numbered by first appearance, so that all ranks number them alike.
+Result<Topology> ExchangeHosts(const Options& options, Store& store, Deadline deadline) {
+  const std::string mine = options.host_key.empty() ? SystemHostKey() : options.host_key;
+  RABIT_RETURN_IF_ERROR(store.Set(Key(options, "host", options.rank), mine));
+  std::map<std::string, int> numbers;
+  Topology topology;
+  for (int rank = 0; rank < options.size; ++rank) {
+    Result<std::string> host = store.Get(Key(options, "host", rank), deadline);
+    if (!host.ok()) {
+      return Status(host.status().code(),
+                    "rank " + std::to_string(rank) +
+                        " has not appeared: " + host.status().message() +
+                        ". Look at why it did not start, or raise connect_timeout_ms")
+          .WithCulprit(rank);
+    }
+    const auto next = static_cast<int>(numbers.size());
+    topology.host_of.push_back(numbers.emplace(*host, next).first->second);
+  }
+  return topology;
+}
+
+int CountLocal(const Topology& topology, int rank) {
+  const int host = topology.host_of[static_cast<size_t>(rank)];
+  return static_cast<int>(std::count(topology.host_of.begin(), topology.host_of.end(), host));
+}
+
+// A rank has a caller, an engine thread and lanes; spinning pays only if the thread that is waited
+// for has a core of its own.
+int SpinFor(const Options& options, int local_size) {
+  if (options.spin_us >= 0) return options.spin_us;
+  const unsigned cores = std::thread::hardware_concurrency();
+  return cores >= 2 * static_cast<unsigned>(local_size) ? 50 : 0;
+}
+
+Result<std::unique_ptr<Transport>> ConnectTransports(const Options& options,
+                                                     const ConnectContext& context, int local_size,
+                                                     int spin_us) {
+  ShmOptions shm;
+  shm.spin_us = options.spin_us;
+  shm.single_copy = options.shm_single_copy ? SingleCopy::kAuto : SingleCopy::kOff;
+  shm.ring_bytes = static_cast<uint32_t>(options.shm_ring_bytes / 4096 * 4096);
+  const bool wants_shm = options.transport == "shm" ||
+                         (options.transport == "auto" && local_size > 1 && ProbeShm(shm).ok());
+  const bool wants_tcp = options.transport == "tcp" || !wants_shm || local_size < options.size;
+  if (options.transport == "shm" && local_size < options.size) {
+    return Unsupported("transport shm reaches only the " + std::to_string(local_size) +
+                       " ranks of this host, but the job has " + std::to_string(options.size) +
+                       "; use transport auto");
+  }
+  std::vector<std::unique_ptr<Transport>> parts;
+  if (wants_shm) {
+    RABIT_ASSIGN_OR_RETURN(auto transport, ConnectShmTransport(context, shm));
+    parts.push_back(std::move(transport));
+  }
+  if (wants_tcp) {
+    TcpOptions tcp;
+    tcp.connections_per_stream = options.tcp_connections;
+    tcp.spin_max = std::chrono::microseconds(spin_us);
+    // Whom shared memory reaches needs no connection.
+    for (int peer = 0; peer < options.size && !parts.empty(); ++peer) {
+      if (!context.topology.SameHost(options.rank, peer)) tcp.peers.push_back(peer);
+    }
+    RABIT_ASSIGN_OR_RETURN(auto transport, ConnectTcpTransport(context, tcp));
+    parts.push_back(std::move(transport));
+  }
+  if (parts.size() == 1) return std::move(parts.front());
+  std::vector<int> route;
+  for (int peer = 0; peer < options.size; ++peer) {
+    route.push_back(context.topology.SameHost(options.rank, peer) ? 0 : 1);
+  }
+  return std::unique_ptr<Transport>(
+      std::make_unique<RoutedTransport>(std::move(parts), std::move(route)));
+}
+
+Connections ConnectAlone(const Options& options) {
+  Connections alone;
+  alone.topology.host_of = {0};
+  alone.spin_us = SpinFor(options, 1);
+  return alone;
+}
+
+}  // namespace
+
+Result<Connections> ConnectRanks(const Options& options) {
+  if (options.size == 1) return ConnectAlone(options);
+  const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));
+  const auto epoch = static_cast<uint64_t>(options.epoch);
+  RABIT_ASSIGN_OR_RETURN(const Secret secret, Secret::FromHex(options.secret));
+  Connections made;
+  Result<std::unique_ptr<TcpStore>> store =
+      TcpStore::Connect(options.store, secret, options.rank, deadline);
+  if (!store.ok()) return AddContext(options, "connecting to the store", store.status());
+  made.store = std::move(store).value();
+  Result<std::unique_ptr<Listener>> listener =
+      Listener::Open(ListenAddress(options.bind_address), secret, epoch, options.rank);
+  if (!listener.ok()) return AddContext(options, "opening its port", listener.status());
+  made.listener = std::move(listener).value();
+  RABIT_RETURN_IF_ERROR(
+      made.store->Set(Key(options, "address", options.rank), made.listener->address()));
+  Result<Topology> topology = ExchangeHosts(options, *made.store, deadline);
+  if (!topology.ok()) return AddContext(options, "looking for all ranks", topology.status());
+  made.topology = std::move(topology).value();
+  made.local_size = CountLocal(made.topology, options.rank);
+  made.spin_us = SpinFor(options, made.local_size);
+
+  const ConnectContext context{options.rank,  options.size,   epoch,
+                               *made.store,   *made.listener, secret,
+                               made.topology, options.lanes,  deadline};
+  ChannelOptions channel_options;
+  channel_options.spin = std::chrono::microseconds(made.spin_us);
+  channel_options.heartbeat_timeout = std::chrono::milliseconds(options.heartbeat_timeout_ms);
+  Result<std::unique_ptr<Channel>> channel = ConnectTcpChannel(context, channel_options);
+  if (!channel.ok()) return AddContext(options, "connecting to rank 0", channel.status());
+  made.channel = std::move(channel).value();
+  Result<std::unique_ptr<Transport>> transport =
+      ConnectTransports(options, context, made.local_size, made.spin_us);
+  if (!transport.ok()) return AddContext(options, "connecting to its peers", transport.status());
+  made.transport = std::move(transport).value();
+  return made;
+}
+
+}  // namespace rabit

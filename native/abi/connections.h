@@ -1,0 +1,31 @@
+// Connections: how the ranks of one job find and reach each other.
+#pragma once
+
+#include <memory>
+
+#include "abi/options.h"
+#include "base/group.h"
+#include "base/result.h"
+#include "rendezvous/listener.h"
+#include "rendezvous/store.h"
+#include "transport/channel.h"
+#include "transport/transport.h"
+
+namespace rabit {
+
+// What one engine stands on.  The channel and the transport go to the controller and the backend;
+// the listener and the store must outlive both.
+struct Connections {
+  std::unique_ptr<Store> store;        // null when there is one rank
+  std::unique_ptr<Listener> listener;  // null when there is one rank
+  Topology topology;
+  int local_size = 1;                    // ranks on this host
+  int spin_us = 0;                       // that a waiter may spin before it sleeps
+  std::unique_ptr<Channel> channel;      // null when there is one rank
+  std::unique_ptr<Transport> transport;  // null when there is one rank
+};
+
+// Waits until all ranks are connected, at most connect_timeout_ms.
+Result<Connections> ConnectRanks(const Options& options);
+
+}  // namespace rabit

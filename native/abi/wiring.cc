@@ -1,0 +1,213 @@
+#include "abi/wiring.h"
+
+#include <algorithm>
+
+#include "abi/connections.h"
+#include "arithmetic/reduce.h"
+#include "backend/builtin/builtin_backend.h"
+#include "base/check.h"
+#include "codec/codec_table.h"
+#include "control/channel_controller.h"
+#include "engine/json_text.h"
+#include "include/rabit_abi.h"
+#include "rendezvous/store_server.h"
+#include "schedule/fifo_scheduler.h"
+#include "schedule/priority_scheduler.h"
+#include "transport/shm/shm_transport.h"
+
+namespace rabit {
+namespace {
+
+LogLevel LogLevelFrom(std::string_view name) {
+  for (const LogLevel level :
+       {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError, LogLevel::kOff}) {
+    if (Name(level) == name) return level;
+  }
+  return LogLevel::kWarning;
+}
+
+std::string List(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+Result<int32_t> Position(const char* what, const std::vector<std::string>& names,
+                         std::string_view wanted) {
+  const auto found = std::find(names.begin(), names.end(), wanted);
+  if (found != names.end()) return static_cast<int32_t>(found - names.begin());
+  return InvalidArgument("unknown " + std::string(what) + " '" + std::string(wanted) +
+                         "': this engine has " + List(names) + "; name one of them");
+}
+
+class WiredEngineImplementation final : public WiredEngine {
+ public:
+  WiredEngineImplementation(const Options& options, Connections connections,
+                            std::vector<std::string> codecs, std::vector<std::string> backends,
+                            std::unique_ptr<Engine> engine)
+      : rank_(options.rank),
+        size_(options.size),
+        codecs_(std::move(codecs)),
+        backends_(std::move(backends)),
+        connections_(std::move(connections)),
+        engine_(std::move(engine)) {}
+
+  Engine& engine() override { return *engine_; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  Result<CodecId> FindCodec(std::string_view name) const override {
+    return Position("codec", codecs_, name);
+  }
+  Result<BackendId> FindBackend(std::string_view name) const override {
+    return Position("backend", backends_, name);
+  }
+
+ private:
+  const int rank_;
+  const int size_;
+  const std::vector<std::string> codecs_;
+  const std::vector<std::string> backends_;
+  const Connections connections_;  // outlive the engine
+  const std::unique_ptr<Engine> engine_;
+};
+
+ScheduleLimits LimitsFrom(const Options& options) {
+  ScheduleLimits limits;
+  limits.partition_bytes = options.partition_bytes;
+  limits.fusion_bytes = options.fusion_bytes;
+  limits.credit_bytes = options.credit_bytes;
+  limits.lanes = options.lanes;
+  return limits;
+}
+
+std::unique_ptr<Scheduler> MakeScheduler(const Options& options) {
+  if (options.scheduler == "fifo") return MakeFifoScheduler(LimitsFrom(options));
+  return MakePriorityScheduler(LimitsFrom(options));
+}
+
+std::unique_ptr<Controller> MakeJobController(const Options& options,
+                                              std::unique_ptr<Channel> channel) {
+  ControllerOptions controller;
+  controller.cache_capacity = static_cast<size_t>(std::max(options.cache_capacity, 1));
+  controller.stall_warning_ms =
+      options.stall_warning_ms > 0 ? options.stall_warning_ms : int64_t{3'600'000};
+  controller.stall_abort_ms = options.stall_abort_ms;
+  controller.announces_credit = options.credit_bytes > 0;
+  if (channel == nullptr) return MakeLocalController(controller);
+  return MakeController(std::move(channel), controller);
+}
+
+EngineOptions EngineOptionsFrom(const Options& options, int spin_us) {
+  EngineOptions engine;
+  engine.lanes = options.lanes;
+  engine.operation_timeout_ms = options.operation_timeout_ms;
+  engine.stall_warning_ms = options.stall_warning_ms;
+  engine.queue_capacity = static_cast<size_t>(options.queue_capacity);
+  engine.spin_us = spin_us;
+  engine.log_level = LogLevelFrom(options.log_level);
+  return engine;
+}
+
+class ServedStoreImplementation final : public ServedStore {
+ public:
+  ServedStoreImplementation(std::unique_ptr<StoreServer> server, int port)
+      : server_(std::move(server)), port_(port) {}
+  int port() const override { return port_; }
+
+ private:
+  const std::unique_ptr<StoreServer> server_;
+  const int port_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options) {
+  RABIT_ASSIGN_OR_RETURN(Connections connections, ConnectRanks(options));
+  EngineParts parts;
+  parts.rank = options.rank;
+  parts.size = options.size;
+  parts.topology = connections.topology;
+  parts.options = EngineOptionsFrom(options, connections.spin_us);
+  parts.scheduler = MakeScheduler(options);
+
+  parts.controller = MakeJobController(options, std::move(connections.channel));
+
+  BuiltinOptions builtin;
+  builtin.algorithms = options.allreduce_algorithm;
+  builtin.is_deterministic = options.deterministic;
+  RABIT_ASSIGN_OR_RETURN(
+      std::unique_ptr<BuiltinBackend> backend,
+      BuiltinBackend::Create(std::move(connections.transport), connections.topology, builtin));
+  parts.backends.push_back(std::move(backend));
+
+  std::vector<std::string> codec_names;
+  for (const CodecRow& row : CodecTable()) {
+    parts.codecs.push_back(row.make());
+    codec_names.emplace_back(row.name);
+  }
+  std::vector<std::string> backend_names;
+  for (const auto& each : parts.backends) backend_names.emplace_back(each->name());
+  RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Start(std::move(parts)));
+  return std::unique_ptr<WiredEngine>(std::make_unique<WiredEngineImplementation>(
+      options, std::move(connections), std::move(codec_names), std::move(backend_names),
+      std::move(engine)));
+}
+
+Result<std::unique_ptr<ServedStore>> ServeStore(std::string_view options) {
+  RABIT_ASSIGN_OR_RETURN(const std::vector<OptionLine> lines, SplitOptionLines(options));
+  std::string address = "127.0.0.1";
+  std::string port = "0";
+  std::string secret_hex;
+  for (const OptionLine& line : lines) {
+    if (line.key == "address") {
+      address = line.value;
+    } else if (line.key == "port") {
+      port = line.value;
+    } else if (line.key == "secret") {
+      secret_hex = line.value;
+    } else {
+      return UnknownOption(line.key, {"address", "port", "secret"});
+    }
+  }
+  RABIT_ASSIGN_OR_RETURN(const Secret secret, Secret::FromHex(secret_hex));
+  const bool is_bare_v6 = address.find(':') != std::string::npos && address.front() != '[';
+  if (is_bare_v6) address = "[" + address + "]";
+  RABIT_ASSIGN_OR_RETURN(std::unique_ptr<StoreServer> server,
+                         StoreServer::Start(address + ":" + port, secret));
+  const std::string bound = server->address();
+  const int bound_port = std::atoi(bound.c_str() + bound.rfind(':') + 1);
+  return std::unique_ptr<ServedStore>(
+      std::make_unique<ServedStoreImplementation>(std::move(server), bound_port));
+}
+
+std::string CapabilitiesJson() {
+  const auto list = [](const std::vector<std::string>& names) {
+    std::string text = "[";
+    for (const std::string& name : names) {
+      text += (text.size() > 1 ? "," : "") + JsonQuoted(name);
+    }
+    return text + "]";
+  };
+  std::vector<std::string> kernels, algorithms, codecs;
+  for (const CodecRow& row : CodecTable()) codecs.emplace_back(row.name);
+  for (const KernelSet set : AvailableKernelSets()) kernels.emplace_back(Name(set));
+  for (const AllreduceAlgorithm& each : AllreduceAlgorithms()) algorithms.emplace_back(each.name);
+  std::vector<std::string> transports = {"inproc", "tcp"};
+  const Status shm = ProbeShm(ShmOptions());
+  if (shm.ok()) transports.emplace_back("shm");
+  std::string options = "[";
+  for (const OptionInfo& info : DescribeOptions()) {
+    options +=
+        (options.size() > 1 ? "," : "") + std::string("{\"key\":") + JsonQuoted(info.key) +
+        ",\"type\":" + JsonQuoted(info.type) + ",\"default\":" + JsonQuoted(info.default_value) +
+        ",\"range\":" + JsonQuoted(info.range) + ",\"summary\":" + JsonQuoted(info.summary) + "}";
+  }
+  return "{\"abi_version\":" + std::to_string(RABIT_ABI_VERSION) + ",\"kernels\":" + list(kernels) +
+         ",\"transports\":" + list(transports) +
+         ",\"shm_unavailable\":" + JsonQuoted(shm.ok() ? "" : shm.message()) +
+         ",\"backends\":" + list({"builtin"}) + ",\"codecs\":" + list(codecs) +
+         ",\"algorithms\":" + list(algorithms) + ",\"schedulers\":" + list({"priority", "fifo"}) +
+         ",\"options\":" + options + "]}";
+}
+
+}  // namespace rabit

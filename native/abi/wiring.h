@@ -1,0 +1,42 @@
+// Wiring: the library's main().  The one place that names transports, backends, codecs and
+// controllers.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "abi/options.h"
+#include "base/result.h"
+#include "engine/engine.h"
+
+namespace rabit {
+
+// One engine with everything it stands on.
+class WiredEngine {
+ public:
+  virtual ~WiredEngine() = default;
+  virtual Engine& engine() = 0;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // Positions in the tables that requests name.
+  virtual Result<CodecId> FindCodec(std::string_view name) const = 0;
+  virtual Result<BackendId> FindBackend(std::string_view name) const = 0;
+};
+
+// Waits until all ranks are connected, at most connect_timeout_ms.
+Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options);
+
+// The rendezvous board, in a thread of its own until destroyed.
+class ServedStore {
+ public:
+  virtual ~ServedStore() = default;
+  virtual int port() const = 0;
+};
+Result<std::unique_ptr<ServedStore>> ServeStore(std::string_view options);
+
+// What this build and machine offer, as JSON.
+std::string CapabilitiesJson();
+
+}  // namespace rabit
