@@ -1,0 +1,286 @@
+// What whole engines do when something goes wrong; ranks are threads.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "engine/engine.h"
+#include "engine/engine_testing.h"
+
+namespace rabit {
+namespace {
+
+using testing::JobOptions;
+using testing::MakeRequest;
+using testing::RunOne;
+using testing::RunRanks;
+using testing::TestJob;
+
+bool Has(const std::string& text, std::string_view part) { return text.find(part) != text.npos; }
+
+Deadline Soon() { return After(std::chrono::seconds(20)); }
+
+Handle SubmitOne(Engine& engine, Request request) {
+  Handle handle;
+  EXPECT_OK(engine.Submit(std::span(&request, 1), std::span(&handle, 1)));
+  return handle;
+}
+
+TEST(EngineFailure, ranks_that_disagree_fail_that_tensor_only) {
+  TestJob(2).Run([&](Engine& engine, int rank) {
+    std::vector<float> odd(rank == 0 ? 2 : 3, 1.0f), good = {1.0f};
+    Request requests[] = {MakeRequest("odd", Kind::kAllreduce, odd),
+                          MakeRequest("good", Kind::kAllreduce, good)};
+    Handle handles[2];
+    ASSERT_OK(engine.Submit(requests, handles));
+    const Status status = engine.Wait(handles[0], Soon());
+    EXPECT_EQ(status.code(), Code::kMismatch);
+    EXPECT_TRUE(Has(status.message(), "'odd'")) << status.message();
+    EXPECT_TRUE(Has(status.message(), "float32[2]")) << status.message();
+    EXPECT_TRUE(Has(status.message(), "float32[3]")) << status.message();
+    EXPECT_OK(engine.Wait(handles[1], Soon()));
+  });
+}
+
+TEST(EngineFailure, a_duplicate_name_enqueues_nothing_and_is_free_after_its_wait) {
+  TestJob(2).Run([&](Engine& engine, int rank) {
+    std::vector<float> values = {1.0f};
+    if (rank == 0) {
+      const Handle first = SubmitOne(engine, MakeRequest("x", Kind::kAllreduce, values));
+      Request requests[] = {MakeRequest("y", Kind::kAllreduce, values),
+                            MakeRequest("x", Kind::kAllreduce, values)};
+      Handle handles[2];
+      const Status status = engine.Submit(requests, handles);
+      EXPECT_EQ(status.code(), Code::kInvalidArgument);
+      EXPECT_TRUE(Has(status.message(), "'x' on rank 0")) << status.message();
+      EXPECT_EQ(engine.Wait(first, After(std::chrono::milliseconds(1))).code(), Code::kTimedOut);
+      std::vector<int32_t> none;
+      (void)RunOne<int32_t>(engine, MakeRequest("go", Kind::kBarrier, none));
+      EXPECT_OK(engine.Wait(first, Soon()));
+    } else {
+      std::vector<int32_t> none;
+      (void)RunOne<int32_t>(engine, MakeRequest("go", Kind::kBarrier, none));
+      (void)RunOne<float>(engine, MakeRequest("x", Kind::kAllreduce, values));
+    }
+    EXPECT_EQ(RunOne<float>(engine, MakeRequest("x", Kind::kAllreduce, values)),
+              std::vector<float>{2.0f});
+    EXPECT_EQ(RunOne<float>(engine, MakeRequest("y", Kind::kAllreduce, values)),
+              std::vector<float>{2.0f});
+  });
+}
+
+TEST(EngineFailure, stop_aborts_open_handles_and_names_the_tensor) {
+  TestJob job(2);
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (int rank = 0; rank < 2; ++rank) engines.push_back(job.Start(rank));
+  RunRanks(2, [&](int rank) {
+    Engine& engine = *engines[static_cast<size_t>(rank)];
+    std::vector<float> values = {1.0f};
+    Handle handle;
+    if (rank == 0) handle = SubmitOne(engine, MakeRequest("lonely", Kind::kAllreduce, values));
+    EXPECT_OK(engine.Stop(Soon()));
+    EXPECT_OK(engine.Stop(Soon()));  // again
+    if (rank != 0) return;
+    const Status status = engine.Wait(handle, Soon());
+    EXPECT_EQ(status.code(), Code::kAborted);
+    EXPECT_TRUE(Has(status.message(), "'lonely'")) << status.message();
+    Request late = MakeRequest("late", Kind::kAllreduce, values);
+    EXPECT_EQ(engine.Submit(std::span(&late, 1), std::span(&handle, 1)).code(), Code::kAborted);
+    EXPECT_TRUE(Has(engine.StatisticsJson(), "\"controller\""));
+  });
+}
+
+TEST(EngineFailure, an_engine_that_leaves_alone_does_not_block_and_the_other_learns) {
+  TestJob job(2);
+  std::unique_ptr<Engine> stays = job.Start(0), leaves = job.Start(1);
+  std::vector<float> values = {1.0f};
+  const Handle handle = SubmitOne(*stays, MakeRequest("x", Kind::kAllreduce, values));
+
+  const auto started = std::chrono::steady_clock::now();
+  leaves.reset();
+
+  EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(4));
+  const Status status = stays->Wait(handle, Soon());
+  EXPECT_FALSE(status.ok());
+  EXPECT_FALSE(status.code() == Code::kTimedOut);
+  EXPECT_TRUE(Has(status.message(), "rank 1")) << status.message();
+}
+
+TEST(EngineFailure, a_lost_rank_fails_every_open_and_later_request_of_the_others) {
+  TestJob job(3);
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (int rank = 0; rank < 3; ++rank) engines.push_back(job.Start(rank));
+  std::vector<std::vector<float>> values(3, std::vector<float>{1.0f});
+  std::vector<Handle> handles(3);
+  for (size_t rank : {0, 1}) {
+    handles[rank] = SubmitOne(*engines[rank], MakeRequest("x", Kind::kAllreduce, values[rank]));
+  }
+
+  job.hub().Kill(2, "was killed by signal 9");
+
+  for (size_t rank : {0, 1}) {
+    const Status status = engines[rank]->Wait(handles[rank], After(std::chrono::seconds(5)));
+    EXPECT_EQ(status.code(), Code::kPeerLost) << status.message();
+    EXPECT_EQ(status.culprit(), 2) << status.message();
+    EXPECT_TRUE(Has(status.message(), "'x'")) << status.message();
+    Request late = MakeRequest("late", Kind::kAllreduce, values[rank]);
+    Handle handle;
+    EXPECT_EQ(engines[rank]->Submit(std::span(&late, 1), std::span(&handle, 1)).code(),
+              Code::kPeerLost);
+    EXPECT_EQ(engines[rank]->AddGroup(std::vector<int>{0, 1}, Soon()).status().code(),
+              Code::kPeerLost);
+  }
+}
+
+// Fails with a loss that names the wrong rank, as a transport does whose neighbour has left because
+// of somebody else's death.
+class SuspiciousTransport final : public Transport {
+ public:
+  SuspiciousTransport(std::unique_ptr<Transport> inner, std::function<void()> on_first)
+      : inner_(std::move(inner)), on_first_(std::move(on_first)) {}
+  std::string_view name() const override { return inner_->name(); }
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  Operation Send(int, Tag, ConstBytes) override { return Lose(); }
+  Operation Recv(int, Tag, Bytes) override { return Lose(); }
+  void Abort(Status why) override { inner_->Abort(std::move(why)); }
+  TransportCounters counters() const override { return inner_->counters(); }
+
+ private:
+  Operation Lose() {
+    if (!has_failed_.exchange(true) && on_first_) on_first_();
+    return Operation(PeerLost(0, "rank 0 closed the connection"));
+  }
+  const std::unique_ptr<Transport> inner_;
+  const std::function<void()> on_first_;
+  std::atomic<bool> has_failed_{false};
+};
+
+TEST(EngineFailure, the_control_plane_names_the_culprit_of_what_a_lane_suspects) {
+  TestJob* job = nullptr;
+  JobOptions options;
+  options.wrap = [&](int rank, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+    if (rank != 1) return inner;
+    return std::make_unique<SuspiciousTransport>(
+        std::move(inner), [&job] { job->hub().Kill(2, "was killed by signal 9"); });
+  };
+  TestJob made(3, options);
+  job = &made;
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (int rank = 0; rank < 3; ++rank) engines.push_back(made.Start(rank));
+  RunRanks(2, [&](int rank) {
+    std::vector<float> values = {1.0f};
+    (void)rank;
+    Engine& engine = *engines[static_cast<size_t>(rank)];
+    Status status;
+    (void)RunOne<float>(engine, MakeRequest("x", Kind::kAllreduce, values), &status);
+    EXPECT_EQ(status.code(), Code::kPeerLost) << status.message();
+    if (rank == 1) {
+      EXPECT_EQ(status.culprit(), 2) << status.message();
+    }
+  });
+}
+
+TEST(EngineFailure, a_suspicion_that_nobody_explains_stands_and_reaches_every_rank) {
+  JobOptions options;
+  options.wrap = [](int rank, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+    if (rank != 1) return inner;
+    return std::make_unique<SuspiciousTransport>(std::move(inner), nullptr);
+  };
+  TestJob job(3, options);
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (int rank = 0; rank < 3; ++rank) engines.push_back(job.Start(rank));
+  RunRanks(3, [&](int rank) {
+    std::vector<float> values = {1.0f};
+    Status status;
+    (void)RunOne<float>(*engines[static_cast<size_t>(rank)],
+                        MakeRequest("conv1.weight", Kind::kAllreduce, values), &status);
+    EXPECT_EQ(status.code(), Code::kPeerLost) << status.message();
+    EXPECT_TRUE(Has(status.message(), "'conv1.weight'")) << status.message();
+    EXPECT_TRUE(Has(status.message(), "closed the connection")) << status.message();
+  });
+}
+
+TEST(EngineFailure, requests_that_cannot_work_are_refused_with_the_reason) {
+  TestJob(2).Run([&](Engine& engine, int) {
+    std::vector<float> values = {1, 2, 3};
+    const auto message = [&](Request request) {
+      Handle handle;
+      const Status status = engine.Submit(std::span(&request, 1), std::span(&handle, 1));
+      EXPECT_EQ(status.code(), Code::kInvalidArgument);
+      return status.message();
+    };
+    Request request = MakeRequest("x", Kind::kBroadcast, values);
+    request.signature.root = 2;
+    EXPECT_TRUE(Has(message(request), "rank 2 is not in group 0"));
+    request = MakeRequest("x", Kind::kAllreduce, values);
+    request.signature.op = ReduceOp::kBitAnd;
+    EXPECT_TRUE(Has(message(request), "bitwise"));
+    request = MakeRequest("x", Kind::kAllreduce, values);
+    request.signature.group = 7;
+    EXPECT_TRUE(Has(message(request), "no group 7"));
+    request = MakeRequest("x", Kind::kAllreduce, values, {4});
+    EXPECT_TRUE(Has(message(request), "3 elements"));
+    request = MakeRequest("x", Kind::kAlltoall, values);
+    EXPECT_TRUE(Has(message(request), "cannot share evenly"));
+    request.signature.splits = {1, 1};
+    EXPECT_TRUE(Has(message(request), "sum to 2"));
+    request = MakeRequest("x", Kind::kAllreduce, values);
+    request.signature.codec = 1;
+    request.signature.op = ReduceOp::kMax;
+    EXPECT_TRUE(Has(message(request), "codec"));
+    request = MakeRequest("x", Kind::kAllgather, values);
+    request.signature.shape.clear();
+    EXPECT_TRUE(Has(message(request), "scalar") || Has(message(request), "elements"));
+  });
+}
+
+TEST(EngineFailure, the_queue_is_bounded) {
+  JobOptions options;
+  options.engine.queue_capacity = 2;
+  TestJob(2, options).Run([&](Engine& engine, int) {
+    std::vector<std::vector<float>> values(3, std::vector<float>{1.0f});
+    std::vector<Request> requests;
+    for (size_t i = 0; i < 3; ++i) {
+      requests.push_back(MakeRequest("x" + std::to_string(i), Kind::kAllreduce, values[i]));
+    }
+    std::vector<Handle> handles(3);
+    EXPECT_EQ(engine.Submit(requests, handles).code(), Code::kResourceExhausted);
+  });
+}
+
+TEST(EngineTimeline, events_of_every_stage_are_written_as_one_json_array) {
+  const std::string path = "/tmp/rabit_timeline_test." + std::to_string(::getpid()) + ".json";
+  TestJob(2).Run([&](Engine& engine, int rank) {
+    if (rank == 0) {
+      EXPECT_OK(engine.StartTimeline(path, true));
+    }
+    std::vector<std::vector<float>> values(2, std::vector<float>(10, 1.0f));
+    Request requests[] = {MakeRequest("a\"b", Kind::kAllreduce, values[0]),
+                          MakeRequest("c", Kind::kAllreduce, values[1])};
+    Handle handles[2];
+    ASSERT_OK(engine.Submit(requests, handles));
+    for (Handle handle : handles) EXPECT_OK(engine.Wait(handle, Soon()));
+    if (rank == 0) {
+      EXPECT_EQ(engine.StartTimeline(path, true).code(), Code::kInvalidArgument);
+      EXPECT_OK(engine.StopTimeline());
+      EXPECT_EQ(engine.StopTimeline().code(), Code::kInvalidArgument);
+    }
+  });
+  std::ifstream file(path);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  for (const char* part : {"NEGOTIATE_ALLREDUCE", "QUEUE", "MEMCPY_IN_FUSION_BUFFER",
+                           "\"ALLREDUCE\"", "MEMCPY_OUT_FUSION_BUFFER", "CYCLE_START",
+                           "allreduce.a\\\"b", "allreduce.c", "\"algorithm\"", "\"bytes\":80"}) {
+    EXPECT_TRUE(Has(text, part)) << part;
+  }
+  EXPECT_TRUE(text.starts_with("[\n"));
+  EXPECT_TRUE(text.ends_with("\n]\n"));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '{'), std::count(text.begin(), text.end(), '}'));
+  std::remove(path.c_str());
+}
+
+}  // namespace
+}  // namespace rabit
