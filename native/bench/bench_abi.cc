@@ -110,6 +110,7 @@ void RunRank(int rank, int size, int port, const std::string& extra) {
     std::string json(needed, '\0');
     Check(rabit_stats(engine, json.data(), json.size(), &needed));
     std::printf("%s\n", json.c_str());
+    std::fflush(stdout);
   }
   Check(rabit_stop(engine, 20'000));
   rabit_free(engine);
