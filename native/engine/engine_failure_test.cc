@@ -7,7 +7,7 @@
 #include <iterator>
 
 #include "engine/engine.h"
-#include "engine/engine_testing.h"
+#include "testing/engine_job.h"
 
 namespace rabit {
 namespace {

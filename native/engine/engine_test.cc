@@ -5,7 +5,7 @@
 #include <random>
 #include <set>
 
-#include "engine/engine_testing.h"
+#include "testing/engine_job.h"
 
 namespace rabit {
 namespace {

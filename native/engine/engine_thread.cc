@@ -280,8 +280,9 @@ void EngineThread::FinishJoin(int last_joined) {
 void EngineThread::Dispatch(Bucket bucket) {
   BucketJob job;
   job.group = state_->groups.FindEver(bucket.group);
-  RABIT_CHECK(job.group != nullptr, "a bucket names group " + std::to_string(bucket.group) +
-                                        ", which this rank never added");
+  // Members agree to nothing before they know their group, but others may be faster than this rank
+  // in adding one that it does not belong to.
+  const bool is_member = job.group != nullptr && job.group->is_member();
   bool has_request = false;
   std::vector<std::shared_ptr<PendingRequest>> issued;  // this thread's holds, dropped below
   for (const Partition& partition : bucket.partitions) {
@@ -302,7 +303,7 @@ void EngineThread::Dispatch(Bucket bucket) {
   for (const std::shared_ptr<PendingRequest>& request : issued) state_->handles.Drop(request);
   ++issued_;
   const bool is_point_to_point = bucket.kind == Kind::kSend || bucket.kind == Kind::kRecv;
-  if (!job.group->is_member() || (is_point_to_point && !has_request)) {
+  if (!is_member || (is_point_to_point && !has_request)) {
     state_->done.MarkDone(bucket.id);  // nothing to do on this rank
     return;
   }
