@@ -1,0 +1,329 @@
+// The TCP transport over connections that break and bytes that change.
+#include <atomic>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "base/socket.h"
+#include "testing/tcp_job.h"
+
+namespace rabit {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::MakeTcp;
+using testing::RunRanks;
+using testing::TcpJob;
+using testing::TransportSet;
+
+using Buffer = std::vector<std::byte>;
+
+Deadline Soon() { return After(60s); }
+
+Buffer RandomBytes(size_t bytes, unsigned seed) {
+  std::mt19937 random(seed);
+  Buffer buffer(bytes);
+  for (std::byte& value : buffer) value = static_cast<std::byte>(random());
+  return buffer;
+}
+
+// Hits numbered frames with the given chances, in thousandths.
+FrameTap RandomFaults(unsigned seed, unsigned payload, unsigned header, unsigned drop) {
+  struct State {
+    std::mutex mutex;
+    std::mt19937 random;
+  };
+  auto state = std::make_shared<State>();
+  state->random.seed(seed);
+  return [=](int, const FrameHeader& frame) {
+    if (frame.type != FrameType::kData) return FrameFault::kNone;
+    std::lock_guard lock(state->mutex);
+    const unsigned roll = state->random() % 1000;
+    if (roll < payload) return FrameFault::kFlipPayloadBit;
+    if (roll < payload + header) return FrameFault::kFlipHeaderBit;
+    if (roll < payload + header + drop) return FrameFault::kDropConnection;
+    return FrameFault::kNone;
+  };
+}
+
+// Both ranks send messages of all sizes at once; every byte must be right and none twice.
+void ExchangeUnder(const std::function<TcpOptions(int rank)>& options_of,
+                   TransportCounters counters[2]) {
+  TransportSet set = MakeTcp(2, options_of);
+  ASSERT_EQ(set.ranks.size(), size_t{2});
+  RunRanks(2, [&](int rank) {
+    Transport& transport = *set.ranks[static_cast<size_t>(rank)];
+    std::mt19937 sizes(3);
+    for (unsigned i = 0; i < 60; ++i) {
+      const size_t bytes = i % 4 == 0 ? sizes() % 3000000 : sizes() % 3000;
+      const Buffer mine = RandomBytes(bytes, i * 2 + static_cast<unsigned>(rank));
+      Buffer theirs(bytes);
+      const Tag tag = MakeTag(static_cast<int>(i % 2), 1);
+      Operation receive = transport.Recv(1 - rank, tag, theirs);
+      Operation send = transport.Send(1 - rank, tag, mine);
+      EXPECT_OK(receive.Wait(Soon()));
+      EXPECT_OK(send.Wait(Soon()));
+      EXPECT_TRUE(theirs == RandomBytes(bytes, i * 2 + 1 - static_cast<unsigned>(rank)))
+          << "message" << i;
+      if (testing::CurrentTestFailed()) return;
+    }
+  });
+  for (size_t rank = 0; rank < 2; ++rank) counters[rank] = set.ranks[rank]->counters();
+}
+
+TEST(TcpFaults, flipped_bits_in_one_frame_of_fifty_are_found_and_sent_again) {
+  TransportCounters counters[2];
+  ExchangeUnder(
+      [](int rank) {
+        TcpOptions options;
+        options.frame_attempts_max = 5;  // three in a row happen once in a thousand runs
+        options.tap = RandomFaults(static_cast<unsigned>(rank) + 1, 20, 0, 0);
+        return options;
+      },
+      counters);
+  EXPECT_GT(counters[0].frames_corrupt, 0u);
+  EXPECT_GT(counters[1].frames_resent, 0u);
+  EXPECT_EQ(counters[0].connections_restored, 0u);
+  EXPECT_EQ(counters[0].messages_received, 60u);
+}
+
+TEST(TcpFaults, connections_that_break_at_random_lose_and_double_nothing) {
+  TransportCounters counters[2];
+  ExchangeUnder(
+      [](int rank) {
+        TcpOptions options;
+        options.connections_without_progress_max = 30;
+        options.tap = RandomFaults(static_cast<unsigned>(rank) + 5, 0, 0, 30);
+        return options;
+      },
+      counters);
+  EXPECT_GT(counters[0].connections_restored, 0u);
+  EXPECT_GT(counters[0].frames_resent + counters[1].frames_resent, 0u);
+  EXPECT_EQ(counters[0].frames_corrupt, 0u);
+  EXPECT_EQ(counters[0].messages_received, 60u);
+  EXPECT_EQ(counters[1].messages_sent, 60u);
+}
+
+TEST(TcpFaults, every_kind_of_fault_at_once_on_striped_links) {
+  TransportCounters counters[2];
+  ExchangeUnder(
+      [](int rank) {
+        TcpOptions options;
+        options.connections_per_stream = 2;
+        options.stripe_bytes_min = 100000;
+        options.frame_attempts_max = 5;
+        options.connections_without_progress_max = 30;
+        options.tap = RandomFaults(static_cast<unsigned>(rank) + 9, 10, 10, 10);
+        return options;
+      },
+      counters);
+  EXPECT_GT(counters[0].connections_restored, 0u);
+  EXPECT_GT(counters[0].frames_corrupt, 0u);
+}
+
+TEST(TcpFaults, a_frame_that_is_always_corrupt_loses_the_peer_with_the_counts) {
+  TransportSet set = MakeTcp(2, [](int rank) {
+    TcpOptions options;
+    options.reconnect_window = 200ms;
+    if (rank == 1) options.tap = RandomFaults(1, 1000, 0, 0);
+    return options;
+  });
+  ASSERT_EQ(set.ranks.size(), size_t{2});
+  Buffer buffer(1000);
+  const Buffer message = RandomBytes(1000, 1);
+  Operation receive = set.ranks[0]->Recv(1, MakeTag(0, 1), buffer);
+  Operation send = set.ranks[1]->Send(0, MakeTag(0, 1), message);
+  const Status status = receive.Wait(Soon());
+  EXPECT_EQ(status.code(), Code::kPeerLost);
+  EXPECT_EQ(status.culprit(), 1);
+  EXPECT_NE(status.message().find("corrupt 3 times"), std::string::npos) << status;
+  EXPECT_EQ(set.ranks[0]->counters().frames_corrupt, 3u);
+  // The other side finds out too, on every stream.
+  EXPECT_EQ(set.ranks[1]->Recv(0, MakeTag(1, 1), buffer).Wait(Soon()).culprit(), 0);
+}
+
+TEST(TcpFaults, a_peer_that_vanishes_is_lost_after_the_window_on_every_stream) {
+  auto job = std::make_unique<TcpJob>(2);
+  TransportSet set;
+  set.ranks.resize(2);
+  RunRanks(2, [&](int rank) {
+    TcpOptions options;
+    options.reconnect_window = 150ms;
+    auto transport = ConnectTcpTransport(job->Context(rank), options);
+    ASSERT_OK(transport);
+    set.ranks[static_cast<size_t>(rank)] = std::move(*transport);
+  });
+  ASSERT_TRUE(set.ranks[0] != nullptr && set.ranks[1] != nullptr);
+  Buffer first(10), second(10);
+  Operation a = set.ranks[1]->Recv(0, MakeTag(0, 1), first);
+  Operation b = set.ranks[1]->Recv(0, MakeTag(1, 1), second);
+
+  set.ranks[0]->Abort(Aborted("dies without goodbye"));
+
+  for (Operation* receive : {&a, &b}) {
+    const Status status = receive->Wait(Soon());
+    EXPECT_EQ(status.code(), Code::kPeerLost);
+    EXPECT_EQ(status.culprit(), 0);
+    EXPECT_NE(status.message().find("rank 0"), std::string::npos) << status;
+  }
+  set.ranks.clear();
+}
+
+// Plays rank 1 of a job towards a real rank 0.
+struct ImpostorJob {
+  explicit ImpostorJob(TcpOptions options) : job(2) {
+    options.reconnect_window = 300ms;
+    options.linger = 50ms;
+    std::thread connecting([&] {
+      ConnectContext context = job.Context(0);
+      context.streams = 1;
+      auto connected = ConnectTcpTransport(context, options);
+      EXPECT_OK(connected);
+      if (connected.ok()) transport = std::move(*connected);
+    });
+    socket = DialRank0();
+    SendFrame({.type = FrameType::kHello});
+    connecting.join();
+  }
+
+  UniqueFd DialRank0() {
+    auto fd = Dial(job.listeners[0]->address(), job.secret, {"tcp", 1, 1, 0}, 0, Soon());
+    EXPECT_OK(fd);
+    return fd.ok() ? std::move(*fd) : UniqueFd();
+  }
+  void SendFrame(const FrameHeader& header) {
+    FrameHeaderBytes bytes;
+    EncodeFrameHeader(header, bytes);
+    (void)WriteFull(socket.get(), bytes, Soon());
+  }
+  void SendRaw(const Buffer& bytes) { (void)WriteFull(socket.get(), bytes, Soon()); }
+
+  TcpJob job;
+  UniqueFd socket;
+  std::unique_ptr<Transport> transport;
+};
+
+void ExpectRankOneIsLost(ImpostorJob& impostor, const std::string& what) {
+  Buffer buffer(64);
+  ASSERT_TRUE(impostor.transport != nullptr);
+  const Status status = impostor.transport->Recv(1, MakeTag(0, 1), buffer).Wait(Soon());
+  EXPECT_EQ(status.code(), Code::kPeerLost) << what << status;
+  EXPECT_EQ(status.culprit(), 1) << what;
+  EXPECT_NE(status.message().find("rank 1"), std::string::npos) << what << status;
+}
+
+TEST(TcpFaults, garbage_of_an_authenticated_peer_names_it_and_breaks_nothing) {
+  for (unsigned seed = 0; seed < 12; ++seed) {
+    ImpostorJob impostor({});
+    std::mt19937 random(seed);
+    impostor.SendRaw(RandomBytes(1 + random() % 20000, seed));
+    impostor.socket.reset();
+    ExpectRankOneIsLost(impostor, "seed " + std::to_string(seed));
+    if (testing::CurrentTestFailed()) return;
+  }
+}
+
+TEST(TcpFaults, frames_that_no_peer_would_send_name_it_and_break_nothing) {
+  const FrameHeader bad[] = {
+      {.type = FrameType::kHello},
+      {.link = 7},
+      {.sequence = 5, .message_bytes = 8, .payload_bytes = 8},
+      {.ack = 99},
+      {.type = FrameType::kAck, .ack = ~uint64_t{0}},
+      {.type = FrameType::kNack, .sequence = 12},
+      {.message_bytes = 100, .offset = 50, .payload_bytes = 50},
+      {.message_bytes = 100, .offset = 200, .payload_bytes = 0},
+      {.message_bytes = 100, .payload_bytes = 0},
+      {.message_bytes = ~uint64_t{0}, .payload_bytes = 10},
+      {.message_bytes = uint64_t{1} << 39, .payload_bytes = ~uint32_t{0}},
+      {.type = static_cast<FrameType>(77)},
+  };
+  for (const FrameHeader& header : bad) {
+    ImpostorJob impostor({});
+    impostor.SendFrame(header);
+    impostor.SendRaw(RandomBytes(200, 1));
+    impostor.socket.reset();
+    ExpectRankOneIsLost(impostor, "case " + std::to_string(&header - bad));
+    if (testing::CurrentTestFailed()) return;
+  }
+}
+
+// Header fields at random behind a right checksum: the parser and the state machine must hold.
+TEST(TcpFaults, random_well_formed_headers_never_crash) {
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 12; ++round) {
+    ImpostorJob impostor({});
+    Buffer stream;
+    for (int frame = 0; frame < 30; ++frame) {
+      FrameHeader header{.type = static_cast<FrameType>(1 + random() % 6),
+                         .flags = static_cast<uint8_t>(random()),
+                         .link = static_cast<uint8_t>(random() % 8 == 0),
+                         .sequence = random() % 3,
+                         .ack = random() % 8 == 0 ? 1u : 0u,
+                         .tag = MakeTag(0, random() % 2),
+                         .message_bytes = random() % 300,
+                         .offset = random() % 4 == 0 ? random() % 300 : 0,
+                         .payload_bytes = static_cast<uint32_t>(random() % 300),
+                         .payload_crc = static_cast<uint32_t>(random())};
+      FrameHeaderBytes bytes;
+      EncodeFrameHeader(header, bytes);
+      stream.insert(stream.end(), bytes.begin(), bytes.end());
+      if (random() % 2 == 0) stream.resize(stream.size() + header.payload_bytes);
+    }
+    impostor.SendRaw(stream);
+    impostor.socket.reset();
+    Buffer buffer(64);
+    ASSERT_TRUE(impostor.transport != nullptr);
+    const Status status = impostor.transport->Recv(1, MakeTag(0, 9), buffer).Wait(Soon());
+    EXPECT_FALSE(status.ok());
+    EXPECT_EQ(status.culprit(), 1) << status;
+  }
+}
+
+// Garbage once more after every reconnection: the tries are bounded, not only the time.
+TEST(TcpFaults, a_peer_that_only_sends_garbage_is_given_up) {
+  ImpostorJob impostor({});
+  ASSERT_TRUE(impostor.transport != nullptr);
+  for (int i = 0; i < 20; ++i) {
+    impostor.SendRaw(RandomBytes(100, static_cast<unsigned>(i)));
+    impostor.socket = impostor.DialRank0();
+    impostor.SendFrame({.type = FrameType::kHello});
+  }
+  ExpectRankOneIsLost(impostor, "garbage");
+}
+
+TEST(TcpFaults, strangers_at_the_data_port_disturb_nothing) {
+  auto job = std::make_shared<TcpJob>(2);
+  TransportSet set;
+  set.ranks.resize(2);
+  RunRanks(2, [&](int rank) {
+    auto transport = ConnectTcpTransport(job->Context(rank), TcpOptions{});
+    ASSERT_OK(transport);
+    set.ranks[static_cast<size_t>(rank)] = std::move(*transport);
+  });
+  ASSERT_TRUE(set.ranks[0] != nullptr && set.ranks[1] != nullptr);
+  std::atomic<bool> is_over{false};
+  std::thread stranger([&] {
+    const auto addresses = Resolve(job->listeners[0]->address());
+    for (unsigned i = 0; i < 200 && !is_over.load(); ++i) {
+      auto fd = Connect(addresses->front(), Soon());
+      if (fd.ok()) (void)WriteFull(fd->get(), RandomBytes(1 + i * 37 % 3000, i), After(1s));
+    }
+  });
+  RunRanks(2, [&](int rank) {
+    for (unsigned i = 0; i < 50; ++i) {
+      const Buffer mine = RandomBytes(20000, i * 2 + static_cast<unsigned>(rank));
+      Buffer theirs(mine.size());
+      Operation receive = set.ranks[static_cast<size_t>(rank)]->Recv(1 - rank, 1, theirs);
+      EXPECT_OK(set.ranks[static_cast<size_t>(rank)]->Send(1 - rank, 1, mine).Wait(Soon()));
+      EXPECT_OK(receive.Wait(Soon()));
+      EXPECT_TRUE(theirs == RandomBytes(20000, i * 2 + 1 - static_cast<unsigned>(rank)));
+    }
+  });
+  is_over.store(true);
+  stranger.join();
+  set.ranks.clear();
+}
+
+}  // namespace
+}  // namespace rabit

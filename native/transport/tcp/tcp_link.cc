@@ -1,0 +1,270 @@
+#include "transport/tcp/tcp_link.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/socket.h"
+
+namespace rabit {
+namespace {
+
+std::string RankText(int rank) { return "rank " + std::to_string(rank); }
+
+// Finds a peer whose host is gone while nothing is sent.  TCP_USER_TIMEOUT would also break the
+// connection with a living peer that takes no data for a while, which is legal here.
+void KeepAlive(int fd, std::chrono::milliseconds silence) {
+  const int on = 1;
+  const int probes = 4;
+  const int seconds = static_cast<int>(std::max<int64_t>(1, silence.count() / 1000 / (probes + 1)));
+  ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+}
+
+// Tuning only: a kernel that refuses an option still carries the data.
+void Tune(int fd, const TcpOptions& options) {
+  (void)SetNoDelay(fd);
+  KeepAlive(fd, options.silence_max);
+  if (options.not_sent_low_water_bytes > 0) {
+    const int bytes = static_cast<int>(options.not_sent_low_water_bytes);
+    ::setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
+  }
+  if (options.socket_buffer_bytes > 0) {
+    const int bytes = static_cast<int>(options.socket_buffer_bytes);
+    ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+    ::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+  }
+}
+
+}  // namespace
+
+TcpLink::TcpLink(Id id, const TcpOptions& options, TcpCounters& counters, IoLoop& loop,
+                 TcpLinkHost& host)
+    : id_(id),
+      options_(options),
+      counters_(counters),
+      loop_(loop),
+      host_(host),
+      wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      inbox_(RankText(id.rank), RankText(id.peer), id.stripe),
+      queue_(options.copied_bytes_max, options.retained_bytes_max) {}
+
+TcpLink::~TcpLink() {
+  MutexLock receive(receive_mutex_);
+  MutexLock send(send_mutex_);
+  DropSocket();
+}
+
+void TcpLink::Attach(UniqueFd fd) {
+  Tune(fd.get(), options_);
+  {
+    MutexLock receive(receive_mutex_);
+    MutexLock send(send_mutex_);
+    if (!failure_.ok()) return;
+    DropSocket();
+    ResetConnection();
+    socket_ = std::make_shared<UniqueFd>(std::move(fd));
+    is_connected_.store(true);
+    owes_hello_ = true;
+    if (Status status = Watch(); !status.ok()) return FailLocked(status, false);
+    Flush();
+  }
+  NotifyWaiters();
+  UpdateInterest();
+}
+
+std::shared_ptr<Transfer> TcpLink::Send(Tag tag, ConstBytes buffer) {
+  auto transfer = std::make_shared<Transfer>(true, tag, buffer.size(), id_.stripe);
+  {
+    MutexLock send(send_mutex_);
+    if (!failure_.ok()) {
+      transfer->Finish(failure_);
+      return transfer;
+    }
+    sends_in_flight_.fetch_add(1);
+    queue_.Push(transfer, buffer, static_cast<uint8_t>(id_.index));
+    Flush();
+  }
+  if (is_paused_.load()) {
+    MutexLock receive(receive_mutex_);
+    is_paused_.store(false);
+    ReadAvailable();
+    UpdateInterest();
+  }
+  return transfer;
+}
+
+std::shared_ptr<Transfer> TcpLink::Recv(Tag tag, Bytes buffer) {
+  auto transfer = std::make_shared<Transfer>(false, tag, buffer.size(), id_.stripe);
+  transfer->buffer = buffer;
+  MutexLock receive(receive_mutex_);
+  inbox_.Post(transfer);
+  if (transfer->is_done.load(std::memory_order_relaxed) && transfer->status.ok()) {
+    CountReceived(*transfer);
+  }
+  if (is_paused_.load()) {
+    is_paused_.store(false);
+    ReadAvailable();
+    UpdateInterest();
+  }
+  return transfer;
+}
+
+void TcpLink::CountReceived(const Transfer& transfer) {
+  if (transfer.part.begin == 0) {
+    counters_.messages_received.fetch_add(1, std::memory_order_relaxed);
+  }
+  counters_.bytes_received.fetch_add(transfer.part.bytes(), std::memory_order_relaxed);
+}
+
+void TcpLink::Cancel(const Transfer& transfer) {
+  if (transfer.is_send) {
+    MutexLock send(send_mutex_);
+    if (queue_.Detach(transfer)) sends_in_flight_.fetch_sub(1);
+  } else {
+    MutexLock receive(receive_mutex_);
+    inbox_.Cancel(transfer);
+  }
+}
+
+void TcpLink::Fail(const Status& why) {
+  MutexLock receive(receive_mutex_);
+  MutexLock send(send_mutex_);
+  FailLocked(why, false);
+}
+
+std::shared_ptr<Transfer> TcpLink::StartClose() {
+  auto goodbye = std::make_shared<Transfer>(false, 0, 0, Stripe{});
+  MutexLock receive(receive_mutex_);
+  MutexLock send(send_mutex_);
+  is_closing_ = true;
+  if (!failure_.ok() || socket_ == nullptr || !peer_answered_) {
+    goodbye->Finish(failure_.ok() ? Aborted("closed") : failure_);
+    return goodbye;
+  }
+  // The peer's acknowledgement must be read even if nobody asked for what lies before it.
+  sends_in_flight_.fetch_add(1);
+  is_paused_.store(false);
+  queue_.PushGoodbye(goodbye, static_cast<uint8_t>(id_.index));
+  Flush();
+  return goodbye;
+}
+
+std::optional<Deadline> TcpLink::outage_deadline() {
+  MutexLock receive(receive_mutex_);
+  return outage_deadline_;
+}
+
+void TcpLink::CheckOutage(Deadline now) {
+  MutexLock receive(receive_mutex_);
+  if (!outage_deadline_ || now < *outage_deadline_) return;
+  MutexLock send(send_mutex_);
+  FailLocked(Lost("the connection broke (" + break_reason_ + ") and did not come back within " +
+                  std::to_string(options_.reconnect_window.count()) + " ms"),
+             false);
+}
+
+void TcpLink::OnReady(uint32_t events) {
+  if ((events & EPOLLOUT) != 0) {
+    MutexLock send(send_mutex_);
+    Flush();
+  }
+  if ((events & ~static_cast<uint32_t>(EPOLLOUT)) == 0) return;
+  MutexLock receive(receive_mutex_);
+  if (is_paused_.load() && (events & (EPOLLHUP | EPOLLERR)) != 0) {
+    Break("the peer closed it");
+  } else {
+    ReadAvailable();
+  }
+}
+
+void TcpLink::Break(const std::string& reason) {
+  MutexLock send(send_mutex_);
+  if (socket_ == nullptr) return;
+  DropSocket();
+  ResetConnection();
+  if (!failure_.ok()) return;
+  break_reason_ = reason;
+  if (is_closing_) return FailLocked(Aborted("the transport is closed"), false);
+  if (++connections_without_progress_ >= options_.connections_without_progress_max) {
+    return FailLocked(Lost("the connection broke " + std::to_string(connections_without_progress_) +
+                           " times in a row before anything arrived, the last time: " + reason),
+                      false);
+  }
+  if (!outage_deadline_) outage_deadline_ = After(options_.reconnect_window);
+  host_.OnBroken(id_.peer, id_.index);
+  NotifyWaiters();
+}
+
+void TcpLink::FailLocked(const Status& why, bool keep_arrived) {
+  if (!failure_.ok()) return;
+  failure_ = why;
+  outage_deadline_.reset();
+  // The acknowledgement of a goodbye must still go out, but not behind half a frame that is gone.
+  const bool has_half_a_frame = writing_.is_active && !writing_.is_control;
+  if (!keep_arrived || has_half_a_frame) {
+    DropSocket();
+    ResetConnection();
+  }
+  inbox_.Fail(why, keep_arrived);
+  for (const auto& transfer : queue_.Clear()) transfer->Finish(why);
+  sends_in_flight_.store(0);
+  if (!keep_arrived) host_.OnFailed(id_.peer, why);
+  NotifyWaiters();
+}
+
+Status TcpLink::Watch() {
+  MutexLock wait(wait_mutex_);
+  RABIT_RETURN_IF_ERROR(loop_.Add(socket_->get(), *this, EPOLLIN));
+  watched_fd_ = socket_->get();
+  watched_events_ = EPOLLIN;
+  return Status();
+}
+
+void TcpLink::DropSocket() {
+  if (socket_ == nullptr) return;
+  is_connected_.store(false);
+  {
+    MutexLock wait(wait_mutex_);
+    if (watched_fd_ >= 0) loop_.Remove(watched_fd_);
+    watched_fd_ = -1;
+  }
+  ::shutdown(socket_->get(), SHUT_RDWR);
+  socket_.reset();  // a poller may hold it a little longer
+}
+
+void TcpLink::ResetConnection() {
+  is_ready_.store(false);
+  inbox_.Rollback();
+  read_state_ = ReadState::kHeader;
+  staged_begin_ = staged_end_ = 0;
+  is_discarding_ = awaits_resend_ = false;
+  owes_ack_ = owes_nack_ = false;
+  is_paused_.store(false);
+  writing_ = Writing{};
+  owes_hello_ = peer_answered_ = must_write_ack_ = false;
+  must_write_nack_.reset();
+  must_rewind_.reset();
+  is_write_blocked_.store(false);
+  has_write_error_.store(false);
+}
+
+Status TcpLink::Lost(const std::string& reason) const {
+  return PeerLost(id_.peer, PeerText() + ": " + reason +
+                                " (frames corrupt on this link: " + std::to_string(corrupt_total_) +
+                                "); check that process, its host and the network between");
+}
+
+std::string TcpLink::PeerText() const {
+  return RankText(id_.rank) + " lost " + RankText(id_.peer) + " on TCP link " +
+         std::to_string(id_.index);
+}
+
+}  // namespace rabit

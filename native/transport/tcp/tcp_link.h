@@ -1,0 +1,200 @@
+// TcpLink: one reliable, ordered connection with one peer, over sockets that may break.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/unique_fd.h"
+#include "transport/operation.h"
+#include "transport/tcp/io_loop.h"
+#include "transport/tcp/send_queue.h"
+#include "transport/tcp/tcp_inbox.h"
+#include "transport/tcp/tcp_options.h"
+#include "transport/transport.h"
+
+namespace rabit {
+
+struct TcpCounters {
+  std::atomic<uint64_t> bytes_sent{0}, bytes_received{0}, messages_sent{0}, messages_received{0};
+  std::atomic<uint64_t> frames_corrupt{0}, frames_resent{0}, connections_restored{0};
+};
+
+// What a link tells its transport.  Called with the link's locks held, by any thread: an
+// implementation must return at once and never call the link.
+class TcpLinkHost {
+ public:
+  virtual ~TcpLinkHost() = default;
+  virtual void OnBroken(int peer, int link) = 0;
+  virtual void OnFailed(int peer, const Status& why) = 0;
+  virtual void OnConnected() = 0;
+};
+
+// A sender writes from the calling thread while the socket takes it, and leaves the rest to the I/O
+// thread.  A thread that waits reads the socket itself; the I/O thread reads while nobody waits.
+// Payload is read straight into the posted buffer.  Thread-safe.
+//
+// Locks, in this order: receive, send, wait.  `socket_` and `failure_` change under both receive
+// and send, and are read under either.
+class TcpLink final : public IoLoop::Client {
+ public:
+  struct Id {
+    int rank;
+    int peer;
+    int index;  // among the links with this peer
+    Stripe stripe;
+  };
+  TcpLink(Id id, const TcpOptions& options, TcpCounters& counters, IoLoop& loop, TcpLinkHost& host);
+  ~TcpLink() override;
+
+  // Goes on over this connection, in place of the one before.
+  void Attach(UniqueFd fd);
+  std::shared_ptr<Transfer> Send(Tag tag, ConstBytes buffer);
+  std::shared_ptr<Transfer> Recv(Tag tag, Bytes buffer);
+  Status Wait(const Transfer& transfer, Deadline deadline);
+  void Cancel(const Transfer& transfer);
+  // Fails every operation, now and later.  The first reason is kept.
+  void Fail(const Status& why);
+  // Says goodbye; the transfer is done when the peer has confirmed all that was sent.
+  std::shared_ptr<Transfer> StartClose();
+
+  bool is_ready() const { return is_ready_.load(); }  // connected, and the peer has answered
+  bool is_connected() const { return is_connected_.load(); }  // the peer may not have answered
+  int peer() const { return id_.peer; }
+  int index() const { return id_.index; }
+  const Stripe& stripe() const { return id_.stripe; }
+  // When a broken link gives its peer up; none while it is whole.
+  std::optional<Deadline> outage_deadline();
+  // Loses the peer if its outage is over at `now`.
+  void CheckOutage(Deadline now);
+
+  void OnReady(uint32_t events) override;
+
+ private:
+  enum class ReadState { kHeader, kBegin, kPayload };
+  // The frame that is being written.
+  struct Writing {
+    bool is_active = false;
+    bool is_control = false;
+    uint64_t sequence = 0;
+    FrameHeaderBytes header{};
+    size_t payload_bytes = 0;
+    size_t done = 0;  // bytes of header and payload
+    FrameFault fault = FrameFault::kNone;
+    std::vector<std::byte> altered;  // payload with a flipped bit
+  };
+
+  // tcp_link.cc
+  void Break(const std::string& reason);  // both locks are taken inside; receive is held
+  void FailLocked(const Status& why, bool keep_arrived);  // receive and send are held
+  Status Watch();                                         // receive and send are held
+  void DropSocket();                                      // receive and send are held
+  void ResetConnection();                                 // receive and send are held
+  Status Lost(const std::string& reason) const;
+  std::string PeerText() const;
+
+  // tcp_link_wait.cc
+  bool BecomePoller(const Transfer& transfer, Deadline deadline);
+  void Poll(const Transfer& transfer, Deadline deadline);
+  void StopPolling();
+  void NotifyWaiters();
+  void UpdateInterest();
+  Status NotFinished(const Transfer& transfer);
+
+  // tcp_link_read.cc; receive is held
+  void ReadAvailable();
+  bool ReadSocket(bool& is_drained);  // false: nothing more to do
+  bool ConsumeStaged();               // false: paused or broken
+  bool TakeHeader();
+  bool BeginFrame();
+  bool HandleControl();
+  bool FinishFrame();
+  bool OnCorruptFrame();
+  bool OnGoodbye();
+  bool ApplyAck();
+  void AddPayload(ConstBytes piece);
+  void AnswerPeer();
+  bool MustPause() const;
+  void CountReceived(const Transfer& transfer);
+  size_t staged() const { return staged_end_ - staged_begin_; }
+  std::byte* PayloadEnd();
+
+  // tcp_link_write.cc; send is held
+  void Flush();
+  bool StartFrame();
+  bool StartControl();
+  void StartNumbered(OutFrame& frame);
+  bool WriteSome();  // false: blocked or failed
+  void FinishWriting();
+  void FinishSend(Transfer& transfer, Status status);
+  void ApplyFault(const OutFrame& frame);
+
+  const Id id_;
+  const TcpOptions& options_;
+  TcpCounters& counters_;
+  IoLoop& loop_;
+  TcpLinkHost& host_;
+  const UniqueFd wake_;
+
+  Mutex receive_mutex_;
+  Mutex send_mutex_;
+  std::shared_ptr<UniqueFd> socket_;
+  Status failure_;
+  std::atomic<bool> is_connected_{false};
+  std::atomic<bool> is_ready_{false};
+  bool was_ready_ = false;  // some connection was
+  bool is_closing_ = false;
+  int connections_without_progress_ = 0;
+  std::optional<Deadline> outage_deadline_;
+  std::string break_reason_;
+
+  // Receive lock.
+  TcpInbox inbox_;
+  ReadState read_state_ = ReadState::kHeader;
+  FrameHeader header_;
+  bool is_discarding_ = false;  // the frame that arrives is a copy of one that arrived before
+  bool awaits_resend_ = false;
+  int corrupt_copies_ = 0;  // of the frame that is expected
+  uint64_t corrupt_total_ = 0;
+  size_t payload_done_ = 0;
+  uint32_t payload_crc_ = 0;
+  uint64_t last_ack_ = 0;
+  size_t frames_since_ack_ = 0;
+  size_t bytes_since_ack_ = 0;
+  bool owes_ack_ = false;
+  bool owes_nack_ = false;
+  std::vector<std::byte> staging_;
+  size_t staged_begin_ = 0;
+  size_t staged_end_ = 0;
+  std::vector<std::byte> scrap_;  // where discarded payload goes
+
+  std::atomic<uint64_t> expected_{0};  // sequence of the next frame; written under receive
+  std::atomic<bool> is_paused_{false};
+  std::atomic<bool> has_write_error_{false};
+  std::atomic<size_t> sends_in_flight_{0};
+
+  // Send lock.
+  SendQueue queue_;
+  Writing writing_;
+  bool owes_hello_ = false;
+  bool peer_answered_ = false;
+  bool must_write_ack_ = false;
+  std::optional<uint64_t> must_write_nack_;
+  std::optional<uint64_t> must_rewind_;
+  std::atomic<bool> is_write_blocked_{false};
+
+  Mutex wait_mutex_;
+  CondVar wait_condition_;
+  bool is_polling_ = false;
+  std::thread::id poller_;
+  int waiters_ = 0;
+  int watched_fd_ = -1;
+  uint32_t watched_events_ = 0;
+};
+
+}  // namespace rabit

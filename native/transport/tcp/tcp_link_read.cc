@@ -1,0 +1,297 @@
+// The receiving half of a link.
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/crc32c.h"
+#include "base/socket.h"
+#include "transport/tcp/tcp_link.h"
+
+namespace rabit {
+namespace {
+
+// Read behind a payload together with it, so that a small message costs one system call.
+constexpr size_t kStagingBytes = 4096;
+// Frames that one call reads before others get a turn.
+constexpr int kReadsMax = 64;
+// The sender keeps copies of what is not acknowledged.
+constexpr size_t kFramesPerAck = 32;
+constexpr size_t kBytesPerAck = 1 << 20;
+
+}  // namespace
+
+void TcpLink::ReadAvailable() {
+  if (socket_ == nullptr || is_paused_.load()) return;
+  staging_.resize(kStagingBytes);
+  bool is_drained = false;
+  bool goes_on = ConsumeStaged();
+  for (int i = 0; goes_on && !is_drained && i < kReadsMax; ++i) {
+    goes_on = ReadSocket(is_drained) && ConsumeStaged();
+  }
+  AnswerPeer();
+  NotifyWaiters();
+}
+
+bool TcpLink::ReadSocket(bool& is_drained) {
+  iovec parts[2];
+  size_t count = 0;
+  size_t payload_left = 0;
+  if (read_state_ == ReadState::kPayload) {
+    payload_left = header_.payload_bytes - payload_done_;
+    parts[count++] = {PayloadEnd(), payload_left};
+  }
+  if (staged_begin_ > 0) {
+    std::memmove(staging_.data(), staging_.data() + staged_begin_, staged());
+    staged_end_ = staged();
+    staged_begin_ = 0;
+  }
+  parts[count++] = {staging_.data() + staged_end_, staging_.size() - staged_end_};
+  const size_t room = payload_left + parts[count - 1].iov_len;
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = count;
+  ssize_t arrived;
+  do {
+    arrived = ::recvmsg(socket_->get(), &message, MSG_DONTWAIT);
+  } while (arrived < 0 && errno == EINTR);
+  if (arrived < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+  if (arrived <= 0) {
+    Break(arrived == 0 ? "the peer closed it" : ErrnoText(errno));
+    return false;
+  }
+  const auto bytes = static_cast<size_t>(arrived);
+  is_drained = bytes < room;
+  const size_t to_payload = std::min(bytes, payload_left);
+  if (to_payload > 0) AddPayload({PayloadEnd(), to_payload});
+  staged_end_ += bytes - to_payload;
+  return true;
+}
+
+std::byte* TcpLink::PayloadEnd() {
+  if (!is_discarding_) return inbox_.destination() + payload_done_;
+  scrap_.resize(kFramePayloadBytesMax);
+  return scrap_.data() + payload_done_;
+}
+
+// Counts payload that lies where it belongs, while it is in the cache.
+void TcpLink::AddPayload(ConstBytes piece) {
+  if (!is_discarding_) payload_crc_ = Crc32cExtend(payload_crc_, piece);
+  payload_done_ += piece.size();
+}
+
+bool TcpLink::ConsumeStaged() {
+  for (;;) {
+    if (read_state_ == ReadState::kHeader) {
+      if (staged() < kFrameHeaderBytes) return true;
+      if (!TakeHeader()) return false;
+    }
+    if (read_state_ == ReadState::kBegin && !BeginFrame()) return false;
+    if (read_state_ != ReadState::kPayload) continue;
+    const size_t bytes = std::min(staged(), header_.payload_bytes - payload_done_);
+    if (bytes > 0) {
+      std::memcpy(PayloadEnd(), staging_.data() + staged_begin_, bytes);
+      AddPayload({PayloadEnd(), bytes});
+      staged_begin_ += bytes;
+    }
+    if (payload_done_ < header_.payload_bytes) return true;
+    if (!FinishFrame()) return false;
+  }
+}
+
+bool TcpLink::TakeHeader() {
+  Result<FrameHeader> header =
+      DecodeFrameHeader({staging_.data() + staged_begin_, kFrameHeaderBytes});
+  if (!header.ok()) {
+    counters_.frames_corrupt.fetch_add(1, std::memory_order_relaxed);
+    ++corrupt_total_;
+    Break(header.status().message());
+    return false;
+  }
+  staged_begin_ += kFrameHeaderBytes;
+  header_ = *header;
+  if (header_.link != id_.index) {
+    Break("a frame for link " + std::to_string(header_.link));
+    return false;
+  }
+  if ((header_.type == FrameType::kHello) == peer_answered_) {
+    Break(peer_answered_ ? "a second hello" : "a frame before the hello");
+    return false;
+  }
+  if (!header_.is_numbered()) return HandleControl();
+  if (!ApplyAck()) return false;
+  read_state_ = ReadState::kBegin;
+  return true;
+}
+
+bool TcpLink::HandleControl() {
+  if (header_.type == FrameType::kAck) return ApplyAck();
+  std::string defect;
+  {
+    MutexLock send(send_mutex_);
+    const uint64_t from = header_.type == FrameType::kNack ? header_.sequence : header_.ack;
+    if (from < queue_.first() || from > queue_.end()) {
+      defect = "asked for frame " + std::to_string(from) + ", have " +
+               std::to_string(queue_.first()) + " to " + std::to_string(queue_.end());
+    }
+  }
+  if (!defect.empty()) {
+    Break(defect);
+    return false;
+  }
+  if (!ApplyAck()) return false;
+  MutexLock send(send_mutex_);
+  if (header_.type == FrameType::kHello) {
+    peer_answered_ = true;
+    queue_.Rewind(queue_.first());
+    if (was_ready_) counters_.connections_restored.fetch_add(1, std::memory_order_relaxed);
+    was_ready_ = true;
+    outage_deadline_.reset();
+    is_ready_.store(true);
+    host_.OnConnected();
+  } else if (header_.sequence < queue_.cursor()) {
+    OutFrame& frame = queue_.At(header_.sequence);
+    if (++frame.times_refused >= options_.frame_attempts_max) {
+      FailLocked(Lost("frame " + std::to_string(header_.sequence) + " arrived there corrupt " +
+                      std::to_string(frame.times_refused) + " times"),
+                 false);
+      return false;
+    }
+    must_rewind_ = header_.sequence;
+  }
+  Flush();
+  return true;
+}
+
+// Takes what the peer has confirmed out of the queue.
+bool TcpLink::ApplyAck() {
+  if (header_.ack <= last_ack_ && header_.type != FrameType::kHello) return true;
+  std::vector<std::shared_ptr<Transfer>> finished;
+  bool is_valid;
+  {
+    MutexLock send(send_mutex_);
+    // A frame that is half written cannot have arrived; dropping it would free what is written.
+    is_valid = !(writing_.is_active && !writing_.is_control && header_.ack > writing_.sequence) &&
+               queue_.Acknowledge(header_.ack, finished);
+    for (const auto& transfer : finished) FinishSend(*transfer, Status());
+  }
+  if (!is_valid) {
+    Break("acknowledged frame " + std::to_string(header_.ack) + ", which was not sent");
+    return false;
+  }
+  if (header_.ack > last_ack_) connections_without_progress_ = 0;
+  last_ack_ = std::max(last_ack_, header_.ack);
+  return true;
+}
+
+bool TcpLink::MustPause() const {
+  return inbox_.unexpected_bytes() + header_.payload_bytes > options_.unexpected_bytes_soft &&
+         inbox_.posted() == 0 && sends_in_flight_.load() == 0 && inbox_.IsUnexpected(header_);
+}
+
+// Decides where the payload of a numbered frame goes.
+bool TcpLink::BeginFrame() {
+  const uint64_t expected = expected_.load(std::memory_order_relaxed);
+  is_discarding_ = header_.sequence < expected || awaits_resend_;
+  if (header_.sequence == expected) is_discarding_ = awaits_resend_ = false;
+  payload_done_ = 0;
+  payload_crc_ = 0;
+  if (!is_discarding_) {
+    if (header_.sequence != expected) {
+      Break("frame " + std::to_string(header_.sequence) + " instead of " +
+            std::to_string(expected));
+      return false;
+    }
+    if (header_.type == FrameType::kGoodbye) return OnGoodbye();
+    if (!failure_.ok() || !inbox_.IsInOrder(header_)) {
+      Break("a frame that does not continue its message");
+      return false;
+    }
+    if (MustPause()) {
+      is_paused_.store(true);
+      if (MustPause()) {
+        UpdateInterest();
+        return false;
+      }
+      is_paused_.store(false);  // a send began in between
+    }
+    if (inbox_.unexpected_bytes() > options_.unexpected_bytes_hard) {
+      MutexLock send(send_mutex_);
+      FailLocked(
+          ResourceExhausted(PeerText() + ": it sent " + std::to_string(inbox_.unexpected_bytes()) +
+                            " bytes that no operation here asks for; do all ranks call the "
+                            "same collectives?")
+              .WithCulprit(id_.peer),
+          false);
+      return false;
+    }
+    inbox_.Begin(header_);
+  }
+  read_state_ = ReadState::kPayload;
+  return true;
+}
+
+bool TcpLink::FinishFrame() {
+  read_state_ = ReadState::kHeader;
+  if (is_discarding_) return true;
+  if (payload_crc_ != header_.payload_crc) return OnCorruptFrame();
+  corrupt_copies_ = 0;
+  connections_without_progress_ = 0;
+  expected_.store(header_.sequence + 1);
+  bytes_since_ack_ += header_.payload_bytes;
+  ++frames_since_ack_;
+  if ((header_.flags & kFrameAckNow) != 0 || frames_since_ack_ >= kFramesPerAck ||
+      bytes_since_ack_ >= kBytesPerAck) {
+    owes_ack_ = true;
+  }
+  if (std::shared_ptr<Transfer> finished = inbox_.Commit()) {
+    CountReceived(*finished);
+  }
+  return true;
+}
+
+bool TcpLink::OnCorruptFrame() {
+  counters_.frames_corrupt.fetch_add(1, std::memory_order_relaxed);
+  ++corrupt_total_;
+  inbox_.Rollback();
+  if (++corrupt_copies_ >= options_.frame_attempts_max) {
+    MutexLock send(send_mutex_);
+    FailLocked(Lost("frame " + std::to_string(header_.sequence) + " arrived corrupt " +
+                    std::to_string(corrupt_copies_) + " times"),
+               false);
+    return false;
+  }
+  awaits_resend_ = true;
+  owes_nack_ = true;
+  return true;
+}
+
+bool TcpLink::OnGoodbye() {
+  expected_.store(header_.sequence + 1);
+  owes_ack_ = true;
+  read_state_ = ReadState::kHeader;
+  AnswerPeer();
+  MutexLock send(send_mutex_);
+  FailLocked(PeerLost(id_.peer, PeerText() + ": it closed its transport while this rank still "
+                                             "waited for it; see its log for why it stopped"),
+             true);
+  return socket_ != nullptr;
+}
+
+// Hands acknowledgements over to the sending half.
+void TcpLink::AnswerPeer() {
+  if (socket_ == nullptr) return;
+  if (!owes_ack_ && !owes_nack_) return;
+  MutexLock send(send_mutex_);
+  if (owes_ack_) {
+    must_write_ack_ = true;
+    frames_since_ack_ = bytes_since_ack_ = 0;
+  }
+  if (owes_nack_) must_write_nack_ = expected_.load();
+  owes_ack_ = owes_nack_ = false;
+  Flush();
+}
+
+}  // namespace rabit

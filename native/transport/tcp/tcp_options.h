@@ -1,0 +1,52 @@
+// TcpOptions: what can be tuned in the TCP transport.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "transport/tcp/frame.h"
+
+namespace rabit {
+
+// What a test does to a frame that is about to be written.
+enum class FrameFault { kNone, kFlipPayloadBit, kFlipHeaderBit, kDropConnection };
+using FrameTap = std::function<FrameFault(int peer, const FrameHeader& header)>;
+
+struct TcpOptions {
+  // Messages of a stream are striped over this many connections, from `stripe_bytes_min` on.
+  int connections_per_stream = 1;
+  size_t stripe_bytes_min = 1 << 20;
+
+  // Empty: all.  Otherwise only these are connected, and the others are kInvalidArgument.
+  std::vector<int> peers;
+
+  // A broken connection must be back within this time, or the peer is lost.
+  std::chrono::milliseconds reconnect_window{3000};
+  // The kernel breaks an idle connection whose peer's host is silent for about this long.
+  std::chrono::milliseconds silence_max{10000};
+  // Closing waits this long for the peers to confirm that they have everything.
+  std::chrono::milliseconds linger{1000};
+
+  // Up to this size a message is copied, and its Send finishes when the kernel has it.  Larger ones
+  // are sent from the caller's buffer and finish when the peer has acknowledged them.
+  size_t copied_bytes_max = 64 * 1024;
+  // Copies that wait for their acknowledgement; beyond this, copied messages wait for it too.
+  size_t retained_bytes_max = 8 << 20;
+  // Data of a link that nobody has asked for, while no operation of the link is in flight.
+  size_t unexpected_bytes_soft = 4 << 20;
+  // The same while one is (it may wait for what lies behind): more loses the peer.
+  size_t unexpected_bytes_hard = size_t{1} << 30;
+
+  int frame_attempts_max = 3;                // copies of one frame that may arrive corrupt
+  int connections_without_progress_max = 8;  // in a row, before the peer is lost
+  size_t not_sent_low_water_bytes = 0;       // TCP_NOTSENT_LOWAT; 0: the kernel's default
+  size_t socket_buffer_bytes = 0;            // SO_SNDBUF and SO_RCVBUF; 0: the kernel tunes them
+  // Waits look for data this long before they sleep.  Zero where threads outnumber cores.
+  std::chrono::microseconds spin_max{0};
+
+  FrameTap tap;  // for tests; called with the link's send lock held
+};
+
+}  // namespace rabit
