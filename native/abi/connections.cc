@@ -14,10 +14,7 @@
 #include "transport/routed_transport.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_channel.h"
-#if __has_include("transport/tcp/tcp_transport.h")
 #include "transport/tcp/tcp_transport.h"
-#define RABIT_HAS_TCP
-#endif
 
 namespace rabit {
 namespace {
@@ -103,9 +100,6 @@ Result<std::unique_ptr<Transport>> ConnectTransports(const Options& options,
     RABIT_ASSIGN_OR_RETURN(auto transport, ConnectShmTransport(context, shm));
     parts.push_back(std::move(transport));
   }
-#ifndef RABIT_HAS_TCP
-  if (wants_tcp) return Unsupported("this build has no transport tcp; use transport shm");
-#else
   if (wants_tcp) {
     TcpOptions tcp;
     tcp.connections_per_stream = options.tcp_connections;
@@ -117,7 +111,6 @@ Result<std::unique_ptr<Transport>> ConnectTransports(const Options& options,
     RABIT_ASSIGN_OR_RETURN(auto transport, ConnectTcpTransport(context, tcp));
     parts.push_back(std::move(transport));
   }
-#endif
   if (parts.size() == 1) return std::move(parts.front());
   std::vector<int> route;
   for (int peer = 0; peer < options.size; ++peer) {
