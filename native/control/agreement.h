@@ -51,13 +51,15 @@ struct Announcement {
   bool wants_stop = false;    // this rank calls no further collective
 };
 
-// A tensor that is ready on every rank that takes part.
+// A tensor that is ready on every rank that takes part.  A message (kSend, kRecv) is described from
+// its sender's side: kind kSend, root = receiver.  kJoin is never ready: see last_joined.
 struct ReadyTensor {
   TensorId id = -1;
   std::string name;
-  Signature signature;  // of the lowest rank that announced it
+  Signature signature;  // of the lowest rank that announced it; scatter: of the root
   // Kinds whose ranks may differ: extent 0 of every rank of the group (gathers), or the whole
-  // split matrix, row-major, sender by receiver (alltoall, scatter); empty otherwise.
+  // split matrix, row-major, sender by receiver (alltoall, scatter).  Messages: the global ranks of
+  // sender and receiver.  Empty otherwise.
   std::vector<int64_t> extents;
   std::vector<int> joined;  // global ranks that contribute the identity element
 };
@@ -70,7 +72,8 @@ struct Rejection {
   int32_t receiver = -1;
 };
 
-// Identical on every rank, in the same order.
+// Identical on every rank, in the same order, but for `rejected`: it names only what this rank has
+// announced.  An agreement that carries nothing but rejections may repeat the last cycle.
 struct Agreement {
   uint64_t cycle = 0;
   std::vector<ReadyTensor> ready;

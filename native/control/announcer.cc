@@ -160,8 +160,7 @@ bool Announcer::RejectLocally(const Announcement::Entry& entry) {
                                     [&](const FailedRound& each) { return each.key == key; });
     if (round != rounds.end()) {
       why = round->why;
-      std::erase_if(rounds,
-                    [cycle = round->cycle](const auto& each) { return each.cycle == cycle; });
+      rounds.erase(round);
       if (rounds.empty()) failed_rounds_.erase(found);
     }
   }
@@ -211,15 +210,7 @@ Result<Agreement> Announcer::Apply(AgreeMessage&& message) {
     RABIT_RETURN_IF_ERROR(Define(definition));
     RABIT_RETURN_IF_ERROR(AppendReady(std::move(definition.ready), agreement));
   }
-  for (RejectMessage& rejected : message.rejected)
-    ApplyRejection(std::move(rejected), message.cycle, agreement);
-  // Rivals of one name fail together; a rank that submitted one of them has seen the failure.
-  for (const Rejection& seen : agreement.rejected) {
-    const auto found = failed_rounds_.find(seen.name);
-    if (found == failed_rounds_.end()) continue;
-    std::erase_if(found->second, [&](const FailedRound& each) { return each.cycle == cycle_; });
-    if (found->second.empty()) failed_rounds_.erase(found);
-  }
+  for (RejectMessage& rejected : message.rejected) ApplyRejection(std::move(rejected), agreement);
   if (message.last_joined >= 0) has_joined_ = false;
   return agreement;
 }
@@ -314,7 +305,7 @@ Status Announcer::FillExtents(const Known& known, ReadyTensor& tensor) const {
   return {};
 }
 
-void Announcer::ApplyRejection(RejectMessage&& rejected, uint64_t cycle, Agreement& agreement) {
+void Announcer::ApplyRejection(RejectMessage&& rejected, Agreement& agreement) {
   const TensorKey& key = rejected.key;
   bool was_open = unnamed_.erase(key) > 0;
   if (const auto found = by_key_.find(key); found != by_key_.end()) {
@@ -334,7 +325,7 @@ void Announcer::ApplyRejection(RejectMessage&& rejected, uint64_t cycle, Agreeme
                                         : group != nullptr && group->is_member();
   if (!takes_part || !rejected.fails_late_members || has_joined_) return;
   if (failed_rounds_.size() < kFailedNamesMax)
-    failed_rounds_[key.name].push_back({key, std::move(rejected.why), cycle});
+    failed_rounds_[key.name].push_back({key, std::move(rejected.why)});
 }
 
 std::string Announcer::CountersJson() const {

@@ -66,7 +66,6 @@ class Announcer {
   struct FailedRound {  // of a name that this rank has not announced yet
     TensorKey key;
     Status why;
-    uint64_t cycle = 0;
   };
 
   void PrepareEntry(const Announcement::Entry& entry, int64_t now_us, AnnounceMessage& message);
@@ -78,7 +77,7 @@ class Announcer {
   Status Define(const Definition& definition);
   Status AppendReady(ReadyReference&& ready, Agreement& agreement);
   Status FillExtents(const Known& known, ReadyTensor& tensor) const;
-  void ApplyRejection(RejectMessage&& rejected, uint64_t cycle, Agreement& agreement);
+  void ApplyRejection(RejectMessage&& rejected, Agreement& agreement);
   const Group* FindGroup(GroupId id) const;
 
   const int rank_;

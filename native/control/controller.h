@@ -18,6 +18,8 @@ namespace rabit {
 class Controller {
  public:
   virtual ~Controller() = default;
+  // A name is announced again, in the same group (for messages: between the same pair), only after
+  // an agreement has named it ready or rejected.
   virtual Status Announce(const Announcement& mine) = 0;
   // The next agreement in order; empty when woken or at the deadline.  An error is engine-wide:
   // a lost rank (kPeerLost, with culprit), a stall past the abort time, a stranger's wire version.

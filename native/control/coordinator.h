@@ -64,6 +64,7 @@ class Coordinator {
     bool wants_stop = false;
   };
 
+  // coordinator_rounds.cc
   void ArriveCached(int rank, TensorId id, int64_t now_us);
   void ArriveVariable(int rank, const VariablePart& part, int64_t now_us);
   void ArriveFull(int rank, const Announcement::Entry& entry, int64_t now_us);
@@ -73,16 +74,18 @@ class Coordinator {
   void Close(TensorRecord& record);
   Status Compare(TensorRecord& record, int rank, const Signature* signature);
   void Remember(TensorRecord& record, int rank, const Signature* signature);
-  bool RejectIfRivals(TensorRecord& record);
   bool RejectIfStopped(TensorRecord& record);
   void Complete(TensorRecord& record);
   void Publish(TensorRecord& record, ReadyReference ready);
   void Reject(TensorRecord& record, Status why, bool fails_late_members);
+
+  // coordinator.cc
   void Join(int rank);
   void Stop(int rank);
   void CheckAllJoined();
   void UpdateCredit(int rank, uint64_t buckets_done);
   void ForgetLate();
+  std::string NamesakeHint(const TensorRecord& record, const std::vector<int>& absent) const;
   void Fail(Status why);
   uint64_t next_cycle() const { return cycle_ + 1; }
   std::shared_ptr<const Members> MembersOf(const TensorKey& key) const;  // null: unknown group

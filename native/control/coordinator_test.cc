@@ -109,15 +109,12 @@ std::vector<MismatchCase> MismatchCases() {
       {"backend", [](Signature& s) { s.backend = 1; }, "submitted backend -1, rank 2 backend 1"},
       {"device", [](Signature& s) { s.device.kind = DeviceKind::kCuda; },
        "submitted a tensor on the CPU, rank 2 a tensor on a GPU"},
-      {"group", [](Signature& s) { s.group = 1; },
-       "rank 0 submitted allreduce in group 0, rank 2 submitted allreduce in group 1"},
   };
 }
 
 // Rank 2 of 4 disagrees; rank 3 comes later; 'other' is not touched; the next round works.
 void CheckMismatch(const MismatchCase& one, bool is_cached) {
   SimulatedJob job = Job(4);
-  job.AddGroup({1, {0, 2}, -1});
   Signature good = Floats({64, 3, 7, 7});
   good.op = ReduceOp::kSum;
   Signature bad = good;
@@ -329,24 +326,41 @@ TEST(Coordinator, send_pairs_with_the_recv_of_the_same_name_on_the_partner) {
   }
 }
 
-TEST(Coordinator, two_ranks_that_both_send_are_told) {
+TEST(Coordinator, two_ranks_may_send_to_each_other_under_one_name) {
   SimulatedJob job = Job(2);
-  for (int rank = 0; rank < 2; ++rank) {
-    Signature send = Floats({8});
-    send.kind = Kind::kSend;
-    send.root = 1 - rank;
-    job.Announce(rank, Say("x", send));
+  for (const Kind kind : {Kind::kSend, Kind::kRecv}) {
+    for (int rank = 0; rank < 2; ++rank) {
+      Signature mine = Floats({8});
+      mine.kind = kind;
+      mine.root = 1 - rank;
+      job.Announce(rank, Say("x", mine));
+    }
   }
   ASSERT_OK(job.DeliverAll());
 
   for (int rank = 0; rank < 2; ++rank) {
     const Agreement seen = Drain(job, rank);
-    ASSERT_EQ(seen.rejected.size(), 1u);
-    EXPECT_TRUE(seen.rejected[0].why.message().find("rank 0 submitted send to rank 1, rank 1 "
-                                                    "submitted send to rank 0") !=
-                std::string::npos)
-        << seen.rejected[0].why;
+    EXPECT_EQ(seen.ready.size(), 2u);
+    EXPECT_EQ(seen.rejected.size(), 0u);
   }
+}
+
+TEST(Coordinator, a_stall_tells_of_the_same_name_in_another_group) {
+  SimulatedJob job(CoordinatorOptions{.size = 3, .stall_warning_us = 10});
+  job.AddGroup({1, {0, 2}, -1});
+  Signature elsewhere = Floats({4});
+  elsewhere.group = 1;
+  job.Announce(0, Say("w", Floats({4})));
+  job.Announce(1, Say("w", Floats({4})));
+  job.Announce(2, Say("w", elsewhere));
+  ASSERT_OK(job.DeliverAll());
+
+  const std::vector<std::string> lines = job.coordinator().Waiting(100, 10);
+
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_TRUE(lines[0].find("ready on ranks 0, 1, waits 0.0 s for rank 2; rank 2 has submitted "
+                            "this name as allreduce in group 1") != std::string::npos)
+      << lines[0];
 }
 
 TEST(Coordinator, groups_do_not_wait_for_each_other) {

@@ -1,0 +1,299 @@
+// Rounds: from the first announcement of a tensor to its agreement or rejection.
+#include <algorithm>
+#include <utility>
+
+#include "control/coordinator.h"
+
+namespace rabit {
+namespace {
+
+// A pair is described from its sender's side.
+Signature SenderView(const Signature& signature, const TensorKey& key) {
+  Signature view = signature;
+  if (key.is_pair()) {
+    view.kind = Kind::kSend;
+    view.root = key.receiver;
+  }
+  return view;
+}
+
+bool IsRooted(Kind kind) {
+  return kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather ||
+         kind == Kind::kScatter;
+}
+
+bool IsPair(Kind kind) { return kind == Kind::kSend || kind == Kind::kRecv; }
+
+std::string RankText(int rank) { return "rank " + std::to_string(rank); }
+
+}  // namespace
+
+void Coordinator::ArriveCached(int rank, TensorId id, int64_t now_us) {
+  TensorRecord* record = records_.Find(id);
+  // An id that meant something else when the rank wrote this: the rank sends the tensor again, in
+  // full, as soon as it reads that the id was taken back.
+  if (record == nullptr || record->named_cycle > at(rank).seen_cycle) return;
+  if (!IsExpected(*record, rank)) return;
+  const Kind kind = record->agreed.kind;
+  if (HasVariablePart(kind) && !(kind == Kind::kScatter && rank != record->agreed.root))
+    return ArriveVariable(rank, {id, 0, {}}, now_us);
+  Arrive(*record, rank, nullptr, now_us);
+}
+
+void Coordinator::ArriveVariable(int rank, const VariablePart& part, int64_t now_us) {
+  TensorRecord* record = records_.Find(part.id);
+  if (record == nullptr || record->named_cycle > at(rank).seen_cycle) return;
+  if (!IsExpected(*record, rank)) return;
+  Signature signature = record->agreed;
+  if (!signature.shape.empty()) signature.shape[0] = part.rows;
+  signature.splits = part.splits;
+  Arrive(*record, rank, &signature, now_us);
+}
+
+void Coordinator::ArriveFull(int rank, const Announcement::Entry& entry, int64_t now_us) {
+  TensorKey key = KeyOf(entry.name, entry.signature, rank);
+  const auto group = groups_.find(entry.signature.group);
+  const bool is_member = group != groups_.end() && group->second->IndexOf(rank) >= 0;
+  TensorRecord* record = records_.Find(key);
+  if (record != nullptr && !IsExpected(*record, rank)) return;
+  Status alone;
+  if (!is_member) {
+    alone =
+        InvalidArgument(Title(entry.signature.kind, entry.name) + ": rank " + std::to_string(rank) +
+                        " is not a member of group " + std::to_string(entry.signature.group) + ".");
+  } else if (IsPair(entry.signature.kind)) {
+    alone = CheckAlone(entry.name, {rank, entry.signature}, group->second->ranks);
+  }
+  if (!alone.ok()) {
+    // There is no set of members that could wait for this one: only the rank itself fails.
+    next_.rejected.push_back({std::move(key), alone.WithCulprit(rank), false});
+    has_news_ = true;
+    return;
+  }
+  if (record == nullptr) {
+    std::shared_ptr<const Members> members = MembersOf(key);
+    record = &records_.Add(std::move(key), std::move(members));
+  }
+  const Signature signature = SenderView(entry.signature, record->key);
+  Arrive(*record, rank, &signature, now_us);
+}
+
+std::shared_ptr<const Members> Coordinator::MembersOf(const TensorKey& key) const {
+  if (!key.is_pair()) return groups_.at(key.group);
+  auto pair = std::make_shared<Members>();
+  pair->ranks = {key.sender, key.receiver};
+  return pair;
+}
+
+// False: the announcement belongs to a round that has already failed, on this rank too.
+bool Coordinator::IsExpected(TensorRecord& record, int rank) {
+  if (record.late.empty()) return true;
+  const uint64_t seen_cycle = at(rank).seen_cycle;
+  // A rank that had read of a failure answered that round by itself.
+  std::erase_if(record.late, [&](const TensorRecord::Late& late) {
+    return late.rank == rank && late.cycle <= seen_cycle;
+  });
+  const auto crossed = std::find_if(record.late.begin(), record.late.end(),
+                                    [rank](const auto& late) { return late.rank == rank; });
+  if (crossed == record.late.end()) return true;
+  record.late.erase(crossed);
+  return false;
+}
+
+// `signature` null: as agreed.
+void Coordinator::Arrive(TensorRecord& record, int rank, const Signature* signature,
+                         int64_t now_us) {
+  const int member = record.members->IndexOf(rank);
+  if (member < 0) {
+    return Fail(Internal(RankText(rank) + " announced '" + record.key.name +
+                         "' of a group that it is not a member of.")
+                    .WithCulprit(rank));
+  }
+  if (!record.is_open) Open(record, now_us);
+  int64_t& arrived_us = record.arrived_us[static_cast<size_t>(member)];
+  if (arrived_us != kNotArrived) {
+    return Reject(record,
+                  InvalidArgument("'" + record.key.name + "': " + RankText(rank) +
+                                  " submitted it twice before the others had submitted it once. " +
+                                  "Give every tensor in flight its own name.")
+                      .WithCulprit(rank),
+                  true);
+  }
+  arrived_us = now_us;
+  if (!at(rank).has_joined) --record.missing;
+  record.before_last_us = record.last_us;
+  record.last_us = now_us;
+  record.last_rank = rank;
+  if (signature != nullptr && !record.key.is_pair()) {
+    const Status alone = CheckAlone(record.key.name, {rank, *signature}, record.members->ranks);
+    if (!alone.ok()) return Reject(record, alone.WithCulprit(rank), true);
+  }
+  if (const Status same = Compare(record, rank, signature); !same.ok())
+    return Reject(record, same.WithCulprit(rank), true);
+  Remember(record, rank, signature);
+  if (stopped_count_ > 0 && RejectIfStopped(record)) return;
+  if (record.missing == 0) Complete(record);
+}
+
+void Coordinator::Open(TensorRecord& record, int64_t now_us) {
+  record.is_open = true;
+  record.open_index = open_.size();
+  record.missing = record.members->size();
+  if (joined_count_ > 0) {
+    for (int rank : record.members->ranks) record.missing -= at(rank).has_joined ? 1 : 0;
+  }
+  record.first_us = record.before_last_us = record.last_us = now_us;
+  record.first_rank = record.speaker = record.last_rank = -1;
+  record.reference_is_agreed = record.speaker_is_cached = true;
+  record.reference_differs = false;
+  record.extents.clear();
+  ++*record.rounds_of_name;
+  if (open_.empty()) {
+    tick_us_ = now_us + options_.stall_warning_us;
+    if (options_.stall_abort_us > 0)
+      tick_us_ = std::min(tick_us_, now_us + options_.stall_abort_us);
+  }
+  open_.push_back(&record);
+}
+
+void Coordinator::Close(TensorRecord& record) {
+  std::fill(record.arrived_us.begin(), record.arrived_us.end(), kNotArrived);
+  record.is_open = false;
+  --*record.rounds_of_name;
+  open_[record.open_index] = open_.back();
+  open_[record.open_index]->open_index = record.open_index;
+  open_.pop_back();
+}
+
+Status Coordinator::Compare(TensorRecord& record, int rank, const Signature* signature) {
+  if (record.first_rank < 0) {
+    record.first_rank = rank;
+    if (signature != nullptr) {
+      record.reference = *signature;
+      record.reference_is_agreed = false;
+      record.reference_differs =
+          record.id >= 0 &&
+          !CheckPair(record.key.name, {rank, *signature}, {rank, record.agreed}).ok();
+    }
+    return {};
+  }
+  if (signature == nullptr && (record.reference_is_agreed || !record.reference_differs)) return {};
+  return CheckPair(
+      record.key.name,
+      {record.first_rank, record.reference_is_agreed ? record.agreed : record.reference},
+      {rank, signature == nullptr ? record.agreed : *signature});
+}
+
+// Keeps what the agreement will carry: the speaker's signature, and everybody's extents.
+void Coordinator::Remember(TensorRecord& record, int rank, const Signature* signature) {
+  const Signature& said = signature == nullptr ? record.agreed : *signature;
+  bool speaks = record.speaker < 0 || rank < record.speaker;
+  if (said.kind == Kind::kScatter)
+    speaks = record.speaker < 0 || rank == said.root ||
+             (rank < record.speaker && record.speaker != said.root);
+  if (record.key.is_pair()) speaks = record.speaker < 0 || rank == record.key.sender;
+  if (speaks) {
+    record.speaker = rank;
+    record.speaker_is_cached = signature == nullptr;
+    if (signature != nullptr) record.spoken = *signature;
+  }
+  const auto size = static_cast<size_t>(record.members->size());
+  if (!HasVariablePart(said.kind)) return;
+  const auto member = static_cast<size_t>(record.members->IndexOf(rank));
+  if (said.kind == Kind::kAllgather || said.kind == Kind::kGather) {
+    record.extents.resize(size);
+    record.extents[member] = said.shape[0];
+    return;
+  }
+  record.extents.resize(size * size);
+  if (said.kind == Kind::kScatter && rank != said.root) return;
+  for (size_t i = 0; i < size; ++i) {
+    record.extents[member * size + i] =
+        said.splits.empty() ? said.shape[0] / static_cast<int64_t>(size) : said.splits[i];
+  }
+}
+
+bool Coordinator::RejectIfStopped(TensorRecord& record) {
+  for (size_t i = 0; i < record.arrived_us.size(); ++i) {
+    const int rank = record.members->ranks[i];
+    if (record.arrived_us[i] != kNotArrived || !at(rank).wants_stop || at(rank).has_joined)
+      continue;
+    const Signature& said = record.reference_is_agreed ? record.agreed : record.reference;
+    Reject(record,
+           Aborted(Title(said.kind, record.key.name) + ": " + RankText(rank) +
+                   " has called shutdown and will not take part. Call the same collectives on " +
+                   "every rank before shutdown.")
+               .WithCulprit(rank),
+           false);
+    return true;
+  }
+  return false;
+}
+
+void Coordinator::Complete(TensorRecord& record) {
+  ReadyReference ready;
+  for (size_t i = 0; i < record.arrived_us.size(); ++i) {
+    if (record.arrived_us[i] == kNotArrived) ready.joined.push_back(record.members->ranks[i]);
+  }
+  const Signature& said = record.speaker_is_cached ? record.agreed : record.spoken;
+  if (!ready.joined.empty() && (IsRooted(said.kind) || record.key.is_pair())) {
+    const bool has_partner =
+        !record.key.is_pair() &&
+        std::find(ready.joined.begin(), ready.joined.end(), said.root) == ready.joined.end();
+    if (!has_partner) {
+      const int gone = record.key.is_pair() ? ready.joined[0] : said.root;
+      return Reject(record,
+                    InvalidArgument(Title(said.kind, record.key.name) + ": " + RankText(gone) +
+                                    " has called join and has no data left. Choose a root or " +
+                                    "partner that has not joined.")
+                        .WithCulprit(gone),
+                    false);
+    }
+  }
+  if (ready.joined.empty()) skew_.Add(record);
+  ready.extents = std::move(record.extents);
+  Publish(record, std::move(ready));
+  Close(record);
+}
+
+void Coordinator::Publish(TensorRecord& record, ReadyReference ready) {
+  has_news_ = true;
+  const bool is_unchanged = record.id >= 0 && (record.speaker_is_cached ||
+                                               HasSameFixedPart(record.spoken, record.agreed));
+  if (record.id < 0 && !records_.GiveId(record, next_cycle(), next_.evicted))
+    return Fail(ResourceExhausted("more than " + std::to_string(kTensorIdLimit) +
+                                  " tensors are in flight. Wait for some of them."));
+  records_.Touch(record, next_cycle());
+  ready.id = record.id;
+  if (!is_unchanged) {
+    record.agreed = record.spoken;
+    next_.definitions.push_back({std::move(ready), record.key, record.agreed});
+  } else if (ready.extents.empty() && ready.joined.empty()) {
+    next_.plain.push_back(record.id);
+  } else {
+    next_.references.push_back(std::move(ready));
+  }
+}
+
+// The record may be gone afterwards.
+void Coordinator::Reject(TensorRecord& record, Status why, bool fails_late_members) {
+  has_news_ = true;
+  next_.rejected.push_back({record.key, std::move(why), fails_late_members});
+  if (fails_late_members) {
+    for (size_t i = 0; i < record.arrived_us.size(); ++i) {
+      const int rank = record.members->ranks[i];
+      if (record.arrived_us[i] == kNotArrived && !at(rank).has_joined)
+        record.late.push_back({rank, next_cycle()});
+    }
+    if (!record.is_kept && !record.late.empty()) {
+      record.is_kept = true;
+      with_late_.push_back(&record);
+    }
+  }
+  // The same agreement must not take the id back: ranks would announce again what has failed.
+  record.told_cycle = next_cycle();
+  Close(record);
+  if (record.id < 0 && !record.is_kept) records_.Remove(record);
+}
+
+}  // namespace rabit
