@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+
 def parse_size(text: str) -> int:
     factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
     return int(text[:-1] if factor > 1 else text) * factor
@@ -54,10 +55,13 @@ def rabit_operation() -> tuple[Callable[..., None], Callable[[], None]]:
 
 
 def gloo_operation(store: str) -> Callable[..., None]:
-    import rabit
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rabit.rank(), world_size=rabit.size())
+    import rabit
+
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rabit.rank(), world_size=rabit.size()
+    )
 
     def run(_array, tensor, _name):
         dist.all_reduce(tensor)
@@ -143,13 +147,28 @@ def available_peers() -> tuple[list[str], str | None, list[str]]:
 def launch(args: argparse.Namespace, peers: list[str], mpiexec: str | None, folder: str) -> dict:
     result = Path(folder) / "result.json"
     worker = [
-        sys.executable, str(Path(__file__).resolve()), "--worker", "--sizes", ",".join(map(str, args.sizes)),
-        "--rounds", str(args.rounds), "--peers", ",".join(peers), "--store", f"{folder}/gloo",
-        "--result", str(result),
+        sys.executable,
+        str(Path(__file__).resolve()),
+        "--worker",
+        "--sizes",
+        ",".join(map(str, args.sizes)),
+        "--rounds",
+        str(args.rounds),
+        "--peers",
+        ",".join(peers),
+        "--store",
+        f"{folder}/gloo",
+        "--result",
+        str(result),
     ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
-                   "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_ALLOW_RUN_AS_ROOT": "1",
-                   "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_ALLOW_RUN_AS_ROOT": "1",
+        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
     if mpiexec:
         command = [mpiexec, "-n", str(args.ranks), "--oversubscribe", "--bind-to", "none", *worker]
     else:
@@ -160,27 +179,41 @@ def launch(args: argparse.Namespace, peers: list[str], mpiexec: str | None, fold
 
 def print_table(results: dict[str, dict[str, float]], args: argparse.Namespace) -> None:
     peers = [name for name in results if name != "rabit"]
-    print(f"in-place float32 allreduce, {args.ranks} ranks on {socket.gethostname()} "
-          f"({os.cpu_count()} cores), medians")
-    header = f"{'size':>9}{'rabit':>12}" + "".join(f"{name:>12}" for name in peers) + f"{'ratio':>9}"
+    print(
+        f"in-place float32 allreduce, {args.ranks} ranks on {socket.gethostname()} "
+        f"({os.cpu_count()} cores), medians"
+    )
+    header = (
+        f"{'size':>9}{'rabit':>12}" + "".join(f"{name:>12}" for name in peers) + f"{'ratio':>9}"
+    )
     print(header)
     for size in args.sizes:
         ours = results["rabit"][str(size)]
         theirs = [results[name][str(size)] for name in peers]
         ratio = f"{min(theirs) / ours:8.2f}x" if theirs else "        -"
-        print(f"{show_size(size):>9}{show_time(ours):>12}" + "".join(f"{show_time(t):>12}" for t in theirs) + ratio)
+        print(
+            f"{show_size(size):>9}{show_time(ours):>12}"
+            + "".join(f"{show_time(t):>12}" for t in theirs)
+            + ratio
+        )
     print("ratio = best peer / rabit; above 1 rabit is faster")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ranks", type=int, default=2, help="processes on this host (default 2)")
-    parser.add_argument("--sizes", default="1K,4K,16K,64K,256K,1M,4M,16M,64M", help="bytes, comma separated")
+    parser.add_argument(
+        "--sizes", default="1K,4K,16K,64K,256K,1M,4M,16M,64M", help="bytes, comma separated"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="turns of each library (default 5)")
     parser.add_argument("--json", help="also write the medians in seconds to this file")
     for hidden in ("--store", "--result"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
-    parser.add_argument("--peers", default=None, help="gloo,mpi (default: those that are installed)")
+    parser.add_argument(
+        "--peers", default=None, help="gloo,mpi (default: those that are installed)"
+    )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.sizes = [parse_size(text) for text in args.sizes.split(",")]

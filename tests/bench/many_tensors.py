@@ -15,6 +15,7 @@ import sys
 import time
 
 import numpy as np
+
 import rabit
 
 
@@ -24,8 +25,12 @@ def measure(args: argparse.Namespace) -> None:
     arrays = [np.ones(args.bytes // 4, dtype=np.float32) for _ in range(args.tensors)]
     requests = [
         rabit.Request(
-            kind=rabit.Kind.ALLREDUCE, name=f"gradient.{index}", op=rabit.Sum,
-            input=rabit.view(array), output=rabit.view(array), priority=args.tensors - index,
+            kind=rabit.Kind.ALLREDUCE,
+            name=f"gradient.{index}",
+            op=rabit.Sum,
+            input=rabit.view(array),
+            output=rabit.view(array),
+            priority=args.tensors - index,
         )
         for index, array in enumerate(arrays)
     ]
@@ -54,22 +59,44 @@ def measure(args: argparse.Namespace) -> None:
 def report(args: argparse.Namespace, one_by_one: list, at_once: list, steps: list) -> None:
     together = statistics.median(seconds for seconds, batched in steps[4:] if batched)
     alone = statistics.median(seconds for seconds, batched in steps[4:] if not batched)
-    print(f"{args.tensors} tensors of {args.bytes} bytes, {rabit.size()} ranks, medians of {args.steps} steps")
-    print(f"  submit, one call for each tensor   {statistics.median(one_by_one) * 1e6:8.2f} us a tensor")
-    print(f"  submit, one call for all           {statistics.median(at_once) * 1e6:8.2f} us a tensor")
-    print(f"  step, one call for each tensor     {alone * 1e3:8.2f} ms  ({args.tensors / alone:,.0f} tensors/s)")
-    print(f"  step, one call for all             {together * 1e3:8.2f} ms  ({args.tensors / together:,.0f} tensors/s)")
+    print(
+        f"{args.tensors} tensors of {args.bytes} bytes, {rabit.size()} ranks, medians of {args.steps} steps"
+    )
+    print(
+        f"  submit, one call for each tensor   {statistics.median(one_by_one) * 1e6:8.2f} us a tensor"
+    )
+    print(
+        f"  submit, one call for all           {statistics.median(at_once) * 1e6:8.2f} us a tensor"
+    )
+    print(
+        f"  step, one call for each tensor     {alone * 1e3:8.2f} ms  ({args.tensors / alone:,.0f} tensors/s)"
+    )
+    print(
+        f"  step, one call for all             {together * 1e3:8.2f} ms  ({args.tensors / together:,.0f} tensors/s)"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tensors", type=int, default=1000, help="per step (default 1000)")
     parser.add_argument("--bytes", type=int, default=1024, help="of each tensor (default 1024)")
     parser.add_argument("--steps", type=int, default=60, help="half of them batched (default 60)")
-    parser.add_argument("--ranks", type=int, default=2, help="when started without rabitrun (default 2)")
+    parser.add_argument(
+        "--ranks", type=int, default=2, help="when started without rabitrun (default 2)"
+    )
     args = parser.parse_args()
     if "RABIT_RANK" not in os.environ:
-        command = [sys.executable, "-m", "rabit.launch", "-np", str(args.ranks), sys.executable, *sys.argv]
+        command = [
+            sys.executable,
+            "-m",
+            "rabit.launch",
+            "-np",
+            str(args.ranks),
+            sys.executable,
+            *sys.argv,
+        ]
         sys.exit(subprocess.run(command, check=False).returncode)
     measure(args)
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.job import wait_for_files
 
 LOOP = """
 import os, sys, time
@@ -40,13 +41,6 @@ def shared_memory_files() -> set[str]:
     return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
 
-def wait_for_files(folder: Path, pattern: str, count: int, timeout: float = 60) -> None:
-    deadline = time.monotonic() + timeout
-    while len(list(folder.glob(pattern))) < count:
-        assert time.monotonic() < deadline, f"only {len(list(folder.glob(pattern)))} of {count} ranks are ready"
-        time.sleep(0.01)
-
-
 def survivors_report(started, victim: int, killed_at: float) -> float:
     """Checks what every survivor printed; returns the slowest delay in seconds."""
     slowest = 0.0
@@ -57,7 +51,9 @@ def survivors_report(started, victim: int, killed_at: float) -> float:
         lines = [line for line in started.output(rank).splitlines() if line.startswith("LOST ")]
         assert len(lines) == 1, started.output(rank)
         words = lines[0].split()
-        assert words[1] == str(victim), f"rank {rank} blames rank {words[1]}, rank {victim} died:\n{lines[0]}"
+        assert words[1] == str(victim), (
+            f"rank {rank} blames rank {words[1]}, rank {victim} died:\n{lines[0]}"
+        )
         assert f"rank {victim}" in lines[0]
         slowest = max(slowest, float(words[3].rstrip(":")) - killed_at)
     return slowest
@@ -84,8 +80,10 @@ def test_kill_9_at_random_moments(job, transport):
         started.close()
 
     delays.sort()
-    print(f"\n{transport}: {rounds} kills, PeerLost on all survivors: median {delays[len(delays) // 2] * 1e3:.0f} ms, "
-          f"slowest {delays[-1] * 1e3:.0f} ms")
+    print(
+        f"\n{transport}: {rounds} kills, PeerLost on all survivors: median {delays[len(delays) // 2] * 1e3:.0f} ms, "
+        f"slowest {delays[-1] * 1e3:.0f} ms"
+    )
     assert delays[-1] < 5
     assert shared_memory_files() <= before
 
@@ -102,10 +100,13 @@ def test_a_stopped_rank_is_named_after_the_heartbeat_timeout(job):
 
 
 def test_an_exit_without_shutdown_does_not_hang_the_others(job):
-    script = LOOP.replace("        step += 1\n", """        step += 1
+    script = LOOP.replace(
+        "        step += 1\n",
+        """        step += 1
         if step == 5 and rabit.rank() == 1:
             os._exit(7)
-""")
+""",
+    )
     started = job(3, script)
 
     codes = started.wait(timeout=30)
@@ -121,7 +122,9 @@ def test_no_process_is_left(job):
     started.processes[0].kill()
     started.processes[1].wait(timeout=15)
 
-    listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run(
+        ["ps", "-eo", "args"], capture_output=True, text=True, check=True
+    ).stdout
 
     assert str(started.folder) not in "\n".join(
         line for line in listing.splitlines() if "defunct" not in line and "ps -eo" not in line

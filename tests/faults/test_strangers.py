@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from .test_peer_lost import wait_for_files
+from support.job import wait_for_files
 
 WORK = """
 import sys, time
@@ -64,7 +63,7 @@ def garbage(rng: random.Random) -> bytes:
     if kind == 1:
         return b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
     if kind == 2:
-        return struct.pack("<Q", 2**rng.randrange(31, 64) - 1) + rng.randbytes(40)
+        return struct.pack("<Q", 2 ** rng.randrange(31, 64) - 1) + rng.randbytes(40)
     if kind == 3:
         return b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + rng.randbytes(100)
     if kind == 4:
@@ -143,7 +142,9 @@ def test_a_rank_with_the_wrong_secret_is_refused_and_told_why(job, tmp_path):
     wrong.touch(mode=0o600)
     wrong.write_text("11" * 32)
 
-    started = job(2, "import rabit; rabit.init()", RABIT_SECRET_FILE=str(wrong), RABIT_CONNECT_TIMEOUT="5s")
+    started = job(
+        2, "import rabit; rabit.init()", RABIT_SECRET_FILE=str(wrong), RABIT_CONNECT_TIMEOUT="5s"
+    )
     codes = started.wait(timeout=60)
 
     assert all(code != 0 for code in codes)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from rabit import Config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,10 +23,17 @@ def blocks(path: Path, language: str) -> list[str]:
 def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Runs a documented command line with this interpreter's rabitrun and python."""
     first, _, rest = command.split("#")[0].strip().partition(" ")
-    program = {"rabitrun": [sys.executable, "-m", "rabit.launch"], "python": [sys.executable]}[first]
+    program = {"rabitrun": [sys.executable, "-m", "rabit.launch"], "python": [sys.executable]}[
+        first
+    ]
     words = [sys.executable if word == "python" else word for word in rest.split()]
     return subprocess.run(
-        program + words, cwd=folder, capture_output=True, text=True, timeout=100, check=False,
+        program + words,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
 
@@ -46,7 +54,12 @@ def test_the_quickstart_runs_as_written(tmp_path):
     assert "[1. 1. 1. 1.]" in output["python hello.py"]
     assert "mean loss over 2 ranks" in output["rabitrun -np 2 python train.py"]
     wrong = output["rabitrun -np 2 python wrong.py"]
-    assert wrong.count("weights") >= 2 and "[4]" in wrong and "[5]" in wrong and wrong.count("[2.]") == 2
+    assert (
+        wrong.count("weights") >= 2
+        and "[4]" in wrong
+        and "[5]" in wrong
+        and wrong.count("[2.]") == 2
+    )
 
 
 def test_the_readme_example_runs(tmp_path):
@@ -86,8 +99,12 @@ def test_every_error_class_is_documented():
     import rabit
 
     text = (ROOT / "docs" / "reference" / "errors.md").read_text()
-    classes = [name for name in rabit.__all__ if isinstance(getattr(rabit, name), type)
-               and issubclass(getattr(rabit, name), rabit.RabitError)]
+    classes = [
+        name
+        for name in rabit.__all__
+        if isinstance(getattr(rabit, name), type)
+        and issubclass(getattr(rabit, name), rabit.RabitError)
+    ]
 
     assert [name for name in classes if f"`{name}`" not in text and name != "RabitError"] == []
 
@@ -95,8 +112,12 @@ def test_every_error_class_is_documented():
 def test_every_decision_record_has_the_four_parts():
     records = sorted((ROOT / "docs" / "design").glob("0*.md"))
     bad = [
-        path.name for path in records
-        if any(part not in path.read_text() for part in ("Context", "Decision", "Consequences", "Rejected"))
+        path.name
+        for path in records
+        if any(
+            part not in path.read_text()
+            for part in ("Context", "Decision", "Consequences", "Rejected")
+        )
     ]
 
     assert records

@@ -34,7 +34,10 @@ ALLOWED: dict[str, set[str]] = {
 TRANSPORT_FOLDERS = {"transport/inproc", "transport/tcp", "transport/shm"}
 # The engine sees the interfaces of the layer below, never an implementation.
 ENGINE_MAY_SEE = {
-    "control/controller.h", "control/agreement.h", "schedule/scheduler.h", "codec/codec.h",
+    "control/controller.h",
+    "control/agreement.h",
+    "schedule/scheduler.h",
+    "codec/codec.h",
     "backend/backend.h",
 }
 FORBIDDEN_IN_SCHEDULE = {"chrono", "thread", "mutex", "atomic", "random"}
@@ -56,7 +59,9 @@ def folder_of(relative: Path) -> str:
 
 def includes(path: Path) -> tuple[list[str], list[str]]:
     text = path.read_text()
-    return re.findall(r'^#include "([^"]+)"', text, re.M), re.findall(r"^#include <([^>]+)>", text, re.M)
+    return re.findall(r'^#include "([^"]+)"', text, re.M), re.findall(
+        r"^#include <([^>]+)>", text, re.M
+    )
 
 
 def violations(path: Path) -> list[str]:
@@ -77,9 +82,9 @@ def violations(path: Path) -> list[str]:
         allowed = ALLOWED[parent] | ({"transport"} if folder in TRANSPORT_FOLDERS else set())
         if "*" not in allowed and target not in allowed:
             found.append(f"{relative} includes {name}: {folder} may not include {target}")
-        if folder == "engine" and target in {"control", "schedule", "codec", "backend"}:
-            if name not in ENGINE_MAY_SEE:
-                found.append(f"{relative} includes {name}: the engine sees interfaces only")
+        is_seam = target in {"control", "schedule", "codec", "backend"}
+        if folder == "engine" and is_seam and name not in ENGINE_MAY_SEE:
+            found.append(f"{relative} includes {name}: the engine sees interfaces only")
     if folder == "schedule" and not is_test:
         for name in FORBIDDEN_IN_SCHEDULE & set(angled):
             found.append(f"{relative} includes <{name}>: the scheduler must be a pure function")

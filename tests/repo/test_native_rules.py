@@ -32,12 +32,20 @@ def test_native_code_reads_no_environment_variable():
     assert not matching(r"\bgetenv\b|\benviron\b")
 
 
+# Where no event exists: another process that does not listen yet, and a kernel buffer that drains.
+MAY_SLEEP = {"native/rendezvous/dial.cc", "native/transport/tcp/channel_peer.cc"}
+
+
 def test_nothing_sleeps_to_wait_for_another_thread():
-    assert not matching(r"\b(sleep_for|sleep_until|usleep|nanosleep)\s*\(")
+    found = matching(r"\b(sleep_for|sleep_until|usleep|nanosleep)\s*\(")
+
+    assert [line for line in found if line.split(":")[0] not in MAY_SLEEP] == []
 
 
 def test_native_code_has_no_mutable_globals():
-    found = matching(r"^(static|inline|thread_local)\s+(?!constexpr|const\b|inline\s+const|_Noreturn)[\w:<>,\s*]+\s+g_\w+")
+    found = matching(
+        r"^(static|inline|thread_local)\s+(?!constexpr|const\b|inline\s+const|_Noreturn)[\w:<>,\s*]+\s+g_\w+"
+    )
 
     assert not found, "\n".join(found)
 

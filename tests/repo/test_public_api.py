@@ -17,7 +17,8 @@ def test_all_is_the_sorted_public_names(name):
     public = sorted(
         key
         for key, value in vars(package).items()
-        if not key.startswith("_") and key != "annotations"
+        if not key.startswith("_")
+        and key != "annotations"
         and (not isinstance(value, types.ModuleType) or key in package.__all__)
     )
 

@@ -17,7 +17,10 @@ FUNCTION_EXCEPTIONS: dict[str, int] = {}
 def tracked(*patterns: str) -> list[Path]:
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns],
-        cwd=ROOT, capture_output=True, text=True, check=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.split()
     return [ROOT / name for name in listed if (ROOT / name).exists()]
 
@@ -47,15 +50,16 @@ def python_functions(path: Path) -> list[tuple[str, int]]:
             body = node.body
             first = body[0]
             docstring = 0
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                if isinstance(first.value.value, str):
-                    docstring = (first.end_lineno or first.lineno) - first.lineno + 1
+            if ast.get_docstring(node) is not None:
+                docstring = (first.end_lineno or first.lineno) - first.lineno + 1
             length = (node.end_lineno or node.lineno) - node.lineno + 1 - docstring
             found.append((f"{path.relative_to(ROOT).as_posix()}:{node.name}", length))
     return found
 
 
-CONTROL = re.compile(r"^\s*(if|for|while|switch|do|else|catch|try|namespace|class|struct|enum|union|return)\b")
+CONTROL = re.compile(
+    r"^\s*(if|for|while|switch|do|else|catch|try|namespace|class|struct|enum|union|return)\b"
+)
 
 
 def cpp_functions(path: Path) -> list[tuple[str, int]]:
@@ -83,7 +87,9 @@ def cpp_functions(path: Path) -> list[tuple[str, int]]:
 
 def test_functions_fit_on_a_screen():
     functions = [item for path in tracked("*.py") for item in python_functions(path)]
-    functions += [item for path in tracked("native/*.cc", "native/*.h") for item in cpp_functions(path)]
+    functions += [
+        item for path in tracked("native/*.cc", "native/*.h") for item in cpp_functions(path)
+    ]
     too_long = [
         f"{name}: {lines} lines, stop {FUNCTION_LINES}"
         for name, lines in functions
@@ -96,7 +102,9 @@ def test_functions_fit_on_a_screen():
 
 def test_exceptions_still_exist():
     names = {name for path in tracked("*.py") for name, _ in python_functions(path)}
-    names |= {name for path in tracked("native/*.cc", "native/*.h") for name, _ in cpp_functions(path)}
+    names |= {
+        name for path in tracked("native/*.cc", "native/*.h") for name, _ in cpp_functions(path)
+    }
     gone = [name for name in FUNCTION_EXCEPTIONS if name not in names]
     gone += [name for name in FILE_EXCEPTIONS if not (ROOT / name).exists()]
 

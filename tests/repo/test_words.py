@@ -14,10 +14,15 @@ MACHINE_PATHS = re.compile(r"(^|[\s\"'(=])/(work|root|home)/")
 def tracked() -> list[Path]:
     names = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.split()
     suffixes = {".py", ".cc", ".h", ".md", ".toml", ".txt", ".cfg", ""}
-    return [ROOT / name for name in names if Path(name).suffix in suffixes and (ROOT / name).is_file()]
+    return [
+        ROOT / name for name in names if Path(name).suffix in suffixes and (ROOT / name).is_file()
+    ]
 
 
 def lines_matching(pattern: re.Pattern[str]) -> list[str]:
