@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rabit._current import current_engine
 from rabit._errors import InvalidArgument
@@ -15,9 +15,15 @@ __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_proces
 
 
 class ProcessSet:
-    """Some of the ranks, ascending.  Usable after `init(process_sets=…)` or `add_process_set`."""
+    """Some of the ranks, ascending.  Usable after `init(process_sets=…)` or `add_process_set`.
 
-    def __init__(self, ranks: Sequence[int]) -> None:
+    ranks_or_comm: the global ranks, or an mpi4py communicator, whose processes' ranks among all of
+    MPI.COMM_WORLD they are.
+    """
+
+    def __init__(self, ranks_or_comm: Any) -> None:
+        self.mpi_comm = ranks_or_comm if hasattr(ranks_or_comm, "Get_group") else None
+        ranks = ranks_or_comm if self.mpi_comm is None else _ranks_of(ranks_or_comm)
         self._ranks = tuple(sorted(int(rank) for rank in ranks))
         self._group = 0
         self._engine: Engine | None = None
@@ -77,6 +83,14 @@ class ProcessSet:
         if engine is not None:
             engine.remove_group(self._group)
             self._engine = None
+
+
+def _ranks_of(comm: Any) -> Sequence[int]:
+    from mpi4py import MPI
+
+    group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    ranks: Sequence[int] = MPI.Group.Translate_ranks(group, list(range(group.Get_size())), world)
+    return ranks
 
 
 class _GlobalProcessSet(ProcessSet):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from rabit._errors import NotInitialized
@@ -65,9 +66,12 @@ class NativeEngine:
         check(self.library, self.library.rabit_is_done(self.live_pointer(), value, done))
         return bool(done[0])
 
-    def release(self, value: int, keepalive: Any) -> None:
-        """Frees a handle.  keepalive: not None if the operation may still be in flight."""
-        if not self._finalizer.alive or os.getpid() != self._pid:
+    def release(self, value: int, keepalive: Any, getpid: Callable[[], int] = os.getpid) -> None:
+        """Frees a handle.  keepalive: not None if the operation may still be in flight.
+
+        getpid: bound here because handles die as late as at the end of the interpreter.
+        """
+        if not self._finalizer.alive or getpid() != self._pid:
             return
         if keepalive is not None and not self.is_done(value):
             self._orphans.append((value, keepalive))

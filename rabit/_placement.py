@@ -19,7 +19,15 @@ from rabit import _interfaces, _launchers, _meeting_point
 from rabit._errors import InvalidArgument
 from rabit._launchers import JobMarks
 
-__all__ = ["Placement", "discover", "host_key", "publish", "secret_from_file"]
+__all__ = [
+    "Placement",
+    "bind_address",
+    "discover",
+    "host_key",
+    "publish",
+    "reachable_address",
+    "secret_from_file",
+]
 
 _SECRET_BYTES = 32
 # Below the range from which the kernel takes ports for outgoing connections.
@@ -124,7 +132,7 @@ def _under_rabitrun(base: Placement, environ: Mapping[str, str]) -> Placement:
         base,
         store_address=store,
         secret=_given_secret(environ, base.rank),
-        bind_address=_bind_address(environ, host, port),
+        bind_address=bind_address(environ, host, port),
     )
 
 
@@ -203,7 +211,8 @@ def _decode_secret(text: str, source: str) -> bytes:
     return secret
 
 
-def _bind_address(environ: Mapping[str, str], store_host: str, store_port: int) -> str:
+def bind_address(environ: Mapping[str, str], store_host: str, store_port: int) -> str:
+    """The address on which this rank listens: as told, else of the route to the store."""
     given = environ.get("RABIT_BIND_ADDRESS", "").strip()
     if given:
         return given
@@ -268,7 +277,7 @@ def _on_several_hosts(base: Placement, marks: JobMarks, environ: Mapping[str, st
         )
     secret = _given_secret(environ, base.rank)
     if base.rank != 0:
-        bind = _bind_address(environ, host, port)
+        bind = bind_address(environ, host, port)
         return dataclasses.replace(
             base,
             store_address=_interfaces.format_address(host, port),
@@ -287,9 +296,19 @@ def _on_several_hosts(base: Placement, marks: JobMarks, environ: Mapping[str, st
 
 def _own_address(environ: Mapping[str, str], host: str, port: int) -> str:
     """The address on which rank 0 serves: the one that its peers know as `host`."""
-    bind = _bind_address(environ, host, port)
-    if not _interfaces.is_loopback(bind):
-        return bind
+    bind = bind_address(environ, host, port)
+    return bind if not _interfaces.is_loopback(bind) else reachable_address(environ, host)
+
+
+def reachable_address(environ: Mapping[str, str], host: str = "") -> str:
+    """An address of this host at which other hosts arrive; host: how they know it, for messages."""
+    given = environ.get("RABIT_BIND_ADDRESS", "").strip()
+    if given:
+        return given
+    names = environ.get("RABIT_NETWORK_INTERFACES") or environ.get("HOROVOD_GLOO_IFACE") or ""
+    interfaces = [each.strip() for each in names.split(",") if each.strip()]
+    if interfaces:
+        return _interfaces.pick_address(interfaces)
     # Debian maps a host's own name to 127.0.1.1, where no other host arrives; a route does.
     for probe in ("192.0.2.1", "2001:db8::1"):
         try:
@@ -297,8 +316,8 @@ def _own_address(environ: Mapping[str, str], host: str, port: int) -> str:
         except InvalidArgument:
             continue
     raise InvalidArgument(
-        f"rank 0's host is known as {host!r}, which is a loopback address here, and there is no "
-        "default route. Set RABIT_NETWORK_INTERFACES or RABIT_BIND_ADDRESS on every host."
+        f"rank 0's host {host or os.uname().nodename!r} has a loopback address here, and there is "
+        "no default route. Set RABIT_NETWORK_INTERFACES or RABIT_BIND_ADDRESS on every host."
     )
 
 

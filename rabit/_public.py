@@ -1,6 +1,7 @@
 """The public names of rabit, all of them; `rabit` itself loads them at the first use."""
 
 from rabit._config import Config
+from rabit._connect import Board, connect
 from rabit._current import default_engine
 from rabit._default import (
     cross_rank,
@@ -121,6 +122,7 @@ __all__ = [
     "BitwiseAnd",
     "BitwiseOr",
     "BitwiseXor",
+    "Board",
     "CPU",
     "CUDA",
     "Compression",
@@ -170,6 +172,7 @@ __all__ = [
     "broadcast_object",
     "capabilities",
     "ccl_built",
+    "connect",
     "cross_rank",
     "cross_size",
     "cuda_built",

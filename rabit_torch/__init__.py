@@ -12,7 +12,6 @@ from rabit import (
     BitwiseAnd,
     BitwiseOr,
     BitwiseXor,
-    Compression,
     Internal,
     InvalidArgument,
     Max,
@@ -53,7 +52,9 @@ from rabit import (
     nccl_built,
     rank,
     remove_process_set,
+    request_stop,
     rocm_built,
+    run,
     should_stop,
     shutdown,
     size,
@@ -63,6 +64,9 @@ from rabit import (
     summary,
 )
 
+from ._adasum import Adasum
+from ._compression import Compression
+from ._ddp_hook import ddp_hook
 from ._functions import (
     allgather,
     allreduce,
@@ -95,14 +99,18 @@ from ._sparse import sparse_allreduce_async
 from ._state import broadcast_optimizer_state, broadcast_parameters
 from ._sync_batch_norm import SyncBatchNorm
 
+HorovodInternalError = RabitError  # Horovod's name for what a failed operation raises
+
 __all__ = [
     "Aborted",
+    "Adasum",
     "Average",
     "BitwiseAnd",
     "BitwiseOr",
     "BitwiseXor",
     "Compression",
     "DistributedOptimizer",
+    "HorovodInternalError",
     "Internal",
     "InvalidArgument",
     "Max",
@@ -143,6 +151,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "ddp_hook",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -169,7 +178,9 @@ __all__ = [
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
+    "request_stop",
     "rocm_built",
+    "run",
     "should_stop",
     "shutdown",
     "size",

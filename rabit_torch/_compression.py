@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -28,6 +29,39 @@ class _Identity:
 
 
 IDENTITY = _Identity()
+
+
+@dataclass(frozen=True)
+class TorchCodec(rabit.CompressionCodec):
+    """A codec of the engine that can also be applied by hand, as Horovod's compressors can.
+
+    wire_dtype: what floating-point tensors travel as; None: as they are.
+    """
+
+    wire_dtype: torch.dtype | None = None
+
+    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Returns the tensor in the type that travels, and its own type."""
+        if self.wire_dtype is None or not tensor.is_floating_point():
+            return tensor, None
+        return tensor.to(self.wire_dtype), tensor.dtype
+
+    def decompress(self, tensor: torch.Tensor, context: Any) -> torch.Tensor:
+        """Returns the tensor in the type that `compress` was given."""
+        return tensor if context is None else tensor.to(context)
+
+
+class Compression:
+    """What travels in place of a tensor.
+
+    none: the tensor as it is.
+    fp16: float32 and float64 travel and are summed as float16 (range 65504, 11 bits).
+    bf16: float32 and float64 travel and are summed as bfloat16 (range of float32, 8 bits).
+    """
+
+    none = TorchCodec("")
+    fp16 = TorchCodec("fp16", torch.float16)
+    bf16 = TorchCodec("bf16", torch.bfloat16)
 
 
 def split(compression: Any) -> tuple[Any, Compressor]:

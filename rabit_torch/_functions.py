@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 import rabit
-from rabit import Average, Compression, ProcessSet, ReduceOp, Sum, global_process_set
+from rabit import Average, ProcessSet, ReduceOp, Sum, global_process_set
 
 from . import _ops
-from ._compression import IDENTITY, split
+from ._compression import IDENTITY, Compression, split
 
 
 def _apply(function: Any, *arguments: Any) -> Any:
@@ -284,7 +284,13 @@ def reducescatter(
     compressor = split(compression)[1]
     wire, undo = compressor.compress(tensor)
     result = _apply(
-        _Reducescatter, name, ReduceOp(op), process_set, prescale_factor, postscale_factor, wire
+        _Reducescatter,
+        name,
+        _ops.scatter_op(op, f"reducescatter '{name}'"),
+        process_set,
+        prescale_factor,
+        postscale_factor,
+        wire,
     )
     return compressor.decompress(result[0], undo)
 
@@ -304,7 +310,7 @@ def grouped_reducescatter(
     results = _apply(
         _Reducescatter,
         name,
-        ReduceOp(op),
+        _ops.scatter_op(op, f"grouped reducescatter '{name}'"),
         process_set,
         prescale_factor,
         postscale_factor,

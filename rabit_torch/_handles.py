@@ -19,8 +19,17 @@ class TorchHandle:
         self._is_finished = False
         self._result: Any = None
 
+    @property
+    def engine_handles(self) -> list[rabit.Handle]:
+        """The operations of the engine that have to finish first."""
+        return list(self._handles)
+
+    def __call__(self) -> Any:
+        """The same as `wait()`: sparse_allreduce_async of Horovod returns a callable."""
+        return self.wait()
+
     def done(self) -> bool:
-        """True when `wait()` will not block."""
+        """True when the operations of the engine that were submitted at the start are done."""
         return self._is_finished or all(handle.done() for handle in self._handles)
 
     def wait(self, timeout: float | None = None) -> Any:

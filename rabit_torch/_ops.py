@@ -15,11 +15,12 @@ import rabit
 from rabit import Average, InvalidArgument, Kind, ProcessSet, ReduceOp, Request, global_process_set
 
 from ._adapter import check, memory_order, view
+from ._adasum import Adasum, AdasumOp, refuse, start_adasum
 from ._handles import TorchHandle
 from ._results import tensor_from
 
 
-def reduce_op(op: ReduceOp | int | None, average: bool | None) -> ReduceOp:
+def reduce_op(op: ReduceOp | int | None, average: bool | None) -> ReduceOp | AdasumOp:
     """Resolves the `op` argument and Horovod's old `average` keyword; at most one may be given."""
     if average is not None:
         if op is not None:
@@ -27,7 +28,23 @@ def reduce_op(op: ReduceOp | int | None, average: bool | None) -> ReduceOp:
                 f"average={average} and op={op!r} were both given; use op alone (average is the old form)"
             )
         return ReduceOp.AVERAGE if average else ReduceOp.SUM
-    return ReduceOp.AVERAGE if op is None else ReduceOp(op)
+    if op is None:
+        return ReduceOp.AVERAGE
+    if op == Adasum:
+        return Adasum
+    try:
+        return ReduceOp(op)
+    except ValueError:
+        known = ", ".join(f"{each.value} ({each})" for each in [*ReduceOp, Adasum])
+        raise InvalidArgument(f"op is {op!r}, which is no reduction (known: {known})") from None
+
+
+def scatter_op(op: ReduceOp | int, what: str) -> ReduceOp:
+    """Resolves the `op` argument of a reducescatter."""
+    resolved = reduce_op(op, None)
+    if isinstance(resolved, AdasumOp):
+        raise refuse(what)
+    return resolved
 
 
 def auto_name(kind: Kind, name: str | None) -> str:
@@ -88,7 +105,7 @@ def _start_allreduce(
     tensors: Sequence[torch.Tensor],
     is_in_place: bool,
     name: str | None,
-    op: ReduceOp,
+    op: ReduceOp | AdasumOp,
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
@@ -102,6 +119,8 @@ def _start_allreduce(
         )
     base = auto_name(Kind.ALLREDUCE, name)
     names = [f"{base}.{index}" for index in range(len(tensors))] if is_grouped else [base]
+    if isinstance(op, AdasumOp):
+        return _adaptive(tensors, is_in_place, base, prescale, postscale, process_set, is_grouped)
     inputs, outputs, targets = [], [], []
     for tensor, tensor_name in zip(tensors, names, strict=True):
         check(tensor, tensor_name)
@@ -125,6 +144,30 @@ def _start_allreduce(
         inputs, outputs, names, op, prescale, postscale, process_set, _codec(compression), priority
     )
     return _submit(requests, finish)
+
+
+def _adaptive(
+    tensors: Sequence[torch.Tensor],
+    is_in_place: bool,
+    name: str,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    is_grouped: bool,
+) -> TorchHandle:
+    for index, tensor in enumerate(tensors):
+        check(tensor, f"{name}.{index}")
+    started = start_adasum(tensors, name, prescale, postscale, process_set)
+
+    def finish() -> Any:
+        results = started.wait()
+        if is_in_place:
+            for tensor, result in zip(tensors, results, strict=True):
+                tensor.detach().copy_(result)
+            results = list(tensors)
+        return results if is_grouped else results[0]
+
+    return TorchHandle(started.engine_handles, finish)
 
 
 def allreduce_async(
@@ -335,7 +378,7 @@ def reducescatter_async(
         [auto_name(Kind.REDUCESCATTER, name)],
         False,
         process_set,
-        op=ReduceOp(op),
+        op=scatter_op(op, f"reducescatter '{name}'"),
         prescale=prescale_factor,
         postscale=postscale_factor,
     )
@@ -358,7 +401,7 @@ def grouped_reducescatter_async(
         names,
         True,
         process_set,
-        op=ReduceOp(op),
+        op=scatter_op(op, f"reducescatter '{name}'"),
         prescale=prescale_factor,
         postscale=postscale_factor,
     )

@@ -9,8 +9,12 @@ from typing import Any
 
 import torch
 
-from rabit import Average, Compression, InvalidArgument, ProcessSet, ReduceOp, global_process_set
+from rabit import Average, InvalidArgument, ProcessSet, ReduceOp, global_process_set
 
+from ._adasum import Adasum
+from ._adasum_optimizer import AdasumReducer
+from ._compression import Compression
+from ._ops import reduce_op
 from ._reducer import GradientReducer
 
 _STEP_WARNING = (
@@ -26,7 +30,7 @@ class _DistributedMixin:
     """The methods that a wrapped optimizer gains.  State lives in the optimizer that is wrapped."""
 
     _rabit_inner: torch.optim.Optimizer
-    _rabit_reducer: GradientReducer
+    _rabit_reducer: GradientReducer | AdasumReducer
 
     # The wrapped optimizer owns the state; the wrapper shows it, so nothing can drift apart.
     @property
@@ -70,6 +74,23 @@ class _DistributedMixin:
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return self.__reduce__()
 
+    # Names that are private in Horovod and that scripts use all the same.
+    @property
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        return self._rabit_reducer.names
+
+    @property
+    def _requires_update(self) -> set[torch.Tensor]:
+        return {p for p in self._rabit_reducer.names if p.requires_grad}
+
+    @property
+    def _handles(self) -> dict[torch.Tensor, Any]:
+        return self._rabit_reducer.in_flight
+
+    @property
+    def _allreduce_delay(self) -> dict[torch.Tensor, int]:
+        return self._rabit_reducer.passes_left
+
     def synchronize(self) -> None:
         """Waits until every gradient is reduced.
 
@@ -109,6 +130,10 @@ class _DistributedMixin:
         A `closure` runs the backward pass inside the step; its gradients are reduced before it
         returns to the wrapped optimizer.
         """
+        if isinstance(self._rabit_reducer, AdasumReducer):
+            result = self._rabit_reducer.step(lambda: self._rabit_inner.step(closure))
+            self._rabit_reducer.step_done()
+            return result
         if closure is not None:
             return self._rabit_inner.step(self._rabit_reduced(closure))
         if self._rabit_should_synchronize:
@@ -203,7 +228,7 @@ def DistributedOptimizer(
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     compression: Any = Compression.none,
     backward_passes_per_step: int = 1,
-    op: ReduceOp = Average,
+    op: Any = Average,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
     groups: Any = None,
@@ -220,16 +245,18 @@ def DistributedOptimizer(
     compression: Compression.none, .fp16, .bf16, or an object with compress and decompress.
     backward_passes_per_step: passes that add up locally before a gradient is sent; a last window
         with fewer passes is sent at `step()`.
-    op: Average, Sum, Min, Max or Product.
+    op: Average, Sum, Min, Max or Product of the gradients; Adasum: every rank takes its own step,
+        and `step()` combines the steps adaptively (blocks; takes no groups).
     gradient_predivide_factor: f divides by f before the sum and by size/f after it; Average only.
     num_groups, groups: parameters that travel together (a number, or lists of parameters).
     sparse_as_dense: turns sparse gradients into dense ones before they are sent.
 
     Raises InvalidArgument for names that are missing or double, or arguments out of range.
     """
-    if gradient_predivide_factor != 1.0 and op != Average:
+    resolved = reduce_op(op, None)
+    if gradient_predivide_factor != 1.0 and resolved != Average:
         raise InvalidArgument(
-            f"gradient_predivide_factor is {gradient_predivide_factor} with op {ReduceOp(op).name}; "
+            f"gradient_predivide_factor is {gradient_predivide_factor} with op {resolved}; "
             "it can be used with op=Average only"
         )
     if gradient_predivide_factor <= 0:
@@ -237,16 +264,29 @@ def DistributedOptimizer(
             f"gradient_predivide_factor is {gradient_predivide_factor}; it must be positive"
         )
     names = _checked_names(optimizer, named_parameters)
-    reducer = GradientReducer(
-        names,
-        group_of=_group_numbers(list(names), num_groups, groups),
-        compression=compression,
-        backward_passes=backward_passes_per_step,
-        op=ReduceOp(op),
-        predivide_factor=gradient_predivide_factor,
-        sparse_as_dense=sparse_as_dense,
-        process_set=process_set,
-    )
+    reducer: GradientReducer | AdasumReducer
+    if resolved == Adasum:
+        if num_groups or groups is not None:
+            raise InvalidArgument(
+                "op=Adasum combines all parameters in one step; leave num_groups and groups out"
+            )
+        reducer = AdasumReducer(
+            names,
+            compression=compression,
+            backward_passes=backward_passes_per_step,
+            process_set=process_set,
+        )
+    else:
+        reducer = GradientReducer(
+            names,
+            group_of=_group_numbers(list(names), num_groups, groups),
+            compression=compression,
+            backward_passes=backward_passes_per_step,
+            op=ReduceOp(resolved),
+            predivide_factor=gradient_predivide_factor,
+            sparse_as_dense=sparse_as_dense,
+            process_set=process_set,
+        )
     kind = type(optimizer)
     wrapped: Any = type(kind.__name__, (_DistributedMixin, kind), {"__module__": kind.__module__})
     result = wrapped.__new__(wrapped)

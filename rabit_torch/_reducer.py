@@ -94,6 +94,21 @@ class GradientReducer:
             self._add(parameter, name, group_of.get(parameter))
         self.set_backward_passes(backward_passes)
 
+    @property
+    def names(self) -> dict[torch.Tensor, str]:
+        """The name of every parameter, without the prefix of this optimizer."""
+        return {p: slot.name[len(self._prefix) + 1 :] for p, slot in self._slots.items()}
+
+    @property
+    def in_flight(self) -> dict[torch.Tensor, Any]:
+        """The handle of every gradient on its way."""
+        return {p: slot.handle for p, slot in self._slots.items() if slot.handle is not None}
+
+    @property
+    def passes_left(self) -> dict[torch.Tensor, int]:
+        """How many backward passes each gradient still waits for."""
+        return {p: slot.passes_left for p, slot in self._slots.items()}
+
     # --- set-up -----------------------------------------------------------------------------------
 
     def _add(self, parameter: torch.Tensor, name: str, group: int | None) -> None:

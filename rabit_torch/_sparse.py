@@ -7,10 +7,12 @@ from typing import Any
 import torch
 
 import rabit
-from rabit import InvalidArgument, ProcessSet, ReduceOp, global_process_set
+from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, global_process_set
 
+from ._adapter import view
 from ._handles import TorchHandle
 from ._ops import allgather_async
+from ._results import tensor_from
 
 
 def allreduce_sparse(
@@ -35,9 +37,42 @@ def allreduce_sparse(
         rows = values.wait()
         if op == ReduceOp.AVERAGE:
             rows = rows / size if rows.is_floating_point() else rows // size
-        return torch.sparse_coo_tensor(indices.wait().t(), rows, shape).coalesce()
+        return torch.sparse_coo_tensor(
+            indices.wait().t(), rows, shape, check_invariants=False
+        ).coalesce()
 
     return TorchHandle([], finish)
+
+
+def allreduce_sparse_on(
+    lines: Any, engine: rabit.Engine, tensor: torch.Tensor, op: ReduceOp
+) -> tuple[list[rabit.Handle], Any]:
+    """Starts the sum of a sparse tensor over the ranks of `engine`: (handles, result)."""
+    if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
+        raise InvalidArgument(f"allreduce of a sparse tensor with {op}; use SUM or AVG")
+    coalesced = tensor.detach().coalesce()
+    indices = coalesced.indices().t().contiguous()
+    values = coalesced.values().contiguous()
+
+    def gather(part: str, rows: torch.Tensor) -> rabit.Handle:
+        def make(name: str) -> rabit.Request:
+            return rabit.Request(Kind.ALLGATHER, name, view(rows, name))
+
+        handle: rabit.Handle = lines.submit(("sparse", part, rows.dtype), None, make, None, rows)
+        return handle
+
+    handles = [gather("indices", indices), gather("values", values)]
+
+    def result() -> torch.Tensor:
+        places = tensor_from(handles[0], indices.dtype)
+        rows = tensor_from(handles[1], values.dtype)
+        if op == ReduceOp.AVERAGE:
+            rows = rows / engine.size
+        return torch.sparse_coo_tensor(
+            places.t(), rows, tensor.shape, check_invariants=False
+        ).coalesce()
+
+    return handles, result
 
 
 def sparse_allreduce_async(

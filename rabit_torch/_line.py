@@ -1,0 +1,78 @@
+"""Lines: names and prepared requests for operations that a process group repeats."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import rabit
+
+__all__ = ["Lines"]
+
+_SLOTS = 8
+_PREPARED_MAX = 1024
+
+
+class _Line:
+    """Operations of one kind, shape and type; up to `_SLOTS` of them are in flight at a time."""
+
+    __slots__ = ("batches", "handles", "started")
+
+    def __init__(self) -> None:
+        self.started = 0
+        self.batches: list[tuple[Any, rabit.Batch] | None] = [None] * _SLOTS
+        self.handles: list[rabit.Handle | None] = [None] * _SLOTS
+
+
+class Lines:
+    """Gives the n-th operation of a kind the name of the (n - 8)-th, which the engine knows.
+
+    Ranks that issue the same operations in the same order use the same names.  One thread at a
+    time, as torch.distributed asks of the callers of a group.
+    """
+
+    def __init__(self, engine: rabit.Engine, prefix: str) -> None:
+        self._engine = engine
+        self._prefix = prefix
+        self._lines: dict[Hashable, _Line] = {}
+        self._prepared = 0
+
+    def submit(
+        self,
+        key: tuple[Any, ...],
+        variant: Any,
+        make: Callable[[str], rabit.Request],
+        pointers: tuple[int, int] | None,
+        keepalive: Any,
+    ) -> rabit.Handle:
+        """Starts an operation; returns at once unless eight of its kind are in flight.
+
+        key: what names the operation: equal on all ranks.
+        variant: whatever else tells requests apart but for their memory; ranks that disagree about
+            it are told by the engine, because the name is one.
+        make: makes the request with a name.  pointers: its input and output; None: the request is
+        not kept, because it differs from call to call.
+        """
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _Line()
+        slot = line.started % _SLOTS
+        line.started += 1
+        before = line.handles[slot]
+        if before is not None and not before.done():
+            with contextlib.suppress(rabit.RabitError):  # It reports to who waits for it.
+                before.wait()
+        kept = line.batches[slot]
+        if kept is not None and pointers is not None and kept[0] == variant:
+            batch = kept[1]
+            batch.set_pointers(0, *pointers)
+        else:
+            label = ".".join(str(each) for each in key)
+            batch = self._engine.prepare([make(f"{self._prefix}.{label}.{slot}")])
+            if pointers is not None and (kept is not None or self._prepared < _PREPARED_MAX):
+                self._prepared += kept is None
+                line.batches[slot] = variant, batch
+        (handle,) = batch.submit(keepalive=[keepalive])
+        line.handles[slot] = handle
+        return handle

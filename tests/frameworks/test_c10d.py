@@ -1,0 +1,39 @@
+"""Backend "rabit" of torch.distributed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "scripts"
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+RABITRUN = ["-m", "rabit.launch", "-np"]
+
+
+def run(launcher: list[str], ranks: int, script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, *launcher, str(ranks), sys.executable, str(SCRIPTS / script)]
+        if launcher is RABITRUN
+        else [sys.executable, *launcher, str(ranks), str(SCRIPTS / script)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+        check=False,
+    )
+    assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert done.stdout.count("done ") == ranks
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_collective_agrees_with_gloo(ranks):
+    run(TORCHRUN, ranks, "c10d_collectives.py")
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ddp_and_fsdp_train_to_the_parameters_of_gloo(ranks):
+    run(TORCHRUN, ranks, "c10d_training.py")
