@@ -103,6 +103,34 @@ class Config:
     )
 
     # How bytes move.
+    backend: str = setting(
+        "builtin",
+        "Who executes collectives: builtin, mpi, or both with a comma; operations that name none "
+        "use the first.",
+        native="backend",
+        flag="--backend",
+        group="network",
+    )
+    mpi_collectives: str = setting(
+        "auto",
+        "Backend mpi: the MPI library's collectives, rabit's algorithms over its messages, or "
+        "whichever is faster.",
+        kind="choice",
+        choices=("auto", "library", "messages"),
+        native="mpi_collectives",
+        flag="--mpi-collectives",
+        group="network",
+    )
+    mpi_message_bytes: int = setting(
+        1 << 30,
+        "Backend mpi: longer messages are cut into pieces of this size.",
+        kind="bytes",
+        flag="--mpi-message-bytes",
+        minimum=64,
+        maximum=(1 << 31) - 1,
+        unit="bytes",
+        group="network",
+    )
     transport: str = setting(
         "auto",
         "Transport between ranks; auto: shared memory inside a host, TCP between hosts.",

@@ -67,7 +67,7 @@ def init(
         found = Config.from_environ(environ) if config is None else config
         epoch = _state.epoch + 1
         found = _state.meeting.place(found, environ, comm)
-        engine = Engine(found, epoch=epoch)
+        engine = Engine(found, epoch=epoch, comm=comm)
         _state.epoch = epoch
         _state.engine = engine
         set_default_engine(engine)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
+from rabit import _mpi
 from rabit._config import Config
 from rabit._errors import InvalidArgument
 from rabit._handle import Handle
@@ -24,16 +25,22 @@ class Engine:
 
     config: where this rank stands and how it works; None: from the environment.
     epoch: counts the engines of this job, from 1; equal on all ranks.
+    comm: for the backend mpi, an mpi4py communicator whose processes are the ranks; None:
+    MPI.COMM_WORLD.
     Starting blocks until every rank has connected, at most `config.connect_timeout` seconds.
     """
 
-    def __init__(self, config: Config | None = None, *, epoch: int = 1) -> None:
+    def __init__(self, config: Config | None = None, *, epoch: int = 1, comm: Any = None) -> None:
         self.config = Config.from_environ() if config is None else config
-        self._native = NativeEngine(self.config.to_options(epoch=epoch), self.config.library)
+        extra: dict[str, object] = {"epoch": epoch}
+        if _mpi.is_wanted(self.config):
+            extra["mpi"] = _mpi.mpi_options(self.config, comm)
+        self._native = NativeEngine(self.config.to_options(**extra), self.config.library)
         self._lock = threading.Lock()
         self.steps = 0  # training steps, counted by the framework package; for the summary
         self.raised_flags = 0  # by this rank, whether agreed or not
         self._codecs: dict[str, int] = {"": 0, "none": 0}
+        self._backends: dict[str, int] = {}
         self._counters: defaultdict[str, int] = defaultdict(int)
         self._members: dict[int, tuple[int, ...]] = {0: tuple(range(self._native.size))}
         if self.config.timeline and (self.rank == 0 or "{rank}" in self.config.timeline):
@@ -138,10 +145,19 @@ class Engine:
 
     def backend(self, name: str) -> int:
         """The number of a backend, for `Request.backend`."""
-        slot = ffi.new("int32_t*")
-        library, pointer = self._native.library, self._native.open_pointer()
-        check(library, library.rabit_find_backend(pointer, name.encode("utf-8"), slot))
-        return int(slot[0])
+        found = self._backends.get(name)
+        if found is None:
+            if name == "mpi" and not _mpi.is_wanted(self.config):
+                raise InvalidArgument(
+                    f"backend 'mpi' is not ready on rank {self.rank}: RABIT_BACKEND is "
+                    f"{self.config.backend!r}. Set it to 'mpi', or to 'builtin,mpi' to keep "
+                    "builtin as the default, before rabit.init()."
+                )
+            slot = ffi.new("int32_t*")
+            library, pointer = self._native.library, self._native.open_pointer()
+            check(library, library.rabit_find_backend(pointer, name.encode("utf-8"), slot))
+            found = self._backends[name] = int(slot[0])
+        return found
 
     def raise_flags(self, flags: int) -> None:
         """Tells the other ranks about `flags` (32 bits) with the next negotiation."""

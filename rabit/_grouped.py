@@ -42,10 +42,11 @@ def grouped_allreduce_async(
     compression: CompressionCodec = Compression.none,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> GroupHandle:
     """Like `grouped_allreduce`, but returns a GroupHandle at once."""
     requests: list[Request] = []
-    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority)
+    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
     codec = call.engine.codec_id(compression)
     for tensor, each in _members(call, tensors):
         source = view_input(tensor, each.what)
@@ -69,6 +70,7 @@ def grouped_allreduce(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> list[Any]:
     """`allreduce` of every tensor of the list; returns the list of results."""
     return grouped_allreduce_async(
@@ -82,6 +84,7 @@ def grouped_allreduce(
         compression=compression,
         priority=priority,
         engine=engine,
+        backend=backend,
     ).result()
 
 
@@ -97,10 +100,11 @@ def grouped_allreduce_async_(
     compression: CompressionCodec = Compression.none,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> GroupHandle:
     """Like `grouped_allreduce_`, but returns a GroupHandle at once."""
     requests: list[Request] = []
-    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority)
+    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
     codec = call.engine.codec_id(compression)
     for tensor, each in _members(call, tensors):
         target = view_output(tensor, each.what)
@@ -123,6 +127,7 @@ def grouped_allreduce_(
     compression: CompressionCodec = Compression.none,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> list[Any]:
     """`allreduce_` of every tensor of the list; returns the list."""
     return grouped_allreduce_async_(
@@ -136,6 +141,7 @@ def grouped_allreduce_(
         compression=compression,
         priority=priority,
         engine=engine,
+        backend=backend,
     ).result()
 
 
@@ -146,9 +152,10 @@ def grouped_allgather_async(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> GroupHandle:
     """Like `grouped_allgather`, but returns a GroupHandle at once."""
-    call = Call(engine, Kind.ALLGATHER, name, process_set, priority)
+    call = Call(engine, Kind.ALLGATHER, name, process_set, priority, backend)
     requests = []
     for tensor, each in _members(call, tensors):
         source = each.with_rows(view_input(tensor, each.what))
@@ -163,10 +170,11 @@ def grouped_allgather(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> list[Any]:
     """`allgather` of every tensor of the list; returns the list of results."""
     return grouped_allgather_async(
-        tensors, name, process_set, priority=priority, engine=engine
+        tensors, name, process_set, priority=priority, engine=engine, backend=backend
     ).result()
 
 
@@ -180,9 +188,10 @@ def grouped_reducescatter_async(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> GroupHandle:
     """Like `grouped_reducescatter`, but returns a GroupHandle at once."""
-    call = Call(engine, Kind.REDUCESCATTER, name, process_set, priority)
+    call = Call(engine, Kind.REDUCESCATTER, name, process_set, priority, backend)
     requests = []
     for tensor, each in _members(call, tensors):
         source = each.with_rows(view_input(tensor, each.what))
@@ -202,6 +211,7 @@ def grouped_reducescatter(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> list[Any]:
     """`reducescatter` of every tensor of the list; returns the list of results."""
     return grouped_reducescatter_async(
@@ -213,6 +223,7 @@ def grouped_reducescatter(
         postscale_factor,
         priority=priority,
         engine=engine,
+        backend=backend,
     ).result()
 
 

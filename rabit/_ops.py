@@ -10,6 +10,8 @@ trailing underscore write the result into their argument.  Arguments that all sh
     process_set  who takes part; roots and peers are global ranks all the same.
     priority     larger runs first.
     engine       None: the default engine.
+    backend      "builtin" or "mpi"; "": the default, which RABIT_BACKEND names first.  Equal on all
+                 ranks.
 
 Results are NumPy arrays.  bfloat16 comes as an array of the input's type, or as uint16 bits where
 the input was a TensorView or came through DLPack.
@@ -71,9 +73,10 @@ def allreduce_async(
     compression: CompressionCodec = Compression.none,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Handle:
     """Like `allreduce`, but returns a Handle at once."""
-    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority)
+    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
     source = view_input(tensor, call.what)
     result, target = empty_like(source, tensor)
     request = call.request(source, target, finish=lambda _: result)
@@ -94,6 +97,7 @@ def allreduce(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Any:
     """Combines `tensor` of every rank element by element; the same result on every rank.
 
@@ -113,6 +117,7 @@ def allreduce(
         compression=compression,
         priority=priority,
         engine=engine,
+        backend=backend,
     ).result()
 
 
@@ -128,9 +133,10 @@ def allreduce_async_(
     compression: CompressionCodec = Compression.none,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Handle:
     """Like `allreduce_`, but returns a Handle at once."""
-    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority)
+    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
     target = view_output(tensor, call.what)
     request = call.request(target, target, finish=lambda _: tensor)
     scale(request, op, average, prescale_factor, postscale_factor)
@@ -150,6 +156,7 @@ def allreduce_(
     compression: CompressionCodec = Compression.none,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Any:
     """Like `allreduce`, but the result replaces the values of `tensor`, which is returned."""
     return allreduce_async_(
@@ -163,6 +170,7 @@ def allreduce_(
         compression=compression,
         priority=priority,
         engine=engine,
+        backend=backend,
     ).result()
 
 
@@ -177,9 +185,10 @@ def reduce_async(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Handle:
     """Like `reduce`, but returns a Handle at once."""
-    call = Call(engine, Kind.REDUCE, name, process_set, priority)
+    call = Call(engine, Kind.REDUCE, name, process_set, priority, backend)
     source = view_input(tensor, call.what)
     result, target = empty_like(source, tensor)
     is_root = call.engine.rank == root_rank
@@ -200,6 +209,7 @@ def reduce(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Any:
     """Like `allreduce`, but only rank `root_rank` gets the result; the others get None."""
     return reduce_async(
@@ -212,6 +222,7 @@ def reduce(
         process_set,
         priority=priority,
         engine=engine,
+        backend=backend,
     ).result()
 
 
@@ -225,9 +236,10 @@ def reducescatter_async(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Handle:
     """Like `reducescatter`, but returns a Handle at once."""
-    call = Call(engine, Kind.REDUCESCATTER, name, process_set, priority)
+    call = Call(engine, Kind.REDUCESCATTER, name, process_set, priority, backend)
     source = call.with_rows(view_input(tensor, call.what))
     request = call.request(source, None, finish=as_type_of(tensor))
     scale(request, op, None, prescale_factor, postscale_factor)
@@ -245,6 +257,7 @@ def reducescatter(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Any:
     """Combines `tensor` of every rank, and returns this rank's share of the rows.
 
@@ -265,6 +278,7 @@ def reducescatter(
         postscale_factor,
         priority=priority,
         engine=engine,
+        backend=backend,
     ).result()
 
 
@@ -275,9 +289,10 @@ def allgather_async(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Handle:
     """Like `allgather`, but returns a Handle at once."""
-    call = Call(engine, Kind.ALLGATHER, name, process_set, priority)
+    call = Call(engine, Kind.ALLGATHER, name, process_set, priority, backend)
     source = call.with_rows(view_input(tensor, call.what))
     return call.submit(call.request(source, None, finish=as_type_of(tensor)))
 
@@ -289,6 +304,7 @@ def allgather(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Any:
     """Concatenates `tensor` of every rank along axis 0, in rank order.
 
@@ -296,7 +312,9 @@ def allgather(
     counts as one row.
     Returns a new array of shape (sum of n_r, *rest).
     """
-    return allgather_async(tensor, name, process_set, priority=priority, engine=engine).result()
+    return allgather_async(
+        tensor, name, process_set, priority=priority, engine=engine, backend=backend
+    ).result()
 
 
 def broadcast_async(
@@ -307,9 +325,10 @@ def broadcast_async(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Handle:
     """Like `broadcast`, but returns a Handle at once."""
-    call = Call(engine, Kind.BROADCAST, name, process_set, priority)
+    call = Call(engine, Kind.BROADCAST, name, process_set, priority, backend)
     source = view_input(tensor, call.what)
     result, target = empty_like(source, tensor)
     request = call.request(source, target, finish=lambda _: result)
@@ -325,13 +344,14 @@ def broadcast(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Any:
     """A new array with the values that `tensor` has on rank `root_rank`.
 
     tensor: same shape and dtype on all ranks.  root_rank: a global rank of the process set.
     """
     return broadcast_async(
-        tensor, root_rank, name, process_set, priority=priority, engine=engine
+        tensor, root_rank, name, process_set, priority=priority, engine=engine, backend=backend
     ).result()
 
 
@@ -343,9 +363,10 @@ def broadcast_async_(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Handle:
     """Like `broadcast_`, but returns a Handle at once."""
-    call = Call(engine, Kind.BROADCAST, name, process_set, priority)
+    call = Call(engine, Kind.BROADCAST, name, process_set, priority, backend)
     target = view_output(tensor, call.what)
     request = call.request(target, target, finish=lambda _: tensor)
     request.root = call.check_rank(root_rank, "root_rank")
@@ -360,10 +381,11 @@ def broadcast_(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Any:
     """Gives `tensor` the values that it has on rank `root_rank`, and returns it."""
     return broadcast_async_(
-        tensor, root_rank, name, process_set, priority=priority, engine=engine
+        tensor, root_rank, name, process_set, priority=priority, engine=engine, backend=backend
     ).result()
 
 
@@ -372,9 +394,10 @@ def barrier_async(
     name: str | None = None,
     *,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Handle:
     """Like `barrier`, but returns a Handle at once."""
-    call = Call(engine, Kind.BARRIER, name, process_set, 0)
+    call = Call(engine, Kind.BARRIER, name, process_set, 0, backend)
     return call.submit(call.request(None, None, finish=lambda _: None))
 
 
@@ -383,9 +406,10 @@ def barrier(
     name: str | None = None,
     *,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> None:
     """Returns when every rank has called it."""
-    barrier_async(process_set, name, engine=engine).result()
+    barrier_async(process_set, name, engine=engine, backend=backend).result()
 
 
 def poll(handle: Any) -> bool:
@@ -408,8 +432,10 @@ class Call:
         name: str | None,
         process_set: ProcessSet,
         priority: int,
+        backend: str = "",
     ) -> None:
         self.engine = current_engine() if engine is None else engine
+        self.backend = self.engine.backend(backend) if backend else -1
         self.kind = kind
         self.group = process_set.group_on(self.engine)
         self.name = self._auto_name() if name is None else name
@@ -443,6 +469,7 @@ class Call:
             target,
             priority=self.priority,
             group=self.group,
+            backend=self.backend,
             finish=finish,
         )
 

@@ -44,9 +44,10 @@ def alltoall_async(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Handle:
     """Like `alltoall`, but returns a Handle at once."""
-    call = Call(engine, Kind.ALLTOALL, name, process_set, priority)
+    call = Call(engine, Kind.ALLTOALL, name, process_set, priority, backend)
     source = call.with_rows(view_input(tensor, call.what))
     convert = as_type_of(tensor)
     finish = convert
@@ -70,6 +71,7 @@ def alltoall(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Any:
     """Sends each rank its rows of `tensor`, and returns the rows that came, in rank order.
 
@@ -78,7 +80,7 @@ def alltoall(
     Returns a new array; with `splits` the pair (array, list of the rows from each rank).
     """
     return alltoall_async(
-        tensor, splits, name, process_set, priority=priority, engine=engine
+        tensor, splits, name, process_set, priority=priority, engine=engine, backend=backend
     ).result()
 
 
@@ -90,9 +92,10 @@ def gather_async(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Handle:
     """Like `gather`, but returns a Handle at once."""
-    call = Call(engine, Kind.GATHER, name, process_set, priority)
+    call = Call(engine, Kind.GATHER, name, process_set, priority, backend)
     source = call.with_rows(view_input(tensor, call.what))
     is_root = call.engine.rank == root_rank
     finish = as_type_of(tensor) if is_root else lambda _: None
@@ -109,10 +112,11 @@ def gather(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Any:
     """Like `allgather`, but only rank `root_rank` gets the result; the others get None."""
     return gather_async(
-        tensor, root_rank, name, process_set, priority=priority, engine=engine
+        tensor, root_rank, name, process_set, priority=priority, engine=engine, backend=backend
     ).result()
 
 
@@ -125,9 +129,10 @@ def scatter_async(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Handle:
     """Like `scatter`, but returns a Handle at once."""
-    call = Call(engine, Kind.SCATTER, name, process_set, priority)
+    call = Call(engine, Kind.SCATTER, name, process_set, priority, backend)
     source = call.with_rows(view_input(tensor, call.what))
     request = call.request(source, None, finish=as_type_of(tensor))
     request.root = call.check_rank(root_rank, "root_rank")
@@ -147,6 +152,7 @@ def scatter(
     *,
     priority: int = 0,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> Any:
     """This rank's rows of the tensor that rank `root_rank` has.
 
@@ -156,15 +162,27 @@ def scatter(
     Returns a new array.
     """
     return scatter_async(
-        tensor, root_rank, splits, name, process_set, priority=priority, engine=engine
+        tensor,
+        root_rank,
+        splits,
+        name,
+        process_set,
+        priority=priority,
+        engine=engine,
+        backend=backend,
     ).result()
 
 
 def send_async(
-    tensor: Any, dst: int, name: str | None = None, *, engine: Engine | None = None
+    tensor: Any,
+    dst: int,
+    name: str | None = None,
+    *,
+    engine: Engine | None = None,
+    backend: str = "",
 ) -> Handle:
     """Like `send`, but returns a Handle at once."""
-    call = Call(engine, Kind.SEND, name or "", global_process_set, 0)
+    call = Call(engine, Kind.SEND, name or "", global_process_set, 0, backend)
     partner = _partner(call, dst, "dst")
     call.name = name or call.engine.auto_name(f"message.{call.engine.rank}.{dst}")
     request = call.request(view_input(tensor, call.what), None, finish=lambda _: None)
@@ -172,20 +190,32 @@ def send_async(
     return call.submit(request)
 
 
-def send(tensor: Any, dst: int, name: str | None = None, *, engine: Engine | None = None) -> None:
+def send(
+    tensor: Any,
+    dst: int,
+    name: str | None = None,
+    *,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> None:
     """Sends `tensor` to rank `dst`, which must call `recv` with the same name, shape and dtype.
 
     name: None numbers the messages from this rank to `dst` in the order of the calls.
     Returns when `tensor` may be changed.
     """
-    send_async(tensor, dst, name, engine=engine).result()
+    send_async(tensor, dst, name, engine=engine, backend=backend).result()
 
 
 def recv_async(
-    tensor: Any, src: int, name: str | None = None, *, engine: Engine | None = None
+    tensor: Any,
+    src: int,
+    name: str | None = None,
+    *,
+    engine: Engine | None = None,
+    backend: str = "",
 ) -> Handle:
     """Like `recv`, but returns a Handle at once."""
-    call = Call(engine, Kind.RECV, name or "", global_process_set, 0)
+    call = Call(engine, Kind.RECV, name or "", global_process_set, 0, backend)
     partner = _partner(call, src, "src")
     call.name = name or call.engine.auto_name(f"message.{src}.{call.engine.rank}")
     target = view_output(tensor, call.what)
@@ -194,12 +224,19 @@ def recv_async(
     return call.submit(request)
 
 
-def recv(tensor: Any, src: int, name: str | None = None, *, engine: Engine | None = None) -> Any:
+def recv(
+    tensor: Any,
+    src: int,
+    name: str | None = None,
+    *,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Any:
     """Receives into `tensor` what rank `src` sends, and returns it.
 
     tensor: of the shape and dtype that is sent.
     """
-    return recv_async(tensor, src, name, engine=engine).result()
+    return recv_async(tensor, src, name, engine=engine, backend=backend).result()
 
 
 def _partner(call: Call, rank: int, argument: str) -> int:
@@ -229,6 +266,7 @@ def any_rank(
     process_set: ProcessSet = global_process_set,
     *,
     engine: Engine | None = None,
+    backend: str = "",
 ) -> bool:
     """True if `condition` holds on at least one rank; the same answer on every rank.
 
@@ -238,7 +276,9 @@ def any_rank(
     from rabit._types import Max
 
     vote = [1 if condition else 0]
-    result = allreduce(vote, None, name, op=Max, process_set=process_set, engine=engine)
+    result = allreduce(
+        vote, None, name, op=Max, process_set=process_set, engine=engine, backend=backend
+    )
     return bool(result[0])
 
 

@@ -41,6 +41,10 @@ struct Options {
   int32_t cache_capacity = 65'536;   // announced signatures that are remembered; 0: no cache
   int32_t spin_us = -1;              // before a waiter sleeps; -1: chosen from the cores and ranks
   int64_t queue_capacity = 1 << 20;  // requests in flight
+  // Who executes collectives.
+  std::string backend = "builtin";       // the default first: builtin, mpi, or both with a comma
+  std::string mpi;                       // see MpiHandles; needed when mpi is among them
+  std::string mpi_collectives = "auto";  // auto, library, messages
   // When something does not go on.
   int64_t stall_warning_ms = 10'000;  // 0: never
   int64_t stall_abort_ms = 0;         // 0: never

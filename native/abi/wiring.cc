@@ -5,6 +5,8 @@
 #include "abi/connections.h"
 #include "arithmetic/reduce.h"
 #include "backend/builtin/builtin_backend.h"
+#include "backend/mpi/mpi_backend.h"
+#include "backend/mpi/mpi_transport.h"
 #include "base/check.h"
 #include "codec/codec_table.h"
 #include "control/channel_controller.h"
@@ -108,6 +110,66 @@ EngineOptions EngineOptionsFrom(const Options& options, int spin_us) {
   return engine;
 }
 
+std::vector<std::string_view> Split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (;;) {
+    const size_t end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+MpiCollectives MpiCollectivesFrom(std::string_view name) {
+  if (name == "library") return MpiCollectives::kLibrary;
+  return name == "messages" ? MpiCollectives::kMessages : MpiCollectives::kAuto;
+}
+
+// The MPI library where it serves, our algorithms over its messages where it does not.
+Result<std::unique_ptr<Backend>> MakeMpi(const Options& options, const Topology& topology,
+                                         const BuiltinOptions& builtin, int spin_us) {
+  RABIT_ASSIGN_OR_RETURN(MpiHandles handles, MpiHandles::Parse(options.mpi));
+  const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));
+  RABIT_ASSIGN_OR_RETURN(std::shared_ptr<MpiJob> job,
+                         MpiJob::Open(std::move(handles), {options.rank, options.size,
+                                                           options.lanes, spin_us, deadline}));
+  RABIT_ASSIGN_OR_RETURN(std::unique_ptr<BuiltinBackend> messages,
+                         BuiltinBackend::Create(MakeMpiTransport(job), topology, builtin));
+  MpiOptions mpi;
+  mpi.collectives = MpiCollectivesFrom(options.mpi_collectives);
+  mpi.is_default = options.backend.starts_with("mpi");
+  mpi.is_deterministic = options.deterministic;
+  return std::unique_ptr<Backend>(
+      std::make_unique<MpiBackend>(std::move(job), std::move(messages), mpi));
+}
+
+// Always the builtin one first, then what option backend names.
+Result<std::vector<std::unique_ptr<Backend>>> MakeBackends(const Options& options,
+                                                           Connections& connections) {
+  BuiltinOptions builtin;
+  builtin.algorithms = options.allreduce_algorithm;
+  builtin.is_deterministic = options.deterministic;
+  RABIT_ASSIGN_OR_RETURN(
+      std::unique_ptr<BuiltinBackend> first,
+      BuiltinBackend::Create(std::move(connections.transport), connections.topology, builtin));
+  std::vector<std::unique_ptr<Backend>> backends;
+  backends.push_back(std::move(first));
+  for (const std::string_view name : Split(options.backend, ',')) {
+    const bool is_repeated = std::any_of(backends.begin(), backends.end(),
+                                         [&](const auto& each) { return each->name() == name; });
+    if (is_repeated) continue;
+    if (name != "mpi") {
+      return InvalidArgument("option backend is '" + options.backend + "': there is no backend '" +
+                             std::string(name) +
+                             "'; name builtin or mpi, or both with a comma, the default first");
+    }
+    RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Backend> mpi,
+                           MakeMpi(options, connections.topology, builtin, connections.spin_us));
+    backends.push_back(std::move(mpi));
+  }
+  return backends;
+}
+
 class ServedStoreImplementation final : public ServedStore {
  public:
   ServedStoreImplementation(std::unique_ptr<StoreServer> server, int port)
@@ -132,13 +194,7 @@ Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options) {
 
   parts.controller = MakeJobController(options, std::move(connections.channel));
 
-  BuiltinOptions builtin;
-  builtin.algorithms = options.allreduce_algorithm;
-  builtin.is_deterministic = options.deterministic;
-  RABIT_ASSIGN_OR_RETURN(
-      std::unique_ptr<BuiltinBackend> backend,
-      BuiltinBackend::Create(std::move(connections.transport), connections.topology, builtin));
-  parts.backends.push_back(std::move(backend));
+  RABIT_ASSIGN_OR_RETURN(parts.backends, MakeBackends(options, connections));
 
   std::vector<std::string> codec_names;
   for (const CodecRow& row : CodecTable()) {
@@ -205,7 +261,7 @@ std::string CapabilitiesJson() {
   return "{\"abi_version\":" + std::to_string(RABIT_ABI_VERSION) + ",\"kernels\":" + list(kernels) +
          ",\"transports\":" + list(transports) +
          ",\"shm_unavailable\":" + JsonQuoted(shm.ok() ? "" : shm.message()) +
-         ",\"backends\":" + list({"builtin"}) + ",\"codecs\":" + list(codecs) +
+         ",\"backends\":" + list({"builtin", "mpi"}) + ",\"codecs\":" + list(codecs) +
          ",\"algorithms\":" + list(algorithms) + ",\"schedulers\":" + list({"priority", "fifo"}) +
          ",\"options\":" + options + "]}";
 }

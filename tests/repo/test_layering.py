@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "control": {"collective", "transport", "rendezvous", "base"},
     "backend": {"base"},
     "backend/builtin": {"backend", "collective", "transport", "arithmetic", "base"},
-    "backend/mpi": {"backend", "rendezvous", "arithmetic", "base"},
+    "backend/mpi": {"backend", "transport", "arithmetic", "base"},
     "backend/nccl": {"backend", "rendezvous", "base"},
     "backend/ps": {"backend", "transport", "rendezvous", "arithmetic", "base"},
     "engine": {"control", "schedule", "codec", "backend", "arithmetic", "base"},

@@ -1,0 +1,298 @@
+#include "backend/mpi/mpi_backend.h"
+
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+namespace rabit {
+namespace {
+
+// Above this the library's forms that return at once lose to our own algorithms (they are
+// written for overlap rather than speed): 1 MiB on two ranks takes them twice as long.
+constexpr int64_t kLibraryReduceBytesMax = 128 << 10;
+constexpr int64_t kCountMax = std::numeric_limits<int>::max();
+// Chosen only where no other backend accepts.
+constexpr double kLastResortMicros = 1e12;
+
+int64_t Total(std::span<const int64_t> parts) {
+  return std::accumulate(parts.begin(), parts.end(), int64_t{0});
+}
+
+// Counts and offsets in the form of the vector functions.
+struct Parts {
+  explicit Parts(std::span<const int64_t> sizes) {
+    int64_t offset = 0;
+    for (const int64_t size : sizes) {
+      counts.push_back(static_cast<int>(size));
+      offsets.push_back(static_cast<int>(offset));
+      offset += size;
+    }
+  }
+  operator MpiParts() const { return {counts, offsets}; }
+
+  std::vector<int> counts, offsets;
+};
+
+// Memory that MPI may use after a wait that ended early; it is then never freed.
+template <class Content>
+class LeftBehind {
+ public:
+  template <class... Arguments>
+  explicit LeftBehind(Arguments&&... arguments)
+      : content_(std::make_unique<Content>(std::forward<Arguments>(arguments)...)) {}
+  Content& operator*() { return *content_; }
+  Status After(Status status) {
+    if (!status.ok()) (void)content_.release();
+    return status;
+  }
+
+ private:
+  std::unique_ptr<Content> content_;
+};
+
+// A null buffer means "in place" to MpiLibrary; an empty one may be null.
+const std::byte* OrNothing(const std::byte* data) {
+  static constexpr std::byte kNothing{};
+  return data == nullptr ? &kNothing : data;
+}
+std::byte* OrNothing(std::byte* data) {
+  return const_cast<std::byte*>(OrNothing(static_cast<const std::byte*>(data)));
+}
+
+std::string Printable(const std::string& text) {
+  std::string kept;
+  for (const char c : text) kept += c < ' ' || c > '~' || c == '"' || c == '\\' ? ' ' : c;
+  return kept;
+}
+
+}  // namespace
+
+MpiBackend::MpiBackend(std::shared_ptr<MpiJob> job, std::unique_ptr<Backend> messages,
+                       MpiOptions options)
+    : job_(std::move(job)), messages_(std::move(messages)), options_(options) {}
+
+// ---- What runs where -------------------------------------------------------------------------
+
+Result<double> MpiBackend::CostMicros(const CollectiveSpec& spec, const Group& group) const {
+  if (spec.device.kind != DeviceKind::kCpu) {
+    return Unsupported("backend 'mpi' works on memory of the host only; copy the tensor there");
+  }
+  RABIT_ASSIGN_OR_RETURN(const double cost, messages_->CostMicros(spec, group));
+  // The user's choice decides, not a model of a network that we cannot see.
+  return options_.is_default ? -1.0 : cost + kLastResortMicros;
+}
+
+bool MpiBackend::UsesLibrary(Kind, const Group& group, int64_t bytes) const {
+  return options_.collectives != MpiCollectives::kMessages && group.size() > 1 &&
+         bytes <= kCountMax;
+}
+
+bool MpiBackend::ReducesInLibrary(Kind kind, const Group& group, DType dtype, ReduceOp op,
+                                  int64_t bytes) const {
+  if (!UsesLibrary(kind, group, bytes) || options_.is_deterministic) return false;
+  if (job_->handles().dtypes[static_cast<size_t>(dtype)] == 0 ||
+      job_->handles().ops[static_cast<size_t>(op)] == 0) {
+    return false;
+  }
+  // MPI has no 16-bit floats and no sum of bool, and does not say what a NaN does to a minimum.
+  const bool is_order = op == ReduceOp::kMin || op == ReduceOp::kMax;
+  const bool is_unpromised = dtype == DType::kFloat16 || dtype == DType::kBfloat16 ||
+                             dtype == DType::kBool || (IsFloat(dtype) && is_order);
+  if (is_unpromised) return false;
+  return options_.collectives == MpiCollectives::kLibrary || bytes <= kLibraryReduceBytesMax;
+}
+
+std::string MpiBackend::AlgorithmFor(const CollectiveSpec& spec, const Group& group) const {
+  const int64_t bytes = spec.count * static_cast<int64_t>(SizeOf(spec.dtype));
+  const bool is_reduction = spec.kind == Kind::kAllreduce || spec.kind == Kind::kReduce;
+  const bool is_library = is_reduction
+                              ? ReducesInLibrary(spec.kind, group, spec.dtype, spec.op, bytes)
+                              : UsesLibrary(spec.kind, group, bytes);
+  return is_library ? "library" : messages_->AlgorithmFor(spec, group);
+}
+
+// ---- Running it ------------------------------------------------------------------------------
+
+template <class Start>
+Status MpiBackend::Run(const LaneContext& lane, Kind kind, int64_t bytes, Start start) {
+  if (job_->is_aborted()) return job_->failure();
+  RABIT_ASSIGN_OR_RETURN(const MpiHandle comm, job_->CollectivesOf(lane.lane, lane.group));
+  MpiHandle request = 0;
+  RABIT_RETURN_IF_ERROR(start(comm, &request));
+  RABIT_RETURN_IF_ERROR(job_->Wait(&request, nullptr, Name(kind), lane.deadline));
+  Counter& counter = counters_[static_cast<size_t>(kind)];
+  counter.calls.fetch_add(1, std::memory_order_relaxed);
+  counter.bytes.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
+  return Status();
+}
+
+Status MpiBackend::Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) {
+  const auto bytes = static_cast<int64_t>(in_out.bytes());
+  if (!ReducesInLibrary(Kind::kAllreduce, lane.group, in_out.dtype, op, bytes)) {
+    return messages_->Allreduce(lane, in_out, op);
+  }
+  return Run(lane, Kind::kAllreduce, bytes, [&](MpiHandle comm, MpiHandle* request) {
+    const MpiHandles& handles = job_->handles();
+    return job_->library().Iallreduce(in_out.data, static_cast<int>(in_out.count),
+                                      handles.dtypes[static_cast<size_t>(in_out.dtype)],
+                                      handles.ops[static_cast<size_t>(op)], comm, request);
+  });
+}
+
+Status MpiBackend::Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op,
+                          int root) {
+  const auto bytes = static_cast<int64_t>(in_out.bytes());
+  if (!ReducesInLibrary(Kind::kReduce, lane.group, in_out.dtype, op, bytes)) {
+    return messages_->Reduce(lane, in_out, op, root);
+  }
+  return Run(lane, Kind::kReduce, bytes, [&](MpiHandle comm, MpiHandle* request) {
+    const MpiHandles& handles = job_->handles();
+    return job_->library().Ireduce(in_out.data, static_cast<int>(in_out.count),
+                                   handles.dtypes[static_cast<size_t>(in_out.dtype)],
+                                   handles.ops[static_cast<size_t>(op)], root,
+                                   lane.group.my_index == root, comm, request);
+  });
+}
+
+Status MpiBackend::ReduceScatter(const LaneContext& lane, const TensorView& in,
+                                 const TensorView& out, std::span<const int64_t> part_counts,
+                                 ReduceOp op) {
+  const auto bytes = static_cast<int64_t>(in.bytes());
+  if (!ReducesInLibrary(Kind::kReduceScatter, lane.group, in.dtype, op, bytes)) {
+    return messages_->ReduceScatter(lane, in, out, part_counts, op);
+  }
+  struct Memory {
+    explicit Memory(std::span<const int64_t> counts, size_t bytes) : parts(counts), out(bytes) {}
+    Parts parts;
+    std::vector<std::byte> out;  // MPI forbids that the output lies inside the input
+  };
+  LeftBehind<Memory> memory(part_counts, out.bytes());
+  RABIT_RETURN_IF_ERROR(
+      memory.After(Run(lane, Kind::kReduceScatter, bytes, [&](MpiHandle comm, MpiHandle* request) {
+        const MpiHandles& handles = job_->handles();
+        return job_->library().IreduceScatter(in.data, (*memory).out.data(), (*memory).parts.counts,
+                                              handles.dtypes[static_cast<size_t>(in.dtype)],
+                                              handles.ops[static_cast<size_t>(op)], comm, request);
+      })));
+  if (out.bytes() > 0) std::memcpy(out.data, (*memory).out.data(), out.bytes());
+  return Status();
+}
+
+Status MpiBackend::Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                             std::span<const int64_t> part_bytes) {
+  const int64_t bytes = Total(part_bytes);
+  if (!UsesLibrary(Kind::kAllgather, lane.group, bytes)) {
+    return messages_->Allgather(lane, mine, all, part_bytes);
+  }
+  LeftBehind<Parts> parts(part_bytes);
+  const auto my_offset = (*parts).offsets[static_cast<size_t>(lane.group.my_index)];
+  const bool is_in_place = mine.data() == all.data() + my_offset;
+  return parts.After(Run(lane, Kind::kAllgather, bytes, [&](MpiHandle comm, MpiHandle* request) {
+    return job_->library().Iallgatherv(is_in_place ? nullptr : OrNothing(mine.data()),
+                                       static_cast<int>(mine.size()), all.data(), *parts, comm,
+                                       request);
+  }));
+}
+
+Status MpiBackend::Broadcast(const LaneContext& lane, Bytes buffer, int root) {
+  const auto bytes = static_cast<int64_t>(buffer.size());
+  if (!UsesLibrary(Kind::kBroadcast, lane.group, bytes)) {
+    return messages_->Broadcast(lane, buffer, root);
+  }
+  return Run(lane, Kind::kBroadcast, bytes, [&](MpiHandle comm, MpiHandle* request) {
+    return job_->library().Ibcast(buffer.data(), static_cast<int>(bytes), root, comm, request);
+  });
+}
+
+// No rank knows how much the others exchange, so size cannot decide.
+Status MpiBackend::Alltoall(const LaneContext& lane, ConstBytes in,
+                            std::span<const int64_t> send_bytes, Bytes out,
+                            std::span<const int64_t> receive_bytes) {
+  if (options_.collectives != MpiCollectives::kLibrary || lane.group.size() == 1) {
+    return messages_->Alltoall(lane, in, send_bytes, out, receive_bytes);
+  }
+  const int64_t bytes = std::max(Total(send_bytes), Total(receive_bytes));
+  if (bytes > kCountMax) {
+    return InvalidArgument("alltoall exchanges " + std::to_string(bytes) +
+                           " bytes on this rank, and MPI counts to " + std::to_string(kCountMax) +
+                           "; set RABIT_MPI_COLLECTIVES to auto");
+  }
+  struct Memory {
+    Memory(std::span<const int64_t> sent, std::span<const int64_t> received)
+        : sends(sent), receives(received) {}
+    Parts sends, receives;
+  };
+  LeftBehind<Memory> memory(send_bytes, receive_bytes);
+  return memory.After(Run(lane, Kind::kAlltoall, bytes, [&](MpiHandle comm, MpiHandle* request) {
+    return job_->library().Ialltoallv(in.data(), (*memory).sends, out.data(), (*memory).receives,
+                                      comm, request);
+  }));
+}
+
+Status MpiBackend::Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                          std::span<const int64_t> part_bytes, int root) {
+  const int64_t bytes = Total(part_bytes);
+  if (!UsesLibrary(Kind::kGather, lane.group, bytes)) {
+    return messages_->Gather(lane, mine, all, part_bytes, root);
+  }
+  LeftBehind<Parts> parts(part_bytes);
+  const bool is_root = lane.group.my_index == root;
+  const bool is_in_place =
+      is_root && mine.data() == all.data() + (*parts).offsets[static_cast<size_t>(root)];
+  return parts.After(Run(lane, Kind::kGather, bytes, [&](MpiHandle comm, MpiHandle* request) {
+    return job_->library().Igatherv(is_in_place ? nullptr : OrNothing(mine.data()),
+                                    static_cast<int>(mine.size()), all.data(), *parts, root, comm,
+                                    request);
+  }));
+}
+
+Status MpiBackend::Scatter(const LaneContext& lane, ConstBytes all,
+                           std::span<const int64_t> part_bytes, Bytes mine, int root) {
+  const int64_t bytes = Total(part_bytes);
+  if (!UsesLibrary(Kind::kScatter, lane.group, bytes)) {
+    return messages_->Scatter(lane, all, part_bytes, mine, root);
+  }
+  LeftBehind<Parts> parts(part_bytes);
+  const bool is_root = lane.group.my_index == root;
+  const bool is_in_place =
+      is_root && mine.data() == all.data() + (*parts).offsets[static_cast<size_t>(root)];
+  return parts.After(Run(lane, Kind::kScatter, bytes, [&](MpiHandle comm, MpiHandle* request) {
+    return job_->library().Iscatterv(all.data(), *parts,
+                                     is_in_place ? nullptr : OrNothing(mine.data()),
+                                     static_cast<int>(mine.size()), root, comm, request);
+  }));
+}
+
+Status MpiBackend::Barrier(const LaneContext& lane) {
+  if (!UsesLibrary(Kind::kBarrier, lane.group, 0)) return messages_->Barrier(lane);
+  return Run(lane, Kind::kBarrier, 0, [&](MpiHandle comm, MpiHandle* request) {
+    return job_->library().Ibarrier(comm, request);
+  });
+}
+
+Status MpiBackend::Send(const LaneContext& lane, ConstBytes buffer, int peer) {
+  return messages_->Send(lane, buffer, peer);
+}
+
+Status MpiBackend::Recv(const LaneContext& lane, Bytes buffer, int peer) {
+  return messages_->Recv(lane, buffer, peer);
+}
+
+std::string MpiBackend::StatisticsJson() const {
+  const MpiHandles& handles = job_->handles();
+  std::string calls;
+  for (size_t kind = 0; kind < counters_.size(); ++kind) {
+    const uint64_t count = counters_[kind].calls.load();
+    if (count == 0) continue;
+    calls += (calls.empty() ? "\"" : ",\"") + std::string(Name(static_cast<Kind>(kind))) +
+             "\":{\"calls\":" + std::to_string(count) +
+             ",\"bytes\":" + std::to_string(counters_[kind].bytes.load()) + "}";
+  }
+  return "{\"rank\":" + std::to_string(job_->options().rank) + ",\"library\":\"" +
+         Printable(handles.version) + "\",\"transport\":\"" + Printable(handles.transport) +
+         "\",\"thread_level\":\"" + (handles.is_serialized ? "serialized" : "multiple") +
+         "\",\"communicators\":" + std::to_string(job_->communicators()) + ",\"calls\":{" + calls +
+         "},\"messages\":" + messages_->StatisticsJson() + "}";
+}
+
+}  // namespace rabit
