@@ -236,6 +236,44 @@ TEST(EngineFailure, requests_that_cannot_work_are_refused_with_the_reason) {
   });
 }
 
+TEST(EngineFailure, a_rank_that_never_submits_is_reported_and_can_still_come) {
+  JobOptions options;
+  options.engine.stall_warning_ms = 20;
+  options.engine.log_level = LogLevel::kOff;
+  options.controller.stall_warning_ms = 20;
+  std::atomic<bool> was_reported{false};
+  TestJob(2, options).Run([&](Engine& engine, int rank) {
+    std::vector<float> values = {1.0f};
+    const Deadline deadline = Soon();
+    if (rank == 0) {
+      const Handle handle = SubmitOne(engine, MakeRequest("x", Kind::kAllreduce, values));
+      while (!was_reported && std::chrono::steady_clock::now() < deadline) {
+        was_reported = !Has(engine.StatisticsJson(), "\"stall_reports\":0");
+      }
+      EXPECT_OK(engine.Wait(handle, deadline));
+    } else {
+      while (!was_reported && std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::yield();
+      }
+      (void)RunOne<float>(engine, MakeRequest("x", Kind::kAllreduce, values));
+    }
+    EXPECT_TRUE(was_reported.load());
+  });
+}
+
+TEST(EngineFailure, a_wait_past_the_abort_time_fails_every_rank_and_names_who_is_missing) {
+  JobOptions options;
+  options.engine.log_level = LogLevel::kOff;
+  options.controller.stall_abort_ms = 50;
+  TestJob job(2, options);
+  std::unique_ptr<Engine> waits = job.Start(0), never = job.Start(1);
+  std::vector<float> values = {1.0f};
+  Status status;
+  (void)RunOne<float>(*waits, MakeRequest("x", Kind::kAllreduce, values), &status);
+  EXPECT_EQ(status.code(), Code::kTimedOut);
+  EXPECT_TRUE(Has(status.message(), "rank 1")) << status.message();
+}
+
 TEST(EngineFailure, the_queue_is_bounded) {
   JobOptions options;
   options.engine.queue_capacity = 2;
@@ -248,6 +286,25 @@ TEST(EngineFailure, the_queue_is_bounded) {
     std::vector<Handle> handles(3);
     EXPECT_EQ(engine.Submit(requests, handles).code(), Code::kResourceExhausted);
   });
+}
+
+TEST(EngineTimeline, events_are_on_disk_soon_without_a_stop) {
+  const std::string path = "/tmp/rabit_timeline_flush." + std::to_string(::getpid()) + ".json";
+  TestJob(1).Run([&](Engine& engine, int) {
+    EXPECT_OK(engine.StartTimeline(path, false));
+    std::vector<float> values = {1.0f};
+    (void)RunOne<float>(engine, MakeRequest("x", Kind::kAllreduce, values));
+    bool is_written = false;
+    const Deadline deadline = Soon();
+    while (!is_written && std::chrono::steady_clock::now() < deadline) {
+      std::ifstream file(path);
+      const std::string text((std::istreambuf_iterator<char>(file)),
+                             std::istreambuf_iterator<char>());
+      is_written = Has(text, "\"ALLREDUCE\"");
+    }
+    EXPECT_TRUE(is_written);
+  });
+  std::remove(path.c_str());
 }
 
 TEST(EngineTimeline, events_of_every_stage_are_written_as_one_json_array) {
