@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/socket.h"
+#include "base/wire.h"
 #include "testing/tcp_job.h"
 
 namespace rabit {
@@ -20,10 +21,14 @@ using Buffer = std::vector<std::byte>;
 
 Deadline Soon() { return After(60s); }
 
+// The same bytes for the same seed.
 Buffer RandomBytes(size_t bytes, unsigned seed) {
-  std::mt19937 random(seed);
-  Buffer buffer(bytes);
-  for (std::byte& value : buffer) value = static_cast<std::byte>(random());
+  std::mt19937_64 random(seed);
+  Buffer buffer(bytes + sizeof(uint64_t));
+  for (size_t i = 0; i < bytes; i += sizeof(uint64_t)) {
+    StoreLittle<uint64_t>(buffer.data() + i, random());
+  }
+  buffer.resize(bytes);
   return buffer;
 }
 
