@@ -93,9 +93,9 @@ template <class Exchange>
 Status BucketRun::Communicate(int64_t wire_bytes, Exchange exchange) {
   wire_bytes_ += wire_bytes;
   const int64_t begin_ns = NowNs();
-  services_.statistics.communication().Enter();
+  services_.statistics.clock().Enter(OverlapClock::kCommunicating);
   Status status = exchange();
-  services_.statistics.communication().Leave();
+  services_.statistics.clock().Leave(OverlapClock::kCommunicating);
   if (services_.timeline.is_active()) {
     std::string name(Name(bucket_.kind));
     for (char& c : name) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);

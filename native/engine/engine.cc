@@ -199,7 +199,7 @@ std::string EngineImplementation::StatisticsJson() const {
                      ",\"size\":" + std::to_string(state_->parts.size) +
                      ",\"lanes\":" + std::to_string(state_->parts.options.lanes) +
                      ",\"open\":" + std::to_string(state_->handles.open_count()) + "," +
-                     state_->statistics.JsonMembers(state_->handles.BlockedNs());
+                     state_->statistics.JsonMembers();
   json += ",\"backend_details\":{";
   bool is_first = true;
   for (const auto& backend : state_->parts.backends) {

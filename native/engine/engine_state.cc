@@ -6,7 +6,7 @@ EngineState::EngineState(EngineParts given)
     : parts(std::move(given)),
       logger(parts.options.log_level, parts.rank),
       handles(parts.rank, parts.options.queue_capacity,
-              std::chrono::microseconds(parts.options.spin_us)),
+              std::chrono::microseconds(parts.options.spin_us), statistics.clock()),
       submissions([this] { Wake(); }),
       failure([this] { Wake(); }),
       groups(parts.rank, parts.size),

@@ -31,11 +31,11 @@ struct EngineState {
 
   EngineParts parts;
   const Logger logger;
+  Statistics statistics;
   HandleTable handles;
   SubmissionQueue submissions;
   FailureBoard failure;
   GroupTable groups;
-  Statistics statistics;
   Timeline timeline;
   CodecStates codec_states;
   BackendSelector selector;

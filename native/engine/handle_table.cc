@@ -25,8 +25,9 @@ std::string KeyOf(const Request& request) {
   return NameKey(signature.group, request.name);
 }
 
-HandleTable::HandleTable(int rank, size_t capacity, std::chrono::microseconds spin)
-    : rank_(rank), capacity_(capacity), spin_(spin) {}
+HandleTable::HandleTable(int rank, size_t capacity, std::chrono::microseconds spin,
+                         OverlapClock& clock)
+    : rank_(rank), capacity_(capacity), spin_(spin), clock_(clock) {}
 
 Result<std::vector<std::shared_ptr<PendingRequest>>> HandleTable::Open(
     std::span<Request> requests) {
@@ -106,9 +107,9 @@ Status HandleTable::Wait(Handle handle, Deadline deadline) {
   RABIT_ASSIGN_OR_RETURN(std::shared_ptr<PendingRequest> request, Find(handle));
   if (!request->is_finished()) {
     const int64_t started_ns = NowNs();
-    blocked_.Enter();
+    clock_.Enter(OverlapClock::kWaiting);
     const bool is_finished = request->WaitFinished(deadline);
-    blocked_.Leave();
+    clock_.Leave(OverlapClock::kWaiting);
     if (!is_finished) {
       return TimedOut(request->Describe(rank_) + " is not done after " +
                       std::to_string((NowNs() - started_ns) / 1'000'000) +

@@ -21,7 +21,7 @@ namespace rabit {
 // Thread-safe.
 class HandleTable {
  public:
-  HandleTable(int rank, size_t capacity, std::chrono::microseconds spin);
+  HandleTable(int rank, size_t capacity, std::chrono::microseconds spin, OverlapClock& clock);
 
   // All or none: fails if a name is open in its group already, or the table is full.
   Result<std::vector<std::shared_ptr<PendingRequest>>> Open(std::span<Request> requests);
@@ -39,7 +39,6 @@ class HandleTable {
   void Release(Handle handle);
 
   size_t open_count() const;
-  int64_t BlockedNs() const { return blocked_.TotalNs(); }  // at least one caller waited
 
  private:
   static constexpr size_t kShards = 16;
@@ -58,7 +57,7 @@ class HandleTable {
   const std::chrono::microseconds spin_;
   std::atomic<uint64_t> next_handle_{1};
   std::array<Shard, kShards> shards_;
-  UnionClock blocked_;
+  OverlapClock& clock_;
 
   mutable Mutex names_mutex_;
   std::unordered_set<std::string> open_names_ RABIT_GUARDED_BY(names_mutex_);

@@ -69,13 +69,12 @@ std::string Statistics::Json(const std::map<std::string, Totals, std::less<>>& b
   return text + "}";
 }
 
-std::string Statistics::JsonMembers(int64_t blocked_ns) const {
-  const int64_t communication_ns = communication_.TotalNs();
-  const double blocked_share = communication_ns == 0 ? 0.0
-                                                     : static_cast<double>(blocked_ns) /
-                                                           static_cast<double>(communication_ns);
+std::string Statistics::JsonMembers() const {
+  const OverlapClock::Totals times = clock_.totals();
   const double hidden_share =
-      communication_ns == 0 ? 0.0 : std::clamp(1.0 - blocked_share, 0.0, 1.0);
+      times.communicating_ns == 0
+          ? 0.0
+          : 1.0 - static_cast<double>(times.both_ns) / static_cast<double>(times.communicating_ns);
   MutexLock lock(mutex_);
   std::map<std::string, Totals, std::less<>> by_kind;
   for (int kind = 0; kind < kKindCount; ++kind) {
@@ -87,8 +86,8 @@ std::string Statistics::JsonMembers(int64_t blocked_ns) const {
          Member("rejected", rejected_) + "," + Member("tensors", all_.tensors) + "," +
          Member("buckets", all_.buckets) + "," + Member("bytes", all_.bytes) + "," +
          Member("negotiation_us", negotiation_ns_ / 1000) + "," +
-         Member("communication_us", communication_ns / 1000) + "," +
-         Member("blocked_us", blocked_ns / 1000) +
+         Member("communication_us", times.communicating_ns / 1000) + "," +
+         Member("blocked_us", times.waiting_ns / 1000) +
          ",\"hidden_share\":" + std::to_string(hidden_share) + ",\"totals\":" + Json(all_) +
          ",\"kinds\":" + Json(by_kind) + ",\"backends\":" + Json(by_backend_) +
          ",\"algorithms\":" + Json(by_algorithm_) + ",\"codecs\":" + Json(by_codec_);

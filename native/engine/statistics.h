@@ -36,11 +36,11 @@ class Statistics {
   void AddNegotiation(int64_t tensors, int64_t waited_ns);
   void AddRejected(int64_t tensors);
 
-  // Around the exchange of a bucket; the union over the lanes is the communication time.
-  UnionClock& communication() { return communication_; }
+  // Around the exchange of a bucket, and around what a caller waits for.
+  OverlapClock& clock() { return clock_; }
 
-  // The members of a JSON object, without the braces.  `blocked_ns`: how long callers waited.
-  std::string JsonMembers(int64_t blocked_ns) const;
+  // The members of a JSON object, without the braces.
+  std::string JsonMembers() const;
 
  private:
   struct Totals {
@@ -57,7 +57,7 @@ class Statistics {
   static std::string Json(const std::map<std::string, Totals, std::less<>>& by_name);
 
   const int64_t started_ns_ = NowNs();
-  UnionClock communication_;
+  OverlapClock clock_;
 
   mutable Mutex mutex_;
   int64_t submitted_ RABIT_GUARDED_BY(mutex_) = 0;
