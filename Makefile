@@ -5,7 +5,10 @@ BUILD ?= build
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 CMAKE := $(BIN)/cmake
-JOBS := $(shell nproc)
+WHEEL_BUILD = $(shell ls -d $(BUILD)/py3-none-* | head -1)
+ifneq ($(shell command -v ccache),)
+export CMAKE_CXX_COMPILER_LAUNCHER := ccache
+endif
 
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h' -o -name 'CMakeLists.txt' -o -name '*.map')
 PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -name '*.py' 2>/dev/null)
@@ -25,10 +28,14 @@ $(VENV)/.torch: | $(BIN)/python
 	$(BIN)/pip install --quiet $(TORCH) scikit-learn
 	@touch $@
 
-$(VENV)/.package: $(PACKAGE) | $(BIN)/python
+$(VENV)/.build-tools: | $(BIN)/python
+	$(BIN)/pip install --quiet "scikit-build-core>=0.10" cffi "cmake>=3.20" ninja
+	@touch $@
+
+# Without build isolation the wheel is built in a folder that stays, and the tests share its objects.
+$(VENV)/.package: $(PACKAGE) | $(VENV)/.build-tools
 	@echo "building and installing mariza-rabit into $(VENV)"
-	$(BIN)/pip install --quiet --force-reinstall --no-deps .
-	$(BIN)/pip install --quiet .
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pip install --quiet --no-build-isolation .
 	@touch $@
 
 $(VENV)/.tools: tests/requirements.txt | $(BIN)/python $(VENV)/.torch
@@ -40,15 +47,15 @@ demo: $(VENV)/.torch $(VENV)/.package ## train a CNN on real digits with 2 ranks
 
 test: test-native test-sanitizers test-python ## everything, native and Python
 
-$(BUILD)/%/build.ninja: native/CMakeLists.txt | $(VENV)/.tools
-	$(CMAKE) -S native -B $(BUILD)/$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
-	  $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache) \
-	  $(if $(filter release,$*),-DRABIT_TESTS=ON -DRABIT_BENCH=ON) \
-	  $(if $(filter address thread,$*),-DRABIT_TESTS=ON -DRABIT_SANITIZE=$* -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1") >/dev/null
+SANITIZE = -DRABIT_TESTS=ON -DRABIT_SANITIZE=$* -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1"
 
-test-native: $(BUILD)/release/build.ninja ## native tests, release build
-	$(BIN)/ninja -C $(BUILD)/release --quiet
-	$(BUILD)/release/rabit_tests
+$(BUILD)/address/build.ninja $(BUILD)/thread/build.ninja: $(BUILD)/%/build.ninja: native/CMakeLists.txt | $(VENV)/.tools
+	$(CMAKE) -S native -B $(BUILD)/$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) $(SANITIZE) >/dev/null
+
+test-native: $(VENV)/.package $(VENV)/.tools ## native tests, release build
+	$(CMAKE) -S native -B $(WHEEL_BUILD) -DRABIT_TESTS=ON -DRABIT_BENCH=ON >/dev/null
+	$(BIN)/ninja -C $(WHEEL_BUILD) --quiet rabit_tests
+	$(WHEEL_BUILD)/rabit_tests
 
 test-sanitizers: $(BUILD)/address/build.ninja $(BUILD)/thread/build.ninja ## native tests under ASan+UBSan and TSan
 	$(BIN)/ninja -C $(BUILD)/address --quiet rabit_tests
@@ -73,9 +80,10 @@ bench: $(VENV)/.package $(VENV)/.tools ## allreduce beside gloo and Open MPI, on
 	$(BIN)/python tests/bench/allreduce.py
 	$(BIN)/python tests/bench/many_tensors.py
 
-bench-native: $(BUILD)/release/build.ninja ## native benchmarks
-	$(BIN)/ninja -C $(BUILD)/release --quiet
-	@for program in $(BUILD)/release/bench_*; do echo "== $$program"; $$program || exit 1; done
+bench-native: $(VENV)/.package $(VENV)/.tools ## native benchmarks
+	$(CMAKE) -S native -B $(WHEEL_BUILD) -DRABIT_TESTS=ON -DRABIT_BENCH=ON >/dev/null
+	$(BIN)/ninja -C $(WHEEL_BUILD) --quiet
+	@for program in $$(find $(WHEEL_BUILD) -maxdepth 1 -name 'bench_*' -type f); do echo "== $$program"; $$program || exit 1; done
 
 docs: $(VENV)/.package ## HTML pages in docs/_build
 	$(BIN)/pip install --quiet sphinx furo myst-parser

@@ -10,6 +10,7 @@
 #include "control/announcer.h"
 #include "control/coordinator.h"
 #include "testing/test.h"
+#include "testing/testdata.h"
 
 namespace rabit {
 namespace {
@@ -92,10 +93,9 @@ void DecodeAnything(ConstBytes bytes) {
 }
 
 TEST(AgreementWire, the_bytes_of_version_1_are_frozen) {
-  const std::string path = std::string(__FILE__).substr(0, std::string(__FILE__).rfind('/')) +
-                           "/testdata/messages_v1.txt";
+  const auto path = testing::Testdata("control/testdata/messages_v1.txt");
   std::ifstream file(path);
-  ASSERT_TRUE(file.is_open()) << path;
+  ASSERT_TRUE(file.is_open()) << path.string();
   std::string line;
   for (const auto& message : AllMessages()) {
     ASSERT_TRUE(static_cast<bool>(std::getline(file, line)));

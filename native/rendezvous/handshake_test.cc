@@ -7,6 +7,7 @@
 
 #include "base/wire.h"
 #include "testing/test.h"
+#include "testing/testdata.h"
 
 namespace rabit {
 namespace {
@@ -38,7 +39,7 @@ const Greeting kGreeting = {"channel", 7, 3, 2};
 // The bytes on the wire may only change together with the version.  The fixture comes from
 // Python's hmac module: secret 01 02 .. 20, nonces aa.. and bb..
 TEST(Handshake, bytes_are_those_of_the_frozen_fixture) {
-  const auto path = std::filesystem::path(__FILE__).parent_path() / "testdata" / "handshake_v1.txt";
+  const auto path = testing::Testdata("rendezvous/testdata/handshake_v1.txt");
   std::ifstream file(path);
   ASSERT_TRUE(file.is_open()) << path.string();
   std::string name, hello_hex, reply_hex, proof_hex;
