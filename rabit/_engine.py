@@ -12,6 +12,7 @@ from rabit import _mpi
 from rabit._config import Config
 from rabit._errors import InvalidArgument
 from rabit._handle import Handle
+from rabit._job import Job
 from rabit._native import check, ffi, read_json
 from rabit._native_engine import NativeEngine
 from rabit._request import Batch, Request
@@ -89,6 +90,13 @@ class Engine:
     def prepare(self, requests: Sequence[Request]) -> Batch:
         """Requests that will be submitted many times, in their C form."""
         return Batch(self._native, requests)
+
+    def make_job(self, requests: Sequence[Request], address: int, release: int) -> Job:
+        """Requests for another runtime's dependency engine to submit; see Job.
+
+        The engine must outlive the job.
+        """
+        return Job(self._native, requests, address, release)
 
     def next_number(self, key: str) -> int:
         """1, 2, 3, ... for each key; equal on ranks that make the same calls in the same order."""

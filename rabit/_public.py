@@ -40,6 +40,7 @@ from rabit._grouped import (
 )
 from rabit._groups import ProcessSet, add_process_set, global_process_set, remove_process_set
 from rabit._handle import GroupHandle, Handle
+from rabit._job import Job
 from rabit._objects import allgather_object, broadcast_object
 from rabit._ops import (
     allgather,
@@ -134,6 +135,7 @@ __all__ = [
     "Handle",
     "Internal",
     "InvalidArgument",
+    "Job",
     "Kind",
     "Max",
     "Min",

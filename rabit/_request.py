@@ -72,6 +72,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self._names)
 
+    @property
+    def structs(self) -> Any:
+        """The requests in their C form; valid while the batch lives."""
+        return self._array
+
     def set_pointers(self, index: int, input_ptr: int, output_ptr: int) -> None:
         """Moves request `index` to other memory of the same shapes and types.
 

@@ -79,22 +79,19 @@ def _view(tensor: Any, what: str) -> TensorView:
     )
 
 
+def may_be_blocked(tensor: Any) -> bool:
+    """True if oneDNN may have given the array its blocked layout, as it does to convolutions'."""
+    return np.dtype(tensor.dtype) == np.float32 and tensor.ndim > 2
+
+
 def private_copy(tensor: Any) -> Any:
     """A new array of the same values in row-major order; MXNet computes it when it can.
 
-    Results of convolutions may have oneDNN's blocked layout, which a plain copy would keep; an
-    arithmetic operator gives row-major order, and multiplying by one changes no value.
+    A plain copy would keep a blocked layout; an arithmetic operator gives row-major order, and
+    multiplying by one changes no value.
     """
     with mx.autograd.pause():
-        may_be_blocked = np.dtype(tensor.dtype) == np.float32 and tensor.ndim > 2
-        return tensor * 1 if may_be_blocked else tensor.copy()
-
-
-def make_row_major(tensor: Any) -> None:
-    """Gives an array that may have oneDNN's blocked layout row-major order, in place."""
-    if np.dtype(tensor.dtype) == np.float32 and tensor.ndim > 2:
-        with mx.autograd.pause():
-            tensor *= 1
+        return tensor * 1 if may_be_blocked(tensor) else tensor.copy()
 
 
 def array_like(values: np.ndarray[Any, Any], tensor: Any) -> Any:

@@ -14,6 +14,7 @@ ffi = cffi.FFI()
 ffi.cdef(
     """
     const char* MXGetLastError();
+    int MXGetEnv(const char* name, const char** value);
     int MXNDArrayWaitToWrite(void* array);
     int MXNDArrayGetData(void* array, void** data);
     int MXNDArrayFree(void* array);
@@ -63,6 +64,13 @@ def _exists(name: str) -> bool:
     except AttributeError:
         return False
     return True
+
+
+def mxnet_setting(name: str) -> str | None:
+    """What MXNet sees as the value of one of its own variables."""
+    slot = ffi.new("const char**")
+    check(library.MXGetEnv(name.encode(), slot), f"the setting {name}")
+    return None if slot[0] == ffi.NULL else ffi.string(slot[0]).decode("utf-8", "replace")
 
 
 def check_version() -> None:

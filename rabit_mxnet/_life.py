@@ -7,6 +7,7 @@ from typing import Any
 
 import rabit
 
+from . import _dependency_engine
 from ._library import check_version
 from ._mxnet import mx, notice
 
@@ -36,3 +37,4 @@ def shutdown(timeout: float = 30.0) -> None:
     if rabit.is_initialized():
         mx.nd.waitall()
     rabit.shutdown(timeout)
+    _dependency_engine.forget_engines()

@@ -9,6 +9,7 @@ from typing import Any
 import rabit
 from rabit import Handle, Kind, Request
 
+from . import _dependency_engine
 from ._adapter import read_view, write_view
 
 
@@ -33,8 +34,14 @@ class Operation:
 
 
 def run(operations: Sequence[Operation], priority: int) -> None:
-    """Runs operations so that whoever reads a target afterwards sees the result."""
-    run_and_wait(operations, priority)
+    """Runs operations so that whoever reads a target afterwards sees the result.
+
+    priority: larger runs first.
+    """
+    if _dependency_engine.is_usable():
+        _dependency_engine.push(operations, priority)
+    else:
+        run_and_wait(operations, priority)
 
 
 def run_and_wait(operations: Sequence[Operation], priority: int) -> None:

@@ -32,7 +32,7 @@ from rabit import (
     global_process_set,
 )
 
-from ._adapter import array_like, check, make_row_major, private_copy, read_view
+from ._adapter import array_like, check, may_be_blocked, private_copy, read_view
 from ._mxnet import mx
 from ._operation import Operation, run, wait_all
 
@@ -173,12 +173,9 @@ def _allreduce(
     is_grouped: bool,
 ) -> list[Any]:
     names = _names(Kind.ALLREDUCE, name, tensors, is_grouped)
-    targets = []
     for tensor, each in zip(tensors, names, strict=True):
         check(tensor, f"the argument of allreduce '{each}'")
-        if is_in_place:
-            make_row_major(tensor)
-        targets.append(tensor if is_in_place else private_copy(tensor))
+    targets = [_place_for(tensor, is_in_place) for tensor in tensors]
     run(
         [
             Operation(Kind.ALLREDUCE, each, target, target, fields)
@@ -186,7 +183,23 @@ def _allreduce(
         ],
         priority,
     )
-    return targets
+    return [
+        _put_back(target, tensor) if is_in_place else target
+        for target, tensor in zip(targets, tensors, strict=True)
+    ]
+
+
+def _place_for(tensor: Any, is_in_place: bool) -> Any:
+    """The array that the engine works on: `tensor` where that is asked for and possible."""
+    return tensor if is_in_place and not may_be_blocked(tensor) else private_copy(tensor)
+
+
+def _put_back(result: Any, tensor: Any) -> Any:
+    """Gives `tensor` the values of `result`, if that is another array; returns `tensor`."""
+    if result is not tensor:
+        with mx.autograd.pause():
+            tensor[:] = result
+    return tensor
 
 
 def _names(kind: Kind, name: str | None, tensors: Sequence[Any], is_grouped: bool) -> list[str]:
@@ -242,13 +255,11 @@ def _broadcast(
             f"broadcast '{full_name}': root_rank is {root_rank}, which is not among the ranks "
             f"{ranks}. Pass the global rank of a member."
         )
-    if is_in_place:
-        make_row_major(tensor)
-    target = tensor if is_in_place else private_copy(tensor)
+    target = _place_for(tensor, is_in_place)
     group = process_set.group_on(rabit.default_engine())
     fields = {"root": root_rank, "group": group}
     run([Operation(Kind.BROADCAST, full_name, target, target, fields)], priority)
-    return target
+    return _put_back(target, tensor) if is_in_place else target
 
 
 # --- reducescatter --------------------------------------------------------------------------------
@@ -312,9 +323,8 @@ def _reducescatter(
             )
         make = mx.np.empty if isinstance(tensor, mx.np.ndarray) else mx.nd.empty
         target = make((rows, *tensor.shape[1:]), dtype=tensor.dtype, ctx=tensor.context)
-        operations.append(
-            Operation(Kind.REDUCESCATTER, each, private_copy(tensor), target, fields)
-        )
+        source = private_copy(tensor) if may_be_blocked(tensor) else tensor
+        operations.append(Operation(Kind.REDUCESCATTER, each, source, target, fields))
     run(operations, priority)
     return [each.target for each in operations]
 

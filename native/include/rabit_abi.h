@@ -25,6 +25,7 @@ extern "C" {
 
 typedef struct rabit_engine rabit_engine; /* opaque */
 typedef struct rabit_store rabit_store;   /* opaque */
+typedef struct rabit_job rabit_job;       /* opaque */
 typedef uint64_t rabit_handle;            /* 0 is never a handle */
 
 typedef enum rabit_code {
@@ -84,8 +85,8 @@ typedef struct rabit_tensor {
   int64_t count;        /* elements */
   const int64_t* shape; /* ndim extents; NULL with ndim 0 is a scalar */
   int32_t ndim;
-  int32_t dtype;        /* rabit_dtype */
-  int32_t device_kind;  /* DLPack codes: 1 is the CPU */
+  int32_t dtype;       /* rabit_dtype */
+  int32_t device_kind; /* DLPack codes: 1 is the CPU */
   int32_t device_index;
   uint64_t ready_event; /* 0, or an event the core must wait for */
 } rabit_tensor;
@@ -101,7 +102,7 @@ typedef struct rabit_request {
   int32_t backend;      /* -1: the engine chooses; else from rabit_find_backend */
   double prescale;
   double postscale;
-  const char* name;     /* UTF-8, 1 to 1024 bytes */
+  const char* name;      /* UTF-8, 1 to 1024 bytes */
   const int64_t* splits; /* alltoall, scatter: rows for each rank of the group, or NULL */
   int32_t splits_count;
   rabit_tensor input;
@@ -136,6 +137,21 @@ RABIT_API int32_t rabit_is_done(rabit_engine* engine, rabit_handle handle, int32
 RABIT_API int32_t rabit_output(rabit_engine* engine, rabit_handle handle, rabit_tensor* output,
                                int64_t* shape, int64_t* splits);
 RABIT_API int32_t rabit_release(rabit_engine* engine, rabit_handle handle);
+
+/* A job is requests that another runtime's dependency engine submits, on a thread of its own, when
+ * their operands are ready.  In its requests input.data and output.data are operands of that
+ * runtime: address() finds the memory then, release() frees the operand with the job; 0 is success
+ * for both. The requests are copied; the engine must outlive the job. */
+RABIT_API int32_t rabit_job_create(rabit_engine* engine, const rabit_request* requests,
+                                   int32_t count, int (*address)(void* operand, void** data),
+                                   int (*release)(void* operand), rabit_job** job);
+/* For the other runtime to call, once.  completion: three pointers (function, owner, token), which
+ * are copied.  function(owner, token, error) is called once when all requests have finished; error
+ * is NULL, or a const std::runtime_error whose text is "<class>: <message>", valid for the call.
+ * Does not block.  context is not used. */
+RABIT_API void rabit_job_run(void* context, void* completion, void* job);
+/* For the other runtime to call, once, when the job has finished or is never to run. */
+RABIT_API void rabit_job_release(void* job);
 
 RABIT_API int32_t rabit_raise_flags(rabit_engine* engine, uint32_t flags);
 RABIT_API int32_t rabit_agreed_flags(rabit_engine* engine, uint32_t* flags);

@@ -60,7 +60,7 @@ def on_ranks(tmp_path: Path) -> Callable[..., list[Any]]:
             capture_output=True,
             text=True,
             timeout=timeout,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "HOME": str(folder), **variables},
             cwd=folder,
             check=False,
         )

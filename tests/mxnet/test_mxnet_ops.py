@@ -162,3 +162,61 @@ def test_what_cannot_work_says_why(on_ranks):
         strict=True,
     ):
         assert all(word in text for word in words), text
+
+
+def test_an_error_of_the_engine_is_raised_where_the_result_is_read(on_ranks):
+    for texts in on_ranks(
+        2,
+        """
+        texts = []
+        result = rabit.allreduce(mx.nd.ones((2 + rank,)), name="weights")
+        try:
+            result.asnumpy()
+        except rabit.Mismatch as error:
+            texts.append(str(error))
+        after = rabit.allreduce(mx.nd.ones((3,)), name="weights", op=rabit.Sum)
+        texts.append(after.asnumpy().tolist())
+        report(texts)
+        """,
+    ):
+        assert "weights" in texts[0] and "[2]" in texts[0] and "[3]" in texts[0]
+        assert texts[1] == [2.0] * 3
+
+
+def test_calls_return_before_other_ranks_have_called(on_ranks):
+    """Rank 0 submits everything before rank 1 starts; only reading waits."""
+    for value in on_ranks(
+        2,
+        """
+        start = Path(os.environ["HOME"], "rank0_has_submitted")
+        if rank == 1:
+            import time
+            deadline = time.monotonic() + 60
+            while not start.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert start.exists()
+        array = mx.nd.ones((1000,)) * (rank + 1)
+        for turn in range(5):
+            rabit.allreduce_(array, op=rabit.Sum, name=f"turn{turn}")
+            array *= 0.5
+        start.touch()
+        report(float(array[0].asscalar()))
+        """,
+    ):
+        assert value == 1.5
+
+
+def test_without_mxnets_engine_the_calls_wait_and_say_so(on_ranks):
+    for values in on_ranks(
+        2,
+        """
+        import warnings
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            results = [rabit.allreduce(mx.nd.ones((2, 2)), op=rabit.Sum) for _ in range(3)]
+        report([str(each.message) for each in said] + [float(results[2].sum().asscalar())])
+        """,
+        MXNET_ENGINE_TYPE="NaiveEngine",
+    ):
+        assert len(values) == 2 and "NaiveEngine" in values[0]
+        assert values[1] == 8.0
