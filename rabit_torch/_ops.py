@@ -47,10 +47,12 @@ def scatter_op(op: ReduceOp | int, what: str) -> ReduceOp:
     return resolved
 
 
-def auto_name(kind: Kind, name: str | None) -> str:
-    """Returns "allreduce.<name>", numbered when there is no name."""
+def auto_name(kind: Kind, name: str | None, process_set: ProcessSet) -> str:
+    """Returns "allreduce.<name>", numbered when there is no name: for each process set by itself."""
     if name is None:
-        return rabit.default_engine().auto_name(str(kind))
+        group = _group(process_set)
+        key = str(kind) if group == 0 else f"{kind}.set{group}"
+        return rabit.default_engine().auto_name(key)
     return f"{kind}.{name}"
 
 
@@ -117,7 +119,7 @@ def _start_allreduce(
         raise InvalidArgument(
             "a grouped allreduce needs at least one tensor, and the list is empty"
         )
-    base = auto_name(Kind.ALLREDUCE, name)
+    base = auto_name(Kind.ALLREDUCE, name, process_set)
     names = [f"{base}.{index}" for index in range(len(tensors))] if is_grouped else [base]
     if isinstance(op, AdasumOp):
         return _adaptive(tensors, is_in_place, base, prescale, postscale, process_set, is_grouped)
@@ -324,6 +326,8 @@ def _start_collected(
 ) -> TorchHandle:
     """Starts operations whose result is a new tensor of a shape that is known only afterwards."""
     sources = [_dense_input(t, n) for t, n in zip(tensors, names, strict=True)]
+    if kind == Kind.ALLGATHER:  # a scalar counts as one row
+        sources = [source if source.dim() else source.reshape(1) for source in sources]
     requests = [
         Request(kind=kind, name=name, input=view(source, name), group=_group(process_set), **fields)
         for source, name in zip(sources, names, strict=True)
@@ -345,7 +349,7 @@ def allgather_async(
 ) -> TorchHandle:
     """Starts an allgather along axis 0; returns a handle.  Does not block."""
     return _start_collected(
-        Kind.ALLGATHER, [tensor], [auto_name(Kind.ALLGATHER, name)], False, process_set
+        Kind.ALLGATHER, [tensor], [auto_name(Kind.ALLGATHER, name, process_set)], False, process_set
     )
 
 
@@ -355,7 +359,7 @@ def grouped_allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> TorchHandle:
     """Starts an allgather of several tensors that become ready together.  Does not block."""
-    base = auto_name(Kind.ALLGATHER, name)
+    base = auto_name(Kind.ALLGATHER, name, process_set)
     names = [f"{base}.{index}" for index in range(len(tensors))]
     return _start_collected(Kind.ALLGATHER, tensors, names, True, process_set)
 
@@ -375,7 +379,7 @@ def reducescatter_async(
     return _start_collected(
         Kind.REDUCESCATTER,
         [tensor],
-        [auto_name(Kind.REDUCESCATTER, name)],
+        [auto_name(Kind.REDUCESCATTER, name, process_set)],
         False,
         process_set,
         op=scatter_op(op, f"reducescatter '{name}'"),
@@ -393,7 +397,7 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> TorchHandle:
     """Starts a reducescatter of several tensors that become ready together.  Does not block."""
-    base = auto_name(Kind.REDUCESCATTER, name)
+    base = auto_name(Kind.REDUCESCATTER, name, process_set)
     names = [f"{base}.{index}" for index in range(len(tensors))]
     return _start_collected(
         Kind.REDUCESCATTER,
@@ -430,7 +434,7 @@ def alltoall_async(
     splits: rows for each rank, in rank order (integers; sum = extent 0); None: equal parts.
     The handle gives the received rows; with splits the pair (rows, received_splits).
     """
-    full_name = auto_name(Kind.ALLTOALL, name)
+    full_name = auto_name(Kind.ALLTOALL, name, process_set)
     checked = _checked_splits(splits, tensor, full_name)
 
     def with_splits(handle: Any, result: torch.Tensor) -> Any:
@@ -454,7 +458,7 @@ def _start_broadcast(
     is_in_place: bool,
     priority: int = 0,
 ) -> TorchHandle:
-    full_name = auto_name(Kind.BROADCAST, name)
+    full_name = auto_name(Kind.BROADCAST, name, process_set)
     check(tensor, full_name)
     source = tensor.detach()
     target = source if is_in_place and source.is_contiguous() else source.contiguous()
