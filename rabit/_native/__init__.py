@@ -43,7 +43,13 @@ def library_path() -> str:
     """The native library that is loaded by default: RABIT_LIBRARY, else the installed one."""
     from rabit._config import process_environment
 
-    return process_environment().get("RABIT_LIBRARY", "") or str(_HERE / "librabit.so")
+    named = process_environment().get("RABIT_LIBRARY", "")
+    if named:
+        return named
+    # In a source tree the library is that of the installed package.
+    folders = [_HERE, *(Path(folder) / "rabit" / "_native" for folder in sys.path)]
+    found = (each / "librabit.so" for each in folders if (each / "librabit.so").exists())
+    return str(next(found, _HERE / "librabit.so"))
 
 
 def load(path: str = "") -> Any:
