@@ -10,6 +10,7 @@ with and without init() (on rank 0, while the others wait).
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -39,7 +40,7 @@ def deep() -> nn.Module:
 def convolutional() -> nn.Module:
     layers: list[nn.Module] = []
     widths = [3, 32, 32, 64, 64, 128, 128]
-    for index, (before, after) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+    for index, (before, after) in enumerate(itertools.pairwise(widths)):
         layers += [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU()]
         layers += [nn.MaxPool2d(2)] if index % 2 else []
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 16, 10))

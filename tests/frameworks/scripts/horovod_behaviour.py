@@ -399,8 +399,12 @@ def the_engine_starts_again_after_shutdown():
         assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
 
 
-BEHAVIOURS = [value for key, value in list(globals().items()) if callable(value) and getattr(value, "__module__", "") == "__main__"
-              and key not in ("fails", "hvd_size", "network", "digest", "adaptive")]  # fmt: skip
+TOOLS = ("fails", "hvd_size", "network", "digest", "adaptive")
+BEHAVIOURS = [
+    each
+    for name, each in list(globals().items())
+    if getattr(each, "__module__", "") == "__main__" and name not in TOOLS
+]
 
 if __name__ == "__main__":
     outcome = {}
