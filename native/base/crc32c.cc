@@ -57,8 +57,20 @@ bool HasCrc32cInstruction() {
 #endif
 }
 
+bool HasCrc32cFolding() {
+#if defined(__x86_64__)
+  static const bool has = HasCrc32cInstruction() && __builtin_cpu_supports("avx512f") &&
+                          __builtin_cpu_supports("avx512vl") &&
+                          __builtin_cpu_supports("vpclmulqdq");
+  return has;
+#else
+  return false;
+#endif
+}
+
 uint32_t Crc32cExtend(uint32_t crc, ConstBytes bytes) {
 #if defined(__x86_64__)
+  if (HasCrc32cFolding()) return Crc32cExtendAvx512(crc, bytes);
   if (HasCrc32cInstruction()) return Crc32cExtendSse42(crc, bytes);
 #endif
   return Crc32cExtendPortable(crc, bytes);

@@ -17,8 +17,10 @@ inline uint32_t Crc32c(ConstBytes bytes) { return Crc32cExtend(0, bytes); }
 // The implementations, for tests and benchmarks.
 uint32_t Crc32cExtendPortable(uint32_t crc, ConstBytes bytes);
 #if defined(__x86_64__)
-uint32_t Crc32cExtendSse42(uint32_t crc, ConstBytes bytes);  // only if HasCrc32cInstruction()
+uint32_t Crc32cExtendSse42(uint32_t crc, ConstBytes bytes);   // only if HasCrc32cInstruction()
+uint32_t Crc32cExtendAvx512(uint32_t crc, ConstBytes bytes);  // only if HasCrc32cFolding()
 #endif
 bool HasCrc32cInstruction();
+bool HasCrc32cFolding();  // by 512-bit carry-less multiplication
 
 }  // namespace rabit

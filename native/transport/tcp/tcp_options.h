@@ -35,7 +35,7 @@ struct TcpOptions {
   // Copies that wait for their acknowledgement; beyond this, copied messages wait for it too.
   size_t retained_bytes_max = 8 << 20;
   // Data of a link that nobody has asked for, while no operation of the link is in flight.
-  size_t unexpected_bytes_soft = 4 << 20;
+  size_t unexpected_bytes_soft = 64 * 1024;
   // The same while one is (it may wait for what lies behind): more loses the peer.
   size_t unexpected_bytes_hard = size_t{1} << 30;
 
