@@ -1,0 +1,203 @@
+"""MXNet: a training step that overlaps communication, beside one that waits for every operation.
+
+    sudo python tests/bench/mxnet_overlap.py
+
+Four ranks in four network namespaces, whose links are shaped to 200 Mbit/s.  Both kinds of step run
+in the same processes, in turns, so that noise of the machine meets both.  Needs root, ip and tc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import secrets
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+BRIDGE = "rabitmx0"
+
+WORKER = """
+import json, sys, time
+from pathlib import Path
+import numpy as np
+import rabit_mxnet as rabit
+import mxnet as mx
+from rabit_mxnet import _dependency_engine, _operation
+
+width, layers, batch, turns, steps, timeline = json.loads(sys.argv[1])
+rabit.init()
+mx.random.seed(1)
+net = mx.gluon.nn.HybridSequential()
+for _ in range(layers):
+    net.add(mx.gluon.nn.Dense(width, in_units=width, activation="tanh"))
+net.initialize(mx.init.Xavier())
+params = net.collect_params()
+rabit.broadcast_parameters(params, root_rank=0)
+trainer = rabit.DistributedTrainer(params, "sgd", {"learning_rate": 1e-3})
+data = mx.nd.random.uniform(shape=(batch, width))
+
+
+def compute():
+    with mx.autograd.record():
+        loss = (net(data) ** 2).mean()
+    loss.backward()
+
+
+def run(count, communicates=True):
+    mx.nd.waitall()
+    rabit.barrier()
+    started = time.perf_counter()
+    for _ in range(count):
+        compute()
+        if communicates:
+            trainer.step(1)
+    mx.nd.waitall()
+    return (time.perf_counter() - started) / count
+
+
+def waiting(count):
+    original = _operation._dependency_engine.is_usable
+    _operation._dependency_engine.is_usable = lambda: False
+    try:
+        return run(count)
+    finally:
+        _operation._dependency_engine.is_usable = original
+
+
+run(2)
+found = {"compute": [], "waiting": [], "overlapping": []}
+for _ in range(turns):
+    found["compute"].append(run(steps, False))
+    found["waiting"].append(waiting(steps))
+    found["overlapping"].append(run(steps))
+if timeline:
+    rabit.start_timeline(timeline)
+    run(steps)
+    rabit.stop_timeline()
+if rabit.rank() == 0:
+    print("RESULT " + json.dumps(found), flush=True)
+rabit.shutdown()
+"""
+
+
+def command(*words: str, may_fail: bool = False) -> None:
+    subprocess.run(words, check=not may_fail, capture_output=may_fail)
+
+
+def make_network(ranks: int, mbit: int) -> None:
+    remove_network(ranks)
+    command("ip", "link", "add", BRIDGE, "type", "bridge")
+    command("ip", "addr", "add", "10.87.0.254/24", "dev", BRIDGE)
+    command("ip", "link", "set", BRIDGE, "up")
+    shape = ["root", "tbf", "rate", f"{mbit}mbit", "burst", "64kb", "latency", "50ms"]
+    for rank in range(ranks):
+        space, outer = f"rabitmx{rank}n", f"rabitmx{rank}o"
+        command("ip", "netns", "add", space)
+        command("ip", "link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", space)
+        command("ip", "link", "set", outer, "master", BRIDGE, "up")
+        command("tc", "qdisc", "add", "dev", outer, *shape)
+        command("ip", "-n", space, "addr", "add", f"10.87.0.{rank + 1}/24", "dev", "eth0")
+        command("ip", "-n", space, "link", "set", "eth0", "up")
+        command("ip", "-n", space, "link", "set", "lo", "up")
+        command("ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", "eth0", *shape)
+
+
+def remove_network(ranks: int) -> None:
+    for rank in range(ranks):
+        command("ip", "netns", "del", f"rabitmx{rank}n", may_fail=True)
+        command("ip", "link", "del", f"rabitmx{rank}o", may_fail=True)
+    command("ip", "link", "del", BRIDGE, may_fail=True)
+
+
+def run_ranks(ranks: int, settings: list, folder: Path) -> dict:
+    from rabit._meeting import StoreServer
+
+    secret = secrets.token_bytes(32)
+    secret_file = folder / "secret"
+    secret_file.touch(mode=0o600)
+    secret_file.write_text(secret.hex())
+    script = folder / "worker.py"
+    script.write_text(WORKER)
+    store = StoreServer("10.87.0.254", 0, secret)
+    processes = []
+    try:
+        for rank in range(ranks):
+            variables = {
+                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+                "OMP_NUM_THREADS": "1",
+                "RABIT_RANK": str(rank),
+                "RABIT_SIZE": str(ranks),
+                "RABIT_LOCAL_RANK": "0",
+                "RABIT_LOCAL_SIZE": "1",
+                "RABIT_CROSS_RANK": str(rank),
+                "RABIT_CROSS_SIZE": str(ranks),
+                "RABIT_HOST_KEY": f"namespace{rank}",
+                "RABIT_STORE_ADDRESS": f"10.87.0.254:{store.port}",
+                "RABIT_SECRET_FILE": str(secret_file),
+            }
+            words = ["ip", "netns", "exec", f"rabitmx{rank}n", sys.executable, str(script)]
+            with (folder / f"output.{rank}").open("w") as output:
+                processes.append(
+                    subprocess.Popen(
+                        [*words, json.dumps(settings)],
+                        env={**os.environ, **variables},
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+        statuses = [process.wait(timeout=600) for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        store.close()
+    texts = [(folder / f"output.{rank}").read_text() for rank in range(ranks)]
+    if any(statuses):
+        raise SystemExit(f"ranks ended with {statuses}\n" + "\n".join(texts))
+    line = next(line for line in texts[0].splitlines() if line.startswith("RESULT "))
+    return json.loads(line.removeprefix("RESULT "))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--mbit", type=int, default=200, help="of each link, both ways")
+    parser.add_argument("--width", type=int, default=320, help="of every layer")
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--batch", type=int, default=512, help="rows; decides the time of compute")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=5, help="of every kind in a turn")
+    parser.add_argument("--timeline", default="", help="file for a trace of rank 0")
+    args = parser.parse_args()
+    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
+        print("skipped: network namespaces need root, ip and tc")
+        return 0
+    if importlib.util.find_spec("mxnet") is None:
+        print("skipped: mxnet is not installed: pip install 'mariza-rabit[mxnet]'")
+        return 0
+    timeline = str(Path(args.timeline).absolute()) if args.timeline else ""
+    settings = [args.width, args.layers, args.batch, args.turns, args.steps, timeline]
+    try:
+        make_network(args.ranks, args.mbit)
+        with tempfile.TemporaryDirectory() as folder:
+            found = run_ranks(args.ranks, settings, Path(folder))
+    finally:
+        remove_network(args.ranks)
+    gradient_bytes = args.layers * (args.width**2 + args.width) * 4
+    print(f"{args.ranks} ranks, {args.mbit} Mbit/s, {gradient_bytes / 2**20:.1f} MiB of gradients")
+    for kind, times in found.items():
+        print(f"{kind:12} {1000 * statistics.median(times):8.1f} ms per step")
+    ratios = [a / b for a, b in zip(found["waiting"], found["overlapping"], strict=True)]
+    print(f"waiting / overlapping: {statistics.median(ratios):.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
