@@ -67,27 +67,37 @@ template <class A, class B, class Compare>
 std::string CompareText(const char* a_text, const char* b_text, const char* op, const A& a,
                         const B& b, Compare compare) {
   if (compare(a, b)) return {};
-  return std::string("expected ") + a_text + " " + op + " " + b_text + ", have " + Show(a) + " and " +
-         Show(b);
+  return std::string("expected ") + a_text + " " + op + " " + b_text + ", have " + Show(a) +
+         " and " + Show(b);
 }
 
-#define RABIT_TEST_COMPARE(a, b, op, on_failure)                                              \
-  if (std::string rabit_text = ::rabit::testing::CompareText(                                 \
-          #a, #b, #op, (a), (b), [](const auto& x, const auto& y) { return x op y; });        \
-      rabit_text.empty()) {                                                                   \
-  } else                                                                                      \
-    on_failure ::rabit::testing::FailureMessage(__FILE__, __LINE__, rabit_text)
+// The switch keeps a macro inside an unbraced if/else from taking the wrong else.
+#define RABIT_TEST_COMPARE(a, b, op, on_failure)                                         \
+  switch (0)                                                                             \
+  case 0:                                                                                \
+  default:                                                                               \
+    if (std::string rabit_text = ::rabit::testing::CompareText(                          \
+            #a, #b, #op, (a), (b), [](const auto& x, const auto& y) { return x op y; }); \
+        rabit_text.empty()) {                                                            \
+    } else                                                                               \
+      on_failure::rabit::testing::FailureMessage(__FILE__, __LINE__, rabit_text)
 
 #define RABIT_TEST_CONDITION(condition, text, on_failure) \
-  if (condition) {                                        \
-  } else                                                  \
-    on_failure ::rabit::testing::FailureMessage(__FILE__, __LINE__, text)
+  switch (0)                                              \
+  case 0:                                                 \
+  default:                                                \
+    if (condition) {                                      \
+    } else                                                \
+      on_failure::rabit::testing::FailureMessage(__FILE__, __LINE__, text)
 
-#define RABIT_TEST_STATUS(expression, on_failure)                                             \
-  if (::rabit::Status rabit_seen = ::rabit::testing::StatusOf(expression); rabit_seen.ok()) { \
-  } else                                                                                      \
-    on_failure ::rabit::testing::FailureMessage(                                              \
-        __FILE__, __LINE__, std::string(#expression " is ") + rabit_seen.ToString())
+#define RABIT_TEST_STATUS(expression, on_failure)                                               \
+  switch (0)                                                                                    \
+  case 0:                                                                                       \
+  default:                                                                                      \
+    if (::rabit::Status rabit_seen = ::rabit::testing::StatusOf(expression); rabit_seen.ok()) { \
+    } else                                                                                      \
+      on_failure::rabit::testing::FailureMessage(                                               \
+          __FILE__, __LINE__, std::string(#expression " is ") + rabit_seen.ToString())
 
 inline const Status& StatusOf(const Status& status) { return status; }
 template <class R>
@@ -123,10 +133,10 @@ Status StatusOf(const R& result) {
     return;                             \
   } while (false)
 
-#define TEST(suite, name)                                                              \
-  static void RabitTest_##suite##_##name();                                            \
-  [[maybe_unused]] static const int rabit_registered_##suite##_##name =                \
-      ::rabit::testing::Register(#suite, #name, &RabitTest_##suite##_##name);          \
+#define TEST(suite, name)                                                     \
+  static void RabitTest_##suite##_##name();                                   \
+  [[maybe_unused]] static const int rabit_registered_##suite##_##name =       \
+      ::rabit::testing::Register(#suite, #name, &RabitTest_##suite##_##name); \
   static void RabitTest_##suite##_##name()
 
 }  // namespace rabit::testing
