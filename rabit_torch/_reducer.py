@@ -14,13 +14,16 @@ from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, Request
 
 from ._adapter import check, dtype_of, memory_order, view
 from ._compression import IDENTITY, split
+from ._pack import Pack, make_packs
 from ._sparse import allreduce_sparse
+
+_current_graph_task_id = torch._C._current_graph_task_id
 
 # A submit wakes the engine thread; small gradients wait for each other up to this many bytes.
 _FLUSH_BYTES = 512 * 1024
 
 
-class _Slot:
+class Slot:
     """One parameter: its gradient on the way, and how many backward passes it still waits for."""
 
     __slots__ = (
@@ -29,8 +32,11 @@ class _Slot:
         "group",
         "handle",
         "hook",
+        "in_pack",
         "index",
+        "is_dense",
         "name",
+        "pack",
         "parameter",
         "passes_left",
         "wire",
@@ -47,6 +53,9 @@ class _Slot:
         self.wire: torch.Tensor | None = None  # what travels for it; often the same memory
         self.context: Any = None  # of a compression in Python
         self.handle: Any = None
+        self.is_dense = True  # no gradient has been sparse so far
+        self.pack: Pack | None = None
+        self.in_pack = False  # its gradient waits for the others of its pack
 
     @property
     def is_sent(self) -> bool:
@@ -82,13 +91,17 @@ class GradientReducer:
         self._is_alone = process_set.size() == 1
         self._is_paused = False
         self._graph_task = -1
-        self._pending: list[_Slot] = []
+        self._pending: list[Slot] = []
         self._pending_bytes = 0
-        self._slots: dict[torch.Tensor, _Slot] = {}
-        self._order: list[_Slot] = []
-        self._waiting_groups: dict[int, list[_Slot]] = {}
+        self._slots: dict[torch.Tensor, Slot] = {}
+        self._order: list[Slot] = []
+        self._waiting_groups: dict[int, list[Slot]] = {}
         self._group_sizes: dict[int, int] = {}
         self._batch: rabit.Batch | None = None
+        # The first step sends every gradient by its name, so that ranks whose models differ are told
+        # where.  Then small ones travel in packs.
+        self._packs: list[Pack] = []
+        self._may_pack = True
         self.backward_passes = 1
         for parameter, name in names.items():
             self._add(parameter, name, group_of.get(parameter))
@@ -102,7 +115,10 @@ class GradientReducer:
     @property
     def in_flight(self) -> dict[torch.Tensor, Any]:
         """The handle of every gradient on its way."""
-        return {p: slot.handle for p, slot in self._slots.items() if slot.handle is not None}
+        found = {
+            p: slot.handle or (slot.pack and slot.pack.handle) for p, slot in self._slots.items()
+        }
+        return {p: handle for p, handle in found.items() if handle is not None}
 
     @property
     def passes_left(self) -> dict[torch.Tensor, int]:
@@ -112,29 +128,30 @@ class GradientReducer:
     # --- set-up -----------------------------------------------------------------------------------
 
     def _add(self, parameter: torch.Tensor, name: str, group: int | None) -> None:
-        slot = _Slot(parameter, f"{self._prefix}.{name}", len(self._order), group)
+        slot = Slot(parameter, f"{self._prefix}.{name}", len(self._order), group)
         self._slots[parameter] = slot
         self._order.append(slot)
         self._batch = None
+        self._may_pack = True
         if group is not None:
             self._group_sizes[group] = self._group_sizes.get(group, 0) + 1
         if parameter.requires_grad:
             self._register(slot)
 
-    def _register(self, slot: _Slot) -> None:
+    def _register(self, slot: Slot) -> None:
         if self._is_alone:
             return
         check(slot.parameter, slot.name)
         register: Any = slot.parameter.register_post_accumulate_grad_hook
-        slot.hook = register(self._make_hook())
+        slot.hook = register(self._make_hook(slot))
 
-    def _make_hook(self) -> Callable[[torch.Tensor], None]:
+    def _make_hook(self, slot: Slot) -> Callable[[torch.Tensor], None]:
         reducer = weakref.ref(self)
 
         def arrived(parameter: torch.Tensor) -> None:
             alive = reducer()
             if alive is not None:
-                alive._arrived(parameter)
+                alive._arrived(slot)
 
         arrived._torchdynamo_disable = True  # type: ignore[attr-defined]  # stays a plain call
         return arrived
@@ -161,7 +178,7 @@ class GradientReducer:
             self._batch = self._engine.prepare([self._request(slot) for slot in self._order])
         return self._batch
 
-    def _request(self, slot: _Slot) -> Request:
+    def _request(self, slot: Slot) -> Request:
         parameter = slot.parameter.detach()
         laid_out = memory_order(parameter)
         if laid_out is None:
@@ -181,24 +198,42 @@ class GradientReducer:
             postscale=self._postscale,
         )
 
+    def _make_packs(self) -> None:
+        """Called between steps, on all ranks after the same step."""
+        self._may_pack = False
+        if self._is_alone or self._compressor is not IDENTITY:
+            return
+        for slot in self._order:
+            slot.pack = None
+        alone = [slot for slot in self._order if slot.group is None and slot.is_dense]
+        self._packs = make_packs(alone, self._prefix)
+        for pack in self._packs:
+            memory = view(pack.buffer, pack.name)
+            request = self._request(pack.slots[-1])
+            request.name, request.input, request.output = pack.name, memory, memory
+            pack.batch = self._engine.prepare([request])
+            for slot in pack.slots:
+                slot.pack = pack
+
     # --- backward ---------------------------------------------------------------------------------
 
-    def _arrived(self, parameter: torch.Tensor) -> None:
-        """Autograd has finished adding to `parameter.grad`."""
+    def _arrived(self, slot: Slot) -> None:
+        """Autograd has finished adding to the gradient of `slot`.  Runs for every gradient."""
         if self._is_paused:
             return
-        slot = self._slots[parameter]
-        if slot.is_sent:
+        if slot.grad is not None:
             self._refuse_second_gradient(slot)
         slot.passes_left -= 1
         if slot.passes_left > 0:
             return
-        self._call_back_after_backward()
+        task = _current_graph_task_id()
+        if task != self._graph_task and task != -1:
+            self._call_back_after_backward(task)
         self._take(slot)
         if self._pending_bytes >= _FLUSH_BYTES:
             self._flush()
 
-    def _refuse_second_gradient(self, slot: _Slot) -> None:
+    def _refuse_second_gradient(self, slot: Slot) -> None:
         if slot.parameter.grad is slot.grad:
             raise InvalidArgument(
                 f"gradient '{slot.name}' on rank {rabit.rank()} arrived a second time before step() "
@@ -208,24 +243,31 @@ class GradientReducer:
             )
         # The caller has dropped the old gradient; what travels for it is of no more use.
         self._finish(slot)
+        if slot.pack is not None and slot.pack.handle is not None:
+            slot.pack.finish()
         slot.grad = None
         slot.passes_left = self.backward_passes
 
-    def _call_back_after_backward(self) -> None:
-        task = torch._C._current_graph_task_id()
-        if task != self._graph_task and task != -1:
-            self._graph_task = task
-            engine: Any = torch.autograd.Variable._execution_engine
-            engine.queue_callback(self._backward_done)
+    def _call_back_after_backward(self, task: int) -> None:
+        self._graph_task = task
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(self._backward_done)
 
     def _backward_done(self) -> None:
         self._graph_task = -1
         self._flush()
         self._wait()
 
-    def _take(self, slot: _Slot) -> None:
+    def _take(self, slot: Slot) -> None:
         """Queues the gradient of a slot, with its whole group if it has one."""
         slot.grad = slot.parameter.grad
+        pack = slot.pack
+        if pack is not None:
+            slot.in_pack = True
+            pack.arrived += 1
+            if pack.arrived == len(pack.slots):
+                self._send_pack(pack)
+            return
         if slot.group is None:
             self._queue(slot)
             return
@@ -238,7 +280,7 @@ class GradientReducer:
                 self._queue(member)
             self._flush()
 
-    def _queue(self, slot: _Slot) -> None:
+    def _queue(self, slot: Slot) -> None:
         self._pending.append(slot)
         self._pending_bytes += slot.parameter.numel() * slot.parameter.element_size()
 
@@ -250,7 +292,7 @@ class GradientReducer:
             return
         pending, self._pending, self._pending_bytes = self._pending, [], 0
         batch = self._prepare()
-        plain: list[_Slot] = []
+        plain: list[Slot] = []
         for slot in pending:
             if slot.grad is None or self._compressor is not IDENTITY or slot.grad.is_sparse:
                 self._send_alone(slot)
@@ -263,7 +305,11 @@ class GradientReducer:
             for slot, handle in zip(plain, handles, strict=True):
                 slot.handle = handle
 
-    def _wire(self, slot: _Slot) -> int:
+    def _send_pack(self, pack: Pack) -> None:
+        pack.fill()
+        (pack.handle,) = pack.batch.submit([0], [pack.buffer])
+
+    def _wire(self, slot: Slot) -> int:
         """The address of the memory that travels for a dense gradient."""
         grad, parameter = slot.grad, slot.parameter
         assert grad is not None
@@ -275,11 +321,12 @@ class GradientReducer:
             slot.wire = grad.contiguous()
         return slot.wire.data_ptr()
 
-    def _send_alone(self, slot: _Slot) -> None:
+    def _send_alone(self, slot: Slot) -> None:
         """Gradients that are sparse, or compressed by Python code."""
         grad = slot.grad
         assert grad is not None
         if grad.is_sparse and not self._sparse_as_dense:
+            slot.is_dense = False
             slot.handle = allreduce_sparse(grad, slot.name, self._op, self._process_set)
             return
         if grad.is_sparse:
@@ -296,6 +343,12 @@ class GradientReducer:
     def _wait(self) -> None:
         """Waits for everything that was sent; raises the first error after all have finished."""
         first_error: rabit.RabitError | None = None
+        for pack in self._packs:
+            if pack.handle is not None:
+                try:
+                    pack.finish()
+                except rabit.RabitError as error:
+                    first_error = first_error or error
         for slot in self._order:
             if slot.handle is None:
                 continue
@@ -306,7 +359,7 @@ class GradientReducer:
         if first_error is not None:
             raise first_error
 
-    def _finish(self, slot: _Slot) -> None:
+    def _finish(self, slot: Slot) -> None:
         handle, slot.handle = slot.handle, None
         if handle is None:
             return
@@ -338,6 +391,9 @@ class GradientReducer:
             for slot in waiting:
                 self._queue(slot)
         self._waiting_groups.clear()
+        for pack in self._packs:  # packs with frozen members
+            if pack.arrived:
+                self._send_pack(pack)
         self._flush()
         self._wait()
 
@@ -354,6 +410,8 @@ class GradientReducer:
         """The optimizer has taken its step: counts it, and starts the next."""
         self._engine.steps += 1
         self.next_step()
+        if self._may_pack:
+            self._make_packs()
 
     def next_step(self) -> None:
         """Makes every parameter wait for a new gradient."""
@@ -361,6 +419,9 @@ class GradientReducer:
         for slot in self._order:
             slot.passes_left = self.backward_passes
             slot.grad = None
+            slot.in_pack = False
+        for pack in self._packs:
+            pack.arrived = 0
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

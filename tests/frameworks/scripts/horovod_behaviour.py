@@ -230,6 +230,47 @@ def names_must_be_complete_and_different():
     fails(ValueError, lambda: hvd.DistributedOptimizer(sgd, [("same", p) for _, p in named]), "same")
 
 
+def later_steps_reduce_like_the_first():
+    """Small gradients travel in packs from the second step on; unused and frozen ones included."""
+
+    def losses(model, step):
+        torch.manual_seed(step * 10 + hvd.rank())
+        x = model[0](torch.randn(3, 4))
+        if step == 4:  # only some parameters take part, and not the same everywhere
+            return x.sum() if hvd.rank() == 0 else model[2](x.relu()).sum()
+        return model[2](x.relu()).square().mean()
+
+    for arguments in ({}, {"op": hvd.Sum}, {"gradient_predivide_factor": 2.0}, {"backward_passes_per_step": 2}):
+        model, reference = network(), network()
+        plain = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.9)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model.named_parameters(), **arguments
+        )
+        for step in range(8):
+            for each in (model, reference):
+                each[0].weight.requires_grad_(step != 5)
+            if step == 6:  # gradients that the caller throws away
+                for _ in range(arguments.get("backward_passes_per_step", 1)):
+                    losses(model, 100).backward()
+                model.zero_grad()
+            else:
+                optimizer.zero_grad(set_to_none=step % 2 == 0)
+            plain.zero_grad(set_to_none=step % 2 == 0)
+            for part in range(arguments.get("backward_passes_per_step", 1)):
+                losses(model, step + 20 * part).backward()
+                losses(reference, step + 20 * part).backward()
+            optimizer.step()  # before other collectives: rank 0 sends what it has not used only now
+            for p in reference.parameters():
+                if p.requires_grad:
+                    p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+                    hvd.allreduce_(p.grad, op=arguments.get("op", hvd.Average))
+            plain.step()
+            for (name, p), q in zip(model.named_parameters(), reference.parameters(), strict=True):
+                assert torch.allclose(p, q, atol=1e-6), (arguments, step, name)
+        assert len(optimizer._rabit_reducer._packs) == 1
+        digest(model)
+
+
 def a_gan_with_two_optimizers_trains():
     torch.manual_seed(1)
     generator, critic = nn.Linear(3, 4), nn.Linear(4, 1)
