@@ -139,17 +139,23 @@ def alone(turns: int, seconds: float) -> None:
         way.run(x, 5)
         steps = max(5, int(seconds * 5 / (time.perf_counter() - begin)))
         speeds: dict[bool, list[float]] = {False: [], True: []}
+        idle = busy = 0.0  # CPU seconds of the engine's threads and of this one
         for turn in range(2 * turns):
             with_engine = turn % 4 in (1, 2)
             if with_engine:
                 rabit_torch.init()
+            all_before, own_before = time.process_time(), time.thread_time()
             way.turn(x, steps)
+            own = time.thread_time() - own_before
             speeds[with_engine].append(way.speeds[-1])
             if with_engine:
+                busy += own
+                idle += time.process_time() - all_before - own
                 rabit_torch.shutdown()
         without, with_ = (statistics.median(speeds[key]) for key in (False, True))
+        print(f"{name}: alone {without:.1f} steps/s, after init() {with_:.1f}", end=" ")
         print(
-            f"{name}: alone {without:.1f} steps/s, after init() {with_:.1f} = {with_ / without:.3f} x"
+            f"= {with_ / without:.3f} x; the idle engine took {100 * idle / busy:.2f} % of the CPU"
         )
 
 
