@@ -149,21 +149,37 @@ Status MpiJob::TimedOutAt(std::string_view what) const {
 
 Status MpiJob::Wait(MpiHandle* request, int64_t* received, std::string_view what,
                     Deadline deadline) {
+  if (is_aborted()) return failure();
   bool is_done = false;
-  // Most waits end here: neither a clock nor a lock.
-  for (int i = 0; i < 64; ++i) {
-    if (is_aborted()) return failure();
-    RABIT_RETURN_IF_ERROR(library_->Test(request, &is_done, received));
-    if (is_done) return Status();
+  RABIT_RETURN_IF_ERROR(library_->Test(request, &is_done, received));
+  if (is_done) return Status();
+  Waiter mine{request, received, Status()};
+  {
+    std::lock_guard lock(polling_mutex_);
+    // Others in the list may be finished and about to leave; they poll no more.
+    mine.polls.store(!has_poller_);
+    has_poller_ = true;
+    waiters_.push_back(&mine);
+    waiting_.store(static_cast<int>(waiters_.size()), std::memory_order_relaxed);
   }
+  Status status = mine.polls.load() ? Status() : Sleep(mine, what, deadline);
+  if (status.ok() && !mine.is_done.load()) status = Poll(mine, what, deadline);
+  Leave(mine);
+  // The poller may have finished the request when this thread had given up.
+  return mine.is_done.load() ? mine.status : status;
+}
+
+Status MpiJob::Poll(Waiter& mine, std::string_view what, Deadline deadline) {
   const auto start = Clock::now();
   const auto spin = std::chrono::microseconds(options_.spin_us);
+  bool is_done = false;
   for (;;) {
     for (int i = 0; i < 8; ++i) {
       if (is_aborted()) return failure();
-      RABIT_RETURN_IF_ERROR(library_->Test(request, &is_done, received));
+      RABIT_RETURN_IF_ERROR(library_->Test(mine.request, &is_done, mine.received));
       if (is_done) return Status();
     }
+    if (waiting_.load(std::memory_order_relaxed) > 1) PollForOthers(mine);
     const auto now = Clock::now();
     if (now >= deadline) return TimedOutAt(what);
     const auto waited = now - start;
@@ -175,6 +191,40 @@ Status MpiJob::Wait(MpiHandle* request, int64_t* received, std::string_view what
     const auto sleep = std::min<Clock::duration>(waited / kLateness, kSleepMax);
     aborted_.Wait([this] { return is_aborted(); }, std::min(now + sleep, deadline));
   }
+}
+
+// Until the poller has finished the request, or hands over.
+Status MpiJob::Sleep(Waiter& mine, std::string_view what, Deadline deadline) {
+  const auto is_over = [&] { return mine.is_done.load() || mine.polls.load() || is_aborted(); };
+  const bool is_in_time = mine.changed.Wait(is_over, deadline);
+  if (is_aborted()) return failure();
+  return is_in_time ? Status() : TimedOutAt(what);
+}
+
+void MpiJob::PollForOthers(const Waiter& mine) {
+  std::lock_guard lock(polling_mutex_);
+  for (Waiter* other : waiters_) {
+    if (other == &mine || other->is_done.load()) continue;
+    bool is_done = false;
+    other->status = library_->Test(other->request, &is_done, other->received);
+    if (!is_done && other->status.ok()) continue;
+    other->is_done.store(true);
+    other->changed.Notify();  // under the lock: it must not leave before this is over
+  }
+}
+
+void MpiJob::Leave(Waiter& mine) {
+  std::lock_guard lock(polling_mutex_);
+  std::erase(waiters_, &mine);
+  waiting_.store(static_cast<int>(waiters_.size()), std::memory_order_relaxed);
+  if (!mine.polls.load()) return;
+  for (Waiter* other : waiters_) {
+    if (other->is_done.load()) continue;
+    other->polls.store(true);
+    other->changed.Notify();
+    return;
+  }
+  has_poller_ = false;
 }
 
 bool MpiJob::CancelReceive(MpiHandle* request) {
@@ -197,6 +247,8 @@ void MpiJob::Abort(Status why) {
   }
   is_aborted_.store(true, std::memory_order_release);
   aborted_.Notify();
+  std::lock_guard lock(polling_mutex_);
+  for (Waiter* waiter : waiters_) waiter->changed.Notify();
 }
 
 Status MpiJob::failure() const {

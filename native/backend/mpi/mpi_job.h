@@ -8,6 +8,7 @@
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "backend/mpi/mpi_library.h"
 #include "base/bytes.h"
@@ -53,6 +54,9 @@ class MpiJob {
   size_t communicators() const;
 
   // Waits until the request is done.  kTimedOut leaves it in flight.
+  //
+  // One waiting thread polls, for all that wait: on a host with as many ranks as cores two polling
+  // lanes of one rank would hold up the very rank that both wait for.
   Status Wait(MpiHandle* request, int64_t* received, std::string_view what, Deadline deadline);
   // Ends a receive that nobody waits for any more.  True: the buffer is free.
   bool CancelReceive(MpiHandle* request);
@@ -72,10 +76,28 @@ class MpiJob {
 
   using Key = std::pair<GroupId, int>;  // group, lane
 
+  struct Waiter {
+    MpiHandle* request;
+    int64_t* received;
+    Status status;  // guarded by polling_mutex_ until is_done
+    std::atomic<bool> is_done{false};
+    std::atomic<bool> polls{false};  // it is this thread's turn to poll
+    WakeSignal changed;
+  };
+  Status Poll(Waiter& mine, std::string_view what, Deadline deadline);
+  Status Sleep(Waiter& mine, std::string_view what, Deadline deadline);
+  void PollForOthers(const Waiter& mine);
+  void Leave(Waiter& mine);
+
   const MpiHandles handles_;
   const MpiJobOptions options_;
-  const std::shared_ptr<MpiLibrary> library_;
-  std::vector<MpiHandle> messages_;  // by lane
+  const std::shared_ptr<MpiLibrary> library_;  // also held by a thread that is left behind
+  std::vector<MpiHandle> messages_;            // by lane
+
+  std::mutex polling_mutex_;
+  std::vector<Waiter*> waiters_;  // guarded by polling_mutex_
+  bool has_poller_ = false;       // guarded by polling_mutex_: one of them polls
+  std::atomic<int> waiting_{0};   // their number
 
   std::atomic<bool> is_aborted_{false};
   WakeSignal aborted_;
