@@ -10,7 +10,7 @@ from typing import Any
 
 from rabit import _mpi
 from rabit._config import Config
-from rabit._errors import InvalidArgument
+from rabit._errors import InvalidArgument, RabitError
 from rabit._handle import Handle
 from rabit._job import Job
 from rabit._native import check, ffi, read_json
@@ -201,7 +201,12 @@ class Engine:
 
         Operations in flight are aborted then.  Idempotent.
         """
-        self._native.stop(timeout)
+        try:
+            self._native.stop(timeout)
+        except RabitError:
+            if _mpi.is_wanted(self.config):
+                _mpi.note_failure()
+            raise
 
     def __enter__(self) -> Engine:
         return self

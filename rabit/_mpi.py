@@ -6,6 +6,8 @@ values would have to be kept for each library and version.
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 from rabit._config import Config
 from rabit._errors import InvalidArgument, Unsupported
 
-__all__ = ["abort_at_exit", "is_wanted", "mpi_options"]
+__all__ = ["is_wanted", "mpi_options", "note_failure"]
 
 _DTYPES = {
     "uint8": "UINT8_T",
@@ -78,17 +80,32 @@ def mpi_options(config: Config, comm: Any = None) -> str:
     return ";".join(f"{key}={value}" for key, value in values.items())
 
 
-def abort_at_exit() -> None:
-    """Ends the process, and with it the MPI job, if it has initialised MPI and not finalized it.
+def note_failure() -> None:
+    """Remembers that an engine over MPI has failed, so that the exit of this process is bounded.
 
     After a failure MPI.Finalize, which mpi4py calls at exit, would wait for the ranks that died.
     """
+    _failure.append(True)
+
+
+_failure: list[bool] = []
+
+
+def _end_failed_job() -> None:
+    """Ends this process without MPI.Finalize, if an engine over MPI has failed.
+
+    Not by MPI.Abort, with which mpiexec may drop what the other ranks have just printed.
+    """
     mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
+    if not _failure or mpi is None or mpi.Is_finalized():
         return
     sys.stdout.flush()
     sys.stderr.flush()
-    mpi.COMM_WORLD.Abort(1)
+    os._exit(1)
+
+
+# Handlers run in reverse: this one after init()'s own, which closes the engine.
+atexit.register(_end_failed_job)
 
 
 def _import_mpi() -> Any:
