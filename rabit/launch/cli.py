@@ -71,6 +71,13 @@ def _run(parsed: argparse.Namespace) -> int:
         is_verbose=parsed.verbose,
         secret=_secret(parsed),
     )
+    if parsed.launcher == "mpi":
+        from rabit.launch import mpi
+
+        if not parsed.dry_run:
+            mpi.run(request)
+        print(mpi.describe(request))
+        return 0
     if parsed.dry_run:
         from rabit.launch.dry_run import describe
 

@@ -101,6 +101,11 @@ def _add_job_flags(group: argparse._ArgumentGroup) -> None:
         "--grace-time", type=_duration, default=5.0, metavar="TIME",
         help="between asking ranks to stop (SIGTERM) and killing them (default 5s)",
     )  # fmt: skip
+    group.add_argument(
+        "--launcher", choices=("rabit", "mpi"), default="rabit",
+        help="who starts the ranks: rabitrun itself, or the mpiexec of the MPI library, which "
+        "the backend mpi needs",
+    )  # fmt: skip
     group.add_argument("--verbose", action="store_true", help="tell every step")
     group.add_argument(
         "--dry-run", action="store_true", help="show what would be started, and start nothing"
