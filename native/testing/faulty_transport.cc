@@ -1,4 +1,4 @@
-#include "transport/faulty_transport.h"
+#include "testing/faulty_transport.h"
 
 #include <thread>
 
