@@ -24,6 +24,7 @@ from ._work import Work
 
 __all__ = ["ProcessGroup"]
 
+_ANSWER_TIME = timedelta(seconds=20)  # longest wait for rank 0's verdict beyond a barrier's limit
 _OPS = {
     int(getattr(dist.ReduceOp.RedOpType, name)): op
     for name, op in {
@@ -462,7 +463,7 @@ class ProcessGroup(dist.ProcessGroup):
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """A barrier that says who did not come.  Blocks at most `timeout`.
+        """A barrier that says who did not come.  Blocks about `timeout`.
 
         Raises TimedOut that names the first missing rank; with `wait_all_ranks` all of them.
         """
@@ -472,7 +473,8 @@ class ProcessGroup(dist.ProcessGroup):
         key, rank = f"monitored.{self._barriers}", self._engine.rank
         if rank != 0:
             self._store.set(f"{key}.{rank}", "here")
-            self._store.wait([f"{key}.answer"], limit)
+            # Rank 0 answers when its own time is over, which may be later than ours.
+            self._store.wait([f"{key}.answer"], limit + _ANSWER_TIME)
             answer = self._store.get(f"{key}.answer").decode()
         else:
             answer = self._missing_ranks(key, deadline, wait_all_ranks)

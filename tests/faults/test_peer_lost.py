@@ -37,8 +37,10 @@ ROUNDS = int(os.environ.get("FAULT_ROUNDS", "50"))
 
 
 def shared_memory_files() -> set[str]:
+    """Names in /dev/shm, less those that MPI libraries give to jobs of their own."""
     folder = Path("/dev/shm")
-    return {path.name for path in folder.iterdir()} if folder.exists() else set()
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    return {name for name in names if not name.startswith(("mpich_", "sm_segment", "vader_"))}
 
 
 def survivors_report(started, victim: int, killed_at: float) -> float:
