@@ -19,6 +19,10 @@ import numpy as np
 import rabit
 
 
+def view_of(array: np.ndarray) -> rabit.TensorView:
+    return rabit.TensorView(array.ctypes.data, array.shape, rabit.DType.FLOAT32, keepalive=array)
+
+
 def measure(args: argparse.Namespace) -> None:
     rabit.init()
     engine = rabit.default_engine()
@@ -28,8 +32,8 @@ def measure(args: argparse.Namespace) -> None:
             kind=rabit.Kind.ALLREDUCE,
             name=f"gradient.{index}",
             op=rabit.Sum,
-            input=rabit.view(array),
-            output=rabit.view(array),
+            input=view_of(array),
+            output=view_of(array),
             priority=args.tensors - index,
         )
         for index, array in enumerate(arrays)
