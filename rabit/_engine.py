@@ -39,7 +39,8 @@ class Engine:
         self._native = NativeEngine(self.config.to_options(**extra), self.config.library)
         self._lock = threading.Lock()
         self.steps = 0  # training steps, counted by the framework package; for the summary
-        self.raised_flags = 0  # by this rank, whether agreed or not
+        self.wants_stop = False  # see rabit._votes
+        self.stops_on_signals = False
         self._codecs: dict[str, int] = {"": 0, "none": 0}
         self._backends: dict[str, int] = {}
         self._counters: defaultdict[str, int] = defaultdict(int)
@@ -171,7 +172,6 @@ class Engine:
         """Tells the other ranks about `flags` (32 bits) with the next negotiation."""
         library, pointer = self._native.library, self._native.open_pointer()
         check(library, library.rabit_raise_flags(pointer, flags))
-        self.raised_flags |= flags
 
     def agreed_flags(self) -> int:
         """The flags that some rank has raised, as of the last negotiation."""

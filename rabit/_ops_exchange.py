@@ -19,21 +19,16 @@ from rabit._types import Kind
 __all__ = [
     "alltoall",
     "alltoall_async",
-    "any_rank",
     "gather",
     "gather_async",
     "join",
     "recv",
     "recv_async",
-    "request_stop",
     "scatter",
     "scatter_async",
     "send",
     "send_async",
-    "should_stop",
 ]
-
-_STOP_FLAG = 1
 
 
 def alltoall_async(
@@ -258,44 +253,3 @@ def join(device: int = -1, *, engine: Engine | None = None) -> int:
     call = Call(engine, Kind.JOIN, None, global_process_set, 0)
     handle = call.submit(call.request(None, None))
     return int(handle.result().reshape(-1)[0])
-
-
-def any_rank(
-    condition: bool,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    *,
-    engine: Engine | None = None,
-    backend: str = "",
-) -> bool:
-    """True if `condition` holds on at least one rank; the same answer on every rank.
-
-    Collective; blocks until every rank has called it.
-    """
-    from rabit._ops import allreduce
-    from rabit._types import Max
-
-    vote = [1 if condition else 0]
-    result = allreduce(
-        vote, None, name, op=Max, process_set=process_set, engine=engine, backend=backend
-    )
-    return bool(result[0])
-
-
-def request_stop(*, engine: Engine | None = None) -> None:
-    """Asks all ranks to stop at their next `should_stop`.  Returns at once; for signal handlers."""
-    from rabit._current import current_engine
-
-    (engine or current_engine()).raise_flags(_STOP_FLAG)
-
-
-def should_stop(*, engine: Engine | None = None) -> bool:
-    """True if some rank has called `request_stop`; the same answer on every rank.
-
-    Collective; blocks until every rank has called it.
-    """
-    from rabit._current import current_engine
-
-    found = engine or current_engine()
-    is_asked = bool((found.agreed_flags() | found.raised_flags) & _STOP_FLAG)
-    return any_rank(is_asked, found.auto_name("rabit.should_stop"), engine=found)

@@ -65,18 +65,15 @@ from rabit._ops import (
 from rabit._ops_exchange import (
     alltoall,
     alltoall_async,
-    any_rank,
     gather,
     gather_async,
     join,
     recv,
     recv_async,
-    request_stop,
     scatter,
     scatter_async,
     send,
     send_async,
-    should_stop,
 )
 from rabit._queries import (
     capabilities,
@@ -113,6 +110,7 @@ from rabit._types import (
     Sum,
 )
 from rabit._version import __version__
+from rabit._votes import any_rank, request_stop, should_stop
 from rabit.compression import Compression, CompressionCodec
 from rabit.launch.function import RunFailed, run
 

@@ -86,6 +86,7 @@ class Kind(IntEnum):
     SEND = 9
     RECV = 10
     JOIN = 11
+    VOTE = 12
 
     def __str__(self) -> str:
         return self.name.lower()

@@ -12,8 +12,8 @@ struct DTypeRow {
 };
 
 constexpr DTypeRow kDTypes[kDTypeCount] = {
-    {"uint8", 1, false}, {"int8", 1, false},   {"uint16", 2, false},  {"int16", 2, false},
-    {"int32", 4, false}, {"int64", 8, false},  {"float16", 2, true},  {"float32", 4, true},
+    {"uint8", 1, false},  {"int8", 1, false},  {"uint16", 2, false},  {"int16", 2, false},
+    {"int32", 4, false},  {"int64", 8, false}, {"float16", 2, true},  {"float32", 4, true},
     {"float64", 8, true}, {"bool", 1, false},  {"bfloat16", 2, true},
 };
 
@@ -23,11 +23,11 @@ const DTypeRow& Row(DType dtype) {
   return kDTypes[index];
 }
 
-constexpr std::string_view kKinds[] = {"allreduce", "allgather", "broadcast", "reduce",
-                                       "reducescatter", "alltoall", "gather", "scatter",
-                                       "barrier", "send", "recv", "join"};
-constexpr std::string_view kOps[] = {"average", "sum", "adasum", "min", "max",
-                                     "product", "band", "bor", "bxor"};
+constexpr std::string_view kKinds[] = {
+    "allreduce", "allgather", "broadcast", "reduce", "reducescatter", "alltoall", "gather",
+    "scatter",   "barrier",   "send",      "recv",   "join",          "vote"};
+constexpr std::string_view kOps[] = {"average", "sum",  "adasum", "min", "max",
+                                     "product", "band", "bor",    "bxor"};
 
 }  // namespace
 
@@ -43,12 +43,13 @@ std::optional<DType> DTypeFrom(int32_t value) {
 }
 
 std::optional<ReduceOp> ReduceOpFrom(int32_t value) {
-  if (value < 0 || value > static_cast<int32_t>(ReduceOp::kBitXor) || value == 2) return std::nullopt;
+  if (value < 0 || value > static_cast<int32_t>(ReduceOp::kBitXor) || value == 2)
+    return std::nullopt;
   return static_cast<ReduceOp>(value);
 }
 
 std::optional<Kind> KindFrom(int32_t value) {
-  if (value < 0 || value > static_cast<int32_t>(Kind::kJoin)) return std::nullopt;
+  if (value < 0 || value > static_cast<int32_t>(Kind::kVote)) return std::nullopt;
   return static_cast<Kind>(value);
 }
 

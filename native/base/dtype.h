@@ -39,7 +39,7 @@ enum class ReduceOp : int32_t {
 
 enum class Kind : int32_t {
   kAllreduce = 0,
-  kAllgather = 1,      // extent 0 may differ between ranks
+  kAllgather = 1,  // extent 0 may differ between ranks
   kBroadcast = 2,
   kReduce = 3,
   kReduceScatter = 4,  // uneven extent 0: the low ranks get one more row
@@ -47,9 +47,10 @@ enum class Kind : int32_t {
   kGather = 6,
   kScatter = 7,
   kBarrier = 8,
-  kSend = 9,           // pairs with kRecv of the same name on rank `root`
+  kSend = 9,  // pairs with kRecv of the same name on rank `root`
   kRecv = 10,
   kJoin = 11,
+  kVote = 12,  // bits OR-ed by the negotiation itself; moves no data
 };
 
 // DLPack's numbers.

@@ -13,7 +13,7 @@
 namespace rabit {
 
 // Everything the ranks must agree on for one tensor, except what may differ by nature: extent 0 of
-// gathers, splits of an alltoall.
+// gathers, splits of an alltoall.  A vote's bits are its only extent.
 struct Signature {
   Kind kind = Kind::kAllreduce;
   DType dtype = DType::kFloat32;
@@ -47,7 +47,7 @@ struct Announcement {
   };
   std::vector<Entry> ready;
   uint64_t buckets_done = 0;  // buckets finished so far on this rank, in order of their ids
-  uint32_t flags = 0;         // OR-ed over the ranks and handed back (rabit.any_rank)
+  uint32_t flags = 0;         // OR-ed over the ranks and handed back
   bool wants_stop = false;    // this rank calls no further collective
 };
 
@@ -59,7 +59,7 @@ struct ReadyTensor {
   Signature signature;  // of the lowest rank that announced it; scatter: of the root
   // Kinds whose ranks may differ: extent 0 of every rank of the group (gathers), or the whole
   // split matrix, row-major, sender by receiver (alltoall, scatter).  Messages: the global ranks of
-  // sender and receiver.  Empty otherwise.
+  // sender and receiver.  Votes: the OR of all.  Empty otherwise.
   std::vector<int64_t> extents;
   std::vector<int> joined;  // global ranks that contribute the identity element
 };

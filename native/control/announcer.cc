@@ -283,10 +283,12 @@ Status Announcer::FillExtents(const Known& known, ReadyTensor& tensor) const {
   if (group == nullptr) return {};  // of other ranks; this one only counts the bucket
   const auto size = static_cast<size_t>(group->size());
   const bool is_gather = signature.kind == Kind::kAllgather || signature.kind == Kind::kGather;
-  if (tensor.extents.size() != (is_gather ? size : size * size)) {
+  const bool is_vote = signature.kind == Kind::kVote;
+  if (tensor.extents.size() != (is_vote ? 1 : is_gather ? size : size * size)) {
     return Internal("rank 0 sent " + std::to_string(tensor.extents.size()) + " extents of '" +
                     tensor.name + "' for a group of " + std::to_string(size));
   }
+  if (is_vote) return {};
   size_t speaker = 0;
   while (speaker + 1 < size &&
          std::binary_search(tensor.joined.begin(), tensor.joined.end(), group->ranks[speaker]))

@@ -205,6 +205,11 @@ void Coordinator::Remember(TensorRecord& record, int rank, const Signature* sign
     record.extents[member] = said.shape[0];
     return;
   }
+  if (said.kind == Kind::kVote) {
+    record.extents.resize(1);
+    record.extents[0] |= said.shape[0];
+    return;
+  }
   record.extents.resize(size * size);
   if (said.kind == Kind::kScatter && rank != said.root) return;
   for (size_t i = 0; i < size; ++i) {

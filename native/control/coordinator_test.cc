@@ -461,6 +461,29 @@ TEST(Coordinator, flags_are_ored_and_credit_is_the_smallest) {
   EXPECT_EQ(Drain(job, 1).flags, 5u);
 }
 
+TEST(Coordinator, a_vote_that_is_known_travels_by_its_number) {
+  SimulatedJob job = Job(3);
+  uint64_t first_bytes = 0;
+  for (int64_t step = 0; step < 4; ++step) {
+    job.bytes_to_root = 0;
+    for (int rank = 0; rank < 3; ++rank) {
+      Signature vote;
+      vote.kind = Kind::kVote;
+      vote.dtype = DType::kInt64;
+      vote.shape = {rank == 1 ? step : 8};
+      job.Announce(rank, Say("vote", vote));
+    }
+    ASSERT_OK(job.DeliverAll());
+    if (step == 0) first_bytes = job.bytes_to_root;
+    for (int rank = 0; rank < 3; ++rank) {
+      const Agreement seen = Drain(job, rank);
+      ASSERT_EQ(seen.ready.size(), 1u);
+      EXPECT_EQ(seen.ready[0].extents, std::vector<int64_t>{step | 8});
+    }
+  }
+  EXPECT_TRUE(job.bytes_to_root < first_bytes / 2);
+}
+
 TEST(Coordinator, a_stall_names_the_tensor_and_the_missing_ranks_and_ends_in_a_failure) {
   SimulatedJob job({.size = 4, .stall_warning_us = 10'000'000, .stall_abort_us = 60'000'000});
   for (int rank = 0; rank < 3; ++rank) job.Announce(rank, Say("conv1.weight", Floats({64})));

@@ -89,7 +89,7 @@ Status CheckSplits(std::string_view name, const RankSignature& one, size_t membe
 
 bool HasFreeRows(Kind kind) {
   return kind == Kind::kAllgather || kind == Kind::kGather || kind == Kind::kAlltoall ||
-         kind == Kind::kScatter;
+         kind == Kind::kScatter || kind == Kind::kVote;
 }
 
 bool HasVariablePart(Kind kind) { return HasFreeRows(kind); }
@@ -124,7 +124,8 @@ Status CheckAlone(std::string_view name, const RankSignature& one, std::span<con
                        std::string(Name(s.dtype)) +
                        "; bitwise operations need integers or bool. Choose another op.");
   }
-  if ((s.kind == Kind::kAllgather || s.kind == Kind::kGather || s.kind == Kind::kReduceScatter) &&
+  if ((s.kind == Kind::kAllgather || s.kind == Kind::kGather || s.kind == Kind::kReduceScatter ||
+       s.kind == Kind::kVote) &&
       s.shape.empty()) {
     return InvalidArgument(who + " submitted a scalar, which has no rows. Pass a tensor with at " +
                            "least one axis.");

@@ -355,6 +355,51 @@ TEST(Engine, a_slow_group_does_not_delay_a_disjoint_one) {
   });
 }
 
+TEST(Engine, votes_are_ored_by_the_negotiation_and_move_no_data) {
+  for (int size : kSizes) {
+    TestJob(size).Run([&](Engine& engine, int rank) {
+      const int64_t high = int64_t{1} << 62;
+      for (int64_t step = 0; step < 5; ++step) {
+        std::vector<int64_t> vote = {rank == size - 1 ? (step % 2) * high + step : 0};
+        const auto all = RunOne<int64_t>(engine, MakeRequest("vote", Kind::kVote, vote));
+        EXPECT_EQ(all, std::vector<int64_t>{(step % 2) * high + step}) << size;
+      }
+      EXPECT_TRUE(engine.StatisticsJson().find("\"buckets\":0") != std::string::npos);
+    });
+  }
+}
+
+TEST(Engine, votes_of_a_group_stay_in_it_and_a_joined_rank_votes_zero) {
+  TestJob(3).Run([&](Engine& engine, int rank) {
+    const int pair[] = {0, 2};
+    Result<GroupId> group = engine.AddGroup(pair, After(std::chrono::seconds(20)));
+    ASSERT_OK(group);
+    std::vector<int64_t> vote = {int64_t{1} << rank};
+    if (rank != 1) {
+      Request request = MakeRequest("vote", Kind::kVote, vote);
+      request.signature.group = *group;
+      EXPECT_EQ(RunOne<int64_t>(engine, std::move(request)), std::vector<int64_t>{5});
+      EXPECT_EQ(RunOne<int64_t>(engine, MakeRequest("all", Kind::kVote, vote)),
+                std::vector<int64_t>{5});
+    }
+    std::vector<int32_t> none;
+    (void)RunOne<int32_t>(engine, MakeRequest("join", Kind::kJoin, none));
+  });
+}
+
+TEST(Engine, a_vote_is_one_number_that_is_not_negative) {
+  TestJob(1).Run([&](Engine& engine, int) {
+    std::vector<int64_t> two = {1, 2};
+    Request request = MakeRequest("vote", Kind::kVote, two);
+    Handle handle;
+    EXPECT_EQ(engine.Submit({&request, 1}, {&handle, 1}).code(), Code::kInvalidArgument);
+    std::vector<int64_t> negative = {-1};
+    request = MakeRequest("vote", Kind::kVote, negative);
+    const Status below = engine.Submit({&request, 1}, {&handle, 1});
+    EXPECT_TRUE(below.message().find("the vote is -1") != std::string::npos) << below;
+  });
+}
+
 TEST(Engine, flags_are_ored_over_the_ranks) {
   TestJob(3).Run([&](Engine& engine, int rank) {
     if (rank == 1) engine.RaiseFlags(4);

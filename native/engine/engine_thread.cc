@@ -1,6 +1,7 @@
 #include "engine/engine_thread.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "base/check.h"
@@ -19,6 +20,13 @@ std::string UpperName(Kind kind) {
   std::string name(Name(kind));
   for (char& c : name) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
   return name;
+}
+
+// Makes one number the result.
+template <class T>
+void FinishWith(PendingRequest& pending, T value) {
+  if (Status status = pending.PrepareOutput({1}); !status.ok()) return pending.SetError(status);
+  std::memcpy(pending.output().view.data, &value, sizeof value);
 }
 
 // Equal on all ranks even where their parts differ.
@@ -203,7 +211,13 @@ void EngineThread::Process(const Agreement& agreement) {
   for (const Rejection& rejection : agreement.rejected) Reject(rejection);
   std::vector<ScheduledTensor> scheduled;
   scheduled.reserve(agreement.ready.size());
-  for (const ReadyTensor& ready : agreement.ready) scheduled.push_back(Accept(ready));
+  for (const ReadyTensor& ready : agreement.ready) {
+    if (ready.signature.kind == Kind::kVote) {
+      FinishVote(ready);
+    } else {
+      scheduled.push_back(Accept(ready));
+    }
+  }
   if (agreement.last_joined >= 0) FinishJoin(agreement.last_joined);
   std::vector<Bucket> buckets = state_->parts.scheduler->Advance(scheduled, agreement.buckets_done);
   state_->needs_credit.store(state_->parts.scheduler->backlog() > 0);
@@ -262,16 +276,18 @@ ScheduledTensor EngineThread::Accept(const ReadyTensor& ready) {
   return scheduled;
 }
 
+// The agreement is the result: nothing is scheduled and no lane takes part.
+void EngineThread::FinishVote(const ReadyTensor& ready) {
+  const std::shared_ptr<PendingRequest> pending = TakeOpen(OpenKeyOf(ready));
+  if (pending == nullptr) return;  // of a group without this rank
+  state_->statistics.AddNegotiation(1, NowNs() - pending->submitted_ns);
+  FinishWith(*pending, ready.extents[0]);
+  state_->handles.Drop(pending);
+}
+
 void EngineThread::FinishJoin(int last_joined) {
   for (const std::shared_ptr<PendingRequest>& join : joins_) {
-    Status status = join->PrepareOutput({1});
-    if (status.ok()) {
-      const auto value = static_cast<int32_t>(last_joined);
-      std::copy_n(reinterpret_cast<const std::byte*>(&value), sizeof value,
-                  static_cast<std::byte*>(join->output().view.data));
-    } else {
-      join->SetError(status);
-    }
+    FinishWith(*join, static_cast<int32_t>(last_joined));
     state_->handles.Drop(join);
   }
   joins_.clear();

@@ -51,6 +51,7 @@ class EngineThread {
   void Process(const Agreement& agreement);
   void Reject(const Rejection& rejection);
   ScheduledTensor Accept(const ReadyTensor& ready);
+  void FinishVote(const ReadyTensor& ready);
   void FinishJoin(int last_joined);
   void Dispatch(Bucket bucket);
   std::string OpenKeyOf(const ReadyTensor& ready) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <string>
 
@@ -113,7 +114,25 @@ class Check {
     return Status();
   }
 
+  // The bits travel as the only extent of the signature.
+  Status CheckVote() {
+    const TensorView& input = request_.input;
+    if (input.count != 1 || input.dtype != DType::kInt64 || input.data == nullptr) {
+      return Bad("the input has " + std::to_string(input.count) + " elements of " +
+                 std::string(Name(input.dtype)) + ": a vote is one int64; pass that");
+    }
+    int64_t bits = 0;
+    std::memcpy(&bits, input.data, sizeof bits);
+    if (bits < 0) {
+      return Bad("the vote is " + std::to_string(bits) +
+                 ": it is a set of 63 bits and so not negative; pass such a number");
+    }
+    signature_.shape = {bits};
+    return Status();
+  }
+
   Status CheckShape() {
+    if (signature_.kind == Kind::kVote) return CheckVote();
     if (HasNoData(signature_.kind)) {
       signature_.shape.clear();
       signature_.dtype = DType::kInt32;
@@ -138,7 +157,7 @@ class Check {
   }
 
   Status CheckMemory() {
-    if (HasNoData(signature_.kind)) return Status();
+    if (HasNoData(signature_.kind) || signature_.kind == Kind::kVote) return Status();
     const int64_t count = signature_.count();
     const bool reads = ReadsInput(signature_, limits_.rank);
     if (reads && (request_.input.count != count || request_.input.dtype != signature_.dtype)) {

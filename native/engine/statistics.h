@@ -13,7 +13,7 @@
 
 namespace rabit {
 
-inline constexpr int kKindCount = 12;
+inline constexpr int kKindCount = 13;
 
 // Thread-safe.
 class Statistics {

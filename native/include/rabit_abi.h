@@ -77,7 +77,10 @@ typedef enum rabit_kind {
   RABIT_BARRIER = 8,
   RABIT_SEND = 9,
   RABIT_RECV = 10,
-  RABIT_JOIN = 11
+  RABIT_JOIN = 11,
+  /* Input: one int64, not negative; output: the bitwise OR over the group.  Travels inside the
+   * negotiation and moves no data. */
+  RABIT_VOTE = 12
 } rabit_kind;
 
 typedef struct rabit_tensor {

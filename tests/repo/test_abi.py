@@ -56,6 +56,7 @@ VALUES = {
     "RABIT_SEND": 9,
     "RABIT_RECV": 10,
     "RABIT_JOIN": 11,
+    "RABIT_VOTE": 12,
 }
 
 

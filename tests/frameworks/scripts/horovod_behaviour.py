@@ -409,7 +409,7 @@ def objects_of_any_size_travel():
 
 
 def all_ranks_stop_at_the_same_step():
-    signal.signal(signal.SIGUSR1, lambda *_: hvd.request_stop())
+    assert hvd.should_stop() is False  # and listens from here on
     stopped = 100
     for step in range(100):
         if step == 5 and hvd.rank() == hvd.size() - 1:
@@ -420,6 +420,7 @@ def all_ranks_stop_at_the_same_step():
             break
     assert 5 <= stopped < 100
     assert hvd.allgather_object(stopped) == [stopped] * hvd.size()
+    assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
     assert hvd.any_rank(hvd.rank() == 1) is True and hvd.any_rank(False) is False
 
 
