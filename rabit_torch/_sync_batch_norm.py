@@ -21,6 +21,16 @@ def _per_channel(vector: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return vector.to(like.dtype).reshape(1, -1, *[1] * (like.dim() - 2))
 
 
+def _centred(values: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    """`values` minus the mean of their channel, as if the mean had not been rounded to their type.
+
+    A mean that is large beside the deviations loses in rounding what matters of it.
+    """
+    rounded = mean.to(values.dtype)
+    rest = mean - rounded.to(mean.dtype)
+    return values.sub(_per_channel(rounded, values)).sub_(_per_channel(rest, values))
+
+
 def _joint_statistics(
     values: torch.Tensor, process_set: ProcessSet
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
@@ -58,7 +68,7 @@ class _Normalise(torch.autograd.Function):
         process_set: ProcessSet,
     ) -> torch.Tensor:
         inverse = torch.rsqrt(variance + eps)
-        normal = (values - _per_channel(mean, values)) * _per_channel(inverse, values)
+        normal = _centred(values, mean) * _per_channel(inverse, values)
         context.save_for_backward(normal, inverse, weight)
         context.total, context.process_set = total, process_set
         result = normal if weight is None else normal * _per_channel(weight, values)
