@@ -303,6 +303,21 @@ Status WriteFull(int fd, ConstBytes buffer, Deadline deadline) {
 Status WaitReadable(int fd, Deadline deadline) { return WaitFor(fd, POLLIN, deadline); }
 Status WaitWritable(int fd, Deadline deadline) { return WaitFor(fd, POLLOUT, deadline); }
 
+bool IsWithinHost(int fd) {
+  sockaddr_storage here{}, there{};
+  socklen_t here_bytes = sizeof here, there_bytes = sizeof there;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&here), &here_bytes) != 0) return false;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&there), &there_bytes) != 0) return false;
+  if (here.ss_family != there.ss_family) return false;
+  if (here.ss_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in&>(here).sin_addr.s_addr ==
+           reinterpret_cast<const sockaddr_in&>(there).sin_addr.s_addr;
+  }
+  return here.ss_family == AF_INET6 &&
+         std::memcmp(&reinterpret_cast<const sockaddr_in6&>(here).sin6_addr,
+                     &reinterpret_cast<const sockaddr_in6&>(there).sin6_addr, sizeof(in6_addr)) == 0;
+}
+
 Status SetNoDelay(int fd) {
   if (!IsTcp(fd)) return {};
   return SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");

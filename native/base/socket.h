@@ -47,6 +47,9 @@ Status WriteFull(int fd, ConstBytes buffer, Deadline deadline);  // never raises
 Status WaitReadable(int fd, Deadline deadline);
 Status WaitWritable(int fd, Deadline deadline);
 
+// Whether both ends of a TCP connection have the same address, as on loopback.
+bool IsWithinHost(int fd);
+
 // TCP_NODELAY; nothing on a Unix socket.
 Status SetNoDelay(int fd);
 // The kernel gives a silent peer up after about `silence`, with or without unsent data

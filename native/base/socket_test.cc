@@ -48,6 +48,23 @@ TEST(Socket, bytes_cross_ipv4_and_ipv6) {
   }
 }
 
+TEST(Socket, a_connection_knows_whether_it_stays_within_the_host) {
+  for (std::string_view address : {"127.0.0.1:0", "[::1]:0"}) {
+    EXPECT_TRUE(IsWithinHost(MakePair(address).client.get())) << address;
+  }
+  auto listener = Listen(One("0.0.0.0:0"), 4);
+  ASSERT_OK(listener);
+  const std::string port = LocalAddress(listener->get())->ToString().substr(8);
+  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const SocketAddress other = One("127.0.0.2:0");
+  ASSERT_EQ(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&other.storage), other.bytes), 0);
+  const SocketAddress to = One("127.0.0.1:" + port);
+  ASSERT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.bytes), 0);
+
+  EXPECT_FALSE(IsWithinHost(fd.get()));
+  EXPECT_FALSE(IsWithinHost(-1));
+}
+
 TEST(Socket, addresses_print_as_they_are_written) {
   for (std::string_view text : {"127.0.0.1:80", "[::1]:65535", "unix:/tmp/some/socket"}) {
     EXPECT_EQ(One(text).ToString(), text);

@@ -1,5 +1,6 @@
-// Times every allreduce algorithm at many sizes; ranks are processes that share memory.
-// Usage: bench_collective [ranks 2] [rounds 7] [largest size in bytes 67108864]
+// Times every allreduce algorithm at many sizes; ranks are processes of this host.
+// Usage: bench_collective [ranks 2] [rounds 7] [largest size in bytes 67108864] [shm or tcp]
+//                         [smallest size 64]
 //
 // Microseconds per float32 sum, seen by rank 0 after a barrier.  Algorithms take
 // turns within each round, and the median over the rounds is shown, so that a noisy moment hits all
@@ -19,6 +20,7 @@
 #include "collective/barrier.h"
 #include "testing/fork_store.h"
 #include "transport/shm/shm_testing.h"
+#include "transport/tcp/tcp_transport.h"
 
 namespace rabit {
 namespace {
@@ -33,15 +35,16 @@ void Require(const Status& status) {
 
 class Bench {
  public:
-  Bench(Transport& transport, int rounds, int64_t bytes_max)
+  Bench(Transport& transport, int rounds, int64_t bytes_min, int64_t bytes_max)
       : transport_(transport),
         rounds_(rounds),
+        bytes_min_(bytes_min),
         bytes_max_(bytes_max),
         buffer_(static_cast<size_t>(bytes_max / 4), 1.0f) {}
 
   void Run() {
     if (transport_.rank() == 0) PrintHeader();
-    for (int64_t bytes = 64; bytes <= bytes_max_; bytes *= 4) Measure(bytes);
+    for (int64_t bytes = bytes_min_; bytes <= bytes_max_; bytes *= 4) Measure(bytes);
   }
 
  private:
@@ -62,6 +65,7 @@ class Bench {
 
   Transport& transport_;
   const int rounds_;
+  const int64_t bytes_min_;
   const int64_t bytes_max_;
   std::vector<float> buffer_;
   std::vector<int> hosts_ = std::vector<int>(static_cast<size_t>(transport_.size()), 0);
@@ -103,12 +107,45 @@ void Bench::Measure(int64_t bytes) {
   std::fflush(stdout);
 }
 
-void RunRank(Store& store, int rank, int size, int rounds, int64_t bytes_max) {
-  auto transport = testing::ConnectOneHost(store, rank, size, {}, 1);
-  Require(transport.status());
-  Bench(**transport, rounds, bytes_max).Run();
+struct Settings {
+  int size = 2;
+  int rounds = 7;
+  int64_t bytes_min = 64;
+  int64_t bytes_max = 64 << 20;
+  bool is_tcp = false;
+};
+
+void RunOver(Transport& transport, const Settings& settings) {
+  Bench(transport, settings.rounds, settings.bytes_min, settings.bytes_max).Run();
   Scratch scratch;
-  Require(Barrier({**transport, MakeTag(0, 1) + 0x1000, After(std::chrono::seconds(60)), scratch}));
+  Require(Barrier({transport, MakeTag(0, 1) + 0x1000, After(std::chrono::seconds(60)), scratch}));
+}
+
+void RunTcpRank(Store& store, int rank, const Settings& settings) {
+  const Secret secret{};
+  auto listener = Listener::Open("127.0.0.1:0", secret, 1, rank);
+  Require(listener.status());
+  Require(store.Set("1/address/" + std::to_string(rank), (*listener)->address()));
+  const Topology topology{.host_of = std::vector<int>(static_cast<size_t>(settings.size), 0)};
+  const ConnectContext context{.rank = rank,
+                               .size = settings.size,
+                               .epoch = 1,
+                               .store = store,
+                               .listener = **listener,
+                               .secret = secret,
+                               .topology = topology,
+                               .streams = 1,
+                               .deadline = After(std::chrono::seconds(30))};
+  auto transport = ConnectTcpTransport(context, TcpOptions{});
+  Require(transport.status());
+  RunOver(**transport, settings);
+}
+
+void RunRank(Store& store, int rank, const Settings& settings) {
+  if (settings.is_tcp) return RunTcpRank(store, rank, settings);
+  auto transport = testing::ConnectOneHost(store, rank, settings.size, {}, 1);
+  Require(transport.status());
+  RunOver(**transport, settings);
 }
 
 }  // namespace
@@ -118,21 +155,24 @@ int main(int argc, char** argv) {
   const auto argument = [&](int i, long otherwise) {
     return argc > i ? std::strtol(argv[i], nullptr, 10) : otherwise;
   };
-  const int size = static_cast<int>(std::clamp(argument(1, 2), 2L, 16L));
-  const int rounds = static_cast<int>(std::max(1L, argument(2, 7)));
-  const int64_t bytes_max = std::max(64L, argument(3, 64 << 20));
+  rabit::Settings settings;
+  settings.size = static_cast<int>(std::clamp(argument(1, 2), 2L, 16L));
+  settings.rounds = static_cast<int>(std::max(1L, argument(2, 7)));
+  settings.bytes_max = std::max(64L, argument(3, 64 << 20));
+  settings.bytes_min = std::max(4L, argument(5, 64));
+  settings.is_tcp = argc > 4 && std::string(argv[4]) == "tcp";
   rabit::testing::ForkStore store;
   std::vector<pid_t> children;
-  for (int rank = 1; rank < size; ++rank) {
+  for (int rank = 1; rank < settings.size; ++rank) {
     const pid_t child = fork();
     if (child < 0) return 1;
     if (child == 0) {
-      rabit::RunRank(store, rank, size, rounds, bytes_max);
+      rabit::RunRank(store, rank, settings);
       _exit(0);
     }
     children.push_back(child);
   }
-  rabit::RunRank(store, 0, size, rounds, bytes_max);
+  rabit::RunRank(store, 0, settings);
   int failures = 0;
   for (const pid_t child : children) {
     int status = 0;

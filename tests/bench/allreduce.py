@@ -1,6 +1,7 @@
 """In-place float32 allreduce: rabit beside torch's gloo and Open MPI, in one run.
 
     python tests/bench/allreduce.py [--ranks 2] [--sizes 1K,64K,1M,16M,64M] [--json FILE]
+    python tests/bench/allreduce.py --transport tcp --sizes 16M     # nobody uses shared memory
 
 All libraries live in the same processes, use the same buffers and take turns, so that a busy moment
 of the machine hits all of them.  Each figure is the median of all single operations of rank 0; the
@@ -169,6 +170,13 @@ def launch(args: argparse.Namespace, peers: list[str], mpiexec: str | None, fold
         "PRTE_ALLOW_RUN_AS_ROOT": "1",
         "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
+    if args.transport == "tcp":
+        environment |= {
+            "RABIT_TRANSPORT": "tcp",
+            "OMPI_MCA_pml": "ob1",
+            "OMPI_MCA_btl": "tcp,self",
+            "OMPI_MCA_btl_tcp_if_include": "lo",
+        }
     if mpiexec:
         command = [mpiexec, "-n", str(args.ranks), "--oversubscribe", "--bind-to", "none", *worker]
     else:
@@ -181,7 +189,7 @@ def print_table(results: dict[str, dict[str, float]], args: argparse.Namespace) 
     peers = [name for name in results if name != "rabit"]
     print(
         f"in-place float32 allreduce, {args.ranks} ranks on {socket.gethostname()} "
-        f"({os.cpu_count()} cores), medians"
+        f"({os.cpu_count()} cores), transport {args.transport}, medians"
     )
     header = (
         f"{'size':>9}{'rabit':>12}" + "".join(f"{name:>12}" for name in peers) + f"{'ratio':>9}"
@@ -206,6 +214,9 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2, help="processes on this host (default 2)")
     parser.add_argument(
         "--sizes", default="1K,4K,16K,64K,256K,1M,4M,16M,64M", help="bytes, comma separated"
+    )
+    parser.add_argument(
+        "--transport", choices=("auto", "tcp"), default="auto", help="tcp: loopback for everybody"
     )
     parser.add_argument("--rounds", type=int, default=5, help="turns of each library (default 5)")
     parser.add_argument("--json", help="also write the medians in seconds to this file")
