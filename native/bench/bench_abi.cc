@@ -1,7 +1,8 @@
 // Measures the whole engine through the C ABI, with ranks as processes of this host.
 // Usage: bench_abi [ranks [options…]], e.g. bench_abi 2 transport=tcp lanes=1
+//        only=64MiB           runs one line; repeats=N more or fewer of it
 // Prints, on rank 0: the latency of a synchronous 1 KiB allreduce, a step of 1,000 tensors of
-// 1 KiB, and 16 and 64 MiB.
+// 1 KiB, and 1 to 64 MiB.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -94,16 +95,34 @@ void Measure(rabit_engine* engine, bool prints, const char* title, size_t tensor
   std::fflush(stdout);
 }
 
-void RunRank(int rank, int size, int port, const std::string& extra) {
+struct Line {
+  const char* title;
+  size_t tensors;
+  size_t bytes;
+  int repeats;
+};
+constexpr Line kLines[] = {
+    {"latency", 1, 1024, 3000}, {"64KiB", 1, 64 << 10, 500}, {"step", 1000, 1024, 50},
+    {"1MiB", 1, 1 << 20, 200},  {"4MiB", 1, 4 << 20, 100},   {"16MiB", 1, 16 << 20, 20},
+    {"64MiB", 1, 64 << 20, 8},
+};
+
+struct Selection {
+  std::string only;  // a title; empty: all
+  int repeats = 0;   // 0: the line's own
+};
+
+void RunRank(int rank, int size, int port, const std::string& extra, const Selection& selection) {
   const std::string options = "rank=" + std::to_string(rank) + "\nsize=" + std::to_string(size) +
                               "\nstore=127.0.0.1:" + std::to_string(port) + "\nsecret=" + kSecret +
                               "\n" + extra;
   rabit_engine* engine = nullptr;
   Check(rabit_start(options.c_str(), &engine));
-  Measure(engine, rank == 0, "latency", 1, 1024, 3000);
-  Measure(engine, rank == 0, "step", 1000, 1024, 50);
-  Measure(engine, rank == 0, "16MiB", 1, 16 << 20, 20);
-  Measure(engine, rank == 0, "64MiB", 1, 64 << 20, 8);
+  for (const Line& line : kLines) {
+    if (!selection.only.empty() && selection.only != line.title) continue;
+    const int repeats = selection.repeats > 0 ? selection.repeats : line.repeats;
+    Measure(engine, rank == 0, line.title, line.tensors, line.bytes, repeats);
+  }
   if (rank == 0) {
     size_t needed = 0;
     Check(rabit_stats(engine, nullptr, 0, &needed));
@@ -121,7 +140,17 @@ void RunRank(int rank, int size, int port, const std::string& extra) {
 int main(int argc, char** argv) {
   const int size = argc > 1 ? std::atoi(argv[1]) : 2;
   std::string extra;
-  for (int i = 2; i < argc; ++i) extra += std::string(argv[i]) + "\n";
+  Selection selection;
+  for (int i = 2; i < argc; ++i) {
+    const std::string option = argv[i];
+    if (option.starts_with("only=")) {
+      selection.only = option.substr(5);
+    } else if (option.starts_with("repeats=")) {
+      selection.repeats = std::atoi(option.c_str() + 8);
+    } else {
+      extra += option + "\n";
+    }
+  }
   // The ranks are forked before any thread exists; the parent then serves the store.
   int ports[2];
   if (::pipe(ports) != 0) return 1;
@@ -131,7 +160,7 @@ int main(int argc, char** argv) {
     if (child == 0) {
       int32_t port = 0;
       if (::read(ports[0], &port, sizeof port) != sizeof port) std::_Exit(1);
-      RunRank(rank, size, port, extra);
+      RunRank(rank, size, port, extra, selection);
       std::_Exit(0);
     }
     children.push_back(child);

@@ -107,12 +107,22 @@ Status BucketRun::RunReduction() {
     return RunGatherOnly(*codec);
   }
   if (codec != nullptr && codec->algebra() == Algebra::kGatherOnly) codec = nullptr;
-  const bool has_result = bucket_.kind == Kind::kAllreduce || bucket_.root == services_.rank;
-  if (codec == nullptr && has_result && job_.items.size() == 1 &&
-      job_.items.front().request() != nullptr) {
-    return RunInPlace(job_.items.front());
+  if (codec != nullptr) return RunFused(job_.items, codec);
+  is_in_place_ = true;
+  const auto element_bytes = static_cast<int64_t>(SizeOf(bucket_.dtype));
+  for (const Segment& segment : SegmentsOf(job_.items, element_bytes, kAloneBytesMin)) {
+    RABIT_RETURN_IF_ERROR(RunSegment(segment));
   }
-  return RunFused(codec);
+  return Status();
+}
+
+Status BucketRun::RunSegment(const Segment& segment) {
+  const bool has_result = bucket_.kind == Kind::kAllreduce || bucket_.root == services_.rank;
+  if (has_result && segment.is_contiguous && segment.items.front().request() != nullptr) {
+    return RunInPlace(segment);
+  }
+  is_in_place_ = false;
+  return RunFused(segment.items, nullptr);
 }
 
 Result<std::byte*> BucketRun::OutputOf(const BucketItem& item) const {
@@ -122,9 +132,9 @@ Result<std::byte*> BucketRun::OutputOf(const BucketItem& item) const {
 }
 
 // The output is the buffer: no copy but the one from input to output, and none if they are one.
-Status BucketRun::RunInPlace(const BucketItem& item) {
-  is_in_place_ = true;
-  const int64_t count = item.partition.count;
+Status BucketRun::RunInPlace(const Segment& segment) {
+  const BucketItem& item = segment.items.front();
+  const int64_t count = segment.count;
   RABIT_ASSIGN_OR_RETURN(std::byte* const output, OutputOf(item));
   CopyScaled(bucket_.dtype, InputOf(item, bucket_.dtype), output, count, bucket_.prescale);
   RABIT_RETURN_IF_ERROR(
@@ -133,9 +143,11 @@ Status BucketRun::RunInPlace(const BucketItem& item) {
   return Status();
 }
 
-Status BucketRun::RunFused(const Codec* codec) {
+Status BucketRun::RunFused(std::span<const BucketItem> items, const Codec* codec) {
   size_t bytes = 0;
-  for (const BucketItem& item : job_.items) {
+  int64_t count = 0;
+  for (const BucketItem& item : items) {
+    count += item.partition.count;
     bytes += codec == nullptr
                  ? static_cast<size_t>(item.partition.count) * SizeOf(bucket_.dtype)
                  : static_cast<size_t>(codec->EncodedBytes(item.partition.count, bucket_.dtype));
@@ -144,7 +156,7 @@ Status BucketRun::RunFused(const Codec* codec) {
   const DType wire_dtype = codec == nullptr ? bucket_.dtype : codec->WireDType(bucket_.dtype);
 
   const int64_t pack_ns = NowNs();
-  RABIT_RETURN_IF_ERROR(Pack(codec, buffer));
+  RABIT_RETURN_IF_ERROR(Pack(items, codec, buffer));
   Trace("MEMCPY_IN_FUSION_BUFFER", pack_ns, NowNs());
 
   const auto wire_count = static_cast<int64_t>(bytes / SizeOf(wire_dtype));
@@ -154,9 +166,9 @@ Status BucketRun::RunFused(const Codec* codec) {
 
   const int64_t unpack_ns = NowNs();
   if (codec == nullptr && must_divide()) {
-    Divide(bucket_.dtype, buffer.data(), count_, group_.size());
+    Divide(bucket_.dtype, buffer.data(), count, group_.size());
   }
-  RABIT_RETURN_IF_ERROR(Unpack(codec, buffer));
+  RABIT_RETURN_IF_ERROR(Unpack(items, codec, buffer));
   Trace("MEMCPY_OUT_FUSION_BUFFER", unpack_ns, NowNs());
   return Status();
 }
@@ -169,9 +181,9 @@ Status BucketRun::ExchangeReduction(const TensorView& buffer) {
   });
 }
 
-Status BucketRun::Pack(const Codec* codec, Bytes buffer) {
+Status BucketRun::Pack(std::span<const BucketItem> items, const Codec* codec, Bytes buffer) {
   size_t at = 0;
-  for (const BucketItem& item : job_.items) {
+  for (const BucketItem& item : items) {
     const int64_t count = item.partition.count;
     const size_t bytes = codec == nullptr
                              ? static_cast<size_t>(count) * SizeOf(bucket_.dtype)
@@ -218,9 +230,9 @@ PartitionState* BucketRun::StateOf(const BucketItem& item, const Codec& codec) {
   return services_.codec_states.Get(codec, bucket_.codec, key, item.partition, bucket_.dtype);
 }
 
-Status BucketRun::Unpack(const Codec* codec, ConstBytes buffer) {
+Status BucketRun::Unpack(std::span<const BucketItem> items, const Codec* codec, ConstBytes buffer) {
   size_t at = 0;
-  for (const BucketItem& item : job_.items) {
+  for (const BucketItem& item : items) {
     const int64_t count = item.partition.count;
     const size_t bytes = codec == nullptr
                              ? static_cast<size_t>(count) * SizeOf(bucket_.dtype)
@@ -252,7 +264,7 @@ Status BucketRun::RunGatherOnly(const Codec& codec) {
   const auto size = static_cast<size_t>(group_.size());
   RABIT_ASSIGN_OR_RETURN(Bytes all, buffer_.Get(*backend_, part * size));
   const Bytes mine = all.subspan(part * static_cast<size_t>(group_.my_index), part);
-  RABIT_RETURN_IF_ERROR(Pack(&codec, mine));
+  RABIT_RETURN_IF_ERROR(Pack(job_.items, &codec, mine));
   const std::vector<int64_t> part_bytes(size, bytes);
   RABIT_RETURN_IF_ERROR(
       Communicate(bytes, [&] { return backend_->Allgather(lane_, mine, all, part_bytes); }));

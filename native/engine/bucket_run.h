@@ -12,6 +12,7 @@
 #include "engine/codec_states.h"
 #include "engine/engine.h"
 #include "engine/fusion_buffer.h"
+#include "engine/segments.h"
 #include "engine/statistics.h"
 #include "engine/timeline.h"
 
@@ -40,13 +41,14 @@ class BucketRun {
  private:
   // bucket_run.cc: kinds that reduce or copy whole tensors and can be cut and fused.
   Status RunReduction();
-  Status RunInPlace(const BucketItem& item);
-  Status RunFused(const Codec* codec);
+  Status RunSegment(const Segment& segment);
+  Status RunInPlace(const Segment& segment);
+  Status RunFused(std::span<const BucketItem> items, const Codec* codec);
   Status RunGatherOnly(const Codec& codec);
   Status ExchangeReduction(const TensorView& buffer);
-  Status Pack(const Codec* codec, Bytes buffer);
+  Status Pack(std::span<const BucketItem> items, const Codec* codec, Bytes buffer);
   Status PackOne(const BucketItem& item, const Codec* codec, Bytes to);
-  Status Unpack(const Codec* codec, ConstBytes buffer);
+  Status Unpack(std::span<const BucketItem> items, const Codec* codec, ConstBytes buffer);
   void Finalize(std::byte* data, int64_t count) const;
   Result<std::byte*> OutputOf(const BucketItem& item) const;
   const Codec* CodecOfBucket() const;
