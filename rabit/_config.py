@@ -230,6 +230,12 @@ class Config:
         maximum=1 << 40,
         unit="bytes",
     )
+    cross_barrier: bool = setting(
+        False,
+        "DistributedOptimizer overlaps communication with the next forward pass as well, as its "
+        'argument overlap="next-forward" does.',
+        flag="--cross-barrier",
+    )
     allreduce_algorithm: str = setting(
         "",
         "Algorithm of allreduce, such as ring, or rules by size, such as allreduce:64K-inf@ring; "

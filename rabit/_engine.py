@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -41,6 +42,7 @@ class Engine:
         self.steps = 0  # training steps, counted by the framework package; for the summary
         self.wants_stop = False  # see rabit._votes
         self.stops_on_signals = False
+        self._before_close: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._codecs: dict[str, int] = {"": 0, "none": 0}
         self._backends: dict[str, int] = {}
         self._counters: defaultdict[str, int] = defaultdict(int)
@@ -201,6 +203,27 @@ class Engine:
 
         Operations in flight are aborted then.  Idempotent.
         """
+        try:
+            if timeout > 0 and not self.is_closed:
+                self._finish_pending()
+        finally:
+            self._stop(timeout)
+
+    def before_close(self, callback: Callable[[], None]) -> None:
+        """Calls a method before the engine closes in good order, so that it can finish its work.
+
+        callback: a bound method; its object may die before.
+        """
+        self._before_close.append(weakref.WeakMethod(callback))
+
+    def _finish_pending(self) -> None:
+        callbacks, self._before_close = self._before_close, []
+        for reference in callbacks:
+            callback = reference()
+            if callback is not None:
+                callback()
+
+    def _stop(self, timeout: float) -> None:
         try:
             self._native.stop(timeout)
         except RabitError:

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, get_args
 
 import torch
 
-from rabit import Average, InvalidArgument, ProcessSet, ReduceOp, global_process_set
+from rabit import (
+    Average,
+    InvalidArgument,
+    ProcessSet,
+    ReduceOp,
+    default_engine,
+    global_process_set,
+)
 
 from ._adasum import Adasum
 from ._adasum_optimizer import AdasumReducer
+from ._clip import GradientClip
 from ._compression import Compression
 from ._ops import reduce_op
-from ._reducer import GradientReducer
+from ._reducer import CROSSING, GradientReducer, Overlap
+from ._update import why_coupled
 
 _STEP_WARNING = (
     "optimizer.step() called without optimizer.skip_synchronize() context after "
@@ -43,6 +52,7 @@ class _DistributedMixin:
 
     @property
     def state(self) -> Any:
+        self.flush()
         return self._rabit_inner.state
 
     @state.setter
@@ -92,7 +102,7 @@ class _DistributedMixin:
         return self._rabit_reducer.passes_left
 
     def synchronize(self) -> None:
-        """Waits until every gradient is reduced.
+        """Waits until every gradient is reduced and in `.grad`, and every update is done.
 
         Gradients are reduced when `backward()` returns already, except those of parameters that took
         no part in it: these are sent as zeros here.  Raises what the engine reports (PeerLost,
@@ -124,8 +134,72 @@ class _DistributedMixin:
     def backward_passes_per_step(self) -> int:
         return self._rabit_reducer.backward_passes
 
+    @property
+    def overlap(self) -> str:
+        """What communication overlaps with, as given to DistributedOptimizer."""
+        reducer = self._rabit_reducer
+        return reducer.overlap if isinstance(reducer, GradientReducer) else "none"
+
+    def set_overlap(self, overlap: Overlap) -> None:
+        """Changes the overlap between two steps; on every rank after the same step.
+
+        The step after a change to a mode that crosses waits like a barrier and records the order in
+        which the forward pass uses the parameters.
+        """
+        _check_overlap(overlap, self._rabit_inner, self._rabit_reducer)
+        assert isinstance(self._rabit_reducer, GradientReducer)
+        self._rabit_reducer.set_overlap(overlap)
+
+    def flush(self) -> None:
+        """Waits until every update of the steps so far is done.  Returns at once if none waits.
+
+        Needed before code outside of Python reads parameters; everything else waits by itself.
+        """
+        crossing = _crossing_of(self._rabit_reducer)
+        if crossing is not None:
+            crossing.flush()
+
+    @contextlib.contextmanager
+    def flushed(self) -> Iterator[None]:
+        """A context in which every update of the steps before it is done."""
+        self.flush()
+        yield
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> None:
+        """Makes the next `step()` clip the norm of its gradients, all together.
+
+        The same as torch.nn.utils.clip_grad_norm_ between backward() and step(), in every mode; with
+        overlap="next-forward" step() still returns at once, and the first read of a parameter waits
+        for all gradients.
+        """
+        crossing = _crossing_of(self._rabit_reducer)
+        if crossing is not None and not crossing.is_recording:
+            crossing.next_clip = GradientClip(max_norm, norm_type)
+            return
+        self._rabit_reducer.synchronize()
+        torch.nn.utils.clip_grad_norm_(self._rabit_parameters(), max_norm, norm_type)
+
+    def clip_grad_value_(self, clip_value: float) -> None:
+        """Makes the next `step()` limit the magnitude of every element of its gradients.
+
+        The same as torch.nn.utils.clip_grad_value_, and costs no overlap.  With clip_grad_norm_ in
+        the same step, the norm comes first.
+        """
+        crossing = _crossing_of(self._rabit_reducer)
+        if crossing is not None and not crossing.is_recording:
+            crossing.next_max_value = clip_value
+            return
+        self._rabit_reducer.synchronize()
+        torch.nn.utils.clip_grad_value_(self._rabit_parameters(), clip_value)
+
+    def _rabit_parameters(self) -> list[torch.Tensor]:
+        return [p for group in self._rabit_inner.param_groups for p in group["params"]]
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Reduces what is still to reduce, then takes the wrapped optimizer's step.
+
+        With an overlap that crosses, returns before the gradients are there: every parameter is
+        updated with the hyper-parameters of this moment when it is read, at the latest.
 
         A `closure` runs the backward pass inside the step; its gradients are reduced before it
         returns to the wrapped optimizer.
@@ -134,13 +208,28 @@ class _DistributedMixin:
             result = self._rabit_reducer.step(lambda: self._rabit_inner.step(closure))
             self._rabit_reducer.step_done()
             return result
+        crossing = self._rabit_reducer.crossing
         if closure is not None:
+            if crossing is not None:
+                raise InvalidArgument(
+                    f"step(closure) with overlap={self.overlap!r}: a closure needs the loss and the "
+                    "updated parameters inside the step. Use overlap='backward', or call backward() "
+                    "yourself and step() without a closure"
+                )
             return self._rabit_inner.step(self._rabit_reduced(closure))
         if self._rabit_should_synchronize:
             if self._rabit_synchronized:
                 warnings.warn(_STEP_WARNING, stacklevel=2)
-            self._rabit_reducer.synchronize()
+            if crossing is None or crossing.is_recording:
+                self._rabit_reducer.synchronize()
+            else:
+                self._rabit_reducer.send_all()
         self._rabit_synchronized = False
+        if crossing is not None and not crossing.is_recording:
+            crossing.commit()
+            self._rabit_inner._opt_called = True  # type: ignore[attr-defined]  # for schedulers
+            self._rabit_reducer.step_done()
+            return None
         result = self._rabit_inner.step()
         self._rabit_reducer.step_done()
         return result
@@ -163,14 +252,57 @@ class _DistributedMixin:
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group; its gradients are reduced as well.  Every rank must add the same one."""
+        self.flush()
         self._rabit_inner.add_param_group(param_group)
         self._rabit_reducer.add_parameters(self._rabit_inner.param_groups[-1]["params"])
 
     def state_dict(self) -> dict[str, Any]:
+        self.flush()
         return self._rabit_inner.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.flush()
         self._rabit_inner.load_state_dict(state_dict)
+
+
+def _crossing_of(reducer: GradientReducer | AdasumReducer) -> Any:
+    return reducer.crossing if isinstance(reducer, GradientReducer) else None
+
+
+def _check_overlap(overlap: Any, optimizer: torch.optim.Optimizer, reducer: Any) -> None:
+    """Raises InvalidArgument, with the reason, unless `optimizer` can work with this overlap."""
+    known = get_args(Overlap)
+    if overlap not in known:
+        raise InvalidArgument(f"overlap is {overlap!r}; use one of {', '.join(map(repr, known))}")
+    if (reducer is AdasumReducer or isinstance(reducer, AdasumReducer)) and overlap != "none":
+        raise InvalidArgument(
+            f"overlap={overlap!r} with op=Adasum: it combines the steps of the ranks inside step(), "
+            "so there is nothing to overlap with. Leave overlap out"
+        )
+    reason = why_coupled(optimizer) if overlap in CROSSING else None
+    if reason is not None:
+        raise InvalidArgument(
+            f"overlap={overlap!r} updates parameters one by one, and {reason}. "
+            "Use overlap='backward' with this optimizer"
+        )
+
+
+def _chosen_overlap(overlap: Any, optimizer: torch.optim.Optimizer) -> Overlap:
+    """The argument, checked; or what the configuration says, if the optimizer can."""
+    if overlap is not None:
+        _check_overlap(overlap, optimizer, None)
+        chosen: Overlap = overlap
+        return chosen
+    if not default_engine().config.cross_barrier:
+        return "backward"
+    reason = why_coupled(optimizer)
+    if reason is None:
+        return "next-forward"
+    warnings.warn(
+        f"RABIT_CROSS_BARRIER is set, but {reason}; overlap='backward' is used instead",
+        stacklevel=3,
+    )
+    return "backward"
 
 
 def _checked_names(
@@ -199,6 +331,24 @@ def _checked_names(
             f"without a name (positions {unnamed[:5]}); name all of them, or pass no names at all"
         )
     return {p: by_parameter[p] for p in parameters}
+
+
+def _checked_priorities(
+    priorities: Mapping[str, int] | None, names: dict[torch.Tensor, str]
+) -> dict[str, int]:
+    found = dict(priorities or {})
+    strangers = sorted(set(found) - set(names.values()))
+    if strangers:
+        raise InvalidArgument(
+            f"priorities names {', '.join(map(repr, strangers[:5]))}, which no parameter of the "
+            "optimizer has; use the names of named_parameters"
+        )
+    for name, priority in found.items():
+        if not isinstance(priority, int) or abs(priority) >= 1 << 31:
+            raise InvalidArgument(
+                f"the priority of {name!r} is {priority!r}; it must be an integer of 32 bits"
+            )
+    return found
 
 
 def _group_numbers(
@@ -234,6 +384,9 @@ def DistributedOptimizer(
     groups: Any = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    *,
+    overlap: Overlap | None = None,
+    priorities: Mapping[str, int] | None = None,
 ) -> Any:
     """Returns `optimizer` with its gradients reduced over all ranks of `process_set`.
 
@@ -250,6 +403,12 @@ def DistributedOptimizer(
     gradient_predivide_factor: f divides by f before the sum and by size/f after it; Average only.
     num_groups, groups: parameters that travel together (a number, or lists of parameters).
     sparse_as_dense: turns sparse gradients into dense ones before they are sent.
+    overlap: what the exchange of gradients overlaps with.  "backward": the backward pass.
+        "next-forward": that and the next forward pass; `step()` returns at once, and a parameter is
+        updated when something reads it, at the latest.  "none": nothing.  None: "backward", or
+        "next-forward" with RABIT_CROSS_BARRIER=1.  Results are the same.
+    priorities: by name of the parameter, larger goes first; those without one go by the order in
+        which the forward pass of the first step uses them.
 
     Raises InvalidArgument for names that are missing or double, or arguments out of range.
     """
@@ -266,6 +425,8 @@ def DistributedOptimizer(
     names = _checked_names(optimizer, named_parameters)
     reducer: GradientReducer | AdasumReducer
     if resolved == Adasum:
+        if overlap is not None:
+            _check_overlap(overlap, optimizer, AdasumReducer)
         if num_groups or groups is not None:
             raise InvalidArgument(
                 "op=Adasum combines all parameters in one step; leave num_groups and groups out"
@@ -279,6 +440,9 @@ def DistributedOptimizer(
     else:
         reducer = GradientReducer(
             names,
+            optimizer=optimizer,
+            overlap=_chosen_overlap(overlap, optimizer),
+            priorities=_checked_priorities(priorities, names),
             group_of=_group_numbers(list(names), num_groups, groups),
             compression=compression,
             backward_passes=backward_passes_per_step,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from ._reducer import Slot
+    from ._parameter_state import ParameterState
 
 __all__ = ["Pack", "make_packs"]
 
@@ -27,19 +27,19 @@ class Pack:
         "gradients",
         "handle",
         "name",
-        "slots",
+        "states",
         "views",
     )
 
-    def __init__(self, slots: list[Slot], prefix: str) -> None:
-        self.slots = slots
-        first, last = slots[-1].name, slots[0].name[len(prefix) + 1 :]
+    def __init__(self, states: list[ParameterState], prefix: str) -> None:
+        self.states = states
+        first, last = states[-1].name, states[0].name[len(prefix) + 1 :]
         self.name = f"{first}..{last}"
-        counts = [slot.parameter.numel() for slot in slots]
-        self.buffer = torch.zeros(sum(counts), dtype=slots[0].parameter.dtype)
+        counts = [state.parameter.numel() for state in states]
+        self.buffer = torch.zeros(sum(counts), dtype=states[0].parameter.dtype)
         self.all_views = [
-            part.view(slot.parameter.shape)
-            for part, slot in zip(self.buffer.split(counts), slots, strict=True)  # type: ignore[no-untyped-call]
+            part.view(state.parameter.shape)
+            for part, state in zip(self.buffer.split(counts), states, strict=True)  # type: ignore[no-untyped-call]
         ]
         self.arrived = 0
         self.views: list[torch.Tensor] = []  # of what travels, and the gradients it is for
@@ -51,54 +51,65 @@ class Pack:
         """Copies the gradients that have arrived into the buffer, and zeros for the others."""
         self.arrived = 0
         self.views, self.gradients = self.all_views, []
-        for slot in self.slots:
-            if slot.in_pack and slot.grad is not None:
-                self.gradients.append(slot.grad)
-        if len(self.gradients) < len(self.slots):
+        for state in self.states:
+            if state.in_pack and state.grad is not None:
+                self.gradients.append(state.grad)
+        if len(self.gradients) < len(self.states):
             self.buffer.zero_()
             self.views = [
                 view
-                for slot, view in zip(self.slots, self.all_views, strict=True)
-                if slot.in_pack and slot.grad is not None
+                for state, view in zip(self.states, self.all_views, strict=True)
+                if state.in_pack and state.grad is not None
             ]
-        for slot in self.slots:
-            slot.in_pack = False
+        for state in self.states:
+            state.in_pack = False
         with torch.no_grad():
             torch._foreach_copy_(self.views, self.gradients)
 
     def finish(self) -> None:
-        """Waits, then copies the results back."""
-        handle, self.handle = self.handle, None
+        """Waits, then copies the results back.  After an error it is still to finish."""
+        self.handle.wait()
+        self.handle = None
         gradients, self.gradients = self.gradients, []
-        handle.wait()
         with torch.no_grad():
             torch._foreach_copy_(gradients, self.views)
 
 
-def make_packs(slots: list[Slot], prefix: str) -> list[Pack]:
+def make_packs(
+    states: list[ParameterState], prefix: str, span_bytes: int | None = None
+) -> list[Pack]:
     """Packs of the small parameters, in the order in which backward passes reach them.
 
-    It depends on the parameters alone, so that the packs are equal on all ranks.
+    states: all parameters.  span_bytes: how much of the model a pack may span, what lies between its
+    members included: it leaves when its last gradient has arrived, with the urgency of the parameter
+    that is needed first.  None: no limit.  The packs depend on their sizes and on `place` alone, so that they are
+    equal on all ranks.
     """
     packs: list[Pack] = []
-    open_: dict[torch.dtype, list[Slot]] = {}
+    open_: dict[torch.dtype, list[ParameterState]] = {}
     sizes: dict[torch.dtype, int] = {}
+    starts: dict[torch.dtype, int] = {}
 
     def close(dtype: torch.dtype) -> None:
         members = open_.pop(dtype, [])
-        sizes.pop(dtype, None)
         if len(members) > 1:
             packs.append(Pack(members, prefix))
 
-    for slot in reversed(slots):
-        parameter = slot.parameter
-        size = parameter.numel() * parameter.element_size()
-        if size > _SMALL_BYTES or size == 0:
+    passed = 0
+    for state in sorted(states, key=lambda each: each.place, reverse=True):
+        dtype, size = state.parameter.dtype, state.bytes
+        passed += size
+        if size > _SMALL_BYTES or size == 0 or state.group is not None or not state.is_dense:
             continue
-        if sizes.get(parameter.dtype, 0) + size > _PACK_BYTES:
-            close(parameter.dtype)
-        open_.setdefault(parameter.dtype, []).append(slot)
-        sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + size
+        if dtype in open_ and (
+            sizes[dtype] + size > _PACK_BYTES
+            or (span_bytes is not None and passed - starts[dtype] > span_bytes)
+        ):
+            close(dtype)
+        if dtype not in open_:
+            open_[dtype], sizes[dtype], starts[dtype] = [], 0, passed - size
+        open_[dtype].append(state)
+        sizes[dtype] += size
     for dtype in list(open_):
         close(dtype)
     return packs

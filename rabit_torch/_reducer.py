@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -14,52 +14,18 @@ from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, Request
 
 from ._adapter import check, dtype_of, memory_order, view
 from ._compression import IDENTITY, split
+from ._crossing import Crossing
 from ._pack import Pack, make_packs
+from ._parameter_state import ParameterState
 from ._sparse import allreduce_sparse
+
+Overlap = Literal["none", "backward", "next-forward"]
+CROSSING: tuple[Overlap, ...] = ("next-forward",)
 
 _current_graph_task_id = torch._C._current_graph_task_id
 
 # A submit wakes the engine thread; small gradients wait for each other up to this many bytes.
 _FLUSH_BYTES = 512 * 1024
-
-
-class Slot:
-    """One parameter: its gradient on the way, and how many backward passes it still waits for."""
-
-    __slots__ = (
-        "context",
-        "grad",
-        "group",
-        "handle",
-        "hook",
-        "in_pack",
-        "index",
-        "is_dense",
-        "name",
-        "pack",
-        "parameter",
-        "passes_left",
-        "wire",
-    )
-
-    def __init__(self, parameter: torch.Tensor, name: str, index: int, group: int | None) -> None:
-        self.parameter = parameter
-        self.name = name
-        self.index = index
-        self.group = group
-        self.passes_left = 1
-        self.hook: Any = None
-        self.grad: torch.Tensor | None = None  # the gradient that was sent in this step
-        self.wire: torch.Tensor | None = None  # what travels for it; often the same memory
-        self.context: Any = None  # of a compression in Python
-        self.handle: Any = None
-        self.is_dense = True  # no gradient has been sparse so far
-        self.pack: Pack | None = None
-        self.in_pack = False  # its gradient waits for the others of its pack
-
-    @property
-    def is_sent(self) -> bool:
-        return self.grad is not None
 
 
 class GradientReducer:
@@ -69,6 +35,9 @@ class GradientReducer:
         self,
         names: dict[torch.Tensor, str],
         *,
+        optimizer: torch.optim.Optimizer,
+        overlap: Overlap,
+        priorities: dict[str, int],
         group_of: dict[torch.Tensor, int],
         compression: Any,
         backward_passes: int,
@@ -91,67 +60,83 @@ class GradientReducer:
         self._is_alone = process_set.size() == 1
         self._is_paused = False
         self._graph_task = -1
-        self._pending: list[Slot] = []
+        self._pending: list[ParameterState] = []
         self._pending_bytes = 0
-        self._slots: dict[torch.Tensor, Slot] = {}
-        self._order: list[Slot] = []
-        self._waiting_groups: dict[int, list[Slot]] = {}
+        self._state_of: dict[torch.Tensor, ParameterState] = {}
+        self._order: list[ParameterState] = []
+        self._waiting_groups: dict[int, list[ParameterState]] = {}
         self._group_sizes: dict[int, int] = {}
         self._batch: rabit.Batch | None = None
         # The first step sends every gradient by its name, so that ranks whose models differ are told
         # where.  Then small ones travel in packs.
         self._packs: list[Pack] = []
         self._may_pack = True
+        self._optimizer = optimizer
+        self._crossing: Crossing | None = None
+        self.overlap: Overlap = "backward"
         self.backward_passes = 1
         for parameter, name in names.items():
             self._add(parameter, name, group_of.get(parameter))
+            self._order[-1].priority = priorities.get(name)
         self.set_backward_passes(backward_passes)
+        self.set_overlap(overlap)
 
     @property
     def names(self) -> dict[torch.Tensor, str]:
         """The name of every parameter, without the prefix of this optimizer."""
-        return {p: slot.name[len(self._prefix) + 1 :] for p, slot in self._slots.items()}
+        return {p: state.name[len(self._prefix) + 1 :] for p, state in self._state_of.items()}
 
     @property
     def in_flight(self) -> dict[torch.Tensor, Any]:
         """The handle of every gradient on its way."""
         found = {
-            p: slot.handle or (slot.pack and slot.pack.handle) for p, slot in self._slots.items()
+            p: state.handle or (state.pack and state.pack.handle)
+            for p, state in self._state_of.items()
         }
         return {p: handle for p, handle in found.items() if handle is not None}
 
     @property
     def passes_left(self) -> dict[torch.Tensor, int]:
         """How many backward passes each gradient still waits for."""
-        return {p: slot.passes_left for p, slot in self._slots.items()}
+        return {p: state.passes_left for p, state in self._state_of.items()}
+
+    @property
+    def states(self) -> list[ParameterState]:
+        """The state of every parameter, by index."""
+        return self._order
+
+    @property
+    def crossing(self) -> Crossing | None:
+        """Where updates wait; None: updates do not leave step()."""
+        return self._crossing
 
     # --- set-up -----------------------------------------------------------------------------------
 
     def _add(self, parameter: torch.Tensor, name: str, group: int | None) -> None:
-        slot = Slot(parameter, f"{self._prefix}.{name}", len(self._order), group)
-        self._slots[parameter] = slot
-        self._order.append(slot)
+        state = ParameterState(parameter, f"{self._prefix}.{name}", len(self._order), group)
+        self._state_of[parameter] = state
+        self._order.append(state)
         self._batch = None
         self._may_pack = True
         if group is not None:
             self._group_sizes[group] = self._group_sizes.get(group, 0) + 1
         if parameter.requires_grad:
-            self._register(slot)
+            self._register(state)
 
-    def _register(self, slot: Slot) -> None:
+    def _register(self, state: ParameterState) -> None:
         if self._is_alone:
             return
-        check(slot.parameter, slot.name)
-        register: Any = slot.parameter.register_post_accumulate_grad_hook
-        slot.hook = register(self._make_hook(slot))
+        check(state.parameter, state.name)
+        register: Any = state.parameter.register_post_accumulate_grad_hook
+        state.hook = register(self._make_hook(state))
 
-    def _make_hook(self, slot: Slot) -> Callable[[torch.Tensor], None]:
+    def _make_hook(self, state: ParameterState) -> Callable[[torch.Tensor], None]:
         reducer = weakref.ref(self)
 
         def arrived(parameter: torch.Tensor) -> None:
             alive = reducer()
             if alive is not None:
-                alive._arrived(slot)
+                alive._arrived(state)
 
         arrived._torchdynamo_disable = True  # type: ignore[attr-defined]  # stays a plain call
         return arrived
@@ -159,9 +144,24 @@ class GradientReducer:
     def add_parameters(self, parameters: Iterable[torch.Tensor]) -> None:
         """Takes parameters that were added to the optimizer later on."""
         for parameter in parameters:
-            if parameter not in self._slots:
+            if parameter not in self._state_of:
                 self._add(parameter, f"parameter.{len(self._order)}", None)
                 self._order[-1].passes_left = self.backward_passes
+        if self._crossing is not None:
+            self._crossing.start_recording()
+
+    def set_overlap(self, overlap: Overlap) -> None:
+        """Between steps, on all ranks after the same one: what communication overlaps with."""
+        if overlap == self.overlap:
+            return
+        if self._crossing is not None:
+            self._crossing.stop()
+            self._crossing = None
+        self.overlap = overlap
+        if overlap in CROSSING and not self._is_alone:
+            self._crossing = Crossing(self, self._optimizer)
+            self._crossing.start_recording()
+            self._may_pack = True
 
     def set_backward_passes(self, passes: int) -> None:
         """Sets how many passes add up before a gradient is sent."""
@@ -175,78 +175,92 @@ class GradientReducer:
     def _prepare(self) -> rabit.Batch:
         """The C requests of all parameters, made once; a step only fills in pointers."""
         if self._batch is None:
-            self._batch = self._engine.prepare([self._request(slot) for slot in self._order])
+            self._batch = self._engine.prepare([self._request(state) for state in self._order])
         return self._batch
 
-    def _request(self, slot: Slot) -> Request:
-        parameter = slot.parameter.detach()
+    def _request(self, state: ParameterState) -> Request:
+        parameter = state.parameter.detach()
         laid_out = memory_order(parameter)
         if laid_out is None:
             laid_out = torch.empty(parameter.shape, dtype=parameter.dtype)
-        memory = view(laid_out, slot.name)
+        memory = view(laid_out, state.name)
         return Request(
             kind=Kind.ALLREDUCE,
-            name=slot.name,
+            name=state.name,
             input=memory,
             output=memory,
             op=self._op,
-            # The first parameters are needed first by the next forward pass.
-            priority=len(self._order) - slot.index,
+            # What the next forward pass needs first runs first.
+            priority=len(self._order) - state.place if state.priority is None else state.priority,
             group=self._process_set.group_on(self._engine),
             codec=self._engine.codec_id(self._codec),
             prescale=self._prescale,
             postscale=self._postscale,
         )
 
-    def _make_packs(self) -> None:
-        """Called between steps, on all ranks after the same step."""
+    def _plan(self) -> None:
+        """Orders and packs the gradients.  Called between steps, on all ranks after the same one."""
         self._may_pack = False
-        if self._is_alone or self._compressor is not IDENTITY:
+        if self._is_alone:
             return
-        for slot in self._order:
-            slot.pack = None
-        alone = [slot for slot in self._order if slot.group is None and slot.is_dense]
-        self._packs = make_packs(alone, self._prefix)
+        if self._crossing is not None and self._crossing.is_recording:
+            self._agree_on_order(self._crossing.stop_recording())
+        for state in self._order:
+            state.pack = None
+        self._packs = []
+        if self._compressor is not IDENTITY:
+            return
+        span = None if self._crossing is None else self._engine.config.partition_bytes
+        self._packs = make_packs(self._order, self._prefix, span)
         for pack in self._packs:
             memory = view(pack.buffer, pack.name)
-            request = self._request(pack.slots[-1])
+            request = self._request(min(pack.states, key=lambda state: state.place))
             request.name, request.input, request.output = pack.name, memory, memory
             pack.batch = self._engine.prepare([request])
-            for slot in pack.slots:
-                slot.pack = pack
+            for state in pack.states:
+                state.pack = pack
+
+    def _agree_on_order(self, order: list[int]) -> None:
+        """Every rank takes the order of first use on the first rank; packs depend on it."""
+        root = self._process_set.ranks[0] if self._process_set.ranks else 0
+        name = f"{self._prefix}.order_of_use"
+        agreed = rabit.broadcast_object(order, root, name, self._process_set)
+        for place, index in enumerate(agreed):
+            self._order[index].place = place
+        self._batch = None  # It holds the priorities.
 
     # --- backward ---------------------------------------------------------------------------------
 
-    def _arrived(self, slot: Slot) -> None:
-        """Autograd has finished adding to the gradient of `slot`.  Runs for every gradient."""
+    def _arrived(self, state: ParameterState) -> None:
+        """Autograd has finished adding to the gradient of `state`.  Runs for every gradient."""
         if self._is_paused:
             return
-        if slot.grad is not None:
-            self._refuse_second_gradient(slot)
-        slot.passes_left -= 1
-        if slot.passes_left > 0:
+        if state.is_guarded and self._crossing is not None:
+            self._crossing.gradient_arrives(state)
+        if state.grad is not None:
+            self._refuse_second_gradient(state)
+        state.passes_left -= 1
+        if state.passes_left > 0:
             return
         task = _current_graph_task_id()
         if task != self._graph_task and task != -1:
             self._call_back_after_backward(task)
-        self._take(slot)
-        if self._pending_bytes >= _FLUSH_BYTES:
+        self._take(state)
+        if self._pending_bytes >= _FLUSH_BYTES and self.overlap != "none":
             self._flush()
 
-    def _refuse_second_gradient(self, slot: Slot) -> None:
-        if slot.parameter.grad is slot.grad:
+    def _refuse_second_gradient(self, state: ParameterState) -> None:
+        if state.is_guarded or state.parameter.grad is state.grad:
             raise InvalidArgument(
-                f"gradient '{slot.name}' on rank {rabit.rank()} arrived a second time before step() "
+                f"gradient '{state.name}' on rank {rabit.rank()} arrived a second time before step() "
                 f"(backward_passes_per_step is {self.backward_passes}). Call optimizer.zero_grad() or "
                 "optimizer.step() in between, raise backward_passes_per_step, or use "
                 "optimizer.no_sync()"
             )
         # The caller has dropped the old gradient; what travels for it is of no more use.
-        self._finish(slot)
-        if slot.pack is not None and slot.pack.handle is not None:
-            slot.pack.finish()
-        slot.grad = None
-        slot.passes_left = self.backward_passes
+        self._settle([state])
+        state.grad = None
+        state.passes_left = self.backward_passes
 
     def _call_back_after_backward(self, task: int) -> None:
         self._graph_task = task
@@ -255,34 +269,40 @@ class GradientReducer:
 
     def _backward_done(self) -> None:
         self._graph_task = -1
+        for pack in self._packs if self.overlap == "none" else ():
+            if pack.arrived == len(pack.states):
+                self._send_pack(pack)
         self._flush()
-        self._wait()
+        # Hidden gradients are waited for when somebody asks.
+        self._settle([state for state in self._order if not state.is_guarded])
 
-    def _take(self, slot: Slot) -> None:
-        """Queues the gradient of a slot, with its whole group if it has one."""
-        slot.grad = slot.parameter.grad
-        pack = slot.pack
+    def _take(self, state: ParameterState) -> None:
+        """Queues the gradient of a state, with its whole group if it has one."""
+        state.grad = state.parameter.grad
+        if self._crossing is not None:
+            self._crossing.hide(state)
+        pack = state.pack
         if pack is not None:
-            slot.in_pack = True
+            state.in_pack = True
             pack.arrived += 1
-            if pack.arrived == len(pack.slots):
+            if pack.arrived == len(pack.states) and self.overlap != "none":
                 self._send_pack(pack)
             return
-        if slot.group is None:
-            self._queue(slot)
+        if state.group is None:
+            self._queue(state)
             return
-        waiting = self._waiting_groups.setdefault(slot.group, [])
-        waiting.append(slot)
-        if len(waiting) == self._group_sizes[slot.group]:
-            del self._waiting_groups[slot.group]
+        waiting = self._waiting_groups.setdefault(state.group, [])
+        waiting.append(state)
+        if len(waiting) == self._group_sizes[state.group]:
+            del self._waiting_groups[state.group]
             self._flush()
             for member in waiting:
                 self._queue(member)
             self._flush()
 
-    def _queue(self, slot: Slot) -> None:
-        self._pending.append(slot)
-        self._pending_bytes += slot.parameter.numel() * slot.parameter.element_size()
+    def _queue(self, state: ParameterState) -> None:
+        self._pending.append(state)
+        self._pending_bytes += state.bytes
 
     # --- sending ----------------------------------------------------------------------------------
 
@@ -292,117 +312,155 @@ class GradientReducer:
             return
         pending, self._pending, self._pending_bytes = self._pending, [], 0
         batch = self._prepare()
-        plain: list[Slot] = []
-        for slot in pending:
-            if slot.grad is None or self._compressor is not IDENTITY or slot.grad.is_sparse:
-                self._send_alone(slot)
+        plain: list[ParameterState] = []
+        for state in pending:
+            if state.grad is None or self._compressor is not IDENTITY or state.grad.is_sparse:
+                self._send_alone(state)
             else:
-                pointer = self._wire(slot)
-                batch.set_pointers(slot.index, pointer, pointer)
-                plain.append(slot)
+                pointer = self._wire(state)
+                batch.set_pointers(state.index, pointer, pointer)
+                plain.append(state)
         if plain:
-            handles = batch.submit([slot.index for slot in plain], [slot.wire for slot in plain])
-            for slot, handle in zip(plain, handles, strict=True):
-                slot.handle = handle
+            handles = batch.submit(
+                [state.index for state in plain], [state.wire for state in plain]
+            )
+            for state, handle in zip(plain, handles, strict=True):
+                state.handle = handle
 
     def _send_pack(self, pack: Pack) -> None:
         pack.fill()
         (pack.handle,) = pack.batch.submit([0], [pack.buffer])
 
-    def _wire(self, slot: Slot) -> int:
+    def _wire(self, state: ParameterState) -> int:
         """The address of the memory that travels for a dense gradient."""
-        grad, parameter = slot.grad, slot.parameter
+        grad, parameter = state.grad, state.parameter
         assert grad is not None
         if grad.stride() == parameter.stride() and memory_order(grad) is not None:
-            slot.wire = grad
+            state.wire = grad
         elif memory_order(parameter) is not None:
-            slot.wire = torch.empty_like(parameter.detach()).copy_(grad)
+            state.wire = torch.empty_like(parameter.detach()).copy_(grad)
         else:
-            slot.wire = grad.contiguous()
-        return slot.wire.data_ptr()
+            state.wire = grad.contiguous()
+        return state.wire.data_ptr()
 
-    def _send_alone(self, slot: Slot) -> None:
+    def _send_alone(self, state: ParameterState) -> None:
         """Gradients that are sparse, or compressed by Python code."""
-        grad = slot.grad
+        grad = state.grad
         assert grad is not None
         if grad.is_sparse and not self._sparse_as_dense:
-            slot.is_dense = False
-            slot.handle = allreduce_sparse(grad, slot.name, self._op, self._process_set)
+            state.is_dense = False
+            state.handle = allreduce_sparse(grad, state.name, self._op, self._process_set)
             return
         if grad.is_sparse:
-            grad = slot.grad = slot.parameter.grad = grad.to_dense()
-        slot.wire, slot.context = self._compressor.compress(grad.contiguous())
-        memory = view(slot.wire.contiguous(), slot.name)
-        request = self._request(slot)
+            grad = state.grad = grad.to_dense()
+            if not state.is_guarded:
+                state.parameter.grad = grad
+        state.wire, state.context = self._compressor.compress(grad.contiguous())
+        memory = view(state.wire.contiguous(), state.name)
+        request = self._request(state)
         request.input = request.output = memory
-        dtype_of(slot.wire, slot.name)
-        (slot.handle,) = self._engine.submit([request])
+        dtype_of(state.wire, state.name)
+        (state.handle,) = self._engine.submit([request])
 
     # --- waiting ----------------------------------------------------------------------------------
 
-    def _wait(self) -> None:
-        """Waits for everything that was sent; raises the first error after all have finished."""
+    def is_on_its_way(self, state: ParameterState) -> bool:
+        """False when a sent gradient still waits for others that travel with it."""
+        if state.in_pack:
+            return False
+        return state.group is None or state not in self._waiting_groups.get(state.group, ())
+
+    def is_there(self, state: ParameterState) -> bool:
+        """True when `deliver` would not block."""
+        handle = state.handle
+        if handle is None and state.pack is not None:
+            handle = state.pack.handle
+        return handle is None or handle.done()
+
+    def deliver(self, states: Iterable[ParameterState]) -> None:
+        """Waits until the gradients of `states` are reduced, in `state.grad`.
+
+        After an error, which is raised at once, the gradient counts as not delivered.
+        """
+        for state in states:
+            if state.pack is not None and state.pack.handle is not None:
+                state.pack.finish()
+            if state.handle is not None:
+                self._finish(state)
+
+    def _settle(self, states: Iterable[ParameterState]) -> None:
+        """Waits for everything of `states`; raises the first error after all have finished."""
         first_error: rabit.RabitError | None = None
-        for pack in self._packs:
-            if pack.handle is not None:
-                try:
-                    pack.finish()
-                except rabit.RabitError as error:
-                    first_error = first_error or error
-        for slot in self._order:
-            if slot.handle is None:
-                continue
+        for state in states:
             try:
-                self._finish(slot)
+                self.deliver([state])
             except rabit.RabitError as error:
                 first_error = first_error or error
+                self.drop(state)
         if first_error is not None:
             raise first_error
 
-    def _finish(self, slot: Slot) -> None:
-        handle, slot.handle = slot.handle, None
-        if handle is None:
-            return
-        result = handle.wait()
-        if slot.grad is None:
-            return
-        if slot.grad.is_sparse:
-            slot.parameter.grad = slot.grad = result
-        elif self._compressor is not IDENTITY:
-            assert slot.wire is not None
-            slot.grad.copy_(self._compressor.decompress(slot.wire, slot.context))
-        elif slot.wire is not slot.grad and slot.wire is not None:
-            slot.grad.copy_(slot.wire)
-        slot.wire = slot.context = None
+    def drop(self, state: ParameterState) -> None:
+        """Forgets what has failed on the way."""
+        state.handle = None
+        if state.pack is not None and state.pack.handle is not None and state.pack.handle.done():
+            state.pack.handle = None
 
-    def synchronize(self) -> None:
-        """Sends what no backward pass has sent, then waits for all."""
+    def _finish(self, state: ParameterState) -> None:
+        result = state.handle.wait()
+        state.handle = None
+        if state.grad is None:
+            return
+        if state.grad.is_sparse:
+            state.grad = result
+            if not state.is_guarded:
+                state.parameter.grad = result
+        elif self._compressor is not IDENTITY:
+            assert state.wire is not None
+            state.grad.copy_(self._compressor.decompress(state.wire, state.context))
+        elif state.wire is not state.grad and state.wire is not None:
+            state.grad.copy_(state.wire)
+        state.wire = state.context = None
+
+    def send_all(self) -> None:
+        """Sends what no backward pass has sent: zeros for parameters that took no part."""
         if self._is_alone:
             return
-        for slot in self._order:
-            if slot.is_sent or not slot.parameter.requires_grad:
+        if self._crossing is not None:
+            self._crossing.flush()  # of what this step did not read
+        for state in self._order:
+            if state.is_sent or not state.parameter.requires_grad:
                 continue
-            if slot.hook is None:
-                self._register(slot)
-            if slot.parameter.grad is None:
-                slot.parameter.grad = torch.zeros_like(slot.parameter.detach())
-            self._take(slot)
+            if state.hook is None:
+                self._register(state)
+            if state.parameter.grad is None:
+                state.parameter.grad = torch.zeros_like(state.parameter.detach())
+            self._take(state)
         for waiting in list(self._waiting_groups.values()):  # groups with frozen members
-            for slot in waiting:
-                self._queue(slot)
+            for state in waiting:
+                self._queue(state)
         self._waiting_groups.clear()
         for pack in self._packs:  # packs with frozen members
             if pack.arrived:
                 self._send_pack(pack)
         self._flush()
-        self._wait()
+
+    def synchronize(self) -> None:
+        """Sends what no backward pass has sent, then waits for all; gradients are in `.grad`."""
+        self.send_all()
+        if self._crossing is not None:
+            self._crossing.reveal([state for state in self._order if state.is_sent])
+        self._settle(self._order)
 
     def discard(self) -> None:
-        """Waits for what is in flight, so that the gradients may be cleared, and forgets it."""
+        """Waits for what is sent and not committed, so that the gradients may be cleared."""
         if self._is_alone:
             return
         self._flush()
-        self._wait()
+        sent = [state for state in self._order if state.is_sent and not state.is_committed]
+        if self._crossing is not None:
+            self._crossing.reveal(sent)
+        self._settle(sent)
         self._waiting_groups.clear()
         self.next_step()
 
@@ -410,16 +468,17 @@ class GradientReducer:
         """The optimizer has taken its step: counts it, and starts the next."""
         self._engine.steps += 1
         self.next_step()
-        if self._may_pack:
-            self._make_packs()
+        if self._may_pack or (self._crossing is not None and self._crossing.is_recording):
+            self._plan()
 
     def next_step(self) -> None:
         """Makes every parameter wait for a new gradient."""
         self._graph_task = -1
-        for slot in self._order:
-            slot.passes_left = self.backward_passes
-            slot.grad = None
-            slot.in_pack = False
+        for state in self._order:
+            state.passes_left = self.backward_passes
+            state.in_pack = False
+            if not state.is_committed:
+                state.grad = None
         for pack in self._packs:
             pack.arrived = 0
 
