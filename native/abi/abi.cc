@@ -304,6 +304,19 @@ int32_t rabit_agreed_flags(rabit_engine* engine, uint32_t* flags) {
   });
 }
 
+int32_t rabit_propose_tunables(rabit_engine* engine, const rabit_tunables* tunables) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    RABIT_REQUIRE_POINTER(tunables);
+    Tunables given;
+    given.partition_bytes = tunables->partition_bytes;
+    given.fusion_bytes = tunables->fusion_bytes;
+    given.credit_bytes = tunables->credit_bytes;
+    given.lanes = tunables->lanes;
+    return engine->wired->engine().Propose(given);
+  });
+}
+
 int32_t rabit_start_timeline(rabit_engine* engine, const char* path, int32_t mark_cycles) {
   return Guard([&]() -> Status {
     RABIT_REQUIRE_POINTER(engine);

@@ -151,9 +151,9 @@ Result<Connections> ConnectRanks(const Options& options) {
   made.local_size = CountLocal(made.topology, options.rank);
   made.spin_us = SpinFor(options, made.local_size);
 
-  const ConnectContext context{options.rank,  options.size,   epoch,
-                               *made.store,   *made.listener, secret,
-                               made.topology, options.lanes,  deadline};
+  const ConnectContext context{options.rank,   options.size, epoch,         *made.store,
+                               *made.listener, secret,       made.topology, options.started_lanes(),
+                               deadline};
   ChannelOptions channel_options;
   channel_options.spin = std::chrono::microseconds(made.spin_us);
   channel_options.heartbeat_timeout = std::chrono::milliseconds(options.heartbeat_timeout_ms);

@@ -48,6 +48,8 @@ const std::vector<Row>& Table() {
       {"shm_ring_bytes", &Options::shm_ring_bytes, 4096, int64_t{1} << 30, "",
        "shared memory per pair of ranks, lane and direction"},
       {"lanes", &Options::lanes, 1, 64, "", "collectives that run at the same time"},
+      {"lanes_max", &Options::lanes_max, 0, 64, "",
+       "lanes that are started, if more than are used at first; 0: no more"},
       {"partition_bytes", &Options::partition_bytes, 1, kMaxBytes, "",
        "larger allreduce tensors are cut into partitions of this size"},
       {"fusion_bytes", &Options::fusion_bytes, 0, kMaxBytes, "",

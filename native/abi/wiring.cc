@@ -101,7 +101,7 @@ std::unique_ptr<Controller> MakeJobController(const Options& options,
 
 EngineOptions EngineOptionsFrom(const Options& options, int spin_us) {
   EngineOptions engine;
-  engine.lanes = options.lanes;
+  engine.lanes = options.started_lanes();
   engine.operation_timeout_ms = options.operation_timeout_ms;
   engine.stall_warning_ms = options.stall_warning_ms;
   engine.queue_capacity = static_cast<size_t>(options.queue_capacity);
@@ -130,9 +130,10 @@ Result<std::unique_ptr<Backend>> MakeMpi(const Options& options, const Topology&
                                          const BuiltinOptions& builtin, int spin_us) {
   RABIT_ASSIGN_OR_RETURN(MpiHandles handles, MpiHandles::Parse(options.mpi));
   const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));
-  RABIT_ASSIGN_OR_RETURN(std::shared_ptr<MpiJob> job,
-                         MpiJob::Open(std::move(handles), {options.rank, options.size,
-                                                           options.lanes, spin_us, deadline}));
+  RABIT_ASSIGN_OR_RETURN(
+      std::shared_ptr<MpiJob> job,
+      MpiJob::Open(std::move(handles),
+                   {options.rank, options.size, options.started_lanes(), spin_us, deadline}));
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<BuiltinBackend> messages,
                          BuiltinBackend::Create(MakeMpiTransport(job), topology, builtin));
   MpiOptions mpi;

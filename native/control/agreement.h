@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,6 +40,16 @@ struct Signature {
 
 std::string Describe(const Signature& signature);  // "float32[64,3,7,7]"
 
+// How the scheduler cuts, joins and holds back; see ScheduleLimits.  Below zero: as it is.
+struct Tunables {
+  int64_t partition_bytes = -1;
+  int64_t fusion_bytes = -1;
+  int64_t credit_bytes = -1;
+  int32_t lanes = -1;
+
+  bool operator==(const Tunables&) const = default;
+};
+
 // What this rank has to say.  Built by the engine, taken by the controller.
 struct Announcement {
   struct Entry {
@@ -46,9 +57,10 @@ struct Announcement {
     Signature signature;
   };
   std::vector<Entry> ready;
-  uint64_t buckets_done = 0;  // buckets finished so far on this rank, in order of their ids
-  uint32_t flags = 0;         // OR-ed over the ranks and handed back
-  bool wants_stop = false;    // this rank calls no further collective
+  uint64_t buckets_done = 0;         // buckets finished so far on this rank, in order of their ids
+  uint32_t flags = 0;                // OR-ed over the ranks and handed back
+  bool wants_stop = false;           // this rank calls no further collective
+  std::optional<Tunables> tunables;  // rank 0 only: for every rank, from the next agreement on
 };
 
 // A tensor that is ready on every rank that takes part.  A message (kSend, kRecv) is described from
@@ -78,10 +90,11 @@ struct Agreement {
   uint64_t cycle = 0;
   std::vector<ReadyTensor> ready;
   std::vector<Rejection> rejected;
-  uint64_t buckets_done = 0;  // smallest over the ranks: the credit
-  uint32_t flags = 0;         // OR of the ranks' flags since they were last reported
-  int last_joined = -1;       // set in the agreement in which every rank has joined
-  bool stop = false;          // every rank wants to stop
+  uint64_t buckets_done = 0;         // smallest over the ranks: the credit
+  uint32_t flags = 0;                // OR of the ranks' flags since they were last reported
+  int last_joined = -1;              // set in the agreement in which every rank has joined
+  bool stop = false;                 // every rank wants to stop
+  std::optional<Tunables> tunables;  // in force before anything of this agreement is scheduled
 };
 
 }  // namespace rabit

@@ -278,6 +278,24 @@ ReadyReference ReadReady(WireReader& from) {
   return ready;
 }
 
+void WriteTunables(WireWriter& to, const Tunables& tunables) {
+  to.Varint(ZigZag(tunables.partition_bytes));
+  to.Varint(ZigZag(tunables.fusion_bytes));
+  to.Varint(ZigZag(tunables.credit_bytes));
+  to.Varint(static_cast<uint64_t>(tunables.lanes + 1));
+}
+
+Tunables ReadTunables(WireReader& from) {
+  Tunables tunables;
+  for (int64_t* bytes :
+       {&tunables.partition_bytes, &tunables.fusion_bytes, &tunables.credit_bytes}) {
+    *bytes = UnZigZag(from.Varint());
+    if (*bytes < -1) from.Fail();
+  }
+  tunables.lanes = ReadOptional(from, kLanesMax + 1);
+  return tunables;
+}
+
 // Elements one by one, so that a short message costs no more memory than it has bytes.
 template <class T, class Read>
 void ReadEach(WireReader& from, std::vector<T>& to, Read read) {
@@ -348,7 +366,7 @@ void Encode(const AgreeMessage& message, std::vector<std::byte>& out) {
   to.Varint(message.buckets_done);
   to.Varint(message.flags);
   to.Varint(static_cast<uint64_t>(message.last_joined + 1));
-  to.U8(message.stop ? 1 : 0);
+  to.U8(static_cast<uint8_t>((message.stop ? 1 : 0) | (message.tunables ? 2 : 0)));
   WriteIds(to, message.evicted);
   WriteIds(to, message.plain);
   to.Varint(message.references.size());
@@ -365,6 +383,7 @@ void Encode(const AgreeMessage& message, std::vector<std::byte>& out) {
     WriteStatus(to, rejected.why);
     to.U8(rejected.fails_late_members ? 1 : 0);
   }
+  if (message.tunables) WriteTunables(to, *message.tunables);
 }
 
 Result<AgreeMessage> DecodeAgree(ConstBytes bytes) {
@@ -374,7 +393,8 @@ Result<AgreeMessage> DecodeAgree(ConstBytes bytes) {
   message.buckets_done = from.Varint();
   message.flags = static_cast<uint32_t>(from.Varint());
   message.last_joined = ReadOptional(from, kControlRanksMax);
-  message.stop = (from.U8() & 1) != 0;
+  const uint8_t bits = from.U8();
+  message.stop = (bits & 1) != 0;
   message.evicted = ReadIds(from);
   message.plain = ReadIds(from);
   ReadEach(from, message.references, [](WireReader& in) { return ReadReady(in); });
@@ -393,6 +413,7 @@ Result<AgreeMessage> DecodeAgree(ConstBytes bytes) {
     if (rejected.why.ok()) in.Fail();
     return rejected;
   });
+  if ((bits & 2) != 0) message.tunables = ReadTunables(from);
   RABIT_RETURN_IF_ERROR(from.Finish("an agreement"));
   return message;
 }

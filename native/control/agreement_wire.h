@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ inline constexpr int32_t kTensorIdLimit = 1 << 20;
 inline constexpr int32_t kControlRanksMax = 1 << 16;
 inline constexpr size_t kDimensionsMax = 64;
 inline constexpr size_t kStatusBytesMax = 16 << 10;
+inline constexpr int32_t kLanesMax = 64;
 
 enum class ControlType : uint8_t {
   kAnnounce = 1,  // to rank 0
@@ -80,6 +82,7 @@ struct AgreeMessage {
   uint32_t flags = 0;
   int32_t last_joined = -1;
   bool stop = false;
+  std::optional<Tunables> tunables;
   std::vector<TensorId> evicted;  // applied first
   std::vector<TensorId> plain;    // ascending; ready, nothing to add
   std::vector<ReadyReference> references;

@@ -61,14 +61,22 @@ AgreeMessage FullAgree() {
   return message;
 }
 
+AgreeMessage TuningAgree() {
+  AgreeMessage message;
+  message.cycle = 302;
+  message.tunables = Tunables{1 << 20, 0, -1, 3};
+  return message;
+}
+
 std::vector<std::vector<std::byte>> AllMessages() {
-  std::vector<std::vector<std::byte>> all(6);
+  std::vector<std::vector<std::byte>> all(7);
   Encode(FullAnnounce(), all[0]);
   Encode(GroupMessage{2, {0, 5, 300}}, all[1]);
   EncodeStatus(ControlType::kAbandon, PeerLost(4, "rank 4 died"), all[2]);
   Encode(FullAgree(), all[3]);
   EncodeStatus(ControlType::kAbort, TimedOut("stalled"), all[4]);
   EncodeStall({"'a' waits", ""}, all[5]);
+  Encode(TuningAgree(), all[6]);
   return all;
 }
 
@@ -122,6 +130,23 @@ TEST(AgreementWire, an_announcement_survives_the_wire) {
   ASSERT_EQ(read->full.size(), 1u);
   EXPECT_EQ(read->full[0].name, "conv1.weight");
   EXPECT_TRUE(read->full[0].signature == FullSignature());
+}
+
+TEST(AgreementWire, tunables_survive_the_wire_and_keep_their_bounds) {
+  std::vector<std::byte> bytes;
+  Encode(TuningAgree(), bytes);
+  auto read = DecodeAgree(bytes);
+  ASSERT_OK(read);
+  EXPECT_TRUE(read->tunables == TuningAgree().tunables);
+
+  AgreeMessage wrong = TuningAgree();
+  wrong.tunables->lanes = kLanesMax + 1;
+  Encode(wrong, bytes);
+  EXPECT_FALSE(DecodeAgree(bytes).ok());
+  wrong.tunables->lanes = 1;
+  wrong.tunables->credit_bytes = -2;
+  Encode(wrong, bytes);
+  EXPECT_FALSE(DecodeAgree(bytes).ok());
 }
 
 TEST(AgreementWire, an_agreement_survives_the_wire) {

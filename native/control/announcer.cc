@@ -201,6 +201,7 @@ Result<Agreement> Announcer::Apply(AgreeMessage&& message) {
   agreement.flags = message.flags;
   agreement.last_joined = message.last_joined;
   agreement.stop = message.stop;
+  agreement.tunables = message.tunables;
   agreement.ready.reserve(message.plain.size() + message.references.size() +
                           message.definitions.size());
   for (TensorId id : message.plain) RABIT_RETURN_IF_ERROR(AppendReady({id, {}, {}}, agreement));

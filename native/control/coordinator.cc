@@ -102,6 +102,14 @@ void Coordinator::OnAbandon(int rank, const Status& why) {
            .WithCulprit(why.culprit() >= 0 ? why.culprit() : rank));
 }
 
+void Coordinator::OnProposal(const Tunables& tunables) {
+  if (!failure_.ok() || has_stopped_) return;
+  // A rank that holds back waits for word of credit, which a job without a limit is spared.
+  announces_credit_ = announces_credit_ || tunables.credit_bytes > 0;
+  next_.tunables = tunables;
+  has_news_ = true;
+}
+
 void Coordinator::OnLost(int rank, const Status& why) {
   if (has_stopped_) return;
   Fail(why.WithCulprit(rank));
@@ -154,7 +162,7 @@ void Coordinator::UpdateCredit(int rank, uint64_t buckets_done) {
   for (const RankState& each : ranks_) lowest = std::min(lowest, each.buckets_done);
   if (lowest == credit_) return;
   credit_ = lowest;
-  has_news_ = has_news_ || options_.announces_credit;
+  has_news_ = has_news_ || announces_credit_;
 }
 
 // A rank that has read of a failure will not send what belongs to the failed round any more.

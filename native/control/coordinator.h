@@ -39,6 +39,8 @@ class Coordinator {
   void OnAnnounce(int rank, const AnnounceMessage& message, int64_t now_us);
   void OnGroup(int rank, const GroupMessage& message);
   void OnAbandon(int rank, const Status& why);
+  // For every rank from the next agreement on.
+  void OnProposal(const Tunables& tunables);
   // No loss if every rank has agreed to stop.
   void OnLost(int rank, const Status& why);
   // Call it at next_tick_us(): looks for stalls.
@@ -107,6 +109,7 @@ class Coordinator {
   bool has_news_ = false;
   bool has_stopped_ = false;
   Status failure_;
+  bool announces_credit_ = options_.announces_credit;
   int64_t tick_us_ = kNever;
   int64_t reported_us_ = 0;
   bool has_reported_ = false;

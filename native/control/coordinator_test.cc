@@ -551,5 +551,30 @@ TEST(Coordinator, a_cause_given_by_a_rank_reaches_the_others) {
   EXPECT_EQ(job.coordinator().failure().message(), "rank 2 gave up: rank 1 closed its connection");
 }
 
+TEST(Coordinator, a_proposal_reaches_every_rank_in_one_agreement) {
+  SimulatedJob job({.size = 3, .announces_credit = false});
+  const Tunables tunables{.partition_bytes = 4096, .credit_bytes = 100};
+  job.coordinator().OnProposal(tunables);
+  job.SendDown();
+  ASSERT_OK(job.DeliverAll());
+  for (int rank = 0; rank < 3; ++rank) {
+    ASSERT_EQ(job.agreed(rank).size(), 1u);
+    EXPECT_EQ(job.agreed(rank).front().cycle, 1u);
+    EXPECT_TRUE(job.agreed(rank).front().tunables == tunables);
+    job.agreed(rank).clear();
+  }
+
+  // With a window, ranks that hold back must hear of credit.
+  for (int rank = 0; rank < 3; ++rank) {
+    Announcement done;
+    done.buckets_done = 5;
+    job.Announce(rank, done);
+  }
+  ASSERT_OK(job.DeliverAll());
+  ASSERT_EQ(job.agreed(1).size(), 1u);
+  EXPECT_EQ(job.agreed(1).front().buckets_done, 5u);
+  EXPECT_FALSE(job.agreed(1).front().tunables.has_value());
+}
+
 }  // namespace
 }  // namespace rabit

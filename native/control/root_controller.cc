@@ -29,10 +29,10 @@ Status RootController::Announce(const Announcement& mine) {
   const int64_t now_us = NowMicros();
   const AnnounceMessage message = announcer_.Prepare(mine, now_us);
   if (std::optional<Agreement> local = announcer_.TakeLocal()) agreed_.push_back(std::move(*local));
-  if (announcer_.HasNews(message)) {
-    coordinator_.OnAnnounce(0, message, now_us);
-    Flush();
-  }
+  const bool has_news = announcer_.HasNews(message);
+  if (mine.tunables) coordinator_.OnProposal(*mine.tunables);
+  if (has_news) coordinator_.OnAnnounce(0, message, now_us);
+  if (has_news || mine.tunables) Flush();
   return coordinator_.failure();
 }
 

@@ -55,6 +55,8 @@ class EngineImplementation final : public Engine {
   }
   uint32_t AgreedFlags() const override { return state_->agreed_flags.load(); }
 
+  Status Propose(const Tunables& tunables) override;
+
   Status StartTimeline(const std::string& path, bool mark_cycles) override {
     return state_->timeline.Start(path, mark_cycles);
   }
@@ -120,6 +122,25 @@ Result<std::vector<int32_t>> EngineImplementation::RunInternal(Request request, 
   Release(handle);
   if (!status.ok()) return status;
   return values;
+}
+
+Status EngineImplementation::Propose(const Tunables& tunables) {
+  const int32_t lanes = state_->parts.options.lanes;
+  if (state_->parts.rank != 0) {
+    return InvalidArgument(
+        Where() + " proposed other tunables: only rank 0 does, for every rank; " + "call it there");
+  }
+  if (tunables.lanes == 0 || tunables.lanes > lanes || tunables.partition_bytes == 0) {
+    return InvalidArgument(Where() + " proposed " + std::to_string(tunables.lanes) + " lanes and " +
+                           "partitions of " + std::to_string(tunables.partition_bytes) +
+                           " bytes: it takes 1 to " + std::to_string(lanes) +
+                           " lanes, as many as were started, and at least one byte; correct them");
+  }
+  if (!engine_thread_->Propose(tunables)) {
+    if (state_->failure.has_verdict()) return state_->failure.verdict();
+    return Aborted(Where() + ": the engine has stopped; start a new one");
+  }
+  return Status();
 }
 
 // Ids are equal on all ranks only if all ranks add the same groups in the same order; that is

@@ -74,6 +74,11 @@ class Engine {
   virtual void RaiseFlags(uint32_t flags) = 0;
   virtual uint32_t AgreedFlags() const = 0;
 
+  // Rank 0 only.  Every rank cuts, joins and holds back so from the next agreement on, whatever is
+  // in flight.  Returns before that; StatisticsJson tells what is in force, and how often it
+  // changed.
+  virtual Status Propose(const Tunables& tunables) = 0;
+
   virtual Status StartTimeline(const std::string& path, bool mark_cycles) = 0;
   virtual Status StopTimeline() = 0;
   virtual std::string StatisticsJson() const = 0;

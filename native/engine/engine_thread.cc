@@ -42,6 +42,18 @@ int64_t AgreedCount(const ReadyTensor& ready) {
   return count;
 }
 
+// Of what is equal from step to step.
+uint64_t HashOf(const Signature& signature, int64_t count) {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  const auto add = [&hash](uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
+  add(static_cast<uint64_t>(signature.kind));
+  add(static_cast<uint64_t>(signature.dtype));
+  add(static_cast<uint64_t>(signature.op));
+  const bool is_reduction = signature.kind == Kind::kAllreduce || signature.kind == Kind::kReduce;
+  if (is_reduction) add(static_cast<uint64_t>(count));  // gathers vary from step to step
+  return hash ^ hash >> 29;
+}
+
 }  // namespace
 
 EngineThread::EngineThread(std::shared_ptr<EngineState> state)
@@ -116,6 +128,19 @@ bool EngineThread::RunCommand(std::function<void()> command, Deadline deadline) 
   return call->finished.Wait([&] { return call->is_done.load(); }, deadline);
 }
 
+bool EngineThread::Propose(const Tunables& tunables) {
+  const bool is_taken = commands_.Push([this, tunables] {
+    if (!next_.tunables) next_.tunables.emplace();
+    const auto replace = [](auto& old, auto given) { old = given < 0 ? old : given; };
+    replace(next_.tunables->partition_bytes, tunables.partition_bytes);
+    replace(next_.tunables->fusion_bytes, tunables.fusion_bytes);
+    replace(next_.tunables->credit_bytes, tunables.credit_bytes);
+    replace(next_.tunables->lanes, tunables.lanes);
+  });
+  state_->Wake();
+  return is_taken;
+}
+
 void EngineThread::ForceStop(const Status& why) {
   {
     MutexLock lock(force_mutex_);
@@ -137,8 +162,13 @@ std::string EngineThread::ControllerJson(Deadline deadline) {
 }
 
 std::string EngineThread::MakeControllerJson() const {
+  const ScheduleLimits& limits = state_->parts.scheduler->limits();
   return "\"stall_reports\":" + std::to_string(stall_monitor_.reports()) +
-         ",\"controller\":" + state_->parts.controller->StatisticsJson();
+         ",\"tunables\":{\"partition_bytes\":" + std::to_string(limits.partition_bytes) +
+         ",\"fusion_bytes\":" + std::to_string(limits.fusion_bytes) +
+         ",\"credit_bytes\":" + std::to_string(limits.credit_bytes) +
+         ",\"lanes\":" + std::to_string(limits.lanes) + ",\"changes\":" + std::to_string(tunings_) +
+         "}" + ",\"controller\":" + state_->parts.controller->StatisticsJson();
 }
 
 void EngineThread::TakeSubmissions() {
@@ -160,13 +190,15 @@ Status EngineThread::AnnounceIfNeeded() {
   if (state_->wants_stop.load() && done == issued_) next_.wants_stop = true;
   const bool returns_credit = state_->needs_credit.load() && done > announced_done_;
   const bool starts_stop = next_.wants_stop && !has_announced_stop_;
-  if (next_.ready.empty() && next_.flags == 0 && !starts_stop && !returns_credit) return Status();
+  const bool has_news = !next_.ready.empty() || next_.flags != 0 || next_.tunables.has_value();
+  if (!has_news && !starts_stop && !returns_credit) return Status();
   next_.buckets_done = done;
   announced_done_ = done;
   has_announced_stop_ = next_.wants_stop;
   Status status = state_->parts.controller->Announce(next_);
   next_.ready.clear();
   next_.flags = 0;
+  next_.tunables.reset();
   return status;
 }
 
@@ -208,6 +240,12 @@ void EngineThread::CheckStall() {
 void EngineThread::Process(const Agreement& agreement) {
   state_->timeline.MarkCycle(agreement.cycle);
   state_->agreed_flags.fetch_or(agreement.flags);
+  if (agreement.tunables) {
+    if (Status status = ApplyTunables(*agreement.tunables); !status.ok()) {
+      state_->parts.controller->Abandon(status);
+      return Fail(status);
+    }
+  }
   for (const Rejection& rejection : agreement.rejected) Reject(rejection);
   std::vector<ScheduledTensor> scheduled;
   scheduled.reserve(agreement.ready.size());
@@ -222,6 +260,26 @@ void EngineThread::Process(const Agreement& agreement) {
   std::vector<Bucket> buckets = state_->parts.scheduler->Advance(scheduled, agreement.buckets_done);
   state_->needs_credit.store(state_->parts.scheduler->backlog() > 0);
   for (Bucket& bucket : buckets) Dispatch(std::move(bucket));
+}
+
+// The scheduler is a replicated state machine, and an agreement is the same event on every rank:
+// all cut and join alike from here on, whatever each has in flight.
+Status EngineThread::ApplyTunables(const Tunables& tunables) {
+  const auto started = static_cast<int32_t>(lanes_.size());
+  if (tunables.lanes > started) {
+    return Mismatch("rank 0 chose " + std::to_string(tunables.lanes) + " lanes, and rank " +
+                    std::to_string(state_->parts.rank) + " has started " + std::to_string(started) +
+                    ": give every rank the same lanes")
+        .WithCulprit(state_->parts.rank);
+  }
+  ScheduleLimits limits = state_->parts.scheduler->limits();
+  if (tunables.partition_bytes >= 0) limits.partition_bytes = tunables.partition_bytes;
+  if (tunables.fusion_bytes >= 0) limits.fusion_bytes = tunables.fusion_bytes;
+  if (tunables.credit_bytes >= 0) limits.credit_bytes = tunables.credit_bytes;
+  if (tunables.lanes > 0) limits.lanes = tunables.lanes;
+  state_->parts.scheduler->SetLimits(limits);
+  ++tunings_;
+  return Status();
 }
 
 void EngineThread::Reject(const Rejection& rejection) {
@@ -253,6 +311,7 @@ ScheduledTensor EngineThread::Accept(const ReadyTensor& ready) {
     }
   }
   const int64_t count = AgreedCount(ready);
+  state_->statistics.AddAgreed(HashOf(agreed, count));
   // Not the agreed id, which may belong to another tensor before the scheduler has issued this one.
   // Every rank accepts the same tensors in the same order and so counts alike.
   const TensorId id = next_id_;

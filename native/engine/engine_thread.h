@@ -24,6 +24,9 @@ class EngineThread {
 
   // Runs `command` on the engine thread and waits for it; false if the thread has ended.
   bool RunCommand(std::function<void()> command, Deadline deadline);
+  // Rides on the next announcement; false if the thread has ended.  Of several, the values that are
+  // not below zero count, the last of each.
+  bool Propose(const Tunables& tunables);
   // Gives up without the other ranks' consent.
   void ForceStop(const Status& why);
   // Waits until Run has returned.
@@ -49,6 +52,7 @@ class EngineThread {
   void CheckStall();
 
   void Process(const Agreement& agreement);
+  Status ApplyTunables(const Tunables& tunables);
   void Reject(const Rejection& rejection);
   ScheduledTensor Accept(const ReadyTensor& ready);
   void FinishVote(const ReadyTensor& ready);
@@ -77,6 +81,7 @@ class EngineThread {
   std::vector<std::shared_ptr<PendingRequest>> joins_;
   TensorId next_id_ = 0;
   uint64_t issued_ = 0;  // buckets
+  uint64_t tunings_ = 0;
   uint64_t announced_done_ = 0;
   bool has_announced_stop_ = false;
   Deadline next_stall_check_{};

@@ -81,7 +81,8 @@ std::string Statistics::JsonMembers() const {
     const Totals& totals = by_kind_[static_cast<size_t>(kind)];
     if (totals.buckets > 0) by_kind.emplace(Name(static_cast<Kind>(kind)), totals);
   }
-  return Member("uptime_us", (NowNs() - started_ns_) / 1000) + "," +
+  return Member("uptime_us", (NowNs() - started_ns_) / 1000) +
+         ",\"work_hash\":" + std::to_string(work_hash_.load(std::memory_order_relaxed)) + "," +
          Member("submitted", submitted_) + "," + Member("agreed", agreed_) + "," +
          Member("rejected", rejected_) + "," + Member("tensors", all_.tensors) + "," +
          Member("buckets", all_.buckets) + "," + Member("bytes", all_.bytes) + "," +

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -35,6 +36,9 @@ class Statistics {
   void AddBucket(const BucketRecord& record);
   void AddNegotiation(int64_t tensors, int64_t waited_ns);
   void AddRejected(int64_t tensors);
+  // What the ranks reduce, whatever its order and names: the hashes of all agreed tensors are added
+  // up, so that the difference between two steps tells one model from another.
+  void AddAgreed(uint64_t hash) { work_hash_.fetch_add(hash, std::memory_order_relaxed); }
 
   // Around the exchange of a bucket, and around what a caller waits for.
   OverlapClock& clock() { return clock_; }
@@ -58,6 +62,7 @@ class Statistics {
 
   const int64_t started_ns_ = NowNs();
   OverlapClock clock_;
+  std::atomic<uint64_t> work_hash_{0};
 
   mutable Mutex mutex_;
   int64_t submitted_ RABIT_GUARDED_BY(mutex_) = 0;

@@ -116,6 +116,14 @@ typedef struct rabit_request {
   void* notify_context;
 } rabit_request;
 
+/* How work is cut, joined and held back; below zero: as it is. */
+typedef struct rabit_tunables {
+  int64_t partition_bytes;
+  int64_t fusion_bytes; /* 0: no fusion */
+  int64_t credit_bytes; /* 0: no limit */
+  int32_t lanes;        /* at most those that were started */
+} rabit_tunables;
+
 RABIT_API uint32_t rabit_abi_version(void);
 /* The message and the culprit rank (-1: none) of this thread's last failed call. */
 RABIT_API const char* rabit_last_error(void);
@@ -158,6 +166,11 @@ RABIT_API void rabit_job_release(void* job);
 
 RABIT_API int32_t rabit_raise_flags(rabit_engine* engine, uint32_t flags);
 RABIT_API int32_t rabit_agreed_flags(rabit_engine* engine, uint32_t* flags);
+
+/* Rank 0 only; returns at once.  Every rank schedules so from the next agreement on, with
+ * operations in flight; rabit_stats tells what is in force. */
+RABIT_API int32_t rabit_propose_tunables(rabit_engine* engine, const rabit_tunables* tunables);
+
 RABIT_API int32_t rabit_start_timeline(rabit_engine* engine, const char* path, int32_t mark_cycles);
 RABIT_API int32_t rabit_stop_timeline(rabit_engine* engine);
 /* Writes at most capacity bytes with a final NUL; *needed is the size that would fit. */

@@ -26,6 +26,9 @@ class CreditWindow {
     return limit_bytes_ <= 0 || issued_.empty() || in_flight_bytes_ + bytes <= limit_bytes_;
   }
 
+  // What is in flight stays counted: a smaller window admits nothing until enough of it is done.
+  void SetLimit(int64_t limit_bytes) { limit_bytes_ = limit_bytes; }
+
   uint64_t next_id() const { return first_ + issued_.size(); }
 
   void Issue(int64_t bytes) {
@@ -34,7 +37,7 @@ class CreditWindow {
   }
 
  private:
-  const int64_t limit_bytes_;
+  int64_t limit_bytes_;
   std::deque<int64_t> issued_;  // bytes of bucket first_, first_ + 1, …
   uint64_t first_ = 0;
   int64_t in_flight_bytes_ = 0;

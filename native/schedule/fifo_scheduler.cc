@@ -38,6 +38,12 @@ class FifoScheduler final : public Scheduler {
     return buckets;
   }
 
+  void SetLimits(const ScheduleLimits& limits) override {
+    limits_ = limits;
+    window_.SetLimit(limits.credit_bytes);
+  }
+  const ScheduleLimits& limits() const override { return limits_; }
+
   size_t backlog() const override { return queue_.size(); }
 
  private:
@@ -54,7 +60,7 @@ class FifoScheduler final : public Scheduler {
     return {length, bytes};
   }
 
-  const ScheduleLimits limits_;
+  ScheduleLimits limits_;
   CreditWindow window_;
   uint64_t next_sequence_ = 0;
   std::deque<QueuedPartition> queue_;

@@ -37,6 +37,12 @@ class PriorityScheduler final : public Scheduler {
     return buckets;
   }
 
+  void SetLimits(const ScheduleLimits& limits) override {
+    limits_ = limits;
+    window_.SetLimit(limits.credit_bytes);
+  }
+  const ScheduleLimits& limits() const override { return limits_; }
+
   size_t backlog() const override { return queue_.size(); }
 
  private:
@@ -98,7 +104,7 @@ class PriorityScheduler final : public Scheduler {
     lowest_taken_ = kNothingTaken;
   }
 
-  const ScheduleLimits limits_;
+  ScheduleLimits limits_;
   CreditWindow window_;
   uint64_t next_sequence_ = 0;
   std::vector<QueuedPartition> queue_;  // what runs next is at the end

@@ -66,6 +66,10 @@ class Scheduler {
   // `ready` in agreed order; `buckets_done` is the agreed credit (Agreement::buckets_done).
   virtual std::vector<Bucket> Advance(const std::vector<ScheduledTensor>& ready,
                                       uint64_t buckets_done) = 0;
+  // From the next bucket on.  What is queued keeps its cuts, and what is in flight its credit.
+  // Every rank calls it between the same two calls of Advance.
+  virtual void SetLimits(const ScheduleLimits& limits) = 0;
+  virtual const ScheduleLimits& limits() const = 0;
   // Partitions that wait for credit.
   virtual size_t backlog() const = 0;
 };

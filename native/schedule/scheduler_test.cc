@@ -70,8 +70,9 @@ void ExpectEqual(const std::vector<Bucket>& a, const std::vector<Bucket>& b) {
 // One random job: collects every bucket and checks what holds for each on its own.
 class RandomJob {
  public:
-  RandomJob(Make make, uint32_t seed)
+  RandomJob(Make make, uint32_t seed, bool retunes = false)
       : random_(seed),
+        retunes_(retunes),
         limits_(RandomLimits(random_)),
         mine_(make(limits_)),
         twin_(make(limits_)),
@@ -86,6 +87,11 @@ class RandomJob {
 
  private:
   void Advance(bool is_adding) {
+    if (retunes_ && random_() % 3 == 0) {
+      limits_ = RandomLimits(random_);
+      mine_->SetLimits(limits_);
+      twin_->SetLimits(limits_);
+    }
     std::vector<ScheduledTensor> ready;
     std::vector<ScheduledTensor> twin_ready;
     for (size_t n = is_adding ? random_() % 6 : 0; n > 0; --n) {
@@ -122,7 +128,7 @@ class RandomJob {
       EXPECT_TRUE(tensor.kind == bucket.kind && tensor.dtype == bucket.dtype &&
                   tensor.joined == bucket.joined && tensor.root == bucket.root);
       if (partition.is_last) is_finished_[static_cast<size_t>(partition.tensor)] = true;
-      if (limits_.partition_bytes > 0 && IsElementwise(bucket)) {
+      if (limits_.partition_bytes > 0 && IsElementwise(bucket) && !retunes_) {
         const auto element = static_cast<int64_t>(SizeOf(bucket.dtype));
         const int64_t step = std::max<int64_t>(limits_.partition_bytes / element, 1);
         EXPECT_EQ(partition.offset % step, 0);
@@ -163,7 +169,8 @@ class RandomJob {
   }
 
   std::mt19937 random_;
-  const ScheduleLimits limits_;
+  const bool retunes_;
+  ScheduleLimits limits_;
   std::unique_ptr<Scheduler> mine_;
   std::unique_ptr<Scheduler> twin_;
   const bool is_strict_;
@@ -176,6 +183,26 @@ class RandomJob {
 TEST(Scheduler, random_jobs_are_complete_disjoint_within_credit_and_equal_on_all_ranks) {
   for (Make make : kSchedulers)
     for (uint32_t seed = 0; seed < 60; ++seed) RandomJob(make, seed).Run();
+}
+
+TEST(Scheduler, random_jobs_stay_so_while_the_limits_change) {
+  for (Make make : kSchedulers)
+    for (uint32_t seed = 0; seed < 60; ++seed) RandomJob(make, seed, true).Run();
+}
+
+TEST(Scheduler, a_smaller_window_counts_what_is_in_flight) {
+  for (Make make : kSchedulers) {
+    auto scheduler = make({.partition_bytes = 40, .fusion_bytes = 0, .credit_bytes = 400});
+    EXPECT_EQ(scheduler->Advance({Tensor(0, 200)}, 0).size(), 10u);
+
+    scheduler->SetLimits({.partition_bytes = 8, .fusion_bytes = 0, .credit_bytes = 80});
+    EXPECT_EQ(scheduler->Advance({}, 8).size(), 0u);  // 80 of 400 bytes are still in flight
+    const auto next = scheduler->Advance({}, 9);
+
+    ASSERT_EQ(next.size(), 1u);  // as it was cut before
+    EXPECT_EQ(next[0].partitions[0].count, 10);
+    EXPECT_EQ(scheduler->limits().credit_bytes, 80);
+  }
 }
 
 TEST(Scheduler, without_fusion_a_bucket_is_one_partition) {

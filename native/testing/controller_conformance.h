@@ -249,6 +249,28 @@ void ControllerOrsFlagsAndTakesTheSmallestCredit() {
 }
 
 template <class Fixture>
+void ControllerBringsAProposalToEveryRankInOneCycle() {
+  RunControllers<Fixture>(3, {}, [](int rank, Controller& mine, Fixture&) {
+    const Tunables tunables{.fusion_bytes = 77, .lanes = 1};
+    Announcement announcement;
+    announcement.ready.push_back(FloatEntry("a", {1}));
+    if (rank == 0) announcement.tunables = tunables;
+    EXPECT_OK(mine.Announce(announcement));
+    int proposals = 0;
+    for (bool is_ready = false; !is_ready && !CurrentTestFailed();) {
+      const Agreement agreement = NextAgreement(mine);
+      is_ready = !agreement.ready.empty();
+      if (!agreement.tunables) continue;
+      ++proposals;
+      EXPECT_EQ(agreement.cycle, 1u);
+      EXPECT_TRUE(agreement.tunables == tunables);
+    }
+    EXPECT_EQ(proposals, 1);
+    AnnounceStop(mine);
+  });
+}
+
+template <class Fixture>
 int RegisterControllerSuite(const std::string& suite) {
   Register(suite, "agrees_on_one_order_with_1_to_5_ranks", &ControllerAgreesOnOneOrder<Fixture>);
   Register(suite, "rejects_a_mismatch_on_every_rank",
@@ -262,6 +284,8 @@ int RegisterControllerSuite(const std::string& suite) {
   Register(suite, "reports_and_ends_a_stall", &ControllerReportsAndEndsAStall<Fixture>);
   Register(suite, "ors_flags_and_takes_the_smallest_credit",
            &ControllerOrsFlagsAndTakesTheSmallestCredit<Fixture>);
+  Register(suite, "brings_a_proposal_to_every_rank_in_one_cycle",
+           &ControllerBringsAProposalToEveryRankInOneCycle<Fixture>);
   return 0;
 }
 

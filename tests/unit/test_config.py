@@ -131,7 +131,7 @@ def test_options_are_lines_with_units():
 
 
 def test_the_native_table_has_the_same_keys():
-    mine = {each.native for each in Config.settings() if each.native} | {"epoch", "mpi"}
+    mine = {each.native for each in Config.settings() if each.native} | {"epoch", "lanes_max", "mpi"}
 
     assert mine == set(native_rows())
 
