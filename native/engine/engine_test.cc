@@ -89,6 +89,24 @@ TEST(Engine, broadcast_from_every_root_reaches_all) {
   }
 }
 
+TEST(Engine, a_broadcast_that_is_cut_moves_every_byte_once) {
+  JobOptions options;
+  options.limits.partition_bytes = 4 << 10;
+  TestJob(3, options).Run([&](Engine& engine, int rank) {
+    for (int root = 0; root < 3; ++root) {
+      for (bool is_in_place : {true, false}) {
+        std::vector<float> values = Ramp(rank, 10'007);
+        Request request = MakeRequest("x", Kind::kBroadcast, values);
+        request.signature.root = root;
+        if (is_in_place) request.output = request.input;
+        EXPECT_EQ(RunOne<float>(engine, std::move(request)), Ramp(root, 10'007));
+      }
+    }
+    EXPECT_TRUE(engine.StatisticsJson().find("\"wire_bytes\":" + std::to_string(6 * 10'007 * 4)) !=
+                std::string::npos);
+  });
+}
+
 TEST(Engine, reduce_gives_the_result_to_the_root_only) {
   TestJob(3).Run([&](Engine& engine, int rank) {
     std::vector<float> values = Ramp(rank, 3);

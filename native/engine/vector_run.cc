@@ -50,6 +50,13 @@ ConstBytes InputBytes(const BucketItem& item) {
   return {static_cast<const std::byte*>(view.data), view.bytes()};
 }
 
+// The bytes of the item's partition within those of its tensor.
+template <class Span>
+Span PartOf(Span whole, const BucketItem& item, DType dtype) {
+  return whole.subspan(static_cast<size_t>(item.partition.offset) * SizeOf(dtype),
+                       static_cast<size_t>(item.partition.count) * SizeOf(dtype));
+}
+
 Status CheckExtents(const BucketItem& item, size_t expected) {
   const size_t extents = item.tensor->ready.extents.size();
   if (extents == expected) return Status();
@@ -100,14 +107,15 @@ Status BucketRun::RunBroadcast(const BucketItem& item) {
   Bytes buffer;
   if (item.request() != nullptr) {
     RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(ShapeOf(item)));
-    buffer = OutputBytes(item);
-    const ConstBytes input = InputBytes(item);
-    if (bucket_.root == services_.rank && input.data() != buffer.data() && !input.empty()) {
-      std::memcpy(buffer.data(), input.data(), input.size());
+    buffer = PartOf(OutputBytes(item), item, bucket_.dtype);
+    if (bucket_.root == services_.rank && !buffer.empty()) {
+      const ConstBytes input = PartOf(InputBytes(item), item, bucket_.dtype);
+      if (input.data() != buffer.data()) {
+        std::memcpy(buffer.data(), input.data(), input.size());
+      }
     }
   } else {
-    const auto bytes =
-        static_cast<size_t>(item.tensor->ready.signature.count()) * SizeOf(bucket_.dtype);
+    const auto bytes = static_cast<size_t>(item.partition.count) * SizeOf(bucket_.dtype);
     RABIT_ASSIGN_OR_RETURN(buffer, buffer_.Get(*backend_, bytes));
   }
   if (buffer.empty()) return Status();
