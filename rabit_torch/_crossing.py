@@ -96,8 +96,8 @@ class Crossing:
             if state.is_watched:
                 guard(state)
 
-    def stop_recording(self) -> list[int]:
-        """After the step: the indices of the parameters in order of first use on this rank.
+    def stop_recording(self) -> tuple[list[int], list[int]]:
+        """After the step: parameters (indices) in order of first use, and those not seen in use.
 
         A parameter that has a gradient although nothing was seen to read it (TorchScript, compiled
         code, extensions) is updated inside step() from here on.  One without a gradient stays
@@ -105,7 +105,8 @@ class Crossing:
         """
         self.is_recording = False
         ordered = sorted(self._states, key=lambda state: (state.place, state.index))
-        return [state.index for state in ordered]
+        unseen = [state.index for state in ordered if not state.is_seen]
+        return [state.index for state in ordered], unseen
 
     def stop(self) -> None:
         """Between steps: finishes everything and leaves the parameters alone."""
@@ -117,6 +118,7 @@ class Crossing:
 
     def stop_watching(self) -> None:
         """What is read from here on counts as unseen, because it may be compiled code that reads."""
+        self.flush()
         for state in self._states:
             if state.is_watched:
                 state.is_watched = False
@@ -187,7 +189,7 @@ class Crossing:
                     reducer.deliver(batch)
             finally:
                 for state in batch:
-                    if state.is_sent and not state.is_committed:
+                    if state.is_guarded and state.is_sent and not state.is_committed:
                         unguard(state)
                         state.parameter.grad = state.grad
 
@@ -219,6 +221,8 @@ class Crossing:
                 late += [(state.param_group, state) for state in later]
                 later = []
             self.reveal([state for _, state in late])
+            late += [(each.param_group, each) for each in later if not each.is_guarded]
+            later = [each for each in later if each.is_guarded]
             for number, state in late:
                 now.setdefault(number, []).append(state.parameter)
             for state in later:
@@ -258,6 +262,7 @@ class Crossing:
                     _forget(self._queue)
                     _forget(_with_packs([state]))
                     self._queue.clear()
+                    self._keep = None
                 raise
             hyper_parameters = state.hyper_parameters
             assert hyper_parameters is not None
@@ -301,6 +306,11 @@ class Crossing:
                 clip.measure(state.index, state.grad)
         clip.scale([state.grad for state in self._queue if state.grad is not None])
         self._clip = None
+
+    @property
+    def pending(self) -> list[ParameterState]:
+        """What is committed and not done, in order of first use."""
+        return [state for state in self._queue if state.is_committed]
 
     def flush(self) -> None:
         """Waits for every committed update; raises the first error after all.  Blocks."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
 from ._parameter_state import ParameterState
 
-__all__ = ["can_guard", "guard", "unguard"]
+__all__ = ["can_guard", "guard", "make_ready", "unguard"]
 
 _no_torch_function: Any = torch._C.DisableTorchFunctionSubclass
 _KEY = "_rabit_state"
@@ -190,3 +190,15 @@ def unguard(state: ParameterState) -> None:
         state.is_guarded = False
         state.parameter.__class__ = _PLAIN[type(state.parameter)]
         state.parameter.__dict__.pop(_KEY, None)
+
+
+def make_ready(parameters: Iterable[torch.Tensor]) -> None:
+    """Does what a read of each of `parameters` would do first.  Blocks until they are up to date.
+
+    For the entry of code that reads parameters without torch's Python operations: compiled blocks,
+    TorchScript, extensions.  Afterwards none of them is guarded, unless its gradient travels.
+    """
+    for parameter in parameters:
+        if type(parameter) in _PLAIN:
+            state: ParameterState = parameter.__dict__[_KEY]
+            state.owner.value_is_read(state, make_ready)

@@ -159,6 +159,13 @@ class _DistributedMixin:
         if crossing is not None:
             crossing.flush()
 
+    @property
+    def pending_updates(self) -> list[str]:
+        """The names of the parameters whose update of the last step() waits for a read."""
+        crossing = _crossing_of(self._rabit_reducer)
+        names = self._rabit_reducer.names
+        return [] if crossing is None else [names[state.parameter] for state in crossing.pending]
+
     @contextlib.contextmanager
     def flushed(self) -> Iterator[None]:
         """A context in which every update of the steps before it is done."""
@@ -387,6 +394,7 @@ def DistributedOptimizer(
     *,
     overlap: Overlap | None = None,
     priorities: Mapping[str, int] | None = None,
+    find_unused_parameters: bool = False,
 ) -> Any:
     """Returns `optimizer` with its gradients reduced over all ranks of `process_set`.
 
@@ -409,6 +417,10 @@ def DistributedOptimizer(
         "next-forward" with RABIT_CROSS_BARRIER=1.  Results are the same.
     priorities: by name of the parameter, larger goes first; those without one go by the order in
         which the forward pass of the first step uses them.
+    find_unused_parameters: agrees in every step on the parameters that no rank has used; they are
+        not updated, as in one process.  Gradients are reduced at `step()` or `synchronize()` then,
+        not when `backward()` returns.  False: they are updated with a gradient of zero, as by
+        Horovod, and nothing has to be agreed.
 
     Raises InvalidArgument for names that are missing or double, or arguments out of range.
     """
@@ -449,6 +461,7 @@ def DistributedOptimizer(
             op=ReduceOp(resolved),
             predivide_factor=gradient_predivide_factor,
             sparse_as_dense=sparse_as_dense,
+            find_unused=find_unused_parameters,
             process_set=process_set,
         )
     kind = type(optimizer)

@@ -101,6 +101,8 @@ def make_packs(
         passed += size
         if size > _SMALL_BYTES or size == 0 or state.group is not None or not state.is_dense:
             continue
+        if not state.may_pack:
+            continue
         if dtype in open_ and (
             sizes[dtype] + size > _PACK_BYTES
             or (span_bytes is not None and passed - starts[dtype] > span_bytes)

@@ -34,6 +34,7 @@ class ParameterState:
         "is_guarded",
         "is_seen",
         "is_watched",
+        "may_pack",
         "name",
         "owner",
         "pack",
@@ -59,6 +60,7 @@ class ParameterState:
         self.handle: Any = None
         self.is_dense = True  # no gradient has been sparse so far
         self.pack: Pack | None = None
+        self.may_pack = True
         self.in_pack = False  # its gradient waits for the others of its pack
         self.priority: int | None = None  # as the user wants it; None: by order of first use
         self.place = index  # in the order of first use

@@ -44,6 +44,7 @@ class GradientReducer:
         op: ReduceOp,
         predivide_factor: float,
         sparse_as_dense: bool,
+        find_unused: bool,
         process_set: ProcessSet,
     ) -> None:
         self._engine = rabit.default_engine()
@@ -52,6 +53,8 @@ class GradientReducer:
         self._prescale = 1.0 / predivide_factor
         self._postscale = predivide_factor
         self._sparse_as_dense = sparse_as_dense
+        self._find_unused = find_unused
+        self._unused: frozenset[int] | None = None  # on all ranks, once they have agreed in a step
         self._process_set = process_set
         # Optimizers are made in the same order on every rank, so two of them on one model (a GAN)
         # never use one name for two things.
@@ -220,13 +223,17 @@ class GradientReducer:
             for state in pack.states:
                 state.pack = pack
 
-    def _agree_on_order(self, order: list[int]) -> None:
-        """Every rank takes the order of first use on the first rank; packs depend on it."""
+    def _agree_on_order(self, order: tuple[list[int], list[int]]) -> None:
+        """Every rank takes the order of first use on the first rank; packs depend on it.
+
+        What was not seen in use is updated inside step(), so a pack must not hold it.
+        """
         root = self._process_set.ranks[0] if self._process_set.ranks else 0
         name = f"{self._prefix}.order_of_use"
-        agreed = rabit.broadcast_object(order, root, name, self._process_set)
+        agreed, unseen = rabit.broadcast_object(order, root, name, self._process_set)
         for place, index in enumerate(agreed):
             self._order[index].place = place
+            self._order[index].may_pack = index not in unseen
         self._batch = None  # It holds the priorities.
 
     # --- backward ---------------------------------------------------------------------------------
@@ -273,12 +280,18 @@ class GradientReducer:
             if pack.arrived == len(pack.states):
                 self._send_pack(pack)
         self._flush()
-        # Hidden gradients are waited for when somebody asks.
-        self._settle([state for state in self._order if not state.is_guarded])
+        # Hidden gradients are waited for when somebody asks.  Where ranks agree on what is unused, a
+        # rank that waited here would keep the others from agreeing.
+        if not self._find_unused:
+            self._settle([state for state in self._order if not state.is_guarded])
 
     def _take(self, state: ParameterState) -> None:
         """Queues the gradient of a state, with its whole group if it has one."""
-        state.grad = state.parameter.grad
+        grad = state.parameter.grad
+        assert grad is not None
+        if grad.is_sparse and (self._sparse_as_dense or state.pack is not None):
+            grad = state.parameter.grad = grad.to_dense()
+        state.grad = grad
         if self._crossing is not None:
             self._crossing.hide(state)
         pack = state.pack
@@ -347,14 +360,10 @@ class GradientReducer:
         """Gradients that are sparse, or compressed by Python code."""
         grad = state.grad
         assert grad is not None
-        if grad.is_sparse and not self._sparse_as_dense:
+        if grad.is_sparse:
             state.is_dense = False
             state.handle = allreduce_sparse(grad, state.name, self._op, self._process_set)
             return
-        if grad.is_sparse:
-            grad = state.grad = grad.to_dense()
-            if not state.is_guarded:
-                state.parameter.grad = grad
         state.wire, state.context = self._compressor.compress(grad.contiguous())
         memory = view(state.wire.contiguous(), state.name)
         request = self._request(state)
@@ -365,8 +374,8 @@ class GradientReducer:
     # --- waiting ----------------------------------------------------------------------------------
 
     def is_on_its_way(self, state: ParameterState) -> bool:
-        """False when a sent gradient still waits for others that travel with it."""
-        if state.in_pack:
+        """False when a sent gradient still waits for `send_all`, here or on other ranks."""
+        if state.in_pack or (self._find_unused and self._unused is None):
             return False
         return state.group is None or state not in self._waiting_groups.get(state.group, ())
 
@@ -428,11 +437,15 @@ class GradientReducer:
             return
         if self._crossing is not None:
             self._crossing.flush()  # of what this step did not read
-        for state in self._order:
-            if state.is_sent or not state.parameter.requires_grad:
-                continue
+        missing = [s for s in self._order if not s.is_sent and s.parameter.requires_grad]
+        if self._find_unused and self._unused is None:
+            self._unused = self._unused_everywhere(missing)
+        unused = self._unused or ()
+        for state in missing:
             if state.hook is None:
                 self._register(state)
+            if state.index in unused:
+                continue
             if state.parameter.grad is None:
                 state.parameter.grad = torch.zeros_like(state.parameter.detach())
             self._take(state)
@@ -444,6 +457,25 @@ class GradientReducer:
             if pack.arrived:
                 self._send_pack(pack)
         self._flush()
+
+    def _unused_everywhere(self, missing: list[ParameterState]) -> frozenset[int]:
+        """The indices of the parameters that have no gradient on any rank.  Blocks."""
+        used = torch.ones(len(self._order), dtype=torch.uint8)
+        for state in missing:
+            if state.parameter.grad is None:
+                used[state.index] = 0
+        memory = view(used, f"{self._prefix}.used")
+        request = Request(
+            kind=Kind.ALLREDUCE,
+            name=f"{self._prefix}.used",
+            input=memory,
+            output=memory,
+            op=ReduceOp.MAX,
+            priority=(1 << 31) - 1,
+            group=self._process_set.group_on(self._engine),
+        )
+        self._engine.submit([request])[0].wait()
+        return frozenset(index for index, value in enumerate(used.tolist()) if value == 0)
 
     def synchronize(self) -> None:
         """Sends what no backward pass has sent, then waits for all; gradients are in `.grad`."""
@@ -474,6 +506,7 @@ class GradientReducer:
     def next_step(self) -> None:
         """Makes every parameter wait for a new gradient."""
         self._graph_task = -1
+        self._unused = None
         for state in self._order:
             state.passes_left = self.backward_passes
             state.in_pack = False
