@@ -182,6 +182,13 @@ class Engine:
         check(library, library.rabit_agreed_flags(pointer, flags))
         return int(flags[0])
 
+    def run_ordered(self, request: Any, timeout_ms: int) -> None:
+        """Runs a rabit_request on this thread, without negotiation; see rabit_run_ordered."""
+        library = self._native.library
+        code = library.rabit_run_ordered(self._native.open_pointer(), request, timeout_ms)
+        if code:
+            check(library, code)
+
     def start_timeline(self, path: str, mark_cycles: bool = False) -> None:
         """Writes a trace of every operation of this rank to `path`, in Chrome's format."""
         library, pointer = self._native.library, self._native.open_pointer()

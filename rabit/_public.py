@@ -75,6 +75,14 @@ from rabit._ops_exchange import (
     send,
     send_async,
 )
+from rabit._ordered import (
+    ordered_allgather_into,
+    ordered_allreduce_,
+    ordered_alltoall_into,
+    ordered_barrier,
+    ordered_broadcast_,
+    ordered_reducescatter_into,
+)
 from rabit._queries import (
     capabilities,
     ccl_built,
@@ -201,6 +209,12 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "ordered_allgather_into",
+    "ordered_allreduce_",
+    "ordered_alltoall_into",
+    "ordered_barrier",
+    "ordered_broadcast_",
+    "ordered_reducescatter_into",
     "poll",
     "rank",
     "recv",

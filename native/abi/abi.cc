@@ -73,17 +73,28 @@ Result<TensorView> ViewOf(const rabit_tensor& tensor) {
                     Device{static_cast<DeviceKind>(tensor.device_kind), tensor.device_index}};
 }
 
+Status CheckStructSize(const rabit_request& given) {
+  if (given.struct_size >= sizeof(rabit_request)) return Status();
+  return InvalidArgument("struct_size is " + std::to_string(given.struct_size) +
+                         " but this library knows " + std::to_string(sizeof(rabit_request)) +
+                         " bytes: the caller was built for another version; update it");
+}
+
+Result<Kind> KindOf(const rabit_request& given) {
+  if (const std::optional<Kind> kind = KindFrom(given.kind)) return *kind;
+  return InvalidArgument("kind " + std::to_string(given.kind) +
+                         " is no collective of this library; see rabit_kind");
+}
+
+Result<ReduceOp> ReduceOpOf(const rabit_request& given) {
+  if (const std::optional<ReduceOp> op = ReduceOpFrom(given.reduce_op)) return *op;
+  return InvalidArgument("reduce_op " + std::to_string(given.reduce_op) +
+                         " is no operation of this library; see rabit_reduce_op");
+}
+
 Status FillSignature(const rabit_request& given, const rabit_tensor& shaped, Signature& signature) {
-  const std::optional<Kind> kind = KindFrom(given.kind);
-  if (!kind) {
-    return InvalidArgument("kind " + std::to_string(given.kind) +
-                           " is no collective of this library; see rabit_kind");
-  }
-  const std::optional<ReduceOp> op = ReduceOpFrom(given.reduce_op);
-  if (!op) {
-    return InvalidArgument("reduce_op " + std::to_string(given.reduce_op) +
-                           " is no operation of this library; see rabit_reduce_op");
-  }
+  RABIT_ASSIGN_OR_RETURN(signature.kind, KindOf(given));
+  RABIT_ASSIGN_OR_RETURN(signature.op, ReduceOpOf(given));
   if (shaped.ndim < 0 || shaped.ndim > kDimensionsMax ||
       (shaped.ndim > 0 && shaped.shape == nullptr)) {
     return InvalidArgument("a tensor has " + std::to_string(shaped.ndim) +
@@ -93,8 +104,6 @@ Status FillSignature(const rabit_request& given, const rabit_tensor& shaped, Sig
     return InvalidArgument("splits_count is " + std::to_string(given.splits_count) +
                            " but the splits are missing; pass them, or a count of 0");
   }
-  signature.kind = *kind;
-  signature.op = *op;
   signature.root = given.root;
   signature.priority = given.priority;
   signature.group = given.group;
@@ -109,12 +118,23 @@ Status FillSignature(const rabit_request& given, const rabit_tensor& shaped, Sig
   return Status();
 }
 
+Result<OrderedCall> OrderedCallFrom(const rabit_request& given) {
+  RABIT_RETURN_IF_ERROR(CheckStructSize(given));
+  OrderedCall call;
+  RABIT_ASSIGN_OR_RETURN(call.kind, KindOf(given));
+  RABIT_ASSIGN_OR_RETURN(call.op, ReduceOpOf(given));
+  RABIT_ASSIGN_OR_RETURN(call.input, ViewOf(given.input));
+  RABIT_ASSIGN_OR_RETURN(call.output, ViewOf(given.output));
+  call.prescale = given.prescale;
+  call.postscale = given.postscale;
+  call.root = given.root;
+  call.group = given.group;
+  call.backend = given.backend;
+  return call;
+}
+
 Result<Request> RequestFrom(const rabit_request& given) {
-  if (given.struct_size < sizeof(rabit_request)) {
-    return InvalidArgument("struct_size is " + std::to_string(given.struct_size) +
-                           " but this library knows " + std::to_string(sizeof(rabit_request)) +
-                           " bytes: the caller was built for another version; update it");
-  }
+  RABIT_RETURN_IF_ERROR(CheckStructSize(given));
   Request request;
   if (given.name != nullptr) request.name = given.name;
   RABIT_ASSIGN_OR_RETURN(request.input, ViewOf(given.input));
@@ -234,6 +254,15 @@ int32_t rabit_submit(rabit_engine* engine, const rabit_request* requests, int32_
     RABIT_RETURN_IF_ERROR(engine->wired->engine().Submit(parsed, given));
     for (int32_t i = 0; i < count; ++i) handles[i] = given[static_cast<size_t>(i)].value;
     return Status();
+  });
+}
+
+int32_t rabit_run_ordered(rabit_engine* engine, const rabit_request* request, int64_t timeout_ms) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    RABIT_REQUIRE_POINTER(request);
+    RABIT_ASSIGN_OR_RETURN(const OrderedCall call, OrderedCallFrom(*request));
+    return engine->wired->engine().RunOrdered(call, DeadlineFor(timeout_ms));
   });
 }
 

@@ -133,7 +133,7 @@ Result<std::unique_ptr<Backend>> MakeMpi(const Options& options, const Topology&
   RABIT_ASSIGN_OR_RETURN(
       std::shared_ptr<MpiJob> job,
       MpiJob::Open(std::move(handles),
-                   {options.rank, options.size, options.started_lanes(), spin_us, deadline}));
+                   {options.rank, options.size, options.started_lanes() + 1, spin_us, deadline}));
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<BuiltinBackend> messages,
                          BuiltinBackend::Create(MakeMpiTransport(job), topology, builtin));
   MpiOptions mpi;

@@ -1,11 +1,11 @@
 #include "engine/bucket_run.h"
 
-#include <bit>
 #include <chrono>
 #include <cstring>
 #include <vector>
 
 #include "arithmetic/reduce.h"
+#include "engine/averaging.h"
 #include "engine/handle_table.h"
 
 namespace rabit {
@@ -71,21 +71,14 @@ Status BucketRun::Run() {
   return status;
 }
 
-ReduceOp BucketRun::wire_op() const {
-  return bucket_.op == ReduceOp::kAverage ? ReduceOp::kSum : bucket_.op;
-}
+ReduceOp BucketRun::wire_op() const { return WireOp(bucket_.op); }
 
 bool BucketRun::must_divide() const {
-  if (bucket_.op != ReduceOp::kAverage || group_.size() == 1) return false;
-  // The reciprocal of a power of two is exact, and so is multiplying floats by it.
-  const bool is_exact = std::has_single_bit(static_cast<unsigned>(group_.size())) &&
-                        IsFloat(bucket_.dtype) && bucket_.postscale == 1.0;
-  return !is_exact;
+  return MustDivide(bucket_.op, bucket_.dtype, group_.size(), bucket_.postscale);
 }
 
 double BucketRun::post_factor() const {
-  if (bucket_.op != ReduceOp::kAverage || must_divide()) return bucket_.postscale;
-  return bucket_.postscale / group_.size();
+  return PostFactor(bucket_.op, bucket_.dtype, group_.size(), bucket_.postscale);
 }
 
 void BucketRun::Finalize(std::byte* data, int64_t count) const {

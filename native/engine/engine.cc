@@ -6,6 +6,7 @@
 #include "engine/engine_state.h"
 #include "engine/engine_thread.h"
 #include "engine/json_text.h"
+#include "engine/ordered_calls.h"
 #include "engine/request_check.h"
 
 namespace rabit {
@@ -18,6 +19,7 @@ class EngineImplementation final : public Engine {
   explicit EngineImplementation(EngineParts parts)
       : state_(std::make_shared<EngineState>(std::move(parts))),
         engine_thread_(std::make_shared<EngineThread>(state_)),
+        ordered_calls_(*state_),
         limits_{state_->parts.rank, state_->parts.codecs.size(), state_->parts.backends.size()},
         thread_([engine_thread = engine_thread_] { engine_thread->Run(); }) {}
 
@@ -41,6 +43,10 @@ class EngineImplementation final : public Engine {
     return state_->handles.Output(handle);
   }
   void Release(Handle handle) override { state_->handles.Release(handle); }
+
+  Status RunOrdered(const OrderedCall& call, Deadline deadline) override {
+    return ordered_calls_.Run(call, deadline);
+  }
 
   Result<GroupId> AddGroup(std::span<const int> ranks, Deadline deadline) override;
   Status RemoveGroup(GroupId group, Deadline deadline) override;
@@ -72,6 +78,7 @@ class EngineImplementation final : public Engine {
 
   const std::shared_ptr<EngineState> state_;
   const std::shared_ptr<EngineThread> engine_thread_;
+  OrderedCalls ordered_calls_;
   const RequestLimits limits_;
   std::thread thread_;
   Mutex groups_mutex_;  // one AddGroup or RemoveGroup at a time

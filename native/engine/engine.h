@@ -45,6 +45,20 @@ struct HandleOutput {
   std::vector<int64_t> received_splits;  // alltoall; rows from each rank
 };
 
+// One operation that needs no negotiation (Engine::RunOrdered).
+struct OrderedCall {
+  // kAllreduce, kBroadcast, kAllgather, kReduceScatter, kAlltoall (equal parts) or kBarrier.
+  Kind kind = Kind::kAllreduce;
+  TensorView input;   // broadcast: unused
+  TensorView output;  // may be the input where both have one size
+  ReduceOp op = ReduceOp::kSum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int32_t root = -1;  // global rank
+  GroupId group = kWorld;
+  BackendId backend = kAnyBackend;
+};
+
 // Thread-safe.  All methods return at once unless they say that they wait.
 class Engine {
  public:
@@ -63,6 +77,13 @@ class Engine {
   virtual Result<HandleOutput> Output(Handle handle) const = 0;
   // Frees a finished handle; an open one is freed as soon as it finishes.
   virtual void Release(Handle handle) = 0;
+
+  // Runs an operation on the calling thread, at once: nothing is negotiated, so every member of the
+  // group must make the same ordered calls, in the same order.  Waits until it is done; calls of
+  // several threads run one after the other.  A failure or a passed deadline fails the engine,
+  // because the ranks no longer agree about what is on the wire; calls that differ between the
+  // ranks are never combined, they end in kMismatch or at the deadline.
+  virtual Status RunOrdered(const OrderedCall& call, Deadline deadline) = 0;
 
   // Collective: every rank calls it with the same ranks in the same order.  Waits until all did.
   virtual Result<GroupId> AddGroup(std::span<const int> ranks, Deadline deadline) = 0;

@@ -149,6 +149,14 @@ RABIT_API int32_t rabit_output(rabit_engine* engine, rabit_handle handle, rabit_
                                int64_t* shape, int64_t* splits);
 RABIT_API int32_t rabit_release(rabit_engine* engine, rabit_handle handle);
 
+/* Runs one operation on the calling thread and returns when it is done.  Nothing is negotiated:
+ * every rank of the group makes the same ordered calls, in the same order.  Kinds: allreduce,
+ * broadcast (in output), allgather, reducescatter and alltoall with equal parts, barrier; name,
+ * priority, codec, splits and notify are not used.  Any failure, the timeout included, fails the
+ * engine. */
+RABIT_API int32_t rabit_run_ordered(rabit_engine* engine, const rabit_request* request,
+                                    int64_t timeout_ms);
+
 /* A job is requests that another runtime's dependency engine submits, on a thread of its own, when
  * their operands are ready.  In its requests input.data and output.data are operands of that
  * runtime: address() finds the memory then, release() frees the operand with the job; 0 is success

@@ -19,7 +19,7 @@ struct ConnectContext {
   Listener& listener;        // of this rank; its address is in the store under "<epoch>/address/<rank>"
   const Secret& secret;
   const Topology& topology;
-  int streams = 2;           // one per lane
+  int streams = 2;           // one per lane, and one for ordered calls
   Deadline deadline;
 };
 

@@ -12,14 +12,6 @@ constexpr std::chrono::milliseconds kLivenessInterval{100};
 // The clock is read once in this many looks.
 constexpr int kLooksPerClock = 16;
 
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 std::string Describe(const char* verb, int rank, Tag tag, size_t bytes) {
   return std::string("shm: ") + verb + " rank " + std::to_string(rank) + " of " +
          std::to_string(bytes) + " bytes (tag " + std::to_string(tag) + ")";
@@ -127,17 +119,24 @@ void ShmStream::AddCounters(TransportCounters& sum) const {
 template <class State>
 Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, int peer_index) {
   using Clock = std::chrono::steady_clock;
-  Clock::time_point spin_end{};  // of the epoch: not spinning
+  Clock::time_point spin_end{};
+  bool is_spinning = false;
   for (int look = 0;; ++look) {
     bool has_moved = false;
     {
       std::lock_guard lock(mutex_);
       has_moved = Advance(state);
-      if (state.is_done) return state.status;
+      if (state.is_done) {
+        if (is_spinning) spin_.PaidOff();
+        return state.status;
+      }
     }
-    if (has_moved) spin_end = {};
+    if (has_moved && is_spinning) {
+      spin_.PaidOff();
+      is_spinning = false;
+    }
     if (look % kLooksPerClock != 0) {
-      if (!has_moved) Pause();
+      if (!has_moved) SpinBudget::Pause();
       continue;
     }
     const Clock::time_point now = Clock::now();
@@ -147,8 +146,10 @@ Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, 
           " did not finish by its deadline; is that rank in the same collective?");
     }
     if (has_moved) continue;
-    if (spin_end == Clock::time_point{}) spin_end = now + spin_;
+    if (!is_spinning) spin_end = now + spin_.Begin();
+    is_spinning = true;
     if (now < spin_end) continue;
+    spin_.EndedInSleep();
 
     bell_.sleepers.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t seen = bell_.sequence.load(std::memory_order_seq_cst);
@@ -161,7 +162,7 @@ Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, 
     bell_.sleepers.fetch_sub(1, std::memory_order_seq_cst);
     if (!has_moved && Clock::now() >= liveness_check) FindLostPeers();
     look = -1;
-    spin_end = {};
+    is_spinning = false;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/spin_budget.h"
 #include "base/status.h"
 #include "transport/operation.h"
 #include "transport/shm/inbound_lane.h"
@@ -22,6 +23,7 @@ namespace rabit {
 // the stream while it waits, then spins for `spin`, then sleeps on the stream's doorbell.
 class ShmStream {
  public:
+  // `spin`: at most; it adapts to whether spinning pays off.
   ShmStream(Doorbell& bell, std::chrono::nanoseconds spin) : bell_(bell), spin_(spin) {}
 
   // Before the first operation only.  `peer` and the memory outlive the stream.  Returns the index
@@ -57,7 +59,7 @@ class ShmStream {
   void FailPeer(Peer& peer, const Status& why);
 
   Doorbell& bell_;
-  const std::chrono::nanoseconds spin_;
+  SpinBudget spin_;
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.

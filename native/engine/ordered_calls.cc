@@ -1,0 +1,196 @@
+#include "engine/ordered_calls.h"
+
+#include <cstring>
+#include <vector>
+
+#include "arithmetic/reduce.h"
+#include "engine/averaging.h"
+
+namespace rabit {
+namespace {
+
+constexpr auto kVerdictTimeout = std::chrono::seconds(2);
+
+// 40 bits that are equal on all ranks exactly if they make the same call: messages of different
+// calls never match, so that different tensors are never combined.
+uint64_t SequenceOf(const OrderedCall& call, uint64_t number) {
+  uint64_t hash = 0xcbf29ce484222325;
+  const auto add = [&hash](int64_t value) {
+    hash = (hash ^ static_cast<uint64_t>(value)) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 29;
+  };
+  const TensorView& view = call.kind == Kind::kBroadcast ? call.output : call.input;
+  add(static_cast<int64_t>(call.kind));
+  add(static_cast<int64_t>(call.op));
+  add(static_cast<int64_t>(view.dtype));
+  add(view.count);
+  add(call.root);
+  add(call.group);
+  return (number & 0xffffff) << 16 | (hash >> 32 & 0xffff);
+}
+
+ConstBytes InputBytes(const OrderedCall& call) {
+  return {static_cast<const std::byte*>(call.input.data), call.input.bytes()};
+}
+Bytes OutputBytes(const OrderedCall& call) {
+  return {static_cast<std::byte*>(call.output.data), call.output.bytes()};
+}
+
+bool Reduces(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kReduceScatter; }
+
+}  // namespace
+
+OrderedCalls::OrderedCalls(EngineState& state)
+    : state_(state), lane_(state.parts.options.lanes), buffer_(lane_) {}
+
+Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
+  if (state_.failure.has_verdict()) return state_.failure.verdict();
+  RABIT_ASSIGN_OR_RETURN(const std::shared_ptr<const Group> group, state_.groups.Find(call.group));
+  RABIT_RETURN_IF_ERROR(Check(call, *group));
+  MutexLock lock(mutex_);
+  const uint64_t number = ++calls_made_[call.group];
+  const LaneContext lane{lane_, MakeTag(lane_, SequenceOf(call, number)), deadline, *group};
+  const Status status = Execute(call, *group, lane);
+  if (status.ok() || status.code() == Code::kUnsupported) return status;
+  return state_.failure.Resolve(
+      Status(status.code(), Describe(call) + " (not negotiated: every rank must make the same " +
+                                "ordered calls in the same order): " + status.message())
+          .WithCulprit(status.culprit()),
+      After(kVerdictTimeout));
+}
+
+Status OrderedCalls::Execute(const OrderedCall& call, const Group& group, const LaneContext& lane) {
+  const TensorView& view = call.kind == Kind::kBroadcast ? call.output : call.input;
+  const CollectiveSpec spec{call.kind, view.dtype, view.device, WireOp(call.op), view.count};
+  RABIT_ASSIGN_OR_RETURN(Backend* const backend, state_.selector.Choose(spec, group, call.backend));
+  const auto size = static_cast<size_t>(group.size());
+  const auto in_bytes = static_cast<int64_t>(call.input.bytes());
+  switch (call.kind) {
+    case Kind::kAllreduce:
+      return Allreduce(call, *backend, lane);
+    case Kind::kReduceScatter:
+      return ReduceScatter(call, *backend, lane);
+    case Kind::kBroadcast:
+      return backend->Broadcast(lane, OutputBytes(call), group.IndexOf(call.root));
+    case Kind::kAllgather: {
+      const std::vector<int64_t> parts(size, in_bytes);
+      return backend->Allgather(lane, InputBytes(call), OutputBytes(call), parts);
+    }
+    case Kind::kAlltoall: {
+      const std::vector<int64_t> parts(size, in_bytes / static_cast<int64_t>(size));
+      return backend->Alltoall(lane, InputBytes(call), parts, OutputBytes(call), parts);
+    }
+    default:
+      return backend->Barrier(lane);
+  }
+}
+
+Status OrderedCalls::Allreduce(const OrderedCall& call, Backend& backend, const LaneContext& lane) {
+  const TensorView& out = call.output;
+  if (out.count == 0) return Status();
+  auto* const data = static_cast<std::byte*>(out.data);
+  if (call.prescale != 1.0) {
+    Scale(out.dtype, static_cast<const std::byte*>(call.input.data), data, out.count,
+          call.prescale);
+  } else if (call.input.data != out.data) {
+    std::memcpy(data, call.input.data, out.bytes());
+  }
+  RABIT_RETURN_IF_ERROR(backend.Allreduce(lane, out, WireOp(call.op)));
+  const int size = lane.group.size();
+  if (MustDivide(call.op, out.dtype, size, call.postscale)) {
+    Divide(out.dtype, data, out.count, size);
+  }
+  const double factor = PostFactor(call.op, out.dtype, size, call.postscale);
+  if (factor != 1.0) Scale(out.dtype, data, data, out.count, factor);
+  return Status();
+}
+
+// The backend may overwrite what it reduces, and callers keep their input.
+Status OrderedCalls::ReduceScatter(const OrderedCall& call, Backend& backend,
+                                   const LaneContext& lane) {
+  const int size = lane.group.size();
+  const TensorView& out = call.output;
+  if (out.count == 0) return Status();
+  RABIT_ASSIGN_OR_RETURN(const Bytes copy, buffer_.Get(backend, call.input.bytes()));
+  const auto* const from = static_cast<const std::byte*>(call.input.data);
+  if (call.prescale != 1.0) {
+    Scale(out.dtype, from, copy.data(), call.input.count, call.prescale);
+  } else {
+    std::memcpy(copy.data(), from, copy.size());
+  }
+  const TensorView in{copy.data(), call.input.count, out.dtype, out.device};
+  const std::vector<int64_t> parts(static_cast<size_t>(size), out.count);
+  RABIT_RETURN_IF_ERROR(backend.ReduceScatter(lane, in, out, parts, WireOp(call.op)));
+  auto* const data = static_cast<std::byte*>(out.data);
+  if (MustDivide(call.op, out.dtype, size, call.postscale)) {
+    Divide(out.dtype, data, out.count, size);
+  }
+  const double factor = PostFactor(call.op, out.dtype, size, call.postscale);
+  if (factor != 1.0) Scale(out.dtype, data, data, out.count, factor);
+  return Status();
+}
+
+Status OrderedCalls::Check(const OrderedCall& call, const Group& group) const {
+  if (!group.is_member()) return Bad(call, "this rank is not in the group; call it on members");
+  if (call.kind == Kind::kBarrier) return Status();
+  const bool is_known = Reduces(call.kind) || call.kind == Kind::kBroadcast ||
+                        call.kind == Kind::kAllgather || call.kind == Kind::kAlltoall;
+  if (!is_known) {
+    return Bad(call,
+               "this kind needs the negotiation; ordered calls are allreduce, broadcast, "
+               "allgather, reducescatter, alltoall and barrier");
+  }
+  if (call.kind == Kind::kBroadcast && group.IndexOf(call.root) < 0) {
+    return Bad(call, "the root " + std::to_string(call.root) + " is not in the group; correct it");
+  }
+  const bool has_input = call.kind != Kind::kBroadcast;
+  const TensorView& view = has_input ? call.input : call.output;
+  if (view.device.kind != DeviceKind::kCpu || call.output.device.kind != DeviceKind::kCpu) {
+    return Bad(call, "a tensor is not in the memory of the CPU; copy it there first");
+  }
+  if (has_input && call.input.dtype != call.output.dtype) {
+    return Bad(call, "the input is " + std::string(Name(call.input.dtype)) + " and the output " +
+                         std::string(Name(call.output.dtype)) + "; use one dtype");
+  }
+  if (Reduces(call.kind) && !Supports(view.dtype, call.op)) {
+    return Bad(call, std::string(Name(call.op)) + " of " + std::string(Name(view.dtype)) +
+                         " is not defined; use another op");
+  }
+  return CheckCounts(call, group.size());
+}
+
+Status OrderedCalls::CheckCounts(const OrderedCall& call, int64_t size) const {
+  const int64_t in = call.input.count;
+  const int64_t out = call.output.count;
+  const bool has_input = call.kind != Kind::kBroadcast;
+  if (out < 0 || (has_input && in < 0) || (out > 0 && call.output.data == nullptr) ||
+      (has_input && in > 0 && call.input.data == nullptr)) {
+    return Bad(call, "a tensor has elements but no memory, or a negative count; pass its memory");
+  }
+  const bool fits = call.kind == Kind::kBroadcast       ? true
+                    : call.kind == Kind::kAllgather     ? out == in * size
+                    : call.kind == Kind::kReduceScatter ? in == out * size
+                    : call.kind == Kind::kAlltoall      ? in == out && in % size == 0
+                                                        : in == out;
+  if (!fits) {
+    return Bad(call, "the input has " + std::to_string(in) + " elements and the output " +
+                         std::to_string(out) + ", which does not fit " + std::to_string(size) +
+                         " ranks with equal parts; correct the sizes");
+  }
+  const bool may_alias = call.kind == Kind::kAllreduce || call.kind == Kind::kBroadcast;
+  if (!may_alias && in > 0 && call.input.data == call.output.data) {
+    return Bad(call, "the output is the input; pass other memory");
+  }
+  return Status();
+}
+
+std::string OrderedCalls::Describe(const OrderedCall& call) const {
+  return "ordered " + std::string(Name(call.kind)) + " on rank " +
+         std::to_string(state_.parts.rank);
+}
+
+Status OrderedCalls::Bad(const OrderedCall& call, const std::string& why) const {
+  return InvalidArgument(Describe(call) + ": " + why);
+}
+
+}  // namespace rabit

@@ -1,0 +1,200 @@
+"""Ordered operations: blocking collectives without negotiation, for calls in one order everywhere.
+
+The functions of `rabit` let every rank submit in its own order and first agree on one.  These do not:
+they run at once on the calling thread and take about as long as the call of an MPI library.  In
+return every rank of the process set must make the same ordered calls, in the same order, with the
+same shapes, types and arguments.  Other operations may be in flight meanwhile; the two kinds do not
+wait for each other.
+
+Calls that differ between the ranks are never combined: they end in Mismatch, or in TimedOut after
+`timeout` seconds.  Any failure of an ordered call ends the engine, because the ranks then no longer
+agree about what is under way.  Ctrl-C is noticed when the call returns.
+
+Arguments are NumPy arrays in row-major order, or anything with DLPack or a writable buffer.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from rabit._current import current_engine
+from rabit._engine import Engine
+from rabit._errors import InvalidArgument
+from rabit._groups import ProcessSet, global_process_set
+from rabit._native import ffi
+from rabit._tensor import dtype_of, view_input, view_output
+from rabit._types import DType, Kind, ReduceOp
+
+__all__ = [
+    "ordered_allgather_into",
+    "ordered_allreduce_",
+    "ordered_alltoall_into",
+    "ordered_barrier",
+    "ordered_broadcast_",
+    "ordered_reducescatter_into",
+]
+
+_TIMEOUT = 60.0
+
+
+class _Prepared(threading.local):
+    """The C form of a call, of which a thread makes one at a time."""
+
+    def __init__(self) -> None:
+        self.request: Any = ffi.new("rabit_request*")
+        self.request.struct_size = ffi.sizeof("rabit_request")
+        self.request.prescale = self.request.postscale = 1.0
+        self.request.backend = -1
+        self.request.input.device_kind = self.request.output.device_kind = 1
+
+
+_prepared = _Prepared()
+_codes: dict[np.dtype[Any], int] = {}  # of the types that have been used
+
+
+def ordered_allreduce_(
+    tensor: Any,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    process_set: ProcessSet = global_process_set,
+    *,
+    timeout: float = _TIMEOUT,
+    engine: Engine | None = None,
+) -> Any:
+    """Combines `tensor` of every rank element by element, in place, and returns it."""
+    memory, count, code = _memory(tensor)
+    tensors = (memory, count, memory, count, code)
+    _run(engine, Kind.ALLREDUCE, process_set, timeout, tensors, op)
+    return tensor
+
+
+def ordered_broadcast_(
+    tensor: Any,
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    *,
+    timeout: float = _TIMEOUT,
+    engine: Engine | None = None,
+) -> Any:
+    """Gives `tensor` the values that it has on global rank `root_rank`, and returns it."""
+    memory, count, code = _memory(tensor)
+    tensors = (ffi.NULL, 0, memory, count, code)
+    _run(engine, Kind.BROADCAST, process_set, timeout, tensors, root=root_rank)
+    return tensor
+
+
+def ordered_allgather_into(
+    output: Any,
+    tensor: Any,
+    process_set: ProcessSet = global_process_set,
+    *,
+    timeout: float = _TIMEOUT,
+    engine: Engine | None = None,
+) -> Any:
+    """Writes `tensor` of every rank into `output`, in rank order, and returns `output`.
+
+    tensor: as many elements on every rank; output: that many for each rank.
+    """
+    return _into(output, tensor, Kind.ALLGATHER, process_set, timeout, engine)
+
+
+def ordered_reducescatter_into(
+    output: Any,
+    tensor: Any,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    process_set: ProcessSet = global_process_set,
+    *,
+    timeout: float = _TIMEOUT,
+    engine: Engine | None = None,
+) -> Any:
+    """Combines `tensor` of every rank; writes this rank's part of the result into `output`.
+
+    tensor: a part of as many elements as `output` for each rank, in rank order; not changed.
+    """
+    return _into(output, tensor, Kind.REDUCESCATTER, process_set, timeout, engine, op)
+
+
+def ordered_alltoall_into(
+    output: Any,
+    tensor: Any,
+    process_set: ProcessSet = global_process_set,
+    *,
+    timeout: float = _TIMEOUT,
+    engine: Engine | None = None,
+) -> Any:
+    """Sends part i of `tensor` to the i-th rank; `output` gets a part from each, in rank order.
+
+    tensor, output: as many elements; the parts are of equal size.
+    """
+    return _into(output, tensor, Kind.ALLTOALL, process_set, timeout, engine)
+
+
+def ordered_barrier(
+    process_set: ProcessSet = global_process_set,
+    *,
+    timeout: float = _TIMEOUT,
+    engine: Engine | None = None,
+) -> None:
+    """Returns when every rank has called it."""
+    nothing = (ffi.NULL, 0, ffi.NULL, 0, DType.UINT8.value)
+    _run(engine, Kind.BARRIER, process_set, timeout, nothing)
+
+
+def _into(
+    output: Any,
+    tensor: Any,
+    kind: Kind,
+    process_set: ProcessSet,
+    timeout: float,
+    engine: Engine | None,
+    op: ReduceOp = ReduceOp.SUM,
+) -> Any:
+    target, target_count, target_code = _memory(output)
+    source = view_input(tensor, f"ordered {kind}")
+    if source.dtype.value != target_code:
+        raise InvalidArgument(
+            f"ordered {kind}: the input is {source.dtype} and the output "
+            f"{DType(target_code)}. Both need one type."
+        )
+    pointer = ffi.cast("void*", source.data)
+    tensors = (pointer, source.count, target, target_count, target_code)
+    _run(engine, kind, process_set, timeout, tensors, op)
+    return output
+
+
+def _memory(tensor: Any) -> tuple[Any, int, int]:
+    """Where `tensor` can be written, its elements and the code of its type."""
+    if type(tensor) is np.ndarray:
+        try:  # Refuses what is read-only or not contiguous.
+            memory = ffi.from_buffer(tensor, require_writable=True)
+        except (ValueError, TypeError, BufferError):
+            pass  # view_output says why, or knows a type that has no buffer.
+        else:
+            code = _codes.get(tensor.dtype)
+            if code is None:
+                code = _codes[tensor.dtype] = dtype_of(tensor.dtype, "ordered call").value
+            return memory, tensor.size, code
+    view = view_output(tensor, "ordered call")
+    return ffi.cast("void*", view.data), view.count, view.dtype.value
+
+
+def _run(
+    engine: Engine | None,
+    kind: Kind,
+    process_set: ProcessSet,
+    timeout: float,
+    tensors: tuple[Any, int, Any, int, int],
+    op: ReduceOp = ReduceOp.SUM,
+    root: int = -1,
+) -> None:
+    if engine is None:
+        engine = current_engine()
+    request = _prepared.request
+    source, target = request.input, request.output
+    source.data, source.count, target.data, target.count, code = tensors
+    source.dtype = target.dtype = code
+    request.kind, request.reduce_op, request.root = kind, op, root
+    request.group = process_set.group_on(engine)
+    engine.run_ordered(request, int(timeout * 1000))
