@@ -197,6 +197,9 @@ class Crossing:
 
     def commit(self) -> None:
         """A step of the optimizer.  Does not wait for gradients whose parameters tell of reads."""
+        reducer = self._reducer()
+        if reducer is not None:
+            reducer.start_second_halves()
         with self._lock:
             self._step.hooks("pre")
             hyper_parameters = self._step.hyper_parameters()

@@ -413,7 +413,9 @@ def DistributedOptimizer(
     sparse_as_dense: turns sparse gradients into dense ones before they are sent.
     overlap: what the exchange of gradients overlaps with.  "backward": the backward pass.
         "next-forward": that and the next forward pass; `step()` returns at once, and a parameter is
-        updated when something reads it, at the latest.  "none": nothing.  None: "backward", or
+        updated when something reads it, at the latest.  "reduce-scatter": the same, with gradients
+        in two halves: sums in the backward pass, which `step()` waits for, and their distribution in
+        the forward pass; takes no compression.  "none": nothing.  None: "backward", or
         "next-forward" with RABIT_CROSS_BARRIER=1.  Results are the same.
     priorities: by name of the parameter, larger goes first; those without one go by the order in
         which the forward pass of the first step uses them.

@@ -28,6 +28,7 @@ class Pack:
         "handle",
         "name",
         "states",
+        "two_halves",
         "views",
     )
 
@@ -46,6 +47,7 @@ class Pack:
         self.gradients: list[torch.Tensor] = []
         self.batch: Any = None
         self.handle: Any = None
+        self.two_halves: Any = None
 
     def fill(self) -> None:
         """Copies the gradients that have arrived into the buffer, and zeros for the others."""

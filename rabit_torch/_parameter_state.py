@@ -43,6 +43,7 @@ class ParameterState:
         "passes_left",
         "place",
         "priority",
+        "two_halves",
         "wire",
     )
 
@@ -58,6 +59,7 @@ class ParameterState:
         self.wire: torch.Tensor | None = None  # what travels for it; often the same memory
         self.context: Any = None  # of a compression in Python
         self.handle: Any = None
+        self.two_halves: Any = None  # its ScatterGather, where gradients travel so
         self.is_dense = True  # no gradient has been sparse so far
         self.pack: Pack | None = None
         self.may_pack = True

@@ -17,10 +17,12 @@ from ._compression import IDENTITY, split
 from ._crossing import Crossing
 from ._pack import Pack, make_packs
 from ._parameter_state import ParameterState
+from ._scatter_gather import ScatterGather, ScatterGatherHandle
 from ._sparse import allreduce_sparse
 
-Overlap = Literal["none", "backward", "next-forward"]
-CROSSING: tuple[Overlap, ...] = ("next-forward",)
+Overlap = Literal["none", "backward", "next-forward", "reduce-scatter"]
+# The modes whose step() returns before the gradients are there.
+CROSSING: tuple[Overlap, ...] = ("next-forward", "reduce-scatter")
 
 _current_graph_task_id = torch._C._current_graph_task_id
 
@@ -157,6 +159,11 @@ class GradientReducer:
         """Between steps, on all ranks after the same one: what communication overlaps with."""
         if overlap == self.overlap:
             return
+        if overlap == "reduce-scatter" and (self._codec.spec or self._compressor is not IDENTITY):
+            raise InvalidArgument(
+                "overlap='reduce-scatter' sends sums of parts, which compression does not cover; use "
+                "overlap='next-forward' with compression, or Compression.none"
+            )
         if self._crossing is not None:
             self._crossing.stop()
             self._crossing = None
@@ -216,12 +223,38 @@ class GradientReducer:
         span = None if self._crossing is None else self._engine.config.partition_bytes
         self._packs = make_packs(self._order, self._prefix, span)
         for pack in self._packs:
-            memory = view(pack.buffer, pack.name)
-            request = self._request(min(pack.states, key=lambda state: state.place))
-            request.name, request.input, request.output = pack.name, memory, memory
-            pack.batch = self._engine.prepare([request])
+            pack.batch = self._engine.prepare([self._pack_request(pack)])
             for state in pack.states:
                 state.pack = pack
+
+    def _pack_request(self, pack: Pack) -> Request:
+        memory = view(pack.buffer, pack.name)
+        request = self._request(min(pack.states, key=lambda state: state.place))
+        request.name, request.input, request.output = pack.name, memory, memory
+        return request
+
+    @property
+    def _is_halved(self) -> bool:
+        """True when gradients travel in two halves.  The step that records sends them whole."""
+        crossing = self._crossing
+        return (
+            self.overlap == "reduce-scatter" and crossing is not None and not crossing.is_recording
+        )
+
+    def _halve(self, request: Request) -> ScatterGather:
+        return ScatterGather(
+            self._engine, request, self._process_set.rank(), self._process_set.size()
+        )
+
+    def start_second_halves(self) -> None:
+        """Between backward and the next forward: waits for sums, and starts to collect them."""
+        if not self._is_halved:
+            return
+        handles = [(state.place, state.handle) for state in self._order]
+        handles += [(min(s.place for s in pack.states), pack.handle) for pack in self._packs]
+        halves = [each for each in handles if isinstance(each[1], ScatterGatherHandle)]
+        for _, handle in sorted(halves, key=lambda each: each[0]):
+            handle.start_gather()
 
     def _agree_on_order(self, order: tuple[list[int], list[int]]) -> None:
         """Every rank takes the order of first use on the first rank; packs depend on it.
@@ -234,6 +267,7 @@ class GradientReducer:
         for place, index in enumerate(agreed):
             self._order[index].place = place
             self._order[index].may_pack = index not in unseen
+            self._order[index].two_halves = None
         self._batch = None  # It holds the priorities.
 
     # --- backward ---------------------------------------------------------------------------------
@@ -326,11 +360,17 @@ class GradientReducer:
         pending, self._pending, self._pending_bytes = self._pending, [], 0
         batch = self._prepare()
         plain: list[ParameterState] = []
+        is_halved = self._is_halved
         for state in pending:
             if state.grad is None or self._compressor is not IDENTITY or state.grad.is_sparse:
                 self._send_alone(state)
             else:
                 pointer = self._wire(state)
+                if is_halved:
+                    if state.two_halves is None:
+                        state.two_halves = self._halve(self._request(state))
+                    state.handle = state.two_halves.start(pointer, state.wire)
+                    continue
                 batch.set_pointers(state.index, pointer, pointer)
                 plain.append(state)
         if plain:
@@ -342,6 +382,11 @@ class GradientReducer:
 
     def _send_pack(self, pack: Pack) -> None:
         pack.fill()
+        if self._is_halved:
+            if pack.two_halves is None:
+                pack.two_halves = self._halve(self._pack_request(pack))
+            pack.handle = pack.two_halves.start(pack.buffer.data_ptr(), pack.buffer)
+            return
         (pack.handle,) = pack.batch.submit([0], [pack.buffer])
 
     def _wire(self, state: ParameterState) -> int:

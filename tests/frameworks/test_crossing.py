@@ -63,7 +63,7 @@ def train(overlap, make=sgd, steps=6, kind=Net, between=lambda model, optimizer,
     return model, optimizer
 
 
-MODES = ("none", "backward", "next-forward")
+MODES = ("none", "backward", "next-forward", "reduce-scatter")
 """
 
 OPTIMIZERS = """

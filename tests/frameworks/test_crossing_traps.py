@@ -1,6 +1,6 @@
 """What goes wrong when updates leave step(): 32 traps, each with the right behaviour.
 
-One job for each number of ranks runs scripts/crossing_traps.py; each trap is reported by itself.
+One job for each mode and number of ranks runs scripts/crossing_traps.py; each trap is reported by itself.
 The numbers are those of this table.
 
 | trap | what                            | trap | what                                  |
@@ -46,7 +46,7 @@ TRAPS = [
 
 
 @functools.cache
-def outcomes(ranks: int) -> list[dict[str, str]] | str:
+def outcomes(ranks: int, mode: str) -> list[dict[str, str]] | str:
     """What every rank reported; a text if the job failed."""
     with tempfile.TemporaryDirectory() as folder:
         launch = [sys.executable, "-m", "rabit.launch", "-np", str(ranks), sys.executable]
@@ -55,6 +55,7 @@ def outcomes(ranks: int) -> list[dict[str, str]] | str:
             env={
                 **os.environ,
                 "OMP_NUM_THREADS": "1",
+                "CROSSING": mode,
                 "RABIT_DETERMINISTIC": "1",
                 "RABIT_STALL_ABORT": "40",
             },
@@ -69,9 +70,11 @@ def outcomes(ranks: int) -> list[dict[str, str]] | str:
 
 
 @pytest.mark.parametrize("trap", TRAPS)
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_trap(ranks, trap):
-    found = outcomes(ranks)
+@pytest.mark.parametrize(
+    ("mode", "ranks"), [("next-forward", 2), ("next-forward", 3), ("reduce-scatter", 2)]
+)
+def test_trap(mode, ranks, trap):
+    found = outcomes(ranks, mode)
     assert isinstance(found, list), found
     for rank, outcome in enumerate(found):
         assert outcome.get(trap) == "ok", f"rank {rank}: {outcome.get(trap)}"
