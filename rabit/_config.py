@@ -243,6 +243,55 @@ class Config:
         native="allreduce_algorithm",
         flag="--allreduce-algorithm",
     )
+    autotune: bool = setting(
+        False,
+        "Rank 0 tries other sizes while the job trains, and keeps what is faster; see "
+        "docs/guides/autotuning.md.",
+        flag="--autotune",
+        horovod="HOROVOD_AUTOTUNE",
+    )
+    autotune_knobs: str = setting(
+        "partition_bytes,fusion_bytes,credit_bytes,lanes",
+        "What the autotuner may change, with commas; the rest stays as it is set.",
+        flag="--autotune-knobs",
+    )
+    autotune_log: str = setting(
+        "",
+        "CSV file to which the autotuner adds every measurement; it begins with what the file "
+        "already holds for the same job.",
+        flag="--autotune-log",
+        horovod="HOROVOD_AUTOTUNE_LOG",
+    )
+    autotune_cache: str = setting(
+        "",
+        "Folder in which the autotuner remembers results; off: none; empty: rabit/autotune in "
+        "the user's cache folder.",
+        flag="--autotune-cache",
+    )
+    autotune_warmup_samples: int = setting(
+        3,
+        "Windows that the autotuner passes over at first.",
+        flag="--autotune-warmup-samples",
+        minimum=1,
+        maximum=10_000,
+        horovod="HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
+    )
+    autotune_steps_per_sample: int = setting(
+        10,
+        "Training steps in a window, at least; windows of short steps last 0.2 s.",
+        flag="--autotune-steps-per-sample",
+        minimum=1,
+        maximum=100_000,
+        horovod="HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
+    )
+    autotune_samples: int = setting(
+        20,
+        "Combinations that the autotuner measures at most.",
+        flag="--autotune-samples",
+        minimum=1,
+        maximum=200,
+        horovod="HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+    )
     deterministic: bool = setting(
         False,
         "Results are bitwise equal from run to run and for every fusion and partition size.",

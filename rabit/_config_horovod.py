@@ -12,8 +12,7 @@ __all__ = ["HOROVOD_WITHOUT_EFFECT", "from_horovod"]
 # Variable -> why it changes nothing.
 HOROVOD_WITHOUT_EFFECT: dict[str, str] = {
     "HOROVOD_CYCLE_TIME": "rabit wakes on work and has no cycle",
-    "HOROVOD_AUTOTUNE": "rabit has no run-time tuning of this form",
-    "HOROVOD_AUTOTUNE_LOG": "rabit has no run-time tuning of this form",
+    "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "the noise is estimated from the measurements",
     "HOROVOD_HIERARCHICAL_ALLGATHER": "allgather has one algorithm",
     "HOROVOD_TORUS_ALLREDUCE": "there is no torus algorithm",
     "HOROVOD_CONTROLLER": "there is one controller",

@@ -7,9 +7,9 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rabit import _mpi
+from rabit import _mpi, _tuning
 from rabit._config import Config
 from rabit._errors import InvalidArgument, RabitError
 from rabit._handle import Handle
@@ -18,6 +18,9 @@ from rabit._native import check, ffi, read_json
 from rabit._native_engine import NativeEngine
 from rabit._request import Batch, Request
 from rabit.compression import CompressionCodec
+
+if TYPE_CHECKING:
+    from rabit._autotune import Tuner
 
 __all__ = ["Engine"]
 
@@ -37,9 +40,11 @@ class Engine:
         extra: dict[str, object] = {"epoch": epoch}
         if _mpi.is_wanted(self.config):
             extra["mpi"] = _mpi.mpi_options(self.config, comm)
+        extra.update(_tuning.extra_options(self.config))
         self._native = NativeEngine(self.config.to_options(**extra), self.config.library)
         self._lock = threading.Lock()
-        self.steps = 0  # training steps, counted by the framework package; for the summary
+        self.steps = 0  # training steps; see end_step
+        self._tuner: Tuner | None = None
         self.wants_stop = False  # see rabit._votes
         self.stops_on_signals = False
         self._before_close: list[weakref.WeakMethod[Callable[[], None]]] = []
@@ -50,6 +55,7 @@ class Engine:
         if self.config.timeline and (self.rank == 0 or "{rank}" in self.config.timeline):
             path = self.config.timeline.replace("{rank}", str(self.rank))
             self.start_timeline(path, self.config.timeline_mark_cycles)
+        self._tuner = _tuning.make_tuner(self)
 
     @property
     def rank(self) -> int:
@@ -189,6 +195,38 @@ class Engine:
         if code:
             check(library, code)
 
+    def end_step(self) -> None:
+        """Marks the end of a training step: framework packages call it when the optimizer has stepped.
+
+        Counts for the summary, and is where the autotuner looks at the clock.
+        """
+        self.steps += 1
+        if self._tuner is not None:
+            self._tuner.end_step()
+
+    @property
+    def is_tuning(self) -> bool:
+        """True while the autotuner measures; on rank 0 only."""
+        return self._tuner is not None and not self._tuner.is_done
+
+    def propose_tunables(
+        self,
+        *,
+        partition_bytes: int | None = None,
+        fusion_bytes: int | None = None,
+        credit_bytes: int | None = None,
+        lanes: int | None = None,
+    ) -> None:
+        """Changes how every rank cuts, joins and holds back, from the next negotiation on.
+
+        Rank 0 only; None leaves a value alone.  Operations may be in flight.  Returns before the other
+        ranks know; `statistics()["tunables"]` tells what is in force.
+        """
+        given = (partition_bytes, fusion_bytes, credit_bytes, lanes)
+        tunables = ffi.new("rabit_tunables*", [-1 if each is None else each for each in given])
+        library, pointer = self._native.library, self._native.open_pointer()
+        check(library, library.rabit_propose_tunables(pointer, tunables))
+
     def start_timeline(self, path: str, mark_cycles: bool = False) -> None:
         """Writes a trace of every operation of this rank to `path`, in Chrome's format."""
         library, pointer = self._native.library, self._native.open_pointer()
@@ -203,7 +241,8 @@ class Engine:
         """A snapshot of what the engine has done, as one document.  Also after `close`."""
         library = self._native.library
         document = read_json(library, library.rabit_stats, self._native.live_pointer())
-        return {**document, "rank": self.rank, "size": self.size, "steps": self.steps}
+        tuned = {} if self._tuner is None else {"autotune": dict(self._tuner.report)}
+        return {**document, "rank": self.rank, "size": self.size, "steps": self.steps, **tuned}
 
     def close(self, timeout: float = 30.0) -> None:
         """Stops the engine; waits at most `timeout` seconds for the other ranks to do so.

@@ -101,6 +101,7 @@ from rabit._queries import (
     summary,
 )
 from rabit._request import Batch, Request
+from rabit._steps import mark_step
 from rabit._tensor import TensorView
 from rabit._types import (
     CPU,
@@ -205,6 +206,7 @@ __all__ = [
     "join",
     "local_rank",
     "local_size",
+    "mark_step",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",

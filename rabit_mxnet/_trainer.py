@@ -62,7 +62,10 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
         """Sums the gradients over the ranks and updates the parameters.  Does not block."""
         super().step(batch_size, ignore_stale_grad)
-        rabit.default_engine().steps += 1
+        engine = rabit.default_engine()
+        if engine.is_tuning:  # The step is only queued, and its time is what counts.
+            mx.nd.waitall()
+        engine.end_step()
 
     def _allreduce_grads(self) -> None:
         """Gluon calls this from `step` and `allreduce_grads`."""

@@ -96,7 +96,7 @@ class AdasumReducer:
 
     def step_done(self) -> None:
         """Counts a training step."""
-        default_engine().steps += 1
+        default_engine().end_step()
 
     def next_step(self) -> None:
         """Nothing is kept from one step to the next."""

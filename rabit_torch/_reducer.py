@@ -543,7 +543,7 @@ class GradientReducer:
 
     def step_done(self) -> None:
         """The optimizer has taken its step: counts it, and starts the next."""
-        self._engine.steps += 1
+        self._engine.end_step()
         self.next_step()
         if self._may_pack or (self._crossing is not None and self._crossing.is_recording):
             self._plan()

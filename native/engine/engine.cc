@@ -14,6 +14,18 @@ namespace {
 
 constexpr auto kShortStop = std::chrono::milliseconds(500);
 
+// Of what is equal from step to step.
+uint64_t HashOf(const Signature& signature) {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  const auto add = [&hash](uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
+  add(static_cast<uint64_t>(signature.kind));
+  add(static_cast<uint64_t>(signature.dtype));
+  add(static_cast<uint64_t>(signature.op));
+  const bool is_reduction = signature.kind == Kind::kAllreduce || signature.kind == Kind::kReduce;
+  if (is_reduction) add(static_cast<uint64_t>(signature.count()));  // gathers vary
+  return hash ^ hash >> 29;
+}
+
 class EngineImplementation final : public Engine {
  public:
   explicit EngineImplementation(EngineParts parts)
@@ -105,11 +117,13 @@ Status EngineImplementation::Submit(std::span<Request> requests, std::span<Handl
   }
   RABIT_ASSIGN_OR_RETURN(auto opened, state_->handles.Open(requests));
   for (size_t i = 0; i < opened.size(); ++i) handles[i] = opened[i]->handle;
+  uint64_t work_hash = 0;
+  for (const auto& pending : opened) work_hash += HashOf(pending->request.signature);
   if (Status status = state_->submissions.Push(opened); !status.ok()) {
     state_->handles.Forget(opened);
     return status;
   }
-  state_->statistics.AddSubmitted(static_cast<int64_t>(opened.size()));
+  state_->statistics.AddSubmitted(static_cast<int64_t>(opened.size()), work_hash);
   return Status();
 }
 

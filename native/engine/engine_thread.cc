@@ -42,18 +42,6 @@ int64_t AgreedCount(const ReadyTensor& ready) {
   return count;
 }
 
-// Of what is equal from step to step.
-uint64_t HashOf(const Signature& signature, int64_t count) {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  const auto add = [&hash](uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
-  add(static_cast<uint64_t>(signature.kind));
-  add(static_cast<uint64_t>(signature.dtype));
-  add(static_cast<uint64_t>(signature.op));
-  const bool is_reduction = signature.kind == Kind::kAllreduce || signature.kind == Kind::kReduce;
-  if (is_reduction) add(static_cast<uint64_t>(count));  // gathers vary from step to step
-  return hash ^ hash >> 29;
-}
-
 }  // namespace
 
 EngineThread::EngineThread(std::shared_ptr<EngineState> state)
@@ -311,7 +299,6 @@ ScheduledTensor EngineThread::Accept(const ReadyTensor& ready) {
     }
   }
   const int64_t count = AgreedCount(ready);
-  state_->statistics.AddAgreed(HashOf(agreed, count));
   // Not the agreed id, which may belong to another tensor before the scheduler has issued this one.
   // Every rank accepts the same tensors in the same order and so counts alike.
   const TensorId id = next_id_;

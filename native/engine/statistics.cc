@@ -13,9 +13,10 @@ std::string Member(std::string_view key, int64_t value) {
 
 }  // namespace
 
-void Statistics::AddSubmitted(int64_t requests) {
+void Statistics::AddSubmitted(int64_t requests, uint64_t work_hash) {
   MutexLock lock(mutex_);
   submitted_ += requests;
+  work_hash_ += work_hash;
 }
 
 void Statistics::AddNegotiation(int64_t tensors, int64_t waited_ns) {
@@ -82,12 +83,11 @@ std::string Statistics::JsonMembers() const {
     if (totals.buckets > 0) by_kind.emplace(Name(static_cast<Kind>(kind)), totals);
   }
   return Member("uptime_us", (NowNs() - started_ns_) / 1000) +
-         ",\"work_hash\":" + std::to_string(work_hash_.load(std::memory_order_relaxed)) + "," +
-         Member("submitted", submitted_) + "," + Member("agreed", agreed_) + "," +
-         Member("rejected", rejected_) + "," + Member("tensors", all_.tensors) + "," +
-         Member("buckets", all_.buckets) + "," + Member("bytes", all_.bytes) + "," +
-         Member("negotiation_us", negotiation_ns_ / 1000) + "," +
-         Member("communication_us", times.communicating_ns / 1000) + "," +
+         ",\"work_hash\":" + std::to_string(work_hash_) + "," + Member("submitted", submitted_) +
+         "," + Member("agreed", agreed_) + "," + Member("rejected", rejected_) + "," +
+         Member("tensors", all_.tensors) + "," + Member("buckets", all_.buckets) + "," +
+         Member("bytes", all_.bytes) + "," + Member("negotiation_us", negotiation_ns_ / 1000) +
+         "," + Member("communication_us", times.communicating_ns / 1000) + "," +
          Member("blocked_us", times.waiting_ns / 1000) +
          ",\"hidden_share\":" + std::to_string(hidden_share) + ",\"totals\":" + Json(all_) +
          ",\"kinds\":" + Json(by_kind) + ",\"backends\":" + Json(by_backend_) +

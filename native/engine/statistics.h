@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -32,13 +31,12 @@ class Statistics {
     std::string_view codec;
   };
 
-  void AddSubmitted(int64_t requests);
+  // work_hash: of the requests' kinds, types and sizes.  All are added up, whatever their order and
+  // names, so that the difference between two steps tells one model from another.
+  void AddSubmitted(int64_t requests, uint64_t work_hash);
   void AddBucket(const BucketRecord& record);
   void AddNegotiation(int64_t tensors, int64_t waited_ns);
   void AddRejected(int64_t tensors);
-  // What the ranks reduce, whatever its order and names: the hashes of all agreed tensors are added
-  // up, so that the difference between two steps tells one model from another.
-  void AddAgreed(uint64_t hash) { work_hash_.fetch_add(hash, std::memory_order_relaxed); }
 
   // Around the exchange of a bucket, and around what a caller waits for.
   OverlapClock& clock() { return clock_; }
@@ -62,10 +60,10 @@ class Statistics {
 
   const int64_t started_ns_ = NowNs();
   OverlapClock clock_;
-  std::atomic<uint64_t> work_hash_{0};
 
   mutable Mutex mutex_;
   int64_t submitted_ RABIT_GUARDED_BY(mutex_) = 0;
+  uint64_t work_hash_ RABIT_GUARDED_BY(mutex_) = 0;
   int64_t agreed_ RABIT_GUARDED_BY(mutex_) = 0;
   int64_t rejected_ RABIT_GUARDED_BY(mutex_) = 0;
   int64_t negotiation_ns_ RABIT_GUARDED_BY(mutex_) = 0;

@@ -29,20 +29,19 @@ _SECTIONS: dict[str, dict[str, tuple[str, _Convert]]] = {
     },
     "library_options": {"gloo_timeout_seconds": ("connect_timeout", str)},
     "logging": {"level": ("log_level", str)},
-    "autotune": {},
+    "autotune": {
+        "enabled": ("autotune", lambda value: str(value).lower()),
+        "log_file": ("autotune_log", str),
+        "warmup_samples": ("autotune_warmup_samples", str),
+        "steps_per_sample": ("autotune_steps_per_sample", str),
+        "bayes_opt_max_samples": ("autotune_samples", str),
+    },
 }
 _WITHOUT_EFFECT = {
     "params": {"cycle_time_ms", "hierarchical_allgather", "torus_allreduce"},
     "library_options": {"mpi_threads_disable", "num_nccl_streams", "thread_affinity"},
     "logging": {"with_timestamp"},
-    "autotune": {
-        "enabled",
-        "log_file",
-        "warmup_samples",
-        "steps_per_sample",
-        "bayes_opt_max_samples",
-        "gaussian_process_noise",
-    },
+    "autotune": {"gaussian_process_noise"},
 }
 
 

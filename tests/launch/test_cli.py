@@ -303,6 +303,7 @@ def test_flags_of_horovodrun_are_understood():
         "RABIT_STALL_WARNING": "0s",
         "RABIT_NETWORK_INTERFACES": "eth0,eth1",
         "RABIT_CONNECT_TIMEOUT": "9s",
+        "RABIT_AUTOTUNE": "1",
     }
     assert len(notices) == 1 and "--cycle-time-ms (rabit wakes on work" in notices[0]
 

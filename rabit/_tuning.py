@@ -1,0 +1,96 @@
+"""The autotuner on an engine: what it needs of the configuration, and what it sees of the job."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rabit._config import Config, process_environment
+from rabit._knobs import Values, parse_knobs
+from rabit._tuning_records import Cache, Log, cache_folder
+
+if TYPE_CHECKING:
+    from rabit._autotune import Tuner, Work
+    from rabit._engine import Engine
+
+__all__ = ["extra_options", "make_tuner"]
+
+# So many lanes are started if their number is tuned.
+_LANES = 4
+
+
+def extra_options(config: Config) -> dict[str, object]:
+    """Native options; the same on every rank."""
+    return {"lanes_max": _lanes_max(config)} if _is_wanted(config) else {}
+
+
+def make_tuner(engine: Engine) -> Tuner | None:
+    """The autotuner of this job; None if none is wanted, or on another rank than 0.
+
+    Raises InvalidArgument for a log file that cannot be used.
+    """
+    config = engine.config
+    if engine.rank != 0 or engine.size == 1:
+        return None
+    if not _is_wanted(config):
+        if config.autotune:
+            _say("autotune is off: RABIT_DETERMINISTIC=1 freezes what it would change")
+        return None
+    from rabit._autotune import Plan, Tuner
+
+    hosts = -(-engine.size // max(engine.local_size, 1))
+    topology = (
+        f"{engine.size} ranks, {hosts} hosts, transport {config.transport}, "
+        f"{config.tcp_connections} connections, scheduler {config.scheduler}, "
+        f"algorithm {config.allreduce_algorithm or 'by cost'}"
+    )
+    plan = Plan(
+        start={
+            "partition_bytes": config.partition_bytes,
+            "fusion_bytes": config.fusion_bytes,
+            "credit_bytes": config.credit_bytes,
+            "lanes": config.lanes,
+        },
+        knobs=parse_knobs(config.autotune_knobs),
+        lanes_max=_lanes_max(config),
+        topology=topology,
+        backend=config.backend,
+        warmup=config.autotune_warmup_samples,
+        samples=config.autotune_samples,
+        steps=config.autotune_steps_per_sample,
+    )
+    cache = Cache(cache_folder(config.autotune_cache, process_environment()))
+    log = Log(Path(config.autotune_log)) if config.autotune_log else None
+    return Tuner(_EngineSubject(engine), plan, cache, log, _say)
+
+
+class _EngineSubject:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def propose(self, values: Values) -> None:
+        self._engine.propose_tunables(**values)
+
+    def work(self) -> Work:
+        from rabit._autotune import Work
+
+        document = self._engine.statistics()
+        return Work(int(document["totals"]["bytes"]), int(document["work_hash"]))
+
+
+def _is_wanted(config: Config) -> bool:
+    return config.autotune and config.size > 1 and not config.deterministic
+
+
+def _lanes_max(config: Config) -> int:
+    is_tuned = "lanes" in parse_knobs(config.autotune_knobs)
+    return max(config.lanes, _LANES) if is_tuned else config.lanes
+
+
+def _say(text: str) -> None:
+    print(f"rabit: {text}", file=sys.stderr)
