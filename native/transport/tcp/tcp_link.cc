@@ -3,7 +3,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -50,14 +49,13 @@ void Tune(int fd, const TcpOptions& options) {
 
 }  // namespace
 
-TcpLink::TcpLink(Id id, const TcpOptions& options, TcpCounters& counters, IoLoop& loop,
+TcpLink::TcpLink(Id id, const TcpOptions& options, TcpCounters& counters, TcpStream& stream,
                  TcpLinkHost& host)
     : id_(id),
       options_(options),
       counters_(counters),
-      loop_(loop),
+      stream_(stream),
       host_(host),
-      wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       inbox_(RankText(id.rank), RankText(id.peer), id.stripe),
       queue_(options.copied_bytes_max, options.retained_bytes_max) {}
 
@@ -78,14 +76,15 @@ void TcpLink::Attach(UniqueFd fd) {
     socket_ = std::make_shared<UniqueFd>(std::move(fd));
     is_connected_.store(true);
     owes_hello_ = true;
-    if (Status status = Watch(); !status.ok()) return FailLocked(status, false);
+    if (Status status = stream_.Add(socket_->get(), *this); !status.ok())
+      return FailLocked(status, false);
     Flush();
   }
-  NotifyWaiters();
-  UpdateInterest();
+  stream_.Notify();
 }
 
 std::shared_ptr<Transfer> TcpLink::Send(Tag tag, ConstBytes buffer) {
+  stream_.Touch();
   auto transfer = std::make_shared<Transfer>(true, tag, buffer.size(), id_.stripe);
   {
     MutexLock send(send_mutex_);
@@ -97,16 +96,12 @@ std::shared_ptr<Transfer> TcpLink::Send(Tag tag, ConstBytes buffer) {
     queue_.Push(transfer, buffer, static_cast<uint8_t>(id_.index));
     Flush();
   }
-  if (is_paused_.load()) {
-    MutexLock receive(receive_mutex_);
-    is_paused_.store(false);
-    ReadAvailable();
-    UpdateInterest();
-  }
+  if (is_paused_.load()) Resume();
   return transfer;
 }
 
 std::shared_ptr<Transfer> TcpLink::Recv(Tag tag, Bytes buffer) {
+  stream_.Touch();
   auto transfer = std::make_shared<Transfer>(false, tag, buffer.size(), id_.stripe);
   transfer->buffer = buffer;
   MutexLock receive(receive_mutex_);
@@ -117,7 +112,6 @@ std::shared_ptr<Transfer> TcpLink::Recv(Tag tag, Bytes buffer) {
   if (is_paused_.load()) {
     is_paused_.store(false);
     ReadAvailable();
-    UpdateInterest();
   }
   return transfer;
 }
@@ -176,18 +170,58 @@ void TcpLink::CheckOutage(Deadline now) {
              false);
 }
 
-void TcpLink::OnReady(uint32_t events) {
+void TcpLink::Serve(uint32_t events) {
   if ((events & EPOLLOUT) != 0) {
     MutexLock send(send_mutex_);
     Flush();
   }
   if ((events & ~static_cast<uint32_t>(EPOLLOUT)) == 0) return;
   MutexLock receive(receive_mutex_);
+  has_hung_up_ = has_hung_up_ || (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
   if (is_paused_.load() && (events & (EPOLLHUP | EPOLLERR)) != 0) {
     Break("the peer closed it");
   } else {
     ReadAvailable();
   }
+}
+
+void TcpLink::Resume() {
+  MutexLock receive(receive_mutex_);
+  is_paused_.store(false);
+  ReadAvailable();
+}
+
+void TcpLink::ReadNow() {
+  MutexLock receive(receive_mutex_);
+  ReadAvailable();
+}
+
+Status TcpLink::Wait(const Transfer& transfer, Deadline deadline) {
+  if (!transfer.is_done.load(std::memory_order_acquire)) {
+    {
+      MutexLock waits(waits_mutex_);
+      waits_.push_back(&transfer);
+    }
+    if (is_paused_.load()) Resume();
+    stream_.Wait(transfer.is_done, *this, deadline);
+    MutexLock waits(waits_mutex_);
+    std::erase(waits_, &transfer);
+  }
+  if (transfer.is_done.load(std::memory_order_acquire)) return transfer.status;
+  return NotFinished(transfer);
+}
+
+Status TcpLink::NotFinished(const Transfer& transfer) {
+  std::string state = "the peer has not answered before the deadline";
+  {
+    MutexLock receive(receive_mutex_);
+    if (socket_ == nullptr) state = "the connection is broken (" + break_reason_ + ")";
+  }
+  return TimedOut("rank " + std::to_string(id_.rank) + ": " +
+                  (transfer.is_send ? "send of " : "receive of ") + std::to_string(transfer.bytes) +
+                  " bytes " + (transfer.is_send ? "to" : "from") + " rank " +
+                  std::to_string(id_.peer) + " (TCP link " + std::to_string(id_.index) + ", tag " +
+                  std::to_string(transfer.tag) + ") is not finished: " + state);
 }
 
 void TcpLink::Break(const std::string& reason) {
@@ -205,7 +239,7 @@ void TcpLink::Break(const std::string& reason) {
   }
   if (!outage_deadline_) outage_deadline_ = After(options_.reconnect_window);
   host_.OnBroken(id_.peer, id_.index);
-  NotifyWaiters();
+  stream_.Notify();
 }
 
 void TcpLink::FailLocked(const Status& why, bool keep_arrived) {
@@ -222,27 +256,15 @@ void TcpLink::FailLocked(const Status& why, bool keep_arrived) {
   for (const auto& transfer : queue_.Clear()) transfer->Finish(why);
   sends_in_flight_.store(0);
   if (!keep_arrived) host_.OnFailed(id_.peer, why);
-  NotifyWaiters();
-}
-
-Status TcpLink::Watch() {
-  MutexLock wait(wait_mutex_);
-  RABIT_RETURN_IF_ERROR(loop_.Add(socket_->get(), *this, EPOLLIN));
-  watched_fd_ = socket_->get();
-  watched_events_ = EPOLLIN;
-  return Status();
+  stream_.Notify();
 }
 
 void TcpLink::DropSocket() {
   if (socket_ == nullptr) return;
   is_connected_.store(false);
-  {
-    MutexLock wait(wait_mutex_);
-    if (watched_fd_ >= 0) loop_.Remove(watched_fd_);
-    watched_fd_ = -1;
-  }
+  stream_.Remove(socket_->get());
   ::shutdown(socket_->get(), SHUT_RDWR);
-  socket_.reset();  // a poller may hold it a little longer
+  socket_.reset();
 }
 
 void TcpLink::ResetConnection() {
@@ -251,13 +273,12 @@ void TcpLink::ResetConnection() {
   read_state_ = ReadState::kHeader;
   staged_begin_ = staged_end_ = 0;
   is_discarding_ = awaits_resend_ = false;
-  owes_ack_ = owes_nack_ = false;
+  owes_ack_ = owes_nack_ = has_hung_up_ = false;
   is_paused_.store(false);
   writing_ = Writing{};
   owes_hello_ = peer_answered_ = must_write_ack_ = false;
   must_write_nack_.reset();
   must_rewind_.reset();
-  is_write_blocked_.store(false);
   has_write_error_.store(false);
 }
 

@@ -6,16 +6,15 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/mutex.h"
 #include "base/unique_fd.h"
 #include "transport/operation.h"
-#include "transport/tcp/io_loop.h"
 #include "transport/tcp/send_queue.h"
 #include "transport/tcp/tcp_inbox.h"
 #include "transport/tcp/tcp_options.h"
+#include "transport/tcp/tcp_stream.h"
 #include "transport/transport.h"
 
 namespace rabit {
@@ -35,13 +34,13 @@ class TcpLinkHost {
   virtual void OnConnected() = 0;
 };
 
-// A sender writes from the calling thread while the socket takes it, and leaves the rest to the I/O
-// thread.  A thread that waits reads the socket itself; the I/O thread reads while nobody waits.
-// Payload is read straight into the posted buffer.  Thread-safe.
+// A sender writes from the calling thread while the socket takes it, and leaves the rest to whoever
+// serves the stream: a thread that waits, or the I/O thread.  Payload is read straight into the
+// posted buffer.  Thread-safe.
 //
-// Locks, in this order: receive, send, wait.  `socket_` and `failure_` change under both receive
-// and send, and are read under either.
-class TcpLink final : public IoLoop::Client {
+// Locks, in this order: receive, send, the stream's.  `socket_` and `failure_` change under both
+// receive and send, and are read under either.
+class TcpLink final : public TcpStream::Member {
  public:
   struct Id {
     int rank;
@@ -49,7 +48,8 @@ class TcpLink final : public IoLoop::Client {
     int index;  // among the links with this peer
     Stripe stripe;
   };
-  TcpLink(Id id, const TcpOptions& options, TcpCounters& counters, IoLoop& loop, TcpLinkHost& host);
+  TcpLink(Id id, const TcpOptions& options, TcpCounters& counters, TcpStream& stream,
+          TcpLinkHost& host);
   ~TcpLink() override;
 
   // Goes on over this connection, in place of the one before.
@@ -73,7 +73,8 @@ class TcpLink final : public IoLoop::Client {
   // Loses the peer if its outage is over at `now`.
   void CheckOutage(Deadline now);
 
-  void OnReady(uint32_t events) override;
+  void Serve(uint32_t events) override;
+  void ReadNow() override;
 
  private:
   enum class ReadState { kHeader, kBegin, kPayload };
@@ -90,20 +91,13 @@ class TcpLink final : public IoLoop::Client {
   };
 
   // tcp_link.cc
+  void Resume();                          // reads again after a pause
   void Break(const std::string& reason);  // both locks are taken inside; receive is held
   void FailLocked(const Status& why, bool keep_arrived);  // receive and send are held
-  Status Watch();                                         // receive and send are held
   void DropSocket();                                      // receive and send are held
   void ResetConnection();                                 // receive and send are held
   Status Lost(const std::string& reason) const;
   std::string PeerText() const;
-
-  // tcp_link_wait.cc
-  bool BecomePoller(const Transfer& transfer, Deadline deadline);
-  void Poll(const Transfer& transfer, Deadline deadline);
-  void StopPolling();
-  void NotifyWaiters();
-  void UpdateInterest();
   Status NotFinished(const Transfer& transfer);
 
   // tcp_link_read.cc; receive is held
@@ -119,7 +113,8 @@ class TcpLink final : public IoLoop::Client {
   bool ApplyAck();
   void AddPayload(ConstBytes piece);
   void AnswerPeer();
-  bool MustPause() const;
+  bool MustPause();
+  bool IsWaitedFor();
   void CountReceived(const Transfer& transfer);
   size_t staged() const { return staged_end_ - staged_begin_; }
   std::byte* PayloadEnd();
@@ -137,9 +132,8 @@ class TcpLink final : public IoLoop::Client {
   const Id id_;
   const TcpOptions& options_;
   TcpCounters& counters_;
-  IoLoop& loop_;
+  TcpStream& stream_;
   TcpLinkHost& host_;
-  const UniqueFd wake_;
 
   Mutex receive_mutex_;
   Mutex send_mutex_;
@@ -168,6 +162,7 @@ class TcpLink final : public IoLoop::Client {
   size_t bytes_since_ack_ = 0;
   bool owes_ack_ = false;
   bool owes_nack_ = false;
+  bool has_hung_up_ = false;  // the end of the stream is near: a short read may precede it
   std::vector<std::byte> staging_;
   size_t staged_begin_ = 0;
   size_t staged_end_ = 0;
@@ -175,6 +170,10 @@ class TcpLink final : public IoLoop::Client {
 
   std::atomic<uint64_t> expected_{0};  // sequence of the next frame; written under receive
   std::atomic<bool> is_paused_{false};
+
+  Mutex waits_mutex_;  // taken after all others
+  std::vector<const Transfer*> waits_ RABIT_GUARDED_BY(waits_mutex_);
+
   std::atomic<bool> has_write_error_{false};
   std::atomic<size_t> sends_in_flight_{0};
 
@@ -186,15 +185,6 @@ class TcpLink final : public IoLoop::Client {
   bool must_write_ack_ = false;
   std::optional<uint64_t> must_write_nack_;
   std::optional<uint64_t> must_rewind_;
-  std::atomic<bool> is_write_blocked_{false};
-
-  Mutex wait_mutex_;
-  CondVar wait_condition_;
-  bool is_polling_ = false;
-  std::thread::id poller_;
-  int waiters_ = 0;
-  int watched_fd_ = -1;
-  uint32_t watched_events_ = 0;
 };
 
 }  // namespace rabit

@@ -17,6 +17,8 @@ namespace {
 constexpr size_t kStagingBytes = 4096;
 // Frames that one call reads before others get a turn.
 constexpr int kReadsMax = 64;
+// Larger frames are read when somebody wants them.
+constexpr size_t kEagerFrameBytesMax = 16 << 10;
 // The sender keeps copies of what is not acknowledged.
 constexpr size_t kFramesPerAck = 32;
 constexpr size_t kBytesPerAck = 1 << 20;
@@ -32,7 +34,8 @@ void TcpLink::ReadAvailable() {
     goes_on = ReadSocket(is_drained) && ConsumeStaged();
   }
   AnswerPeer();
-  NotifyWaiters();
+  stream_.Notify();
+  if (goes_on && !is_drained && socket_ != nullptr) stream_.Revisit(socket_->get(), *this);
 }
 
 bool TcpLink::ReadSocket(bool& is_drained) {
@@ -63,7 +66,7 @@ bool TcpLink::ReadSocket(bool& is_drained) {
     return false;
   }
   const auto bytes = static_cast<size_t>(arrived);
-  is_drained = bytes < room;
+  is_drained = bytes < room && !has_hung_up_;
   const size_t to_payload = std::min(bytes, payload_left);
   if (to_payload > 0) AddPayload({PayloadEnd(), to_payload});
   staged_end_ += bytes - to_payload;
@@ -186,9 +189,21 @@ bool TcpLink::ApplyAck() {
   return true;
 }
 
-bool TcpLink::MustPause() const {
+// Whether to leave the frame that begins in the socket for now.  What nobody has asked for would
+// have to be copied, and a thread that works with the link mostly asks a moment later; only if one
+// waits, for something that may lie behind, must the frame be read.
+bool TcpLink::MustPause() {
+  if (!inbox_.IsUnexpected(header_)) return false;
+  if (header_.payload_bytes > kEagerFrameBytesMax) return !IsWaitedFor();
   return inbox_.unexpected_bytes() + header_.payload_bytes > options_.unexpected_bytes_soft &&
-         inbox_.posted() == 0 && sends_in_flight_.load() == 0 && inbox_.IsUnexpected(header_);
+         inbox_.posted() == 0 && sends_in_flight_.load() == 0;
+}
+
+bool TcpLink::IsWaitedFor() {
+  MutexLock waits(waits_mutex_);
+  return std::any_of(waits_.begin(), waits_.end(), [](const Transfer* transfer) {
+    return !transfer->is_done.load(std::memory_order_acquire);
+  });
 }
 
 // Decides where the payload of a numbered frame goes.
@@ -212,10 +227,9 @@ bool TcpLink::BeginFrame() {
     if (MustPause()) {
       is_paused_.store(true);
       if (MustPause()) {
-        UpdateInterest();
         return false;
       }
-      is_paused_.store(false);  // a send began in between
+      is_paused_.store(false);  // a send or a wait began in between
     }
     if (inbox_.unexpected_bytes() > options_.unexpected_bytes_hard) {
       MutexLock send(send_mutex_);

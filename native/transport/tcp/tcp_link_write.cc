@@ -12,16 +12,11 @@ namespace rabit {
 
 void TcpLink::Flush() {
   if (socket_ == nullptr || has_write_error_.load()) return;
-  const bool was_blocked = is_write_blocked_.load();
   for (;;) {
-    if (!writing_.is_active && !StartFrame()) {
-      is_write_blocked_.store(false);
-      break;
-    }
+    if (!writing_.is_active && !StartFrame()) break;
     if (!WriteSome()) break;
     if (writing_.done == kFrameHeaderBytes + writing_.payload_bytes) FinishWriting();
   }
-  if (is_write_blocked_.load() != was_blocked) UpdateInterest();
 }
 
 // Control frames come first: they are short, and the peer waits for them.
@@ -123,13 +118,9 @@ bool TcpLink::WriteSome() {
       return true;
     }
     if (errno == EINTR) continue;
-    if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      is_write_blocked_.store(true);
-      return false;
-    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return false;  // an event tells when to go on
     // Only the reading half breaks a connection; it sees the end of the stream now.
     has_write_error_.store(true);
-    is_write_blocked_.store(false);
     ::shutdown(socket_->get(), SHUT_RDWR);
     return false;
   }
@@ -140,7 +131,7 @@ void TcpLink::FinishWriting() {
   if (writing_.is_control) return;
   if (std::shared_ptr<Transfer> transfer = queue_.Written()) {
     FinishSend(*transfer, Status());
-    NotifyWaiters();
+    stream_.Notify();
   }
 }
 

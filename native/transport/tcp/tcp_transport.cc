@@ -9,6 +9,7 @@
 
 #include "transport/tcp/redialer.h"
 #include "transport/tcp/tcp_link.h"
+#include "transport/tcp/tcp_stream.h"
 
 namespace rabit {
 namespace {
@@ -132,6 +133,7 @@ class TcpTransport final : public Transport, public TcpLinkHost {
   TcpCounters counters_;
   std::vector<std::string> addresses_;  // of the ranks that this one dials
   std::unique_ptr<IoLoop> loop_;
+  std::vector<std::unique_ptr<TcpStream>> tcp_streams_;  // by stream; fixed before the loop starts
   std::vector<std::vector<std::unique_ptr<TcpLink>>> links_;  // by peer; empty: not a peer
   bool is_listening_ = false;
 
@@ -165,8 +167,9 @@ void TcpTransport::MakeLinks() {
     if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), peer) == chosen.end()) continue;
     for (int index = 0; index < streams_ * stripes; ++index) {
       const Stripe stripe{index % stripes, stripes, options_.stripe_bytes_min};
-      links_[static_cast<size_t>(peer)].push_back(std::make_unique<TcpLink>(
-          TcpLink::Id{rank_, peer, index, stripe}, options_, counters_, *loop_, *this));
+      links_[static_cast<size_t>(peer)].push_back(
+          std::make_unique<TcpLink>(TcpLink::Id{rank_, peer, index, stripe}, options_, counters_,
+                                    *tcp_streams_[static_cast<size_t>(index / stripes)], *this));
     }
   }
 }
@@ -179,7 +182,12 @@ Status TcpTransport::Connect(Store& store, Deadline deadline) {
                            " TCP connections; there must be 1 to " + std::to_string(kLinksMax) +
                            " connections for each pair of ranks");
   }
+  for (int stream = 0; stream < streams_; ++stream) {
+    RABIT_ASSIGN_OR_RETURN(auto opened, TcpStream::Open(options_.spin_max));
+    tcp_streams_.push_back(std::move(opened));
+  }
   RABIT_ASSIGN_OR_RETURN(loop_, IoLoop::Start([this] { return Tick(); }));
+  for (const auto& stream : tcp_streams_) RABIT_RETURN_IF_ERROR(stream->Attach(*loop_));
   MakeLinks();
   listener_.SetHandler(kPurpose, [this](AuthenticatedPeer peer) { Accept(std::move(peer)); });
   is_listening_ = true;
@@ -334,6 +342,7 @@ Deadline TcpTransport::Tick() {
   }
   const Deadline now = std::chrono::steady_clock::now();
   Deadline next = now + std::chrono::hours(1);
+  for (const auto& stream : tcp_streams_) next = std::min(next, stream->OnTick(now));
   for (TcpLink* link : broken) {
     link->CheckOutage(now);
     const std::optional<Deadline> end = link->outage_deadline();

@@ -1,0 +1,80 @@
+// TcpStream: the connections of one stream, and the threads that wait for them.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "transport/tcp/io_loop.h"
+
+namespace rabit {
+
+// The first thread that waits serves every connection of the stream; others wait for it.  While one
+// does, and for a moment after each Touch, the I/O thread leaves the stream alone: a lane posts and
+// waits again and again, and handing over each time would cost system calls and thread switches.
+// Thread-safe.
+class TcpStream final : public IoLoop::Client {
+ public:
+  class Member {
+   public:
+    virtual ~Member() = default;
+    // Edge-triggered: reads and writes until the socket would block, or calls Revisit.  `events`
+    // are epoll's.  May be called once more after Remove.
+    virtual void Serve(uint32_t events) = 0;
+    // Reads what is there.
+    virtual void ReadNow() = 0;
+  };
+
+  static Result<std::unique_ptr<TcpStream>> Open(std::chrono::microseconds spin_max);
+  // From now on the loop serves the stream while nobody waits.  The loop calls OnTick on its
+  // thread after every wait.
+  Status Attach(IoLoop& loop);
+
+  Status Add(int fd, Member& member);
+  void Remove(int fd);
+  // The member has left something unread.
+  void Revisit(int fd, Member& member);
+
+  // A thread uses the stream and will wait for it soon.
+  void Touch() { touched_.store(std::chrono::steady_clock::now(), std::memory_order_relaxed); }
+  // Returns when `is_done` or at the deadline.  `nearest` is served first.
+  void Wait(const std::atomic<bool>& is_done, Member& nearest, Deadline deadline);
+  // Something that a thread may wait for is done.
+  void Notify();
+
+  void OnReady(uint32_t events) override;
+  // When it must be called again.
+  Deadline OnTick(Deadline now);
+
+ private:
+  explicit TcpStream(std::chrono::microseconds spin_max) : spin_max_(spin_max) {}
+
+  bool BecomePoller(const std::atomic<bool>& is_done, Deadline deadline);
+  void Poll(const std::atomic<bool>& is_done, Member& nearest, Deadline deadline);
+  void StopPolling();
+  void ServeReady(int timeout_ms);
+
+  const std::chrono::microseconds spin_max_;
+  UniqueFd epoll_;
+  UniqueFd wake_;
+
+  std::atomic<Deadline> touched_{};
+
+  // I/O thread.
+  bool is_armed_ = true;  // the loop wakes up for this stream
+
+  Mutex mutex_;
+  CondVar condition_;
+  IoLoop* loop_ RABIT_GUARDED_BY(mutex_) = nullptr;
+  bool is_polling_ RABIT_GUARDED_BY(mutex_) = false;
+  std::thread::id poller_ RABIT_GUARDED_BY(mutex_);
+  int waiters_ RABIT_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace rabit
