@@ -18,4 +18,10 @@ Status ReduceToRoot(const CollectiveCall& call, const TensorView& buffer, Reduce
 Status ReduceScatter(const CollectiveCall& call, const TensorView& in, const TensorView& out,
                      std::span<const int64_t> part_counts, ReduceOp op);
 
+// The same where many senders at one receiver are to be avoided; summed up in the order of the
+// ring.
+Status ReduceScatterAroundRing(const CollectiveCall& call, const TensorView& in,
+                               const TensorView& out, std::span<const int64_t> part_counts,
+                               ReduceOp op);
+
 }  // namespace rabit

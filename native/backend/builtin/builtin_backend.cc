@@ -19,6 +19,9 @@ namespace {
 constexpr size_t kLanesMax = 256;  // a tag has 8 bits for the stream
 // Below this the extra steps of a hierarchy cost more than the slow links save.
 constexpr int64_t kHierarchicalBytesMin = 64 << 10;
+// From parts of this size on, senders that meet at one receiver overflow the queue of its link, and
+// what TCP then repeats costs more than the steps of a ring, where every link has one sender.
+constexpr int64_t kRingPartBytesMin = 16 << 10;
 // Up to here a message to everybody is cheaper than more steps.
 constexpr int64_t kRingAllgatherBytesMin = 1 << 20;
 constexpr int64_t kChainBroadcastBytesMin = 128 << 10;
@@ -39,6 +42,11 @@ class LonelyTransport final : public Transport {
     return InvalidArgument("a group of one rank has no peer " + std::to_string(peer));
   }
 };
+
+// A ring rounds at every step.
+bool RoundsToSixteenBits(DType dtype) {
+  return dtype == DType::kFloat16 || dtype == DType::kBfloat16;
+}
 
 size_t Total(std::span<const int64_t> parts) {
   return static_cast<size_t>(std::accumulate(parts.begin(), parts.end(), int64_t{0}));
@@ -108,10 +116,13 @@ const AllreduceAlgorithm& BuiltinBackend::ChooseAllreduce(const Group& group, DT
   if (const std::string_view wanted = rules_.Find(Kind::kAllreduce, bytes); !wanted.empty()) {
     return *FindAllreduceAlgorithm(wanted);
   }
-  const bool rounds_to_sixteen_bits = dtype == DType::kFloat16 || dtype == DType::kBfloat16;
+  const bool rounds_to_sixteen_bits = RoundsToSixteenBits(dtype);
   if (!options_.is_deterministic && !rounds_to_sixteen_bits && bytes >= kHierarchicalBytesMin &&
       IsHierarchical(group)) {
     return *FindAllreduceAlgorithm("hierarchical");
+  }
+  if (WantsRing(group, bytes) && !options_.is_deterministic && !rounds_to_sixteen_bits) {
+    return *FindAllreduceAlgorithm("ring");
   }
   return ChooseAllreduceAlgorithm(options_.link, group.size(), bytes, dtype,
                                   options_.is_deterministic);
@@ -120,6 +131,7 @@ const AllreduceAlgorithm& BuiltinBackend::ChooseAllreduce(const Group& group, DT
 std::string_view BuiltinBackend::ChooseAllgather(const Group& group, int64_t bytes) const {
   const std::string_view wanted = rules_.Find(Kind::kAllgather, bytes);
   if (!wanted.empty()) return wanted;
+  if (WantsRing(group, bytes)) return "ring";
   return group.size() > 2 && bytes >= kRingAllgatherBytesMin ? "ring" : "direct";
 }
 
@@ -134,6 +146,13 @@ bool BuiltinBackend::IsHierarchical(const Group& group) const {
   std::sort(hosts.begin(), hosts.end());
   const bool has_neighbours = std::adjacent_find(hosts.begin(), hosts.end()) != hosts.end();
   return has_neighbours && hosts.front() != hosts.back();
+}
+
+bool BuiltinBackend::WantsRing(const Group& group, int64_t bytes) const {
+  if (group.size() <= 2 || bytes < kRingPartBytesMin * group.size()) return false;
+  std::vector<int> hosts = HostsOf(topology_, group);
+  std::sort(hosts.begin(), hosts.end());
+  return std::adjacent_find(hosts.begin(), hosts.end()) == hosts.end();
 }
 
 std::string BuiltinBackend::AlgorithmFor(const CollectiveSpec& spec, const Group& group) const {
@@ -228,9 +247,11 @@ Status BuiltinBackend::Allgather(const LaneContext& lane, ConstBytes mine, Bytes
 Status BuiltinBackend::ReduceScatter(const LaneContext& lane, const TensorView& in,
                                      const TensorView& out, std::span<const int64_t> part_counts,
                                      ReduceOp op) {
-  return Run(lane, Kind::kReduceScatter, "direct", in.bytes(), [&](const CollectiveCall& call) {
-    return rabit::ReduceScatter(call, in, out, part_counts, op);
-  });
+  const bool is_ring = WantsRing(lane.group, static_cast<int64_t>(in.bytes())) &&
+                       !options_.is_deterministic && !RoundsToSixteenBits(in.dtype);
+  const auto scatter = is_ring ? ReduceScatterAroundRing : rabit::ReduceScatter;
+  return Run(lane, Kind::kReduceScatter, is_ring ? "ring" : "direct", in.bytes(),
+             [&](const CollectiveCall& call) { return scatter(call, in, out, part_counts, op); });
 }
 
 Status BuiltinBackend::Broadcast(const LaneContext& lane, Bytes buffer, int root) {

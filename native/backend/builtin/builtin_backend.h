@@ -62,6 +62,8 @@ class BuiltinBackend final : public Backend {
   std::string_view ChooseBroadcast(const Group& group, int64_t bytes) const;
   // Several hosts, and one of them with several ranks of the group.
   bool IsHierarchical(const Group& group) const;
+  // More than two hosts with one rank of the group each, and enough bytes.
+  bool WantsRing(const Group& group, int64_t bytes) const;
 
   // Runs `body` for this lane and counts it.  A group of one rank needs no transport; `body` is
   // then called with one that has no peers.

@@ -47,6 +47,13 @@ BuiltinOptions Rules(std::string algorithms) {
                           Rules("ring;allgather:0-inf@ring;broadcast:0-inf@chain"));
     });
 
+[[maybe_unused]] const int kOnePerHost =
+    testing::RegisterBackendConformance("BuiltinBackendOnePerHost", [](int size) {
+      std::vector<int> host_of;
+      for (int rank = 0; rank < size; ++rank) host_of.push_back(rank);
+      return MakeBackends(size, host_of, {});
+    });
+
 std::unique_ptr<BuiltinBackend> One(std::vector<int> host_of, BuiltinOptions options) {
   static InprocFabric fabric(4);
   auto transport = host_of.size() == 1 ? nullptr : fabric.Connect(0);
@@ -80,6 +87,20 @@ TEST(BuiltinBackend, several_hosts_with_several_ranks_use_the_hierarchy) {
   BuiltinOptions deterministic;
   deterministic.is_deterministic = true;
   EXPECT_NE(One({0, 0, 1, 1}, deterministic)->AlgorithmFor(large, world), "hierarchical");
+}
+
+TEST(BuiltinBackend, hosts_of_one_rank_each_form_a_ring_for_all_but_small_tensors) {
+  const Group world = testing::WorldOf(4, 0);
+  const CollectiveSpec large = AllreduceOf(DType::kFloat32, 64 << 10);
+  EXPECT_EQ(One({0, 1, 2, 3}, {})->AlgorithmFor(large, world), "ring");
+  EXPECT_NE(One({0, 0, 0, 0}, {})->AlgorithmFor(large, world), "ring");
+  EXPECT_NE(One({0, 1, 2, 3}, {})->AlgorithmFor(AllreduceOf(DType::kFloat32, 32 << 10), world),
+            "ring");
+  EXPECT_NE(One({0, 1, 2, 3}, {})->AlgorithmFor(AllreduceOf(DType::kBfloat16, 1 << 20), world),
+            "ring");  // would round at every step
+  BuiltinOptions deterministic;
+  deterministic.is_deterministic = true;
+  EXPECT_EQ(One({0, 1, 2, 3}, deterministic)->AlgorithmFor(large, world), "direct");
 }
 
 TEST(BuiltinBackend, deterministic_jobs_sum_in_rank_order_at_every_size) {
