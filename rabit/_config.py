@@ -230,6 +230,15 @@ class Config:
         maximum=1 << 40,
         unit="bytes",
     )
+    sizes: str = setting(
+        "measured",
+        "measured: the sizes of partitions, fusion and credit follow from the measured link, unless "
+        "one of them is set; fixed: they stay.",
+        kind="choice",
+        choices=("measured", "fixed"),
+        native="sizes",
+        flag="--sizes",
+    )
     cross_barrier: bool = setting(
         False,
         "DistributedOptimizer overlaps communication with the next forward pass as well, as its "

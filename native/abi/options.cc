@@ -56,6 +56,8 @@ const std::vector<Row>& Table() {
        "small tensors are joined up to this size; 0: not at all"},
       {"credit_bytes", &Options::credit_bytes, 0, kMaxBytes, "",
        "bytes issued and not yet done everywhere; 0: no limit"},
+      {"sizes", &Options::sizes, 0, 0, "measured fixed",
+       "measured: the three sizes follow from the measured link where they are the defaults"},
       {"scheduler", &Options::scheduler, 0, 0, "priority fifo", "what runs first"},
       {"allreduce_algorithm", &Options::allreduce_algorithm, 0, 0, "",
        "an algorithm, or rules by size; empty: the cheapest by model"},

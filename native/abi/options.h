@@ -36,6 +36,7 @@ struct Options {
   int64_t partition_bytes = 4 << 20;
   int64_t fusion_bytes = 64 << 20;     // 0: no fusion
   int64_t credit_bytes = 0;            // 0: no limit
+  std::string sizes = "measured";      // measured, fixed: whether the three above may change
   std::string scheduler = "priority";  // priority, fifo
   std::string allreduce_algorithm;     // e.g. see AlgorithmRules; empty: by cost
   bool deterministic = false;

@@ -107,6 +107,11 @@ EngineOptions EngineOptionsFrom(const Options& options, int spin_us) {
   engine.queue_capacity = static_cast<size_t>(options.queue_capacity);
   engine.spin_us = spin_us;
   engine.log_level = LogLevelFrom(options.log_level);
+  const Options defaults;
+  engine.chooses_limits = options.sizes == "measured" && options.scheduler == "priority" &&
+                          options.partition_bytes == defaults.partition_bytes &&
+                          options.fusion_bytes == defaults.fusion_bytes &&
+                          options.credit_bytes == defaults.credit_bytes;
   return engine;
 }
 

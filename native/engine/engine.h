@@ -26,6 +26,7 @@ struct EngineOptions {
   size_t queue_capacity = 1 << 20;  // requests in flight
   int64_t spin_us = 0;              // before a waiter sleeps; 0 where threads outnumber cores
   LogLevel log_level = LogLevel::kWarning;
+  bool chooses_limits = false;  // rank 0 derives the scheduler's sizes from what it measures
 };
 
 struct EngineParts {  // everything is passed in; tests pass fakes

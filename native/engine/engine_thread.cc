@@ -46,7 +46,12 @@ int64_t AgreedCount(const ReadyTensor& ready) {
 
 EngineThread::EngineThread(std::shared_ptr<EngineState> state)
     : state_(std::move(state)),
-      stall_monitor_(state_->logger, state_->parts.options.stall_warning_ms) {}
+      stall_monitor_(state_->logger, state_->parts.options.stall_warning_ms) {
+  const EngineParts& parts = state_->parts;
+  if (parts.options.chooses_limits && parts.rank == 0 && parts.size > 1) {
+    choice_.emplace(parts.scheduler->limits());
+  }
+}
 
 void EngineThread::Run() {
   for (int32_t i = 0; i < state_->parts.options.lanes; ++i) {
@@ -118,15 +123,30 @@ bool EngineThread::RunCommand(std::function<void()> command, Deadline deadline) 
 
 bool EngineThread::Propose(const Tunables& tunables) {
   const bool is_taken = commands_.Push([this, tunables] {
-    if (!next_.tunables) next_.tunables.emplace();
-    const auto replace = [](auto& old, auto given) { old = given < 0 ? old : given; };
-    replace(next_.tunables->partition_bytes, tunables.partition_bytes);
-    replace(next_.tunables->fusion_bytes, tunables.fusion_bytes);
-    replace(next_.tunables->credit_bytes, tunables.credit_bytes);
-    replace(next_.tunables->lanes, tunables.lanes);
+    choice_.reset();
+    Merge(tunables);
   });
   state_->Wake();
   return is_taken;
+}
+
+void EngineThread::Merge(const Tunables& tunables) {
+  if (!next_.tunables) next_.tunables.emplace();
+  const auto replace = [](auto& old, auto given) { old = given < 0 ? old : given; };
+  replace(next_.tunables->partition_bytes, tunables.partition_bytes);
+  replace(next_.tunables->fusion_bytes, tunables.fusion_bytes);
+  replace(next_.tunables->credit_bytes, tunables.credit_bytes);
+  replace(next_.tunables->lanes, tunables.lanes);
+}
+
+void EngineThread::ObserveRound(const ReadyTensor& ready, int64_t count) {
+  const Signature& agreed = ready.signature;
+  if (agreed.kind != Kind::kAllreduce) return;
+  const auto bytes = count * static_cast<int64_t>(SizeOf(agreed.dtype));
+  const uint64_t key = std::hash<std::string>()(NameKey(agreed.group, ready.name));
+  if (!choice_->OnAgreed(key, bytes, agreed.priority)) return;
+  const auto limits = choice_->OnRound(state_->statistics.link_totals());
+  if (limits) Merge({limits->partition_bytes, limits->fusion_bytes, limits->credit_bytes, -1});
 }
 
 void EngineThread::ForceStop(const Status& why) {
@@ -299,6 +319,7 @@ ScheduledTensor EngineThread::Accept(const ReadyTensor& ready) {
     }
   }
   const int64_t count = AgreedCount(ready);
+  if (choice_) ObserveRound(ready, count);
   // Not the agreed id, which may belong to another tensor before the scheduler has issued this one.
   // Every rank accepts the same tensors in the same order and so counts alike.
   const TensorId id = next_id_;

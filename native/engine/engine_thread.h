@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "engine/engine_state.h"
 #include "engine/lane.h"
 #include "engine/stall_monitor.h"
+#include "schedule/limit_choice.h"
 
 namespace rabit {
 
@@ -53,6 +55,8 @@ class EngineThread {
 
   void Process(const Agreement& agreement);
   Status ApplyTunables(const Tunables& tunables);
+  void Merge(const Tunables& tunables);  // into the next announcement
+  void ObserveRound(const ReadyTensor& ready, int64_t count);
   void Reject(const Rejection& rejection);
   ScheduledTensor Accept(const ReadyTensor& ready);
   void FinishVote(const ReadyTensor& ready);
@@ -82,6 +86,8 @@ class EngineThread {
   TensorId next_id_ = 0;
   uint64_t issued_ = 0;  // buckets
   uint64_t tunings_ = 0;
+  // Rank 0, until somebody else proposes.
+  std::optional<LimitChoice> choice_;
   uint64_t announced_done_ = 0;
   bool has_announced_stop_ = false;
   Deadline next_stall_check_{};

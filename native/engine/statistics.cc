@@ -33,6 +33,9 @@ void Statistics::AddRejected(int64_t tensors) {
 void Statistics::AddBucket(const BucketRecord& record) {
   MutexLock lock(mutex_);
   Add(all_, record);
+  if (record.kind == Kind::kAllreduce && record.bytes > 0) {
+    shortest_ns_ = std::min(shortest_ns_, record.busy_ns);
+  }
   Add(by_kind_[static_cast<size_t>(record.kind)], record);
   const auto add_to = [&](auto& by_name, std::string_view name) {
     auto found = by_name.find(name);
@@ -42,6 +45,12 @@ void Statistics::AddBucket(const BucketRecord& record) {
   add_to(by_backend_, record.backend);
   add_to(by_algorithm_, record.algorithm);
   add_to(by_codec_, record.codec);
+}
+
+LinkTotals Statistics::link_totals() const {
+  const int64_t communicating_ns = clock_.totals().communicating_ns;
+  MutexLock lock(mutex_);
+  return {all_.bytes, communicating_ns, shortest_ns_};
 }
 
 void Statistics::Add(Totals& totals, const BucketRecord& record) {

@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "base/mutex.h"
 #include "engine/clock.h"
+#include "schedule/limit_choice.h"
 
 namespace rabit {
 
@@ -37,6 +38,8 @@ class Statistics {
   void AddBucket(const BucketRecord& record);
   void AddNegotiation(int64_t tensors, int64_t waited_ns);
   void AddRejected(int64_t tensors);
+
+  LinkTotals link_totals() const;
 
   // Around the exchange of a bucket, and around what a caller waits for.
   OverlapClock& clock() { return clock_; }
@@ -68,6 +71,7 @@ class Statistics {
   int64_t rejected_ RABIT_GUARDED_BY(mutex_) = 0;
   int64_t negotiation_ns_ RABIT_GUARDED_BY(mutex_) = 0;
   Totals all_ RABIT_GUARDED_BY(mutex_);
+  int64_t shortest_ns_ RABIT_GUARDED_BY(mutex_) = INT64_MAX;  // allreduce
   std::array<Totals, kKindCount> by_kind_ RABIT_GUARDED_BY(mutex_);
   std::map<std::string, Totals, std::less<>> by_backend_ RABIT_GUARDED_BY(mutex_);
   std::map<std::string, Totals, std::less<>> by_algorithm_ RABIT_GUARDED_BY(mutex_);

@@ -36,6 +36,7 @@ TRANSPORT_FOLDERS = {"transport/inproc", "transport/tcp", "transport/shm"}
 ENGINE_MAY_SEE = {
     "control/controller.h",
     "control/agreement.h",
+    "schedule/limit_choice.h",
     "schedule/scheduler.h",
     "codec/codec.h",
     "backend/backend.h",
