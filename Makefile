@@ -14,7 +14,7 @@ NATIVE := $(shell find native -name '*.cc' -o -name '*.h' -o -name 'CMakeLists.t
 PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -name '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-native test-sanitizers test-python test-mxnet check format bench bench-native docs clean
+.PHONY: help demo test test-native test-sanitizers test-python test-mxnet check format bench bench-native bench-schedule docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -98,6 +98,9 @@ bench-native: $(VENV)/.package $(VENV)/.tools ## native benchmarks
 	$(CMAKE) -S native -B $(WHEEL_BUILD) -DRABIT_TESTS=ON -DRABIT_BENCH=ON >/dev/null
 	$(BIN)/ninja -C $(WHEEL_BUILD) --quiet
 	@for program in $$(find $(WHEEL_BUILD) -maxdepth 1 -name 'bench_*' -type f); do echo "== $$program"; $$program || exit 1; done
+
+bench-schedule: $(VENV)/.package $(VENV)/.tools ## step times beside the ideal, on shaped links (root)
+	$(BIN)/python tests/bench/schedule.py
 
 docs: $(VENV)/.package ## HTML pages in docs/_build
 	$(BIN)/pip install --quiet sphinx furo myst-parser

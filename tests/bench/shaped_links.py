@@ -1,0 +1,114 @@
+"""Ranks behind links of a given rate: a network namespace for each, on one bridge.
+
+Both ends of every link are shaped by a token bucket, so that sending and receiving are bounded as
+on a switched network.  Needs root, ip, tc and the kernel's tbf; `why_not()` says what is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+BURST_SECONDS = 0.002
+QUEUE_SECONDS = 0.004
+PACKET_BYTES = 64 << 10  # the longest that the kernel hands to a shaper
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Namespace r has the address of the bridge's network that ends in r + 1, on interface eth0."""
+
+    namespaces: tuple[str, ...]
+    gateway: str  # the address of the bridge
+
+    def command(self, rank: int) -> list[str]:
+        """What starts a program where `rank` is."""
+        return ["ip", "netns", "exec", self.namespaces[rank]]
+
+    def dropped(self) -> list[int]:
+        """Packets that each rank's own shaper, and the one towards it, have dropped."""
+        found = []
+        for rank in range(len(self.namespaces)):
+            for where in (["eth0"], [self.port(rank)]):
+                inside = self.command(rank) if where == ["eth0"] else []
+                text = subprocess.run(
+                    [*inside, "tc", "-s", "-j", "qdisc", "show", "dev", *where],
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                ).stdout
+                found.append(sum(each.get("drops", 0) for each in json.loads(text)))
+        return found
+
+    def port(self, rank: int) -> str:
+        return f"{self.namespaces[rank].rsplit('r', 1)[0]}p{rank}"
+
+    def address(self, rank: int) -> str:
+        return f"{self.gateway.rsplit('.', 1)[0]}.{rank + 1}"
+
+
+def _run(*words: str) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
+
+
+def _shape(rate_bits: float, *where: str) -> None:
+    burst = max(PACKET_BYTES, int(rate_bits / 8 * BURST_SECONDS))
+    limit = max(2 * PACKET_BYTES, int(rate_bits / 8 * QUEUE_SECONDS))
+    shaper = ["root", "tbf", "rate", f"{int(rate_bits)}bit", "burst", str(burst)]
+    _run(*where[:-1], "tc", "qdisc", "add", "dev", where[-1], *shaper, "limit", str(limit))
+
+
+def why_not() -> str:
+    """Empty where labs can be built; else the reason."""
+    if os.geteuid() != 0:
+        return "namespaces need root"
+    missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
+    if missing:
+        return f"not installed: {', '.join(missing)}"
+    try:
+        with build(1, 1e9):
+            return ""
+    except (RuntimeError, OSError) as error:
+        return str(error)
+
+
+@contextlib.contextmanager
+def build(ranks: int, rate_bits: float) -> Iterator[Lab]:
+    """A lab of `ranks` namespaces; it is gone when the block ends.
+
+    Names and the network (10.x.y.0/24) derive from the process id, so that labs do not collide.
+    """
+    key = os.getpid() % 65000
+    bridge, network = f"rb{key}", f"10.{200 + key // 256 % 50}.{key % 256}"
+    lab = Lab(tuple(f"{bridge}r{rank}" for rank in range(ranks)), f"{network}.254")
+    made: list[str] = []
+    try:
+        _run("ip", "link", "add", bridge, "type", "bridge")
+        made.append(bridge)
+        _run("ip", "address", "add", f"{lab.gateway}/24", "dev", bridge)
+        _run("ip", "link", "set", bridge, "up")
+        for rank, namespace in enumerate(lab.namespaces):
+            port = lab.port(rank)
+            inside = ("ip", "netns", "exec", namespace)
+            _run("ip", "netns", "add", namespace)
+            made.append(namespace)
+            pair = ("type", "veth", "peer", "name", "eth0", "netns", namespace)
+            _run("ip", "link", "add", port, *pair)
+            _run("ip", "link", "set", port, "master", bridge, "up")
+            _run(*inside, "ip", "address", "add", f"{lab.address(rank)}/24", "dev", "eth0")
+            _run(*inside, "ip", "link", "set", "eth0", "up")
+            _run(*inside, "ip", "link", "set", "lo", "up")
+            _shape(rate_bits, port)
+            _shape(rate_bits, *inside, "eth0")
+        yield lab
+    finally:
+        for name in reversed(made):
+            what = ["link", "delete", name] if name == bridge else ["netns", "delete", name]
+            subprocess.run(["ip", *what], capture_output=True, check=False)

@@ -1,0 +1,297 @@
+"""Real training on shaped links: rabit's overlaps beside DDP on gloo, the same model, seed and batch.
+
+    sudo python tests/bench/torch_shaped.py [--models cnn,lm] [--rate 300M] [--ranks 4]
+
+Every rank is a process in a network namespace of its own, and all ways to train take turns in it.
+Computation is real, so ranks compete for the processors of this machine with each other and with the
+communication: what the links hide is less than tests/bench/schedule.py shows.  T* comes from the
+measured link and from compute times that hooks measured on all ranks at once, without communication.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import shaped_links
+import torch
+import torch.distributed as dist
+from schedule import interval, parse_rate, ratio_of_medians
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import rabit
+import rabit_torch
+from rabit._meeting import StoreServer
+from rabit._step_time import Layer, barrier, crossing
+
+WAYS = ("ddp-gloo", "backward", "next-forward", "reduce-scatter")
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.before_attention, self.before_dense = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.dense = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        parts = self.qkv(self.before_attention(x)).view(batch, length, 3, 4, width // 4)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return x + self.dense(self.before_dense(x))
+
+
+class Transformer(nn.Module):
+    def __init__(self, width: int = 256, blocks: int = 4) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(256, width)
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(blocks)))
+        self.head = nn.Linear(width, 256)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.blocks(self.embedding(x)))
+
+
+def cnn() -> nn.Module:
+    """VGG's outline: most computation in front, most parameters behind."""
+    layers: list[nn.Module] = []
+    for before, after in pairwise([3, 32, 64, 128, 256]):
+        layers += [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU()]
+        layers += [nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(1024, 1536), nn.ReLU(), nn.Linear(1536, 10))
+
+
+def batch_for(model: str, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(rabit.rank())
+    if model == "cnn":
+        images = torch.randn(size, 3, 32, 32, generator=generator)
+        return images, torch.randint(10, (size,), generator=generator)
+    text = torch.randint(256, (size, 65), generator=generator)
+    return text[:, :-1], text[:, 1:]
+
+
+class Way:
+    """One way to train one model."""
+
+    def __init__(self, name: str, model: str, batch: int) -> None:
+        torch.manual_seed(0)
+        self.x, self.y = batch_for(model, batch)
+        self.net: nn.Module = cnn() if model == "cnn" else Transformer()
+        self.optimizer: Any = torch.optim.SGD(self.net.parameters(), lr=0.01, momentum=0.9)
+        self.forward: Callable[[torch.Tensor], torch.Tensor] = self.net
+        if name == "ddp-gloo":
+            self.forward = DistributedDataParallel(self.net)
+        elif name != "alone":
+            self.optimizer = rabit_torch.DistributedOptimizer(
+                self.optimizer, self.net.named_parameters(prefix=f"{model}.{name}"), overlap=name
+            )
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        logits = self.forward(self.x)
+        nn.functional.cross_entropy(logits.flatten(0, -2), self.y.flatten()).backward()
+        self.optimizer.step()
+
+    def steps(self, count: int) -> list[float]:
+        moments = []
+        for _ in range(count):
+            moments.append(time.perf_counter())
+            self.step()
+        moments.append(time.perf_counter())
+        return moments
+
+    def flush(self) -> None:
+        if hasattr(self.optimizer, "flush"):
+            self.optimizer.flush()
+
+
+def profile(way: Way, steps: int) -> list[Layer]:
+    """Times of every module with parameters, in the order of the forward: medians of `steps`."""
+    modules = [each for each in way.net.modules() if list(each.parameters(recurse=False))]
+    starts: dict[nn.Module, list[float]] = {each: [] for each in modules}
+    readies: dict[nn.Module, list[float]] = {each: [] for each in modules}
+    ends: list[float] = []
+    for each in modules:
+        each.register_forward_pre_hook(lambda m, _: starts[m].append(time.perf_counter()))
+        first = next(each.parameters(recurse=False))
+        first.register_post_accumulate_grad_hook(
+            lambda _, m=each: readies[m].append(time.perf_counter())
+        )
+    way.net.register_forward_hook(lambda *_: ends.append(time.perf_counter()))
+    finished = way.steps(steps)[1:]
+    order = sorted(modules, key=lambda m: starts[m][0])
+    layers = []
+    for number, each in enumerate(order):
+        following = starts[order[number + 1]] if number + 1 < len(order) else ends
+        before = readies[order[number + 1]] if number + 1 < len(order) else ends
+        forward = [b - a for a, b in zip(starts[each], following, strict=True)]
+        if number == 0:  # the optimizer, and what comes before the first layer
+            forward = [
+                f + (end - ready) for f, end, ready in zip(forward, finished, readies[each], strict=True)
+            ]
+        backward = [b - a for a, b in zip(before, readies[each], strict=True)]
+        size = sum(p.numel() * p.element_size() for p in each.parameters(recurse=False))
+        layers.append(
+            Layer(statistics.median(forward), max(0.0, statistics.median(backward)), size)
+        )
+    return layers
+
+
+def seconds_per_byte(total: int) -> float:
+    """Of an allreduce as large as the model: median of the slowest rank."""
+    buffer, times = np.ones(total // 4, np.float32), []
+    for _ in range(4):
+        rabit.barrier()
+        begin = time.perf_counter()
+        rabit.allreduce_(buffer, name="link")
+        times.append(float(rabit.allreduce(np.array(time.perf_counter() - begin), op=rabit.Max)))
+    return statistics.median(times[1:]) / total
+
+
+def work(task: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    rabit_torch.init()
+    dist.init_process_group(
+        "gloo", init_method=task["gloo"], rank=rabit.rank(), world_size=rabit.size()
+    )
+    found = []
+    for model in task["models"]:
+        ways = {name: Way(name, model, task["batch"][model]) for name in ["alone", *task["ways"]]}
+        moments: dict[str, list[list[float]]] = {name: [] for name in ways}
+        for turn in range(task["turns"] + 1):
+            for name, way in ways.items():
+                rabit.barrier()
+                began = way.steps(task["steps"] + 1 if turn else 3)
+                way.flush()
+                if turn:
+                    moments[name].append(began[1:])
+        rabit.barrier()
+        layers = profile(ways["alone"], 5)
+        weights = {
+            name: float(sum(p.detach().double().abs().sum() for p in way.net.parameters()))
+            for name, way in ways.items()
+        }
+        beta = seconds_per_byte(sum(each.bytes for each in layers))
+        rows = [[each.forward, each.backward, each.bytes] for each in layers]
+        found.append({"moments": moments, "layers": rows, "beta": beta, "weights": weights})
+    Path(task["results"], f"{rabit.rank()}.json").write_text(json.dumps(found))
+    rabit.barrier()
+    dist.destroy_process_group()
+    rabit_torch.shutdown()
+
+
+def launch(options: argparse.Namespace) -> list[Any]:
+    secret = secrets.token_bytes(32)
+    with shaped_links.build(options.ranks, options.rate) as lab, tempfile.TemporaryDirectory() as at:
+        store = StoreServer(lab.gateway, 0, secret)
+        task = {
+            "gloo": f"file://{at}/gloo",
+            "models": options.models.split(","),
+            "batch": {"cnn": options.cnn_batch, "lm": options.lm_batch},
+            "ways": options.ways.split(","),
+            "turns": options.turns,
+            "steps": options.steps,
+            "results": at,
+        }
+        secret_file = Path(at, "secret")
+        secret_file.touch(mode=0o600)
+        secret_file.write_text(secret.hex() + "\n")
+        processes = []
+        for rank in range(options.ranks):
+            environ = {
+                **os.environ,
+                "RABIT_RANK": str(rank),
+                "RABIT_SIZE": str(options.ranks),
+                "RABIT_CROSS_RANK": str(rank),
+                "RABIT_CROSS_SIZE": str(options.ranks),
+                "RABIT_HOST_KEY": f"lab{rank}",
+                "RABIT_BIND_ADDRESS": lab.address(rank),
+                "RABIT_STORE_ADDRESS": f"{lab.gateway}:{store.port}",
+                "RABIT_SECRET_FILE": str(secret_file),
+                "RABIT_TRANSPORT": "tcp",
+                "GLOO_SOCKET_IFNAME": "eth0",
+                "OMP_NUM_THREADS": "1",
+            }
+            command = [*lab.command(rank), sys.executable, __file__, "--task", json.dumps(task)]
+            processes.append(subprocess.Popen(command, env=environ))
+        try:
+            codes = [each.wait(timeout=options.timeout) for each in processes]
+        finally:
+            for each in processes:
+                each.kill()
+            store.close()
+        if any(codes):
+            raise SystemExit(f"the ranks ended with {codes}")
+        return [json.loads(Path(at, f"{rank}.json").read_text()) for rank in range(options.ranks)]
+
+
+def show(options: argparse.Namespace, reports: list[Any]) -> None:
+    for number, model in enumerate(options.models.split(",")):
+        results = [each[number] for each in reports]
+        layers = [Layer(*row) for row in results[0]["layers"]]
+        costs = [results[0]["beta"] * each.bytes for each in layers]
+        times: dict[str, list[float]] = {}
+        for way in results[0]["moments"]:
+            times[way] = []
+            for turn in zip(*(each["moments"][way] for each in results), strict=True):
+                latest = [max(moment) for moment in zip(*turn, strict=True)]
+                times[way] += [b - a for a, b in pairwise(latest)]
+        ideal, waiting = crossing(layers, costs), barrier(layers, costs)
+        computing = sum(each.forward + each.backward for each in layers)
+        print(
+            f"\n{model}: {sum(e.bytes for e in layers) / 1e6:.1f} MB, C {computing:.3f} s, "
+            f"M {sum(costs):.3f} s, rho {sum(costs) / computing:.2f}, T* {ideal:.3f} s, "
+            f"T_bar {waiting:.3f} s"
+        )
+        base = times.get("ddp-gloo")
+        for way, found in times.items():
+            took = statistics.median(found)
+            line = f"  {way:<15}{took:8.3f} s  epsilon {ideal / took:.3f}"
+            if base is not None and way not in ("alone", "ddp-gloo"):
+                low, high = interval(ratio_of_medians, base, found)
+                line += f"  {statistics.median(base) / took:.3f} x DDP [{low:.3f}, {high:.3f}]"
+            print(line, f" sum of |weights| {results[0]['weights'][way]:.6f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--rate", type=parse_rate, default=3e8, help="of each link, as 300M")
+    parser.add_argument("--models", default="cnn,lm")
+    parser.add_argument("--ways", default="ddp-gloo,backward,next-forward", help=", ".join(WAYS))
+    parser.add_argument("--cnn-batch", type=int, default=24)
+    parser.add_argument("--lm-batch", type=int, default=6)
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--timeout", type=float, default=230)
+    parser.add_argument("--task", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.task:
+        work(json.loads(options.task))
+        return
+    reason = shaped_links.why_not()
+    if reason:
+        print(f"skipped: links cannot be shaped here: {reason}")
+        return
+    show(options, launch(options))
+
+
+if __name__ == "__main__":
+    main()
