@@ -92,7 +92,7 @@ class Crossing:
             state.owner = self
             state.is_seen = False
             state.place = len(self._states) + state.index
-            state.is_watched = can_guard(state.parameter) and state.parameter.requires_grad
+            state.is_watched = can_guard(state.parameter)  # Frozen ones may be thawed later.
             if state.is_watched:
                 guard(state)
 

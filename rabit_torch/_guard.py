@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import reduce_tensor
 
 from ._parameter_state import ParameterState
 
@@ -155,6 +157,16 @@ class GuardedTensor(_Guarded, torch.Tensor):
 
 _PLAIN: dict[type, type] = {GuardedParameter: torch.nn.Parameter, GuardedTensor: torch.Tensor}
 _GUARDED: dict[type, type] = {plain: guarded for guarded, plain in _PLAIN.items()}
+
+
+def _reduce_for_sharing(guarded: Any) -> Any:
+    """Queues of torch.multiprocessing share the memory of a parameter, not a copy."""
+    with _let_go(guarded) as parameter:
+        return reduce_tensor(parameter)  # type: ignore[no-untyped-call]
+
+
+for _each in _PLAIN:
+    ForkingPickler.register(_each, _reduce_for_sharing)
 
 
 @contextlib.contextmanager

@@ -38,6 +38,10 @@ _STEP_WARNING = (
 class _DistributedMixin:
     """The methods that a wrapped optimizer gains.  State lives in the optimizer that is wrapped."""
 
+    # GradScaler hands its scale to fused optimizers by attributes of the optimizer it is given, which
+    # would not reach the wrapped one: it must unscale by itself.
+    _step_supports_amp_scaling = False
+
     _rabit_inner: torch.optim.Optimizer
     _rabit_reducer: GradientReducer | AdasumReducer
 

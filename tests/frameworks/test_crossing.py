@@ -85,6 +85,23 @@ report(found)
 """
 
 
+def test_one_rank_alone_needs_nothing(on_ranks):
+    (result,) = on_ranks(
+        1,
+        SETUP
+        + """
+found = [
+    digest(train(overlap, between=lambda m, o, s: o.clip_grad_norm_(0.5))[0]) for overlap in MODES
+]
+optimizer = train("next-forward")[1]
+report([found, optimizer.pending_updates, optimizer.overlap])
+""",
+    )
+
+    assert len(set(result[0])) == 1
+    assert result[1:] == [[], "next-forward"]
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_modes_train_to_the_same_bits_with_every_optimizer(on_ranks, ranks):
     results = on_ranks(ranks, SETUP + OPTIMIZERS, timeout=300, RABIT_DETERMINISTIC="1")

@@ -11,6 +11,7 @@ import pickle
 import sys
 import traceback
 import warnings
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import torch
@@ -186,9 +187,14 @@ def trap_07_accumulation():
 
 
 def trap_08_loss_scaling():
-    def scaled(overlap):
+    def scaled(overlap, **options):
         model = make()
-        optimizer = wrap(model, overlap=overlap)
+        if options:
+            optimizer = wrap(
+                model, lambda m: torch.optim.SGD(m.parameters(), lr=0.1, **options), overlap
+            )
+        else:
+            optimizer = wrap(model, overlap=overlap)
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
         for step in range(5):
             optimizer.zero_grad()
@@ -196,7 +202,8 @@ def trap_08_loss_scaling():
             if step == 3 and rabit.rank() == 0:
                 loss = loss * float("inf")
             scaler.scale(loss).backward()
-            scaler.unscale_(optimizer)
+            if not options:
+                scaler.unscale_(optimizer)
             scaler.step(optimizer)
             scaler.update()
         return digest(model), scaler.get_scale()
@@ -204,6 +211,8 @@ def trap_08_loss_scaling():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = scaled("backward")
+        for overlap in ("backward", MODE):  # A fused step must not get scaled gradients.
+            check(scaled(overlap, fused=True)[0] == scaled(overlap, fused=False)[0], overlap)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = scaled(MODE)
@@ -385,6 +394,25 @@ def trap_14_unused_parameters():
     check(torch.equal(model.never.weight, make(Branches).never.weight), "decayed though unused")
     check(not torch.equal(model.b.weight, make(Branches).b.weight), "b has to learn")
 
+    def frozen():
+        model = Net()
+        model.first.requires_grad_(False)
+        return model
+
+    def thaw(model, optimizer, step):
+        if step == 1:
+            model.first.requires_grad_(True)
+
+    counts = []
+
+    def thaw_and_count(model, optimizer, step):
+        thaw(model, optimizer, step)
+        counts.append(in_flight(optimizer))
+
+    same(kind=frozen, after=thaw)
+    train(MODE, kind=frozen, after=thaw_and_count)
+    check(counts == [0, 4, 6, 6, 6], counts)
+
 
 def trap_15_ranks_use_parameters_in_different_orders():
     def shuffled(model, step):
@@ -530,6 +558,7 @@ def trap_21_copies_and_checkpoints_in_flight():
         "averaged": lambda m, o: _averaged(m),
         "momentum": lambda m, o: o.state_dict()["state"][0]["momentum_buffer"].clone(),
         "state": lambda m, o: o.state[m.first.weight]["momentum_buffer"].clone(),
+        "queue": lambda m, o: pickle.loads(ForkingPickler.dumps(m.first.weight)).clone(),
         "repr": lambda m, o: repr(m.first.weight),
     }
     for overlap in ("backward", MODE):
