@@ -40,10 +40,14 @@ _MARGIN = 0.99
 
 @dataclass(frozen=True)
 class Work:
-    """What a job has done so far: reduced bytes, and hashes of all tensors added up (64 bits)."""
+    """What a job has done so far: reduced bytes, and hashes of all tensors added up (64 bits).
+
+    values: in force now; the engine may have chosen them by itself.
+    """
 
     total_bytes: int
     total_hash: int
+    values: Values
 
 
 class Subject(Protocol):
@@ -56,7 +60,7 @@ class Subject(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """start: what the job has now.  window_s: a window lasts at least so long (but see above)."""
+    """start: what the job began with.  window_s: a window lasts at least so long (but see above)."""
 
     start: Values
     knobs: tuple[str, ...]
@@ -91,6 +95,7 @@ class Tuner:
         self._last: float | None = None
         self._count = 0
         self._values = dict(plan.start)  # what is in force
+        self._start = dict(plan.start)  # what would be without tuning
         self._key: Key | None = None
         self._step_bytes = 0
         self._best_s = math.inf
@@ -115,19 +120,19 @@ class Tuner:
     # --- the script: every yield is a step, and gives its duration --------------------------------
 
     def _tune(self) -> Generator[None, float, None]:
-        start = self.plan.start
         for _ in range(self.plan.warmup - 1):
-            yield from self._window("warmup", start)
+            yield from self._window("warmup", self._start)
         self._key = yield from self._look()
         earlier = self._earlier()
-        space = Space.around(start, self.plan.knobs, self._step_bytes, self.plan.lanes_max)
-        remembered = self._remembered(earlier, space)
+        start = self._start
+        remembered = self._remembered(earlier)
         if remembered == start:
             return self._finish(start, "as remembered")
         if remembered is not None:
             is_better = yield from self._guard(remembered, _PAIRS_REMEMBERED)
             if is_better:
                 return self._finish(remembered, "as remembered")
+        space = Space.around(start, self.plan.knobs, self._step_bytes, self.plan.lanes_max)
         if not space.names:
             return self._finish(start, "there is nothing to choose")
         best = yield from self._explore(space, earlier)
@@ -147,7 +152,8 @@ class Tuner:
             sizes.append(after.total_bytes - before.total_bytes)
             before = after
         self._step_bytes = max(int(statistics.median(sizes)), 1)
-        self._note("warmup", self.plan.start, durations)
+        self._start = self._values = dict(before.values)
+        self._note("warmup", self._start, durations)
         usual = hashes.most_common(1)[0][0]
         start = describe(self.plan.start)
         return Key(f"{usual:016x}", self.plan.topology, self.plan.backend, start)
@@ -161,7 +167,7 @@ class Tuner:
             if each.phase == "explore" and point is not None:
                 search.tell(point, each.step_s)
                 used += 1
-        start, yet = self._point(space, self.plan.start), 0
+        start, yet = self._point(space, self._start), 0
         for yet in range(self.plan.samples - used):
             point = start if yet % _START_AGAIN == 0 else search.ask()
             if point is None or (yet > 4 and search.gain < _WORTHWHILE * self._best_s):
@@ -170,7 +176,7 @@ class Tuner:
             search.tell(point, seconds)
             self.report["samples"] = yet + 1 + used
         if not search.values:
-            search.tell(start, (yield from self._window("explore", self.plan.start)))
+            search.tell(start, (yield from self._window("explore", self._start)))
         return space.values(search.best()[0])
 
     def _guard(self, challenger: Values, pairs: int) -> Generator[None, float, bool]:
@@ -180,7 +186,7 @@ class Tuner:
         self._best_s = math.inf  # neither is given up
         for pair in range(pairs):
             for is_challenger in (pair % 2 == 0, pair % 2 == 1):
-                values = challenger if is_challenger else self.plan.start
+                values = challenger if is_challenger else self._start
                 seconds = yield from self._window("guard", values)
                 times[is_challenger].append(seconds)
             ratios.append(times[True][-1] / times[False][-1])
@@ -234,17 +240,21 @@ class Tuner:
         rows: Iterator[Window] = iter(self._log.earlier if self._log is not None else ())
         return [each for each in rows if each.key == self._key.digest]
 
-    def _remembered(self, earlier: list[Window], space: Space) -> Values | None:
+    def _remembered(self, earlier: list[Window]) -> Values | None:
         """What an earlier job ended with, if it can still be had."""
         assert self._key is not None
-        chosen = [each.values for each in earlier if each.phase == "chosen"]
+        ends = [(each.values, each.phase == "kept") for each in earlier]
+        ends = ends[-1:] if earlier and earlier[-1].phase in ("kept", "chosen") else []
         document = self._cache.load(self._key)
         if document is not None:
-            chosen.append(document["values"])
-        found: Values | None = chosen[-1] if chosen else None
-        if found is None or space.point(found) is None:
+            ends.append((document["values"], document.get("is_start") is True))
+        if not ends:
             return None
-        return found
+        values, is_start = ends[-1]
+        if is_start:
+            return self._start
+        found = {**self._start, **{name: values[name] for name in self.plan.knobs}}
+        return found if found["lanes"] <= self.plan.lanes_max else None
 
     @staticmethod
     def _point(space: Space, values: Values) -> Any:
@@ -257,15 +267,16 @@ class Tuner:
         assert self._key is not None
         if chosen != self._values:
             self._apply(chosen)
-        is_start = chosen == self.plan.start
+        is_start = chosen == self._start
         before, after = self.report.get("start_step_ms"), self.report.get("tuned_step_ms")
         self.report.update(phase="done", is_start=is_start, steps=self._count, key=self._key.digest)
         seconds = (before if is_start else after) or 0.0
         if self._log is not None:
-            window = Window("chosen", self._key.digest, chosen, 0, seconds / 1e3, self._step_bytes)
+            phase = "kept" if is_start else "chosen"
+            window = Window(phase, self._key.digest, chosen, 0, seconds / 1e3, self._step_bytes)
             self._log.write(self._subject.now() - self._began, window)
         times = {"start_step_ms": before, "tuned_step_ms": after}
-        path = self._cache.save(self._key, chosen, steps=self._count, **times)
+        path = self._cache.save(self._key, chosen, is_start=is_start, steps=self._count, **times)
         verdict = f"stays with {describe(chosen)}" if is_start else f"chose {describe(chosen)}"
         if not is_start and before is not None and after is not None:
             change = 100.0 * (after / before - 1.0)

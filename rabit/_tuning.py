@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rabit._config import Config, process_environment
-from rabit._knobs import Values, parse_knobs
+from rabit._knobs import KNOBS, Values, parse_knobs
 from rabit._tuning_records import Cache, Log, cache_folder
 
 if TYPE_CHECKING:
@@ -69,18 +69,23 @@ def make_tuner(engine: Engine) -> Tuner | None:
 class _EngineSubject:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._values: Values = {name: getattr(engine.config, name) for name in KNOBS}
 
     def now(self) -> float:
         return time.monotonic()
 
     def propose(self, values: Values) -> None:
+        self._values = values
         self._engine.propose_tunables(**values)
 
     def work(self) -> Work:
         from rabit._autotune import Work
 
         document = self._engine.statistics()
-        return Work(int(document["totals"]["bytes"]), int(document["work_hash"]))
+        # An engine thread that is busy leaves its part out.
+        found = document.get("tunables", self._values)
+        self._values = {name: int(found[name]) for name in KNOBS}
+        return Work(int(document["totals"]["bytes"]), int(document["work_hash"]), self._values)
 
 
 def _is_wanted(config: Config) -> bool:

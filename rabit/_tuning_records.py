@@ -43,7 +43,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Window:
-    """One measurement.  phase: warmup, explore, guard or chosen; step_s: seconds of one step."""
+    """One measurement.  phase: warmup, explore, guard, and at the end chosen or kept; step_s: seconds of one step."""
 
     phase: str
     key: str

@@ -51,7 +51,8 @@ class SimulatedJob:
         self.values = dict(values)
 
     def work(self):
-        return Work(self.steps * self.step_bytes, (1 << 64) - 3 + self.steps * self.model)
+        total_hash = (1 << 64) - 3 + self.steps * self.model
+        return Work(self.steps * self.step_bytes, total_hash, dict(self.values))
 
     def step(self):
         self.steps += 1
@@ -154,6 +155,22 @@ def test_another_model_is_another_matter(tmp_path):
     run(SimulatedJob(steep, model=78), tmp_path)
 
     assert len(list(tmp_path.glob("*.json"))) == 2
+
+
+def test_what_the_engine_chose_by_itself_is_the_start(tmp_path):
+    job = SimulatedJob(start_is_best)
+    chosen = {**START, "partition_bytes": 700_000, "credit_bytes": 1_234_567}
+    job.cost = lambda values: 0.01 if values == chosen else 0.02
+    job.values = dict(chosen)
+
+    tuner, said = run(job, tmp_path)
+
+    assert job.values == chosen and tuner.report["is_start"]
+    assert "stays with partition 700000" in said[0]
+    other = SimulatedJob(flat)  # the next job chooses a little else, and that is kept as well
+    other.values = {**chosen, "partition_bytes": 700_100}
+    _, said = run(other, tmp_path)
+    assert not other.proposals and "as remembered" in said[0]
 
 
 def test_off_is_remembered_as_well(tmp_path):
