@@ -45,7 +45,9 @@ def summary_text(statistics: Mapping[str, Any]) -> str:
 
 def _transports(statistics: Mapping[str, Any]) -> str:
     details = statistics.get("backend_details", {})
-    found = [each.get("transport", {}).get("name", "") for each in details.values()]
+    # What an MPI library says of itself is a text.
+    told = [each.get("transport", "") for each in details.values()]
+    found = [each if isinstance(each, str) else each.get("name", "") for each in told]
     return ", ".join(name for name in found if name) or "none"
 
 

@@ -60,12 +60,18 @@ class Completion:
         self._arrivals: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._nested: Completion | None = None
 
     def future(self, handles: list[rabit.Handle], finish: Callable[[], Any]) -> Any:
         """A torch future with the result of `finish()`, called when all `handles` are done.
 
         finish: does not block; what it raises becomes the exception of the future.
+        What runs when it completes may start operations and wait for them: these belong to another
+        thread, because this one is then busy.
         """
+        if threading.current_thread() is self._thread:
+            self._nested = self._nested or Completion()
+            return self._nested.future(handles, finish)
         future: Any = torch.futures.Future()
         waiting = _Waiting(handles, finish, future)
         if waiting.is_due():
@@ -82,6 +88,8 @@ class Completion:
         if thread is not None:
             self._arrivals.put(None)
             thread.join(1.0)
+        if self._nested is not None:
+            self._nested.stop()
 
     def _start(self) -> None:
         with self._lock:

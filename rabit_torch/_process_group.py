@@ -19,6 +19,7 @@ from rabit import DType, Kind, ReduceOp, TensorView, Unsupported
 
 from ._adapter import _DTYPES, check, memory_order
 from ._line import Lines
+from ._mail import Mail
 from ._sparse import allreduce_sparse_on
 from ._work import Work
 
@@ -89,6 +90,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._name = name
         self._description = ""
         self._barriers = 0
+        self._mail = Mail(store, engine.rank, engine.size)
         self._collected: list[Work] | None = None
         if owns_engine:
             atexit.register(self.shutdown)
@@ -509,6 +511,7 @@ class ProcessGroup(dist.ProcessGroup):
             return rabit.Request(Kind.SEND, name, view, None, root=dst)
 
         key = ("message", self._engine.rank, dst, tag)
+        self._mail.sent(dst, tag)
         return self._work([self._lines.submit(key, None, make, None, memory)], [tensor])
 
     def recv(self, tensors: Sequence[torch.Tensor], src: int, tag: int = 0) -> Work:
@@ -522,16 +525,14 @@ class ProcessGroup(dist.ProcessGroup):
             return rabit.Request(Kind.RECV, name, view, view, root=src)
 
         key = ("message", src, self._engine.rank, tag)
+        self._mail.received(src, tag)
         handle = self._lines.submit(key, None, make, None, memory)
         copies = [] if memory is value else [(value, memory)]
         return self._work([handle], [tensor], _copying(copies), src)
 
     def recv_anysource(self, tensors: Sequence[torch.Tensor], tag: int = 0) -> Work:
-        """Raises Unsupported: a message is matched by its sender."""
-        raise Unsupported(
-            f"recv from any rank (tag {tag}) on rank {self._engine.rank}: messages are matched by "
-            "their sender; pass src"
-        )
+        """Receives from whichever rank sends next with this tag.  Blocks until one has sent."""
+        return self.recv(tensors, self._mail.next_sender(tag, self._timeout), tag)
 
     # --- shared -----------------------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
 """torch.distributed on rabit: backend "rabit".
 
     import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
     import rabit_torch.distributed
 
     dist.init_process_group("rabit")
@@ -13,6 +12,7 @@ torchrun, rabitrun or mpirun; any init_method works.
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -27,13 +27,15 @@ __all__ = ["ProcessGroup", "monitored_barrier", "register"]
 
 # The group that spans the job: groups with the same ranks share its engine.
 _world: weakref.WeakValueDictionary[str, ProcessGroup] = weakref.WeakValueDictionary()
+# How often a group of these ranks has been made in this process, equal on all of them.
+_generations: Counter[tuple[str, tuple[int, ...]]] = Counter()
 
 
 class _StoreBoard:
     """torch's store as the place where ranks meet."""
 
     def __init__(self, store: Any, timeout: timedelta) -> None:
-        self._store = PrefixStore("rabit", store)
+        self._store = store
         self._timeout = timeout
 
     def set(self, key: str, value: str) -> None:
@@ -48,9 +50,13 @@ def _create(options: Any, backend_options: Any = None) -> ProcessGroup:
     """Makes a group; called by torch.distributed on the ranks of the group."""
     rank, size = options.group_rank, options.group_size
     shared = _engine_of_all(options)
-    engine = shared or rabit.connect(_StoreBoard(options.store, options.timeout), rank, size)
+    # torch gives a group that is made again the keys of the one before.
+    made = (str(options.group_id), tuple(options.global_ranks_in_group))
+    _generations[made] += 1
+    store = PrefixStore(f"rabit.{_generations[made]}", options.store)
+    engine = shared or rabit.connect(_StoreBoard(store, options.timeout), rank, size)
     group = ProcessGroup(
-        engine, options.store, options.timeout, str(options.group_id), owns_engine=shared is None
+        engine, store, options.timeout, str(options.group_id), owns_engine=shared is None
     )
     if not options.global_ranks_in_group:
         _world["group"] = group

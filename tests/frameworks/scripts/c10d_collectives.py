@@ -168,6 +168,25 @@ received = [torch.empty(r + 1) for r in range(size)]
 dist.all_to_all(received, [torch.full((rank + 1,), float(rank)) for _ in range(size)])
 assert [each.tolist() for each in received] == [[float(r)] * (r + 1) for r in range(size)]
 
+# Messages from any rank, each once, in the order of their senders.
+if rank == 0:
+    seen = []
+    for _ in range(2 * (size - 1)):
+        letter = torch.empty(2)
+        seen.append((dist.recv(letter, tag=5), *letter.tolist()))
+        assert seen[-1][0] == seen[-1][1]
+    assert sorted(seen) == [(r, r, n) for r in range(1, size) for n in (0, 1)]
+else:
+    for number in range(2):
+        dist.send(torch.tensor([float(rank), float(number)]), 0, tag=5)
+
+# What runs when a future completes may wait for further operations.
+first = dist.all_reduce(torch.ones(3), async_op=True).get_future()
+second = first.then(
+    lambda done: dist.all_reduce(done.value()[0], async_op=True).get_future().wait()[0]
+)
+assert second.wait().tolist() == [size**2] * 3
+
 # Asynchronous work, more of one kind than there are names, and futures.
 many = [values((7,), 20 + index) for index in range(20)]
 expected = [each.clone() for each in many]
@@ -223,4 +242,8 @@ try:
 except rabit_torch.RabitError as error:
     text = str(error)
 dist.destroy_process_group()
+for _ in range(3):  # the same keys of the same store each time
+    dist.init_process_group("rabit")
+    dist.barrier()
+    dist.destroy_process_group()
 print(f"done {rank} {os.getpid()}", flush=True)
