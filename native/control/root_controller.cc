@@ -57,6 +57,7 @@ Result<std::optional<Agreement>> RootController::Await(Deadline deadline) {
       coordinator_.OnLost(why.culprit(), why);
     } else if (*received) {
       bytes_received_ += (*received)->payload.size();
+      ++messages_received_;
       coordinator_.OnMessage((*received)->peer, (*received)->payload, now_us);
     } else if (is_tick && now_us >= tick_us) {
       coordinator_.OnTick(now_us);
@@ -97,6 +98,7 @@ void RootController::SendToAll() {
     const Status sent = channel_->Send(peer, buffer_);
     if (sent.ok()) {
       bytes_sent_ += buffer_.size();
+      ++messages_sent_;
     } else {
       coordinator_.OnLost(peer, sent);
     }
@@ -116,7 +118,9 @@ void RootController::AddGroup(const Group& group) {
 
 std::string RootController::StatisticsJson() const {
   return "{" + announcer_.CountersJson() + ",\"bytes_sent\":" + std::to_string(bytes_sent_) +
-         ",\"bytes_received\":" + std::to_string(bytes_received_) + "," +
+         ",\"bytes_received\":" + std::to_string(bytes_received_) +
+         ",\"messages_sent\":" + std::to_string(messages_sent_) +
+         ",\"messages_received\":" + std::to_string(messages_received_) + "," +
          coordinator_.skew().JsonFields(coordinator_.records()) + "}";
 }
 

@@ -38,6 +38,8 @@ class RootController final : public Controller {
   bool has_sent_failure_ = false;
   uint64_t bytes_sent_ = 0;
   uint64_t bytes_received_ = 0;
+  uint64_t messages_sent_ = 0;
+  uint64_t messages_received_ = 0;
 };
 
 }  // namespace rabit

@@ -38,6 +38,7 @@ Status WorkerController::Send() {
   const Status sent = channel_->Send(0, buffer_);
   if (sent.ok()) {
     bytes_sent_ += buffer_.size();
+    ++messages_sent_;
     return sent;
   }
   for (int i = 0; i < kReadAheadMax && failure_.ok() && !has_stopped_; ++i) {
@@ -63,6 +64,7 @@ Result<std::optional<Agreement>> WorkerController::Await(Deadline deadline) {
     }
     if (!*received) return std::optional<Agreement>();
     bytes_received_ += (*received)->payload.size();
+    ++messages_received_;
     Result<std::optional<Agreement>> handled = Handle((*received)->payload);
     if (!handled.ok()) {
       Fail(handled.status());
@@ -116,7 +118,9 @@ void WorkerController::AddGroup(const Group& group) {
 
 std::string WorkerController::StatisticsJson() const {
   return "{" + announcer_.CountersJson() + ",\"bytes_sent\":" + std::to_string(bytes_sent_) +
-         ",\"bytes_received\":" + std::to_string(bytes_received_) + "}";
+         ",\"bytes_received\":" + std::to_string(bytes_received_) +
+         ",\"messages_sent\":" + std::to_string(messages_sent_) +
+         ",\"messages_received\":" + std::to_string(messages_received_) + "}";
 }
 
 std::vector<std::string> WorkerController::Waiting() const {

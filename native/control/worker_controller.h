@@ -37,6 +37,8 @@ class WorkerController final : public Controller {
   Status failure_;  // the first
   uint64_t bytes_sent_ = 0;
   uint64_t bytes_received_ = 0;
+  uint64_t messages_sent_ = 0;
+  uint64_t messages_received_ = 0;
 };
 
 }  // namespace rabit

@@ -1,5 +1,7 @@
 #include "engine/engine_thread.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -54,6 +56,7 @@ EngineThread::EngineThread(std::shared_ptr<EngineState> state)
 }
 
 void EngineThread::Run() {
+  ::pthread_setname_np(::pthread_self(), "rabit-engine");
   for (int32_t i = 0; i < state_->parts.options.lanes; ++i) {
     lanes_.push_back(std::make_unique<Lane>(state_, i));
   }
