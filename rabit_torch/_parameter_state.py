@@ -44,6 +44,7 @@ class ParameterState:
         "place",
         "priority",
         "two_halves",
+        "was_absent",
         "wire",
     )
 
@@ -63,6 +64,7 @@ class ParameterState:
         self.is_dense = True  # no gradient has been sparse so far
         self.pack: Pack | None = None
         self.may_pack = True
+        self.was_absent = False  # from some step so far, on this rank
         self.in_pack = False  # its gradient waits for the others of its pack
         self.priority: int | None = None  # as the user wants it; None: by order of first use
         self.place = index  # in the order of first use

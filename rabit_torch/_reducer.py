@@ -221,6 +221,10 @@ class GradientReducer:
         if self._compressor is not IDENTITY:
             return
         span = None if self._crossing is None else self._engine.config.partition_bytes
+        # A pack whose members are not all used leaves at step() only, so the others would not be
+        # reduced when backward() returns.
+        for index in self._agree_on_any([state.was_absent for state in self._order], "absent"):
+            self._order[index].may_pack = False
         self._packs = make_packs(self._order, self._prefix, span)
         for pack in self._packs:
             pack.batch = self._engine.prepare([self._pack_request(pack)])
@@ -487,6 +491,7 @@ class GradientReducer:
             self._unused = self._unused_everywhere(missing)
         unused = self._unused or ()
         for state in missing:
+            state.was_absent = True
             if state.hook is None:
                 self._register(state)
             if state.index in unused:
@@ -505,14 +510,19 @@ class GradientReducer:
 
     def _unused_everywhere(self, missing: list[ParameterState]) -> frozenset[int]:
         """The indices of the parameters that have no gradient on any rank.  Blocks."""
-        used = torch.ones(len(self._order), dtype=torch.uint8)
+        used = [True] * len(self._order)
         for state in missing:
-            if state.parameter.grad is None:
-                used[state.index] = 0
-        memory = view(used, f"{self._prefix}.used")
+            used[state.index] = state.parameter.grad is not None
+        return frozenset(range(len(used))) - self._agree_on_any(used, "used")
+
+    def _agree_on_any(self, flags: list[bool], what: str) -> frozenset[int]:
+        """The positions of flags that some rank has set; a flag for each parameter.  Blocks."""
+        bits = torch.tensor(flags, dtype=torch.uint8)
+        name = f"{self._prefix}.{what}"
+        memory = view(bits, name)
         request = Request(
             kind=Kind.ALLREDUCE,
-            name=f"{self._prefix}.used",
+            name=name,
             input=memory,
             output=memory,
             op=ReduceOp.MAX,
@@ -520,7 +530,7 @@ class GradientReducer:
             group=self._process_set.group_on(self._engine),
         )
         self._engine.submit([request])[0].wait()
-        return frozenset(index for index, value in enumerate(used.tolist()) if value == 0)
+        return frozenset(index for index, value in enumerate(bits.tolist()) if value)
 
     def synchronize(self) -> None:
         """Sends what no backward pass has sent, then waits for all; gradients are in `.grad`."""

@@ -394,6 +394,23 @@ def trap_14_unused_parameters():
     check(torch.equal(model.never.weight, make(Branches).never.weight), "decayed though unused")
     check(not torch.equal(model.b.weight, make(Branches).b.weight), "b has to learn")
 
+    def whole(overlap):
+        model = make(Branches)
+        optimizer = wrap(model, overlap=overlap)
+        for step in range(4):
+            optimizer.zero_grad()
+            one_rank_only(model, 1).backward()
+            if step == 3:
+                gradient = model.always.weight.grad.clone()
+            optimizer.step()
+        return gradient
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for overlap in ("backward", MODE):
+            found = rabit.allgather(whole(overlap).reshape(1, -1))
+            check(torch.equal(found[0], found[-1]), "a neighbour of an unused one is not reduced")
+
     def frozen():
         model = Net()
         model.first.requires_grad_(False)
