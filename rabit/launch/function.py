@@ -30,63 +30,117 @@ def run(
     func: Callable[..., T],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
-    num_proc: int = 1,
+    num_proc: int | None = None,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Sequence[int] | None = None,
     hosts: str | None = None,
     hostfile: str | Path | None = None,
-    *,
-    env: Mapping[str, str] | None = None,
-    start_timeout: float = 30.0,
-    grace_time: float = 5.0,
+    host_discovery_script: str | None = None,
+    start_timeout: float | None = None,
     ssh_port: int | None = None,
     ssh_identity_file: str | Path | None = None,
-    ssh_options: Sequence[str] = (),
+    disable_cache: bool | None = None,
     output_filename: str | Path | None = None,
+    verbose: bool | int | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
     network_interfaces: str | None = None,
-    verbose: bool = False,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    grace_time: float = 5.0,
+    ssh_options: Sequence[str] = (),
 ) -> list[T]:
-    """Calls `func(*args, **kwargs)` in `num_proc` new processes; returns the results by rank.
+    """Calls `func(*args, **kwargs)` in `num_proc` new processes (1); returns the results by rank.
 
     func: a function of an importable module; with cloudpickle installed, any function.  It calls
     rabit.init() itself.  Results must be picklable.
     hosts, hostfile: as for rabitrun; without them all ranks run on this machine.
+    start_timeout: seconds, 30.  executable: Python on the other hosts.
+    np, network_interface: older names of num_proc and network_interfaces.
+    The positional arguments are those of horovod.run.  Refused are those of elastic jobs and of
+    MPI; disable_cache and use_gloo change nothing.
     Blocks until every rank has ended.  What ranks print appears as with rabitrun.
     Raises RunFailed with the report about the cause if a rank fails.
     """
+    given = dict(locals())
+    _refuse(given)
+    results: list[T] = _run(given)
+    return results
+
+
+_ELASTIC = "jobs have a fixed number of ranks. Call run() again with num_proc after a failure"
+_REFUSED = {
+    **dict.fromkeys(("min_num_proc", "max_num_proc", "min_np", "max_np", "slots"), _ELASTIC),
+    **dict.fromkeys(("reset_limit", "cooldown_range", "host_discovery_script"), _ELASTIC),
+    **dict.fromkeys(
+        ("use_mpi", "mpi_args"),
+        "run() starts ranks itself. Use 'rabitrun --launcher mpi' and a script, or backend='mpi' "
+        "under mpirun",
+    ),
+}
+_OLDER = {"num_proc": "np", "network_interfaces": "network_interface"}
+
+
+def _refuse(given: dict[str, Any]) -> None:
+    """Raises InvalidArgument for what cannot be done; gives older names their new one."""
+    for name, why in _REFUSED.items():
+        if given[name] not in (None, False):
+            raise InvalidArgument(f"run() got {name}={given[name]!r}: {why}.")
+    pairs = [*_OLDER.items(), ("hosts", "hostfile")]
+    for name, other in pairs:
+        if given[name] is not None and given[other] is not None:
+            raise InvalidArgument(f"run() got both {name} and {other}. Give one of them.")
+    for name, older in _OLDER.items():
+        given[name] = given[older] if given[name] is None else given[name]
+
+
+def _run(given: Mapping[str, Any]) -> Any:
     from rabit.launch.hosts import local_hosts, parse_hostfile, parse_hosts
     from rabit.launch.launcher import Request, launch
     from rabit.launch.plan import make_plan
     from rabit.launch.ssh import SshOptions
     from rabit.launch.supervisor import Times
 
-    if hosts is not None and hostfile is not None:
-        raise InvalidArgument("run() got both hosts and hostfile. Give one of them.")
-    found = (
-        parse_hosts(hosts, "hosts")
-        if hosts is not None
-        else parse_hostfile(Path(hostfile))
-        if hostfile is not None
-        else local_hosts(max(1, num_proc))
+    ranks = 1 if given["num_proc"] is None else given["num_proc"]
+    hosts = local_hosts(max(1, ranks))
+    if given["hosts"] is not None:
+        hosts = parse_hosts(given["hosts"], "hosts")
+    elif given["hostfile"] is not None:
+        hosts = parse_hostfile(Path(given["hostfile"]))
+    interfaces, identity, output = (
+        given[name] for name in ("network_interfaces", "ssh_identity_file", "output_filename")
     )
+    start_s = 30.0 if given["start_timeout"] is None else given["start_timeout"]
     request = Request(
-        plan=make_plan(found, num_proc),
+        plan=make_plan(hosts, ranks),
         command=(),
         environ={**process_environment(), "PYTHONPATH": _python_path()},
-        tuning=({"RABIT_NETWORK_INTERFACES": network_interfaces} if network_interfaces else {}),
-        user=dict(env or {}),
-        times=Times(start_s=start_timeout, grace_s=grace_time),
+        tuning={"RABIT_NETWORK_INTERFACES": interfaces} if interfaces else {},
+        user=dict(given["env"] or {}),
+        times=Times(start_s=start_s, grace_s=given["grace_time"]),
         ssh=SshOptions(
-            port=ssh_port,
-            identity_file=Path(ssh_identity_file) if ssh_identity_file else None,
-            options=tuple(ssh_options),
+            port=given["ssh_port"],
+            identity_file=Path(identity) if identity else None,
+            options=tuple(given["ssh_options"]),
+            python=given["executable"] or "",
         ),
-        output_folder=Path(output_filename) if output_filename else None,
-        is_verbose=verbose,
-        payload=_pickled((func, tuple(args), dict(kwargs or {}))),
+        output_folder=Path(output) if output else None,
+        is_verbose=bool(given["verbose"]),
+        payload=_pickled((given["func"], tuple(given["args"]), dict(given["kwargs"] or {}))),
     )
     outcome = launch(request)
     if outcome.status:
         raise RunFailed(outcome.report or "the job was stopped by a signal", -1, outcome.status)
-    return [_unpickled(outcome.results.get(rank, b""), rank) for rank in range(num_proc)]
+    return [_unpickled(outcome.results.get(rank, b""), rank) for rank in range(ranks)]
 
 
 def _python_path() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 
@@ -81,3 +82,32 @@ def test_arguments_are_checked(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(InvalidArgument, match="install cloudpickle"):
         run(lambda: None)
+
+
+def test_takes_the_arguments_of_horovod_run_in_its_order():
+    names = (
+        "func args kwargs num_proc min_num_proc max_num_proc slots reset_limit cooldown_range hosts "
+        "hostfile host_discovery_script start_timeout ssh_port ssh_identity_file disable_cache "
+        "output_filename verbose use_gloo use_mpi mpi_args network_interface network_interfaces "
+        "executable np min_np max_np"
+    )
+    parameters = inspect.signature(run).parameters.values()
+    positional = [each for each in parameters if each.kind is not each.KEYWORD_ONLY]
+
+    assert [each.name for each in positional] == names.split()
+    assert {each.default for each in positional[3:]} == {None}
+
+
+def test_elastic_and_mpi_arguments_say_what_to_do_instead():
+    with pytest.raises(InvalidArgument, match=r"min_np=1: jobs have a fixed number of ranks"):
+        run(place, min_np=1)
+    with pytest.raises(InvalidArgument, match="rabitrun --launcher mpi"):
+        run(place, use_mpi=True)
+    with pytest.raises(InvalidArgument, match="both num_proc and np"):
+        run(place, num_proc=1, np=1)
+
+
+def test_older_names_and_those_without_effect_are_taken():
+    found = run(place, ("RABIT_SIZE",), np=2, use_gloo=True, use_mpi=False, disable_cache=True)
+
+    assert len(found) == 2
