@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections import defaultdict
@@ -286,9 +287,13 @@ class Engine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # After an error the other ranks may wait for an operation that never comes: they learn
-        # soonest by losing this rank.
-        self.close(30.0 if error is None else 0.0)
+        if error is None:
+            self.close()
+            return
+        # The other ranks may wait for an operation that never comes: they learn soonest by losing
+        # this rank.  That they have not stopped is a consequence; `error` is the cause.
+        with contextlib.suppress(RabitError):
+            self.close(0.0)
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "open"
