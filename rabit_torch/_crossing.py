@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Crossing"]
 
 # Updates that are ready anyway are taken along with one that is needed, up to so many.
-_TAKE_ALONG = 16
+_TAKE_ALONG = 64
 _tensor: Any = torch.Tensor
 # Reads that no forward pass begins with: saving, loading and broadcasting parameters.
 _NO_USE = frozenset(
