@@ -66,6 +66,7 @@ from rabit import (
 )
 
 from ._adasum import Adasum
+from ._compile import compile
 from ._compression import Compression
 from ._ddp_hook import ddp_hook
 from ._functions import (
@@ -148,6 +149,7 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "ccl_built",
+    "compile",
     "cross_rank",
     "cross_size",
     "cuda_built",

@@ -13,6 +13,7 @@ import rabit
 from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, Request
 
 from ._adapter import check, dtype_of, memory_order, view
+from ._compile import LateGradients, watch_compilations
 from ._compression import IDENTITY, split
 from ._crossing import Crossing
 from ._pack import Pack, make_packs
@@ -83,6 +84,7 @@ class GradientReducer:
         for parameter, name in names.items():
             self._add(parameter, name, group_of.get(parameter))
             self._order[-1].priority = priorities.get(name)
+        self._late = LateGradients(list(names))
         self.set_backward_passes(backward_passes)
         self.set_overlap(overlap)
 
@@ -169,6 +171,7 @@ class GradientReducer:
             self._crossing = None
         self.overlap = overlap
         if overlap in CROSSING and not self._is_alone:
+            watch_compilations()
             self._crossing = Crossing(self, self._optimizer)
             self._crossing.start_recording()
             self._may_pack = True
@@ -309,6 +312,7 @@ class GradientReducer:
 
     def _call_back_after_backward(self, task: int) -> None:
         self._graph_task = task
+        self._late.look()
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(self._backward_done)
 

@@ -1,0 +1,141 @@
+"""Compiled models: numbers equal to eager ones, and a word where overlap is lost."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+SETUP = """
+import warnings
+from torch import nn
+
+rank, size = rabit.rank(), rabit.size()
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(24)
+        self.linear = nn.Linear(24, 24)
+
+    def forward(self, x):
+        return x + torch.tanh(self.linear(self.norm(x)))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 24)
+        self.blocks = nn.Sequential(*[Block() for _ in range(3)])
+        self.last = nn.Linear(24, 4)
+
+    def forward(self, x):
+        return self.last(self.blocks(self.first(x)))
+
+
+def train(prepare, **arguments):
+    torch._dynamo.reset()
+    torch.manual_seed(3)
+    model = Net()
+    names = list(model.state_dict())
+    optimizer = rabit.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model.named_parameters(), **arguments)
+    arrived = []
+    for index, parameter in enumerate(model.parameters()):
+        parameter.register_post_accumulate_grad_hook(lambda _, index=index: arrived.append(index))
+    prepared = prepare(model)
+    assert list(model.state_dict()) == names
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(4):
+            generator = torch.Generator().manual_seed(10 * step + rank)
+            x, y = torch.randn(8, 6, generator=generator), torch.randn(8, 4, generator=generator)
+            arrived.clear()
+            (prepared(x) - y).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        optimizer.flush()
+    said = [str(w.message) for w in caught if "one backward graph" in str(w.message)]
+    flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    return flat, said, list(arrived)
+
+
+def backends(name):
+    return {
+        "blocks": lambda model: rabit.compile(model, "blocks", backend=name),
+    }
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs g++, which is missing")
+def test_blocks_compiled_by_inductor_train_to_the_same_numbers(on_ranks):
+    results = on_ranks(
+        2,
+        SETUP
+        + """
+expected, _, _ = train(lambda model: model)
+flat, said, _ = train(backends("inductor")["blocks"])
+report([(flat - expected).abs().max().item(), said])
+""",
+        timeout=300,
+    )
+
+    for difference, said in results:
+        assert difference < 1e-5
+        assert said == []
+
+
+def test_the_warning_names_both_remedies_and_the_share():
+    import torch
+
+    from rabit_torch import _compile
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    looked = []
+
+    class Late(_compile.LateGradients):
+        def look(self):
+            found = _compile._made_by_graphs(_compile._roots(), self._bytes)
+            looked.append(max((self._size(each) for each in found), default=0))
+
+    late = Late(list(model.parameters()))
+    model[0].weight.register_post_accumulate_grad_hook(lambda _: late.look())
+    for run in (model, torch.compile(model, backend="aot_eager")):
+        run(torch.ones(2, 4)).sum().backward()
+
+    assert looked == [0, 2 * (16 + 4) * 4]
+    text = _compile._LATE_WARNING.format(share=1.0, late=4, total=4)
+    assert "rabit_torch.compile(model)" in text
+    assert "torch.compile(block)" in text
+
+
+def test_blocks_are_repeated_layers_or_large_ones():
+    import torch
+    from torch import nn
+
+    from rabit_torch._compile import find_blocks
+
+    layer = nn.TransformerEncoderLayer(16, 2, 32)
+    encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    model = nn.ModuleDict({"table": nn.Embedding(9, 16), "body": encoder, "head": nn.Linear(16, 9)})
+
+    assert find_blocks(model, 1 << 20) == list(encoder.layers)
+    assert find_blocks(model, 500) == [model["table"], *encoder.layers, model["head"]]
+    assert find_blocks(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), 1 << 20) == []
+    with torch.device("meta"):
+        wide = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(3)])
+    assert find_blocks(wide, 4 << 20) == list(wide)
+
+
+def test_arguments_that_make_no_sense_are_refused():
+    import torch
+
+    import rabit_torch
+
+    model = torch.nn.Linear(2, 2)
+    for buckets in ("layers", 0, -1, True, None):
+        with pytest.raises(rabit_torch.InvalidArgument, match="buckets is"):
+            rabit_torch.compile(model, buckets)
+    with pytest.raises(rabit_torch.InvalidArgument, match="takes no mode"):
+        rabit_torch.compile(model, "split", mode="max-autotune")
