@@ -97,6 +97,13 @@ class Engine:
         """
         return Batch(self._native, requests).submit()
 
+    def run(self, request: Request) -> Handle:
+        """Submits `request` and waits for it, for a while; faster than submit and wait.
+
+        The handle has finished, or is to be waited for as usual.
+        """
+        return Batch(self._native, (request,)).run()
+
     def prepare(self, requests: Sequence[Request]) -> Batch:
         """Requests that will be submitted many times, in their C form."""
         return Batch(self._native, requests)

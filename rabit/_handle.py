@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["GroupHandle", "Handle"]
 
 # A wait returns to the interpreter this often, so that Ctrl-C works.
-_SLICE_MS = 100
+SLICE_MS = 100
 _TIMED_OUT = 5
 
 
@@ -47,7 +47,9 @@ class Handle:
         name: str,
         keepalive: Any,
         finish: Callable[[Handle], Any] | None = None,
+        code: int = _TIMED_OUT,
     ) -> None:
+        """code: what a wait that was made already has returned; called right after it."""
         self._native = native
         self._value = value
         self._keepalive = keepalive
@@ -55,6 +57,9 @@ class Handle:
         self._is_done = False
         self._error: BaseException | None = None
         self.name = name
+        # The wait's own time may be over, or the operation's: only the engine can tell.
+        if code != _TIMED_OUT:
+            self._settle(code)
 
     def __repr__(self) -> str:
         return f"<rabit.Handle {self.name!r}, {'done' if self._is_done else 'in flight'}>"
@@ -82,11 +87,11 @@ class Handle:
         native, value = self._native, self._value
         wait, pointer = native.library.rabit_wait, native.live_pointer()
         deadline = None if timeout is None else time.monotonic() + timeout
-        slice_ms = _SLICE_MS
+        slice_ms = SLICE_MS
         while True:
             if deadline is not None:
                 left_ms = (deadline - time.monotonic()) * 1000
-                slice_ms = max(0, min(_SLICE_MS, int(left_ms + 0.999)))
+                slice_ms = max(0, min(SLICE_MS, int(left_ms + 0.999)))
             code = wait(pointer, value, slice_ms)
             if code != _TIMED_OUT:
                 break
@@ -98,8 +103,11 @@ class Handle:
                     f"'{self.name}' on rank {native.rank} has not finished after {timeout:g} s and "
                     "is still in flight. Wait again, or look for the rank that did not submit it."
                 )
+        self._settle(code)
+
+    def _settle(self, code: int) -> None:
         if code:
-            self._error = last_error(native.library, code)
+            self._error = last_error(self._native.library, code)
         self._is_done = True
         self._keepalive = None
 

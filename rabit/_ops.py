@@ -77,12 +77,8 @@ def allreduce_async(
 ) -> Handle:
     """Like `allreduce`, but returns a Handle at once."""
     call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
-    source = view_input(tensor, call.what)
-    result, target = empty_like(source, tensor)
-    request = call.request(source, target, finish=lambda _: result)
-    scale(request, op, average, prescale_factor, postscale_factor)
-    request.codec = call.engine.codec_id(compression)
-    return call.submit(request)
+    factors = (prescale_factor, postscale_factor)
+    return call.submit(_allreduce(call, tensor, op, average, factors, compression))
 
 
 def allreduce(
@@ -106,19 +102,9 @@ def allreduce(
     average: Horovod's old form of `op`; True is Average, False is Sum.
     Returns a new array.
     """
-    return allreduce_async(
-        tensor,
-        average,
-        name,
-        op,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        compression=compression,
-        priority=priority,
-        engine=engine,
-        backend=backend,
-    ).result()
+    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
+    factors = (prescale_factor, postscale_factor)
+    return call.run(_allreduce(call, tensor, op, average, factors, compression))
 
 
 def allreduce_async_(
@@ -137,11 +123,8 @@ def allreduce_async_(
 ) -> Handle:
     """Like `allreduce_`, but returns a Handle at once."""
     call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
-    target = view_output(tensor, call.what)
-    request = call.request(target, target, finish=lambda _: tensor)
-    scale(request, op, average, prescale_factor, postscale_factor)
-    request.codec = call.engine.codec_id(compression)
-    return call.submit(request)
+    factors = (prescale_factor, postscale_factor)
+    return call.submit(_allreduce_in_place(call, tensor, op, average, factors, compression))
 
 
 def allreduce_(
@@ -159,19 +142,40 @@ def allreduce_(
     backend: str = "",
 ) -> Any:
     """Like `allreduce`, but the result replaces the values of `tensor`, which is returned."""
-    return allreduce_async_(
-        tensor,
-        average,
-        name,
-        op,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        compression=compression,
-        priority=priority,
-        engine=engine,
-        backend=backend,
-    ).result()
+    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
+    factors = (prescale_factor, postscale_factor)
+    return call.run(_allreduce_in_place(call, tensor, op, average, factors, compression))
+
+
+def _allreduce(
+    call: Call,
+    tensor: Any,
+    op: ReduceOp | None,
+    average: bool | None,
+    factors: tuple[float, float],
+    compression: CompressionCodec,
+) -> Request:
+    source = view_input(tensor, call.what)
+    result, target = empty_like(source, tensor)
+    request = call.request(source, target, finish=lambda _: result)
+    scale(request, op, average, *factors)
+    request.codec = call.engine.codec_id(compression)
+    return request
+
+
+def _allreduce_in_place(
+    call: Call,
+    tensor: Any,
+    op: ReduceOp | None,
+    average: bool | None,
+    factors: tuple[float, float],
+    compression: CompressionCodec,
+) -> Request:
+    target = view_output(tensor, call.what)
+    request = call.request(target, target, finish=lambda _: tensor)
+    scale(request, op, average, *factors)
+    request.codec = call.engine.codec_id(compression)
+    return request
 
 
 def reduce_async(
@@ -367,10 +371,7 @@ def broadcast_async_(
 ) -> Handle:
     """Like `broadcast_`, but returns a Handle at once."""
     call = Call(engine, Kind.BROADCAST, name, process_set, priority, backend)
-    target = view_output(tensor, call.what)
-    request = call.request(target, target, finish=lambda _: tensor)
-    request.root = call.check_rank(root_rank, "root_rank")
-    return call.submit(request)
+    return call.submit(_broadcast_in_place(call, tensor, root_rank))
 
 
 def broadcast_(
@@ -384,9 +385,15 @@ def broadcast_(
     backend: str = "",
 ) -> Any:
     """Gives `tensor` the values that it has on rank `root_rank`, and returns it."""
-    return broadcast_async_(
-        tensor, root_rank, name, process_set, priority=priority, engine=engine, backend=backend
-    ).result()
+    call = Call(engine, Kind.BROADCAST, name, process_set, priority, backend)
+    return call.run(_broadcast_in_place(call, tensor, root_rank))
+
+
+def _broadcast_in_place(call: Call, tensor: Any, root_rank: int) -> Request:
+    target = view_output(tensor, call.what)
+    request = call.request(target, target, finish=lambda _: tensor)
+    request.root = call.check_rank(root_rank, "root_rank")
+    return request
 
 
 def barrier_async(
@@ -409,7 +416,8 @@ def barrier(
     backend: str = "",
 ) -> None:
     """Returns when every rank has called it."""
-    barrier_async(process_set, name, engine=engine, backend=backend).result()
+    call = Call(engine, Kind.BARRIER, name, process_set, 0, backend)
+    call.run(call.request(None, None, finish=lambda _: None))
 
 
 def poll(handle: Any) -> bool:
@@ -475,6 +483,9 @@ class Call:
 
     def submit(self, request: Request) -> Handle:
         return self.engine.submit((request,))[0]
+
+    def run(self, request: Request) -> Any:
+        return self.engine.run(request).result()
 
     def check_rank(self, rank: int, argument: str) -> int:
         """`rank` if it is a global rank of the process set."""

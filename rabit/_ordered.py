@@ -52,7 +52,6 @@ class _Prepared(threading.local):
 
 
 _prepared = _Prepared()
-_codes: dict[np.dtype[Any], int] = {}  # of the types that have been used
 
 
 def ordered_allreduce_(
@@ -172,10 +171,7 @@ def _memory(tensor: Any) -> tuple[Any, int, int]:
         except (ValueError, TypeError, BufferError):
             pass  # view_output says why, or knows a type that has no buffer.
         else:
-            code = _codes.get(tensor.dtype)
-            if code is None:
-                code = _codes[tensor.dtype] = dtype_of(tensor.dtype, "ordered call").value
-            return memory, tensor.size, code
+            return memory, tensor.size, dtype_of(tensor.dtype, "ordered call").value
     view = view_output(tensor, "ordered call")
     return ffi.cast("void*", view.data), view.count, view.dtype.value
 

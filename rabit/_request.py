@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rabit._errors import InvalidArgument
-from rabit._handle import Handle
+from rabit._handle import SLICE_MS, Handle
 from rabit._native import check, ffi
 from rabit._native_engine import NativeEngine
 from rabit._tensor import TensorView
@@ -55,13 +56,10 @@ class Batch:
     Thread-safe for calls that concern different requests.
     """
 
-    __slots__ = ("_array", "_borrowed", "_finishes", "_keepalives", "_names", "_native", "_words")
-
     def __init__(self, native: NativeEngine, requests: Sequence[Request]) -> None:
         self._native = native
         count = len(requests)
         self._array: Any = ffi.new("rabit_request[]", count)
-        self._words = memoryview(ffi.buffer(self._array)).cast("B").cast("Q")
         self._names = [each.name for each in requests]
         self._finishes = [each.finish for each in requests]
         self._keepalives: list[Any] = [_keepalive(each) for each in requests]
@@ -71,6 +69,11 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self._names)
+
+    @functools.cached_property
+    def _words(self) -> memoryview:
+        """The requests as 64-bit words."""
+        return memoryview(ffi.buffer(self._array)).cast("B").cast("Q")
 
     @property
     def structs(self) -> Any:
@@ -126,6 +129,21 @@ class Batch:
                 indices, ffi.unpack(values, count), keepalive, strict=True
             )
         ]
+
+    def run(self) -> Handle:
+        """Submits the only request and waits for a while; `result` of the Handle waits on.
+
+        The calling thread does the engine's work meanwhile, which is faster than submit and wait.
+        """
+        native = self._native
+        if native._orphans:
+            native.sweep()
+        value = ffi.new("rabit_handle*")
+        code = native.library.rabit_run(native.open_pointer(), self._array, SLICE_MS, value)
+        if not value[0]:
+            check(native.library, code)
+        keep = (self, self._keepalives[0])
+        return Handle(native, value[0], self._names[0], keep, self._finishes[0], code)
 
     def _gather(self, indices: Sequence[int]) -> Any:
         """The structs of `indices` side by side."""

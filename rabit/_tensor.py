@@ -27,6 +27,8 @@ _DTYPES: dict[str, DType] = {
 }
 # NumPy has no bfloat16: its bits travel in uint16 arrays.
 _NUMPY = tuple(np.dtype("uint16" if each is DType.BFLOAT16 else str(each)) for each in DType)
+# NumPy makes the name of a type anew each time, which takes longer than all else here.
+_seen: dict[Any, DType] = {}
 SUPPORTED = ", ".join(sorted(_DTYPES))
 
 
@@ -81,6 +83,9 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
 def dtype_of(dtype: Any, what: str = "tensor") -> DType:
     """The DType of a NumPy type; Unsupported names the ones that exist."""
+    seen = _seen.get(dtype)
+    if seen is not None:
+        return seen
     dtype = np.dtype(dtype)
     if not dtype.isnative:
         raise Unsupported(
@@ -93,6 +98,7 @@ def dtype_of(dtype: Any, what: str = "tensor") -> DType:
             f"{what}: elements of type {dtype.name} are not supported (supported: {SUPPORTED}). "
             f"{_advice(dtype)}"
         )
+    _seen[dtype] = found
     return found
 
 
@@ -137,7 +143,7 @@ def view_input(tensor: Any, what: str = "tensor") -> TensorView:
     dtype = dtype_of(array.dtype, what)
     if not array.flags.c_contiguous:
         array = np.ascontiguousarray(array)
-    return TensorView(array.ctypes.data, array.shape, dtype, keepalive=array)
+    return TensorView(array.__array_interface__["data"][0], array.shape, dtype, keepalive=array)
 
 
 def view_output(tensor: Any, what: str = "tensor") -> TensorView:
@@ -168,7 +174,7 @@ def view_output(tensor: Any, what: str = "tensor") -> TensorView:
         )
     if not tensor.flags.c_contiguous:
         raise _not_contiguous(what, f"shape {tensor.shape}, strides {tensor.strides}")
-    return TensorView(tensor.ctypes.data, tensor.shape, dtype, keepalive=tensor)
+    return TensorView(tensor.__array_interface__["data"][0], tensor.shape, dtype, keepalive=tensor)
 
 
 def _not_contiguous(what: str, found: str) -> InvalidArgument:

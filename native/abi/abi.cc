@@ -257,6 +257,22 @@ int32_t rabit_submit(rabit_engine* engine, const rabit_request* requests, int32_
   });
 }
 
+int32_t rabit_run(rabit_engine* engine, const rabit_request* request, int64_t timeout_ms,
+                  rabit_handle* handle) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    RABIT_REQUIRE_POINTER(request);
+    RABIT_REQUIRE_POINTER(handle);
+    *handle = 0;
+    RABIT_ASSIGN_OR_RETURN(Request parsed, RequestFrom(*request));
+    Handle given;
+    const Status status =
+        engine->wired->engine().Run(std::move(parsed), given, DeadlineFor(timeout_ms));
+    *handle = given.value;
+    return status;
+  });
+}
+
 int32_t rabit_run_ordered(rabit_engine* engine, const rabit_request* request, int64_t timeout_ms) {
   return Guard([&]() -> Status {
     RABIT_REQUIRE_POINTER(engine);

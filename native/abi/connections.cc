@@ -80,7 +80,8 @@ int SpinFor(const Options& options, int local_size) {
   return cores >= 2 * static_cast<unsigned>(local_size) ? 50 : 0;
 }
 
-// While a caller runs an ordered call, it is the only thread of its rank that has work.
+// During a blocking call the caller does all the work of its rank: the other threads sleep.  These
+// waits also adapt, so that where something else computes meanwhile they soon stop spinning.
 int CallerSpinFor(const Options& options, int local_size) {
   if (options.spin_us >= 0) return options.spin_us;
   return std::thread::hardware_concurrency() >= static_cast<unsigned>(local_size) ? 50 : 0;
@@ -90,8 +91,7 @@ Result<std::unique_ptr<Transport>> ConnectTransports(const Options& options,
                                                      const ConnectContext& context, int local_size,
                                                      int spin_us) {
   ShmOptions shm;
-  shm.spin_us = spin_us;
-  shm.caller_spin_us = CallerSpinFor(options, local_size);
+  shm.spin_us = CallerSpinFor(options, local_size);
   shm.single_copy = options.shm_single_copy ? SingleCopy::kAuto : SingleCopy::kOff;
   shm.ring_bytes = static_cast<uint32_t>(options.shm_ring_bytes / 4096 * 4096);
   const bool wants_shm = options.transport == "shm" ||
@@ -164,7 +164,7 @@ Result<Connections> ConnectRanks(const Options& options) {
       *made.listener, secret,       made.topology, options.started_lanes() + 1,
       deadline};
   ChannelOptions channel_options;
-  channel_options.spin = std::chrono::microseconds(made.spin_us);
+  channel_options.spin = std::chrono::microseconds(CallerSpinFor(options, made.local_size));
   channel_options.heartbeat_timeout = std::chrono::milliseconds(options.heartbeat_timeout_ms);
   Result<std::unique_ptr<Channel>> channel = ConnectTcpChannel(context, channel_options);
   if (!channel.ok()) return AddContext(options, "connecting to rank 0", channel.status());

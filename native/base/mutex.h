@@ -22,6 +22,7 @@ namespace rabit {
 class RABIT_THREAD_ANNOTATION(capability("mutex")) Mutex {
  public:
   void Lock() RABIT_THREAD_ANNOTATION(acquire_capability()) { mutex_.lock(); }
+  bool TryLock() RABIT_THREAD_ANNOTATION(try_acquire_capability(true)) { return mutex_.try_lock(); }
   void Unlock() RABIT_THREAD_ANNOTATION(release_capability()) { mutex_.unlock(); }
 
  private:

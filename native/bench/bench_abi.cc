@@ -2,7 +2,8 @@
 // Usage: bench_abi [ranks [options…]], e.g. bench_abi 2 transport=tcp lanes=1
 //        only=64MiB           runs one line; repeats=N more or fewer of it
 // Prints, on rank 0: the latency of a synchronous 1 KiB allreduce, a step of 1,000 tensors of
-// 1 KiB, and 1 to 64 MiB; then calls of rabit_run_ordered, which are not negotiated.
+// 1 KiB, and 1 to 64 MiB; then the same by rabit_run and
+// by rabit_run_ordered, which is not negotiated.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -54,11 +55,25 @@ struct Timing {
   double total_us;
 };
 
+enum class How { kSubmit, kRun, kOrdered };
+
 // One ordered call for each tensor.
 Timing OrderedStep(rabit_engine* engine, std::vector<rabit_request>& requests) {
   const double start = NowUs();
   for (const rabit_request& request : requests) Check(rabit_run_ordered(engine, &request, 60'000));
   return {0, NowUs() - start};
+}
+
+// One blocking call for each tensor.
+Timing RunStep(rabit_engine* engine, std::vector<rabit_request>& requests,
+               std::vector<rabit_handle>& handles) {
+  const double start = NowUs();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Check(rabit_run(engine, &requests[i], 60'000, &handles[i]));
+  }
+  const double end = NowUs();
+  for (rabit_handle handle : handles) Check(rabit_release(engine, handle));
+  return {0, end - start};
 }
 
 // One submit of `count` tensors of `elements` each, and the waits.
@@ -75,7 +90,7 @@ Timing Step(rabit_engine* engine, std::vector<rabit_request>& requests,
 }
 
 void Measure(rabit_engine* engine, bool prints, const char* title, size_t tensors, size_t bytes,
-             int repeats, bool is_ordered) {
+             int repeats, How how) {
   std::vector<std::vector<float>> values(tensors, std::vector<float>(bytes / 4, 1e-30f));
   std::vector<std::string> names;
   const int64_t shape[] = {static_cast<int64_t>(bytes / 4)};
@@ -87,8 +102,9 @@ void Measure(rabit_engine* engine, bool prints, const char* title, size_t tensor
   std::vector<rabit_handle> handles(tensors);
   std::vector<double> totals, submits;
   for (int i = 0; i < repeats + repeats / 10 + 2; ++i) {
-    const Timing timing =
-        is_ordered ? OrderedStep(engine, requests) : Step(engine, requests, handles);
+    const Timing timing = how == How::kOrdered ? OrderedStep(engine, requests)
+                          : how == How::kRun   ? RunStep(engine, requests, handles)
+                                               : Step(engine, requests, handles);
     if (i < repeats / 10 + 2) continue;  // warm-up
     totals.push_back(timing.total_us);
     submits.push_back(timing.submit_us / static_cast<double>(tensors));
@@ -108,7 +124,7 @@ struct Line {
   size_t tensors;
   size_t bytes;
   int repeats;
-  bool is_ordered = false;
+  How how = How::kSubmit;
 };
 constexpr Line kLines[] = {
     {"latency", 1, 1024, 3000},
@@ -118,14 +134,19 @@ constexpr Line kLines[] = {
     {"4MiB", 1, 4 << 20, 100},
     {"16MiB", 1, 16 << 20, 20},
     {"64MiB", 1, 64 << 20, 8},
-    {"ordered1K", 1, 1 << 10, 3000, true},
-    {"ordered4K", 1, 4 << 10, 3000, true},
-    {"ordered16K", 1, 16 << 10, 2000, true},
-    {"ordered64K", 1, 64 << 10, 1000, true},
-    {"ordered256K", 1, 256 << 10, 500, true},
-    {"ordered1M", 1, 1 << 20, 200, true},
-    {"ordered4M", 1, 4 << 20, 100, true},
-    {"ordered16M", 1, 16 << 20, 20, true},
+    {"run1K", 1, 1 << 10, 3000, How::kRun},
+    {"run64K", 1, 64 << 10, 1000, How::kRun},
+    {"run1M", 1, 1 << 20, 200, How::kRun},
+    {"run4M", 1, 4 << 20, 100, How::kRun},
+    {"run16M", 1, 16 << 20, 20, How::kRun},
+    {"ordered1K", 1, 1 << 10, 3000, How::kOrdered},
+    {"ordered4K", 1, 4 << 10, 3000, How::kOrdered},
+    {"ordered16K", 1, 16 << 10, 2000, How::kOrdered},
+    {"ordered64K", 1, 64 << 10, 1000, How::kOrdered},
+    {"ordered256K", 1, 256 << 10, 500, How::kOrdered},
+    {"ordered1M", 1, 1 << 20, 200, How::kOrdered},
+    {"ordered4M", 1, 4 << 20, 100, How::kOrdered},
+    {"ordered16M", 1, 16 << 20, 20, How::kOrdered},
 };
 
 struct Selection {
@@ -142,7 +163,7 @@ void RunRank(int rank, int size, int port, const std::string& extra, const Selec
   for (const Line& line : kLines) {
     if (!selection.only.empty() && selection.only != line.title) continue;
     const int repeats = selection.repeats > 0 ? selection.repeats : line.repeats;
-    Measure(engine, rank == 0, line.title, line.tensors, line.bytes, repeats, line.is_ordered);
+    Measure(engine, rank == 0, line.title, line.tensors, line.bytes, repeats, line.how);
   }
   if (rank == 0) {
     size_t needed = 0;

@@ -47,6 +47,7 @@ class EngineImplementation final : public Engine {
   }
 
   Status Submit(std::span<Request> requests, std::span<Handle> handles) override;
+  Status Run(Request request, Handle& handle, Deadline deadline) override;
   Status Wait(Handle handle, Deadline deadline) override {
     return state_->handles.Wait(handle, deadline);
   }
@@ -125,6 +126,27 @@ Status EngineImplementation::Submit(std::span<Request> requests, std::span<Handl
   }
   state_->statistics.AddSubmitted(static_cast<int64_t>(opened.size()), work_hash);
   return Status();
+}
+
+Status EngineImplementation::Run(Request request, Handle& handle, Deadline deadline) {
+  handle = Handle{};
+  RABIT_ASSIGN_OR_RETURN(const auto group, state_->groups.Find(request.signature.group));
+  RABIT_RETURN_IF_ERROR(CheckRequest(limits_, *group, request));
+  RABIT_ASSIGN_OR_RETURN(auto opened, state_->handles.Open({&request, 1}));
+  const uint64_t work_hash = HashOf(opened[0]->request.signature);
+  OverlapClock& clock = state_->statistics.clock();
+  clock.Enter(OverlapClock::kWaiting);
+  const Result<bool> is_driven = engine_thread_->Drive(opened[0], deadline);
+  clock.Leave(OverlapClock::kWaiting);
+  Status status = is_driven.status();
+  if (status.ok() && !*is_driven) status = state_->submissions.Push(opened);
+  if (!status.ok()) {
+    state_->handles.Forget(opened);
+    return status;
+  }
+  state_->statistics.AddSubmitted(1, work_hash);
+  handle = opened[0]->handle;
+  return Wait(handle, deadline);
 }
 
 Result<std::vector<int32_t>> EngineImplementation::RunInternal(Request request, Deadline deadline) {

@@ -70,6 +70,9 @@ class Engine {
   // All or none: a duplicate name or a bad argument enqueues nothing.  Never waits for the network.
   // The requests of one call become ready together.
   virtual Status Submit(std::span<Request> requests, std::span<Handle> handles) = 0;
+  // Submit and Wait in one, for one request: while it waits, this thread does the engine's work.
+  // kTimedOut leaves the handle open; a request that is refused has the handle 0.
+  virtual Status Run(Request request, Handle& handle, Deadline deadline) = 0;
   // Waits.  kTimedOut leaves the handle open; any other status is the operation's own.
   virtual Status Wait(Handle handle, Deadline deadline) = 0;
   // True when finished, well or not.

@@ -27,7 +27,12 @@ namespace rabit {
 struct EngineState {
   explicit EngineState(EngineParts given);
 
-  void Wake() { parts.controller->Wake(); }
+  // Makes whoever runs the engine's steps look again, and the engine thread if nobody does.
+  void Wake() {
+    needs_step.store(true);
+    parts.controller->Wake();
+    step_needed.Notify();
+  }
 
   EngineParts parts;
   const Logger logger;
@@ -42,6 +47,8 @@ struct EngineState {
   DoneCounter done;
   const LaneServices lane_services;
 
+  std::atomic<bool> needs_step{false};  // cleared by the step that serves it
+  WakeSignal step_needed;
   // Lanes wake the engine thread after a bucket only if somebody waits for credit.
   std::atomic<bool> needs_credit{false};
   std::atomic<bool> wants_stop{false};

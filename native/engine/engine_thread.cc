@@ -13,6 +13,9 @@ namespace {
 
 // How long the control plane may take to name the culprit of what a lane only suspects.
 constexpr auto kGrace = std::chrono::milliseconds(300);
+// How long the engine thread leaves the steps to callers that drive.  News from other ranks may
+// wait for so long, once, after a rank has stopped making blocking calls.
+constexpr std::chrono::nanoseconds kHandBack = std::chrono::microseconds(500);
 
 std::string RowOf(const ReadyTensor& ready) {
   return std::string(Name(ready.signature.kind)) + "." + ready.name;
@@ -57,11 +60,19 @@ EngineThread::EngineThread(std::shared_ptr<EngineState> state)
 
 void EngineThread::Run() {
   ::pthread_setname_np(::pthread_self(), "rabit-engine");
+  step_mutex_.Lock();
   for (int32_t i = 0; i < state_->parts.options.lanes; ++i) {
     lanes_.push_back(std::make_unique<Lane>(state_, i));
   }
-  while (Step()) {
+  is_running_ = true;
+  while (is_running_ && Step(Deadline::max())) {
+    if (!CanPark()) continue;
+    step_mutex_.Unlock();
+    Park();
+    step_mutex_.Lock();
   }
+  is_running_ = false;
+  step_mutex_.Unlock();
   commands_.Close();
   RunCommands();  // whoever waits for one sees the verdict
   for (auto& lane : lanes_) lane->Close();
@@ -75,14 +86,70 @@ void EngineThread::Run() {
   ended_.Notify();
 }
 
-bool EngineThread::Step() {
+void EngineThread::Park() {
+  for (;;) {
+    const int64_t until_ns = last_drive_ns_.load() + kHandBack.count();
+    if (NowNs() >= until_ns) return;
+    const Deadline until{std::chrono::nanoseconds(until_ns)};
+    if (state_->step_needed.Wait([this] { return state_->needs_step.load(); }, until)) return;
+  }
+}
+
+bool EngineThread::CanPark() const {
+  return open_.empty() && in_flight_.empty() && joins_.empty() && grace_for_.ok() &&
+         !state_->wants_stop.load() && !state_->needs_credit.load();
+}
+
+Result<bool> EngineThread::Drive(const std::shared_ptr<PendingRequest>& pending,
+                                 Deadline deadline) {
+  last_drive_ns_.store(NowNs());
+  if (!step_mutex_.TryLock()) return false;
+  if (!is_running_) {
+    step_mutex_.Unlock();
+    return false;
+  }
+  if (Status status = state_->submissions.PushQuietly({&pending, 1}); !status.ok()) {
+    step_mutex_.Unlock();
+    return status;
+  }
+  driven_ = pending.get();
+  is_driven_agreed_ = false;
+  while (is_running_ && !is_driven_agreed_ && !pending->is_finished() &&
+         std::chrono::steady_clock::now() < deadline) {
+    is_running_ = Step(deadline);
+  }
+  driven_ = nullptr;
+  OwnJob own = std::exchange(own_job_, OwnJob());
+  const bool leaves_work = !is_running_ || !CanPark();
+  step_mutex_.Unlock();
+  if (leaves_work) state_->Wake();
+  if (own.lane != nullptr) own.lane->RunClaimed(std::move(own.job));
+  last_drive_ns_.store(NowNs());
+  return true;
+}
+
+// The caller runs its own request if it has the bucket for itself and nothing is before it.
+bool EngineThread::TryOwn(BucketJob& job) {
+  if (driven_ == nullptr || own_job_.lane != nullptr) return false;
+  for (const BucketItem& item : job.items) {
+    if (item.request() != driven_) return false;
+  }
+  Lane* const lane = lanes_[static_cast<size_t>(job.bucket.lane)].get();
+  if (!lane->TryClaim()) return false;
+  own_job_ = {lane, std::move(job)};
+  return true;
+}
+
+bool EngineThread::Step(Deadline deadline) {
+  state_->needs_step.store(false);
   RunCommands();
   TakeSubmissions();
   if (Status status = AnnounceIfNeeded(); !status.ok()) {
     Fail(status);
     return false;
   }
-  Result<std::optional<Agreement>> agreement = state_->parts.controller->Await(NextDeadline());
+  Result<std::optional<Agreement>> agreement =
+      state_->parts.controller->Await(std::min(NextDeadline(), deadline));
   if (!agreement.ok()) {
     Fail(agreement.status());
     return false;
@@ -314,6 +381,7 @@ ScheduledTensor EngineThread::Accept(const ReadyTensor& ready) {
   tensor->ready = ready;
   tensor->request = TakeOpen(OpenKeyOf(ready));
   tensor->agreed_ns = now_ns;
+  if (tensor->request != nullptr && tensor->request.get() == driven_) is_driven_agreed_ = true;
   if (tensor->request != nullptr) {
     const int64_t since_ns = tensor->request->submitted_ns;
     state_->statistics.AddNegotiation(1, now_ns - since_ns);
@@ -395,7 +463,7 @@ void EngineThread::Dispatch(Bucket bucket) {
   }
   const auto lane = static_cast<size_t>(bucket.lane);
   job.bucket = std::move(bucket);
-  lanes_[lane]->Push(std::move(job));
+  if (!TryOwn(job)) lanes_[lane]->Push(std::move(job));
 }
 
 // The extents of a message are its sender and its receiver.

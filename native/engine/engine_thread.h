@@ -15,7 +15,11 @@
 
 namespace rabit {
 
-// Run is the body of the engine thread and touches everything below; the rest is thread-safe.
+// Run is the body of the engine thread: step after step.  A caller that waits for its own request
+// may do the steps instead (Drive): that saves the change to the engine thread and back, which
+// costs more than the step.  Afterwards the engine thread leaves the steps to callers for
+// kHandBack, so that the next call finds them free, unless there is something to do at once.  The
+// public methods are thread-safe; everything private is touched under step_mutex_.
 class EngineThread {
  public:
   explicit EngineThread(std::shared_ptr<EngineState> state);
@@ -23,6 +27,11 @@ class EngineThread {
   // Returns after the agreed stop or the first engine-wide failure; every handle is then finished,
   // or finished by its lane as soon as that notices.
   void Run();
+
+  // Submits `pending` and does the engine's steps on this thread until it is agreed, finished or
+  // the deadline has passed; an agreed request that is alone in its bucket is run here as well. The
+  // caller then waits for it as usual.  False: the steps are in other hands; nothing is submitted.
+  Result<bool> Drive(const std::shared_ptr<PendingRequest>& pending, Deadline deadline);
 
   // Runs `command` on the engine thread and waits for it; false if the thread has ended.
   bool RunCommand(std::function<void()> command, Deadline deadline);
@@ -44,7 +53,16 @@ class EngineThread {
     bool has_last = false;
   };
 
-  bool Step();  // false: the thread ends
+  // What the caller that drives is to run itself.
+  struct OwnJob {
+    Lane* lane = nullptr;  // claimed; nullptr: nothing
+    BucketJob job;
+  };
+
+  bool Step(Deadline deadline);  // false: the engine ends
+  bool CanPark() const;          // nothing is open and nothing is to be told
+  void Park();                   // until a caller that drives has been gone for a while
+  bool TryOwn(BucketJob& job);
   std::string MakeControllerJson() const;
   void RunCommands();
   void TakeSubmissions();
@@ -69,6 +87,12 @@ class EngineThread {
   void FinishOpen(const Status& why);
 
   const std::shared_ptr<EngineState> state_;
+  std::atomic<int64_t> last_drive_ns_{0};
+  Mutex step_mutex_;
+  bool is_running_ = false;
+  PendingRequest* driven_ = nullptr;  // of the caller that drives
+  bool is_driven_agreed_ = false;
+  OwnJob own_job_;
   StallMonitor stall_monitor_;
   CommandQueue commands_;
   std::atomic<bool> has_ended_{false};
@@ -77,7 +101,7 @@ class EngineThread {
   Status forced_ RABIT_GUARDED_BY(force_mutex_);
   std::string last_json_;  // constant once the thread has ended
 
-  // The engine thread's own.
+  // What the steps work on.
   std::vector<std::unique_ptr<Lane>> lanes_;
   Announcement next_;
   std::unordered_map<std::string, std::shared_ptr<PendingRequest>> open_;  // not yet agreed

@@ -20,11 +20,16 @@ Status Wrap(const std::string& what, const Status& status) {
 }  // namespace
 
 struct Lane::Inbox {
-  explicit Inbox(std::chrono::microseconds spin) : changed(spin) {}
+  Inbox(std::chrono::microseconds spin, int32_t number) : changed(spin), buffer(number) {}
 
   bool HasWork() {
     MutexLock lock(mutex);
-    return !jobs.empty() || is_closed;
+    return !is_busy && (!jobs.empty() || is_closed);
+  }
+  // After a job.
+  void BecomeIdle() {
+    MutexLock lock(mutex);
+    is_busy = false;
   }
 
   WakeSignal changed;
@@ -32,12 +37,16 @@ struct Lane::Inbox {
   WakeSignal ended;
   Mutex mutex;
   bool is_closed RABIT_GUARDED_BY(mutex) = false;
+  bool is_busy RABIT_GUARDED_BY(mutex) = false;  // a job runs, or is about to
   std::deque<BucketJob> jobs RABIT_GUARDED_BY(mutex);
+  FusionBuffer buffer;  // whoever has made the lane busy
 };
 
 Lane::Lane(std::shared_ptr<EngineState> state, int32_t number)
-    : inbox_(std::make_shared<Inbox>(std::chrono::microseconds(state->parts.options.spin_us))),
-      thread_([state, inbox = inbox_, number] { Loop(*state, *inbox, number); }) {}
+    : state_(std::move(state)),
+      inbox_(std::make_shared<Inbox>(std::chrono::microseconds(state_->parts.options.spin_us),
+                                     number)),
+      thread_([state = state_, inbox = inbox_] { Loop(*state, *inbox); }) {}
 
 Lane::~Lane() {
   Close();
@@ -49,6 +58,19 @@ void Lane::Push(BucketJob job) {
     MutexLock lock(inbox_->mutex);
     inbox_->jobs.push_back(std::move(job));
   }
+  inbox_->changed.Notify();
+}
+
+bool Lane::TryClaim() {
+  MutexLock lock(inbox_->mutex);
+  if (inbox_->is_busy || inbox_->is_closed || !inbox_->jobs.empty()) return false;
+  inbox_->is_busy = true;
+  return true;
+}
+
+void Lane::RunClaimed(BucketJob job) {
+  RunJob(*state_, job, inbox_->buffer);
+  inbox_->BecomeIdle();
   inbox_->changed.Notify();
 }
 
@@ -70,21 +92,23 @@ bool Lane::Join(Deadline deadline) {
   return false;
 }
 
-void Lane::Loop(EngineState& state, Inbox& inbox, int32_t number) {
-  FusionBuffer buffer(number);
+void Lane::Loop(EngineState& state, Inbox& inbox) {
   for (;;) {
     BucketJob job;
     inbox.changed.Wait([&] { return inbox.HasWork(); }, After(std::chrono::hours(24)));
     {
       MutexLock lock(inbox.mutex);
+      if (inbox.is_busy) continue;
       if (inbox.jobs.empty()) {
         if (inbox.is_closed) break;
         continue;
       }
       job = std::move(inbox.jobs.front());
       inbox.jobs.pop_front();
+      inbox.is_busy = true;
     }
-    RunJob(state, job, buffer);
+    RunJob(state, job, inbox.buffer);
+    inbox.BecomeIdle();
   }
   inbox.has_ended.store(true);
   inbox.ended.Notify();

@@ -21,8 +21,13 @@ class Lane {
   Lane(std::shared_ptr<EngineState> state, int32_t number);
   ~Lane();
 
-  // Engine thread only.
+  // Engine thread only (or who does its work; see EngineThread::Drive).
   void Push(BucketJob job);
+  // The same; if the lane is idle, keeps it so until RunClaimed: the caller is to run the next job
+  // itself.  Jobs that are pushed meanwhile run afterwards.
+  bool TryClaim();
+  // After TryClaim, once.  Runs `job` on this thread as the lane would.
+  void RunClaimed(BucketJob job);
   // No further Push; the thread ends when it has run what it has.
   void Close();
   // False at the deadline: the thread is then left to itself.
@@ -31,9 +36,10 @@ class Lane {
  private:
   struct Inbox;  // shared with the thread, which may outlive the lane
 
-  static void Loop(EngineState& state, Inbox& inbox, int32_t number);
+  static void Loop(EngineState& state, Inbox& inbox);
   static void RunJob(EngineState& state, BucketJob& job, FusionBuffer& buffer);
 
+  const std::shared_ptr<EngineState> state_;
   std::shared_ptr<Inbox> inbox_;
   std::thread thread_;
 };

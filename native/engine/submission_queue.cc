@@ -4,13 +4,22 @@ namespace rabit {
 
 Status SubmissionQueue::Push(std::span<const std::shared_ptr<PendingRequest>> batch) {
   bool is_first = false;
-  {
-    MutexLock lock(mutex_);
-    if (!closed_.ok()) return closed_;
-    is_first = waiting_.empty();
-    waiting_.insert(waiting_.end(), batch.begin(), batch.end());
-  }
+  RABIT_RETURN_IF_ERROR(Add(batch, is_first));
   if (is_first) wake_();
+  return Status();
+}
+
+Status SubmissionQueue::PushQuietly(std::span<const std::shared_ptr<PendingRequest>> batch) {
+  bool is_first = false;
+  return Add(batch, is_first);
+}
+
+Status SubmissionQueue::Add(std::span<const std::shared_ptr<PendingRequest>> batch,
+                            bool& is_first) {
+  MutexLock lock(mutex_);
+  if (!closed_.ok()) return closed_;
+  is_first = waiting_.empty();
+  waiting_.insert(waiting_.end(), batch.begin(), batch.end());
   return Status();
 }
 

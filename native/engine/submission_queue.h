@@ -23,12 +23,16 @@ class SubmissionQueue {
 
   // Any thread.  The batch becomes visible as a whole.  After Close: the status it was closed with.
   Status Push(std::span<const std::shared_ptr<PendingRequest>> batch);
+  // The same for the consumer itself, whom nobody needs to wake.
+  Status PushQuietly(std::span<const std::shared_ptr<PendingRequest>> batch);
   // The consumer.
   Batch TakeAll();
   // The first reason is kept.  What was pushed before is still in the queue.
   void Close(const Status& why);
 
  private:
+  Status Add(std::span<const std::shared_ptr<PendingRequest>> batch, bool& is_first);
+
   const std::function<void()> wake_;
   Mutex mutex_;
   Batch waiting_ RABIT_GUARDED_BY(mutex_);

@@ -141,6 +141,10 @@ RABIT_API int32_t rabit_find_backend(rabit_engine* engine, const char* name, int
 /* All or none; the requests of one call become ready together. */
 RABIT_API int32_t rabit_submit(rabit_engine* engine, const rabit_request* requests, int32_t count,
                                rabit_handle* handles);
+/* rabit_submit and rabit_wait in one, for one request, with fewer thread changes.  *handle is 0 if
+ * the request was refused; else it has to be released. */
+RABIT_API int32_t rabit_run(rabit_engine* engine, const rabit_request* request, int64_t timeout_ms,
+                            rabit_handle* handle);
 /* RABIT_TIMED_OUT leaves the handle open; timeout_ms < 0 waits without limit. */
 RABIT_API int32_t rabit_wait(rabit_engine* engine, rabit_handle handle, int64_t timeout_ms);
 RABIT_API int32_t rabit_is_done(rabit_engine* engine, rabit_handle handle, int32_t* done);

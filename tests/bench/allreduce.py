@@ -1,11 +1,14 @@
-"""In-place float32 allreduce: rabit beside torch's gloo and Open MPI, in one run.
+"""In-place allreduce: rabit beside torch's gloo and Open MPI, in one run.
 
-    python tests/bench/allreduce.py [--ranks 2] [--sizes 1K,64K,1M,16M,64M] [--json FILE]
+    python tests/bench/allreduce.py [--ranks 2] [--sizes 1K,64K,1M,16M,64M] [--dtype float32]
     python tests/bench/allreduce.py --transport tcp --sizes 16M     # nobody uses shared memory
+
+"rabit" is the blocking call through the whole engine, negotiation included; "ordered" the call that
+is not negotiated.
 
 All libraries live in the same processes, use the same buffers and take turns, so that a busy moment
 of the machine hits all of them.  Each figure is the median of all single operations of rank 0; the
-ratio is the best peer's time divided by rabit's (above 1: rabit is faster).  Peers that are not
+ratios are the best peer's time divided by rabit's (above 1: rabit is faster).  Peers that are not
 installed are left out, with the reason.
 """
 
@@ -23,6 +26,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+OURS = ("rabit", "ordered")
 
 
 def parse_size(text: str) -> int:
@@ -44,7 +49,7 @@ def show_time(seconds: float) -> str:
 # --- the worker: one rank -------------------------------------------------------------------------
 
 
-def rabit_operation() -> tuple[Callable[..., None], Callable[[], None]]:
+def rabit_operations() -> tuple[dict[str, Callable[..., None]], Callable[[], None]]:
     import rabit
 
     rabit.init()
@@ -52,7 +57,10 @@ def rabit_operation() -> tuple[Callable[..., None], Callable[[], None]]:
     def run(array, _tensor, name):
         rabit.allreduce_(array, name=name, op=rabit.Sum)
 
-    return run, rabit.barrier
+    def ordered(array, _tensor, _name):
+        rabit.ordered_allreduce_(array, rabit.Sum)
+
+    return {"rabit": run, "ordered": ordered}, rabit.barrier
 
 
 def gloo_operation(store: str) -> Callable[..., None]:
@@ -82,26 +90,25 @@ def mpi_operation() -> Callable[..., None]:
 
 
 def work(args: argparse.Namespace) -> None:
-    import numpy as np
     import torch
 
     torch.set_num_threads(1)
-    ours, barrier = rabit_operation()
-    libraries: dict[str, Callable[..., None]] = {"rabit": ours}
+    libraries, barrier = rabit_operations()
     if "gloo" in args.peers:
         libraries["gloo"] = gloo_operation(args.store)
-    if "mpi" in args.peers:
+    if "mpi" in args.peers and args.dtype == "float32":
         libraries["mpi"] = mpi_operation()
     import rabit
 
+    dtype = getattr(torch, args.dtype)
     results: dict[str, dict[int, float]] = {name: {} for name in libraries}
     for size in args.sizes:
-        array = np.ones(size // 4, dtype=np.float32)
-        tensor = torch.from_numpy(array)
+        tensor = torch.ones(size // (4 if args.dtype == "float32" else 2), dtype=dtype)
+        array = tensor.numpy() if args.dtype != "bfloat16" else tensor
         samples: dict[str, list[float]] = {name: [] for name in libraries}
         for turn in range(args.rounds + 1):
             for name, run in libraries.items():
-                array.fill(1.0)
+                tensor.fill_(1.0)
                 barrier()
                 run(array, tensor, f"warm.{size}")
                 assert array[0] == rabit.size(), (name, array[0])
@@ -147,21 +154,18 @@ def available_peers() -> tuple[list[str], str | None, list[str]]:
 
 def launch(args: argparse.Namespace, peers: list[str], mpiexec: str | None, folder: str) -> dict:
     result = Path(folder) / "result.json"
-    worker = [
-        sys.executable,
-        str(Path(__file__).resolve()),
-        "--worker",
-        "--sizes",
-        ",".join(map(str, args.sizes)),
-        "--rounds",
-        str(args.rounds),
-        "--peers",
-        ",".join(peers),
-        "--store",
-        f"{folder}/gloo",
-        "--result",
-        str(result),
-    ]
+    arguments = ["--sizes", ",".join(map(str, args.sizes)), "--rounds", str(args.rounds)]
+    arguments += ["--peers", ",".join(peers), "--dtype", args.dtype]
+    arguments += ["--store", f"{folder}/gloo", "--result", str(result)]
+    run_workers(__file__, arguments, args.ranks, mpiexec, args.transport)
+    return json.loads(result.read_text())
+
+
+def run_workers(
+    script: str, arguments: list[str], ranks: int, mpiexec: str | None, transport: str = "auto"
+) -> None:
+    """Runs `script --worker` once for each rank."""
+    worker = [sys.executable, str(Path(script).resolve()), "--worker", *arguments]
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -170,7 +174,7 @@ def launch(args: argparse.Namespace, peers: list[str], mpiexec: str | None, fold
         "PRTE_ALLOW_RUN_AS_ROOT": "1",
         "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
-    if args.transport == "tcp":
+    if transport == "tcp":
         environment |= {
             "RABIT_TRANSPORT": "tcp",
             "OMPI_MCA_pml": "ob1",
@@ -178,33 +182,33 @@ def launch(args: argparse.Namespace, peers: list[str], mpiexec: str | None, fold
             "OMPI_MCA_btl_tcp_if_include": "lo",
         }
     if mpiexec:
-        command = [mpiexec, "-n", str(args.ranks), "--oversubscribe", "--bind-to", "none", *worker]
+        command = [mpiexec, "-n", str(ranks), "--oversubscribe", "--bind-to", "none", *worker]
     else:
-        command = [sys.executable, "-m", "rabit.launch", "-np", str(args.ranks), *worker]
+        command = [sys.executable, "-m", "rabit.launch", "-np", str(ranks), *worker]
     subprocess.run(command, check=True, env=environment, timeout=1800)
-    return json.loads(result.read_text())
 
 
 def print_table(results: dict[str, dict[str, float]], args: argparse.Namespace) -> None:
-    peers = [name for name in results if name != "rabit"]
     print(
-        f"in-place float32 allreduce, {args.ranks} ranks on {socket.gethostname()} "
+        f"in-place {args.dtype} allreduce, {args.ranks} ranks on {socket.gethostname()} "
         f"({os.cpu_count()} cores), transport {args.transport}, medians"
     )
-    header = (
-        f"{'size':>9}{'rabit':>12}" + "".join(f"{name:>12}" for name in peers) + f"{'ratio':>9}"
-    )
-    print(header)
-    for size in args.sizes:
-        ours = results["rabit"][str(size)]
-        theirs = [results[name][str(size)] for name in peers]
-        ratio = f"{min(theirs) / ours:8.2f}x" if theirs else "        -"
+    print_times(results, {show_size(size): str(size) for size in args.sizes})
+
+
+def print_times(results: dict[str, dict[str, float]], rows: dict[str, str]) -> None:
+    """results: seconds by library and key; rows: title of a line -> key."""
+    peers = [name for name in results if name not in OURS]
+    print(f"{'':>14}" + "".join(f"{name:>12}" for name in [*results, *OURS]))
+    for title, key in rows.items():
+        theirs = [results[name][key] for name in peers]
+        ratios = [min(theirs) / results[name][key] for name in OURS] if theirs else []
         print(
-            f"{show_size(size):>9}{show_time(ours):>12}"
-            + "".join(f"{show_time(t):>12}" for t in theirs)
-            + ratio
+            f"{title:>14}"
+            + "".join(f"{show_time(each[key]):>12}" for each in results.values())
+            + "".join(f"{ratio:>11.2f}x" for ratio in ratios)
         )
-    print("ratio = best peer / rabit; above 1 rabit is faster")
+    print("last columns: best peer's time / ours; above 1 rabit is faster")
 
 
 def main() -> None:
@@ -218,6 +222,7 @@ def main() -> None:
     parser.add_argument(
         "--transport", choices=("auto", "tcp"), default="auto", help="tcp: loopback for everybody"
     )
+    parser.add_argument("--dtype", default="float32", choices=["float32", "float16", "bfloat16"])
     parser.add_argument("--rounds", type=int, default=5, help="turns of each library (default 5)")
     parser.add_argument("--json", help="also write the medians in seconds to this file")
     for hidden in ("--store", "--result"):

@@ -1,4 +1,4 @@
-"""Many small gradients: engine time per step and Python time per submit.
+"""Many small gradients: engine time per step, Python time per submit, and torch's gloo beside it.
 
     rabitrun -np 2 python tests/bench/many_tensors.py [--tensors 1000] [--bytes 1024]
 
@@ -12,6 +12,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -55,9 +56,34 @@ def measure(args: argparse.Namespace) -> None:
         for handle in handles:
             handle.wait()
         steps.append((time.perf_counter() - start, step % 2))
+    gloo = measure_gloo(args)
     if rabit.rank() == 0:
         report(args, one_by_one, at_once, steps)
+        if gloo:
+            print(f"  step, gloo, all asynchronous       {gloo * 1e3:8.2f} ms")
     rabit.shutdown()
+
+
+def measure_gloo(args: argparse.Namespace) -> float:
+    """Median seconds of a step in which gloo has all tensors in flight at once; 0 without torch."""
+    try:
+        import torch
+        import torch.distributed as dist
+    except ImportError:
+        return 0.0
+    folder = tempfile.mkdtemp() if rabit.rank() == 0 else None
+    store = f"file://{rabit.broadcast_object(folder)}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rabit.rank(), world_size=rabit.size())
+    tensors = [torch.ones(args.bytes // 4) for _ in range(args.tensors)]
+    steps = []
+    for _ in range(max(3, args.steps // 6)):
+        rabit.barrier()
+        start = time.perf_counter()
+        for work in [dist.all_reduce(each, async_op=True) for each in tensors]:
+            work.wait()
+        steps.append(time.perf_counter() - start)
+    dist.destroy_process_group()
+    return statistics.median(steps)
 
 
 def report(args: argparse.Namespace, one_by_one: list, at_once: list, steps: list) -> None:

@@ -24,14 +24,13 @@ class ShmTransport final : public Transport {
  public:
   ShmTransport(const ConnectContext& context, Inbox inbox, std::vector<ShmPeer> peers,
                const std::vector<int>& local_ranks, const ShmOptions& options, uint32_t chunk_bytes,
-               std::chrono::nanoseconds spin, std::chrono::nanoseconds caller_spin)
+               std::chrono::nanoseconds spin)
       : rank_(context.rank),
         size_(context.size),
         inbox_(std::move(inbox)),
         index_of_(static_cast<size_t>(context.size), -1) {
     for (int stream = 0; stream < context.streams; ++stream) {
-      const bool is_last = stream == context.streams - 1;
-      streams_.emplace_back(inbox_.doorbell(stream), is_last ? caller_spin : spin);
+      streams_.emplace_back(inbox_.doorbell(stream), spin);
     }
     const auto position = [&](int rank, int without) {
       const auto found = std::find(local_ranks.begin(), local_ranks.end(), rank);
@@ -158,7 +157,6 @@ Result<std::unique_ptr<Transport>> ConnectShmTransport(const ConnectContext& con
   const uint32_t chunk_bytes = std::min(options.chunk_bytes, agreement.shape.ring_bytes / 4);
   const bool has_core_each = std::thread::hardware_concurrency() >= local_ranks.size();
   const int spin_us = options.spin_us >= 0 ? options.spin_us : (has_core_each ? kSpinUsDefault : 0);
-  const int caller_spin_us = options.caller_spin_us >= 0 ? options.caller_spin_us : spin_us;
 
   RABIT_ASSIGN_OR_RETURN(Inbox inbox, Inbox::Create(agreement.shape));
   RABIT_ASSIGN_OR_RETURN(std::vector<ShmSocket> sockets, ConnectShmSockets(context, peers));
@@ -167,7 +165,7 @@ Result<std::unique_ptr<Transport>> ConnectShmTransport(const ConnectContext& con
   inbox.CloseFd();
   return std::unique_ptr<Transport>(std::make_unique<ShmTransport>(
       context, std::move(inbox), std::move(connected), local_ranks, options, chunk_bytes,
-      std::chrono::microseconds(spin_us), std::chrono::microseconds(caller_spin_us)));
+      std::chrono::microseconds(spin_us)));
 }
 
 }  // namespace rabit

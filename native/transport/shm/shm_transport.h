@@ -18,11 +18,9 @@ enum class SingleCopy : int32_t {
 };
 
 struct ShmOptions {
-  // How long a wait spins before it sleeps; -1: 50 if the ranks of this host have a core each,
-  // else 0.
+  // How long a wait spins before it sleeps, at most; it adapts to whether that pays off.  -1: 50 if
+  // the ranks of this host have a core each, else 0.
   int spin_us = -1;
-  // The same for the last stream, on which callers run their own operations; -1: like spin_us.
-  int caller_spin_us = -1;
   // Messages of at least single_copy_min_bytes are read straight from the sender's memory
   // (process_vm_readv) instead of passing through the ring.
   SingleCopy single_copy = SingleCopy::kAuto;

@@ -1,0 +1,124 @@
+// Blocking calls whose thread does the engine's work; ranks are threads.
+#include <thread>
+#include <vector>
+
+#include "engine/engine.h"
+#include "testing/engine_job.h"
+
+namespace rabit {
+namespace {
+
+using testing::MakeRequest;
+using testing::TestJob;
+
+Deadline Soon() { return After(std::chrono::seconds(20)); }
+bool Has(const std::string& text, std::string_view part) { return text.find(part) != text.npos; }
+
+Request InPlace(const std::string& name, std::vector<float>& values) {
+  Request request = MakeRequest(name, Kind::kAllreduce, values);
+  request.output = request.input;
+  return request;
+}
+
+Status RunAndRelease(Engine& engine, Request request) {
+  Handle handle;
+  Status status = engine.Run(std::move(request), handle, Soon());
+  engine.Release(handle);
+  return status;
+}
+
+TEST(EngineRun, repeated_calls_give_the_sums_of_all_ranks) {
+  for (int size : {1, 2, 3, 5}) {
+    TestJob(size).Run([&](Engine& engine, int) {
+      for (int i = 0; i < 200; ++i) {
+        std::vector<float> values = {1.0f, static_cast<float>(i)};
+        ASSERT_OK(RunAndRelease(engine, InPlace("x", values)));
+        ASSERT_EQ(values, (std::vector<float>{static_cast<float>(size),
+                                              static_cast<float>(size) * static_cast<float>(i)}));
+      }
+    });
+  }
+}
+
+TEST(EngineRun, threads_that_block_and_requests_in_flight_share_one_engine) {
+  TestJob(3).Run([](Engine& engine, int rank) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&engine, t] {
+        for (int i = 0; i < 60; ++i) {
+          std::vector<float> values = {static_cast<float>(t + 1)};
+          EXPECT_OK(RunAndRelease(engine, InPlace("blocking." + std::to_string(t), values)));
+          EXPECT_EQ(values[0], 3.0f * static_cast<float>(t + 1));
+        }
+      });
+    }
+    for (int i = 0; i < 60; ++i) {
+      std::vector<float> a(1000, 1.0f), b = {2.0f};
+      Request requests[] = {InPlace("a", a), InPlace("b", b)};
+      if (rank == 1) std::swap(requests[0], requests[1]);
+      Handle handles[2];
+      ASSERT_OK(engine.Submit(requests, handles));
+      for (Handle handle : handles) EXPECT_OK(engine.Wait(handle, Soon()));
+      for (Handle handle : handles) engine.Release(handle);
+      EXPECT_EQ(a[999], 3.0f);
+      EXPECT_EQ(b[0], 6.0f);
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+TEST(EngineRun, after_its_deadline_the_request_goes_on_under_its_handle) {
+  TestJob(2).Run([](Engine& engine, int rank) {
+    std::vector<float> values = {1.0f};
+    Handle handle;
+    if (rank == 0) {
+      const Status status =
+          engine.Run(InPlace("x", values), handle, After(std::chrono::milliseconds(5)));
+      EXPECT_EQ(status.code(), Code::kTimedOut);
+      std::vector<float> go = {0.0f};
+      EXPECT_OK(RunAndRelease(engine, InPlace("go", go)));
+    } else {
+      std::vector<float> go = {0.0f};
+      EXPECT_OK(RunAndRelease(engine, InPlace("go", go)));
+      EXPECT_OK(engine.Run(InPlace("x", values), handle, Soon()));
+    }
+    EXPECT_OK(engine.Wait(handle, Soon()));
+    EXPECT_EQ(values[0], 2.0f);
+    engine.Release(handle);
+  });
+}
+
+TEST(EngineRun, a_refused_request_has_no_handle_and_a_mismatch_names_the_tensor) {
+  TestJob(2).Run([](Engine& engine, int rank) {
+    std::vector<float> values(rank == 0 ? 2 : 3, 1.0f);
+    Handle handle{7};
+    EXPECT_EQ(engine.Run(InPlace("", values), handle, Soon()).code(), Code::kInvalidArgument);
+    EXPECT_EQ(handle, Handle{});
+    const Status status = engine.Run(InPlace("odd", values), handle, Soon());
+    EXPECT_EQ(status.code(), Code::kMismatch);
+    EXPECT_TRUE(Has(status.message(), "'odd'")) << status.message();
+    engine.Release(handle);
+    std::vector<float> good = {1.0f};
+    EXPECT_OK(RunAndRelease(engine, InPlace("good", good)));
+  });
+}
+
+TEST(EngineRun, a_caller_that_drives_sees_the_other_rank_stop) {
+  TestJob job(2);
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (int rank = 0; rank < 2; ++rank) engines.push_back(job.Start(rank));
+  testing::RunRanks(2, [&](int rank) {
+    Engine& engine = *engines[static_cast<size_t>(rank)];
+    std::vector<float> values = {1.0f};
+    EXPECT_OK(RunAndRelease(engine, InPlace("x", values)));
+    if (rank == 1) {
+      engines[1].reset();  // leaves without asking
+      return;
+    }
+    EXPECT_FALSE(RunAndRelease(engine, InPlace("x", values)).ok());
+    (void)engine.Stop(Soon());
+  });
+}
+
+}  // namespace
+}  // namespace rabit
