@@ -108,5 +108,29 @@ TEST(TcpTransport, a_peer_that_closes_delivers_first_and_is_named_then) {
   EXPECT_TRUE(received == message);
 }
 
+// The first frame of an unasked-for message is left in the socket; what lies behind it must still
+// arrive when somebody waits for that.
+TEST(TcpTransport, a_large_message_that_nobody_asked_for_does_not_hold_up_what_lies_behind) {
+  const testing::TransportSet set = testing::MakeTcp(2, [](int) { return TcpOptions{}; });
+  ASSERT_EQ(set.ranks.size(), 2u);
+  const std::vector<std::byte> large(3 << 20, std::byte{5});
+  const std::vector<std::byte> small(100, std::byte{6});
+  testing::RunRanks(2, [&](int rank) {
+    Transport& transport = *set.ranks[static_cast<size_t>(rank)];
+    const Deadline deadline = After(std::chrono::seconds(20));
+    if (rank == 0) {
+      Operation first = transport.Send(1, MakeTag(0, 1), large);
+      EXPECT_OK(transport.Send(1, MakeTag(0, 2), small).Wait(deadline));
+      EXPECT_OK(first.Wait(deadline));
+      return;
+    }
+    std::vector<std::byte> seen_small(small.size()), seen_large(large.size());
+    EXPECT_OK(transport.Recv(0, MakeTag(0, 2), seen_small).Wait(deadline));
+    EXPECT_OK(transport.Recv(0, MakeTag(0, 1), seen_large).Wait(deadline));
+    EXPECT_TRUE(seen_small == small);
+    EXPECT_TRUE(seen_large == large);
+  });
+}
+
 }  // namespace
 }  // namespace rabit

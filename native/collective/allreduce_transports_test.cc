@@ -1,0 +1,100 @@
+// Every allreduce algorithm over the real transports, all ranks in one process.
+#include <utility>
+#include <vector>
+
+#include "rendezvous/memory_store.h"
+#include "testing/collective_conformance.h"
+#include "testing/tcp_job.h"
+#include "testing/test.h"
+#include "transport/shm/shm_testing.h"
+
+namespace rabit {
+namespace {
+
+using testing::TransportSet;
+
+// Connecting costs more than what is run: one set of transports serves many cases.
+class Borrowed final : public Transport {
+ public:
+  explicit Borrowed(Transport& inner) : inner_(inner) {}
+  std::string_view name() const override { return inner_.name(); }
+  std::string_view name_for(int peer) const override { return inner_.name_for(peer); }
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  Operation Send(int peer, Tag tag, ConstBytes buffer) override {
+    return inner_.Send(peer, tag, buffer);
+  }
+  Operation Recv(int peer, Tag tag, Bytes buffer) override {
+    return inner_.Recv(peer, tag, buffer);
+  }
+  Operation RecvReduce(int peer, Tag tag, Bytes buffer, Bytes scratch,
+                       PieceReducer reducer) override {
+    return inner_.RecvReduce(peer, tag, buffer, scratch, reducer);
+  }
+  void Abort(Status why) override { inner_.Abort(std::move(why)); }
+  TransportCounters counters() const override { return inner_.counters(); }
+
+ private:
+  Transport& inner_;
+};
+
+testing::TransportMaker Lending(const TransportSet& set) {
+  return [&set](int) {
+    std::vector<std::unique_ptr<Transport>> lent;
+    for (const auto& transport : set.ranks) lent.push_back(std::make_unique<Borrowed>(*transport));
+    return lent;
+  };
+}
+
+TransportSet MakeShm(int size) {
+  TransportSet set;
+  set.ranks.resize(static_cast<size_t>(size));
+  MemoryStore store;
+  testing::RunRanks(size, [&](int rank) {
+    auto transport = testing::ConnectOneHost(store, rank, size, {.spin_us = 0});
+    EXPECT_OK(transport);
+    if (transport.ok()) set.ranks[static_cast<size_t>(rank)] = std::move(*transport);
+  });
+  return set;
+}
+
+// Transports carry bytes: every dtype with one op and every op with two dtypes meet every
+// algorithm, message size and number of ranks here; the rest of the product is the inproc suite's.
+void CheckOver(const TransportSet& set, int size) {
+  ASSERT_EQ(set.ranks.size(), static_cast<size_t>(size));
+  const testing::TransportMaker lend = Lending(set);
+  for (const DType dtype : testing::ConformanceDTypes()) {
+    if (!Supports(dtype, ReduceOp::kSum)) continue;
+    testing::CheckAllreduce(lend, size, dtype, ReduceOp::kSum, {0, size - 1, size + 1, 1000});
+  }
+  for (const ReduceOp op : testing::ConformanceOps()) {
+    for (const DType dtype : {DType::kFloat32, DType::kInt32}) {
+      if (Supports(dtype, op)) testing::CheckAllreduce(lend, size, dtype, op, {1000});
+    }
+  }
+  testing::CheckAllreduce(lend, size, DType::kFloat32, ReduceOp::kSum, {65'537, 300'007});
+}
+
+TEST(AllreduceOverTcp, every_algorithm_is_right_on_every_number_of_ranks) {
+  for (const int size : testing::ConformanceSizes()) {
+    CheckOver(testing::MakeTcp(size, [](int) { return TcpOptions{}; }), size);
+    if (testing::CurrentTestFailed()) return;
+  }
+}
+
+TEST(AllreduceOverTcp, every_algorithm_is_right_over_striped_connections) {
+  TcpOptions options;
+  options.connections_per_stream = 2;
+  options.stripe_bytes_min = 4096;
+  CheckOver(testing::MakeTcp(3, [&](int) { return options; }), 3);
+}
+
+TEST(AllreduceOverShm, every_algorithm_is_right_on_every_number_of_ranks) {
+  for (const int size : testing::ConformanceSizes()) {
+    CheckOver(MakeShm(size), size);
+    if (testing::CurrentTestFailed()) return;
+  }
+}
+
+}  // namespace
+}  // namespace rabit
