@@ -239,6 +239,14 @@ class Config:
         native="sizes",
         flag="--sizes",
     )
+    schedule: str = setting(
+        "fixed",
+        "auto: DistributedOptimizer measures some steps, predicts which overlap is fastest, and "
+        'keeps it if it is, as its argument overlap="auto" does.',
+        kind="choice",
+        choices=("fixed", "auto"),
+        flag="--schedule",
+    )
     cross_barrier: bool = setting(
         False,
         "DistributedOptimizer overlaps communication with the next forward pass as well, as its "

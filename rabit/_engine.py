@@ -44,6 +44,7 @@ class Engine:
         extra.update(_tuning.extra_options(self.config))
         self._native = NativeEngine(self.config.to_options(**extra), self.config.library)
         self._lock = threading.Lock()
+        self.reports: dict[str, dict[str, Any]] = {}  # of framework packages, for `statistics`
         self.steps = 0  # training steps; see end_step
         self._tuner: Tuner | None = None
         self.wants_stop = False  # see rabit._votes
@@ -250,7 +251,8 @@ class Engine:
         library = self._native.library
         document = read_json(library, library.rabit_stats, self._native.live_pointer())
         tuned = {} if self._tuner is None else {"autotune": dict(self._tuner.report)}
-        return {**document, "rank": self.rank, "size": self.size, "steps": self.steps, **tuned}
+        counted = {"rank": self.rank, "size": self.size, "steps": self.steps}
+        return {**document, **counted, **tuned, **{key: dict(each) for key, each in self.reports.items()}}
 
     def close(self, timeout: float = 30.0) -> None:
         """Stops the engine; waits at most `timeout` seconds for the other ranks to do so.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -20,6 +20,7 @@ from rabit import (
 
 from ._adasum import Adasum
 from ._adasum_optimizer import AdasumReducer
+from ._auto_overlap import AutoOverlap
 from ._clip import GradientClip
 from ._compression import Compression
 from ._ops import reduce_op
@@ -44,6 +45,7 @@ class _DistributedMixin:
 
     _rabit_inner: torch.optim.Optimizer
     _rabit_reducer: GradientReducer | AdasumReducer
+    _rabit_auto: AutoOverlap | None
 
     # The wrapped optimizer owns the state; the wrapper shows it, so nothing can drift apart.
     @property
@@ -151,6 +153,7 @@ class _DistributedMixin:
         which the forward pass uses the parameters.
         """
         _check_overlap(overlap, self._rabit_inner, self._rabit_reducer)
+        self._rabit_auto = None
         assert isinstance(self._rabit_reducer, GradientReducer)
         self._rabit_reducer.set_overlap(overlap)
 
@@ -239,11 +242,16 @@ class _DistributedMixin:
         if crossing is not None and not crossing.is_recording:
             crossing.commit()
             self._rabit_inner._opt_called = True  # type: ignore[attr-defined]  # for schedulers
-            self._rabit_reducer.step_done()
+            self._rabit_end_step()
             return None
         result = self._rabit_inner.step()
-        self._rabit_reducer.step_done()
+        self._rabit_end_step()
         return result
+
+    def _rabit_end_step(self) -> None:
+        self._rabit_reducer.step_done()
+        if self._rabit_auto is not None:
+            self._rabit_auto.end_step()
 
     def _rabit_reduced(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def reduced() -> Any:
@@ -298,8 +306,16 @@ def _check_overlap(overlap: Any, optimizer: torch.optim.Optimizer, reducer: Any)
         )
 
 
+def _wants_auto(overlap: Any, optimizer: torch.optim.Optimizer) -> bool:
+    """True if the mode is to be found by measuring, and the optimizer can work with any."""
+    is_asked = overlap == "auto" or (overlap is None and default_engine().config.schedule == "auto")
+    return is_asked and why_coupled(optimizer) is None
+
+
 def _chosen_overlap(overlap: Any, optimizer: torch.optim.Optimizer) -> Overlap:
     """The argument, checked; or what the configuration says, if the optimizer can."""
+    if overlap == "auto" or _wants_auto(overlap, optimizer):
+        return "backward"  # at first, or for good
     if overlap is not None:
         _check_overlap(overlap, optimizer, None)
         chosen: Overlap = overlap
@@ -396,7 +412,7 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
     *,
-    overlap: Overlap | None = None,
+    overlap: Overlap | Literal["auto"] | None = None,
     priorities: Mapping[str, int] | None = None,
     find_unused_parameters: bool = False,
 ) -> Any:
@@ -419,8 +435,11 @@ def DistributedOptimizer(
         "next-forward": that and the next forward pass; `step()` returns at once, and a parameter is
         updated when something reads it, at the latest.  "reduce-scatter": the same, with gradients
         in two halves: sums in the backward pass, which `step()` waits for, and their distribution in
-        the forward pass; takes no compression.  "none": nothing.  None: "backward", or
-        "next-forward" with RABIT_CROSS_BARRIER=1.  Results are the same.
+        the forward pass; takes no compression.  "none": nothing.  "auto": measures some steps with
+        "backward", tries the mode whose predicted step is shortest, and keeps it if it is faster;
+        `statistics()["overlap"]` has predictions and measurements.  None: "backward";
+        "next-forward" with RABIT_CROSS_BARRIER=1, "auto" with RABIT_SCHEDULE=auto.  Results are the
+        same.
     priorities: by name of the parameter, larger goes first; those without one go by the order in
         which the forward pass of the first step uses them.
     find_unused_parameters: agrees in every step on the parameters that no rank has used; they are
@@ -478,5 +497,9 @@ def DistributedOptimizer(
         _rabit_reducer=reducer,
         _rabit_should_synchronize=True,
         _rabit_synchronized=False,
+        _rabit_auto=None,
     )
+    if isinstance(reducer, GradientReducer) and _wants_auto(overlap, optimizer):
+        result._rabit_auto = AutoOverlap(reducer, process_set)
+        reducer.engine.reports["overlap"] = result._rabit_auto.report
     return result

@@ -89,6 +89,15 @@ class GradientReducer:
         self.set_overlap(overlap)
 
     @property
+    def engine(self) -> rabit.Engine:
+        return self._engine
+
+    @property
+    def can_scatter(self) -> bool:
+        """True if overlap="reduce-scatter" is possible: it takes no compression."""
+        return not self._codec.spec and self._compressor is IDENTITY
+
+    @property
     def names(self) -> dict[torch.Tensor, str]:
         """The name of every parameter, without the prefix of this optimizer."""
         return {p: state.name[len(self._prefix) + 1 :] for p, state in self._state_of.items()}
@@ -161,7 +170,7 @@ class GradientReducer:
         """Between steps, on all ranks after the same one: what communication overlaps with."""
         if overlap == self.overlap:
             return
-        if overlap == "reduce-scatter" and (self._codec.spec or self._compressor is not IDENTITY):
+        if overlap == "reduce-scatter" and not self.can_scatter:
             raise InvalidArgument(
                 "overlap='reduce-scatter' sends sums of parts, which compression does not cover; use "
                 "overlap='next-forward' with compression, or Compression.none"

@@ -31,7 +31,7 @@ from schedule_shapes import SHAPES, scaled
 import rabit
 import rabit_torch
 from rabit._meeting import StoreServer
-from rabit._step_time import barrier, crossing, dear
+from rabit.step_time import barrier, crossing, dear
 
 WARM_UP = 3
 FORMULAS = {"none": None, "backward": barrier, "next-forward": crossing, "reduce-scatter": dear}

@@ -21,7 +21,7 @@ import torch
 
 import rabit
 import rabit_torch
-from rabit._step_time import Layer
+from rabit.step_time import Layer
 
 LAYERS = 6
 LAYER_NAME = re.compile(r"(\d+)\.(?:weight|bias)")

@@ -34,7 +34,7 @@ from schedule_rank import priorities
 from schedule_shapes import SHAPES, scaled
 
 from rabit._meeting import StoreServer
-from rabit._step_time import Layer, barrier, crossing, dear, sequential
+from rabit.step_time import Layer, barrier, crossing, dear, sequential
 
 HERE = Path(__file__).resolve().parent
 BASES = ("barrier", "ddp")  # what speed-ups are over

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from rabit._step_time import Layer
+from rabit.step_time import Layer
 
 
 def simulate(

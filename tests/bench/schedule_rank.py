@@ -24,9 +24,9 @@ import rabit
 from rabit._config import Config
 from rabit._engine import Engine
 from rabit._request import Request
-from rabit._step_time import Layer
 from rabit._tensor import view_output
 from rabit._types import Kind, ReduceOp
+from rabit.step_time import Layer
 
 
 class Device:

@@ -35,7 +35,7 @@ from torch.nn.parallel import DistributedDataParallel
 import rabit
 import rabit_torch
 from rabit._meeting import StoreServer
-from rabit._step_time import Layer, barrier, crossing
+from rabit.step_time import Layer, barrier, crossing
 
 WAYS = ("ddp-gloo", "backward", "next-forward", "reduce-scatter")
 
@@ -219,6 +219,8 @@ def launch(options: argparse.Namespace) -> list[Any]:
                 **os.environ,
                 "RABIT_RANK": str(rank),
                 "RABIT_SIZE": str(options.ranks),
+                "RABIT_LOCAL_RANK": "0",
+                "RABIT_LOCAL_SIZE": "1",
                 "RABIT_CROSS_RANK": str(rank),
                 "RABIT_CROSS_SIZE": str(options.ranks),
                 "RABIT_HOST_KEY": f"lab{rank}",

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from rabit._step_time import (
+from rabit.step_time import (
     Layer,
     Link,
     barrier,
