@@ -165,7 +165,9 @@ inline void CheckGatherAndScatter(Member& me, int64_t base) {
     Values mine = Contribution(me.index(), parts[static_cast<size_t>(me.index())]);
     Values all(is_root ? Sum(parts) : 0);
     EXPECT_OK(me.backend().Gather(me.Next(), BytesOf(mine), BytesOf(all), InBytes(parts), root));
-    if (is_root) EXPECT_TRUE(all == Concatenation(parts)) << "gather of " << base;
+    if (is_root) {
+      EXPECT_TRUE(all == Concatenation(parts)) << "gather of " << base;
+    }
 
     Values received(mine.size());
     EXPECT_OK(
@@ -180,7 +182,9 @@ inline void CheckSendAndRecv(Member& me) {
     const LaneContext lane = me.Next();
     if (to == from) continue;
     Values values = Contribution(me.index(), 77);
-    if (me.index() == from) EXPECT_OK(me.backend().Send(lane, BytesOf(values), to));
+    if (me.index() == from) {
+      EXPECT_OK(me.backend().Send(lane, BytesOf(values), to));
+    }
     if (me.index() != to) continue;
     EXPECT_OK(me.backend().Recv(lane, BytesOf(values), from));
     EXPECT_TRUE(values == Contribution(from, 77)) << "recv";

@@ -82,7 +82,7 @@ class MpiJob {
     Status status;  // guarded by polling_mutex_ until is_done
     std::atomic<bool> is_done{false};
     std::atomic<bool> polls{false};  // it is this thread's turn to poll
-    WakeSignal changed;
+    WakeSignal changed{};
   };
   Status Poll(Waiter& mine, std::string_view what, Deadline deadline);
   Status Sleep(Waiter& mine, std::string_view what, Deadline deadline);
