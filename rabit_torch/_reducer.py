@@ -154,8 +154,10 @@ class GradientReducer:
             if alive is not None:
                 alive._arrived(state)
 
-        arrived._torchdynamo_disable = True  # type: ignore[attr-defined]  # stays a plain call
-        return arrived
+        # Compiled autograd must not trace into the engine, nor into what this calls.
+        opaque: Any = torch.compiler.disable
+        hook: Callable[[torch.Tensor], None] = opaque(arrived)
+        return hook
 
     def add_parameters(self, parameters: Iterable[torch.Tensor]) -> None:
         """Takes parameters that were added to the optimizer later on."""

@@ -1,4 +1,4 @@
-"""Compiled models: numbers equal to eager ones, and a word where overlap is lost."""
+"""Compiled models: equal numbers however they are compiled, and a word where overlap is lost."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import shutil
 import pytest
 
 SETUP = """
+import contextlib
 import warnings
 from torch import nn
+from torch._dynamo import compiled_autograd
 
 rank, size = rabit.rank(), rabit.size()
 
@@ -34,7 +36,7 @@ class Net(nn.Module):
         return self.last(self.blocks(self.first(x)))
 
 
-def train(prepare, **arguments):
+def train(prepare, context=contextlib.nullcontext, **arguments):
     torch._dynamo.reset()
     torch.manual_seed(3)
     model = Net()
@@ -52,20 +54,64 @@ def train(prepare, **arguments):
             generator = torch.Generator().manual_seed(10 * step + rank)
             x, y = torch.randn(8, 6, generator=generator), torch.randn(8, 4, generator=generator)
             arrived.clear()
-            (prepared(x) - y).square().mean().backward()
+            with context():
+                loss = (prepared(x) - y).square().mean()
+                loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-        optimizer.flush()
+        if hasattr(optimizer, "flush"):
+            optimizer.flush()
     said = [str(w.message) for w in caught if "one backward graph" in str(w.message)]
     flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     return flat, said, list(arrived)
 
 
+def compiled_autograd_on():
+    return compiled_autograd._enable(torch.compile(backend="aot_eager"))
+
+
 def backends(name):
     return {
+        "whole": lambda model: torch.compile(model, backend=name),
+        "auto": lambda model: rabit.compile(model, backend=name),
         "blocks": lambda model: rabit.compile(model, "blocks", backend=name),
+        "split": lambda model: rabit.compile(model, 2600, backend=name),
     }
 """
+
+
+def test_every_way_to_compile_trains_to_the_same_numbers(on_ranks):
+    """Whole, per block, split, compiled autograd; with updates in step() and past it."""
+    results = on_ranks(
+        2,
+        SETUP
+        + """
+expected, said, order = train(lambda model: model)
+found = {"eager": [0.0, len(said), order]}
+for overlap in ("backward", "next-forward"):
+    cells = dict(backends("aot_eager"))
+    for name, prepare in cells.items():
+        flat, said, order = train(prepare, overlap=overlap)
+        found[f"{name} {overlap}"] = [(flat - expected).abs().max().item(), len(said), order]
+for name in ("whole", "blocks"):
+    flat, said, order = train(backends("aot_eager")[name], compiled_autograd_on)
+    found[f"{name} with compiled autograd"] = [(flat - expected).abs().max().item(), len(said), order]
+report(found)
+""",
+        timeout=200,
+    )
+
+    for rank, cells in enumerate(results):
+        last = max(cells["eager"][2])
+        for name, (difference, warned, order) in cells.items():
+            assert difference < 1e-5, f"{name} on rank {rank}"
+            assert sorted(order) == list(range(last + 1)), name
+            # The whole-model graph is reported by the first rank, once.
+            assert warned == (1 if (name, rank) == ("whole backward", 0) else 0), name
+            if name.startswith(("blocks", "split", "auto", "eager")):
+                # The last layer's gradients come first, and the first layer's last.
+                assert set(order[:2]) <= {last, last - 1, last - 2, last - 3}, f"{name}: {order}"
+                assert set(order[-2:]) == {0, 1}, f"{name}: {order}"
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs g++, which is missing")
