@@ -332,6 +332,15 @@ def _chosen_overlap(overlap: Any, optimizer: torch.optim.Optimizer) -> Overlap:
     return "backward"
 
 
+def _check_predivide_factor(factor: float, op: Any) -> None:
+    if factor != 1.0 and op != Average:
+        raise InvalidArgument(
+            f"gradient_predivide_factor is {factor} with op {op}; it can be used with op=Average only"
+        )
+    if factor <= 0:
+        raise InvalidArgument(f"gradient_predivide_factor is {factor}; it must be positive")
+
+
 def _checked_names(
     optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
 ) -> dict[torch.Tensor, str]:
@@ -412,6 +421,7 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
     *,
+    row_sparse: bool | Iterable[str] = False,
     overlap: Overlap | Literal["auto"] | None = None,
     priorities: Mapping[str, int] | None = None,
     find_unused_parameters: bool = False,
@@ -431,6 +441,10 @@ def DistributedOptimizer(
     gradient_predivide_factor: f divides by f before the sum and by size/f after it; Average only.
     num_groups, groups: parameters that travel together (a number, or lists of parameters).
     sparse_as_dense: turns sparse gradients into dense ones before they are sent.
+    row_sparse: names of parameters (embeddings) whose gradients are zero in most rows: only the other
+        rows travel, and `.grad` stays dense, with the same values.  True: those of two dimensions and
+        at least 256 KiB for which that costs fewer bytes.  Not for tables that an output projection
+        shares, whose gradients have no zero rows: these go dense after three exchanges, with a warning.
     overlap: what the exchange of gradients overlaps with.  "backward": the backward pass.
         "next-forward": that and the next forward pass; `step()` returns at once, and a parameter is
         updated when something reads it, at the latest.  "reduce-scatter": the same, with gradients
@@ -450,23 +464,16 @@ def DistributedOptimizer(
     Raises InvalidArgument for names that are missing or double, or arguments out of range.
     """
     resolved = reduce_op(op, None)
-    if gradient_predivide_factor != 1.0 and resolved != Average:
-        raise InvalidArgument(
-            f"gradient_predivide_factor is {gradient_predivide_factor} with op {resolved}; "
-            "it can be used with op=Average only"
-        )
-    if gradient_predivide_factor <= 0:
-        raise InvalidArgument(
-            f"gradient_predivide_factor is {gradient_predivide_factor}; it must be positive"
-        )
+    _check_predivide_factor(gradient_predivide_factor, resolved)
     names = _checked_names(optimizer, named_parameters)
     reducer: GradientReducer | AdasumReducer
     if resolved == Adasum:
         if overlap is not None:
             _check_overlap(overlap, optimizer, AdasumReducer)
-        if num_groups or groups is not None:
+        if num_groups or groups is not None or row_sparse:
             raise InvalidArgument(
-                "op=Adasum combines all parameters in one step; leave num_groups and groups out"
+                "op=Adasum combines all parameters in one step; leave num_groups, groups and "
+                "row_sparse out"
             )
         reducer = AdasumReducer(
             names,
@@ -486,6 +493,7 @@ def DistributedOptimizer(
             op=ReduceOp(resolved),
             predivide_factor=gradient_predivide_factor,
             sparse_as_dense=sparse_as_dense,
+            row_sparse=row_sparse,
             find_unused=find_unused_parameters,
             process_set=process_set,
         )

@@ -8,6 +8,7 @@ import torch
 
 if TYPE_CHECKING:
     from ._pack import Pack
+    from ._row_sparse import RowExchange
     from ._update import HyperParameters
 
 __all__ = ["ParameterState"]
@@ -43,6 +44,7 @@ class ParameterState:
         "passes_left",
         "place",
         "priority",
+        "rows",
         "two_halves",
         "was_absent",
         "wire",
@@ -62,6 +64,7 @@ class ParameterState:
         self.handle: Any = None
         self.two_halves: Any = None  # its ScatterGather, where gradients travel so
         self.is_dense = True  # no gradient has been sparse so far
+        self.rows: RowExchange | None = None  # if its touched rows travel
         self.pack: Pack | None = None
         self.may_pack = True
         self.was_absent = False  # from some step so far, on this rank

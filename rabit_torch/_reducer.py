@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
@@ -12,12 +13,14 @@ import torch
 import rabit
 from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, Request
 
+from ._absence import agree_on_any, no_gradient
 from ._adapter import check, dtype_of, memory_order, view
 from ._compile import LateGradients, watch_compilations
 from ._compression import IDENTITY, split
 from ._crossing import Crossing
 from ._pack import Pack, make_packs
 from ._parameter_state import ParameterState
+from ._row_sparse import choose_row_sparse, send_rows
 from ._scatter_gather import ScatterGather, ScatterGatherHandle
 from ._sparse import allreduce_sparse
 
@@ -47,6 +50,7 @@ class GradientReducer:
         op: ReduceOp,
         predivide_factor: float,
         sparse_as_dense: bool,
+        row_sparse: bool | Iterable[str],
         find_unused: bool,
         process_set: ProcessSet,
     ) -> None:
@@ -84,6 +88,9 @@ class GradientReducer:
         for parameter, name in names.items():
             self._add(parameter, name, group_of.get(parameter))
             self._order[-1].priority = priorities.get(name)
+        choose_row_sparse(
+            self._order, row_sparse, self._prefix, op, process_set, self._compressor is not IDENTITY
+        )
         self._late = LateGradients(list(names))
         self.set_backward_passes(backward_passes)
         self.set_overlap(overlap)
@@ -237,7 +244,8 @@ class GradientReducer:
         span = None if self._crossing is None else self._engine.config.partition_bytes
         # A pack whose members are not all used leaves at step() only, so the others would not be
         # reduced when backward() returns.
-        for index in self._agree_on_any([state.was_absent for state in self._order], "absent"):
+        absent = [state.was_absent for state in self._order]
+        for index in agree_on_any(absent, f"{self._prefix}.absent", self._process_set):
             self._order[index].may_pack = False
         self._packs = make_packs(self._order, self._prefix, span)
         for pack in self._packs:
@@ -383,6 +391,8 @@ class GradientReducer:
         for state in pending:
             if state.grad is None or self._compressor is not IDENTITY or state.grad.is_sparse:
                 self._send_alone(state)
+            elif state.rows is not None:
+                state.handle = state.rows.start(self._codec, functools.partial(self._start, state))
             else:
                 pointer = self._wire(state)
                 if is_halved:
@@ -419,6 +429,12 @@ class GradientReducer:
         else:
             state.wire = grad.contiguous()
         return state.wire.data_ptr()
+
+    def _start(self, state: ParameterState) -> rabit.Handle:
+        pointer, batch = self._wire(state), self._prepare()
+        batch.set_pointers(state.index, pointer, pointer)
+        (handle,) = batch.submit([state.index], [state.wire])
+        return handle
 
     def _send_alone(self, state: ParameterState) -> None:
         """Gradients that are sparse, or compressed by Python code."""
@@ -464,6 +480,8 @@ class GradientReducer:
     def _settle(self, states: Iterable[ParameterState]) -> None:
         """Waits for everything of `states`; raises the first error after all have finished."""
         first_error: rabit.RabitError | None = None
+        states = list(states)
+        send_rows(states)
         for state in states:
             try:
                 self.deliver([state])
@@ -512,7 +530,7 @@ class GradientReducer:
             if state.index in unused:
                 continue
             if state.parameter.grad is None:
-                state.parameter.grad = torch.zeros_like(state.parameter.detach())
+                state.parameter.grad = no_gradient(state)
             self._take(state)
         for waiting in list(self._waiting_groups.values()):  # groups with frozen members
             for state in waiting:
@@ -522,30 +540,16 @@ class GradientReducer:
             if pack.arrived:
                 self._send_pack(pack)
         self._flush()
+        send_rows(self._order)
 
     def _unused_everywhere(self, missing: list[ParameterState]) -> frozenset[int]:
         """The indices of the parameters that have no gradient on any rank.  Blocks."""
         used = [True] * len(self._order)
         for state in missing:
             used[state.index] = state.parameter.grad is not None
-        return frozenset(range(len(used))) - self._agree_on_any(used, "used")
-
-    def _agree_on_any(self, flags: list[bool], what: str) -> frozenset[int]:
-        """The positions of flags that some rank has set; a flag for each parameter.  Blocks."""
-        bits = torch.tensor(flags, dtype=torch.uint8)
-        name = f"{self._prefix}.{what}"
-        memory = view(bits, name)
-        request = Request(
-            kind=Kind.ALLREDUCE,
-            name=name,
-            input=memory,
-            output=memory,
-            op=ReduceOp.MAX,
-            priority=(1 << 31) - 1,
-            group=self._process_set.group_on(self._engine),
+        return frozenset(range(len(used))) - agree_on_any(
+            used, f"{self._prefix}.used", self._process_set
         )
-        self._engine.submit([request])[0].wait()
-        return frozenset(index for index, value in enumerate(bits.tolist()) if value)
 
     def synchronize(self) -> None:
         """Sends what no backward pass has sent, then waits for all; gradients are in `.grad`."""

@@ -1,0 +1,116 @@
+"""row_sparse: only the touched rows of a dense gradient travel, with the values of the dense exchange."""
+
+from __future__ import annotations
+
+import pytest
+
+SETUP = """
+import warnings
+from torch import nn
+
+rank, size = rabit.rank(), rabit.size()
+
+
+class Net(nn.Module):
+    def __init__(self, sparse=False):
+        super().__init__()
+        self.table = nn.Embedding(400, 16, sparse=sparse)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, words):
+        return self.head(self.table(words))
+
+
+def train(steps=4, passes=1, skip=-1, tied=False, lr=0.1, momentum=0.9, sparse=False, **arguments):
+    torch.manual_seed(3)
+    model = Net(sparse)
+    optimizer = rabit.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum), model.named_parameters(),
+        backward_passes_per_step=passes, **arguments)
+    said = []
+    for step in range(steps):
+        for part in range(passes):
+            generator = torch.Generator().manual_seed(100 * step + 10 * part + rank)
+            words = torch.randint(0, 400, (7 + rank,), generator=generator)
+            hidden = model.head(torch.ones(2, 16)) if rank == skip and step == 1 else model(words)
+            loss = hidden.square().mean()
+            if tied:
+                loss = loss + (torch.ones(2, 16) @ model.table.weight.t()).square().mean()
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                loss.backward()
+                said += [str(w.message) for w in caught]
+        optimizer.step()
+        optimizer.zero_grad()
+    optimizer.flush()
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()]), said
+
+
+def gap(**arguments):
+    plain = {key: value for key, value in arguments.items() if key != "row_sparse"}
+    return (train(**plain)[0] - train(**arguments)[0]).abs().max().item()
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_result_is_that_of_the_dense_exchange(on_ranks, ranks):
+    results = on_ranks(
+        ranks,
+        SETUP
+        + """
+names = ["table.weight"]
+found = {
+    "average": gap(row_sparse=names),
+    "sum": gap(row_sparse=names, op=rabit.Sum),
+    "two passes": gap(row_sparse=names, passes=2),
+    "unused on one rank": gap(row_sparse=names, skip=1),
+    "next-forward": gap(row_sparse=names, overlap="next-forward"),
+    "reduce-scatter": gap(row_sparse=names, overlap="reduce-scatter"),
+    "found unused": gap(row_sparse=names, find_unused_parameters=True, skip=1),
+    "tied": gap(row_sparse=names, tied=True),
+    "all large ones": gap(row_sparse=True),
+}
+half = {"compression": gap(row_sparse=names, compression=rabit.Compression.fp16)}
+said = [text for text in train(row_sparse=names, tied=True)[1] if "row_sparse" in text]
+sparse, dense = [train(sparse=each, skip=1, momentum=0.0)[0] for each in (True, False)]
+found["sparse gradients, none on one rank"] = (sparse - dense).abs().max().item()
+few = rabit.add_process_set([0, 1])  # Last: optimizers that only some ranks make shift the numbers.
+if rank < 2:
+    found["process set"] = gap(row_sparse=names, process_set=few)
+report([found, half, said])
+""",
+    )
+
+    for rank, (exact, half, said) in enumerate(results):
+        assert max(exact.values()) < 1e-6, exact
+        assert max(half.values()) < 1e-3, half
+        assert len(said) == (1 if rank == 0 else 0)
+        assert all("tied weights" in text and "table.weight" in text for text in said)
+
+
+def test_names_and_operations_that_cannot_work_are_refused(on_ranks):
+    results = on_ranks(
+        2,
+        SETUP
+        + """
+def refusal(**arguments):
+    model = Net()
+    try:
+        rabit.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), **arguments)
+    except rabit.InvalidArgument as error:
+        return str(error)
+
+
+report([
+    refusal(row_sparse=["tabel.weight"]),
+    refusal(row_sparse=["head.bias"]),
+    refusal(row_sparse=["table.weight"], op=rabit.Max),
+])
+""",
+    )
+
+    for unknown, flat, largest in results:
+        assert "'tabel.weight'" in unknown
+        assert "at least two dimensions" in flat
+        assert "Average and Sum" in largest
