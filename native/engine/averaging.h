@@ -2,6 +2,8 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
+#include <cstdint>
 
 #include "base/dtype.h"
 
@@ -23,5 +25,13 @@ inline double PostFactor(ReduceOp op, DType dtype, int size, double postscale) {
   if (op != ReduceOp::kAverage || MustDivide(op, dtype, size, postscale)) return postscale;
   return postscale / size;
 }
+
+// Copies `count` elements, multiplying on the way.  `from` may be `to`.
+void CopyScaled(DType dtype, const std::byte* from, std::byte* to, int64_t count, double factor);
+
+// What an operation over `size` ranks leaves to do after its reduction: the division of an average
+// and the caller's factor.
+void FinishReduction(ReduceOp op, DType dtype, std::byte* data, int64_t count, int size,
+                     double postscale);
 
 }  // namespace rabit

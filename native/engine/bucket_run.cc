@@ -18,16 +18,6 @@ Deadline OperationDeadline(int64_t timeout_ms) {
   return After(std::chrono::milliseconds(timeout_ms));
 }
 
-// Copies, multiplying on the way.  `from` may be `to`.
-void CopyScaled(DType dtype, const std::byte* from, std::byte* to, int64_t count, double factor) {
-  if (count == 0) return;
-  if (factor != 1.0) {
-    Scale(dtype, from, to, count, factor);
-  } else if (from != to) {
-    std::memcpy(to, from, static_cast<size_t>(count) * SizeOf(dtype));
-  }
-}
-
 const std::byte* InputOf(const BucketItem& item, DType dtype) {
   return static_cast<const std::byte*>(item.request()->request.input.data) +
          static_cast<size_t>(item.partition.offset) * SizeOf(dtype);
@@ -82,9 +72,7 @@ double BucketRun::post_factor() const {
 }
 
 void BucketRun::Finalize(std::byte* data, int64_t count) const {
-  if (count == 0) return;
-  if (must_divide()) Divide(bucket_.dtype, data, count, group_.size());
-  if (post_factor() != 1.0) Scale(bucket_.dtype, data, data, count, post_factor());
+  FinishReduction(bucket_.op, bucket_.dtype, data, count, group_.size(), bucket_.postscale);
 }
 
 const Codec* BucketRun::CodecOfBucket() const {

@@ -1,9 +1,7 @@
 #include "engine/ordered_calls.h"
 
-#include <cstring>
 #include <vector>
 
-#include "arithmetic/reduce.h"
 #include "engine/averaging.h"
 
 namespace rabit {
@@ -89,19 +87,10 @@ Status OrderedCalls::Allreduce(const OrderedCall& call, Backend& backend, const 
   const TensorView& out = call.output;
   if (out.count == 0) return Status();
   auto* const data = static_cast<std::byte*>(out.data);
-  if (call.prescale != 1.0) {
-    Scale(out.dtype, static_cast<const std::byte*>(call.input.data), data, out.count,
-          call.prescale);
-  } else if (call.input.data != out.data) {
-    std::memcpy(data, call.input.data, out.bytes());
-  }
+  CopyScaled(out.dtype, static_cast<const std::byte*>(call.input.data), data, out.count,
+             call.prescale);
   RABIT_RETURN_IF_ERROR(backend.Allreduce(lane, out, WireOp(call.op)));
-  const int size = lane.group.size();
-  if (MustDivide(call.op, out.dtype, size, call.postscale)) {
-    Divide(out.dtype, data, out.count, size);
-  }
-  const double factor = PostFactor(call.op, out.dtype, size, call.postscale);
-  if (factor != 1.0) Scale(out.dtype, data, data, out.count, factor);
+  FinishReduction(call.op, out.dtype, data, out.count, lane.group.size(), call.postscale);
   return Status();
 }
 
@@ -112,21 +101,13 @@ Status OrderedCalls::ReduceScatter(const OrderedCall& call, Backend& backend,
   const TensorView& out = call.output;
   if (out.count == 0) return Status();
   RABIT_ASSIGN_OR_RETURN(const Bytes copy, buffer_.Get(backend, call.input.bytes()));
-  const auto* const from = static_cast<const std::byte*>(call.input.data);
-  if (call.prescale != 1.0) {
-    Scale(out.dtype, from, copy.data(), call.input.count, call.prescale);
-  } else {
-    std::memcpy(copy.data(), from, copy.size());
-  }
+  CopyScaled(out.dtype, static_cast<const std::byte*>(call.input.data), copy.data(),
+             call.input.count, call.prescale);
   const TensorView in{copy.data(), call.input.count, out.dtype, out.device};
   const std::vector<int64_t> parts(static_cast<size_t>(size), out.count);
   RABIT_RETURN_IF_ERROR(backend.ReduceScatter(lane, in, out, parts, WireOp(call.op)));
-  auto* const data = static_cast<std::byte*>(out.data);
-  if (MustDivide(call.op, out.dtype, size, call.postscale)) {
-    Divide(out.dtype, data, out.count, size);
-  }
-  const double factor = PostFactor(call.op, out.dtype, size, call.postscale);
-  if (factor != 1.0) Scale(out.dtype, data, data, out.count, factor);
+  FinishReduction(call.op, out.dtype, static_cast<std::byte*>(out.data), out.count, size,
+                  call.postscale);
   return Status();
 }
 

@@ -6,6 +6,7 @@
 
 #include "arithmetic/reduce.h"
 #include "base/check.h"
+#include "engine/averaging.h"
 #include "engine/bucket_run.h"
 
 namespace rabit {
@@ -203,11 +204,7 @@ Status BucketRun::RunReduceScatter(const BucketItem& item) {
     RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(WithRows(shape, my_rows)));
     out.data = item.request()->output().view.data;
     const auto* input = static_cast<const std::byte*>(item.request()->request.input.data);
-    if (bucket_.prescale != 1.0) {
-      Scale(bucket_.dtype, input, buffer.data(), all.count, bucket_.prescale);
-    } else if (all.count > 0) {
-      std::memcpy(buffer.data(), input, all.bytes());
-    }
+    CopyScaled(bucket_.dtype, input, buffer.data(), all.count, bucket_.prescale);
   } else {
     FillIdentity(wire_op(), bucket_.dtype, buffer.data(), all.count);
     RABIT_ASSIGN_OR_RETURN(Bytes scratch, buffer_.GetScratch(out.bytes()));
