@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -180,23 +179,10 @@ def run(options: argparse.Namespace, script: str, task: dict[str, Any]) -> list[
             for rank in range(options.ranks)
         ]
         try:
-            codes = [each.wait(timeout=options.timeout) for each in processes]
+            shaped_links.finish(processes, options.timeout)
         finally:
-            for each in processes:
-                each.kill()
             store.close()
-        if any(codes):
-            raise SystemExit(f"the ranks ended with {codes}")
         return [json.loads(Path(at, f"{rank}.json").read_text()) for rank in range(options.ranks)]
-
-
-def step_times(moments: list[list[list[float]]]) -> list[float]:
-    """Seconds between the moments when the slowest rank began a step; moments: by rank and turn."""
-    times = []
-    for turns in zip(*moments, strict=True):
-        latest = [max(moment) for moment in zip(*turns, strict=True)]
-        times += [after - before for before, after in pairwise(latest)]
-    return times
 
 
 def show(options: argparse.Namespace, reports: list[dict[str, Any]]) -> None:
@@ -204,7 +190,9 @@ def show(options: argparse.Namespace, reports: list[dict[str, Any]]) -> None:
     print(f"{options.ranks} ranks at {options.rate}bit/s, beta {slope * 1e9:.2f} ns/byte")
     for shape, cell in reports[0]["cells"].items():
         times = {
-            mode: step_times([report["cells"][shape]["moments"][mode] for report in reports])
+            mode: shaped_links.step_times(
+                [report["cells"][shape]["moments"][mode] for report in reports]
+            )
             for mode in cell["moments"]
         }
         took = {mode: statistics.median(each) for mode, each in times.items()}

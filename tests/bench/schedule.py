@@ -24,7 +24,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,13 @@ from rabit.step_time import Layer, barrier, crossing, dear, sequential
 
 HERE = Path(__file__).resolve().parent
 BASES = ("barrier", "ddp")  # what speed-ups are over
-LINK_SIZES = (1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)  # at 1 Gbit/s, that the link is measured with
+LINK_SIZES = (
+    1 << 16,
+    1 << 18,
+    1 << 20,
+    1 << 22,
+    1 << 24,
+)  # at 1 Gbit/s, that the link is measured with
 
 
 def parse_rate(text: str) -> float:
@@ -50,9 +55,7 @@ def parse_sizes(text: str) -> dict[str, int]:
     """PARTITION:CREDIT:LANES, as in 512K:1M:2."""
     partition, credit, lanes = text.split(":")
     units = {"K": 1 << 10, "M": 1 << 20}
-    size = {
-        each: int(float(each[:-1]) * units[each[-1]]) for each in (partition, credit)
-    }
+    size = {each: int(float(each[:-1]) * units[each[-1]]) for each in (partition, credit)}
     return {
         "partition_bytes": size[partition],
         "fusion_bytes": size[partition],
@@ -114,7 +117,10 @@ def run(options: argparse.Namespace, cells: list[dict[str, Any]]) -> list[dict[s
     ways, engines = ways_and_engines(options)
     secret = secrets.token_bytes(32)
     scale = max(1.0, 1e9 / options.rate)
-    with shaped_links.build(options.ranks, options.rate) as lab, tempfile.TemporaryDirectory() as at:
+    with (
+        shaped_links.build(options.ranks, options.rate) as lab,
+        tempfile.TemporaryDirectory() as at,
+    ):
         store = StoreServer(lab.gateway, 0, secret)
         task = {
             "ranks": options.ranks,
@@ -145,28 +151,22 @@ def start(options: argparse.Namespace, lab: shaped_links.Lab, task: Path) -> Non
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "RABIT_LOG_LEVEL": "warning"}
     processes = [
         subprocess.Popen(
-            [*lab.command(rank), sys.executable, str(HERE / "schedule_rank.py"), str(task), str(rank)],
+            [
+                *lab.command(rank),
+                sys.executable,
+                str(HERE / "schedule_rank.py"),
+                str(task),
+                str(rank),
+            ],
             env=environ,
         )
         for rank in range(options.ranks)
     ]
-    try:
-        codes = [each.wait(timeout=options.timeout) for each in processes]
-    finally:
-        for each in processes:
-            each.kill()
-    if any(codes):
-        raise SystemExit(f"the ranks ended with {codes}")
+    shaped_links.finish(processes, options.timeout)
 
 
 def step_times(reports: list[dict[str, Any]], cell: int, way: str) -> list[float]:
-    """Seconds between the moments when the slowest rank began a step.  One clock for all ranks."""
-    turns = zip(*(each["cells"][cell]["moments"][way] for each in reports), strict=True)
-    times = []
-    for turn in turns:
-        latest = [max(moment) for moment in zip(*turn, strict=True)]
-        times.extend(after - before for before, after in pairwise(latest))
-    return times
+    return shaped_links.step_times([each["cells"][cell]["moments"][way] for each in reports])
 
 
 def interval(statistic: Callable[..., float], *samples: Sequence[float]) -> tuple[float, float]:
@@ -253,11 +253,15 @@ def main() -> None:
     parser.add_argument("--rate", type=parse_rate, default=1e9, help="of each link, as 100M or 1G")
     parser.add_argument("--shapes", default="vgg,resnet,lm", help=f"of {', '.join(SHAPES)}")
     parser.add_argument("--rho", default="1", help="communication over computation, a list")
-    parser.add_argument("--compute", type=float, default=0.5, help="seconds of a step's computation")
+    parser.add_argument(
+        "--compute", type=float, default=0.5, help="seconds of a step's computation"
+    )
     parser.add_argument("--ways", default="barrier,crossing,dear,ddp")
     parser.add_argument("--turns", type=int, default=3, help="turns of each way")
     parser.add_argument("--steps", type=int, default=5, help="timed steps of a turn")
-    parser.add_argument("--repeats", type=int, default=5, help="of each size that measures the link")
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="of each size that measures the link"
+    )
     parser.add_argument("--partition-bytes", type=int, help="instead of the engine's own choice")
     parser.add_argument("--fusion-bytes", type=int, help="instead of the engine's own choice")
     parser.add_argument("--credit-bytes", type=int, help="instead of the engine's own choice")

@@ -108,7 +108,9 @@ class Reduced(Silent):
             view = view_output(buffer, "gradient")
             priority = 0 if order is None else order[index]
             requests.append(
-                Request(Kind.ALLREDUCE, f"g{index}", view, view, ReduceOp.AVERAGE, priority=priority)
+                Request(
+                    Kind.ALLREDUCE, f"g{index}", view, view, ReduceOp.AVERAGE, priority=priority
+                )
             )
         self._batch = engine.prepare(requests)
 
@@ -164,9 +166,7 @@ class Dear(Silent):
             part = len(buffer) // size
             shard = buffer[rank * part : (rank + 1) * part].copy()
             whole, mine = view_output(buffer, "gradient"), view_output(shard, "shard")
-            scatter.append(
-                Request(Kind.REDUCESCATTER, f"s{number}", whole, mine, ReduceOp.AVERAGE)
-            )
+            scatter.append(Request(Kind.REDUCESCATTER, f"s{number}", whole, mine, ReduceOp.AVERAGE))
             gather.append(Request(Kind.ALLGATHER, f"a{number}", mine, whole))
         self._scatter, self._gather = engine.prepare(scatter), engine.prepare(gather)
 
@@ -329,7 +329,11 @@ class Bench:
         makers: dict[str, Callable[[], Silent]] = {
             "silent": lambda: Silent(layers),
             "ddp": lambda: Ddp(
-                layers, self.rank, self.ranks, self.task["gloo"], ddp_bucket_bytes(layers, self.shape)
+                layers,
+                self.rank,
+                self.ranks,
+                self.task["gloo"],
+                ddp_bucket_bytes(layers, self.shape),
             ),
             "dear": lambda: Dear(layers, buffers, engine, spec["group_bytes"]),
             "sequential": lambda: Unoverlapped(

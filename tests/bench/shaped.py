@@ -23,6 +23,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import shaped_links
+
 BRIDGE = "rbench-br"
 RING_PORT = 17017
 STORE_PORT = 17018
@@ -98,9 +100,7 @@ class Network:
                 "RABIT_BIND_ADDRESS": address(rank),
             }
             started.append(subprocess.Popen(words, env=mine))
-        codes = [process.wait(timeout=200) for process in started]
-        if any(codes):
-            raise SystemExit(f"{role}: the ranks exited with {codes}")
+        shaped_links.finish(started, timeout=200)
 
 
 def ring(args: argparse.Namespace) -> None:
@@ -173,7 +173,11 @@ def show(size: int, seconds: float, best: float, bound: float, name: str) -> Non
 
 
 def compare(args: argparse.Namespace) -> None:
-    with tempfile.TemporaryDirectory() as folder, Network(args.ranks, args.mbit) as network:
+    with (
+        shaped_links.unwinding(),
+        tempfile.TemporaryDirectory() as folder,
+        Network(args.ranks, args.mbit) as network,
+    ):
         args.result = f"{folder}/result"
         network.run("ring", args, {})
         flows = [float(Path(f"{args.result}.{rank}").read_text()) for rank in range(args.ranks)]

@@ -10,9 +10,13 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from types import FrameType
 
 BURST_SECONDS = 0.002
 QUEUE_SECONDS = 0.004
@@ -79,9 +83,67 @@ def why_not() -> str:
         return str(error)
 
 
+def finish(processes: Sequence[subprocess.Popen[bytes]], timeout: float) -> None:
+    """Waits until all have ended, `timeout` seconds for each; none is left behind.
+
+    Raises SystemExit with the exit codes unless all are zero.
+    """
+    try:
+        codes = [each.wait(timeout=timeout) for each in processes]
+    finally:
+        for each in processes:
+            each.kill()
+    if any(codes):
+        raise SystemExit(f"the ranks ended with {codes}")
+
+
+def step_times(moments: Sequence[Sequence[Sequence[float]]]) -> list[float]:
+    """Seconds between the moments when the slowest rank began a step; moments: by rank and turn.
+
+    The ranks are on one machine and have one clock.
+    """
+    times: list[float] = []
+    for turns in zip(*moments, strict=True):
+        latest = [max(moment) for moment in zip(*turns, strict=True)]
+        times += [after - before for before, after in pairwise(latest)]
+    return times
+
+
+def _remove(made: list[str], bridge: str) -> None:
+    """What was about to be made may be missing, which is why errors do not count."""
+    for name in reversed(made):
+        what = ["link", "delete", name] if name == bridge else ["netns", "delete", name]
+        subprocess.run(["ip", *what], capture_output=True, check=False)
+
+
+@contextlib.contextmanager
+def unwinding() -> Iterator[None]:
+    """Inside, SIGTERM and SIGHUP raise SystemExit, so that what the program has made is removed.
+
+    Python dies of them at once otherwise.  Does nothing outside of the main thread.
+    """
+
+    def unwind(number: int, _: FrameType | None) -> None:
+        for each in before:  # A second signal must not interrupt the removal.
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        for each in before:
+            signal.signal(each, unwind)
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
 @contextlib.contextmanager
 def build(ranks: int, rate_bits: float) -> Iterator[Lab]:
-    """A lab of `ranks` namespaces; it is gone when the block ends.
+    """A lab of `ranks` namespaces; it is gone when the block ends, even by SIGTERM.
 
     Names and the network (10.x.y.0/24) derive from the process id, so that labs do not collide.
     """
@@ -89,16 +151,17 @@ def build(ranks: int, rate_bits: float) -> Iterator[Lab]:
     bridge, network = f"rb{key}", f"10.{200 + key // 256 % 50}.{key % 256}"
     lab = Lab(tuple(f"{bridge}r{rank}" for rank in range(ranks)), f"{network}.254")
     made: list[str] = []
-    try:
-        _run("ip", "link", "add", bridge, "type", "bridge")
+    with unwinding(), contextlib.ExitStack() as cleanup:
+        cleanup.callback(_remove, made, bridge)
         made.append(bridge)
+        _run("ip", "link", "add", bridge, "type", "bridge")
         _run("ip", "address", "add", f"{lab.gateway}/24", "dev", bridge)
         _run("ip", "link", "set", bridge, "up")
         for rank, namespace in enumerate(lab.namespaces):
             port = lab.port(rank)
             inside = ("ip", "netns", "exec", namespace)
-            _run("ip", "netns", "add", namespace)
             made.append(namespace)
+            _run("ip", "netns", "add", namespace)
             pair = ("type", "veth", "peer", "name", "eth0", "netns", namespace)
             _run("ip", "link", "add", port, *pair)
             _run("ip", "link", "set", port, "master", bridge, "up")
@@ -108,7 +171,3 @@ def build(ranks: int, rate_bits: float) -> Iterator[Lab]:
             _shape(rate_bits, port)
             _shape(rate_bits, *inside, "eth0")
         yield lab
-    finally:
-        for name in reversed(made):
-            what = ["link", "delete", name] if name == bridge else ["netns", "delete", name]
-            subprocess.run(["ip", *what], capture_output=True, check=False)

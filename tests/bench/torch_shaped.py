@@ -75,7 +75,9 @@ def cnn() -> nn.Module:
     for before, after in pairwise([3, 32, 64, 128, 256]):
         layers += [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU()]
         layers += [nn.MaxPool2d(2)]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(1024, 1536), nn.ReLU(), nn.Linear(1536, 10))
+    return nn.Sequential(
+        *layers, nn.Flatten(), nn.Linear(1024, 1536), nn.ReLU(), nn.Linear(1536, 10)
+    )
 
 
 def batch_for(model: str, size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -144,7 +146,8 @@ def profile(way: Way, steps: int) -> list[Layer]:
         forward = [b - a for a, b in zip(starts[each], following, strict=True)]
         if number == 0:  # the optimizer, and what comes before the first layer
             forward = [
-                f + (end - ready) for f, end, ready in zip(forward, finished, readies[each], strict=True)
+                f + (end - ready)
+                for f, end, ready in zip(forward, finished, readies[each], strict=True)
             ]
         backward = [b - a for a, b in zip(before, readies[each], strict=True)]
         size = sum(p.numel() * p.element_size() for p in each.parameters(recurse=False))
@@ -199,7 +202,10 @@ def work(task: dict[str, Any]) -> None:
 
 def launch(options: argparse.Namespace) -> list[Any]:
     secret = secrets.token_bytes(32)
-    with shaped_links.build(options.ranks, options.rate) as lab, tempfile.TemporaryDirectory() as at:
+    with (
+        shaped_links.build(options.ranks, options.rate) as lab,
+        tempfile.TemporaryDirectory() as at,
+    ):
         store = StoreServer(lab.gateway, 0, secret)
         task = {
             "gloo": f"file://{at}/gloo",
@@ -234,13 +240,9 @@ def launch(options: argparse.Namespace) -> list[Any]:
             command = [*lab.command(rank), sys.executable, __file__, "--task", json.dumps(task)]
             processes.append(subprocess.Popen(command, env=environ))
         try:
-            codes = [each.wait(timeout=options.timeout) for each in processes]
+            shaped_links.finish(processes, options.timeout)
         finally:
-            for each in processes:
-                each.kill()
             store.close()
-        if any(codes):
-            raise SystemExit(f"the ranks ended with {codes}")
         return [json.loads(Path(at, f"{rank}.json").read_text()) for rank in range(options.ranks)]
 
 
@@ -249,12 +251,10 @@ def show(options: argparse.Namespace, reports: list[Any]) -> None:
         results = [each[number] for each in reports]
         layers = [Layer(*row) for row in results[0]["layers"]]
         costs = [results[0]["beta"] * each.bytes for each in layers]
-        times: dict[str, list[float]] = {}
-        for way in results[0]["moments"]:
-            times[way] = []
-            for turn in zip(*(each["moments"][way] for each in results), strict=True):
-                latest = [max(moment) for moment in zip(*turn, strict=True)]
-                times[way] += [b - a for a, b in pairwise(latest)]
+        times = {
+            way: shaped_links.step_times([each["moments"][way] for each in results])
+            for way in results[0]["moments"]
+        }
         ideal, waiting = crossing(layers, costs), barrier(layers, costs)
         computing = sum(each.forward + each.backward for each in layers)
         print(
