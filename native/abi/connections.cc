@@ -12,12 +12,17 @@
 #include "rendezvous/tcp_store.h"
 #include "transport/connect.h"
 #include "transport/routed_transport.h"
+#include "transport/shm/shm_channel.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_channel.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace rabit {
 namespace {
+
+// How long a rank that has no core for itself looks for control messages, and lets the others run
+// in between, before it sleeps.
+constexpr std::chrono::microseconds kYieldSpin{200};
 
 // What ranks of one host share and ranks of others do not: the boot, and the container's name.
 std::string SystemHostKey() {
@@ -87,6 +92,29 @@ int CallerSpinFor(const Options& options, int local_size) {
   return std::thread::hardware_concurrency() >= static_cast<unsigned>(local_size) ? 50 : 0;
 }
 
+bool WantsShm(const Options& options, int local_size) {
+  return options.transport == "shm" ||
+         (options.transport == "auto" && local_size > 1 && ProbeShm(ShmOptions()).ok());
+}
+
+// Ranks of rank 0's host talk to it through shared memory, the others by TCP, which also tells of
+// deaths.
+Result<std::unique_ptr<Channel>> ConnectChannel(const Options& options,
+                                                const ConnectContext& context, int local_size) {
+  const std::chrono::microseconds spin(CallerSpinFor(options, local_size));
+  const bool shares_memory =
+      local_size > 1 && context.topology.SameHost(0, options.rank) && WantsShm(options, local_size);
+  ChannelOptions tcp;
+  tcp.heartbeat_timeout = std::chrono::milliseconds(options.heartbeat_timeout_ms);
+  tcp.spin = shares_memory ? std::chrono::microseconds(0) : spin;
+  RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel, ConnectTcpChannel(context, tcp));
+  if (!shares_memory) return channel;
+  ShmChannelOptions shm;
+  shm.yields = std::thread::hardware_concurrency() < static_cast<unsigned>(local_size);
+  shm.spin = shm.yields && options.spin_us < 0 ? kYieldSpin : spin;
+  return ConnectShmChannel(context, std::move(channel), shm);
+}
+
 Result<std::unique_ptr<Transport>> ConnectTransports(const Options& options,
                                                      const ConnectContext& context, int local_size,
                                                      int spin_us) {
@@ -94,8 +122,7 @@ Result<std::unique_ptr<Transport>> ConnectTransports(const Options& options,
   shm.spin_us = CallerSpinFor(options, local_size);
   shm.single_copy = options.shm_single_copy ? SingleCopy::kAuto : SingleCopy::kOff;
   shm.ring_bytes = static_cast<uint32_t>(options.shm_ring_bytes / 4096 * 4096);
-  const bool wants_shm = options.transport == "shm" ||
-                         (options.transport == "auto" && local_size > 1 && ProbeShm(shm).ok());
+  const bool wants_shm = WantsShm(options, local_size);
   const bool wants_tcp = options.transport == "tcp" || !wants_shm || local_size < options.size;
   if (options.transport == "shm" && local_size < options.size) {
     return Unsupported("transport shm reaches only the " + std::to_string(local_size) +
@@ -163,10 +190,7 @@ Result<Connections> ConnectRanks(const Options& options) {
       options.rank,   options.size, epoch,         *made.store,
       *made.listener, secret,       made.topology, options.started_lanes() + 1,
       deadline};
-  ChannelOptions channel_options;
-  channel_options.spin = std::chrono::microseconds(CallerSpinFor(options, made.local_size));
-  channel_options.heartbeat_timeout = std::chrono::milliseconds(options.heartbeat_timeout_ms);
-  Result<std::unique_ptr<Channel>> channel = ConnectTcpChannel(context, channel_options);
+  Result<std::unique_ptr<Channel>> channel = ConnectChannel(options, context, made.local_size);
   if (!channel.ok()) return AddContext(options, "connecting to rank 0", channel.status());
   made.channel = std::move(channel).value();
   Result<std::unique_ptr<Transport>> transport =

@@ -1,6 +1,8 @@
 // SpinBudget: how long a wait should spin before it sleeps.
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -15,7 +17,10 @@ namespace rabit {
 class SpinBudget {
  public:
   // Zero: never spin.
-  explicit SpinBudget(std::chrono::nanoseconds most) : most_ns_(most.count()) {}
+  // `yields`: between two looks another thread may have the core, for waits among threads that
+  // outnumber the cores and mostly wait for each other.
+  explicit SpinBudget(std::chrono::nanoseconds most, bool yields = false)
+      : most_ns_(most.count()), yields_(yields) {}
 
   // The budget of the wait that begins.
   std::chrono::nanoseconds Begin() {
@@ -37,6 +42,15 @@ class SpinBudget {
     current_ns_.store(half < most_ns_ / 16 ? 0 : half, std::memory_order_relaxed);
   }
 
+  bool yields() const { return yields_; }
+  // Between two looks.
+  void Rest() const {
+    if (yields_) {
+      ::sched_yield();
+    } else {
+      Pause();
+    }
+  }
   static void Pause() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -47,6 +61,7 @@ class SpinBudget {
   static constexpr uint32_t kProbeEvery = 32;
 
   const int64_t most_ns_;
+  const bool yields_;
   std::atomic<int64_t> current_ns_{most_ns_};
   std::atomic<uint32_t> waits_{0};
 };

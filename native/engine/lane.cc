@@ -26,10 +26,11 @@ struct Lane::Inbox {
     MutexLock lock(mutex);
     return !is_busy && (!jobs.empty() || is_closed);
   }
-  // After a job.
-  void BecomeIdle() {
+  // After a job; whether there is something for the thread to do.
+  bool BecomeIdle() {
     MutexLock lock(mutex);
     is_busy = false;
+    return !jobs.empty() || is_closed;
   }
 
   WakeSignal changed;
@@ -70,8 +71,8 @@ bool Lane::TryClaim() {
 
 void Lane::RunClaimed(BucketJob job) {
   RunJob(*state_, job, inbox_->buffer);
-  inbox_->BecomeIdle();
-  inbox_->changed.Notify();
+  // Waking the thread for nothing would take the core from the caller, which goes on.
+  if (inbox_->BecomeIdle()) inbox_->changed.Notify();
 }
 
 void Lane::Close() {
@@ -108,7 +109,7 @@ void Lane::Loop(EngineState& state, Inbox& inbox) {
       inbox.is_busy = true;
     }
     RunJob(state, job, inbox.buffer);
-    inbox.BecomeIdle();
+    (void)inbox.BecomeIdle();
   }
   inbox.has_ended.store(true);
   inbox.ended.Notify();

@@ -250,7 +250,8 @@ Result<bool> WantsOffers(SingleCopyTrial& trial, const Hello& peer, SingleCopy m
 }  // namespace
 
 Result<std::vector<ShmSocket>> ConnectShmSockets(const ConnectContext& context,
-                                                 const std::vector<int>& peers) {
+                                                 const std::vector<int>& peers,
+                                                 std::string_view purpose) {
   RABIT_ASSIGN_OR_RETURN(const ShmToken name, RandomToken());
   RABIT_ASSIGN_OR_RETURN(const ShmToken token, RandomToken());
   RABIT_ASSIGN_OR_RETURN(UniqueFd listener, OpenSocket());
@@ -261,7 +262,7 @@ Result<std::vector<ShmSocket>> ConnectShmSockets(const ConnectContext& context,
     return Unsupported("shm: cannot listen on an abstract Unix socket: " + ErrnoText(errno) +
                        "; use RABIT_TRANSPORT=tcp");
   }
-  const std::string prefix = std::to_string(context.epoch) + "/shm/";
+  const std::string prefix = std::to_string(context.epoch) + "/" + std::string(purpose) + "/";
   RABIT_RETURN_IF_ERROR(
       context.store.Set(prefix + std::to_string(context.rank), Hex(name) + Hex(token)));
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -23,9 +24,10 @@ struct ShmSocket {
   ShmToken theirs{};  // what it wants to see
 };
 
-// One per rank in `peers` (ascending).  Blocks.
+// One per rank in `peers` (ascending).  `purpose` keeps several meetings of one job apart.  Blocks.
 Result<std::vector<ShmSocket>> ConnectShmSockets(const ConnectContext& context,
-                                                 const std::vector<int>& peers);
+                                                 const std::vector<int>& peers,
+                                                 std::string_view purpose);
 
 // What the ranks of a host must agree on.
 struct ShmAgreement {

@@ -159,7 +159,7 @@ Result<std::unique_ptr<Transport>> ConnectShmTransport(const ConnectContext& con
   const int spin_us = options.spin_us >= 0 ? options.spin_us : (has_core_each ? kSpinUsDefault : 0);
 
   RABIT_ASSIGN_OR_RETURN(Inbox inbox, Inbox::Create(agreement.shape));
-  RABIT_ASSIGN_OR_RETURN(std::vector<ShmSocket> sockets, ConnectShmSockets(context, peers));
+  RABIT_ASSIGN_OR_RETURN(std::vector<ShmSocket> sockets, ConnectShmSockets(context, peers, "shm"));
   RABIT_ASSIGN_OR_RETURN(std::vector<ShmPeer> connected,
                          SwapInboxes(std::move(sockets), inbox, agreement, context.deadline));
   inbox.CloseFd();

@@ -1,0 +1,273 @@
+#include "transport/shm/shm_channel.h"
+
+#include <atomic>
+#include <deque>
+#include <string>
+#include <utility>
+
+#include "base/spin_budget.h"
+#include "transport/channel_options.h"
+#include "transport/shm/control_ring.h"
+#include "transport/shm/handshake.h"
+
+namespace rabit {
+namespace {
+
+// The clock is read once in this many looks.
+constexpr int kLooksPerClock = 16;
+// The channel beneath is looked at once in this many messages, however busy the shared memory is.
+constexpr uint32_t kMessagesPerLookBeneath = 64;
+
+using Clock = std::chrono::steady_clock;
+
+// What Receive returns next.
+struct Event {
+  ChannelMessage message;
+  Status loss;
+};
+
+// One rank with which this one shares memory.
+//
+// A message for which the ring has no room takes a detour through the channel beneath, and so do
+// those after it until the reader has taken all that did: thus none overtakes another.  The channel
+// beneath also carries bells, and numbers tell the two apart.
+struct Peer {
+  explicit Peer(ShmChannelPeer shared)
+      : rank(shared.rank), mine(std::move(shared.mine)), theirs(std::move(shared.theirs)) {}
+
+  ControlRing& in() const { return *reinterpret_cast<ControlRing*>(mine.lane(0, 0).data); }
+  ControlRing& out() const { return *reinterpret_cast<ControlRing*>(theirs.lane(0, 0).data); }
+
+  const int rank;
+  const Inbox mine;
+  const Inbox theirs;
+  bool is_lost = false;
+  uint64_t sent_beneath = 0;  // messages and bells
+  uint64_t received_beneath = 0;
+  uint64_t sent_by_detour = 0;  // messages
+  bool takes_detour = false;
+};
+
+class ShmChannel final : public Channel {
+ public:
+  ShmChannel(std::unique_ptr<Channel> beneath, std::vector<ShmChannelPeer> peers,
+             const ShmChannelOptions& options)
+      : beneath_(std::move(beneath)),
+        index_of_(static_cast<size_t>(beneath_->size()), -1),
+        spin_(options.spin, options.yields) {
+    for (ShmChannelPeer& each : peers) {
+      index_of_[static_cast<size_t>(each.rank)] = static_cast<int>(peers_.size());
+      peers_.emplace_back(std::move(each));
+    }
+    const int edges = beneath_->rank() == 0 ? beneath_->size() - 1 : 1;
+    is_complete_ = static_cast<int>(peers_.size()) == edges;
+  }
+
+  ~ShmChannel() override {
+    for (const Peer& peer : peers_) peer.in().reader.has_left.store(1);
+  }
+
+  int rank() const override { return beneath_->rank(); }
+  int size() const override { return beneath_->size(); }
+  Status Send(int peer, ConstBytes message) override;
+  Result<std::optional<ChannelMessage>> Receive(Deadline deadline) override;
+
+  void Wake() override {
+    is_woken_.store(true);
+    if (is_sleeping_.load()) beneath_->Wake();
+  }
+
+ private:
+  // A look at the rings, and at the channel beneath where that is due; whether there is an event.
+  bool Look();
+  void LookBeneath();
+  void Sleep(Deadline deadline);
+  void Handle(Result<std::optional<ChannelMessage>> received);
+  // Appends the next message, if any.
+  bool TakeFrom(Peer& peer);
+  Peer* Find(int rank) {
+    if (rank < 0 || rank >= size() || index_of_[static_cast<size_t>(rank)] < 0) return nullptr;
+    return &peers_[static_cast<size_t>(index_of_[static_cast<size_t>(rank)])];
+  }
+
+  const std::unique_ptr<Channel> beneath_;
+  std::vector<int> index_of_;  // by rank; -1: no shared memory
+  std::deque<Peer> peers_;
+  bool is_complete_ = false;  // no message ever starts beneath
+  std::deque<Event> events_;
+  uint32_t messages_ = 0;
+  SpinBudget spin_;
+  std::atomic<bool> is_woken_{false};
+  std::atomic<bool> is_sleeping_{false};
+};
+
+Status ShmChannel::Send(int rank, ConstBytes message) {
+  Peer* const peer = Find(rank);
+  if (peer == nullptr || peer->is_lost || message.size() > kChannelMessageBytesMax ||
+      peer->out().reader.has_left.load() != 0) {
+    return beneath_->Send(rank, message);  // or says why not
+  }
+  ControlRing& ring = peer->out();
+  if (peer->takes_detour && ring.reader.detour_consumed.load() == peer->sent_by_detour) {
+    peer->takes_detour = false;
+    ring.writer.detour_from.store(0);
+  }
+  if (!peer->takes_detour && ring.TryPut(message)) {
+    if (ring.reader.is_sleeping.load() == 0 || ring.reader.is_sleeping.exchange(0) == 0) return {};
+    RABIT_RETURN_IF_ERROR(beneath_->Send(rank, {}));
+    ++peer->sent_beneath;
+    return {};
+  }
+  if (!peer->takes_detour) ring.writer.detour_from.store(peer->sent_beneath + 1);
+  peer->takes_detour = true;
+  RABIT_RETURN_IF_ERROR(beneath_->Send(rank, message));
+  ++peer->sent_beneath;
+  ++peer->sent_by_detour;
+  return {};
+}
+
+Result<std::optional<ChannelMessage>> ShmChannel::Receive(Deadline deadline) {
+  bool is_spinning = false;
+  bool has_slept = false;
+  Deadline spin_end{};
+  for (int look = 0; !Look(); ++look) {
+    if (is_woken_.load(std::memory_order_relaxed) && is_woken_.exchange(false)) {
+      if (is_spinning && !has_slept) spin_.PaidOff();
+      return std::optional<ChannelMessage>();
+    }
+    if (look % kLooksPerClock == 0 || spin_.yields()) {
+      const Deadline now = Clock::now();
+      if (now >= deadline) {
+        LookBeneath();
+        if (events_.empty()) return std::optional<ChannelMessage>();
+        break;
+      }
+      if (!is_spinning) spin_end = now + spin_.Begin();
+      is_spinning = true;
+      if (now >= spin_end) {
+        if (!has_slept) spin_.EndedInSleep();
+        has_slept = true;
+        Sleep(deadline);
+        look = -1;
+        continue;
+      }
+    }
+    spin_.Rest();
+  }
+  if (is_spinning && !has_slept) spin_.PaidOff();
+  Event event = std::move(events_.front());
+  events_.pop_front();
+  if (!event.loss.ok()) return event.loss;
+  return std::optional(std::move(event.message));
+}
+
+bool ShmChannel::Look() {
+  if (!events_.empty()) return true;
+  for (Peer& peer : peers_) {
+    if (!TakeFrom(peer)) continue;
+    if (++messages_ % kMessagesPerLookBeneath == 0) LookBeneath();
+    return true;
+  }
+  if (!is_complete_) LookBeneath();
+  return !events_.empty();
+}
+
+bool ShmChannel::TakeFrom(Peer& peer) {
+  if (peer.is_lost || !peer.in().has_message()) return false;
+  Result<std::optional<std::vector<std::byte>>> taken = peer.in().Take();
+  if (!taken.ok()) {
+    peer.is_lost = true;
+    events_.push_back({{},
+                       PeerLost(peer.rank, "rank " + std::to_string(peer.rank) + ": " +
+                                               taken.status().message())});
+    return true;
+  }
+  if (!*taken) return false;
+  events_.push_back({{peer.rank, std::move(**taken)}, {}});
+  return true;
+}
+
+void ShmChannel::LookBeneath() { Handle(beneath_->Receive(Deadline{})); }
+
+void ShmChannel::Sleep(Deadline deadline) {
+  is_sleeping_.store(true);
+  bool has_news = is_woken_.load();
+  // Whoever writes after this sees it and sends a bell; what was written before is seen here.
+  for (const Peer& peer : peers_) {
+    peer.in().reader.is_sleeping.store(1, std::memory_order_seq_cst);
+    has_news = has_news || peer.in().writer.written.load(std::memory_order_seq_cst) !=
+                               peer.in().reader.consumed.load(std::memory_order_relaxed);
+  }
+  if (!has_news) Handle(beneath_->Receive(deadline));
+  is_sleeping_.store(false);
+  for (const Peer& peer : peers_) peer.in().reader.is_sleeping.store(0, std::memory_order_relaxed);
+}
+
+void ShmChannel::Handle(Result<std::optional<ChannelMessage>> received) {
+  if (!received.ok()) {
+    Peer* const peer = Find(received.status().culprit());
+    // What it wrote before its end comes first.
+    while (peer != nullptr && TakeFrom(*peer)) {
+    }
+    if (peer != nullptr) peer->is_lost = true;
+    events_.push_back({{}, received.status()});
+    return;
+  }
+  if (!*received) return;
+  Peer* const peer = Find((*received)->peer);
+  if (peer == nullptr) {
+    events_.push_back({std::move(**received), {}});
+    return;
+  }
+  const uint64_t number = peer->received_beneath++;
+  ControlRing& ring = peer->in();
+  const uint64_t detour_from = ring.writer.detour_from.load();
+  if (detour_from == 0 || number + 1 < detour_from) return;  // a bell
+  while (TakeFrom(*peer)) {
+  }
+  events_.push_back({std::move(**received), {}});
+  ring.reader.detour_consumed.fetch_add(1);
+}
+
+}  // namespace
+
+InboxShape ShmChannelShape() {
+  return {.senders = 1, .streams = 1, .ring_bytes = static_cast<uint32_t>(kControlRingBytes)};
+}
+
+std::unique_ptr<Channel> MakeShmChannel(std::unique_ptr<Channel> beneath,
+                                        std::vector<ShmChannelPeer> peers,
+                                        const ShmChannelOptions& options) {
+  return std::make_unique<ShmChannel>(std::move(beneath), std::move(peers), options);
+}
+
+Result<std::unique_ptr<Channel>> ConnectShmChannel(const ConnectContext& context,
+                                                   std::unique_ptr<Channel> beneath,
+                                                   const ShmChannelOptions& options) {
+  std::vector<int> ranks;
+  for (int peer = 0; peer < context.size; ++peer) {
+    const bool is_edge = (peer == 0) != (context.rank == 0);
+    if (is_edge && context.topology.SameHost(peer, context.rank)) ranks.push_back(peer);
+  }
+  if (ranks.empty()) return beneath;
+  ShmAgreement agreement;
+  agreement.rank = context.rank;
+  agreement.epoch = context.epoch;
+  agreement.single_copy = SingleCopy::kOff;
+  agreement.shape = ShmChannelShape();
+  RABIT_ASSIGN_OR_RETURN(std::vector<ShmSocket> sockets,
+                         ConnectShmSockets(context, ranks, "control"));
+  std::vector<ShmChannelPeer> peers;
+  for (ShmSocket& socket : sockets) {
+    RABIT_ASSIGN_OR_RETURN(Inbox mine, Inbox::Create(agreement.shape));
+    std::vector<ShmSocket> one;
+    one.push_back(std::move(socket));
+    RABIT_ASSIGN_OR_RETURN(std::vector<ShmPeer> met,
+                           SwapInboxes(std::move(one), mine, agreement, context.deadline));
+    mine.CloseFd();
+    peers.push_back({met.front().rank, std::move(mine), std::move(met.front().inbox)});
+  }
+  return MakeShmChannel(std::move(beneath), std::move(peers), options);
+}
+
+}  // namespace rabit

@@ -1,0 +1,48 @@
+// ShmChannel: control messages between rank 0 and the other ranks of its host, through shared
+// memory, on top of a channel that reaches everybody.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/result.h"
+#include "transport/channel.h"
+#include "transport/connect.h"
+#include "transport/shm/inbox.h"
+
+namespace rabit {
+
+struct ShmChannelOptions {
+  // How long Receive looks before it sleeps, at most; it adapts to whether that pays off.
+  std::chrono::microseconds spin{50};
+  // Between two looks, whether to let another thread have the core: right where ranks outnumber
+  // cores.
+  bool yields = false;
+};
+
+// The memory that this rank shares with another for control messages.
+struct ShmChannelPeer {
+  int rank = -1;
+  Inbox mine;    // what the peer writes and this rank reads
+  Inbox theirs;  // the other way round
+};
+
+// Waits until rank 0 and the other ranks of its host have met; elsewhere returns `beneath`.
+//
+// What goes through shared memory costs no system call while the receiver looks.  The channel
+// beneath carries the rest: everything to and from ranks without shared memory, messages for which
+// there is no room, a byte-less message that wakes a receiver which sleeps, and the news of a
+// death.
+Result<std::unique_ptr<Channel>> ConnectShmChannel(const ConnectContext& context,
+                                                   std::unique_ptr<Channel> beneath,
+                                                   const ShmChannelOptions& options);
+
+// The same over memory that is shared already.
+std::unique_ptr<Channel> MakeShmChannel(std::unique_ptr<Channel> beneath,
+                                        std::vector<ShmChannelPeer> peers,
+                                        const ShmChannelOptions& options);
+
+// Of each of the two inboxes.
+InboxShape ShmChannelShape();
+
+}  // namespace rabit
