@@ -12,7 +12,13 @@ from rabit._errors import NotInitialized
 if TYPE_CHECKING:
     from rabit._engine import Engine
 
-__all__ = ["current_engine", "default_engine", "engine_of_thread", "set_default_engine"]
+__all__ = [
+    "current_engine",
+    "default_engine",
+    "engine_for_work",
+    "engine_of_thread",
+    "set_default_engine",
+]
 
 
 class _Current(threading.local):
@@ -33,6 +39,14 @@ def current_engine() -> Engine:
         )
     engine.check_process()
     return engine
+
+
+def engine_for_work() -> Engine:
+    """Like `current_engine`, for callers whose next step asks the engine for its open pointer.
+
+    Leaves to that step what it checks as well: that the engine is open and of this process.
+    """
+    return _of_thread.engine or (_default[0] if _default else current_engine())
 
 
 def default_engine() -> Engine:

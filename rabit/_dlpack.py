@@ -52,7 +52,7 @@ _DTYPES = {
 _CODE_NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 
 
-def view_dlpack(tensor: Any, what: str) -> TensorView | None:
+def view_dlpack(tensor: Any, what: object) -> TensorView | None:
     """A view of the tensor's own memory; None when it is not contiguous in row-major order."""
     try:
         device_kind = int(tensor.__dlpack_device__()[0])

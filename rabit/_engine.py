@@ -17,7 +17,7 @@ from rabit._handle import Handle
 from rabit._job import Job
 from rabit._native import check, ffi, read_json
 from rabit._native_engine import NativeEngine
-from rabit._request import Batch, Request
+from rabit._request import Batch, Request, run
 from rabit.compression import CompressionCodec
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Engine:
 
         The handle has finished, or is to be waited for as usual.
         """
-        return Batch(self._native, (request,)).run()
+        return run(self._native, request)
 
     def prepare(self, requests: Sequence[Request]) -> Batch:
         """Requests that will be submitted many times, in their C form."""
@@ -199,10 +199,10 @@ class Engine:
 
     def run_ordered(self, request: Any, timeout_ms: int) -> None:
         """Runs a rabit_request on this thread, without negotiation; see rabit_run_ordered."""
-        library = self._native.library
-        code = library.rabit_run_ordered(self._native.open_pointer(), request, timeout_ms)
+        native = self._native
+        code = native.run_ordered(native.open_pointer(), request, timeout_ms)
         if code:
-            check(library, code)
+            check(native.library, code)
 
     def end_step(self) -> None:
         """Marks the end of a training step: framework packages call it when the optimizer has stepped.
@@ -252,7 +252,12 @@ class Engine:
         document = read_json(library, library.rabit_stats, self._native.live_pointer())
         tuned = {} if self._tuner is None else {"autotune": dict(self._tuner.report)}
         counted = {"rank": self.rank, "size": self.size, "steps": self.steps}
-        return {**document, **counted, **tuned, **{key: dict(each) for key, each in self.reports.items()}}
+        return {
+            **document,
+            **counted,
+            **tuned,
+            **{key: dict(each) for key, each in self.reports.items()},
+        }
 
     def close(self, timeout: float = 30.0) -> None:
         """Stops the engine; waits at most `timeout` seconds for the other ranks to do so.

@@ -49,7 +49,7 @@ def grouped_allreduce_async(
     call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
     codec = call.engine.codec_id(compression)
     for tensor, each in _members(call, tensors):
-        source = view_input(tensor, each.what)
+        source = view_input(tensor, each)
         result, target = empty_like(source, tensor)
         request = each.request(source, target, finish=_returning(result))
         scale(request, op, average, prescale_factor, postscale_factor)
@@ -107,7 +107,7 @@ def grouped_allreduce_async_(
     call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
     codec = call.engine.codec_id(compression)
     for tensor, each in _members(call, tensors):
-        target = view_output(tensor, each.what)
+        target = view_output(tensor, each)
         request = each.request(target, target, finish=_returning(tensor))
         scale(request, op, average, prescale_factor, postscale_factor)
         request.codec = codec
@@ -158,7 +158,7 @@ def grouped_allgather_async(
     call = Call(engine, Kind.ALLGATHER, name, process_set, priority, backend)
     requests = []
     for tensor, each in _members(call, tensors):
-        source = each.with_rows(view_input(tensor, each.what))
+        source = each.with_rows(view_input(tensor, each))
         requests.append(each.request(source, None, finish=as_type_of(tensor)))
     return GroupHandle(call.engine.submit(requests))
 
@@ -194,7 +194,7 @@ def grouped_reducescatter_async(
     call = Call(engine, Kind.REDUCESCATTER, name, process_set, priority, backend)
     requests = []
     for tensor, each in _members(call, tensors):
-        source = each.with_rows(view_input(tensor, each.what))
+        source = each.with_rows(view_input(tensor, each))
         request = each.request(source, None, finish=as_type_of(tensor))
         scale(request, op, None, prescale_factor, postscale_factor)
         requests.append(request)

@@ -25,6 +25,10 @@ class NativeEngine:
         slot = ffi.new("rabit_engine**")
         check(self.library, self.library.rabit_start(options.encode("utf-8"), slot))
         self._pointer: Any = slot[0]
+        # Bound once: looking a function up in the library takes as long as calling it.
+        self.run: Any = self.library.rabit_run
+        self.run_ordered: Any = self.library.rabit_run_ordered
+        self._release: Any = self.library.rabit_release
         self._pid = os.getpid()
         self._done = ffi.typeof("int32_t*")
         # Operations whose handle was dropped while they were in flight, with their tensors.
@@ -46,14 +50,14 @@ class NativeEngine:
             )
         return self._pointer
 
-    def open_pointer(self) -> Any:
+    def open_pointer(self, getpid: Callable[[], int] = os.getpid) -> Any:
         """The C pointer, for new work.  Raises NotInitialized after close as well."""
         if self.is_closed:
             raise NotInitialized(
                 "the engine has been shut down and takes no more work. Call rabit.init() again, "
                 "or make a new Engine."
             )
-        return self.live_pointer()
+        return self._pointer if getpid() == self._pid else self.live_pointer()
 
     def topology(self, group: int) -> tuple[int, int]:
         """(rank of this process in the group or -1, number of ranks in the group)."""
@@ -76,7 +80,7 @@ class NativeEngine:
         if keepalive is not None and not self.is_done(value):
             self._orphans.append((value, keepalive))
             return
-        self.library.rabit_release(self._pointer, value)
+        self._release(self._pointer, value)
 
     def sweep(self) -> None:
         """Frees the orphans that have finished."""

@@ -29,13 +29,13 @@ from typing import Any
 
 import numpy as np
 
-from rabit._current import current_engine
+from rabit._current import engine_for_work
 from rabit._engine import Engine
 from rabit._errors import InvalidArgument
 from rabit._groups import ProcessSet, global_process_set
 from rabit._handle import Handle, output_array
 from rabit._request import Request
-from rabit._tensor import TensorView, numpy_dtype, view_input, view_output
+from rabit._tensor import TensorView, address_of, numpy_dtype, view_input, view_output
 from rabit._types import Kind, ReduceOp
 from rabit.compression import Compression, CompressionCodec
 
@@ -155,7 +155,7 @@ def _allreduce(
     factors: tuple[float, float],
     compression: CompressionCodec,
 ) -> Request:
-    source = view_input(tensor, call.what)
+    source = view_input(tensor, call)
     result, target = empty_like(source, tensor)
     request = call.request(source, target, finish=lambda _: result)
     scale(request, op, average, *factors)
@@ -171,7 +171,7 @@ def _allreduce_in_place(
     factors: tuple[float, float],
     compression: CompressionCodec,
 ) -> Request:
-    target = view_output(tensor, call.what)
+    target = view_output(tensor, call)
     request = call.request(target, target, finish=lambda _: tensor)
     scale(request, op, average, *factors)
     request.codec = call.engine.codec_id(compression)
@@ -193,7 +193,7 @@ def reduce_async(
 ) -> Handle:
     """Like `reduce`, but returns a Handle at once."""
     call = Call(engine, Kind.REDUCE, name, process_set, priority, backend)
-    source = view_input(tensor, call.what)
+    source = view_input(tensor, call)
     result, target = empty_like(source, tensor)
     is_root = call.engine.rank == root_rank
     request = call.request(source, target, finish=lambda _: result if is_root else None)
@@ -244,7 +244,7 @@ def reducescatter_async(
 ) -> Handle:
     """Like `reducescatter`, but returns a Handle at once."""
     call = Call(engine, Kind.REDUCESCATTER, name, process_set, priority, backend)
-    source = call.with_rows(view_input(tensor, call.what))
+    source = call.with_rows(view_input(tensor, call))
     request = call.request(source, None, finish=as_type_of(tensor))
     scale(request, op, None, prescale_factor, postscale_factor)
     return call.submit(request)
@@ -297,7 +297,7 @@ def allgather_async(
 ) -> Handle:
     """Like `allgather`, but returns a Handle at once."""
     call = Call(engine, Kind.ALLGATHER, name, process_set, priority, backend)
-    source = call.with_rows(view_input(tensor, call.what))
+    source = call.with_rows(view_input(tensor, call))
     return call.submit(call.request(source, None, finish=as_type_of(tensor)))
 
 
@@ -333,7 +333,7 @@ def broadcast_async(
 ) -> Handle:
     """Like `broadcast`, but returns a Handle at once."""
     call = Call(engine, Kind.BROADCAST, name, process_set, priority, backend)
-    source = view_input(tensor, call.what)
+    source = view_input(tensor, call)
     result, target = empty_like(source, tensor)
     request = call.request(source, target, finish=lambda _: result)
     request.root = call.check_rank(root_rank, "root_rank")
@@ -390,7 +390,7 @@ def broadcast_(
 
 
 def _broadcast_in_place(call: Call, tensor: Any, root_rank: int) -> Request:
-    target = view_output(tensor, call.what)
+    target = view_output(tensor, call)
     request = call.request(target, target, finish=lambda _: tensor)
     request.root = call.check_rank(root_rank, "root_rank")
     return request
@@ -442,10 +442,11 @@ class Call:
         priority: int,
         backend: str = "",
     ) -> None:
-        self.engine = current_engine() if engine is None else engine
+        self.engine = engine_for_work() if engine is None else engine
         self.backend = self.engine.backend(backend) if backend else -1
         self.kind = kind
-        self.group = process_set.group_on(self.engine)
+        is_world = process_set is global_process_set
+        self.group = 0 if is_world else process_set.group_on(self.engine)
         self.name = self._auto_name() if name is None else name
         self.priority = priority
 
@@ -459,10 +460,13 @@ class Call:
         other.name = name
         return other
 
-    @property
-    def what(self) -> str:
+    def __str__(self) -> str:
         """How messages name the operation."""
         return f"{self.kind} '{self.name}' on rank {self.engine.rank}"
+
+    @property
+    def what(self) -> str:
+        return str(self)
 
     def request(
         self,
@@ -539,7 +543,9 @@ def scale(
             )
         op = ReduceOp.AVERAGE if average else ReduceOp.SUM
     try:
-        request.op = ReduceOp.AVERAGE if op is None else ReduceOp(op)
+        if type(op) is not ReduceOp:
+            op = ReduceOp.AVERAGE if op is None else ReduceOp(op)
+        request.op = op
     except ValueError:
         names = ", ".join(f"{each} ({each.value})" for each in ReduceOp)
         raise InvalidArgument(
@@ -553,7 +559,7 @@ def empty_like(view: TensorView, tensor: Any) -> tuple[np.ndarray[Any, Any], Ten
     """A new array of the shape and type of `view`, and its view."""
     dtype = tensor.dtype if isinstance(tensor, np.ndarray) else numpy_dtype(view.dtype)
     array = np.empty(view.shape, dtype)
-    return array, TensorView(array.ctypes.data, view.shape, view.dtype, keepalive=array)
+    return array, TensorView(address_of(array), view.shape, view.dtype, keepalive=array)
 
 
 def as_type_of(tensor: Any) -> Callable[[Handle], Any]:

@@ -43,7 +43,7 @@ def alltoall_async(
 ) -> Handle:
     """Like `alltoall`, but returns a Handle at once."""
     call = Call(engine, Kind.ALLTOALL, name, process_set, priority, backend)
-    source = call.with_rows(view_input(tensor, call.what))
+    source = call.with_rows(view_input(tensor, call))
     convert = as_type_of(tensor)
     finish = convert
     if splits is not None:
@@ -91,7 +91,7 @@ def gather_async(
 ) -> Handle:
     """Like `gather`, but returns a Handle at once."""
     call = Call(engine, Kind.GATHER, name, process_set, priority, backend)
-    source = call.with_rows(view_input(tensor, call.what))
+    source = call.with_rows(view_input(tensor, call))
     is_root = call.engine.rank == root_rank
     finish = as_type_of(tensor) if is_root else lambda _: None
     request = call.request(source, None, finish=finish)
@@ -128,7 +128,7 @@ def scatter_async(
 ) -> Handle:
     """Like `scatter`, but returns a Handle at once."""
     call = Call(engine, Kind.SCATTER, name, process_set, priority, backend)
-    source = call.with_rows(view_input(tensor, call.what))
+    source = call.with_rows(view_input(tensor, call))
     request = call.request(source, None, finish=as_type_of(tensor))
     request.root = call.check_rank(root_rank, "root_rank")
     if call.engine.rank == root_rank:
@@ -180,7 +180,7 @@ def send_async(
     call = Call(engine, Kind.SEND, name or "", global_process_set, 0, backend)
     partner = _partner(call, dst, "dst")
     call.name = name or call.engine.auto_name(f"message.{call.engine.rank}.{dst}")
-    request = call.request(view_input(tensor, call.what), None, finish=lambda _: None)
+    request = call.request(view_input(tensor, call), None, finish=lambda _: None)
     request.root = partner
     return call.submit(request)
 
@@ -213,7 +213,7 @@ def recv_async(
     call = Call(engine, Kind.RECV, name or "", global_process_set, 0, backend)
     partner = _partner(call, src, "src")
     call.name = name or call.engine.auto_name(f"message.{src}.{call.engine.rank}")
-    target = view_output(tensor, call.what)
+    target = view_output(tensor, call)
     request = call.request(target, target, finish=lambda _: tensor)
     request.root = partner
     return call.submit(request)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from rabit._current import current_engine
+from rabit._current import engine_for_work
 from rabit._engine import Engine
 from rabit._errors import InvalidArgument
 from rabit._groups import ProcessSet, global_process_set
@@ -38,17 +38,42 @@ __all__ = [
 ]
 
 _TIMEOUT = 60.0
+# Plain numbers: enumerations are slower to read and to compare than all else here.
+_ALLREDUCE = int(Kind.ALLREDUCE)
+_SUM = int(ReduceOp.SUM)
+_codes: dict[Any, int] = {}  # of the types that arrays have had
+_BYTES: Any = ffi.typeof("char[]")
 
 
-class _Prepared(threading.local):
-    """The C form of a call, of which a thread makes one at a time."""
+class _Call:
+    """The C form of a call.  What stays the same from one call to the next is not written again."""
+
+    __slots__ = ("layout", "request", "source", "target")
 
     def __init__(self) -> None:
         self.request: Any = ffi.new("rabit_request*")
         self.request.struct_size = ffi.sizeof("rabit_request")
         self.request.prescale = self.request.postscale = 1.0
         self.request.backend = -1
-        self.request.input.device_kind = self.request.output.device_kind = 1
+        self.source, self.target = self.request.input, self.request.output
+        self.source.device_kind = self.target.device_kind = 1
+        self.layout: tuple[int, ...] = ()
+
+    def set_layout(self, layout: tuple[int, ...]) -> None:
+        """layout: kind, operation, root, group, code of the type, elements in and out."""
+        request, source, target = self.request, self.source, self.target
+        self.layout = ()  # Stays so if a value is refused.
+        request.kind, request.reduce_op, request.root, request.group = layout[:4]
+        source.dtype = target.dtype = layout[4]
+        source.count, target.count = layout[5:]
+        self.layout = layout
+
+
+class _Prepared(threading.local):
+    """A thread makes one call at a time."""
+
+    def __init__(self) -> None:
+        self.call = _Call()
 
 
 _prepared = _Prepared()
@@ -65,7 +90,7 @@ def ordered_allreduce_(
     """Combines `tensor` of every rank element by element, in place, and returns it."""
     memory, count, code = _memory(tensor)
     tensors = (memory, count, memory, count, code)
-    _run(engine, Kind.ALLREDUCE, process_set, timeout, tensors, op)
+    _run(engine, _ALLREDUCE, process_set, timeout, tensors, op)
     return tensor
 
 
@@ -167,30 +192,35 @@ def _memory(tensor: Any) -> tuple[Any, int, int]:
     """Where `tensor` can be written, its elements and the code of its type."""
     if type(tensor) is np.ndarray:
         try:  # Refuses what is read-only or not contiguous.
-            memory = ffi.from_buffer(tensor, require_writable=True)
+            memory = ffi.from_buffer(_BYTES, tensor, True)
         except (ValueError, TypeError, BufferError):
             pass  # view_output says why, or knows a type that has no buffer.
         else:
-            return memory, tensor.size, dtype_of(tensor.dtype, "ordered call").value
+            dtype = tensor.dtype
+            code = _codes.get(dtype)
+            if code is None:
+                code = _codes[dtype] = dtype_of(dtype, "ordered call").value
+            return memory, tensor.size, code
     view = view_output(tensor, "ordered call")
     return ffi.cast("void*", view.data), view.count, view.dtype.value
 
 
 def _run(
     engine: Engine | None,
-    kind: Kind,
+    kind: int,
     process_set: ProcessSet,
     timeout: float,
     tensors: tuple[Any, int, Any, int, int],
-    op: ReduceOp = ReduceOp.SUM,
+    op: int = _SUM,
     root: int = -1,
 ) -> None:
     if engine is None:
-        engine = current_engine()
-    request = _prepared.request
-    source, target = request.input, request.output
-    source.data, source.count, target.data, target.count, code = tensors
-    source.dtype = target.dtype = code
-    request.kind, request.reduce_op, request.root = kind, op, root
-    request.group = process_set.group_on(engine)
-    engine.run_ordered(request, int(timeout * 1000))
+        engine = engine_for_work()
+    group = 0 if process_set is global_process_set else process_set.group_on(engine)
+    source, source_count, target, target_count, code = tensors
+    call = _prepared.call
+    layout = (kind, op, root, group, code, source_count, target_count)
+    if layout != call.layout:
+        call.set_layout(layout)
+    call.source.data, call.target.data = source, target
+    engine.run_ordered(call.request, int(timeout * 1000))

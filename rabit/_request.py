@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,9 @@ from rabit._native_engine import NativeEngine
 from rabit._tensor import TensorView
 from rabit._types import Kind, ReduceOp
 
-__all__ = ["Batch", "Request"]
+__all__ = ["Batch", "Request", "run"]
+
+Finish = Callable[[Handle], Any]
 
 
 @dataclass(slots=True)
@@ -41,7 +44,7 @@ class Request:
     prescale: float = 1.0
     postscale: float = 1.0
     splits: Sequence[int] | None = None
-    finish: Callable[[Handle], Any] | None = None
+    finish: Finish | None = None
 
 
 _REQUEST_SIZE = ffi.sizeof("rabit_request")
@@ -65,7 +68,7 @@ class Batch:
         self._keepalives: list[Any] = [_keepalive(each) for each in requests]
         self._borrowed: list[Any] = []
         for index, each in enumerate(requests):
-            self._fill(self._array[index], each)
+            _fill(self._array[index], each, self._borrowed)
 
     def __len__(self) -> int:
         return len(self._names)
@@ -135,15 +138,8 @@ class Batch:
 
         The calling thread does the engine's work meanwhile, which is faster than submit and wait.
         """
-        native = self._native
-        if native._orphans:
-            native.sweep()
-        value = ffi.new("rabit_handle*")
-        code = native.library.rabit_run(native.open_pointer(), self._array, SLICE_MS, value)
-        if not value[0]:
-            check(native.library, code)
-        keep = (self, self._keepalives[0])
-        return Handle(native, value[0], self._names[0], keep, self._finishes[0], code)
+        owned = (self._names[0], (self, self._keepalives[0]), self._finishes[0])
+        return _run(self._native, self._array, ffi.new("rabit_handle*"), owned)
 
     def _gather(self, indices: Sequence[int]) -> Any:
         """The structs of `indices` side by side."""
@@ -155,43 +151,140 @@ class Batch:
             target[to : to + _WORDS] = words[at : at + _WORDS]
         return structs
 
-    def _fill(self, struct: Any, request: Request) -> None:
-        name = ffi.new("char[]", _encode_name(request.name))
-        self._borrowed.append(name)
-        struct.struct_size = _REQUEST_SIZE
-        struct.kind = request.kind
-        struct.reduce_op = request.op
-        struct.root = request.root
-        struct.priority = request.priority
-        struct.group = request.group
-        struct.codec = request.codec
-        struct.backend = request.backend
-        struct.prescale = request.prescale
-        struct.postscale = request.postscale
-        struct.name = name
-        if request.splits is not None:
-            splits = ffi.new("int64_t[]", list(request.splits))
-            self._borrowed.append(splits)
-            struct.splits = splits
-            struct.splits_count = len(request.splits)
-        self._fill_tensor(struct.input, request.input)
-        self._fill_tensor(struct.output, request.output)
 
-    def _fill_tensor(self, struct: Any, view: TensorView | None) -> None:
-        struct.device_kind = 1
-        if view is None:
-            return
-        struct.data = ffi.cast("void*", view.data)
-        struct.count = view.count
-        struct.dtype = view.dtype
-        struct.device_kind = view.device
-        struct.device_index = view.device_index
-        struct.ready_event = view.ready_event
-        if view.shape:
-            shape = ffi.new("int64_t[]", view.shape)
-            self._borrowed.append(shape)
-            struct.shape = shape
-            struct.ndim = len(view.shape)
+def _run(
+    native: NativeEngine, struct: Any, slot: Any, request: tuple[str, Any, Finish | None]
+) -> Handle:
+    """Runs the struct; request: its name, what owns its memory, and how it finishes."""
+    if native._orphans:
+        native.sweep()
+    code = native.run(native.open_pointer(), struct, SLICE_MS, slot)
+    value = slot[0]
+    if not value:
+        check(native.library, code)
+    return Handle(native, value, *request, code)
+
+
+class _Plan:
+    """The C form of a request that a thread repeats: name and memory alone are written anew."""
+
+    __slots__ = ("_borrowed", "_name", "_words", "array", "handle")
+
+    def __init__(self, request: Request) -> None:
+        self._borrowed: list[Any] = []
+        self.array: Any = ffi.new("rabit_request[]", 1)
+        _fill(self.array[0], request, self._borrowed)
+        self._words = memoryview(ffi.buffer(self.array)).cast("B").cast("Q")
+        self._name = request.name
+        self.handle: Any = ffi.new("rabit_handle*")
+
+    def set(self, request: Request) -> None:
+        if request.name != self._name:
+            name = ffi.new("char[]", _encode_name(request.name))
+            self.array[0].name = self._borrowed[0] = name
+            self._name = request.name
+        source, target = request.input, request.output
+        if source is not None:
+            self._words[_INPUT_WORD] = source.data
+        if target is not None:
+            self._words[_OUTPUT_WORD] = target.data
+        self.handle[0] = 0
+
+
+class _Plans(threading.local):
+    """Of each thread: the C form is written and read by one at a time."""
+
+    def __init__(self) -> None:
+        self.by_layout: dict[tuple[Any, ...], _Plan] = {}
+
+
+_PLANS_MAX = 256
+_plans = _Plans()
+
+
+def run(native: NativeEngine, request: Request) -> Handle:
+    """Submits `request` and waits for a while; `result` of the Handle waits on.
+
+    The calling thread does the engine's work meanwhile, which is faster than submit and wait.
+    """
+    layout = _layout_of(request)
+    plans = _plans.by_layout
+    plan = plans.pop(layout, None)  # Away while it is used: a signal handler may call as well.
+    if plan is None:
+        plan = _Plan(request)
+    plan.set(request)
+    owned = (request.name, _keepalive(request), request.finish)
+    handle = _run(native, plan.array, plan.handle, owned)
+    if len(plans) >= _PLANS_MAX:
+        plans.clear()
+    plans[layout] = plan
+    return handle
+
+
+def _layout_of(request: Request) -> tuple[Any, ...]:
+    """All of the C form but the name, the memory and the events."""
+    source, target, splits = request.input, request.output, request.splits
+    return (
+        request.kind,
+        request.op,
+        request.root,
+        request.priority,
+        request.group,
+        request.codec,
+        request.backend,
+        request.prescale,
+        request.postscale,
+        None if splits is None else tuple(splits),
+        _layout_of_view(source),
+        None if target is None else source is target or _layout_of_view(target),
+    )
+
+
+def _layout_of_view(view: TensorView | None) -> tuple[Any, ...] | None:
+    if view is None:
+        return None
+    return (tuple(view.shape), view.dtype, view.device, view.device_index, view.ready_event)
+
+
+def _fill(struct: Any, request: Request, borrowed: list[Any]) -> None:
+    """Writes the C form; `borrowed` gets what it points to, the name first."""
+    name = ffi.new("char[]", _encode_name(request.name))
+    borrowed.append(name)
+    struct.struct_size = _REQUEST_SIZE
+    struct.kind = request.kind
+    struct.reduce_op = request.op
+    struct.root = request.root
+    struct.priority = request.priority
+    struct.group = request.group
+    struct.codec = request.codec
+    struct.backend = request.backend
+    struct.prescale = request.prescale
+    struct.postscale = request.postscale
+    struct.name = name
+    if request.splits is not None:
+        splits = ffi.new("int64_t[]", list(request.splits))
+        borrowed.append(splits)
+        struct.splits = splits
+        struct.splits_count = len(request.splits)
+    _fill_tensor(struct.input, request.input, borrowed)
+    _fill_tensor(struct.output, request.output, borrowed)
+
+
+def _fill_tensor(struct: Any, view: TensorView | None, borrowed: list[Any]) -> None:
+    struct.device_kind = 1
+    if view is None:
+        return
+    struct.data = ffi.cast("void*", view.data)
+    struct.count = view.count
+    struct.dtype = view.dtype
+    struct.device_kind = view.device
+    struct.device_index = view.device_index
+    struct.ready_event = view.ready_event
+    if view.shape:
+        shape = ffi.new("int64_t[]", view.shape)
+        borrowed.append(shape)
+        struct.shape = shape
+        struct.ndim = len(view.shape)
 
 
 def _encode_name(name: str) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rabit._errors import InvalidArgument, Unsupported
+from rabit._native import ffi
 from rabit._types import CPU, DType
 
 __all__ = ["TensorView", "as_array", "dtype_of", "numpy_dtype", "view_input", "view_output"]
@@ -29,6 +30,8 @@ _DTYPES: dict[str, DType] = {
 _NUMPY = tuple(np.dtype("uint16" if each is DType.BFLOAT16 else str(each)) for each in DType)
 # NumPy makes the name of a type anew each time, which takes longer than all else here.
 _seen: dict[Any, DType] = {}
+_ADDRESS: Any = ffi.typeof("uintptr_t")
+_BYTES: Any = ffi.typeof("char[]")
 SUPPORTED = ", ".join(sorted(_DTYPES))
 
 
@@ -81,7 +84,7 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     return _NUMPY[dtype]
 
 
-def dtype_of(dtype: Any, what: str = "tensor") -> DType:
+def dtype_of(dtype: Any, what: object = "tensor") -> DType:
     """The DType of a NumPy type; Unsupported names the ones that exist."""
     seen = _seen.get(dtype)
     if seen is not None:
@@ -110,7 +113,7 @@ def _advice(dtype: np.dtype[Any]) -> str:
     return "Convert with array.astype(...)."
 
 
-def as_array(tensor: Any, what: str = "tensor") -> np.ndarray[Any, Any]:
+def as_array(tensor: Any, what: object = "tensor") -> np.ndarray[Any, Any]:
     """`tensor` as a NumPy array: itself, a view where the memory can be shared, else a copy.
 
     Takes arrays, objects with the buffer protocol, scalars and nested lists of numbers.
@@ -126,7 +129,7 @@ def as_array(tensor: Any, what: str = "tensor") -> np.ndarray[Any, Any]:
         ) from error
 
 
-def view_input(tensor: Any, what: str = "tensor") -> TensorView:
+def view_input(tensor: Any, what: object = "tensor") -> TensorView:
     """A view of `tensor` for reading; a tensor that is not contiguous is copied first.
 
     what: the operation and the name, for messages.
@@ -143,10 +146,10 @@ def view_input(tensor: Any, what: str = "tensor") -> TensorView:
     dtype = dtype_of(array.dtype, what)
     if not array.flags.c_contiguous:
         array = np.ascontiguousarray(array)
-    return TensorView(array.__array_interface__["data"][0], array.shape, dtype, keepalive=array)
+    return TensorView(address_of(array), array.shape, dtype, keepalive=array)
 
 
-def view_output(tensor: Any, what: str = "tensor") -> TensorView:
+def view_output(tensor: Any, what: object = "tensor") -> TensorView:
     """A view of `tensor` for writing, which shares its memory.
 
     Raises InvalidArgument if it is read-only or not contiguous: a copy would lose the result.
@@ -174,10 +177,18 @@ def view_output(tensor: Any, what: str = "tensor") -> TensorView:
         )
     if not tensor.flags.c_contiguous:
         raise _not_contiguous(what, f"shape {tensor.shape}, strides {tensor.strides}")
-    return TensorView(tensor.__array_interface__["data"][0], tensor.shape, dtype, keepalive=tensor)
+    return TensorView(address_of(tensor), tensor.shape, dtype, keepalive=tensor)
 
 
-def _not_contiguous(what: str, found: str) -> InvalidArgument:
+def address_of(array: np.ndarray[Any, Any]) -> int:
+    """Where the elements of a contiguous array begin."""
+    try:  # Half the time of NumPy's own ways.
+        return int(ffi.cast(_ADDRESS, ffi.from_buffer(_BYTES, array)))
+    except (ValueError, TypeError, BufferError):  # A type that has no buffer.
+        return int(array.__array_interface__["data"][0])
+
+
+def _not_contiguous(what: object, found: str) -> InvalidArgument:
     return InvalidArgument(
         f"{what}: the output is not contiguous in row-major order ({found}), so the result cannot "
         "be written into it. Pass a contiguous tensor, or use the form without the trailing "
@@ -185,14 +196,14 @@ def _not_contiguous(what: str, found: str) -> InvalidArgument:
     )
 
 
-def _from_dlpack(tensor: Any, what: str) -> TensorView | None:
+def _from_dlpack(tensor: Any, what: object) -> TensorView | None:
     """None when it is not contiguous."""
     from rabit._dlpack import view_dlpack
 
     return view_dlpack(tensor, what)
 
 
-def _contiguous_copy(tensor: Any, what: str) -> Any:
+def _contiguous_copy(tensor: Any, what: object) -> Any:
     contiguous = getattr(tensor, "contiguous", None)
     return contiguous() if callable(contiguous) else as_array(tensor, what).copy()
 

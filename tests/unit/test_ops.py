@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -141,3 +143,70 @@ def test_bfloat16_arrays_of_ml_dtypes_come_back(job):
 
     assert rabit.allreduce(array).dtype == array.dtype
     assert rabit.allgather(array).dtype == array.dtype
+
+
+def test_a_repeated_call_works_on_the_memory_and_the_name_of_its_own(job):
+    first, second = np.full(3, 2.0, np.float32), np.full(3, 5.0, np.float32)
+    for array, name in ((first, "a"), (second, "b"), (first, "b")):
+        rabit.allreduce_(array, name=name, op=rabit.Sum, prescale_factor=2.0)
+    assert first.tolist() == [8.0] * 3
+    assert second.tolist() == [10.0] * 3
+    assert (
+        rabit.allreduce(second, name="a", op=rabit.Sum, prescale_factor=3.0).tolist() == [30.0] * 3
+    )
+    assert second.tolist() == [10.0] * 3
+
+
+def test_calls_of_one_shape_that_differ_otherwise_do_not_mix(job):
+    array = np.full(4, 3.0, np.float32)
+    for _ in range(2):
+        assert rabit.allreduce(array, name="x", prescale_factor=2.0).tolist() == [6.0] * 4
+        assert rabit.allreduce(array, name="x", postscale_factor=5.0).tolist() == [15.0] * 4
+        assert rabit.allreduce(array.view(np.int32), name="x", op=rabit.Max).dtype == np.int32
+        assert rabit.broadcast(array, 0, name="x").tolist() == [3.0] * 4
+        rabit.barrier(name="x")
+
+
+def test_more_shapes_than_are_remembered(job):
+    for length in [*range(1, 600), *range(1, 600)]:
+        array = np.full(length, float(length), np.float32)
+        assert rabit.allreduce(array, name="x", op=rabit.Sum)[-1] == length
+
+
+def test_a_refused_call_leaves_the_next_one_alone(job):
+    array = np.ones(2, np.float32)
+    rabit.allreduce_(array, name="x")
+    with pytest.raises(InvalidArgument, match="NUL"):
+        rabit.allreduce_(array, name="x\0")
+    assert rabit.allreduce_(array, name="x").tolist() == [1.0, 1.0]
+
+
+def test_threads_call_at_once_with_arrays_of_one_shape(job):
+    def work(number: int) -> None:
+        for turn in range(200):
+            array = np.full(2, float(turn), np.float32)
+            rabit.allreduce_(array, name=f"t{number}", op=rabit.Sum, prescale_factor=number)
+            assert array.tolist() == [turn * number] * 2
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(1, 5)))
+
+
+def test_ordered_calls_that_differ_do_not_mix(job):
+    values = np.arange(4, dtype=np.float32)
+    for _ in range(2):
+        assert rabit.ordered_allreduce_(values.copy(), rabit.Sum).tolist() == [0.0, 1.0, 2.0, 3.0]
+        assert rabit.ordered_allreduce_(values[:3].copy(), rabit.Max).tolist() == [0.0, 1.0, 2.0]
+        counts = np.arange(4, dtype=np.int64)
+        assert rabit.ordered_broadcast_(counts, 0).tolist() == [0, 1, 2, 3]
+        assert rabit.ordered_allgather_into(np.empty(4, np.float32), values).tolist() == [
+            0,
+            1,
+            2,
+            3,
+        ]
+    with pytest.raises(InvalidArgument):
+        rabit.ordered_broadcast_(values, 7)
+    with pytest.raises((TypeError, OverflowError)):
+        rabit.ordered_allreduce_(values, "sum")
+    assert rabit.ordered_allreduce_(values, rabit.Sum).tolist() == [0.0, 1.0, 2.0, 3.0]
