@@ -185,18 +185,6 @@ class Engine:
             found = self._backends[name] = int(slot[0])
         return found
 
-    def raise_flags(self, flags: int) -> None:
-        """Tells the other ranks about `flags` (32 bits) with the next negotiation."""
-        library, pointer = self._native.library, self._native.open_pointer()
-        check(library, library.rabit_raise_flags(pointer, flags))
-
-    def agreed_flags(self) -> int:
-        """The flags that some rank has raised, as of the last negotiation."""
-        flags = ffi.new("uint32_t*")
-        library, pointer = self._native.library, self._native.open_pointer()
-        check(library, library.rabit_agreed_flags(pointer, flags))
-        return int(flags[0])
-
     def run_ordered(self, request: Any, timeout_ms: int) -> None:
         """Runs a rabit_request on this thread, without negotiation; see rabit_run_ordered."""
         native = self._native
@@ -235,6 +223,15 @@ class Engine:
         tunables = ffi.new("rabit_tunables*", [-1 if each is None else each for each in given])
         library, pointer = self._native.library, self._native.open_pointer()
         check(library, library.rabit_propose_tunables(pointer, tunables))
+
+    def reset_tunables(self) -> None:
+        """Takes all proposals back: every rank works as it would without them.
+
+        Where sizes followed from the measured link (RABIT_SIZES=measured) they do so again.  Rank 0
+        only; returns before the other ranks know.
+        """
+        library, pointer = self._native.library, self._native.open_pointer()
+        check(library, library.rabit_reset_tunables(pointer))
 
     def start_timeline(self, path: str, mark_cycles: bool = False) -> None:
         """Writes a trace of every operation of this rank to `path`, in Chrome's format."""

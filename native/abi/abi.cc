@@ -332,23 +332,6 @@ int32_t rabit_release(rabit_engine* engine, rabit_handle handle) {
   });
 }
 
-int32_t rabit_raise_flags(rabit_engine* engine, uint32_t flags) {
-  return Guard([&]() -> Status {
-    RABIT_REQUIRE_POINTER(engine);
-    engine->wired->engine().RaiseFlags(flags);
-    return Status();
-  });
-}
-
-int32_t rabit_agreed_flags(rabit_engine* engine, uint32_t* flags) {
-  return Guard([&]() -> Status {
-    RABIT_REQUIRE_POINTER(engine);
-    RABIT_REQUIRE_POINTER(flags);
-    *flags = engine->wired->engine().AgreedFlags();
-    return Status();
-  });
-}
-
 int32_t rabit_propose_tunables(rabit_engine* engine, const rabit_tunables* tunables) {
   return Guard([&]() -> Status {
     RABIT_REQUIRE_POINTER(engine);
@@ -359,6 +342,13 @@ int32_t rabit_propose_tunables(rabit_engine* engine, const rabit_tunables* tunab
     given.credit_bytes = tunables->credit_bytes;
     given.lanes = tunables->lanes;
     return engine->wired->engine().Propose(given);
+  });
+}
+
+int32_t rabit_reset_tunables(rabit_engine* engine) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    return engine->wired->engine().ResetTunables();
   });
 }
 

@@ -68,13 +68,8 @@ class EngineImplementation final : public Engine {
     return *found;
   }
 
-  void RaiseFlags(uint32_t flags) override {
-    state_->raised_flags.fetch_or(flags);
-    state_->Wake();
-  }
-  uint32_t AgreedFlags() const override { return state_->agreed_flags.load(); }
-
   Status Propose(const Tunables& tunables) override;
+  Status ResetTunables() override;
 
   Status StartTimeline(const std::string& path, bool mark_cycles) override {
     return state_->timeline.Start(path, mark_cycles);
@@ -87,6 +82,8 @@ class EngineImplementation final : public Engine {
   // Submits one request of the engine's own, waits, and returns its output.
   Result<std::vector<int32_t>> RunInternal(Request request, Deadline deadline);
   Status CheckSameRanks(const std::vector<int>& mine, std::span<const int32_t> all) const;
+  Status CheckProposes() const;
+  Status WhyEnded() const;
   std::string Where() const { return "rank " + std::to_string(state_->parts.rank); }
 
   const std::shared_ptr<EngineState> state_;
@@ -168,22 +165,31 @@ Result<std::vector<int32_t>> EngineImplementation::RunInternal(Request request, 
 }
 
 Status EngineImplementation::Propose(const Tunables& tunables) {
+  RABIT_RETURN_IF_ERROR(CheckProposes());
   const int32_t lanes = state_->parts.options.lanes;
-  if (state_->parts.rank != 0) {
-    return InvalidArgument(
-        Where() + " proposed other tunables: only rank 0 does, for every rank; " + "call it there");
-  }
   if (tunables.lanes == 0 || tunables.lanes > lanes || tunables.partition_bytes == 0) {
     return InvalidArgument(Where() + " proposed " + std::to_string(tunables.lanes) + " lanes and " +
                            "partitions of " + std::to_string(tunables.partition_bytes) +
                            " bytes: it takes 1 to " + std::to_string(lanes) +
                            " lanes, as many as were started, and at least one byte; correct them");
   }
-  if (!engine_thread_->Propose(tunables)) {
-    if (state_->failure.has_verdict()) return state_->failure.verdict();
-    return Aborted(Where() + ": the engine has stopped; start a new one");
-  }
-  return Status();
+  return engine_thread_->Propose(tunables) ? Status() : WhyEnded();
+}
+
+Status EngineImplementation::ResetTunables() {
+  RABIT_RETURN_IF_ERROR(CheckProposes());
+  return engine_thread_->ResetTunables() ? Status() : WhyEnded();
+}
+
+Status EngineImplementation::CheckProposes() const {
+  if (state_->parts.rank == 0) return Status();
+  return InvalidArgument(
+      Where() + " proposed other tunables: only rank 0 does, for every rank; call it there");
+}
+
+Status EngineImplementation::WhyEnded() const {
+  if (state_->failure.has_verdict()) return state_->failure.verdict();
+  return Aborted(Where() + ": the engine has stopped; start a new one");
 }
 
 // Ids are equal on all ranks only if all ranks add the same groups in the same order; that is

@@ -94,15 +94,12 @@ class Engine {
   virtual Status RemoveGroup(GroupId group, Deadline deadline) = 0;
   virtual Result<Group> GetGroup(GroupId group) const = 0;
 
-  // Sets flags that ride on the next announcement; they are OR-ed over all ranks, and an agreed
-  // flag stays set.
-  virtual void RaiseFlags(uint32_t flags) = 0;
-  virtual uint32_t AgreedFlags() const = 0;
-
   // Rank 0 only.  Every rank cuts, joins and holds back so from the next agreement on, whatever is
   // in flight.  Returns before that; StatisticsJson tells what is in force, and how often it
   // changed.
   virtual Status Propose(const Tunables& tunables) = 0;
+  // Rank 0 only, in the same way: every rank schedules as if nothing had been proposed.
+  virtual Status ResetTunables() = 0;
 
   virtual Status StartTimeline(const std::string& path, bool mark_cycles) = 0;
   virtual Status StopTimeline() = 0;

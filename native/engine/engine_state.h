@@ -52,8 +52,6 @@ struct EngineState {
   // Lanes wake the engine thread after a bucket only if somebody waits for credit.
   std::atomic<bool> needs_credit{false};
   std::atomic<bool> wants_stop{false};
-  std::atomic<uint32_t> raised_flags{0};
-  std::atomic<uint32_t> agreed_flags{0};
 };
 
 }  // namespace rabit

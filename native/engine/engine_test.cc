@@ -418,17 +418,5 @@ TEST(Engine, a_vote_is_one_number_that_is_not_negative) {
   });
 }
 
-TEST(Engine, flags_are_ored_over_the_ranks) {
-  TestJob(3).Run([&](Engine& engine, int rank) {
-    if (rank == 1) engine.RaiseFlags(4);
-    if (rank == 2) engine.RaiseFlags(1);
-    for (const char* name : {"a", "b"}) {
-      std::vector<int32_t> none;
-      (void)RunOne<int32_t>(engine, MakeRequest(name, Kind::kBarrier, none));
-    }
-    EXPECT_EQ(engine.AgreedFlags(), 5u);
-  });
-}
-
 }  // namespace
 }  // namespace rabit

@@ -51,10 +51,11 @@ int64_t AgreedCount(const ReadyTensor& ready) {
 
 EngineThread::EngineThread(std::shared_ptr<EngineState> state)
     : state_(std::move(state)),
-      stall_monitor_(state_->logger, state_->parts.options.stall_warning_ms) {
+      stall_monitor_(state_->logger, state_->parts.options.stall_warning_ms),
+      start_limits_(state_->parts.scheduler->limits()) {
   const EngineParts& parts = state_->parts;
   if (parts.options.chooses_limits && parts.rank == 0 && parts.size > 1) {
-    choice_.emplace(parts.scheduler->limits());
+    choice_.emplace(start_limits_);
   }
 }
 
@@ -192,9 +193,20 @@ bool EngineThread::RunCommand(std::function<void()> command, Deadline deadline) 
 }
 
 bool EngineThread::Propose(const Tunables& tunables) {
-  const bool is_taken = commands_.Push([this, tunables] {
-    choice_.reset();
+  const bool has_sizes =
+      tunables.partition_bytes >= 0 || tunables.fusion_bytes >= 0 || tunables.credit_bytes >= 0;
+  const bool is_taken = commands_.Push([this, tunables, has_sizes] {
+    if (choice_ && has_sizes) choice_->Pause();
     Merge(tunables);
+  });
+  state_->Wake();
+  return is_taken;
+}
+
+bool EngineThread::ResetTunables() {
+  const bool is_taken = commands_.Push([this] {
+    const ScheduleLimits limits = choice_ ? choice_->Resume() : start_limits_;
+    Merge({limits.partition_bytes, limits.fusion_bytes, limits.credit_bytes, limits.lanes});
   });
   state_->Wake();
   return is_taken;
@@ -263,19 +275,17 @@ void EngineThread::TakeSubmissions() {
 
 Status EngineThread::AnnounceIfNeeded() {
   const uint64_t done = state_->done.count();
-  next_.flags |= state_->raised_flags.exchange(0);
   // Quiet lanes on every rank before anybody stops: nobody closes a connection that is in use.
   if (state_->wants_stop.load() && done == issued_) next_.wants_stop = true;
   const bool returns_credit = state_->needs_credit.load() && done > announced_done_;
   const bool starts_stop = next_.wants_stop && !has_announced_stop_;
-  const bool has_news = !next_.ready.empty() || next_.flags != 0 || next_.tunables.has_value();
+  const bool has_news = !next_.ready.empty() || next_.tunables.has_value();
   if (!has_news && !starts_stop && !returns_credit) return Status();
   next_.buckets_done = done;
   announced_done_ = done;
   has_announced_stop_ = next_.wants_stop;
   Status status = state_->parts.controller->Announce(next_);
   next_.ready.clear();
-  next_.flags = 0;
   next_.tunables.reset();
   return status;
 }
@@ -317,7 +327,6 @@ void EngineThread::CheckStall() {
 
 void EngineThread::Process(const Agreement& agreement) {
   state_->timeline.MarkCycle(agreement.cycle);
-  state_->agreed_flags.fetch_or(agreement.flags);
   if (agreement.tunables) {
     if (Status status = ApplyTunables(*agreement.tunables); !status.ok()) {
       state_->parts.controller->Abandon(status);

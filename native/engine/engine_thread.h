@@ -38,6 +38,8 @@ class EngineThread {
   // Rides on the next announcement; false if the thread has ended.  Of several, the values that are
   // not below zero count, the last of each.
   bool Propose(const Tunables& tunables);
+  // In the same way, what would be in force without any proposal.
+  bool ResetTunables();
   // Gives up without the other ranks' consent.
   void ForceStop(const Status& why);
   // Waits until Run has returned.
@@ -110,8 +112,8 @@ class EngineThread {
   TensorId next_id_ = 0;
   uint64_t issued_ = 0;  // buckets
   uint64_t tunings_ = 0;
-  // Rank 0, until somebody else proposes.
-  std::optional<LimitChoice> choice_;
+  const ScheduleLimits start_limits_;
+  std::optional<LimitChoice> choice_;  // rank 0; paused while the sizes are somebody's proposal
   uint64_t announced_done_ = 0;
   bool has_announced_stop_ = false;
   Deadline next_stall_check_{};

@@ -38,6 +38,34 @@ TEST(Tunables, what_rank_0_proposes_is_in_force_on_every_rank) {
   });
 }
 
+TEST(Tunables, a_reset_brings_back_what_the_job_began_with) {
+  testing::JobOptions options;
+  options.engine.lanes = 3;
+  TestJob(3, options).Run([&](Engine& engine, int rank) {
+    const auto start = InForce(engine, "partition_bytes");
+    const auto barrier = [&](const char* name) {
+      std::vector<int32_t> none;
+      (void)RunOne<int32_t>(engine, MakeRequest(name, Kind::kBarrier, none));
+    };
+    if (rank == 0) EXPECT_OK(engine.Propose({4096, 0, 1 << 16, 2}));
+    barrier("a");
+    barrier("b");
+    EXPECT_EQ(InForce(engine, "lanes"), 2);
+    barrier("c");
+    if (rank == 0) {
+      EXPECT_OK(engine.ResetTunables());
+    } else {
+      EXPECT_EQ(engine.ResetTunables().code(), Code::kInvalidArgument);
+    }
+    barrier("d");
+    barrier("e");
+    EXPECT_EQ(InForce(engine, "partition_bytes"), start);
+    EXPECT_EQ(InForce(engine, "fusion_bytes"), 64 << 20);
+    EXPECT_EQ(InForce(engine, "credit_bytes"), 0);
+    EXPECT_EQ(InForce(engine, "lanes"), 3);
+  });
+}
+
 TEST(Tunables, only_rank_0_proposes_and_only_what_can_be) {
   testing::JobOptions options;
   options.engine.lanes = 2;

@@ -176,12 +176,12 @@ RABIT_API void rabit_job_run(void* context, void* completion, void* job);
 /* For the other runtime to call, once, when the job has finished or is never to run. */
 RABIT_API void rabit_job_release(void* job);
 
-RABIT_API int32_t rabit_raise_flags(rabit_engine* engine, uint32_t flags);
-RABIT_API int32_t rabit_agreed_flags(rabit_engine* engine, uint32_t* flags);
-
 /* Rank 0 only; returns at once.  Every rank schedules so from the next agreement on, with
  * operations in flight; rabit_stats tells what is in force. */
 RABIT_API int32_t rabit_propose_tunables(rabit_engine* engine, const rabit_tunables* tunables);
+/* Rank 0 only; returns at once.  Every rank schedules as if nothing had been proposed: sizes follow
+ * from the measured link again where they did. */
+RABIT_API int32_t rabit_reset_tunables(rabit_engine* engine);
 
 RABIT_API int32_t rabit_start_timeline(rabit_engine* engine, const char* path, int32_t mark_cycles);
 RABIT_API int32_t rabit_stop_timeline(rabit_engine* engine);

@@ -42,6 +42,11 @@ bool LimitChoice::OnAgreed(uint64_t key, int64_t bytes, int32_t priority) {
 }
 
 std::optional<ScheduleLimits> LimitChoice::OnRound(const LinkTotals& totals) {
+  if (is_stale_) {
+    last_ = totals;
+    is_stale_ = is_paused_;
+    return std::nullopt;
+  }
   const int64_t bytes = totals.bytes - last_.bytes;
   const int64_t took_ns = totals.communicating_ns - last_.communicating_ns;
   // Less than most of a round says little, as when its buckets are still on their way.
@@ -59,6 +64,11 @@ std::optional<ScheduleLimits> LimitChoice::OnRound(const LinkTotals& totals) {
   if (is_near && (best.credit_bytes == 0) == (chosen_.credit_bytes == 0)) return std::nullopt;
   chosen_ = best;
   return best;
+}
+
+ScheduleLimits LimitChoice::Resume() {
+  is_paused_ = false;
+  return chosen_;
 }
 
 // Without an order there is nothing urgent: then nothing is held back.

@@ -30,6 +30,11 @@ class LimitChoice {
   // After a round: other limits, if others are clearly better.
   std::optional<ScheduleLimits> OnRound(const LinkTotals& totals);
 
+  // While paused it only watches, because the sizes are somebody else's.
+  void Pause() { is_paused_ = is_stale_ = true; }
+  // Chooses again; returns the limits that it had chosen.
+  ScheduleLimits Resume();
+
   // What the last round told; 0 before.
   int64_t round_bytes() const { return round_bytes_; }
   double ns_per_byte() const { return ns_per_byte_; }
@@ -39,6 +44,8 @@ class LimitChoice {
 
   const ScheduleLimits start_;
   ScheduleLimits chosen_;
+  bool is_paused_ = false;
+  bool is_stale_ = false;              // the round had sizes that were not chosen here
   std::unordered_set<uint64_t> keys_;  // of the round
   int64_t bytes_ = 0;                  // of the round
   int64_t round_bytes_ = 0;            // of the round before

@@ -89,6 +89,22 @@ TEST(LimitChoice, it_follows_a_link_that_changes) {
   EXPECT_LT(loop.changes(), 5);
 }
 
+TEST(LimitChoice, what_happens_during_a_pause_does_not_count) {
+  LimitChoice choice{ScheduleLimits{}};
+  Loop loop(40, kMillion, 12.5);
+  const auto before = loop.Run(choice, 5);
+  ASSERT_TRUE(before.has_value());
+  choice.Pause();
+  loop.SetSpeed(125);
+  EXPECT_FALSE(loop.Run(choice, 20).has_value());
+  loop.SetSpeed(12.5);
+
+  EXPECT_EQ(choice.Resume().partition_bytes, before->partition_bytes);
+  EXPECT_FALSE(loop.Run(choice, 5).has_value());
+  loop.SetSpeed(125);
+  EXPECT_TRUE(loop.Run(choice, 20).has_value());
+}
+
 TEST(LimitChoice, without_an_order_nothing_is_held_back) {
   LimitChoice choice{ScheduleLimits{}};
   EXPECT_FALSE(Loop(40, kMillion, 12.5, false).Run(choice, 10).has_value());

@@ -273,7 +273,7 @@ def test_send_and_recv_around_a_ring(size, transport):
     run_ranks(size, on_rank, transport)
 
 
-def test_barrier_and_flags(size, transport):
+def test_barrier_and_votes(size, transport):
     def on_rank(engine):
         rabit.barrier()
         assert rabit.any_rank(engine.rank == size - 1) is True
