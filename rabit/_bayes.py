@@ -157,7 +157,7 @@ class Minimizer:
         self._dimensions = dimensions
         self._candidates = candidates
         self._initial = initial
-        self._random = np.random.default_rng(seed)
+        self._seed = seed
 
     def tell(self, point: Array, value: float) -> None:
         """`value` has been measured at `point`; a point may be measured again."""
@@ -165,12 +165,16 @@ class Minimizer:
         self.values.append(float(value))
 
     def ask(self) -> Array | None:
-        """The point to measure next; None if every candidate has been."""
-        fresh = self._fresh()
+        """The point to measure next; None if every candidate has been.
+
+        Depends on what has been told and on nothing else, so that a record of it can be replayed.
+        """
+        random = np.random.default_rng([self._seed, len(self.values)])
+        fresh = self._fresh(random)
         if len(fresh) == 0:
             return None
         if len(self.values) < self._initial:
-            return self._spread(fresh)
+            return self._spread(fresh, random)
         self._process.fit(np.array(self.points), self._clipped())
         known, _ = self._process.predict(np.array(self.points))
         gains = expected_improvement(*self._process.predict(fresh), float(known.min()))
@@ -197,7 +201,7 @@ class Minimizer:
         clipped: Array = np.minimum(values, lowest + _CLIP * (float(np.median(values)) - lowest))
         return clipped
 
-    def _fresh(self) -> Array:
+    def _fresh(self, random: np.random.Generator) -> Array:
         """Points that may be measured: candidates, or random ones in the cube and near the best."""
         if self._candidates is not None:
             if not self.points:
@@ -206,17 +210,17 @@ class Minimizer:
             keep = [tuple(each) not in known for each in self._candidates]
             left: Array = self._candidates[np.array(keep)]
             return left
-        anywhere: Array = self._random.random((600, self._dimensions))
+        anywhere: Array = random.random((600, self._dimensions))
         if not self.points:
             return anywhere
         centre = self.points[int(np.argmin(self.values))]
-        steps = self._random.normal(size=(200, self._dimensions))
+        steps = random.normal(size=(200, self._dimensions))
         steps *= np.where(np.arange(200) % 2, 0.1, 0.02)[:, None]
         return np.concatenate([anywhere, np.clip(centre + steps, 0.0, 1.0)])
 
-    def _spread(self, fresh: Array) -> Array:
+    def _spread(self, fresh: Array, random: np.random.Generator) -> Array:
         """Of some random points the one that is farthest from all that is known."""
-        some = fresh[self._random.integers(len(fresh), size=min(64, len(fresh)))]
+        some = fresh[random.integers(len(fresh), size=min(64, len(fresh)))]
         if not self.points:
             return np.array(some[0])
         away = np.linalg.norm(some[:, None, :] - np.array(self.points)[None], axis=2).min(axis=1)

@@ -268,8 +268,9 @@ class Config:
         horovod="HOROVOD_AUTOTUNE",
     )
     autotune_knobs: str = setting(
-        "partition_bytes,fusion_bytes,credit_bytes,lanes",
-        "What the autotuner may change, with commas; the rest stays as it is set.",
+        "partition_bytes,credit_bytes,lanes,overlap,fusion_bytes",
+        "What the autotuner may change, with commas, the first four that have a choice; the rest "
+        "stays as it is set.",
         flag="--autotune-knobs",
     )
     autotune_log: str = setting(

@@ -22,6 +22,7 @@ from rabit.compression import CompressionCodec
 
 if TYPE_CHECKING:
     from rabit._autotune import Tuner
+    from rabit._overlap_choice import OverlapChoice
 
 __all__ = ["Engine"]
 
@@ -47,6 +48,7 @@ class Engine:
         self.reports: dict[str, dict[str, Any]] = {}  # of framework packages, for `statistics`
         self.steps = 0  # training steps; see end_step
         self._tuner: Tuner | None = None
+        self.overlap_choice: OverlapChoice | None = None
         self.wants_stop = False  # see rabit._votes
         self.stops_on_signals = False
         self._before_close: list[weakref.WeakMethod[Callable[[], None]]] = []
@@ -202,9 +204,26 @@ class Engine:
             self._tuner.end_step()
 
     @property
+    def tunes_overlap(self) -> bool:
+        """True while the autotuner may choose the overlap; on rank 0 only."""
+        return self._tuner is not None and self.is_tuning and "overlap" in self._tuner.plan.knobs
+
+    @property
     def is_tuning(self) -> bool:
         """True while the autotuner measures; on rank 0 only."""
         return self._tuner is not None and not self._tuner.is_done
+
+    def offer_overlap(self) -> OverlapChoice | None:
+        """Makes the autotuner wait until an optimizer has settled on an overlap; see OverlapChoice.
+
+        None if another optimizer has done so.
+        """
+        if self.overlap_choice is not None:
+            return None
+        from rabit._overlap_choice import OverlapChoice
+
+        self.overlap_choice = OverlapChoice(self)
+        return self.overlap_choice
 
     def propose_tunables(
         self,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["extra_options", "make_tuner"]
 
+_NATIVE_KNOBS = tuple(name for name in KNOBS if name != "overlap")
 # So many lanes are started if their number is tuned.
 _LANES = 4
 
@@ -52,6 +53,7 @@ def make_tuner(engine: Engine) -> Tuner | None:
             "fusion_bytes": config.fusion_bytes,
             "credit_bytes": config.credit_bytes,
             "lanes": config.lanes,
+            "overlap": "",
         },
         knobs=parse_knobs(config.autotune_knobs),
         lanes_max=_lanes_max(config),
@@ -61,7 +63,10 @@ def make_tuner(engine: Engine) -> Tuner | None:
         samples=config.autotune_samples,
         steps=config.autotune_steps_per_sample,
     )
-    cache = Cache(cache_folder(config.autotune_cache, process_environment()))
+    cache = Cache(
+        cache_folder(config.autotune_cache, process_environment()),
+        lambda text: _say(f"warning: autotune on rank 0: {text}"),
+    )
     log = Log(Path(config.autotune_log)) if config.autotune_log else None
     return Tuner(_EngineSubject(engine), plan, cache, log, _say)
 
@@ -69,14 +74,34 @@ def make_tuner(engine: Engine) -> Tuner | None:
 class _EngineSubject:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._values: Values = {name: getattr(engine.config, name) for name in KNOBS}
+        self._values: Values = {name: getattr(engine.config, name) for name in _NATIVE_KNOBS}
 
     def now(self) -> float:
         return time.monotonic()
 
+    def is_ready(self) -> bool:
+        choice = self._engine.overlap_choice
+        return choice is None or choice.is_open or choice.is_closed
+
+    def overlaps(self) -> tuple[str, ...]:
+        choice = self._engine.overlap_choice
+        return choice.names if choice is not None and choice.is_open else ()
+
     def propose(self, values: Values) -> None:
-        self._values = values
-        self._engine.propose_tunables(**values)
+        self._engine.propose_tunables(**{name: values[name] for name in _NATIVE_KNOBS})
+        self._propose_overlap(values["overlap"])
+
+    def reset(self) -> None:
+        self._engine.reset_tunables()
+        self._propose_overlap("")
+
+    def end(self) -> None:
+        if self._engine.overlap_choice is not None:
+            self._engine.overlap_choice.end()
+
+    def _propose_overlap(self, name: str) -> None:
+        if self._engine.overlap_choice is not None:
+            self._engine.overlap_choice.propose(name)
 
     def work(self) -> Work:
         from rabit._autotune import Work
@@ -84,8 +109,11 @@ class _EngineSubject:
         document = self._engine.statistics()
         # An engine thread that is busy leaves its part out.
         found = document.get("tunables", self._values)
-        self._values = {name: int(found[name]) for name in KNOBS}
-        return Work(int(document["totals"]["bytes"]), int(document["work_hash"]), self._values)
+        self._values = {name: int(found[name]) for name in _NATIVE_KNOBS}
+        choice = self._engine.overlap_choice
+        overlap = choice.current if choice is not None and choice.is_open else ""
+        values = {**self._values, "overlap": overlap}
+        return Work(int(document["totals"]["bytes"]), int(document["work_hash"]), values)
 
 
 def _is_wanted(config: Config) -> bool:

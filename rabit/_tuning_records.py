@@ -7,23 +7,23 @@ import csv
 import dataclasses
 import hashlib
 import json
-import os
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from rabit._errors import InvalidArgument
-from rabit._knobs import KNOBS, Values
+from rabit._knobs import KNOBS, OVERLAPS, Values
 
 __all__ = ["Cache", "Key", "Log", "Window", "cache_folder"]
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
 class Key:
-    """What a result holds for: model, topology, backend, and where tuning starts.
+    """What a result holds for: model, topology, backend, where tuning starts, and what it may change.
 
     work: what a step reduces: kinds, types and sizes of its tensors, whatever their names.
     topology: ranks, hosts, and the settings that say how they are connected.
@@ -33,6 +33,7 @@ class Key:
     topology: str
     backend: str
     start: str
+    knobs: str
 
     @property
     def digest(self) -> str:
@@ -43,7 +44,13 @@ class Key:
 
 @dataclass(frozen=True)
 class Window:
-    """One measurement.  phase: warmup, explore, guard, and at the end chosen or kept; step_s: seconds of one step."""
+    """One measurement.
+
+    phase: warmup, explore or guard, with "-off" for what the job does without tuning; at the end
+    chosen or off.
+    values: in force, whoever chose them.
+    step_s: seconds of one step, in whole nanoseconds, so that a log gives back what was measured.
+    """
 
     phase: str
     key: str
@@ -83,8 +90,8 @@ class Log:
             )
         for number, row in enumerate(rows, 2):
             try:
-                values = {name: int(row[name]) for name in KNOBS}
-                seconds = float(row["step_ms"]) / 1e3
+                values = {name: row[name] if name == "overlap" else int(row[name]) for name in KNOBS}
+                seconds = round(float(row["step_ms"]) / 1e3, 9)
                 steps, step_bytes = int(row["steps"]), int(row["bytes_per_step"])
                 window = Window(row["phase"], row["key"], values, steps, seconds, step_bytes)
                 self.earlier.append(window)
@@ -99,7 +106,7 @@ class Log:
         rate = window.step_bytes / window.step_s / 1e6 if window.step_s > 0 else 0.0
         row = (
             f"{time_s:.3f}", window.phase, window.key, *(window.values[name] for name in KNOBS),
-            window.steps, f"{window.step_s * 1e3:.4f}", window.step_bytes, f"{rate:.3f}",
+            window.steps, f"{window.step_s * 1e3:.6f}", window.step_bytes, f"{rate:.3f}",
         )  # fmt: skip
         with contextlib.suppress(OSError), self.path.open("a", newline="") as file:
             csv.writer(file).writerow(row)
@@ -117,47 +124,78 @@ def cache_folder(setting: str, environ: Mapping[str, str]) -> Path | None:
 
 
 class Cache:
-    """A folder with one small file for each key."""
+    """A folder with one small file for each key; jobs may share it.
 
-    def __init__(self, folder: Path | None) -> None:
+    warn: is told of a file that cannot be used, and of a folder that cannot be written.
+    """
+
+    def __init__(self, folder: Path | None, warn: Callable[[str], None]) -> None:
         self.folder = folder
+        self._warn = warn
 
     def path(self, key: Key) -> Path | None:
         return None if self.folder is None else self.folder / f"{key.digest}.json"
 
-    def load(self, key: Key) -> dict[str, Any] | None:
-        """What was remembered; None if nothing was, or it cannot be understood.
+    def load(self, key: Key) -> Values | None:
+        """The remembered values, each possible by itself; {}: tuning gained nothing; None: no memory.
 
-        "values" is checked: every knob is there, and is an integer of a possible size.
+        A file that is damaged or of another version is as good as none, after a warning.
         """
         path = self.path(key)
         if path is None:
             return None
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return _checked(document, key)
+        except FileNotFoundError:
             return None
-        if not isinstance(document, dict) or document.get("format") != _FORMAT:
+        except (OSError, ValueError) as error:
+            self._warn(f"{path} is not used, because {error}; this job will replace it")
             return None
-        if document.get("key") != dataclasses.asdict(key):
-            return None
-        values = document.get("values")
-        if not isinstance(values, dict) or set(values) != set(KNOBS):
-            return None
-        is_sound = all(type(each) is int and 0 <= each <= 1 << 40 for each in values.values())
-        return document if is_sound and 1 <= values["lanes"] <= 64 else None
 
     def save(self, key: Key, values: Values, **more: Any) -> Path | None:
-        """Replaces what is remembered, whole or not at all; None if that is not possible."""
+        """Replaces what is remembered, whole or not at all; None if that is not possible.
+
+        values: {} if tuning gained nothing.
+        """
         path = self.path(key)
         if path is None:
             return None
         document = {"format": _FORMAT, "key": dataclasses.asdict(key), "values": values, **more}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            new = path.with_suffix(f".{os.getpid()}.new")
-            new.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+            # A name of its own, for another host may write to the same folder.
+            with tempfile.NamedTemporaryFile(
+                "w", encoding="utf-8", dir=path.parent, prefix=f".{path.stem}.", delete=False
+            ) as file:
+                new = Path(file.name)
+                file.write(json.dumps(document, indent=2) + "\n")
             new.replace(path)
-        except OSError:
+        except OSError as error:
+            self._warn(f"the result cannot be remembered in {path}: {error}")
             return None
         return path
+
+
+def _checked(document: Any, key: Key) -> Values:
+    """The values in a file's document.  Raises ValueError that says what is wrong."""
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
+        raise ValueError(f"it is not a result of format {_FORMAT}")
+    if document.get("key") != dataclasses.asdict(key):
+        raise ValueError("it is the result of another job")
+    values = document.get("values")
+    if values == {}:
+        return {}
+    if not isinstance(values, dict) or set(values) != set(KNOBS):
+        raise ValueError(f"its values are not {', '.join(KNOBS)}")
+    for name, value in values.items():
+        is_sound = value in ("", *OVERLAPS) if name == "overlap" else _is_size(value)
+        if not is_sound:
+            raise ValueError(f"its {name} is {value!r}")
+    if not 1 <= values["lanes"] <= 64 or values["partition_bytes"] == 0:
+        raise ValueError("no engine can work with its values")
+    return values
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= 1 << 40

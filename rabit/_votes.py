@@ -21,9 +21,38 @@ from rabit._request import Request
 from rabit._tensor import TensorView
 from rabit._types import DType, Kind
 
-__all__ = ["any_rank", "request_stop", "should_stop"]
+__all__ = ["Vote", "any_rank", "request_stop", "should_stop"]
 
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+
+class Vote:
+    """A vote on its way: the bitwise OR of every rank's `bits`, at most 63 of them.
+
+    Every rank of `process_set` makes one of the same name; a joined rank votes 0.
+    """
+
+    def __init__(
+        self,
+        bits: int,
+        name: str,
+        process_set: ProcessSet = global_process_set,
+        *,
+        engine: Engine,
+    ) -> None:
+        mine = np.array([bits], np.int64)
+        self._answer = np.zeros(1, np.int64)
+        sent, received = (
+            TensorView(each.ctypes.data, (1,), DType.INT64, keepalive=each)
+            for each in (mine, self._answer)
+        )
+        request = Request(Kind.VOTE, name, sent, received, group=process_set.group_on(engine))
+        self._handle = engine.submit((request,))[0]
+
+    def wait(self) -> int:
+        """The answer, the same on every rank.  Blocks until every rank has voted."""
+        self._handle.wait()
+        return int(self._answer[0])
 
 
 def any_rank(
@@ -39,15 +68,7 @@ def any_rank(
     Blocks until every rank of `process_set` has called it; a joined rank votes no.
     """
     engine = engine or current_engine()
-    bits = np.array([1 if condition else 0], np.int64)
-    answer = np.zeros(1, np.int64)
-    views = [
-        TensorView(each.ctypes.data, (1,), DType.INT64, keepalive=each) for each in (bits, answer)
-    ]
-    group = process_set.group_on(engine)
-    request = Request(Kind.VOTE, name or "rabit.any_rank", views[0], views[1], group=group)
-    engine.submit((request,))[0].wait()
-    return bool(answer[0])
+    return Vote(int(condition), name or "rabit.any_rank", process_set, engine=engine).wait() != 0
 
 
 def request_stop(*, engine: Engine | None = None) -> None:

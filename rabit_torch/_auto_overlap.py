@@ -3,6 +3,10 @@
 The job starts with overlap="backward".  After some steps the model of rabit.step_time says which mode
 would be fastest; if that is another one, it is tried, and stays unless a step takes longer with it.
 Every rank decides after the same step from the same numbers: those of rank 0, and of the slowest rank.
+
+That is the choice, unless the autotuner works (RABIT_AUTOTUNE=1, `overlap` among its knobs).  The
+tuner begins when the choice is made, may try other modes together with other sizes, and returns to
+it where that is not slower.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -43,6 +47,8 @@ class AutoOverlap:
         self.report: dict[str, Any] = {"phase": "measuring"}
         self._reducer = reducer
         self._process_set = process_set
+        is_global = process_set.size() == reducer.engine.size
+        self._choice = reducer.engine.offer_overlap() if is_global else None
         self._arrived: list[tuple[float, int]] = []  # gradients of this step: moment, bytes
         self._began = 0.0
         self._hooks = [
@@ -66,6 +72,14 @@ class AutoOverlap:
             self._script = None
         self._began = time.perf_counter()
 
+    def stop(self) -> None:
+        """Leaves the overlap as it is, on all ranks after the same step."""
+        self._script = None
+        for hook in self._hooks:
+            hook.remove()
+        if self._choice is not None:
+            self._choice.close()
+
     def _note(self, size: int) -> Callable[[torch.Tensor], None]:
         def note(_: torch.Tensor) -> None:
             self._arrived.append((time.perf_counter() - self._began, size))
@@ -80,13 +94,14 @@ class AutoOverlap:
         chosen = best_mode(predicted)
         # One exchange: what rank 0 predicts, and the slowest rank's time.
         names = [mode for mode in MODES if mode in predicted]
-        mine = np.array([MODES.index(chosen), *(predicted[name] for name in names)])
-        agreed = rabit.broadcast(
+        tunes = self._choice is not None and self._reducer.engine.tunes_overlap
+        mine = np.array([tunes, MODES.index(chosen), *(predicted[name] for name in names)])
+        is_tuned, agreed_mode, *agreed = rabit.broadcast(
             mine, self._process_set.ranks[0], "rabit.overlap", self._process_set
         )
-        chosen = MODES[int(agreed[0])]
+        chosen = MODES[int(agreed_mode)]
         self.report["predicted_s"] = {
-            _OVERLAPS[name]: float(value) for name, value in zip(names, agreed[1:], strict=True)
+            _OVERLAPS[name]: float(value) for name, value in zip(names, agreed, strict=True)
         }
         measured = {"backward": self._slowest(before)}
         self.report["measured_s"] = measured
@@ -97,9 +112,23 @@ class AutoOverlap:
             measured[overlap] = self._slowest((yield from self._measure()))
             if measured[overlap] > _MARGIN * measured["backward"]:
                 self._reducer.set_overlap("backward")
-        self.report.update(phase="done", overlap=self._reducer.overlap)
         for hook in self._hooks:
             hook.remove()
+        if is_tuned:
+            yield from self._follow([_OVERLAPS[name] for name in names])
+        if self._choice is not None:
+            self._choice.close()
+        self.report.update(phase="done", overlap=self._reducer.overlap)
+
+    def _follow(self, names: Sequence[str]) -> Generator[None, float, None]:
+        """Does as the autotuner says until it has ended."""
+        choice = self._choice
+        assert choice is not None, "rank 0 tunes what it has offered, as all ranks have"
+        self.report["phase"] = "tuning"
+        choice.open(names, self._reducer.overlap)
+        while choice.is_open:
+            yield
+            self._reducer.set_overlap(cast("Overlap", choice.end_step()))
 
     def _measure(self) -> Generator[None, float, float]:
         """The median step; leaves the gradients' arrivals of the measured steps in _rounds."""

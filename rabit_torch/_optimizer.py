@@ -153,7 +153,9 @@ class _DistributedMixin:
         which the forward pass uses the parameters.
         """
         _check_overlap(overlap, self._rabit_inner, self._rabit_reducer)
-        self._rabit_auto = None
+        if self._rabit_auto is not None:
+            self._rabit_auto.stop()
+            self._rabit_auto = None
         assert isinstance(self._rabit_reducer, GradientReducer)
         self._rabit_reducer.set_overlap(overlap)
 

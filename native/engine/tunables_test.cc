@@ -47,7 +47,9 @@ TEST(Tunables, a_reset_brings_back_what_the_job_began_with) {
       std::vector<int32_t> none;
       (void)RunOne<int32_t>(engine, MakeRequest(name, Kind::kBarrier, none));
     };
-    if (rank == 0) EXPECT_OK(engine.Propose({4096, 0, 1 << 16, 2}));
+    if (rank == 0) {
+      EXPECT_OK(engine.Propose({4096, 0, 1 << 16, 2}));
+    }
     barrier("a");
     barrier("b");
     EXPECT_EQ(InForce(engine, "lanes"), 2);

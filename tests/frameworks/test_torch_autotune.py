@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -62,3 +64,69 @@ def test_weights_stay_equal_while_the_tuner_works(tmp_path):
         },
     )
     assert_all_ended_well(ended)
+
+
+OVERLAPS = """
+import torch
+import rabit_torch as rabit
+from rabit import default_engine
+
+def train(overlap, steps):
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 300), torch.nn.ReLU(), torch.nn.Linear(300, 300), torch.nn.Linear(300, 8)
+    )
+    inner = torch.optim.Adam(model.parameters(), 0.001)
+    optimizer = rabit.DistributedOptimizer(inner, model.named_parameters(), overlap=overlap)
+    data, modes = torch.Generator().manual_seed(rabit.rank()), []
+    while len(modes) != steps:
+        if steps is None and not rabit.any_rank(default_engine().is_tuning or len(modes) < 30):
+            steps = len(modes) + 3  # the last proposal is still on its way
+        inputs, targets = torch.randn(8, 64, generator=data), torch.randn(8, 8, generator=data)
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+        modes.append(optimizer.overlap)
+        assert len(modes) < 5000
+    optimizer.flush()
+    return modes, model.state_dict()
+
+rabit.init()
+modes, weights = train("auto", None)
+assert set(modes) == {"backward", "next-forward", "reduce-scatter"}, set(modes)
+assert all(each == modes for each in rabit.allgather_object(modes)), "changed at different steps"
+found = rabit.statistics()["overlap"]
+assert (found["phase"], found["overlap"]) == ("done", modes[-1]), found
+if rabit.rank() == 0:
+    assert rabit.statistics()["autotune"]["values"]["overlap"] == modes[-1]
+_, barrier = train("backward", len(modes))
+for name, weight in weights.items():
+    assert torch.equal(weight, barrier[name]), name
+    both = rabit.allgather(weight[None], name=name)
+    assert torch.equal(both[0], both[1]), name
+"""
+
+
+def test_the_tuner_changes_the_overlap_on_all_ranks_after_the_same_step(tmp_path):
+    """And no weight differs by a bit: a sum of two ranks has one result, whatever its algorithm."""
+    log = tmp_path / "log.csv"
+    ended = run_processes(
+        2,
+        OVERLAPS,
+        tmp_path,
+        {
+            "OMP_NUM_THREADS": "1",
+            "RABIT_AUTOTUNE": "1",
+            "RABIT_AUTOTUNE_LOG": str(log),
+            "RABIT_AUTOTUNE_CACHE": "off",
+            "RABIT_AUTOTUNE_KNOBS": "overlap,lanes",
+            "RABIT_AUTOTUNE_WARMUP_SAMPLES": "1",
+            "RABIT_AUTOTUNE_STEPS_PER_SAMPLE": "3",
+        },
+    )
+
+    assert_all_ended_well(ended)
+    rows = list(csv.DictReader(log.open()))
+    assert {row["overlap"] for row in rows} == {"backward", "next-forward", "reduce-scatter"}
+    assert len({row["fusion_bytes"] for row in rows}) == 1, "a knob that is not named stays"
+    assert rows[-1]["phase"] in ("chosen", "off")
