@@ -16,6 +16,7 @@ from rabit import InvalidArgument, Unsupported
 
 from . import _crossing
 from ._guard import make_ready
+from ._tied import stop_listening
 
 __all__ = ["LateGradients", "compile", "watch_compilations"]
 
@@ -106,6 +107,7 @@ def watch_compilations() -> None:
     """Makes parameters that compiled code reads count as unseen, so that step() updates them.
 
     Code that Dynamo has compiled reads parameters without telling.  The blocks of `compile` tell.
+    The uses of a tied table cannot be told apart in either.
     """
     from torch._dynamo.callback import callback_handler
 
@@ -115,6 +117,7 @@ def watch_compilations() -> None:
 
 def _compilation_starts(*_: Any) -> None:
     if _depth == 0:
+        stop_listening()
         for crossing in list(_crossing._live):
             crossing.stop_watching()
 

@@ -18,6 +18,7 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
 from ._parameter_state import ParameterState
+from ._tied import TiedTable, stop_listening
 
 __all__ = ["can_guard", "guard", "make_ready", "unguard"]
 
@@ -157,6 +158,7 @@ class GuardedTensor(_Guarded, torch.Tensor):
 
 _PLAIN: dict[type, type] = {GuardedParameter: torch.nn.Parameter, GuardedTensor: torch.Tensor}
 _GUARDED: dict[type, type] = {plain: guarded for guarded, plain in _PLAIN.items()}
+_GUARDED[TiedTable] = GuardedParameter
 
 
 def _reduce_for_sharing(guarded: Any) -> Any:
@@ -191,6 +193,8 @@ def can_guard(parameter: torch.Tensor) -> bool:
 def guard(state: ParameterState) -> None:
     """From here on the owner of `state` is told before the parameter is read."""
     if not state.is_guarded:
+        if state.early is not None:
+            state.early.pause()
         state.is_guarded = True
         state.parameter.__dict__[_KEY] = state
         state.parameter.__class__ = _GUARDED[type(state.parameter)]
@@ -202,6 +206,8 @@ def unguard(state: ParameterState) -> None:
         state.is_guarded = False
         state.parameter.__class__ = _PLAIN[type(state.parameter)]
         state.parameter.__dict__.pop(_KEY, None)
+        if state.early is not None:
+            state.early.resume()
 
 
 def make_ready(parameters: Iterable[torch.Tensor]) -> None:
@@ -210,7 +216,9 @@ def make_ready(parameters: Iterable[torch.Tensor]) -> None:
     For the entry of code that reads parameters without torch's Python operations: compiled blocks,
     TorchScript, extensions.  Afterwards none of them is guarded, unless its gradient travels.
     """
+    parameters = list(parameters)
     for parameter in parameters:
         if type(parameter) in _PLAIN:
             state: ParameterState = parameter.__dict__[_KEY]
             state.owner.value_is_read(state, make_ready)
+    stop_listening(parameters)

@@ -345,12 +345,17 @@ def _start_collected(
 
 
 def allgather_async(
-    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
 ) -> TorchHandle:
-    """Starts an allgather along axis 0; returns a handle.  Does not block."""
-    return _start_collected(
-        Kind.ALLGATHER, [tensor], [auto_name(Kind.ALLGATHER, name, process_set)], False, process_set
-    )
+    """Starts an allgather along axis 0; returns a handle.  Does not block.
+
+    priority: larger runs first.
+    """
+    names = [auto_name(Kind.ALLGATHER, name, process_set)]
+    return _start_collected(Kind.ALLGATHER, [tensor], names, False, process_set, priority=priority)
 
 
 def grouped_allgather_async(

@@ -445,8 +445,10 @@ def DistributedOptimizer(
     sparse_as_dense: turns sparse gradients into dense ones before they are sent.
     row_sparse: names of parameters (embeddings) whose gradients are zero in most rows: only the other
         rows travel, and `.grad` stays dense, with the same values.  True: those of two dimensions and
-        at least 256 KiB for which that costs fewer bytes.  Not for tables that an output projection
-        shares, whose gradients have no zero rows: these go dense after three exchanges, with a warning.
+        at least 256 KiB for which that costs fewer bytes.  Of a table that an output projection
+        shares, the projection's part travels during the backward pass and the lookup's as rows, in
+        eager mode; equal up to rounding.  Gradients without zero rows go dense after three
+        exchanges, with a warning.
     overlap: what the exchange of gradients overlaps with.  "backward": the backward pass.
         "next-forward": that and the next forward pass; `step()` returns at once, and a parameter is
         updated when something reads it, at the latest.  "reduce-scatter": the same, with gradients

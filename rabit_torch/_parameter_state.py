@@ -9,6 +9,7 @@ import torch
 if TYPE_CHECKING:
     from ._pack import Pack
     from ._row_sparse import RowExchange
+    from ._tied import EarlyPart
     from ._update import HyperParameters
 
 __all__ = ["ParameterState"]
@@ -24,6 +25,7 @@ class ParameterState:
     __slots__ = (
         "bytes",
         "context",
+        "early",
         "grad",
         "group",
         "handle",
@@ -65,6 +67,7 @@ class ParameterState:
         self.two_halves: Any = None  # its ScatterGather, where gradients travel so
         self.is_dense = True  # no gradient has been sparse so far
         self.rows: RowExchange | None = None  # if its touched rows travel
+        self.early: EarlyPart | None = None  # if its rows travel: what may leave before them
         self.pack: Pack | None = None
         self.may_pack = True
         self.was_absent = False  # from some step so far, on this rank

@@ -11,18 +11,19 @@ from typing import Any, Literal
 import torch
 
 import rabit
-from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, Request
+from rabit import InvalidArgument, ProcessSet, ReduceOp
 
 from ._absence import agree_on_any, no_gradient
-from ._adapter import check, dtype_of, memory_order, view
+from ._adapter import check
 from ._compile import LateGradients, watch_compilations
-from ._compression import IDENTITY, split
+from ._compression import IDENTITY
 from ._crossing import Crossing
 from ._pack import Pack, make_packs
 from ._parameter_state import ParameterState
 from ._row_sparse import choose_row_sparse, send_rows
-from ._scatter_gather import ScatterGather, ScatterGatherHandle
-from ._sparse import allreduce_sparse
+from ._scatter_gather import ScatterGatherHandle
+from ._sender import GradientSender
+from ._tied import EarlyPart
 
 Overlap = Literal["none", "backward", "next-forward", "reduce-scatter"]
 # The modes whose step() returns before the gradients are there.
@@ -55,10 +56,6 @@ class GradientReducer:
         process_set: ProcessSet,
     ) -> None:
         self._engine = rabit.default_engine()
-        self._codec, self._compressor = split(compression)
-        self._op = op
-        self._prescale = 1.0 / predivide_factor
-        self._postscale = predivide_factor
         self._sparse_as_dense = sparse_as_dense
         self._find_unused = find_unused
         self._unused: frozenset[int] | None = None  # on all ranks, once they have agreed in a step
@@ -70,13 +67,18 @@ class GradientReducer:
         self._is_alone = process_set.size() == 1
         self._is_paused = False
         self._graph_task = -1
-        self._pending: list[ParameterState] = []
-        self._pending_bytes = 0
         self._state_of: dict[torch.Tensor, ParameterState] = {}
         self._order: list[ParameterState] = []
         self._waiting_groups: dict[int, list[ParameterState]] = {}
         self._group_sizes: dict[int, int] = {}
-        self._batch: rabit.Batch | None = None
+        self._sender = GradientSender(
+            self._order,
+            self._engine,
+            compression=compression,
+            op=op,
+            predivide_factor=predivide_factor,
+            process_set=process_set,
+        )
         # The first step sends every gradient by its name, so that ranks whose models differ are told
         # where.  Then small ones travel in packs.
         self._packs: list[Pack] = []
@@ -89,8 +91,9 @@ class GradientReducer:
             self._add(parameter, name, group_of.get(parameter))
             self._order[-1].priority = priorities.get(name)
         choose_row_sparse(
-            self._order, row_sparse, self._prefix, op, process_set, self._compressor is not IDENTITY
+            self._order, row_sparse, self._prefix, op, process_set, self._is_compressed
         )
+        self._look_at_uses()
         self._late = LateGradients(list(names))
         self.set_backward_passes(backward_passes)
         self.set_overlap(overlap)
@@ -102,7 +105,12 @@ class GradientReducer:
     @property
     def can_scatter(self) -> bool:
         """True if overlap="reduce-scatter" is possible: it takes no compression."""
-        return not self._codec.spec and self._compressor is IDENTITY
+        return not self._sender.codec.spec and not self._is_compressed
+
+    @property
+    def _is_compressed(self) -> bool:
+        """True if Python code compresses the gradients."""
+        return self._sender.compressor is not IDENTITY
 
     @property
     def names(self) -> dict[torch.Tensor, str]:
@@ -139,7 +147,7 @@ class GradientReducer:
         state = ParameterState(parameter, f"{self._prefix}.{name}", len(self._order), group)
         self._state_of[parameter] = state
         self._order.append(state)
-        self._batch = None
+        self._sender.forget_requests()
         self._may_pack = True
         if group is not None:
             self._group_sizes[group] = self._group_sizes.get(group, 0) + 1
@@ -152,6 +160,48 @@ class GradientReducer:
         check(state.parameter, state.name)
         register: Any = state.parameter.register_post_accumulate_grad_hook
         state.hook = register(self._make_hook(state))
+
+    def _look_at_uses(self) -> None:
+        """Tables whose rows travel may be tied; a dense part of their gradient can leave early."""
+        if self._is_alone:
+            return
+        reducer = weakref.ref(self)
+
+        def make(state: ParameterState) -> EarlyPart:
+            def may_send() -> bool | None:
+                alive = reducer()
+                return None if alive is None else alive._may_leave_early(state)
+
+            return EarlyPart(
+                state.parameter, functools.partial(self._sender.send_early, state), may_send
+            )
+
+        for state in self._order:
+            if state.rows is not None:
+                state.early = make(state)
+                watch_compilations()
+
+    def _may_leave_early(self, state: ParameterState) -> bool | None:
+        """Whether a part of a gradient leaves at once; None: this is not the pass that sends."""
+        if self._is_paused or state.passes_left != 1 or state.is_sent:
+            return None
+        return self.overlap != "none"
+
+    def _agree_on_early_parts(self) -> None:
+        """After the first step, on all ranks: which tables are looked up and multiplied by."""
+        parts = [state.early for state in self._order if state.early is not None]
+        waiting = [part for part in parts if not part.is_decided]
+        if not waiting:
+            return
+        flags = [part.is_looked_up and part.is_multiplied for part in waiting]
+        agreed = agree_on_any(flags, f"{self._prefix}.tied", self._process_set)
+        for number, part in enumerate(waiting):
+            part.is_decided = True
+            part.is_agreed = number in agreed
+        for state in self._order:
+            if state.early is not None and not state.early.is_agreed:
+                state.early.stop()
+                state.early = None
 
     def _make_hook(self, state: ParameterState) -> Callable[[torch.Tensor], None]:
         reducer = weakref.ref(self)
@@ -203,43 +253,18 @@ class GradientReducer:
         self.backward_passes = passes
         self.next_step()
 
-    def _prepare(self) -> rabit.Batch:
-        """The C requests of all parameters, made once; a step only fills in pointers."""
-        if self._batch is None:
-            self._batch = self._engine.prepare([self._request(state) for state in self._order])
-        return self._batch
-
-    def _request(self, state: ParameterState) -> Request:
-        parameter = state.parameter.detach()
-        laid_out = memory_order(parameter)
-        if laid_out is None:
-            laid_out = torch.empty(parameter.shape, dtype=parameter.dtype)
-        memory = view(laid_out, state.name)
-        return Request(
-            kind=Kind.ALLREDUCE,
-            name=state.name,
-            input=memory,
-            output=memory,
-            op=self._op,
-            # What the next forward pass needs first runs first.
-            priority=len(self._order) - state.place if state.priority is None else state.priority,
-            group=self._process_set.group_on(self._engine),
-            codec=self._engine.codec_id(self._codec),
-            prescale=self._prescale,
-            postscale=self._postscale,
-        )
-
     def _plan(self) -> None:
         """Orders and packs the gradients.  Called between steps, on all ranks after the same one."""
         self._may_pack = False
         if self._is_alone:
             return
+        self._agree_on_early_parts()
         if self._crossing is not None and self._crossing.is_recording:
             self._agree_on_order(self._crossing.stop_recording())
         for state in self._order:
             state.pack = None
         self._packs = []
-        if self._compressor is not IDENTITY:
+        if self._is_compressed:
             return
         span = None if self._crossing is None else self._engine.config.partition_bytes
         # A pack whose members are not all used leaves at step() only, so the others would not be
@@ -249,15 +274,9 @@ class GradientReducer:
             self._order[index].may_pack = False
         self._packs = make_packs(self._order, self._prefix, span)
         for pack in self._packs:
-            pack.batch = self._engine.prepare([self._pack_request(pack)])
+            self._sender.prepare_pack(pack)
             for state in pack.states:
                 state.pack = pack
-
-    def _pack_request(self, pack: Pack) -> Request:
-        memory = view(pack.buffer, pack.name)
-        request = self._request(min(pack.states, key=lambda state: state.place))
-        request.name, request.input, request.output = pack.name, memory, memory
-        return request
 
     @property
     def _is_halved(self) -> bool:
@@ -265,11 +284,6 @@ class GradientReducer:
         crossing = self._crossing
         return (
             self.overlap == "reduce-scatter" and crossing is not None and not crossing.is_recording
-        )
-
-    def _halve(self, request: Request) -> ScatterGather:
-        return ScatterGather(
-            self._engine, request, self._process_set.rank(), self._process_set.size()
         )
 
     def start_second_halves(self) -> None:
@@ -294,7 +308,7 @@ class GradientReducer:
             self._order[index].place = place
             self._order[index].may_pack = index not in unseen
             self._order[index].two_halves = None
-        self._batch = None  # It holds the priorities.
+        self._sender.forget_requests()  # They hold the priorities.
 
     # --- backward ---------------------------------------------------------------------------------
 
@@ -313,8 +327,8 @@ class GradientReducer:
         if task != self._graph_task and task != -1:
             self._call_back_after_backward(task)
         self._take(state)
-        if self._pending_bytes >= _FLUSH_BYTES and self.overlap != "none":
-            self._flush()
+        if self._sender.pending_bytes >= _FLUSH_BYTES and self.overlap != "none":
+            self._sender.flush(self._is_halved)
 
     def _refuse_second_gradient(self, state: ParameterState) -> None:
         if state.is_guarded or state.parameter.grad is state.grad:
@@ -339,8 +353,8 @@ class GradientReducer:
         self._graph_task = -1
         for pack in self._packs if self.overlap == "none" else ():
             if pack.arrived == len(pack.states):
-                self._send_pack(pack)
-        self._flush()
+                self._sender.send_pack(pack, self._is_halved)
+        self._sender.flush(self._is_halved)
         # Hidden gradients are waited for when somebody asks.  Where ranks agree on what is unused, a
         # rank that waited here would keep the others from agreeing.
         if not self._find_unused:
@@ -353,6 +367,8 @@ class GradientReducer:
         if grad.is_sparse and (self._sparse_as_dense or state.pack is not None):
             grad = state.parameter.grad = grad.to_dense()
         state.grad = grad
+        if state.early is not None:
+            state.early.stop()
         if self._crossing is not None:
             self._crossing.hide(state)
         pack = state.pack
@@ -360,96 +376,19 @@ class GradientReducer:
             state.in_pack = True
             pack.arrived += 1
             if pack.arrived == len(pack.states) and self.overlap != "none":
-                self._send_pack(pack)
+                self._sender.send_pack(pack, self._is_halved)
             return
         if state.group is None:
-            self._queue(state)
+            self._sender.queue(state)
             return
         waiting = self._waiting_groups.setdefault(state.group, [])
         waiting.append(state)
         if len(waiting) == self._group_sizes[state.group]:
             del self._waiting_groups[state.group]
-            self._flush()
+            self._sender.flush(self._is_halved)
             for member in waiting:
-                self._queue(member)
-            self._flush()
-
-    def _queue(self, state: ParameterState) -> None:
-        self._pending.append(state)
-        self._pending_bytes += state.bytes
-
-    # --- sending ----------------------------------------------------------------------------------
-
-    def _flush(self) -> None:
-        """Submits everything that is queued with one call."""
-        if not self._pending:
-            return
-        pending, self._pending, self._pending_bytes = self._pending, [], 0
-        batch = self._prepare()
-        plain: list[ParameterState] = []
-        is_halved = self._is_halved
-        for state in pending:
-            if state.grad is None or self._compressor is not IDENTITY or state.grad.is_sparse:
-                self._send_alone(state)
-            elif state.rows is not None:
-                state.handle = state.rows.start(self._codec, functools.partial(self._start, state))
-            else:
-                pointer = self._wire(state)
-                if is_halved:
-                    if state.two_halves is None:
-                        state.two_halves = self._halve(self._request(state))
-                    state.handle = state.two_halves.start(pointer, state.wire)
-                    continue
-                batch.set_pointers(state.index, pointer, pointer)
-                plain.append(state)
-        if plain:
-            handles = batch.submit(
-                [state.index for state in plain], [state.wire for state in plain]
-            )
-            for state, handle in zip(plain, handles, strict=True):
-                state.handle = handle
-
-    def _send_pack(self, pack: Pack) -> None:
-        pack.fill()
-        if self._is_halved:
-            if pack.two_halves is None:
-                pack.two_halves = self._halve(self._pack_request(pack))
-            pack.handle = pack.two_halves.start(pack.buffer.data_ptr(), pack.buffer)
-            return
-        (pack.handle,) = pack.batch.submit([0], [pack.buffer])
-
-    def _wire(self, state: ParameterState) -> int:
-        """The address of the memory that travels for a dense gradient."""
-        grad, parameter = state.grad, state.parameter
-        assert grad is not None
-        if grad.stride() == parameter.stride() and memory_order(grad) is not None:
-            state.wire = grad
-        elif memory_order(parameter) is not None:
-            state.wire = torch.empty_like(parameter.detach()).copy_(grad)
-        else:
-            state.wire = grad.contiguous()
-        return state.wire.data_ptr()
-
-    def _start(self, state: ParameterState) -> rabit.Handle:
-        pointer, batch = self._wire(state), self._prepare()
-        batch.set_pointers(state.index, pointer, pointer)
-        (handle,) = batch.submit([state.index], [state.wire])
-        return handle
-
-    def _send_alone(self, state: ParameterState) -> None:
-        """Gradients that are sparse, or compressed by Python code."""
-        grad = state.grad
-        assert grad is not None
-        if grad.is_sparse:
-            state.is_dense = False
-            state.handle = allreduce_sparse(grad, state.name, self._op, self._process_set)
-            return
-        state.wire, state.context = self._compressor.compress(grad.contiguous())
-        memory = view(state.wire.contiguous(), state.name)
-        request = self._request(state)
-        request.input = request.output = memory
-        dtype_of(state.wire, state.name)
-        (state.handle,) = self._engine.submit([request])
+                self._sender.queue(member)
+            self._sender.flush(self._is_halved)
 
     # --- waiting ----------------------------------------------------------------------------------
 
@@ -506,9 +445,9 @@ class GradientReducer:
             state.grad = result
             if not state.is_guarded:
                 state.parameter.grad = result
-        elif self._compressor is not IDENTITY:
+        elif self._is_compressed:
             assert state.wire is not None
-            state.grad.copy_(self._compressor.decompress(state.wire, state.context))
+            state.grad.copy_(self._sender.compressor.decompress(state.wire, state.context))
         elif state.wire is not state.grad and state.wire is not None:
             state.grad.copy_(state.wire)
         state.wire = state.context = None
@@ -534,12 +473,12 @@ class GradientReducer:
             self._take(state)
         for waiting in list(self._waiting_groups.values()):  # groups with frozen members
             for state in waiting:
-                self._queue(state)
+                self._sender.queue(state)
         self._waiting_groups.clear()
         for pack in self._packs:  # packs with frozen members
             if pack.arrived:
-                self._send_pack(pack)
-        self._flush()
+                self._sender.send_pack(pack, self._is_halved)
+        self._sender.flush(self._is_halved)
         send_rows(self._order)
 
     def _unused_everywhere(self, missing: list[ParameterState]) -> frozenset[int]:
@@ -562,7 +501,7 @@ class GradientReducer:
         """Waits for what is sent and not committed, so that the gradients may be cleared."""
         if self._is_alone:
             return
-        self._flush()
+        self._sender.flush(self._is_halved)
         sent = [state for state in self._order if state.is_sent and not state.is_committed]
         if self._crossing is not None:
             self._crossing.reveal(sent)
@@ -586,6 +525,9 @@ class GradientReducer:
             state.in_pack = False
             if not state.is_committed:
                 state.grad = None
+            if state.early is not None:
+                state.early.next_step()
+                state.early.listen()
         for pack in self._packs:
             pack.arrived = 0
 

@@ -14,6 +14,7 @@ from rabit import InvalidArgument, ProcessSet, ReduceOp
 from ._handles import TorchHandle
 from ._ops import allgather_async
 from ._parameter_state import ParameterState
+from ._tied import SentPart
 
 __all__ = ["RowExchange", "choose_row_sparse", "send_rows"]
 
@@ -23,9 +24,10 @@ _LEAST_BYTES = 256 * 1024
 _PATIENCE = 3
 _DENSE_WARNING = (
     "row_sparse: the gradient of '{name}' had {rows} rows to send in {patience} exchanges running, and "
-    "all {all_rows} rows as they are cost fewer bytes, so it travels dense from here on. A table that is "
-    "shared with an output projection (tied weights) has a gradient in every row; leave it out of "
-    "row_sparse. Results are not affected."
+    "all {all_rows} rows as they are cost fewer bytes, so it travels dense from here on. The dense part of "
+    "a table that is tied to an output projection leaves by itself only where the first step shows a "
+    "lookup and a matrix product of the parameter itself, in eager mode (not in code that torch.compile "
+    "or TorchScript has compiled). Leave the name out of row_sparse. Results are not affected."
 )
 
 
@@ -79,7 +81,8 @@ class RowExchange:
     """What one parameter needs to send rows.  Used by one thread at a time.
 
     First the indices of the rows go to all ranks.  From them every rank computes alike whether rows or
-    the whole gradient cost fewer bytes, and sends those.
+    the whole gradient cost fewer bytes, and sends those.  Where a part of the gradient has left early
+    (a tied table), all this is about what the gradient has beyond that part.
     """
 
     def __init__(
@@ -91,17 +94,23 @@ class RowExchange:
         self._is_named = is_named
         self._dense_running = 0
 
-    def start(self, codec: Any, send_dense: Callable[[], Any]) -> RowHandle:
+    def start(self, codec: Any, priority: int, send_dense: Callable[[], Any]) -> RowHandle:
         """Sends the indices of the touched rows of the gradient.  Does not block.
 
         codec: of the engine; rows travel in its type if it is one for floating-point numbers.
+        priority: of indices and rows.
         send_dense: starts the exchange of the whole gradient in place and returns its handle.
         """
         grad = self._state.grad
         assert grad is not None
         wire_dtype = getattr(codec, "wire_dtype", None)
-        touched = grad.detach().flatten(1).any(dim=1).nonzero().reshape(-1)
-        return RowHandle(self, self._state, touched, wire_dtype, send_dense)
+        early = self._state.early
+        sent = early.take() if early is not None and early.is_agreed else None
+        rest = grad.detach()
+        if sent is not None and sent.local is not None:
+            rest = torch.ne(rest, sent.local)
+        touched = rest.flatten(1).any(dim=1).nonzero().reshape(-1)
+        return RowHandle(self, self._state, touched, sent, wire_dtype, priority, send_dense)
 
     def pays(self, row_count: int, row: torch.Tensor, wire_bytes: int) -> bool:
         """True if `row_count` rows, of all ranks together, cost fewer bytes than the gradient.
@@ -111,7 +120,9 @@ class RowExchange:
         """
         all_rows = self._state.parameter.shape[0]
         pays = row_count * row.numel() * wire_bytes < 2 * all_rows * row.numel() * wire_bytes
-        self._dense_running = 0 if pays else self._dense_running + 1
+        early = self._state.early
+        if early is None or early.is_decided:  # Before, both uses of a tied table count.
+            self._dense_running = 0 if pays else self._dense_running + 1
         if self._dense_running >= (_PATIENCE if self._is_named else 1):
             self._give_up(row_count)
         return pays
@@ -119,6 +130,9 @@ class RowExchange:
     def _give_up(self, row_count: int) -> None:
         state = self._state
         state.rows = None
+        if state.early is not None:
+            state.early.stop()
+            state.early = None
         if self._is_named and rabit.rank() == self._process_set.ranks[0]:
             warnings.warn(
                 _DENSE_WARNING.format(
@@ -130,14 +144,23 @@ class RowExchange:
                 stacklevel=2,
             )
 
-    def add_up(self, grad: torch.Tensor, own: torch.Tensor, places: Any, rows: Any) -> None:
-        """Puts the reduced rows into `grad`; the others are zero already.  Order: that of ranks."""
+    def add_up(
+        self, grad: torch.Tensor, base: Any, own: torch.Tensor, places: Any, rows: Any
+    ) -> None:
+        """Puts the reduced gradient into `grad`.  Order of the sums: that of ranks.
+
+        base: the reduced early part; None: zero, as all rows of `grad` but `own` are already.
+        """
         with torch.no_grad():
-            grad.index_fill_(0, own, 0)
-            grad.index_add_(0, places, rows)
+            if base is None:
+                grad.index_fill_(0, own, 0)
+            else:
+                grad.copy_(base)
+            union, where = torch.unique(places, return_inverse=True)
+            sums = rows.new_zeros(len(union), *rows.shape[1:]).index_add_(0, where, rows)
             if self._op == ReduceOp.AVERAGE:
-                union = torch.unique(places)
-                grad.index_copy_(0, union, grad.index_select(0, union) / self._process_set.size())
+                sums /= self._process_set.size()
+            grad.index_add_(0, union, sums)
 
 
 class RowHandle:
@@ -148,50 +171,70 @@ class RowHandle:
         exchange: RowExchange,
         state: ParameterState,
         touched: torch.Tensor,
+        early: SentPart | None,
         wire_dtype: torch.dtype | None,
+        priority: int,
         send_dense: Callable[[], Any],
     ) -> None:
         self._exchange = exchange
+        self._state = state
         self._name = state.name
         self._set = exchange._process_set
         assert state.grad is not None
         self._grad = state.grad
         self._touched = touched
+        self._early = early
         self._wire_dtype = wire_dtype
+        self._priority = priority
         self._send_dense = send_dense
         narrow = touched.to(torch.int32) if self._grad.shape[0] < 1 << 31 else touched
-        self._indices: TorchHandle = allgather_async(narrow, f"{state.name}.indices", self._set)
+        self._indices: TorchHandle = allgather_async(
+            narrow, f"{state.name}.indices", self._set, priority
+        )
         self._places: torch.Tensor | None = None
         self._rows: TorchHandle | None = None
         self._dense: Any = None
 
     def start_second(self) -> None:
-        """Waits for the indices of all ranks; sends the rows, or the whole gradient."""
+        """Waits for the indices of all ranks; sends the rows, or all that has not left early."""
         if self._rows is not None or self._dense is not None:
             return
         places = self._indices.wait().long()
         row = self._grad[:1]
         wire = self._wire_dtype or row.dtype
-        if not self._exchange.pays(len(places), row, wire.itemsize):
-            self._dense = self._send_dense()
-            return
-        rows = self._grad.detach().index_select(0, self._touched).to(wire)
+        local = None if self._early is None else self._early.local
+        with torch.no_grad():
+            if not self._exchange.pays(len(places), row, wire.itemsize):
+                if local is not None:
+                    self._grad.sub_(local)
+                self._dense = self._send_dense()
+                return
+            rows = self._grad.detach().index_select(0, self._touched)
+            if local is not None:
+                rows -= local.index_select(0, self._touched)
         self._places = places
-        self._rows = allgather_async(rows, f"{self._name}.rows", self._set)
+        self._rows = allgather_async(rows.to(wire), f"{self._name}.rows", self._set, self._priority)
 
     def done(self) -> bool:
         """True when `wait()` will not block."""
         second = self._rows or self._dense
-        return second is not None and bool(second.done())
+        is_early_done = self._early is None or self._early.handle.done()
+        return second is not None and bool(second.done()) and bool(is_early_done)
 
     def wait(self, timeout: float | None = None) -> torch.Tensor:
         """Blocks until the gradient is reduced in place; returns it."""
         self.start_second()
+        base = None
+        if self._early is not None:
+            self._early.handle.wait(timeout)
+            base = self._early.wire
         if self._rows is not None:
             rows = self._rows.wait(timeout).to(self._grad.dtype)
-            self._exchange.add_up(self._grad, self._touched, self._places, rows)
+            self._exchange.add_up(self._grad, base, self._touched, self._places, rows)
         else:
             self._dense.wait(timeout)
+            if base is not None:
+                (self._grad if self._state.wire is None else self._state.wire).add_(base)
         return self._grad
 
 

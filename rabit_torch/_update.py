@@ -70,6 +70,9 @@ class PartialStep:
         groups: dict[int, list[torch.Tensor]] = {}
         for state in states:
             groups.setdefault(state.param_group, []).append(state.parameter)
+        early = [state.early for state in states if state.early is not None]
+        for part in early:
+            part.pause()
         before = [state.parameter.grad for state in states]
         for state in states:
             state.parameter.grad = state.grad
@@ -78,6 +81,8 @@ class PartialStep:
         finally:
             for state, grad in zip(states, before, strict=True):
                 state.parameter.grad = grad
+            for part in early:
+                part.resume()
 
     def run(self, groups: dict[int, list[torch.Tensor]], hyper_parameters: HyperParameters) -> None:
         """Steps the parameters of `groups` (by number of their group) with their own `.grad`."""

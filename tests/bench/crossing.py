@@ -2,10 +2,15 @@
 
     sudo python tests/bench/crossing.py                      # 4 ranks at 1 Gbit/s, VGG16's shape, rho = 1
     sudo python tests/bench/crossing.py --shapes resnet --modes backward,next-forward
+    sudo python tests/bench/crossing.py --shapes tied --rho 0.5 --modes next-forward,next-forward+rows
+    sudo python tests/bench/crossing.py --rho 0.25 --modes backward,auto
 
 Like tests/bench/schedule.py, but through torch: a layer's forward and backward occupy a clock instead
 of a processor, while hooks, packs, waits and the optimizer's updates are real.  Every mode has a model
 of its own; all take turns.  T* is the shortest step that any order of communication can reach.
+
+In the shape "tied" the first layer looks up rows of a table, and the last one multiplies by it; in
+"lookup" the table is the same and only the first layer uses it.  "+rows" is row_sparse for the table.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from typing import Any
 
 import shaped_links
 import torch
+from schedule_model import Job, shortest
 from schedule_rank import Device
 from schedule_shapes import SHAPES, scaled
 
@@ -33,12 +39,18 @@ from rabit._meeting import StoreServer
 from rabit.step_time import barrier, crossing, dear
 
 WARM_UP = 3
-FORMULAS = {"none": None, "backward": barrier, "next-forward": crossing, "reduce-scatter": dear}
+AUTO_STEPS = 26  # that overlap="auto" takes to decide, if it tries another mode
+TABLE_WIDTH = 64
+FORMULAS = {"backward": barrier, "next-forward": crossing, "reduce-scatter": dear}
 
 
-def emulated(layers: list[Any], spans: list[Any] | None = None) -> torch.nn.Module:
+def emulated(
+    layers: list[Any], spans: list[Any] | None = None, shape: str = "", touched: float = 0.0
+) -> torch.nn.Module:
     """A model whose layers have the gradients of `layers`, each a matrix and a small bias.
 
+    shape: for "tied" and "lookup", the first layer has a table instead; `touched` is the share of
+    its rows that this rank looks up in every step.
     spans: gets (what, layer, begin, end) of all that the device does.
     """
     device = Device()
@@ -49,8 +61,8 @@ def emulated(layers: list[Any], spans: list[Any] | None = None) -> torch.nn.Modu
 
     class Occupy(torch.autograd.Function):
         @staticmethod
-        def forward(context: Any, x: Any, weight: Any, bias: Any, number: int) -> Any:
-            context.number, context.like = number, (weight, bias)
+        def forward(context: Any, x: Any, number: int, *weights: Any) -> Any:
+            context.number, context.like = number, weights
             begin = time.perf_counter()
             device.run(layers[number].forward)
             note("forward", number, begin)
@@ -61,8 +73,7 @@ def emulated(layers: list[Any], spans: list[Any] | None = None) -> torch.nn.Modu
             begin = time.perf_counter()
             device.continue_for(layers[context.number].backward)
             note("backward", context.number, begin)
-            weight, bias = context.like
-            return grad, torch.zeros(weight.shape), torch.zeros(bias.shape), None
+            return grad, None, *(torch.zeros(each.shape) for each in context.like)
 
     class Layer(torch.nn.Module):
         def __init__(self, number: int, size: int) -> None:
@@ -73,9 +84,36 @@ def emulated(layers: list[Any], spans: list[Any] | None = None) -> torch.nn.Modu
 
         def forward(self, x: Any) -> Any:
             # Views are what a kernel would read; taking them waits for the update.
-            return Occupy.apply(x, self.weight.view(-1), self.bias.view(-1), self.number)
+            return Occupy.apply(x, self.number, self.weight.view(-1), self.bias.view(-1))
 
-    return torch.nn.Sequential(*(Layer(n, each.bytes // 4) for n, each in enumerate(layers)))
+    class Lookup(torch.nn.Module):
+        def __init__(self, size: int) -> None:
+            super().__init__()
+            rows = max(1, size // TABLE_WIDTH)
+            self.table = torch.nn.Embedding.from_pretrained(
+                torch.zeros(rows, TABLE_WIDTH), freeze=False
+            )
+            generator = torch.Generator().manual_seed(rabit.rank())
+            count = max(1, round(touched * rows))
+            self.words = torch.randperm(rows, generator=generator)[:count]
+
+        def forward(self, x: Any) -> Any:
+            return Occupy.apply(x + self.table(self.words).sum(), 0)
+
+    class Head(torch.nn.Module):
+        def __init__(self, number: int, table: torch.nn.Parameter) -> None:
+            super().__init__()
+            self.number, self.table = number, table
+
+        def forward(self, x: Any) -> Any:
+            return Occupy.apply(x, self.number, self.table.t())
+
+    modules: list[torch.nn.Module] = [Layer(n, each.bytes // 4) for n, each in enumerate(layers)]
+    if shape in ("tied", "lookup"):
+        modules[0] = lookup = Lookup(layers[0].bytes // 4)
+        if shape == "tied":
+            modules[-1] = Head(len(layers) - 1, lookup.table.weight)
+    return torch.nn.Sequential(*modules)
 
 
 def measure_link(sizes: list[int]) -> float:
@@ -123,20 +161,26 @@ def run_rank(task: dict[str, Any], rank: int) -> None:
         layers = scaled(shape, task["compute"], total, task["ranks"])
         runs: dict[str, tuple[torch.nn.Module, Any]] = {}
         for mode in ["alone", *task["modes"]]:
-            model = emulated(layers)
+            model = emulated(layers, shape=shape, touched=task["touched"])
             optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
             if mode != "alone":
+                overlap, _, rows = mode.partition("+")
                 optimizer = rabit_torch.DistributedOptimizer(
-                    optimizer, model.named_parameters(), overlap=mode
+                    optimizer,
+                    model.named_parameters(),
+                    overlap=overlap,
+                    row_sparse=["0.table.weight"] if rows else False,
                 )
             runs[mode] = model, optimizer
         moments: dict[str, list[list[float]]] = {mode: [] for mode in runs}
         x = torch.zeros(1, requires_grad=True)
+        chosen = ""
         for turn in range(task["turns"] + 1):
             for mode, (model, optimizer) in runs.items():
                 rabit.barrier()
                 began = []
-                for _ in range((WARM_UP if turn == 0 else task["steps"]) + 1):
+                first = AUTO_STEPS if mode == "auto" else WARM_UP
+                for _ in range((first if turn == 0 else task["steps"]) + 1):
                     began.append(time.perf_counter())
                     optimizer.zero_grad()
                     model(x).sum().backward()
@@ -146,7 +190,13 @@ def run_rank(task: dict[str, Any], rank: int) -> None:
                     optimizer.flush()
                 if turn:
                     moments[mode].append(began[1:])
-        report["cells"][shape] = {"moments": moments, "bytes": [each.bytes for each in layers]}
+                elif mode == "auto":
+                    chosen = json.dumps(rabit.statistics()["overlap"])
+        report["cells"][shape] = {
+            "moments": moments,
+            "bytes": [each.bytes for each in layers],
+            "chosen": chosen,
+        }
     if rank == 0:
         report["processor"] = time.process_time()
     Path(task["results"], f"{rank}.json").write_text(json.dumps(report))
@@ -185,6 +235,28 @@ def run(options: argparse.Namespace, script: str, task: dict[str, Any]) -> list[
         return [json.loads(Path(at, f"{rank}.json").read_text()) for rank in range(options.ranks)]
 
 
+def with_rows(
+    shape: str, layers: list[Any], costs: list[float], touched: float, ranks: int, overlap: str
+) -> float | None:
+    """The shortest step where the table's lookup sends rows, and its product all rows at once.
+
+    An allgather of rows brings those of every rank, an allreduce moves a gradient twice.
+    """
+    if overlap not in ("backward", "next-forward"):
+        return None
+    forward = sum(each.forward for each in layers)
+    jobs, before, after = [], sum(each.backward for each in layers), forward
+    for index, (layer, cost) in enumerate(zip(layers, costs, strict=True)):
+        share = touched * ranks / 2 if index == 0 else 1.0
+        tail = after if overlap == "next-forward" else forward
+        jobs.append(Job(before, share * cost, tail))
+        before, after = before - layer.backward, after - layer.forward
+    if shape == "tied":
+        jobs[-1] = Job(layers[-1].backward, costs[0], forward)
+    computing = sum(each.forward + each.backward for each in layers)
+    return max(computing, shortest(jobs))
+
+
 def show(options: argparse.Namespace, reports: list[dict[str, Any]]) -> None:
     slope = reports[0]["slope"]
     print(f"{options.ranks} ranks at {options.rate}bit/s, beta {slope * 1e9:.2f} ns/byte")
@@ -204,13 +276,20 @@ def show(options: argparse.Namespace, reports: list[dict[str, Any]]) -> None:
             f"{took['alone']:.3f} s, T* {ideal:.3f} s"
         )
         for mode in options.modes.split(","):
-            model = FORMULAS[mode]
-            predicted = f"  model {model(layers, costs):.3f} s" if model else ""
+            overlap, _, rows = mode.partition("+")
+            if rows:
+                model = with_rows(shape, layers, costs, options.touched, options.ranks, overlap)
+            else:
+                model = FORMULAS[overlap](layers, costs) if overlap in FORMULAS else None
+            predicted = f"  model {model:.3f} s ({took[mode] / model:.3f})" if model else ""
             speedup = took.get("backward", took[mode]) / took[mode]
             print(
-                f"  {mode:<16}{took[mode]:7.3f} s  epsilon {ideal / took[mode]:.3f}  "
-                f"speed-up {speedup:.3f}{predicted}  n {len(times[mode])}"
+                f"  {mode:<18}{took[mode]:7.3f} s, {took[mode] / took['alone']:.3f} C  "
+                f"epsilon {ideal / took[mode]:.3f}  speed-up {speedup:.3f}{predicted}  "
+                f"n {len(times[mode])}"
             )
+        if cell["chosen"]:
+            print(f"  auto: {cell['chosen']}")
 
 
 def main() -> None:
@@ -226,6 +305,9 @@ def main() -> None:
         "--compute", type=float, default=0.5, help="seconds of a step's computation"
     )
     parser.add_argument("--modes", default="backward,next-forward,reduce-scatter")
+    parser.add_argument(
+        "--touched", type=float, default=0.01, help="share of the table that a rank looks up"
+    )
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--steps", type=int, default=5, help="timed steps of a turn")
     parser.add_argument("--timeout", type=float, default=200, help="seconds for all")
@@ -234,7 +316,7 @@ def main() -> None:
     if reason:
         print(f"skipped: links cannot be shaped here: {reason}")
         return
-    task = {key: getattr(options, key) for key in ("compute", "rho", "turns", "steps")}
+    task = {key: getattr(options, key) for key in ("compute", "rho", "turns", "steps", "touched")}
     lists = {"shapes": options.shapes.split(","), "modes": options.modes.split(",")}
     show(options, run(options, __file__, {**task, **lists}))
 

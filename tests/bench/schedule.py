@@ -29,7 +29,7 @@ from typing import Any
 
 import shaped_links
 from schedule_model import simulate
-from schedule_rank import priorities
+from schedule_rank import neighbours, priorities
 from schedule_shapes import SHAPES, scaled
 
 from rabit._meeting import StoreServer
@@ -97,7 +97,7 @@ def ways_and_engines(options: argparse.Namespace) -> tuple[dict[str, Any], dict[
         "priority-barrier": reduced("scheduled", "forward", True),
         "alphabetical": reduced("scheduled", "names", False),
         "whole": reduced("whole", "forward", False),
-        "dear": {"kind": "dear", "engine": "fifo", "group_bytes": 4 << 20},
+        "dear": {"kind": "dear", "engine": "fifo", "group_bytes": options.group_bytes},
         "sequential": {"kind": "sequential", "engine": "fifo"},
         "ddp": {"kind": "ddp"},
     }
@@ -182,9 +182,25 @@ def ratio_of_medians(base: Sequence[float], times: Sequence[float]) -> float:
     return statistics.median(base) / statistics.median(times)
 
 
-def predicted(way: str, layers: list[Layer], costs: list[float], report: dict[str, Any]) -> float:
+def merged(layers: list[Layer], limit: int) -> list[Layer]:
+    """What travels as one is ready with its last backward and needed by its first forward."""
+    groups = neighbours([each.bytes for each in layers], limit)
+    return [
+        Layer(
+            sum(layers[index].forward for index in group),
+            sum(layers[index].backward for index in group),
+            sum(layers[index].bytes for index in group),
+        )
+        for group in groups
+    ]
+
+
+def predicted(way: str, layers: list[Layer], slope: float, group_bytes: int) -> float:
     """The model's step time with the measured link; for orders without a formula, simulated."""
     way = way.partition("@")[0]
+    if way == "dear":
+        layers = merged(layers, group_bytes)
+    costs = [slope * each.bytes for each in layers]
     formulas = {
         "barrier": barrier,
         "crossing-fifo": barrier,
@@ -229,7 +245,7 @@ def show(options: argparse.Namespace, cells: list[dict[str, Any]], reports: list
             times = step_times(reports, number, way)
             took = statistics.median(times)
             low, high = interval(lambda found, t=ideal: t / statistics.median(found), times)
-            model = predicted(way, layers, costs, reports[0])
+            model = predicted(way, layers, slope, options.group_bytes)
             line = (
                 f"  {way:<21}{took:7.3f} s  model {model:.3f} ({took / model:.3f})  "
                 f"epsilon {ideal / took:.3f} [{low:.3f}, {high:.3f}]"
@@ -266,6 +282,12 @@ def main() -> None:
     parser.add_argument("--fusion-bytes", type=int, help="instead of the engine's own choice")
     parser.add_argument("--credit-bytes", type=int, help="instead of the engine's own choice")
     parser.add_argument("--lanes", type=int, help="instead of the engine's own choice")
+    parser.add_argument(
+        "--group-bytes",
+        type=int,
+        default=512 << 10,
+        help="of neighbours that travel as one in dear",
+    )
     parser.add_argument("--timeout", type=float, default=230, help="seconds for all")
     parser.add_argument("--json", type=Path, help="file for rows and the ranks' reports")
     options = parser.parse_args()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rabit.step_time import Layer
 
@@ -35,6 +36,30 @@ def simulate(
         done = link.carry(ready)
         began.append(max(clock, done[0]))
     return began[-1] - began[-2]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A transfer in a step: when it can begin, how long it takes, what must follow.  Seconds."""
+
+    release: float
+    cost: float
+    tail: float
+
+
+def shortest(jobs: Sequence[Job]) -> float:
+    """The shortest time until all tails have run, on one link where transfers can be interrupted.
+
+    Largest tail first reaches it: for some set of jobs the link has no pause from its earliest
+    release on, and the smallest tail is last (Horn, "Some simple scheduling algorithms", 1974).
+    """
+    latest = 0.0
+    for release in {each.release for each in jobs}:
+        for tail in {each.tail for each in jobs}:
+            chosen = [e.cost for e in jobs if e.release >= release and e.tail >= tail]
+            if chosen:
+                latest = max(latest, release + sum(chosen) + tail)
+    return latest
 
 
 class _Link:

@@ -155,7 +155,7 @@ class Dear(Silent):
     ) -> None:
         super().__init__(layers)
         self._engine = engine
-        self._groups = _neighbours([each.bytes for each in layers], group_bytes)
+        self._groups = neighbours([each.bytes for each in layers], group_bytes)
         self._first_of = {group[0]: number for number, group in enumerate(self._groups)}
         flat = [np.concatenate([buffers[index] for index in group]) for group in self._groups]
         size, rank = engine.size, engine.rank
@@ -189,7 +189,8 @@ class Dear(Silent):
             handle.wait()
 
 
-def _neighbours(sizes: Sequence[int], limit: int) -> list[list[int]]:
+def neighbours(sizes: Sequence[int], limit: int) -> list[list[int]]:
+    """Layers (indices) that travel as one: in order, up to `limit` bytes or a single one."""
     groups: list[list[int]] = []
     filled = limit + 1
     for index, size in enumerate(sizes):
