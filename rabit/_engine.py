@@ -17,7 +17,7 @@ from rabit._handle import Handle
 from rabit._job import Job
 from rabit._native import check, ffi, read_json
 from rabit._native_engine import NativeEngine
-from rabit._request import Batch, Request, run
+from rabit._request import WAITING, Batch, Request, Waiting, run, submit
 from rabit.compression import CompressionCodec
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class Engine:
             extra["mpi"] = _mpi.mpi_options(self.config, comm)
         extra.update(_tuning.extra_options(self.config))
         self._native = NativeEngine(self.config.to_options(**extra), self.config.library)
+        self.run_ordered = self._native.run_ordered
         self._lock = threading.Lock()
         self.reports: dict[str, dict[str, Any]] = {}  # of framework packages, for `statistics`
         self.steps = 0  # training steps; see end_step
@@ -98,7 +99,16 @@ class Engine:
 
         Raises InvalidArgument for a name that is in flight, NotInitialized after `close`.
         """
-        return Batch(self._native, requests).submit()
+        return submit(self._native, requests)
+
+    def waiting(self) -> Waiting:
+        """A context in which this thread waits for each operation that it submits by itself.
+
+        For blocking forms that are made of others: `with engine.waiting(): handle = start()`.  As
+        with `run`, the thread does the engine's work; several requests at once are submitted as
+        ever, and handles are to be waited for in any case.
+        """
+        return WAITING
 
     def run(self, request: Request) -> Handle:
         """Submits `request` and waits for it, for a while; faster than submit and wait.
@@ -186,13 +196,6 @@ class Engine:
             check(library, library.rabit_find_backend(pointer, name.encode("utf-8"), slot))
             found = self._backends[name] = int(slot[0])
         return found
-
-    def run_ordered(self, request: Any, timeout_ms: int) -> None:
-        """Runs a rabit_request on this thread, without negotiation; see rabit_run_ordered."""
-        native = self._native
-        code = native.run_ordered(native.open_pointer(), request, timeout_ms)
-        if code:
-            check(native.library, code)
 
     def end_step(self) -> None:
         """Marks the end of a training step: framework packages call it when the optimizer has stepped.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from rabit._errors import NotInitialized
@@ -27,13 +26,15 @@ class NativeEngine:
         self._pointer: Any = slot[0]
         # Bound once: looking a function up in the library takes as long as calling it.
         self.run: Any = self.library.rabit_run
-        self.run_ordered: Any = self.library.rabit_run_ordered
+        self._run_ordered: Any = self.library.rabit_run_ordered
         self._release: Any = self.library.rabit_release
         self._pid = os.getpid()
         self._done = ffi.typeof("int32_t*")
         # Operations whose handle was dropped while they were in flight, with their tensors.
         self._orphans: list[tuple[int, Any]] = []
         self.is_closed = False
+        self.is_foreign = False  # In a child that was forked; asking the kernel each time is dear.
+        _engines.add(self)
         self._finalizer = weakref.finalize(self, _free, self.library, self._pointer, self._pid)
         # At exit init()'s own handler closes the engine; freeing it earlier would pull it away.
         self._finalizer.atexit = False
@@ -41,7 +42,7 @@ class NativeEngine:
 
     def live_pointer(self) -> Any:
         """The C pointer.  Raises NotInitialized in a forked child."""
-        if os.getpid() != self._pid:
+        if self.is_foreign:
             raise NotInitialized(
                 f"the engine of process {self._pid} is used in process {os.getpid()}, which was "
                 "forked from it: its threads and connections stay with the parent. Call "
@@ -50,14 +51,14 @@ class NativeEngine:
             )
         return self._pointer
 
-    def open_pointer(self, getpid: Callable[[], int] = os.getpid) -> Any:
+    def open_pointer(self) -> Any:
         """The C pointer, for new work.  Raises NotInitialized after close as well."""
         if self.is_closed:
             raise NotInitialized(
                 "the engine has been shut down and takes no more work. Call rabit.init() again, "
                 "or make a new Engine."
             )
-        return self._pointer if getpid() == self._pid else self.live_pointer()
+        return self._pointer if not self.is_foreign else self.live_pointer()
 
     def topology(self, group: int) -> tuple[int, int]:
         """(rank of this process in the group or -1, number of ranks in the group)."""
@@ -65,17 +66,22 @@ class NativeEngine:
         check(self.library, self.library.rabit_topology(self.live_pointer(), group, rank, size))
         return rank[0], size[0]
 
+    def run_ordered(self, request: Any, timeout_ms: int) -> None:
+        """Runs a rabit_request on this thread, without negotiation; see rabit_run_ordered."""
+        if self.is_closed or self.is_foreign:
+            self.open_pointer()  # Says which.
+        code = self._run_ordered(self._pointer, request, timeout_ms)
+        if code:
+            check(self.library, code)
+
     def is_done(self, value: int) -> bool:
         done = ffi.new(self._done)
         check(self.library, self.library.rabit_is_done(self.live_pointer(), value, done))
         return bool(done[0])
 
-    def release(self, value: int, keepalive: Any, getpid: Callable[[], int] = os.getpid) -> None:
-        """Frees a handle.  keepalive: not None if the operation may still be in flight.
-
-        getpid: bound here because handles die as late as at the end of the interpreter.
-        """
-        if not self._finalizer.alive or getpid() != self._pid:
+    def release(self, value: int, keepalive: Any) -> None:
+        """Frees a handle.  keepalive: not None if the operation may still be in flight."""
+        if self.is_foreign or not self._finalizer.alive:
             return
         if keepalive is not None and not self.is_done(value):
             self._orphans.append((value, keepalive))
@@ -98,6 +104,17 @@ class NativeEngine:
             check(self.library, self.library.rabit_stop(pointer, int(timeout * 1000)))
         finally:
             self.sweep()
+
+
+_engines: weakref.WeakSet[NativeEngine] = weakref.WeakSet()
+
+
+def _disown() -> None:
+    for each in _engines:
+        each.is_foreign = True
+
+
+os.register_at_fork(after_in_child=_disown)
 
 
 def _free(library: Any, pointer: Any, pid: int) -> None:

@@ -34,8 +34,15 @@ from rabit._engine import Engine
 from rabit._errors import InvalidArgument
 from rabit._groups import ProcessSet, global_process_set
 from rabit._handle import Handle, output_array
-from rabit._request import Request
-from rabit._tensor import TensorView, address_of, numpy_dtype, view_input, view_output
+from rabit._request import WAITING, Request
+from rabit._tensor import (
+    TensorView,
+    address_of,
+    numpy_dtype,
+    reshape,
+    view_input,
+    view_output,
+)
 from rabit._types import Kind, ReduceOp
 from rabit.compression import Compression, CompressionCodec
 
@@ -216,18 +223,20 @@ def reduce(
     backend: str = "",
 ) -> Any:
     """Like `allreduce`, but only rank `root_rank` gets the result; the others get None."""
-    return reduce_async(
-        tensor,
-        root_rank,
-        name,
-        op,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        priority=priority,
-        engine=engine,
-        backend=backend,
-    ).result()
+    with WAITING:
+        handle = reduce_async(
+            tensor,
+            root_rank,
+            name,
+            op,
+            prescale_factor,
+            postscale_factor,
+            process_set,
+            priority=priority,
+            engine=engine,
+            backend=backend,
+        )
+    return handle.result()
 
 
 def reducescatter_async(
@@ -273,17 +282,19 @@ def reducescatter(
         raise InvalidArgument(
             f"reducescatter takes no compression, and {compression} was given. Leave it out."
         )
-    return reducescatter_async(
-        tensor,
-        name,
-        op,
-        process_set,
-        prescale_factor,
-        postscale_factor,
-        priority=priority,
-        engine=engine,
-        backend=backend,
-    ).result()
+    with WAITING:
+        handle = reducescatter_async(
+            tensor,
+            name,
+            op,
+            process_set,
+            prescale_factor,
+            postscale_factor,
+            priority=priority,
+            engine=engine,
+            backend=backend,
+        )
+    return handle.result()
 
 
 def allgather_async(
@@ -316,9 +327,11 @@ def allgather(
     counts as one row.
     Returns a new array of shape (sum of n_r, *rest).
     """
-    return allgather_async(
-        tensor, name, process_set, priority=priority, engine=engine, backend=backend
-    ).result()
+    with WAITING:
+        handle = allgather_async(
+            tensor, name, process_set, priority=priority, engine=engine, backend=backend
+        )
+    return handle.result()
 
 
 def broadcast_async(
@@ -354,9 +367,11 @@ def broadcast(
 
     tensor: same shape and dtype on all ranks.  root_rank: a global rank of the process set.
     """
-    return broadcast_async(
-        tensor, root_rank, name, process_set, priority=priority, engine=engine, backend=backend
-    ).result()
+    with WAITING:
+        handle = broadcast_async(
+            tensor, root_rank, name, process_set, priority=priority, engine=engine, backend=backend
+        )
+    return handle.result()
 
 
 def broadcast_async_(
@@ -573,19 +588,6 @@ def as_type_of(tensor: Any) -> Callable[[Handle], Any]:
 
         return finish
     return output_array
-
-
-def reshape(view: TensorView, shape: tuple[int, ...]) -> TensorView:
-    """The same memory with another shape of as many elements."""
-    return TensorView(
-        view.data,
-        shape,
-        view.dtype,
-        view.device,
-        view.device_index,
-        view.ready_event,
-        view.keepalive,
-    )
 
 
 def shorten(values: Sequence[int]) -> str:

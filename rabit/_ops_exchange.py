@@ -13,6 +13,7 @@ from rabit._errors import InvalidArgument
 from rabit._groups import ProcessSet, global_process_set
 from rabit._handle import Handle
 from rabit._ops import Call, as_type_of
+from rabit._request import WAITING
 from rabit._tensor import view_input, view_output
 from rabit._types import Kind
 
@@ -74,9 +75,11 @@ def alltoall(
     splits: rows for each rank, adding up to n; None: n / size each.
     Returns a new array; with `splits` the pair (array, list of the rows from each rank).
     """
-    return alltoall_async(
-        tensor, splits, name, process_set, priority=priority, engine=engine, backend=backend
-    ).result()
+    with WAITING:
+        handle = alltoall_async(
+            tensor, splits, name, process_set, priority=priority, engine=engine, backend=backend
+        )
+    return handle.result()
 
 
 def gather_async(
@@ -110,9 +113,11 @@ def gather(
     backend: str = "",
 ) -> Any:
     """Like `allgather`, but only rank `root_rank` gets the result; the others get None."""
-    return gather_async(
-        tensor, root_rank, name, process_set, priority=priority, engine=engine, backend=backend
-    ).result()
+    with WAITING:
+        handle = gather_async(
+            tensor, root_rank, name, process_set, priority=priority, engine=engine, backend=backend
+        )
+    return handle.result()
 
 
 def scatter_async(
@@ -156,16 +161,18 @@ def scatter(
     splits: on the root, the rows for each rank, adding up to n; None: n / size each.
     Returns a new array.
     """
-    return scatter_async(
-        tensor,
-        root_rank,
-        splits,
-        name,
-        process_set,
-        priority=priority,
-        engine=engine,
-        backend=backend,
-    ).result()
+    with WAITING:
+        handle = scatter_async(
+            tensor,
+            root_rank,
+            splits,
+            name,
+            process_set,
+            priority=priority,
+            engine=engine,
+            backend=backend,
+        )
+    return handle.result()
 
 
 def send_async(

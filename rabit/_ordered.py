@@ -40,6 +40,7 @@ __all__ = [
 _TIMEOUT = 60.0
 # Plain numbers: enumerations are slower to read and to compare than all else here.
 _ALLREDUCE = int(Kind.ALLREDUCE)
+_BROADCAST = int(Kind.BROADCAST)
 _SUM = int(ReduceOp.SUM)
 _codes: dict[Any, int] = {}  # of the types that arrays have had
 _BYTES: Any = ffi.typeof("char[]")
@@ -89,8 +90,7 @@ def ordered_allreduce_(
 ) -> Any:
     """Combines `tensor` of every rank element by element, in place, and returns it."""
     memory, count, code = _memory(tensor)
-    tensors = (memory, count, memory, count, code)
-    _run(engine, _ALLREDUCE, process_set, timeout, tensors, op)
+    _run(engine, _ALLREDUCE, process_set, timeout, memory, count, memory, count, code, op)
     return tensor
 
 
@@ -104,8 +104,8 @@ def ordered_broadcast_(
 ) -> Any:
     """Gives `tensor` the values that it has on global rank `root_rank`, and returns it."""
     memory, count, code = _memory(tensor)
-    tensors = (ffi.NULL, 0, memory, count, code)
-    _run(engine, Kind.BROADCAST, process_set, timeout, tensors, root=root_rank)
+    nothing = ffi.NULL
+    _run(engine, _BROADCAST, process_set, timeout, nothing, 0, memory, count, code, root=root_rank)
     return tensor
 
 
@@ -162,8 +162,8 @@ def ordered_barrier(
     engine: Engine | None = None,
 ) -> None:
     """Returns when every rank has called it."""
-    nothing = (ffi.NULL, 0, ffi.NULL, 0, DType.UINT8.value)
-    _run(engine, Kind.BARRIER, process_set, timeout, nothing)
+    nothing, code = ffi.NULL, DType.UINT8.value
+    _run(engine, Kind.BARRIER, process_set, timeout, nothing, 0, nothing, 0, code)
 
 
 def _into(
@@ -183,8 +183,8 @@ def _into(
             f"{DType(target_code)}. Both need one type."
         )
     pointer = ffi.cast("void*", source.data)
-    tensors = (pointer, source.count, target, target_count, target_code)
-    _run(engine, kind, process_set, timeout, tensors, op)
+    count = source.count
+    _run(engine, kind, process_set, timeout, pointer, count, target, target_count, target_code, op)
     return output
 
 
@@ -210,14 +210,17 @@ def _run(
     kind: int,
     process_set: ProcessSet,
     timeout: float,
-    tensors: tuple[Any, int, Any, int, int],
+    source: Any,
+    source_count: int,
+    target: Any,
+    target_count: int,
+    code: int,
     op: int = _SUM,
     root: int = -1,
 ) -> None:
     if engine is None:
         engine = engine_for_work()
     group = 0 if process_set is global_process_set else process_set.group_on(engine)
-    source, source_count, target, target_count, code = tensors
     call = _prepared.call
     layout = (kind, op, root, group, code, source_count, target_count)
     if layout != call.layout:

@@ -15,7 +15,7 @@ from rabit._native_engine import NativeEngine
 from rabit._tensor import TensorView
 from rabit._types import Kind, ReduceOp
 
-__all__ = ["Batch", "Request", "run"]
+__all__ = ["WAITING", "Batch", "Request", "Waiting", "run", "submit"]
 
 Finish = Callable[[Handle], Any]
 
@@ -191,15 +191,38 @@ class _Plan:
         self.handle[0] = 0
 
 
-class _Plans(threading.local):
-    """Of each thread: the C form is written and read by one at a time."""
+class _OfThread(threading.local):
+    """The C form is written and read by one thread at a time."""
 
     def __init__(self) -> None:
-        self.by_layout: dict[tuple[Any, ...], _Plan] = {}
+        self.plans: dict[tuple[Any, ...], _Plan] = {}
+        self.waits = False
 
 
 _PLANS_MAX = 256
-_plans = _Plans()
+_here = _OfThread()
+
+
+class Waiting:
+    """See `Engine.waiting`."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        _here.waits = True
+
+    def __exit__(self, *_: object) -> None:
+        _here.waits = False
+
+
+WAITING = Waiting()
+
+
+def submit(native: NativeEngine, requests: Sequence[Request]) -> list[Handle]:
+    """Submits all of `requests` or none; returns at once, unless this thread is `WAITING`."""
+    if _here.waits and len(requests) == 1:
+        return [run(native, requests[0])]
+    return Batch(native, requests).submit()
 
 
 def run(native: NativeEngine, request: Request) -> Handle:
@@ -208,7 +231,7 @@ def run(native: NativeEngine, request: Request) -> Handle:
     The calling thread does the engine's work meanwhile, which is faster than submit and wait.
     """
     layout = _layout_of(request)
-    plans = _plans.by_layout
+    plans = _here.plans
     plan = plans.pop(layout, None)  # Away while it is used: a signal handler may call as well.
     if plan is None:
         plan = _Plan(request)

@@ -11,7 +11,16 @@ from rabit._errors import InvalidArgument, Unsupported
 from rabit._native import ffi
 from rabit._types import CPU, DType
 
-__all__ = ["TensorView", "as_array", "dtype_of", "numpy_dtype", "view_input", "view_output"]
+__all__ = [
+    "TensorView",
+    "address_of",
+    "as_array",
+    "dtype_of",
+    "numpy_dtype",
+    "reshape",
+    "view_input",
+    "view_output",
+]
 
 _DTYPES: dict[str, DType] = {
     "uint8": DType.UINT8,
@@ -186,6 +195,19 @@ def address_of(array: np.ndarray[Any, Any]) -> int:
         return int(ffi.cast(_ADDRESS, ffi.from_buffer(_BYTES, array)))
     except (ValueError, TypeError, BufferError):  # A type that has no buffer.
         return int(array.__array_interface__["data"][0])
+
+
+def reshape(view: TensorView, shape: tuple[int, ...]) -> TensorView:
+    """The same memory with another shape of as many elements."""
+    return TensorView(
+        view.data,
+        shape,
+        view.dtype,
+        view.device,
+        view.device_index,
+        view.ready_event,
+        view.keepalive,
+    )
 
 
 def _not_contiguous(what: object, found: str) -> InvalidArgument:

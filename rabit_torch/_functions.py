@@ -33,9 +33,10 @@ class _Allreduce(torch.autograd.Function):
     ) -> Any:
         context.op, context.process_set = op, process_set
         context.factors = (prescale, postscale)
-        handle = _ops._start_allreduce(
-            tensors, False, name, op, prescale, postscale, process_set, codec, 0, is_grouped
-        )
+        with rabit.default_engine().waiting():
+            handle = _ops._start_allreduce(
+                tensors, False, name, op, prescale, postscale, process_set, codec, 0, is_grouped
+            )
         result = handle.wait()
         return tuple(result) if is_grouped else result
 
@@ -131,7 +132,9 @@ class _Allgather(torch.autograd.Function):
         context.process_set = process_set
         context.rows = [tensor.shape[0] if tensor.dim() else 1 for tensor in tensors]
         context.shapes = [tensor.shape for tensor in tensors]
-        return tuple(_ops.grouped_allgather_async(tensors, name, process_set).wait())
+        with rabit.default_engine().waiting():
+            handle = _ops.grouped_allgather_async(tensors, name, process_set)
+        return tuple(handle.wait())
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
@@ -181,7 +184,9 @@ class _Broadcast(torch.autograd.Function):
         process_set: ProcessSet,
     ) -> torch.Tensor:
         context.root_rank, context.process_set = root_rank, process_set
-        result: torch.Tensor = _ops.broadcast_async(tensor, root_rank, name, process_set).wait()
+        with rabit.default_engine().waiting():
+            handle = _ops.broadcast_async(tensor, root_rank, name, process_set)
+        result: torch.Tensor = handle.wait()
         return result
 
     @staticmethod
@@ -214,8 +219,11 @@ class _Alltoall(torch.autograd.Function):
             even = tensor.shape[0] // max(process_set.size(), 1)
             context.received = [even] * process_set.size()
             context.process_set = process_set
-            return _ops.alltoall_async(tensor, None, name, process_set).wait()
-        rows, received = _ops.alltoall_async(tensor, splits, name, process_set).wait()
+        with rabit.default_engine().waiting():
+            handle = _ops.alltoall_async(tensor, splits, name, process_set)
+        if splits is None:
+            return handle.wait()
+        rows, received = handle.wait()
         context.received, context.process_set = received.tolist(), process_set
         context.mark_non_differentiable(received)
         return rows, received
@@ -253,9 +261,10 @@ class _Reducescatter(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         context.op, context.process_set = op, process_set
         context.factor = prescale * postscale
-        handle = _ops.grouped_reducescatter_async(
-            tensors, name, op, process_set, prescale, postscale
-        )
+        with rabit.default_engine().waiting():
+            handle = _ops.grouped_reducescatter_async(
+                tensors, name, op, process_set, prescale, postscale
+            )
         return tuple(handle.wait())
 
     @staticmethod

@@ -240,9 +240,10 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduces `tensor` over all ranks in place and returns it.  Blocks."""
-    handle = allreduce_async_(
-        tensor, average, name, op, prescale_factor, postscale_factor, process_set
-    )
+    with rabit.default_engine().waiting():
+        handle = allreduce_async_(
+            tensor, average, name, op, prescale_factor, postscale_factor, process_set
+        )
     result: torch.Tensor = handle.wait()
     return result
 
@@ -517,5 +518,7 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Overwrites `tensor` with that of `root_rank` and returns it.  Blocks."""
-    result: torch.Tensor = broadcast_async_(tensor, root_rank, name, process_set).wait()
+    with rabit.default_engine().waiting():
+        handle = broadcast_async_(tensor, root_rank, name, process_set)
+    result: torch.Tensor = handle.wait()
     return result
