@@ -35,7 +35,7 @@ Status BroadcastChain(const CollectiveCall& call, Bytes buffer, int root) {
   const int relative = Previous(call.rank(), root, size);
   const Elements elements(buffer.data(), DType::kUint8);
   const Range whole{0, static_cast<int64_t>(buffer.size())};
-  const int64_t chunk = ChunkCountFor(whole.count(), DType::kUint8);
+  const int64_t chunk = ChunkCountFor(call.transport.chunk_limits(), whole.count(), DType::kUint8);
   const size_t chunks = static_cast<size_t>(ChunksIn(whole, chunk));
   const auto chunk_bytes = [&](size_t k) {
     return elements.In(ChunkOf(whole, chunk, static_cast<int64_t>(k)));

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/dtype.h"
+#include "transport/transport.h"
 
 namespace rabit {
 
@@ -36,14 +37,14 @@ inline int64_t ChunksIn(Range whole, int64_t chunk_count) {
   return (whole.count() + chunk_count - 1) / chunk_count;
 }
 
-inline constexpr int64_t kChunkBytesMin = 32 << 10;
-inline constexpr int64_t kChunkBytesMax = 256 << 10;  // a few of them fit into a core's cache
+// Where the transport has no say.
+inline constexpr int64_t kChunkBytesMax = ChunkLimits().bytes_max;
 
 // Elements per chunk for a pipeline over `bytes`: about eight chunks, so that receiving, reducing
 // and sending overlap, but never so small that the cost per message shows.  Depends on nothing but
 // its arguments: all ranks cut alike.
-inline int64_t ChunkCountFor(int64_t bytes, DType dtype) {
-  const int64_t chunk_bytes = std::clamp(bytes / 8, kChunkBytesMin, kChunkBytesMax);
+inline int64_t ChunkCountFor(ChunkLimits limits, int64_t bytes, DType dtype) {
+  const int64_t chunk_bytes = std::clamp(bytes / 8, limits.bytes_min, limits.bytes_max);
   return chunk_bytes / static_cast<int64_t>(SizeOf(dtype));
 }
 

@@ -87,8 +87,9 @@ Status DirectRun::Prepare() {
   int64_t longest = 0;
   for (int i = 0; i < size_; ++i) longest = std::max(longest, PartRange(i).count());
   const int64_t per_chunk = kScratchSlots * size_ * in_.BytesIn(1);
-  chunk_count_ = std::min(ChunkCountFor(in_.BytesIn(longest), in_.dtype()),
-                          std::max<int64_t>(kScratchBytesTarget / per_chunk, 512));
+  chunk_count_ =
+      std::min(ChunkCountFor(call_.transport.chunk_limits(), in_.BytesIn(longest), in_.dtype()),
+               std::max<int64_t>(kScratchBytesTarget / per_chunk, 512));
   chunk_count_ = std::max<int64_t>(std::min(chunk_count_, longest), 1);
   chunks_ = ChunksIn({0, longest}, chunk_count_);
   const int64_t scratch_chunks = std::min(kScratchSlots, chunks_) * size_;

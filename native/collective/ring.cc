@@ -67,7 +67,9 @@ class RingRun {
 
 Status RingRun::Run() {
   const int64_t longest = PartOf({0, args_.buffer.count}, size_, 0).count();
-  chunk_count_ = std::min(ChunkCountFor(elements_.BytesIn(longest), args_.buffer.dtype), longest);
+  chunk_count_ = std::min(
+      ChunkCountFor(call_.transport.chunk_limits(), elements_.BytesIn(longest), args_.buffer.dtype),
+      longest);
   chunks_ = ChunksIn({0, longest}, chunk_count_);
   RABIT_ASSIGN_OR_RETURN(
       scratch_, call_.scratch.Get(static_cast<size_t>(kWindow * elements_.BytesIn(chunk_count_))));

@@ -79,7 +79,8 @@ Status ScatterRun::Run() {
     longest = std::max(longest, offsets_[part + 1] - offsets_[part]);
   }
   if (longest == 0) return Status();
-  chunk_count_ = std::min(ChunkCountFor(in_.BytesIn(longest), in_.dtype()), longest);
+  chunk_count_ = std::min(
+      ChunkCountFor(call_.transport.chunk_limits(), in_.BytesIn(longest), in_.dtype()), longest);
   chunks_ = ChunksIn({0, longest}, chunk_count_);
   const int64_t slots = chunks_ + 2 * kWindow;
   RABIT_ASSIGN_OR_RETURN(sums_,

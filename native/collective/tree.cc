@@ -204,8 +204,9 @@ Status RunTrees(const CollectiveCall& call, const AllreduceArgs& args,
   const Range whole{0, args.buffer.count};
   const int trees = static_cast<int>(nodes.size());
   const int64_t longest = PartOf(whole, trees, 0).count();
-  const int64_t chunk_count =
-      std::min(ChunkCountFor(elements.BytesIn(longest), args.buffer.dtype), longest);
+  const int64_t chunk_count = std::min(
+      ChunkCountFor(call.transport.chunk_limits(), elements.BytesIn(longest), args.buffer.dtype),
+      longest);
   const int64_t tree_bytes = TreePass::ScratchChunks() * elements.BytesIn(chunk_count);
   RABIT_ASSIGN_OR_RETURN(std::byte * scratch,
                          call.scratch.Get(static_cast<size_t>(trees * tree_bytes)));

@@ -24,6 +24,7 @@ class GroupTransport final : public Transport {
                        PieceReducer reducer) override;
   void Abort(Status why) override { transport_.Abort(std::move(why)); }
   TransportCounters counters() const override { return transport_.counters(); }
+  ChunkLimits chunk_limits() const override { return transport_.chunk_limits(); }
 
  private:
   bool HasPeer(int peer) const { return peer >= 0 && peer < size() && peer != rank(); }

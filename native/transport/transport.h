@@ -15,7 +15,7 @@ struct TransportCounters {
   uint64_t bytes_received = 0;
   uint64_t messages_sent = 0;
   uint64_t messages_received = 0;
-  uint64_t frames_corrupt = 0;      // found by checksum and sent again
+  uint64_t frames_corrupt = 0;  // found by checksum and sent again
   uint64_t frames_resent = 0;
   uint64_t connections_restored = 0;
 };
@@ -27,6 +27,12 @@ struct TransportCounters {
 struct PieceReducer {
   void (*run)(const void* context, Bytes target, ConstBytes piece) = nullptr;
   const void* context = nullptr;
+};
+
+// Into how large messages a pipeline over this transport cuts a buffer.
+struct ChunkLimits {
+  int64_t bytes_min = 32 << 10;
+  int64_t bytes_max = 256 << 10;  // a few of them fit into a core's cache
 };
 
 // Thread-safe: several lanes use one transport at once, each with its own stream (base/bytes.h).
@@ -42,7 +48,10 @@ class Transport {
  public:
   virtual ~Transport() = default;
   virtual std::string_view name() const = 0;  // "tcp", "shm", "inproc"
-  virtual std::string_view name_for(int peer) const { (void)peer; return name(); }
+  virtual std::string_view name_for(int peer) const {
+    (void)peer;
+    return name();
+  }
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual Operation Send(int peer, Tag tag, ConstBytes buffer) = 0;
@@ -55,6 +64,8 @@ class Transport {
   // Fails every present and future operation with `why`.  The first reason is kept.
   virtual void Abort(Status why) = 0;
   virtual TransportCounters counters() const = 0;
+  // Equal on all ranks.
+  virtual ChunkLimits chunk_limits() const { return {}; }
 };
 
 }  // namespace rabit

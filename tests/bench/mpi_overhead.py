@@ -2,10 +2,12 @@
 
     python tests/bench/mpi_overhead.py [--ranks 2] [--backend mpi]
 
-Blocking: one operation at a time, submit to result.  In flight: a step of --depth operations that
-are submitted together and waited for at the end, beside as many Allreduce calls one after the
-other.  Every round runs both, in changing order; the table has the medians over the rounds of the
-slowest rank, and the median of the ratios of the same round, which is what noise disturbs least.
+Ordered: one operation at a time without negotiation, the form that makes the same promise as MPI,
+one order of calls on every rank.  Blocking: one at a time, submit to result.  In flight: a step of
+--depth operations that are submitted together and waited for at the end, beside as many Allreduce
+calls one after the other.  Every round runs all of them, in changing order; the table has the medians
+over the rounds of the slowest rank, and the median of the ratios of the same round, which is what
+noise disturbs least.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ def start_ranks(options: argparse.Namespace) -> int:
     flags = ["--oversubscribe", "--bind-to", "none"] if is_open_mpi else []
     environ = {
         **os.environ,
-        "RABIT_BACKEND": "builtin,mpi",
+        "RABIT_BACKEND": options.backend,
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "MPI_OVERHEAD_RANK": "1",
@@ -70,6 +72,9 @@ def measure(options: argparse.Namespace, count: int) -> dict[str, list[float]]:
     def mpi_once() -> None:
         world.Allreduce(MPI.IN_PLACE, outputs[0], op=MPI.SUM)
 
+    def engine_ordered() -> None:
+        rabit.ordered_allreduce_(outputs[0], rabit.Sum)
+
     def engine_many() -> None:
         pending = [
             rabit.allreduce_async_(each, name=f"m{i}", op=rabit.Sum, backend=options.backend)
@@ -85,6 +90,8 @@ def measure(options: argparse.Namespace, count: int) -> dict[str, list[float]]:
     forms = {
         "engine, blocking": engine_once,
         "mpi4py, blocking": mpi_once,
+        "engine, ordered": engine_ordered,
+        "mpi4py, ordered": mpi_once,
         "engine, in flight": engine_many,
         "mpi4py, in flight": mpi_many,
     }
@@ -119,7 +126,7 @@ def run_rank(options: argparse.Namespace) -> int:
         times = measure(options, size // 4)
         if rabit.rank() != 0:
             continue
-        for form in ("blocking", "in flight"):
+        for form in ("ordered", "blocking", "in flight"):
             ours = np.array(times[f"engine, {form}"])
             theirs = np.array(times[f"mpi4py, {form}"])
             ratio = np.median(ours / theirs)
