@@ -10,6 +10,7 @@ import rabit
 from rabit import Compression, InvalidArgument, ProcessSet, global_process_set
 
 from ._compression import choose
+from ._library import mxnet_setting
 from ._mxnet import mx
 from ._ops import reduce_gradients
 from ._optimizer import DistributedOptimizer, group_sizes
@@ -48,11 +49,18 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
                 stacklevel=2,
             )
             optimizer = optimizer.unwrap()
+        # Gluon sorts by name, where layer 10 comes before layer 2; what was given comes in the order
+        # of the forward pass.
+        given = params if isinstance(params, (list, tuple)) else params.values()
+        self._places = {each.name: place for place, each in enumerate(given)}
         if isinstance(params, (list, tuple)):
             params = sorted(params, key=lambda each: str(each.name))
         self._codec, self._compressor = choose(compression, compression_params)
         group_sizes(0, num_groups)
         super().__init__(params, optimizer, optimizer_params=optimizer_params, kvstore=None)
+        if num_groups == 0 and mxnet_setting("MXNET_OPTIMIZER_AGGREGATION_SIZE") is None:
+            # One update of several parameters would make each of them wait for all gradients.
+            self._optimizer.aggregate_num = min(self._optimizer.aggregate_num, 1)
         self._scale *= gradient_predivide_factor / process_set.size()
         self._gradient_predivide_factor = gradient_predivide_factor
         self._prefix = prefix or ""
@@ -86,7 +94,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         reduce_gradients(
             sent,
             [f"{self._prefix}{index}" for index in indices],
-            -indices[0],
+            -min(self._places[self._params[index].name] for index in indices),
             1.0 / self._gradient_predivide_factor,
             self._process_set,
             self._codec,

@@ -217,3 +217,37 @@ def test_torch_and_mxnet_share_one_engine(on_ranks):
     """
 
     assert on_ranks(2, script) == [[True, 1000.0, 1000.0]] * 2
+
+
+def test_what_the_forward_pass_needs_first_goes_first_and_is_updated_alone(on_ranks):
+    """Gluon orders by name, dense10 before dense2, and updates four parameters at a time."""
+    script = """
+    from rabit_mxnet import _trainer
+    net = mx.gluon.nn.HybridSequential(prefix="net_")
+    with net.name_scope():
+        for _ in range(12):
+            net.add(mx.gluon.nn.Dense(2, in_units=2, use_bias=False))
+    net.initialize()
+    trainer = rabit.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    reduced, updated = [], []
+    reduce_gradients = _trainer.reduce_gradients
+    update = trainer._optimizer.update_multi_precision
+    def note_reduction(gradients, names, priority, *more):
+        reduced.append((priority, trainer._params[int(names[0])].name))
+        reduce_gradients(gradients, names, priority, *more)
+    def note_update(index, *arrays):
+        updated.append(len(index))
+        update(index, *arrays)
+    _trainer.reduce_gradients = note_reduction
+    trainer._optimizer.update_multi_precision = note_update
+    with mx.autograd.record():
+        loss = net(mx.nd.ones((1, 2))).sum()
+    loss.backward()
+    trainer.step(1)
+    mx.nd.waitall()
+    report([[name for _, name in sorted(reduced, reverse=True)], updated])
+    """
+
+    for names, updated in on_ranks(2, script):
+        assert names == [f"net_dense{layer}_weight" for layer in range(12)]
+        assert updated == [1] * 12
