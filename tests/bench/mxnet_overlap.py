@@ -40,7 +40,7 @@ net.initialize(mx.init.Xavier())
 params = net.collect_params()
 rabit.broadcast_parameters(params, root_rank=0)
 trainer = rabit.DistributedTrainer(params, "sgd", {"learning_rate": 1e-3})
-data = mx.nd.random.uniform(shape=(batch, width))
+data = None
 
 
 def compute():
@@ -70,15 +70,29 @@ def waiting(count):
         _operation._dependency_engine.is_usable = original
 
 
-run(2)
-found = {"compute": [], "waiting": [], "overlapping": []}
+def make_data(rows):
+    global data
+    data = mx.nd.random.uniform(shape=(rows, width))
+    run(2)
+
+
+make_data(batch or 512)
+if not batch:
+    # As much computation as communication, by rank 0's clock.
+    for _ in range(2):
+        alone = run(steps, False)
+        batch = int(len(data) * (waiting(steps) - alone) / alone)
+        batch = rabit.broadcast_object(batch, root_rank=0)
+        make_data(batch)
+found = {"compute": [], "waiting": [], "overlapping": [], "batch": batch}
 for _ in range(turns):
     found["compute"].append(run(steps, False))
     found["waiting"].append(waiting(steps))
     found["overlapping"].append(run(steps))
-if timeline:
+if rabit.rank() == 0:
     rabit.start_timeline(timeline)
-    run(steps)
+found["traced"] = run(steps)
+if rabit.rank() == 0:
     rabit.stop_timeline()
 if rabit.rank() == 0:
     print("RESULT " + json.dumps(found), flush=True)
@@ -131,6 +145,8 @@ def run_ranks(ranks: int, settings: list, folder: Path) -> dict:
             variables = {
                 "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
                 "OMP_NUM_THREADS": "1",
+                # Else MXNet runs 15 operations as one, and their gradients are complete together.
+                "MXNET_EXEC_BULK_EXEC_TRAIN": os.environ.get("MXNET_EXEC_BULK_EXEC_TRAIN", "0"),
                 "RABIT_RANK": str(rank),
                 "RABIT_SIZE": str(ranks),
                 "RABIT_LOCAL_RANK": "0",
@@ -165,16 +181,80 @@ def run_ranks(ranks: int, settings: list, folder: Path) -> dict:
     return json.loads(line.removeprefix("RESULT "))
 
 
+def busy_seconds(trace: list[dict]) -> float:
+    """How long at least one exchange was under way on rank 0."""
+    spans = sorted(
+        (event["ts"], event["ts"] + event["dur"])
+        for event in trace
+        if event.get("name") == "ALLREDUCE"
+    )
+    busy = reached = 0.0
+    for begin, end in spans:
+        busy += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return busy / 1e6
+
+
+def show_step(trace: list[dict]) -> None:
+    """When the weights' gradients of one step were complete, and when they travelled."""
+    rows = {e["tid"]: e["args"]["name"] for e in trace if e.get("name") == "thread_name"}
+    ready: dict[int, list[float]] = {}
+    spans: dict[int, list[tuple[float, float]]] = {}
+    for event in trace:
+        number = rows.get(event.get("tid"), "").rpartition(".")[2]
+        if not number.isdigit() or int(number) % 2 == 0:  # Biases have the even numbers.
+            continue
+        layer, begin = int(number) // 2 + 1, event.get("ts", 0.0) / 1000
+        if event["name"] == "NEGOTIATE_ALLREDUCE":
+            ready.setdefault(layer, []).append(begin)
+        elif event["name"] == "ALLREDUCE":
+            spans.setdefault(layer, []).append((begin, begin + event["dur"] / 1000))
+    step = 1  # the first of the trace has no exchange of an earlier one beside it
+    origin = min(times[step] for times in ready.values())
+    print("layer  complete  travels from  to   (ms)")
+    for layer in sorted(ready, reverse=True):
+        first, last = ready[layer][step], ready[layer][step + 1]
+        mine = [span for span in spans[layer] if first <= span[0] < last]
+        begin, end = min(span[0] for span in mine), max(span[1] for span in mine)
+        print(f"{layer:5}  {first - origin:8.1f}  {begin - origin:12.1f}  {end - origin:.1f}")
+    following = min(times[step + 1] for times in ready.values()) - origin
+    print(f"the first gradient of the next step is complete at {following:.1f}")
+
+
+def report(args: argparse.Namespace, found: dict, busy: float) -> None:
+    gradient_bytes = args.layers * (args.width**2 + args.width) * 4
+    print(
+        f"{args.ranks} ranks, {args.mbit} Mbit/s, {gradient_bytes / 2**20:.1f} MiB of gradients, "
+        f"{found['batch']} rows a rank"
+    )
+    for kind in ("compute", "waiting", "overlapping"):
+        print(f"{kind:12} {1000 * statistics.median(found[kind]):8.1f} ms per step")
+    ratios = [a / b for a, b in zip(found["waiting"], found["overlapping"], strict=True)]
+    each = " ".join(f"{ratio:.2f}" for ratio in ratios)
+    print(f"waiting / overlapping: {statistics.median(ratios):.2f} (turns: {each})")
+    compute, step = statistics.median(found["compute"]), found["traced"]
+    print(
+        f"timeline of rank 0: exchanges under way for {1000 * busy:.1f} ms of a step of "
+        f"{1000 * step:.1f} ms, so at least {1000 * max(0.0, busy + compute - step):.1f} ms of them "
+        "beside computation"
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--mbit", type=int, default=200, help="of each link, both ways")
     parser.add_argument("--width", type=int, default=320, help="of every layer")
     parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--batch", type=int, default=512, help="rows; decides the time of compute")
+    parser.add_argument(
+        "--batch",
+        type=int,
+        default=0,
+        help="rows; 0: so many that compute takes as long as the link",
+    )
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--steps", type=int, default=5, help="of every kind in a turn")
-    parser.add_argument("--timeline", default="", help="file for a trace of rank 0")
+    parser.add_argument("--timeline", default="", help="file that keeps the trace of rank 0")
     args = parser.parse_args()
     if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
         print("skipped: network namespaces need root, ip and tc")
@@ -182,20 +262,17 @@ def main() -> int:
     if importlib.util.find_spec("mxnet") is None:
         print("skipped: mxnet is not installed: pip install 'mariza-rabit[mxnet]'")
         return 0
-    timeline = str(Path(args.timeline).absolute()) if args.timeline else ""
-    settings = [args.width, args.layers, args.batch, args.turns, args.steps, timeline]
     try:
         make_network(args.ranks, args.mbit)
         with tempfile.TemporaryDirectory() as folder:
+            timeline = Path(args.timeline or Path(folder, "timeline.json")).absolute()
+            settings = [args.width, args.layers, args.batch, args.turns, args.steps, str(timeline)]
             found = run_ranks(args.ranks, settings, Path(folder))
+            trace = json.loads(timeline.read_text())
     finally:
         remove_network(args.ranks)
-    gradient_bytes = args.layers * (args.width**2 + args.width) * 4
-    print(f"{args.ranks} ranks, {args.mbit} Mbit/s, {gradient_bytes / 2**20:.1f} MiB of gradients")
-    for kind, times in found.items():
-        print(f"{kind:12} {1000 * statistics.median(times):8.1f} ms per step")
-    ratios = [a / b for a, b in zip(found["waiting"], found["overlapping"], strict=True)]
-    print(f"waiting / overlapping: {statistics.median(ratios):.2f}")
+    report(args, found, busy_seconds(trace) / args.steps)
+    show_step(trace)
     return 0
 
 
