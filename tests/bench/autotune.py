@@ -4,9 +4,10 @@
     python tests/bench/autotune.py --ranks 2                   # one host, nothing shaped
 
 An emulated device (layers are absolute deadlines, gradients are real buffers) trains while the tuner
-works: forward waits for each layer's own gradient, backward submits them.  Three engines live in the
-same processes: `off` never tunes, `tuned` starts from the defaults, `rescued` from bad settings.
-After the tuning all take turns, and `best of grid` is the fastest of 48 combinations by hand.
+works: forward waits for each layer's own gradient, backward submits them.  Engines live in the same
+processes: `off` never tunes, `tuned` starts from the same settings; `wrong` has sizes that are wrong
+on purpose and never tunes, `rescued` starts from them; `fixed` is off with RABIT_SIZES=fixed.  After
+the tuning all take turns, and `best of grid` is the fastest of 48 combinations by hand.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from rabit._meeting import StoreServer
 from rabit._placement import secret_from_file
 from rabit._tensor import view_output
 
-BAD = {"partition_bytes": 16 << 10, "fusion_bytes": 16 << 10, "credit_bytes": 64 << 10, "lanes": 1}
+WRONG = {"partition_bytes": 16 << 10, "fusion_bytes": 16 << 10, "credit_bytes": 64 << 10, "lanes": 1}
 GRID = {
     "partition_bytes": (512 << 10, 1 << 20, 2 << 20, 8 << 20),
     "fusion_bytes": (1 << 20, 64 << 20),
@@ -103,9 +104,14 @@ def be_rank(options: argparse.Namespace) -> None:
         "autotune_warmup_samples": 2,
         "autotune_samples": options.samples,
     }
-    configs = {"off": base, "tuned": base.replace(**tuning)}
-    if not options.no_bad:
-        configs["rescued"] = base.replace(**tuning, **BAD)
+    configs = {
+        "off": base,
+        "tuned": base.replace(**tuning),
+        "wrong": base.replace(**WRONG),
+        "rescued": base.replace(**tuning, **WRONG),
+        "fixed": base.replace(sizes="fixed"),
+    }
+    configs = {name: configs[name] for name in options.engines.split(",")}
     loops = {
         name: Loop(Engine(config, epoch=epoch), options.layers, options.bytes, options.compute)
         for epoch, (name, config) in enumerate(configs.items(), 1)
@@ -223,17 +229,24 @@ def show(options: argparse.Namespace, document: dict[str, Any]) -> None:
     )
     times = document["times"]
     for name, each in times.items():
-        low, high = interval(times["off"], each)
+        beside = "wrong" if name == "rescued" else "off"
+        low, high = interval(times[beside], each)
+        ratio = statistics.median(times[beside]) / statistics.median(each)
         print(
             f"  {name:<13}{statistics.median(each) * 1e3:8.1f} ms a step, "
-            f"{statistics.median(times['off']) / statistics.median(each):.3f} x off "
-            f"[{low:.3f}, {high:.3f}]"
+            f"{ratio:.3f} times as fast as {beside} [{low:.3f}, {high:.3f}]"
         )
     for name, each in document["report"].items():
         if name == "grid":
             print(f"  grid: {each}")
         elif each["steps"]:
-            print(f"  {name}: {each['steps']} steps in {each['tuning_s']:.0f} s: {each['tunables']}")
+            end = "off" if each["is_off"] else "its own choice"
+            print(
+                f"  {name} ended with {end} after {each['steps']} steps, {each['tuning_s']:.0f} s, "
+                f"{each.get('pairs_lost')} of {each.get('pairs')} pairs lost: {each['tunables']}"
+            )
+        else:
+            print(f"  {name}: {each['tunables']}")
 
 
 def main() -> None:
@@ -247,7 +260,9 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=16)
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--grid", action="store_true", help="measure 48 combinations as well")
-    parser.add_argument("--no-bad", action="store_true", help="leave the bad start out")
+    parser.add_argument(
+        "--engines", default="off,tuned,wrong,rescued", help="some of these and fixed, off first"
+    )
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--timeout", type=float, default=900)
     parser.add_argument("--rank-file", help=argparse.SUPPRESS)
