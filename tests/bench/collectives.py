@@ -1,9 +1,9 @@
-"""Allgather, reducescatter, broadcast and alltoall: rabit beside torch's gloo and Open MPI.
+"""Allgather, reducescatter, broadcast and alltoall: rabit beside gloo, Open MPI and MPICH.
 
-    python tests/bench/collectives.py [--ranks 2] [--bytes 1M] [--rounds 5]
+    python tests/bench/collectives.py [--ranks 2] [--bytes 1M] [--rounds 5] [--mpich PYTHON]
 
 As tests/bench/allreduce.py: the libraries take turns in the same processes on the same buffers;
-medians of single operations of rank 0.  The size is that of the larger of input and output.
+medians of single operations of the slowest rank.  The size is that of the larger of input and output.
 "rabit" goes through the whole engine, "ordered" is not negotiated.
 """
 
@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import allreduce
+import peers
 
 OPERATIONS = ("allgather", "reducescatter", "broadcast", "alltoall")
 
@@ -100,7 +99,7 @@ def work(args: argparse.Namespace) -> None:
     rabit.init()
     if "gloo" in args.peers:
         allreduce.gloo_operation(args.store)
-    results: dict[str, dict[str, float]] = {}
+    results: dict[str, dict[str, list[float]]] = {}
     for operation in OPERATIONS:
         source, target = buffers(operation, args.bytes // 4, rabit.size())
         calls = rabit_calls(operation, source, target)
@@ -121,15 +120,15 @@ def work(args: argparse.Namespace) -> None:
                     if turn:
                         samples[name].append(time.perf_counter() - start)
         for name, values in samples.items():
-            results.setdefault(name, {})[operation] = statistics.median(values)
+            results.setdefault(name, {})[operation] = values
     everyone = rabit.allgather_object(results)
     if rabit.rank() == 0:
         # A broadcast is over when its last receiver has it.
-        slowest = {
-            name: {each: max(rank[name][each] for rank in everyone) for each in OPERATIONS}
+        recorded = {
+            name: {each: [rank[name][each] for rank in everyone] for each in OPERATIONS}
             for name in results
         }
-        Path(args.result).write_text(json.dumps(slowest))
+        Path(args.result).write_text(json.dumps(recorded))
     rabit.shutdown()
 
 
@@ -137,32 +136,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--ranks", type=int, default=2)
+    peers.add_arguments(parser)
     parser.add_argument("--bytes", default="1M", help="of the larger buffer (default 1M)")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each library (default 5)")
     parser.add_argument("--repeats", type=int, default=50, help="in each turn (default 50)")
-    for hidden in ("--store", "--result", "--peers"):
+    for hidden in ("--store", "--result"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    args.bytes = peers.parse_size(args.bytes)
     if args.worker:
-        args.bytes = int(args.bytes)
         args.peers = [peer for peer in (args.peers or "").split(",") if peer]
         work(args)
         return
-    size = allreduce.parse_size(args.bytes)
-    peers, mpiexec, notes = allreduce.available_peers()
-    with tempfile.TemporaryDirectory() as folder:
-        result = f"{folder}/result.json"
-        arguments = ["--bytes", str(size), "--rounds", str(args.rounds)]
-        arguments += ["--repeats", str(args.repeats), "--peers", ",".join(peers)]
-        arguments += ["--store", f"{folder}/gloo", "--result", result]
-        allreduce.run_workers(__file__, arguments, args.ranks, mpiexec)
-        results = json.loads(Path(result).read_text())
-    print(f"{allreduce.show_size(size)}, {args.ranks} ranks, medians of the slowest rank")
-    allreduce.print_times(results, {each: each for each in OPERATIONS})
-    for note in notes:
+    found = peers.find_peers(args.peers, args.mpich, args.mpich_mpiexec)
+    repeats = ["--repeats", str(args.repeats)]
+    mpi_arguments = ["--operations", ",".join(OPERATIONS), "--sizes", str(args.bytes), *repeats]
+    results = peers.measure(
+        __file__, ["--bytes", str(args.bytes), *repeats], args, found, mpi_arguments
+    )
+    print(f"{peers.show_size(args.bytes)}, {args.ranks} ranks, medians of the slowest rank")
+    peers.print_times(results, {each: each for each in OPERATIONS})
+    for note in found.notes:
         print(note)
+    if args.json:
+        Path(args.json).write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":
