@@ -119,7 +119,7 @@ Result<std::unique_ptr<Transport>> ConnectTransports(const Options& options,
                                                      const ConnectContext& context, int local_size,
                                                      int spin_us) {
   ShmOptions shm;
-  shm.spin_us = CallerSpinFor(options, local_size);
+  shm.spin_us = options.spin_us;
   shm.single_copy = options.shm_single_copy ? SingleCopy::kAuto : SingleCopy::kOff;
   shm.ring_bytes = static_cast<uint32_t>(options.shm_ring_bytes / 4096 * 4096);
   const bool wants_shm = WantsShm(options, local_size);

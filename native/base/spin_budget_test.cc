@@ -29,6 +29,15 @@ TEST(SpinBudget, a_spin_that_pays_off_restores_it) {
   EXPECT_TRUE(budget.Begin() == microseconds(64));
 }
 
+TEST(SpinBudget, it_rests_whether_it_yields_or_not) {
+  for (const bool yields : {false, true}) {
+    const SpinBudget budget(microseconds(64), yields);
+    budget.Rest();
+
+    EXPECT_EQ(budget.yields(), yields);
+  }
+}
+
 TEST(SpinBudget, zero_stays_zero) {
   SpinBudget budget(microseconds(0));
   budget.PaidOff();

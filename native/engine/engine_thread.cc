@@ -13,9 +13,11 @@ namespace {
 
 // How long the control plane may take to name the culprit of what a lane only suspects.
 constexpr auto kGrace = std::chrono::milliseconds(300);
-// How long the engine thread leaves the steps to callers that drive.  News from other ranks may
-// wait for so long, once, after a rank has stopped making blocking calls.
-constexpr std::chrono::nanoseconds kHandBack = std::chrono::microseconds(500);
+// How long the engine thread leaves the steps to callers that drive: twice as long as their last
+// call took, within these bounds, so that a row of long calls finds them free as well.  News from
+// other ranks may wait for so long, once, after a rank has stopped making blocking calls.
+constexpr std::chrono::nanoseconds kHandBackMin = std::chrono::microseconds(500);
+constexpr std::chrono::nanoseconds kHandBackMax = std::chrono::milliseconds(10);
 
 std::string RowOf(const ReadyTensor& ready) {
   return std::string(Name(ready.signature.kind)) + "." + ready.name;
@@ -89,7 +91,7 @@ void EngineThread::Run() {
 
 void EngineThread::Park() {
   for (;;) {
-    const int64_t until_ns = last_drive_ns_.load() + kHandBack.count();
+    const int64_t until_ns = last_drive_ns_.load() + hand_back_ns_.load();
     if (NowNs() >= until_ns) return;
     const Deadline until{std::chrono::nanoseconds(until_ns)};
     if (state_->step_needed.Wait([this] { return state_->needs_step.load(); }, until)) return;
@@ -103,7 +105,8 @@ bool EngineThread::CanPark() const {
 
 Result<bool> EngineThread::Drive(const std::shared_ptr<PendingRequest>& pending,
                                  Deadline deadline) {
-  last_drive_ns_.store(NowNs());
+  const int64_t began_ns = NowNs();
+  last_drive_ns_.store(began_ns);
   if (!step_mutex_.TryLock()) return false;
   if (!is_running_) {
     step_mutex_.Unlock();
@@ -125,7 +128,10 @@ Result<bool> EngineThread::Drive(const std::shared_ptr<PendingRequest>& pending,
   step_mutex_.Unlock();
   if (leaves_work) state_->Wake();
   if (own.lane != nullptr) own.lane->RunClaimed(std::move(own.job));
-  last_drive_ns_.store(NowNs());
+  const int64_t ended_ns = NowNs();
+  hand_back_ns_.store(
+      std::clamp(2 * (ended_ns - began_ns), kHandBackMin.count(), kHandBackMax.count()));
+  last_drive_ns_.store(ended_ns);
   return true;
 }
 

@@ -127,16 +127,16 @@ Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, 
       std::lock_guard lock(mutex_);
       has_moved = Advance(state);
       if (state.is_done) {
-        if (is_spinning) spin_.PaidOff();
+        if (is_spinning) EndSpin(spin_end);
         return state.status;
       }
     }
     if (has_moved && is_spinning) {
-      spin_.PaidOff();
+      EndSpin(spin_end);
       is_spinning = false;
     }
-    if (look % kLooksPerClock != 0) {
-      if (!has_moved) SpinBudget::Pause();
+    if (!spin_.yields() && look % kLooksPerClock != 0) {
+      if (!has_moved) spin_.Rest();
       continue;
     }
     const Clock::time_point now = Clock::now();
@@ -148,7 +148,10 @@ Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, 
     if (has_moved) continue;
     if (!is_spinning) spin_end = now + spin_.Begin();
     is_spinning = true;
-    if (now < spin_end) continue;
+    if (now < spin_end) {
+      spin_.Rest();
+      continue;
+    }
     spin_.EndedInSleep();
 
     bell_.sleepers.fetch_add(1, std::memory_order_seq_cst);
@@ -163,6 +166,16 @@ Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, 
     if (!has_moved && Clock::now() >= liveness_check) FindLostPeers();
     look = -1;
     is_spinning = false;
+  }
+}
+
+// A core that was given away may come back late, if others compute: a sleeper would have been woken
+// at once.
+void ShmStream::EndSpin(std::chrono::steady_clock::time_point spin_end) {
+  if (spin_.yields() && std::chrono::steady_clock::now() >= spin_end) {
+    spin_.EndedInSleep();
+  } else {
+    spin_.PaidOff();
   }
 }
 

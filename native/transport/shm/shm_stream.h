@@ -23,8 +23,9 @@ namespace rabit {
 // the stream while it waits, then spins for `spin`, then sleeps on the stream's doorbell.
 class ShmStream {
  public:
-  // `spin`: at most; it adapts to whether spinning pays off.
-  ShmStream(Doorbell& bell, std::chrono::nanoseconds spin) : bell_(bell), spin_(spin) {}
+  // `spin`: at most; it adapts to whether spinning pays off.  `yields`: see SpinBudget.
+  ShmStream(Doorbell& bell, std::chrono::nanoseconds spin, bool yields)
+      : bell_(bell), spin_(spin, yields) {}
 
   // Before the first operation only.  `peer` and the memory outlive the stream.  Returns the index
   // by which operations name the peer.
@@ -52,6 +53,7 @@ class ShmStream {
 
   template <class State>
   Status Wait(const State& state, Deadline deadline, const char* verb, int peer_index);
+  void EndSpin(std::chrono::steady_clock::time_point spin_end);
   template <class State>
   bool Advance(const State& state);
   void AdvancePeer(Peer& peer, bool& has_moved, uint64_t& finished);

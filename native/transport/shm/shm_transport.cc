@@ -19,18 +19,19 @@ constexpr uint32_t kRingBytesDefault = 512 * 1024;
 constexpr uint32_t kRingBytesMin = 64 * 1024;
 constexpr uint64_t kInboxBytesWanted = uint64_t{64} << 20;
 constexpr int kSpinUsDefault = 50;
+constexpr int kYieldUsDefault = 200;
 
 class ShmTransport final : public Transport {
  public:
   ShmTransport(const ConnectContext& context, Inbox inbox, std::vector<ShmPeer> peers,
                const std::vector<int>& local_ranks, const ShmOptions& options, uint32_t chunk_bytes,
-               std::chrono::nanoseconds spin)
+               std::chrono::nanoseconds spin, bool yields)
       : rank_(context.rank),
         size_(context.size),
         inbox_(std::move(inbox)),
         index_of_(static_cast<size_t>(context.size), -1) {
     for (int stream = 0; stream < context.streams; ++stream) {
-      streams_.emplace_back(inbox_.doorbell(stream), spin);
+      streams_.emplace_back(inbox_.doorbell(stream), spin, yields);
     }
     const auto position = [&](int rank, int without) {
       const auto found = std::find(local_ranks.begin(), local_ranks.end(), rank);
@@ -156,7 +157,9 @@ Result<std::unique_ptr<Transport>> ConnectShmTransport(const ConnectContext& con
   // At least four chunks in the ring: two are copied in and out while two are on their way.
   const uint32_t chunk_bytes = std::min(options.chunk_bytes, agreement.shape.ring_bytes / 4);
   const bool has_core_each = std::thread::hardware_concurrency() >= local_ranks.size();
-  const int spin_us = options.spin_us >= 0 ? options.spin_us : (has_core_each ? kSpinUsDefault : 0);
+  const int spin_us = options.spin_us >= 0 ? options.spin_us
+                      : has_core_each      ? kSpinUsDefault
+                                           : kYieldUsDefault;
 
   RABIT_ASSIGN_OR_RETURN(Inbox inbox, Inbox::Create(agreement.shape));
   RABIT_ASSIGN_OR_RETURN(std::vector<ShmSocket> sockets, ConnectShmSockets(context, peers, "shm"));
@@ -165,7 +168,7 @@ Result<std::unique_ptr<Transport>> ConnectShmTransport(const ConnectContext& con
   inbox.CloseFd();
   return std::unique_ptr<Transport>(std::make_unique<ShmTransport>(
       context, std::move(inbox), std::move(connected), local_ranks, options, chunk_bytes,
-      std::chrono::microseconds(spin_us)));
+      std::chrono::microseconds(spin_us), !has_core_each));
 }
 
 }  // namespace rabit
