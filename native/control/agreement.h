@@ -50,11 +50,14 @@ struct Tunables {
   bool operator==(const Tunables&) const = default;
 };
 
+inline constexpr int32_t kNoToken = -1;
+
 // What this rank has to say.  Built by the engine, taken by the controller.
 struct Announcement {
   struct Entry {
     std::string name;
     Signature signature;
+    int32_t token = kNoToken;  // comes back with what is agreed; stays on this rank
   };
   std::vector<Entry> ready;
   uint64_t buckets_done = 0;         // buckets finished so far on this rank, in order of their ids
@@ -73,7 +76,8 @@ struct ReadyTensor {
   // split matrix, row-major, sender by receiver (alltoall, scatter).  Messages: the global ranks of
   // sender and receiver.  Votes: the OR of all.  Empty otherwise.
   std::vector<int64_t> extents;
-  std::vector<int> joined;  // global ranks that contribute the identity element
+  std::vector<int> joined;   // global ranks that contribute the identity element
+  int32_t token = kNoToken;  // of this rank's announcement; kNoToken: it made none
 };
 
 struct Rejection {
@@ -82,10 +86,12 @@ struct Rejection {
   Status why;
   int32_t sender = -1;  // global ranks; only for send and recv
   int32_t receiver = -1;
+  int32_t token = kNoToken;  // of this rank's announcement
 };
 
-// Identical on every rank, in the same order, but for `rejected`: it names only what this rank has
-// announced.  An agreement that carries nothing but rejections may repeat the last cycle.
+// Identical on every rank, in the same order, but for tokens and `rejected`: it names only what
+// this rank has announced.  An agreement that carries nothing but rejections may repeat the last
+// cycle.
 struct Agreement {
   uint64_t cycle = 0;
   std::vector<ReadyTensor> ready;

@@ -44,7 +44,8 @@ AnnounceMessage Announcer::Prepare(const Announcement& mine, int64_t now_us) {
   message.wants_stop = mine.wants_stop;
   message.cached.reserve(mine.ready.size());
   for (const Announcement::Entry& entry : mine.ready) PrepareEntry(entry, now_us, message);
-  std::sort(message.cached.begin(), message.cached.end());
+  if (!std::is_sorted(message.cached.begin(), message.cached.end()))
+    std::sort(message.cached.begin(), message.cached.end());
   return message;
 }
 
@@ -70,12 +71,13 @@ void Announcer::PrepareEntry(const Announcement::Entry& entry, int64_t now_us,
     known_[static_cast<size_t>(last_announced_)].followed_by = id;
   last_announced_ = id;
   if (id < 0) {
-    unnamed_[KeyOf(entry.name, entry.signature, rank_)] = {entry.signature, now_us};
+    unnamed_[KeyOf(entry.name, entry.signature, rank_)] = {entry.signature, now_us, entry.token};
     message.full.push_back(entry);
     return;
   }
   Known& known = known_[static_cast<size_t>(id)];
   known.open_us = now_us;
+  known.token = entry.token;
   if (known.open == Open::kNo && known.has_own && HasSameFixedPart(known.own, entry.signature))
     return AnnounceCached(id, entry.signature, message);
   known.own = entry.signature;
@@ -118,34 +120,36 @@ TensorId Announcer::Find(const std::string& name, const Signature& signature) co
 
 Status Announcer::CheckSendable(const Announcement::Entry& entry) const {
   const Signature& s = entry.signature;
-  const std::string who = Title(s.kind, entry.name) + " on rank " + std::to_string(rank_);
+  // Only where it is needed: this runs for every tensor of every step.
+  const auto who = [&] { return Title(s.kind, entry.name) + " on rank " + std::to_string(rank_); };
   if (entry.name.empty() || entry.name.size() > kNameBytesMax) {
-    return InvalidArgument(who + ": a name has 1 to " + std::to_string(kNameBytesMax) +
+    return InvalidArgument(who() + ": a name has 1 to " + std::to_string(kNameBytesMax) +
                            " bytes, this one has " + std::to_string(entry.name.size()) +
                            ". Choose another.");
   }
   if (has_joined_) {
-    return InvalidArgument(who + ": this rank has called join, and not every rank has yet. Wait " +
+    return InvalidArgument(who() +
+                           ": this rank has called join, and not every rank has yet. Wait " +
                            "for join to finish before the next collective.");
   }
   const Group* group = FindGroup(s.group);
   if (group == nullptr || !group->is_member()) {
-    return InvalidArgument(who + ": this rank is not a member of group " + std::to_string(s.group) +
-                           ". Submit it on the group's own ranks only.");
+    return InvalidArgument(who() + ": this rank is not a member of group " +
+                           std::to_string(s.group) + ". Submit it on the group's own ranks only.");
   }
   if (s.kind == Kind::kJoin && s.group != kWorld) {
-    return InvalidArgument(who + ": join is for all ranks, not for group " +
+    return InvalidArgument(who() + ": join is for all ranks, not for group " +
                            std::to_string(s.group) + ". Leave the group out.");
   }
   const bool has_good_splits =
       std::all_of(s.splits.begin(), s.splits.end(), [](int64_t split) { return split >= 0; });
   if (!IsShapeSendable(s.shape) || !has_good_splits) {
-    return InvalidArgument(who + ": the shape " + Describe(s) + " or its splits have negative " +
+    return InvalidArgument(who() + ": the shape " + Describe(s) + " or its splits have negative " +
                            "numbers, overflow 64 bits, or have more than " +
                            std::to_string(kDimensionsMax) + " axes. Pass a smaller tensor.");
   }
   if (s.root < -1 || s.root >= kControlRanksMax || s.codec < 0 || s.backend < kAnyBackend)
-    return InvalidArgument(who + ": root, codec or backend is out of range. Pass valid numbers.");
+    return InvalidArgument(who() + ": root, codec or backend is out of range. Pass valid numbers.");
   return {};
 }
 
@@ -167,7 +171,8 @@ bool Announcer::RejectLocally(const Announcement::Entry& entry) {
   if (why.ok()) return false;
   ++counters_.rejected;
   const TensorKey key = KeyOf(entry.name, entry.signature, rank_);
-  local_.rejected.push_back({key.name, key.group, std::move(why), key.sender, key.receiver});
+  local_.rejected.push_back(
+      {key.name, key.group, std::move(why), key.sender, key.receiver, entry.token});
   return true;
 }
 
@@ -225,7 +230,7 @@ void Announcer::Evict(TensorId id) {
     // Rank 0 takes back only what nobody has open, so this announcement is still on its way.  By
     // id it means nothing any more; in full it stands.
     if (known.open == Open::kCached) resend_.full.push_back({known.key.name, known.own});
-    unnamed_[known.key] = {known.own, known.open_us};
+    unnamed_[known.key] = {known.own, known.open_us, known.token};
   }
   by_key_.erase(known.key);
   known = {};
@@ -244,6 +249,7 @@ Status Announcer::Define(const Definition& definition) {
     by_key_[known.key] = definition.ready.id;
     if (const auto mine = unnamed_.find(known.key); mine != unnamed_.end()) {
       known.own = std::move(mine->second.own);
+      known.token = mine->second.token;
       known.has_own = true;
       known.open = Open::kFull;
       unnamed_.erase(mine);
@@ -262,8 +268,9 @@ Status Announcer::AppendReady(ReadyReference&& ready, Agreement& agreement) {
                     std::to_string(rank_));
   }
   Known& known = known_[index];
-  known.open = Open::kNo;
   ReadyTensor& tensor = agreement.ready.emplace_back();
+  if (known.open != Open::kNo) tensor.token = known.token;
+  known.open = Open::kNo;
   tensor.id = ready.id;
   tensor.name = known.key.name;
   tensor.signature = known.agreed;
@@ -310,17 +317,26 @@ Status Announcer::FillExtents(const Known& known, ReadyTensor& tensor) const {
 
 void Announcer::ApplyRejection(RejectMessage&& rejected, Agreement& agreement) {
   const TensorKey& key = rejected.key;
-  bool was_open = unnamed_.erase(key) > 0;
+  int32_t token = kNoToken;
+  bool was_open = false;
+  if (const auto unnamed = unnamed_.find(key); unnamed != unnamed_.end()) {
+    was_open = true;
+    token = unnamed->second.token;
+    unnamed_.erase(unnamed);
+  }
   if (const auto found = by_key_.find(key); found != by_key_.end()) {
     Known& known = known_[static_cast<size_t>(found->second)];
-    was_open = was_open || known.open != Open::kNo;
-    if (known.open != Open::kNo) known.has_own = false;
+    if (known.open != Open::kNo) {
+      was_open = true;
+      token = known.token;
+      known.has_own = false;
+    }
     known.open = Open::kNo;
   }
   if (was_open) {
     ++counters_.rejected;
     agreement.rejected.push_back(
-        {key.name, key.group, std::move(rejected.why), key.sender, key.receiver});
+        {key.name, key.group, std::move(rejected.why), key.sender, key.receiver, token});
     return;
   }
   const Group* group = FindGroup(key.group);

@@ -57,11 +57,13 @@ class Announcer {
     bool has_own = false;
     Open open = Open::kNo;
     int64_t open_us = 0;
+    int32_t token = kNoToken;
     TensorId followed_by = -1;  // what this rank announced next, the last time
   };
   struct Unnamed {  // announced in full, no id yet
     Signature own;
     int64_t open_us = 0;
+    int32_t token = kNoToken;
   };
   struct FailedRound {  // of a name that this rank has not announced yet
     TensorKey key;

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
+#include <iterator>
 
 #include "base/check.h"
 
@@ -162,9 +162,10 @@ bool EngineThread::Step(Deadline deadline) {
     return false;
   }
   if (agreement->has_value()) {
-    Process(**agreement);
+    const bool is_stop = (*agreement)->stop;
+    Process(**std::move(agreement));
     if (state_->failure.has_verdict()) return false;
-    if ((*agreement)->stop) {
+    if (is_stop) {
       const std::string rank = std::to_string(state_->parts.rank);
       const Status stopped = Aborted("the engine of rank " + rank +
                                      " has stopped: every rank asked for it; start a new engine");
@@ -231,8 +232,7 @@ void EngineThread::ObserveRound(const ReadyTensor& ready, int64_t count) {
   const Signature& agreed = ready.signature;
   if (agreed.kind != Kind::kAllreduce) return;
   const auto bytes = count * static_cast<int64_t>(SizeOf(agreed.dtype));
-  const uint64_t key = std::hash<std::string>()(NameKey(agreed.group, ready.name));
-  if (!choice_->OnAgreed(key, bytes, agreed.priority)) return;
+  if (!choice_->OnAgreed(static_cast<uint64_t>(ready.id), bytes, agreed.priority)) return;
   const auto limits = choice_->OnRound(state_->statistics.link_totals());
   if (limits) Merge({limits->partition_bytes, limits->fusion_bytes, limits->credit_bytes, -1});
 }
@@ -269,13 +269,21 @@ std::string EngineThread::MakeControllerJson() const {
 
 void EngineThread::TakeSubmissions() {
   for (std::shared_ptr<PendingRequest>& pending : state_->submissions.TakeAll()) {
-    next_.ready.push_back({pending->request.name, pending->request.signature});
-    if (pending->request.signature.kind == Kind::kJoin) {
-      joins_.push_back(std::move(pending));
-      continue;
+    // Assigned, not made anew: the name and the shape find memory there.
+    Announcement::Entry entry;
+    if (!spare_entries_.empty()) {
+      entry = std::move(spare_entries_.back());
+      spare_entries_.pop_back();
     }
-    std::string key = KeyOf(pending->request);
-    open_.emplace(std::move(key), std::move(pending));
+    entry.name = pending->request.name;
+    entry.signature = pending->request.signature;
+    entry.token = kNoToken;
+    if (entry.signature.kind == Kind::kJoin) {
+      joins_.push_back(std::move(pending));
+    } else {
+      entry.token = open_.Add(std::move(pending));
+    }
+    next_.ready.push_back(std::move(entry));
   }
 }
 
@@ -291,6 +299,7 @@ Status EngineThread::AnnounceIfNeeded() {
   announced_done_ = done;
   has_announced_stop_ = next_.wants_stop;
   Status status = state_->parts.controller->Announce(next_);
+  std::move(next_.ready.begin(), next_.ready.end(), std::back_inserter(spare_entries_));
   next_.ready.clear();
   next_.tunables.reset();
   return status;
@@ -327,11 +336,13 @@ void EngineThread::CheckStall() {
   // Looking at every tensor is dear; nothing can be reported before the warning time is over.
   if (std::chrono::steady_clock::now() < next_stall_check_) return;
   next_stall_check_ = stall_monitor_.NextCheck(true);
-  for (const auto& [key, pending] : open_) oldest_ns = std::min(oldest_ns, pending->submitted_ns);
+  open_.ForEach([&](const std::shared_ptr<PendingRequest>& pending) {
+    oldest_ns = std::min(oldest_ns, pending->submitted_ns);
+  });
   stall_monitor_.Check(*state_->parts.controller, oldest_ns, open_.size());
 }
 
-void EngineThread::Process(const Agreement& agreement) {
+void EngineThread::Process(Agreement agreement) {
   state_->timeline.MarkCycle(agreement.cycle);
   if (agreement.tunables) {
     if (Status status = ApplyTunables(*agreement.tunables); !status.ok()) {
@@ -342,13 +353,22 @@ void EngineThread::Process(const Agreement& agreement) {
   for (const Rejection& rejection : agreement.rejected) Reject(rejection);
   std::vector<ScheduledTensor> scheduled;
   scheduled.reserve(agreement.ready.size());
-  for (const ReadyTensor& ready : agreement.ready) {
+  const int64_t now_ns = NowNs();
+  // One allocation for all; it lives until the last of them is finished.
+  const auto accepted = std::make_shared<std::vector<AgreedTensor>>();
+  accepted->reserve(agreement.ready.size());
+  for (ReadyTensor& ready : agreement.ready) {
     if (ready.signature.kind == Kind::kVote) {
       FinishVote(ready);
     } else {
-      scheduled.push_back(Accept(ready));
+      AgreedTensor& tensor = accepted->emplace_back();
+      tensor.ready = std::move(ready);
+      tensor.agreed_ns = now_ns;
+      scheduled.push_back(Accept(std::shared_ptr<AgreedTensor>(accepted, &tensor)));
     }
   }
+  if (negotiated_ > 0) state_->statistics.AddNegotiation(negotiated_, negotiation_ns_);
+  negotiated_ = negotiation_ns_ = 0;
   if (agreement.last_joined >= 0) FinishJoin(agreement.last_joined);
   std::vector<Bucket> buckets = state_->parts.scheduler->Advance(scheduled, agreement.buckets_done);
   state_->needs_credit.store(state_->parts.scheduler->backlog() > 0);
@@ -376,43 +396,30 @@ Status EngineThread::ApplyTunables(const Tunables& tunables) {
 }
 
 void EngineThread::Reject(const Rejection& rejection) {
-  std::string key = NameKey(rejection.group, rejection.name);
-  if (rejection.sender == state_->parts.rank) {
-    key = SendKey(rejection.group, rejection.name, rejection.receiver);
-  } else if (rejection.receiver == state_->parts.rank) {
-    key = RecvKey(rejection.group, rejection.name, rejection.sender);
-  }
-  std::shared_ptr<PendingRequest> pending = TakeOpen(key);
+  std::shared_ptr<PendingRequest> pending = TakeOpen(rejection.token);
   if (pending == nullptr) return;
   state_->statistics.AddRejected(1);
   pending->SetError(rejection.why);
   state_->handles.Drop(pending);
 }
 
-ScheduledTensor EngineThread::Accept(const ReadyTensor& ready) {
+ScheduledTensor EngineThread::Accept(std::shared_ptr<AgreedTensor> tensor) {
+  const ReadyTensor& ready = tensor->ready;
+  const int64_t now_ns = tensor->agreed_ns;
   const Signature& agreed = ready.signature;
-  const int64_t now_ns = NowNs();
-  auto tensor = std::make_shared<AgreedTensor>();
-  tensor->ready = ready;
-  tensor->request = TakeOpen(OpenKeyOf(ready));
-  tensor->agreed_ns = now_ns;
+  tensor->request = TakeOpen(ready.token);
   if (tensor->request != nullptr && tensor->request.get() == driven_) is_driven_agreed_ = true;
   if (tensor->request != nullptr) {
     const int64_t since_ns = tensor->request->submitted_ns;
-    state_->statistics.AddNegotiation(1, now_ns - since_ns);
+    ++negotiated_;
+    negotiation_ns_ += now_ns - since_ns;
     if (state_->timeline.is_active()) {
       state_->timeline.Span(RowOf(ready), "NEGOTIATE_" + UpperName(agreed.kind), since_ns, now_ns);
     }
   }
   const int64_t count = AgreedCount(ready);
   if (choice_) ObserveRound(ready, count);
-  // Not the agreed id, which may belong to another tensor before the scheduler has issued this one.
-  // Every rank accepts the same tensors in the same order and so counts alike.
-  const TensorId id = next_id_;
-  next_id_ = next_id_ == std::numeric_limits<TensorId>::max() ? 0 : next_id_ + 1;
-  in_flight_[id] = InFlight{tensor, count, false};
   ScheduledTensor scheduled;
-  scheduled.id = id;
   scheduled.kind = agreed.kind;
   scheduled.count = count;
   scheduled.dtype = agreed.dtype;
@@ -426,12 +433,14 @@ ScheduledTensor EngineThread::Accept(const ReadyTensor& ready) {
   scheduled.codec = agreed.codec;
   scheduled.backend = agreed.backend;
   scheduled.joined = ready.joined;
+  // Not the agreed id, which may belong to another tensor before the scheduler has issued this one.
+  scheduled.id = in_flight_.Add({std::move(tensor), count, false});
   return scheduled;
 }
 
 // The agreement is the result: nothing is scheduled and no lane takes part.
 void EngineThread::FinishVote(const ReadyTensor& ready) {
-  const std::shared_ptr<PendingRequest> pending = TakeOpen(OpenKeyOf(ready));
+  const std::shared_ptr<PendingRequest> pending = TakeOpen(ready.token);
   if (pending == nullptr) return;  // of a group without this rank
   state_->statistics.AddNegotiation(1, NowNs() - pending->submitted_ns);
   FinishWith(*pending, ready.extents[0]);
@@ -453,26 +462,28 @@ void EngineThread::Dispatch(Bucket bucket) {
   // in adding one that it does not belong to.
   const bool is_member = job.group != nullptr && job.group->is_member();
   bool has_request = false;
-  std::vector<std::shared_ptr<PendingRequest>> issued;  // this thread's holds, dropped below
+  job.items.reserve(bucket.partitions.size());
   for (const Partition& partition : bucket.partitions) {
-    auto found = in_flight_.find(partition.tensor);
-    RABIT_CHECK(found != in_flight_.end(), "a bucket holds a tensor that was never agreed");
-    InFlight& entry = found->second;
-    job.items.push_back({partition, entry.tensor});
-    entry.left -= partition.count;
-    entry.has_last = entry.has_last || partition.is_last;
-    const std::shared_ptr<PendingRequest>& request = entry.tensor->request;
-    if (request != nullptr) {
-      has_request = true;
-      request->AddHold();
-      if (entry.has_last && entry.left == 0) issued.push_back(request);
+    InFlight* const entry = in_flight_.Find(partition.tensor);
+    RABIT_CHECK(entry != nullptr, "a bucket holds a tensor that was never agreed");
+    entry->left -= partition.count;
+    entry->has_last = entry->has_last || partition.is_last;
+    PendingRequest* const request = entry->tensor->request.get();
+    has_request = has_request || request != nullptr;
+    if (entry->has_last && entry->left == 0) {
+      // This thread's hold becomes that of the last partition.
+      job.items.push_back({partition, in_flight_.Take(partition.tensor).tensor});
+    } else {
+      if (request != nullptr) request->AddHold();
+      job.items.push_back({partition, entry->tensor});
     }
-    if (entry.has_last && entry.left == 0) in_flight_.erase(found);
   }
-  for (const std::shared_ptr<PendingRequest>& request : issued) state_->handles.Drop(request);
   ++issued_;
   const bool is_point_to_point = bucket.kind == Kind::kSend || bucket.kind == Kind::kRecv;
   if (!is_member || (is_point_to_point && !has_request)) {
+    for (const BucketItem& item : job.items) {
+      if (item.request() != nullptr) state_->handles.Drop(item.tensor->request);
+    }
     state_->done.MarkDone(bucket.id);  // nothing to do on this rank
     return;
   }
@@ -481,25 +492,9 @@ void EngineThread::Dispatch(Bucket bucket) {
   if (!TryOwn(job)) lanes_[lane]->Push(std::move(job));
 }
 
-// The extents of a message are its sender and its receiver.
-std::string EngineThread::OpenKeyOf(const ReadyTensor& ready) const {
-  const GroupId group = ready.signature.group;
-  const bool is_message =
-      ready.signature.kind == Kind::kSend || ready.signature.kind == Kind::kRecv;
-  if (!is_message || ready.extents.size() != 2) return NameKey(group, ready.name);
-  const auto sender = static_cast<int>(ready.extents[0]);
-  const auto receiver = static_cast<int>(ready.extents[1]);
-  if (sender == state_->parts.rank) return SendKey(group, ready.name, receiver);
-  if (receiver == state_->parts.rank) return RecvKey(group, ready.name, sender);
-  return std::string();  // between other ranks
-}
-
-std::shared_ptr<PendingRequest> EngineThread::TakeOpen(const std::string& key) {
-  auto found = open_.find(key);
-  if (found == open_.end()) return nullptr;
-  std::shared_ptr<PendingRequest> pending = std::move(found->second);
-  open_.erase(found);
-  return pending;
+std::shared_ptr<PendingRequest> EngineThread::TakeOpen(int32_t token) {
+  if (open_.Find(token) == nullptr) return nullptr;
+  return open_.Take(token);
 }
 
 void EngineThread::Fail(const Status& why) {
@@ -519,11 +514,11 @@ void EngineThread::FinishOpen(const Status& why) {
             .WithCulprit(why.culprit()));
     state_->handles.Drop(pending);
   };
-  for (const auto& [key, pending] : open_) finish(pending);
-  for (const auto& [id, entry] : in_flight_) finish(entry.tensor->request);
+  open_.ForEach(finish);
+  in_flight_.ForEach([&](const InFlight& entry) { finish(entry.tensor->request); });
   for (const auto& pending : joins_) finish(pending);
-  open_.clear();
-  in_flight_.clear();
+  open_.Clear();
+  in_flight_.Clear();
   joins_.clear();
 }
 

@@ -4,12 +4,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/command_queue.h"
 #include "engine/engine_state.h"
 #include "engine/lane.h"
+#include "engine/slot_table.h"
 #include "engine/stall_monitor.h"
 #include "schedule/limit_choice.h"
 
@@ -50,7 +50,7 @@ class EngineThread {
 
  private:
   struct InFlight {
-    std::shared_ptr<AgreedTensor> tensor;
+    std::shared_ptr<const AgreedTensor> tensor;
     int64_t left = 0;  // elements not yet in a bucket
     bool has_last = false;
   };
@@ -73,17 +73,17 @@ class EngineThread {
   bool FailIfSuspected();
   void CheckStall();
 
-  void Process(const Agreement& agreement);
+  void Process(Agreement agreement);
   Status ApplyTunables(const Tunables& tunables);
   void Merge(const Tunables& tunables);  // into the next announcement
   void ObserveRound(const ReadyTensor& ready, int64_t count);
   void Reject(const Rejection& rejection);
-  ScheduledTensor Accept(const ReadyTensor& ready);
+  ScheduledTensor Accept(std::shared_ptr<AgreedTensor> tensor);
   void FinishVote(const ReadyTensor& ready);
   void FinishJoin(int last_joined);
   void Dispatch(Bucket bucket);
-  std::string OpenKeyOf(const ReadyTensor& ready) const;
-  std::shared_ptr<PendingRequest> TakeOpen(const std::string& key);  // null: this rank has none
+  // The caller's own request, with its hold; null: this rank has none.
+  std::shared_ptr<PendingRequest> TakeOpen(int32_t token);
 
   void Fail(const Status& why);
   void FinishOpen(const Status& why);
@@ -107,12 +107,14 @@ class EngineThread {
   // What the steps work on.
   std::vector<std::unique_ptr<Lane>> lanes_;
   Announcement next_;
-  std::unordered_map<std::string, std::shared_ptr<PendingRequest>> open_;  // not yet agreed
-  std::unordered_map<TensorId, InFlight> in_flight_;                       // agreed, not yet issued
+  std::vector<Announcement::Entry> spare_entries_;   // kept for their memory
+  SlotTable<std::shared_ptr<PendingRequest>> open_;  // by token; not yet agreed
+  SlotTable<InFlight> in_flight_;                    // agreed, not yet issued
   std::vector<std::shared_ptr<PendingRequest>> joins_;
-  TensorId next_id_ = 0;
   uint64_t issued_ = 0;  // buckets
   uint64_t tunings_ = 0;
+  int64_t negotiated_ = 0;  // tensors of the agreement at hand
+  int64_t negotiation_ns_ = 0;
   const ScheduleLimits start_limits_;
   std::optional<LimitChoice> choice_;  // rank 0; paused while the sizes are somebody's proposal
   uint64_t announced_done_ = 0;

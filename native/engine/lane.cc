@@ -1,5 +1,7 @@
 #include "engine/lane.h"
 
+#include <pthread.h>
+
 #include <string>
 
 namespace rabit {
@@ -94,6 +96,7 @@ bool Lane::Join(Deadline deadline) {
 }
 
 void Lane::Loop(EngineState& state, Inbox& inbox) {
+  ::pthread_setname_np(::pthread_self(), "rabit-lane");
   for (;;) {
     BucketJob job;
     inbox.changed.Wait([&] { return inbox.HasWork(); }, After(std::chrono::hours(24)));

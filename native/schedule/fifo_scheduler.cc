@@ -19,8 +19,7 @@ class FifoScheduler final : public Scheduler {
                               uint64_t buckets_done) override {
     window_.Return(buckets_done);
     arrived_.clear();
-    for (const ScheduledTensor& tensor : ready)
-      AppendPartitions(tensor, limits_, next_sequence_, arrived_);
+    AppendPartitions(ready, limits_, next_sequence_, arrived_);
     for (QueuedPartition& partition : arrived_) queue_.push_back(std::move(partition));
 
     std::vector<Bucket> buckets;

@@ -25,16 +25,19 @@ constexpr size_t kKeysMax = 1 << 16;
 }  // namespace
 
 bool LimitChoice::OnAgreed(uint64_t key, int64_t bytes, int32_t priority) {
-  bool is_new_round = false;
-  if (keys_.size() >= kKeysMax || !keys_.insert(key).second) {
+  bool is_new_round = last_round_.size() >= kKeysMax;
+  if (is_new_round) last_round_.clear();
+  // Keys stay from round to round: finding one costs no allocation.
+  const auto [found, is_first] = last_round_.try_emplace(key, round_);
+  if (!is_first && found->second == round_) is_new_round = true;
+  if (is_new_round) {
     round_bytes_ = bytes_;
     has_order_ = lowest_priority_ != highest_priority_;
-    is_new_round = true;
-    keys_.clear();
-    keys_.insert(key);
+    ++round_;
     bytes_ = 0;
     lowest_priority_ = highest_priority_ = priority;
   }
+  found->second = round_;
   bytes_ += bytes;
   lowest_priority_ = std::min(lowest_priority_, priority);
   highest_priority_ = std::max(highest_priority_, priority);

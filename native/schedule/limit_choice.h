@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <optional>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "schedule/scheduler.h"
 
@@ -45,10 +45,11 @@ class LimitChoice {
   const ScheduleLimits start_;
   ScheduleLimits chosen_;
   bool is_paused_ = false;
-  bool is_stale_ = false;              // the round had sizes that were not chosen here
-  std::unordered_set<uint64_t> keys_;  // of the round
-  int64_t bytes_ = 0;                  // of the round
-  int64_t round_bytes_ = 0;            // of the round before
+  bool is_stale_ = false;  // the round had sizes that were not chosen here
+  uint64_t round_ = 0;
+  std::unordered_map<uint64_t, uint64_t> last_round_;  // of a key
+  int64_t bytes_ = 0;                                  // of the round
+  int64_t round_bytes_ = 0;                            // of the round before
   int32_t lowest_priority_ = INT32_MAX;
   int32_t highest_priority_ = INT32_MIN;
   bool has_order_ = false;

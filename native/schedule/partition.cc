@@ -13,15 +13,18 @@ bool IsDivisible(Kind kind) {
   return kind == Kind::kAllreduce || kind == Kind::kBroadcast || kind == Kind::kReduce;
 }
 
-void AppendPartitions(const ScheduledTensor& tensor, const ScheduleLimits& limits,
-                      uint64_t& next_sequence, std::vector<QueuedPartition>& to) {
-  auto shared = std::make_shared<const ScheduledTensor>(tensor);
+namespace {
+
+void AppendOne(const std::shared_ptr<const ScheduledTensor>& shared, const ScheduleLimits& limits,
+               uint64_t& next_sequence, std::vector<QueuedPartition>& to) {
+  const ScheduledTensor& tensor = *shared;
   const auto element_bytes = static_cast<int64_t>(SizeOf(tensor.dtype));
   if (!IsDivisible(tensor.kind)) {
     const bool has_equal_counts =
         tensor.kind == Kind::kReduceScatter || tensor.kind == Kind::kBarrier;
     const int64_t bytes = has_equal_counts ? tensor.count * element_bytes : kNominalBytes;
-    to.push_back({std::move(shared), {tensor.id, 0, tensor.count, true}, bytes, next_sequence++});
+    to.push_back(
+        {shared, {tensor.id, 0, tensor.count, true}, bytes, next_sequence++, tensor.priority});
     return;
   }
   int64_t step = tensor.count;
@@ -31,10 +34,25 @@ void AppendPartitions(const ScheduledTensor& tensor, const ScheduleLimits& limit
   do {
     const int64_t count = std::min(step, tensor.count - offset);
     const bool is_last = offset + count == tensor.count;
-    to.push_back(
-        {shared, {tensor.id, offset, count, is_last}, count * element_bytes, next_sequence++});
+    to.push_back({shared,
+                  {tensor.id, offset, count, is_last},
+                  count * element_bytes,
+                  next_sequence++,
+                  tensor.priority});
     offset += count;
   } while (offset < tensor.count);
+}
+
+}  // namespace
+
+void AppendPartitions(const std::vector<ScheduledTensor>& ready, const ScheduleLimits& limits,
+                      uint64_t& next_sequence, std::vector<QueuedPartition>& to) {
+  // One allocation for all; it lives until the last of them has been issued.
+  const auto batch = std::make_shared<const std::vector<ScheduledTensor>>(ready);
+  to.reserve(to.size() + batch->size());
+  for (const ScheduledTensor& tensor : *batch) {
+    AppendOne(std::shared_ptr<const ScheduledTensor>(batch, &tensor), limits, next_sequence, to);
+  }
 }
 
 }  // namespace rabit

@@ -17,15 +17,16 @@ struct QueuedPartition {
   // ranks cost a fixed amount, because ranks that counted differently would issue other buckets.
   int64_t bytes = 0;
   uint64_t sequence = 0;  // order of arrival
+  int32_t priority = 0;   // the tensor's
 };
 
 // Element-wise kinds, whose parts may run apart and beside parts of other tensors.
 bool IsDivisible(Kind kind);
 
-// Appends the partitions of `tensor` in order of offset.  Every cut is at a multiple of
+// Appends the partitions of the tensors, each in order of offset.  Every cut is at a multiple of
 // limits.partition_bytes, rounded down to whole elements (0: never cut).  A tensor without
 // elements is one empty partition.
-void AppendPartitions(const ScheduledTensor& tensor, const ScheduleLimits& limits,
+void AppendPartitions(const std::vector<ScheduledTensor>& ready, const ScheduleLimits& limits,
                       uint64_t& next_sequence, std::vector<QueuedPartition>& to);
 
 }  // namespace rabit

@@ -16,7 +16,7 @@ constexpr size_t kLookAhead = 256;
 constexpr size_t kNothingTaken = SIZE_MAX;
 
 bool RunsAfter(const QueuedPartition& a, const QueuedPartition& b) {
-  if (a.tensor->priority != b.tensor->priority) return a.tensor->priority < b.tensor->priority;
+  if (a.priority != b.priority) return a.priority < b.priority;
   return a.sequence > b.sequence;
 }
 
@@ -49,10 +49,15 @@ class PriorityScheduler final : public Scheduler {
   void Enqueue(const std::vector<ScheduledTensor>& ready) {
     if (ready.empty()) return;
     const auto old_size = static_cast<std::ptrdiff_t>(queue_.size());
-    for (const ScheduledTensor& tensor : ready)
-      AppendPartitions(tensor, limits_, next_sequence_, queue_);
+    AppendPartitions(ready, limits_, next_sequence_, queue_);
     const auto middle = queue_.begin() + old_size;
-    std::sort(middle, queue_.end(), RunsAfter);
+    // Tensors are numbered in the order of the first step, which is mostly that of the priorities.
+    const auto runs_before = [](const auto& a, const auto& b) { return RunsAfter(b, a); };
+    if (std::is_sorted(middle, queue_.end(), runs_before)) {
+      std::reverse(middle, queue_.end());
+    } else {
+      std::sort(middle, queue_.end(), RunsAfter);
+    }
     std::inplace_merge(queue_.begin(), middle, queue_.end(), RunsAfter);
   }
 
@@ -82,7 +87,7 @@ class PriorityScheduler final : public Scheduler {
     size_t passed = 0;
     for (size_t i = head; i-- > 0 && passed < kLookAhead;) {
       if (queue_[i].tensor == nullptr) continue;
-      if (passed > 0 && queue_[i].tensor->priority != first.priority) break;
+      if (passed > 0 && queue_[i].priority != first.priority) break;
       if (!CanFuse(first, *queue_[i].tensor)) {
         ++passed;
         continue;
