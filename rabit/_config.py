@@ -344,6 +344,26 @@ class Config:
         maximum=1 << 28,
     )
 
+    coordination: str = setting(
+        "auto",
+        "Who talks to whom to agree on what runs: `star` is rank 0 with every rank, `tree` a tree "
+        "in which the ranks of a host gather first and ranks between combine what is said below "
+        "them; `auto` is the star up to 64 ranks and the tree above.",
+        kind="choice",
+        choices=("auto", "star", "tree"),
+        native="coordination",
+        flag="--coordination",
+    )
+    coordination_fan_out: int = setting(
+        8,
+        "Of the tree: how many ranks of its own host, and how many leaders of other hosts, are "
+        "right below a rank.",
+        native="coordination_fan_out",
+        flag="--coordination-fan-out",
+        minimum=2,
+        maximum=1024,
+    )
+
     # When something is wrong.
     stall_warning: float = setting(
         10.0,

@@ -97,22 +97,25 @@ bool WantsShm(const Options& options, int local_size) {
          (options.transport == "auto" && local_size > 1 && ProbeShm(ShmOptions()).ok());
 }
 
-// Ranks of rank 0's host talk to it through shared memory, the others by TCP, which also tells of
-// deaths.
+// Neighbours of one host talk through shared memory, the others by TCP, which also tells of deaths.
 Result<std::unique_ptr<Channel>> ConnectChannel(const Options& options,
-                                                const ConnectContext& context, int local_size) {
+                                                const ConnectContext& context, const RankTree& tree,
+                                                int local_size) {
   const std::chrono::microseconds spin(CallerSpinFor(options, local_size));
-  const bool shares_memory =
-      local_size > 1 && context.topology.SameHost(0, options.rank) && WantsShm(options, local_size);
+  const std::vector<int> neighbours = tree.Neighbours(options.rank);
+  const bool has_local = std::any_of(neighbours.begin(), neighbours.end(), [&](int peer) {
+    return context.topology.SameHost(peer, options.rank);
+  });
+  const bool shares_memory = has_local && WantsShm(options, local_size);
   ChannelOptions tcp;
   tcp.heartbeat_timeout = std::chrono::milliseconds(options.heartbeat_timeout_ms);
   tcp.spin = shares_memory ? std::chrono::microseconds(0) : spin;
-  RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel, ConnectTcpChannel(context, tcp));
+  RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel, ConnectTcpChannel(context, tree, tcp));
   if (!shares_memory) return channel;
   ShmChannelOptions shm;
   shm.yields = std::thread::hardware_concurrency() < static_cast<unsigned>(local_size);
   shm.spin = shm.yields && options.spin_us < 0 ? kYieldSpin : spin;
-  return ConnectShmChannel(context, std::move(channel), shm);
+  return ConnectShmChannel(context, tree, std::move(channel), shm);
 }
 
 Result<std::unique_ptr<Transport>> ConnectTransports(const Options& options,
@@ -154,6 +157,17 @@ Result<std::unique_ptr<Transport>> ConnectTransports(const Options& options,
       std::make_unique<RoutedTransport>(std::move(parts), std::move(route)));
 }
 
+// Below this many ranks, what the ranks between add to every message's way is more than what they
+// take off rank 0.
+constexpr int kTreeRanksMin = 65;
+
+RankTree ControlTree(const Options& options, const Topology& topology) {
+  const bool is_tree = options.coordination == "tree" ||
+                       (options.coordination == "auto" && options.size >= kTreeRanksMin);
+  if (!is_tree) return RankTree::Star(options.size);
+  return RankTree::Over(topology, options.coordination_fan_out);
+}
+
 Connections ConnectAlone(const Options& options) {
   Connections alone;
   alone.topology.host_of = {0};
@@ -190,8 +204,10 @@ Result<Connections> ConnectRanks(const Options& options) {
       options.rank,   options.size, epoch,         *made.store,
       *made.listener, secret,       made.topology, options.started_lanes() + 1,
       deadline};
-  Result<std::unique_ptr<Channel>> channel = ConnectChannel(options, context, made.local_size);
-  if (!channel.ok()) return AddContext(options, "connecting to rank 0", channel.status());
+  made.tree = ControlTree(options, made.topology);
+  Result<std::unique_ptr<Channel>> channel =
+      ConnectChannel(options, context, made.tree, made.local_size);
+  if (!channel.ok()) return AddContext(options, "making the control channel", channel.status());
   made.channel = std::move(channel).value();
   Result<std::unique_ptr<Transport>> transport =
       ConnectTransports(options, context, made.local_size, made.spin_us);

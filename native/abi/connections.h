@@ -9,6 +9,7 @@
 #include "rendezvous/listener.h"
 #include "rendezvous/store.h"
 #include "transport/channel.h"
+#include "transport/rank_tree.h"
 #include "transport/transport.h"
 
 namespace rabit {
@@ -21,6 +22,7 @@ struct Connections {
   Topology topology;
   int local_size = 1;                    // ranks on this host
   int spin_us = 0;                       // that a waiter may spin before it sleeps
+  RankTree tree = RankTree::Star(1);     // of the channel
   std::unique_ptr<Channel> channel;      // null when there is one rank
   std::unique_ptr<Transport> transport;  // null when there is one rank
 };

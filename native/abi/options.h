@@ -40,9 +40,11 @@ struct Options {
   std::string scheduler = "priority";  // priority, fifo
   std::string allreduce_algorithm;     // e.g. see AlgorithmRules; empty: by cost
   bool deterministic = false;
-  int32_t cache_capacity = 65'536;   // announced signatures that are remembered; 0: no cache
-  int32_t spin_us = -1;              // before a waiter sleeps; -1: chosen from the cores and ranks
-  int64_t queue_capacity = 1 << 20;  // requests in flight
+  int32_t cache_capacity = 65'536;    // announced signatures that are remembered; 0: no cache
+  std::string coordination = "auto";  // auto, star, tree: who talks to whom to agree
+  int32_t coordination_fan_out = 8;   // of the tree
+  int32_t spin_us = -1;               // before a waiter sleeps; -1: chosen from the cores and ranks
+  int64_t queue_capacity = 1 << 20;   // requests in flight
   // Who executes collectives.
   std::string backend = "builtin";       // the default first: builtin, mpi, or both with a comma
   std::string mpi;                       // see MpiHandles; needed when mpi is among them

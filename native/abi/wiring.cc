@@ -87,7 +87,7 @@ std::unique_ptr<Scheduler> MakeScheduler(const Options& options) {
   return MakePriorityScheduler(LimitsFrom(options));
 }
 
-std::unique_ptr<Controller> MakeJobController(const Options& options,
+std::unique_ptr<Controller> MakeJobController(const Options& options, const RankTree& tree,
                                               std::unique_ptr<Channel> channel) {
   ControllerOptions controller;
   controller.cache_capacity = static_cast<size_t>(std::max(options.cache_capacity, 1));
@@ -96,7 +96,7 @@ std::unique_ptr<Controller> MakeJobController(const Options& options,
   controller.stall_abort_ms = options.stall_abort_ms;
   controller.announces_credit = options.credit_bytes > 0;
   if (channel == nullptr) return MakeLocalController(controller);
-  return MakeController(std::move(channel), controller);
+  return MakeController(std::move(channel), tree, controller);
 }
 
 EngineOptions EngineOptionsFrom(const Options& options, int spin_us) {
@@ -198,7 +198,7 @@ Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options) {
   parts.options = EngineOptionsFrom(options, connections.spin_us);
   parts.scheduler = MakeScheduler(options);
 
-  parts.controller = MakeJobController(options, std::move(connections.channel));
+  parts.controller = MakeJobController(options, connections.tree, std::move(connections.channel));
 
   RABIT_ASSIGN_OR_RETURN(parts.backends, MakeBackends(options, connections));
 

@@ -476,7 +476,7 @@ Result<ControlType> TypeOf(ConstBytes message) {
                        ". Install the same version of rabit on every host.");
   }
   const auto type = static_cast<uint8_t>(message[1]);
-  if (type < 1 || type > static_cast<uint8_t>(ControlType::kStall))
+  if (type < 1 || type > static_cast<uint8_t>(ControlType::kLost))
     return Internal("a control message of unknown type " + std::to_string(type));
   return static_cast<ControlType>(type);
 }

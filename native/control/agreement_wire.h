@@ -35,6 +35,8 @@ enum class ControlType : uint8_t {
   kAgree = 4,  // from rank 0
   kAbort = 5,
   kStall = 6,
+  kBundle = 7,  // to a parent in the tree: bundle_wire.h
+  kLost = 8,    // to a parent: a rank below is gone
 };
 
 // What may differ between ranks and steps, for a tensor whose signature is otherwise unchanged.

@@ -8,14 +8,15 @@
 
 namespace rabit {
 
-std::unique_ptr<Controller> MakeController(std::unique_ptr<Channel> channel,
+std::unique_ptr<Controller> MakeController(std::unique_ptr<Channel> channel, const RankTree& tree,
                                            const ControllerOptions& options) {
-  if (channel->rank() == 0) return std::make_unique<RootController>(std::move(channel), options);
-  return std::make_unique<WorkerController>(std::move(channel), options);
+  if (channel->rank() == 0)
+    return std::make_unique<RootController>(std::move(channel), tree, options);
+  return std::make_unique<WorkerController>(std::move(channel), tree, options);
 }
 
 std::unique_ptr<Controller> MakeLocalController(const ControllerOptions& options) {
-  return MakeController(std::make_unique<LoneChannel>(), options);
+  return MakeController(std::make_unique<LoneChannel>(), RankTree::Star(1), options);
 }
 
 }  // namespace rabit

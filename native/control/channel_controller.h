@@ -1,4 +1,5 @@
-// The controllers: rank 0's coordinates, the others' ask rank 0 over a Channel.
+// The controllers: rank 0's coordinates, the others' ask it over a Channel, directly or through the
+// ranks between.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +8,11 @@
 
 #include "control/controller.h"
 #include "transport/channel.h"
+#include "transport/rank_tree.h"
 
 namespace rabit {
 
-struct ControllerOptions {            // equal on all ranks; only rank 0's count
+struct ControllerOptions {            // equal on all ranks
   size_t cache_capacity = 1 << 14;    // tensors that all ranks remember by a number; 1 to 2^20
   int64_t stall_warning_ms = 10'000;  // a tensor that waits longer is reported on every rank
   int64_t stall_abort_ms = 0;         // one that waits longer fails the job; 0: never
@@ -19,8 +21,8 @@ struct ControllerOptions {            // equal on all ranks; only rank 0's count
   bool announces_credit = true;
 };
 
-// Takes the channel's rank as its own.
-std::unique_ptr<Controller> MakeController(std::unique_ptr<Channel> channel,
+// Takes the channel's rank as its own; the tree is the one that the channel connects.
+std::unique_ptr<Controller> MakeController(std::unique_ptr<Channel> channel, const RankTree& tree,
                                            const ControllerOptions& options);
 
 // For a job of one rank: every announcement is agreed at once.

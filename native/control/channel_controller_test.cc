@@ -12,21 +12,33 @@ namespace {
 class InprocControllers {
  public:
   InprocControllers(int size, const ControllerOptions& options)
-      : size_(size), options_(options), hub_(size) {}
+      : InprocControllers(RankTree::Star(size), options) {}
+  InprocControllers(RankTree tree, const ControllerOptions& options)
+      : tree_(std::move(tree)), options_(options), hub_(tree_) {}
 
   std::unique_ptr<Controller> Connect(int rank) {
-    if (size_ == 1) return MakeLocalController(options_);
-    return MakeController(hub_.Connect(rank), options_);
+    if (tree_.size() == 1) return MakeLocalController(options_);
+    return MakeController(hub_.Connect(rank), tree_, options_);
   }
   void Kill(int rank) { hub_.Kill(rank, "was killed by signal 9"); }
 
  private:
-  const int size_;
+  const RankTree tree_;
   const ControllerOptions options_;
   InprocHub hub_;
 };
 
 RABIT_CONTROLLER_SUITE(ChannelController, InprocControllers);
+
+// Of 3 ranks one is between the others, of 5 three are.
+class ControllersInAChain : public InprocControllers {
+ public:
+  ControllersInAChain(int size, const ControllerOptions& options)
+      : InprocControllers(RankTree::Over({std::vector<int>(static_cast<size_t>(size), 0)}, 1),
+                          options) {}
+};
+
+RABIT_CONTROLLER_SUITE(TreeController, ControllersInAChain);
 
 TEST(LocalController, agrees_at_once_and_rejects_what_is_wrong) {
   const std::unique_ptr<Controller> controller = MakeLocalController({});
@@ -52,7 +64,7 @@ TEST(LocalController, agrees_at_once_and_rejects_what_is_wrong) {
 
 TEST(ChannelController, a_rank_of_another_wire_version_ends_the_job_by_name) {
   InprocHub hub(2);
-  const std::unique_ptr<Controller> root = MakeController(hub.Connect(0), {});
+  const std::unique_ptr<Controller> root = MakeController(hub.Connect(0), RankTree::Star(2), {});
   const std::unique_ptr<Channel> stranger = hub.Connect(1);
   const std::byte message[] = {std::byte{9}, std::byte{1}, std::byte{0}};
 

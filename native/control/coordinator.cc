@@ -15,6 +15,7 @@ std::shared_ptr<const Members> GroupMembers(std::vector<int> ranks, int size) {
   members->index_of.assign(static_cast<size_t>(size), -1);
   for (size_t i = 0; i < ranks.size(); ++i)
     members->index_of[static_cast<size_t>(ranks[i])] = static_cast<int>(i);
+  members->set = RankSet(ranks);
   members->ranks = std::move(ranks);
   return members;
 }
@@ -52,24 +53,74 @@ void Coordinator::OnMessage(int rank, ConstBytes message, int64_t now_us) {
     const Result<StatusMessage> cause = DecodeStatus(message);
     return cause.ok() ? OnAbandon(rank, cause->why) : refuse(cause.status());
   }
+  if (*type == ControlType::kLost) {
+    const Result<StatusMessage> cause = DecodeStatus(message);
+    return cause.ok() ? OnLost(cause->why.culprit(), cause->why) : refuse(cause.status());
+  }
   refuse(Internal("it sent a message that only rank 0 sends"));
 }
 
+void Coordinator::OnBundle(int child, const RankSet& below, ConstBytes message, int64_t now_us) {
+  const auto refuse = [&](const Status& why) {
+    Fail(Status(why.code(), RankText(child) + ": " + why.message()).WithCulprit(child));
+  };
+  const Result<BundleMessage> bundle = DecodeBundle(message);
+  if (!bundle.ok()) return refuse(bundle.status());
+  if (failure_.ok() && !has_stopped_) UpdateCredit(below, bundle->buckets_done);
+  for (const BundlePart& part : bundle->parts) {
+    if (const Status handled = OnPart(below, part, now_us); !handled.ok()) return refuse(handled);
+  }
+}
+
+Status Coordinator::OnPart(const RankSet& below, const BundlePart& part, int64_t now_us) {
+  if (!below.Contains(part.ranks) || !below.Contains(part.last_rank))
+    return Internal("it speaks for ranks that are not below it in the tree");
+  const RankSet& ranks = part.ranks.empty() ? below : part.ranks;
+  RABIT_ASSIGN_OR_RETURN(const ControlType type, TypeOf(part.message));
+  if (type == ControlType::kAnnounce) {
+    RABIT_ASSIGN_OR_RETURN(const AnnounceMessage announced, DecodeAnnounce(part.message));
+    OnAnnounce(announced, {ranks, part.ids_cycle, part.last_rank, now_us});
+    return {};
+  }
+  if (type == ControlType::kAddGroup) {
+    RABIT_ASSIGN_OR_RETURN(const GroupMessage group, DecodeGroup(part.message));
+    OnGroup(ranks.lowest(), group);
+    return {};
+  }
+  if (type != ControlType::kAbandon && type != ControlType::kLost)
+    return Internal("it sent a message that only rank 0 sends");
+  RABIT_ASSIGN_OR_RETURN(const StatusMessage cause, DecodeStatus(part.message));
+  if (type == ControlType::kAbandon) {
+    OnAbandon(ranks.lowest(), cause.why);
+  } else {
+    OnLost(cause.why.culprit(), cause.why);
+  }
+  return {};
+}
+
 void Coordinator::OnAnnounce(int rank, const AnnounceMessage& message, int64_t now_us) {
+  OnAnnounce(message, {RankSet(rank), message.seen_cycle, rank, now_us});
+}
+
+void Coordinator::OnAnnounce(const AnnounceMessage& message, const Arrival& arrival) {
   if (!failure_.ok() || has_stopped_) return;
-  RankState& state = at(rank);
-  state.seen_cycle = std::max(state.seen_cycle, message.seen_cycle);
+  const RankSet& ranks = arrival.ranks;
+  ranks.ForEach(
+      [&](int rank) { at(rank).seen_cycle = std::max(at(rank).seen_cycle, message.seen_cycle); });
   if (!with_late_.empty()) ForgetLate();
-  UpdateCredit(rank, message.buckets_done);
+  UpdateCredit(ranks, message.buckets_done);
   if ((message.flags & ~next_.flags) != 0) {
     next_.flags |= message.flags;
     has_news_ = true;
   }
-  for (TensorId id : message.cached) ArriveCached(rank, id, now_us);
-  for (const VariablePart& part : message.variable) ArriveVariable(rank, part, now_us);
-  for (const Announcement::Entry& entry : message.full) ArriveFull(rank, entry, now_us);
-  if (message.joins && !state.has_joined) Join(rank);
-  if (message.wants_stop && !state.wants_stop) Stop(rank);
+  for (TensorId id : message.cached) ArriveCached(arrival, id);
+  for (const VariablePart& part : message.variable) ArriveVariable(arrival, part);
+  for (const Announcement::Entry& entry : message.full) ArriveFull(arrival, entry);
+  if (!message.joins && !message.wants_stop) return;
+  ranks.ForEach([&](int rank) {
+    if (message.joins && !at(rank).has_joined) Join(rank);
+    if (message.wants_stop && !at(rank).wants_stop) Stop(rank);
+  });
 }
 
 void Coordinator::OnGroup(int rank, const GroupMessage& message) {
@@ -121,8 +172,7 @@ void Coordinator::Join(int rank) {
   last_joined_ = rank;
   const std::vector<TensorRecord*> open = open_;
   for (TensorRecord* record : open) {
-    const int member = record->members->IndexOf(rank);
-    if (member < 0 || record->arrived_us[static_cast<size_t>(member)] != kNotArrived) continue;
+    if (!record->members->set.Contains(rank) || record->arrived.Contains(rank)) continue;
     if (--record->missing == 0) Complete(*record);
   }
   CheckAllJoined();
@@ -152,11 +202,14 @@ void Coordinator::CheckAllJoined() {
   has_news_ = true;
 }
 
-void Coordinator::UpdateCredit(int rank, uint64_t buckets_done) {
-  RankState& state = at(rank);
-  if (buckets_done <= state.buckets_done) return;
-  const bool was_lowest = state.buckets_done == credit_;
-  state.buckets_done = buckets_done;
+void Coordinator::UpdateCredit(const RankSet& ranks, uint64_t buckets_done) {
+  bool was_lowest = false;
+  ranks.ForEach([&](int rank) {
+    RankState& state = at(rank);
+    if (buckets_done <= state.buckets_done) return;
+    was_lowest = was_lowest || state.buckets_done == credit_;
+    state.buckets_done = buckets_done;
+  });
   if (!was_lowest) return;
   uint64_t lowest = buckets_done;
   for (const RankState& each : ranks_) lowest = std::min(lowest, each.buckets_done);
@@ -183,7 +236,8 @@ std::optional<AgreeMessage> Coordinator::TakeAgreement() {
   has_news_ = false;
   next_.cycle = ++cycle_;
   next_.buckets_done = credit_;
-  std::sort(next_.plain.begin(), next_.plain.end());
+  if (!std::is_sorted(next_.plain.begin(), next_.plain.end()))
+    std::sort(next_.plain.begin(), next_.plain.end());
   std::sort(next_.evicted.begin(), next_.evicted.end());
   return std::exchange(next_, {});
 }
@@ -207,9 +261,8 @@ std::vector<std::string> Coordinator::Waiting(int64_t now_us, int64_t older_than
       break;
     }
     std::vector<int> absent;
-    for (size_t i = 0; i < record->arrived_us.size(); ++i) {
-      const int rank = record->members->ranks[i];
-      if (record->arrived_us[i] == kNotArrived && !at(rank).has_joined) absent.push_back(rank);
+    for (const int rank : record->members->ranks) {
+      if (!record->arrived.Contains(rank) && !at(rank).has_joined) absent.push_back(rank);
     }
     lines.push_back(WaitingLine(*record, absent, now_us) + NamesakeHint(*record, absent));
   }
@@ -224,8 +277,7 @@ std::string Coordinator::NamesakeHint(const TensorRecord& record,
   for (const TensorRecord* other : records_.WithName(record.key.name)) {
     if (other == &record || !other->is_open) continue;
     for (int rank : absent) {
-      const int member = other->members->IndexOf(rank);
-      if (member < 0 || other->arrived_us[static_cast<size_t>(member)] == kNotArrived) continue;
+      if (!other->arrived.Contains(rank)) continue;
       const Signature& said = other->reference_is_agreed ? other->agreed : other->reference;
       std::string call = std::string(Name(said.kind));
       if (other->key.is_pair()) {

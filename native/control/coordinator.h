@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "control/agreement_wire.h"
+#include "control/bundle_wire.h"
 #include "control/crosscheck.h"
 #include "control/skew.h"
 #include "control/tensor_record.h"
@@ -37,6 +38,8 @@ class Coordinator {
   // What `rank` sent, as it came.  Malformed input fails the job and names the rank.
   void OnMessage(int rank, ConstBytes message, int64_t now_us);
   void OnAnnounce(int rank, const AnnounceMessage& message, int64_t now_us);
+  // What `child` sent for the ranks `below` it in the tree, itself included.
+  void OnBundle(int child, const RankSet& below, ConstBytes message, int64_t now_us);
   void OnGroup(int rank, const GroupMessage& message);
   void OnAbandon(int rank, const Status& why);
   // For every rank from the next agreement on.
@@ -59,6 +62,13 @@ class Coordinator {
   const RecordTable& records() const { return records_; }
 
  private:
+  // Who announces the same, and when.
+  struct Arrival {
+    const RankSet& ranks;
+    uint64_t ids_cycle;  // ids mean what they meant then
+    int last_rank;       // the last of them to announce it
+    int64_t now_us;
+  };
   struct RankState {
     uint64_t seen_cycle = 0;
     uint64_t buckets_done = 0;
@@ -67,11 +77,12 @@ class Coordinator {
   };
 
   // coordinator_rounds.cc
-  void ArriveCached(int rank, TensorId id, int64_t now_us);
-  void ArriveVariable(int rank, const VariablePart& part, int64_t now_us);
-  void ArriveFull(int rank, const Announcement::Entry& entry, int64_t now_us);
+  void ArriveCached(const Arrival& arrival, TensorId id);
+  void ArriveVariable(const Arrival& arrival, const VariablePart& part);
+  void ArriveFull(const Arrival& arrival, const Announcement::Entry& entry);
   bool IsExpected(TensorRecord& record, int rank);
-  void Arrive(TensorRecord& record, int rank, const Signature* signature, int64_t now_us);
+  void Arrive(TensorRecord& record, const Arrival& arrival, const Signature* signature);
+  Status RefuseTwice(const TensorRecord& record, const RankSet& ranks) const;
   void Open(TensorRecord& record, int64_t now_us);
   void Close(TensorRecord& record);
   Status Compare(TensorRecord& record, int rank, const Signature* signature);
@@ -82,10 +93,12 @@ class Coordinator {
   void Reject(TensorRecord& record, Status why, bool fails_late_members);
 
   // coordinator.cc
+  void OnAnnounce(const AnnounceMessage& message, const Arrival& arrival);
+  Status OnPart(const RankSet& below, const BundlePart& part, int64_t now_us);
   void Join(int rank);
   void Stop(int rank);
   void CheckAllJoined();
-  void UpdateCredit(int rank, uint64_t buckets_done);
+  void UpdateCredit(const RankSet& ranks, uint64_t buckets_done);
   void ForgetLate();
   std::string NamesakeHint(const TensorRecord& record, const std::vector<int>& absent) const;
   void Fail(Status why);

@@ -26,35 +26,62 @@ bool IsPair(Kind kind) { return kind == Kind::kSend || kind == Kind::kRecv; }
 
 std::string RankText(int rank) { return "rank " + std::to_string(rank); }
 
+// Runs `arrive` for each rank alone: what ranks of one message say may still mean something else
+// for each of them.
+template <class F>
+void ForEachAlone(const RankSet& ranks, F arrive) {
+  ranks.ForEach([&](int rank) { arrive(RankSet(rank), rank); });
+}
+
 }  // namespace
 
-void Coordinator::ArriveCached(int rank, TensorId id, int64_t now_us) {
+void Coordinator::ArriveCached(const Arrival& arrival, TensorId id) {
   TensorRecord* record = records_.Find(id);
   // An id that meant something else when the rank wrote this: the rank sends the tensor again, in
   // full, as soon as it reads that the id was taken back.
-  if (record == nullptr || record->named_cycle > at(rank).seen_cycle) return;
-  if (!IsExpected(*record, rank)) return;
+  if (record == nullptr || record->named_cycle > arrival.ids_cycle) return;
   const Kind kind = record->agreed.kind;
+  if (arrival.ranks.count() > 1 && (!record->late.empty() || HasVariablePart(kind))) {
+    return ForEachAlone(arrival.ranks, [&](const RankSet& one, int rank) {
+      ArriveCached({one, arrival.ids_cycle, rank, arrival.now_us}, id);
+    });
+  }
+  const int rank = arrival.ranks.lowest();
+  if (!IsExpected(*record, rank)) return;
   if (HasVariablePart(kind) && !(kind == Kind::kScatter && rank != record->agreed.root))
-    return ArriveVariable(rank, {id, 0, {}}, now_us);
-  Arrive(*record, rank, nullptr, now_us);
+    return ArriveVariable(arrival, {id, 0, {}});
+  Arrive(*record, arrival, nullptr);
 }
 
-void Coordinator::ArriveVariable(int rank, const VariablePart& part, int64_t now_us) {
+void Coordinator::ArriveVariable(const Arrival& arrival, const VariablePart& part) {
+  if (arrival.ranks.count() > 1) {
+    return ForEachAlone(arrival.ranks, [&](const RankSet& one, int rank) {
+      ArriveVariable({one, arrival.ids_cycle, rank, arrival.now_us}, part);
+    });
+  }
   TensorRecord* record = records_.Find(part.id);
-  if (record == nullptr || record->named_cycle > at(rank).seen_cycle) return;
-  if (!IsExpected(*record, rank)) return;
+  if (record == nullptr || record->named_cycle > arrival.ids_cycle) return;
+  if (!IsExpected(*record, arrival.ranks.lowest())) return;
   Signature signature = record->agreed;
   if (!signature.shape.empty()) signature.shape[0] = part.rows;
   signature.splits = part.splits;
-  Arrive(*record, rank, &signature, now_us);
+  Arrive(*record, arrival, &signature);
 }
 
-void Coordinator::ArriveFull(int rank, const Announcement::Entry& entry, int64_t now_us) {
+void Coordinator::ArriveFull(const Arrival& arrival, const Announcement::Entry& entry) {
+  const int rank = arrival.ranks.lowest();
+  const Kind kind = entry.signature.kind;
   TensorKey key = KeyOf(entry.name, entry.signature, rank);
   const auto group = groups_.find(entry.signature.group);
-  const bool is_member = group != groups_.end() && group->second->IndexOf(rank) >= 0;
+  const bool is_member = group != groups_.end() && group->second->set.Contains(arrival.ranks);
   TensorRecord* record = records_.Find(key);
+  const bool differs = !is_member || IsPair(kind) || HasVariablePart(kind) ||
+                       (record != nullptr && !record->late.empty());
+  if (differs && arrival.ranks.count() > 1) {
+    return ForEachAlone(arrival.ranks, [&](const RankSet& one, int each) {
+      ArriveFull({one, arrival.ids_cycle, each, arrival.now_us}, entry);
+    });
+  }
   if (record != nullptr && !IsExpected(*record, rank)) return;
   Status alone;
   if (!is_member) {
@@ -75,13 +102,14 @@ void Coordinator::ArriveFull(int rank, const Announcement::Entry& entry, int64_t
     record = &records_.Add(std::move(key), std::move(members));
   }
   const Signature signature = SenderView(entry.signature, record->key);
-  Arrive(*record, rank, &signature, now_us);
+  Arrive(*record, arrival, &signature);
 }
 
 std::shared_ptr<const Members> Coordinator::MembersOf(const TensorKey& key) const {
   if (!key.is_pair()) return groups_.at(key.group);
   auto pair = std::make_shared<Members>();
   pair->ranks = {key.sender, key.receiver};
+  pair->set = RankSet(pair->ranks);
   return pair;
 }
 
@@ -100,30 +128,24 @@ bool Coordinator::IsExpected(TensorRecord& record, int rank) {
   return false;
 }
 
-// `signature` null: as agreed.
-void Coordinator::Arrive(TensorRecord& record, int rank, const Signature* signature,
-                         int64_t now_us) {
-  const int member = record.members->IndexOf(rank);
-  if (member < 0) {
+// `signature` null: as agreed.  Several ranks only where none of them has a part of its own.
+void Coordinator::Arrive(TensorRecord& record, const Arrival& arrival, const Signature* signature) {
+  const int rank = arrival.ranks.lowest();
+  if (!record.members->set.Contains(arrival.ranks)) {
     return Fail(Internal(RankText(rank) + " announced '" + record.key.name +
                          "' of a group that it is not a member of.")
                     .WithCulprit(rank));
   }
-  if (!record.is_open) Open(record, now_us);
-  int64_t& arrived_us = record.arrived_us[static_cast<size_t>(member)];
-  if (arrived_us != kNotArrived) {
-    return Reject(record,
-                  InvalidArgument("'" + record.key.name + "': " + RankText(rank) +
-                                  " submitted it twice before the others had submitted it once. " +
-                                  "Give every tensor in flight its own name.")
-                      .WithCulprit(rank),
-                  true);
-  }
-  arrived_us = now_us;
-  if (!at(rank).has_joined) --record.missing;
+  if (!record.is_open) Open(record, arrival.now_us);
+  if (const Status twice = RefuseTwice(record, arrival.ranks); !twice.ok())
+    return Reject(record, twice, true);
+  record.arrived.Add(arrival.ranks);
+  record.missing -= arrival.ranks.count();
+  if (joined_count_ > 0)
+    arrival.ranks.ForEach([&](int each) { record.missing += at(each).has_joined ? 1 : 0; });
   record.before_last_us = record.last_us;
-  record.last_us = now_us;
-  record.last_rank = rank;
+  record.last_us = arrival.now_us;
+  record.last_rank = arrival.last_rank;
   if (signature != nullptr && !record.key.is_pair()) {
     const Status alone = CheckAlone(record.key.name, {rank, *signature}, record.members->ranks);
     if (!alone.ok()) return Reject(record, alone.WithCulprit(rank), true);
@@ -133,6 +155,18 @@ void Coordinator::Arrive(TensorRecord& record, int rank, const Signature* signat
   Remember(record, rank, signature);
   if (stopped_count_ > 0 && RejectIfStopped(record)) return;
   if (record.missing == 0) Complete(record);
+}
+
+Status Coordinator::RefuseTwice(const TensorRecord& record, const RankSet& ranks) const {
+  if (record.arrived.CountCommon(ranks) == 0) return {};
+  int twice = -1;
+  ranks.ForEach([&](int rank) {
+    if (twice < 0 && record.arrived.Contains(rank)) twice = rank;
+  });
+  return InvalidArgument("'" + record.key.name + "': " + RankText(twice) +
+                         " submitted it twice before the others had submitted it once. " +
+                         "Give every tensor in flight its own name.")
+      .WithCulprit(twice);
 }
 
 void Coordinator::Open(TensorRecord& record, int64_t now_us) {
@@ -157,7 +191,7 @@ void Coordinator::Open(TensorRecord& record, int64_t now_us) {
 }
 
 void Coordinator::Close(TensorRecord& record) {
-  std::fill(record.arrived_us.begin(), record.arrived_us.end(), kNotArrived);
+  record.arrived.Clear();
   record.is_open = false;
   --*record.rounds_of_name;
   open_[record.open_index] = open_.back();
@@ -219,10 +253,8 @@ void Coordinator::Remember(TensorRecord& record, int rank, const Signature* sign
 }
 
 bool Coordinator::RejectIfStopped(TensorRecord& record) {
-  for (size_t i = 0; i < record.arrived_us.size(); ++i) {
-    const int rank = record.members->ranks[i];
-    if (record.arrived_us[i] != kNotArrived || !at(rank).wants_stop || at(rank).has_joined)
-      continue;
+  for (const int rank : record.members->ranks) {
+    if (record.arrived.Contains(rank) || !at(rank).wants_stop || at(rank).has_joined) continue;
     const Signature& said = record.reference_is_agreed ? record.agreed : record.reference;
     Reject(record,
            Aborted(Title(said.kind, record.key.name) + ": " + RankText(rank) +
@@ -237,8 +269,9 @@ bool Coordinator::RejectIfStopped(TensorRecord& record) {
 
 void Coordinator::Complete(TensorRecord& record) {
   ReadyReference ready;
-  for (size_t i = 0; i < record.arrived_us.size(); ++i) {
-    if (record.arrived_us[i] == kNotArrived) ready.joined.push_back(record.members->ranks[i]);
+  if (record.arrived.count() < record.members->size()) {
+    for (const int rank : record.members->ranks)
+      if (!record.arrived.Contains(rank)) ready.joined.push_back(rank);
   }
   const Signature& said = record.speaker_is_cached ? record.agreed : record.spoken;
   if (!ready.joined.empty() && (IsRooted(said.kind) || record.key.is_pair())) {
@@ -285,9 +318,8 @@ void Coordinator::Reject(TensorRecord& record, Status why, bool fails_late_membe
   has_news_ = true;
   next_.rejected.push_back({record.key, std::move(why), fails_late_members});
   if (fails_late_members) {
-    for (size_t i = 0; i < record.arrived_us.size(); ++i) {
-      const int rank = record.members->ranks[i];
-      if (record.arrived_us[i] == kNotArrived && !at(rank).has_joined)
+    for (const int rank : record.members->ranks) {
+      if (!record.arrived.Contains(rank) && !at(rank).has_joined)
         record.late.push_back({rank, next_cycle()});
     }
     if (!record.is_kept && !record.late.empty()) {

@@ -20,10 +20,14 @@ CoordinatorOptions From(const ControllerOptions& options, int size) {
 
 }  // namespace
 
-RootController::RootController(std::unique_ptr<Channel> channel, const ControllerOptions& options)
+RootController::RootController(std::unique_ptr<Channel> channel, const RankTree& tree,
+                               const ControllerOptions& options)
     : channel_(std::move(channel)),
+      tree_(tree),
       coordinator_(From(options, channel_->size())),
-      announcer_(0, channel_->size()) {}
+      announcer_(0, channel_->size()) {
+  for (int child : tree_.children(0)) below_[child] = RankSet(tree_.Subtree(child));
+}
 
 Status RootController::Announce(const Announcement& mine) {
   const int64_t now_us = NowMicros();
@@ -58,7 +62,7 @@ Result<std::optional<Agreement>> RootController::Await(Deadline deadline) {
     } else if (*received) {
       bytes_received_ += (*received)->payload.size();
       ++messages_received_;
-      coordinator_.OnMessage((*received)->peer, (*received)->payload, now_us);
+      OnMessage((*received)->peer, (*received)->payload, now_us);
     } else if (is_tick && now_us >= tick_us) {
       coordinator_.OnTick(now_us);
     } else {
@@ -66,6 +70,13 @@ Result<std::optional<Agreement>> RootController::Await(Deadline deadline) {
     }
     Flush();
   }
+}
+
+void RootController::OnMessage(int peer, ConstBytes message, int64_t now_us) {
+  const Result<ControlType> type = TypeOf(message);
+  const bool is_bundle = type.ok() && *type == ControlType::kBundle;
+  if (is_bundle) return coordinator_.OnBundle(peer, below_.at(peer), message, now_us);
+  coordinator_.OnMessage(peer, message, now_us);
 }
 
 // Sends what the coordinator has decided, and applies it here.
@@ -94,7 +105,7 @@ void RootController::Flush() {
 }
 
 void RootController::SendToAll() {
-  for (int peer = 1; peer < channel_->size(); ++peer) {
+  for (int peer : tree_.children(0)) {
     const Status sent = channel_->Send(peer, buffer_);
     if (sent.ok()) {
       bytes_sent_ += buffer_.size();

@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "control/announcer.h"
@@ -16,7 +17,8 @@ namespace rabit {
 // Engine thread only, except Wake.
 class RootController final : public Controller {
  public:
-  RootController(std::unique_ptr<Channel> channel, const ControllerOptions& options);
+  RootController(std::unique_ptr<Channel> channel, const RankTree& tree,
+                 const ControllerOptions& options);
 
   Status Announce(const Announcement& mine) override;
   Result<std::optional<Agreement>> Await(Deadline deadline) override;
@@ -29,8 +31,11 @@ class RootController final : public Controller {
  private:
   void Flush();
   void SendToAll();
+  void OnMessage(int peer, ConstBytes message, int64_t now_us);
 
   const std::unique_ptr<Channel> channel_;
+  const RankTree tree_;
+  std::unordered_map<int, RankSet> below_;  // by child
   Coordinator coordinator_;
   Announcer announcer_;
   std::deque<Agreement> agreed_;

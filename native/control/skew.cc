@@ -65,11 +65,7 @@ std::string SkewStatistics::JsonFields(const RecordTable& records) const {
 }
 
 std::string WaitingLine(const TensorRecord& record, std::vector<int> absent, int64_t now_us) {
-  std::vector<int> present;
-  for (size_t i = 0; i < record.arrived_us.size(); ++i) {
-    if (record.arrived_us[i] != kNotArrived) present.push_back(record.members->ranks[i]);
-  }
-  std::sort(present.begin(), present.end());
+  const std::vector<int> present = record.arrived.ranks();
   std::sort(absent.begin(), absent.end());
   const Signature& signature = record.reference_is_agreed ? record.agreed : record.reference;
   char seconds[32];

@@ -15,7 +15,6 @@ TensorRecord& RecordTable::Add(TensorKey key, std::shared_ptr<const Members> mem
   auto record = std::make_unique<TensorRecord>();
   record->key = std::move(key);
   record->members = std::move(members);
-  record->arrived_us.assign(record->members->ranks.size(), kNotArrived);
   NameUse& use = by_name_[record->key.name];
   use.records.push_back(record.get());
   record->rounds_of_name = &use.open_rounds;

@@ -14,16 +14,16 @@
 #include "base/group.h"
 #include "base/status.h"
 #include "control/agreement.h"
+#include "control/rank_set.h"
 #include "control/tensor_key.h"
 
 namespace rabit {
-
-inline constexpr int64_t kNotArrived = -1;
 
 // Who takes part in a tensor: a group, or a pair.
 struct Members {
   std::vector<int> ranks;     // ascending for groups; sender, receiver for pairs
   std::vector<int> index_of;  // by global rank, -1: not a member; empty for pairs
+  RankSet set;
 
   int size() const { return static_cast<int>(ranks.size()); }
   int IndexOf(int rank) const {
@@ -46,9 +46,9 @@ struct TensorRecord {
 
   // The open round.
   bool is_open = false;
-  size_t open_index = 0;            // position in the list of open records
-  std::vector<int64_t> arrived_us;  // by member
-  int missing = 0;                  // members that have neither announced nor joined
+  size_t open_index = 0;  // position in the list of open records
+  RankSet arrived;
+  int missing = 0;  // members that have neither announced nor joined
   int64_t first_us = 0;
   int64_t before_last_us = 0;
   int64_t last_us = 0;

@@ -1,5 +1,6 @@
 #include "control/worker_controller.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -9,13 +10,22 @@ namespace rabit {
 namespace {
 
 constexpr int kReadAheadMax = 1 << 16;
+// Rank 0 hears of a rank that keeps others waiting after this time at the latest.
+constexpr int64_t kHoldUsMax = 100'000;
+
+int64_t HoldUs(const ControllerOptions& options) {
+  return std::clamp<int64_t>(options.stall_warning_ms * 1000 / 4, 1, kHoldUsMax);
+}
 
 }  // namespace
 
-WorkerController::WorkerController(std::unique_ptr<Channel> channel,
+WorkerController::WorkerController(std::unique_ptr<Channel> channel, const RankTree& tree,
                                    const ControllerOptions& options)
-    : channel_(std::move(channel)), announcer_(channel_->rank(), channel_->size()) {
-  (void)options;
+    : channel_(std::move(channel)),
+      parent_(tree.parent(channel_->rank())),
+      children_(tree.children(channel_->rank())),
+      announcer_(channel_->rank(), channel_->size()) {
+  if (!children_.empty()) combiner_.emplace(channel_->rank(), tree, HoldUs(options));
 }
 
 Status WorkerController::Announce(const Announcement& mine) {
@@ -29,13 +39,23 @@ Status WorkerController::Announce(const Announcement& mine) {
     std::move(local->rejected.begin(), local->rejected.end(), std::back_inserter(local_->rejected));
   }
   if (!announcer_.HasNews(message)) return {};
+  return Say(message);
+}
+
+Status WorkerController::Say(const AnnounceMessage& message) {
+  if (combiner_) {
+    combiner_->OnOwn(message, NowMicros());
+    return SendUp();
+  }
   Encode(message, buffer_);
   return Send();
 }
 
-// A failed send means that rank 0 is gone; why, it may have told before it went.
+Status WorkerController::SendUp() { return combiner_->TakeUp(buffer_) ? Send() : Status(); }
+
+// A failed send means that the parent is gone; why, it may have told before it went.
 Status WorkerController::Send() {
-  const Status sent = channel_->Send(0, buffer_);
+  const Status sent = channel_->Send(parent_, buffer_);
   if (sent.ok()) {
     bytes_sent_ += buffer_.size();
     ++messages_sent_;
@@ -44,73 +64,130 @@ Status WorkerController::Send() {
   for (int i = 0; i < kReadAheadMax && failure_.ok() && !has_stopped_; ++i) {
     const auto received = channel_->Receive(Deadline::clock::now());
     if (!received.ok() || !*received) break;
-    (void)Handle((*received)->payload);
+    if ((*received)->peer == parent_) (void)OnParent((*received)->payload);
   }
   if (has_stopped_) return {};
   Fail(sent);
   return failure_;
 }
 
+void WorkerController::SendDown(ConstBytes message) {
+  for (int child : children_) {
+    const Status sent = channel_->Send(child, message);
+    if (sent.ok()) {
+      bytes_sent_ += message.size();
+      ++messages_sent_;
+    } else {
+      OnLost(sent.culprit() >= 0 ? sent : Status(sent).WithCulprit(child));
+    }
+  }
+}
+
+// Best effort: they may be the reason.
+void WorkerController::TellBelow(const Status& why) {
+  if (children_.empty()) return;
+  std::vector<std::byte> message;
+  EncodeStatus(ControlType::kAbort, why, message);
+  for (int child : children_) (void)channel_->Send(child, message);
+}
+
 Result<std::optional<Agreement>> WorkerController::Await(Deadline deadline) {
   for (;;) {
     if (local_) return std::exchange(local_, std::nullopt);
     if (!failure_.ok()) return failure_;
-    Result<std::optional<ChannelMessage>> received = channel_->Receive(deadline);
+    const int64_t tick_us = combiner_ ? combiner_->next_tick_us() : Combiner::kNever;
+    const bool is_tick = tick_us != Combiner::kNever && DeadlineAt(tick_us) < deadline;
+    Result<std::optional<ChannelMessage>> received =
+        channel_->Receive(is_tick ? DeadlineAt(tick_us) : deadline);
     if (!received.ok()) {
-      // After the agreed stop rank 0 may leave at any time.
+      // After the agreed stop the others may leave at any time.
       if (has_stopped_) return std::optional<Agreement>();
-      Fail(received.status());
+      OnLost(received.status());
       continue;
     }
-    if (!*received) return std::optional<Agreement>();
+    if (!*received) {
+      if (!is_tick || NowMicros() < tick_us) return std::optional<Agreement>();
+      combiner_->OnTick(NowMicros());
+      (void)SendUp();  // a failure is kept
+      continue;
+    }
     bytes_received_ += (*received)->payload.size();
     ++messages_received_;
-    Result<std::optional<Agreement>> handled = Handle((*received)->payload);
+    Result<std::optional<Agreement>> handled = OnMessage(**received);
     if (!handled.ok()) {
-      Fail(handled.status());
+      Abandon(handled.status());
     } else if (*handled) {
       return handled;
     }
   }
 }
 
+Result<std::optional<Agreement>> WorkerController::OnMessage(const ChannelMessage& message) {
+  if (message.peer == parent_) return OnParent(message.payload);
+  if (has_stopped_) return std::optional<Agreement>();
+  RABIT_RETURN_IF_ERROR(combiner_->OnMessage(message.peer, message.payload, NowMicros()));
+  (void)SendUp();  // a failure is kept and reported by Await
+  return std::optional<Agreement>();
+}
+
 // The agreement in a message of rank 0, if it holds one.
-Result<std::optional<Agreement>> WorkerController::Handle(ConstBytes message) {
+Result<std::optional<Agreement>> WorkerController::OnParent(ConstBytes message) {
   RABIT_ASSIGN_OR_RETURN(const ControlType type, TypeOf(message));
   if (type == ControlType::kAbort) {
     RABIT_ASSIGN_OR_RETURN(const StatusMessage cause, DecodeStatus(message));
     Fail(cause.why);
     return std::optional<Agreement>();
   }
+  if (type != ControlType::kStall && type != ControlType::kAgree)
+    return Internal("rank 0 sent a message that only other ranks send").WithCulprit(0);
   if (type == ControlType::kStall) {
+    SendDown(message);
     RABIT_ASSIGN_OR_RETURN(stalled_, DecodeStall(message));
     return std::optional<Agreement>();
   }
-  if (type != ControlType::kAgree)
-    return Internal("rank 0 sent a message that only other ranks send").WithCulprit(0);
   RABIT_ASSIGN_OR_RETURN(AgreeMessage agreed, DecodeAgree(message));
+  if (combiner_) {
+    // Before the ranks below can answer it.
+    combiner_->OnAgreement(agreed);
+    SendDown(message);
+    (void)SendUp();
+  }
   RABIT_ASSIGN_OR_RETURN(Agreement agreement, announcer_.Apply(std::move(agreed)));
   has_stopped_ = has_stopped_ || agreement.stop;
-  if (const auto again = announcer_.TakeResend()) {
-    Encode(*again, buffer_);
-    (void)Send();  // a failure is kept and reported by the next Await
-  }
+  if (const auto again = announcer_.TakeResend())
+    (void)Say(*again);  // a failure is kept and reported by the next Await
   return std::optional<Agreement>(std::move(agreement));
 }
 
+// A rank below is rank 0's business; without the parent this rank hears nothing more.
+void WorkerController::OnLost(const Status& why) {
+  const bool is_below =
+      std::find(children_.begin(), children_.end(), why.culprit()) != children_.end();
+  if (!is_below) return Fail(why);
+  if (!failure_.ok() || has_stopped_) return;
+  EncodeStatus(ControlType::kLost, why, buffer_);
+  (void)Send();
+}
+
 void WorkerController::Fail(const Status& why) {
-  if (failure_.ok()) failure_ = why;
+  if (!failure_.ok()) return;
+  failure_ = why;
+  TellBelow(why);
 }
 
 void WorkerController::Abandon(const Status& why) {
   if (!failure_.ok() || has_stopped_) return;
-  Fail(why);
+  failure_ = why;
+  const int rank = channel_->rank();
+  TellBelow(Status(why.code(), "rank " + std::to_string(rank) + " gave up: " + why.message())
+                .WithCulprit(why.culprit() >= 0 ? why.culprit() : rank));
   EncodeStatus(ControlType::kAbandon, why, buffer_);
-  (void)channel_->Send(0, buffer_);  // best effort: rank 0 may be the reason
+  (void)channel_->Send(parent_, buffer_);  // best effort: the parent may be the reason
 }
 
 void WorkerController::AddGroup(const Group& group) {
   announcer_.AddGroup(group);
+  if (combiner_) combiner_->AddGroup(group);
   if (!failure_.ok() || has_stopped_) return;
   Encode(GroupMessage{group.id, group.ranks}, buffer_);
   (void)Send();  // a failure is kept and reported by the next Await

@@ -1,4 +1,5 @@
-// WorkerController: every rank's but rank 0's; announces to rank 0 and hears what is agreed.
+// WorkerController: every rank's but rank 0's; announces to its parent in the tree, hears what is
+// agreed, and does the same for the ranks below it.
 #pragma once
 
 #include <memory>
@@ -7,13 +8,15 @@
 
 #include "control/announcer.h"
 #include "control/channel_controller.h"
+#include "control/combiner.h"
 
 namespace rabit {
 
 // Engine thread only, except Wake.
 class WorkerController final : public Controller {
  public:
-  WorkerController(std::unique_ptr<Channel> channel, const ControllerOptions& options);
+  WorkerController(std::unique_ptr<Channel> channel, const RankTree& tree,
+                   const ControllerOptions& options);
 
   Status Announce(const Announcement& mine) override;
   Result<std::optional<Agreement>> Await(Deadline deadline) override;
@@ -24,12 +27,21 @@ class WorkerController final : public Controller {
   std::vector<std::string> Waiting() const override;
 
  private:
-  Status Send();
-  Result<std::optional<Agreement>> Handle(ConstBytes message);
+  Status Say(const AnnounceMessage& message);
+  Status SendUp();  // what the combiner has
+  Status Send();    // the buffer to the parent
+  void SendDown(ConstBytes message);
+  void TellBelow(const Status& why);
+  Result<std::optional<Agreement>> OnMessage(const ChannelMessage& message);
+  Result<std::optional<Agreement>> OnParent(ConstBytes message);
+  void OnLost(const Status& why);
   void Fail(const Status& why);
 
   const std::unique_ptr<Channel> channel_;
+  const int parent_;
+  const std::vector<int> children_;
   Announcer announcer_;
+  std::optional<Combiner> combiner_;  // where there are ranks below
   std::optional<Agreement> local_;
   std::vector<std::string> stalled_;  // rank 0's last report
   std::vector<std::byte> buffer_;     // kept for its memory

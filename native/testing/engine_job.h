@@ -213,13 +213,22 @@ struct JobOptions {
   bool is_fifo = false;
   // Wraps the transport of a rank; for faults.
   std::function<std::unique_ptr<Transport>(int, std::unique_ptr<Transport>)> wrap;
+  int fan_out = 0;  // 0: rank 0 talks to every rank
 };
+
+inline RankTree OneHostTree(int size, int fan_out) {
+  return RankTree::Over({std::vector<int>(static_cast<size_t>(size), 0)}, fan_out);
+}
 
 // The ranks of one job, in one process.
 class TestJob {
  public:
   explicit TestJob(int size, JobOptions options = {})
-      : size_(size), options_(std::move(options)), hub_(size), fabric_(size) {}
+      : size_(size),
+        options_(std::move(options)),
+        tree_(options_.fan_out > 0 ? OneHostTree(size, options_.fan_out) : RankTree::Star(size)),
+        hub_(tree_),
+        fabric_(size) {}
 
   std::unique_ptr<Engine> Start(int rank) {
     EngineParts parts;
@@ -228,7 +237,7 @@ class TestJob {
     parts.topology.host_of.assign(static_cast<size_t>(size_), 0);
     parts.options = options_.engine;
     options_.limits.lanes = options_.engine.lanes;
-    parts.controller = MakeController(hub_.Connect(rank), options_.controller);
+    parts.controller = MakeController(hub_.Connect(rank), tree_, options_.controller);
     parts.scheduler = options_.is_fifo ? MakeFifoScheduler(options_.limits)
                                        : MakePriorityScheduler(options_.limits);
     std::unique_ptr<Transport> transport = fabric_.Connect(rank);
@@ -258,6 +267,7 @@ class TestJob {
  private:
   const int size_;
   JobOptions options_;
+  const RankTree tree_;
   InprocHub hub_;
   InprocFabric fabric_;
 };

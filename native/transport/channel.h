@@ -1,4 +1,4 @@
-// Channel: small control messages between the ranks and rank 0.
+// Channel: small control messages between a rank and its neighbours in the tree of ranks.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ struct ChannelMessage {
   std::vector<std::byte> payload;
 };
 
-// A star: rank 0 talks to every rank, every other rank to rank 0.  The engine thread is the only
-// caller, except for Wake.  Messages between two ranks arrive whole, once, in order.  A peer that
+// A rank talks to its parent and its children (RankTree); in a star, rank 0 to every rank and every
+// other rank to rank 0.  The engine thread is the only caller, except for Wake.  Messages between two ranks arrive whole, once, in order.  A peer that
 // dies, or is silent for longer than the heartbeat deadline, is reported by Receive as kPeerLost
 // with the rank as culprit; heartbeats are sent by the channel itself.
 class Channel {

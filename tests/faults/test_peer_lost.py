@@ -118,6 +118,18 @@ def test_an_exit_without_shutdown_does_not_hang_the_others(job):
     assert "LOST 1" in started.output(2)
 
 
+@pytest.mark.parametrize("victim", [1, 2, 6])
+def test_in_a_tree_everybody_learns_who_died(job, victim):
+    """Of 7 ranks, 1 and 2 are between rank 0 and two others each."""
+    started = job(7, LOOP, RABIT_COORDINATION="tree", RABIT_COORDINATION_FAN_OUT="2")
+    wait_for_files(started.folder, "ready.*", 7)
+
+    killed_at = time.time()
+    started.processes[victim].send_signal(signal.SIGKILL)
+
+    assert survivors_report(started, victim, killed_at) < 5
+
+
 def test_no_process_is_left(job):
     started = job(2, LOOP)
     wait_for_files(started.folder, "ready.*", 2)

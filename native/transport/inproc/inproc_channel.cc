@@ -36,8 +36,10 @@ struct Inbox {
 }  // namespace
 
 struct InprocHub::Shared {
-  explicit Shared(int size) : states(static_cast<size_t>(size)) {
-    for (int rank = 0; rank < size; ++rank) inboxes.push_back(std::make_unique<Inbox>(size));
+  explicit Shared(RankTree given)
+      : tree(std::move(given)), states(static_cast<size_t>(tree.size())) {
+    for (int rank = 0; rank < tree.size(); ++rank)
+      inboxes.push_back(std::make_unique<Inbox>(tree.size()));
   }
   int size() const { return static_cast<int>(inboxes.size()); }
   RankState StateOf(int rank) const { return states[static_cast<size_t>(rank)].load(); }
@@ -59,6 +61,7 @@ struct InprocHub::Shared {
     inbox.signal.Notify();
   }
 
+  const RankTree tree;
   std::vector<std::unique_ptr<Inbox>> inboxes;
   std::vector<std::atomic<RankState>> states;
 };
@@ -73,9 +76,9 @@ class InprocHub::HubChannel final : public Channel {
   int size() const override { return shared_->size(); }
 
   Status Send(int peer, ConstBytes message) override {
-    if (peer < 0 || peer >= size() || peer == rank_ || (peer != 0 && rank_ != 0)) {
+    if (peer < 0 || peer >= size() || !shared_->tree.AreLinked(peer, rank_)) {
       return InvalidArgument("rank " + std::to_string(rank_) + " has no channel to rank " +
-                             std::to_string(peer) + ": the channel joins rank 0 with every other");
+                             std::to_string(peer) + ": the two are no neighbours in the tree");
     }
     if (message.size() > kChannelMessageBytesMax) {
       return InvalidArgument("a control message to rank " + std::to_string(peer) + " has " +
@@ -130,7 +133,7 @@ class InprocHub::HubChannel final : public Channel {
   Inbox& inbox_;
 };
 
-InprocHub::InprocHub(int size) : shared_(std::make_shared<Shared>(size)) {}
+InprocHub::InprocHub(RankTree tree) : shared_(std::make_shared<Shared>(std::move(tree))) {}
 InprocHub::~InprocHub() = default;
 
 std::unique_ptr<Channel> InprocHub::Connect(int rank) {
@@ -141,7 +144,7 @@ std::unique_ptr<Channel> InprocHub::Connect(int rank) {
 void InprocHub::Kill(int rank, std::string_view how) {
   if (!shared_->Leave(rank, RankState::kLost)) return;
   for (int other = 0; other < shared_->size(); ++other) {
-    if (other == rank || (other != 0 && rank != 0)) continue;
+    if (!shared_->tree.AreLinked(other, rank)) continue;
     shared_->Push(other,
                   {{}, PeerLost(rank, "rank " + std::to_string(rank) + " " + std::string(how))});
   }

@@ -59,8 +59,9 @@ class ShmChannel final : public Channel {
       index_of_[static_cast<size_t>(each.rank)] = static_cast<int>(peers_.size());
       peers_.emplace_back(std::move(each));
     }
-    const int edges = beneath_->rank() == 0 ? beneath_->size() - 1 : 1;
-    is_complete_ = static_cast<int>(peers_.size()) == edges;
+    const int in_a_star = beneath_->rank() == 0 ? beneath_->size() - 1 : 1;
+    const int neighbours = options.neighbours < 0 ? in_a_star : options.neighbours;
+    is_complete_ = static_cast<int>(peers_.size()) == neighbours;
   }
 
   ~ShmChannel() override {
@@ -242,12 +243,13 @@ std::unique_ptr<Channel> MakeShmChannel(std::unique_ptr<Channel> beneath,
 }
 
 Result<std::unique_ptr<Channel>> ConnectShmChannel(const ConnectContext& context,
+                                                   const RankTree& tree,
                                                    std::unique_ptr<Channel> beneath,
                                                    const ShmChannelOptions& options) {
   std::vector<int> ranks;
-  for (int peer = 0; peer < context.size; ++peer) {
-    const bool is_edge = (peer == 0) != (context.rank == 0);
-    if (is_edge && context.topology.SameHost(peer, context.rank)) ranks.push_back(peer);
+  const std::vector<int> neighbours = tree.Neighbours(context.rank);
+  for (int peer : neighbours) {
+    if (context.topology.SameHost(peer, context.rank)) ranks.push_back(peer);
   }
   if (ranks.empty()) return beneath;
   ShmAgreement agreement;
@@ -267,7 +269,9 @@ Result<std::unique_ptr<Channel>> ConnectShmChannel(const ConnectContext& context
     mine.CloseFd();
     peers.push_back({met.front().rank, std::move(mine), std::move(met.front().inbox)});
   }
-  return MakeShmChannel(std::move(beneath), std::move(peers), options);
+  ShmChannelOptions made = options;
+  made.neighbours = static_cast<int>(neighbours.size());
+  return MakeShmChannel(std::move(beneath), std::move(peers), made);
 }
 
 }  // namespace rabit

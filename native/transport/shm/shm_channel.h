@@ -1,5 +1,5 @@
-// ShmChannel: control messages between rank 0 and the other ranks of its host, through shared
-// memory, on top of a channel that reaches everybody.
+// ShmChannel: control messages between neighbours of one host, through shared memory, on top of a
+// channel that reaches all neighbours.
 #pragma once
 
 #include <memory>
@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "transport/channel.h"
 #include "transport/connect.h"
+#include "transport/rank_tree.h"
 #include "transport/shm/inbox.h"
 
 namespace rabit {
@@ -18,6 +19,8 @@ struct ShmChannelOptions {
   // Between two looks, whether to let another thread have the core: right where ranks outnumber
   // cores.
   bool yields = false;
+  // Of the channel beneath; -1: a star's.
+  int neighbours = -1;
 };
 
 // The memory that this rank shares with another for control messages.
@@ -27,13 +30,15 @@ struct ShmChannelPeer {
   Inbox theirs;  // the other way round
 };
 
-// Waits until rank 0 and the other ranks of its host have met; elsewhere returns `beneath`.
+// Waits until this rank and its neighbours of the same host have met; without any returns
+// `beneath`.
 //
 // What goes through shared memory costs no system call while the receiver looks.  The channel
 // beneath carries the rest: everything to and from ranks without shared memory, messages for which
 // there is no room, a byte-less message that wakes a receiver which sleeps, and the news of a
 // death.
 Result<std::unique_ptr<Channel>> ConnectShmChannel(const ConnectContext& context,
+                                                   const RankTree& tree,
                                                    std::unique_ptr<Channel> beneath,
                                                    const ShmChannelOptions& options);
 

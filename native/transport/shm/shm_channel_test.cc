@@ -189,7 +189,7 @@ TEST(ShmChannel, connects_the_ranks_of_rank_zeros_host) {
     int messages = 0;
     int bells = 0;
     auto beneath = std::make_unique<Counting>(hub.Connect(rank), messages, bells);
-    auto channel = ConnectShmChannel(context, std::move(beneath), {});
+    auto channel = ConnectShmChannel(context, RankTree::Star(context.size), std::move(beneath), {});
     ASSERT_OK(channel);
     if (rank != 0) {
       EXPECT_OK((*channel)->Send(0, Pattern(50, static_cast<unsigned>(rank))));

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <deque>
 #include <thread>
+#include <unordered_map>
 
 #include "base/mutex.h"
 #include "base/poller.h"
@@ -82,7 +83,9 @@ class TcpChannel final : public Channel {
         timeout_(options.heartbeat_timeout),
         poller_(std::move(poller)),
         peers_(std::move(peers)),
-        spin_(options.spin) {}
+        spin_(options.spin) {
+    for (const auto& peer : peers_) by_rank_[peer->rank()] = peer.get();
+  }
 
   ~TcpChannel() override {
     heart_.reset();
@@ -117,14 +120,13 @@ class TcpChannel final : public Channel {
   void LoseTheSilent(Deadline now);
   Deadline NextSilence() const;
   bool IsOpen(const ChannelPeer& peer) const { return peer.state() == ChannelPeer::State::kOpen; }
-  // peers_ is sorted by rank and lacks only this rank, or everyone but rank 0.
-  ChannelPeer& PeerOf(int rank) { return *peers_[rank_ == 0 ? static_cast<size_t>(rank) - 1 : 0]; }
 
   const int rank_;
   const int size_;
   const std::chrono::milliseconds timeout_;
   Poller poller_;
   std::vector<std::unique_ptr<ChannelPeer>> peers_;
+  std::unordered_map<int, ChannelPeer*> by_rank_;
   std::unique_ptr<Heart> heart_;
   std::deque<ChannelEvent> events_;
   SpinBudget spin_;
@@ -133,16 +135,17 @@ class TcpChannel final : public Channel {
 };
 
 Status TcpChannel::Send(int peer, ConstBytes message) {
-  if (peer < 0 || peer >= size_ || peer == rank_ || (peer != 0 && rank_ != 0)) {
+  const auto found = by_rank_.find(peer);
+  if (found == by_rank_.end()) {
     return InvalidArgument("rank " + std::to_string(rank_) + " has no channel to rank " +
-                           std::to_string(peer) + ": the channel joins rank 0 with every other");
+                           std::to_string(peer) + ": the two are no neighbours in the tree");
   }
   if (message.size() > kChannelMessageBytesMax) {
     return InvalidArgument("a control message to rank " + std::to_string(peer) + " has " +
                            std::to_string(message.size()) + " bytes; at most " +
                            std::to_string(kChannelMessageBytesMax) + " are allowed");
   }
-  return PeerOf(peer).Send(poller_, message, events_);
+  return found->second->Send(poller_, message, events_);
 }
 
 Result<std::optional<ChannelMessage>> TcpChannel::Receive(Deadline deadline) {
@@ -195,7 +198,7 @@ void TcpChannel::Sleep(Deadline deadline) {
 
 void TcpChannel::Serve(std::span<const Poller::Event> events) {
   for (const Poller::Event& event : events) {
-    ChannelPeer& peer = PeerOf(static_cast<int>(event.key));
+    ChannelPeer& peer = *by_rank_.at(static_cast<int>(event.key));
     if (event.is_writable) peer.Flush(poller_);
     if (event.is_readable) peer.Read(poller_, events_);
   }
@@ -231,6 +234,29 @@ void TcpChannel::LoseTheSilent(Deadline now) {
   }
 }
 
+// Ranks introduce themselves to their parent when they have heard all their children, and rank 0
+// answers when it has heard all of its own, so that nobody starts before everybody has come.
+Status Introduce(int rank, const std::vector<std::unique_ptr<ChannelPeer>>& peers,
+                 Deadline deadline) {
+  const struct {
+    bool is_to_parent;
+    bool is_sending;
+  } steps[] = {{false, false}, {true, true}, {true, false}, {false, true}};
+  for (const auto& step : steps) {
+    for (const auto& peer : peers) {
+      if ((peer->rank() < rank) != step.is_to_parent) continue;
+      const Status status =
+          step.is_sending ? peer->SendIntroduction(deadline) : peer->ReadIntroduction(deadline);
+      if (status.ok()) continue;
+      const Code code = status.code() == Code::kInternal ? Code::kPeerLost : status.code();
+      return Status(code, "rank " + std::to_string(rank) + " has no control channel to " +
+                              peer->ToString() + ": " + status.message())
+          .WithCulprit(peer->rank());
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Channel>> MakeTcpChannel(int rank, int size,
@@ -246,19 +272,7 @@ Result<std::unique_ptr<Channel>> MakeTcpChannel(int rank, int size,
     }
     peers.push_back(std::make_unique<ChannelPeer>(connection.rank, std::move(connection.fd)));
   }
-  // The others introduce themselves first and rank 0 answers when it has heard all of them, so
-  // that nobody starts before everybody has come.
-  for (const bool is_sending : {rank != 0, rank == 0}) {
-    for (const auto& peer : peers) {
-      const Status status =
-          is_sending ? peer->SendIntroduction(deadline) : peer->ReadIntroduction(deadline);
-      if (status.ok()) continue;
-      const Code code = status.code() == Code::kInternal ? Code::kPeerLost : status.code();
-      return Status(code, "rank " + std::to_string(rank) + " has no control channel to " +
-                              peer->ToString() + ": " + status.message())
-          .WithCulprit(peer->rank());
-    }
-  }
+  RABIT_RETURN_IF_ERROR(Introduce(rank, peers, deadline));
   RABIT_ASSIGN_OR_RETURN(Poller poller, Poller::Open());
   auto channel =
       std::make_unique<TcpChannel>(rank, size, std::move(peers), std::move(poller), options);

@@ -266,7 +266,8 @@ TEST(TcpChannel, frame_bytes_are_frozen) {
 }
 
 struct Job {
-  explicit Job(int size) : size(size) {
+  explicit Job(int size) : Job(RankTree::Star(size)) {}
+  explicit Job(RankTree given) : tree(std::move(given)), size(tree.size()) {
     secret.key.fill(5);
     topology.host_of.assign(static_cast<size_t>(size), 0);
     for (int rank = 0; rank < size; ++rank) {
@@ -279,8 +280,9 @@ struct Job {
   Result<std::unique_ptr<Channel>> Connect(int rank, Deadline deadline = ChannelSoon()) {
     const ConnectContext context = {
         rank, size, 3, store, *listeners[static_cast<size_t>(rank)], secret, topology, 2, deadline};
-    return ConnectTcpChannel(context, TestOptions());
+    return ConnectTcpChannel(context, tree, TestOptions());
   }
+  const RankTree tree;
   const int size;
   Secret secret;
   Topology topology;
