@@ -113,6 +113,7 @@ void Coordinator::OnAnnounce(const AnnounceMessage& message, const Arrival& arri
     next_.flags |= message.flags;
     has_news_ = true;
   }
+  if (JoinsBatch(message, arrival)) return;
   for (TensorId id : message.cached) ArriveCached(arrival, id);
   for (const VariablePart& part : message.variable) ArriveVariable(arrival, part);
   for (const Announcement::Entry& entry : message.full) ArriveFull(arrival, entry);
@@ -246,7 +247,8 @@ std::optional<std::vector<std::string>> Coordinator::TakeStallReport() {
   return std::exchange(report_, std::nullopt);
 }
 
-std::vector<std::string> Coordinator::Waiting(int64_t now_us, int64_t older_than_us) const {
+std::vector<std::string> Coordinator::Waiting(int64_t now_us, int64_t older_than_us) {
+  SplitBatch();
   std::vector<const TensorRecord*> waiting;
   for (const TensorRecord* record : open_) {
     if (now_us - record->first_us >= older_than_us) waiting.push_back(record);
@@ -293,6 +295,7 @@ std::string Coordinator::NamesakeHint(const TensorRecord& record,
 
 void Coordinator::OnTick(int64_t now_us) {
   if (!failure_.ok() || has_stopped_ || now_us < next_tick_us()) return;
+  SplitBatch();
   int64_t oldest_us = now_us;
   for (const TensorRecord* record : open_) oldest_us = std::min(oldest_us, record->first_us);
   const int64_t limit_us = options_.stall_abort_us;

@@ -48,7 +48,9 @@ class Coordinator {
   void OnLost(int rank, const Status& why);
   // Call it at next_tick_us(): looks for stalls.
   void OnTick(int64_t now_us);
-  int64_t next_tick_us() const { return open_.empty() && !has_reported_ ? kNever : tick_us_; }
+  int64_t next_tick_us() const {
+    return open_.empty() && !batch_ && !has_reported_ ? kNever : tick_us_;
+  }
 
   // What must go to every rank, rank 0 included; empty: nothing new.
   std::optional<AgreeMessage> TakeAgreement();
@@ -57,7 +59,7 @@ class Coordinator {
   const Status& failure() const { return failure_; }
   bool has_stopped() const { return has_stopped_; }
 
-  std::vector<std::string> Waiting(int64_t now_us, int64_t older_than_us) const;
+  std::vector<std::string> Waiting(int64_t now_us, int64_t older_than_us);
   const SkewStatistics& skew() const { return skew_; }
   const RecordTable& records() const { return records_; }
 
@@ -68,6 +70,17 @@ class Coordinator {
     uint64_t ids_cycle;  // ids mean what they meant then
     int last_rank;       // the last of them to announce it
     int64_t now_us;
+  };
+  // Tensors that some ranks have announced with the same message while nothing else was open: one
+  // comparison for each further rank in place of one look at each tensor.
+  struct Batch {
+    std::vector<TensorId> ids;
+    uint64_t named_cycle = 0;  // of the newest id
+    RankSet arrived;
+    int64_t first_us = 0;
+    int64_t before_last_us = 0;
+    int64_t last_us = 0;
+    int last_rank = -1;
   };
   struct RankState {
     uint64_t seen_cycle = 0;
@@ -84,11 +97,19 @@ class Coordinator {
   void Arrive(TensorRecord& record, const Arrival& arrival, const Signature* signature);
   Status RefuseTwice(const TensorRecord& record, const RankSet& ranks) const;
   void Open(TensorRecord& record, int64_t now_us);
+  void SetTick(int64_t now_us);  // when the first tensor is opened
   void Close(TensorRecord& record);
   Status Compare(TensorRecord& record, int rank, const Signature* signature);
   void Remember(TensorRecord& record, int rank, const Signature* signature);
   bool RejectIfStopped(TensorRecord& record);
   void Complete(TensorRecord& record);
+  // coordinator_batch.cc
+  // True: the message was only what the batch is, or has begun one.
+  bool JoinsBatch(const AnnounceMessage& message, const Arrival& arrival);
+  bool BeginBatch(const AnnounceMessage& message, const Arrival& arrival);
+  void CompleteBatch();
+  // Before anything else looks at the tensors.
+  void SplitBatch();
   void Publish(TensorRecord& record, ReadyReference ready);
   void Reject(TensorRecord& record, Status why, bool fails_late_members);
 
@@ -112,6 +133,7 @@ class Coordinator {
   std::unordered_map<GroupId, std::shared_ptr<const Members>> groups_;
   RecordTable records_;
   std::vector<TensorRecord*> open_;
+  std::optional<Batch> batch_;
   std::vector<TensorRecord*> with_late_;  // records that are kept
   int joined_count_ = 0;
   int last_joined_ = -1;

@@ -182,12 +182,13 @@ void Coordinator::Open(TensorRecord& record, int64_t now_us) {
   record.reference_differs = false;
   record.extents.clear();
   ++*record.rounds_of_name;
-  if (open_.empty()) {
-    tick_us_ = now_us + options_.stall_warning_us;
-    if (options_.stall_abort_us > 0)
-      tick_us_ = std::min(tick_us_, now_us + options_.stall_abort_us);
-  }
+  if (open_.empty()) SetTick(now_us);
   open_.push_back(&record);
+}
+
+void Coordinator::SetTick(int64_t now_us) {
+  tick_us_ = now_us + options_.stall_warning_us;
+  if (options_.stall_abort_us > 0) tick_us_ = std::min(tick_us_, now_us + options_.stall_abort_us);
 }
 
 void Coordinator::Close(TensorRecord& record) {

@@ -36,7 +36,7 @@ class RootController final : public Controller {
   const std::unique_ptr<Channel> channel_;
   const RankTree tree_;
   std::unordered_map<int, RankSet> below_;  // by child
-  Coordinator coordinator_;
+  mutable Coordinator coordinator_;         // a question may make it note down what it put off
   Announcer announcer_;
   std::deque<Agreement> agreed_;
   std::vector<std::byte> buffer_;  // kept for its memory
