@@ -77,7 +77,7 @@ class Log:
                     csv.writer(file).writerow(self.COLUMNS)
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidArgument(
-                f"the log of the autotuner cannot be written: {error}. Correct "
+                f"rank 0: the log of the autotuner cannot be written: {error}. Correct "
                 "RABIT_AUTOTUNE_LOG, or unset it."
             ) from error
 
@@ -85,7 +85,7 @@ class Log:
         rows = csv.DictReader(file)
         if rows.fieldnames is not None and tuple(rows.fieldnames) != self.COLUMNS:
             raise InvalidArgument(
-                f"{self.path} is not a log of the autotuner: its first line is not "
+                f"rank 0: {self.path} is not a log of the autotuner: its first line is not "
                 f"{','.join(self.COLUMNS)}. Name another file in RABIT_AUTOTUNE_LOG."
             )
         for number, row in enumerate(rows, 2):
@@ -97,7 +97,7 @@ class Log:
                 self.earlier.append(window)
             except (TypeError, ValueError) as error:
                 raise InvalidArgument(
-                    f"line {number} of {self.path} is not a row of the autotuner's log: {error}. "
+                    f"rank 0: line {number} of {self.path} is not a row of the autotuner's log: {error}. "
                     "Remove the line, or name another file in RABIT_AUTOTUNE_LOG."
                 ) from error
 
