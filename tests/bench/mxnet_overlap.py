@@ -3,7 +3,10 @@
     sudo python tests/bench/mxnet_overlap.py
 
 Four ranks in four network namespaces, whose links are shaped to 200 Mbit/s.  Both kinds of step run
-in the same processes, in turns, so that noise of the machine meets both.  Needs root, ip and tc.
+in the same processes, in turns, so that noise of the machine meets both.  Where four ranks share
+fewer cores, those that get one first wait for the others' gradients; with --emulate every layer
+occupies a clock for its time, as a device of its own would, and the processors are left to the
+exchange.  Needs root, ip and tc.
 """
 
 from __future__ import annotations
@@ -30,12 +33,38 @@ import rabit_mxnet as rabit
 import mxnet as mx
 from rabit_mxnet import _dependency_engine, _operation
 
-width, layers, batch, turns, steps, timeline = json.loads(sys.argv[1])
+width, layers, batch, turns, steps, timeline, emulates = json.loads(sys.argv[1])
 rabit.init()
 mx.random.seed(1)
-net = mx.gluon.nn.HybridSequential()
+times = {"forward": 0.0, "backward": 0.0}
+
+
+class Device(mx.operator.CustomOp):
+    def forward(self, is_train, req, in_data, out_data, aux):
+        time.sleep(times["forward"])
+        self.assign(out_data[0], req[0], in_data[0])
+
+    def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
+        time.sleep(times["backward"])
+        self.assign(in_grad[0], req[0], out_grad[0])
+
+
+@mx.operator.register("device")
+class DeviceProperties(mx.operator.CustomOpProp):
+    def create_operator(self, context, shapes, dtypes):
+        return Device()
+
+
+class Occupied(mx.gluon.Block):
+    def forward(self, x):
+        return mx.nd.Custom(x, op_type="device")
+
+
+net = mx.gluon.nn.Sequential()
 for _ in range(layers):
     net.add(mx.gluon.nn.Dense(width, in_units=width, activation="tanh"))
+    if emulates:
+        net.add(Occupied())
 net.initialize(mx.init.Xavier())
 params = net.collect_params()
 rabit.broadcast_parameters(params, root_rank=0)
@@ -70,21 +99,23 @@ def waiting(count):
         _operation._dependency_engine.is_usable = original
 
 
-def make_data(rows):
+def set_compute(amount):
     global data
+    rows = 8 if emulates else int(amount)
+    times.update(forward=amount / (3 * layers), backward=2 * amount / (3 * layers))
     data = mx.nd.random.uniform(shape=(rows, width))
     run(2)
 
 
-make_data(batch or 512)
+amount = batch or (0.15 if emulates else 512)
+set_compute(amount)
 if not batch:
     # As much computation as communication, by rank 0's clock.
     for _ in range(2):
         alone = run(steps, False)
-        batch = int(len(data) * (waiting(steps) - alone) / alone)
-        batch = rabit.broadcast_object(batch, root_rank=0)
-        make_data(batch)
-found = {"compute": [], "waiting": [], "overlapping": [], "batch": batch}
+        amount = rabit.broadcast_object(amount * (waiting(steps) - alone) / alone, root_rank=0)
+        set_compute(amount)
+found = {"compute": [], "waiting": [], "overlapping": [], "amount": amount}
 for _ in range(turns):
     found["compute"].append(run(steps, False))
     found["waiting"].append(waiting(steps))
@@ -225,7 +256,7 @@ def report(args: argparse.Namespace, found: dict, busy: float) -> None:
     gradient_bytes = args.layers * (args.width**2 + args.width) * 4
     print(
         f"{args.ranks} ranks, {args.mbit} Mbit/s, {gradient_bytes / 2**20:.1f} MiB of gradients, "
-        f"{found['batch']} rows a rank"
+        + ("emulated devices" if args.emulate else f"{int(found['amount'])} rows a rank")
     )
     for kind in ("compute", "waiting", "overlapping"):
         print(f"{kind:12} {1000 * statistics.median(found[kind]):8.1f} ms per step")
@@ -252,6 +283,9 @@ def main() -> int:
         default=0,
         help="rows; 0: so many that compute takes as long as the link",
     )
+    parser.add_argument(
+        "--emulate", action="store_true", help="layers occupy a clock instead of a processor"
+    )
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--steps", type=int, default=5, help="of every kind in a turn")
     parser.add_argument("--timeline", default="", help="file that keeps the trace of rank 0")
@@ -267,6 +301,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             timeline = Path(args.timeline or Path(folder, "timeline.json")).absolute()
             settings = [args.width, args.layers, args.batch, args.turns, args.steps, str(timeline)]
+            settings.append(args.emulate)
             found = run_ranks(args.ranks, settings, Path(folder))
             trace = json.loads(timeline.read_text())
     finally:
