@@ -100,6 +100,8 @@ bench: $(VENV)/.package $(VENV)/.tools ## beside gloo and Open MPI; shaped links
 	$(BIN)/python tests/bench/collectives.py $(MPICH)
 	$(BIN)/python tests/bench/collectives.py --ranks 4 $(MPICH)
 	$(BIN)/python tests/bench/many_tensors.py
+	for ranks in 2 4; do for transport in auto tcp; do \
+	  $(BIN)/python tests/bench/selection.py --ranks $$ranks --transport $$transport || exit 1; done; done
 	@if [ "$$(id -u)" = 0 ] && command -v tc >/dev/null; then $(BIN)/python tests/bench/shaped.py; \
 	  else echo "left out: tests/bench/shaped.py needs root, ip and tc"; fi
 

@@ -260,6 +260,15 @@ class Config:
         native="allreduce_algorithm",
         flag="--allreduce-algorithm",
     )
+    link_model: str = setting(
+        "measured",
+        "measured: the ranks time a few allreduces when they start, for at most about 50 ms, and "
+        "choose algorithms by it; fixed: by the figures of an ordinary network. Rank 0's counts.",
+        kind="choice",
+        choices=("measured", "fixed"),
+        native="link_model",
+        flag="--link-model",
+    )
     autotune: bool = setting(
         False,
         "Rank 0 tries other sizes while the job trains, and keeps what is faster; see "

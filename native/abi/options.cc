@@ -61,6 +61,9 @@ const std::vector<Row>& Table() {
       {"scheduler", &Options::scheduler, 0, 0, "priority fifo", "what runs first"},
       {"allreduce_algorithm", &Options::allreduce_algorithm, 0, 0, "",
        "an algorithm, or rules by size; empty: the cheapest by model"},
+      {"link_model", &Options::link_model, 0, 0, "measured fixed",
+       "measured: the ranks time the algorithms when they start, for at most 50 ms; rank 0's "
+       "counts"},
       {"deterministic", &Options::deterministic, 0, 1, "",
        "the same bits whatever the fusion and partition sizes"},
       {"cache_capacity", &Options::cache_capacity, 0, 1 << 24, "",

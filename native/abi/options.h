@@ -34,11 +34,12 @@ struct Options {
   int32_t lanes = 2;      // in use at first
   int32_t lanes_max = 0;  // what rabit_propose_tunables may ask for; 0: no more than lanes
   int64_t partition_bytes = 4 << 20;
-  int64_t fusion_bytes = 64 << 20;     // 0: no fusion
-  int64_t credit_bytes = 0;            // 0: no limit
-  std::string sizes = "measured";      // measured, fixed: whether the three above may change
-  std::string scheduler = "priority";  // priority, fifo
-  std::string allreduce_algorithm;     // e.g. see AlgorithmRules; empty: by cost
+  int64_t fusion_bytes = 64 << 20;      // 0: no fusion
+  int64_t credit_bytes = 0;             // 0: no limit
+  std::string sizes = "measured";       // measured, fixed: whether the three above may change
+  std::string scheduler = "priority";   // priority, fifo
+  std::string allreduce_algorithm;      // e.g. see AlgorithmRules; empty: by cost
+  std::string link_model = "measured";  // measured, fixed: what the choice by cost goes by
   bool deterministic = false;
   int32_t cache_capacity = 65'536;    // announced signatures that are remembered; 0: no cache
   std::string coordination = "auto";  // auto, star, tree: who talks to whom to agree

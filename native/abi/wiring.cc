@@ -1,6 +1,7 @@
 #include "abi/wiring.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "abi/connections.h"
 #include "arithmetic/reduce.h"
@@ -19,6 +20,11 @@
 
 namespace rabit {
 namespace {
+
+using std::chrono_literals::operator""ms;
+
+// Of a start with link_model=measured.
+constexpr std::chrono::milliseconds kMeasuringTime = 50ms;
 
 LogLevel LogLevelFrom(std::string_view name) {
   for (const LogLevel level :
@@ -158,6 +164,9 @@ Result<std::vector<std::unique_ptr<Backend>>> MakeBackends(const Options& option
   RABIT_ASSIGN_OR_RETURN(
       std::unique_ptr<BuiltinBackend> first,
       BuiltinBackend::Create(std::move(connections.transport), connections.topology, builtin));
+  const std::chrono::microseconds budget(options.link_model == "measured" ? kMeasuringTime : 0ms);
+  RABIT_RETURN_IF_ERROR(
+      first->MeasureLinks(budget, After(std::chrono::milliseconds(options.connect_timeout_ms))));
   std::vector<std::unique_ptr<Backend>> backends;
   backends.push_back(std::move(first));
   for (const std::string_view name : Split(options.backend, ',')) {

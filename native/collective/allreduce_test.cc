@@ -68,6 +68,13 @@ TEST(AllreduceEager, every_algorithm_is_right_when_sends_finish_at_once) {
   }
 }
 
+// Some algorithms cut large buffers into blocks of 2 MiB.
+TEST(AllreduceEager, every_algorithm_is_right_when_there_are_several_blocks) {
+  for (int size : {2, 3}) {
+    testing::CheckAllreduce(&Eager, size, DType::kFloat32, ReduceOp::kMax, {1'100'003});
+  }
+}
+
 // Hierarchical with every placement of up to 6 ranks on up to 3 hosts.
 TEST(Allreduce, hierarchical_works_for_every_placement) {
   const AllreduceAlgorithm* algorithm = FindAllreduceAlgorithm("hierarchical");
@@ -130,7 +137,7 @@ TEST(Allreduce, an_abort_reaches_every_rank_that_waits) {
 
 TEST(Allreduce, the_choice_follows_the_model) {
   const LinkModel link;
-  EXPECT_EQ(ChooseAllreduceAlgorithm(link, 2, 64, DType::kFloat32, false).name, "gather_all");
+  EXPECT_EQ(ChooseAllreduceAlgorithm(link, 4, 64, DType::kFloat32, false).name, "gather_all");
   EXPECT_EQ(ChooseAllreduceAlgorithm(link, 4, 64 << 20, DType::kFloat32, false).name, "direct");
   for (int size : {1, 2, 3, 8, 100}) {
     for (int64_t bytes : {0, 1000, 1 << 20, 1 << 30}) {

@@ -5,6 +5,7 @@
 
 #include "collective/algorithms.h"
 #include "collective/chunks.h"
+#include "collective/cost.h"
 #include "collective/pairwise.h"
 
 namespace rabit {
@@ -21,8 +22,8 @@ std::pair<Range, Range> Halve(Range held, bool keeps_lower) {
   return keeps_lower ? std::pair(lower, upper) : std::pair(upper, lower);
 }
 
-Status HalveAndDouble(const CollectiveCall& call, const AllreduceArgs& args,
-                      const Folding& folding) {
+Status HalveAndDouble(const CollectiveCall& call, const AllreduceArgs& args, const Folding& folding,
+                      Range block) {
   struct Step {
     int peer;
     Range kept;
@@ -30,7 +31,7 @@ Status HalveAndDouble(const CollectiveCall& call, const AllreduceArgs& args,
   };
   const Elements elements(args.buffer);
   std::vector<Step> steps;
-  Range held{0, args.buffer.count};
+  Range held = block;
   for (int distance = folding.power() / 2; distance >= 1; distance /= 2) {
     const int other = folding.index() ^ distance;
     const bool is_lower = folding.index() < other;
@@ -65,7 +66,12 @@ Status RunHalvingDoubling(const CollectiveCall& call, const AllreduceArgs& args)
     RABIT_RETURN_IF_ERROR(ExchangeAndReduce(call, folding.partner(), call.tag + kFoldTag, {}, all,
                                             dtype, args.op, Order::kTheirsFirst));
   }
-  RABIT_RETURN_IF_ERROR(HalveAndDouble(call, args, folding));
+  const Range whole{0, args.buffer.count};
+  // Blocks follow each other under the same tags: the transport keeps their order.
+  const int64_t block_count = kHalvingBlockBytes / static_cast<int64_t>(SizeOf(dtype));
+  for (int64_t k = 0; k < ChunksIn(whole, block_count); ++k) {
+    RABIT_RETURN_IF_ERROR(HalveAndDouble(call, args, folding, ChunkOf(whole, block_count, k)));
+  }
   if (folding.partner() < 0) return Status();
   return Exchange(call, folding.partner(), call.tag + kUnfoldTag, all, {});
 }

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <set>
+#include <thread>
 #include <utility>
 
 #include "collective/allgather.h"
 #include "collective/alltoall.h"
 #include "collective/barrier.h"
 #include "collective/broadcast.h"
+#include "collective/link_probe.h"
 #include "collective/reduce_to.h"
 #include "collective/rooted.h"
 #include "transport/group_transport.h"
@@ -25,6 +28,9 @@ constexpr int64_t kRingPartBytesMin = 16 << 10;
 // Up to here a message to everybody is cheaper than more steps.
 constexpr int64_t kRingAllgatherBytesMin = 1 << 20;
 constexpr int64_t kChainBroadcastBytesMin = 128 << 10;
+
+// Tags of the two measurements must differ: one may be over on a rank before it is on another.
+constexpr uint64_t kStepsOfPhase = 1 << 16;
 
 // What a group of one rank sees; nobody can be reached.
 class LonelyTransport final : public Transport {
@@ -61,6 +67,17 @@ std::vector<int> HostsOf(const Topology& topology, const Group& group) {
   return hosts;
 }
 
+// Its position among the ranks of its host.
+int LocalIndex(const Topology& topology, int rank) {
+  int index = 0;
+  for (int before = 0; before < rank; ++before) index += topology.SameHost(before, rank);
+  return index;
+}
+
+double RanksPerCore(int local_size) {
+  return static_cast<double>(local_size) / std::max(1u, std::thread::hardware_concurrency());
+}
+
 }  // namespace
 
 Result<std::unique_ptr<BuiltinBackend>> BuiltinBackend::Create(std::unique_ptr<Transport> transport,
@@ -84,7 +101,43 @@ BuiltinBackend::BuiltinBackend(std::unique_ptr<Transport> transport, Topology to
       topology_(std::move(topology)),
       options_(std::move(options)),
       rules_(std::move(rules)),
+      link_(options_.link),
       scratch_(kLanesMax) {}
+
+// ---- What the links cost ----------------------------------------------------------------------
+
+Status BuiltinBackend::MeasureLinks(std::chrono::microseconds budget, Deadline deadline) {
+  if (transport_ == nullptr) return Status();
+  const int me = transport_->rank();
+  Group all, neighbours, counterparts;
+  for (int rank = 0; rank < transport_->size(); ++rank) {
+    all.ranks.push_back(rank);
+    if (topology_.SameHost(rank, me)) neighbours.ranks.push_back(rank);
+  }
+  all.my_index = me;
+  neighbours.my_index = neighbours.IndexOf(me);
+  for (const int rank : all.ranks) {
+    if (LocalIndex(topology_, rank) == neighbours.my_index) counterparts.ranks.push_back(rank);
+  }
+  counterparts.my_index = counterparts.IndexOf(me);
+
+  Scratch scratch;
+  uint64_t phase = 0;
+  const auto measure = [&](const Group& group, LinkModel& link, int share) -> Status {
+    GroupTransport members(*transport_, group);
+    const uint64_t first_step = ++phase * kStepsOfPhase;
+    const CollectiveCall mine{members, MakeTag(0, first_step), deadline, scratch};
+    const CollectiveCall everybody{*transport_, MakeTag(0, first_step), deadline, scratch};
+    RABIT_ASSIGN_OR_RETURN(link, MeasureLink(everybody, mine, options_.link,
+                                             {budget / share, RanksPerCore(neighbours.size())}));
+    return Status();
+  };
+  if (!IsHierarchical(all)) return measure(all, link_, 1);
+  LinkModel local;
+  RABIT_RETURN_IF_ERROR(measure(neighbours, local, 2));
+  if (local.is_measured) local_link_ = local;
+  return measure(counterparts, link_, 2);
+}
 
 // ---- Which algorithm -------------------------------------------------------------------------
 
@@ -97,17 +150,17 @@ Result<double> BuiltinBackend::CostMicros(const CollectiveSpec& spec, const Grou
   const int64_t bytes = spec.count * static_cast<int64_t>(SizeOf(spec.dtype));
   switch (spec.kind) {
     case Kind::kAllreduce:
-      return ChooseAllreduce(group, spec.dtype, bytes).cost_us(options_.link, size, bytes);
+      return ChooseAllreduce(group, spec.dtype, bytes).cost_us(link_, size, bytes);
     case Kind::kBroadcast:
-      return BroadcastCostMicros(options_.link, size, bytes);
+      return BroadcastCostMicros(link_, size, bytes);
     case Kind::kReduce:
-      return DirectCostMicros(options_.link, size, bytes);
+      return DirectCostMicros(link_, size, bytes);
     case Kind::kBarrier:
-      return CeilLog2(size) * options_.link.latency_us;
+      return CeilLog2(size) * link_.latency_us;
     case Kind::kJoin:
       return 0.0;
     default:
-      return ExchangeCostMicros(options_.link, size, bytes);
+      return ExchangeCostMicros(link_, size, bytes);
   }
 }
 
@@ -116,16 +169,22 @@ const AllreduceAlgorithm& BuiltinBackend::ChooseAllreduce(const Group& group, DT
   if (const std::string_view wanted = rules_.Find(Kind::kAllreduce, bytes); !wanted.empty()) {
     return *FindAllreduceAlgorithm(wanted);
   }
-  const bool rounds_to_sixteen_bits = RoundsToSixteenBits(dtype);
-  if (!options_.is_deterministic && !rounds_to_sixteen_bits && bytes >= kHierarchicalBytesMin &&
-      IsHierarchical(group)) {
+  const AllreduceAlgorithm& flat =
+      ChooseAllreduceAlgorithm(link_, group.size(), bytes, dtype, options_.is_deterministic);
+  if (options_.is_deterministic || RoundsToSixteenBits(dtype)) return flat;
+  if (IsHierarchical(group) &&
+      WantsHierarchy(group, bytes, flat.cost_us(link_, group.size(), bytes))) {
     return *FindAllreduceAlgorithm("hierarchical");
   }
-  if (WantsRing(group, bytes) && !options_.is_deterministic && !rounds_to_sixteen_bits) {
-    return *FindAllreduceAlgorithm("ring");
-  }
-  return ChooseAllreduceAlgorithm(options_.link, group.size(), bytes, dtype,
-                                  options_.is_deterministic);
+  return WantsRing(group, bytes) ? *FindAllreduceAlgorithm("ring") : flat;
+}
+
+bool BuiltinBackend::WantsHierarchy(const Group& group, int64_t bytes, double flat_us) const {
+  if (!local_link_.has_value()) return bytes >= kHierarchicalBytesMin;
+  const std::vector<int> hosts = HostsOf(topology_, group);
+  const int host_count = static_cast<int>(std::set<int>(hosts.begin(), hosts.end()).size());
+  const int local_size = (group.size() + host_count - 1) / host_count;
+  return HierarchicalCostMicros(*local_link_, link_, local_size, host_count, bytes) < flat_us;
 }
 
 std::string_view BuiltinBackend::ChooseAllgather(const Group& group, int64_t bytes) const {
@@ -332,6 +391,12 @@ std::string BuiltinBackend::StatisticsJson() const {
          field("frames_corrupt", counters.frames_corrupt) +
          field("frames_resent", counters.frames_resent) +
          field("connections_restored", counters.connections_restored) +
+         "},\"link\":{\"is_measured\":" + (link_.is_measured ? "true" : "false") +
+         ",\"latency_us\":" + std::to_string(link_.latency_us) +
+         ",\"fan_us\":" + std::to_string(link_.fan_us) +
+         ",\"message_us\":" + std::to_string(link_.message_us) +
+         ",\"bytes_per_us\":" + std::to_string(link_.bytes_per_us) +
+         ",\"reduce_bytes_per_us\":" + std::to_string(link_.reduce_bytes_per_us) +
          "},\"algorithms\":" + statistics_.ToJson() + "}";
 }
 

@@ -1,9 +1,11 @@
 // BuiltinBackend: runs our own collectives over a Transport.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +19,7 @@
 namespace rabit {
 
 struct BuiltinOptions {
-  LinkModel link;
+  LinkModel link;                 // unless it is measured
   std::string algorithms;         // see AlgorithmRules; empty: by cost
   bool is_deterministic = false;  // only algorithms that sum in rank order
 };
@@ -28,6 +30,10 @@ class BuiltinBackend final : public Backend {
   // `transport` has one rank per entry of `topology`; nullptr for a job of one rank.
   static Result<std::unique_ptr<BuiltinBackend>> Create(std::unique_ptr<Transport> transport,
                                                         Topology topology, BuiltinOptions options);
+
+  // Finds out what the links cost, in about `budget`; none: the defaults stay.  Collective, before
+  // anything else; rank 0's budget counts.
+  Status MeasureLinks(std::chrono::microseconds budget, Deadline deadline);
 
   std::string_view name() const override { return "builtin"; }
   Result<double> CostMicros(const CollectiveSpec& spec, const Group& group) const override;
@@ -62,6 +68,7 @@ class BuiltinBackend final : public Backend {
   std::string_view ChooseBroadcast(const Group& group, int64_t bytes) const;
   // Several hosts, and one of them with several ranks of the group.
   bool IsHierarchical(const Group& group) const;
+  bool WantsHierarchy(const Group& group, int64_t bytes, double flat_us) const;
   // More than two hosts with one rank of the group each, and enough bytes.
   bool WantsRing(const Group& group, int64_t bytes) const;
 
@@ -76,6 +83,10 @@ class BuiltinBackend final : public Backend {
   const Topology topology_;
   const BuiltinOptions options_;
   const AlgorithmRules rules_;
+  // Fixed before the first collective.
+  LinkModel link_;  // of the slowest links there are
+  std::optional<LinkModel>
+      local_link_;  // measured; of ranks that share a host, where others do not
   CallStatistics statistics_;
   std::vector<Scratch> scratch_;  // by lane; each touched by its lane only
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "testing/backend_conformance.h"
+#include "testing/run_ranks.h"
 #include "testing/test.h"
 #include "transport/inproc/inproc_transport.h"
 
@@ -101,6 +102,43 @@ TEST(BuiltinBackend, hosts_of_one_rank_each_form_a_ring_for_all_but_small_tensor
   BuiltinOptions deterministic;
   deterministic.is_deterministic = true;
   EXPECT_EQ(One({0, 1, 2, 3}, deterministic)->AlgorithmFor(large, world), "direct");
+}
+
+// What ranks on these hosts choose after they have measured their links.
+std::vector<std::string> ChosenAfterMeasuring(const std::vector<int>& host_of, int64_t bytes,
+                                              const BuiltinOptions& options) {
+  const int size = static_cast<int>(host_of.size());
+  const auto backends = MakeBackends(size, host_of, options);
+  std::vector<std::string> chosen(host_of.size());
+  testing::RunRanks(size, [&](int rank) {
+    auto& backend = static_cast<BuiltinBackend&>(*backends[static_cast<size_t>(rank)]);
+    EXPECT_OK(backend.MeasureLinks(std::chrono::milliseconds(rank == 0 ? 4 : 0),
+                                   After(std::chrono::seconds(60))));
+    chosen[static_cast<size_t>(rank)] =
+        backend.AlgorithmFor(AllreduceOf(DType::kFloat32, bytes), testing::WorldOf(size, rank));
+  });
+  return chosen;
+}
+
+TEST(BuiltinBackend, ranks_that_measured_their_links_choose_alike) {
+  for (const std::vector<int>& host_of :
+       {std::vector<int>{0, 0}, {0, 0, 0}, {0, 1, 2}, {0, 0, 1, 1}, {0, 1, 1}, {0, 0, 1}}) {
+    for (int64_t bytes = 4; bytes <= 1 << 28; bytes *= 16) {
+      const std::vector<std::string> chosen = ChosenAfterMeasuring(host_of, bytes, {});
+      for (const std::string& each : chosen) EXPECT_EQ(each, chosen[0]) << bytes;
+    }
+  }
+}
+
+TEST(BuiltinBackend, rules_and_determinism_win_over_what_was_measured) {
+  BuiltinOptions deterministic;
+  deterministic.is_deterministic = true;
+  for (const std::string& each : ChosenAfterMeasuring({0, 0, 0}, 1 << 20, Rules("tree"))) {
+    EXPECT_EQ(each, "tree");
+  }
+  for (const std::string& each : ChosenAfterMeasuring({0, 0, 0}, 1 << 20, deterministic)) {
+    EXPECT_TRUE(FindAllreduceAlgorithm(each)->is_rank_ordered) << each;
+  }
 }
 
 TEST(BuiltinBackend, deterministic_jobs_sum_in_rank_order_at_every_size) {
