@@ -53,6 +53,7 @@ int64_t AgreedCount(const ReadyTensor& ready) {
 
 EngineThread::EngineThread(std::shared_ptr<EngineState> state)
     : state_(std::move(state)),
+      hand_back_ns_(kHandBackMin.count()),
       stall_monitor_(state_->logger, state_->parts.options.stall_warning_ms),
       start_limits_(state_->parts.scheduler->limits()) {
   const EngineParts& parts = state_->parts;

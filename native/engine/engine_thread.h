@@ -90,7 +90,7 @@ class EngineThread {
 
   const std::shared_ptr<EngineState> state_;
   std::atomic<int64_t> last_drive_ns_{0};
-  std::atomic<int64_t> hand_back_ns_{0};  // how long after it the engine thread takes the steps
+  std::atomic<int64_t> hand_back_ns_;  // how long after it the engine thread takes the steps
   Mutex step_mutex_;
   bool is_running_ = false;
   PendingRequest* driven_ = nullptr;  // of the caller that drives

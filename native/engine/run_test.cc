@@ -1,4 +1,5 @@
 // Blocking calls whose thread does the engine's work; ranks are threads.
+#include <atomic>
 #include <thread>
 #include <vector>
 
@@ -64,6 +65,27 @@ TEST(EngineRun, threads_that_block_and_requests_in_flight_share_one_engine) {
       EXPECT_EQ(b[0], 6.0f);
     }
     for (std::thread& thread : threads) thread.join();
+  });
+}
+
+// Who drives finishes the request on its own thread, a lane on another.
+TEST(EngineRun, of_calls_in_a_row_the_calling_thread_does_the_work) {
+  std::atomic<std::thread::id> finished_by[2];  // outlives the engines
+  TestJob(2).Run([&](Engine& engine, int rank) {
+    std::atomic<std::thread::id>& mine = finished_by[rank];
+    int driven = 0;
+    for (int i = 0; i < 300; ++i) {
+      std::vector<float> values = {1.0f};
+      Request request = InPlace("x", values);
+      request.completion.notify = [](void* context, int32_t, const char*) {
+        static_cast<std::atomic<std::thread::id>*>(context)->store(std::this_thread::get_id());
+      };
+      request.completion.context = &mine;
+      mine.store({});
+      ASSERT_OK(RunAndRelease(engine, std::move(request)));
+      driven += mine.load() == std::this_thread::get_id() ? 1 : 0;
+    }
+    EXPECT_GT(driven, 10);
   });
 }
 
