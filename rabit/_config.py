@@ -192,7 +192,8 @@ class Config:
     )
     lanes: int = setting(
         2,
-        "Worker threads; each runs one bucket at a time.",
+        "Worker threads; each runs one bucket at a time. Of the default 2 only one is used where all "
+        "ranks share one host with fewer cores.",
         native="lanes",
         flag="--lanes",
         minimum=1,

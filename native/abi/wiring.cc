@@ -79,18 +79,26 @@ class WiredEngineImplementation final : public WiredEngine {
   const std::unique_ptr<Engine> engine_;
 };
 
-ScheduleLimits LimitsFrom(const Options& options) {
+// Where ranks of one host share its cores, one collective keeps them busy, and a second at the same
+// time only adds changes of thread.  A number that the user chose, or that is tuned, stays.
+int32_t LanesInUse(const Options& options, bool shares_cores) {
+  const bool is_chosen = options.lanes != Options().lanes || options.lanes_max > 0;
+  return shares_cores && !is_chosen ? 1 : options.lanes;
+}
+
+ScheduleLimits LimitsFrom(const Options& options, bool shares_cores) {
   ScheduleLimits limits;
   limits.partition_bytes = options.partition_bytes;
   limits.fusion_bytes = options.fusion_bytes;
   limits.credit_bytes = options.credit_bytes;
-  limits.lanes = options.lanes;
+  limits.lanes = LanesInUse(options, shares_cores);
   return limits;
 }
 
-std::unique_ptr<Scheduler> MakeScheduler(const Options& options) {
-  if (options.scheduler == "fifo") return MakeFifoScheduler(LimitsFrom(options));
-  return MakePriorityScheduler(LimitsFrom(options));
+std::unique_ptr<Scheduler> MakeScheduler(const Options& options, bool shares_cores) {
+  const ScheduleLimits limits = LimitsFrom(options, shares_cores);
+  if (options.scheduler == "fifo") return MakeFifoScheduler(limits);
+  return MakePriorityScheduler(limits);
 }
 
 std::unique_ptr<Controller> MakeJobController(const Options& options, const RankTree& tree,
@@ -155,18 +163,28 @@ Result<std::unique_ptr<Backend>> MakeMpi(const Options& options, const Topology&
       std::make_unique<MpiBackend>(std::move(job), std::move(messages), mpi));
 }
 
-// Always the builtin one first, then what option backend names.
-Result<std::vector<std::unique_ptr<Backend>>> MakeBackends(const Options& options,
-                                                           Connections& connections) {
+BuiltinOptions BuiltinOptionsFrom(const Options& options) {
   BuiltinOptions builtin;
   builtin.algorithms = options.allreduce_algorithm;
   builtin.is_deterministic = options.deterministic;
-  RABIT_ASSIGN_OR_RETURN(
-      std::unique_ptr<BuiltinBackend> first,
-      BuiltinBackend::Create(std::move(connections.transport), connections.topology, builtin));
+  return builtin;
+}
+
+Result<std::unique_ptr<BuiltinBackend>> MakeBuiltin(const Options& options,
+                                                    Connections& connections) {
+  RABIT_ASSIGN_OR_RETURN(std::unique_ptr<BuiltinBackend> builtin,
+                         BuiltinBackend::Create(std::move(connections.transport),
+                                                connections.topology, BuiltinOptionsFrom(options)));
   const std::chrono::microseconds budget(options.link_model == "measured" ? kMeasuringTime : 0ms);
   RABIT_RETURN_IF_ERROR(
-      first->MeasureLinks(budget, After(std::chrono::milliseconds(options.connect_timeout_ms))));
+      builtin->MeasureLinks(budget, After(std::chrono::milliseconds(options.connect_timeout_ms))));
+  return builtin;
+}
+
+// Always the builtin one first, then what option backend names.
+Result<std::vector<std::unique_ptr<Backend>>> MakeBackends(const Options& options,
+                                                           const Connections& connections,
+                                                           std::unique_ptr<BuiltinBackend> first) {
   std::vector<std::unique_ptr<Backend>> backends;
   backends.push_back(std::move(first));
   for (const std::string_view name : Split(options.backend, ',')) {
@@ -178,8 +196,9 @@ Result<std::vector<std::unique_ptr<Backend>>> MakeBackends(const Options& option
                              std::string(name) +
                              "'; name builtin or mpi, or both with a comma, the default first");
     }
-    RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Backend> mpi,
-                           MakeMpi(options, connections.topology, builtin, connections.spin_us));
+    RABIT_ASSIGN_OR_RETURN(
+        std::unique_ptr<Backend> mpi,
+        MakeMpi(options, connections.topology, BuiltinOptionsFrom(options), connections.spin_us));
     backends.push_back(std::move(mpi));
   }
   return backends;
@@ -205,11 +224,14 @@ Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options) {
   parts.size = options.size;
   parts.topology = connections.topology;
   parts.options = EngineOptionsFrom(options, connections.spin_us);
-  parts.scheduler = MakeScheduler(options);
+  RABIT_ASSIGN_OR_RETURN(std::unique_ptr<BuiltinBackend> builtin,
+                         MakeBuiltin(options, connections));
+  const bool is_one_host = connections.local_size == options.size;
+  parts.scheduler = MakeScheduler(options, is_one_host && builtin->shares_cores());
 
   parts.controller = MakeJobController(options, connections.tree, std::move(connections.channel));
 
-  RABIT_ASSIGN_OR_RETURN(parts.backends, MakeBackends(options, connections));
+  RABIT_ASSIGN_OR_RETURN(parts.backends, MakeBackends(options, connections, std::move(builtin)));
 
   std::vector<std::string> codec_names;
   for (const CodecRow& row : CodecTable()) {

@@ -35,6 +35,9 @@ class BuiltinBackend final : public Backend {
   // anything else; rank 0's budget counts.
   Status MeasureLinks(std::chrono::microseconds budget, Deadline deadline);
 
+  // Whether the links were measured and ranks share cores; equal on all ranks.
+  bool shares_cores() const { return link_.is_measured && link_.is_crowded; }
+
   std::string_view name() const override { return "builtin"; }
   Result<double> CostMicros(const CollectiveSpec& spec, const Group& group) const override;
 
