@@ -127,12 +127,13 @@ def be_rank(options: argparse.Namespace) -> None:
         document = loop.engine.statistics()
         seconds = time.perf_counter() - began
         report[name] = {"steps": steps, "tuning_s": seconds, **document.get("autotune", {})}
-        report[name]["tunables"] = document["tunables"]
     times: dict[str, list[float]] = {name: [] for name in loops}
     for turn in range(options.turns):
         order = list(loops) if turn % 2 == 0 else list(reversed(loops))
         for name in order:
             times[name].append(loops[name].window(options.steps))
+    for name, loop in loops.items():
+        report[name]["tunables"] = loop.engine.statistics()["tunables"]
     if options.grid:
         times["best of grid"], report["grid"] = search_grid(loops["tuned"], options)
     if base.rank == 0:
