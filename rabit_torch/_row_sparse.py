@@ -91,6 +91,7 @@ class RowExchange:
         self._state = state
         self._op = op
         self._process_set = process_set
+        self._size = process_set.size()  # shutdown() finishes updates when it cannot be asked for
         self._is_named = is_named
         self._dense_running = 0
 
@@ -159,7 +160,7 @@ class RowExchange:
             union, where = torch.unique(places, return_inverse=True)
             sums = rows.new_zeros(len(union), *rows.shape[1:]).index_add_(0, where, rows)
             if self._op == ReduceOp.AVERAGE:
-                sums /= self._process_set.size()
+                sums /= self._size
             grad.index_add_(0, union, sums)
 
 

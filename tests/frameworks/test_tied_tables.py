@@ -130,16 +130,19 @@ report([train(row_sparse=NAME, overlap=each, no_head=2).tolist()
     assert results[0] == results[1] == results[2]
 
 
-def test_the_dense_part_leaves_before_the_lookup_is_differentiated(on_ranks):
+@pytest.mark.parametrize("overlap", ["backward", "next-forward", "reduce-scatter"])
+def test_the_dense_part_leaves_before_the_lookup_is_differentiated(on_ranks, overlap):
     """Before the backward pass has reached the middle, the head's part is on its way."""
     results = on_ranks(
         2,
         SETUP
+        + f"OVERLAP = {overlap!r}"
         + """
 torch.manual_seed(3)
 model = Net()
 optimizer = rabit.DistributedOptimizer(
-    torch.optim.SGD(model.parameters(), lr=0.5), model.named_parameters(), row_sparse=NAME)
+    torch.optim.SGD(model.parameters(), lr=0.5), model.named_parameters(), row_sparse=NAME,
+    overlap=OVERLAP)
 seen = []
 for step in range(3):
     words, targets = words_of(step, 0)
