@@ -547,13 +547,6 @@ class Config:
             if each.variable and getattr(self, each.name) != each.default
         }
 
-    @staticmethod
-    def reference_markdown() -> str:
-        """The text of docs/reference/config.md."""
-        from rabit._config_reference import reference_markdown
-
-        return reference_markdown(Config.settings())
-
 
 @functools.cache
 def _settings() -> tuple[Setting, ...]:

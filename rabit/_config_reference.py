@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from rabit._config import Config
 from rabit._config_horovod import HOROVOD_WITHOUT_EFFECT
 from rabit._settings import Setting
 
@@ -30,8 +29,9 @@ when bare. This page is generated from `rabit/_config.py`.
 """
 
 
-def reference_markdown(settings: Sequence[Setting]) -> str:
+def reference_markdown() -> str:
     """The page as Markdown."""
+    settings = Config.settings()
     parts = [_HEAD]
     for group, title in _GROUPS:
         parts.append(f"\n## {title}\n")
@@ -60,6 +60,4 @@ def _entry(each: Setting) -> str:
 
 
 if __name__ == "__main__":  # python -m rabit._config_reference > docs/reference/config.md
-    from rabit._config import Config
-
-    print(Config.reference_markdown(), end="")
+    print(reference_markdown(), end="")

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from rabit import Config
-
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "native" / "README.md"]
 
@@ -84,15 +82,6 @@ def test_no_link_is_dead(page):
             dead.append(target)
 
     assert not dead
-
-
-def test_the_settings_page_is_the_generated_one():
-    page = ROOT / "docs" / "reference" / "config.md"
-
-    assert page.read_text() == Config.reference_markdown(), (
-        "write it again: python -c 'import rabit; print(rabit.Config.reference_markdown(), end=\"\")' > "
-        "docs/reference/config.md"
-    )
 
 
 def test_every_error_class_is_documented():
