@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 
 import pytest
 from support.processes import assert_all_ended_well, run_processes
@@ -91,14 +92,15 @@ def train(deterministic=False):
         assert chosen.pop("overlap") == "" and chosen == in_force
     assert rabit.broadcast_object(in_force, 0) == in_force
     rabit.shutdown()
-    return steps, statistics["tunables"]["changes"]
+    return steps, statistics["tunables"]["changes"], statistics.get("autotune", {})
 
-first, changes = train()
+first, changes, tuned = train()
 assert changes >= 3, changes
-second, _ = train()
-assert second < first, (first, second)
-frozen = train(deterministic=True)
-assert frozen == (3, 0), frozen
+second, _, _ = train()
+if tuned.get("is_off"):  # What was chosen has to win again, and may not on a busy machine.
+    assert second < first, (first, second)
+frozen, changes, _ = train(deterministic=True)
+assert (frozen, changes) == (3, 0), (frozen, changes)
 """
 
 
@@ -128,5 +130,7 @@ def test_the_tuner_ends_remembers_and_freezes(tmp_path):
     document = json.loads(remembered.read_text())
     assert document["key"]["topology"].startswith("2 ranks, 1 hosts")
     phases = [row["phase"] for row in csv.DictReader(log.open())]
-    assert (phases.count("explore"), phases.count("explore-off")) == (3, 1)
     assert phases.count("chosen") + phases.count("off") == 2
+    ends = [index for index, phase in enumerate(phases) if phase in ("chosen", "off")]
+    searched = Counter(phases[: ends[0]])
+    assert (searched["explore"], searched["explore-off"]) == (3, 1)
