@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <memory>
 #include <random>
 #include <string>
@@ -105,6 +106,8 @@ inline void ChannelSendNeverWaitsAndItsQueueIsBounded(Channel& channel,
   while (sent < 200 && (status = channel.Send(peer, message)).ok()) ++sent;
   EXPECT_EQ(status.code(), Code::kResourceExhausted) << status;
   EXPECT_GE(sent, static_cast<int>(kChannelQueueBytesMax / message.size()) - 1);
+  static std::barrier<> both_are_full(2);  // a rank that received already would make room
+  both_are_full.arrive_and_wait();
   int seen = 0;
   int expected = -1;
   bool has_told = false;
