@@ -18,7 +18,7 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
 from ._parameter_state import ParameterState
-from ._tied import TiedTable, stop_listening
+from ._tied import TiedTable, reduce_plainly, stop_listening
 
 __all__ = ["can_guard", "guard", "make_ready", "unguard"]
 
@@ -142,10 +142,7 @@ class _Guarded:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         with _let_go(self) as parameter:
-            rebuild, arguments = parameter.__reduce_ex__(protocol)[:2]
-            # The attributes must not be those of the parameter, which is guarded again below.
-            own = parameter.__dict__
-            return rebuild, tuple(dict(each) if each is own else each for each in arguments)
+            return reduce_plainly(parameter, protocol)
 
 
 class GuardedParameter(_Guarded, torch.nn.Parameter):

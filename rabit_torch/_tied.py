@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
-__all__ = ["EarlyPart", "TiedTable", "stop_listening"]
+__all__ = ["EarlyPart", "TiedTable", "reduce_plainly", "stop_listening"]
 
 _no_torch_function: Any = torch._C.DisableTorchFunctionSubclass
 _will_execute: Any = torch._C._will_engine_execute_node
@@ -111,10 +111,15 @@ class TiedTable(torch.nn.Parameter):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         with _as_parameter(self) as parameter:
-            rebuild, arguments = parameter.__reduce_ex__(protocol)[:2]
-            # The attributes must not be those of the parameter, which listens again below.
-            own = parameter.__dict__
-            return rebuild, tuple(dict(each) if each is own else each for each in arguments)
+            return reduce_plainly(parameter, protocol)
+
+
+def reduce_plainly(parameter: torch.Tensor, protocol: int) -> tuple[Any, ...]:
+    """What pickles `parameter`, which is of its own class now and will not be after the return."""
+    rebuild, arguments = parameter.__reduce_ex__(protocol)[:2]
+    # The attributes must not be those of the parameter, which gets more of them again.
+    own = parameter.__dict__
+    return rebuild, tuple(dict(each) if each is own else each for each in arguments)
 
 
 def _parts_in(args: Any, kwargs: Any) -> Iterator[EarlyPart]:
