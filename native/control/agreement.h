@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "base/ids.h"
+#include "base/shared_list.h"
 #include "base/status.h"
 
 namespace rabit {
@@ -58,6 +59,7 @@ struct Announcement {
     std::string name;
     Signature signature;
     int32_t token = kNoToken;  // comes back with what is agreed; stays on this rank
+    uint64_t version = 0;      // entries of one version are equal but for tokens; 0: not known
   };
   std::vector<Entry> ready;
   uint64_t buckets_done = 0;         // buckets finished so far on this rank, in order of their ids
@@ -76,9 +78,11 @@ struct ReadyTensor {
   // split matrix, row-major, sender by receiver (alltoall, scatter).  Messages: the global ranks of
   // sender and receiver.  Votes: the OR of all.  Empty otherwise.
   std::vector<int64_t> extents;
-  std::vector<int> joined;   // global ranks that contribute the identity element
-  int32_t token = kNoToken;  // of this rank's announcement; kNoToken: it made none
+  std::vector<int> joined;  // global ranks that contribute the identity element
 };
+
+// Agreements that name the same tensors as the one before hold the same list.
+using ReadyTensors = SharedList<ReadyTensor>;
 
 struct Rejection {
   std::string name;
@@ -94,7 +98,8 @@ struct Rejection {
 // cycle.
 struct Agreement {
   uint64_t cycle = 0;
-  std::vector<ReadyTensor> ready;
+  ReadyTensors ready;
+  std::vector<int32_t> tokens;  // by place in `ready`: of this rank's announcement, or kNoToken
   std::vector<Rejection> rejected;
   uint64_t buckets_done = 0;         // smallest over the ranks: the credit
   uint32_t flags = 0;                // OR of the ranks' flags since they were last reported

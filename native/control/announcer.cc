@@ -42,11 +42,35 @@ AnnounceMessage Announcer::Prepare(const Announcement& mine, int64_t now_us) {
   message.buckets_done = mine.buckets_done;
   message.flags = mine.flags;
   message.wants_stop = mine.wants_stop;
-  message.cached.reserve(mine.ready.size());
+  message.cached.reserve(repeated_.size() + mine.ready.size());
+  for (TensorId id : repeated_) rounds_[static_cast<size_t>(id)].open_us = now_us;
+  message.cached.insert(message.cached.end(), repeated_.begin(), repeated_.end());
+  repeated_.clear();
   for (const Announcement::Entry& entry : mine.ready) PrepareEntry(entry, now_us, message);
   if (!std::is_sorted(message.cached.begin(), message.cached.end()))
     std::sort(message.cached.begin(), message.cached.end());
   return message;
+}
+
+bool Announcer::Repeat(uint64_t version, int32_t token) {
+  // What PrepareEntry would find is as it was, but for these.
+  if (version == 0 || has_joined_ || !failed_rounds_.empty()) return false;
+  Round* const guess = Guess();
+  if (guess == nullptr || guess->version != version || guess->open != Open::kNo) return false;
+  guess->open = Open::kCached;
+  guess->token = token;
+  last_announced_ = static_cast<TensorId>(guess - rounds_.data());
+  repeated_.push_back(last_announced_);
+  ++counters_.announced;
+  ++counters_.announced_cached;
+  return true;
+}
+
+Announcer::Round* Announcer::Guess() {
+  if (last_announced_ < 0 || static_cast<size_t>(last_announced_) >= rounds_.size()) return nullptr;
+  const TensorId next = rounds_[static_cast<size_t>(last_announced_)].followed_by;
+  if (next < 0 || static_cast<size_t>(next) >= rounds_.size()) return nullptr;
+  return &rounds_[static_cast<size_t>(next)];
 }
 
 bool Announcer::HasNews(const AnnounceMessage& message) {
@@ -67,8 +91,8 @@ void Announcer::PrepareEntry(const Announcement::Entry& entry, int64_t now_us,
     return;
   }
   const TensorId id = Find(entry.name, entry.signature);
-  if (last_announced_ >= 0 && static_cast<size_t>(last_announced_) < known_.size())
-    known_[static_cast<size_t>(last_announced_)].followed_by = id;
+  if (last_announced_ >= 0 && static_cast<size_t>(last_announced_) < rounds_.size())
+    rounds_[static_cast<size_t>(last_announced_)].followed_by = id;
   last_announced_ = id;
   if (id < 0) {
     unnamed_[KeyOf(entry.name, entry.signature, rank_)] = {entry.signature, now_us, entry.token};
@@ -76,19 +100,21 @@ void Announcer::PrepareEntry(const Announcement::Entry& entry, int64_t now_us,
     return;
   }
   Known& known = known_[static_cast<size_t>(id)];
-  known.open_us = now_us;
-  known.token = entry.token;
-  if (known.open == Open::kNo && known.has_own && HasSameFixedPart(known.own, entry.signature))
+  Round& round = rounds_[static_cast<size_t>(id)];
+  round.open_us = now_us;
+  round.token = entry.token;
+  round.version = HasVariablePart(entry.signature.kind) ? 0 : entry.version;
+  if (round.open == Open::kNo && round.has_own && HasSameFixedPart(known.own, entry.signature))
     return AnnounceCached(id, entry.signature, message);
   known.own = entry.signature;
-  known.has_own = true;
-  known.open = Open::kFull;
+  round.has_own = true;
+  round.open = Open::kFull;
   message.full.push_back(entry);
 }
 
 void Announcer::AnnounceCached(TensorId id, const Signature& signature, AnnounceMessage& message) {
   Known& known = known_[static_cast<size_t>(id)];
-  known.open = Open::kCached;
+  rounds_[static_cast<size_t>(id)].open = Open::kCached;
   ++counters_.announced_cached;
   const bool is_variable = HasVariablePart(signature.kind) &&
                            !(signature.kind == Kind::kScatter && signature.root != rank_);
@@ -104,15 +130,13 @@ void Announcer::AnnounceCached(TensorId id, const Signature& signature, Announce
 
 // -1: no id.  Tensors tend to come in the order of the last step, so that one comparison of names
 // mostly saves the search.
-TensorId Announcer::Find(const std::string& name, const Signature& signature) const {
-  if (last_announced_ >= 0 && static_cast<size_t>(last_announced_) < known_.size()) {
-    const TensorId guess = known_[static_cast<size_t>(last_announced_)].followed_by;
-    if (guess >= 0 && static_cast<size_t>(guess) < known_.size()) {
-      const TensorKey& key = known_[static_cast<size_t>(guess)].key;
-      if (key.name == name && key.group == signature.group && !key.is_pair() &&
-          signature.kind != Kind::kSend && signature.kind != Kind::kRecv)
-        return guess;
-    }
+TensorId Announcer::Find(const std::string& name, const Signature& signature) {
+  if (const Round* const guess = Guess(); guess != nullptr) {
+    const auto index = static_cast<size_t>(guess - rounds_.data());
+    const TensorKey& key = known_[index].key;
+    if (key.name == name && key.group == signature.group && !key.is_pair() &&
+        signature.kind != Kind::kSend && signature.kind != Kind::kRecv)
+      return static_cast<TensorId>(index);
   }
   const auto found = by_key_.find(KeyOf(name, signature, rank_));
   return found == by_key_.end() ? -1 : found->second;
@@ -207,39 +231,74 @@ Result<Agreement> Announcer::Apply(AgreeMessage&& message) {
   agreement.last_joined = message.last_joined;
   agreement.stop = message.stop;
   agreement.tunables = message.tunables;
-  agreement.ready.reserve(message.plain.size() + message.references.size() +
-                          message.definitions.size());
-  for (TensorId id : message.plain) RABIT_RETURN_IF_ERROR(AppendReady({id, {}, {}}, agreement));
-  for (ReadyReference& ready : message.references)
-    RABIT_RETURN_IF_ERROR(AppendReady(std::move(ready), agreement));
-  for (Definition& definition : message.definitions) {
-    RABIT_RETURN_IF_ERROR(Define(definition));
-    RABIT_RETURN_IF_ERROR(AppendReady(std::move(definition.ready), agreement));
-  }
+  RABIT_RETURN_IF_ERROR(FillReady(message, agreement));
   for (RejectMessage& rejected : message.rejected) ApplyRejection(std::move(rejected), agreement);
   if (message.last_joined >= 0) has_joined_ = false;
   return agreement;
 }
 
+Status Announcer::FillReady(AgreeMessage& message, Agreement& agreement) {
+  const bool is_plain = message.references.empty() && message.definitions.empty();
+  if (!message.evicted.empty() || !message.definitions.empty()) last_plain_.clear();
+  if (is_plain && message.plain.empty()) return {};
+  const bool is_repeated = is_plain && !last_plain_.empty() && message.plain == last_plain_;
+  if (!is_repeated) {
+    std::vector<ReadyTensor> ready;
+    ready.reserve(message.plain.size() + message.references.size() + message.definitions.size());
+    for (TensorId id : message.plain) RABIT_RETURN_IF_ERROR(AppendReady({id, {}, {}}, ready));
+    for (ReadyReference& reference : message.references)
+      RABIT_RETURN_IF_ERROR(AppendReady(std::move(reference), ready));
+    for (Definition& definition : message.definitions) {
+      RABIT_RETURN_IF_ERROR(Define(definition));
+      RABIT_RETURN_IF_ERROR(AppendReady(std::move(definition.ready), ready));
+    }
+    agreement.ready = ReadyTensors(std::move(ready));
+    last_ready_ = is_plain ? agreement.ready : ReadyTensors();
+    last_plain_ = is_plain ? std::move(message.plain) : std::vector<TensorId>();
+  } else {
+    agreement.ready = last_ready_;
+  }
+  agreement.tokens.reserve(agreement.ready.size());
+  for (const ReadyTensor& tensor : agreement.ready)
+    agreement.tokens.push_back(TakeToken(tensor.id));
+  return {};
+}
+
+void Announcer::ForgetOwn(Round& round) {
+  round.has_own = false;
+  round.version = 0;
+}
+
+int32_t Announcer::TakeToken(TensorId id) {
+  Round& round = rounds_[static_cast<size_t>(id)];
+  return std::exchange(round.open, Open::kNo) == Open::kNo ? kNoToken : round.token;
+}
+
 void Announcer::Evict(TensorId id) {
   if (static_cast<size_t>(id) >= known_.size()) return;
   Known& known = known_[static_cast<size_t>(id)];
+  Round& round = rounds_[static_cast<size_t>(id)];
   if (known.key.name.empty()) return;
   ++counters_.evicted;
-  if (known.open != Open::kNo) {
+  if (round.open != Open::kNo) {
     // Rank 0 takes back only what nobody has open, so this announcement is still on its way.  By
     // id it means nothing any more; in full it stands.
-    if (known.open == Open::kCached) resend_.full.push_back({known.key.name, known.own});
-    unnamed_[known.key] = {known.own, known.open_us, known.token};
+    if (round.open == Open::kCached) resend_.full.push_back({known.key.name, known.own});
+    unnamed_[known.key] = {known.own, round.open_us, round.token};
   }
   by_key_.erase(known.key);
   known = {};
+  round = {};
 }
 
 Status Announcer::Define(const Definition& definition) {
   const auto index = static_cast<size_t>(definition.ready.id);
-  if (index >= known_.size()) known_.resize(index + 1);
+  if (index >= known_.size()) {
+    known_.resize(index + 1);
+    rounds_.resize(index + 1);
+  }
   Known& known = known_[index];
+  Round& round = rounds_[index];
   if (!known.key.name.empty() && known.key != definition.key) {
     return Internal("rank 0 gave the id " + std::to_string(index) + " of '" + known.key.name +
                     "' to '" + definition.key.name + "'");
@@ -249,28 +308,26 @@ Status Announcer::Define(const Definition& definition) {
     by_key_[known.key] = definition.ready.id;
     if (const auto mine = unnamed_.find(known.key); mine != unnamed_.end()) {
       known.own = std::move(mine->second.own);
-      known.token = mine->second.token;
-      known.has_own = true;
-      known.open = Open::kFull;
+      round.token = mine->second.token;
+      round.has_own = true;
+      round.open = Open::kFull;
       unnamed_.erase(mine);
     }
   }
   // What this rank last said was about another signature, unless it took part in this one.
-  if (known.open == Open::kNo) known.has_own = false;
+  if (round.open == Open::kNo) ForgetOwn(round);
   known.agreed = definition.signature;
   return {};
 }
 
-Status Announcer::AppendReady(ReadyReference&& ready, Agreement& agreement) {
+Status Announcer::AppendReady(ReadyReference&& ready, std::vector<ReadyTensor>& to) {
   const auto index = static_cast<size_t>(ready.id);
   if (index >= known_.size() || known_[index].key.name.empty()) {
     return Internal("rank 0 agreed on the unknown id " + std::to_string(ready.id) + " with rank " +
                     std::to_string(rank_));
   }
-  Known& known = known_[index];
-  ReadyTensor& tensor = agreement.ready.emplace_back();
-  if (known.open != Open::kNo) tensor.token = known.token;
-  known.open = Open::kNo;
+  const Known& known = known_[index];
+  ReadyTensor& tensor = to.emplace_back();
   tensor.id = ready.id;
   tensor.name = known.key.name;
   tensor.signature = known.agreed;
@@ -325,13 +382,13 @@ void Announcer::ApplyRejection(RejectMessage&& rejected, Agreement& agreement) {
     unnamed_.erase(unnamed);
   }
   if (const auto found = by_key_.find(key); found != by_key_.end()) {
-    Known& known = known_[static_cast<size_t>(found->second)];
-    if (known.open != Open::kNo) {
+    Round& round = rounds_[static_cast<size_t>(found->second)];
+    if (round.open != Open::kNo) {
       was_open = true;
-      token = known.token;
-      known.has_own = false;
+      token = round.token;
+      ForgetOwn(round);
     }
-    known.open = Open::kNo;
+    round.open = Open::kNo;
   }
   if (was_open) {
     ++counters_.rejected;
@@ -366,8 +423,8 @@ std::vector<std::string> Announcer::Waiting(int64_t now_us, int64_t older_than_u
                     "): submitted on this rank " + seconds +
                     " s ago and not yet on every rank that takes part");
   };
-  for (const Known& known : known_)
-    if (known.open != Open::kNo) add(known.key, known.own, known.open_us);
+  for (size_t id = 0; id < known_.size(); ++id)
+    if (rounds_[id].open != Open::kNo) add(known_[id].key, known_[id].own, rounds_[id].open_us);
   for (const auto& [key, unnamed] : unnamed_) add(key, unnamed.own, unnamed.open_us);
   std::sort(lines.begin(), lines.end());
   return lines;

@@ -22,6 +22,8 @@ class Announcer {
 
   void AddGroup(const Group& group);
 
+  // See Controller.  Tensors tend to come in the order of the last step, and only those are found.
+  bool Repeat(uint64_t version, int32_t token);
   // Entries that cannot be sent come back through TakeLocal.
   AnnounceMessage Prepare(const Announcement& mine, int64_t now_us);
   // False: `message` says nothing that rank 0 does not know, and need not be sent.  True is a
@@ -54,11 +56,15 @@ class Announcer {
     TensorKey key;
     Signature agreed;
     Signature own;  // this rank's, as it was last announced
-    bool has_own = false;
-    Open open = Open::kNo;
+  };
+  // Of the same tensor, what every step looks at; apart from the rest to be near its neighbours.
+  struct Round {
+    uint64_t version = 0;  // of `own` if that alone tells what to announce
     int64_t open_us = 0;
-    int32_t token = kNoToken;
     TensorId followed_by = -1;  // what this rank announced next, the last time
+    int32_t token = kNoToken;
+    Open open = Open::kNo;
+    bool has_own = false;
   };
   struct Unnamed {  // announced in full, no id yet
     Signature own;
@@ -72,12 +78,17 @@ class Announcer {
 
   void PrepareEntry(const Announcement::Entry& entry, int64_t now_us, AnnounceMessage& message);
   bool RejectLocally(const Announcement::Entry& entry);
-  TensorId Find(const std::string& name, const Signature& signature) const;
+  TensorId Find(const std::string& name, const Signature& signature);
   void AnnounceCached(TensorId id, const Signature& signature, AnnounceMessage& message);
   Status CheckSendable(const Announcement::Entry& entry) const;
   void Evict(TensorId id);
   Status Define(const Definition& definition);
-  Status AppendReady(ReadyReference&& ready, Agreement& agreement);
+  // Fills `ready` and `tokens`.
+  Status FillReady(AgreeMessage& message, Agreement& agreement);
+  Status AppendReady(ReadyReference&& ready, std::vector<ReadyTensor>& to);
+  int32_t TakeToken(TensorId id);
+  static void ForgetOwn(Round& round);
+  Round* Guess();  // of what is announced next, if it is as the last time; or null
   Status FillExtents(const Known& known, ReadyTensor& tensor) const;
   void ApplyRejection(RejectMessage&& rejected, Agreement& agreement);
   const Group* FindGroup(GroupId id) const;
@@ -85,11 +96,16 @@ class Announcer {
   const int rank_;
   std::unordered_map<GroupId, Group> groups_;
   std::vector<Known> known_;
+  std::vector<Round> rounds_;  // by id, too
   std::unordered_map<TensorKey, TensorId, TensorKeyHash> by_key_;
   std::unordered_map<TensorKey, Unnamed, TensorKeyHash> unnamed_;
   std::unordered_map<std::string, std::vector<FailedRound>> failed_rounds_;
   TensorId last_announced_ = -1;
+  std::vector<TensorId> repeated_;  // for the next announcement
   bool has_joined_ = false;
+  // What the last agreement said if it was nothing but ids, as long as these mean the same.
+  std::vector<TensorId> last_plain_;
+  ReadyTensors last_ready_;
   AnnounceMessage resend_;
   Agreement local_;
   uint64_t cycle_ = 0;

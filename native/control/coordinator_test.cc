@@ -29,8 +29,9 @@ SimulatedJob Job(int size) { return SimulatedJob({.size = size}); }
 // Everything that `rank` has been told, in one agreement; forgets it.
 Agreement Drain(SimulatedJob& job, int rank) {
   Agreement all;
+  std::vector<ReadyTensor> ready;
   for (Agreement& each : job.agreed(rank)) {
-    std::move(each.ready.begin(), each.ready.end(), std::back_inserter(all.ready));
+    ready.insert(ready.end(), each.ready.begin(), each.ready.end());
     std::move(each.rejected.begin(), each.rejected.end(), std::back_inserter(all.rejected));
     all.cycle = each.cycle;
     all.buckets_done = each.buckets_done;
@@ -38,6 +39,7 @@ Agreement Drain(SimulatedJob& job, int rank) {
     all.last_joined = std::max(all.last_joined, each.last_joined);
     all.stop = all.stop || each.stop;
   }
+  all.ready = std::move(ready);
   job.agreed(rank).clear();
   return all;
 }

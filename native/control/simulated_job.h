@@ -50,6 +50,9 @@ class SimulatedJob {
     }
   }
 
+  bool Repeat(int rank, uint64_t version, int32_t token) {
+    return at(rank).announcer.Repeat(version, token);
+  }
   // Puts the message on its way.
   void Announce(int rank, const Announcement& mine) {
     const AnnounceMessage message = at(rank).announcer.Prepare(mine, now_us);

@@ -19,6 +19,9 @@ class WorkerController final : public Controller {
                    const ControllerOptions& options);
 
   Status Announce(const Announcement& mine) override;
+  bool Repeat(uint64_t version, int32_t token) override {
+    return announcer_.Repeat(version, token);
+  }
   Result<std::optional<Agreement>> Await(Deadline deadline) override;
   void Wake() override { channel_->Wake(); }
   void Abandon(const Status& why) override;

@@ -14,9 +14,15 @@ namespace rabit {
 
 // A tensor that was agreed, on its way through the scheduler.
 struct AgreedTensor {
-  ReadyTensor ready;
+  const ReadyTensor* ready = nullptr;
   std::shared_ptr<PendingRequest> request;  // null: this rank has joined, or is not in the group
   int64_t agreed_ns = 0;
+};
+
+// The tensors of one agreement; one allocation, which lives until the last of them is finished.
+struct AgreedTensors {
+  ReadyTensors ready;
+  std::vector<AgreedTensor> tensors;
 };
 
 struct BucketItem {

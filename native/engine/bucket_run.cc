@@ -27,7 +27,7 @@ const std::byte* InputOf(const BucketItem& item, DType dtype) {
 
 std::string DescribeBucket(const BucketJob& job, int rank) {
   std::string text(Name(job.bucket.kind));
-  if (!job.items.empty()) text += " '" + job.items.front().tensor->ready.name + "'";
+  if (!job.items.empty()) text += " '" + job.items.front().tensor->ready->name + "'";
   if (job.items.size() > 1) text += " and " + std::to_string(job.items.size() - 1) + " more";
   return text + " on rank " + std::to_string(rank);
 }
@@ -51,7 +51,7 @@ Status BucketRun::Run() {
                                                 : std::string(Name(bucket_.kind));
   if (services_.timeline.is_active()) {
     for (const BucketItem& item : job_.items) {
-      services_.timeline.Span(std::string(Name(bucket_.kind)) + "." + item.tensor->ready.name,
+      services_.timeline.Span(std::string(Name(bucket_.kind)) + "." + item.tensor->ready->name,
                               "QUEUE", item.tensor->agreed_ns, started_ns);
     }
   }
@@ -107,7 +107,7 @@ Status BucketRun::RunSegment(const Segment& segment) {
 }
 
 Result<std::byte*> BucketRun::OutputOf(const BucketItem& item) const {
-  RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(item.tensor->ready.signature.shape));
+  RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(item.tensor->ready->signature.shape));
   return static_cast<std::byte*>(item.request()->output().view.data) +
          static_cast<size_t>(item.partition.offset) * SizeOf(bucket_.dtype);
 }
@@ -207,7 +207,7 @@ Status BucketRun::PackOne(const BucketItem& item, const Codec* codec, Bytes to) 
 }
 
 PartitionState* BucketRun::StateOf(const BucketItem& item, const Codec& codec) {
-  const std::string key = NameKey(bucket_.group, item.tensor->ready.name);
+  const std::string key = NameKey(bucket_.group, item.tensor->ready->name);
   return services_.codec_states.Get(codec, bucket_.codec, key, item.partition, bucket_.dtype);
 }
 
@@ -272,7 +272,7 @@ void BucketRun::Trace(std::string_view name, int64_t begin_ns, int64_t end_ns,
                       const std::string& arguments) const {
   if (!services_.timeline.is_active()) return;
   for (const BucketItem& item : job_.items) {
-    services_.timeline.Span(std::string(Name(bucket_.kind)) + "." + item.tensor->ready.name, name,
+    services_.timeline.Span(std::string(Name(bucket_.kind)) + "." + item.tensor->ready->name, name,
                             begin_ns, end_ns, arguments);
   }
 }

@@ -49,6 +49,26 @@ int64_t AgreedCount(const ReadyTensor& ready) {
   return count;
 }
 
+ScheduledTensor ScheduledFrom(const ReadyTensor& ready, int32_t slot, int64_t count) {
+  const Signature& agreed = ready.signature;
+  ScheduledTensor scheduled;
+  scheduled.id = slot;
+  scheduled.kind = agreed.kind;
+  scheduled.count = count;
+  scheduled.dtype = agreed.dtype;
+  scheduled.device = agreed.device;
+  scheduled.op = agreed.op;
+  scheduled.prescale = agreed.prescale;
+  scheduled.postscale = agreed.postscale;
+  scheduled.root = agreed.root;
+  scheduled.priority = agreed.priority;
+  scheduled.group = agreed.group;
+  scheduled.codec = agreed.codec;
+  scheduled.backend = agreed.backend;
+  scheduled.joined = ready.joined;
+  return scheduled;
+}
+
 }  // namespace
 
 EngineThread::EngineThread(std::shared_ptr<EngineState> state)
@@ -233,7 +253,7 @@ void EngineThread::ObserveRound(const ReadyTensor& ready, int64_t count) {
   const Signature& agreed = ready.signature;
   if (agreed.kind != Kind::kAllreduce) return;
   const auto bytes = count * static_cast<int64_t>(SizeOf(agreed.dtype));
-  if (!choice_->OnAgreed(static_cast<uint64_t>(ready.id), bytes, agreed.priority)) return;
+  if (!choice_->OnAgreed(static_cast<size_t>(ready.id), bytes, agreed.priority)) return;
   const auto limits = choice_->OnRound(state_->statistics.link_totals());
   if (limits) Merge({limits->partition_bytes, limits->fusion_bytes, limits->credit_bytes, -1});
 }
@@ -270,22 +290,34 @@ std::string EngineThread::MakeControllerJson() const {
 
 void EngineThread::TakeSubmissions() {
   for (std::shared_ptr<PendingRequest>& pending : state_->submissions.TakeAll()) {
-    // Assigned, not made anew: the name and the shape find memory there.
-    Announcement::Entry entry;
-    if (!spare_entries_.empty()) {
-      entry = std::move(spare_entries_.back());
-      spare_entries_.pop_back();
-    }
-    entry.name = pending->request.name;
-    entry.signature = pending->request.signature;
-    entry.token = kNoToken;
-    if (entry.signature.kind == Kind::kJoin) {
-      joins_.push_back(std::move(pending));
+    const uint64_t version = pending->version;
+    const int32_t token = open_.Add(std::move(pending));
+    // What follows an entry stays behind it: after a join, nothing may be announced.
+    if (next_.ready.empty() && state_->parts.controller->Repeat(version, token)) {
+      has_repeated_ = true;
     } else {
-      entry.token = open_.Add(std::move(pending));
+      AnnounceInFull(token);
     }
-    next_.ready.push_back(std::move(entry));
   }
+}
+
+void EngineThread::AnnounceInFull(int32_t token) {
+  const PendingRequest& pending = **open_.Find(token);
+  // Assigned, not made anew: the name and the shape find memory there.
+  Announcement::Entry entry;
+  if (!spare_entries_.empty()) {
+    entry = std::move(spare_entries_.back());
+    spare_entries_.pop_back();
+  }
+  entry.name = pending.request.name;
+  entry.signature = pending.request.signature;
+  entry.token = token;
+  entry.version = pending.version;
+  if (entry.signature.kind == Kind::kJoin) {
+    entry.token = kNoToken;
+    joins_.push_back(open_.Take(token));
+  }
+  next_.ready.push_back(std::move(entry));
 }
 
 Status EngineThread::AnnounceIfNeeded() {
@@ -294,7 +326,7 @@ Status EngineThread::AnnounceIfNeeded() {
   if (state_->wants_stop.load() && done == issued_) next_.wants_stop = true;
   const bool returns_credit = state_->needs_credit.load() && done > announced_done_;
   const bool starts_stop = next_.wants_stop && !has_announced_stop_;
-  const bool has_news = !next_.ready.empty() || next_.tunables.has_value();
+  const bool has_news = !next_.ready.empty() || has_repeated_ || next_.tunables.has_value();
   if (!has_news && !starts_stop && !returns_credit) return Status();
   next_.buckets_done = done;
   announced_done_ = done;
@@ -303,6 +335,7 @@ Status EngineThread::AnnounceIfNeeded() {
   std::move(next_.ready.begin(), next_.ready.end(), std::back_inserter(spare_entries_));
   next_.ready.clear();
   next_.tunables.reset();
+  has_repeated_ = false;
   return status;
 }
 
@@ -352,22 +385,7 @@ void EngineThread::Process(Agreement agreement) {
     }
   }
   for (const Rejection& rejection : agreement.rejected) Reject(rejection);
-  std::vector<ScheduledTensor> scheduled;
-  scheduled.reserve(agreement.ready.size());
-  const int64_t now_ns = NowNs();
-  // One allocation for all; it lives until the last of them is finished.
-  const auto accepted = std::make_shared<std::vector<AgreedTensor>>();
-  accepted->reserve(agreement.ready.size());
-  for (ReadyTensor& ready : agreement.ready) {
-    if (ready.signature.kind == Kind::kVote) {
-      FinishVote(ready);
-    } else {
-      AgreedTensor& tensor = accepted->emplace_back();
-      tensor.ready = std::move(ready);
-      tensor.agreed_ns = now_ns;
-      scheduled.push_back(Accept(std::shared_ptr<AgreedTensor>(accepted, &tensor)));
-    }
-  }
+  const ScheduledTensors scheduled = Accept(agreement);
   if (negotiated_ > 0) state_->statistics.AddNegotiation(negotiated_, negotiation_ns_);
   negotiated_ = negotiation_ns_ = 0;
   if (agreement.last_joined >= 0) FinishJoin(agreement.last_joined);
@@ -404,44 +422,58 @@ void EngineThread::Reject(const Rejection& rejection) {
   state_->handles.Drop(pending);
 }
 
-ScheduledTensor EngineThread::Accept(std::shared_ptr<AgreedTensor> tensor) {
-  const ReadyTensor& ready = tensor->ready;
-  const int64_t now_ns = tensor->agreed_ns;
-  const Signature& agreed = ready.signature;
-  tensor->request = TakeOpen(ready.token);
-  if (tensor->request != nullptr && tensor->request.get() == driven_) is_driven_agreed_ = true;
-  if (tensor->request != nullptr) {
-    const int64_t since_ns = tensor->request->submitted_ns;
-    ++negotiated_;
-    negotiation_ns_ += now_ns - since_ns;
-    if (state_->timeline.is_active()) {
-      state_->timeline.Span(RowOf(ready), "NEGOTIATE_" + UpperName(agreed.kind), since_ns, now_ns);
+ScheduledTensors EngineThread::Accept(const Agreement& agreement) {
+  const ReadyTensors& ready = agreement.ready;
+  if (ready.empty()) return {};
+  const int64_t now_ns = NowNs();
+  // Where nothing is in flight, slots are given out from 0 on, as in the agreement before if that
+  // found nothing in flight either; then what the scheduler was told holds again.
+  const bool starts_empty = in_flight_.empty();
+  if (starts_empty) in_flight_.Clear();
+  const bool is_repeated = starts_empty && ready.IsSameAs(last_ready_);
+  const auto accepted = std::make_shared<AgreedTensors>();
+  accepted->ready = ready;
+  accepted->tensors.reserve(ready.size());
+  std::vector<ScheduledTensor> scheduled;
+  if (!is_repeated) scheduled.reserve(ready.size());
+  for (size_t i = 0; i < ready.size(); ++i) {
+    const ReadyTensor& tensor = ready[i];
+    const int32_t token = agreement.tokens[i];
+    if (!is_repeated && tensor.signature.kind == Kind::kVote) {
+      FinishVote(tensor, token);
+      continue;
     }
+    AgreedTensor& agreed = accepted->tensors.emplace_back();
+    agreed = {&tensor, TakeOpen(token), now_ns};
+    if (agreed.request != nullptr) NoteNegotiated(tensor, *agreed.request, now_ns);
+    const int64_t count = is_repeated ? last_scheduled_[i].count : AgreedCount(tensor);
+    if (choice_) ObserveRound(tensor, count);
+    // Not the agreed id, which may belong to another tensor before the scheduler has issued this
+    // one.
+    const int32_t slot =
+        in_flight_.Add({std::shared_ptr<const AgreedTensor>(accepted, &agreed), count, false});
+    if (!is_repeated) scheduled.push_back(ScheduledFrom(tensor, slot, count));
   }
-  const int64_t count = AgreedCount(ready);
-  if (choice_) ObserveRound(ready, count);
-  ScheduledTensor scheduled;
-  scheduled.kind = agreed.kind;
-  scheduled.count = count;
-  scheduled.dtype = agreed.dtype;
-  scheduled.device = agreed.device;
-  scheduled.op = agreed.op;
-  scheduled.prescale = agreed.prescale;
-  scheduled.postscale = agreed.postscale;
-  scheduled.root = agreed.root;
-  scheduled.priority = agreed.priority;
-  scheduled.group = agreed.group;
-  scheduled.codec = agreed.codec;
-  scheduled.backend = agreed.backend;
-  scheduled.joined = ready.joined;
-  // Not the agreed id, which may belong to another tensor before the scheduler has issued this one.
-  scheduled.id = in_flight_.Add({std::move(tensor), count, false});
-  return scheduled;
+  if (is_repeated) return last_scheduled_;
+  const bool can_repeat = starts_empty && scheduled.size() == ready.size();
+  last_ready_ = can_repeat ? ready : ReadyTensors();
+  last_scheduled_ = ScheduledTensors(std::move(scheduled));
+  return last_scheduled_;
+}
+
+void EngineThread::NoteNegotiated(const ReadyTensor& ready, const PendingRequest& request,
+                                  int64_t now_ns) {
+  if (&request == driven_) is_driven_agreed_ = true;
+  ++negotiated_;
+  negotiation_ns_ += now_ns - request.submitted_ns;
+  if (!state_->timeline.is_active()) return;
+  state_->timeline.Span(RowOf(ready), "NEGOTIATE_" + UpperName(ready.signature.kind),
+                        request.submitted_ns, now_ns);
 }
 
 // The agreement is the result: nothing is scheduled and no lane takes part.
-void EngineThread::FinishVote(const ReadyTensor& ready) {
-  const std::shared_ptr<PendingRequest> pending = TakeOpen(ready.token);
+void EngineThread::FinishVote(const ReadyTensor& ready, int32_t token) {
+  const std::shared_ptr<PendingRequest> pending = TakeOpen(token);
   if (pending == nullptr) return;  // of a group without this rank
   state_->statistics.AddNegotiation(1, NowNs() - pending->submitted_ns);
   FinishWith(*pending, ready.extents[0]);

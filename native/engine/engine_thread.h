@@ -68,6 +68,7 @@ class EngineThread {
   std::string MakeControllerJson() const;
   void RunCommands();
   void TakeSubmissions();
+  void AnnounceInFull(int32_t token);
   Status AnnounceIfNeeded();
   Deadline NextDeadline() const;
   bool FailIfSuspected();
@@ -76,10 +77,12 @@ class EngineThread {
   void Process(Agreement agreement);
   Status ApplyTunables(const Tunables& tunables);
   void Merge(const Tunables& tunables);  // into the next announcement
+  // What has been agreed is in flight from here on.  Returns what the scheduler is to know of it.
+  ScheduledTensors Accept(const Agreement& agreement);
   void ObserveRound(const ReadyTensor& ready, int64_t count);
   void Reject(const Rejection& rejection);
-  ScheduledTensor Accept(std::shared_ptr<AgreedTensor> tensor);
-  void FinishVote(const ReadyTensor& ready);
+  void NoteNegotiated(const ReadyTensor& ready, const PendingRequest& request, int64_t now_ns);
+  void FinishVote(const ReadyTensor& ready, int32_t token);
   void FinishJoin(int last_joined);
   void Dispatch(Bucket bucket);
   // The caller's own request, with its hold; null: this rank has none.
@@ -107,9 +110,13 @@ class EngineThread {
   // What the steps work on.
   std::vector<std::unique_ptr<Lane>> lanes_;
   Announcement next_;
+  bool has_repeated_ = false;                        // something that is not in next_.ready
   std::vector<Announcement::Entry> spare_entries_;   // kept for their memory
   SlotTable<std::shared_ptr<PendingRequest>> open_;  // by token; not yet agreed
   SlotTable<InFlight> in_flight_;                    // agreed, not yet issued
+  // Of the last agreement, for those that repeat it.
+  ReadyTensors last_ready_;
+  ScheduledTensors last_scheduled_;
   std::vector<std::shared_ptr<PendingRequest>> joins_;
   uint64_t issued_ = 0;  // buckets
   uint64_t tunings_ = 0;

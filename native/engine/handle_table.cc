@@ -1,5 +1,7 @@
 #include "engine/handle_table.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace rabit {
@@ -31,28 +33,13 @@ HandleTable::HandleTable(int rank, size_t capacity, std::chrono::microseconds sp
 
 Result<std::vector<std::shared_ptr<PendingRequest>>> HandleTable::Open(
     std::span<Request> requests) {
-  {
-    MutexLock lock(names_mutex_);
-    if (open_names_.size() + requests.size() > capacity_) {
-      return ResourceExhausted(
-          "rank " + std::to_string(rank_) + ": " + std::to_string(open_names_.size()) +
-          " requests are in flight already: the queue is bounded by " + std::to_string(capacity_) +
-          "; wait for handles, or raise queue_capacity");
-    }
-    for (size_t i = 0; i < requests.size(); ++i) {
-      if (open_names_.insert(KeyOf(requests[i])).second) continue;
-      for (size_t j = 0; j < i; ++j) open_names_.erase(KeyOf(requests[j]));
-      return InvalidArgument(std::string(Name(requests[i].signature.kind)) + " '" +
-                             requests[i].name + "' on rank " + std::to_string(rank_) +
-                             ": a request of this name is still in flight: names tell tensors "
-                             "apart; wait for its handle first, or use another name");
-    }
-  }
+  RABIT_ASSIGN_OR_RETURN(const std::vector<NamedTensor*> named, OpenNames(requests));
   std::vector<std::shared_ptr<PendingRequest>> opened;
   opened.reserve(requests.size());
-  for (Request& request : requests) {
+  for (size_t i = 0; i < requests.size(); ++i) {
     const Handle handle{next_handle_.fetch_add(1, std::memory_order_relaxed)};
-    opened.push_back(std::make_shared<PendingRequest>(handle, std::move(request), spin_));
+    opened.push_back(
+        std::make_shared<PendingRequest>(handle, std::move(requests[i]), *named[i], spin_));
     Shard& shard = ShardOf(handle);
     MutexLock lock(shard.mutex);
     shard.requests.emplace(handle.value, opened.back());
@@ -60,12 +47,51 @@ Result<std::vector<std::shared_ptr<PendingRequest>>> HandleTable::Open(
   return opened;
 }
 
+Result<std::vector<NamedTensor*>> HandleTable::OpenNames(std::span<const Request> requests) {
+  std::vector<NamedTensor*> opened;
+  opened.reserve(requests.size());
+  MutexLock lock(names_mutex_);
+  if (open_names_ + requests.size() > capacity_) {
+    return ResourceExhausted("rank " + std::to_string(rank_) + ": " + std::to_string(open_names_) +
+                             " requests are in flight already: the queue is bounded by " +
+                             std::to_string(capacity_) +
+                             "; wait for handles, or raise queue_capacity");
+  }
+  if (names_.size() >= names_max_) {
+    // A job whose names never return must not collect them.
+    std::erase_if(names_, [](const auto& each) { return !each.second.is_open; });
+    names_max_ = std::max(kClosedNamesMin, 2 * names_.size());
+  }
+  for (const Request& request : requests) {
+    NamedTensor& named = names_[KeyOf(request)];
+    if (named.is_open) {
+      for (NamedTensor* each : opened) each->is_open = false;
+      open_names_ -= opened.size();
+      return InvalidArgument(std::string(Name(request.signature.kind)) + " '" + request.name +
+                             "' on rank " + std::to_string(rank_) +
+                             ": a request of this name is still in flight: names tell tensors "
+                             "apart; wait for its handle first, or use another name");
+    }
+    if (named.version == 0 || named.signature != request.signature) {
+      named.signature = request.signature;
+      named.version = ++last_version_;
+    }
+    named.is_open = true;
+    ++open_names_;
+    opened.push_back(&named);
+  }
+  return opened;
+}
+
+void HandleTable::CloseName(NamedTensor& named) {
+  MutexLock lock(names_mutex_);
+  named.is_open = false;
+  --open_names_;
+}
+
 void HandleTable::Forget(std::span<const std::shared_ptr<PendingRequest>> requests) {
   for (const auto& pending : requests) {
-    {
-      MutexLock lock(names_mutex_);
-      open_names_.erase(KeyOf(pending->request));
-    }
+    CloseName(pending->named);
     Shard& shard = ShardOf(pending->handle);
     MutexLock lock(shard.mutex);
     shard.requests.erase(pending->handle.value);
@@ -77,11 +103,7 @@ void HandleTable::Drop(const std::shared_ptr<PendingRequest>& request) {
 }
 
 void HandleTable::Finish(const std::shared_ptr<PendingRequest>& request) {
-  {
-    // Before the waiter wakes: it may submit the same name at once.
-    MutexLock lock(names_mutex_);
-    open_names_.erase(KeyOf(request->request));
-  }
+  CloseName(request->named);  // before the waiter wakes: it may submit the same name at once
   request->Finish();
   const Completion& completion = request->request.completion;
   if (completion.notify == nullptr) return;
@@ -147,7 +169,7 @@ void HandleTable::Release(Handle handle) {
 
 size_t HandleTable::open_count() const {
   MutexLock lock(names_mutex_);
-  return open_names_.size();
+  return open_names_;
 }
 
 }  // namespace rabit

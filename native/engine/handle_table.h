@@ -8,7 +8,6 @@
 #include <span>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "base/mutex.h"
@@ -42,6 +41,7 @@ class HandleTable {
 
  private:
   static constexpr size_t kShards = 16;
+  static constexpr size_t kClosedNamesMin = 1 << 14;
   struct Shard {
     mutable Mutex mutex;
     std::unordered_map<uint64_t, std::shared_ptr<PendingRequest>> requests RABIT_GUARDED_BY(mutex);
@@ -59,8 +59,16 @@ class HandleTable {
   std::array<Shard, kShards> shards_;
   OverlapClock& clock_;
 
+  // All requests' names or none.
+  Result<std::vector<NamedTensor*>> OpenNames(std::span<const Request> requests);
+  void CloseName(NamedTensor& named);
+
+  // Names stay here when they are closed, because the next step opens them again.
   mutable Mutex names_mutex_;
-  std::unordered_set<std::string> open_names_ RABIT_GUARDED_BY(names_mutex_);
+  std::unordered_map<std::string, NamedTensor> names_ RABIT_GUARDED_BY(names_mutex_);
+  size_t open_names_ RABIT_GUARDED_BY(names_mutex_) = 0;
+  size_t names_max_ RABIT_GUARDED_BY(names_mutex_) = kClosedNamesMin;
+  uint64_t last_version_ RABIT_GUARDED_BY(names_mutex_) = 0;
 };
 
 // A name inside its group, as one key.

@@ -5,8 +5,14 @@
 
 namespace rabit {
 
-PendingRequest::PendingRequest(Handle handle, Request request, std::chrono::microseconds spin)
-    : handle(handle), request(std::move(request)), submitted_ns(NowNs()), finished_(spin) {}
+PendingRequest::PendingRequest(Handle handle, Request request, NamedTensor& named,
+                               std::chrono::microseconds spin)
+    : submitted_ns(NowNs()),
+      version(named.version),
+      handle(handle),
+      named(named),
+      request(std::move(request)),
+      finished_(spin) {}
 
 std::string PendingRequest::Describe(int rank) const {
   return std::string(Name(request.signature.kind)) + " '" + request.name + "' on rank " +

@@ -15,16 +15,27 @@
 
 namespace rabit {
 
+// A name in use, or used before.  Handle table only.
+struct NamedTensor {
+  Signature signature;   // of the last request of this name
+  uint64_t version = 0;  // another one with every other signature; unique in its table
+  bool is_open = false;
+};
+
 // It is finished by whoever drops the last hold.  The engine thread has one hold until it has
 // handed the last partition to a lane, and every partition on a lane has one: a handle therefore
 // never finishes while a lane may still touch its memory.
 class PendingRequest {
  public:
-  PendingRequest(Handle handle, Request request, std::chrono::microseconds spin);
+  PendingRequest(Handle handle, Request request, NamedTensor& named,
+                 std::chrono::microseconds spin);
 
-  const Handle handle;
-  const Request request;
+  // In the order in which the engine thread looks at them.
   const int64_t submitted_ns;
+  const uint64_t version;  // requests of one version have the same name and signature
+  const Handle handle;
+  NamedTensor& named;  // the handle table's
+  const Request request;
 
   // "allreduce 'conv1.weight' on rank 3"
   std::string Describe(int rank) const;

@@ -13,7 +13,7 @@ namespace rabit {
 namespace {
 
 const std::vector<int64_t>& ShapeOf(const BucketItem& item) {
-  return item.tensor->ready.signature.shape;
+  return item.tensor->ready->signature.shape;
 }
 
 // Bytes of one row: everything but extent 0.
@@ -59,7 +59,7 @@ Span PartOf(Span whole, const BucketItem& item, DType dtype) {
 }
 
 Status CheckExtents(const BucketItem& item, size_t expected) {
-  const size_t extents = item.tensor->ready.extents.size();
+  const size_t extents = item.tensor->ready->extents.size();
   if (extents == expected) return Status();
   return Internal("the agreement has " + std::to_string(extents) + " extents where " +
                   std::to_string(expected) + " belong; report this");
@@ -127,7 +127,7 @@ Status BucketRun::RunBroadcast(const BucketItem& item) {
 
 Status BucketRun::RunAllgather(const BucketItem& item) {
   RABIT_RETURN_IF_ERROR(CheckExtents(item, group_.ranks.size()));
-  const std::vector<int64_t>& rows = item.tensor->ready.extents;
+  const std::vector<int64_t>& rows = item.tensor->ready->extents;
   const std::vector<int64_t> part_bytes = Times(rows, RowBytes(item, bucket_.dtype));
   const auto bytes = static_cast<size_t>(Sum(part_bytes));
   Bytes all;
@@ -144,7 +144,7 @@ Status BucketRun::RunAllgather(const BucketItem& item) {
 
 Status BucketRun::RunGather(const BucketItem& item) {
   RABIT_RETURN_IF_ERROR(CheckExtents(item, group_.ranks.size()));
-  const std::vector<int64_t>& rows = item.tensor->ready.extents;
+  const std::vector<int64_t>& rows = item.tensor->ready->extents;
   const std::vector<int64_t> part_bytes = Times(rows, RowBytes(item, bucket_.dtype));
   const int64_t bytes = Sum(part_bytes);
   Bytes all;
@@ -165,7 +165,7 @@ Status BucketRun::RunScatter(const BucketItem& item) {
   RABIT_RETURN_IF_ERROR(CheckExtents(item, size * size));
   const int root = group_.IndexOf(bucket_.root);
   const auto rows =
-      std::span(item.tensor->ready.extents).subspan(static_cast<size_t>(root) * size, size);
+      std::span(item.tensor->ready->extents).subspan(static_cast<size_t>(root) * size, size);
   const std::vector<int64_t> part_bytes = Times(rows, RowBytes(item, bucket_.dtype));
   const auto my_index = static_cast<size_t>(group_.my_index);
   Bytes mine;
@@ -221,7 +221,7 @@ Status BucketRun::RunReduceScatter(const BucketItem& item) {
 Status BucketRun::RunAlltoall(const BucketItem& item) {
   const size_t size = group_.ranks.size();
   RABIT_RETURN_IF_ERROR(CheckExtents(item, size * size));
-  const std::vector<int64_t>& matrix = item.tensor->ready.extents;
+  const std::vector<int64_t>& matrix = item.tensor->ready->extents;
   const auto my_index = static_cast<size_t>(group_.my_index);
   const int64_t row_bytes = RowBytes(item, bucket_.dtype);
   std::vector<int64_t> received;

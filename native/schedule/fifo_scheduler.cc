@@ -15,8 +15,7 @@ class FifoScheduler final : public Scheduler {
   explicit FifoScheduler(const ScheduleLimits& limits)
       : limits_(limits), window_(limits.credit_bytes) {}
 
-  std::vector<Bucket> Advance(const std::vector<ScheduledTensor>& ready,
-                              uint64_t buckets_done) override {
+  std::vector<Bucket> Advance(const ScheduledTensors& ready, uint64_t buckets_done) override {
     window_.Return(buckets_done);
     arrived_.clear();
     AppendPartitions(ready, limits_, next_sequence_, arrived_);

@@ -19,25 +19,24 @@ constexpr int64_t kPartitionBytesMax = 16 << 20;
 constexpr int64_t kPartitionsInFlight = 2;
 // Smaller differences are not worth a change.
 constexpr double kHysteresis = 1.5;
-// Rounds are found by keys that repeat; a job that never repeats one must not collect them all.
+// A job that never repeats a key has rounds, too.
 constexpr size_t kKeysMax = 1 << 16;
 
 }  // namespace
 
-bool LimitChoice::OnAgreed(uint64_t key, int64_t bytes, int32_t priority) {
-  bool is_new_round = last_round_.size() >= kKeysMax;
-  if (is_new_round) last_round_.clear();
-  // Keys stay from round to round: finding one costs no allocation.
-  const auto [found, is_first] = last_round_.try_emplace(key, round_);
-  if (!is_first && found->second == round_) is_new_round = true;
+bool LimitChoice::OnAgreed(size_t key, int64_t bytes, int32_t priority) {
+  if (key >= last_round_.size()) last_round_.resize(key + 1);
+  const bool is_new_round = last_round_[key] == round_ || keys_ >= kKeysMax;
   if (is_new_round) {
     round_bytes_ = bytes_;
     has_order_ = lowest_priority_ != highest_priority_;
     ++round_;
+    keys_ = 0;
     bytes_ = 0;
     lowest_priority_ = highest_priority_ = priority;
   }
-  found->second = round_;
+  last_round_[key] = round_;
+  ++keys_;
   bytes_ += bytes;
   lowest_priority_ = std::min(lowest_priority_, priority);
   highest_priority_ = std::max(highest_priority_, priority);

@@ -1,9 +1,10 @@
 // LimitChoice: derives the sizes of partitions and of the credit window from what was measured.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <unordered_map>
+#include <vector>
 
 #include "schedule/scheduler.h"
 
@@ -24,9 +25,9 @@ class LimitChoice {
  public:
   explicit LimitChoice(const ScheduleLimits& start) : start_(start), chosen_(start) {}
 
-  // A tensor was agreed, named by `key`; true when that began a new round, because the round before
-  // held it already.
-  bool OnAgreed(uint64_t key, int64_t bytes, int32_t priority);
+  // A tensor was agreed, named by `key`, a small number; true when that began a new round, because
+  // the one under way held it already.
+  bool OnAgreed(size_t key, int64_t bytes, int32_t priority);
   // After a round: other limits, if others are clearly better.
   std::optional<ScheduleLimits> OnRound(const LinkTotals& totals);
 
@@ -46,10 +47,11 @@ class LimitChoice {
   ScheduleLimits chosen_;
   bool is_paused_ = false;
   bool is_stale_ = false;  // the round had sizes that were not chosen here
-  uint64_t round_ = 0;
-  std::unordered_map<uint64_t, uint64_t> last_round_;  // of a key
-  int64_t bytes_ = 0;                                  // of the round
-  int64_t round_bytes_ = 0;                            // of the round before
+  uint64_t round_ = 1;
+  std::vector<uint64_t> last_round_;  // by key; 0: none yet
+  size_t keys_ = 0;                   // of the round
+  int64_t bytes_ = 0;                 // of the round
+  int64_t round_bytes_ = 0;           // of the round before
   int32_t lowest_priority_ = INT32_MAX;
   int32_t highest_priority_ = INT32_MIN;
   bool has_order_ = false;

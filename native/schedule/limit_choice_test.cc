@@ -18,7 +18,7 @@ class Loop {
     std::optional<ScheduleLimits> last;
     for (int round = 0; round < rounds; ++round) {
       for (int i = 0; i < tensors_; ++i) {
-        if (choice.OnAgreed(static_cast<uint64_t>(i), bytes_, has_order_ ? i : 3)) {
+        if (choice.OnAgreed(static_cast<size_t>(i), bytes_, has_order_ ? i : 3)) {
           if (const auto limits = choice.OnRound(totals_)) {
             last = limits;
             ++changes_;
@@ -118,7 +118,7 @@ TEST(LimitChoice, a_round_that_is_quickly_exchanged_stays_as_it_is) {
 TEST(LimitChoice, names_that_never_repeat_are_forgotten) {
   LimitChoice choice{ScheduleLimits{}};
   int rounds = 0;
-  for (uint64_t i = 0; i < 200'000; ++i) rounds += choice.OnAgreed(i, 4, 0) ? 1 : 0;
+  for (size_t i = 0; i < 200'000; ++i) rounds += choice.OnAgreed(i, 4, 0) ? 1 : 0;
   EXPECT_EQ(rounds, 3);
 }
 

@@ -45,14 +45,10 @@ void AppendOne(const std::shared_ptr<const ScheduledTensor>& shared, const Sched
 
 }  // namespace
 
-void AppendPartitions(const std::vector<ScheduledTensor>& ready, const ScheduleLimits& limits,
+void AppendPartitions(const ScheduledTensors& ready, const ScheduleLimits& limits,
                       uint64_t& next_sequence, std::vector<QueuedPartition>& to) {
-  // One allocation for all; it lives until the last of them has been issued.
-  const auto batch = std::make_shared<const std::vector<ScheduledTensor>>(ready);
-  to.reserve(to.size() + batch->size());
-  for (const ScheduledTensor& tensor : *batch) {
-    AppendOne(std::shared_ptr<const ScheduledTensor>(batch, &tensor), limits, next_sequence, to);
-  }
+  to.reserve(to.size() + ready.size());
+  for (size_t i = 0; i < ready.size(); ++i) AppendOne(ready.Share(i), limits, next_sequence, to);
 }
 
 }  // namespace rabit

@@ -26,7 +26,7 @@ bool IsDivisible(Kind kind);
 // Appends the partitions of the tensors, each in order of offset.  Every cut is at a multiple of
 // limits.partition_bytes, rounded down to whole elements (0: never cut).  A tensor without
 // elements is one empty partition.
-void AppendPartitions(const std::vector<ScheduledTensor>& ready, const ScheduleLimits& limits,
+void AppendPartitions(const ScheduledTensors& ready, const ScheduleLimits& limits,
                       uint64_t& next_sequence, std::vector<QueuedPartition>& to);
 
 }  // namespace rabit

@@ -25,8 +25,7 @@ class PriorityScheduler final : public Scheduler {
   explicit PriorityScheduler(const ScheduleLimits& limits)
       : limits_(limits), window_(limits.credit_bytes) {}
 
-  std::vector<Bucket> Advance(const std::vector<ScheduledTensor>& ready,
-                              uint64_t buckets_done) override {
+  std::vector<Bucket> Advance(const ScheduledTensors& ready, uint64_t buckets_done) override {
     window_.Return(buckets_done);
     Enqueue(ready);
     std::vector<Bucket> buckets;
@@ -46,7 +45,7 @@ class PriorityScheduler final : public Scheduler {
   size_t backlog() const override { return queue_.size(); }
 
  private:
-  void Enqueue(const std::vector<ScheduledTensor>& ready) {
+  void Enqueue(const ScheduledTensors& ready) {
     if (ready.empty()) return;
     const auto old_size = static_cast<std::ptrdiff_t>(queue_.size());
     AppendPartitions(ready, limits_, next_sequence_, queue_);

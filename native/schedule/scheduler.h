@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/ids.h"
+#include "base/shared_list.h"
 
 namespace rabit {
 
@@ -27,6 +28,8 @@ struct ScheduledTensor {
   BackendId backend = kAnyBackend;
   std::vector<int> joined;
 };
+
+using ScheduledTensors = SharedList<ScheduledTensor>;
 
 struct Partition {
   TensorId tensor = -1;
@@ -64,8 +67,7 @@ class Scheduler {
  public:
   virtual ~Scheduler() = default;
   // `ready` in agreed order; `buckets_done` is the agreed credit (Agreement::buckets_done).
-  virtual std::vector<Bucket> Advance(const std::vector<ScheduledTensor>& ready,
-                                      uint64_t buckets_done) = 0;
+  virtual std::vector<Bucket> Advance(const ScheduledTensors& ready, uint64_t buckets_done) = 0;
   // From the next bucket on.  What is queued keeps its cuts, and what is in flight its credit.
   // Every rank calls it between the same two calls of Advance.
   virtual void SetLimits(const ScheduleLimits& limits) = 0;
