@@ -234,7 +234,7 @@ int main(int argc, char** argv) {
     const rabit::Announcement mine = rabit::Gradients(tensors);
     for (int size = 64; size <= size_max; size *= 4) {
       // Reading every rank's full announcement is minutes of work beyond this.
-      if (static_cast<int64_t>(size) * tensors <= 4'200'000)
+      if (static_cast<int64_t>(size) * tensors <= 42'000'000)
         rabit::Measure("star", rabit::RankTree::Star(size), size, mine);
       rabit::Measure("tree", rabit::TreeOf(size), size, mine);
       rabit::PrintHorovod(size, mine);
