@@ -9,9 +9,13 @@ is not negotiated.
 
 gloo and Open MPI ("mpi") live in the same processes, use the same buffers and take turns, so that a
 busy moment of the machine hits all of them; the processes of MPICH (see peers.py) take turns with
-those.  Each figure is the median of all single operations of rank 0; the ratios are the best peer's
-time divided by rabit's (above 1: rabit is faster).  Peers that are not installed are left out, with
-the reason.
+those.  A turn is a block of calls of one library: one that is not counted, then as many as
+peers.repeats_of says, each timed by itself, with one element set anew before it.  What is timed is
+one call without arguments, in every library.
+
+Each figure is the median of all single operations of rank 0; the ratios are the best peer's time
+divided by rabit's (above 1: rabit is faster).  Peers that are not installed are left out, with the
+reason.
 """
 
 from __future__ import annotations
@@ -23,8 +27,13 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import peers
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -32,21 +41,36 @@ DTYPES = ("float32", "float16", "bfloat16")
 # --- the worker: one rank -------------------------------------------------------------------------
 
 
-def rabit_operations() -> tuple[dict[str, Callable[..., None]], Callable[[], None]]:
+# Binds the call of one library to what it reduces, so that a measured call prepares nothing.
+Bind = Callable[["np.ndarray | torch.Tensor", "torch.Tensor", str], Callable[[], object]]
+
+
+def bind_rabit(array, _tensor, name):
     import rabit
 
-    rabit.init()
-
-    def run(array, _tensor, name):
-        rabit.allreduce_(array, name=name, op=rabit.Sum)
-
-    def ordered(array, _tensor, _name):
-        rabit.ordered_allreduce_(array, rabit.Sum)
-
-    return {"rabit": run, "ordered": ordered}, rabit.barrier
+    return lambda: rabit.allreduce_(array, name=name, op=rabit.Sum)
 
 
-def gloo_operation(store: str) -> Callable[..., None]:
+def bind_ordered(array, _tensor, _name):
+    import rabit
+
+    return lambda: rabit.ordered_allreduce_(array, rabit.Sum)
+
+
+def bind_gloo(_array, tensor, _name):
+    import torch.distributed as dist
+
+    return lambda: dist.all_reduce(tensor)
+
+
+def bind_mpi(array, _tensor, _name):
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    return lambda: world.Allreduce(MPI.IN_PLACE, array, op=MPI.SUM)
+
+
+def start_gloo(store: str) -> None:
     import torch.distributed as dist
 
     import rabit
@@ -55,65 +79,53 @@ def gloo_operation(store: str) -> Callable[..., None]:
         "gloo", init_method=f"file://{store}", rank=rabit.rank(), world_size=rabit.size()
     )
 
-    def run(_array, tensor, _name):
-        dist.all_reduce(tensor)
-
-    return run
-
-
-def mpi_operation() -> Callable[..., None]:
-    from mpi4py import MPI
-
-    world = MPI.COMM_WORLD
-
-    def run(array, _tensor, _name):
-        world.Allreduce(MPI.IN_PLACE, array, op=MPI.SUM)
-
-    return run
-
 
 def work(args: argparse.Namespace) -> None:
     import torch
 
-    torch.set_num_threads(1)
-    libraries, barrier = rabit_operations()
-    if "gloo" in args.peers:
-        libraries["gloo"] = gloo_operation(args.store)
-    if "mpi" in args.peers:
-        libraries["mpi"] = mpi_operation()
     import rabit
+
+    torch.set_num_threads(1)
+    rabit.init()
+    libraries: dict[str, Bind] = {"rabit": bind_rabit, "ordered": bind_ordered}
+    if "gloo" in args.peers:
+        start_gloo(args.store)
+        libraries["gloo"] = bind_gloo
+    if "mpi" in args.peers:
+        libraries["mpi"] = bind_mpi
 
     samples: peers.Samples = {name: {} for name in libraries}
     for size in args.sizes:
         for dtype in args.dtypes:
-            able = {
-                name: run for name, run in libraries.items() if name != "mpi" or dtype == "float32"
-            }
             tensor = torch.ones(size // 4, dtype=getattr(torch, dtype))
             array = tensor.numpy() if dtype != "bfloat16" else tensor
-            taken = take_turns(able, barrier, tensor, array, size, args.rounds)
-            for name, values in taken.items():
+            calls = {
+                name: bind(array, tensor, f"bench.{dtype}.{size}")
+                for name, bind in libraries.items()
+                if name != "mpi" or dtype == "float32"
+            }
+            for name, values in take_turns(calls, array, size, args.rounds).items():
                 samples[name][row_key(size, dtype)] = [values]
     if rabit.rank() == 0:
         Path(args.result).write_text(json.dumps(samples))
-    barrier()
+    rabit.barrier()
     rabit.shutdown()
 
 
-def take_turns(libraries, barrier, tensor, array, size: int, rounds: int) -> dict[str, list[float]]:
+def take_turns(calls, array, size: int, rounds: int) -> dict[str, list[float]]:
     import rabit
 
-    samples: dict[str, list[float]] = {name: [] for name in libraries}
+    samples: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(rounds + 1):
-        for name, run in libraries.items():
-            tensor.fill_(1.0)
-            barrier()
-            run(array, tensor, f"warm.{tensor.dtype}.{size}")
+        for name, call in calls.items():
+            array[:] = 1.0
+            rabit.barrier()
+            call()
             assert array[0] == rabit.size(), (name, array[0])
             for _ in range(peers.repeats_of(size, rounds)):
                 array[:1] = 1.0
                 start = time.perf_counter()
-                run(array, tensor, f"bench.{tensor.dtype}.{size}")
+                call()
                 if turn:  # the first round warms caches and negotiation up
                     samples[name].append(time.perf_counter() - start)
     return samples

@@ -98,7 +98,7 @@ def work(args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     rabit.init()
     if "gloo" in args.peers:
-        allreduce.gloo_operation(args.store)
+        allreduce.start_gloo(args.store)
     results: dict[str, dict[str, list[float]]] = {}
     for operation in OPERATIONS:
         source, target = buffers(operation, args.bytes // 4, rabit.size())

@@ -1,6 +1,6 @@
 """What the benchmarks beside other libraries share: who is there, how ranks start, how tables look.
 
-gloo and Open MPI live in the processes of rabit and take turns call by call.  MPICH cannot: a
+gloo and Open MPI live in the processes of rabit and take turns in blocks of calls.  MPICH cannot: a
 process holds one MPI.  Its ranks are processes of their own (mpi_peer.py), and the processes take
 turns within one run, so that a busy moment of the machine does not hit one side alone.
 
