@@ -29,7 +29,7 @@ constexpr AllreduceAlgorithm kAlgorithms[] = {
     {"double_tree", "two complementary trees, half of the data each", false,
      &UnlessTrivial<RunDoubleTree>, &DoubleTreeCostMicros},
     {"hierarchical", "inside the hosts, across them, inside again", false,
-     &UnlessTrivial<RunHierarchical>, &HierarchicalCostMicros},
+     &UnlessTrivial<RunHierarchical>, &HierarchicalCostMicros, true},
 };
 
 bool IsSixteenBitFloat(DType dtype) {

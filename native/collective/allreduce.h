@@ -15,7 +15,7 @@ namespace rabit {
 struct AllreduceArgs {
   TensorView buffer;  // reduced in place
   ReduceOp op = ReduceOp::kSum;
-  // By rank of the transport; for hierarchical algorithms.  Empty: all on one host.
+  // By rank of the transport; for algorithms that know hosts.  Empty: all on one host.
   std::span<const int> host_of;
 };
 
@@ -26,6 +26,7 @@ struct AllreduceAlgorithm {
   bool is_rank_ordered;
   Status (*run)(const CollectiveCall& call, const AllreduceArgs& args);  // blocks
   double (*cost_us)(const LinkModel& link, int size, int64_t bytes);
+  bool knows_hosts = false;  // reads `host_of`
 };
 
 // Every algorithm works for every size >= 1, count >= 0, dtype and op, and leaves the same bits on

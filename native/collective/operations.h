@@ -1,7 +1,9 @@
 // OperationSlots: operations in flight, kept by slot.
 #pragma once
 
+#include <array>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "transport/operation.h"
@@ -11,7 +13,11 @@ namespace rabit {
 // Destroying it cancels what is still in flight; declare it after the memory it uses.
 class OperationSlots {
  public:
-  explicit OperationSlots(size_t slots) : slots_(slots) {}
+  explicit OperationSlots(size_t slots)
+      : more_(slots > kFew ? slots : 0),
+        slots_(slots > kFew ? std::span(more_) : std::span(few_).first(slots)) {}
+  OperationSlots(const OperationSlots&) = delete;
+  OperationSlots& operator=(const OperationSlots&) = delete;
 
   void Start(size_t slot, Operation operation) { slots_[slot].emplace(std::move(operation)); }
 
@@ -32,7 +38,11 @@ class OperationSlots {
   Status WaitAll(Deadline deadline) { return WaitRange(0, slots_.size(), deadline); }
 
  private:
-  std::vector<std::optional<Operation>> slots_;
+  static constexpr size_t kFew = 4;  // without an allocation, which a small tensor would notice
+
+  std::array<std::optional<Operation>, kFew> few_;
+  std::vector<std::optional<Operation>> more_;
+  const std::span<std::optional<Operation>> slots_;
 };
 
 }  // namespace rabit

@@ -1,6 +1,8 @@
 #include "collective/pairwise.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "collective/chunks.h"
 #include "collective/operations.h"
@@ -28,27 +30,38 @@ Status ExchangeAndReduce(const CollectiveCall& call, int peer, Tag tag, ConstByt
   const PairReducer reducer(op, dtype, order);
   OperationSlots receives(kWindow);
   OperationSlots sends(kWindow);
-  // What is being sent must not change, so the reduction then waits until the chunk has left.
+  // What is being sent must not change: where it is the same memory, the reduction waits until the
+  // chunk has left.  A transport that copies takes it at once, and then it can be reduced on
+  // arrival.
   const bool is_same_memory = outgoing.data() == into.data() && !into.empty();
+  std::array<bool, kWindow> is_reduced_on_arrival{};
+  const auto send = [&](int64_t k) {
+    return call.transport.Send(peer, tag, send_from.In(ChunkOf(out_range, chunk, k)));
+  };
   const auto start = [&](int64_t k) {
     const size_t slot = static_cast<size_t>(k % kWindow);
+    bool has_left = !is_same_memory;
+    if (k < chunks_out && is_same_memory) {
+      Operation sent = send(k);
+      has_left = sent.is_finished();
+      sends.Start(slot, std::move(sent));
+    }
     if (k < chunks_in) {
       const Bytes target = reduce_into.In(ChunkOf(in_range, chunk, k));
       const Bytes received(scratch + k % kWindow * scratch_chunk, target.size());
-      receives.Start(slot, is_same_memory ? call.transport.Recv(peer, tag, received)
-                                          : call.transport.RecvReduce(peer, tag, target, received,
-                                                                      reducer.AsPieceReducer()));
+      is_reduced_on_arrival[slot] = has_left;
+      receives.Start(slot, has_left ? call.transport.RecvReduce(peer, tag, target, received,
+                                                                reducer.AsPieceReducer())
+                                    : call.transport.Recv(peer, tag, received));
     }
-    if (k < chunks_out) {
-      sends.Start(slot, call.transport.Send(peer, tag, send_from.In(ChunkOf(out_range, chunk, k))));
-    }
+    if (k < chunks_out && !is_same_memory) sends.Start(slot, send(k));
   };
   for (int64_t k = 0; k < kWindow; ++k) start(k);
   for (int64_t k = 0; k < std::max(chunks_in, chunks_out); ++k) {
     const size_t slot = static_cast<size_t>(k % kWindow);
     RABIT_RETURN_IF_ERROR(receives.Wait(slot, call.deadline));
     RABIT_RETURN_IF_ERROR(sends.Wait(slot, call.deadline));
-    if (k < chunks_in && is_same_memory) {
+    if (k < chunks_in && !is_reduced_on_arrival[slot]) {
       const Bytes target = reduce_into.In(ChunkOf(in_range, chunk, k));
       reducer.Run(target, {scratch + k % kWindow * scratch_chunk, target.size()});
     }

@@ -31,6 +31,9 @@ class [[nodiscard]] Operation {
     if (pending_) pending_->Cancel();
   }
 
+  // Whether the transport is through with the buffer; Wait then returns at once.
+  bool is_finished() const { return pending_ == nullptr; }
+
   Status Wait(Deadline deadline) {
     if (!pending_) return status_;
     Status status = pending_->Wait(deadline);

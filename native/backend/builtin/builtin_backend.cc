@@ -108,6 +108,7 @@ BuiltinBackend::BuiltinBackend(std::unique_ptr<Transport> transport, Topology to
 
 Status BuiltinBackend::MeasureLinks(std::chrono::microseconds budget, Deadline deadline) {
   if (transport_ == nullptr) return Status();
+  allreduce_choices_.Clear();
   const int me = transport_->rank();
   Group all, neighbours, counterparts;
   for (int rank = 0; rank < transport_->size(); ++rank) {
@@ -166,6 +167,16 @@ Result<double> BuiltinBackend::CostMicros(const CollectiveSpec& spec, const Grou
 
 const AllreduceAlgorithm& BuiltinBackend::ChooseAllreduce(const Group& group, DType dtype,
                                                           int64_t bytes) const {
+  const std::span<const AllreduceAlgorithm> all = AllreduceAlgorithms();
+  const int known = allreduce_choices_.Find(group.id, dtype, bytes);
+  if (known != ChoiceMemory::kUnknown) return all[static_cast<size_t>(known)];
+  const AllreduceAlgorithm& best = BestAllreduce(group, dtype, bytes);
+  allreduce_choices_.Keep(group.id, dtype, bytes, static_cast<int>(&best - all.data()));
+  return best;
+}
+
+const AllreduceAlgorithm& BuiltinBackend::BestAllreduce(const Group& group, DType dtype,
+                                                        int64_t bytes) const {
   if (const std::string_view wanted = rules_.Find(Kind::kAllreduce, bytes); !wanted.empty()) {
     return *FindAllreduceAlgorithm(wanted);
   }
@@ -236,6 +247,7 @@ std::string BuiltinBackend::AlgorithmFor(const CollectiveSpec& spec, const Group
 // ---- Running it ------------------------------------------------------------------------------
 
 Status BuiltinBackend::FailureSoFar() const {
+  if (!has_failed_.load(std::memory_order_acquire)) return Status();
   std::lock_guard lock(mutex_);
   return failure_;
 }
@@ -271,16 +283,15 @@ Status BuiltinBackend::Run(const LaneContext& lane, Kind kind, std::string_view 
   }
   const auto busy = std::chrono::duration_cast<std::chrono::microseconds>(
       std::chrono::steady_clock::now() - start);
-  std::string what(Name(kind));
-  if (!algorithm.empty()) what.append("/").append(algorithm);
-  statistics_.Add(what, bytes, static_cast<uint64_t>(busy.count()));
+  statistics_.Add(kind, algorithm, bytes, static_cast<uint64_t>(busy.count()));
   return status;
 }
 
 Status BuiltinBackend::Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) {
   const AllreduceAlgorithm& algorithm =
       ChooseAllreduce(lane.group, in_out.dtype, static_cast<int64_t>(in_out.bytes()));
-  const std::vector<int> hosts = HostsOf(topology_, lane.group);
+  std::vector<int> hosts;
+  if (algorithm.knows_hosts) hosts = HostsOf(topology_, lane.group);
   return Run(lane, Kind::kAllreduce, algorithm.name, in_out.bytes(),
              [&](const CollectiveCall& call) { return algorithm.run(call, {in_out, op, hosts}); });
 }
@@ -372,6 +383,7 @@ void BuiltinBackend::Abort(Status why) {
     std::lock_guard lock(mutex_);
     if (!failure_.ok()) return;
     failure_ = why;
+    has_failed_.store(true, std::memory_order_release);
   }
   if (transport_ != nullptr) transport_->Abort(std::move(why));
 }

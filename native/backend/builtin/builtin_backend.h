@@ -1,6 +1,7 @@
 // BuiltinBackend: runs our own collectives over a Transport.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "backend/backend.h"
 #include "backend/builtin/algorithm_rules.h"
 #include "backend/builtin/call_statistics.h"
+#include "backend/builtin/choice_memory.h"
 #include "collective/allreduce.h"
 #include "collective/scratch.h"
 #include "transport/transport.h"
@@ -67,6 +69,7 @@ class BuiltinBackend final : public Backend {
                  AlgorithmRules rules);
 
   const AllreduceAlgorithm& ChooseAllreduce(const Group& group, DType dtype, int64_t bytes) const;
+  const AllreduceAlgorithm& BestAllreduce(const Group& group, DType dtype, int64_t bytes) const;
   std::string_view ChooseAllgather(const Group& group, int64_t bytes) const;
   std::string_view ChooseBroadcast(const Group& group, int64_t bytes) const;
   // Several hosts, and one of them with several ranks of the group.
@@ -90,9 +93,11 @@ class BuiltinBackend final : public Backend {
   LinkModel link_;  // of the slowest links there are
   std::optional<LinkModel>
       local_link_;  // measured; of ranks that share a host, where others do not
+  mutable ChoiceMemory allreduce_choices_;  // indices into AllreduceAlgorithms()
   CallStatistics statistics_;
   std::vector<Scratch> scratch_;  // by lane; each touched by its lane only
 
+  std::atomic<bool> has_failed_{false};
   mutable std::mutex mutex_;
   Status failure_;  // guarded by mutex_
 };

@@ -5,6 +5,10 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
 
 namespace rabit {
 
@@ -17,19 +21,24 @@ struct CallCounter {
 // Thread-safe.
 class CallStatistics {
  public:
-  // `what` is "allreduce/ring": the kind and its algorithm.
-  void Add(const std::string& what, uint64_t bytes, uint64_t busy_us) {
+  // `algorithm` must outlive the statistics; empty: the kind has but one.
+  void Add(Kind kind, std::string_view algorithm, uint64_t bytes, uint64_t busy_us) {
     std::lock_guard lock(mutex_);
-    CallCounter& counter = counters_[what];
+    CallCounter& counter = CounterOf(kind, algorithm);
     counter.calls += 1;
     counter.bytes += bytes;
     counter.busy_us += busy_us;
   }
 
+  // By "allreduce/ring", in alphabetical order.
   std::string ToJson() const {
-    std::lock_guard lock(mutex_);
+    std::map<std::string, CallCounter> by_name;
+    {
+      std::lock_guard lock(mutex_);
+      for (const Entry& entry : entries_) by_name[entry.name()] = entry.counter;
+    }
     std::string json = "{";
-    for (const auto& [what, counter] : counters_) {
+    for (const auto& [what, counter] : by_name) {
       if (json.size() > 1) json += ",";
       json += "\"" + what + "\":{\"calls\":" + std::to_string(counter.calls) +
               ",\"bytes\":" + std::to_string(counter.bytes) +
@@ -39,8 +48,28 @@ class CallStatistics {
   }
 
  private:
+  struct Entry {
+    Kind kind;
+    std::string_view algorithm;
+    CallCounter counter;
+
+    std::string name() const {
+      std::string text(Name(kind));
+      if (!algorithm.empty()) text.append("/").append(algorithm);
+      return text;
+    }
+  };
+
+  // A handful: looking through them is faster than building a name.
+  CallCounter& CounterOf(Kind kind, std::string_view algorithm) {
+    for (Entry& entry : entries_) {
+      if (entry.kind == kind && entry.algorithm == algorithm) return entry.counter;
+    }
+    return entries_.emplace_back(Entry{kind, algorithm, {}}).counter;
+  }
+
   mutable std::mutex mutex_;
-  std::map<std::string, CallCounter> counters_;
+  std::vector<Entry> entries_;  // guarded by mutex_
 };
 
 }  // namespace rabit

@@ -46,13 +46,7 @@ class ShmStream::PendingRecv final : public PendingOperation {
   PendingRecv(ShmStream& stream, int peer_index, RecvState recv)
       : state(std::move(recv)), stream_(stream), peer_index_(peer_index) {}
   Status Wait(Deadline deadline) override {
-    Status status = stream_.Wait(state, deadline, "receive from", peer_index_);
-    if (status.ok()) {
-      std::lock_guard lock(stream_.mutex_);
-      stream_.counters_.bytes_received += state.buffer.size();
-      ++stream_.counters_.messages_received;
-    }
-    return status;
+    return stream_.Wait(state, deadline, "receive from", peer_index_);
   }
   void Cancel() override {
     std::lock_guard lock(stream_.mutex_);
@@ -128,6 +122,7 @@ Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, 
       has_moved = Advance(state);
       if (state.is_done) {
         if (is_spinning) EndSpin(spin_end);
+        Count(state);
         return state.status;
       }
     }
@@ -167,6 +162,13 @@ Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, 
     look = -1;
     is_spinning = false;
   }
+}
+
+// Under the lock.
+void ShmStream::Count(const RecvState& received) {
+  if (!received.status.ok()) return;
+  counters_.bytes_received += received.buffer.size();
+  ++counters_.messages_received;
 }
 
 // A core that was given away may come back late, if others compute: a sleeper would have been woken

@@ -53,6 +53,8 @@ class ShmStream {
 
   template <class State>
   Status Wait(const State& state, Deadline deadline, const char* verb, int peer_index);
+  void Count(const RecvState& received);
+  void Count(const SendState&) {}  // when it is sent
   void EndSpin(std::chrono::steady_clock::time_point spin_end);
   template <class State>
   bool Advance(const State& state);
