@@ -17,6 +17,7 @@ from rabit._handle import Handle
 from rabit._job import Job
 from rabit._native import check, ffi, read_json
 from rabit._native_engine import NativeEngine
+from rabit._repeats import Repeats
 from rabit._request import WAITING, Batch, Request, Waiting, run, submit
 from rabit.compression import CompressionCodec
 
@@ -44,7 +45,7 @@ class Engine:
             extra["mpi"] = _mpi.mpi_options(self.config, comm)
         extra.update(_tuning.extra_options(self.config))
         self._native = NativeEngine(self.config.to_options(**extra), self.config.library)
-        self.run_ordered = self._native.run_ordered
+        self.repeats = Repeats(self._native)
         self._lock = threading.Lock()
         self.reports: dict[str, dict[str, Any]] = {}  # of framework packages, for `statistics`
         self.steps = 0  # training steps; see end_step

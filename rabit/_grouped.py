@@ -235,7 +235,7 @@ def _members(call: Call, tensors: Sequence[Any]) -> list[tuple[Any, Call]]:
     """Each tensor with the call that names it."""
     if not isinstance(tensors, (list, tuple)) or not tensors:
         raise InvalidArgument(
-            f"{call.what}: a grouped operation takes a list of one or more tensors, not "
+            f"{call}: a grouped operation takes a list of one or more tensors, not "
             f"{type(tensors).__name__} of length {len(tensors) if tensors is not None else 0}. "
             "For one tensor use the form without 'grouped_'."
         )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Any
+from typing import Any, NoReturn
 
 from rabit._errors import NotInitialized
-from rabit._native import check, ffi, load
+from rabit._native import address_of_pointer, check, ffi, last_error, load, load_calls
 
 __all__ = ["NativeEngine"]
 
@@ -26,12 +26,23 @@ class NativeEngine:
         self._pointer: Any = slot[0]
         # Bound once: looking a function up in the library takes as long as calling it.
         self.run: Any = self.library.rabit_run
-        self._run_ordered: Any = self.library.rabit_run_ordered
+        self.run_ordered: Any = self.library.rabit_run_ordered
+        # For calls that cannot afford `open_pointer`: NULL when it would raise, which the library
+        # refuses; `fail` then says why.
+        self.work_pointer: Any = self._pointer
+        self.work_address = address_of_pointer(self._pointer)
+        # Of rabit_calls, with what it needs to know; None: it is not there.
+        calls = load_calls(library_path)
+        self.ordered_allreduce: Any = None if calls is None else calls.ordered_allreduce
+        self.run_again: Any = None if calls is None else calls.run_again
+        self.run_address = self._address_of("rabit_run")
+        self.run_ordered_address = self._address_of("rabit_run_ordered")
+        self.release_address = self._address_of("rabit_release")
         self._release: Any = self.library.rabit_release
         self._pid = os.getpid()
         self._done = ffi.typeof("int32_t*")
         # Operations whose handle was dropped while they were in flight, with their tensors.
-        self._orphans: list[tuple[int, Any]] = []
+        self.orphans: list[tuple[int, Any]] = []
         self.is_closed = False
         self.is_foreign = False  # In a child that was forked; asking the kernel each time is dear.
         _engines.add(self)
@@ -39,6 +50,9 @@ class NativeEngine:
         # At exit init()'s own handler closes the engine; freeing it earlier would pull it away.
         self._finalizer.atexit = False
         self.rank, self.size = self.topology(0)
+
+    def _address_of(self, function: str) -> int:
+        return address_of_pointer(ffi.addressof(self.library, function))
 
     def live_pointer(self) -> Any:
         """The C pointer.  Raises NotInitialized in a forked child."""
@@ -66,13 +80,14 @@ class NativeEngine:
         check(self.library, self.library.rabit_topology(self.live_pointer(), group, rank, size))
         return rank[0], size[0]
 
-    def run_ordered(self, request: Any, timeout_ms: int) -> None:
-        """Runs a rabit_request on this thread, without negotiation; see rabit_run_ordered."""
-        if self.is_closed or self.is_foreign:
-            self.open_pointer()  # Says which.
-        code = self._run_ordered(self._pointer, request, timeout_ms)
-        if code:
-            check(self.library, code)
+    def fail(self, code: int) -> NoReturn:
+        """Raises what made the call that returned `code` fail.  Call it right after that call."""
+        self.open_pointer()  # Of an engine that takes no work this is the better reason.
+        raise last_error(self.library, code)
+
+    def refuse_work(self) -> None:
+        """Makes every call fail that takes the pointer as it is."""
+        self.work_pointer, self.work_address = ffi.NULL, 0
 
     def is_done(self, value: int) -> bool:
         done = ffi.new(self._done)
@@ -84,13 +99,13 @@ class NativeEngine:
         if self.is_foreign or not self._finalizer.alive:
             return
         if keepalive is not None and not self.is_done(value):
-            self._orphans.append((value, keepalive))
+            self.orphans.append((value, keepalive))
             return
         self._release(self._pointer, value)
 
     def sweep(self) -> None:
         """Frees the orphans that have finished."""
-        orphans, self._orphans = self._orphans, []
+        orphans, self.orphans = self.orphans, []
         for value, keepalive in orphans:
             self.release(value, keepalive)
 
@@ -100,6 +115,7 @@ class NativeEngine:
             return
         pointer = self.live_pointer()
         self.is_closed = True
+        self.refuse_work()
         try:
             check(self.library, self.library.rabit_stop(pointer, int(timeout * 1000)))
         finally:
@@ -112,6 +128,7 @@ _engines: weakref.WeakSet[NativeEngine] = weakref.WeakSet()
 def _disown() -> None:
     for each in _engines:
         each.is_foreign = True
+        each.refuse_work()
 
 
 os.register_at_fork(after_in_child=_disown)

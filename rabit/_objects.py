@@ -35,7 +35,7 @@ def broadcast_object(
     """
     call = Call(engine, Kind.BROADCAST, name, process_set, 0)
     is_root = call.engine.rank == call.check_rank(root_rank, "root_rank")
-    data = _pickle(obj, call.what) if is_root else np.empty(0, np.uint8)
+    data = _pickle(obj, str(call)) if is_root else np.empty(0, np.uint8)
     length = np.array([data.size], np.int64)
     broadcast_(length, root_rank, f"{call.name}.size", process_set, engine=call.engine)
     if not is_root:
@@ -56,7 +56,7 @@ def allgather_object(
     Blocks until every rank has called it.
     """
     call = Call(engine, Kind.ALLGATHER, name, process_set, 0)
-    data = _pickle(obj, call.what)
+    data = _pickle(obj, str(call))
     sizes = allgather([data.size], f"{call.name}.size", process_set, engine=call.engine)
     everything = allgather(data, f"{call.name}.data", process_set, engine=call.engine)
     ends = np.cumsum(sizes)

@@ -149,9 +149,17 @@ def allreduce_(
     backend: str = "",
 ) -> Any:
     """Like `allreduce`, but the result replaces the values of `tensor`, which is returned."""
-    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
+    engine = engine_for_work() if engine is None else engine
     factors = (prescale_factor, postscale_factor)
-    return call.run(_allreduce_in_place(call, tensor, op, average, factors, compression))
+    arguments = (average, op, factors, process_set, compression, priority, backend)
+    if name is not None and engine.repeats.run(name, tensor, arguments):
+        return tensor
+    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
+    request = _allreduce_in_place(call, tensor, op, average, factors, compression)
+    call.run(request)
+    if name is not None:
+        engine.repeats.keep(request, arguments, tensor)
+    return tensor
 
 
 def _allreduce(
@@ -460,8 +468,7 @@ class Call:
         self.engine = engine_for_work() if engine is None else engine
         self.backend = self.engine.backend(backend) if backend else -1
         self.kind = kind
-        is_world = process_set is global_process_set
-        self.group = 0 if is_world else process_set.group_on(self.engine)
+        self.group = 0 if process_set is global_process_set else process_set.group_on(self.engine)
         self.name = self._auto_name() if name is None else name
         self.priority = priority
 
@@ -478,10 +485,6 @@ class Call:
     def __str__(self) -> str:
         """How messages name the operation."""
         return f"{self.kind} '{self.name}' on rank {self.engine.rank}"
-
-    @property
-    def what(self) -> str:
-        return str(self)
 
     def request(
         self,
@@ -511,7 +514,7 @@ class Call:
         members = self.engine.members(self.group)
         if rank not in members:
             raise InvalidArgument(
-                f"{self.what}: {argument} is {rank}, which is not among the ranks "
+                f"{self}: {argument} is {rank}, which is not among the ranks "
                 f"{shorten(members)}. Pass the global rank of a member."
             )
         return rank
@@ -525,7 +528,7 @@ class Call:
         size = len(self.engine.members(self.group))
         if view.shape[0] % size:
             raise InvalidArgument(
-                f"{self.what}: {view.shape[0]} rows cannot be divided evenly among {size} ranks. "
+                f"{self}: {view.shape[0]} rows cannot be divided evenly among {size} ranks. "
                 "Pass splits, the rows for each rank."
             )
         return [view.shape[0] // size] * size
@@ -536,7 +539,7 @@ class Call:
         size = len(self.engine.members(self.group))
         if len(rows) != size or min(rows) < 0 or sum(rows) != view.shape[0]:
             raise InvalidArgument(
-                f"{self.what}: splits are {shorten(rows)}, and the tensor has {view.shape[0]} rows "
+                f"{self}: splits are {shorten(rows)}, and the tensor has {view.shape[0]} rows "
                 f"for {size} ranks. Pass one number per rank, none negative, that add up to the "
                 "rows."
             )

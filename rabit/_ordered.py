@@ -15,7 +15,6 @@ Arguments are NumPy arrays in row-major order, or anything with DLPack or a writ
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -70,14 +69,9 @@ class _Call:
         self.layout = layout
 
 
-class _Prepared(threading.local):
-    """A thread makes one call at a time."""
-
-    def __init__(self) -> None:
-        self.call = _Call()
-
-
-_prepared = _Prepared()
+# Forms that no call uses.  A call takes one away: other threads, and a signal handler in the middle
+# of the call, take others.
+_idle: list[_Call] = []
 
 
 def ordered_allreduce_(
@@ -89,6 +83,22 @@ def ordered_allreduce_(
     engine: Engine | None = None,
 ) -> Any:
     """Combines `tensor` of every rank element by element, in place, and returns it."""
+    if engine is None:
+        engine = engine_for_work()
+    if type(tensor) is np.ndarray and process_set is global_process_set:
+        native = engine._native
+        allreduce, code = native.ordered_allreduce, _codes.get(tensor.dtype)
+        if allreduce is not None and code is not None:
+            try:
+                status = allreduce(
+                    native.run_ordered_address, native.work_address, tensor, code, op, timeout
+                )
+            except (ValueError, TypeError, BufferError):
+                pass  # Below it is said why, or it works.
+            else:
+                if status:
+                    native.fail(status)
+                return tensor
     memory, count, code = _memory(tensor)
     _run(engine, _ALLREDUCE, process_set, timeout, memory, count, memory, count, code, op)
     return tensor
@@ -221,9 +231,16 @@ def _run(
     if engine is None:
         engine = engine_for_work()
     group = 0 if process_set is global_process_set else process_set.group_on(engine)
-    call = _prepared.call
+    try:
+        call = _idle.pop()
+    except IndexError:
+        call = _Call()
     layout = (kind, op, root, group, code, source_count, target_count)
     if layout != call.layout:
         call.set_layout(layout)
     call.source.data, call.target.data = source, target
-    engine.run_ordered(call.request, int(timeout * 1000))
+    native = engine._native
+    status = native.run_ordered(native.work_pointer, call.request, int(timeout * 1000))
+    if status:
+        native.fail(status)
+    _idle.append(call)

@@ -15,7 +15,7 @@ from rabit._native_engine import NativeEngine
 from rabit._tensor import TensorView
 from rabit._types import Kind, ReduceOp
 
-__all__ = ["WAITING", "Batch", "Request", "Waiting", "run", "submit"]
+__all__ = ["WAITING", "Batch", "Request", "Waiting", "new_struct", "run", "submit"]
 
 Finish = Callable[[Handle], Any]
 
@@ -103,7 +103,7 @@ class Batch:
         keepalive: for each submitted request what owns its memory; None: the views' own.
         """
         native = self._native
-        if native._orphans:
+        if native.orphans:
             native.sweep()
         pointer = native.open_pointer()
         if indices is None:
@@ -156,7 +156,7 @@ def _run(
     native: NativeEngine, struct: Any, slot: Any, request: tuple[str, Any, Finish | None]
 ) -> Handle:
     """Runs the struct; request: its name, what owns its memory, and how it finishes."""
-    if native._orphans:
+    if native.orphans:
         native.sweep()
     code = native.run(native.open_pointer(), struct, SLICE_MS, slot)
     value = slot[0]
@@ -171,9 +171,7 @@ class _Plan:
     __slots__ = ("_borrowed", "_name", "_words", "array", "handle")
 
     def __init__(self, request: Request) -> None:
-        self._borrowed: list[Any] = []
-        self.array: Any = ffi.new("rabit_request[]", 1)
-        _fill(self.array[0], request, self._borrowed)
+        self.array, self._borrowed = new_struct(request)
         self._words = memoryview(ffi.buffer(self.array)).cast("B").cast("Q")
         self._name = request.name
         self.handle: Any = ffi.new("rabit_handle*")
@@ -267,6 +265,14 @@ def _layout_of_view(view: TensorView | None) -> tuple[Any, ...] | None:
     if view is None:
         return None
     return (tuple(view.shape), view.dtype, view.device, view.device_index, view.ready_event)
+
+
+def new_struct(request: Request) -> tuple[Any, Any]:
+    """The C form of `request`, and what it points to."""
+    borrowed: list[Any] = []
+    array: Any = ffi.new("rabit_request[]", 1)
+    _fill(array[0], request, borrowed)
+    return array, borrowed
 
 
 def _fill(struct: Any, request: Request, borrowed: list[Any]) -> None:

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import functools
+import importlib.machinery
+import importlib.util
 import json
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rabit._errors import Internal, RabitError, Unsupported, error_from_code
 from rabit._version import __version__
 
-__all__ = ["abi_version", "capabilities", "check", "ffi", "library_path", "load", "read_json"]
+__all__ = [
+    "abi_version",
+    "address_of_pointer",
+    "capabilities",
+    "check",
+    "ffi",
+    "last_error",
+    "library_path",
+    "load",
+    "load_calls",
+    "read_json",
+]
 
+_CALLS_SUFFIX = ".abi3.so"
 _HERE = Path(__file__).parent
 _HEADERS = (
     _HERE / "rabit_abi.h",
@@ -78,6 +93,35 @@ def _load(path: str) -> Any:
             "Build both from the same source."
         )
     return library
+
+
+@functools.cache
+def load_calls(path: str = "") -> ModuleType | None:
+    """The extension module with the quickest calls (native/python), from beside the library `path`.
+
+    None where it was not built, or where Python takes no modules of the limited API (PyPy, builds
+    without the global lock): cffi makes the same calls then.
+    """
+    file = Path(path or library_path()).with_name(f"rabit_calls{_CALLS_SUFFIX}")
+    if _CALLS_SUFFIX not in importlib.machinery.EXTENSION_SUFFIXES or not file.exists():
+        return None
+    loader = importlib.machinery.ExtensionFileLoader("rabit_calls", str(file))
+    spec = importlib.util.spec_from_loader("rabit_calls", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    wanted = load(path).RABIT_ABI_VERSION
+    if wanted != module.ABI_VERSION:
+        raise Unsupported(
+            f"{file} has ABI version {module.ABI_VERSION}, this package needs {wanted}. Build both "
+            "from the same source."
+        )
+    return module
+
+
+def address_of_pointer(pointer: Any) -> int:
+    """The number that a C pointer is."""
+    return int(ffi.cast("uintptr_t", pointer))
 
 
 def last_error(library: Any, code: int) -> RabitError:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
 import numpy as np
 import pytest
 from support import oracle
 
 import rabit
-from rabit import DType, ReduceOp
+from rabit import DType, ReduceOp, _native
 from rabit.testing import run_ranks
 
 JOBS = [(1, "auto"), (2, "shm"), (3, "shm"), (4, "shm"), (2, "tcp"), (3, "tcp")]
@@ -19,9 +20,24 @@ def inputs(dtype, shape, size):
     return [oracle.values(dtype, shape, rank) for rank in range(size)]
 
 
+@pytest.fixture(params=["extension module", "cffi"])
+def prepare(request):
+    """Makes the ordered allreduces of an engine go one way or the other."""
+
+    def prepare(engine):
+        native = engine._native
+        if request.param == "cffi":
+            native.ordered_allreduce = None
+        elif native.ordered_allreduce is None:
+            pytest.skip("rabit_calls was not built")
+
+    return prepare
+
+
 @pytest.mark.parametrize(("size", "transport"), JOBS)
-def test_every_ordered_operation(size, transport):
+def test_every_ordered_operation(size, transport, prepare):
     def on_rank(engine):
+        prepare(engine)
         rank = engine.rank
         for dtype in oracle.PLAIN_DTYPES:
             for op in ReduceOp:
@@ -74,8 +90,10 @@ def test_ordered_calls_among_some_of_the_ranks_and_of_another_tensor_type():
     run_ranks(3, on_rank, "shm")
 
 
-def test_what_cannot_be_written_or_does_not_fit_is_refused():
+def test_what_cannot_be_written_or_does_not_fit_is_refused(prepare):
     def on_rank(engine):
+        prepare(engine)
+        rabit.ordered_allreduce_(np.ones(4))  # from now on float64 is known
         fixed = np.ones(4)
         fixed.flags.writeable = False
         with pytest.raises(rabit.InvalidArgument, match="read-only"):
@@ -84,6 +102,14 @@ def test_what_cannot_be_written_or_does_not_fit_is_refused():
             rabit.ordered_allreduce_(np.ones((4, 4))[:, 1])
         with pytest.raises(rabit.Unsupported, match="complex"):
             rabit.ordered_allreduce_(np.ones(4, np.complex128))
+        with pytest.raises(rabit.Unsupported, match="byte order"):
+            rabit.ordered_allreduce_(np.ones(4, ">f8"))
+        with pytest.raises((TypeError, OverflowError)):
+            rabit.ordered_allreduce_(np.ones(4), "sum")
+        with pytest.raises(ValueError, match="NaN"):
+            rabit.ordered_allreduce_(np.ones(4), timeout=float("nan"))
+        with pytest.raises(rabit.InvalidArgument, match="band of float64 is not defined"):
+            rabit.ordered_allreduce_(np.ones(4), rabit.BitwiseAnd)
         with pytest.raises(rabit.InvalidArgument, match="need one type"):
             rabit.ordered_allgather_into(np.ones(8), np.ones(4, np.float32))
         with pytest.raises(rabit.InvalidArgument, match="does not fit 2 ranks"):
@@ -93,10 +119,39 @@ def test_what_cannot_be_written_or_does_not_fit_is_refused():
     run_ranks(2, on_rank, "shm")
 
 
-def test_calls_of_different_size_end_in_an_error_that_names_the_cause():
+def test_an_ordered_call_of_a_closed_engine_says_so(prepare):
+    def on_rank(engine):
+        prepare(engine)
+        rabit.ordered_allreduce_(np.ones(2))
+        engine.close()
+        with pytest.raises(rabit.NotInitialized, match="has been shut down"):
+            rabit.ordered_allreduce_(np.ones(2))
+
+    run_ranks(2, on_rank, "shm")
+
+
+def test_an_ordered_call_in_a_forked_child_says_so(prepare):
+    def on_rank(engine):
+        prepare(engine)
+        value = np.ones(2)
+        rabit.ordered_allreduce_(value)
+        child = os.fork()
+        if child == 0:
+            try:
+                rabit.ordered_allreduce_(value)
+            except rabit.NotInitialized as error:
+                os._exit(0 if "forked" in str(error) else 1)
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    run_ranks(1, on_rank, "auto")
+
+
+def test_calls_of_different_size_end_in_an_error_that_names_the_cause(prepare):
     seen = []
 
     def on_rank(engine):
+        prepare(engine)
         try:
             rabit.ordered_allreduce_(np.ones(4 + engine.rank), timeout=0.3)
         except rabit.RabitError as error:
@@ -106,3 +161,20 @@ def test_calls_of_different_size_end_in_an_error_that_names_the_cause():
         run_ranks(2, on_rank, "shm")
     assert len(seen) == 2
     assert any("same ordered calls in the same order" in each for each in seen), seen
+
+
+def test_the_extension_module_refuses_arguments_that_cannot_work():
+    calls = _native.load_calls()
+    if calls is None:
+        pytest.skip("rabit_calls was not built")
+    array = np.ones(2)
+    with pytest.raises(TypeError, match="6 arguments, not 1"):
+        calls.ordered_allreduce(0)
+    with pytest.raises(ValueError, match="the type 11 is unknown"):
+        calls.ordered_allreduce(0, 0, array, 11, 0, 1.0)
+    with pytest.raises(ValueError, match="no number of seconds"):
+        calls.ordered_allreduce(0, 0, array, 0, 0, float("nan"))
+    with pytest.raises(TypeError):
+        calls.ordered_allreduce(0, 0, "text", 0, 0, 1.0)
+    with pytest.raises(TypeError, match="6 arguments, not 0"):
+        calls.run_again()

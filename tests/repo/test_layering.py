@@ -28,6 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "backend/ps": {"backend", "transport", "rendezvous", "arithmetic", "base"},
     "engine": {"control", "schedule", "codec", "backend", "arithmetic", "base"},
     "abi": {"*"},
+    "python": {"include"},
     "include": set(),
 }
 # Implementations of one seam never include each other; only these see one another's interface.

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import rabit
-from rabit import InvalidArgument, NotInitialized
+from rabit import InvalidArgument, NotInitialized, _repeats
+from rabit.testing import run_ranks
 
 
 @pytest.fixture
@@ -210,3 +211,59 @@ def test_ordered_calls_that_differ_do_not_mix(job):
     with pytest.raises((TypeError, OverflowError)):
         rabit.ordered_allreduce_(values, "sum")
     assert rabit.ordered_allreduce_(values, rabit.Sum).tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_a_call_that_comes_again_looks_at_its_array(job):
+    array = np.ones((2, 3), np.float32)
+    for _ in range(3):
+        assert rabit.allreduce_(array, name="x", op=rabit.Sum) is array
+    fixed = array.copy()
+    fixed.flags.writeable = False
+    with pytest.raises(InvalidArgument, match="'x' on rank 0: the array is read-only"):
+        rabit.allreduce_(fixed, name="x", op=rabit.Sum)
+    with pytest.raises(InvalidArgument, match="'x' on rank 0: the output is not contiguous"):
+        rabit.allreduce_(np.ones((3, 2), np.float32).T, name="x", op=rabit.Sum)
+    assert rabit.allreduce_(array, name="x", op=rabit.Sum, prescale_factor=2.0)[1, 2] == 2
+    assert rabit.allreduce_(array.view(np.int32), name="x", op=rabit.Max).dtype == np.int32
+    assert rabit.allreduce_(array, name="x", op=rabit.Sum)[1, 2] == 2
+
+
+def test_without_the_extension_module_calls_come_again_as_well(job):
+    native = rabit.default_engine()._native
+    native.run_again = native.ordered_allreduce = None
+    array = np.ones(3, np.float32)
+    for _ in range(3):
+        assert rabit.allreduce_(array, name="x", op=rabit.Sum, prescale_factor=2.0) is array
+        rabit.ordered_allreduce_(array)
+    assert array.tolist() == [8.0] * 3
+
+
+def test_a_call_that_comes_again_fails_like_the_first():
+    def on_rank(engine):
+        array = np.ones(4, np.float32)
+        for _ in range(3):
+            rabit.allreduce_(array, name="x", op=rabit.Sum)
+        other = rabit.Max if engine.rank else rabit.Sum
+        with pytest.raises(rabit.Mismatch, match="'x'"):
+            rabit.allreduce_(array, name="x", op=other)
+        array[:] = 1.0
+        rabit.allreduce_(array, name="x", op=rabit.Sum)
+        assert array.tolist() == [2.0] * 4
+        engine.close()
+        with pytest.raises(NotInitialized, match="has been shut down"):
+            rabit.allreduce_(array, name="x", op=rabit.Sum)
+
+    run_ranks(2, on_rank)
+
+
+def test_a_call_that_comes_again_waits_on_when_the_native_wait_is_over(monkeypatch):
+    monkeypatch.setattr(_repeats, "SLICE_MS", 0)
+
+    def on_rank(engine):
+        array = np.ones(4, np.float32)
+        for _ in range(20):
+            array[:] = 1.0
+            rabit.allreduce_(array, name="x", op=rabit.Sum)
+            assert array.tolist() == [2.0] * 4
+
+    run_ranks(2, on_rank)
