@@ -95,7 +95,7 @@ def work(args: argparse.Namespace) -> None:
         libraries["mpi"] = bind_mpi
 
     samples: peers.Samples = {name: {} for name in libraries}
-    for size in args.sizes:
+    for size in peers.with_warm_up(args.sizes):
         for dtype in args.dtypes:
             tensor = torch.ones(size // 4, dtype=getattr(torch, dtype))
             array = tensor.numpy() if dtype != "bfloat16" else tensor

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
-from peers import Samples, repeats_of
+from peers import Samples, repeats_of, with_warm_up
 
 WORLD = MPI.COMM_WORLD
 SECONDS_PER_TURN = 0.3  # an MPI that never yields takes milliseconds where ranks outnumber cores
@@ -72,7 +72,7 @@ def main() -> None:
     rows = {}
     for operation in args.operations.split(","):
         keys = args.keys.split(",") if args.keys else [operation]
-        for key, size in zip(keys, sizes, strict=True):
+        for key, size in with_warm_up(list(zip(keys, sizes, strict=True))):
             rows[key] = seconds_of(operation, size, args)
     everyone = WORLD.gather(rows, root=0)
     if WORLD.rank == 0:

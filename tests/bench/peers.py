@@ -19,7 +19,9 @@ import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
+Row = TypeVar("Row")
 OURS = ("rabit", "ordered")
 # library -> row -> rank -> seconds of single operations
 Samples = dict[str, dict[str, list[list[float]]]]
@@ -47,6 +49,12 @@ def show_time(seconds: float | None) -> str:
 def repeats_of(size: int, rounds: int) -> int:
     """How many operations of `size` bytes make one of `rounds` turns of a library."""
     return max(8, min(200, int(2e8 // max(size, 1 << 16)) // rounds))
+
+
+def with_warm_up(rows: list[Row]) -> list[Row]:
+    """The first row twice: until processes that have just started run evenly, a whole row of small
+    operations can be over.  What is measured last counts."""
+    return [*rows[:1], *rows]
 
 
 @dataclass
