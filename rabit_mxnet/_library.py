@@ -15,6 +15,7 @@ ffi.cdef(
     """
     const char* MXGetLastError();
     int MXGetEnv(const char* name, const char** value);
+    int MXSetEnv(const char* name, const char* value);
     int MXNDArrayWaitToWrite(void* array);
     int MXNDArrayGetData(void* array, void** data);
     int MXNDArrayFree(void* array);
@@ -71,6 +72,11 @@ def mxnet_setting(name: str) -> str | None:
     slot = ffi.new("const char**")
     check(library.MXGetEnv(name.encode(), slot), f"the setting {name}")
     return None if slot[0] == ffi.NULL else ffi.string(slot[0]).decode("utf-8", "replace")
+
+
+def set_mxnet_setting(name: str, value: str) -> None:
+    """Sets one of MXNet's own variables, in this process."""
+    check(library.MXSetEnv(name.encode(), value.encode()), f"the setting {name}")
 
 
 def check_version() -> None:

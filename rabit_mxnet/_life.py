@@ -7,7 +7,7 @@ from typing import Any
 
 import rabit
 
-from . import _dependency_engine
+from . import _backward, _dependency_engine
 from ._library import check_version
 from ._mxnet import mx, notice
 
@@ -23,10 +23,10 @@ def init(comm: Any = None, process_sets: Any = None, *, config: rabit.Config | N
     """
     check_version()
     rabit.init(comm, process_sets, config=config)
-    text = notice()
-    if text is not None and text not in _has_said and rabit.rank() == 0:
-        _has_said.append(text)
-        print(f"rabit_mxnet: {text}", file=sys.stderr)
+    for text in (notice(), _backward.CHANGED if rabit.size() > 1 else None):
+        if text is not None and text not in _has_said and rabit.rank() == 0:
+            _has_said.append(text)
+            print(f"rabit_mxnet: {text}", file=sys.stderr)
 
 
 def shutdown(timeout: float = 30.0) -> None:

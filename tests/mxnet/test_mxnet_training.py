@@ -251,3 +251,27 @@ def test_what_the_forward_pass_needs_first_goes_first_and_is_updated_alone(on_ra
     for names, updated in on_ranks(2, script):
         assert names == [f"net_dense{layer}_weight" for layer in range(12)]
         assert updated == [1] * 12
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ({}, ["1", None]),
+        ({"MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": "7"}, ["7", None]),
+        ({"MXNET_EXEC_BULK_EXEC_TRAIN": "1"}, [None, "1"]),
+    ],
+)
+def test_gradients_are_complete_one_by_one_unless_the_user_has_chosen(on_ranks, chosen, expected):
+    script = """
+    from rabit_mxnet._backward import CHANGED
+    from rabit_mxnet._library import mxnet_setting
+    names = ("MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD", "MXNET_EXEC_BULK_EXEC_TRAIN")
+    report([[mxnet_setting(each) for each in names], CHANGED])
+    """
+
+    for settings, said in on_ranks(2, script, **chosen):
+        assert settings == expected
+        if chosen:
+            assert said is None
+        else:
+            assert said.startswith("MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD is set to 1")
