@@ -5,9 +5,11 @@
 Ordered: one operation at a time without negotiation, the form that makes the same promise as MPI,
 one order of calls on every rank.  Blocking: one at a time, submit to result.  In flight: a step of
 --depth operations that are submitted together and waited for at the end, beside as many Allreduce
-calls one after the other.  Every round runs all of them, in changing order; the table has the medians
-over the rounds of the slowest rank, and the median of the ratios of the same round, which is what
-noise disturbs least.
+calls one after the other.  All in place: MPI_IN_PLACE, and the engine's functions with a trailing
+underscore.  In every round every form makes --calls calls in a row, each after a barrier and on a
+buffer that was just written, as a loop that uses it would; the order of the forms changes.  The table
+has the medians over all calls of the slowest rank, and the median over the rounds of the ratio of
+the two medians of that round, which is what noise disturbs least.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +32,8 @@ SIZES = (1 << 20, 16 << 20)
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--calls", type=int, default=20, help="in a row, of each form in a round")
     parser.add_argument("--depth", type=int, default=8)
     parser.add_argument("--backend", default="mpi")
     parser.add_argument("--bytes", type=int, nargs="+", default=list(SIZES))
@@ -57,14 +62,13 @@ def start_ranks(options: argparse.Namespace) -> int:
 
 
 def measure(options: argparse.Namespace, count: int) -> dict[str, list[float]]:
-    """Seconds of each round and form, of the slowest rank."""
+    """Seconds of a call, for every form: one median for each round."""
     from mpi4py import MPI
 
     import rabit
 
     world = MPI.COMM_WORLD
-    inputs = [np.full(count, 1.0, np.float32) for _ in range(options.depth)]
-    outputs = [np.empty_like(each) for each in inputs]
+    outputs = [np.empty(count, np.float32) for _ in range(options.depth)]
 
     def engine_once() -> None:
         rabit.allreduce_(outputs[0], name="one", op=rabit.Sum, backend=options.backend)
@@ -96,22 +100,31 @@ def measure(options: argparse.Namespace, count: int) -> dict[str, list[float]]:
         "mpi4py, in flight": mpi_many,
     }
     times: dict[str, list[float]] = {name: [] for name in forms}
-    for each in range(options.rounds + 5):
+    for each in range(options.rounds + 1):
         order = list(forms.items())
         if each % 2:
             order.reverse()
         for name, form in order:
-            for source, target in zip(inputs, outputs, strict=True):
-                target[:] = source
-            world.Barrier()
-            begin = time.perf_counter()
-            form()
-            mine = time.perf_counter() - begin
-            slowest = world.allreduce(mine, op=MPI.MAX)
-            assert outputs[0][0] == rabit.size(), "a wrong sum"
-            if each >= 5:
-                times[name].append(slowest)
+            used = outputs if "flight" in name else outputs[:1]
+            slowest = [time_once(world, form, used) for _ in range(options.calls + 2)]
+            if each > 0:
+                times[name].append(float(np.median(slowest[2:])))
     return times
+
+
+def time_once(world: Any, form: Callable[[], None], buffers: list[np.ndarray]) -> float:
+    """Seconds of one call on the slowest rank."""
+    from mpi4py import MPI
+
+    for each in buffers:
+        each.fill(1.0)
+    world.Barrier()
+    begin = time.perf_counter()
+    form()
+    mine = time.perf_counter() - begin
+    slowest = world.allreduce(mine, op=MPI.MAX)
+    assert all(each[0] == each[-1] == world.size for each in buffers), "a wrong sum"
+    return float(slowest)
 
 
 def run_rank(options: argparse.Namespace) -> int:
@@ -120,7 +133,7 @@ def run_rank(options: argparse.Namespace) -> int:
     rabit.init()
     if rabit.rank() == 0:
         print(f"allreduce of float32 on {rabit.size()} ranks, backend {options.backend}, "
-              f"{options.rounds} rounds, {options.depth} in flight")  # fmt: skip
+              f"{options.rounds} rounds of {options.calls} calls, {options.depth} in flight")  # fmt: skip
         print(f"{'bytes':>10}  {'form':<10} {'engine us':>10} {'mpi4py us':>10} {'ratio':>6}")
     for size in options.bytes:
         times = measure(options, size // 4)
