@@ -108,6 +108,47 @@ RABIT_INLINE typename E::Vector Canonical(typename E::Vector value) {
   }
 }
 
+// A dtype as the reductions see it.
+template <class E>
+struct Lanes : E {
+  template <class Op>
+  static RABIT_INLINE typename E::Vector Apply(typename E::Vector a, typename E::Vector b) {
+    return Op::Apply(a, b);
+  }
+  static RABIT_INLINE void StoreResult(typename E::Vector value, std::byte* to) {
+    E::Store(Canonical<E>(value), to);
+  }
+};
+
+// bfloat16 as the reductions see it: the upper halves of 32-bit words are the odd elements, the
+// lower ones the even elements, each one shift or mask away from a float.  That needs no
+// instruction that moves values between lanes, of which widening and narrowing take one for each
+// vector.
+struct BfloatPairs {
+  using Word = Half<true>;
+  static constexpr int kBytes = 2;
+  static constexpr int kCount = 2 * kLanes;
+  struct Vector {
+    FloatVector even;
+    FloatVector odd;
+  };
+  static RABIT_INLINE Vector Load(const std::byte* from) {
+    WordVector words;
+    __builtin_memcpy(&words, from, sizeof(words));
+    return {BitsAs<FloatVector>(words << 16), BitsAs<FloatVector>(words & 0xffff0000u)};
+  }
+  template <class Op>
+  static RABIT_INLINE Vector Apply(Vector a, Vector b) {
+    return {Op::Apply(a.even, b.even), Op::Apply(a.odd, b.odd)};
+  }
+  static RABIT_INLINE void StoreResult(Vector value, std::byte* to) {
+    const WordVector even = RoundToBfloat16(Canonical<Word>(value.even));
+    const WordVector odd = RoundToBfloat16(Canonical<Word>(value.odd));
+    const WordVector words = (odd & 0xffff0000u) | (even >> 16);
+    __builtin_memcpy(to, &words, sizeof(words));
+  }
+};
+
 // ---- Loops -----------------------------------------------------------------------------------
 
 // kVectors vectors from `offset` bytes on: every input is read once, the result written once.
@@ -119,11 +160,11 @@ RABIT_INLINE void ReduceVectors(const std::byte* const* inputs, int input_count,
   for (int v = 0; v < kVectors; ++v) value[v] = E::Load(inputs[0] + offset + v * kStride);
   for (int i = 1; i < input_count; ++i) {
     for (int v = 0; v < kVectors; ++v) {
-      value[v] = Op::Apply(value[v], E::Load(inputs[i] + offset + v * kStride));
+      value[v] = E::template Apply<Op>(value[v], E::Load(inputs[i] + offset + v * kStride));
     }
   }
   for (int v = 0; v < kVectors; ++v) {
-    E::Store(Canonical<E>(value[v]), out + offset + v * kStride);
+    E::StoreResult(value[v], out + offset + v * kStride);
   }
 }
 
@@ -138,9 +179,9 @@ void ReduceTail(const std::byte* const* inputs, int input_count, std::byte* out,
   typename E::Vector value = E::Load(padded);
   for (int i = 1; i < input_count; ++i) {
     __builtin_memcpy(padded, inputs[i] + offset, bytes);
-    value = Op::Apply(value, E::Load(padded));
+    value = E::template Apply<Op>(value, E::Load(padded));
   }
-  E::Store(Canonical<E>(value), padded);
+  E::StoreResult(value, padded);
   __builtin_memcpy(out + offset, padded, bytes);
 }
 
@@ -273,13 +314,13 @@ void DivideIntegers(std::byte* data, int64_t count, int divisor) {
 constexpr int Row(DType dtype) { return static_cast<int>(dtype); }
 constexpr int Column(ReduceOp op) { return static_cast<int>(op); }
 
-template <class E>
+template <class E, class Reduced = Lanes<E>>
 constexpr void FillFloat(Kernels& table, DType dtype) {
   ReduceLoop* row = table.reduce[Row(dtype)];
-  row[Column(ReduceOp::kSum)] = row[Column(ReduceOp::kAverage)] = &Reduce<E, Sum>;
-  row[Column(ReduceOp::kMin)] = &Reduce<E, Min>;
-  row[Column(ReduceOp::kMax)] = &Reduce<E, Max>;
-  row[Column(ReduceOp::kProduct)] = &Reduce<E, Product>;
+  row[Column(ReduceOp::kSum)] = row[Column(ReduceOp::kAverage)] = &Reduce<Reduced, Sum>;
+  row[Column(ReduceOp::kMin)] = &Reduce<Reduced, Min>;
+  row[Column(ReduceOp::kMax)] = &Reduce<Reduced, Max>;
+  row[Column(ReduceOp::kProduct)] = &Reduce<Reduced, Product>;
   table.scale[Row(dtype)] = &ScaleFloats<E>;
   table.divide[Row(dtype)] = &DivideFloats<E>;
 }
@@ -288,20 +329,20 @@ constexpr void FillFloat(Kernels& table, DType dtype) {
 template <class T, class U>
 constexpr void FillInteger(Kernels& table, DType dtype) {
   ReduceLoop* row = table.reduce[Row(dtype)];
-  row[Column(ReduceOp::kSum)] = row[Column(ReduceOp::kAverage)] = &Reduce<Plain<U>, Sum>;
-  row[Column(ReduceOp::kMin)] = &Reduce<Plain<T>, Min>;
-  row[Column(ReduceOp::kMax)] = &Reduce<Plain<T>, Max>;
-  row[Column(ReduceOp::kProduct)] = &Reduce<Plain<U>, Product>;
-  row[Column(ReduceOp::kBitAnd)] = &Reduce<Plain<U>, And>;
-  row[Column(ReduceOp::kBitOr)] = &Reduce<Plain<U>, Or>;
-  row[Column(ReduceOp::kBitXor)] = &Reduce<Plain<U>, Xor>;
+  row[Column(ReduceOp::kSum)] = row[Column(ReduceOp::kAverage)] = &Reduce<Lanes<Plain<U>>, Sum>;
+  row[Column(ReduceOp::kMin)] = &Reduce<Lanes<Plain<T>>, Min>;
+  row[Column(ReduceOp::kMax)] = &Reduce<Lanes<Plain<T>>, Max>;
+  row[Column(ReduceOp::kProduct)] = &Reduce<Lanes<Plain<U>>, Product>;
+  row[Column(ReduceOp::kBitAnd)] = &Reduce<Lanes<Plain<U>>, And>;
+  row[Column(ReduceOp::kBitOr)] = &Reduce<Lanes<Plain<U>>, Or>;
+  row[Column(ReduceOp::kBitXor)] = &Reduce<Lanes<Plain<U>>, Xor>;
   table.scale[Row(dtype)] = &ScaleIntegers<T>;
   table.divide[Row(dtype)] = &DivideIntegers<T>;
 }
 
 // Values are 0 and 1: a sum is an or, a product is an and.
 constexpr void FillBool(Kernels& table) {
-  using B = Plain<uint8_t>;
+  using B = Lanes<Plain<uint8_t>>;
   ReduceLoop* row = table.reduce[Row(DType::kBool)];
   for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax, ReduceOp::kBitOr}) {
     row[Column(op)] = &Reduce<B, Or>;
@@ -321,7 +362,7 @@ constexpr Kernels MakeKernels() {
   FillInteger<int32_t, uint32_t>(table, DType::kInt32);
   FillInteger<int64_t, uint64_t>(table, DType::kInt64);
   FillFloat<Half<false>>(table, DType::kFloat16);
-  FillFloat<Half<true>>(table, DType::kBfloat16);
+  FillFloat<Half<true>, BfloatPairs>(table, DType::kBfloat16);
   FillFloat<Plain<float>>(table, DType::kFloat32);
   FillFloat<Plain<double>>(table, DType::kFloat64);
   FillBool(table);

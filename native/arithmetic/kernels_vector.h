@@ -122,9 +122,16 @@ RABIT_INLINE FloatVector WidenBfloat16(HalfVector half) {
   return BitsAs<FloatVector>(WidenLanes(half) << 16);
 }
 
+// The bfloat16 is the upper half of each word; what is left in the lower half has no meaning.  To
+// nearest, ties to even.  Only quiet NaNs with zeros in the lower half stay what they are.
+RABIT_INLINE WordVector RoundToBfloat16(FloatVector value) {
+  const WordVector bits = BitsAs<WordVector>(value);
+  return bits + 0x7fffu + ((bits >> 16) & 1u);
+}
+
 RABIT_INLINE HalfVector NarrowBfloat16(FloatVector value) {
   const WordVector bits = BitsAs<WordVector>(value);
-  const WordVector rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const WordVector rounded = RoundToBfloat16(value) >> 16;
   const WordVector quiet = (bits >> 16) | 0x40u;
   const WordVector result = (bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded;
   return NarrowLanes(result);
