@@ -96,38 +96,39 @@ def work(args: argparse.Namespace) -> None:
 
     samples: peers.Samples = {name: {} for name in libraries}
     for size in peers.with_warm_up(args.sizes):
+        calls = {}
         for dtype in args.dtypes:
             tensor = torch.ones(size // 4, dtype=getattr(torch, dtype))
             array = tensor.numpy() if dtype != "bfloat16" else tensor
-            calls = {
-                name: bind(array, tensor, f"bench.{dtype}.{size}")
-                for name, bind in libraries.items()
-                if name != "mpi" or dtype == "float32"
-            }
-            for name, values in take_turns(calls, array, size, args.rounds).items():
-                samples[name][row_key(size, dtype)] = [values]
+            for name, bind in libraries.items():
+                if name != "mpi" or dtype == "float32":
+                    calls[name, dtype] = (bind(array, tensor, f"bench.{dtype}.{size}"), array)
+        for (name, dtype), values in take_turns(calls, size, args.rounds).items():
+            samples[name][row_key(size, dtype)] = [values]
     if rabit.rank() == 0:
         Path(args.result).write_text(json.dumps(samples))
     rabit.barrier()
     rabit.shutdown()
 
 
-def take_turns(calls, array, size: int, rounds: int) -> dict[str, list[float]]:
+def take_turns(calls, size: int, rounds: int) -> dict[tuple[str, str], list[float]]:
+    """Seconds of single operations by library and dtype, of which `calls` has a call without
+    arguments and its array.  The dtypes take turns too, because their ratio is a figure as well."""
     import rabit
 
-    samples: dict[str, list[float]] = {name: [] for name in calls}
+    samples: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
     for turn in range(rounds + 1):
-        for name, call in calls.items():
+        for key, (call, array) in calls.items():
             array[:] = 1.0
             rabit.barrier()
             call()
-            assert array[0] == rabit.size(), (name, array[0])
+            assert array[0] == rabit.size(), (key, array[0])
             for _ in range(peers.repeats_of(size, rounds)):
                 array[:1] = 1.0
                 start = time.perf_counter()
                 call()
                 if turn:  # the first round warms caches and negotiation up
-                    samples[name].append(time.perf_counter() - start)
+                    samples[key].append(time.perf_counter() - start)
     return samples
 
 
