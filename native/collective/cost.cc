@@ -19,6 +19,9 @@ double Share(int size) { return static_cast<double>(size - 1) / size; }
 double Folds(int size) { return (size & (size - 1)) == 0 ? 0 : 1; }  // extra steps: in and out
 int PowerSteps(int size) { return CeilLog2(size + 1) - 1; }          // of the largest power of two
 
+// What filling and draining a pipeline costs, about as much as a message.
+constexpr double kPipelineMessages = 1;
+
 double PiecesOf(double bytes, double piece_bytes) {
   return std::max(1.0, std::ceil(bytes / piece_bytes));
 }
@@ -49,7 +52,7 @@ int CeilLog2(int size) {
 double DirectCostMicros(const LinkModel& link, int size, int64_t bytes) {
   const double share = Share(size) * static_cast<double>(bytes);
   const double chunks = ChunksOf(static_cast<double>(bytes) / size);
-  return 2 * Fan(link, size) + Messages(link, 2 * (size - 1) * (chunks - 1)) +
+  return 2 * Fan(link, size) + Messages(link, 2 * (size - 1) * (chunks - 1) + kPipelineMessages) +
          Wire(link, 2 * share) + Work(link, share);
 }
 
@@ -64,16 +67,19 @@ double GatherAllCostMicros(const LinkModel& link, int size, int64_t bytes) {
 double RingCostMicros(const LinkModel& link, int size, int64_t bytes) {
   const double share = Share(size) * static_cast<double>(bytes);
   const double chunks = ChunksOf(static_cast<double>(bytes) / size);
-  return 2 * (size - 1) * (Latency(link, 1) + Messages(link, chunks - 1)) + Wire(link, 2 * share) +
-         Work(link, share);
+  return 2 * (size - 1) * (Latency(link, 1) + Messages(link, chunks - 1)) +
+         Messages(link, kPipelineMessages) + Wire(link, 2 * share) + Work(link, share);
 }
 
 double RecursiveDoublingCostMicros(const LinkModel& link, int size, int64_t bytes) {
   const double steps = PowerSteps(size) + 2 * Folds(size);
   const double all = steps * static_cast<double>(bytes);
   const double pieces = PiecesOf(static_cast<double>(bytes), static_cast<double>(kChunkBytesMax));
+  // Everything is sent from where the result goes.  So what arrives waits in scratch memory until
+  // the same piece has left; from the second piece on it has left the cache by then.
+  const double late = all * (pieces - 1) / pieces;
   return steps * (Latency(link, 1) + Messages(link, pieces - 1)) + Wire(link, all) +
-         Work(link, all);
+         Work(link, all + late);
 }
 
 double HalvingDoublingCostMicros(const LinkModel& link, int size, int64_t bytes) {
