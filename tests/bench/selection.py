@@ -1,21 +1,24 @@
 """Allreduce: the automatic choice of an algorithm beside every fixed one, in one run.
 
     python tests/bench/selection.py [--ranks 4] [--transport auto] [--sizes 1K,16K,1M]
-    sudo python tests/bench/selection.py --ranks 4 --rate 1G --sizes 64K,1M,16M --rounds 4
+    sudo python tests/bench/selection.py --ranks 4 --rate 1G --sizes 64K,1M,16M --rounds 6
 
 Every rank holds one engine for each algorithm and one that chooses by itself; they take turns, in an
 order that rotates, on the same buffer.  With --rate every rank has a network namespace of its own
 behind a link of that many bits a second.
 
 The fastest of several noisy medians looks faster than it is.  Therefore the fastest algorithm is
-looked for in one half of the turns, and its ratio with the automatic choice taken from the other
-half: above 1 the choice is faster.
+looked for in turns of their own.  Then the automatic choice runs beside it, next to each other in
+time, for --rounds turns more: the ratio is the median of theirs / ours, above 1 the choice is faster,
+with the interval that holds it in 95 of 100 cases.  Where another algorithm was chosen, an engine
+that is told to use the choice runs too; where the same one was, the ratio shows nothing but noise.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import secrets
 import statistics
@@ -54,33 +57,59 @@ def run_once(path: str, engine, array: np.ndarray, name: str) -> None:
         rabit.allreduce_(array, name=name, op=rabit.Max, engine=engine)
 
 
-def measure_size(args: argparse.Namespace, engines: dict, size: int) -> dict[str, list[float]]:
-    """Seconds of one operation by algorithm, one figure for each turn."""
+def take_turn(args: argparse.Namespace, engine, array: np.ndarray, once: float | None) -> float:
+    """Seconds of one operation, the mean of one turn; `once`: about what one takes."""
     import rabit
 
+    name = f"bench.{array.nbytes}"
+    run_once(args.path, engine, array, name)
+    rabit.ordered_barrier(engine=engine)
+    count = 1 if once is None else max(1, min(100, int(args.turn_seconds / once)))
+    start = time.perf_counter()
+    for _ in range(count):
+        run_once(args.path, engine, array, name)
+    return (time.perf_counter() - start) / count
+
+
+def from_rank_0(engine, value: float) -> float:
+    """Rank 0's figure, so that all ranks count and choose alike."""
+    import rabit
+
+    mine = np.array([value], dtype=np.float64)
+    rabit.ordered_broadcast_(mine, 0, engine=engine)
+    return float(mine[0])
+
+
+def measure_size(args: argparse.Namespace, engines: dict, size: int) -> dict:
+    """Seconds of one operation by algorithm and turn, of the search and of the comparison."""
     array = np.ones(max(size // 4, 1), dtype=np.float32)
-    name = f"bench.{size}"
-    seconds: dict[str, list[float]] = {each: [] for each in engines}
-    order = list(engines)
+    names = list(engines)
     once = None
-    for turn in range(args.rounds + 1):
-        for algorithm in order:
-            engine = engines[algorithm]
-            run_once(args.path, engine, array, name)
-            rabit.ordered_barrier(engine=engine)
-            count = 1 if once is None else max(1, min(100, int(args.turn_seconds / once)))
-            start = time.perf_counter()
-            for _ in range(count):
-                run_once(args.path, engine, array, name)
-            taken = (time.perf_counter() - start) / count
+    search: dict[str, list[float]] = {each: [] for each in names}
+    for turn in range(args.search_rounds + 1):
+        for algorithm in names[turn % len(names) :] + names[: turn % len(names)]:
+            taken = take_turn(args, engines[algorithm], array, once)
             if turn:  # the first turn warms up
-                seconds[algorithm].append(taken)
-        order = order[1:] + order[:1]
-        if once is None:  # rank 0's figure, so that all ranks count alike
-            mine = np.array([taken], dtype=np.float64)
-            rabit.ordered_broadcast_(mine, 0, engine=engines[order[0]])
-            once = float(mine[0])
-    return seconds
+                search[algorithm].append(taken)
+        if once is None:
+            once = from_rank_0(engines[AUTO], taken)
+    medians = [statistics.median(search[each]) for each in args.algorithms]
+    best = int(from_rank_0(engines[AUTO], medians.index(min(medians))))
+    choice = chosen(engines[AUTO], size)
+    beside = [AUTO, args.algorithms[best]]
+    if choice in args.algorithms and choice not in beside:
+        beside.append(choice)
+    comparison: dict[str, list[float]] = {each: [] for each in beside}
+    for turn in range(args.rounds):
+        for algorithm in beside if turn % 2 else reversed(beside):
+            comparison[algorithm].append(take_turn(args, engines[algorithm], array, once))
+    return {
+        "size": size,
+        "search": search,
+        "comparison": comparison,
+        "fastest": args.algorithms[best],
+        "chosen": choice,
+    }
 
 
 def chosen(engine, size: int) -> str:
@@ -110,10 +139,7 @@ def work(args: argparse.Namespace) -> None:
         start = time.perf_counter()
         engines[algorithm] = rabit.Engine(config.replace(allreduce_algorithm=rule), epoch=epoch)
     started = time.perf_counter() - start
-    rows = []
-    for size in args.sizes:
-        seconds = measure_size(args, engines, size)
-        rows.append({"size": size, "seconds": seconds, "chosen": chosen(engines[AUTO], size)})
+    rows = [measure_size(args, engines, size) for size in args.sizes]
     if config.rank == 0:
         document = {"rows": rows, "start": started}
         Path(args.result).write_text(json.dumps(document))
@@ -129,6 +155,7 @@ def worker_words(args: argparse.Namespace, result: Path) -> list[str]:
     return [
         *(sys.executable, str(Path(__file__).resolve()), "--worker", "--path", args.path),
         *("--sizes", ",".join(map(str, args.sizes)), "--rounds", str(args.rounds)),
+        *("--search-rounds", str(args.search_rounds)),
         *("--algorithms", ",".join(args.algorithms), "--turn-seconds", str(args.turn_seconds)),
         *("--result", str(result)),
     ]
@@ -181,26 +208,40 @@ def run_ranks(
         raise SystemExit(f"the ranks exited with {codes}")
 
 
+def median_and_interval(values: list[float]) -> tuple[float, float, float]:
+    """The median, and two of the values that hold the true one between them in about 95 % of cases."""
+    ranked = sorted(values)
+    reach = 0.98 * math.sqrt(len(ranked))  # 1.96 standard deviations of a binomial rank
+    low = max(0, math.floor(len(ranked) / 2 - reach) - 1)
+    high = min(len(ranked) - 1, math.ceil(len(ranked) / 2 + reach))
+    return statistics.median(ranked), ranked[low], ranked[high]
+
+
+def show_ratio(row: dict, ours: str) -> str:
+    fastest = row["fastest"]
+    pairs = zip(row["comparison"][fastest], row["comparison"][ours], strict=True)
+    middle, low, high = median_and_interval([theirs / mine for theirs, mine in pairs])
+    return f"{middle:.3f} ({low:.2f}-{high:.2f}) of {fastest}"
+
+
 def print_rows(document: dict, args: argparse.Namespace) -> None:
     where = f"links of {args.rate}bit/s" if args.rate else f"transport {args.transport}"
     print(
-        f"{args.ranks} ranks, {where}, {args.path} calls, medians of {args.rounds} turns; "
-        f"the engine that chooses started in {document['start'] * 1e3:.0f} ms"
+        f"{args.ranks} ranks, {where}, {args.path} calls, medians of {args.search_rounds} turns, "
+        f"ratios of {args.rounds}; the engine that chooses started in {document['start'] * 1e3:.0f} ms"
     )
     print(
         f"{'':>8}" + "".join(f"{name[:11]:>12}" for name in [*args.algorithms, AUTO]) + "  choice"
     )
     for row in document["rows"]:
-        seconds = row["seconds"]
-        medians = {name: statistics.median(values) for name, values in seconds.items()}
-        searched = {name: statistics.median(seconds[name][::2]) for name in args.algorithms}
-        fastest = min(searched, key=searched.__getitem__)
-        pairs = zip(seconds[fastest][1::2], seconds[AUTO][1::2], strict=True)
-        ratio = statistics.median(theirs / ours for theirs, ours in pairs)
+        medians = [statistics.median(values) for values in row["search"].values()]
+        told = ""
+        if row["chosen"] != row["fastest"] and row["chosen"] in row["comparison"]:
+            told = f"; told to: {show_ratio(row, row['chosen'])}"
         print(
             f"{show_size(row['size']):>8}"
-            + "".join(f"{show_time(each):>12}" for each in medians.values())
-            + f"  {row['chosen']}, {ratio:.2f} of {fastest}"
+            + "".join(f"{show_time(each):>12}" for each in medians)
+            + f"  {row['chosen']}, {show_ratio(row, AUTO)}{told}"
         )
 
 
@@ -216,7 +257,8 @@ def main() -> None:
         "--path", choices=("ordered", "engine"), default="ordered", help="ordered: no negotiation"
     )
     parser.add_argument("--algorithms", default=",".join(FIXED), help="those to compare with")
-    parser.add_argument("--rounds", type=int, default=8, help="turns of each (default 8)")
+    parser.add_argument("--rounds", type=int, default=24, help="of the comparison (default 24)")
+    parser.add_argument("--search-rounds", type=int, default=6, help="of each (default 6)")
     parser.add_argument("--turn-seconds", type=float, default=0.01, help="about, of one turn")
     parser.add_argument("--json", help="also write every figure to this file")
     parser.add_argument("--result", help=argparse.SUPPRESS)
