@@ -23,6 +23,8 @@ namespace {
 // How long a rank that has no core for itself looks for control messages, and lets the others run
 // in between, before it sleeps.
 constexpr std::chrono::microseconds kYieldSpin{200};
+// How long a caller that has a core for itself looks for them (see SpinBudgets).
+constexpr std::chrono::microseconds kCallerSpin{200};
 
 // What ranks of one host share and ranks of others do not: the boot, and the container's name.
 std::string SystemHostKey() {
@@ -87,7 +89,7 @@ int SpinFor(const Options& options, int local_size) {
 
 // During a blocking call the caller does all the work of its rank: the other threads sleep.  These
 // waits also adapt, so that where something else computes meanwhile they soon stop spinning.
-int CallerSpinFor(const Options& options, int local_size) {
+int ChannelSpinFor(const Options& options, int local_size) {
   if (options.spin_us >= 0) return options.spin_us;
   return std::thread::hardware_concurrency() >= static_cast<unsigned>(local_size) ? 50 : 0;
 }
@@ -101,7 +103,7 @@ bool WantsShm(const Options& options, int local_size) {
 Result<std::unique_ptr<Channel>> ConnectChannel(const Options& options,
                                                 const ConnectContext& context, const RankTree& tree,
                                                 int local_size) {
-  const std::chrono::microseconds spin(CallerSpinFor(options, local_size));
+  const std::chrono::microseconds spin(ChannelSpinFor(options, local_size));
   const std::vector<int> neighbours = tree.Neighbours(options.rank);
   const bool has_local = std::any_of(neighbours.begin(), neighbours.end(), [&](int peer) {
     return context.topology.SameHost(peer, options.rank);
@@ -115,6 +117,7 @@ Result<std::unique_ptr<Channel>> ConnectChannel(const Options& options,
   ShmChannelOptions shm;
   shm.yields = std::thread::hardware_concurrency() < static_cast<unsigned>(local_size);
   shm.spin = shm.yields && options.spin_us < 0 ? kYieldSpin : spin;
+  shm.caller_spin = !shm.yields && options.spin_us < 0 ? kCallerSpin : shm.spin;
   return ConnectShmChannel(context, tree, std::move(channel), shm);
 }
 

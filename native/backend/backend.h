@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "base/group.h"
 #include "base/result.h"
+#include "base/spin_budget.h"
 #include "base/status.h"
 
 namespace rabit {
@@ -28,6 +29,7 @@ struct LaneContext {
   Tag tag = 0;  // MakeTag(lane, bucket id); the low kTagStepBits are the collective's own
   Deadline deadline;
   const Group& group;
+  Waiter waiter = Waiter::kBackground;  // whose thread this is
 };
 
 // Methods block and run one at a time per lane.  `group` in the context names the members; ranks
@@ -75,7 +77,10 @@ class Backend {
   virtual std::string StatisticsJson() const { return "{}"; }
 
   // Memory this backend moves fastest (registered, shared); nullptr: ordinary memory will do.
-  virtual std::byte* AllocateBuffer(int32_t lane, size_t bytes) { (void)lane, (void)bytes; return nullptr; }
+  virtual std::byte* AllocateBuffer(int32_t lane, size_t bytes) {
+    (void)lane, (void)bytes;
+    return nullptr;
+  }
 };
 
 }  // namespace rabit

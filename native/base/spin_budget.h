@@ -1,4 +1,4 @@
-// SpinBudget: how long a wait should spin before it sleeps.
+// SpinBudget: how long a wait should spin before it sleeps; SpinBudgets: who waits decides.
 #pragma once
 
 #include <sched.h>
@@ -64,6 +64,33 @@ class SpinBudget {
   const bool yields_;
   std::atomic<int64_t> current_ns_{most_ns_};
   std::atomic<uint32_t> waits_{0};
+};
+
+enum class Waiter : int32_t {
+  kBackground,  // a thread of the engine: the caller of its rank may want the core
+  kCaller,      // the caller itself, whose rank has nothing else to do meanwhile
+};
+
+// One place in which both kinds wait, one at a time.  Each has a budget of its own, so that idle
+// waits of the engine do not take that of callers, who need a longer one: on a virtual machine a
+// rank that sleeps takes some 45 us to wake, and where that is all that its peers spin, one sleep
+// makes them sleep, and so on.  Thread-safe.
+class SpinBudgets {
+ public:
+  SpinBudgets(std::chrono::nanoseconds background, std::chrono::nanoseconds caller,
+              bool yields = false)
+      : background_(background, yields), caller_(caller, yields) {}
+
+  void SetWaiter(Waiter waiter) { waiter_.store(waiter, std::memory_order_relaxed); }
+  // Of the wait that begins; the same for all of it.
+  SpinBudget& current() {
+    return waiter_.load(std::memory_order_relaxed) == Waiter::kCaller ? caller_ : background_;
+  }
+
+ private:
+  SpinBudget background_;
+  SpinBudget caller_;
+  std::atomic<Waiter> waiter_{Waiter::kBackground};
 };
 
 }  // namespace rabit

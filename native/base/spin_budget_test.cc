@@ -29,6 +29,16 @@ TEST(SpinBudget, a_spin_that_pays_off_restores_it) {
   EXPECT_TRUE(budget.Begin() == microseconds(64));
 }
 
+TEST(SpinBudgets, waits_of_the_engine_do_not_use_up_what_callers_may_spin) {
+  SpinBudgets budgets(microseconds(50), microseconds(200));
+  for (int i = 0; i < 10; ++i) budgets.current().EndedInSleep();
+  EXPECT_TRUE(budgets.current().Begin() == microseconds(0));
+
+  budgets.SetWaiter(Waiter::kCaller);
+
+  EXPECT_TRUE(budgets.current().Begin() == microseconds(200));
+}
+
 TEST(SpinBudget, it_rests_whether_it_yields_or_not) {
   for (const bool yields : {false, true}) {
     const SpinBudget budget(microseconds(64), yields);

@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/group.h"
 #include "base/result.h"
+#include "base/spin_budget.h"
 #include "base/status.h"
 #include "control/agreement.h"
 
@@ -27,6 +28,8 @@ class Controller {
   // The next agreement in order; empty when woken or at the deadline.  An error is engine-wide:
   // a lost rank (kPeerLost, with culprit), a stall past the abort time, a stranger's wire version.
   virtual Result<std::optional<Agreement>> Await(Deadline deadline) = 0;
+  // Who calls Await from now on; a hint how long to spin.
+  virtual void SetWaiter(Waiter waiter) { (void)waiter; }
   // Any thread; never blocks.
   virtual void Wake() = 0;
   // Tells every rank why this one gives up, so that they report the cause and not its

@@ -25,6 +25,7 @@ class RootController final : public Controller {
     return announcer_.Repeat(version, token);
   }
   Result<std::optional<Agreement>> Await(Deadline deadline) override;
+  void SetWaiter(Waiter waiter) override { channel_->SetWaiter(waiter); }
   void Wake() override { channel_->Wake(); }
   void Abandon(const Status& why) override;
   void AddGroup(const Group& group) override;

@@ -23,6 +23,7 @@ class WorkerController final : public Controller {
     return announcer_.Repeat(version, token);
   }
   Result<std::optional<Agreement>> Await(Deadline deadline) override;
+  void SetWaiter(Waiter waiter) override { channel_->SetWaiter(waiter); }
   void Wake() override { channel_->Wake(); }
   void Abandon(const Status& why) override;
   void AddGroup(const Group& group) override;

@@ -32,14 +32,15 @@ std::string DescribeBucket(const BucketJob& job, int rank) {
   return text + " on rank " + std::to_string(rank);
 }
 
-BucketRun::BucketRun(const LaneServices& services, const BucketJob& job, FusionBuffer& buffer)
+BucketRun::BucketRun(const LaneServices& services, const BucketJob& job, FusionBuffer& buffer,
+                     Waiter waiter)
     : services_(services),
       job_(job),
       bucket_(job.bucket),
       group_(*job.group),
       buffer_(buffer),
       lane_{bucket_.lane, MakeTag(bucket_.lane, bucket_.id),
-            OperationDeadline(services.options.operation_timeout_ms), group_} {
+            OperationDeadline(services.options.operation_timeout_ms), group_, waiter} {
   for (const BucketItem& item : job_.items) count_ += item.partition.count;
 }
 

@@ -32,7 +32,8 @@ struct LaneServices {
 // Runs once.  The lane's thread.
 class BucketRun {
  public:
-  BucketRun(const LaneServices& services, const BucketJob& job, FusionBuffer& buffer);
+  BucketRun(const LaneServices& services, const BucketJob& job, FusionBuffer& buffer,
+            Waiter waiter);
 
   // Blocks until the collective is done and the outputs of all requests are written.  An error is
   // not yet wrapped with the tensor's name.

@@ -13,11 +13,13 @@ namespace {
 
 // How long the control plane may take to name the culprit of what a lane only suspects.
 constexpr auto kGrace = std::chrono::milliseconds(300);
-// How long the engine thread leaves the steps to callers that drive: twice as long as their last
-// call took, within these bounds, so that a row of long calls finds them free as well.  News from
-// other ranks may wait for so long, once, after a rank has stopped making blocking calls.
-constexpr std::chrono::nanoseconds kHandBackMin = std::chrono::microseconds(500);
+// How long after a call that drove the engine thread leaves the steps to callers.  Each look at the
+// time takes the core from a caller that works, so short times slow down calls in a row.  News from
+// other ranks may wait for so long, once, after a rank has stopped making blocking calls.  Rank 0
+// may have to agree for groups that it does not belong to: where there are such, it is only twice
+// as long as the call, so that a row of long calls finds the steps free as well.
 constexpr std::chrono::nanoseconds kHandBackMax = std::chrono::milliseconds(10);
+constexpr std::chrono::nanoseconds kHandBackMin = std::chrono::microseconds(500);
 
 std::string RowOf(const ReadyTensor& ready) {
   return std::string(Name(ready.signature.kind)) + "." + ready.name;
@@ -73,7 +75,7 @@ ScheduledTensor ScheduledFrom(const ReadyTensor& ready, int32_t slot, int64_t co
 
 EngineThread::EngineThread(std::shared_ptr<EngineState> state)
     : state_(std::move(state)),
-      hand_back_ns_(kHandBackMin.count()),
+      hand_back_ns_(kHandBackMax.count()),
       stall_monitor_(state_->logger, state_->parts.options.stall_warning_ms),
       start_limits_(state_->parts.scheduler->limits()) {
   const EngineParts& parts = state_->parts;
@@ -137,6 +139,7 @@ Result<bool> EngineThread::Drive(const std::shared_ptr<PendingRequest>& pending,
     step_mutex_.Unlock();
     return status;
   }
+  state_->parts.controller->SetWaiter(Waiter::kCaller);
   driven_ = pending.get();
   is_driven_agreed_ = false;
   while (is_running_ && !is_driven_agreed_ && !pending->is_finished() &&
@@ -144,28 +147,53 @@ Result<bool> EngineThread::Drive(const std::shared_ptr<PendingRequest>& pending,
     is_running_ = Step(deadline);
   }
   driven_ = nullptr;
-  OwnJob own = std::exchange(own_job_, OwnJob());
+  state_->parts.controller->SetWaiter(Waiter::kBackground);
+  std::vector<OwnJob> own = std::exchange(own_jobs_, {});
   const bool leaves_work = !is_running_ || !CanPark();
   step_mutex_.Unlock();
   if (leaves_work) state_->Wake();
-  if (own.lane != nullptr) own.lane->RunClaimed(std::move(own.job));
+  RunOwn(std::move(own), deadline);
   const int64_t ended_ns = NowNs();
-  hand_back_ns_.store(
-      std::clamp(2 * (ended_ns - began_ns), kHandBackMin.count(), kHandBackMax.count()));
+  hand_back_ns_.store(HandBackNs(ended_ns - began_ns));
   last_drive_ns_.store(ended_ns);
   return true;
 }
 
-// The caller runs its own request if it has the bucket for itself and nothing is before it.
+int64_t EngineThread::HandBackNs(int64_t call_ns) const {
+  if (!state_->groups.has_added()) return kHandBackMax.count();
+  return std::clamp(2 * call_ns, kHandBackMin.count(), kHandBackMax.count());
+}
+
+// The caller runs its own request where it has a bucket for itself and nothing is before it: on one
+// thread in the order of the buckets, which is that of every lane on every rank.
 bool EngineThread::TryOwn(BucketJob& job) {
-  if (driven_ == nullptr || own_job_.lane != nullptr) return false;
+  if (driven_ == nullptr) return false;
   for (const BucketItem& item : job.items) {
     if (item.request() != driven_) return false;
   }
   Lane* const lane = lanes_[static_cast<size_t>(job.bucket.lane)].get();
-  if (!lane->TryClaim()) return false;
-  own_job_ = {lane, std::move(job)};
+  const bool is_claimed = std::any_of(own_jobs_.rbegin(), own_jobs_.rend(),
+                                      [lane](const OwnJob& own) { return own.lane == lane; });
+  if (is_claimed ? !lane->CanExtendClaim() : !lane->TryClaim()) return false;
+  own_jobs_.push_back({lane, std::move(job)});
   return true;
+}
+
+// A lane is free for others as soon as its last job is over; what the deadline leaves runs there.
+void EngineThread::RunOwn(std::vector<OwnJob> own, Deadline deadline) {
+  const auto release_after = [&own](size_t i) {
+    const bool has_more =
+        std::any_of(own.begin() + static_cast<std::ptrdiff_t>(i) + 1, own.end(),
+                    [&](const OwnJob& later) { return later.lane == own[i].lane; });
+    if (!has_more) own[i].lane->Release();
+  };
+  size_t begun = 0;
+  while (begun < own.size() && (begun == 0 || std::chrono::steady_clock::now() < deadline)) {
+    own[begun].lane->RunClaimed(std::move(own[begun].job));
+    release_after(begun++);
+  }
+  for (size_t i = own.size(); i-- > begun;) own[i].lane->GiveBack(std::move(own[i].job));
+  for (size_t i = begun; i < own.size(); ++i) release_after(i);
 }
 
 bool EngineThread::Step(Deadline deadline) {

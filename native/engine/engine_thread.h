@@ -18,8 +18,8 @@ namespace rabit {
 // Run is the body of the engine thread: step after step.  A caller that waits for its own request
 // may do the steps instead (Drive): that saves the change to the engine thread and back, which
 // costs more than the step.  Afterwards the engine thread leaves the steps to callers for
-// kHandBack, so that the next call finds them free, unless there is something to do at once.  The
-// public methods are thread-safe; everything private is touched under step_mutex_.
+// some milliseconds, so that the next call finds them free, unless there is something to do at
+// once.  The public methods are thread-safe; everything private is touched under step_mutex_.
 class EngineThread {
  public:
   explicit EngineThread(std::shared_ptr<EngineState> state);
@@ -29,8 +29,9 @@ class EngineThread {
   void Run();
 
   // Submits `pending` and does the engine's steps on this thread until it is agreed, finished or
-  // the deadline has passed; an agreed request that is alone in its bucket is run here as well. The
-  // caller then waits for it as usual.  False: the steps are in other hands; nothing is submitted.
+  // the deadline has passed; the buckets that an agreed request has for itself are run here as
+  // well, until the deadline.  The caller then waits for it as usual.  False: the steps are in
+  // other hands; nothing is submitted.
   Result<bool> Drive(const std::shared_ptr<PendingRequest>& pending, Deadline deadline);
 
   // Runs `command` on the engine thread and waits for it; false if the thread has ended.
@@ -55,16 +56,18 @@ class EngineThread {
     bool has_last = false;
   };
 
-  // What the caller that drives is to run itself.
+  // What the caller that drives is to run itself, on a lane that it has claimed.
   struct OwnJob {
-    Lane* lane = nullptr;  // claimed; nullptr: nothing
+    Lane* lane;
     BucketJob job;
   };
 
   bool Step(Deadline deadline);  // false: the engine ends
   bool CanPark() const;          // nothing is open and nothing is to be told
   void Park();                   // until a caller that drives has been gone for a while
+  int64_t HandBackNs(int64_t call_ns) const;
   bool TryOwn(BucketJob& job);
+  static void RunOwn(std::vector<OwnJob> own, Deadline deadline);
   std::string MakeControllerJson() const;
   void RunCommands();
   void TakeSubmissions();
@@ -98,7 +101,7 @@ class EngineThread {
   bool is_running_ = false;
   PendingRequest* driven_ = nullptr;  // of the caller that drives
   bool is_driven_agreed_ = false;
-  OwnJob own_job_;
+  std::vector<OwnJob> own_jobs_;  // in the order of their buckets
   StallMonitor stall_monitor_;
   CommandQueue commands_;
   std::atomic<bool> has_ended_{false};

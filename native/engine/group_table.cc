@@ -81,4 +81,9 @@ std::shared_ptr<const Group> GroupTable::FindEver(GroupId group) const {
   return removed == removed_.end() ? nullptr : removed->second;
 }
 
+bool GroupTable::has_added() const {
+  MutexLock lock(mutex_);
+  return groups_.size() > 1;
+}
+
 }  // namespace rabit

@@ -24,6 +24,8 @@ class GroupTable {
   Result<std::shared_ptr<const Group>> Find(GroupId group) const;
   // Finds removed groups too: what was agreed before the removal still runs.  Null: never added.
   std::shared_ptr<const Group> FindEver(GroupId group) const;
+  // Whether there are others than the group of all ranks.
+  bool has_added() const;
 
  private:
   const int rank_;

@@ -71,8 +71,19 @@ bool Lane::TryClaim() {
   return true;
 }
 
-void Lane::RunClaimed(BucketJob job) {
-  RunJob(*state_, job, inbox_->buffer);
+bool Lane::CanExtendClaim() const {
+  MutexLock lock(inbox_->mutex);
+  return inbox_->jobs.empty();
+}
+
+void Lane::RunClaimed(BucketJob job) { RunJob(*state_, job, inbox_->buffer, Waiter::kCaller); }
+
+void Lane::GiveBack(BucketJob job) {
+  MutexLock lock(inbox_->mutex);
+  inbox_->jobs.push_front(std::move(job));
+}
+
+void Lane::Release() {
   // Waking the thread for nothing would take the core from the caller, which goes on.
   if (inbox_->BecomeIdle()) inbox_->changed.Notify();
 }
@@ -111,17 +122,17 @@ void Lane::Loop(EngineState& state, Inbox& inbox) {
       inbox.jobs.pop_front();
       inbox.is_busy = true;
     }
-    RunJob(state, job, inbox.buffer);
+    RunJob(state, job, inbox.buffer, Waiter::kBackground);
     (void)inbox.BecomeIdle();
   }
   inbox.has_ended.store(true);
   inbox.ended.Notify();
 }
 
-void Lane::RunJob(EngineState& state, BucketJob& job, FusionBuffer& buffer) {
+void Lane::RunJob(EngineState& state, BucketJob& job, FusionBuffer& buffer, Waiter waiter) {
   Status status = state.failure.verdict();
   if (status.ok()) {
-    status = BucketRun(state.lane_services, job, buffer).Run();
+    status = BucketRun(state.lane_services, job, buffer, waiter).Run();
     if (!status.ok() && IsEngineWide(status)) {
       status = state.failure.Resolve(Wrap(DescribeBucket(job, state.parts.rank), status),
                                      After(kVerdictTimeout));

@@ -23,11 +23,19 @@ class Lane {
 
   // Engine thread only (or who does its work; see EngineThread::Drive).
   void Push(BucketJob job);
-  // The same; if the lane is idle, keeps it so until RunClaimed: the caller is to run the next job
+  // The same; if the lane is idle, keeps it so until Release: the caller is to run the next job
   // itself.  Jobs that are pushed meanwhile run afterwards.
   bool TryClaim();
-  // After TryClaim, once.  Runs `job` on this thread as the lane would.
+  // The same, of a lane that is claimed: whether one more job could run before what was pushed.
+  bool CanExtendClaim() const;
+
+  // Whoever has claimed the lane.  Runs `job` on this thread as the lane would.
   void RunClaimed(BucketJob job);
+  // `job`, which was to be run under the claim, comes before what was pushed meanwhile.
+  void GiveBack(BucketJob job);
+  // Ends the claim.
+  void Release();
+
   // No further Push; the thread ends when it has run what it has.
   void Close();
   // False at the deadline: the thread is then left to itself.
@@ -37,7 +45,7 @@ class Lane {
   struct Inbox;  // shared with the thread, which may outlive the lane
 
   static void Loop(EngineState& state, Inbox& inbox);
-  static void RunJob(EngineState& state, BucketJob& job, FusionBuffer& buffer);
+  static void RunJob(EngineState& state, BucketJob& job, FusionBuffer& buffer, Waiter waiter);
 
   const std::shared_ptr<EngineState> state_;
   std::shared_ptr<Inbox> inbox_;

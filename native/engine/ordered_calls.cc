@@ -47,7 +47,8 @@ Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
   RABIT_RETURN_IF_ERROR(Check(call, *group));
   MutexLock lock(mutex_);
   const uint64_t number = ++calls_made_[call.group];
-  const LaneContext lane{lane_, MakeTag(lane_, SequenceOf(call, number)), deadline, *group};
+  const LaneContext lane{lane_, MakeTag(lane_, SequenceOf(call, number)), deadline, *group,
+                         Waiter::kCaller};
   const Status status = Execute(call, *group, lane);
   if (status.ok() || status.code() == Code::kUnsupported) return status;
   return state_.failure.Resolve(

@@ -9,6 +9,7 @@
 namespace rabit {
 namespace {
 
+using testing::JobOptions;
 using testing::MakeRequest;
 using testing::TestJob;
 
@@ -87,6 +88,159 @@ TEST(EngineRun, of_calls_in_a_row_the_calling_thread_does_the_work) {
     }
     EXPECT_GT(driven, 10);
   });
+}
+
+// A request with a number for where it was finished.
+Request Noted(const std::string& name, std::vector<float>& values,
+              std::atomic<std::thread::id>& finished_by) {
+  Request request = InPlace(name, values);
+  request.completion.notify = [](void* context, int32_t, const char*) {
+    static_cast<std::atomic<std::thread::id>*>(context)->store(std::this_thread::get_id());
+  };
+  request.completion.context = &finished_by;
+  return request;
+}
+
+JobOptions CutIntoFive() {
+  JobOptions options;
+  options.limits.partition_bytes = 4 << 10;  // of 5 * 1024 floats
+  options.limits.fusion_bytes = 0;
+  return options;
+}
+
+TEST(EngineRun, the_calling_thread_runs_every_part_of_its_tensor) {
+  std::atomic<std::thread::id> finished_by[2];
+  for (const int lanes : {1, 2}) {
+    JobOptions options = CutIntoFive();
+    options.engine.lanes = lanes;
+    TestJob(2, options).Run([&](Engine& engine, int rank) {
+      int driven = 0;
+      for (int i = 0; i < 200; ++i) {
+        std::vector<float> values(5 << 10, static_cast<float>(i));
+        finished_by[rank].store({});
+        ASSERT_OK(RunAndRelease(engine, Noted("x", values, finished_by[rank])));
+        EXPECT_EQ(values, std::vector<float>(values.size(), static_cast<float>(2 * i)));
+        driven += finished_by[rank].load() == std::this_thread::get_id() ? 1 : 0;
+      }
+      EXPECT_GT(driven, 10) << lanes << " lanes";
+    });
+  }
+}
+
+TEST(EngineRun, large_tensors_of_several_threads_and_of_lanes_pass_each_other) {
+  TestJob(3, CutIntoFive()).Run([](Engine& engine, int rank) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 2; ++t) {
+      threads.emplace_back([&engine, t] {
+        for (int i = 0; i < 40; ++i) {
+          std::vector<float> values(5 << 10, static_cast<float>(t + 1));
+          EXPECT_OK(RunAndRelease(engine, InPlace("blocking." + std::to_string(t), values)));
+          EXPECT_EQ(values, std::vector<float>(values.size(), 3.0f * static_cast<float>(t + 1)));
+        }
+      });
+    }
+    for (int i = 0; i < 40; ++i) {
+      std::vector<float> a(3 << 10, 1.0f), b(7 << 10, 2.0f);
+      Request requests[] = {InPlace("a", a), InPlace("b", b)};
+      if (rank == 1) std::swap(requests[0], requests[1]);
+      Handle handles[2];
+      ASSERT_OK(engine.Submit(requests, handles));
+      for (Handle handle : handles) EXPECT_OK(engine.Wait(handle, Soon()));
+      for (Handle handle : handles) engine.Release(handle);
+      EXPECT_EQ(a, std::vector<float>(a.size(), 3.0f));
+      EXPECT_EQ(b, std::vector<float>(b.size(), 6.0f));
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+// Sends nothing before a time.
+class LateTransport final : public Transport {
+ public:
+  LateTransport(std::unique_ptr<Transport> inner, Deadline not_before)
+      : inner_(std::move(inner)), not_before_(not_before) {}
+  std::string_view name() const override { return inner_->name(); }
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  Operation Send(int peer, Tag tag, ConstBytes buffer) override {
+    while (std::chrono::steady_clock::now() <= not_before_) std::this_thread::yield();
+    return inner_->Send(peer, tag, buffer);
+  }
+  Operation Recv(int peer, Tag tag, Bytes buffer) override {
+    return inner_->Recv(peer, tag, buffer);
+  }
+  void Abort(Status why) override { inner_->Abort(std::move(why)); }
+  TransportCounters counters() const override { return inner_->counters(); }
+
+ private:
+  const std::unique_ptr<Transport> inner_;
+  const Deadline not_before_;
+};
+
+TEST(EngineRun, what_the_deadline_leaves_of_a_tensor_runs_on_the_lanes) {
+  const Deadline early = After(std::chrono::milliseconds(200));
+  JobOptions options = CutIntoFive();
+  options.wrap = [early](int rank, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+    if (rank == 0) return inner;
+    return std::make_unique<LateTransport>(std::move(inner), early);
+  };
+  std::atomic<std::thread::id> finished_by;
+  TestJob(2, options).Run([&](Engine& engine, int rank) {
+    std::vector<float> values(5 << 10, 1.0f);
+    Handle handle;
+    if (rank == 0) {
+      (void)engine.Run(Noted("x", values, finished_by), handle, early);
+    } else {
+      EXPECT_OK(engine.Run(InPlace("x", values), handle, Soon()));
+    }
+    EXPECT_OK(engine.Wait(handle, Soon()));
+    engine.Release(handle);
+    EXPECT_EQ(values, std::vector<float>(values.size(), 2.0f));
+    if (rank == 1) return;
+    EXPECT_TRUE(finished_by.load() != std::this_thread::get_id());
+  });
+}
+
+// Notes who waits.
+class NotingTransport final : public Transport {
+ public:
+  NotingTransport(std::unique_ptr<Transport> inner, std::atomic<int>* waits)
+      : inner_(std::move(inner)), waits_(waits) {}
+  std::string_view name() const override { return inner_->name(); }
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  Operation Send(int peer, Tag tag, ConstBytes buffer) override {
+    return inner_->Send(peer, tag, buffer);
+  }
+  Operation Recv(int peer, Tag tag, Bytes buffer) override {
+    return inner_->Recv(peer, tag, buffer);
+  }
+  void SetWaiter(int, Waiter waiter) override { ++waits_[waiter == Waiter::kCaller ? 1 : 0]; }
+  void Abort(Status why) override { inner_->Abort(std::move(why)); }
+  TransportCounters counters() const override { return inner_->counters(); }
+
+ private:
+  const std::unique_ptr<Transport> inner_;
+  std::atomic<int>* const waits_;
+};
+
+TEST(EngineRun, backends_learn_whether_a_lane_waits_or_a_caller) {
+  std::atomic<int> waits[2] = {0, 0};  // of lanes, of callers
+  JobOptions options;
+  options.wrap = [&waits](int, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+    return std::make_unique<NotingTransport>(std::move(inner), waits);
+  };
+  TestJob(2, options).Run([&](Engine& engine, int) {
+    std::vector<float> values = {1.0f};
+    for (int i = 0; i < 20; ++i) {
+      (void)testing::RunOne<float>(engine, MakeRequest("x", Kind::kAllreduce, values));
+    }
+    const OrderedCall call{.input = {values.data(), 1, DType::kFloat32, {}},
+                           .output = {values.data(), 1, DType::kFloat32, {}}};
+    for (int i = 0; i < 30; ++i) EXPECT_OK(engine.RunOrdered(call, Soon()));
+  });
+  EXPECT_EQ(waits[0].load(), 2 * 20);
+  EXPECT_EQ(waits[1].load(), 2 * 30);
 }
 
 TEST(EngineRun, after_its_deadline_the_request_goes_on_under_its_handle) {

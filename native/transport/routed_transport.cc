@@ -40,6 +40,10 @@ Operation RoutedTransport::RecvReduce(int peer, Tag tag, Bytes buffer, Bytes scr
   return Part(peer).RecvReduce(peer, tag, buffer, scratch, reducer);
 }
 
+void RoutedTransport::SetWaiter(int stream, Waiter waiter) {
+  for (const auto& part : parts_) part->SetWaiter(stream, waiter);
+}
+
 void RoutedTransport::Abort(Status why) {
   for (const auto& part : parts_) part->Abort(why);
 }

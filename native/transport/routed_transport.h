@@ -24,6 +24,7 @@ class RoutedTransport final : public Transport {
   Operation Recv(int peer, Tag tag, Bytes buffer) override;
   Operation RecvReduce(int peer, Tag tag, Bytes buffer, Bytes scratch,
                        PieceReducer reducer) override;
+  void SetWaiter(int stream, Waiter waiter) override;
   void Abort(Status why) override;
   TransportCounters counters() const override;  // the sum
 

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/bytes.h"
+#include "base/spin_budget.h"
 #include "base/status.h"
 #include "transport/operation.h"
 
@@ -61,6 +62,11 @@ class Transport {
   // as it is, and may be written.  After a failure the contents of `buffer` are undefined.
   virtual Operation RecvReduce(int peer, Tag tag, Bytes buffer, Bytes scratch,
                                PieceReducer reducer);
+  // Who waits for the operations of `stream` from now on; a hint how long to spin.
+  virtual void SetWaiter(int stream, Waiter waiter) {
+    (void)stream;
+    (void)waiter;
+  }
   // Fails every present and future operation with `why`.  The first reason is kept.
   virtual void Abort(Status why) = 0;
   virtual TransportCounters counters() const = 0;

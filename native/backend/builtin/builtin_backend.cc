@@ -279,6 +279,7 @@ Status BuiltinBackend::Run(const LaneContext& lane, Kind kind, std::string_view 
                     " ranks in a job without a transport");
   } else {
     GroupTransport members(*transport_, lane.group);
+    transport_->SetWaiter(lane.lane, lane.waiter);
     status = body({members, lane.tag, lane.deadline, scratch});
   }
   const auto busy = std::chrono::duration_cast<std::chrono::microseconds>(

@@ -55,6 +55,50 @@ BuiltinOptions Rules(std::string algorithms) {
       return MakeBackends(size, host_of, {});
     });
 
+// Notes who waits for its operations.
+class NotingTransport final : public Transport {
+ public:
+  NotingTransport(std::unique_ptr<Transport> inner, std::vector<std::pair<int, Waiter>>& waits)
+      : inner_(std::move(inner)), waits_(waits) {}
+  std::string_view name() const override { return inner_->name(); }
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  Operation Send(int peer, Tag tag, ConstBytes buffer) override {
+    return inner_->Send(peer, tag, buffer);
+  }
+  Operation Recv(int peer, Tag tag, Bytes buffer) override {
+    return inner_->Recv(peer, tag, buffer);
+  }
+  void SetWaiter(int stream, Waiter waiter) override { waits_.emplace_back(stream, waiter); }
+  void Abort(Status why) override { inner_->Abort(std::move(why)); }
+  TransportCounters counters() const override { return inner_->counters(); }
+
+ private:
+  const std::unique_ptr<Transport> inner_;
+  std::vector<std::pair<int, Waiter>>& waits_;
+};
+
+TEST(BuiltinBackend, tells_the_transport_who_waits_on_which_stream) {
+  InprocFabric fabric(2);
+  std::vector<std::pair<int, Waiter>> waits[2];
+  testing::RunRanks(2, [&](int rank) {
+    auto& mine = waits[static_cast<size_t>(rank)];
+    auto backend = BuiltinBackend::Create(
+        std::make_unique<NotingTransport>(fabric.Connect(rank), mine), Topology{{0, 0}}, {});
+    ASSERT_OK(backend);
+    const Group world = testing::WorldOf(2, rank);
+    for (const Waiter waiter : {Waiter::kBackground, Waiter::kCaller}) {
+      const LaneContext lane{3, MakeTag(3, mine.size() + 1), After(std::chrono::seconds(20)), world,
+                             waiter};
+      EXPECT_OK((*backend)->Barrier(lane));
+    }
+  });
+  const std::vector<std::pair<int, Waiter>> expected = {{3, Waiter::kBackground},
+                                                        {3, Waiter::kCaller}};
+  EXPECT_TRUE(waits[0] == expected);
+  EXPECT_TRUE(waits[1] == expected);
+}
+
 std::unique_ptr<BuiltinBackend> One(std::vector<int> host_of, BuiltinOptions options) {
   static InprocFabric fabric(4);
   auto transport = host_of.size() == 1 ? nullptr : fabric.Connect(0);

@@ -54,7 +54,7 @@ class ShmChannel final : public Channel {
              const ShmChannelOptions& options)
       : beneath_(std::move(beneath)),
         index_of_(static_cast<size_t>(beneath_->size()), -1),
-        spin_(options.spin, options.yields) {
+        spins_(options.spin, options.caller_spin, options.yields) {
     for (ShmChannelPeer& each : peers) {
       index_of_[static_cast<size_t>(each.rank)] = static_cast<int>(peers_.size());
       peers_.emplace_back(std::move(each));
@@ -72,6 +72,8 @@ class ShmChannel final : public Channel {
   int size() const override { return beneath_->size(); }
   Status Send(int peer, ConstBytes message) override;
   Result<std::optional<ChannelMessage>> Receive(Deadline deadline) override;
+
+  void SetWaiter(Waiter waiter) override { spins_.SetWaiter(waiter); }
 
   void Wake() override {
     is_woken_.store(true);
@@ -97,7 +99,7 @@ class ShmChannel final : public Channel {
   bool is_complete_ = false;  // no message ever starts beneath
   std::deque<Event> events_;
   uint32_t messages_ = 0;
-  SpinBudget spin_;
+  SpinBudgets spins_;
   std::atomic<bool> is_woken_{false};
   std::atomic<bool> is_sleeping_{false};
 };
@@ -128,34 +130,35 @@ Status ShmChannel::Send(int rank, ConstBytes message) {
 }
 
 Result<std::optional<ChannelMessage>> ShmChannel::Receive(Deadline deadline) {
+  SpinBudget& spin = spins_.current();
   bool is_spinning = false;
   bool has_slept = false;
   Deadline spin_end{};
   for (int look = 0; !Look(); ++look) {
     if (is_woken_.load(std::memory_order_relaxed) && is_woken_.exchange(false)) {
-      if (is_spinning && !has_slept) spin_.PaidOff();
+      if (is_spinning && !has_slept) spin.PaidOff();
       return std::optional<ChannelMessage>();
     }
-    if (look % kLooksPerClock == 0 || spin_.yields()) {
+    if (look % kLooksPerClock == 0 || spin.yields()) {
       const Deadline now = Clock::now();
       if (now >= deadline) {
         LookBeneath();
         if (events_.empty()) return std::optional<ChannelMessage>();
         break;
       }
-      if (!is_spinning) spin_end = now + spin_.Begin();
+      if (!is_spinning) spin_end = now + spin.Begin();
       is_spinning = true;
       if (now >= spin_end) {
-        if (!has_slept) spin_.EndedInSleep();
+        if (!has_slept) spin.EndedInSleep();
         has_slept = true;
         Sleep(deadline);
         look = -1;
         continue;
       }
     }
-    spin_.Rest();
+    spin.Rest();
   }
-  if (is_spinning && !has_slept) spin_.PaidOff();
+  if (is_spinning && !has_slept) spin.PaidOff();
   Event event = std::move(events_.front());
   events_.pop_front();
   if (!event.loss.ok()) return event.loss;

@@ -19,6 +19,8 @@ struct ShmChannelOptions {
   // Between two looks, whether to let another thread have the core: right where ranks outnumber
   // cores.
   bool yields = false;
+  // As `spin`, while a caller waits (SetWaiter).
+  std::chrono::microseconds caller_spin{50};
   // Of the channel beneath; -1: a star's.
   int neighbours = -1;
 };

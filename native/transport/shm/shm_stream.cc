@@ -113,6 +113,7 @@ void ShmStream::AddCounters(TransportCounters& sum) const {
 template <class State>
 Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, int peer_index) {
   using Clock = std::chrono::steady_clock;
+  SpinBudget& spin = spins_.current();
   Clock::time_point spin_end{};
   bool is_spinning = false;
   for (int look = 0;; ++look) {
@@ -121,17 +122,17 @@ Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, 
       std::lock_guard lock(mutex_);
       has_moved = Advance(state);
       if (state.is_done) {
-        if (is_spinning) EndSpin(spin_end);
+        if (is_spinning) EndSpin(spin, spin_end);
         Count(state);
         return state.status;
       }
     }
     if (has_moved && is_spinning) {
-      EndSpin(spin_end);
+      EndSpin(spin, spin_end);
       is_spinning = false;
     }
-    if (!spin_.yields() && look % kLooksPerClock != 0) {
-      if (!has_moved) spin_.Rest();
+    if (!spin.yields() && look % kLooksPerClock != 0) {
+      if (!has_moved) spin.Rest();
       continue;
     }
     const Clock::time_point now = Clock::now();
@@ -141,13 +142,13 @@ Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, 
           " did not finish by its deadline; is that rank in the same collective?");
     }
     if (has_moved) continue;
-    if (!is_spinning) spin_end = now + spin_.Begin();
+    if (!is_spinning) spin_end = now + spin.Begin();
     is_spinning = true;
     if (now < spin_end) {
-      spin_.Rest();
+      spin.Rest();
       continue;
     }
-    spin_.EndedInSleep();
+    spin.EndedInSleep();
 
     bell_.sleepers.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t seen = bell_.sequence.load(std::memory_order_seq_cst);
@@ -173,11 +174,11 @@ void ShmStream::Count(const RecvState& received) {
 
 // A core that was given away may come back late, if others compute: a sleeper would have been woken
 // at once.
-void ShmStream::EndSpin(std::chrono::steady_clock::time_point spin_end) {
-  if (spin_.yields() && std::chrono::steady_clock::now() >= spin_end) {
-    spin_.EndedInSleep();
+void ShmStream::EndSpin(SpinBudget& spin, std::chrono::steady_clock::time_point spin_end) {
+  if (spin.yields() && std::chrono::steady_clock::now() >= spin_end) {
+    spin.EndedInSleep();
   } else {
-    spin_.PaidOff();
+    spin.PaidOff();
   }
 }
 

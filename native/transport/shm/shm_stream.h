@@ -23,9 +23,10 @@ namespace rabit {
 // the stream while it waits, then spins for `spin`, then sleeps on the stream's doorbell.
 class ShmStream {
  public:
-  // `spin`: at most; it adapts to whether spinning pays off.  `yields`: see SpinBudget.
-  ShmStream(Doorbell& bell, std::chrono::nanoseconds spin, bool yields)
-      : bell_(bell), spin_(spin, yields) {}
+  // `spin`, `caller_spin`: see SpinBudgets.  `yields`: see SpinBudget.
+  ShmStream(Doorbell& bell, std::chrono::nanoseconds spin, std::chrono::nanoseconds caller_spin,
+            bool yields)
+      : bell_(bell), spins_(spin, caller_spin, yields) {}
 
   // Before the first operation only.  `peer` and the memory outlive the stream.  Returns the index
   // by which operations name the peer.
@@ -35,6 +36,7 @@ class ShmStream {
   Operation Send(int peer_index, Tag tag, ConstBytes buffer);
   // `recv` has its tag, buffer and, for a reduction, reducer and scratch.
   Operation Recv(int peer_index, RecvState recv);
+  void SetWaiter(Waiter waiter) { spins_.SetWaiter(waiter); }
   void Abort(const Status& why);
   void AddCounters(TransportCounters& sum) const;
 
@@ -55,7 +57,7 @@ class ShmStream {
   Status Wait(const State& state, Deadline deadline, const char* verb, int peer_index);
   void Count(const RecvState& received);
   void Count(const SendState&) {}  // when it is sent
-  void EndSpin(std::chrono::steady_clock::time_point spin_end);
+  static void EndSpin(SpinBudget& spin, std::chrono::steady_clock::time_point spin_end);
   template <class State>
   bool Advance(const State& state);
   void AdvancePeer(Peer& peer, bool& has_moved, uint64_t& finished);
@@ -63,7 +65,7 @@ class ShmStream {
   void FailPeer(Peer& peer, const Status& why);
 
   Doorbell& bell_;
-  SpinBudget spin_;
+  SpinBudgets spins_;
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
