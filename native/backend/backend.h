@@ -54,7 +54,7 @@ class Backend {
   virtual Status Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
                            std::span<const int64_t> part_bytes);
   // `in` has the parts in group order, part i of part_counts[i] elements; `out` gets part
-  // my_index, reduced.  `in` may be overwritten.
+  // my_index, reduced, which may be that part of `in`.  All else of `in` stays as it is.
   virtual Status ReduceScatter(const LaneContext& lane, const TensorView& in, const TensorView& out,
                                std::span<const int64_t> part_counts, ReduceOp op);
   virtual Status Broadcast(const LaneContext& lane, Bytes buffer, int root);

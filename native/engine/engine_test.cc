@@ -164,6 +164,24 @@ TEST(Engine, scatter_gives_each_rank_its_rows) {
   });
 }
 
+TEST(Engine, reducescatter_keeps_its_input_and_may_write_over_it) {
+  for (const double prescale : {1.0, 2.0}) {
+    TestJob(2).Run([prescale](Engine& engine, int rank) {
+      std::vector<float> input = Ramp(rank, 4);
+      Request request = MakeRequest("x", Kind::kReduceScatter, input);
+      request.signature.prescale = prescale;
+      const auto sum = static_cast<float>(3 * prescale);
+      const std::vector<float> mine =
+          rank == 0 ? std::vector<float>{1 * sum, 2 * sum} : std::vector<float>{3 * sum, 4 * sum};
+      EXPECT_EQ(RunOne<float>(engine, request), mine);
+      EXPECT_EQ(input, Ramp(rank, 4));
+
+      request.output = request.input;  // to its start, which is rank 0's part
+      EXPECT_EQ(RunOne<float>(engine, request), mine);
+    });
+  }
+}
+
 TEST(Engine, reducescatter_gives_low_ranks_the_extra_rows) {
   TestJob(3).Run([&](Engine& engine, int rank) {
     std::vector<float> input = Ramp(rank, 10);  // five rows of two

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "engine/averaging.h"
+#include "engine/overlap.h"
 
 namespace rabit {
 namespace {
@@ -95,16 +96,18 @@ Status OrderedCalls::Allreduce(const OrderedCall& call, Backend& backend, const 
   return Status();
 }
 
-// The backend may overwrite what it reduces, and callers keep their input.
 Status OrderedCalls::ReduceScatter(const OrderedCall& call, Backend& backend,
                                    const LaneContext& lane) {
   const int size = lane.group.size();
   const TensorView& out = call.output;
   if (out.count == 0) return Status();
-  RABIT_ASSIGN_OR_RETURN(const Bytes copy, buffer_.Get(backend, call.input.bytes()));
-  CopyScaled(out.dtype, static_cast<const std::byte*>(call.input.data), copy.data(),
-             call.input.count, call.prescale);
-  const TensorView in{copy.data(), call.input.count, out.dtype, out.device};
+  TensorView in = call.input;
+  if (call.prescale != 1.0 || Overlap(InputBytes(call), OutputBytes(call))) {
+    RABIT_ASSIGN_OR_RETURN(const Bytes scaled, buffer_.Get(backend, in.bytes()));
+    CopyScaled(in.dtype, static_cast<const std::byte*>(in.data), scaled.data(), in.count,
+               call.prescale);
+    in.data = scaled.data();
+  }
   const std::vector<int64_t> parts(static_cast<size_t>(size), out.count);
   RABIT_RETURN_IF_ERROR(backend.ReduceScatter(lane, in, out, parts, WireOp(call.op)));
   FinishReduction(call.op, out.dtype, static_cast<std::byte*>(out.data), out.count, size,

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "engine/averaging.h"
 #include "engine/bucket_run.h"
+#include "engine/overlap.h"
 
 namespace rabit {
 namespace {
@@ -193,25 +194,27 @@ Status BucketRun::RunReduceScatter(const BucketItem& item) {
     part_counts.push_back((rows / size + (i < rows % size ? 1 : 0)) * row_count);
   }
   const int64_t my_rows = rows / size + (group_.my_index < rows % size ? 1 : 0);
-  const TensorView all{nullptr, Sum(part_counts), bucket_.dtype, bucket_.device};
-  // The backend may overwrite its input, which belongs to the caller.
-  RABIT_ASSIGN_OR_RETURN(Bytes buffer, buffer_.Get(*backend_, all.bytes()));
-  TensorView in = all;
-  in.data = buffer.data();
+  TensorView in{nullptr, Sum(part_counts), bucket_.dtype, bucket_.device};
   TensorView out{nullptr, part_counts[static_cast<size_t>(group_.my_index)], bucket_.dtype,
                  bucket_.device};
-  if (item.request() != nullptr) {
-    RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(WithRows(shape, my_rows)));
-    out.data = item.request()->output().view.data;
-    const auto* input = static_cast<const std::byte*>(item.request()->request.input.data);
-    CopyScaled(bucket_.dtype, input, buffer.data(), all.count, bucket_.prescale);
-  } else {
-    FillIdentity(wire_op(), bucket_.dtype, buffer.data(), all.count);
+  if (item.request() == nullptr) {
+    RABIT_ASSIGN_OR_RETURN(Bytes buffer, buffer_.Get(*backend_, in.bytes()));
     RABIT_ASSIGN_OR_RETURN(Bytes scratch, buffer_.GetScratch(out.bytes()));
+    in.data = buffer.data();
     out.data = scratch.data();
+    FillIdentity(wire_op(), bucket_.dtype, buffer.data(), in.count);
+  } else {
+    RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(WithRows(shape, my_rows)));
+    in.data = item.request()->request.input.data;
+    out.data = item.request()->output().view.data;
+    if (bucket_.prescale != 1.0 || Overlap(InputBytes(item), OutputBytes(item))) {
+      RABIT_ASSIGN_OR_RETURN(Bytes buffer, buffer_.Get(*backend_, in.bytes()));
+      CopyScaled(bucket_.dtype, InputBytes(item).data(), buffer.data(), in.count, bucket_.prescale);
+      in.data = buffer.data();
+    }
   }
-  if (all.count == 0) return Status();
-  RABIT_RETURN_IF_ERROR(Communicate(static_cast<int64_t>(all.bytes()), [&] {
+  if (in.count == 0) return Status();
+  RABIT_RETURN_IF_ERROR(Communicate(static_cast<int64_t>(in.bytes()), [&] {
     return backend_->ReduceScatter(lane_, in, out, part_counts, wire_op());
   }));
   if (item.request() != nullptr) Finalize(static_cast<std::byte*>(out.data), out.count);

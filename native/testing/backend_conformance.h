@@ -110,6 +110,7 @@ inline void CheckReduceScatter(Member& me, int64_t base, bool is_in_place) {
   Values in = Contribution(me.index(), static_cast<int64_t>(Sum(parts)));
   const int64_t begin = std::accumulate(parts.begin(), parts.begin() + me.index(), int64_t{0});
   const int64_t count = parts[static_cast<size_t>(me.index())];
+  const Values in_before = in;
   Values out(static_cast<size_t>(count));
   TensorView out_view = ViewOf(out);
   if (is_in_place) out_view.data = in.data() + begin;
@@ -119,6 +120,8 @@ inline void CheckReduceScatter(Member& me, int64_t base, bool is_in_place) {
   const Values sum = SumOfContributions(me.size(), static_cast<int64_t>(Sum(parts)));
   const auto* seen = static_cast<const int32_t*>(out_view.data);
   EXPECT_TRUE(std::equal(seen, seen + count, sum.begin() + begin)) << "reducescatter of " << base;
+  if (is_in_place) std::copy_n(in_before.begin() + begin, count, in.begin() + begin);
+  EXPECT_TRUE(in == in_before) << "reducescatter of " << base << " wrote to its input";
 }
 
 inline void CheckAllgather(Member& me, int64_t base) {

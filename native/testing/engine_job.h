@@ -54,12 +54,12 @@ class PlainBackend final : public Backend {
   }
   Status ReduceScatter(const LaneContext& lane, const TensorView& in, const TensorView& out,
                        std::span<const int64_t> part_counts, ReduceOp op) override {
-    RABIT_RETURN_IF_ERROR(Allreduce(lane, in, op));
+    const auto* const input = static_cast<const std::byte*>(in.data);
+    std::vector<std::byte> sum(input, input + in.bytes());
+    RABIT_RETURN_IF_ERROR(Allreduce(lane, {sum.data(), in.count, in.dtype, in.device}, op));
     int64_t first = 0;
     for (int i = 0; i < lane.group.my_index; ++i) first += part_counts[static_cast<size_t>(i)];
-    std::memcpy(out.data,
-                static_cast<std::byte*>(in.data) + first * static_cast<int64_t>(SizeOf(in.dtype)),
-                out.bytes());
+    std::memcpy(out.data, sum.data() + first * static_cast<int64_t>(SizeOf(in.dtype)), out.bytes());
     return Status();
   }
   Status Broadcast(const LaneContext& lane, Bytes buffer, int root) override {
