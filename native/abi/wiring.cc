@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 
 #include "abi/connections.h"
 #include "arithmetic/reduce.h"
@@ -78,6 +79,13 @@ class WiredEngineImplementation final : public WiredEngine {
   const Connections connections_;  // outlive the engine
   const std::unique_ptr<Engine> engine_;
 };
+
+// On one host MPI copies on the cores of the ranks, and a waiting lane polls: a second lane helps
+// only where every rank has a core for it.
+bool PollsOnBusyCores(const Options& options) {
+  const auto lanes = static_cast<unsigned>(options.size) * 2;
+  return options.backend.starts_with("mpi") && std::thread::hardware_concurrency() < lanes;
+}
 
 // Where ranks of one host share its cores, one collective keeps them busy, and a second at the same
 // time only adds changes of thread.  A number that the user chose, or that is tuned, stays.
@@ -227,7 +235,8 @@ Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options) {
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<BuiltinBackend> builtin,
                          MakeBuiltin(options, connections));
   const bool is_one_host = connections.local_size == options.size;
-  parts.scheduler = MakeScheduler(options, is_one_host && builtin->shares_cores());
+  const bool shares_cores = builtin->shares_cores() || PollsOnBusyCores(options);
+  parts.scheduler = MakeScheduler(options, is_one_host && shares_cores);
 
   parts.controller = MakeJobController(options, connections.tree, std::move(connections.channel));
 

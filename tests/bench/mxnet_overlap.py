@@ -63,8 +63,9 @@ class Occupied(mx.gluon.Block):
 
 
 net = mx.gluon.nn.Sequential()
-for _ in range(layers):
-    net.add(mx.gluon.nn.Dense(width, in_units=width, activation="tanh"))
+for number in range(layers):  # Gluon numbers parameters in the order of their names.
+    prefix = f"layer{number:03}_"
+    net.add(mx.gluon.nn.Dense(width, in_units=width, activation="tanh", prefix=prefix))
     if emulates:
         net.add(Occupied())
 net.initialize(mx.init.Xavier())

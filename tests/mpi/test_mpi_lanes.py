@@ -1,0 +1,36 @@
+"""How many lanes an engine over MPI uses."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]
+
+SCRIPT = """
+import numpy as np, rabit
+rabit.init()
+rabit.allreduce(np.ones(3), name="x")
+print("lanes", rabit.default_engine().statistics()["tunables"]["lanes"], flush=True)
+rabit.shutdown()
+"""
+
+
+@pytest.mark.parametrize(
+    ("environ", "with_few", "with_more"),
+    [
+        ({"RABIT_BACKEND": "mpi"}, 1, 2),
+        ({"RABIT_BACKEND": "mpi", "RABIT_LANES": "3"}, 3, 3),
+    ],
+)
+def test_a_second_lane_needs_a_core_for_itself(mpi, tmp_path, environ, with_few, with_more):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    has_few = (os.cpu_count() or 1) < 2 * 2
+
+    ended = mpi.run(2, script, environ=environ)
+
+    ended.assert_ended_well()
+    expected = with_few if has_few else with_more
+    assert ended.output.count(f"lanes {expected}") == 2, ended.output
