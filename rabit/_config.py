@@ -191,12 +191,12 @@ class Config:
         flag="--scheduler",
     )
     lanes: int = setting(
-        2,
-        "Worker threads; each runs one bucket at a time. Of the default 2 only one is used where all "
-        "ranks share one host with fewer cores.",
+        0,
+        "Worker threads; each runs one bucket at a time. 0: two, of which only one is used where all "
+        "ranks share one host with fewer cores, or over MPI with fewer than two cores for each.",
         native="lanes",
         flag="--lanes",
-        minimum=1,
+        minimum=0,
         maximum=64,
     )
     partition_bytes: int = setting(

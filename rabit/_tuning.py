@@ -52,7 +52,7 @@ def make_tuner(engine: Engine) -> Tuner | None:
             "partition_bytes": config.partition_bytes,
             "fusion_bytes": config.fusion_bytes,
             "credit_bytes": config.credit_bytes,
-            "lanes": config.lanes,
+            "lanes": int(engine.statistics()["tunables"]["lanes"]),
             "overlap": "",
         },
         knobs=parse_knobs(config.autotune_knobs),

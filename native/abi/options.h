@@ -4,6 +4,7 @@
 // nearest known one: a misspelt option must not silently change nothing.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -31,8 +32,8 @@ struct Options {
   bool shm_single_copy = true;            // process_vm_readv where the kernel allows it
   int64_t shm_ring_bytes = 1 << 20;       // per pair of ranks, lane and direction
   // How work is cut, ordered and run.
-  int32_t lanes = 2;      // in use at first
-  int32_t lanes_max = 0;  // what rabit_propose_tunables may ask for; 0: no more than lanes
+  int32_t lanes = 0;      // in use at first; 0: kLanes, or one where ranks share cores
+  int32_t lanes_max = 0;  // what rabit_propose_tunables may ask for; 0: no more
   int64_t partition_bytes = 4 << 20;
   int64_t fusion_bytes = 64 << 20;      // 0: no fusion
   int64_t credit_bytes = 0;             // 0: no limit
@@ -56,7 +57,8 @@ struct Options {
   int64_t operation_timeout_ms = 0;   // of one bucket; 0: as long as all peers live
   std::string log_level = "warning";  // debug, info, warning, error, off
 
-  int32_t started_lanes() const { return lanes > lanes_max ? lanes : lanes_max; }
+  static constexpr int32_t kLanes = 2;
+  int32_t started_lanes() const { return std::max(lanes > 0 ? lanes : kLanes, lanes_max); }
 };
 
 Result<Options> ParseOptions(std::string_view text);

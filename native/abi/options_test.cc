@@ -14,7 +14,8 @@ TEST(Options, an_empty_text_gives_a_job_of_one_rank) {
   ASSERT_OK(options);
   EXPECT_EQ(options->rank, 0);
   EXPECT_EQ(options->size, 1);
-  EXPECT_EQ(options->lanes, 2);
+  EXPECT_EQ(options->lanes, 0);
+  EXPECT_EQ(options->started_lanes(), 2);
 }
 
 TEST(Options, values_are_read) {
@@ -41,7 +42,7 @@ TEST(Options, a_value_out_of_range_names_the_key_the_value_and_the_range) {
 
   EXPECT_TRUE(Has(message, "lanes"));
   EXPECT_TRUE(Has(message, "'-1'"));
-  EXPECT_TRUE(Has(message, "1 to 64"));
+  EXPECT_TRUE(Has(message, "0 to 64"));
 }
 
 TEST(Options, malformed_values_are_refused) {

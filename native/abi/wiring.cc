@@ -88,10 +88,10 @@ bool PollsOnBusyCores(const Options& options) {
 }
 
 // Where ranks of one host share its cores, one collective keeps them busy, and a second at the same
-// time only adds changes of thread.  A number that the user chose, or that is tuned, stays.
+// time only adds changes of thread.  A number that the user chose stays.
 int32_t LanesInUse(const Options& options, bool shares_cores) {
-  const bool is_chosen = options.lanes != Options().lanes || options.lanes_max > 0;
-  return shares_cores && !is_chosen ? 1 : options.lanes;
+  if (options.lanes > 0) return options.lanes;
+  return shares_cores ? 1 : Options::kLanes;
 }
 
 ScheduleLimits LimitsFrom(const Options& options, bool shares_cores) {

@@ -93,7 +93,7 @@ def test_help_and_dry_run_load_neither_numpy_nor_torch():
         (["-H", "a", "--hostfile", "b", "x"], "not allowed with argument"),
         (["-np", "2", "--no-such-flag", "x"], "the flag --no-such-flag is unknown"),
         (["-np", "2", "--lans", "2", "x"], "the flag --lans is unknown. Did you mean --lanes?"),
-        (["-np", "2", "--lanes", "0", "x"], "--lanes is 0, which is not valid"),
+        (["-np", "2", "--lanes", "65", "x"], "--lanes is 65, which is not valid"),
         (["-np", "2", "--fusion-bytes", "lots", "x"], "--fusion-bytes is 'lots'"),
         (["-np", "2", "--transport", "pigeon", "x"], "one of auto, tcp, shm"),
         (["-np", "2", "--env", "=1", "x"], "has no valid name"),
@@ -274,7 +274,7 @@ def test_the_file_of_horovod_is_understood(tmp_path):
     ("text", "message"),
     [
         ("lans = 2", "sets 'lans', which is unknown: did you mean lanes?"),
-        ("lanes = 0", "lanes in"),
+        ("lanes = 65", "lanes in"),
         ("[params]\nfusion_treshold_mb = 1", "did you mean fusion_threshold_mb?"),
         ("lanes = ", "not valid TOML"),
         ("rank = 1", "sets 'rank', which is unknown"),

@@ -21,6 +21,7 @@ rabit.shutdown()
     ("environ", "with_few", "with_more"),
     [
         ({"RABIT_BACKEND": "mpi"}, 1, 2),
+        ({"RABIT_BACKEND": "mpi", "RABIT_LANES": "2"}, 2, 2),
         ({"RABIT_BACKEND": "mpi", "RABIT_LANES": "3"}, 3, 3),
     ],
 )

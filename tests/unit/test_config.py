@@ -66,7 +66,7 @@ def test_an_unknown_argument_names_the_nearest():
 @pytest.mark.parametrize(
     ("variable", "value", "expected"),
     [("RABIT_SIZE", "-2", "an integer, at least 1"),
-     ("RABIT_LANES", "", "an integer, between 1 and 64"),
+     ("RABIT_LANES", "", "an integer, between 0 and 64"),
      ("RABIT_TRANSPORT", "carrier-pigeon", "one of auto, tcp, shm"),
      ("RABIT_PARTITION_BYTES", "4Q", "a size such as"),
      ("RABIT_CONNECT_TIMEOUT", "soon", "a duration such as"),

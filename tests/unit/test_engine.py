@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import threading
 
 import numpy as np
@@ -13,6 +14,7 @@ import rabit
 from rabit import Config, Engine, InvalidArgument, Kind, NotInitialized, Request
 from rabit._native import check, ffi
 from rabit._tensor import view_input, view_output
+from rabit.testing import run_ranks
 
 
 @pytest.fixture
@@ -132,6 +134,17 @@ def test_unknown_option_names_the_nearest(engine):
 
     with pytest.raises(InvalidArgument, match="did you mean 'lanes'"):
         check(library, library.rabit_start(b"lames=2\n", ffi.new("rabit_engine**")))
+
+
+@pytest.mark.parametrize(("setting", "used"), [({}, 1), ({"lanes": 2}, 2), ({"lanes": 3}, 3)])
+def test_ranks_that_share_cores_use_one_lane_unless_told_otherwise(setting, used):
+    size = (os.cpu_count() or 1) + 1
+    if size > 9:
+        pytest.skip(f"{size} ranks are needed to share {size - 1} cores")
+
+    lanes = run_ranks(size, lambda engine: engine.statistics()["tunables"]["lanes"], **setting)
+
+    assert lanes == [used] * size
 
 
 def test_the_timeline_is_chrome_json(engine, tmp_path):
