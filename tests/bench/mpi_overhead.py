@@ -5,8 +5,9 @@
 Ordered: one operation at a time without negotiation, the form that makes the same promise as MPI,
 one order of calls on every rank.  Blocking: one at a time, submit to result.  In flight: a step of
 --depth operations that are submitted together and waited for at the end, beside as many Allreduce
-calls one after the other.  All in place: MPI_IN_PLACE, and the engine's functions with a trailing
-underscore.  In every round every form makes --calls calls in a row, each after a barrier and on a
+calls one after the other; at once: the same, beside as many Iallreduce with one Waitall.  All in
+place: MPI_IN_PLACE, and the engine's functions with a trailing underscore.  In every round every form
+makes --calls calls in a row, each after a barrier and on a
 buffer that was just written, as a loop that uses it would; the order of the forms changes.  The table
 has the medians over all calls of the slowest rank, and the median over the rounds of the ratio of
 the two medians of that round, which is what noise disturbs least.
@@ -91,6 +92,10 @@ def measure(options: argparse.Namespace, count: int) -> dict[str, list[float]]:
         for each in outputs:
             world.Allreduce(MPI.IN_PLACE, each, op=MPI.SUM)
 
+    def mpi_at_once() -> None:
+        requests = [world.Iallreduce(MPI.IN_PLACE, each, op=MPI.SUM) for each in outputs]
+        MPI.Request.Waitall(requests)
+
     forms = {
         "engine, blocking": engine_once,
         "mpi4py, blocking": mpi_once,
@@ -98,6 +103,7 @@ def measure(options: argparse.Namespace, count: int) -> dict[str, list[float]]:
         "mpi4py, ordered": mpi_once,
         "engine, in flight": engine_many,
         "mpi4py, in flight": mpi_many,
+        "mpi4py, in flight at once": mpi_at_once,
     }
     times: dict[str, list[float]] = {name: [] for name in forms}
     for each in range(options.rounds + 1):
@@ -134,16 +140,16 @@ def run_rank(options: argparse.Namespace) -> int:
     if rabit.rank() == 0:
         print(f"allreduce of float32 on {rabit.size()} ranks, backend {options.backend}, "
               f"{options.rounds} rounds of {options.calls} calls, {options.depth} in flight")  # fmt: skip
-        print(f"{'bytes':>10}  {'form':<10} {'engine us':>10} {'mpi4py us':>10} {'ratio':>6}")
+        print(f"{'bytes':>10}  {'form':<17} {'engine us':>10} {'mpi4py us':>10} {'ratio':>6}")
     for size in options.bytes:
         times = measure(options, size // 4)
         if rabit.rank() != 0:
             continue
-        for form in ("ordered", "blocking", "in flight"):
-            ours = np.array(times[f"engine, {form}"])
+        for form in ("ordered", "blocking", "in flight", "in flight at once"):
+            ours = np.array(times[f"engine, {form.removesuffix(' at once')}"])
             theirs = np.array(times[f"mpi4py, {form}"])
             ratio = np.median(ours / theirs)
-            print(f"{size:>10}  {form:<10} {np.median(ours) * 1e6:>10.0f} "
+            print(f"{size:>10}  {form:<17} {np.median(ours) * 1e6:>10.0f} "
                   f"{np.median(theirs) * 1e6:>10.0f} {ratio:>6.2f}", flush=True)  # fmt: skip
     rabit.shutdown()
     return 0
