@@ -8,6 +8,7 @@
 
 #include "testing/collective_conformance.h"
 #include "testing/test.h"
+#include "testing/transport_wrapper.h"
 #include "transport/inproc/inproc_transport.h"
 
 namespace rabit {
@@ -23,30 +24,22 @@ std::vector<std::unique_ptr<Transport>> Rendezvous(int size) {
 }
 
 // Send copies and is finished, as on a transport with large buffers.
-class EagerTransport final : public Transport {
+class EagerTransport final : public TransportWrapper {
  public:
-  explicit EagerTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
+  explicit EagerTransport(std::unique_ptr<Transport> inner) : TransportWrapper(std::move(inner)) {}
   ~EagerTransport() override {
     for (auto& [operation, buffer] : sent_) EXPECT_OK(operation.Wait(testing::TestDeadline()));
   }
   std::string_view name() const override { return "eager"; }
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
   Operation Send(int peer, Tag tag, ConstBytes buffer) override {
     auto copy = std::make_unique<Buffer>(buffer.begin(), buffer.end());
-    Operation operation = inner_->Send(peer, tag, *copy);
+    Operation operation = inner().Send(peer, tag, *copy);
     std::lock_guard lock(mutex_);
     sent_.emplace_back(std::move(operation), std::move(copy));
     return Operation(Status());
   }
-  Operation Recv(int peer, Tag tag, Bytes buffer) override {
-    return inner_->Recv(peer, tag, buffer);
-  }
-  void Abort(Status why) override { inner_->Abort(std::move(why)); }
-  TransportCounters counters() const override { return inner_->counters(); }
 
  private:
-  std::unique_ptr<Transport> inner_;
   std::mutex mutex_;
   std::vector<std::pair<Operation, std::unique_ptr<Buffer>>> sent_;
 };

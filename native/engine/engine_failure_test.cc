@@ -8,6 +8,7 @@
 
 #include "engine/engine.h"
 #include "testing/engine_job.h"
+#include "testing/transport_wrapper.h"
 
 namespace rabit {
 namespace {
@@ -136,24 +137,18 @@ TEST(EngineFailure, a_lost_rank_fails_every_open_and_later_request_of_the_others
 
 // Fails with a loss that names the wrong rank, as a transport does whose neighbour has left because
 // of somebody else's death.
-class SuspiciousTransport final : public Transport {
+class SuspiciousTransport final : public TransportWrapper {
  public:
   SuspiciousTransport(std::unique_ptr<Transport> inner, std::function<void()> on_first)
-      : inner_(std::move(inner)), on_first_(std::move(on_first)) {}
-  std::string_view name() const override { return inner_->name(); }
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
+      : TransportWrapper(std::move(inner)), on_first_(std::move(on_first)) {}
   Operation Send(int, Tag, ConstBytes) override { return Lose(); }
   Operation Recv(int, Tag, Bytes) override { return Lose(); }
-  void Abort(Status why) override { inner_->Abort(std::move(why)); }
-  TransportCounters counters() const override { return inner_->counters(); }
 
  private:
   Operation Lose() {
     if (!has_failed_.exchange(true) && on_first_) on_first_();
     return Operation(PeerLost(0, "rank 0 closed the connection"));
   }
-  const std::unique_ptr<Transport> inner_;
   const std::function<void()> on_first_;
   std::atomic<bool> has_failed_{false};
 };

@@ -5,6 +5,7 @@
 
 #include "engine/engine.h"
 #include "testing/engine_job.h"
+#include "testing/transport_wrapper.h"
 
 namespace rabit {
 namespace {
@@ -27,6 +28,16 @@ Status RunAndRelease(Engine& engine, Request request) {
   Status status = engine.Run(std::move(request), handle, Soon());
   engine.Release(handle);
   return status;
+}
+
+// As "a" and "b", in place; rank 1 submits them the other way round.
+void SumInAnyOrder(Engine& engine, int rank, std::vector<float>& a, std::vector<float>& b) {
+  Request requests[] = {InPlace("a", a), InPlace("b", b)};
+  if (rank == 1) std::swap(requests[0], requests[1]);
+  Handle handles[2];
+  ASSERT_OK(engine.Submit(requests, handles));
+  for (Handle handle : handles) EXPECT_OK(engine.Wait(handle, Soon()));
+  for (Handle handle : handles) engine.Release(handle);
 }
 
 TEST(EngineRun, repeated_calls_give_the_sums_of_all_ranks) {
@@ -56,12 +67,7 @@ TEST(EngineRun, threads_that_block_and_requests_in_flight_share_one_engine) {
     }
     for (int i = 0; i < 60; ++i) {
       std::vector<float> a(1000, 1.0f), b = {2.0f};
-      Request requests[] = {InPlace("a", a), InPlace("b", b)};
-      if (rank == 1) std::swap(requests[0], requests[1]);
-      Handle handles[2];
-      ASSERT_OK(engine.Submit(requests, handles));
-      for (Handle handle : handles) EXPECT_OK(engine.Wait(handle, Soon()));
-      for (Handle handle : handles) engine.Release(handle);
+      SumInAnyOrder(engine, rank, a, b);
       EXPECT_EQ(a[999], 3.0f);
       EXPECT_EQ(b[0], 6.0f);
     }
@@ -141,12 +147,7 @@ TEST(EngineRun, large_tensors_of_several_threads_and_of_lanes_pass_each_other) {
     }
     for (int i = 0; i < 40; ++i) {
       std::vector<float> a(3 << 10, 1.0f), b(7 << 10, 2.0f);
-      Request requests[] = {InPlace("a", a), InPlace("b", b)};
-      if (rank == 1) std::swap(requests[0], requests[1]);
-      Handle handles[2];
-      ASSERT_OK(engine.Submit(requests, handles));
-      for (Handle handle : handles) EXPECT_OK(engine.Wait(handle, Soon()));
-      for (Handle handle : handles) engine.Release(handle);
+      SumInAnyOrder(engine, rank, a, b);
       EXPECT_EQ(a, std::vector<float>(a.size(), 3.0f));
       EXPECT_EQ(b, std::vector<float>(b.size(), 6.0f));
     }
@@ -155,25 +156,16 @@ TEST(EngineRun, large_tensors_of_several_threads_and_of_lanes_pass_each_other) {
 }
 
 // Sends nothing before a time.
-class LateTransport final : public Transport {
+class LateTransport final : public TransportWrapper {
  public:
   LateTransport(std::unique_ptr<Transport> inner, Deadline not_before)
-      : inner_(std::move(inner)), not_before_(not_before) {}
-  std::string_view name() const override { return inner_->name(); }
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
+      : TransportWrapper(std::move(inner)), not_before_(not_before) {}
   Operation Send(int peer, Tag tag, ConstBytes buffer) override {
     while (std::chrono::steady_clock::now() <= not_before_) std::this_thread::yield();
-    return inner_->Send(peer, tag, buffer);
+    return inner().Send(peer, tag, buffer);
   }
-  Operation Recv(int peer, Tag tag, Bytes buffer) override {
-    return inner_->Recv(peer, tag, buffer);
-  }
-  void Abort(Status why) override { inner_->Abort(std::move(why)); }
-  TransportCounters counters() const override { return inner_->counters(); }
 
  private:
-  const std::unique_ptr<Transport> inner_;
   const Deadline not_before_;
 };
 
@@ -202,25 +194,13 @@ TEST(EngineRun, what_the_deadline_leaves_of_a_tensor_runs_on_the_lanes) {
 }
 
 // Notes who waits.
-class NotingTransport final : public Transport {
+class NotingTransport final : public TransportWrapper {
  public:
   NotingTransport(std::unique_ptr<Transport> inner, std::atomic<int>* waits)
-      : inner_(std::move(inner)), waits_(waits) {}
-  std::string_view name() const override { return inner_->name(); }
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  Operation Send(int peer, Tag tag, ConstBytes buffer) override {
-    return inner_->Send(peer, tag, buffer);
-  }
-  Operation Recv(int peer, Tag tag, Bytes buffer) override {
-    return inner_->Recv(peer, tag, buffer);
-  }
+      : TransportWrapper(std::move(inner)), waits_(waits) {}
   void SetWaiter(int, Waiter waiter) override { ++waits_[waiter == Waiter::kCaller ? 1 : 0]; }
-  void Abort(Status why) override { inner_->Abort(std::move(why)); }
-  TransportCounters counters() const override { return inner_->counters(); }
 
  private:
-  const std::unique_ptr<Transport> inner_;
   std::atomic<int>* const waits_;
 };
 

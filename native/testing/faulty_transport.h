@@ -7,7 +7,7 @@
 #include <limits>
 #include <memory>
 
-#include "transport/transport.h"
+#include "testing/transport_wrapper.h"
 
 namespace rabit {
 
@@ -22,28 +22,18 @@ struct FaultPlan {
 };
 
 // Adds the faults of `plan` to `inner`.  Thread-safe.
-class FaultyTransport final : public Transport {
+class FaultyTransport final : public TransportWrapper {
  public:
   FaultyTransport(std::unique_ptr<Transport> inner, FaultPlan plan)
-      : inner_(std::move(inner)), plan_(std::move(plan)) {}
+      : TransportWrapper(std::move(inner)), plan_(std::move(plan)) {}
 
-  std::string_view name() const override { return inner_->name(); }
-  std::string_view name_for(int peer) const override { return inner_->name_for(peer); }
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
   Operation Send(int peer, Tag tag, ConstBytes buffer) override;
-  Operation Recv(int peer, Tag tag, Bytes buffer) override {
-    return inner_->Recv(peer, tag, buffer);
-  }
   Operation RecvReduce(int peer, Tag tag, Bytes buffer, Bytes scratch,
                        PieceReducer reducer) override {
-    return inner_->RecvReduce(peer, tag, buffer, scratch, reducer);
+    return inner().RecvReduce(peer, tag, buffer, scratch, reducer);
   }
-  void Abort(Status why) override { inner_->Abort(std::move(why)); }
-  TransportCounters counters() const override { return inner_->counters(); }
 
  private:
-  const std::unique_ptr<Transport> inner_;
   const FaultPlan plan_;
   std::atomic<uint64_t> messages_{0};
 };

@@ -5,6 +5,7 @@
 #include "testing/backend_conformance.h"
 #include "testing/run_ranks.h"
 #include "testing/test.h"
+#include "testing/transport_wrapper.h"
 #include "transport/inproc/inproc_transport.h"
 
 namespace rabit {
@@ -56,25 +57,13 @@ BuiltinOptions Rules(std::string algorithms) {
     });
 
 // Notes who waits for its operations.
-class NotingTransport final : public Transport {
+class NotingTransport final : public TransportWrapper {
  public:
   NotingTransport(std::unique_ptr<Transport> inner, std::vector<std::pair<int, Waiter>>& waits)
-      : inner_(std::move(inner)), waits_(waits) {}
-  std::string_view name() const override { return inner_->name(); }
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  Operation Send(int peer, Tag tag, ConstBytes buffer) override {
-    return inner_->Send(peer, tag, buffer);
-  }
-  Operation Recv(int peer, Tag tag, Bytes buffer) override {
-    return inner_->Recv(peer, tag, buffer);
-  }
+      : TransportWrapper(std::move(inner)), waits_(waits) {}
   void SetWaiter(int stream, Waiter waiter) override { waits_.emplace_back(stream, waiter); }
-  void Abort(Status why) override { inner_->Abort(std::move(why)); }
-  TransportCounters counters() const override { return inner_->counters(); }
 
  private:
-  const std::unique_ptr<Transport> inner_;
   std::vector<std::pair<int, Waiter>>& waits_;
 };
 
