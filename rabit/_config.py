@@ -121,6 +121,14 @@ class Config:
         flag="--mpi-collectives",
         group="network",
     )
+    mpi_shm: bool = setting(
+        True,
+        "Backend mpi with RABIT_MPI_COLLECTIVES=auto: ranks of one host use rabit's shared memory, "
+        "where it works; 0: everything goes through MPI. Ranks that differ: as 0.",
+        native="mpi_shm",
+        flag="--mpi-shm",
+        group="network",
+    )
     mpi_message_bytes: int = setting(
         1 << 30,
         "Backend mpi: longer messages are cut into pieces of this size.",
@@ -193,7 +201,7 @@ class Config:
     lanes: int = setting(
         0,
         "Worker threads; each runs one bucket at a time. 0: two, of which only one is used where all "
-        "ranks share one host with fewer cores, or over MPI with fewer than two cores for each.",
+        "ranks share one host with fewer cores, or use MPI there with fewer than two cores for each.",
         native="lanes",
         flag="--lanes",
         minimum=0,

@@ -12,6 +12,7 @@
 #include "rendezvous/tcp_store.h"
 #include "transport/connect.h"
 #include "transport/routed_transport.h"
+#include "transport/shared_transport.h"
 #include "transport/shm/shm_channel.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_channel.h"
@@ -121,43 +122,49 @@ Result<std::unique_ptr<Channel>> ConnectChannel(const Options& options,
   return ConnectShmChannel(context, tree, std::move(channel), shm);
 }
 
-Result<std::unique_ptr<Transport>> ConnectTransports(const Options& options,
-                                                     const ConnectContext& context, int local_size,
-                                                     int spin_us) {
+// Sets what of `made` moves data.
+Status ConnectTransports(const Options& options, const ConnectContext& context, Connections& made) {
+  const int local_size = made.local_size;
   ShmOptions shm;
   shm.spin_us = options.spin_us;
   shm.single_copy = options.shm_single_copy ? SingleCopy::kAuto : SingleCopy::kOff;
   shm.ring_bytes = static_cast<uint32_t>(options.shm_ring_bytes / 4096 * 4096);
-  const bool wants_shm = WantsShm(options, local_size);
-  const bool wants_tcp = options.transport == "tcp" || !wants_shm || local_size < options.size;
+  made.shares_memory = WantsShm(options, local_size);
+  const bool wants_tcp = !made.shares_memory || local_size < options.size;
   if (options.transport == "shm" && local_size < options.size) {
     return Unsupported("transport shm reaches only the " + std::to_string(local_size) +
                        " ranks of this host, but the job has " + std::to_string(options.size) +
                        "; use transport auto");
   }
   std::vector<std::unique_ptr<Transport>> parts;
-  if (wants_shm) {
+  if (made.shares_memory) {
     RABIT_ASSIGN_OR_RETURN(auto transport, ConnectShmTransport(context, shm));
-    parts.push_back(std::move(transport));
-  }
-  if (wants_tcp) {
-    TcpOptions tcp;
-    tcp.connections_per_stream = options.tcp_connections;
-    tcp.spin_max = std::chrono::microseconds(spin_us);
-    // Whom shared memory reaches needs no connection.
-    for (int peer = 0; peer < options.size && !parts.empty(); ++peer) {
-      if (!context.topology.SameHost(options.rank, peer)) tcp.peers.push_back(peer);
+    if (!wants_tcp) {
+      made.transport = std::move(transport);
+      return Status();
     }
-    RABIT_ASSIGN_OR_RETURN(auto transport, ConnectTcpTransport(context, tcp));
-    parts.push_back(std::move(transport));
+    made.shm = std::move(transport);
+    parts.push_back(std::make_unique<SharedTransport>(made.shm));
   }
-  if (parts.size() == 1) return std::move(parts.front());
+  TcpOptions tcp;
+  tcp.connections_per_stream = options.tcp_connections;
+  tcp.spin_max = std::chrono::microseconds(made.spin_us);
+  // Whom shared memory reaches needs no connection.
+  for (int peer = 0; peer < options.size && !parts.empty(); ++peer) {
+    if (!context.topology.SameHost(options.rank, peer)) tcp.peers.push_back(peer);
+  }
+  RABIT_ASSIGN_OR_RETURN(auto transport, ConnectTcpTransport(context, tcp));
+  if (parts.empty()) {
+    made.transport = std::move(transport);
+    return Status();
+  }
+  parts.push_back(std::move(transport));
   std::vector<int> route;
   for (int peer = 0; peer < options.size; ++peer) {
     route.push_back(context.topology.SameHost(options.rank, peer) ? 0 : 1);
   }
-  return std::unique_ptr<Transport>(
-      std::make_unique<RoutedTransport>(std::move(parts), std::move(route)));
+  made.transport = std::make_unique<RoutedTransport>(std::move(parts), std::move(route));
+  return Status();
 }
 
 // Below this many ranks, what the ranks between add to every message's way is more than what they
@@ -212,10 +219,8 @@ Result<Connections> ConnectRanks(const Options& options) {
       ConnectChannel(options, context, made.tree, made.local_size);
   if (!channel.ok()) return AddContext(options, "making the control channel", channel.status());
   made.channel = std::move(channel).value();
-  Result<std::unique_ptr<Transport>> transport =
-      ConnectTransports(options, context, made.local_size, made.spin_us);
-  if (!transport.ok()) return AddContext(options, "connecting to its peers", transport.status());
-  made.transport = std::move(transport).value();
+  const Status connected = ConnectTransports(options, context, made);
+  if (!connected.ok()) return AddContext(options, "connecting to its peers", connected);
   return made;
 }
 

@@ -25,6 +25,8 @@ struct Connections {
   RankTree tree = RankTree::Star(1);     // of the channel
   std::unique_ptr<Channel> channel;      // null when there is one rank
   std::unique_ptr<Transport> transport;  // null when there is one rank
+  bool shares_memory = false;            // it reaches the ranks of this host through shared memory
+  std::shared_ptr<Transport> shm;        // that part of it, if it has another; else null
 };
 
 // Waits until all ranks are connected, at most connect_timeout_ms.

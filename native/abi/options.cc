@@ -81,6 +81,8 @@ const std::vector<Row>& Table() {
       {"mpi", &Options::mpi, 0, 0, "", "the MPI library and its handles; filled in by the package"},
       {"mpi_collectives", &Options::mpi_collectives, 0, 0, "auto library messages",
        "whether the MPI library's collectives run, or our algorithms over its messages"},
+      {"mpi_shm", &Options::mpi_shm, 0, 1, "",
+       "with mpi_collectives=auto, ranks of one host use shared memory instead of MPI"},
       {"stall_warning_ms", &Options::stall_warning_ms, 0, kDayMs, "",
        "report tensors that wait for a rank for longer; 0: never"},
       {"stall_abort_ms", &Options::stall_abort_ms, 0, kDayMs, "",

@@ -5,10 +5,9 @@
 #include <thread>
 
 #include "abi/connections.h"
+#include "abi/mpi_wiring.h"
 #include "arithmetic/reduce.h"
 #include "backend/builtin/builtin_backend.h"
-#include "backend/mpi/mpi_backend.h"
-#include "backend/mpi/mpi_transport.h"
 #include "base/check.h"
 #include "codec/codec_table.h"
 #include "control/channel_controller.h"
@@ -82,9 +81,8 @@ class WiredEngineImplementation final : public WiredEngine {
 
 // On one host MPI copies on the cores of the ranks, and a waiting lane polls: a second lane helps
 // only where every rank has a core for it.
-bool PollsOnBusyCores(const Options& options) {
-  const auto lanes = static_cast<unsigned>(options.size) * 2;
-  return options.backend.starts_with("mpi") && std::thread::hardware_concurrency() < lanes;
+bool HasCoreForEachLane(const Options& options) {
+  return std::thread::hardware_concurrency() >= static_cast<unsigned>(options.size) * 2;
 }
 
 // Where ranks of one host share its cores, one collective keeps them busy, and a second at the same
@@ -147,30 +145,6 @@ std::vector<std::string_view> Split(std::string_view text, char separator) {
   }
 }
 
-MpiCollectives MpiCollectivesFrom(std::string_view name) {
-  if (name == "library") return MpiCollectives::kLibrary;
-  return name == "messages" ? MpiCollectives::kMessages : MpiCollectives::kAuto;
-}
-
-// The MPI library where it serves, our algorithms over its messages where it does not.
-Result<std::unique_ptr<Backend>> MakeMpi(const Options& options, const Topology& topology,
-                                         const BuiltinOptions& builtin, int spin_us) {
-  RABIT_ASSIGN_OR_RETURN(MpiHandles handles, MpiHandles::Parse(options.mpi));
-  const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));
-  RABIT_ASSIGN_OR_RETURN(
-      std::shared_ptr<MpiJob> job,
-      MpiJob::Open(std::move(handles),
-                   {options.rank, options.size, options.started_lanes() + 1, spin_us, deadline}));
-  RABIT_ASSIGN_OR_RETURN(std::unique_ptr<BuiltinBackend> messages,
-                         BuiltinBackend::Create(MakeMpiTransport(job), topology, builtin));
-  MpiOptions mpi;
-  mpi.collectives = MpiCollectivesFrom(options.mpi_collectives);
-  mpi.is_default = options.backend.starts_with("mpi");
-  mpi.is_deterministic = options.deterministic;
-  return std::unique_ptr<Backend>(
-      std::make_unique<MpiBackend>(std::move(job), std::move(messages), mpi));
-}
-
 BuiltinOptions BuiltinOptionsFrom(const Options& options) {
   BuiltinOptions builtin;
   builtin.algorithms = options.allreduce_algorithm;
@@ -189,11 +163,16 @@ Result<std::unique_ptr<BuiltinBackend>> MakeBuiltin(const Options& options,
   return builtin;
 }
 
-// Always the builtin one first, then what option backend names.
-Result<std::vector<std::unique_ptr<Backend>>> MakeBackends(const Options& options,
-                                                           const Connections& connections,
-                                                           std::unique_ptr<BuiltinBackend> first) {
-  std::vector<std::unique_ptr<Backend>> backends;
+struct Backends {
+  // Always the builtin one first, then what option backend names.
+  std::vector<std::unique_ptr<Backend>> all;
+  bool polls = false;  // MPI is the default, and a lane that waits for it polls; equal on all ranks
+};
+
+Result<Backends> MakeBackends(const Options& options, const Connections& connections,
+                              std::unique_ptr<BuiltinBackend> first) {
+  Backends made;
+  std::vector<std::unique_ptr<Backend>>& backends = made.all;
   backends.push_back(std::move(first));
   for (const std::string_view name : Split(options.backend, ',')) {
     const bool is_repeated = std::any_of(backends.begin(), backends.end(),
@@ -204,12 +183,12 @@ Result<std::vector<std::unique_ptr<Backend>>> MakeBackends(const Options& option
                              std::string(name) +
                              "'; name builtin or mpi, or both with a comma, the default first");
     }
-    RABIT_ASSIGN_OR_RETURN(
-        std::unique_ptr<Backend> mpi,
-        MakeMpi(options, connections.topology, BuiltinOptionsFrom(options), connections.spin_us));
-    backends.push_back(std::move(mpi));
+    RABIT_ASSIGN_OR_RETURN(WiredMpi mpi, WireMpi(options, connections, BuiltinOptionsFrom(options),
+                                                 *backends.front()));
+    backends.push_back(std::move(mpi.backend));
+    made.polls = options.backend.starts_with("mpi") && !mpi.shares_memory;
   }
-  return backends;
+  return made;
 }
 
 class ServedStoreImplementation final : public ServedStore {
@@ -234,13 +213,13 @@ Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options) {
   parts.options = EngineOptionsFrom(options, connections.spin_us);
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<BuiltinBackend> builtin,
                          MakeBuiltin(options, connections));
+  bool shares_cores = builtin->shares_cores();
+  RABIT_ASSIGN_OR_RETURN(Backends backends, MakeBackends(options, connections, std::move(builtin)));
+  shares_cores = shares_cores || (backends.polls && !HasCoreForEachLane(options));
+  parts.backends = std::move(backends.all);
   const bool is_one_host = connections.local_size == options.size;
-  const bool shares_cores = builtin->shares_cores() || PollsOnBusyCores(options);
   parts.scheduler = MakeScheduler(options, is_one_host && shares_cores);
-
   parts.controller = MakeJobController(options, connections.tree, std::move(connections.channel));
-
-  RABIT_ASSIGN_OR_RETURN(parts.backends, MakeBackends(options, connections, std::move(builtin)));
 
   std::vector<std::string> codec_names;
   for (const CodecRow& row : CodecTable()) {

@@ -1,5 +1,6 @@
 #include "transport/routed_transport.h"
 
+#include <algorithm>
 #include <string>
 
 #include "base/check.h"
@@ -61,6 +62,16 @@ TransportCounters RoutedTransport::counters() const {
     sum.connections_restored += each.connections_restored;
   }
   return sum;
+}
+
+ChunkLimits RoutedTransport::chunk_limits() const {
+  ChunkLimits largest;
+  for (const auto& part : parts_) {
+    const ChunkLimits each = part->chunk_limits();
+    largest.bytes_min = std::max(largest.bytes_min, each.bytes_min);
+    largest.bytes_max = std::max(largest.bytes_max, each.bytes_max);
+  }
+  return largest;
 }
 
 }  // namespace rabit

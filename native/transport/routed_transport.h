@@ -9,7 +9,9 @@
 
 namespace rabit {
 
-// Owns its parts.  Thread-safe.
+// Owns its parts.  Thread-safe.  A part that moves bytes only while somebody waits on it (shm, mpi)
+// stands still while a rank waits on another part: of such parts several may be joined only for
+// algorithms that are through with one before they begin with the next, as `hierarchical` is.
 class RoutedTransport final : public Transport {
  public:
   // `route`: peer -> index into `parts`; this rank's own entry is not used.  All parts have this
@@ -27,6 +29,7 @@ class RoutedTransport final : public Transport {
   void SetWaiter(int stream, Waiter waiter) override;
   void Abort(Status why) override;
   TransportCounters counters() const override;  // the sum
+  ChunkLimits chunk_limits() const override;    // the largest that a part wants
 
  private:
   bool HasPeer(int peer) const { return peer >= 0 && peer < size(); }

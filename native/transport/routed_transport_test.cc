@@ -1,7 +1,9 @@
 #include "transport/routed_transport.h"
 
 #include "testing/tcp_job.h"
+#include "testing/transport_wrapper.h"
 #include "transport/inproc/inproc_transport.h"
+#include "transport/shared_transport.h"
 
 namespace rabit {
 namespace {
@@ -31,6 +33,47 @@ TEST(RoutedTransport, every_peer_is_named_by_its_own_transport) {
   EXPECT_EQ(set.ranks[0]->name_for(1), "inproc");
   EXPECT_EQ(set.ranks[0]->name_for(2), "tcp");
   EXPECT_EQ(set.ranks[2]->name_for(1), "tcp");
+}
+
+class WithLongMessages final : public TransportWrapper {
+ public:
+  using TransportWrapper::TransportWrapper;
+  ChunkLimits chunk_limits() const override { return {512 << 10, 1 << 20}; }
+};
+
+TEST(RoutedTransport, messages_are_as_long_as_a_part_wants) {
+  InprocFabric fabric(2), other(2);
+  std::vector<std::unique_ptr<Transport>> parts;
+  parts.push_back(fabric.Connect(0));
+  parts.push_back(std::make_unique<WithLongMessages>(other.Connect(0)));
+  const RoutedTransport routed(std::move(parts), {0, 1});
+
+  EXPECT_EQ(routed.chunk_limits().bytes_min, 512 << 10);
+  EXPECT_EQ(routed.chunk_limits().bytes_max, 1 << 20);
+}
+
+testing::TransportSet MakeShared(int size) {
+  InprocFabric fabric(size);
+  testing::TransportSet set;
+  for (int rank = 0; rank < size; ++rank) {
+    set.ranks.push_back(std::make_unique<SharedTransport>(fabric.Connect(rank)));
+  }
+  return set;
+}
+
+[[maybe_unused]] const int kSharedRegistered =
+    testing::RegisterTransportConformance({.suite = "SharedTransport", .make = MakeShared});
+
+TEST(SharedTransport, an_abort_through_one_owner_reaches_the_others) {
+  InprocFabric fabric(2);
+  const std::shared_ptr<Transport> both = fabric.Connect(0);
+  SharedTransport one(both), other(both);
+
+  one.Abort(PeerLost(1, "rank 1 is gone"));
+
+  std::byte buffer[4];
+  const Status status = other.Recv(1, 7, buffer).Wait(After(std::chrono::seconds(10)));
+  EXPECT_TRUE(status.code() == Code::kPeerLost);
 }
 
 }  // namespace

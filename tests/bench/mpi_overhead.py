@@ -1,7 +1,9 @@
 """The engine over MPI beside mpi4py itself: allreduce of the same buffers, in turns.
 
-    python tests/bench/mpi_overhead.py [--ranks 2] [--backend mpi]
+    python tests/bench/mpi_overhead.py [--ranks 2] [--links mpi auto]
 
+Two tables.  mpi: everything of the engine goes through MPI too (RABIT_MPI_SHM=0).  auto, the default
+of the backend: ranks of one host use rabit's shared memory, so that mpi4py alone calls MPI.
 Ordered: one operation at a time without negotiation, the form that makes the same promise as MPI,
 one order of calls on every rank.  Blocking: one at a time, submit to result.  In flight: a step of
 --depth operations that are submitted together and waited for at the end, beside as many Allreduce
@@ -36,12 +38,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--calls", type=int, default=20, help="in a row, of each form in a round")
     parser.add_argument("--depth", type=int, default=8)
-    parser.add_argument("--backend", default="mpi")
+    parser.add_argument("--links", nargs="+", choices=("mpi", "auto"), default=["mpi", "auto"])
     parser.add_argument("--bytes", type=int, nargs="+", default=list(SIZES))
     return parser.parse_args()
 
 
-def start_ranks(options: argparse.Namespace) -> int:
+def start_ranks(options: argparse.Namespace, links: str) -> int:
     """Runs this file again, under mpiexec."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     mpiexec = shutil.which("mpiexec", path=path)
@@ -53,7 +55,8 @@ def start_ranks(options: argparse.Namespace) -> int:
     flags = ["--oversubscribe", "--bind-to", "none"] if is_open_mpi else []
     environ = {
         **os.environ,
-        "RABIT_BACKEND": options.backend,
+        "RABIT_BACKEND": "mpi",
+        "RABIT_MPI_SHM": "1" if links == "auto" else "0",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "MPI_OVERHEAD_RANK": "1",
@@ -72,7 +75,7 @@ def measure(options: argparse.Namespace, count: int) -> dict[str, list[float]]:
     outputs = [np.empty(count, np.float32) for _ in range(options.depth)]
 
     def engine_once() -> None:
-        rabit.allreduce_(outputs[0], name="one", op=rabit.Sum, backend=options.backend)
+        rabit.allreduce_(outputs[0], name="one", op=rabit.Sum)
 
     def mpi_once() -> None:
         world.Allreduce(MPI.IN_PLACE, outputs[0], op=MPI.SUM)
@@ -82,7 +85,7 @@ def measure(options: argparse.Namespace, count: int) -> dict[str, list[float]]:
 
     def engine_many() -> None:
         pending = [
-            rabit.allreduce_async_(each, name=f"m{i}", op=rabit.Sum, backend=options.backend)
+            rabit.allreduce_async_(each, name=f"m{i}", op=rabit.Sum)
             for i, each in enumerate(outputs)
         ]
         for each in pending:
@@ -138,7 +141,8 @@ def run_rank(options: argparse.Namespace) -> int:
 
     rabit.init()
     if rabit.rank() == 0:
-        print(f"allreduce of float32 on {rabit.size()} ranks, backend {options.backend}, "
+        inside = rabit.default_engine().statistics()["backend_details"]["mpi"]["inside_host"]
+        print(f"allreduce of float32 on {rabit.size()} ranks, inside a host by {inside}, "
               f"{options.rounds} rounds of {options.calls} calls, {options.depth} in flight")  # fmt: skip
         print(f"{'bytes':>10}  {'form':<17} {'engine us':>10} {'mpi4py us':>10} {'ratio':>6}")
     for size in options.bytes:
@@ -157,4 +161,6 @@ def run_rank(options: argparse.Namespace) -> int:
 
 if __name__ == "__main__":
     chosen = parse()
-    sys.exit(run_rank(chosen) if os.environ.get("MPI_OVERHEAD_RANK") else start_ranks(chosen))
+    if os.environ.get("MPI_OVERHEAD_RANK"):
+        sys.exit(run_rank(chosen))
+    sys.exit(max(start_ranks(chosen, links) for links in chosen.links))

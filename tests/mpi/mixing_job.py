@@ -1,15 +1,18 @@
 """Operations on both backends, submitted by every rank in an order of its own.
 
-Arguments: seed, operations.  Prints "wrong N of M" at the end.
+Arguments: seed, operations.  Prints "wrong N of M" at the end.  MIXING_RANKS_PER_HOST: so many
+ranks count as those of one host.
 """
 
 from __future__ import annotations
 
 import collections
+import os
 import random
 import sys
 
 import numpy as np
+from support.mpi import pretend_hosts
 
 import rabit
 
@@ -44,6 +47,8 @@ def submit(seed: int, number: int):
 
 def main() -> None:
     seed, operations = int(sys.argv[1]), int(sys.argv[2])
+    if ranks_per_host := int(os.environ.get("MIXING_RANKS_PER_HOST", "0")):
+        pretend_hosts(ranks_per_host)
     rabit.init()
     mine = random.Random(f"{seed} on rank {rabit.rank()}")
     pending: collections.deque = collections.deque()

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from support.mpi import PURE_MPI
 
 JOB = Path(__file__).parent / "mixing_job.py"
 
@@ -17,12 +18,20 @@ pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(60 + OPERAT
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-@pytest.mark.parametrize("default", ["builtin,mpi", "mpi"])
-def test_operations_in_another_order_on_every_rank(mpi, seed, default):
+@pytest.mark.parametrize(
+    ("default", "more"),
+    [
+        pytest.param("builtin,mpi", PURE_MPI, id="builtin,mpi"),
+        pytest.param("mpi", PURE_MPI, id="mpi"),
+        pytest.param("builtin,mpi", {}, id="shared memory"),
+        pytest.param("builtin,mpi", {"MIXING_RANKS_PER_HOST": "2"}, id="two hosts"),
+    ],
+)
+def test_operations_in_another_order_on_every_rank(mpi, seed, default, more):
     if default == "mpi" and seed > 0:
         pytest.skip("the default backend matters once")
 
-    environ = {"RABIT_BACKEND": default}
+    environ = {"RABIT_BACKEND": default, **more}
     ended = mpi.run(3, JOB, seed, OPERATIONS, environ=environ, timeout=50 + OPERATIONS / 10)
 
     ended.assert_ended_well()

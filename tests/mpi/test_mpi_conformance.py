@@ -6,14 +6,15 @@ import re
 from pathlib import Path
 
 import pytest
+from support.mpi import PURE_MPI
 
 JOB = Path(__file__).parent / "conformance_job.py"
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
 
-def check(mpi, size, backend, environ):
-    ended = mpi.run(size, JOB, backend, environ=environ)
+def check(mpi, size, backend, environ, *arguments):
+    ended = mpi.run(size, JOB, backend, *arguments, environ=environ)
 
     ended.assert_ended_well()
     # mpiexec may join the lines of several ranks.
@@ -24,7 +25,17 @@ def check(mpi, size, backend, environ):
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("backend", ["builtin", "mpi"])
 def test_every_collective_type_and_size(mpi, backend, size):
-    check(mpi, size, backend, {"RABIT_BACKEND": "builtin,mpi"})
+    check(mpi, size, backend, {"RABIT_BACKEND": "builtin,mpi", **PURE_MPI})
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_through_shared_memory_on_one_host(mpi, size):
+    check(mpi, size, "mpi", {"RABIT_BACKEND": "mpi"})
+
+
+@pytest.mark.parametrize(("size", "ranks_per_host"), [(4, 2), (5, 2), (3, 1)])
+def test_through_shared_memory_inside_hosts_and_mpi_between(mpi, size, ranks_per_host):
+    check(mpi, size, "mpi", {"RABIT_BACKEND": "mpi"}, ranks_per_host)
 
 
 @pytest.mark.parametrize("collectives", ["library", "messages"])
@@ -50,5 +61,5 @@ def test_deterministic_sums_are_those_of_the_builtin_backend(mpi, tmp_path):
         "rabit.shutdown()\n"
     )
 
-    environ = {"RABIT_BACKEND": "builtin,mpi", "RABIT_DETERMINISTIC": "1"}
+    environ = {"RABIT_BACKEND": "builtin,mpi", "RABIT_DETERMINISTIC": "1", **PURE_MPI}
     mpi.run(3, script, environ=environ).assert_ended_well()

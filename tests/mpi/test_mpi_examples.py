@@ -1,11 +1,14 @@
-"""The examples of both frameworks, with any number of ranks, under either backend."""
+"""The examples of both frameworks, with any number of ranks, under either backend and launcher."""
 
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from support.mpi import PURE_MPI
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # The framework, what to pass to be quick, and what is printed at the end.
@@ -31,7 +34,32 @@ def test_example_runs_under_mpiexec(mpi, name, size, backend):
     if not is_installed(framework):
         pytest.skip(f"{framework} is not installed")
 
-    ended = mpi.run(size, EXAMPLES / name, *arguments, environ={"RABIT_BACKEND": backend})
+    ended = mpi.run(
+        size, EXAMPLES / name, *arguments, environ={"RABIT_BACKEND": backend, **PURE_MPI}
+    )
 
     ended.assert_ended_well()
     assert expected in ended.output, ended.output
+
+
+@pytest.mark.parametrize("mpi", ["openmpi"], indirect=True)
+@pytest.mark.parametrize("backend", ["builtin", "mpi"])
+@pytest.mark.parametrize("name", RUNS)
+def test_example_runs_under_rabitrun_with_the_launcher_of_mpi(mpi, name, backend):
+    framework, arguments, expected = RUNS[name]
+    if not is_installed(framework):
+        pytest.skip(f"{framework} is not installed")
+    launch = ["-m", "rabit.launch", "--launcher", "mpi", "-np", "2", "--backend", backend]
+
+    done = subprocess.run(
+        [sys.executable, *launch, sys.executable, EXAMPLES / name, *arguments],
+        env=mpi.environ({}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert expected in done.stdout, done.stdout

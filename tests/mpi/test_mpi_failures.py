@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from support.mpi import PURE_MPI
 
 pytestmark = [pytest.mark.mpi]
 
@@ -48,13 +49,14 @@ def killed(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("more", [PURE_MPI, {}], ids=["mpi", "shared memory"])
 @pytest.mark.parametrize(("kind", "count"), KINDS)
-def test_a_killed_rank_ends_the_others_with_an_error(mpi, killed, tmp_path, kind, count):
+def test_a_killed_rank_ends_the_others_with_an_error(mpi, killed, tmp_path, kind, count, more):
     """mpiexec is told to let the others live, so that they have to notice by themselves."""
     folder = tmp_path / "told"
     folder.mkdir()
     begin = time.monotonic()
-    environ = {"RABIT_BACKEND": "mpi"}
+    environ = {"RABIT_BACKEND": "mpi", **more}
     ended = mpi.run(3, killed, kind, count, folder, environ=environ, timeout=60, goes_on=True)
 
     assert ended.status != 0
@@ -69,7 +71,8 @@ def test_a_killed_rank_ends_the_others_with_an_error(mpi, killed, tmp_path, kind
 
 
 def test_a_killed_rank_ends_the_job(mpi, killed, tmp_path):
-    ended = mpi.run(3, killed, "allreduce", 1000, tmp_path, environ={"RABIT_BACKEND": "mpi"})
+    environ = {"RABIT_BACKEND": "mpi", **PURE_MPI}
+    ended = mpi.run(3, killed, "allreduce", 1000, tmp_path, environ=environ)
 
     assert ended.status != 0
 
@@ -88,7 +91,7 @@ def test_a_deadline_ends_a_collective_that_a_rank_does_not_join(mpi, tmp_path):
         "    raise\n"
     )
 
-    environ = {"RABIT_BACKEND": "mpi", "RABIT_HEARTBEAT_TIMEOUT": "2"}
+    environ = {"RABIT_BACKEND": "mpi", "RABIT_HEARTBEAT_TIMEOUT": "2", **PURE_MPI}
     ended = mpi.run(2, script, environ=environ, timeout=60)
 
     assert ended.status != 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from support.mpi import PURE_MPI
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]
 
@@ -20,9 +21,9 @@ rabit.shutdown()
 @pytest.mark.parametrize(
     ("environ", "with_few", "with_more"),
     [
-        ({"RABIT_BACKEND": "mpi"}, 1, 2),
-        ({"RABIT_BACKEND": "mpi", "RABIT_LANES": "2"}, 2, 2),
-        ({"RABIT_BACKEND": "mpi", "RABIT_LANES": "3"}, 3, 3),
+        (PURE_MPI, 1, 2),
+        ({**PURE_MPI, "RABIT_LANES": "2"}, 2, 2),
+        ({**PURE_MPI, "RABIT_LANES": "3"}, 3, 3),
     ],
 )
 def test_a_second_lane_needs_a_core_for_itself(mpi, tmp_path, environ, with_few, with_more):
@@ -30,7 +31,7 @@ def test_a_second_lane_needs_a_core_for_itself(mpi, tmp_path, environ, with_few,
     script.write_text(SCRIPT)
     has_few = (os.cpu_count() or 1) < 2 * 2
 
-    ended = mpi.run(2, script, environ=environ)
+    ended = mpi.run(2, script, environ={"RABIT_BACKEND": "mpi", **environ})
 
     ended.assert_ended_well()
     expected = with_few if has_few else with_more

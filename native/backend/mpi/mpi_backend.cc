@@ -1,5 +1,6 @@
 #include "backend/mpi/mpi_backend.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -13,6 +14,7 @@ constexpr int64_t kLibraryReduceBytesMax = 128 << 10;
 constexpr int64_t kCountMax = std::numeric_limits<int>::max();
 // Chosen only where no other backend accepts.
 constexpr double kLastResortMicros = 1e12;
+constexpr std::string_view kHierarchical = "hierarchical";
 
 int64_t Total(std::span<const int64_t> parts) {
   return std::accumulate(parts.begin(), parts.end(), int64_t{0});
@@ -68,8 +70,23 @@ std::string Printable(const std::string& text) {
 }  // namespace
 
 MpiBackend::MpiBackend(std::shared_ptr<MpiJob> job, std::unique_ptr<Backend> messages,
-                       MpiOptions options)
-    : job_(std::move(job)), messages_(std::move(messages)), options_(options) {}
+                       MpiOptions options, std::optional<HostLinks> host_links)
+    : job_(std::move(job)),
+      messages_(std::move(messages)),
+      options_(options),
+      host_links_(std::move(host_links)) {}
+
+Status MpiBackend::AddGroup(const Group& group) {
+  return StaysOnHost(group) ? Status() : job_->AddGroup(group);
+}
+
+void MpiBackend::Abort(Status why) {
+  if (host_links_.has_value()) {
+    host_links_->local.Abort(why);
+    if (host_links_->across != nullptr) host_links_->across->Abort(why);
+  }
+  messages_->Abort(std::move(why));  // reaches the job
+}
 
 // ---- What runs where -------------------------------------------------------------------------
 
@@ -82,9 +99,30 @@ Result<double> MpiBackend::CostMicros(const CollectiveSpec& spec, const Group& g
   return options_.is_default ? -1.0 : cost + kLastResortMicros;
 }
 
+bool MpiBackend::StaysOnHost(const Group& group) const {
+  if (!host_links_.has_value()) return false;
+  const Topology& topology = host_links_->topology;
+  return std::all_of(group.ranks.begin(), group.ranks.end(),
+                     [&](int rank) { return topology.SameHost(rank, group.ranks.front()); });
+}
+
+Backend& MpiBackend::OursFor(const Group& group) const {
+  return StaysOnHost(group) ? host_links_->local : *messages_;
+}
+
+// Shared memory and MPI both move bytes only while somebody waits on them.  Of the algorithms,
+// `hierarchical` alone is through with one before it begins with the other; in any other, ranks
+// that wait on different ones could wait in a circle.
+Backend& MpiBackend::OursForAllreduce(const CollectiveSpec& spec, const Group& group) const {
+  if (StaysOnHost(group)) return host_links_->local;
+  const bool can_cross = host_links_.has_value() && host_links_->across != nullptr;
+  const bool crosses = can_cross && host_links_->across->AlgorithmFor(spec, group) == kHierarchical;
+  return crosses ? *host_links_->across : *messages_;
+}
+
 bool MpiBackend::UsesLibrary(Kind, const Group& group, int64_t bytes) const {
   return options_.collectives != MpiCollectives::kMessages && group.size() > 1 &&
-         bytes <= kCountMax;
+         bytes <= kCountMax && !StaysOnHost(group);
 }
 
 bool MpiBackend::ReducesInLibrary(Kind kind, const Group& group, DType dtype, ReduceOp op,
@@ -108,7 +146,10 @@ std::string MpiBackend::AlgorithmFor(const CollectiveSpec& spec, const Group& gr
   const bool is_library = is_reduction
                               ? ReducesInLibrary(spec.kind, group, spec.dtype, spec.op, bytes)
                               : UsesLibrary(spec.kind, group, bytes);
-  return is_library ? "library" : messages_->AlgorithmFor(spec, group);
+  if (is_library) return "library";
+  const bool is_allreduce = spec.kind == Kind::kAllreduce;
+  const Backend& ours = is_allreduce ? OursForAllreduce(spec, group) : OursFor(group);
+  return ours.AlgorithmFor(spec, group);
 }
 
 // ---- Running it ------------------------------------------------------------------------------
@@ -129,7 +170,8 @@ Status MpiBackend::Run(const LaneContext& lane, Kind kind, int64_t bytes, Start 
 Status MpiBackend::Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) {
   const auto bytes = static_cast<int64_t>(in_out.bytes());
   if (!ReducesInLibrary(Kind::kAllreduce, lane.group, in_out.dtype, op, bytes)) {
-    return messages_->Allreduce(lane, in_out, op);
+    const CollectiveSpec spec{Kind::kAllreduce, in_out.dtype, in_out.device, op, in_out.count};
+    return OursForAllreduce(spec, lane.group).Allreduce(lane, in_out, op);
   }
   return Run(lane, Kind::kAllreduce, bytes, [&](MpiHandle comm, MpiHandle* request) {
     const MpiHandles& handles = job_->handles();
@@ -143,7 +185,7 @@ Status MpiBackend::Reduce(const LaneContext& lane, const TensorView& in_out, Red
                           int root) {
   const auto bytes = static_cast<int64_t>(in_out.bytes());
   if (!ReducesInLibrary(Kind::kReduce, lane.group, in_out.dtype, op, bytes)) {
-    return messages_->Reduce(lane, in_out, op, root);
+    return OursFor(lane.group).Reduce(lane, in_out, op, root);
   }
   return Run(lane, Kind::kReduce, bytes, [&](MpiHandle comm, MpiHandle* request) {
     const MpiHandles& handles = job_->handles();
@@ -159,7 +201,7 @@ Status MpiBackend::ReduceScatter(const LaneContext& lane, const TensorView& in,
                                  ReduceOp op) {
   const auto bytes = static_cast<int64_t>(in.bytes());
   if (!ReducesInLibrary(Kind::kReduceScatter, lane.group, in.dtype, op, bytes)) {
-    return messages_->ReduceScatter(lane, in, out, part_counts, op);
+    return OursFor(lane.group).ReduceScatter(lane, in, out, part_counts, op);
   }
   struct Memory {
     explicit Memory(std::span<const int64_t> counts, size_t bytes) : parts(counts), out(bytes) {}
@@ -182,7 +224,7 @@ Status MpiBackend::Allgather(const LaneContext& lane, ConstBytes mine, Bytes all
                              std::span<const int64_t> part_bytes) {
   const int64_t bytes = Total(part_bytes);
   if (!UsesLibrary(Kind::kAllgather, lane.group, bytes)) {
-    return messages_->Allgather(lane, mine, all, part_bytes);
+    return OursFor(lane.group).Allgather(lane, mine, all, part_bytes);
   }
   LeftBehind<Parts> parts(part_bytes);
   const auto my_offset = (*parts).offsets[static_cast<size_t>(lane.group.my_index)];
@@ -197,7 +239,7 @@ Status MpiBackend::Allgather(const LaneContext& lane, ConstBytes mine, Bytes all
 Status MpiBackend::Broadcast(const LaneContext& lane, Bytes buffer, int root) {
   const auto bytes = static_cast<int64_t>(buffer.size());
   if (!UsesLibrary(Kind::kBroadcast, lane.group, bytes)) {
-    return messages_->Broadcast(lane, buffer, root);
+    return OursFor(lane.group).Broadcast(lane, buffer, root);
   }
   return Run(lane, Kind::kBroadcast, bytes, [&](MpiHandle comm, MpiHandle* request) {
     return job_->library().Ibcast(buffer.data(), static_cast<int>(bytes), root, comm, request);
@@ -209,7 +251,7 @@ Status MpiBackend::Alltoall(const LaneContext& lane, ConstBytes in,
                             std::span<const int64_t> send_bytes, Bytes out,
                             std::span<const int64_t> receive_bytes) {
   if (options_.collectives != MpiCollectives::kLibrary || lane.group.size() == 1) {
-    return messages_->Alltoall(lane, in, send_bytes, out, receive_bytes);
+    return OursFor(lane.group).Alltoall(lane, in, send_bytes, out, receive_bytes);
   }
   const int64_t bytes = std::max(Total(send_bytes), Total(receive_bytes));
   if (bytes > kCountMax) {
@@ -233,7 +275,7 @@ Status MpiBackend::Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
                           std::span<const int64_t> part_bytes, int root) {
   const int64_t bytes = Total(part_bytes);
   if (!UsesLibrary(Kind::kGather, lane.group, bytes)) {
-    return messages_->Gather(lane, mine, all, part_bytes, root);
+    return OursFor(lane.group).Gather(lane, mine, all, part_bytes, root);
   }
   LeftBehind<Parts> parts(part_bytes);
   const bool is_root = lane.group.my_index == root;
@@ -250,7 +292,7 @@ Status MpiBackend::Scatter(const LaneContext& lane, ConstBytes all,
                            std::span<const int64_t> part_bytes, Bytes mine, int root) {
   const int64_t bytes = Total(part_bytes);
   if (!UsesLibrary(Kind::kScatter, lane.group, bytes)) {
-    return messages_->Scatter(lane, all, part_bytes, mine, root);
+    return OursFor(lane.group).Scatter(lane, all, part_bytes, mine, root);
   }
   LeftBehind<Parts> parts(part_bytes);
   const bool is_root = lane.group.my_index == root;
@@ -264,18 +306,18 @@ Status MpiBackend::Scatter(const LaneContext& lane, ConstBytes all,
 }
 
 Status MpiBackend::Barrier(const LaneContext& lane) {
-  if (!UsesLibrary(Kind::kBarrier, lane.group, 0)) return messages_->Barrier(lane);
+  if (!UsesLibrary(Kind::kBarrier, lane.group, 0)) return OursFor(lane.group).Barrier(lane);
   return Run(lane, Kind::kBarrier, 0, [&](MpiHandle comm, MpiHandle* request) {
     return job_->library().Ibarrier(comm, request);
   });
 }
 
 Status MpiBackend::Send(const LaneContext& lane, ConstBytes buffer, int peer) {
-  return messages_->Send(lane, buffer, peer);
+  return OursFor(lane.group).Send(lane, buffer, peer);
 }
 
 Status MpiBackend::Recv(const LaneContext& lane, Bytes buffer, int peer) {
-  return messages_->Recv(lane, buffer, peer);
+  return OursFor(lane.group).Recv(lane, buffer, peer);
 }
 
 std::string MpiBackend::StatisticsJson() const {
@@ -288,11 +330,15 @@ std::string MpiBackend::StatisticsJson() const {
              "\":{\"calls\":" + std::to_string(count) +
              ",\"bytes\":" + std::to_string(counters_[kind].bytes.load()) + "}";
   }
+  const bool is_shared = host_links_.has_value();
+  const Backend* across = is_shared ? host_links_->across.get() : nullptr;
+  const std::string mixed = across == nullptr ? "" : ",\"across\":" + across->StatisticsJson();
   return "{\"rank\":" + std::to_string(job_->options().rank) + ",\"library\":\"" +
          Printable(handles.version) + "\",\"transport\":\"" + Printable(handles.transport) +
          "\",\"thread_level\":\"" + (handles.is_serialized ? "serialized" : "multiple") +
+         "\",\"inside_host\":\"" + (is_shared ? "shm" : "mpi") +
          "\",\"communicators\":" + std::to_string(job_->communicators()) + ",\"calls\":{" + calls +
-         "},\"messages\":" + messages_->StatisticsJson() + "}";
+         "},\"messages\":" + messages_->StatisticsJson() + mixed + "}";
 }
 
 }  // namespace rabit

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,16 +25,26 @@ struct MpiOptions {
   bool is_deterministic = false;  // sums in rank order
 };
 
+// How ranks of one host reach each other without MPI.
+struct HostLinks {
+  Topology topology;
+  Backend& local;  // for groups on one host; outlives the MPI backend
+  std::unique_ptr<Backend>
+      across;  // over shared memory and MPI messages; null in a job on one host
+};
+
 // `messages` runs the builtin algorithms over MakeMpiTransport(job): what the library does not do.
 // Which of the two runs follows from what all ranks know, so all choose alike.  Thread-safe for
 // different lanes; one lane runs one collective at a time.
 class MpiBackend final : public Backend {
  public:
-  MpiBackend(std::shared_ptr<MpiJob> job, std::unique_ptr<Backend> messages, MpiOptions options);
+  // `host_links`, equal on all ranks but for what they point to: none, and MPI moves everything.
+  MpiBackend(std::shared_ptr<MpiJob> job, std::unique_ptr<Backend> messages, MpiOptions options,
+             std::optional<HostLinks> host_links);
 
   std::string_view name() const override { return "mpi"; }
   Result<double> CostMicros(const CollectiveSpec& spec, const Group& group) const override;
-  Status AddGroup(const Group& group) override { return job_->AddGroup(group); }
+  Status AddGroup(const Group& group) override;
 
   Status Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override;
   Status Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op, int root) override;
@@ -52,11 +63,16 @@ class MpiBackend final : public Backend {
   Status Send(const LaneContext& lane, ConstBytes buffer, int peer) override;
   Status Recv(const LaneContext& lane, Bytes buffer, int peer) override;
 
-  void Abort(Status why) override { messages_->Abort(std::move(why)); }  // reaches the job
+  void Abort(Status why) override;
   std::string AlgorithmFor(const CollectiveSpec& spec, const Group& group) const override;
   std::string StatisticsJson() const override;
 
  private:
+  // The ranks of the group share a host and do without MPI.
+  bool StaysOnHost(const Group& group) const;
+  // Who runs what the library does not.
+  Backend& OursFor(const Group& group) const;
+  Backend& OursForAllreduce(const CollectiveSpec& spec, const Group& group) const;
   bool UsesLibrary(Kind kind, const Group& group, int64_t bytes) const;
   bool ReducesInLibrary(Kind kind, const Group& group, DType dtype, ReduceOp op,
                         int64_t bytes) const;
@@ -71,6 +87,7 @@ class MpiBackend final : public Backend {
   const std::shared_ptr<MpiJob> job_;
   const std::unique_ptr<Backend> messages_;
   const MpiOptions options_;
+  const std::optional<HostLinks> host_links_;
   std::array<Counter, 12> counters_;  // by Kind: what the library ran
 };
 

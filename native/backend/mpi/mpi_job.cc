@@ -94,6 +94,23 @@ size_t MpiJob::communicators() const {
   return collectives_.size() + messages_.size();
 }
 
+Result<bool> MpiJob::IsTrueOnAll(bool mine) {
+  // Freed by nobody if the wait fails: MPI may write to it later.
+  auto all = std::make_unique<int32_t>(mine ? 1 : 0);
+  MpiHandle request = 0;
+  Status status = library_->Iallreduce(
+      all.get(), 1, handles_.dtypes[static_cast<size_t>(DType::kInt32)],
+      handles_.ops[static_cast<size_t>(ReduceOp::kMin)], collectives_.at({kWorld, -1}), &request);
+  if (status.ok()) {
+    status = Wait(&request, nullptr, "comparing settings on all ranks", options_.deadline);
+  }
+  if (!status.ok()) {
+    (void)all.release();
+    return status;
+  }
+  return *all != 0;
+}
+
 Status MpiJob::AddGroup(const Group& group) {
   if (!group.is_member() || group.size() < 2) return Status();
   {

@@ -52,6 +52,8 @@ class MpiJob {
   // Collective among the members.  Blocks until they have called it, at most 30 s.
   Status AddGroup(const Group& group);
   size_t communicators() const;
+  // Collective.  Whether `mine` is true on every rank.
+  Result<bool> IsTrueOnAll(bool mine);
 
   // Waits until the request is done.  kTimedOut leaves it in flight.
   //
