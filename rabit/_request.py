@@ -165,6 +165,21 @@ def _run(
     return Handle(native, value, *request, code)
 
 
+def _submit(
+    native: NativeEngine, struct: Any, slot: Any, request: tuple[str, Any, Finish | None]
+) -> Handle:
+    """Like _run, but returns at once."""
+    if native.orphans:
+        native.sweep()
+    code = native.library.rabit_submit(native.open_pointer(), struct, 1, slot)
+    if code:
+        check(native.library, code)
+    return Handle(native, slot[0], *request)
+
+
+Start = Callable[[NativeEngine, Any, Any, tuple[str, Any, Finish | None]], Handle]
+
+
 class _Plan:
     """The C form of a request that a thread repeats: name and memory alone are written anew."""
 
@@ -218,8 +233,9 @@ WAITING = Waiting()
 
 def submit(native: NativeEngine, requests: Sequence[Request]) -> list[Handle]:
     """Submits all of `requests` or none; returns at once, unless this thread is `WAITING`."""
-    if _here.waits and len(requests) == 1:
-        return [run(native, requests[0])]
+    if len(requests) == 1:
+        start = _run if _here.waits else _submit
+        return [_with_plan(native, requests[0], start)]
     return Batch(native, requests).submit()
 
 
@@ -228,6 +244,10 @@ def run(native: NativeEngine, request: Request) -> Handle:
 
     The calling thread does the engine's work meanwhile, which is faster than submit and wait.
     """
+    return _with_plan(native, request, _run)
+
+
+def _with_plan(native: NativeEngine, request: Request, start: Start) -> Handle:
     layout = _layout_of(request)
     plans = _here.plans
     plan = plans.pop(layout, None)  # Away while it is used: a signal handler may call as well.
@@ -235,7 +255,7 @@ def run(native: NativeEngine, request: Request) -> Handle:
         plan = _Plan(request)
     plan.set(request)
     owned = (request.name, _keepalive(request), request.finish)
-    handle = _run(native, plan.array, plan.handle, owned)
+    handle = start(native, plan.array, plan.handle, owned)
     if len(plans) >= _PLANS_MAX:
         plans.clear()
     plans[layout] = plan
