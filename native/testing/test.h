@@ -2,10 +2,8 @@
 // GoogleTest itself is on no index that a bare machine can install from; a swap is a sed.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <ostream>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -23,81 +21,99 @@ bool CurrentTestFailed();
 // The rest of the test is not run; the reason is printed with the summary.
 void SkipTest(const std::string& reason);
 
+// What `write` streams of `value`; one function for every type, as a test compiles many checks.
+std::string Streamed(void (*write)(std::ostream& out, const void* value), const void* value);
+
 template <class T>
 std::string Show(const T& value) {
-  std::ostringstream out;
   if constexpr (std::is_same_v<T, Status>) {
-    out << value.ToString();
+    return value.ToString();
   } else if constexpr (std::is_enum_v<T>) {
-    out << static_cast<long long>(value);
-  } else if constexpr (requires { out << value; }) {
-    out << value;
+    return std::to_string(static_cast<long long>(value));
+  } else if constexpr (requires(std::ostream& out) { out << value; }) {
+    return Streamed(
+        [](std::ostream& out, const void* seen) { out << *static_cast<const T*>(seen); }, &value);
   } else {
-    out << sizeof(T) << "-byte value";
+    return std::to_string(sizeof(T)) + "-byte value";
   }
-  return out.str();
 }
 
-// Streams extra text into a failure: EXPECT_EQ(a, b) << "at size " << n.
+// Reports a failure when the statement ends; text may be streamed into it:
+// EXPECT_EQ(a, b) << "at size " << n.
 class FailureMessage {
  public:
-  FailureMessage(const char* file, int line, std::string text)
-      : file_(file), line_(line), text_(std::move(text)) {}
+  // Without a text: that of the check which has just failed on this thread.
+  FailureMessage(const char* file, int line);
+  FailureMessage(const char* file, int line, const char* text);
   FailureMessage(const FailureMessage&) = delete;
-  ~FailureMessage() { ReportFailure(file_, line_, text_ + extra_.str()); }
+  ~FailureMessage();
   template <class T>
   FailureMessage& operator<<(const T& value) {
-    if (extra_.str().empty()) extra_ << "  ";
-    extra_ << Show(value);
+    Append(Show(value));
+    return *this;
+  }
+  FailureMessage& operator<<(const char* value) {
+    Append(value);
     return *this;
   }
 
  private:
+  void Append(const std::string& text);
+
   const char* file_;
   int line_;
   std::string text_;
-  std::ostringstream extra_;
+  std::string extra_;
 };
 
 struct ReturnFromTest {
   void operator=(const FailureMessage&) const {}
 };
 
-template <class A, class B, class Compare>
-std::string CompareText(const char* a_text, const char* b_text, const char* op, const A& a,
-                        const B& b, Compare compare) {
-  if (compare(a, b)) return {};
-  return std::string("expected ") + a_text + " " + op + " " + b_text + ", have " + Show(a) +
-         " and " + Show(b);
+// The checks keep the text of their failure for FailureMessage, on the thread that made them: a
+// check that holds is then one call, and hundreds of them in a file stay cheap to compile.
+void KeepFailure(std::string text);
+bool CheckOk(const char* text, const Status& status);
+
+// One type for each operator, so that checks of the same types share their code.
+#define RABIT_TEST_OPERATOR(name, op)                                      \
+  struct name {                                                            \
+    static constexpr const char* kText = " " #op " ";                      \
+    bool operator()(const auto& x, const auto& y) const { return x op y; } \
+  }
+RABIT_TEST_OPERATOR(Equal, ==);
+RABIT_TEST_OPERATOR(NotEqual, !=);
+RABIT_TEST_OPERATOR(Less, <);
+RABIT_TEST_OPERATOR(LessEqual, <=);
+RABIT_TEST_OPERATOR(Greater, >);
+RABIT_TEST_OPERATOR(GreaterEqual, >=);
+#undef RABIT_TEST_OPERATOR
+
+template <class Compare, class A, class B>
+bool Check(const char* a_text, const char* b_text, const A& a, const B& b) {
+  if (Compare()(a, b)) return true;
+  KeepFailure(std::string("expected ") + a_text + Compare::kText + b_text + ", have " + Show(a) +
+              " and " + Show(b));
+  return false;
 }
 
 // The switch keeps a macro inside an unbraced if/else from taking the wrong else.
-#define RABIT_TEST_COMPARE(a, b, op, on_failure)                                         \
-  switch (0)                                                                             \
-  case 0:                                                                                \
-  default:                                                                               \
-    if (std::string rabit_text = ::rabit::testing::CompareText(                          \
-            #a, #b, #op, (a), (b), [](const auto& x, const auto& y) { return x op y; }); \
-        rabit_text.empty()) {                                                            \
-    } else                                                                               \
-      on_failure::rabit::testing::FailureMessage(__FILE__, __LINE__, rabit_text)
+#define RABIT_TEST_CHECK(holds, on_failure, ...) \
+  switch (0)                                     \
+  case 0:                                        \
+  default:                                       \
+    if (holds) {                                 \
+    } else                                       \
+      on_failure::rabit::testing::FailureMessage(__FILE__, __LINE__ __VA_OPT__(, ) __VA_ARGS__)
 
-#define RABIT_TEST_CONDITION(condition, text, on_failure) \
-  switch (0)                                              \
-  case 0:                                                 \
-  default:                                                \
-    if (condition) {                                      \
-    } else                                                \
-      on_failure::rabit::testing::FailureMessage(__FILE__, __LINE__, text)
+#define RABIT_TEST_COMPARE(Compare, a, b, on_failure)                                      \
+  RABIT_TEST_CHECK((::rabit::testing::Check<::rabit::testing::Compare>(#a, #b, (a), (b))), \
+                   on_failure)
 
-#define RABIT_TEST_STATUS(expression, on_failure)                                               \
-  switch (0)                                                                                    \
-  case 0:                                                                                       \
-  default:                                                                                      \
-    if (::rabit::Status rabit_seen = ::rabit::testing::StatusOf(expression); rabit_seen.ok()) { \
-    } else                                                                                      \
-      on_failure::rabit::testing::FailureMessage(                                               \
-          __FILE__, __LINE__, std::string(#expression " is ") + rabit_seen.ToString())
+#define RABIT_TEST_STATUS(expression, on_failure)                                            \
+  RABIT_TEST_CHECK(                                                                          \
+      ::rabit::testing::CheckOk(#expression " is ", ::rabit::testing::StatusOf(expression)), \
+      on_failure)
 
 inline const Status& StatusOf(const Status& status) { return status; }
 template <class R>
@@ -108,23 +124,23 @@ Status StatusOf(const R& result) {
 
 #define RABIT_TEST_RETURN return ::rabit::testing::ReturnFromTest() =
 
-#define EXPECT_EQ(a, b) RABIT_TEST_COMPARE(a, b, ==, )
-#define EXPECT_NE(a, b) RABIT_TEST_COMPARE(a, b, !=, )
-#define EXPECT_LT(a, b) RABIT_TEST_COMPARE(a, b, <, )
-#define EXPECT_LE(a, b) RABIT_TEST_COMPARE(a, b, <=, )
-#define EXPECT_GT(a, b) RABIT_TEST_COMPARE(a, b, >, )
-#define EXPECT_GE(a, b) RABIT_TEST_COMPARE(a, b, >=, )
-#define EXPECT_TRUE(condition) RABIT_TEST_CONDITION(condition, "expected: " #condition, )
-#define EXPECT_FALSE(condition) RABIT_TEST_CONDITION(!(condition), "expected not: " #condition, )
+#define EXPECT_EQ(a, b) RABIT_TEST_COMPARE(Equal, a, b, )
+#define EXPECT_NE(a, b) RABIT_TEST_COMPARE(NotEqual, a, b, )
+#define EXPECT_LT(a, b) RABIT_TEST_COMPARE(Less, a, b, )
+#define EXPECT_LE(a, b) RABIT_TEST_COMPARE(LessEqual, a, b, )
+#define EXPECT_GT(a, b) RABIT_TEST_COMPARE(Greater, a, b, )
+#define EXPECT_GE(a, b) RABIT_TEST_COMPARE(GreaterEqual, a, b, )
+#define EXPECT_TRUE(condition) RABIT_TEST_CHECK(condition, , "expected: " #condition)
+#define EXPECT_FALSE(condition) RABIT_TEST_CHECK(!(condition), , "expected not: " #condition)
 #define EXPECT_OK(expression) RABIT_TEST_STATUS(expression, )
-#define ASSERT_EQ(a, b) RABIT_TEST_COMPARE(a, b, ==, RABIT_TEST_RETURN)
-#define ASSERT_NE(a, b) RABIT_TEST_COMPARE(a, b, !=, RABIT_TEST_RETURN)
-#define ASSERT_LT(a, b) RABIT_TEST_COMPARE(a, b, <, RABIT_TEST_RETURN)
-#define ASSERT_GT(a, b) RABIT_TEST_COMPARE(a, b, >, RABIT_TEST_RETURN)
+#define ASSERT_EQ(a, b) RABIT_TEST_COMPARE(Equal, a, b, RABIT_TEST_RETURN)
+#define ASSERT_NE(a, b) RABIT_TEST_COMPARE(NotEqual, a, b, RABIT_TEST_RETURN)
+#define ASSERT_LT(a, b) RABIT_TEST_COMPARE(Less, a, b, RABIT_TEST_RETURN)
+#define ASSERT_GT(a, b) RABIT_TEST_COMPARE(Greater, a, b, RABIT_TEST_RETURN)
 #define ASSERT_TRUE(condition) \
-  RABIT_TEST_CONDITION(condition, "expected: " #condition, RABIT_TEST_RETURN)
+  RABIT_TEST_CHECK(condition, RABIT_TEST_RETURN, "expected: " #condition)
 #define ASSERT_FALSE(condition) \
-  RABIT_TEST_CONDITION(!(condition), "expected not: " #condition, RABIT_TEST_RETURN)
+  RABIT_TEST_CHECK(!(condition), RABIT_TEST_RETURN, "expected not: " #condition)
 #define ASSERT_OK(expression) RABIT_TEST_STATUS(expression, RABIT_TEST_RETURN)
 #define ADD_FAILURE() ::rabit::testing::FailureMessage(__FILE__, __LINE__, "failed")
 #define SKIP_TEST(reason)               \

@@ -1,10 +1,13 @@
-// main() of the native tests.  Usage: rabit_tests [--filter=TEXT[:TEXT…]] [--list] [--repeat=N]
+// main() of the native tests.
+// Usage: rabit_tests [--filter=TEXT[:TEXT…]] [--list] [--repeat=N] [--slowest=N]
 // A filter matches "Suite.name" by substring; "-TEXT" excludes.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -28,6 +31,7 @@ std::vector<Case>& Cases() {
 std::mutex g_mutex;
 int g_failures_of_current = 0;
 std::string g_skip_reason;
+thread_local std::string t_failure;
 
 bool Matches(const std::string& name, const std::vector<std::string>& filters) {
   bool is_included = true;
@@ -56,6 +60,23 @@ std::vector<std::string> Split(const std::string& text) {
   return parts;
 }
 
+struct Duration {
+  double ms;
+  std::string test;
+};
+std::vector<Duration> g_durations;  // main thread only
+
+void PrintSlowest(size_t most) {
+  std::stable_sort(g_durations.begin(), g_durations.end(),
+                   [](const Duration& a, const Duration& b) { return a.ms > b.ms; });
+  double total_ms = 0;
+  for (const Duration& each : g_durations) total_ms += each.ms;
+  for (size_t i = 0; i < std::min(most, g_durations.size()); ++i) {
+    std::printf("slowest %8.0f ms  %s\n", g_durations[i].ms, g_durations[i].test.c_str());
+  }
+  if (most > 0) std::printf("slowest %8.0f ms  all together\n", total_ms);
+}
+
 // Returns whether the test passed (a skipped one does).
 bool RunCase(const Case& test) {
   {
@@ -67,8 +88,11 @@ bool RunCase(const Case& test) {
   test.body();
   const double ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  g_durations.push_back({ms, test.full_name()});
   std::lock_guard lock(g_mutex);
-  const char* word = g_failures_of_current > 0 ? "FAILED" : g_skip_reason.empty() ? "ok" : "skipped";
+  const char* word = g_failures_of_current > 0 ? "FAILED"
+                     : g_skip_reason.empty()   ? "ok"
+                                               : "skipped";
   std::printf("%-7s %s (%.0f ms)%s%s\n", word, test.full_name().c_str(), ms,
               g_skip_reason.empty() ? "" : ": ", g_skip_reason.c_str());
   std::fflush(stdout);
@@ -87,6 +111,33 @@ void ReportFailure(const char* file, int line, const std::string& text) {
   if (++g_failures_of_current <= 20) std::printf("%s:%d: %s\n", file, line, text.c_str());
 }
 
+std::string Streamed(void (*write)(std::ostream& out, const void* value), const void* value) {
+  std::ostringstream out;
+  write(out, value);
+  return out.str();
+}
+
+void KeepFailure(std::string text) { t_failure = std::move(text); }
+
+bool CheckOk(const char* text, const Status& status) {
+  if (status.ok()) return true;
+  KeepFailure(text + status.ToString());
+  return false;
+}
+
+FailureMessage::FailureMessage(const char* file, int line)
+    : file_(file), line_(line), text_(std::move(t_failure)) {}
+
+FailureMessage::FailureMessage(const char* file, int line, const char* text)
+    : file_(file), line_(line), text_(text) {}
+
+FailureMessage::~FailureMessage() { ReportFailure(file_, line_, text_ + extra_); }
+
+void FailureMessage::Append(const std::string& text) {
+  if (extra_.empty()) extra_ = "  ";
+  extra_ += text;
+}
+
 bool CurrentTestFailed() {
   std::lock_guard lock(g_mutex);
   return g_failures_of_current > 0;
@@ -100,12 +151,15 @@ void SkipTest(const std::string& reason) {
 int Main(int argc, char** argv) {
   std::vector<std::string> filters;
   int repeat = 1;
+  size_t slowest = 0;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     if (arg.starts_with("--filter=")) {
       filters = Split(arg.substr(9));
     } else if (arg.starts_with("--repeat=")) {
       repeat = std::atoi(arg.c_str() + 9);
+    } else if (arg.starts_with("--slowest=")) {
+      slowest = static_cast<size_t>(std::atoi(arg.c_str() + 10));
     } else if (arg == "--list") {
       for (const Case& test : Cases()) std::printf("%s\n", test.full_name().c_str());
       return 0;
@@ -129,6 +183,7 @@ int Main(int argc, char** argv) {
       }
     }
   }
+  PrintSlowest(slowest);
   for (const std::string& name : failed) std::printf("FAILED  %s\n", name.c_str());
   std::printf("native: %d passed, %zu failed, %d skipped\n", passed, failed.size(), skipped);
   if (passed + static_cast<int>(failed.size()) == 0) {
