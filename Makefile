@@ -47,7 +47,7 @@ demo: $(VENV)/.torch $(VENV)/.package ## train a CNN on real digits with 2 ranks
 
 test: test-native test-sanitizers test-python ## everything, native and Python
 
-SANITIZE = -DRABIT_TESTS=ON -DRABIT_SANITIZE=$* -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1"
+SANITIZE = -DRABIT_TESTS=ON -DRABIT_SANITIZE=$* -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1
 
 $(BUILD)/address/build.ninja $(BUILD)/thread/build.ninja: $(BUILD)/%/build.ninja: native/CMakeLists.txt | $(VENV)/.tools
 	$(CMAKE) -S native -B $(BUILD)/$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) $(SANITIZE) >/dev/null
