@@ -23,22 +23,31 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 
-$(VENV)/.torch: | $(BIN)/python
+# With make -j, pip runs several times at once in one environment: what two of the runs would install
+# is installed here, before both.
+$(VENV)/.build-tools: | $(BIN)/python
+	$(BIN)/pip install --quiet "scikit-build-core>=0.10" cffi numpy "cmake>=3.25" ninja
+	@touch $@
+
+$(VENV)/.torch: | $(VENV)/.build-tools
 	@echo "installing $(TORCH) and scikit-learn into $(VENV)"
 	$(BIN)/pip install --quiet $(TORCH) scikit-learn
 	@touch $@
 
-$(VENV)/.build-tools: | $(BIN)/python
-	$(BIN)/pip install --quiet "scikit-build-core>=0.10" cffi "cmake>=3.20" ninja
-	@touch $@
-
 # Without build isolation the wheel is built in a folder that stays, and the tests share its objects.
-$(VENV)/.package: $(PACKAGE) | $(VENV)/.build-tools
-	@echo "building and installing mariza-rabit into $(VENV)"
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pip install --quiet --no-build-isolation .
+$(BUILD)/.wheel: $(PACKAGE) | $(VENV)/.build-tools
+	@echo "building mariza-rabit"
+	rm -rf $(BUILD)/wheel
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pip wheel --quiet --no-deps --no-build-isolation -w $(BUILD)/wheel .
 	@touch $@
 
-$(VENV)/.tools: tests/requirements.txt | $(BIN)/python $(VENV)/.torch
+# The version stays the same from change to change, so pip has to be told to install it again.
+$(VENV)/.package: $(BUILD)/.wheel
+	$(BIN)/pip install --quiet --force-reinstall --no-deps $(BUILD)/wheel/*.whl
+	$(BIN)/pip install --quiet $(BUILD)/wheel/*.whl
+	@touch $@
+
+$(VENV)/.tools: tests/requirements.txt | $(VENV)/.torch
 	$(BIN)/pip install --quiet -r tests/requirements.txt
 	@touch $@
 
@@ -49,18 +58,19 @@ test: test-native test-sanitizers test-python ## everything, native and Python
 
 SANITIZE = -DRABIT_TESTS=ON -DRABIT_SANITIZE=$* -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1
 
-$(BUILD)/address/build.ninja $(BUILD)/thread/build.ninja: $(BUILD)/%/build.ninja: native/CMakeLists.txt | $(VENV)/.tools
+$(BUILD)/address/build.ninja $(BUILD)/thread/build.ninja: $(BUILD)/%/build.ninja: native/CMakeLists.txt | $(VENV)/.build-tools
 	$(CMAKE) -S native -B $(BUILD)/$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) $(SANITIZE) >/dev/null
 
-test-native: $(VENV)/.package $(VENV)/.tools ## native tests, release build
+test-native: $(VENV)/.package ## native tests, release build; the benchmarks must compile
 	$(CMAKE) -S native -B $(WHEEL_BUILD) -DRABIT_TESTS=ON -DRABIT_BENCH=ON >/dev/null
-	$(BIN)/ninja -C $(WHEEL_BUILD) --quiet rabit_tests
+	$(BIN)/ninja -C $(WHEEL_BUILD) --quiet
 	$(WHEEL_BUILD)/rabit_tests
 
+# The builds give way to tests that run beside them with make -j.
 test-sanitizers: $(BUILD)/address/build.ninja $(BUILD)/thread/build.ninja ## native tests under ASan+UBSan and TSan
-	$(BIN)/ninja -C $(BUILD)/address --quiet rabit_tests
+	nice $(BIN)/ninja -C $(BUILD)/address --quiet rabit_tests
 	$(BUILD)/address/rabit_tests
-	$(BIN)/ninja -C $(BUILD)/thread --quiet rabit_tests
+	nice $(BIN)/ninja -C $(BUILD)/thread --quiet rabit_tests
 	$(BUILD)/thread/rabit_tests
 
 test-python: $(VENV)/.package $(VENV)/.tools ## Python tests, real processes included
@@ -68,13 +78,12 @@ test-python: $(VENV)/.package $(VENV)/.tools ## Python tests, real processes inc
 
 MXVENV ?= .venv-mxnet
 
-# The wheel of the other environment is built again from the same objects, which costs nothing.
-$(MXVENV)/.ready: $(VENV)/.package tests/requirements.txt
+$(MXVENV)/.ready: $(BUILD)/.wheel tests/requirements.txt
 	$(PYTHON) -m venv $(MXVENV)
 	@echo "installing MXNet 1.9.1, $(TORCH) and mariza-rabit into $(MXVENV)"
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pip wheel --quiet --no-deps --no-build-isolation -w $(MXVENV)/wheel .
+	$(MXVENV)/bin/pip install --quiet --force-reinstall --no-deps $(BUILD)/wheel/*.whl
 	$(MXVENV)/bin/pip install --quiet $(TORCH) scikit-learn pytest pytest-timeout hypothesis \
-	  "$$(ls -t $(abspath $(MXVENV))/wheel/*.whl | head -1)[mxnet]"
+	  "$$(ls $(abspath $(BUILD))/wheel/*.whl)[mxnet]"
 	@touch $@
 
 test-mxnet: $(MXVENV)/.ready ## tests that need MXNet, in an environment of their own
