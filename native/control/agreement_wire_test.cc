@@ -9,6 +9,7 @@
 
 #include "control/announcer.h"
 #include "control/coordinator.h"
+#include "testing/sanitizer.h"
 #include "testing/test.h"
 #include "testing/testdata.h"
 
@@ -207,7 +208,7 @@ TEST(AgreementWire, every_truncation_is_an_error) {
 TEST(AgreementWire, random_and_damaged_bytes_never_crash_a_decoder) {
   std::mt19937 random(2);
   const auto all = AllMessages();
-  for (int round = 0; round < 30'000; ++round) {
+  for (int round = 0; round < testing::SimulatedRounds(30'000); ++round) {
     std::vector<std::byte> bytes = all[random() % all.size()];
     if (round % 3 == 0) bytes.resize(random() % 200);
     const size_t changes = round % 3 == 0 ? bytes.size() : random() % 4 + 1;
@@ -221,7 +222,7 @@ TEST(AgreementWire, random_and_damaged_bytes_never_crash_a_decoder) {
 TEST(AgreementWire, damaged_messages_never_crash_their_receivers) {
   std::mt19937 random(3);
   const auto all = AllMessages();
-  for (int round = 0; round < 3000; ++round) {
+  for (int round = 0; round < testing::SimulatedRounds(3000); ++round) {
     Coordinator coordinator({.size = 4});
     Announcer announcer(1, 4);
     for (int i = 0; i < 6; ++i) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "control/simulated_job.h"
+#include "testing/sanitizer.h"
 #include "testing/test.h"
 
 namespace rabit {
@@ -146,13 +147,15 @@ RankTree OneHost(int size, int fan_out) {
 }
 
 TEST(Crossing, every_submission_ends_once_and_alike_whatever_crosses) {
-  for (uint32_t seed = 0; seed < 150 && !testing::CurrentTestFailed(); ++seed) {
+  const auto seeds = static_cast<uint32_t>(testing::SimulatedRounds(150));
+  for (uint32_t seed = 0; seed < seeds && !testing::CurrentTestFailed(); ++seed) {
     for (size_t capacity : {1 << 14, 5, 1}) CrossingJob(seed, capacity, RankTree::Star(4)).Run();
   }
 }
 
 TEST(Crossing, a_tree_agrees_as_a_star_does) {
-  for (uint32_t seed = 0; seed < 100 && !testing::CurrentTestFailed(); ++seed) {
+  const auto seeds = static_cast<uint32_t>(testing::SimulatedRounds(100));
+  for (uint32_t seed = 0; seed < seeds && !testing::CurrentTestFailed(); ++seed) {
     for (size_t capacity : {1 << 14, 5, 1}) {
       CrossingJob(seed, capacity, OneHost(4, 1)).Run();
       CrossingJob(seed, capacity, OneHost(9, 2)).Run();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "control/simulated_job.h"
+#include "testing/sanitizer.h"
 #include "testing/test.h"
 
 namespace rabit {
@@ -238,7 +239,8 @@ void RandomStep(std::mt19937& random, const std::vector<Job*>& jobs) {
 
 // With room for 24 names, new ones take ids back.
 TEST(RepeatedStep, random_deviations_are_agreed_as_in_the_general_way) {
-  for (unsigned seed = 1; seed <= 20; ++seed) {
+  const auto seeds = static_cast<unsigned>(testing::SimulatedRounds(20));
+  for (unsigned seed = 1; seed <= seeds; ++seed) {
     std::mt19937 random(seed);
     Job quick(true, 24);
     Job general(false, 24);

@@ -7,6 +7,7 @@
 
 #include "schedule/fifo_scheduler.h"
 #include "schedule/priority_scheduler.h"
+#include "testing/sanitizer.h"
 #include "testing/test.h"
 
 namespace rabit {
@@ -181,13 +182,15 @@ class RandomJob {
 };
 
 TEST(Scheduler, random_jobs_are_complete_disjoint_within_credit_and_equal_on_all_ranks) {
+  const auto seeds = static_cast<uint32_t>(testing::SimulatedRounds(60));
   for (Make make : kSchedulers)
-    for (uint32_t seed = 0; seed < 60; ++seed) RandomJob(make, seed).Run();
+    for (uint32_t seed = 0; seed < seeds; ++seed) RandomJob(make, seed).Run();
 }
 
 TEST(Scheduler, random_jobs_stay_so_while_the_limits_change) {
+  const auto seeds = static_cast<uint32_t>(testing::SimulatedRounds(60));
   for (Make make : kSchedulers)
-    for (uint32_t seed = 0; seed < 60; ++seed) RandomJob(make, seed, true).Run();
+    for (uint32_t seed = 0; seed < seeds; ++seed) RandomJob(make, seed, true).Run();
 }
 
 TEST(Scheduler, a_smaller_window_counts_what_is_in_flight) {

@@ -16,6 +16,7 @@
 
 #include "base/wire.h"
 #include "testing/run_ranks.h"
+#include "testing/same_bytes.h"
 #include "testing/test.h"
 #include "transport/channel.h"
 #include "transport/channel_options.h"
@@ -74,7 +75,8 @@ inline void ChannelMessagesArriveWholeAndInOrder(Channel& channel,
     const ChannelMessage message = NextMessage(channel);
     ASSERT_GT(message.peer, 0);
     const int i = seen[static_cast<size_t>(message.peer)]++;
-    EXPECT_TRUE(message.payload == Pattern(size_of(i), static_cast<unsigned>(i + message.peer)));
+    EXPECT_TRUE(
+        SameBytes(message.payload, Pattern(size_of(i), static_cast<unsigned>(i + message.peer))));
   }
   for (int rank = 1; rank < channel.size(); ++rank) EXPECT_OK(channel.Send(rank, AsBytes("done")));
 }
@@ -83,7 +85,7 @@ inline void ChannelTheLargestMessagePassesAndALargerOneIsRefused(Channel& channe
                                                                  const std::function<void(int)>&) {
   const std::vector<std::byte> large = Pattern(kChannelMessageBytesMax, 1);
   if (channel.rank() != 0) {
-    EXPECT_TRUE(NextMessage(channel).payload == large);
+    EXPECT_TRUE(SameBytes(NextMessage(channel).payload, large));
     EXPECT_OK(channel.Send(0, large));
     EXPECT_EQ(AsText(NextMessage(channel).payload), "done");
     return;
@@ -91,7 +93,8 @@ inline void ChannelTheLargestMessagePassesAndALargerOneIsRefused(Channel& channe
   std::vector<std::byte> larger(kChannelMessageBytesMax + 1);
   EXPECT_EQ(channel.Send(1, larger).code(), Code::kInvalidArgument);
   for (int rank = 1; rank < channel.size(); ++rank) EXPECT_OK(channel.Send(rank, large));
-  for (int n = 1; n < channel.size(); ++n) EXPECT_TRUE(NextMessage(channel).payload == large);
+  for (int n = 1; n < channel.size(); ++n)
+    EXPECT_TRUE(SameBytes(NextMessage(channel).payload, large));
   for (int rank = 1; rank < channel.size(); ++rank) EXPECT_OK(channel.Send(rank, AsBytes("done")));
 }
 
@@ -115,7 +118,7 @@ inline void ChannelSendNeverWaitsAndItsQueueIsBounded(Channel& channel,
     const ChannelMessage received = NextMessage(channel);
     if (received.payload.size() == message.size()) {
       ++seen;
-      EXPECT_TRUE(received.payload == message);
+      EXPECT_TRUE(SameBytes(received.payload, message));
     } else {
       ASSERT_EQ(received.payload.size(), 8u);
       expected = static_cast<int>(LoadLittle<uint64_t>(received.payload.data()));

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "testing/run_ranks.h"
+#include "testing/same_bytes.h"
 #include "testing/test.h"
 
 namespace rabit::testing {
@@ -41,7 +42,8 @@ void SendAll(Transport& transport, int peer, Tag tag, const Buffer& buffer) {
 void ExpectMessage(Transport& transport, int peer, Tag tag, const Buffer& expected) {
   Buffer buffer(expected.size(), std::byte{0xee});
   EXPECT_OK(transport.Recv(peer, tag, buffer).Wait(Soon()));
-  EXPECT_TRUE(buffer == expected) << "message of" << expected.size() << "bytes from rank" << peer;
+  EXPECT_TRUE(SameBytes(buffer, expected))
+      << "message of" << expected.size() << "bytes from rank" << peer;
 }
 
 void NamesRankAndSize(const TransportSet& set) {
@@ -71,7 +73,7 @@ void EverySizeArrivesWhole(const TransportSet& set) {
       Operation send = transport.Send(1 - rank, tag, mine);
       EXPECT_OK(receive.Wait(Soon()));
       EXPECT_OK(send.Wait(Soon()));
-      EXPECT_TRUE(theirs == expected) << "at" << bytes << "bytes";
+      EXPECT_TRUE(SameBytes(theirs, expected)) << "at" << bytes << "bytes";
     }
   });
 }
