@@ -1,0 +1,16 @@
+// What the scheduler is told of an agreed tensor.
+#pragma once
+
+#include <cstdint>
+
+#include "control/agreement.h"
+#include "schedule/scheduler.h"
+
+namespace rabit {
+
+// Elements; equal on all ranks even where their parts differ.
+int64_t AgreedCount(const ReadyTensor& ready);
+// slot: what the scheduler's buckets call the tensor.
+ScheduledTensor ScheduledFrom(const ReadyTensor& ready, int32_t slot, int64_t count);
+
+}  // namespace rabit
