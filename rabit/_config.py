@@ -362,6 +362,17 @@ class Config:
         maximum=1 << 28,
     )
 
+    inline_bytes: int = setting(
+        1024,
+        "A blocking allreduce of at most so many bytes is negotiated with its data and has its "
+        "result with the agreement; 0: none. At most 16 KiB divided by the ranks, and only where "
+        "rank 0 talks to every rank and the builtin backend is the only one.",
+        native="inline_bytes",
+        flag="--inline-bytes",
+        minimum=0,
+        maximum=4096,
+    )
+
     coordination: str = setting(
         "auto",
         "Who talks to whom to agree on what runs: `star` is rank 0 with every rank, `tree` a tree "

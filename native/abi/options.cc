@@ -73,6 +73,8 @@ const std::vector<Row>& Table() {
        "star: rank 0 talks to every rank; tree: ranks between pass on and combine; auto: by size"},
       {"coordination_fan_out", &Options::coordination_fan_out, 2, 1024, "",
        "of a tree: ranks of its host, and leaders of other hosts, right below a rank"},
+      {"inline_bytes", &Options::inline_bytes, 0, 4096, "",
+       "a blocking allreduce of at most so many bytes goes with its announcement; 0: none"},
       {"spin_us", &Options::spin_us, -1, 1'000'000, "",
        "microseconds that a waiter spins before it sleeps; -1: by cores and ranks"},
       {"queue_capacity", &Options::queue_capacity, 1, int64_t{1} << 28, "", "requests in flight"},

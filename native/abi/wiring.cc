@@ -23,6 +23,8 @@ namespace {
 
 using std::chrono_literals::operator""ms;
 
+// That rank 0 receives and sends for one tensor that is negotiated with its data.
+constexpr int64_t kInlineBytesOfAll = 16 << 10;
 // Of a start with link_model=measured.
 constexpr std::chrono::milliseconds kMeasuringTime = 50ms;
 
@@ -135,6 +137,14 @@ EngineOptions EngineOptionsFrom(const Options& options, int spin_us) {
   return engine;
 }
 
+// Rank 0 receives every rank's data and sends everybody the result: the more ranks, the less of it.
+// In a tree it would pass through the ranks between, which cannot combine it.
+int64_t InlineBytes(const Options& options, const RankTree& tree) {
+  const bool hears_every_rank = static_cast<int>(tree.children(0).size()) == options.size - 1;
+  if (options.backend != "builtin" || !hears_every_rank || options.size == 1) return 0;
+  return std::min(options.inline_bytes, kInlineBytesOfAll / options.size);
+}
+
 std::vector<std::string_view> Split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   for (;;) {
@@ -211,6 +221,7 @@ Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options) {
   parts.size = options.size;
   parts.topology = connections.topology;
   parts.options = EngineOptionsFrom(options, connections.spin_us);
+  parts.options.inline_bytes = InlineBytes(options, connections.tree);
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<BuiltinBackend> builtin,
                          MakeBuiltin(options, connections));
   bool shares_cores = builtin->shares_cores();

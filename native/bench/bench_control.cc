@@ -8,6 +8,8 @@
 // sizes and the requests of every rank to rank 0 and its answer by broadcast; afterwards, every
 // millisecond, one reduction of a bit for each tensor by recursive doubling.
 //
+// The last lines are one blocking allreduce that is negotiated with its data, by the star.
+//
 // Usage: bench_control [tensors, default 10,100,1000,10000] [largest number of ranks, default 4096]
 #include <algorithm>
 #include <bit>
@@ -203,6 +205,13 @@ void Measure(const char* design, const RankTree& tree, int ranks, const Announce
   Print(design, "steady", ranks, tensors, costs[costs.size() / 2]);
 }
 
+Announcement WithData(int64_t bytes) {
+  Announcement announcement = Gradients(1);
+  announcement.ready[0].signature.shape = {bytes / 4};
+  announcement.ready[0].data.resize(static_cast<size_t>(bytes));
+  return announcement;
+}
+
 // A steady line is one cycle; there is one every millisecond.
 void PrintHorovod(int ranks, const Announcement& mine) {
   const auto others = static_cast<size_t>(ranks - 1);
@@ -240,6 +249,11 @@ int main(int argc, char** argv) {
       rabit::PrintHorovod(size, mine);
     }
     if (list.find(',', at) == std::string::npos) break;
+  }
+  for (const int64_t bytes : {8, 256}) {
+    std::printf("with %lld bytes of data:\n", static_cast<long long>(bytes));
+    for (int size = 64; size <= std::min(size_max, 1024); size *= 4)
+      rabit::Measure("star", rabit::RankTree::Star(size), size, rabit::WithData(bytes));
   }
   return 0;
 }

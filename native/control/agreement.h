@@ -1,6 +1,7 @@
 // Value types of the negotiation: what a rank says, and what all ranks then know.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -60,6 +61,9 @@ struct Announcement {
     Signature signature;
     int32_t token = kNoToken;  // comes back with what is agreed; stays on this rank
     uint64_t version = 0;      // entries of one version are equal but for tokens; 0: not known
+    // An allreduce may bring its input along, prescaled.  If every rank does, the agreement brings
+    // the result.
+    std::vector<std::byte> data = {};
   };
   std::vector<Entry> ready;
   uint64_t buckets_done = 0;         // buckets finished so far on this rank, in order of their ids
@@ -79,6 +83,9 @@ struct ReadyTensor {
   // sender and receiver.  Votes: the OR of all.  Empty otherwise.
   std::vector<int64_t> extents;
   std::vector<int> joined;  // global ranks that contribute the identity element
+  // The reduction of what all ranks have brought along, neither divided nor postscaled: nothing is
+  // left to exchange.  Empty otherwise.
+  std::vector<std::byte> data;
 };
 
 // Agreements that name the same tensors as the one before hold the same list.

@@ -45,6 +45,21 @@ std::string ReadText(WireReader& from, size_t bytes_max) {
   return std::string(AsText(from.Raw(static_cast<size_t>(bytes))));
 }
 
+void WriteData(WireWriter& to, const std::vector<std::byte>& data) {
+  to.Varint(data.size());
+  to.Raw(data);
+}
+
+std::vector<std::byte> ReadData(WireReader& from) {
+  const uint64_t bytes = from.Varint();
+  if (bytes > kCarriedBytesMax) {
+    from.Fail();
+    return {};
+  }
+  const ConstBytes raw = from.Raw(static_cast<size_t>(bytes));
+  return {raw.begin(), raw.end()};
+}
+
 // A number of elements of at least one byte each.
 size_t ReadCount(WireReader& from) {
   const uint64_t count = from.Varint();
@@ -268,6 +283,7 @@ void WriteReady(WireWriter& to, const ReadyReference& ready) {
   to.Varint(static_cast<uint64_t>(ready.id));
   WriteExtents(to, ready.extents);
   WriteRanks(to, ready.joined);
+  WriteData(to, ready.data);
 }
 
 ReadyReference ReadReady(WireReader& from) {
@@ -275,6 +291,7 @@ ReadyReference ReadReady(WireReader& from) {
   ready.id = ReadBelow(from, kTensorIdLimit);
   ready.extents = ReadExtents(from);
   ready.joined = ReadRanks(from);
+  ready.data = ReadData(from);
   return ready;
 }
 
@@ -322,11 +339,13 @@ void Encode(const AnnounceMessage& message, std::vector<std::byte>& out) {
     to.Varint(static_cast<uint64_t>(part.id));
     to.Varint(static_cast<uint64_t>(part.rows));
     WriteExtents(to, part.splits);
+    WriteData(to, part.data);
   }
   to.Varint(message.full.size());
   for (const Announcement::Entry& entry : message.full) {
     WriteText(to, entry.name, kNameBytesMax);
     WriteSignature(to, entry.signature);
+    WriteData(to, entry.data);
   }
 }
 
@@ -346,12 +365,14 @@ Result<AnnounceMessage> DecodeAnnounce(ConstBytes bytes) {
     part.rows = static_cast<int64_t>(in.Varint());
     if (part.rows < 0) in.Fail();
     part.splits = ReadExtents(in);
+    part.data = ReadData(in);
     return part;
   });
   ReadEach(from, message.full, [](WireReader& in) {
     Announcement::Entry entry;
     entry.name = ReadText(in, kNameBytesMax);
     entry.signature = ReadSignature(in);
+    entry.data = ReadData(in);
     return entry;
   });
   RABIT_RETURN_IF_ERROR(from.Finish("an announcement"));

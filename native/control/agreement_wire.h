@@ -18,7 +18,7 @@
 
 namespace rabit {
 
-inline constexpr uint8_t kControlVersion = 1;
+inline constexpr uint8_t kControlVersion = 2;
 
 // Bounds of what a decoder accepts.
 inline constexpr size_t kNameBytesMax = 1024;
@@ -27,6 +27,7 @@ inline constexpr int32_t kControlRanksMax = 1 << 16;
 inline constexpr size_t kDimensionsMax = 64;
 inline constexpr size_t kStatusBytesMax = 16 << 10;
 inline constexpr int32_t kLanesMax = 64;
+inline constexpr size_t kCarriedBytesMax = 4096;  // of one tensor's data
 
 enum class ControlType : uint8_t {
   kAnnounce = 1,  // to rank 0
@@ -42,8 +43,9 @@ enum class ControlType : uint8_t {
 // What may differ between ranks and steps, for a tensor whose signature is otherwise unchanged.
 struct VariablePart {
   TensorId id = -1;
-  int64_t rows = 0;             // extent 0
-  std::vector<int64_t> splits;  // alltoall; scatter on its root
+  int64_t rows = 0;                  // extent 0
+  std::vector<int64_t> splits;       // alltoall; scatter on its root
+  std::vector<std::byte> data = {};  // allreduce: the input; may be empty
 };
 
 struct AnnounceMessage {
@@ -61,6 +63,7 @@ struct ReadyReference {
   TensorId id = -1;
   std::vector<int64_t> extents;
   std::vector<int> joined;
+  std::vector<std::byte> data = {};  // the result, if everybody has announced with data
 };
 
 // A new id, or a new signature of an old one.

@@ -7,6 +7,7 @@
 #include <random>
 #include <string>
 
+#include "base/wire.h"
 #include "control/announcer.h"
 #include "control/coordinator.h"
 #include "testing/sanitizer.h"
@@ -34,6 +35,11 @@ Signature FullSignature() {
   return s;
 }
 
+std::vector<std::byte> Data(std::string_view text) {
+  const ConstBytes bytes = AsBytes(text);
+  return {bytes.begin(), bytes.end()};
+}
+
 AnnounceMessage FullAnnounce() {
   AnnounceMessage message;
   message.seen_cycle = 300;
@@ -42,8 +48,8 @@ AnnounceMessage FullAnnounce() {
   message.wants_stop = true;
   message.joins = true;
   message.cached = {0, 1, 2, 9, 500};
-  message.variable = {{4, 1000, {600, 400}}};
-  message.full = {{"conv1.weight", FullSignature()}};
+  message.variable = {{4, 1000, {600, 400}}, {5, 0, {}, Data("four")}};
+  message.full = {{.name = "conv1.weight", .signature = FullSignature(), .data = Data("five")}};
   return message;
 }
 
@@ -56,7 +62,7 @@ AgreeMessage FullAgree() {
   message.stop = true;
   message.evicted = {8};
   for (TensorId id = 0; id < 40; id += 2) message.plain.push_back(id);
-  message.references = {{3, {1, 2, 3}, {1}}};
+  message.references = {{3, {1, 2, 3}, {1}}, {5, {}, {}, Data("sums")}};
   message.definitions = {{{8, {4}, {}}, {"x", 0, 1, 2}, FullSignature()}};
   message.rejected = {{{"bad", 0, -1, -1}, Mismatch("differs").WithCulprit(2), true}};
   return message;
@@ -101,8 +107,8 @@ void DecodeAnything(ConstBytes bytes) {
   (void)DecodeStall(bytes);
 }
 
-TEST(AgreementWire, the_bytes_of_version_1_are_frozen) {
-  const auto path = testing::Testdata("control/testdata/messages_v1.txt");
+TEST(AgreementWire, the_bytes_of_version_2_are_frozen) {
+  const auto path = testing::Testdata("control/testdata/messages_v2.txt");
   std::ifstream file(path);
   ASSERT_TRUE(file.is_open()) << path.string();
   std::string line;
@@ -110,7 +116,7 @@ TEST(AgreementWire, the_bytes_of_version_1_are_frozen) {
     ASSERT_TRUE(static_cast<bool>(std::getline(file, line)));
     EXPECT_EQ(Hex(message), line);
   }
-  EXPECT_EQ(static_cast<int>(kControlVersion), 1);
+  EXPECT_EQ(static_cast<int>(kControlVersion), 2);
 }
 
 TEST(AgreementWire, an_announcement_survives_the_wire) {
@@ -125,12 +131,14 @@ TEST(AgreementWire, an_announcement_survives_the_wire) {
   EXPECT_EQ(read->flags, 0x80000001u);
   EXPECT_TRUE(read->wants_stop && read->joins);
   EXPECT_TRUE(read->cached == FullAnnounce().cached);
-  ASSERT_EQ(read->variable.size(), 1u);
+  ASSERT_EQ(read->variable.size(), 2u);
   EXPECT_EQ(read->variable[0].rows, 1000);
   EXPECT_TRUE((read->variable[0].splits == std::vector<int64_t>{600, 400}));
+  EXPECT_TRUE(read->variable[1].data == Data("four"));
   ASSERT_EQ(read->full.size(), 1u);
   EXPECT_EQ(read->full[0].name, "conv1.weight");
   EXPECT_TRUE(read->full[0].signature == FullSignature());
+  EXPECT_TRUE(read->full[0].data == Data("five"));
 }
 
 TEST(AgreementWire, tunables_survive_the_wire_and_keep_their_bounds) {
@@ -161,8 +169,9 @@ TEST(AgreementWire, an_agreement_survives_the_wire) {
   EXPECT_TRUE(read->stop);
   EXPECT_TRUE(read->evicted == std::vector<TensorId>{8});
   EXPECT_TRUE(read->plain == FullAgree().plain);
-  ASSERT_EQ(read->references.size(), 1u);
+  ASSERT_EQ(read->references.size(), 2u);
   EXPECT_TRUE(read->references[0].joined == std::vector<int>{1});
+  EXPECT_TRUE(read->references[1].data == Data("sums"));
   ASSERT_EQ(read->definitions.size(), 1u);
   EXPECT_TRUE(read->definitions[0].key == (TensorKey{"x", 0, 1, 2}));
   EXPECT_TRUE(read->definitions[0].signature == FullSignature());
@@ -239,11 +248,23 @@ TEST(AgreementWire, damaged_messages_never_crash_their_receivers) {
 }
 
 TEST(AgreementWire, names_another_version) {
-  const std::byte message[] = {std::byte{2}, std::byte{1}};
+  const std::byte message[] = {std::byte{1}, std::byte{1}};
 
   EXPECT_EQ(TypeOf(message).status().message(),
-            "it speaks version 2 of the control format, this rank version 1. Install the same "
+            "it speaks version 1 of the control format, this rank version 2. Install the same "
             "version of rabit on every host.");
+}
+
+TEST(AgreementWire, refuses_more_data_than_a_tensor_may_carry) {
+  AnnounceMessage message;
+  message.variable = {{0, 0, {}, std::vector<std::byte>(kCarriedBytesMax)}};
+  std::vector<std::byte> bytes;
+  Encode(message, bytes);
+  EXPECT_OK(DecodeAnnounce(bytes));
+
+  message.variable[0].data.emplace_back();
+  Encode(message, bytes);
+  EXPECT_EQ(DecodeAnnounce(bytes).status().code(), Code::kInternal);
 }
 
 TEST(AgreementWire, refuses_a_shape_that_overflows) {

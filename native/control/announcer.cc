@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "control/carried_data.h"
 #include "control/crosscheck.h"
 
 namespace rabit {
@@ -105,21 +106,27 @@ void Announcer::PrepareEntry(const Announcement::Entry& entry, int64_t now_us,
   round.token = entry.token;
   round.version = HasVariablePart(entry.signature.kind) ? 0 : entry.version;
   if (round.open == Open::kNo && round.has_own && HasSameFixedPart(known.own, entry.signature))
-    return AnnounceCached(id, entry.signature, message);
+    return AnnounceCached(id, entry, message);
   known.own = entry.signature;
   round.has_own = true;
   round.open = Open::kFull;
   message.full.push_back(entry);
 }
 
-void Announcer::AnnounceCached(TensorId id, const Signature& signature, AnnounceMessage& message) {
+void Announcer::AnnounceCached(TensorId id, const Announcement::Entry& entry,
+                               AnnounceMessage& message) {
+  const Signature& signature = entry.signature;
   Known& known = known_[static_cast<size_t>(id)];
   rounds_[static_cast<size_t>(id)].open = Open::kCached;
   ++counters_.announced_cached;
   const bool is_variable = HasVariablePart(signature.kind) &&
                            !(signature.kind == Kind::kScatter && signature.root != rank_);
-  if (!is_variable) {
+  if (!is_variable && entry.data.empty()) {
     message.cached.push_back(id);
+    return;
+  }
+  if (!is_variable) {
+    message.variable.push_back({id, 0, {}, entry.data});
     return;
   }
   known.own.shape = signature.shape;
@@ -333,6 +340,8 @@ Status Announcer::AppendReady(ReadyReference&& ready, std::vector<ReadyTensor>& 
   tensor.signature = known.agreed;
   tensor.extents = std::move(ready.extents);
   tensor.joined = std::move(ready.joined);
+  tensor.data = std::move(ready.data);
+  if (!tensor.data.empty()) RABIT_RETURN_IF_ERROR(CheckCarried(tensor.signature, tensor.data));
   return FillExtents(known, tensor);
 }
 

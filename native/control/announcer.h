@@ -79,7 +79,7 @@ class Announcer {
   void PrepareEntry(const Announcement::Entry& entry, int64_t now_us, AnnounceMessage& message);
   bool RejectLocally(const Announcement::Entry& entry);
   TensorId Find(const std::string& name, const Signature& signature);
-  void AnnounceCached(TensorId id, const Signature& signature, AnnounceMessage& message);
+  void AnnounceCached(TensorId id, const Announcement::Entry& entry, AnnounceMessage& message);
   Status CheckSendable(const Announcement::Entry& entry) const;
   void Evict(TensorId id);
   Status Define(const Definition& definition);

@@ -146,7 +146,8 @@ void Combiner::OnFull(const Source& from, const Announcement::Entry& entry, int6
   }
   Round& round = id < 0 ? unnamed_[key] : known_[static_cast<size_t>(id)].round;
   const bool differs = !round.claims.empty() &&
-                       (round.full.empty() || !(round.full[0].signature == entry.signature));
+                       (round.full.empty() || round.full[0].signature != entry.signature ||
+                        round.full[0].data != entry.data);
   if (differs) FlushRound(id, round);
   if (!Holds(round, entry.signature.group, from, now_us)) {
     PartFor(from, false).message.full.push_back(entry);

@@ -54,7 +54,7 @@ void Combiner::ReleaseCached(TensorId id, const Round& round) {
 // Ranks with a part like the first one's speak together, the others for themselves.
 void Combiner::ReleaseVariable(TensorId id, const Round& round) {
   const auto is_like = [&](const VariablePart& a, const VariablePart& b) {
-    return a.id == b.id && a.rows == b.rows && a.splits == b.splits;
+    return a.id == b.id && a.rows == b.rows && a.splits == b.splits && a.data == b.data;
   };
   const auto part_of = [&](size_t i) {
     return i < round.parts.size() ? round.parts[i] : VariablePart{};

@@ -94,7 +94,9 @@ class Coordinator {
   void ArriveVariable(const Arrival& arrival, const VariablePart& part);
   void ArriveFull(const Arrival& arrival, const Announcement::Entry& entry);
   bool IsExpected(TensorRecord& record, int rank);
-  void Arrive(TensorRecord& record, const Arrival& arrival, const Signature* signature);
+  void Arrive(TensorRecord& record, const Arrival& arrival, const Signature* signature,
+              ConstBytes data = {});
+  bool Carry(TensorRecord& record, const RankSet& ranks, ConstBytes data);
   Status RefuseTwice(const TensorRecord& record, const RankSet& ranks) const;
   void Open(TensorRecord& record, int64_t now_us);
   void SetTick(int64_t now_us);  // when the first tensor is opened

@@ -62,6 +62,7 @@ void Coordinator::ArriveVariable(const Arrival& arrival, const VariablePart& par
   TensorRecord* record = records_.Find(part.id);
   if (record == nullptr || record->named_cycle > arrival.ids_cycle) return;
   if (!IsExpected(*record, arrival.ranks.lowest())) return;
+  if (!part.data.empty()) return Arrive(*record, arrival, nullptr, part.data);
   Signature signature = record->agreed;
   if (!signature.shape.empty()) signature.shape[0] = part.rows;
   signature.splits = part.splits;
@@ -102,7 +103,7 @@ void Coordinator::ArriveFull(const Arrival& arrival, const Announcement::Entry& 
     record = &records_.Add(std::move(key), std::move(members));
   }
   const Signature signature = SenderView(entry.signature, record->key);
-  Arrive(*record, arrival, &signature);
+  Arrive(*record, arrival, &signature, entry.data);
 }
 
 std::shared_ptr<const Members> Coordinator::MembersOf(const TensorKey& key) const {
@@ -129,7 +130,8 @@ bool Coordinator::IsExpected(TensorRecord& record, int rank) {
 }
 
 // `signature` null: as agreed.  Several ranks only where none of them has a part of its own.
-void Coordinator::Arrive(TensorRecord& record, const Arrival& arrival, const Signature* signature) {
+void Coordinator::Arrive(TensorRecord& record, const Arrival& arrival, const Signature* signature,
+                         ConstBytes data) {
   const int rank = arrival.ranks.lowest();
   if (!record.members->set.Contains(arrival.ranks)) {
     return Fail(Internal(RankText(rank) + " announced '" + record.key.name +
@@ -153,8 +155,25 @@ void Coordinator::Arrive(TensorRecord& record, const Arrival& arrival, const Sig
   if (const Status same = Compare(record, rank, signature); !same.ok())
     return Reject(record, same.WithCulprit(rank), true);
   Remember(record, rank, signature);
+  if (!data.empty() && !Carry(record, arrival.ranks, data)) return;
   if (stopped_count_ > 0 && RejectIfStopped(record)) return;
   if (record.missing == 0) Complete(record);
+}
+
+// False: the job has failed.
+bool Coordinator::Carry(TensorRecord& record, const RankSet& ranks, ConstBytes data) {
+  const Signature& said = record.reference_is_agreed ? record.agreed : record.reference;
+  if (const Status fits = CheckCarried(said, data); !fits.ok()) {
+    const int rank = ranks.lowest();
+    Fail(Status(fits.code(), RankText(rank) + ": '" + record.key.name + "': " + fits.message())
+             .WithCulprit(rank));
+    return false;
+  }
+  ranks.ForEach([&](int rank) {
+    const auto member = static_cast<size_t>(record.members->IndexOf(rank));
+    record.carried.Add(member, static_cast<size_t>(record.members->size()), data);
+  });
+  return true;
 }
 
 Status Coordinator::RefuseTwice(const TensorRecord& record, const RankSet& ranks) const {
@@ -193,6 +212,7 @@ void Coordinator::SetTick(int64_t now_us) {
 
 void Coordinator::Close(TensorRecord& record) {
   record.arrived.Clear();
+  record.carried = {};
   record.is_open = false;
   --*record.rounds_of_name;
   open_[record.open_index] = open_.back();
@@ -291,6 +311,7 @@ void Coordinator::Complete(TensorRecord& record) {
   }
   if (ready.joined.empty()) skew_.Add(record);
   ready.extents = std::move(record.extents);
+  if (record.carried.IsComplete()) ready.data = record.carried.Reduce(said);
   Publish(record, std::move(ready));
   Close(record);
 }
@@ -307,7 +328,7 @@ void Coordinator::Publish(TensorRecord& record, ReadyReference ready) {
   if (!is_unchanged) {
     record.agreed = record.spoken;
     next_.definitions.push_back({std::move(ready), record.key, record.agreed});
-  } else if (ready.extents.empty() && ready.joined.empty()) {
+  } else if (ready.extents.empty() && ready.joined.empty() && ready.data.empty()) {
     next_.plain.push_back(record.id);
   } else {
     next_.references.push_back(std::move(ready));

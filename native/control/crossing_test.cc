@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "arithmetic/reduce.h"
 #include "control/simulated_job.h"
 #include "testing/sanitizer.h"
 #include "testing/test.h"
@@ -20,7 +21,8 @@ constexpr int kRounds = 8;
 // Every rank submits every name kRounds times, one open at a time per name, in its own order.  In
 // some rounds one rank disagrees.  Every third name belongs to a group of some ranks.  However
 // messages cross, and whoever passes them on, every submission ends exactly once, the same way on
-// all ranks, and all ranks see one order.
+// all ranks, and all ranks see one order.  Some submissions bring their data: if all of a round do,
+// the agreement holds the sum in rank order, otherwise none.
 class CrossingJob {
  public:
   CrossingJob(uint32_t seed, size_t capacity, const RankTree& tree)
@@ -30,6 +32,8 @@ class CrossingJob {
         round_(static_cast<size_t>(size_ * kNames)),
         open_(round_.size()),
         outcome_(round_.size() * kRounds),
+        brings_(outcome_.size()),
+        keeps_data_(capacity > kNames),
         order_(static_cast<size_t>(size_)) {
     Group odd{kOdd, {}};
     for (int rank = 1; rank < size_; rank += 2) odd.ranks.push_back(rank);
@@ -38,6 +42,11 @@ class CrossingJob {
       int culprit = random_() % 5 == 0 ? static_cast<int>(random_() % size()) : -1;
       if (culprit >= 0 && !IsMember(culprit, i / kRounds)) culprit = 1;
       culprit_.push_back(culprit);
+      // Of every second round all bring their data, of the others one rank may not.
+      const int silent = random_() % 2 == 0 ? -1 : static_cast<int>(random_() % size());
+      for (int rank = 0; rank < size_; ++rank)
+        brings_[Place(rank, i / kRounds) * kRounds + static_cast<size_t>(i % kRounds)] =
+            rank != silent;
     }
     for (int rank = 0; rank < size_; ++rank) {
       for (int name = 0; name < kNames; ++name)
@@ -59,6 +68,9 @@ class CrossingJob {
       }
     }
     for (const auto& order : order_) EXPECT_TRUE(order == order_[0]);
+    if (keeps_data_) {
+      EXPECT_GT(carried_, 0);
+    }
   }
 
  private:
@@ -69,6 +81,10 @@ class CrossingJob {
   char& open(int rank, int name) { return open_[Place(rank, name)]; }
   char& outcome(int rank, int name, int round) {
     return outcome_[Place(rank, name) * kRounds + static_cast<size_t>(round)];
+  }
+
+  bool brings(int rank, int name, int round) const {
+    return brings_[Place(rank, name) * kRounds + static_cast<size_t>(round)];
   }
 
   bool IsFinished() const {
@@ -107,6 +123,7 @@ class CrossingJob {
       entry.signature.group = name % 3 == 2 ? kOdd : kWorld;
       if (culprit_[static_cast<size_t>(name * kRounds + at)] == rank)
         entry.signature.shape = {name + 1, 2};
+      if (brings(rank, name, at)) entry.data = InputOf(rank, name, at, entry.signature.count());
       announcement.ready.push_back(std::move(entry));
     }
     job_.Announce(rank, announcement);
@@ -117,11 +134,45 @@ class CrossingJob {
     for (const Agreement& agreement : job_.agreed(rank)) {
       for (const ReadyTensor& tensor : agreement.ready) {
         order_[static_cast<size_t>(rank)].push_back(tensor.name);
+        CheckData(rank, tensor);
         Finish(rank, tensor.name, 'r');
       }
       for (const Rejection& rejected : agreement.rejected) Finish(rank, rejected.name, 'x');
     }
     job_.agreed(rank).clear();
+  }
+
+  static std::vector<std::byte> InputOf(int rank, int name, int round, int64_t count) {
+    std::vector<std::byte> bytes;
+    for (int64_t i = 0; i < count; ++i) {
+      const float value = 1.0f / static_cast<float>(1 + 7 * rank + 3 * name + round + i);
+      const auto* from = reinterpret_cast<const std::byte*>(&value);
+      bytes.insert(bytes.end(), from, from + sizeof value);
+    }
+    return bytes;
+  }
+
+  void CheckData(int rank, const ReadyTensor& tensor) {
+    const int name = std::stoi(tensor.name.substr(1));
+    if (!IsMember(rank, name)) return;
+    const int at = round(rank, name);
+    std::vector<std::vector<std::byte>> inputs;
+    bool all_bring = true;
+    for (int each = 0; each < size_; ++each) {
+      if (!IsMember(each, name)) continue;
+      inputs.push_back(InputOf(each, name, at, tensor.signature.count()));
+      all_bring = all_bring && brings(each, name, at);
+    }
+    // An id that is taken back is announced again without the data.
+    EXPECT_EQ(!tensor.data.empty(), all_bring && (keeps_data_ || !tensor.data.empty()))
+        << tensor.name << ", round " << at;
+    if (tensor.data.empty()) return;
+    std::vector<const std::byte*> pointers;
+    for (const auto& input : inputs) pointers.push_back(input.data());
+    std::vector<std::byte> sum(inputs[0].size());
+    Reduce(ReduceOp::kSum, DType::kFloat32, pointers, sum.data(), tensor.signature.count());
+    EXPECT_TRUE(tensor.data == sum) << tensor.name << ", round " << at;
+    ++carried_;
   }
 
   void Finish(int rank, const std::string& text, char how) {
@@ -139,6 +190,9 @@ class CrossingJob {
   std::vector<int> round_;    // by rank and name
   std::vector<char> open_;
   std::vector<char> outcome_;
+  std::vector<bool> brings_;  // data
+  const bool keeps_data_;
+  int carried_ = 0;  // agreements that held a sum
   std::vector<std::vector<std::string>> order_;
 };
 

@@ -14,6 +14,7 @@
 #include "base/group.h"
 #include "base/status.h"
 #include "control/agreement.h"
+#include "control/carried_data.h"
 #include "control/rank_set.h"
 #include "control/tensor_key.h"
 
@@ -61,6 +62,7 @@ struct TensorRecord {
   bool speaker_is_cached = true;    // then `spoken` is not filled
   Signature spoken;
   std::vector<int64_t> extents;
+  CarriedData carried;
 
   // Members that had not announced a round when it failed, oldest first.  Their announcement of
   // that round may still be on its way.

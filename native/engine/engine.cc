@@ -129,6 +129,7 @@ Status EngineImplementation::Run(Request request, Handle& handle, Deadline deadl
   handle = Handle{};
   RABIT_ASSIGN_OR_RETURN(const auto group, state_->groups.Find(request.signature.group));
   RABIT_RETURN_IF_ERROR(CheckRequest(limits_, *group, request));
+  request.is_waited_for = true;
   RABIT_ASSIGN_OR_RETURN(auto opened, state_->handles.Open({&request, 1}));
   const uint64_t work_hash = HashOf(opened[0]->request.signature);
   OverlapClock& clock = state_->statistics.clock();

@@ -3,10 +3,10 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 
 #include "base/check.h"
+#include "engine/agreed_result.h"
 #include "engine/scheduled_from.h"
 
 namespace rabit {
@@ -30,13 +30,6 @@ std::string UpperName(Kind kind) {
   std::string name(Name(kind));
   for (char& c : name) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
   return name;
-}
-
-// Makes one number the result.
-template <class T>
-void FinishWith(PendingRequest& pending, T value) {
-  if (Status status = pending.PrepareOutput({1}); !status.ok()) return pending.SetError(status);
-  std::memcpy(pending.output().view.data, &value, sizeof value);
 }
 
 }  // namespace
@@ -287,17 +280,18 @@ std::string EngineThread::MakeControllerJson() const {
 void EngineThread::TakeSubmissions() {
   for (std::shared_ptr<PendingRequest>& pending : state_->submissions.TakeAll()) {
     const uint64_t version = pending->version;
+    const bool carries = CarriesData(pending->request, state_->parts.options.inline_bytes);
     const int32_t token = open_.Add(std::move(pending));
     // What follows an entry stays behind it: after a join, nothing may be announced.
-    if (next_.ready.empty() && state_->parts.controller->Repeat(version, token)) {
+    if (!carries && next_.ready.empty() && state_->parts.controller->Repeat(version, token)) {
       has_repeated_ = true;
     } else {
-      AnnounceInFull(token);
+      AnnounceInFull(token, carries);
     }
   }
 }
 
-void EngineThread::AnnounceInFull(int32_t token) {
+void EngineThread::AnnounceInFull(int32_t token, bool carries) {
   const PendingRequest& pending = **open_.Find(token);
   // Assigned, not made anew: the name and the shape find memory there.
   Announcement::Entry entry;
@@ -309,6 +303,8 @@ void EngineThread::AnnounceInFull(int32_t token) {
   entry.signature = pending.request.signature;
   entry.token = token;
   entry.version = pending.version;
+  entry.data.clear();
+  if (carries) CopyInput(pending.request, entry.data);
   if (entry.signature.kind == Kind::kJoin) {
     entry.token = kNoToken;
     joins_.push_back(open_.Take(token));
@@ -439,6 +435,10 @@ ScheduledTensors EngineThread::Accept(const Agreement& agreement) {
       FinishVote(tensor, token);
       continue;
     }
+    if (!is_repeated && !tensor.data.empty()) {
+      FinishCarried(tensor, token, now_ns);
+      continue;
+    }
     AgreedTensor& agreed = accepted->tensors.emplace_back();
     agreed = {&tensor, TakeOpen(token), now_ns};
     if (agreed.request != nullptr) NoteNegotiated(tensor, *agreed.request, now_ns);
@@ -472,13 +472,28 @@ void EngineThread::FinishVote(const ReadyTensor& ready, int32_t token) {
   const std::shared_ptr<PendingRequest> pending = TakeOpen(token);
   if (pending == nullptr) return;  // of a group without this rank
   state_->statistics.AddNegotiation(1, NowNs() - pending->submitted_ns);
-  FinishWith(*pending, ready.extents[0]);
+  SetResult(*pending, ready.extents[0]);
+  state_->handles.Drop(pending);
+}
+
+// The same, of an allreduce whose data came with the announcements.
+void EngineThread::FinishCarried(const ReadyTensor& ready, int32_t token, int64_t now_ns) {
+  const std::shared_ptr<PendingRequest> pending = TakeOpen(token);
+  if (pending == nullptr) return;  // of a group without this rank
+  NoteNegotiated(ready, *pending, now_ns);
+  state_->statistics.AddCarried(static_cast<int64_t>(ready.data.size()));
+  SetResult(*pending, ready, state_->groups.FindEver(ready.signature.group)->size());
+  if (state_->timeline.is_active()) {
+    state_->timeline.Span(
+        RowOf(ready), UpperName(ready.signature.kind), now_ns, NowNs(),
+        "\"algorithm\":\"inline\",\"bytes\":" + std::to_string(ready.data.size()));
+  }
   state_->handles.Drop(pending);
 }
 
 void EngineThread::FinishJoin(int last_joined) {
   for (const std::shared_ptr<PendingRequest>& join : joins_) {
-    FinishWith(*join, static_cast<int32_t>(last_joined));
+    SetResult(*join, static_cast<int32_t>(last_joined));
     state_->handles.Drop(join);
   }
   joins_.clear();

@@ -71,7 +71,7 @@ class EngineThread {
   std::string MakeControllerJson() const;
   void RunCommands();
   void TakeSubmissions();
-  void AnnounceInFull(int32_t token);
+  void AnnounceInFull(int32_t token, bool carries);
   Status AnnounceIfNeeded();
   Deadline NextDeadline() const;
   bool FailIfSuspected();
@@ -86,6 +86,7 @@ class EngineThread {
   void Reject(const Rejection& rejection);
   void NoteNegotiated(const ReadyTensor& ready, const PendingRequest& request, int64_t now_ns);
   void FinishVote(const ReadyTensor& ready, int32_t token);
+  void FinishCarried(const ReadyTensor& ready, int32_t token, int64_t now_ns);
   void FinishJoin(int last_joined);
   void Dispatch(Bucket bucket);
   // The caller's own request, with its hold; null: this rank has none.

@@ -29,6 +29,7 @@ struct Request {
   TensorView output;  // data == nullptr: the engine allocates it when its size is known
   uint64_t ready_event = 0;
   Completion completion;
+  bool is_waited_for = false;  // by the thread that submits it
 };
 
 }  // namespace rabit

@@ -30,6 +30,12 @@ void Statistics::AddRejected(int64_t tensors) {
   rejected_ += tensors;
 }
 
+void Statistics::AddCarried(int64_t bytes) {
+  MutexLock lock(mutex_);
+  carried_ += 1;
+  carried_bytes_ += bytes;
+}
+
 void Statistics::AddBucket(const BucketRecord& record) {
   MutexLock lock(mutex_);
   Add(all_, record);
@@ -94,6 +100,7 @@ std::string Statistics::JsonMembers() const {
   return Member("uptime_us", (NowNs() - started_ns_) / 1000) +
          ",\"work_hash\":" + std::to_string(work_hash_) + "," + Member("submitted", submitted_) +
          "," + Member("agreed", agreed_) + "," + Member("rejected", rejected_) + "," +
+         Member("inlined", carried_) + "," + Member("inlined_bytes", carried_bytes_) + "," +
          Member("tensors", all_.tensors) + "," + Member("buckets", all_.buckets) + "," +
          Member("bytes", all_.bytes) + "," + Member("negotiation_us", negotiation_ns_ / 1000) +
          "," + Member("communication_us", times.communicating_ns / 1000) + "," +

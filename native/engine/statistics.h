@@ -38,6 +38,8 @@ class Statistics {
   void AddBucket(const BucketRecord& record);
   void AddNegotiation(int64_t tensors, int64_t waited_ns);
   void AddRejected(int64_t tensors);
+  // An allreduce of which nothing was left to exchange.
+  void AddCarried(int64_t bytes);
 
   LinkTotals link_totals() const;
 
@@ -69,6 +71,8 @@ class Statistics {
   uint64_t work_hash_ RABIT_GUARDED_BY(mutex_) = 0;
   int64_t agreed_ RABIT_GUARDED_BY(mutex_) = 0;
   int64_t rejected_ RABIT_GUARDED_BY(mutex_) = 0;
+  int64_t carried_ RABIT_GUARDED_BY(mutex_) = 0;
+  int64_t carried_bytes_ RABIT_GUARDED_BY(mutex_) = 0;
   int64_t negotiation_ns_ RABIT_GUARDED_BY(mutex_) = 0;
   Totals all_ RABIT_GUARDED_BY(mutex_);
   int64_t shortest_ns_ RABIT_GUARDED_BY(mutex_) = INT64_MAX;  // allreduce

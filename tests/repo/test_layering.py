@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "collective": {"transport", "arithmetic", "base"},
     "codec": {"arithmetic", "base"},
     "schedule": {"base"},
-    "control": {"collective", "transport", "rendezvous", "base"},
+    "control": {"transport", "arithmetic", "rendezvous", "base"},
     "backend": {"base"},
     "backend/builtin": {"backend", "collective", "transport", "arithmetic", "base"},
     "backend/mpi": {"backend", "transport", "arithmetic", "base"},

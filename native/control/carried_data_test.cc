@@ -1,0 +1,150 @@
+#include "control/carried_data.h"
+
+#include <cstring>
+
+#include "control/simulated_job.h"
+#include "testing/test.h"
+
+namespace rabit {
+namespace {
+
+Announcement::Entry Entry(float value, bool brings_data) {
+  Announcement::Entry entry;
+  entry.name = "loss";
+  entry.signature.shape = {1};
+  if (brings_data) {
+    entry.data.resize(sizeof value);
+    std::memcpy(entry.data.data(), &value, sizeof value);
+  }
+  return entry;
+}
+
+// All announce "loss"; the data of rank 0's agreement.
+std::vector<std::byte> Step(SimulatedJob& job, const std::vector<bool>& brings) {
+  for (int rank = 0; rank < job.size(); ++rank) {
+    Announcement mine;
+    mine.ready = {Entry(static_cast<float>(rank + 1), brings[static_cast<size_t>(rank)])};
+    job.Announce(rank, mine);
+  }
+  EXPECT_OK(job.DeliverAll());
+  std::vector<std::byte> data;
+  for (int rank = 0; rank < job.size(); ++rank) {
+    const auto& agreed = job.agreed(rank);
+    EXPECT_EQ(agreed.size(), 1u);
+    EXPECT_EQ(agreed[0].ready.size(), 1u);
+    if (rank == 0) data = agreed[0].ready[0].data;
+    EXPECT_TRUE(agreed[0].ready[0].data == data);
+    job.agreed(rank).clear();
+  }
+  return data;
+}
+
+TEST(CarriedData, the_sum_comes_only_if_every_rank_brings_its_part) {
+  SimulatedJob job({.size = 3});
+
+  for (int step = 0; step < 3; ++step) {
+    const std::vector<std::byte> sum = Step(job, {true, true, true});
+    ASSERT_EQ(sum.size(), sizeof(float));
+    float value = 0;
+    std::memcpy(&value, sum.data(), sizeof value);
+    EXPECT_EQ(value, 6.0f);
+    EXPECT_TRUE(Step(job, {true, false, true}).empty());
+    EXPECT_TRUE(Step(job, {false, false, false}).empty());
+  }
+}
+
+TEST(CarriedData, a_rank_that_has_joined_brings_none) {
+  SimulatedJob job({.size = 3});
+  (void)Step(job, {true, true, true});
+  Announcement join;
+  join.ready.emplace_back().name = "join";
+  join.ready[0].signature.kind = Kind::kJoin;
+  job.Announce(2, join);
+  for (int rank : {0, 1}) {
+    Announcement mine;
+    mine.ready = {Entry(1.0f, true)};
+    job.Announce(rank, mine);
+  }
+  ASSERT_OK(job.DeliverAll());
+
+  ASSERT_EQ(job.agreed(1).size(), 1u);
+  const ReadyTensor& ready = job.agreed(1)[0].ready[0];
+  EXPECT_TRUE(ready.joined == std::vector<int>{2});
+  EXPECT_TRUE(ready.data.empty());
+}
+
+TEST(CarriedData, fits_the_tensor_or_is_refused) {
+  Signature signature;
+  signature.shape = {2};
+  EXPECT_OK(CheckCarried(signature, std::vector<std::byte>(8)));
+  EXPECT_EQ(CheckCarried(signature, std::vector<std::byte>(7)).message(),
+            "7 bytes of data came with allreduce of float32[2]");
+  EXPECT_FALSE(CheckCarried(signature, std::vector<std::byte>(12)).ok());
+  signature.dtype = DType::kFloat64;
+  signature.shape = {(int64_t{1} << 61) + 1};  // as many bytes as one element, counted in 64 bits
+  EXPECT_FALSE(CheckCarried(signature, std::vector<std::byte>(8)).ok());
+  signature.shape = {1};
+  EXPECT_OK(CheckCarried(signature, std::vector<std::byte>(8)));
+  signature.kind = Kind::kAllgather;
+  EXPECT_FALSE(CheckCarried(signature, std::vector<std::byte>(8)).ok());
+}
+
+TEST(CarriedData, data_that_does_not_fit_fails_the_job_and_names_the_rank) {
+  for (const bool is_first : {true, false}) {
+    SimulatedJob job({.size = 2});
+    if (!is_first) (void)Step(job, {true, true});
+    Announcement wrong;
+    wrong.ready = {Entry(1.0f, true)};
+    wrong.ready[0].data.resize(3);
+    job.Announce(1, wrong);
+    (void)job.DeliverAll();
+
+    const Status& failure = job.coordinator().failure();
+    EXPECT_EQ(failure.code(), Code::kInternal);
+    EXPECT_EQ(failure.culprit(), 1);
+    EXPECT_EQ(failure.message(),
+              "rank 1: 'loss': 3 bytes of data came with allreduce of float32[1]");
+  }
+}
+
+TEST(CarriedData, an_agreement_with_data_that_does_not_fit_is_refused) {
+  Announcer announcer(1, 2);
+  AgreeMessage message;
+  message.cycle = 1;
+  Signature signature;
+  signature.shape = {1};
+  message.definitions = {{{0, {}, {}, std::vector<std::byte>(8)}, {"loss"}, signature}};
+
+  EXPECT_EQ(announcer.Apply(std::move(message)).status().message(),
+            "8 bytes of data came with allreduce of float32[1]");
+}
+
+// The order in which ranks announce must not show in the bits.
+TEST(CarriedData, is_reduced_in_the_order_of_the_ranks) {
+  const float values[] = {1e8f, 1.0f, -1e8f};
+  Signature signature;
+  signature.shape = {1};
+  CarriedData carried;
+  for (const size_t member : {2u, 0u, 1u}) {
+    EXPECT_FALSE(carried.IsComplete());
+    carried.Add(member, 3, std::as_bytes(std::span(&values[member], 1)));
+  }
+
+  ASSERT_TRUE(carried.IsComplete());
+  const std::vector<std::byte> sum = carried.Reduce(signature);
+  float value = 1;
+  std::memcpy(&value, sum.data(), sizeof value);
+  EXPECT_EQ(value, (1e8f + 1.0f) - 1e8f);
+}
+
+TEST(CarriedData, of_more_ranks_than_one_reduction_takes_is_never_complete) {
+  const float value = 1;
+  CarriedData carried;
+  for (size_t member = 0; member < 1025; ++member)
+    carried.Add(member, 1025, std::as_bytes(std::span(&value, 1)));
+
+  EXPECT_FALSE(carried.IsComplete());
+}
+
+}  // namespace
+}  // namespace rabit

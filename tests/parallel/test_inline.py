@@ -1,0 +1,47 @@
+"""Small blocking allreduces whose data goes with the negotiation: when, and that nothing else changes."""
+
+from __future__ import annotations
+
+import pytest
+from support.processes import assert_all_ended_well, run_processes
+
+CALLS = """
+import os
+import numpy as np
+import rabit
+
+rabit.init()
+rank, size = rabit.rank(), rabit.size()
+for step in range(5):
+    loss = rabit.allreduce(np.array([rank + step], np.float32), name="loss", op=rabit.Average)
+    np.testing.assert_array_equal(loss, [(size - 1) / 2 + step])
+    unnamed = rabit.allreduce(np.full((2, 3), rank), op=rabit.Max)
+    np.testing.assert_array_equal(unnamed, np.full((2, 3), size - 1))
+    large = rabit.allreduce(np.full(3000, 1.0), name="large", op=rabit.Sum)
+    np.testing.assert_array_equal(large, np.full(3000, size))
+    handle = rabit.allreduce_async(np.full(3, 1.0), name="asynchronous", op=rabit.Sum)
+    np.testing.assert_array_equal(rabit.synchronize(handle), np.full(3, size))
+expected = int(os.environ["EXPECTED"])
+assert rabit.statistics()["inlined"] == expected, rabit.statistics()["inlined"]
+"""
+
+
+def run(tmp_path, size, expected, by_rank=None, **environ):
+    environ["EXPECTED"] = str(expected)
+    assert_all_ended_well(run_processes(size, CALLS, tmp_path, environ, by_rank))
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_small_blocking_calls_take_their_data_along(transport, tmp_path):
+    run(tmp_path, 3, 10, RABIT_TRANSPORT=transport)
+
+
+@pytest.mark.parametrize(
+    "environ", [{"RABIT_INLINE_BYTES": "0"}, {"RABIT_COORDINATION": "tree"}], ids=["off", "tree"]
+)
+def test_the_data_stays_where_it_is(environ, tmp_path):
+    run(tmp_path, 4, 0, RABIT_COORDINATION_FAN_OUT="2", **environ)
+
+
+def test_ranks_with_other_limits_exchange_as_usual(tmp_path):
+    run(tmp_path, 3, 5, by_rank={1: {"RABIT_INLINE_BYTES": "8"}})
