@@ -19,7 +19,8 @@ Status ExchangeAndReduce(const CollectiveCall& call, int peer, Tag tag, ConstByt
   const int64_t element_bytes = static_cast<int64_t>(SizeOf(dtype));
   const Range out_range{0, static_cast<int64_t>(outgoing.size()) / element_bytes};
   const Range in_range{0, static_cast<int64_t>(into.size()) / element_bytes};
-  const int64_t chunk = kChunkBytesMax / element_bytes;
+  const int64_t chunk =
+      std::max(kChunkBytesMax, call.transport.chunk_limits().bytes_min) / element_bytes;
   const int64_t scratch_chunk = std::min(chunk, in_range.count()) * element_bytes;
   RABIT_ASSIGN_OR_RETURN(std::byte * scratch,
                          call.scratch.Get(static_cast<size_t>(kWindow * scratch_chunk)));
