@@ -63,10 +63,11 @@ Result<std::optional<Agreement>> RootController::Await(Deadline deadline) {
       bytes_received_ += (*received)->payload.size();
       ++messages_received_;
       OnMessage((*received)->peer, (*received)->payload, now_us);
-    } else if (is_tick && now_us >= tick_us) {
-      coordinator_.OnTick(now_us);
     } else {
-      return std::optional<Agreement>();
+      // Woken, or at a tick, or both at once: the caller looks again, or a wake would be lost.
+      if (is_tick && now_us >= tick_us) coordinator_.OnTick(now_us);
+      Flush();
+      if (agreed_.empty() && coordinator_.failure().ok()) return std::optional<Agreement>();
     }
     Flush();
   }

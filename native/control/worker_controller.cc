@@ -106,9 +106,12 @@ Result<std::optional<Agreement>> WorkerController::Await(Deadline deadline) {
       continue;
     }
     if (!*received) {
-      if (!is_tick || NowMicros() < tick_us) return std::optional<Agreement>();
-      combiner_->OnTick(NowMicros());
-      (void)SendUp();  // a failure is kept
+      // Woken, or at a tick, or both at once: the caller looks again, or a wake would be lost.
+      if (is_tick && NowMicros() >= tick_us) {
+        combiner_->OnTick(NowMicros());
+        (void)SendUp();  // a failure is kept
+      }
+      if (failure_.ok()) return std::optional<Agreement>();
       continue;
     }
     bytes_received_ += (*received)->payload.size();

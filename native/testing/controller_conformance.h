@@ -183,6 +183,32 @@ void ControllerWakesFromAnotherThread() {
   });
 }
 
+// Rank 0 looks for stalls every millisecond here; it would take the wake for the time of a look.
+template <class Fixture>
+void ControllerKeepsAWakeThatComesAtATick() {
+  std::atomic<bool> is_woken{false};
+  RunControllers<Fixture>(2, {.stall_warning_ms = 1}, [&](int rank, Controller& mine, Fixture&) {
+    Announcement announcement;
+    announcement.ready.push_back(FloatEntry("a", {1}));
+    if (rank == 0) {
+      EXPECT_OK(mine.Announce(announcement));
+      for (const Deadline due = After(std::chrono::milliseconds(3)); Deadline::clock::now() < due;)
+        std::this_thread::yield();
+      mine.Wake();
+      const Deadline deadline = ControllerSoon();
+      auto woken = mine.Await(deadline);
+      EXPECT_OK(woken);
+      EXPECT_TRUE(Deadline::clock::now() < deadline);
+      is_woken = true;
+    } else {
+      while (!is_woken && !CurrentTestFailed()) std::this_thread::yield();
+      EXPECT_OK(mine.Announce(announcement));
+    }
+    NextOutcomes(mine, 1);
+    AnnounceStop(mine);
+  });
+}
+
 template <class Fixture>
 void ControllerRunsGroupsApart() {
   RunControllers<Fixture>(4, {}, [](int rank, Controller& mine, Fixture&) {
@@ -280,6 +306,8 @@ int RegisterControllerSuite(const std::string& suite) {
   Register(suite, "passes_the_cause_of_an_abandon_on",
            &ControllerPassesTheCauseOfAnAbandonOn<Fixture>);
   Register(suite, "wakes_from_another_thread", &ControllerWakesFromAnotherThread<Fixture>);
+  Register(suite, "keeps_a_wake_that_comes_at_a_tick",
+           &ControllerKeepsAWakeThatComesAtATick<Fixture>);
   Register(suite, "runs_groups_apart", &ControllerRunsGroupsApart<Fixture>);
   Register(suite, "reports_and_ends_a_stall", &ControllerReportsAndEndsAStall<Fixture>);
   Register(suite, "ors_flags_and_takes_the_smallest_credit",
