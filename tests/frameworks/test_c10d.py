@@ -8,17 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.rank_server import RankServer
 
 SCRIPTS = Path(__file__).parent / "scripts"
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-RABITRUN = ["-m", "rabit.launch", "-np"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--no-python", "--nproc-per-node"]
 
 
-def run(launcher: list[str], ranks: int, script: str) -> None:
+def run(rank_server: RankServer, ranks: int, script: str) -> None:
     done = subprocess.run(
-        [sys.executable, *launcher, str(ranks), sys.executable, str(SCRIPTS / script)]
-        if launcher is RABITRUN
-        else [sys.executable, *launcher, str(ranks), str(SCRIPTS / script)],
+        [sys.executable, *TORCHRUN, str(ranks), *rank_server.command, str(SCRIPTS / script)],
         capture_output=True,
         text=True,
         timeout=110,
@@ -30,10 +28,10 @@ def run(launcher: list[str], ranks: int, script: str) -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_every_collective_agrees_with_gloo(ranks):
-    run(TORCHRUN, ranks, "c10d_collectives.py")
+def test_every_collective_agrees_with_gloo(rank_server, ranks):
+    run(rank_server, ranks, "c10d_collectives.py")
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_ddp_and_fsdp_train_to_the_parameters_of_gloo(ranks):
-    run(TORCHRUN, ranks, "c10d_training.py")
+def test_ddp_and_fsdp_train_to_the_parameters_of_gloo(rank_server, ranks):
+    run(rank_server, ranks, "c10d_training.py")
