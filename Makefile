@@ -14,7 +14,7 @@ NATIVE := $(shell find native -name '*.cc' -o -name '*.h' -o -name 'CMakeLists.t
 PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -name '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-native test-sanitizers test-python test-mxnet check format bench bench-native bench-schedule docs clean
+.PHONY: help demo test test-native test-sanitizers test-python test-mxnet test-mpich check format bench bench-native bench-schedule docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -89,6 +89,17 @@ $(MXVENV)/.ready: $(BUILD)/.wheel tests/requirements.txt
 test-mxnet: $(MXVENV)/.ready ## tests that need MXNet, in an environment of their own
 	$(MXVENV)/bin/pytest tests/mxnet
 
+MPICHVENV ?= .venv-mpich
+
+# The wheels of Open MPI and MPICH cannot share an environment.
+$(MPICHVENV)/.ready:
+	$(PYTHON) -m venv $(MPICHVENV)
+	$(MPICHVENV)/bin/pip install --quiet mpich mpi4py numpy cffi
+	@touch $@
+
+test-mpich: $(MPICHVENV)/.ready $(VENV)/.package $(VENV)/.tools ## MPI tests over MPICH, which make test leaves out
+	MPICH_PYTHON=$(abspath $(MPICHVENV))/bin/python $(BIN)/pytest tests/mpi -k mpich
+
 check: $(VENV)/.tools $(VENV)/.package ## format, lint, types, repository tests
 	$(BIN)/ruff check rabit rabit_torch rabit_mxnet tests examples
 	$(BIN)/mypy rabit rabit_torch
@@ -127,4 +138,4 @@ docs: $(VENV)/.package ## HTML pages in docs/_build
 	$(BIN)/sphinx-build -W -q docs docs/_build
 
 clean: ## remove the builds and the virtual environment
-	rm -rf $(BUILD) $(VENV) $(MXVENV) docs/_build
+	rm -rf $(BUILD) $(VENV) $(MXVENV) $(MPICHVENV) docs/_build
