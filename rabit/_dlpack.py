@@ -10,10 +10,9 @@ import ctypes
 from typing import Any
 
 from rabit._errors import InvalidArgument, Unsupported
-from rabit._tensor import SUPPORTED, TensorView
-from rabit._types import CPU, DType
+from rabit._types import CPU, DTYPE_NAMES, DType
 
-__all__ = ["view_dlpack"]
+__all__ = ["read_dlpack"]
 
 
 class _DLTensor(ctypes.Structure):
@@ -52,8 +51,11 @@ _DTYPES = {
 _CODE_NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 
 
-def view_dlpack(tensor: Any, what: object) -> TensorView | None:
-    """A view of the tensor's own memory; None when it is not contiguous in row-major order."""
+def read_dlpack(tensor: Any, what: object) -> tuple[int, tuple[int, ...], DType, Any] | None:
+    """The address, shape and type of the tensor's own memory, and what keeps it alive.
+
+    None when it is not contiguous in row-major order.
+    """
     try:
         device_kind = int(tensor.__dlpack_device__()[0])
         if device_kind != CPU:
@@ -74,14 +76,14 @@ def view_dlpack(tensor: Any, what: object) -> TensorView | None:
     if dtype is None or found.type_lanes != 1:
         name = f"{_CODE_NAMES.get(found.type_code, 'type')}{found.type_bits}"
         raise Unsupported(
-            f"{what}: elements of type {name} are not supported (supported: {SUPPORTED}). "
+            f"{what}: elements of type {name} are not supported (supported: {DTYPE_NAMES}). "
             "Convert the tensor first."
         )
     shape = tuple(found.shape[: found.ndim])
     if found.strides and not _is_contiguous(shape, found.strides[: found.ndim]):
         return None
     address = (found.data or 0) + found.byte_offset
-    return TensorView(address, shape, dtype, keepalive=(tensor, capsule))
+    return address, shape, dtype, (tensor, capsule)
 
 
 def _is_contiguous(shape: tuple[int, ...], strides: list[int]) -> bool:

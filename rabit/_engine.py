@@ -17,13 +17,13 @@ from rabit._handle import Handle
 from rabit._job import Job
 from rabit._native import check, ffi, read_json
 from rabit._native_engine import NativeEngine
+from rabit._overlap_choice import OverlapChoice
 from rabit._repeats import Repeats
 from rabit._request import WAITING, Batch, Request, Waiting, run, submit
 from rabit.compression import CompressionCodec
 
 if TYPE_CHECKING:
     from rabit._autotune import Tuner
-    from rabit._overlap_choice import OverlapChoice
 
 __all__ = ["Engine"]
 
@@ -224,8 +224,6 @@ class Engine:
         """
         if self.overlap_choice is not None:
             return None
-        from rabit._overlap_choice import OverlapChoice
-
         self.overlap_choice = OverlapChoice(self)
         return self.overlap_choice
 

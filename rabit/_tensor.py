@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from rabit._dlpack import read_dlpack
 from rabit._errors import InvalidArgument, Unsupported
 from rabit._native import ffi
-from rabit._types import CPU, DType
+from rabit._types import CPU, DTYPE_NAMES, DType
 
 __all__ = [
     "TensorView",
@@ -41,7 +42,6 @@ _NUMPY = tuple(np.dtype("uint16" if each is DType.BFLOAT16 else str(each)) for e
 _seen: dict[Any, DType] = {}
 _ADDRESS: Any = ffi.typeof("uintptr_t")
 _BYTES: Any = ffi.typeof("char[]")
-SUPPORTED = ", ".join(sorted(_DTYPES))
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ def dtype_of(dtype: Any, what: object = "tensor") -> DType:
     found = _DTYPES.get(dtype.name)
     if found is None:
         raise Unsupported(
-            f"{what}: elements of type {dtype.name} are not supported (supported: {SUPPORTED}). "
+            f"{what}: elements of type {dtype.name} are not supported (supported: {DTYPE_NAMES}). "
             f"{_advice(dtype)}"
         )
     _seen[dtype] = found
@@ -220,9 +220,11 @@ def _not_contiguous(what: object, found: str) -> InvalidArgument:
 
 def _from_dlpack(tensor: Any, what: object) -> TensorView | None:
     """None when it is not contiguous."""
-    from rabit._dlpack import view_dlpack
-
-    return view_dlpack(tensor, what)
+    found = read_dlpack(tensor, what)
+    if found is None:
+        return None
+    address, shape, dtype, owner = found
+    return TensorView(address, shape, dtype, keepalive=owner)
 
 
 def _contiguous_copy(tensor: Any, what: object) -> Any:

@@ -7,6 +7,7 @@ from enum import IntEnum
 __all__ = [
     "CPU",
     "CUDA",
+    "DTYPE_NAMES",
     "Average",
     "BitwiseAnd",
     "BitwiseOr",
@@ -50,6 +51,8 @@ class DType(IntEnum):
 
 
 _ITEM_SIZES = (1, 1, 2, 2, 4, 8, 2, 4, 8, 1, 2)
+# The names of all element types, for messages.
+DTYPE_NAMES = ", ".join(sorted(str(each) for each in DType))
 
 
 class ReduceOp(IntEnum):

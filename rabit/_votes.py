@@ -10,16 +10,19 @@ import os
 import signal
 import threading
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rabit._current import current_engine
-from rabit._engine import Engine
 from rabit._errors import NotInitialized
 from rabit._groups import ProcessSet, global_process_set
 from rabit._request import Request
 from rabit._tensor import TensorView
 from rabit._types import DType, Kind
+
+if TYPE_CHECKING:
+    from rabit._engine import Engine
 
 __all__ = ["Vote", "any_rank", "request_stop", "should_stop"]
 

@@ -116,7 +116,7 @@ class TiedTable(torch.nn.Parameter):
 
 def reduce_plainly(parameter: torch.Tensor, protocol: int) -> tuple[Any, ...]:
     """What pickles `parameter`, which is of its own class now and will not be after the return."""
-    rebuild, arguments = parameter.__reduce_ex__(protocol)[:2]
+    rebuild, arguments = parameter.__reduce_ex__(protocol)[:2]  # type: ignore[no-untyped-call]
     # The attributes must not be those of the parameter, which gets more of them again.
     own = parameter.__dict__
     return rebuild, tuple(dict(each) if each is own else each for each in arguments)
