@@ -157,6 +157,16 @@ class Config:
         maximum=16,
         group="network",
     )
+    tcp_checksum: str = setting(
+        "auto",
+        "Whether the data that this rank sends over TCP carries checksums; auto: where it leaves "
+        "the host. Frame headers always carry one.",
+        kind="choice",
+        choices=("auto", "on", "off"),
+        native="tcp_checksum",
+        flag="--tcp-checksum",
+        group="network",
+    )
     shm_single_copy: bool = setting(
         True,
         "Large shared-memory messages are copied once, from process to process, where the "

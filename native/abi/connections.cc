@@ -149,6 +149,9 @@ Status ConnectTransports(const Options& options, const ConnectContext& context, 
   TcpOptions tcp;
   tcp.connections_per_stream = options.tcp_connections;
   tcp.spin_max = std::chrono::microseconds(made.spin_us);
+  tcp.payload_checks = options.tcp_checksum == "on"    ? PayloadChecks::kOn
+                       : options.tcp_checksum == "off" ? PayloadChecks::kOff
+                                                       : PayloadChecks::kAuto;
   // Whom shared memory reaches needs no connection.
   for (int peer = 0; peer < options.size && !parts.empty(); ++peer) {
     if (!context.topology.SameHost(options.rank, peer)) tcp.peers.push_back(peer);

@@ -43,6 +43,8 @@ const std::vector<Row>& Table() {
        "a rank that is silent for longer is lost"},
       {"tcp_connections", &Options::tcp_connections, 1, 16, "",
        "connections per pair of ranks and lane"},
+      {"tcp_checksum", &Options::tcp_checksum, 0, 0, "auto on off",
+       "whether payloads carry checksums; auto: those that leave the host"},
       {"shm_single_copy", &Options::shm_single_copy, 0, 1, "",
        "copy large messages once, from process to process"},
       {"shm_ring_bytes", &Options::shm_ring_bytes, 4096, int64_t{1} << 30, "",

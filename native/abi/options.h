@@ -29,6 +29,7 @@ struct Options {
   int64_t connect_timeout_ms = 60'000;
   int64_t heartbeat_timeout_ms = 10'000;  // a rank that is silent for longer is lost
   int32_t tcp_connections = 1;            // per pair of ranks and lane
+  std::string tcp_checksum = "auto";      // auto, on, off: of payloads; auto: between hosts
   bool shm_single_copy = true;            // process_vm_readv where the kernel allows it
   int64_t shm_ring_bytes = 1 << 20;       // per pair of ranks, lane and direction
   // How work is cut, ordered and run.

@@ -1,10 +1,10 @@
-// The floor of an allreduce over loopback TCP: two processes, one socket, one thread each, no
-// protocol.  What any implementation on ordinary sockets can hope for.
-// Usage: bench_tcp_floor [size in MiB 16] [rounds 61]
+// The floor of an allreduce over loopback TCP: processes with one thread and one plain socket for
+// each partner, no protocol.  What any implementation on ordinary sockets can hope for.
+// Usage: bench_tcp_floor [size in MiB 16] [rounds 61] [ranks 2, a power of two]
 //
-// Each rank sends half of its buffer and adds what arrives to the other half, then sends the sum
-// and receives the other one.  Columns: congestion control (the host's, and Reno), bytes per system
-// call, with or without a CRC-32C on both sides.
+// Recursive halving and doubling in blocks of 2 MiB: ranks send half of what they hold and add what
+// arrives to the other half, then give the sums back.  Columns: congestion control (the host's, and
+// Reno), bytes per system call, with or without a CRC-32C on both sides.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -27,6 +27,8 @@
 namespace rabit {
 namespace {
 
+constexpr size_t kBlockBytes = 2 << 20;
+
 void Require(bool is_true, const char* what) {
   if (is_true) return;
   std::fprintf(stderr, "bench_tcp_floor: %s: %s\n", what, ErrnoText(errno).c_str());
@@ -41,11 +43,23 @@ struct Manner {
 
 class Rank {
  public:
-  Rank(int fd, const Manner& manner, size_t bytes)
-      : fd_(fd), manner_(manner), buffer_(bytes), scratch_(manner.piece_bytes) {
+  // `fds`: of the partners by step, the nearest first.
+  Rank(int rank, const std::vector<int>& fds, const Manner& manner, size_t bytes)
+      : rank_(rank), fds_(fds), manner_(manner), buffer_(bytes), scratch_(manner.piece_bytes) {
+    for (const int fd : fds) Tune(fd);
+  }
+
+  void Allreduce() {
+    for (size_t at = 0; at < buffer_.size(); at += kBlockBytes) {
+      Block(Bytes(buffer_).subspan(at, std::min(kBlockBytes, buffer_.size() - at)));
+    }
+  }
+
+ private:
+  void Tune(int fd) {
     const int on = 1;
     ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    const std::string control = manner.congestion_control;
+    const std::string control = manner_.congestion_control;
     if (!control.empty()) {
       Require(::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, control.data(),
                            static_cast<socklen_t>(control.size())) == 0,
@@ -53,41 +67,51 @@ class Rank {
     }
   }
 
-  void Allreduce(bool is_first) {
-    const size_t half = buffer_.size() / 2;
-    const Bytes low = Bytes(buffer_).first(half), high = Bytes(buffer_).subspan(half);
-    const Bytes mine = is_first ? low : high, theirs = is_first ? high : low;
-    Exchange(theirs, mine, true);
-    Exchange(mine, theirs, false);
+  void Block(Bytes held) {
+    struct Step {
+      int fd;
+      Bytes kept, given;
+    };
+    std::vector<Step> steps;
+    for (size_t i = fds_.size(); i-- > 0;) {
+      const Bytes low = held.first(held.size() / 2), high = held.subspan(held.size() / 2);
+      const bool keeps_low = (rank_ >> i & 1) == 0;
+      steps.push_back({fds_[i], keeps_low ? low : high, keeps_low ? high : low});
+      Exchange(fds_[i], steps.back().given, steps.back().kept, true);
+      held = steps.back().kept;
+    }
+    for (size_t i = steps.size(); i-- > 0;) {
+      Exchange(steps[i].fd, steps[i].kept, steps[i].given, false);
+    }
   }
 
- private:
-  void Exchange(ConstBytes out, Bytes in, bool is_reduced) {
+  void Exchange(int fd, ConstBytes out, Bytes in, bool is_reduced) {
     size_t sent = 0, received = 0;
     while (sent < out.size() || received < in.size()) {
-      const ssize_t took = sent < out.size() ? SendSome(out.subspan(sent)) : 0;
-      const ssize_t got = received < in.size() ? ReceiveSome(in.subspan(received), is_reduced) : 0;
+      const ssize_t took = sent < out.size() ? SendSome(fd, out.subspan(sent)) : 0;
+      const ssize_t got =
+          received < in.size() ? ReceiveSome(fd, in.subspan(received), is_reduced) : 0;
       sent += static_cast<size_t>(std::max<ssize_t>(took, 0));
       received += static_cast<size_t>(std::max<ssize_t>(got, 0));
       if (took > 0 || got > 0) continue;
-      pollfd entry{fd_, 0, 0};
+      pollfd entry{fd, 0, 0};
       if (received < in.size()) entry.events |= POLLIN;
       if (sent < out.size()) entry.events |= POLLOUT;
       ::poll(&entry, 1, -1);
     }
   }
 
-  ssize_t SendSome(ConstBytes out) {
+  ssize_t SendSome(int fd, ConstBytes out) {
     const ConstBytes piece = out.first(std::min(out.size(), manner_.piece_bytes));
     if (manner_.has_crc) sum_ += Crc32c(piece);
-    return ::send(fd_, piece.data(), piece.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    return ::send(fd, piece.data(), piece.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
 
   // A sum needs whole elements: the few bytes of an odd end are simply left out of it.
-  ssize_t ReceiveSome(Bytes in, bool is_reduced) {
+  ssize_t ReceiveSome(int fd, Bytes in, bool is_reduced) {
     const size_t most = std::min(in.size(), manner_.piece_bytes);
     std::byte* const into = is_reduced ? scratch_.data() : in.data();
-    const ssize_t got = ::recv(fd_, into, most, MSG_DONTWAIT);
+    const ssize_t got = ::recv(fd, into, most, MSG_DONTWAIT);
     Require(got != 0, "the other rank has gone");
     if (got < 0) return got;
     const auto bytes = static_cast<size_t>(got);
@@ -99,50 +123,71 @@ class Rank {
     return got;
   }
 
-  const int fd_;
+  const int rank_;
+  const std::vector<int> fds_;
   const Manner manner_;
   std::vector<std::byte> buffer_;
   std::vector<std::byte> scratch_;
   uint32_t sum_ = 0;
 };
 
-double MedianMs(const Manner& manner, size_t bytes, int rounds) {
+// Both ends of a connection over loopback.
+std::array<UniqueFd, 2> Connected() {
   Result<std::vector<SocketAddress>> any = Resolve("127.0.0.1:0");
   Require(any.ok(), "resolve");
   Result<UniqueFd> listener = Listen(any->front(), 1);
   Require(listener.ok(), "listen");
   const Result<SocketAddress> address = LocalAddress(listener->get());
   Require(address.ok(), "getsockname");
-  const pid_t child = ::fork();
-  Require(child >= 0, "fork");
-  if (child == 0) {
-    const Result<UniqueFd> fd = Connect(*address, After(std::chrono::seconds(10)));
-    Require(fd.ok(), "connect");
-    Rank rank(fd->get(), manner, bytes);
-    for (int i = 0; i < rounds; ++i) rank.Allreduce(false);
-    ::_exit(0);
-  }
+  Result<UniqueFd> dialled = Connect(*address, After(std::chrono::seconds(10)));
+  Require(dialled.ok(), "connect");
   Require(WaitReadable(listener->get(), After(std::chrono::seconds(10))).ok(), "accept");
-  const UniqueFd fd(::accept4(listener->get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  Rank rank(fd.get(), manner, bytes);
-  std::vector<double> milliseconds;
-  for (int i = 0; i < rounds; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    rank.Allreduce(true);
-    const auto taken = std::chrono::steady_clock::now() - start;
-    milliseconds.push_back(std::chrono::duration<double, std::milli>(taken).count());
+  const int accepted = ::accept4(listener->get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  return {std::move(*dialled), UniqueFd(accepted)};
+}
+
+double MedianMs(const Manner& manner, int ranks, size_t bytes, int rounds) {
+  const auto size = static_cast<size_t>(ranks);
+  std::vector<std::vector<UniqueFd>> ends(size);  // by rank and step
+  for (size_t distance = 1; distance < size; distance *= 2) {
+    for (size_t rank = 0; rank < size; ++rank) {
+      if ((rank & distance) != 0) continue;
+      auto [here, there] = Connected();
+      ends[rank].push_back(std::move(here));
+      ends[rank ^ distance].push_back(std::move(there));
+    }
   }
-  ::waitpid(child, nullptr, 0);
+  std::vector<pid_t> children;
+  std::vector<double> milliseconds;
+  for (size_t i = size; i-- > 0;) {
+    const pid_t child = i == 0 ? 0 : ::fork();
+    Require(child >= 0, "fork");
+    if (child > 0) {
+      children.push_back(child);
+      continue;
+    }
+    std::vector<int> fds;
+    for (const UniqueFd& fd : ends[i]) fds.push_back(fd.get());
+    Rank rank(static_cast<int>(i), fds, manner, bytes);
+    for (int k = 0; k < rounds; ++k) {
+      const auto start = std::chrono::steady_clock::now();
+      rank.Allreduce();
+      const auto taken = std::chrono::steady_clock::now() - start;
+      milliseconds.push_back(std::chrono::duration<double, std::milli>(taken).count());
+    }
+    if (i > 0) ::_exit(0);
+  }
+  for (const pid_t child : children) ::waitpid(child, nullptr, 0);
   std::sort(milliseconds.begin(), milliseconds.end());
   return milliseconds[milliseconds.size() / 2];
 }
 
-void Main(size_t bytes, int rounds) {
-  std::printf("# 2 ranks, %zu MiB, medians of %d\n", bytes >> 20, rounds);
+void Main(size_t bytes, int rounds, int ranks) {
+  std::printf("# %d ranks, %zu MiB, medians of %d\n", ranks, bytes >> 20, rounds);
   for (const char* control : {"", "reno"}) {
     for (const size_t piece : {size_t{64} << 10, size_t{256} << 10, size_t{1} << 20}) {
       for (const bool has_crc : {false, true}) {
-        const double ms = MedianMs({control, piece, has_crc}, bytes, rounds);
+        const double ms = MedianMs({control, piece, has_crc}, ranks, bytes, rounds);
         std::printf("%-10s %5zu KiB a call  %-7s %8.2f ms\n", *control ? control : "default",
                     piece >> 10, has_crc ? "CRC-32C" : "no sum", ms);
         std::fflush(stdout);
@@ -155,9 +200,12 @@ void Main(size_t bytes, int rounds) {
 }  // namespace rabit
 
 int main(int argc, char** argv) {
-  const long mib = argc > 1 ? std::strtol(argv[1], nullptr, 10) : 16;
-  const long rounds = argc > 2 ? std::strtol(argv[2], nullptr, 10) : 61;
-  rabit::Main(static_cast<size_t>(std::clamp(mib, 1L, 1024L)) << 20,
-              static_cast<int>(std::clamp(rounds, 1L, 10000L)));
+  const auto argument = [&](int i, long otherwise, long most) {
+    return std::clamp(argc > i ? std::strtol(argv[i], nullptr, 10) : otherwise, 1L, most);
+  };
+  int ranks = 2;
+  while (2 * ranks <= argument(3, 2, 64)) ranks *= 2;
+  rabit::Main(static_cast<size_t>(argument(1, 16, 1024)) << 20,
+              static_cast<int>(argument(2, 61, 10000)), ranks);
   return 0;
 }

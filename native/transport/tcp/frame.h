@@ -19,7 +19,7 @@ namespace rabit {
 inline constexpr size_t kFrameHeaderBytes = 64;
 inline constexpr size_t kFramePayloadBytesMax = 256 * 1024;
 inline constexpr uint64_t kMessageBytesMax = uint64_t{1} << 40;
-inline constexpr uint8_t kFrameVersion = 1;
+inline constexpr uint8_t kFrameVersion = 2;
 
 enum class FrameType : uint8_t {
   kHello = 1,    // first on every connection: `ack` says where the peer must resume
@@ -29,7 +29,9 @@ enum class FrameType : uint8_t {
   kGoodbye = 5,  // numbered; nothing follows
 };
 
-inline constexpr uint8_t kFrameAckNow = 1;  // flag: the sender waits for the acknowledgement
+// Flags.
+inline constexpr uint8_t kFrameAckNow = 1;     // the sender waits for the acknowledgement
+inline constexpr uint8_t kFrameUnchecked = 2;  // `payload_crc` says nothing
 
 struct FrameHeader {
   FrameType type = FrameType::kData;
@@ -43,6 +45,7 @@ struct FrameHeader {
   uint32_t payload_bytes = 0;
   uint32_t payload_crc = 0;
 
+  bool is_checked() const { return (flags & kFrameUnchecked) == 0; }
   bool is_numbered() const { return type == FrameType::kData || type == FrameType::kGoodbye; }
   bool operator==(const FrameHeader&) const = default;
 };

@@ -34,7 +34,7 @@ const FrameHeader kData = {.type = FrameType::kData,
 // The bytes may only change together with the version.  The fixture comes from a bitwise CRC
 // written in Python.
 TEST(Frame, bytes_are_those_of_the_frozen_fixture) {
-  const auto path = testing::Testdata("transport/tcp/testdata/frame_v1.txt");
+  const auto path = testing::Testdata("transport/tcp/testdata/frame_v2.txt");
   std::ifstream file(path);
   ASSERT_TRUE(file.is_open()) << path.string();
   std::string name, data_hex, hello_hex;

@@ -1,4 +1,5 @@
 // The TCP transport over connections that break and bytes that change.
+#include <array>
 #include <atomic>
 #include <mutex>
 #include <random>
@@ -83,6 +84,7 @@ TEST(TcpFaults, flipped_bits_in_one_frame_of_fifty_are_found_and_sent_again) {
   ExchangeUnder(
       [](int rank) {
         TcpOptions options;
+        options.payload_checks = PayloadChecks::kOn;
         options.frame_attempts_max = 5;  // three in a row happen once in a thousand runs
         options.tap = RandomFaults(static_cast<unsigned>(rank) + 1, 20, 0, 0);
         return options;
@@ -118,6 +120,7 @@ TEST(TcpFaults, every_kind_of_fault_at_once_on_striped_links) {
         TcpOptions options;
         options.connections_per_stream = 2;
         options.stripe_bytes_min = 100000;
+        options.payload_checks = PayloadChecks::kOn;
         options.frame_attempts_max = 5;
         options.connections_without_progress_max = 30;
         options.tap = RandomFaults(static_cast<unsigned>(rank) + 9, 10, 10, 10);
@@ -132,6 +135,7 @@ TEST(TcpFaults, a_frame_that_is_always_corrupt_loses_the_peer_with_the_counts) {
   TransportSet set = MakeTcp(2, [](int rank) {
     TcpOptions options;
     options.reconnect_window = 200ms;
+    options.payload_checks = PayloadChecks::kOn;
     if (rank == 1) options.tap = RandomFaults(1, 1000, 0, 0);
     return options;
   });
@@ -147,6 +151,66 @@ TEST(TcpFaults, a_frame_that_is_always_corrupt_loses_the_peer_with_the_counts) {
   EXPECT_EQ(set.ranks[0]->counters().frames_corrupt, 3u);
   // The other side finds out too, on every stream.
   EXPECT_EQ(set.ranks[1]->Recv(0, MakeTag(1, 1), buffer).Wait(Soon()).culprit(), 0);
+}
+
+// How many data frames of each rank carried a checksum, and how many did not.
+struct FrameCounts {
+  std::atomic<int> checked{0}, unchecked{0};
+};
+
+FrameTap Count(FrameCounts& counts) {
+  return [&counts](int, const FrameHeader& frame) {
+    if (frame.type == FrameType::kData) ++(frame.is_checked() ? counts.checked : counts.unchecked);
+    return FrameFault::kNone;
+  };
+}
+
+void ExchangeOnce(const TransportSet& set) {
+  RunRanks(2, [&](int rank) {
+    Transport& transport = *set.ranks[static_cast<size_t>(rank)];
+    const Buffer mine = RandomBytes(600000, static_cast<unsigned>(rank));
+    Buffer theirs(mine.size());
+    Operation receive = transport.Recv(1 - rank, 1, theirs);
+    EXPECT_OK(transport.Send(1 - rank, 1, mine).Wait(Soon()));
+    EXPECT_OK(receive.Wait(Soon()));
+    EXPECT_TRUE(theirs == RandomBytes(600000, 1 - static_cast<unsigned>(rank)));
+  });
+}
+
+TEST(TcpFaults, payloads_carry_checksums_only_where_they_leave_the_host) {
+  // The kernel dials every loopback address from 127.0.0.1, so the second looks like another host.
+  for (const char* address : {"127.0.0.1:0", "127.0.0.2:0"}) {
+    FrameCounts counts;
+    const TransportSet set = MakeTcp(
+        2,
+        [&](int) {
+          TcpOptions options;
+          options.tap = Count(counts);
+          return options;
+        },
+        address);
+    ASSERT_EQ(set.ranks.size(), size_t{2});
+    ExchangeOnce(set);
+    const bool is_within_host = std::string(address) == "127.0.0.1:0";
+    EXPECT_EQ(counts.checked > 0, !is_within_host) << address;
+    EXPECT_EQ(counts.unchecked > 0, is_within_host) << address;
+  }
+}
+
+TEST(TcpFaults, each_rank_decides_whether_its_own_payloads_carry_checksums) {
+  std::array<FrameCounts, 2> counts;
+  const TransportSet set = MakeTcp(2, [&](int rank) {
+    TcpOptions options;
+    options.payload_checks = rank == 0 ? PayloadChecks::kOn : PayloadChecks::kOff;
+    options.tap = Count(counts[static_cast<size_t>(rank)]);
+    return options;
+  });
+  ASSERT_EQ(set.ranks.size(), size_t{2});
+  ExchangeOnce(set);
+  EXPECT_GT(counts[0].checked, 0);
+  EXPECT_EQ(counts[0].unchecked, 0);
+  EXPECT_EQ(counts[1].checked, 0);
+  EXPECT_GT(counts[1].unchecked, 0);
 }
 
 TEST(TcpFaults, a_peer_that_vanishes_is_lost_after_the_window_on_every_stream) {

@@ -27,6 +27,11 @@ void KeepAlive(int fd, std::chrono::milliseconds silence) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
+// Within a host the bytes never leave memory, which has its own protection.
+bool ChecksPayload(int fd, PayloadChecks checks) {
+  return checks == PayloadChecks::kOn || (checks == PayloadChecks::kAuto && !IsWithinHost(fd));
+}
+
 // Tuning only: a kernel that refuses an option still carries the data.
 void Tune(int fd, const TcpOptions& options) {
   (void)SetNoDelay(fd);
@@ -73,6 +78,7 @@ void TcpLink::Attach(UniqueFd fd) {
     if (!failure_.ok()) return;
     DropSocket();
     ResetConnection();
+    checks_payload_ = ChecksPayload(fd.get(), options_.payload_checks);
     socket_ = std::make_shared<UniqueFd>(std::move(fd));
     is_connected_.store(true);
     owes_hello_ = true;

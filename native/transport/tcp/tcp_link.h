@@ -185,6 +185,7 @@ class TcpLink final : public TcpStream::Member {
   bool must_write_ack_ = false;
   std::optional<uint64_t> must_write_nack_;
   std::optional<uint64_t> must_rewind_;
+  bool checks_payload_ = true;  // on this connection
 };
 
 }  // namespace rabit

@@ -60,7 +60,10 @@ bool TcpLink::StartControl() {
 
 void TcpLink::StartNumbered(OutFrame& frame) {
   if (frame.times_written > 0) counters_.frames_resent.fetch_add(1, std::memory_order_relaxed);
-  if (!frame.has_crc) {
+  frame.header.flags &= static_cast<uint8_t>(~kFrameUnchecked);
+  if (!checks_payload_) {
+    frame.header.flags |= kFrameUnchecked;
+  } else if (!frame.has_crc) {
     // Just before the kernel reads the same bytes, while they are in the cache.
     frame.header.payload_crc = Crc32c({frame.payload, frame.header.payload_bytes});
     frame.has_crc = true;

@@ -14,6 +14,9 @@ namespace rabit {
 enum class FrameFault { kNone, kFlipPayloadBit, kFlipHeaderBit, kDropConnection };
 using FrameTap = std::function<FrameFault(int peer, const FrameHeader& header)>;
 
+// Which payloads carry a checksum; headers always do.  kAuto: those that leave the host.
+enum class PayloadChecks { kAuto, kOn, kOff };
+
 struct TcpOptions {
   // Messages of a stream are striped over this many connections, from `stripe_bytes_min` on.
   int connections_per_stream = 1;
@@ -39,6 +42,7 @@ struct TcpOptions {
   // The same while one is (it may wait for what lies behind): more loses the peer.
   size_t unexpected_bytes_hard = size_t{1} << 30;
 
+  PayloadChecks payload_checks = PayloadChecks::kAuto;  // of what this rank sends
   int frame_attempts_max = 3;                // copies of one frame that may arrive corrupt
   int connections_without_progress_max = 8;  // in a row, before the peer is lost
   size_t not_sent_low_water_bytes = 0;       // TCP_NOTSENT_LOWAT; 0: the kernel's default

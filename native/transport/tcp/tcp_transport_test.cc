@@ -32,6 +32,7 @@ TransportSet MakeNarrow(int size) {
     options.unexpected_bytes_soft = 1;
     options.not_sent_low_water_bytes = 65536;
     options.spin_max = 20us;
+    options.payload_checks = PayloadChecks::kOn;
     return options;
   });
 }
