@@ -211,7 +211,7 @@ class Config:
     lanes: int = setting(
         0,
         "Worker threads; each runs one bucket at a time. 0: two, of which only one is used where all "
-        "ranks share one host with fewer cores, or use MPI there with fewer than two cores for each.",
+        "ranks share one host with fewer cores, or with fewer than two for each and backend mpi.",
         native="lanes",
         flag="--lanes",
         minimum=0,

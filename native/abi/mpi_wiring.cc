@@ -54,8 +54,8 @@ Result<HostLinks> LinkHosts(const Connections& connections, std::shared_ptr<MpiJ
 
 }  // namespace
 
-Result<WiredMpi> WireMpi(const Options& options, const Connections& connections,
-                         const BuiltinOptions& builtin_options, Backend& builtin) {
+Result<std::unique_ptr<Backend>> WireMpi(const Options& options, const Connections& connections,
+                                         const BuiltinOptions& builtin_options, Backend& builtin) {
   RABIT_ASSIGN_OR_RETURN(MpiHandles handles, MpiHandles::Parse(options.mpi));
   const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));
   RABIT_ASSIGN_OR_RETURN(
@@ -78,11 +78,8 @@ Result<WiredMpi> WireMpi(const Options& options, const Connections& connections,
   mpi.collectives = MpiCollectivesFrom(options.mpi_collectives);
   mpi.is_default = options.backend.starts_with("mpi");
   mpi.is_deterministic = options.deterministic;
-  WiredMpi wired;
-  wired.backend =
-      std::make_unique<MpiBackend>(std::move(job), std::move(messages), mpi, std::move(links));
-  wired.shares_memory = shares_memory;
-  return wired;
+  return std::unique_ptr<Backend>(
+      std::make_unique<MpiBackend>(std::move(job), std::move(messages), mpi, std::move(links)));
 }
 
 }  // namespace rabit

@@ -10,14 +10,9 @@
 
 namespace rabit {
 
-struct WiredMpi {
-  std::unique_ptr<Backend> backend;
-  bool shares_memory = false;  // inside the hosts, instead of MPI; equal on all ranks
-};
-
 // Collective.  `builtin` runs the groups whose ranks share a host, if memory is shared there, and
 // must outlive the backend.  Waits until all ranks have come, at most connect_timeout_ms.
-Result<WiredMpi> WireMpi(const Options& options, const Connections& connections,
-                         const BuiltinOptions& builtin_options, Backend& builtin);
+Result<std::unique_ptr<Backend>> WireMpi(const Options& options, const Connections& connections,
+                                         const BuiltinOptions& builtin_options, Backend& builtin);
 
 }  // namespace rabit

@@ -81,10 +81,11 @@ class WiredEngineImplementation final : public WiredEngine {
   const std::unique_ptr<Engine> engine_;
 };
 
-// On one host MPI copies on the cores of the ranks, and a waiting lane polls: a second lane helps
-// only where every rank has a core for it.
-bool HasCoreForEachLane(const Options& options) {
-  return std::thread::hardware_concurrency() >= static_cast<unsigned>(options.size) * 2;
+// On one host, with fewer than two cores for each rank, a second lane takes its core from the
+// first: over MPI because a lane that waits polls, and over shared memory because both copy.
+bool LanesShareCores(const Options& options) {
+  const auto lanes = static_cast<unsigned>(options.size) * 2;
+  return options.backend.starts_with("mpi") && std::thread::hardware_concurrency() < lanes;
 }
 
 // Where ranks of one host share its cores, one collective keeps them busy, and a second at the same
@@ -173,16 +174,11 @@ Result<std::unique_ptr<BuiltinBackend>> MakeBuiltin(const Options& options,
   return builtin;
 }
 
-struct Backends {
-  // Always the builtin one first, then what option backend names.
-  std::vector<std::unique_ptr<Backend>> all;
-  bool polls = false;  // MPI is the default, and a lane that waits for it polls; equal on all ranks
-};
-
-Result<Backends> MakeBackends(const Options& options, const Connections& connections,
-                              std::unique_ptr<BuiltinBackend> first) {
-  Backends made;
-  std::vector<std::unique_ptr<Backend>>& backends = made.all;
+// Always the builtin one first, then what option backend names.
+Result<std::vector<std::unique_ptr<Backend>>> MakeBackends(const Options& options,
+                                                           const Connections& connections,
+                                                           std::unique_ptr<BuiltinBackend> first) {
+  std::vector<std::unique_ptr<Backend>> backends;
   backends.push_back(std::move(first));
   for (const std::string_view name : Split(options.backend, ',')) {
     const bool is_repeated = std::any_of(backends.begin(), backends.end(),
@@ -193,12 +189,12 @@ Result<Backends> MakeBackends(const Options& options, const Connections& connect
                              std::string(name) +
                              "'; name builtin or mpi, or both with a comma, the default first");
     }
-    RABIT_ASSIGN_OR_RETURN(WiredMpi mpi, WireMpi(options, connections, BuiltinOptionsFrom(options),
-                                                 *backends.front()));
-    backends.push_back(std::move(mpi.backend));
-    made.polls = options.backend.starts_with("mpi") && !mpi.shares_memory;
+    RABIT_ASSIGN_OR_RETURN(
+        std::unique_ptr<Backend> mpi,
+        WireMpi(options, connections, BuiltinOptionsFrom(options), *backends.front()));
+    backends.push_back(std::move(mpi));
   }
-  return made;
+  return backends;
 }
 
 class ServedStoreImplementation final : public ServedStore {
@@ -224,13 +220,13 @@ Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options) {
   parts.options.inline_bytes = InlineBytes(options, connections.tree);
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<BuiltinBackend> builtin,
                          MakeBuiltin(options, connections));
-  bool shares_cores = builtin->shares_cores();
-  RABIT_ASSIGN_OR_RETURN(Backends backends, MakeBackends(options, connections, std::move(builtin)));
-  shares_cores = shares_cores || (backends.polls && !HasCoreForEachLane(options));
-  parts.backends = std::move(backends.all);
   const bool is_one_host = connections.local_size == options.size;
+  const bool shares_cores = builtin->shares_cores() || LanesShareCores(options);
   parts.scheduler = MakeScheduler(options, is_one_host && shares_cores);
+
   parts.controller = MakeJobController(options, connections.tree, std::move(connections.channel));
+
+  RABIT_ASSIGN_OR_RETURN(parts.backends, MakeBackends(options, connections, std::move(builtin)));
 
   std::vector<std::string> codec_names;
   for (const CodecRow& row : CodecTable()) {

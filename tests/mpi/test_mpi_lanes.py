@@ -21,6 +21,7 @@ rabit.shutdown()
 @pytest.mark.parametrize(
     ("environ", "with_few", "with_more"),
     [
+        ({}, 1, 2),
         (PURE_MPI, 1, 2),
         ({**PURE_MPI, "RABIT_LANES": "2"}, 2, 2),
         ({**PURE_MPI, "RABIT_LANES": "3"}, 3, 3),
