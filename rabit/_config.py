@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rabit._config_environment import from_environment
 from rabit._errors import InvalidArgument
 from rabit._settings import Setting, nearest, setting
 
@@ -538,7 +539,7 @@ class Config:
             if name not in by_name:
                 raise InvalidArgument(f"Config has no field {name!r}: {nearest(name, by_name)}")
 
-        values = _from_environment(environ, by_name)
+        values = from_environment(environ, by_name)
         values.update(given)
         from rabit._config_horovod import from_horovod
 
@@ -584,26 +585,3 @@ def _settings() -> tuple[Setting, ...]:
         for each in dataclasses.fields(Config)
         if each.metadata
     )
-
-
-def _from_environment(environ: Mapping[str, str], by_name: Mapping[str, Setting]) -> dict[str, Any]:
-    by_variable = {each.variable: each for each in by_name.values() if each.variable}
-    values: dict[str, Any] = {}
-    for variable, text in environ.items():
-        if not variable.startswith("RABIT_"):
-            continue
-        found = by_variable.get(variable)
-        if found is None:
-            raise InvalidArgument(
-                f"the environment variable {variable} is unknown to rabit: "
-                f"{nearest(variable, by_variable)} Correct or unset it; every variable is in "
-                "docs/reference/config.md."
-            )
-        if text.strip() or found.kind == "text":
-            values[found.name] = found.parse(text, variable)
-        else:
-            raise InvalidArgument(
-                f"{variable} is empty, which is not valid: expected {found.expected}. "
-                f"Set it, or unset it to get the default ({found.format(found.default)})."
-            )
-    return values

@@ -5,8 +5,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 
 import pytest
+
+
+def pytest_configure():
+    # A shell starts what runs in the background with SIGINT ignored, and processes inherit that:
+    # nobody who is tested would hear Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
