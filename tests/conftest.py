@@ -33,3 +33,5 @@ def _no_settings_from_outside(monkeypatch):
     for name in list(os.environ):
         if name.startswith(("RABIT_", "HOROVOD_")) and name != "RABIT_LIBRARY":
             monkeypatch.delenv(name)
+    # It makes a line of several arguments several writes, which the lines of other ranks come between.
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
