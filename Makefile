@@ -9,6 +9,8 @@ WHEEL_BUILD = $(shell ls -d $(BUILD)/py3-none-* | head -1)
 ifneq ($(shell command -v ccache),)
 export CMAKE_CXX_COMPILER_LAUNCHER := ccache
 endif
+# make -j hands its jobserver to no program here, and ninja complains of one that it cannot open.
+unexport MAKEFLAGS
 
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h' -o -name 'CMakeLists.txt' -o -name '*.map')
 PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -name '*.py' 2>/dev/null)

@@ -177,7 +177,7 @@ if rabit.rank() == 0:
     try:
         handle.wait()
     except KeyboardInterrupt:
-        print("interrupted")
+        print("interrupted", flush=True)
         os._exit(0)
 else:
     try:
