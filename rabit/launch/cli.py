@@ -69,6 +69,7 @@ def _run(parsed: argparse.Namespace) -> int:
         has_timestamps=parsed.timestamps,
         is_collapsed=parsed.collapse_output,
         is_verbose=parsed.verbose,
+        bind_to=parsed.bind_to,
         secret=_secret(parsed),
     )
     if parsed.launcher == "mpi":

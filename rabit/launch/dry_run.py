@@ -6,6 +6,7 @@ import shlex
 
 from rabit._errors import InvalidArgument
 from rabit.launch.launcher import Request, is_started_here, store_host, thread_note
+from rabit.launch.processors import HostProcessors, as_list, bind
 from rabit.launch.ssh import ssh_command
 
 __all__ = ["describe"]
@@ -28,12 +29,16 @@ def describe(request: Request) -> str:
     if shared:
         lines.append("variables: " + " ".join(f"{k}={shlex.quote(v)}" for k, v in shared.items()))
     for each in plan.hosts:
+        bound = [""] * len(each.places)
         if is_started_here(request, each.host):
             lines.append(f"host {each.host}, without ssh:")
+            if request.bind_to != "none":
+                sets = bind(request.bind_to, len(each.places), HostProcessors.here())
+                bound = [f"on processors {as_list(each)}: " for each in sets]
         else:
             command = ssh_command(each.host, request.ssh, request.environ.get("PYTHONPATH", ""))
             lines.append(f"host {each.host}, through: {shlex.join(command)}")
-        for place in each.places:
+        for place, where in zip(each.places, bound, strict=True):
             numbers = " ".join(f"{k}={v}" for k, v in place.environ(plan.size).items())
-            lines.append(f"  {numbers} {shlex.join(request.command)}")
+            lines.append(f"  {where}{numbers} {shlex.join(request.command)}")
     return "\n".join(lines)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from rabit._errors import InvalidArgument
 
-__all__ = ["base_environ", "portable_environ", "thread_count", "user_environ"]
+__all__ = ["base_environ", "portable_environ", "user_environ"]
 
 # Set by a launcher for the process it starts; a rank of ours must not see another's place.
 _PLACEMENT = frozenset(
@@ -70,8 +69,3 @@ def user_environ(given: list[str], environ: Mapping[str, str]) -> dict[str, str]
             )
         found[name] = value if separator else environ[name]
     return found
-
-
-def thread_count(local_size: int) -> int:
-    """Threads for each of `local_size` ranks, so that they do not fight for the cores."""
-    return max(1, len(os.sched_getaffinity(0)) // local_size)

@@ -11,6 +11,7 @@ from rabit._config import Config
 from rabit._settings import Setting, parse_duration
 from rabit._version import __version__
 from rabit.launch import horovod_flags
+from rabit.launch.processors import BINDINGS
 
 __all__ = ["make_parser", "setting_destination"]
 
@@ -105,6 +106,11 @@ def _add_job_flags(group: argparse._ArgumentGroup) -> None:
         "--launcher", choices=("rabit", "mpi"), default="rabit",
         help="who starts the ranks: rabitrun itself, or the mpiexec of the MPI library, which "
         "the backend mpi needs",
+    )  # fmt: skip
+    group.add_argument(
+        "--bind-to", choices=BINDINGS, default="none",
+        help="processors of each rank: all of the host (none), those of one NUMA node, or an equal "
+        "share of its own (core)",
     )  # fmt: skip
     group.add_argument("--verbose", action="store_true", help="tell every step")
     group.add_argument(

@@ -85,8 +85,8 @@ _REFUSED: dict[str, tuple[int, str]] = {
     "--mpi-args": (1, "start the program with mpirun itself: rabit.init() reads its variables"),
     "--jsrun": (0, "start the program with mpirun itself: rabit.init() reads its variables"),
     "--tcp": (0, "use --transport tcp"),
-    "--binding-args": (1, "put 'taskset' or 'numactl' before the command"),
-    "--thread-affinity": (1, "put 'taskset' or 'numactl' before the command"),
+    "--binding-args": (1, "use --bind-to numa or core"),
+    "--thread-affinity": (1, "use --bind-to numa or core"),
 }
 
 

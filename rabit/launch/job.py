@@ -40,6 +40,7 @@ class HostJob:
     secret: bytes | None = dataclasses.field(default=None, repr=False)
     payload: bytes | None = dataclasses.field(default=None, repr=False)
     sets_threads: bool = True
+    bind_to: str = "none"
 
     def to_json(self) -> bytes:
         document = dataclasses.asdict(self)

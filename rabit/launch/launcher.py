@@ -16,13 +16,14 @@ from rabit import _interfaces
 from rabit._errors import ResourceExhausted
 from rabit._placement import host_key
 from rabit._version import __version__
-from rabit.launch.environment import base_environ, portable_environ, thread_count
+from rabit.launch.environment import base_environ, portable_environ
 from rabit.launch.events import STDERR, STDOUT, Node
 from rabit.launch.hosts import Host, is_local
 from rabit.launch.job import HostJob, RankJob
 from rabit.launch.local import LocalNode
 from rabit.launch.output import Output, OutputFiles, Style, wants_colour
 from rabit.launch.plan import HostPlan, Plan
+from rabit.launch.processors import HostProcessors, bind, thread_count
 from rabit.launch.secret import make_secret
 from rabit.launch.sink import Sink
 from rabit.launch.ssh import RemoteNode, SshOptions
@@ -48,6 +49,7 @@ class Request:
     has_timestamps: bool = False
     is_collapsed: bool = False
     is_verbose: bool = False
+    bind_to: str = "none"
     secret: bytes | None = field(default=None, repr=False)
     payload: bytes | None = field(default=None, repr=False)
 
@@ -190,6 +192,7 @@ def _host_job(
         grace_s=request.times.grace_s,
         secret=secret if plan.size > 1 else None,
         payload=request.payload,
+        bind_to=request.bind_to,
     )
 
 
@@ -209,12 +212,16 @@ def _style(request: Request) -> Style:
 
 
 def thread_note(request: Request) -> str:
-    """What becomes of OMP_NUM_THREADS, for --verbose and --dry-run."""
+    """What becomes of OMP_NUM_THREADS, for --verbose and --dry-run.
+
+    Raises InvalidArgument if this machine cannot bind its ranks as asked.
+    """
     given = request.user.get("OMP_NUM_THREADS") or request.environ.get("OMP_NUM_THREADS")
     if given:
         return f"OMP_NUM_THREADS is {given}, as set by you"
+    here = HostProcessors.here()
     counts = {
-        str(each.host): thread_count(len(each.places))
+        str(each.host): thread_count(0, bind(request.bind_to, len(each.places), here), here.quota)
         for each in request.plan.hosts
         if is_started_here(request, each.host)
     }

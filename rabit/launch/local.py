@@ -11,13 +11,15 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rabit._errors import InvalidArgument
 from rabit.launch import guard
-from rabit.launch.environment import thread_count
 from rabit.launch.events import RESULT, STDERR, STDOUT, Events
 from rabit.launch.job import HostJob, RankJob
+from rabit.launch.processors import HostProcessors, bind, thread_count
 from rabit.launch.secret import memory_file
 
 __all__ = ["LocalNode"]
@@ -58,6 +60,12 @@ class LocalNode:
         if problem is not None:
             self._events.failed(self.host, *problem)
             return
+        host = HostProcessors.here()
+        try:
+            places = bind(self._job.bind_to, len(self._job.ranks), host)
+        except InvalidArgument as error:
+            self._events.failed(self.host, f"{self.host}: {error}", 1)
+            return
         inherited: list[int] = []
         try:
             self._guard = _start_guard(self._job.job)
@@ -68,8 +76,10 @@ class LocalNode:
             if self._job.payload is not None:
                 payload = memory_file(self._job.payload, "call")
                 inherited.append(payload)
-            for each in self._job.ranks:
-                self._start_rank(each, secret, payload)
+            for index, each in enumerate(self._job.ranks):
+                threads = thread_count(index, places, host.quota)
+                with _bound_to(places[index]):
+                    self._start_rank(each, threads, secret, payload)
         except OSError as error:
             command = self._job.command[0] if self._job.command else sys.executable
             status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
@@ -83,10 +93,10 @@ class LocalNode:
             for descriptor in inherited:
                 os.close(descriptor)
 
-    def _start_rank(self, rank: RankJob, secret: int, payload: int) -> None:
+    def _start_rank(self, rank: RankJob, threads: int, secret: int, payload: int) -> None:
         environ = {**self._job.environ, **rank.environ, guard.MARK: self._job.job}
         if self._job.sets_threads:
-            environ.setdefault("OMP_NUM_THREADS", str(thread_count(len(self._job.ranks))))
+            environ.setdefault("OMP_NUM_THREADS", str(threads))
         passed = []
         if secret >= 0:
             passed.append(secret)
@@ -258,6 +268,20 @@ def _problem(job: HostJob) -> tuple[str, int] | None:
         f"Start it as '{hint}', or run: chmod +x {name}",
         _NOT_EXECUTABLE,
     )
+
+
+@contextlib.contextmanager
+def _bound_to(processors: frozenset[int]) -> Iterator[None]:
+    """A child that this thread starts meanwhile may use only these processors."""
+    before = os.sched_getaffinity(0)
+    if processors == before:
+        yield
+        return
+    os.sched_setaffinity(0, processors)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _start_guard(job: str) -> subprocess.Popen[bytes]:

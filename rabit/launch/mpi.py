@@ -50,16 +50,20 @@ def mpi_command(request: Request) -> tuple[list[str], dict[str, str]]:
             "--launcher mpi leaves the output to mpiexec: --output-filename, --collapse-output and "
             "rabit.launch.run cannot be combined with it. Leave them out, or leave out --launcher."
         )
+    if request.bind_to == "core":
+        raise InvalidArgument(
+            "--launcher mpi cannot give each rank an equal share of the cores (--bind-to core): "
+            "mpiexec would bind all threads of a rank to one. Use --bind-to numa or none."
+        )
     mpiexec = _find_mpiexec(request.environ)
     meeting = {name: request.environ[name] for name in _MEETING if request.environ.get(name)}
     shared = {**meeting, **request.tuning, **request.user}
     environ = {"PYTHONUNBUFFERED": "1", **base_environ(request.environ), **shared}
-    is_open_mpi = "Open MPI" in _version(mpiexec)
+    version = _version(mpiexec)
     hosts = [(str(each.host.name), len(each.places)) for each in request.plan.hosts]
-    command = [mpiexec]
-    if is_open_mpi:
-        # rabit's ranks have threads of their own, which must not be bound to one core.
-        command += ["--bind-to", "none", "--oversubscribe"]
+    command = [mpiexec, *_binding(request.bind_to, version)]
+    if "Open MPI" in version:
+        command.append("--oversubscribe")
         command += ["-H", ",".join(f"{name}:{count}" for name, count in hosts)]
         for name in sorted({"PYTHONUNBUFFERED", *shared}):
             command += ["-x", name]
@@ -70,6 +74,16 @@ def mpi_command(request: Request) -> tuple[list[str], dict[str, str]]:
         for name in sorted({"PYTHONUNBUFFERED", *shared}):
             command += ["-genv", name, environ[name]]
     return [*command, "-n", str(request.plan.size), *request.command], environ
+
+
+def _binding(bind_to: str, version: str) -> list[str]:
+    """Flags of mpiexec: left alone, some bind all threads of a rank to one core."""
+    if "Open MPI" in version:
+        return ["--bind-to", f"{bind_to}:overload-allowed"]
+    if "Intel" in version:
+        name, value = ("I_MPI_PIN", "0") if bind_to == "none" else ("I_MPI_PIN_DOMAIN", bind_to)
+        return ["-genv", name, value]
+    return ["-bind-to", bind_to]
 
 
 def _find_mpiexec(environ: Mapping[str, str]) -> str:

@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 
 import rabit
+from rabit._errors import Unsupported
+from rabit.launch import mpi as launch_mpi
+from rabit.launch.hosts import local_hosts
+from rabit.launch.launcher import Request
+from rabit.launch.plan import make_plan
 
 pytestmark = [pytest.mark.mpi]
 
@@ -31,6 +36,11 @@ def rabitrun(*arguments, **environ):
         env={**os.environ, "PYTHONPATH": str(Path(rabit.__file__).parents[1]), **environ},
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
+
+
+def describe(binding):
+    request = Request(make_plan(local_hosts(2), 2), ("true",), dict(os.environ), bind_to=binding)
+    return launch_mpi.describe(request)
 
 
 def test_ranks_are_started_by_mpiexec(mpi, tmp_path):
@@ -59,6 +69,33 @@ def test_the_command_is_shown(mpi):
     assert "-n 3 train" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("version", "binding", "flags"),
+    [
+        ("mpiexec (Open MPI) 5.0.8", "none", "--bind-to none:overload-allowed"),
+        ("mpiexec (Open MPI) 5.0.8", "numa", "--bind-to numa:overload-allowed"),
+        ("HYDRA build details:", "numa", "-bind-to numa"),
+        ("Intel(R) MPI Library for Linux* OS", "none", "-genv I_MPI_PIN 0"),
+        ("Intel(R) MPI Library for Linux* OS", "numa", "-genv I_MPI_PIN_DOMAIN numa"),
+    ],
+)
+def test_every_mpiexec_is_told_where_ranks_may_run(tmp_path, monkeypatch, version, binding, flags):
+    mpiexec = tmp_path / "mpiexec"
+    mpiexec.write_text(f"#!/bin/sh\necho '{version}'\n")
+    mpiexec.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+
+    assert flags in describe(binding)
+
+
+def test_mpiexec_cannot_share_out_the_cores():
+    done = rabitrun("-np", 2, "--bind-to", "core", "true")
+
+    assert done.returncode == 2
+    assert "Use --bind-to numa or none" in done.stderr
+
+
 def test_what_mpiexec_does_cannot_be_asked_of_rabitrun():
     done = rabitrun("-np", 2, "--collapse-output", "true")
 
@@ -67,14 +104,8 @@ def test_what_mpiexec_does_cannot_be_asked_of_rabitrun():
 
 
 def test_without_an_mpiexec_it_says_what_to_install(tmp_path, monkeypatch):
-    from rabit._errors import Unsupported
-    from rabit.launch import mpi
-    from rabit.launch.hosts import local_hosts
-    from rabit.launch.launcher import Request
-    from rabit.launch.plan import make_plan
-
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     request = Request(make_plan(local_hosts(1), 1), ("true",), {"PATH": str(tmp_path)})
 
     with pytest.raises(Unsupported, match=r"pip install mariza-rabit\[mpi\]"):
-        mpi.mpi_command(request)
+        launch_mpi.mpi_command(request)
