@@ -63,3 +63,23 @@ def test_deterministic_sums_are_those_of_the_builtin_backend(mpi, tmp_path):
 
     environ = {"RABIT_BACKEND": "builtin,mpi", "RABIT_DETERMINISTIC": "1", **PURE_MPI}
     mpi.run(3, script, environ=environ).assert_ended_well()
+
+
+def test_an_allgather_to_which_a_rank_brings_nothing_is_made_of_messages(mpi, tmp_path):
+    """There are MPI libraries whose own never ends."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import numpy as np, rabit\n"
+        "rabit.init()\n"
+        "mine = np.full((rabit.rank() * 50_000, 2), rabit.rank(), np.int16)\n"
+        "rows = rabit.allgather(mine, name='x')[:, 0]\n"
+        "assert (rows == np.repeat(np.arange(3), [0, 50_000, 100_000])).all()\n"
+        "calls = rabit.default_engine().statistics()['backend_details']['mpi']['calls']\n"
+        "print('library', calls.get('allgather', {}).get('calls', 0), flush=True)\n"
+        "rabit.shutdown()\n"
+    )
+
+    ended = mpi.run(3, script, environ={"RABIT_BACKEND": "mpi", **PURE_MPI})
+
+    ended.assert_ended_well()
+    assert ended.output.count("library 0") == 3, ended.output

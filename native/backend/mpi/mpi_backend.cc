@@ -120,14 +120,14 @@ Backend& MpiBackend::OursForAllreduce(const CollectiveSpec& spec, const Group& g
   return crosses ? *host_links_->across : *messages_;
 }
 
-bool MpiBackend::UsesLibrary(Kind, const Group& group, int64_t bytes) const {
+bool MpiBackend::UsesLibrary(const Group& group, int64_t bytes) const {
   return options_.collectives != MpiCollectives::kMessages && group.size() > 1 &&
          bytes <= kCountMax && !StaysOnHost(group);
 }
 
-bool MpiBackend::ReducesInLibrary(Kind kind, const Group& group, DType dtype, ReduceOp op,
+bool MpiBackend::ReducesInLibrary(const Group& group, DType dtype, ReduceOp op,
                                   int64_t bytes) const {
-  if (!UsesLibrary(kind, group, bytes) || options_.is_deterministic) return false;
+  if (!UsesLibrary(group, bytes) || options_.is_deterministic) return false;
   if (job_->handles().dtypes[static_cast<size_t>(dtype)] == 0 ||
       job_->handles().ops[static_cast<size_t>(op)] == 0) {
     return false;
@@ -143,9 +143,8 @@ bool MpiBackend::ReducesInLibrary(Kind kind, const Group& group, DType dtype, Re
 std::string MpiBackend::AlgorithmFor(const CollectiveSpec& spec, const Group& group) const {
   const int64_t bytes = spec.count * static_cast<int64_t>(SizeOf(spec.dtype));
   const bool is_reduction = spec.kind == Kind::kAllreduce || spec.kind == Kind::kReduce;
-  const bool is_library = is_reduction
-                              ? ReducesInLibrary(spec.kind, group, spec.dtype, spec.op, bytes)
-                              : UsesLibrary(spec.kind, group, bytes);
+  const bool is_library = is_reduction ? ReducesInLibrary(group, spec.dtype, spec.op, bytes)
+                                       : UsesLibrary(group, bytes);
   if (is_library) return "library";
   const bool is_allreduce = spec.kind == Kind::kAllreduce;
   const Backend& ours = is_allreduce ? OursForAllreduce(spec, group) : OursFor(group);
@@ -169,7 +168,7 @@ Status MpiBackend::Run(const LaneContext& lane, Kind kind, int64_t bytes, Start 
 
 Status MpiBackend::Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) {
   const auto bytes = static_cast<int64_t>(in_out.bytes());
-  if (!ReducesInLibrary(Kind::kAllreduce, lane.group, in_out.dtype, op, bytes)) {
+  if (!ReducesInLibrary(lane.group, in_out.dtype, op, bytes)) {
     const CollectiveSpec spec{Kind::kAllreduce, in_out.dtype, in_out.device, op, in_out.count};
     return OursForAllreduce(spec, lane.group).Allreduce(lane, in_out, op);
   }
@@ -184,7 +183,7 @@ Status MpiBackend::Allreduce(const LaneContext& lane, const TensorView& in_out, 
 Status MpiBackend::Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op,
                           int root) {
   const auto bytes = static_cast<int64_t>(in_out.bytes());
-  if (!ReducesInLibrary(Kind::kReduce, lane.group, in_out.dtype, op, bytes)) {
+  if (!ReducesInLibrary(lane.group, in_out.dtype, op, bytes)) {
     return OursFor(lane.group).Reduce(lane, in_out, op, root);
   }
   return Run(lane, Kind::kReduce, bytes, [&](MpiHandle comm, MpiHandle* request) {
@@ -200,7 +199,7 @@ Status MpiBackend::ReduceScatter(const LaneContext& lane, const TensorView& in,
                                  const TensorView& out, std::span<const int64_t> part_counts,
                                  ReduceOp op) {
   const auto bytes = static_cast<int64_t>(in.bytes());
-  if (!ReducesInLibrary(Kind::kReduceScatter, lane.group, in.dtype, op, bytes)) {
+  if (!ReducesInLibrary(lane.group, in.dtype, op, bytes)) {
     return OursFor(lane.group).ReduceScatter(lane, in, out, part_counts, op);
   }
   struct Memory {
@@ -223,7 +222,10 @@ Status MpiBackend::ReduceScatter(const LaneContext& lane, const TensorView& in,
 Status MpiBackend::Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
                              std::span<const int64_t> part_bytes) {
   const int64_t bytes = Total(part_bytes);
-  if (!UsesLibrary(Kind::kAllgather, lane.group, bytes)) {
+  // In Intel MPI 2021.18 an MPI_Iallgatherv of some 100 kB to which a rank brings nothing never
+  // ends.
+  const bool has_empty = std::find(part_bytes.begin(), part_bytes.end(), 0) != part_bytes.end();
+  if (has_empty || !UsesLibrary(lane.group, bytes)) {
     return OursFor(lane.group).Allgather(lane, mine, all, part_bytes);
   }
   LeftBehind<Parts> parts(part_bytes);
@@ -238,7 +240,7 @@ Status MpiBackend::Allgather(const LaneContext& lane, ConstBytes mine, Bytes all
 
 Status MpiBackend::Broadcast(const LaneContext& lane, Bytes buffer, int root) {
   const auto bytes = static_cast<int64_t>(buffer.size());
-  if (!UsesLibrary(Kind::kBroadcast, lane.group, bytes)) {
+  if (!UsesLibrary(lane.group, bytes)) {
     return OursFor(lane.group).Broadcast(lane, buffer, root);
   }
   return Run(lane, Kind::kBroadcast, bytes, [&](MpiHandle comm, MpiHandle* request) {
@@ -274,7 +276,7 @@ Status MpiBackend::Alltoall(const LaneContext& lane, ConstBytes in,
 Status MpiBackend::Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
                           std::span<const int64_t> part_bytes, int root) {
   const int64_t bytes = Total(part_bytes);
-  if (!UsesLibrary(Kind::kGather, lane.group, bytes)) {
+  if (!UsesLibrary(lane.group, bytes)) {
     return OursFor(lane.group).Gather(lane, mine, all, part_bytes, root);
   }
   LeftBehind<Parts> parts(part_bytes);
@@ -291,7 +293,7 @@ Status MpiBackend::Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
 Status MpiBackend::Scatter(const LaneContext& lane, ConstBytes all,
                            std::span<const int64_t> part_bytes, Bytes mine, int root) {
   const int64_t bytes = Total(part_bytes);
-  if (!UsesLibrary(Kind::kScatter, lane.group, bytes)) {
+  if (!UsesLibrary(lane.group, bytes)) {
     return OursFor(lane.group).Scatter(lane, all, part_bytes, mine, root);
   }
   LeftBehind<Parts> parts(part_bytes);
@@ -306,7 +308,7 @@ Status MpiBackend::Scatter(const LaneContext& lane, ConstBytes all,
 }
 
 Status MpiBackend::Barrier(const LaneContext& lane) {
-  if (!UsesLibrary(Kind::kBarrier, lane.group, 0)) return OursFor(lane.group).Barrier(lane);
+  if (!UsesLibrary(lane.group, 0)) return OursFor(lane.group).Barrier(lane);
   return Run(lane, Kind::kBarrier, 0, [&](MpiHandle comm, MpiHandle* request) {
     return job_->library().Ibarrier(comm, request);
   });

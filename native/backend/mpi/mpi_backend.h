@@ -73,9 +73,8 @@ class MpiBackend final : public Backend {
   // Who runs what the library does not.
   Backend& OursFor(const Group& group) const;
   Backend& OursForAllreduce(const CollectiveSpec& spec, const Group& group) const;
-  bool UsesLibrary(Kind kind, const Group& group, int64_t bytes) const;
-  bool ReducesInLibrary(Kind kind, const Group& group, DType dtype, ReduceOp op,
-                        int64_t bytes) const;
+  bool UsesLibrary(const Group& group, int64_t bytes) const;
+  bool ReducesInLibrary(const Group& group, DType dtype, ReduceOp op, int64_t bytes) const;
   // Starts `start(communicator, &request)` and waits for it.
   template <class Start>
   Status Run(const LaneContext& lane, Kind kind, int64_t bytes, Start start);
