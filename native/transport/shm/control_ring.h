@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/core_place.h"
 #include "base/result.h"
 
 namespace rabit {
@@ -30,6 +31,7 @@ struct ControlRing {
     std::atomic<uint64_t> detour_consumed;  // messages that came another way
     std::atomic<uint32_t> is_sleeping;      // wants to be told of the next message
     std::atomic<uint32_t> has_left;         // reads nothing more
+    CorePlace waiter;                       // of the thread that waited last
   };
 
   WriterState writer;

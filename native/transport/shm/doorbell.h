@@ -10,12 +10,14 @@
 #include <cstdint>
 
 #include "base/bytes.h"
+#include "base/core_place.h"
 
 namespace rabit {
 
 struct alignas(64) Doorbell {
   std::atomic<uint32_t> sequence;
   std::atomic<uint32_t> sleepers;
+  CorePlace waiter;  // of the thread that waited here last
 };
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 static_assert(sizeof(Doorbell) == 64);

@@ -88,6 +88,8 @@ class ShmChannel final : public Channel {
   void Handle(Result<std::optional<ChannelMessage>> received);
   // Appends the next message, if any.
   bool TakeFrom(Peer& peer);
+  // Tells where this thread waits; whether a peer was last seen on the same core.
+  bool SharesCore();
   Peer* Find(int rank) {
     if (rank < 0 || rank >= size() || index_of_[static_cast<size_t>(rank)] < 0) return nullptr;
     return &peers_[static_cast<size_t>(index_of_[static_cast<size_t>(rank)])];
@@ -133,13 +135,14 @@ Result<std::optional<ChannelMessage>> ShmChannel::Receive(Deadline deadline) {
   SpinBudget& spin = spins_.current();
   bool is_spinning = false;
   bool has_slept = false;
+  bool gives_way = spin.yields();
   Deadline spin_end{};
   for (int look = 0; !Look(); ++look) {
     if (is_woken_.load(std::memory_order_relaxed) && is_woken_.exchange(false)) {
       if (is_spinning && !has_slept) spin.PaidOff();
       return std::optional<ChannelMessage>();
     }
-    if (look % kLooksPerClock == 0 || spin.yields()) {
+    if (look % kLooksPerClock == 0 || gives_way) {
       const Deadline now = Clock::now();
       if (now >= deadline) {
         LookBeneath();
@@ -148,6 +151,7 @@ Result<std::optional<ChannelMessage>> ShmChannel::Receive(Deadline deadline) {
       }
       if (!is_spinning) spin_end = now + spin.Begin();
       is_spinning = true;
+      gives_way = SharesCore() || spin.yields();
       if (now >= spin_end) {
         if (!has_slept) spin.EndedInSleep();
         has_slept = true;
@@ -156,7 +160,7 @@ Result<std::optional<ChannelMessage>> ShmChannel::Receive(Deadline deadline) {
         continue;
       }
     }
-    spin.Rest();
+    RestBetweenLooks(gives_way);
   }
   if (is_spinning && !has_slept) spin.PaidOff();
   Event event = std::move(events_.front());
@@ -174,6 +178,16 @@ bool ShmChannel::Look() {
   }
   if (!is_complete_) LookBeneath();
   return !events_.empty();
+}
+
+bool ShmChannel::SharesCore() {
+  const uint32_t here = ThisCore();
+  bool shares = false;
+  for (const Peer& peer : peers_) {
+    peer.in().reader.waiter.Tell(here);
+    shares = shares || peer.out().reader.waiter.Is(here);
+  }
+  return shares;
 }
 
 bool ShmChannel::TakeFrom(Peer& peer) {

@@ -63,7 +63,7 @@ class ShmStream::PendingRecv final : public PendingOperation {
 int ShmStream::AddPeer(const PeerProcess& peer, LaneMemory outbound, Doorbell& peer_bell,
                        LaneMemory inbound, LaneOptions options) {
   std::lock_guard lock(mutex_);
-  peers_.emplace_back(peer, OutboundLane(outbound, peer_bell, options),
+  peers_.emplace_back(peer, peer_bell, OutboundLane(outbound, peer_bell, options),
                       InboundLane(inbound, peer_bell, peer));
   return static_cast<int>(peers_.size()) - 1;
 }
@@ -114,6 +114,8 @@ template <class State>
 Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, int peer_index) {
   using Clock = std::chrono::steady_clock;
   SpinBudget& spin = spins_.current();
+  const CorePlace& peer_place = peers_[peer_index].bell.waiter;
+  bool gives_way = spin.yields();
   Clock::time_point spin_end{};
   bool is_spinning = false;
   for (int look = 0;; ++look) {
@@ -122,17 +124,17 @@ Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, 
       std::lock_guard lock(mutex_);
       has_moved = Advance(state);
       if (state.is_done) {
-        if (is_spinning) EndSpin(spin, spin_end);
+        if (is_spinning) EndSpin(spin, spin_end, gives_way);
         Count(state);
         return state.status;
       }
     }
     if (has_moved && is_spinning) {
-      EndSpin(spin, spin_end);
+      EndSpin(spin, spin_end, gives_way);
       is_spinning = false;
     }
-    if (!spin.yields() && look % kLooksPerClock != 0) {
-      if (!has_moved) spin.Rest();
+    if (!gives_way && look % kLooksPerClock != 0) {
+      if (!has_moved) SpinBudget::Pause();
       continue;
     }
     const Clock::time_point now = Clock::now();
@@ -144,8 +146,13 @@ Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, 
     if (has_moved) continue;
     if (!is_spinning) spin_end = now + spin.Begin();
     is_spinning = true;
+    // A rank on this core, where the kernel puts both while something else keeps the others busy,
+    // gets on only if it has the core.
+    const uint32_t here = ThisCore();
+    bell_.waiter.Tell(here);
+    gives_way = spin.yields() || peer_place.Is(here);
     if (now < spin_end) {
-      spin.Rest();
+      RestBetweenLooks(gives_way);
       continue;
     }
     spin.EndedInSleep();
@@ -174,8 +181,9 @@ void ShmStream::Count(const RecvState& received) {
 
 // A core that was given away may come back late, if others compute: a sleeper would have been woken
 // at once.
-void ShmStream::EndSpin(SpinBudget& spin, std::chrono::steady_clock::time_point spin_end) {
-  if (spin.yields() && std::chrono::steady_clock::now() >= spin_end) {
+void ShmStream::EndSpin(SpinBudget& spin, std::chrono::steady_clock::time_point spin_end,
+                        bool gives_way) {
+  if (gives_way && std::chrono::steady_clock::now() >= spin_end) {
     spin.EndedInSleep();
   } else {
     spin.PaidOff();

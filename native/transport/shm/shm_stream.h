@@ -45,9 +45,13 @@ class ShmStream {
   class PendingRecv;
 
   struct Peer {
-    Peer(const PeerProcess& process_, OutboundLane outbound_, InboundLane inbound_)
-        : process(process_), outbound(std::move(outbound_)), inbound(std::move(inbound_)) {}
+    Peer(const PeerProcess& process_, Doorbell& bell_, OutboundLane outbound_, InboundLane inbound_)
+        : process(process_),
+          bell(bell_),
+          outbound(std::move(outbound_)),
+          inbound(std::move(inbound_)) {}
     const PeerProcess& process;
+    Doorbell& bell;
     OutboundLane outbound;
     InboundLane inbound;
     Status lost;
@@ -57,7 +61,8 @@ class ShmStream {
   Status Wait(const State& state, Deadline deadline, const char* verb, int peer_index);
   void Count(const RecvState& received);
   void Count(const SendState&) {}  // when it is sent
-  static void EndSpin(SpinBudget& spin, std::chrono::steady_clock::time_point spin_end);
+  static void EndSpin(SpinBudget& spin, std::chrono::steady_clock::time_point spin_end,
+                      bool gives_way);
   template <class State>
   bool Advance(const State& state);
   void AdvancePeer(Peer& peer, bool& has_moved, uint64_t& finished);
