@@ -1,6 +1,6 @@
 """The engine over MPI beside mpi4py itself: allreduce of the same buffers, in turns.
 
-    python tests/bench/mpi_overhead.py [--ranks 2] [--links mpi auto]
+    python tests/bench/mpi_overhead.py [--ranks 2] [--links mpi auto] [--bind none]
 
 Two tables.  mpi: everything of the engine goes through MPI too (RABIT_MPI_SHM=0).  auto, the default
 of the backend: ranks of one host use rabit's shared memory, so that mpi4py alone calls MPI.
@@ -40,6 +40,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--depth", type=int, default=8)
     parser.add_argument("--links", nargs="+", choices=("mpi", "auto"), default=["mpi", "auto"])
     parser.add_argument("--bytes", type=int, nargs="+", default=list(SIZES))
+    parser.add_argument("--bind", choices=("none", "core"), default="none",
+                        help="core: each rank has one core, and its threads stay there")  # fmt: skip
     return parser.parse_args()
 
 
@@ -52,7 +54,8 @@ def start_ranks(options: argparse.Namespace, links: str) -> int:
         return 1
     version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, check=False)
     is_open_mpi = "Open MPI" in version.stdout
-    flags = ["--oversubscribe", "--bind-to", "none"] if is_open_mpi else []
+    flags = ["--oversubscribe"] if is_open_mpi else []
+    flags += ["--bind-to", options.bind]
     environ = {
         **os.environ,
         "RABIT_BACKEND": "mpi",
@@ -143,7 +146,8 @@ def run_rank(options: argparse.Namespace) -> int:
     if rabit.rank() == 0:
         inside = rabit.default_engine().statistics()["backend_details"]["mpi"]["inside_host"]
         print(f"allreduce of float32 on {rabit.size()} ranks, inside a host by {inside}, "
-              f"{options.rounds} rounds of {options.calls} calls, {options.depth} in flight")  # fmt: skip
+              f"{options.rounds} rounds of {options.calls} calls, {options.depth} in flight, "
+              f"bound to {options.bind}")  # fmt: skip
         print(f"{'bytes':>10}  {'form':<17} {'engine us':>10} {'mpi4py us':>10} {'ratio':>6}")
     for size in options.bytes:
         times = measure(options, size // 4)
