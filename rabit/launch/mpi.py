@@ -61,29 +61,55 @@ def mpi_command(request: Request) -> tuple[list[str], dict[str, str]]:
     environ = {"PYTHONUNBUFFERED": "1", **base_environ(request.environ), **shared}
     version = _version(mpiexec)
     hosts = [(str(each.host.name), len(each.places)) for each in request.plan.hosts]
-    command = [mpiexec, *_binding(request.bind_to, version)]
+    passed = {name: environ[name] for name in sorted({"PYTHONUNBUFFERED", *shared})}
     if "Open MPI" in version:
-        command.append("--oversubscribe")
-        command += ["-H", ",".join(f"{name}:{count}" for name, count in hosts)]
-        for name in sorted({"PYTHONUNBUFFERED", *shared}):
-            command += ["-x", name]
-        if os.geteuid() == 0:
-            command.append("--allow-run-as-root")
+        flags = _for_open_mpi(request, hosts, passed)
+    elif "Intel" in version:
+        flags = _for_intel_mpi(request, hosts, passed)
     else:
-        command += ["-hosts", ",".join(f"{name}:{count}" for name, count in hosts)]
-        for name in sorted({"PYTHONUNBUFFERED", *shared}):
-            command += ["-genv", name, environ[name]]
-    return [*command, "-n", str(request.plan.size), *request.command], environ
+        flags = _for_mpich(request, hosts, passed)
+    return [mpiexec, *flags], environ
 
 
-def _binding(bind_to: str, version: str) -> list[str]:
-    """Flags of mpiexec: left alone, some bind all threads of a rank to one core."""
-    if "Open MPI" in version:
-        return ["--bind-to", f"{bind_to}:overload-allowed"]
-    if "Intel" in version:
-        name, value = ("I_MPI_PIN", "0") if bind_to == "none" else ("I_MPI_PIN_DOMAIN", bind_to)
-        return ["-genv", name, value]
-    return ["-bind-to", bind_to]
+# All of them are told to bind: left alone, some bind the threads of a rank, of which there are
+# several, to one core.
+
+
+def _for_open_mpi(
+    request: Request, hosts: list[tuple[str, int]], passed: Mapping[str, str]
+) -> list[str]:
+    flags = ["--bind-to", f"{request.bind_to}:overload-allowed", "--oversubscribe"]
+    flags += ["-H", ",".join(f"{name}:{count}" for name, count in hosts)]
+    for name in passed:
+        flags += ["-x", name]
+    if os.geteuid() == 0:
+        flags.append("--allow-run-as-root")
+    return [*flags, "-n", str(request.plan.size), *request.command]
+
+
+def _for_mpich(
+    request: Request, hosts: list[tuple[str, int]], passed: Mapping[str, str]
+) -> list[str]:
+    flags = ["-bind-to", request.bind_to]
+    flags += ["-hosts", ",".join(f"{name}:{count}" for name, count in hosts)]
+    for name, value in passed.items():
+        flags += ["-genv", name, value]
+    return [*flags, "-n", str(request.plan.size), *request.command]
+
+
+def _for_intel_mpi(
+    request: Request, hosts: list[tuple[str, int]], passed: Mapping[str, str]
+) -> list[str]:
+    flags = ["-genv", "I_MPI_PIN", "0"]
+    if request.bind_to != "none":
+        flags = ["-genv", "I_MPI_PIN_DOMAIN", request.bind_to]
+    for name, value in passed.items():
+        flags += ["-genv", name, value]
+    # Its list of hosts takes no number of ranks; a part of the line for each host does.
+    for index, (name, count) in enumerate(hosts):
+        flags += [":"] if index else []
+        flags += ["-host", name, "-n", str(count), *request.command]
+    return flags
 
 
 def _find_mpiexec(environ: Mapping[str, str]) -> str:

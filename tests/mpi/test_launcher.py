@@ -12,7 +12,7 @@ import pytest
 import rabit
 from rabit._errors import Unsupported
 from rabit.launch import mpi as launch_mpi
-from rabit.launch.hosts import local_hosts
+from rabit.launch.hosts import local_hosts, parse_hosts
 from rabit.launch.launcher import Request
 from rabit.launch.plan import make_plan
 
@@ -36,6 +36,15 @@ def rabitrun(*arguments, **environ):
         env={**os.environ, "PYTHONPATH": str(Path(rabit.__file__).parents[1]), **environ},
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
+
+
+def fake_mpiexec(folder, monkeypatch, version):
+    """An mpiexec in `folder` that knows its version, and is found first."""
+    path = folder / "mpiexec"
+    path.write_text(f"#!/bin/sh\necho '{version}'\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
 
 
 def describe(binding):
@@ -80,13 +89,18 @@ def test_the_command_is_shown(mpi):
     ],
 )
 def test_every_mpiexec_is_told_where_ranks_may_run(tmp_path, monkeypatch, version, binding, flags):
-    mpiexec = tmp_path / "mpiexec"
-    mpiexec.write_text(f"#!/bin/sh\necho '{version}'\n")
-    mpiexec.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    fake_mpiexec(tmp_path, monkeypatch, version)
 
     assert flags in describe(binding)
+
+
+def test_mpiexec_of_intel_gets_a_part_of_the_line_for_each_host(tmp_path, monkeypatch):
+    fake_mpiexec(tmp_path, monkeypatch, "Intel(R) MPI Library for Linux* OS")
+    plan = make_plan(parse_hosts("a:2,b:1"), 3)
+
+    shown = launch_mpi.describe(Request(plan, ("train", "-x"), dict(os.environ)))
+
+    assert shown.endswith(" -host a -n 2 train -x : -host b -n 1 train -x")
 
 
 def test_mpiexec_cannot_share_out_the_cores():
