@@ -16,7 +16,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kVersion = 1;
-constexpr int64_t kSmallBytes = 1 << 10;
+constexpr int64_t kSmallBytes = 4 << 10;
+constexpr int64_t kTinyBytes = 1 << 10;  // the same over a slow link
 constexpr int64_t kMiddleBytes = 256 << 10;
 constexpr int64_t kLargeBytes = 1 << 20;
 constexpr int kRoundsMax = 15;  // of each pattern
@@ -24,7 +25,8 @@ constexpr int kReductions = 9;
 constexpr double kTurnMicros = 600;  // of larger operations, back to back
 constexpr int kSmallRepeats = 6;     // back to back; one operation is too short to be timed
 constexpr double kMessageShareMin = 0.3;
-constexpr double kMicrosMin = 0.02;  // differences below are noise
+constexpr double kLatencyShareMin = 0.5;  // of a small operation; the rest are its bytes
+constexpr double kMicrosMin = 0.02;       // differences below are noise
 
 enum Pattern : int64_t { kRecursiveDoubling, kGatherAll, kHalvingDoubling, kDirect, kEnd };
 
@@ -84,7 +86,7 @@ class Prober {
   }
   Status Measure();
   void MeasureReduction();
-  void FitLatency(double doubling_us, double gather_us);
+  void FitLatency(double doubling_us, double gather_us, int64_t bytes);
   void FitMessages(double direct_us, double halving_us, int64_t bytes);
   void FitBytes(double halving_us, int64_t bytes);
 
@@ -182,27 +184,39 @@ Status Prober::Measure() {
                                                         RepeatsFor(growth * at_middle[1]), 0.5));
     halving_us = at_large[0];
   }
-  RABIT_ASSIGN_OR_RETURN(
-      const auto small, Time<2>({kRecursiveDoubling, kGatherAll}, kSmallBytes, kSmallRepeats, 1.0));
-  FitLatency(small[0], small[1]);
-  // The bytes are known roughly without the messages, and well with them.
+  const int64_t small = middle == kMiddleBytes ? kSmallBytes : kTinyBytes;
+  RABIT_ASSIGN_OR_RETURN(const auto at_small,
+                         Time<2>({kRecursiveDoubling, kGatherAll}, small, kSmallRepeats, 1.0));
+  // The bytes are known roughly without the latency and the messages, and well with them.
+  link_.latency_us = 0;
+  FitBytes(halving_us, bytes);
+  FitLatency(at_small[0], at_small[1], small);
   FitBytes(halving_us, bytes);
   FitMessages(at_middle[0], at_middle[1], middle);
   FitBytes(halving_us, bytes);
   return Status();
 }
 
-void Prober::FitLatency(double doubling_us, double gather_us) {
+// What the bytes leave of the time.  They are the same as in the costs that are compared later, so
+// that of the two algorithms the one is chosen at this size that was faster.
+void Prober::FitLatency(double doubling_us, double gather_us, int64_t bytes) {
   const LinkModel unit{.latency_us = 1,
                        .fan_us = 0,
                        .message_us = 0,
                        .bytes_per_us = 1e18,
                        .reduce_bytes_per_us = 1e18};
+  LinkModel free = link_;
+  free.latency_us = free.fan_us = free.message_us = 0;
   const int size = group_.size();
-  link_.latency_us =
-      std::max(kMicrosMin, doubling_us / RecursiveDoublingCostMicros(unit, size, kSmallBytes));
+  const auto without_bytes = [&](double taken_us, double bytes_us) {
+    return std::max(taken_us - bytes_us, kLatencyShareMin * taken_us);
+  };
+  link_.latency_us = std::max(
+      kMicrosMin, without_bytes(doubling_us, RecursiveDoublingCostMicros(free, size, bytes)) /
+                      RecursiveDoublingCostMicros(unit, size, bytes));
   if (size <= 2) return;
-  link_.fan_us = std::max(kMicrosMin, (gather_us - link_.latency_us) / (size - 2));
+  const double gather_steps = without_bytes(gather_us, GatherAllCostMicros(free, size, bytes));
+  link_.fan_us = std::max(kMicrosMin, (gather_steps - link_.latency_us) / (size - 2));
 }
 
 // What `direct` takes longer than its steps and bytes explain.

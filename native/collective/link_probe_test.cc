@@ -109,6 +109,7 @@ struct Known {
 TEST(LinkModel, the_choice_is_what_was_fastest) {
   const LinkModel two_shm{0.46, 2, 0.28, 31000, 41000, false, true};
   const LinkModel four_shm{16.5, 5.7, 5.0, 25000, 19000, true, true};
+  const LinkModel four_shm_later{3.1, 0.83, 3.1, 16600, 18500, true, true};
   const LinkModel two_tcp{36, 2, 6.3, 4400, 36000, false, true};
   const LinkModel two_tcp_later{31, 2, 2.2, 4600, 35000, false, true};
   const LinkModel four_tcp{33, 29, 8.7, 1640, 19500, true, true};
@@ -120,6 +121,8 @@ TEST(LinkModel, the_choice_is_what_was_fastest) {
       {"4, shm", 4, four_shm, 64 << 10, "recursive_doubling"},
       {"4, shm", 4, four_shm, 1 << 20, "halving_doubling"},
       {"4, shm", 4, four_shm, 64 << 20, "halving_doubling"},
+      {"4, shm", 4, four_shm_later, 4 << 10, "gather_all"},
+      {"4, shm", 4, four_shm_later, 16 << 10, "recursive_doubling"},
       {"2, tcp", 2, two_tcp, 256 << 10, "recursive_doubling"},
       {"2, tcp", 2, two_tcp, 4 << 20, "direct"},
       {"2, tcp", 2, two_tcp_later, 256 << 10, "recursive_doubling"},
