@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <string_view>
 
 namespace rabit {
 namespace {
@@ -315,7 +316,15 @@ bool IsWithinHost(int fd) {
   }
   return here.ss_family == AF_INET6 &&
          std::memcmp(&reinterpret_cast<const sockaddr_in6&>(here).sin6_addr,
-                     &reinterpret_cast<const sockaddr_in6&>(there).sin6_addr, sizeof(in6_addr)) == 0;
+                     &reinterpret_cast<const sockaddr_in6&>(there).sin6_addr,
+                     sizeof(in6_addr)) == 0;
+}
+
+void AvoidPacingWithinHost(int fd) {
+  constexpr std::string_view kReno = "reno";
+  if (!IsWithinHost(fd)) return;
+  // Tuning only: a kernel that refuses it still carries the data.
+  ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kReno.data(), kReno.size());
 }
 
 Status SetNoDelay(int fd) {

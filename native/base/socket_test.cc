@@ -1,7 +1,10 @@
 #include "base/socket.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/un.h>
 
+#include <string>
 #include <thread>
 
 #include "base/wire.h"
@@ -63,6 +66,18 @@ TEST(Socket, a_connection_knows_whether_it_stays_within_the_host) {
 
   EXPECT_FALSE(IsWithinHost(fd.get()));
   EXPECT_FALSE(IsWithinHost(-1));
+}
+
+TEST(Socket, a_connection_within_the_host_takes_reno) {
+  for (std::string_view address : {"127.0.0.1:0", "[::1]:0"}) {
+    const auto pair = MakePair(address);
+    AvoidPacingWithinHost(pair.client.get());
+
+    char name[16] = {};
+    socklen_t bytes = sizeof name;
+    ASSERT_EQ(::getsockopt(pair.client.get(), IPPROTO_TCP, TCP_CONGESTION, name, &bytes), 0);
+    EXPECT_EQ(std::string(name), "reno");
+  }
 }
 
 TEST(Socket, addresses_print_as_they_are_written) {

@@ -267,6 +267,7 @@ Result<std::unique_ptr<Channel>> MakeTcpChannel(int rank, int size,
   std::vector<std::unique_ptr<ChannelPeer>> peers;
   for (ChannelConnection& connection : connections) {
     RABIT_RETURN_IF_ERROR(SetNoDelay(connection.fd.get()));
+    AvoidPacingWithinHost(connection.fd.get());
     if (options.heartbeat_timeout.count() > 0) {
       RABIT_RETURN_IF_ERROR(SetPeerTimeout(connection.fd.get(), 2 * options.heartbeat_timeout));
     }

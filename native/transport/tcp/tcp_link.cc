@@ -35,11 +35,7 @@ bool ChecksPayload(int fd, PayloadChecks checks) {
 // Tuning only: a kernel that refuses an option still carries the data.
 void Tune(int fd, const TcpOptions& options) {
   (void)SetNoDelay(fd);
-  if (IsWithinHost(fd)) {
-    // Nothing is congested inside a host.  BBR, the default of some hosts, paces all the same, and
-    // halves the bandwidth; every kernel has Reno.
-    ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
-  }
+  AvoidPacingWithinHost(fd);
   KeepAlive(fd, options.silence_max);
   if (options.not_sent_low_water_bytes > 0) {
     const int bytes = static_cast<int>(options.not_sent_low_water_bytes);
