@@ -21,11 +21,8 @@
 namespace rabit {
 namespace {
 
-// How long a rank that has no core for itself looks for control messages, and lets the others run
-// in between, before it sleeps.
-constexpr std::chrono::microseconds kYieldSpin{200};
-// How long a caller that has a core for itself looks for them (see SpinBudgets).
-constexpr std::chrono::microseconds kCallerSpin{200};
+// Of waits on sockets where ranks share cores (TcpOptions::spin_bytes_max).
+constexpr size_t kSharedCoreSpinBytesMax = size_t{32} << 10;
 
 // What ranks of one host share and ranks of others do not: the boot, and the container's name.
 std::string SystemHostKey() {
@@ -80,19 +77,12 @@ int CountLocal(const Topology& topology, int rank) {
   return static_cast<int>(std::count(topology.host_of.begin(), topology.host_of.end(), host));
 }
 
-// A rank has a caller, an engine thread and lanes; spinning pays only if the thread that is waited
-// for has a core of its own.
+// Of waits for other threads of the rank, which has a caller, an engine thread and lanes: spinning
+// pays only if the thread that is waited for has a core of its own.
 int SpinFor(const Options& options, int local_size) {
   if (options.spin_us >= 0) return options.spin_us;
   const unsigned cores = std::thread::hardware_concurrency();
   return cores >= 2 * static_cast<unsigned>(local_size) ? 50 : 0;
-}
-
-// During a blocking call the caller does all the work of its rank: the other threads sleep.  These
-// waits also adapt, so that where something else computes meanwhile they soon stop spinning.
-int ChannelSpinFor(const Options& options, int local_size) {
-  if (options.spin_us >= 0) return options.spin_us;
-  return std::thread::hardware_concurrency() >= static_cast<unsigned>(local_size) ? 50 : 0;
 }
 
 bool WantsShm(const Options& options, int local_size) {
@@ -104,7 +94,6 @@ bool WantsShm(const Options& options, int local_size) {
 Result<std::unique_ptr<Channel>> ConnectChannel(const Options& options,
                                                 const ConnectContext& context, const RankTree& tree,
                                                 int local_size) {
-  const std::chrono::microseconds spin(ChannelSpinFor(options, local_size));
   const std::vector<int> neighbours = tree.Neighbours(options.rank);
   const bool has_local = std::any_of(neighbours.begin(), neighbours.end(), [&](int peer) {
     return context.topology.SameHost(peer, options.rank);
@@ -112,13 +101,11 @@ Result<std::unique_ptr<Channel>> ConnectChannel(const Options& options,
   const bool shares_memory = has_local && WantsShm(options, local_size);
   ChannelOptions tcp;
   tcp.heartbeat_timeout = std::chrono::milliseconds(options.heartbeat_timeout_ms);
-  tcp.spin = shares_memory ? std::chrono::microseconds(0) : spin;
+  if (!shares_memory) tcp.spin = SocketSpinTimesFor(options.spin_us, local_size);
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel, ConnectTcpChannel(context, tree, tcp));
   if (!shares_memory) return channel;
   ShmChannelOptions shm;
-  shm.yields = std::thread::hardware_concurrency() < static_cast<unsigned>(local_size);
-  shm.spin = shm.yields && options.spin_us < 0 ? kYieldSpin : spin;
-  shm.caller_spin = !shm.yields && options.spin_us < 0 ? kCallerSpin : shm.spin;
+  shm.spin = SpinTimesFor(options.spin_us, local_size);
   return ConnectShmChannel(context, tree, std::move(channel), shm);
 }
 
@@ -148,7 +135,10 @@ Status ConnectTransports(const Options& options, const ConnectContext& context, 
   }
   TcpOptions tcp;
   tcp.connections_per_stream = options.tcp_connections;
-  tcp.spin_max = std::chrono::microseconds(made.spin_us);
+  tcp.spin = SocketSpinTimesFor(options.spin_us, local_size);
+  if (std::thread::hardware_concurrency() < static_cast<unsigned>(local_size)) {
+    tcp.spin_bytes_max = kSharedCoreSpinBytesMax;
+  }
   tcp.payload_checks = options.tcp_checksum == "on"    ? PayloadChecks::kOn
                        : options.tcp_checksum == "off" ? PayloadChecks::kOff
                                                        : PayloadChecks::kAuto;

@@ -166,7 +166,9 @@ void RunTcpRank(Store& store, int rank, const Settings& settings) {
                                .topology = topology,
                                .streams = 1,
                                .deadline = After(std::chrono::seconds(30))};
-  auto transport = ConnectTcpTransport(context, TcpOptions{});
+  TcpOptions options;
+  options.spin = SocketSpinTimesFor(-1, settings.size);
+  auto transport = ConnectTcpTransport(context, options);
   Require(transport.status());
   RunOver(**transport, settings);
 }

@@ -1,6 +1,8 @@
 // The floor of an allreduce over loopback TCP: processes with one thread and one plain socket for
 // each partner, no protocol.  What any implementation on ordinary sockets can hope for.
 // Usage: bench_tcp_floor [size in MiB 16] [rounds 61] [ranks 2, a power of two]
+//        bench_tcp_floor small [rounds 2001] [ranks 2]     1 KiB to 1 MiB; who waits sleeps or
+//        spins
 //
 // Recursive halving and doubling in blocks of 2 MiB: ranks send half of what they hold and add what
 // arrives to the other half, then give the sums back.  Columns: congestion control (the host's, and
@@ -18,6 +20,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "arithmetic/reduce.h"
@@ -39,6 +42,7 @@ struct Manner {
   const char* congestion_control;  // "": the host's
   size_t piece_bytes;
   bool has_crc;
+  bool spins = false;  // looks for data again and again instead of sleeping in poll()
 };
 
 class Rank {
@@ -94,6 +98,10 @@ class Rank {
       sent += static_cast<size_t>(std::max<ssize_t>(took, 0));
       received += static_cast<size_t>(std::max<ssize_t>(got, 0));
       if (took > 0 || got > 0) continue;
+      if (manner_.spins) {
+        std::this_thread::yield();
+        continue;
+      }
       pollfd entry{fd, 0, 0};
       if (received < in.size()) entry.events |= POLLIN;
       if (sent < out.size()) entry.events |= POLLOUT;
@@ -146,7 +154,7 @@ std::array<UniqueFd, 2> Connected() {
   return {std::move(*dialled), UniqueFd(accepted)};
 }
 
-double MedianMs(const Manner& manner, int ranks, size_t bytes, int rounds) {
+double MedianUs(const Manner& manner, int ranks, size_t bytes, int rounds) {
   const auto size = static_cast<size_t>(ranks);
   std::vector<std::vector<UniqueFd>> ends(size);  // by rank and step
   for (size_t distance = 1; distance < size; distance *= 2) {
@@ -158,7 +166,7 @@ double MedianMs(const Manner& manner, int ranks, size_t bytes, int rounds) {
     }
   }
   std::vector<pid_t> children;
-  std::vector<double> milliseconds;
+  std::vector<double> micros;
   for (size_t i = size; i-- > 0;) {
     const pid_t child = i == 0 ? 0 : ::fork();
     Require(child >= 0, "fork");
@@ -173,13 +181,13 @@ double MedianMs(const Manner& manner, int ranks, size_t bytes, int rounds) {
       const auto start = std::chrono::steady_clock::now();
       rank.Allreduce();
       const auto taken = std::chrono::steady_clock::now() - start;
-      milliseconds.push_back(std::chrono::duration<double, std::milli>(taken).count());
+      micros.push_back(std::chrono::duration<double, std::micro>(taken).count());
     }
     if (i > 0) ::_exit(0);
   }
   for (const pid_t child : children) ::waitpid(child, nullptr, 0);
-  std::sort(milliseconds.begin(), milliseconds.end());
-  return milliseconds[milliseconds.size() / 2];
+  std::sort(micros.begin(), micros.end());
+  return micros[micros.size() / 2];
 }
 
 void Main(size_t bytes, int rounds, int ranks) {
@@ -187,12 +195,25 @@ void Main(size_t bytes, int rounds, int ranks) {
   for (const char* control : {"", "reno"}) {
     for (const size_t piece : {size_t{64} << 10, size_t{256} << 10, size_t{1} << 20}) {
       for (const bool has_crc : {false, true}) {
-        const double ms = MedianMs({control, piece, has_crc}, ranks, bytes, rounds);
+        const double ms = MedianUs({control, piece, has_crc}, ranks, bytes, rounds) / 1000;
         std::printf("%-10s %5zu KiB a call  %-7s %8.2f ms\n", *control ? control : "default",
                     piece >> 10, has_crc ? "CRC-32C" : "no sum", ms);
         std::fflush(stdout);
       }
     }
+  }
+}
+
+void MainSmall(int rounds, int ranks) {
+  std::printf("# %d ranks, Reno, no sum, medians of %d\n", ranks, rounds);
+  for (size_t bytes = 1 << 10; bytes <= 1 << 20; bytes *= 4) {
+    std::printf("%5zu KiB", bytes >> 10);
+    for (const bool spins : {false, true}) {
+      const double us = MedianUs({"reno", size_t{256} << 10, false, spins}, ranks, bytes, rounds);
+      std::printf("   %s %8.1f us", spins ? "spins" : "sleeps", us);
+      std::fflush(stdout);
+    }
+    std::printf("\n");
   }
 }
 
@@ -205,6 +226,10 @@ int main(int argc, char** argv) {
   };
   int ranks = 2;
   while (2 * ranks <= argument(3, 2, 64)) ranks *= 2;
+  if (argc > 1 && std::string(argv[1]) == "small") {
+    rabit::MainSmall(static_cast<int>(argument(2, 2001, 100000)), ranks);
+    return 0;
+  }
   rabit::Main(static_cast<size_t>(argument(1, 16, 1024)) << 20,
               static_cast<int>(argument(2, 61, 10000)), ranks);
   return 0;

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cstddef>
 
+#include "base/spin_times.h"
+
 namespace rabit {
 
 inline constexpr size_t kChannelMessageBytesMax = 16 * 1024 * 1024;
@@ -11,8 +13,8 @@ inline constexpr size_t kChannelMessageBytesMax = 16 * 1024 * 1024;
 inline constexpr size_t kChannelQueueBytesMax = 64 * 1024 * 1024;
 
 struct ChannelOptions {
-  // How long Receive spins before it sleeps; zero where ranks outnumber cores.
-  std::chrono::microseconds spin{50};
+  // How long Receive spins before it sleeps.
+  SpinTimes spin;
   // A peer that is silent for this long is lost; a beat is sent eight times as often.
   std::chrono::milliseconds heartbeat_timeout{5000};
 };

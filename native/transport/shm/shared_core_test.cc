@@ -42,7 +42,7 @@ TEST(SharedCore, a_wait_for_data_tells_the_core) {
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets), 0);
   const UniqueFd other_end(sockets[1]);
   const PeerProcess peer(1, getpid(), UniqueFd(sockets[0]));
-  ShmStream stream(mine.doorbell(0), 1h, 1h, false);
+  ShmStream stream(mine.doorbell(0), {1h, 1h, false});
   const int index = stream.AddPeer(peer, theirs.lane(0, 0), theirs.doorbell(0), mine.lane(0, 0),
                                    {.chunk_bytes = 4096, .single_copy_min_bytes = ~uint64_t{0}});
   std::byte received;
@@ -64,7 +64,7 @@ TEST(SharedCore, a_wait_for_control_messages_tells_the_core) {
   const auto& ring = *reinterpret_cast<const ControlRing*>(mine.lane(0, 0).data);
   std::vector<ShmChannelPeer> peers;
   peers.push_back({1, std::move(mine), std::move(theirs)});
-  const auto channel = MakeShmChannel(hub.Connect(0), std::move(peers), {.spin = 1h});
+  const auto channel = MakeShmChannel(hub.Connect(0), std::move(peers), {.spin = {1h, 1h}});
 
   const auto received = channel->Receive(After(5ms));
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "base/spin_budget.h"
+#include "base/spin_times.h"
 #include "transport/channel_options.h"
 #include "transport/shm/control_ring.h"
 #include "transport/shm/handshake.h"
@@ -54,7 +54,7 @@ class ShmChannel final : public Channel {
              const ShmChannelOptions& options)
       : beneath_(std::move(beneath)),
         index_of_(static_cast<size_t>(beneath_->size()), -1),
-        spins_(options.spin, options.caller_spin, options.yields) {
+        spins_(options.spin.Budgets()) {
     for (ShmChannelPeer& each : peers) {
       index_of_[static_cast<size_t>(each.rank)] = static_cast<int>(peers_.size());
       peers_.emplace_back(std::move(each));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/spin_times.h"
 #include "transport/channel.h"
 #include "transport/connect.h"
 #include "transport/rank_tree.h"
@@ -15,12 +16,7 @@ namespace rabit {
 
 struct ShmChannelOptions {
   // How long Receive looks before it sleeps, at most; it adapts to whether that pays off.
-  std::chrono::microseconds spin{50};
-  // Between two looks, whether to let another thread have the core: right where ranks outnumber
-  // cores.
-  bool yields = false;
-  // As `spin`, while a caller waits (SetWaiter).
-  std::chrono::microseconds caller_spin{50};
+  SpinTimes spin;
   // Of the channel beneath; -1: a star's.
   int neighbours = -1;
 };

@@ -37,6 +37,8 @@ std::pair<ShmChannelPeer, ShmChannelPeer> MakePair(int rank) {
 // Every rank whose number `every` divides shares memory with rank 0.
 template <int every, int spin_us, bool yields>
 class Fixture {
+  static constexpr std::chrono::microseconds kSpin{spin_us};
+
  public:
   explicit Fixture(int size) : hub_(size), shared_(static_cast<size_t>(size)) {
     for (int rank = 1; rank < size; ++rank) {
@@ -48,7 +50,7 @@ class Fixture {
   }
   std::unique_ptr<Channel> Connect(int rank) {
     return MakeShmChannel(hub_.Connect(rank), std::move(shared_[static_cast<size_t>(rank)]),
-                          {std::chrono::microseconds(spin_us), yields});
+                          {.spin = {kSpin, kSpin, yields}});
   }
   void Kill(int rank) { hub_.Kill(rank, "was killed"); }
 

@@ -124,13 +124,13 @@ Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, 
       std::lock_guard lock(mutex_);
       has_moved = Advance(state);
       if (state.is_done) {
-        if (is_spinning) EndSpin(spin, spin_end, gives_way);
+        if (is_spinning) EndInTime(spin, spin_end, gives_way);
         Count(state);
         return state.status;
       }
     }
     if (has_moved && is_spinning) {
-      EndSpin(spin, spin_end, gives_way);
+      EndInTime(spin, spin_end, gives_way);
       is_spinning = false;
     }
     if (!gives_way && look % kLooksPerClock != 0) {
@@ -177,17 +177,6 @@ void ShmStream::Count(const RecvState& received) {
   if (!received.status.ok()) return;
   counters_.bytes_received += received.buffer.size();
   ++counters_.messages_received;
-}
-
-// A core that was given away may come back late, if others compute: a sleeper would have been woken
-// at once.
-void ShmStream::EndSpin(SpinBudget& spin, std::chrono::steady_clock::time_point spin_end,
-                        bool gives_way) {
-  if (gives_way && std::chrono::steady_clock::now() >= spin_end) {
-    spin.EndedInSleep();
-  } else {
-    spin.PaidOff();
-  }
 }
 
 // Under the lock.  Moves whatever can be moved; whether anything did.

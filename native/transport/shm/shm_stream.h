@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "base/spin_budget.h"
+#include "base/spin_times.h"
 #include "base/status.h"
 #include "transport/operation.h"
 #include "transport/shm/inbound_lane.h"
@@ -23,10 +23,7 @@ namespace rabit {
 // the stream while it waits, then spins for `spin`, then sleeps on the stream's doorbell.
 class ShmStream {
  public:
-  // `spin`, `caller_spin`: see SpinBudgets.  `yields`: see SpinBudget.
-  ShmStream(Doorbell& bell, std::chrono::nanoseconds spin, std::chrono::nanoseconds caller_spin,
-            bool yields)
-      : bell_(bell), spins_(spin, caller_spin, yields) {}
+  ShmStream(Doorbell& bell, const SpinTimes& spin) : bell_(bell), spins_(spin.Budgets()) {}
 
   // Before the first operation only.  `peer` and the memory outlive the stream.  Returns the index
   // by which operations name the peer.
@@ -61,8 +58,6 @@ class ShmStream {
   Status Wait(const State& state, Deadline deadline, const char* verb, int peer_index);
   void Count(const RecvState& received);
   void Count(const SendState&) {}  // when it is sent
-  static void EndSpin(SpinBudget& spin, std::chrono::steady_clock::time_point spin_end,
-                      bool gives_way);
   template <class State>
   bool Advance(const State& state);
   void AdvancePeer(Peer& peer, bool& has_moved, uint64_t& finished);

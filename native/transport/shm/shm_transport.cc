@@ -18,21 +18,18 @@ namespace {
 constexpr uint32_t kRingBytesDefault = 512 * 1024;
 constexpr uint32_t kRingBytesMin = 64 * 1024;
 constexpr uint64_t kInboxBytesWanted = uint64_t{64} << 20;
-constexpr int kSpinUsDefault = 50;
-constexpr int kCallerSpinUsDefault = 200;
-constexpr int kYieldUsDefault = 200;
 
 class ShmTransport final : public Transport {
  public:
   ShmTransport(const ConnectContext& context, Inbox inbox, std::vector<ShmPeer> peers,
                const std::vector<int>& local_ranks, const ShmOptions& options, uint32_t chunk_bytes,
-               std::chrono::nanoseconds spin, std::chrono::nanoseconds caller_spin, bool yields)
+               const SpinTimes& spin)
       : rank_(context.rank),
         size_(context.size),
         inbox_(std::move(inbox)),
         index_of_(static_cast<size_t>(context.size), -1) {
     for (int stream = 0; stream < context.streams; ++stream) {
-      streams_.emplace_back(inbox_.doorbell(stream), spin, caller_spin, yields);
+      streams_.emplace_back(inbox_.doorbell(stream), spin);
     }
     const auto position = [&](int rank, int without) {
       const auto found = std::find(local_ranks.begin(), local_ranks.end(), rank);
@@ -161,11 +158,6 @@ Result<std::unique_ptr<Transport>> ConnectShmTransport(const ConnectContext& con
   agreement.shape.ring_bytes = RingBytes(options, static_cast<int>(peers.size()) * context.streams);
   // At least four chunks in the ring: two are copied in and out while two are on their way.
   const uint32_t chunk_bytes = std::min(options.chunk_bytes, agreement.shape.ring_bytes / 4);
-  const bool has_core_each = std::thread::hardware_concurrency() >= local_ranks.size();
-  const auto spin = [&](int with_core_each) {
-    const int most = has_core_each ? with_core_each : kYieldUsDefault;
-    return std::chrono::microseconds(options.spin_us >= 0 ? options.spin_us : most);
-  };
 
   RABIT_ASSIGN_OR_RETURN(Inbox inbox, Inbox::Create(agreement.shape));
   RABIT_ASSIGN_OR_RETURN(std::vector<ShmSocket> sockets, ConnectShmSockets(context, peers, "shm"));
@@ -174,7 +166,7 @@ Result<std::unique_ptr<Transport>> ConnectShmTransport(const ConnectContext& con
   inbox.CloseFd();
   return std::unique_ptr<Transport>(std::make_unique<ShmTransport>(
       context, std::move(inbox), std::move(connected), local_ranks, options, chunk_bytes,
-      spin(kSpinUsDefault), spin(kCallerSpinUsDefault), !has_core_each));
+      SpinTimesFor(options.spin_us, static_cast<int>(local_ranks.size()))));
 }
 
 }  // namespace rabit

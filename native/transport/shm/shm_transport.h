@@ -19,8 +19,7 @@ enum class SingleCopy : int32_t {
 
 struct ShmOptions {
   // How long a wait looks again and again before it sleeps, at most; it adapts to whether that pays
-  // off.  -1: 50 if the ranks of this host have a core each, and 200 while callers wait.  Where
-  // ranks outnumber the cores, always 200, and the core is given away between two looks.
+  // off.  -1: by cores and ranks (SpinTimesFor).
   int spin_us = -1;
   // Messages of at least single_copy_min_bytes are read straight from the sender's memory
   // (process_vm_readv) instead of passing through the ring.

@@ -10,7 +10,7 @@
 #include "base/mutex.h"
 #include "base/poller.h"
 #include "base/socket.h"
-#include "base/spin_budget.h"
+#include "base/spin_times.h"
 #include "transport/tcp/channel_peer.h"
 
 namespace rabit {
@@ -83,7 +83,7 @@ class TcpChannel final : public Channel {
         timeout_(options.heartbeat_timeout),
         poller_(std::move(poller)),
         peers_(std::move(peers)),
-        spin_(options.spin) {
+        spins_(options.spin.Budgets()) {
     for (const auto& peer : peers_) by_rank_[peer->rank()] = peer.get();
   }
 
@@ -107,6 +107,8 @@ class TcpChannel final : public Channel {
   Status Send(int peer, ConstBytes message) override;
   Result<std::optional<ChannelMessage>> Receive(Deadline deadline) override;
 
+  void SetWaiter(Waiter waiter) override { spins_.SetWaiter(waiter); }
+
   void Wake() override {
     is_woken_.store(true);
     if (is_sleeping_.load()) poller_.Wake();
@@ -129,7 +131,7 @@ class TcpChannel final : public Channel {
   std::unordered_map<int, ChannelPeer*> by_rank_;
   std::unique_ptr<Heart> heart_;
   std::deque<ChannelEvent> events_;
-  SpinBudget spin_;
+  SpinBudgets spins_;
   std::atomic<bool> is_woken_{false};
   std::atomic<bool> is_sleeping_{false};
 };
@@ -150,26 +152,27 @@ Status TcpChannel::Send(int peer, ConstBytes message) {
 
 Result<std::optional<ChannelMessage>> TcpChannel::Receive(Deadline deadline) {
   if (events_.empty()) {
+    SpinBudget& spin = spins_.current();
     bool has_spun = false;
     bool has_slept = false;
     Deadline spin_end{};
     for (;;) {
       Look();
       const bool is_woken = events_.empty() && is_woken_.exchange(false);
-      if (has_spun && !has_slept && (is_woken || !events_.empty())) spin_.PaidOff();
+      if (has_spun && !has_slept && (is_woken || !events_.empty())) EndInTime(spin, spin_end, spin.yields());
       if (is_woken) return std::optional<ChannelMessage>();
       if (!events_.empty()) break;
       const Deadline now = Clock::now();
       LoseTheSilent(now);
       if (!events_.empty()) break;
       if (now >= deadline) return std::optional<ChannelMessage>();
-      if (!has_spun) spin_end = now + spin_.Begin();
+      if (!has_spun) spin_end = now + spin.Begin();
       has_spun = true;
       if (now < spin_end) {
-        SpinBudget::Pause();
+        spin.Rest();
         continue;
       }
-      if (!has_slept) spin_.EndedInSleep();
+      if (!has_slept) spin.EndedInSleep();
       has_slept = true;
       Sleep(deadline);
       if (!events_.empty()) break;

@@ -39,7 +39,7 @@ Loopback MakeLoopback() {
 
 ChannelOptions TestOptions(int timeout_ms = 10'000) {
   ChannelOptions options;
-  options.spin = std::chrono::microseconds(20);
+  options.spin = {std::chrono::microseconds(20), std::chrono::microseconds(20)};
   options.heartbeat_timeout = std::chrono::milliseconds(timeout_ms);
   return options;
 }
@@ -58,10 +58,13 @@ class Fixture {
       ends_[static_cast<size_t>(rank)].push_back({0, std::move(pair.b)});
     }
   }
+  // Every other rank gives its core away between two looks.
   std::unique_ptr<Channel> Connect(int rank) {
+    ChannelOptions options = TestOptions();
+    options.spin.yields = rank % 2 == 1;
     auto channel =
         MakeTcpChannel(rank, static_cast<int>(ends_.size()),
-                       std::move(ends_[static_cast<size_t>(rank)]), TestOptions(), ChannelSoon());
+                       std::move(ends_[static_cast<size_t>(rank)]), options, ChannelSoon());
     EXPECT_OK(channel);
     return channel.ok() ? std::move(*channel) : nullptr;
   }

@@ -193,9 +193,9 @@ void TcpLink::Resume() {
   ReadAvailable();
 }
 
-void TcpLink::ReadNow() {
+bool TcpLink::ReadNow() {
   MutexLock receive(receive_mutex_);
-  ReadAvailable();
+  return ReadAvailable();
 }
 
 Status TcpLink::Wait(const Transfer& transfer, Deadline deadline) {
@@ -205,7 +205,7 @@ Status TcpLink::Wait(const Transfer& transfer, Deadline deadline) {
       waits_.push_back(&transfer);
     }
     if (is_paused_.load()) Resume();
-    stream_.Wait(transfer.is_done, *this, deadline);
+    stream_.Wait(transfer.is_done, *this, transfer.bytes <= options_.spin_bytes_max, deadline);
     MutexLock waits(waits_mutex_);
     std::erase(waits_, &transfer);
   }

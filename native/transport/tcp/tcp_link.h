@@ -74,7 +74,7 @@ class TcpLink final : public TcpStream::Member {
   void CheckOutage(Deadline now);
 
   void Serve(uint32_t events) override;
-  void ReadNow() override;
+  bool ReadNow() override;
 
  private:
   enum class ReadState { kHeader, kBegin, kPayload };
@@ -101,7 +101,7 @@ class TcpLink final : public TcpStream::Member {
   Status NotFinished(const Transfer& transfer);
 
   // tcp_link_read.cc; receive is held
-  void ReadAvailable();
+  bool ReadAvailable();               // whether anything came
   bool ReadSocket(bool& is_drained);  // false: nothing more to do
   bool ConsumeStaged();               // false: paused or broken
   bool TakeHeader();

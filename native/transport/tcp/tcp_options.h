@@ -3,9 +3,11 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
+#include "base/spin_times.h"
 #include "transport/tcp/frame.h"
 
 namespace rabit {
@@ -47,8 +49,11 @@ struct TcpOptions {
   int connections_without_progress_max = 8;  // in a row, before the peer is lost
   size_t not_sent_low_water_bytes = 0;       // TCP_NOTSENT_LOWAT; 0: the kernel's default
   size_t socket_buffer_bytes = 0;            // SO_SNDBUF and SO_RCVBUF; 0: the kernel tunes them
-  // Waits look for data this long before they sleep.  Zero where threads outnumber cores.
-  std::chrono::microseconds spin_max{0};
+  // How long waits look for data before they sleep.
+  SpinTimes spin;
+  // Larger messages are waited for asleep.  Ranks that share a core work on them for long: a wait
+  // that has given its core away would hear of its data late, where a sleeper is woken.
+  size_t spin_bytes_max = SIZE_MAX;
 
   FrameTap tap;  // for tests; called with the link's send lock held
 };

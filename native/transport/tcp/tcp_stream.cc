@@ -17,6 +17,8 @@ constexpr uint32_t kMemberEvents = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
 // The I/O thread takes over when a stream has not been used for this time.
 constexpr std::chrono::milliseconds kHandover{2};
 constexpr int kEventsMax = 16;
+// While a thread spins, it looks at every connection once in so many looks at the nearest.
+constexpr int kLooksPerRound = 8;
 
 Status CannotWatch() {
   return ResourceExhausted("cannot watch a connection: " + ErrnoText(errno) +
@@ -25,8 +27,8 @@ Status CannotWatch() {
 
 }  // namespace
 
-Result<std::unique_ptr<TcpStream>> TcpStream::Open(std::chrono::microseconds spin_max) {
-  std::unique_ptr<TcpStream> stream(new TcpStream(spin_max));
+Result<std::unique_ptr<TcpStream>> TcpStream::Open(const SpinTimes& spin) {
+  std::unique_ptr<TcpStream> stream(new TcpStream(spin));
   stream->epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
   stream->wake_.reset(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   epoll_event event{};
@@ -62,11 +64,12 @@ void TcpStream::Revisit(int fd, Member& member) {
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
 }
 
-void TcpStream::Wait(const std::atomic<bool>& is_done, Member& nearest, Deadline deadline) {
+void TcpStream::Wait(const std::atomic<bool>& is_done, Member& nearest, bool may_spin,
+                     Deadline deadline) {
   while (!is_done.load(std::memory_order_acquire)) {
     if (std::chrono::steady_clock::now() >= deadline) return;
     if (!BecomePoller(is_done, deadline)) continue;
-    Poll(is_done, nearest, deadline);
+    Poll(is_done, nearest, may_spin, deadline);
     StopPolling();
   }
 }
@@ -86,13 +89,36 @@ bool TcpStream::BecomePoller(const std::atomic<bool>& is_done, Deadline deadline
   return true;
 }
 
-void TcpStream::Poll(const std::atomic<bool>& is_done, Member& nearest, Deadline deadline) {
-  const Deadline spin_end = std::min(deadline, After(spin_max_));
-  do {
-    nearest.ReadNow();
-  } while (!is_done.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < spin_end);
-  while (!is_done.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < deadline) {
-    ServeReady(PollTimeoutMs(deadline));
+void TcpStream::Poll(const std::atomic<bool>& is_done, Member& nearest, bool may_spin,
+                     Deadline deadline) {
+  SpinBudget& spin = spins_.current();
+  Deadline spin_end{};
+  bool is_spinning = false;
+  bool has_moved = nearest.ReadNow();
+  for (int look = 1;; ++look) {
+    const bool is_over = is_done.load(std::memory_order_acquire);
+    if (is_spinning && (is_over || has_moved)) {
+      EndInTime(spin, spin_end, spin.yields());
+      is_spinning = false;
+    }
+    if (is_over) return;
+    const Deadline now = std::chrono::steady_clock::now();
+    if (now >= deadline) return;
+    if (may_spin && !is_spinning) {
+      spin_end = now + spin.Begin();
+      is_spinning = true;
+    }
+    if (is_spinning && now < spin_end) {
+      if (!has_moved) spin.Rest();
+      // Reading costs one system call, asking epoll first another one.  But where data flows, it
+      // mostly flows both ways, and writes must go on as well.
+      const bool looks_at_all = has_moved || look % kLooksPerRound == 0;
+      has_moved = looks_at_all ? ServeReady(0) : nearest.ReadNow();
+      continue;
+    }
+    if (is_spinning) spin.EndedInSleep();
+    is_spinning = false;
+    has_moved = ServeReady(PollTimeoutMs(deadline));
   }
 }
 
@@ -103,7 +129,7 @@ void TcpStream::StopPolling() {
   if (waiters_ > 0) condition_.NotifyAll();
 }
 
-void TcpStream::ServeReady(int timeout_ms) {
+bool TcpStream::ServeReady(int timeout_ms) {
   std::array<epoll_event, kEventsMax> events;
   const int ready = ::epoll_wait(epoll_.get(), events.data(), kEventsMax, timeout_ms);
   for (int i = 0; i < ready; ++i) {
@@ -115,6 +141,7 @@ void TcpStream::ServeReady(int timeout_ms) {
     uint64_t count;
     [[maybe_unused]] const ssize_t drained = ::read(wake_.get(), &count, sizeof count);
   }
+  return ready > 0;
 }
 
 // A poller sleeps on the sockets, so it also needs a call when another thread changes what it waits

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -10,6 +9,7 @@
 
 #include "base/mutex.h"
 #include "base/result.h"
+#include "base/spin_times.h"
 #include "base/unique_fd.h"
 #include "transport/tcp/io_loop.h"
 
@@ -27,11 +27,11 @@ class TcpStream final : public IoLoop::Client {
     // Edge-triggered: reads and writes until the socket would block, or calls Revisit.  `events`
     // are epoll's.  May be called once more after Remove.
     virtual void Serve(uint32_t events) = 0;
-    // Reads what is there.
-    virtual void ReadNow() = 0;
+    // Reads what is there; whether anything was.
+    virtual bool ReadNow() = 0;
   };
 
-  static Result<std::unique_ptr<TcpStream>> Open(std::chrono::microseconds spin_max);
+  static Result<std::unique_ptr<TcpStream>> Open(const SpinTimes& spin);
   // From now on the loop serves the stream while nobody waits.  The loop calls OnTick on its
   // thread after every wait.
   Status Attach(IoLoop& loop);
@@ -43,8 +43,10 @@ class TcpStream final : public IoLoop::Client {
 
   // A thread uses the stream and will wait for it soon.
   void Touch() { touched_.store(std::chrono::steady_clock::now(), std::memory_order_relaxed); }
-  // Returns when `is_done` or at the deadline.  `nearest` is served first.
-  void Wait(const std::atomic<bool>& is_done, Member& nearest, Deadline deadline);
+  void SetWaiter(Waiter waiter) { spins_.SetWaiter(waiter); }
+  // Returns when `is_done` or at the deadline.  `nearest` is served first.  `may_spin`: before it
+  // sleeps.
+  void Wait(const std::atomic<bool>& is_done, Member& nearest, bool may_spin, Deadline deadline);
   // Something that a thread may wait for is done.
   void Notify();
 
@@ -53,14 +55,14 @@ class TcpStream final : public IoLoop::Client {
   Deadline OnTick(Deadline now);
 
  private:
-  explicit TcpStream(std::chrono::microseconds spin_max) : spin_max_(spin_max) {}
+  explicit TcpStream(const SpinTimes& spin) : spins_(spin.Budgets()) {}
 
   bool BecomePoller(const std::atomic<bool>& is_done, Deadline deadline);
-  void Poll(const std::atomic<bool>& is_done, Member& nearest, Deadline deadline);
+  void Poll(const std::atomic<bool>& is_done, Member& nearest, bool may_spin, Deadline deadline);
   void StopPolling();
-  void ServeReady(int timeout_ms);
+  bool ServeReady(int timeout_ms);  // whether there was anything
 
-  const std::chrono::microseconds spin_max_;
+  SpinBudgets spins_;
   UniqueFd epoll_;
   UniqueFd wake_;
 

@@ -104,6 +104,11 @@ class TcpTransport final : public Transport, public TcpLinkHost {
   int size() const override { return size_; }
   Operation Send(int peer, Tag tag, ConstBytes buffer) override;
   Operation Recv(int peer, Tag tag, Bytes buffer) override;
+  void SetWaiter(int stream, Waiter waiter) override {
+    if (stream >= 0 && stream < streams_) {
+      tcp_streams_[static_cast<size_t>(stream)]->SetWaiter(waiter);
+    }
+  }
   void Abort(Status why) override;
   TransportCounters counters() const override;
 
@@ -183,7 +188,7 @@ Status TcpTransport::Connect(Store& store, Deadline deadline) {
                            " connections for each pair of ranks");
   }
   for (int stream = 0; stream < streams_; ++stream) {
-    RABIT_ASSIGN_OR_RETURN(auto opened, TcpStream::Open(options_.spin_max));
+    RABIT_ASSIGN_OR_RETURN(auto opened, TcpStream::Open(options_.spin));
     tcp_streams_.push_back(std::move(opened));
   }
   RABIT_ASSIGN_OR_RETURN(loop_, IoLoop::Start([this] { return Tick(); }));
@@ -262,7 +267,9 @@ Operation TcpTransport::Send(int peer, Tag tag, ConstBytes buffer) {
   if (Status status = CheckArguments(peer, tag); !status.ok()) return Operation(std::move(status));
   const auto links = LinksFor(peer, tag);
   const auto start_on = [&](TcpLink& link) {
-    return Operation(std::make_unique<TcpOperation>(link, link.Send(tag, buffer)));
+    auto transfer = link.Send(tag, buffer);
+    if (transfer->is_done.load(std::memory_order_acquire)) return Operation(transfer->status);
+    return Operation(std::make_unique<TcpOperation>(link, std::move(transfer)));
   };
   if (!links.front()->stripe().Cuts(buffer.size())) return start_on(*links.front());
   std::vector<Operation> parts;

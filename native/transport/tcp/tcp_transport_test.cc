@@ -17,7 +17,12 @@ TransportSet MakePlain(int size) {
 }
 
 TransportSet MakeIpv6(int size) {
-  return MakeTcp(size, [](int) { return TcpOptions{}; }, "[::1]:0");
+  const auto spins = [](int rank) {
+    TcpOptions options;
+    options.spin = {50us, 50us, rank % 2 == 1};
+    return options;
+  };
+  return MakeTcp(size, spins, "[::1]:0");
 }
 
 // Everything small, so that every limit is reached: copies wait for their acknowledgement, nothing
@@ -31,7 +36,8 @@ TransportSet MakeNarrow(int size) {
     options.retained_bytes_max = 4000;
     options.unexpected_bytes_soft = 1;
     options.not_sent_low_water_bytes = 65536;
-    options.spin_max = 20us;
+    options.spin = {20us, 20us};
+    options.spin_bytes_max = 100;
     options.payload_checks = PayloadChecks::kOn;
     return options;
   });

@@ -1,0 +1,40 @@
+// SpinTimes: how long waits for other ranks spin at most, over shared memory and sockets alike.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "base/spin_budget.h"
+
+namespace rabit {
+
+// Of one place in which threads wait; see SpinBudgets and SpinBudget.
+struct SpinTimes {
+  std::chrono::nanoseconds background{0};
+  std::chrono::nanoseconds caller{0};
+  bool yields = false;
+
+  SpinBudgets Budgets() const { return SpinBudgets(background, caller, yields); }
+};
+
+// `spin_us`: what the user wants, or -1 to choose; `local_size`: ranks on this host.  Where they
+// have a core each, 50 us, and 200 for callers.  Where they outnumber the cores, 200 in which the
+// core is given away between two looks.
+SpinTimes SpinTimesFor(int32_t spin_us, int local_size);
+// The same for waits on sockets, which give the core away in any case.  A look is a system call, so
+// that costs little more, and keeps ranks that the kernel has put on one core from holding each
+// other up, which happens even where each could have its own.
+SpinTimes SocketSpinTimesFor(int32_t spin_us, int local_size);
+
+// What was waited for came before the sleep.  A core that was given away may come back late, if
+// others compute: a sleeper would have been woken at once.
+inline void EndInTime(SpinBudget& spin, std::chrono::steady_clock::time_point spin_end,
+                      bool gave_way) {
+  if (gave_way && std::chrono::steady_clock::now() >= spin_end) {
+    spin.EndedInSleep();
+  } else {
+    spin.PaidOff();
+  }
+}
+
+}  // namespace rabit
