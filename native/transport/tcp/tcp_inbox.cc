@@ -13,11 +13,16 @@ Status TcpInbox::SizesDiffer(size_t expected, size_t sent) const {
                   " bytes; call the same collective with the same sizes on every rank");
 }
 
+std::vector<std::shared_ptr<Transfer>>::const_iterator TcpInbox::FindPosted(Tag tag) const {
+  return std::find_if(posted_.begin(), posted_.end(),
+                      [tag](const auto& posted) { return posted->tag == tag; });
+}
+
 void TcpInbox::Post(const std::shared_ptr<Transfer>& receive) {
   const auto found = arrived_.find(receive->tag);
   if (found == arrived_.end()) {
     if (!failure_.ok()) return receive->Finish(failure_);
-    posted_[receive->tag].push_back(receive);
+    posted_.push_back(receive);
     ++posted_count_;
     return;
   }
@@ -59,16 +64,12 @@ void TcpInbox::Cancel(const Transfer& receive) {
     }
     return;
   }
-  const auto found = posted_.find(receive.tag);
-  std::erase_if(found->second, [&](const auto& posted) { return posted.get() == &receive; });
-  if (found->second.empty()) posted_.erase(found);
+  std::erase_if(posted_, [&](const auto& posted) { return posted.get() == &receive; });
 }
 
 void TcpInbox::Fail(const Status& why, bool keep_arrived) {
   if (failure_.ok()) failure_ = why;
-  for (auto& [tag, receives] : posted_) {
-    for (const auto& receive : receives) receive->Finish(why);
-  }
+  for (const auto& receive : posted_) receive->Finish(why);
   posted_.clear();
   Rollback();
   if (receive_) receive_->Finish(why);
@@ -93,7 +94,7 @@ bool TcpInbox::IsInOrder(const FrameHeader& header) const {
 }
 
 bool TcpInbox::IsUnexpected(const FrameHeader& header) const {
-  return is_arriving_ ? arrival_ != nullptr : !posted_.contains(header.tag);
+  return is_arriving_ ? arrival_ != nullptr : FindPosted(header.tag) == posted_.end();
 }
 
 void TcpInbox::Begin(const FrameHeader& header) {
@@ -103,15 +104,14 @@ void TcpInbox::Begin(const FrameHeader& header) {
     message_bytes_ = header.message_bytes;
     received_ = stripe_.PartOf(message_bytes_).begin;
     end_ = stripe_.PartOf(message_bytes_).end;
-    const auto found = posted_.find(tag_);
+    const auto found = FindPosted(tag_);
     if (found == posted_.end()) {
       arrival_ = std::make_shared<Arrival>();
       arrival_->bytes = message_bytes_;
       arrived_[tag_].push_back(arrival_);
     } else {
-      receive_ = std::move(found->second.front());
-      found->second.pop_front();
-      if (found->second.empty()) posted_.erase(found);
+      receive_ = *found;
+      posted_.erase(found);
       if (receive_->bytes != message_bytes_) {
         --posted_count_;
         receive_->sent_bytes = message_bytes_;

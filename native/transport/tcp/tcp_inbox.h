@@ -56,6 +56,8 @@ class TcpInbox {
     std::vector<Block> blocks;
   };
 
+  // The first receive with this tag, or the end.
+  std::vector<std::shared_ptr<Transfer>>::const_iterator FindPosted(Tag tag) const;
   Status SizesDiffer(size_t expected, size_t sent) const;
   void FillFrom(Arrival& arrival, Transfer& receive);
 
@@ -63,7 +65,9 @@ class TcpInbox {
   const std::string peer_;
   const Stripe stripe_;
   Status failure_;
-  std::unordered_map<Tag, std::deque<std::shared_ptr<Transfer>>> posted_;
+  // In the order of posting.  A collective has a few receives in flight, so looking at each costs
+  // less than a table.
+  std::vector<std::shared_ptr<Transfer>> posted_;
   std::unordered_map<Tag, std::deque<std::shared_ptr<Arrival>>> arrived_;
   size_t posted_count_ = 0;
   size_t unexpected_bytes_ = 0;
