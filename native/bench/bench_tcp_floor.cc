@@ -1,12 +1,16 @@
 // The floor of an allreduce over loopback TCP: processes with one thread and one plain socket for
 // each partner, no protocol.  What any implementation on ordinary sockets can hope for.
 // Usage: bench_tcp_floor [size in MiB 16] [rounds 61] [ranks 2, a power of two]
-//        bench_tcp_floor small [rounds 2001] [ranks 2]     1 KiB to 1 MiB; who waits sleeps or
-//        spins
+//        bench_tcp_floor small [rounds 2001] [ranks 2]    1 KiB to 1 MiB; waits sleep, or spin
+//        bench_tcp_floor zerocopy [MiB 1024]    one way, plain sends and MSG_ZEROCOPY
 //
 // Recursive halving and doubling in blocks of 2 MiB: ranks send half of what they hold and add what
 // arrives to the other half, then give the sums back.  Columns: congestion control (the host's, and
 // Reno), bytes per system call, with or without a CRC-32C on both sides.
+// clang-format off: errqueue.h uses timespec and does not include it.
+#include <time.h>
+#include <linux/errqueue.h>
+// clang-format on
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -31,6 +35,7 @@ namespace rabit {
 namespace {
 
 constexpr size_t kBlockBytes = 2 << 20;
+constexpr std::chrono::seconds kPatience{10};
 
 void Require(bool is_true, const char* what) {
   if (is_true) return;
@@ -147,9 +152,9 @@ std::array<UniqueFd, 2> Connected() {
   Require(listener.ok(), "listen");
   const Result<SocketAddress> address = LocalAddress(listener->get());
   Require(address.ok(), "getsockname");
-  Result<UniqueFd> dialled = Connect(*address, After(std::chrono::seconds(10)));
+  Result<UniqueFd> dialled = Connect(*address, After(kPatience));
   Require(dialled.ok(), "connect");
-  Require(WaitReadable(listener->get(), After(std::chrono::seconds(10))).ok(), "accept");
+  Require(WaitReadable(listener->get(), After(kPatience)).ok(), "accept");
   const int accepted = ::accept4(listener->get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
   return {std::move(*dialled), UniqueFd(accepted)};
 }
@@ -204,6 +209,80 @@ void Main(size_t bytes, int rounds, int ranks) {
   }
 }
 
+// What the kernel says of zero-copy sends, which it numbers from 0.
+struct Notes {
+  size_t done = 0, copied = 0;
+
+  // Takes what is there.
+  void Take(int fd) {
+    char control[128];
+    msghdr message{};
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    while (::recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT) >= 0) {
+      for (cmsghdr* each = CMSG_FIRSTHDR(&message); each; each = CMSG_NXTHDR(&message, each)) {
+        const auto& note = *reinterpret_cast<const sock_extended_err*>(CMSG_DATA(each));
+        if (note.ee_origin != SO_EE_ORIGIN_ZEROCOPY) continue;
+        const size_t sends = note.ee_data - note.ee_info + 1;
+        done += sends;
+        if ((note.ee_code & SO_EE_CODE_ZEROCOPY_COPIED) != 0) copied += sends;
+      }
+      message.msg_controllen = sizeof control;
+    }
+  }
+};
+
+void OneWay(size_t bytes, size_t piece, bool is_zero_copy) {
+  auto [here, there] = Connected();
+  std::vector<std::byte> buffer(8 << 20, std::byte{1});
+  const pid_t child = ::fork();
+  Require(child >= 0, "fork");
+  if (child == 0) {
+    for (size_t got = 0; got < bytes;) {
+      const ssize_t more = ::recv(there.get(), buffer.data(), size_t{256} << 10, 0);
+      Require(more != 0, "the sender has gone");
+      if (more < 0) Require(WaitReadable(there.get(), After(kPatience)).ok(), "recv");
+      got += static_cast<size_t>(std::max<ssize_t>(more, 0));
+    }
+    ::_exit(0);
+  }
+  const int on = 1;
+  Require(::setsockopt(here.get(), IPPROTO_TCP, TCP_CONGESTION, "reno", 4) == 0, "TCP_CONGESTION");
+  Require(!is_zero_copy || ::setsockopt(here.get(), SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on) == 0,
+          "SO_ZEROCOPY");
+  const auto start = std::chrono::steady_clock::now();
+  Notes notes;
+  size_t sends = 0;
+  for (size_t sent = 0; sent < bytes;) {
+    const size_t at = sent % buffer.size();
+    const ssize_t took =
+        ::send(here.get(), buffer.data() + at, std::min({piece, bytes - sent, buffer.size() - at}),
+               MSG_DONTWAIT | MSG_NOSIGNAL | (is_zero_copy ? MSG_ZEROCOPY : 0));
+    if (took > 0) {
+      sent += static_cast<size_t>(took);
+      sends += 1;
+    } else {
+      pollfd entry{here.get(), POLLOUT, 0};  // notes end this wait as well
+      ::poll(&entry, 1, 1000);
+    }
+    if (is_zero_copy && (took < 0 || sends % 8 == 0)) notes.Take(here.get());
+  }
+  ::waitpid(child, nullptr, 0);
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  if (is_zero_copy) notes.Take(here.get());
+  std::printf("%5zu KiB a call  %-9s %6.2f GB/s", piece >> 10, is_zero_copy ? "zero-copy" : "plain",
+              static_cast<double>(bytes) / 1e9 / taken.count());
+  if (is_zero_copy) std::printf(", %zu of %zu sends copied all the same", notes.copied, sends);
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+void MainZeroCopy(size_t bytes) {
+  for (const size_t piece : {size_t{64} << 10, size_t{256} << 10, size_t{1} << 20}) {
+    for (const bool is_zero_copy : {false, true, false, true}) OneWay(bytes, piece, is_zero_copy);
+  }
+}
+
 void MainSmall(int rounds, int ranks) {
   std::printf("# %d ranks, Reno, no sum, medians of %d\n", ranks, rounds);
   for (size_t bytes = 1 << 10; bytes <= 1 << 20; bytes *= 4) {
@@ -226,6 +305,10 @@ int main(int argc, char** argv) {
   };
   int ranks = 2;
   while (2 * ranks <= argument(3, 2, 64)) ranks *= 2;
+  if (argc > 1 && std::string(argv[1]) == "zerocopy") {
+    rabit::MainZeroCopy(static_cast<size_t>(argument(2, 1024, 65536)) << 20);
+    return 0;
+  }
   if (argc > 1 && std::string(argv[1]) == "small") {
     rabit::MainSmall(static_cast<int>(argument(2, 2001, 100000)), ranks);
     return 0;
