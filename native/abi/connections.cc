@@ -6,7 +6,6 @@
 #include <fstream>
 #include <map>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "rendezvous/tcp_store.h"
@@ -54,8 +53,10 @@ Status AddContext(const Options& options, const char* doing, const Status& statu
 // Hosts are numbered by first appearance, so that all ranks number them alike.
 Result<Topology> ExchangeHosts(const Options& options, Store& store, Deadline deadline) {
   const std::string mine = options.host_key.empty() ? SystemHostKey() : options.host_key;
-  RABIT_RETURN_IF_ERROR(store.Set(Key(options, "host", options.rank), mine));
+  RABIT_RETURN_IF_ERROR(
+      store.Set(Key(options, "host", options.rank), ToText(FindProcessors()) + " " + mine));
   std::map<std::string, int> numbers;
+  std::vector<std::vector<Processors>> processors;  // host number -> those of its ranks
   Topology topology;
   for (int rank = 0; rank < options.size; ++rank) {
     Result<std::string> host = store.Get(Key(options, "host", rank), deadline);
@@ -66,23 +67,29 @@ Result<Topology> ExchangeHosts(const Options& options, Store& store, Deadline de
                         ". Look at why it did not start, or raise connect_timeout_ms")
           .WithCulprit(rank);
     }
+    const size_t space = std::min(host->find(' '), host->size());
+    Result<Processors> of_rank = ParseProcessors(std::string_view(*host).substr(0, space));
+    if (!of_rank.ok()) {
+      return Status(of_rank.status().code(),
+                    "rank " + std::to_string(rank) + " tells where it runs: " +
+                        of_rank.status().message() + ". Install one version on all ranks")
+          .WithCulprit(rank);
+    }
     const auto next = static_cast<int>(numbers.size());
-    topology.host_of.push_back(numbers.emplace(*host, next).first->second);
+    const int number = numbers.emplace(host->substr(space), next).first->second;
+    topology.host_of.push_back(number);
+    if (number == next) processors.emplace_back();
+    processors[static_cast<size_t>(number)].push_back(*std::move(of_rank));
   }
+  for (const auto& ranks : processors) topology.cores_of.push_back(ShareCores(ranks));
   return topology;
-}
-
-int CountLocal(const Topology& topology, int rank) {
-  const int host = topology.host_of[static_cast<size_t>(rank)];
-  return static_cast<int>(std::count(topology.host_of.begin(), topology.host_of.end(), host));
 }
 
 // Of waits for other threads of the rank, which has a caller, an engine thread and lanes: spinning
 // pays only if the thread that is waited for has a core of its own.
-int SpinFor(const Options& options, int local_size) {
+int SpinFor(const Options& options, const HostCores& cores) {
   if (options.spin_us >= 0) return options.spin_us;
-  const unsigned cores = std::thread::hardware_concurrency();
-  return cores >= 2 * static_cast<unsigned>(local_size) ? 50 : 0;
+  return cores.each >= 2 ? 50 : 0;
 }
 
 bool WantsShm(const Options& options, int local_size) {
@@ -93,25 +100,26 @@ bool WantsShm(const Options& options, int local_size) {
 // Neighbours of one host talk through shared memory, the others by TCP, which also tells of deaths.
 Result<std::unique_ptr<Channel>> ConnectChannel(const Options& options,
                                                 const ConnectContext& context, const RankTree& tree,
-                                                int local_size) {
+                                                const HostCores& cores) {
   const std::vector<int> neighbours = tree.Neighbours(options.rank);
   const bool has_local = std::any_of(neighbours.begin(), neighbours.end(), [&](int peer) {
     return context.topology.SameHost(peer, options.rank);
   });
-  const bool shares_memory = has_local && WantsShm(options, local_size);
+  const bool shares_memory = has_local && WantsShm(options, cores.ranks);
   ChannelOptions tcp;
   tcp.heartbeat_timeout = std::chrono::milliseconds(options.heartbeat_timeout_ms);
-  if (!shares_memory) tcp.spin = SocketSpinTimesFor(options.spin_us, local_size);
+  if (!shares_memory) tcp.spin = SocketSpinTimesFor(options.spin_us, cores);
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel, ConnectTcpChannel(context, tree, tcp));
   if (!shares_memory) return channel;
   ShmChannelOptions shm;
-  shm.spin = SpinTimesFor(options.spin_us, local_size);
+  shm.spin = SpinTimesFor(options.spin_us, cores);
   return ConnectShmChannel(context, tree, std::move(channel), shm);
 }
 
 // Sets what of `made` moves data.
 Status ConnectTransports(const Options& options, const ConnectContext& context, Connections& made) {
-  const int local_size = made.local_size;
+  const HostCores& cores = made.cores;
+  const int local_size = cores.ranks;
   ShmOptions shm;
   shm.spin_us = options.spin_us;
   shm.single_copy = options.shm_single_copy ? SingleCopy::kAuto : SingleCopy::kOff;
@@ -135,10 +143,8 @@ Status ConnectTransports(const Options& options, const ConnectContext& context, 
   }
   TcpOptions tcp;
   tcp.connections_per_stream = options.tcp_connections;
-  tcp.spin = SocketSpinTimesFor(options.spin_us, local_size);
-  if (std::thread::hardware_concurrency() < static_cast<unsigned>(local_size)) {
-    tcp.spin_bytes_max = kSharedCoreSpinBytesMax;
-  }
+  tcp.spin = SocketSpinTimesFor(options.spin_us, cores);
+  if (cores.are_shared()) tcp.spin_bytes_max = kSharedCoreSpinBytesMax;
   tcp.payload_checks = options.tcp_checksum == "on"    ? PayloadChecks::kOn
                        : options.tcp_checksum == "off" ? PayloadChecks::kOff
                                                        : PayloadChecks::kAuto;
@@ -173,8 +179,9 @@ RankTree ControlTree(const Options& options, const Topology& topology) {
 
 Connections ConnectAlone(const Options& options) {
   Connections alone;
-  alone.topology.host_of = {0};
-  alone.spin_us = SpinFor(options, 1);
+  alone.topology = Topology::Alike({0}, FindProcessors());
+  alone.cores = alone.topology.CoresAt(0);
+  alone.spin_us = SpinFor(options, alone.cores);
   return alone;
 }
 
@@ -199,8 +206,8 @@ Result<Connections> ConnectRanks(const Options& options) {
   Result<Topology> topology = ExchangeHosts(options, *made.store, deadline);
   if (!topology.ok()) return AddContext(options, "looking for all ranks", topology.status());
   made.topology = std::move(topology).value();
-  made.local_size = CountLocal(made.topology, options.rank);
-  made.spin_us = SpinFor(options, made.local_size);
+  made.cores = made.topology.CoresAt(options.rank);
+  made.spin_us = SpinFor(options, made.cores);
 
   // One stream for each lane, and one for ordered calls.
   const ConnectContext context{
@@ -209,7 +216,7 @@ Result<Connections> ConnectRanks(const Options& options) {
       deadline};
   made.tree = ControlTree(options, made.topology);
   Result<std::unique_ptr<Channel>> channel =
-      ConnectChannel(options, context, made.tree, made.local_size);
+      ConnectChannel(options, context, made.tree, made.cores);
   if (!channel.ok()) return AddContext(options, "making the control channel", channel.status());
   made.channel = std::move(channel).value();
   const Status connected = ConnectTransports(options, context, made);

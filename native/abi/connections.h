@@ -20,7 +20,7 @@ struct Connections {
   std::unique_ptr<Store> store;        // null when there is one rank
   std::unique_ptr<Listener> listener;  // null when there is one rank
   Topology topology;
-  int local_size = 1;                    // ranks on this host
+  HostCores cores;                       // of this rank's host
   int spin_us = 0;                       // that a waiter may spin before it sleeps
   RankTree tree = RankTree::Star(1);     // of the channel
   std::unique_ptr<Channel> channel;      // null when there is one rank

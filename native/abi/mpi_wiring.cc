@@ -23,7 +23,7 @@ MpiCollectives MpiCollectivesFrom(std::string_view name) {
 // A rank that is alone on its host has nobody to share memory with, and does not stand in the way.
 bool CanShareMemory(const Options& options, const Connections& connections) {
   return options.mpi_shm && options.mpi_collectives == "auto" &&
-         (connections.shares_memory || connections.local_size == 1);
+         (connections.shares_memory || connections.cores.ranks == 1);
 }
 
 // Shared memory to the ranks of this host, MPI to the others.

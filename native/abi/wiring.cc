@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 
 #include "abi/connections.h"
 #include "abi/mpi_wiring.h"
@@ -83,9 +82,8 @@ class WiredEngineImplementation final : public WiredEngine {
 
 // On one host, with fewer than two cores for each rank, a second lane takes its core from the
 // first: over MPI because a lane that waits polls, and over shared memory because both copy.
-bool LanesShareCores(const Options& options) {
-  const auto lanes = static_cast<unsigned>(options.size) * 2;
-  return options.backend.starts_with("mpi") && std::thread::hardware_concurrency() < lanes;
+bool LanesShareCores(const Options& options, const HostCores& cores) {
+  return options.backend.starts_with("mpi") && 2 * cores.ranks_per_core() > 1;
 }
 
 // Where ranks of one host share its cores, one collective keeps them busy, and a second at the same
@@ -220,8 +218,8 @@ Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options) {
   parts.options.inline_bytes = InlineBytes(options, connections.tree);
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<BuiltinBackend> builtin,
                          MakeBuiltin(options, connections));
-  const bool is_one_host = connections.local_size == options.size;
-  const bool shares_cores = builtin->shares_cores() || LanesShareCores(options);
+  const bool is_one_host = connections.cores.ranks == options.size;
+  const bool shares_cores = builtin->shares_cores() || LanesShareCores(options, connections.cores);
   parts.scheduler = MakeScheduler(options, is_one_host && shares_cores);
 
   parts.controller = MakeJobController(options, connections.tree, std::move(connections.channel));

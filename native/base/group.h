@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/processors.h"
 
 namespace rabit {
 
@@ -24,8 +25,13 @@ struct Group {
 // Where every rank runs; identical on all ranks.
 struct Topology {
   std::vector<int> host_of;  // global rank -> host number, hosts numbered by first appearance
+  std::vector<HostCores> cores_of = {};  // host number -> what its ranks may use
+
+  // Hosts whose ranks all may use `processors`.
+  static Topology Alike(std::vector<int> host_of, const Processors& processors);
 
   bool SameHost(int a, int b) const { return host_of[a] == host_of[b]; }
+  const HostCores& CoresAt(int rank) const { return cores_of[host_of[rank]]; }
 };
 
 }  // namespace rabit

@@ -1,7 +1,5 @@
 #include "base/spin_times.h"
 
-#include <thread>
-
 namespace rabit {
 namespace {
 
@@ -11,8 +9,8 @@ constexpr std::chrono::microseconds kYieldSpin{200};
 
 }  // namespace
 
-SpinTimes SpinTimesFor(int32_t spin_us, int local_size) {
-  const bool yields = std::thread::hardware_concurrency() < static_cast<unsigned>(local_size);
+SpinTimes SpinTimesFor(int32_t spin_us, const HostCores& cores) {
+  const bool yields = cores.are_shared();
   if (spin_us >= 0) {
     return {std::chrono::microseconds(spin_us), std::chrono::microseconds(spin_us), yields};
   }
@@ -20,8 +18,8 @@ SpinTimes SpinTimesFor(int32_t spin_us, int local_size) {
   return {kBackgroundSpin, kCallerSpin, false};
 }
 
-SpinTimes SocketSpinTimesFor(int32_t spin_us, int local_size) {
-  SpinTimes spin = SpinTimesFor(spin_us, local_size);
+SpinTimes SocketSpinTimesFor(int32_t spin_us, const HostCores& cores) {
+  SpinTimes spin = SpinTimesFor(spin_us, cores);
   spin.yields = true;
   return spin;
 }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 
+#include "base/processors.h"
 #include "base/spin_budget.h"
 
 namespace rabit {
@@ -17,14 +18,14 @@ struct SpinTimes {
   SpinBudgets Budgets() const { return SpinBudgets(background, caller, yields); }
 };
 
-// `spin_us`: what the user wants, or -1 to choose; `local_size`: ranks on this host.  Where they
-// have a core each, 50 us, and 200 for callers.  Where they outnumber the cores, 200 in which the
-// core is given away between two looks.
-SpinTimes SpinTimesFor(int32_t spin_us, int local_size);
+// `spin_us`: what the user wants, or -1 to choose; `cores`: of this host.  Where ranks have a core
+// each, 50 us, and 200 for callers.  Where they share cores, 200 in which the core is given away
+// between two looks.
+SpinTimes SpinTimesFor(int32_t spin_us, const HostCores& cores);
 // The same for waits on sockets, which give the core away in any case.  A look is a system call, so
 // that costs little more, and keeps ranks that the kernel has put on one core from holding each
 // other up, which happens even where each could have its own.
-SpinTimes SocketSpinTimesFor(int32_t spin_us, int local_size);
+SpinTimes SocketSpinTimesFor(int32_t spin_us, const HostCores& cores);
 
 // What was waited for came before the sleep.  A core that was given away may come back late, if
 // others compute: a sleeper would have been woken at once.

@@ -7,23 +7,34 @@ namespace {
 
 using std::chrono::microseconds;
 
+constexpr HostCores kOwn{.ranks = 2, .total = 4, .each = 2, .least = 4};
+constexpr HostCores kShared{.ranks = 4, .total = 2, .each = 0, .least = 2};
+
 TEST(SpinTimes, the_users_time_comes_before_the_choice) {
-  const SpinTimes chosen = SpinTimesFor(-1, 1);
-  EXPECT_FALSE(chosen.yields);
-  EXPECT_TRUE(chosen.caller > chosen.background);
-  EXPECT_TRUE(SpinTimesFor(-1, 1 << 20).yields);
+  for (const HostCores& cores : {kOwn, kShared}) {
+    const SpinTimes set = SpinTimesFor(7, cores);
+    EXPECT_TRUE(set.background == microseconds(7));
+    EXPECT_TRUE(set.caller == microseconds(7));
+    EXPECT_EQ(set.yields, cores.are_shared());
+  }
+}
 
-  const SpinTimes set = SpinTimesFor(7, 1);
+TEST(SpinTimes, are_chosen_by_the_cores_of_the_ranks) {
+  const SpinTimes own = SpinTimesFor(-1, kOwn);
+  EXPECT_FALSE(own.yields);
+  EXPECT_TRUE(own.caller > own.background);
+  EXPECT_TRUE(own.background > microseconds(0));
 
-  EXPECT_TRUE(set.background == microseconds(7));
-  EXPECT_TRUE(set.caller == microseconds(7));
+  const SpinTimes shared = SpinTimesFor(-1, kShared);
+  EXPECT_TRUE(shared.yields);
+  EXPECT_TRUE(shared.background > microseconds(0));
 }
 
 TEST(SpinTimes, waits_on_sockets_always_give_the_core_away) {
-  const SpinTimes sockets = SocketSpinTimesFor(-1, 1);
+  const SpinTimes sockets = SocketSpinTimesFor(-1, kOwn);
 
   EXPECT_TRUE(sockets.yields);
-  EXPECT_TRUE(sockets.caller == SpinTimesFor(-1, 1).caller);
+  EXPECT_TRUE(sockets.caller == SpinTimesFor(-1, kOwn).caller);
 }
 
 TEST(SpinTimes, callers_and_the_engine_have_budgets_of_their_own) {

@@ -84,7 +84,7 @@ void Bench::MeasureLinks() {
   const CollectiveCall call = NextCall();
   sequence_ += 1 << 20;  // a measurement takes many tags
   const auto start = Clock::now();
-  const double cores = std::max(1u, std::thread::hardware_concurrency());
+  const auto cores = static_cast<double>(FindProcessors().size());
   Result<LinkModel> found =
       MeasureLink(call, call, {}, {std::chrono::milliseconds(50), transport_.size() / cores});
   Require(found.status());
@@ -156,7 +156,8 @@ void RunTcpRank(Store& store, int rank, const Settings& settings) {
   auto listener = Listener::Open("127.0.0.1:0", secret, 1, rank);
   Require(listener.status());
   Require(store.Set("1/address/" + std::to_string(rank), (*listener)->address()));
-  const Topology topology{.host_of = std::vector<int>(static_cast<size_t>(settings.size), 0)};
+  const auto topology =
+      Topology::Alike(std::vector<int>(static_cast<size_t>(settings.size), 0), FindProcessors());
   const ConnectContext context{.rank = rank,
                                .size = settings.size,
                                .epoch = 1,
@@ -167,7 +168,7 @@ void RunTcpRank(Store& store, int rank, const Settings& settings) {
                                .streams = 1,
                                .deadline = After(std::chrono::seconds(30))};
   TcpOptions options;
-  options.spin = SocketSpinTimesFor(-1, settings.size);
+  options.spin = SocketSpinTimesFor(-1, topology.CoresAt(0));
   auto transport = ConnectTcpTransport(context, options);
   Require(transport.status());
   RunOver(**transport, settings);

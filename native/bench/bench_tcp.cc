@@ -71,7 +71,7 @@ Timing Measure(const std::vector<std::unique_ptr<Transport>>& ranks, size_t byte
 int Main() {
   Secret secret;
   MemoryStore store;
-  Topology topology{.host_of = {0, 0}};
+  Topology topology = Topology::Alike({0, 0}, FindProcessors());
   std::vector<std::unique_ptr<Listener>> listeners(2);
   for (int rank = 0; rank < 2; ++rank) {
     auto listener = Listener::Open("127.0.0.1:0", secret, 1, rank);

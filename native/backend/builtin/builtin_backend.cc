@@ -4,7 +4,6 @@
 #include <chrono>
 #include <numeric>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "collective/allgather.h"
@@ -74,10 +73,6 @@ int LocalIndex(const Topology& topology, int rank) {
   return index;
 }
 
-double RanksPerCore(int local_size) {
-  return static_cast<double>(local_size) / std::max(1u, std::thread::hardware_concurrency());
-}
-
 }  // namespace
 
 Result<std::unique_ptr<BuiltinBackend>> BuiltinBackend::Create(std::unique_ptr<Transport> transport,
@@ -129,8 +124,9 @@ Status BuiltinBackend::MeasureLinks(std::chrono::microseconds budget, Deadline d
     const uint64_t first_step = ++phase * kStepsOfPhase;
     const CollectiveCall mine{members, MakeTag(0, first_step), deadline, scratch};
     const CollectiveCall everybody{*transport_, MakeTag(0, first_step), deadline, scratch};
-    RABIT_ASSIGN_OR_RETURN(link, MeasureLink(everybody, mine, options_.link,
-                                             {budget / share, RanksPerCore(neighbours.size())}));
+    RABIT_ASSIGN_OR_RETURN(link,
+                           MeasureLink(everybody, mine, options_.link,
+                                       {budget / share, topology_.CoresAt(me).ranks_per_core()}));
     return Status();
   };
   if (!IsHierarchical(all)) return measure(all, link_, 1);

@@ -14,13 +14,15 @@ namespace {
 using testing::Member;
 using testing::Values;
 
+const Processors kTwoProcessors{0, 1};
+
 std::vector<std::unique_ptr<Backend>> MakeBackends(int size, const std::vector<int>& host_of,
                                                    const BuiltinOptions& options) {
   InprocFabric fabric(size);
   std::vector<std::unique_ptr<Backend>> backends;
   for (int rank = 0; rank < size; ++rank) {
     auto backend = BuiltinBackend::Create(size == 1 ? nullptr : fabric.Connect(rank),
-                                          Topology{host_of}, options);
+                                          Topology::Alike(host_of, kTwoProcessors), options);
     EXPECT_OK(backend);
     backends.push_back(std::move(backend).value());
   }
@@ -72,8 +74,9 @@ TEST(BuiltinBackend, tells_the_transport_who_waits_on_which_stream) {
   std::vector<std::pair<int, Waiter>> waits[2];
   testing::RunRanks(2, [&](int rank) {
     auto& mine = waits[static_cast<size_t>(rank)];
-    auto backend = BuiltinBackend::Create(
-        std::make_unique<NotingTransport>(fabric.Connect(rank), mine), Topology{{0, 0}}, {});
+    auto backend =
+        BuiltinBackend::Create(std::make_unique<NotingTransport>(fabric.Connect(rank), mine),
+                               Topology::Alike({0, 0}, kTwoProcessors), {});
     ASSERT_OK(backend);
     const Group world = testing::WorldOf(2, rank);
     for (const Waiter waiter : {Waiter::kBackground, Waiter::kCaller}) {
@@ -91,7 +94,8 @@ TEST(BuiltinBackend, tells_the_transport_who_waits_on_which_stream) {
 std::unique_ptr<BuiltinBackend> One(std::vector<int> host_of, BuiltinOptions options) {
   static InprocFabric fabric(4);
   auto transport = host_of.size() == 1 ? nullptr : fabric.Connect(0);
-  auto backend = BuiltinBackend::Create(std::move(transport), Topology{std::move(host_of)},
+  auto backend = BuiltinBackend::Create(std::move(transport),
+                                        Topology::Alike(std::move(host_of), kTwoProcessors),
                                         std::move(options));
   EXPECT_OK(backend);
   return std::move(backend).value();
@@ -215,7 +219,7 @@ TEST(BuiltinBackend, statistics_name_the_algorithm_and_the_transport) {
 }
 
 TEST(BuiltinBackend, a_topology_of_another_size_is_refused) {
-  const auto backend = BuiltinBackend::Create(nullptr, Topology{{0, 0}}, {});
+  const auto backend = BuiltinBackend::Create(nullptr, Topology::Alike({0, 0}, kTwoProcessors), {});
   EXPECT_EQ(backend.status().code(), Code::kInvalidArgument);
 }
 

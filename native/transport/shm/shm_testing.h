@@ -25,7 +25,8 @@ inline Result<std::unique_ptr<Transport>> ConnectOneHost(Store& store, int rank,
                                                          int streams = 4) {
   NoListener listener;
   const Secret secret{};
-  const Topology topology{.host_of = std::vector<int>(static_cast<size_t>(size), 0)};
+  const auto topology =
+      Topology::Alike(std::vector<int>(static_cast<size_t>(size), 0), FindProcessors());
   const ConnectContext context{.rank = rank,
                                .size = size,
                                .epoch = 1,

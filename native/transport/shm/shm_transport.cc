@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <deque>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -166,7 +165,7 @@ Result<std::unique_ptr<Transport>> ConnectShmTransport(const ConnectContext& con
   inbox.CloseFd();
   return std::unique_ptr<Transport>(std::make_unique<ShmTransport>(
       context, std::move(inbox), std::move(connected), local_ranks, options, chunk_bytes,
-      SpinTimesFor(options.spin_us, static_cast<int>(local_ranks.size()))));
+      SpinTimesFor(options.spin_us, context.topology.CoresAt(context.rank))));
 }
 
 }  // namespace rabit

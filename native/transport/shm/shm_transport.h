@@ -19,7 +19,7 @@ enum class SingleCopy : int32_t {
 
 struct ShmOptions {
   // How long a wait looks again and again before it sleeps, at most; it adapts to whether that pays
-  // off.  -1: by cores and ranks (SpinTimesFor).
+  // off.  -1: by the cores of the ranks (SpinTimesFor).
   int spin_us = -1;
   // Messages of at least single_copy_min_bytes are read straight from the sender's memory
   // (process_vm_readv) instead of passing through the ring.
