@@ -159,7 +159,9 @@ Result<std::optional<ChannelMessage>> TcpChannel::Receive(Deadline deadline) {
     for (;;) {
       Look();
       const bool is_woken = events_.empty() && is_woken_.exchange(false);
-      if (has_spun && !has_slept && (is_woken || !events_.empty())) EndInTime(spin, spin_end, spin.yields());
+      if (has_spun && !has_slept && (is_woken || !events_.empty())) {
+        EndInTime(spin, spin_end, spin.yields());
+      }
       if (is_woken) return std::optional<ChannelMessage>();
       if (!events_.empty()) break;
       const Deadline now = Clock::now();
