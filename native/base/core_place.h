@@ -6,23 +6,12 @@
 #include <atomic>
 #include <cstdint>
 
-#include "base/spin_budget.h"
-
 namespace rabit {
 
 // The core that this thread runs on; 0: the system does not say.
 inline uint32_t ThisCore() {
   const int core = ::sched_getcpu();
   return core < 0 ? 0 : static_cast<uint32_t>(core) + 1;
-}
-
-// `gives_way`: whoever is waited for may need this core.
-inline void RestBetweenLooks(bool gives_way) {
-  if (gives_way) {
-    ::sched_yield();
-  } else {
-    SpinBudget::Pause();
-  }
 }
 
 // One thread tells where it waits, and those that wait for it look.  What they see may be old: a

@@ -160,7 +160,7 @@ Result<std::optional<ChannelMessage>> ShmChannel::Receive(Deadline deadline) {
         continue;
       }
     }
-    RestBetweenLooks(gives_way);
+    SpinBudget::Rest(gives_way);
   }
   if (is_spinning && !has_slept) spin.PaidOff();
   Event event = std::move(events_.front());

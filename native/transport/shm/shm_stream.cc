@@ -152,7 +152,7 @@ Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, 
     bell_.waiter.Tell(here);
     gives_way = spin.yields() || peer_place.Is(here);
     if (now < spin_end) {
-      RestBetweenLooks(gives_way);
+      SpinBudget::Rest(gives_way);
       continue;
     }
     spin.EndedInSleep();
