@@ -12,21 +12,20 @@ Framework packages such as rabit_torch build on the same functions.
 # The names load at the first use of any of them: the launcher and other programs that only look
 # at the package start without NumPy and the native library.
 import typing as _typing
+from importlib import import_module as _import_module
 
-from rabit._version import __version__ as __version__
+from rabit.version import __version__ as __version__
 
 if _typing.TYPE_CHECKING:
-    from rabit._public import *  # noqa: F403
-    from rabit._public import __all__ as __all__
+    from rabit.api import *  # noqa: F403
+    from rabit.api import __all__ as __all__
 else:
 
     def __getattr__(name: str) -> _typing.Any:
-        # A private name is a module that is being imported; it must not load all the others.
         if name == "__all__" or not name.startswith("_"):
-            from rabit import _public
-
-            globals().update({each: getattr(_public, each) for each in _public.__all__})
-            globals()["__all__"] = list(_public.__all__)
+            api = _import_module("rabit.api")
+            globals().update({each: getattr(api, each) for each in api.__all__})
+            globals()["__all__"] = list(api.__all__)
             if name in globals():
                 return globals()[name]
         raise AttributeError(f"module 'rabit' has no attribute {name!r}")

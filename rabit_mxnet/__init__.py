@@ -61,9 +61,7 @@ from rabit import (
     stop_timeline,
     summary,
 )
-
-from ._life import init, shutdown
-from ._ops import (
+from rabit_mxnet.ops import (
     allgather,
     allreduce,
     allreduce_,
@@ -76,9 +74,10 @@ from ._ops import (
     grouped_reducescatter,
     reducescatter,
 )
-from ._optimizer import DistributedOptimizer
-from ._state import broadcast_parameters
-from ._trainer import DistributedTrainer
+from rabit_mxnet.optimizer import DistributedOptimizer
+from rabit_mxnet.session import init, shutdown
+from rabit_mxnet.state import broadcast_parameters
+from rabit_mxnet.trainer import DistributedTrainer
 
 __all__ = [
     "Aborted",

@@ -64,23 +64,10 @@ from rabit import (
     stop_timeline,
     summary,
 )
-
-from ._adasum import Adasum
-from ._compile import compile
-from ._compression import Compression
-from ._ddp_hook import ddp_hook
-from ._functions import (
-    allgather,
-    allreduce,
-    alltoall,
-    broadcast,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_reducescatter,
-    reducescatter,
-)
-from ._handles import poll, synchronize
-from ._ops import (
+from rabit_torch.compression import Compression
+from rabit_torch.distributed.hook import ddp_hook
+from rabit_torch.ops.adasum import Adasum
+from rabit_torch.ops.collectives import (
     allgather_async,
     allreduce_,
     allreduce_async,
@@ -96,10 +83,22 @@ from ._ops import (
     grouped_reducescatter_async,
     reducescatter_async,
 )
-from ._optimizer import DistributedOptimizer
-from ._sparse import sparse_allreduce_async
-from ._state import broadcast_optimizer_state, broadcast_parameters
-from ._sync_batch_norm import SyncBatchNorm
+from rabit_torch.ops.differentiable import (
+    allgather,
+    allreduce,
+    alltoall,
+    broadcast,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_reducescatter,
+    reducescatter,
+)
+from rabit_torch.ops.handles import poll, synchronize
+from rabit_torch.ops.sparse import sparse_allreduce_async
+from rabit_torch.optimizer.distributed_optimizer import DistributedOptimizer
+from rabit_torch.overlap.compile import compile
+from rabit_torch.state import broadcast_optimizer_state, broadcast_parameters
+from rabit_torch.sync_batch_norm import SyncBatchNorm
 
 HorovodInternalError = RabitError  # Horovod's name for what a failed operation raises
 

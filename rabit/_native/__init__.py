@@ -11,8 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rabit._errors import Internal, RabitError, Unsupported, error_from_code
-from rabit._version import __version__
+from rabit.errors import Internal, RabitError, Unsupported, error_from_code
+from rabit.version import __version__
 
 __all__ = [
     "abi_version",
@@ -56,7 +56,7 @@ ffi: Any = _find_ffi()
 
 def library_path() -> str:
     """The native library that is loaded by default: RABIT_LIBRARY, else the installed one."""
-    from rabit._config import process_environment
+    from rabit.config.config import process_environment
 
     named = process_environment().get("RABIT_LIBRARY", "")
     if named:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rabit._config import process_environment
-from rabit._errors import InvalidArgument, RabitError
-from rabit.launch.flags import make_parser
+from rabit.config.config import process_environment
+from rabit.errors import InvalidArgument, RabitError
+from rabit.launch.options.flags import make_parser
 
 if TYPE_CHECKING:
     from rabit.launch.plan import Plan
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = make_parser().parse_args(arguments)
     try:
         if parsed.check_build or parsed.check_build_json:
-            from rabit.launch.check_build import print_report
+            from rabit.diagnostics.check_build import print_report
 
             return print_report(as_json=parsed.check_build_json)
         return _run(parsed)
@@ -37,17 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    from rabit.launch.launcher import Request, launch
-    from rabit.launch.ssh import SshOptions
+    from rabit.launch.launchers.rabitrun import Request, launch
+    from rabit.launch.nodes.ssh import SshOptions
+    from rabit.launch.options.settings import tuning_environ
     from rabit.launch.supervisor import Times
-    from rabit.launch.tuning import tuning_environ
 
     environ = process_environment()
     command = _command(parsed)
     tuning, notices = tuning_environ(parsed, environ)
     for notice in notices:
         print(f"rabitrun: {notice}", file=sys.stderr)
-    from rabit.launch.environment import user_environ
+    from rabit.launch.options.environment import user_environ
 
     request = Request(
         plan=_plan(parsed),
@@ -73,7 +73,7 @@ def _run(parsed: argparse.Namespace) -> int:
         secret=_secret(parsed),
     )
     if parsed.launcher == "mpi":
-        from rabit.launch import mpi
+        from rabit.launch.launchers import mpi
 
         if not parsed.dry_run:
             mpi.run(request)
@@ -130,7 +130,7 @@ def _secret(parsed: argparse.Namespace) -> bytes | None:
     path = parsed.setting_secret_file
     if not path:
         return None
-    from rabit._placement import secret_from_file
+    from rabit.rendezvous.placement import secret_from_file
 
     return secret_from_file(path)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 
-from rabit._errors import InvalidArgument
-from rabit.launch.launcher import Request, is_started_here, store_host, thread_note
+from rabit.errors import InvalidArgument
+from rabit.launch.launchers.rabitrun import Request, is_started_here, store_host, thread_note
+from rabit.launch.nodes.ssh import ssh_command
 from rabit.launch.processors import HostProcessors, as_list, bind
-from rabit.launch.ssh import ssh_command
 
 __all__ = ["describe"]
 

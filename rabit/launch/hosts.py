@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rabit._errors import InvalidArgument
-from rabit._interfaces import is_own_address
+from rabit.errors import InvalidArgument
+from rabit.rendezvous.addresses import is_own_address
 
 __all__ = ["Host", "is_local", "local_hosts", "parse_hostfile", "parse_hosts"]
 

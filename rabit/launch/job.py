@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from rabit._errors import InvalidArgument
+from rabit.errors import InvalidArgument
 
 __all__ = ["HostJob", "RankJob"]
 

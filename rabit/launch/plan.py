@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rabit._errors import InvalidArgument
+from rabit.errors import InvalidArgument
 from rabit.launch.hosts import Host
 
 __all__ = ["HostPlan", "Plan", "RankPlace", "make_plan"]

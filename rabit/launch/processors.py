@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rabit._errors import InvalidArgument
+from rabit.errors import InvalidArgument
 
 __all__ = ["BINDINGS", "HostProcessors", "as_list", "bind", "thread_count"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from rabit._interfaces import format_address
+from rabit.rendezvous.addresses import format_address
 
 __all__ = ["serve_store"]
 

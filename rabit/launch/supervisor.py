@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rabit.launch import report
-from rabit.launch.events import RESULT, STDERR, STDOUT, Node
-from rabit.launch.output import Output
+from rabit.launch.nodes.node import RESULT, STDERR, STDOUT, Node
+from rabit.launch.nodes.signals import TERMINATING, handle_signals
+from rabit.launch.nodes.sink import Sink
+from rabit.launch.output.output import Output
 from rabit.launch.plan import Plan
-from rabit.launch.signals import TERMINATING, handle_signals
-from rabit.launch.sink import Sink
 
 __all__ = ["Outcome", "Supervisor", "Times"]
 

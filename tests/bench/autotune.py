@@ -30,9 +30,9 @@ import numpy as np
 
 import rabit
 from rabit import Batch, Config, Engine, Kind, Request, Sum
-from rabit._meeting import StoreServer
-from rabit._placement import secret_from_file
-from rabit._tensor import view_output
+from rabit.engine.tensor import view_output
+from rabit.rendezvous.discovery import StoreServer
+from rabit.rendezvous.placement import secret_from_file
 
 WRONG = {"partition_bytes": 16 << 10, "fusion_bytes": 16 << 10, "credit_bytes": 64 << 10, "lanes": 1}
 GRID = {

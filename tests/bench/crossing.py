@@ -35,8 +35,8 @@ from schedule_shapes import SHAPES, scaled
 
 import rabit
 import rabit_torch
-from rabit._meeting import StoreServer
-from rabit.step_time import barrier, crossing, dear
+from rabit.rendezvous.discovery import StoreServer
+from rabit.tuning.step_time import barrier, crossing, dear
 
 WARM_UP = 3
 AUTO_STEPS = 26  # that overlap="auto" takes to decide, if it tries another mode

@@ -33,7 +33,8 @@ from pathlib import Path
 import numpy as np
 import rabit_mxnet as rabit
 import mxnet as mx
-from rabit_mxnet import _dependency_engine, _operation
+from rabit_mxnet import dependency_engine
+from rabit_mxnet import operation
 
 width, layers, batch, turns, steps, timeline, emulates = json.loads(sys.argv[1])
 rabit.init()
@@ -106,12 +107,12 @@ def apart(count):
 
 
 def waiting(count):
-    original = _operation._dependency_engine.is_usable
-    _operation._dependency_engine.is_usable = lambda: False
+    original = operation._dependency_engine.is_usable
+    operation._dependency_engine.is_usable = lambda: False
     try:
         return run(count)
     finally:
-        _operation._dependency_engine.is_usable = original
+        operation._dependency_engine.is_usable = original
 
 
 def set_compute(amount):
@@ -186,7 +187,7 @@ def core_of(rank: int) -> list[str]:
 
 
 def run_ranks(ranks: int, settings: list, folder: Path) -> dict:
-    from rabit._meeting import StoreServer
+    from rabit.rendezvous.discovery import StoreServer
 
     secret = secrets.token_bytes(32)
     secret_file = folder / "secret"

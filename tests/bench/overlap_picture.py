@@ -21,7 +21,7 @@ import torch
 
 import rabit
 import rabit_torch
-from rabit.step_time import Layer
+from rabit.tuning.step_time import Layer
 
 LAYERS = 6
 LAYER_NAME = re.compile(r"(\d+)\.(?:weight|bias)")

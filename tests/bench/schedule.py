@@ -32,8 +32,8 @@ from schedule_model import simulate
 from schedule_rank import neighbours, priorities
 from schedule_shapes import SHAPES, scaled
 
-from rabit._meeting import StoreServer
-from rabit.step_time import Layer, barrier, crossing, dear, sequential
+from rabit.rendezvous.discovery import StoreServer
+from rabit.tuning.step_time import Layer, barrier, crossing, dear, sequential
 
 HERE = Path(__file__).resolve().parent
 BASES = ("barrier", "ddp")  # what speed-ups are over

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rabit.step_time import Layer
+from rabit.tuning.step_time import Layer
 
 
 def simulate(

@@ -21,12 +21,12 @@ import numpy as np
 from schedule_shapes import SHAPES, scaled
 
 import rabit
-from rabit._config import Config
-from rabit._engine import Engine
-from rabit._request import Request
-from rabit._tensor import view_output
-from rabit._types import Kind, ReduceOp
-from rabit.step_time import Layer
+from rabit.config.config import Config
+from rabit.engine.engine import Engine
+from rabit.engine.request import Request
+from rabit.engine.tensor import view_output
+from rabit.tuning.step_time import Layer
+from rabit.types import Kind, ReduceOp
 
 
 class Device:

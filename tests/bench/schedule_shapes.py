@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rabit.step_time import Layer
+from rabit.tuning.step_time import Layer
 
 
 @dataclass(frozen=True)

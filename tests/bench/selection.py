@@ -128,7 +128,7 @@ def chosen(engine, size: int) -> str:
 
 def work(args: argparse.Namespace) -> None:
     import rabit
-    from rabit._config import Config
+    from rabit.config.config import Config
 
     secret = bytes.fromhex(Path(args.result).with_suffix(".secret").read_text())
     config = Config.from_environ().replace(secret=secret)
@@ -176,7 +176,7 @@ def launch(args: argparse.Namespace, result: Path) -> None:
 def run_ranks(
     args: argparse.Namespace, result: Path, address: str, lab: shaped_links.Lab | None
 ) -> None:
-    from rabit._meeting import StoreServer
+    from rabit.rendezvous.discovery import StoreServer
 
     secret = secrets.token_bytes(32)
     key = result.with_suffix(".secret")

@@ -140,7 +140,7 @@ def work(args: argparse.Namespace) -> None:
     import numpy as np
 
     import rabit
-    from rabit._meeting import StoreServer
+    from rabit.rendezvous.discovery import StoreServer
 
     where, port = os.environ["RABIT_STORE_ADDRESS"].split(":")
     secret = bytes.fromhex(Path(os.environ["RABIT_SECRET_FILE"]).read_text())

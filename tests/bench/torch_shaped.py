@@ -34,8 +34,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import rabit
 import rabit_torch
-from rabit._meeting import StoreServer
-from rabit.step_time import Layer, barrier, crossing
+from rabit.rendezvous.discovery import StoreServer
+from rabit.tuning.step_time import Layer, barrier, crossing
 
 WAYS = ("ddp-gloo", "backward", "next-forward", "reduce-scatter")
 

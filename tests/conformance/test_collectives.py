@@ -8,7 +8,7 @@ from support import oracle
 
 import rabit
 from rabit import DType, ReduceOp, TensorView
-from rabit._tensor import numpy_dtype
+from rabit.engine.tensor import numpy_dtype
 from rabit.testing import run_ranks
 
 SIZES = [1, 2, 3, 4]

@@ -97,7 +97,7 @@ report((default_engine().statistics()["overlap"], lbfgs.overlap))
 
 
 def test_layers_come_from_the_moments_of_gradients():
-    from rabit_torch._auto_overlap import layers_from
+    from rabit_torch.optimizer.auto_overlap import layers_from
 
     # Forward 3 (1 each), backward 2 each: gradients at 5, 7 and 9 s; the last layer comes first.
     step = [(5.0, 30), (7.0, 20), (9.0, 10)]

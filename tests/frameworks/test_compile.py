@@ -138,14 +138,14 @@ report([(flat - expected).abs().max().item(), said])
 def test_the_warning_names_both_remedies_and_the_share():
     import torch
 
-    from rabit_torch import _compile
+    from rabit_torch.overlap import compile
 
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
     looked = []
 
-    class Late(_compile.LateGradients):
+    class Late(compile.LateGradients):
         def look(self):
-            found = _compile._made_by_graphs(_compile._roots(), self._bytes)
+            found = compile._made_by_graphs(compile._roots(), self._bytes)
             looked.append(max((self._size(each) for each in found), default=0))
 
     late = Late(list(model.parameters()))
@@ -154,7 +154,7 @@ def test_the_warning_names_both_remedies_and_the_share():
         run(torch.ones(2, 4)).sum().backward()
 
     assert looked == [0, 2 * (16 + 4) * 4]
-    text = _compile._LATE_WARNING.format(share=1.0, late=4, total=4)
+    text = compile._LATE_WARNING.format(share=1.0, late=4, total=4)
     assert "rabit_torch.compile(model)" in text
     assert "torch.compile(block)" in text
 
@@ -163,7 +163,7 @@ def test_blocks_are_repeated_layers_or_large_ones():
     import torch
     from torch import nn
 
-    from rabit_torch._compile import find_blocks
+    from rabit_torch.overlap.compile import find_blocks
 
     layer = nn.TransformerEncoderLayer(16, 2, 32)
     encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from rabit._config import Config
-from rabit._errors import InvalidArgument
+from rabit.config.config import Config
+from rabit.errors import InvalidArgument
 from rabit.launch import cli
-from rabit.launch.environment import portable_environ
-from rabit.launch.flags import make_parser
 from rabit.launch.hosts import Host, parse_hostfile, parse_hosts
 from rabit.launch.job import HostJob, RankJob
+from rabit.launch.options.environment import portable_environ
+from rabit.launch.options.flags import make_parser
+from rabit.launch.options.settings import tuning_environ
 from rabit.launch.plan import make_plan
-from rabit.launch.tuning import tuning_environ
 
 PRINT_SETTINGS = "env | grep '^RABIT_' | sort"
 

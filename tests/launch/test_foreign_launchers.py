@@ -35,7 +35,7 @@ for epoch in range(2):
 MEETING = """
 import os, sys, time
 from pathlib import Path
-from rabit._placement import discover, publish
+from rabit.rendezvous.placement import discover, publish
 
 folder = Path(sys.argv[1])
 placement = discover(os.environ, timeout=60)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rabit import _interfaces
-from rabit._errors import InvalidArgument
+from rabit.errors import InvalidArgument
+from rabit.rendezvous import addresses
 
 LISTENERS = """
 import numpy as np, rabit
@@ -97,15 +97,15 @@ def test_a_chosen_interface_carries_the_traffic(script):
 
 def test_an_unknown_interface_is_told():
     with pytest.raises(InvalidArgument, match=r"'nope0' does not exist on .*known are .*lo"):
-        _interfaces.interface_addresses("nope0")
+        addresses.interface_addresses("nope0")
 
 
 def test_the_loopback_interface_has_its_address():
-    assert "127.0.0.1" in _interfaces.interface_addresses("lo")
-    assert _interfaces.pick_address(["nope0", "lo"]) == "127.0.0.1"
+    assert "127.0.0.1" in addresses.interface_addresses("lo")
+    assert addresses.pick_address(["nope0", "lo"]) == "127.0.0.1"
 
 
 def test_the_route_to_this_host_leaves_from_it():
-    assert _interfaces.route_address("127.0.0.1") == "127.0.0.1"
+    assert addresses.route_address("127.0.0.1") == "127.0.0.1"
     with pytest.raises(InvalidArgument, match="does not resolve"):
-        _interfaces.route_address("no-such-host.invalid")
+        addresses.route_address("no-such-host.invalid")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rabit.launch.collapse import Collapser, rank_list
-from rabit.launch.events import STDERR, STDOUT
-from rabit.launch.output import Output, Style, tail_text
+from rabit.launch.nodes.node import STDERR, STDOUT
+from rabit.launch.output.collapse import Collapser, rank_list
+from rabit.launch.output.output import Output, Style, tail_text
 
 
 class Recorder:

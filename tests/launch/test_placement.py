@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from rabit import _meeting_point, _placement
-from rabit._errors import InvalidArgument, TimedOut
-from rabit._launchers import expand_host_list, expand_task_counts
-from rabit._placement import discover, publish
+from rabit.errors import InvalidArgument, TimedOut
+from rabit.rendezvous import meeting_file, placement
+from rabit.rendezvous.environments import expand_host_list, expand_task_counts
+from rabit.rendezvous.placement import discover, publish
 
 SECRET = bytes(range(32))
 
@@ -22,8 +22,8 @@ SECRET = bytes(range(32))
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch, tmp_path):
     """Each test is a process that serves nothing yet and has its own directory for meetings."""
-    monkeypatch.setattr(_placement, "_served", {})
-    monkeypatch.setattr(_meeting_point, "_private_directory", lambda: tmp_path)
+    monkeypatch.setattr(placement, "_served", {})
+    monkeypatch.setattr(meeting_file, "_private_directory", lambda: tmp_path)
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_rabitrun_tells_everything(secret_file):
 
 
 def test_the_secret_comes_through_a_pipe_and_init_may_come_twice():
-    _placement._drain_pipe.cache_clear()
+    placement._drain_pipe.cache_clear()
     read_end, write_end = os.pipe()
     os.write(write_end, SECRET.hex().encode())
     os.close(write_end)
@@ -114,7 +114,7 @@ def test_the_secret_comes_through_a_pipe_and_init_may_come_twice():
     second = discover(rabitrun(RABIT_SECRET_FD=str(read_end)))
 
     os.close(read_end)
-    _placement._drain_pipe.cache_clear()
+    placement._drain_pipe.cache_clear()
     assert first.secret == second.secret == SECRET
 
 
@@ -255,7 +255,7 @@ def test_jobs_at_the_same_time_do_not_meet():
 
 def test_the_meeting_file_goes_with_its_process(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from rabit import _meeting_point as m;"
+        "import sys; from pathlib import Path; from rabit.rendezvous import meeting_file as m;"
         "m.write_meeting(Path(sys.argv[1]), m.Meeting('127.0.0.1:1', b'x' * 32));"
         "assert Path(sys.argv[1]).exists()"
     )
@@ -268,8 +268,8 @@ def test_the_meeting_file_goes_with_its_process(tmp_path):
 
 def test_a_directory_that_is_not_private_is_refused(monkeypatch, tmp_path):
     monkeypatch.undo()
-    monkeypatch.setattr(_meeting_point.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(_meeting_point.os, "access", lambda *_: False)
+    monkeypatch.setattr(meeting_file.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(meeting_file.os, "access", lambda *_: False)
     (tmp_path / f"rabit-{os.getuid()}").mkdir(mode=0o755)
 
     with pytest.raises(InvalidArgument, match="mode 0700"):

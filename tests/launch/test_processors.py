@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from rabit._errors import InvalidArgument
+from rabit.errors import InvalidArgument
 from rabit.launch.processors import HostProcessors, as_list, bind, thread_count
 
 TWO_NODES = HostProcessors(((0, 1, 4, 5), (2, 3, 6, 7)))

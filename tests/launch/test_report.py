@@ -19,7 +19,7 @@ def failure(rank, at_s, status=1, tail=(), was_stopped=False):
 
 
 def lost(peer):
-    return (f"rabit._errors.PeerLost: allreduce 'x' on rank 9: rank {peer} closed its connection",)
+    return (f"rabit.errors.PeerLost: allreduce 'x' on rank 9: rank {peer} closed its connection",)
 
 
 @pytest.mark.parametrize(

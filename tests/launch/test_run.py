@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from rabit._errors import InvalidArgument
-from rabit.launch.function import RunFailed, run
+from rabit.errors import InvalidArgument
+from rabit.launch.run import RunFailed, run
 
 
 def place(*names):

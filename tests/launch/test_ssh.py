@@ -17,7 +17,7 @@ import pytest
 
 import rabit
 from rabit.launch.hosts import Host
-from rabit.launch.ssh import SshOptions, ssh_command
+from rabit.launch.nodes.ssh import SshOptions, ssh_command
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin")
 
@@ -276,7 +276,7 @@ def test_the_command_line_is_a_list_with_checks_on():
     assert command[0] == "ssh" and "BatchMode=yes" in command
     assert not any("StrictHostKeyChecking" in each for each in command)
     assert command[-3:-1] == ["--", "user@node-1"]
-    assert command[-1] == "exec '/opt/my python/bin/py' -m rabit.launch.remote"
+    assert command[-1] == "exec '/opt/my python/bin/py' -m rabit.launch.nodes.agent"
 
 
 def test_a_collective_runs_over_ssh(rabitrun, flags, environ, tmp_path):

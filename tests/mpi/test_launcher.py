@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import rabit
-from rabit._errors import Unsupported
-from rabit.launch import mpi as launch_mpi
+from rabit.errors import Unsupported
 from rabit.launch.hosts import local_hosts, parse_hosts
-from rabit.launch.launcher import Request
+from rabit.launch.launchers import mpi as launch_mpi
+from rabit.launch.launchers.rabitrun import Request
 from rabit.launch.plan import make_plan
 
 pytestmark = [pytest.mark.mpi]

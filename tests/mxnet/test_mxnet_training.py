@@ -222,7 +222,7 @@ def test_torch_and_mxnet_share_one_engine(on_ranks):
 def test_what_the_forward_pass_needs_first_goes_first_and_is_updated_alone(on_ranks):
     """Gluon orders by name, dense10 before dense2, and updates four parameters at a time."""
     script = """
-    from rabit_mxnet import _trainer
+    from rabit_mxnet import trainer
     net = mx.gluon.nn.HybridSequential(prefix="net_")
     with net.name_scope():
         for _ in range(12):
@@ -230,7 +230,7 @@ def test_what_the_forward_pass_needs_first_goes_first_and_is_updated_alone(on_ra
     net.initialize()
     trainer = rabit.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
     reduced, updated = [], []
-    reduce_gradients = _trainer.reduce_gradients
+    reduce_gradients = trainer.reduce_gradients
     update = trainer._optimizer.update_multi_precision
     def note_reduction(gradients, names, priority, *more):
         reduced.append((priority, trainer._params[int(names[0])].name))
@@ -238,7 +238,7 @@ def test_what_the_forward_pass_needs_first_goes_first_and_is_updated_alone(on_ra
     def note_update(index, *arrays):
         updated.append(len(index))
         update(index, *arrays)
-    _trainer.reduce_gradients = note_reduction
+    trainer.reduce_gradients = note_reduction
     trainer._optimizer.update_multi_precision = note_update
     with mx.autograd.record():
         loss = net(mx.nd.ones((1, 2))).sum()
@@ -263,8 +263,8 @@ def test_what_the_forward_pass_needs_first_goes_first_and_is_updated_alone(on_ra
 )
 def test_gradients_are_complete_one_by_one_unless_the_user_has_chosen(on_ranks, chosen, expected):
     script = """
-    from rabit_mxnet._backward import CHANGED
-    from rabit_mxnet._library import mxnet_setting
+    from rabit_mxnet.backward import CHANGED
+    from rabit_mxnet.library import mxnet_setting
     names = ("MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD", "MXNET_EXEC_BULK_EXEC_TRAIN")
     report([[mxnet_setting(each) for each in names], CHANGED])
     """

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from rabit._meeting import StoreServer
+from rabit.rendezvous.discovery import StoreServer
 
 
 class Job:

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from rabit import DType, ReduceOp
-from rabit._tensor import numpy_dtype
+from rabit.engine.tensor import numpy_dtype
 
 SEED = 20240229
 

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rabit._meeting import StoreServer
+from rabit.rendezvous.discovery import StoreServer
 
 TIMEOUT_S = 60.0
 

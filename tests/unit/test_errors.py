@@ -8,7 +8,7 @@ import pytest
 
 import rabit
 from rabit import _native
-from rabit._errors import error_from_code
+from rabit.errors import error_from_code
 
 CODES = {
     1: rabit.InvalidArgument, 2: rabit.Mismatch, 3: rabit.Unsupported, 4: rabit.PeerLost,

@@ -1,0 +1,63 @@
+"""The reference page of the configuration, generated from the fields of Config."""
+
+from __future__ import annotations
+
+from rabit.config.config import Config
+from rabit.config.horovod import HOROVOD_WITHOUT_EFFECT
+from rabit.config.setting import Setting
+
+__all__ = ["reference_markdown"]
+
+_GROUPS = (
+    ("tuning", "Tuning"),
+    ("network", "Network"),
+    ("failure", "When something is wrong"),
+    ("diagnosis", "Diagnosis"),
+    ("placement", "Placement (set by the launcher)"),
+)
+
+_HEAD = """# Configuration
+
+Every setting is a field of `rabit.Config`, an environment variable and, where users set it, a flag
+of `rabitrun`. A value comes from, in this order: an explicit argument, the `RABIT_` variable, the
+variable of Horovod that means the same, the configuration file, the default. An unknown `RABIT_`
+variable is an error that names the nearest known one; a malformed value is an error that names the
+variable, the value and what is expected.
+
+Sizes take the suffixes K, M, G (powers of 1024); durations take us, ms, s, m, h and are seconds
+when bare. This page is generated from `rabit/config/config.py`.
+"""
+
+
+def reference_markdown() -> str:
+    """The page as Markdown."""
+    settings = Config.settings()
+    parts = [_HEAD]
+    for group, title in _GROUPS:
+        parts.append(f"\n## {title}\n")
+        parts.extend(_entry(each) for each in settings if each.group == group)
+    parts.append(
+        "\n## Variables of Horovod without effect\n\nThey are accepted, and a notice says so.\n\n"
+    )
+    parts.extend(f"- `{name}`: {why}.\n" for name, why in HOROVOD_WITHOUT_EFFECT.items())
+    return "".join(parts)
+
+
+def _entry(each: Setting) -> str:
+    title = each.variable or f"Config.{each.name}"
+    lines = [f"\n### `{title}`\n\n{each.help}\n\n"]
+    default = each.format(each.default)
+    lines.append(
+        f"- value: {each.expected}\n- default: `{default}`\n"
+        if default
+        else f"- value: {each.expected}\n- default: empty\n"
+    )
+    if each.flag:
+        lines.append(f"- flag of rabitrun: `{each.flag}`\n")
+    if each.horovod:
+        lines.append(f"- Horovod: `{each.horovod}`\n")
+    return "".join(lines)
+
+
+if __name__ == "__main__":  # python -m rabit.config.reference > docs/reference/config.md
+    print(reference_markdown(), end="")

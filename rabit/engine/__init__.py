@@ -1,0 +1,1 @@
+"""One rank of one job: requests in, handles out."""

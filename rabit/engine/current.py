@@ -1,0 +1,68 @@
+"""Which engine the module-level functions use: the one of init(), or the one of this thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rabit.errors import NotInitialized
+
+if TYPE_CHECKING:
+    from rabit.engine.engine import Engine
+
+__all__ = [
+    "current_engine",
+    "default_engine",
+    "engine_for_work",
+    "engine_of_thread",
+    "set_default_engine",
+]
+
+
+class _Current(threading.local):
+    engine: Engine | None = None
+
+
+_of_thread = _Current()
+_default: list[Engine] = []  # One engine or none.
+
+
+def current_engine() -> Engine:
+    """The engine that module-level functions use.  Raises NotInitialized if there is none."""
+    engine = _of_thread.engine or (_default[0] if _default else None)
+    if engine is None or engine.is_closed:
+        raise NotInitialized(
+            "rabit has not been initialized in this process, or has been shut down. Call "
+            "rabit.init() first."
+        )
+    engine.check_process()
+    return engine
+
+
+def engine_for_work() -> Engine:
+    """Like `current_engine`, for callers whose next step asks the engine for its open pointer.
+
+    Leaves to that step what it checks as well: that the engine is open and of this process.
+    """
+    return _of_thread.engine or (_default[0] if _default else current_engine())
+
+
+def default_engine() -> Engine:
+    """The engine that init() has started; for packages that bind a framework."""
+    return current_engine()
+
+
+def set_default_engine(engine: Engine | None) -> None:
+    _default[:] = [] if engine is None else [engine]
+
+
+@contextmanager
+def engine_of_thread(engine: Engine) -> Iterator[Engine]:
+    """Module-level functions that this thread calls inside the block use `engine`."""
+    before, _of_thread.engine = _of_thread.engine, engine
+    try:
+        yield engine
+    finally:
+        _of_thread.engine = before

@@ -1,0 +1,97 @@
+"""Reading a tensor through DLPack without copying and without taking it over.
+
+The capsule is not consumed: holding it keeps the memory alive, dropping it lets the producer free
+its description.  Source: DLPack's C header, version 0.8 layout (unversioned capsules).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from rabit.errors import InvalidArgument, Unsupported
+from rabit.types import CPU, DTYPE_NAMES, DType
+
+__all__ = ["read_dlpack"]
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("type_code", ctypes.c_uint8),
+        ("type_bits", ctypes.c_uint8),
+        ("type_lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_get_pointer.restype = ctypes.c_void_p
+_get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+
+# (type code, bits) -> DType.  Codes: 0 int, 1 uint, 2 float, 4 bfloat, 6 bool.
+_DTYPES = {
+    (0, 8): DType.INT8,
+    (0, 16): DType.INT16,
+    (0, 32): DType.INT32,
+    (0, 64): DType.INT64,
+    (1, 8): DType.UINT8,
+    (1, 16): DType.UINT16,
+    (2, 16): DType.FLOAT16,
+    (2, 32): DType.FLOAT32,
+    (2, 64): DType.FLOAT64,
+    (4, 16): DType.BFLOAT16,
+    (6, 8): DType.BOOL,
+}
+_CODE_NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
+
+
+def read_dlpack(tensor: Any, what: object) -> tuple[int, tuple[int, ...], DType, Any] | None:
+    """The address, shape and type of the tensor's own memory, and what keeps it alive.
+
+    None when it is not contiguous in row-major order.
+    """
+    try:
+        device_kind = int(tensor.__dlpack_device__()[0])
+        if device_kind != CPU:
+            raise Unsupported(
+                f"{what}: the tensor lies on a device of DLPack kind {device_kind}; this interface "
+                "takes tensors in CPU memory. Copy it to the CPU, or use rabit_torch."
+            )
+        capsule = tensor.__dlpack__()
+    except (BufferError, TypeError, ValueError, RuntimeError, NotImplementedError) as error:
+        if isinstance(error, Unsupported):
+            raise
+        raise InvalidArgument(
+            f"{what}: {type(tensor).__module__}.{type(tensor).__qualname__} cannot be shared "
+            f"through DLPack: {error}. Pass a dense tensor without gradient (tensor.detach())."
+        ) from error
+    found = ctypes.cast(_get_pointer(capsule, b"dltensor"), ctypes.POINTER(_DLTensor)).contents
+    dtype = _DTYPES.get((found.type_code, found.type_bits))
+    if dtype is None or found.type_lanes != 1:
+        name = f"{_CODE_NAMES.get(found.type_code, 'type')}{found.type_bits}"
+        raise Unsupported(
+            f"{what}: elements of type {name} are not supported (supported: {DTYPE_NAMES}). "
+            "Convert the tensor first."
+        )
+    shape = tuple(found.shape[: found.ndim])
+    if found.strides and not _is_contiguous(shape, found.strides[: found.ndim]):
+        return None
+    address = (found.data or 0) + found.byte_offset
+    return address, shape, dtype, (tensor, capsule)
+
+
+def _is_contiguous(shape: tuple[int, ...], strides: list[int]) -> bool:
+    expected = 1
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent == 0:
+            return True
+        if extent != 1 and stride != expected:
+            return False
+        expected *= extent
+    return True

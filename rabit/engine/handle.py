@@ -1,0 +1,233 @@
+"""Handle: one operation in flight."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rabit._native import check, ffi, last_error
+from rabit.engine.tensor import TensorView, numpy_dtype
+from rabit.errors import TimedOut
+from rabit.types import DType
+
+if TYPE_CHECKING:
+    from rabit.engine.native_engine import NativeEngine
+
+__all__ = ["GroupHandle", "Handle"]
+
+# A wait returns to the interpreter this often, so that Ctrl-C works.
+SLICE_MS = 100
+_TIMED_OUT = 5
+
+
+class Handle:
+    """One operation in flight; keeps its tensors alive until it has finished.
+
+    Thread-safe.  A handle that is dropped lets its operation finish.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_error",
+        "_finish",
+        "_is_done",
+        "_keepalive",
+        "_native",
+        "_value",
+        "name",
+    )
+
+    def __init__(
+        self,
+        native: NativeEngine,
+        value: int,
+        name: str,
+        keepalive: Any,
+        finish: Callable[[Handle], Any] | None = None,
+        code: int = _TIMED_OUT,
+    ) -> None:
+        """code: what a wait that was made already has returned; called right after it."""
+        self._native = native
+        self._value = value
+        self._keepalive = keepalive
+        self._finish = finish
+        self._is_done = False
+        self._error: BaseException | None = None
+        self.name = name
+        # The wait's own time may be over, or the operation's: only the engine can tell.
+        if code != _TIMED_OUT:
+            self._settle(code)
+
+    def __repr__(self) -> str:
+        return f"<rabit.Handle {self.name!r}, {'done' if self._is_done else 'in flight'}>"
+
+    def __del__(self) -> None:
+        native = getattr(self, "_native", None)
+        if native is not None:
+            native.release(self._value, None if self._is_done else self._keepalive)
+
+    def done(self) -> bool:
+        """True when the operation has finished, well or not.  Returns at once."""
+        return self._is_done or self._native.is_done(self._value)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Blocks until the operation has finished, at most `timeout` seconds.
+
+        Raises what went wrong; TimedOut after `timeout` leaves the operation in flight.
+        """
+        if not self._is_done:
+            self._wait(timeout)
+        if self._error is not None:
+            raise self._error
+
+    def _wait(self, timeout: float | None) -> None:
+        native, value = self._native, self._value
+        wait, pointer = native.library.rabit_wait, native.live_pointer()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        slice_ms = SLICE_MS
+        while True:
+            if deadline is not None:
+                left_ms = (deadline - time.monotonic()) * 1000
+                slice_ms = max(0, min(SLICE_MS, int(left_ms + 0.999)))
+            code = wait(pointer, value, slice_ms)
+            if code != _TIMED_OUT:
+                break
+            if native.is_done(value):  # The operation has finished; this gives its own status.
+                code = wait(pointer, value, 0)
+                break
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimedOut(
+                    f"'{self.name}' on rank {native.rank} has not finished after {timeout:g} s and "
+                    "is still in flight. Wait again, or look for the rank that did not submit it."
+                )
+        self._settle(code)
+
+    def _settle(self, code: int) -> None:
+        if code:
+            self._error = last_error(self._native.library, code)
+        self._is_done = True
+        self._keepalive = None
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Waits, then returns what the operation produced.
+
+        Where the engine allocated the output this is a NumPy array over its memory, without a
+        copy (bfloat16 as uint16 bits); the array keeps the handle alive.
+        """
+        self.wait(timeout)
+        if self._finish is not None:
+            return self._finish(self)
+        return output_array(self)
+
+    def output_view(self) -> TensorView:
+        """The output as a view of the engine's memory, which the view keeps alive.  Waits."""
+        self.wait()
+        tensor, shape, _ = _read_output(self, with_splits=False)
+        address = int(ffi.cast("uintptr_t", tensor.data))
+        return TensorView(
+            address,
+            shape,
+            DType(tensor.dtype),
+            tensor.device_kind,
+            tensor.device_index,
+            keepalive=self,
+        )
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of the output.  Waits."""
+        self.wait()
+        return _read_output(self, with_splits=False)[1]
+
+    @property
+    def received_splits(self) -> tuple[int, ...]:
+        """alltoall: the rows that came from each rank of the group.  Waits."""
+        self.wait()
+        return _read_output(self, with_splits=True)[2]
+
+
+class GroupHandle:
+    """Several operations that were submitted together."""
+
+    __slots__ = ("_handles",)
+
+    def __init__(self, handles: Sequence[Handle]) -> None:
+        self._handles = tuple(handles)
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def done(self) -> bool:
+        """True when all have finished."""
+        return all(each.done() for each in self._handles)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits for all, at most `timeout` seconds; then raises the first error, if any."""
+        self._each(timeout, Handle.wait)
+
+    def result(self, timeout: float | None = None) -> list[Any]:
+        """Waits for all and returns the list of their results."""
+        results: list[Any] = self._each(timeout, Handle.result)
+        return results
+
+    def _each(self, timeout: float | None, method: Callable[[Handle, float | None], Any]) -> Any:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        results: list[Any] = []
+        first: BaseException | None = None
+        for each in self._handles:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                results.append(method(each, left))
+            except RuntimeError as error:  # The others must finish before memory is reused.
+                first = first or error
+        if first is not None:
+            raise first
+        return results
+
+
+class _Memory:
+    """Memory of the engine, for NumPy; keeps the handle alive."""
+
+    __slots__ = ("__array_interface__", "_handle")
+
+    def __init__(self, handle: Handle, address: int, shape: tuple[int, ...], dtype: DType) -> None:
+        self._handle = handle
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (address, False),
+            "shape": shape,
+            "typestr": numpy_dtype(dtype).str,
+        }
+
+
+def output_array(handle: Handle) -> np.ndarray[Any, Any] | None:
+    """The output of a finished handle over the engine's own memory; None if it has none."""
+    tensor, shape, _ = _read_output(handle, with_splits=False)
+    dtype = DType(tensor.dtype)
+    address = int(ffi.cast("uintptr_t", tensor.data))
+    if address == 0:
+        return np.empty(shape, numpy_dtype(dtype)) if 0 in shape else None
+    return np.asarray(_Memory(handle, address, shape, dtype))
+
+
+def _read_output(handle: Handle, with_splits: bool) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
+    native = handle._native
+    tensor = ffi.new("rabit_tensor*")
+    shape = ffi.new("int64_t[8]")
+    splits = ffi.new("int64_t[]", native.size) if with_splits else ffi.NULL
+    if with_splits:
+        for index in range(native.size):
+            splits[index] = -1
+    pointer = native.live_pointer()
+    check(
+        native.library, native.library.rabit_output(pointer, handle._value, tensor, shape, splits)
+    )
+    rows = tuple(ffi.unpack(splits, native.size)) if with_splits else ()
+    return (
+        tensor[0],
+        tuple(ffi.unpack(shape, tensor.ndim)) if tensor.ndim else (),
+        tuple(each for each in rows if each >= 0),
+    )

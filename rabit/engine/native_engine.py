@@ -1,0 +1,139 @@
+"""NativeEngine: the C engine, its lifetime, and what outlives the Python objects that use it."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Any, NoReturn
+
+from rabit._native import address_of_pointer, check, ffi, last_error, load, load_calls
+from rabit.errors import NotInitialized
+
+__all__ = ["NativeEngine"]
+
+
+class NativeEngine:
+    """Owns one rabit_engine.  Shared by an Engine, its handles and its batches; thread-safe.
+
+    The C object is freed when the last of them is gone, so a result may outlive its Engine.  A
+    forked child owns nothing: the threads and connections belong to the parent.
+    """
+
+    def __init__(self, options: str, library_path: str) -> None:
+        self.library: Any = load(library_path)
+        slot = ffi.new("rabit_engine**")
+        check(self.library, self.library.rabit_start(options.encode("utf-8"), slot))
+        self._pointer: Any = slot[0]
+        # Bound once: looking a function up in the library takes as long as calling it.
+        self.run: Any = self.library.rabit_run
+        self.run_ordered: Any = self.library.rabit_run_ordered
+        # For calls that cannot afford `open_pointer`: NULL when it would raise, which the library
+        # refuses; `fail` then says why.
+        self.work_pointer: Any = self._pointer
+        self.work_address = address_of_pointer(self._pointer)
+        # Of rabit_calls, with what it needs to know; None: it is not there.
+        calls = load_calls(library_path)
+        self.ordered_allreduce: Any = None if calls is None else calls.ordered_allreduce
+        self.run_again: Any = None if calls is None else calls.run_again
+        self.run_address = self._address_of("rabit_run")
+        self.run_ordered_address = self._address_of("rabit_run_ordered")
+        self.release_address = self._address_of("rabit_release")
+        self._release: Any = self.library.rabit_release
+        self._pid = os.getpid()
+        self._done = ffi.typeof("int32_t*")
+        # Operations whose handle was dropped while they were in flight, with their tensors.
+        self.orphans: list[tuple[int, Any]] = []
+        self.is_closed = False
+        self.is_foreign = False  # In a child that was forked; asking the kernel each time is dear.
+        _engines.add(self)
+        self._finalizer = weakref.finalize(self, _free, self.library, self._pointer, self._pid)
+        # At exit init()'s own handler closes the engine; freeing it earlier would pull it away.
+        self._finalizer.atexit = False
+        self.rank, self.size = self.topology(0)
+
+    def _address_of(self, function: str) -> int:
+        return address_of_pointer(ffi.addressof(self.library, function))
+
+    def live_pointer(self) -> Any:
+        """The C pointer.  Raises NotInitialized in a forked child."""
+        if self.is_foreign:
+            raise NotInitialized(
+                f"the engine of process {self._pid} is used in process {os.getpid()}, which was "
+                "forked from it: its threads and connections stay with the parent. Call "
+                "rabit.init() in processes that are started with the 'spawn' method, or do the "
+                "communication in the parent."
+            )
+        return self._pointer
+
+    def open_pointer(self) -> Any:
+        """The C pointer, for new work.  Raises NotInitialized after close as well."""
+        if self.is_closed:
+            raise NotInitialized(
+                "the engine has been shut down and takes no more work. Call rabit.init() again, "
+                "or make a new Engine."
+            )
+        return self._pointer if not self.is_foreign else self.live_pointer()
+
+    def topology(self, group: int) -> tuple[int, int]:
+        """(rank of this process in the group or -1, number of ranks in the group)."""
+        rank, size = ffi.new("int32_t*"), ffi.new("int32_t*")
+        check(self.library, self.library.rabit_topology(self.live_pointer(), group, rank, size))
+        return rank[0], size[0]
+
+    def fail(self, code: int) -> NoReturn:
+        """Raises what made the call that returned `code` fail.  Call it right after that call."""
+        self.open_pointer()  # Of an engine that takes no work this is the better reason.
+        raise last_error(self.library, code)
+
+    def refuse_work(self) -> None:
+        """Makes every call fail that takes the pointer as it is."""
+        self.work_pointer, self.work_address = ffi.NULL, 0
+
+    def is_done(self, value: int) -> bool:
+        done = ffi.new(self._done)
+        check(self.library, self.library.rabit_is_done(self.live_pointer(), value, done))
+        return bool(done[0])
+
+    def release(self, value: int, keepalive: Any) -> None:
+        """Frees a handle.  keepalive: not None if the operation may still be in flight."""
+        if self.is_foreign or not self._finalizer.alive:
+            return
+        if keepalive is not None and not self.is_done(value):
+            self.orphans.append((value, keepalive))
+            return
+        self._release(self._pointer, value)
+
+    def sweep(self) -> None:
+        """Frees the orphans that have finished."""
+        orphans, self.orphans = self.orphans, []
+        for value, keepalive in orphans:
+            self.release(value, keepalive)
+
+    def stop(self, timeout: float) -> None:
+        """Stops the engine, and waits at most `timeout` seconds for the other ranks to do so."""
+        if self.is_closed:
+            return
+        pointer = self.live_pointer()
+        self.is_closed = True
+        self.refuse_work()
+        try:
+            check(self.library, self.library.rabit_stop(pointer, int(timeout * 1000)))
+        finally:
+            self.sweep()
+
+
+_engines: weakref.WeakSet[NativeEngine] = weakref.WeakSet()
+
+
+def _disown() -> None:
+    for each in _engines:
+        each.is_foreign = True
+        each.refuse_work()
+
+
+os.register_at_fork(after_in_child=_disown)
+
+
+def _free(library: Any, pointer: Any, pid: int) -> None:
+    if os.getpid() == pid:
+        library.rabit_free(pointer)

@@ -1,0 +1,353 @@
+"""Request: one operation to submit; Batch: requests whose C form is kept and reused."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rabit._native import check, ffi
+from rabit.engine.handle import SLICE_MS, Handle
+from rabit.engine.native_engine import NativeEngine
+from rabit.engine.tensor import TensorView
+from rabit.errors import InvalidArgument
+from rabit.types import Kind, ReduceOp
+
+__all__ = ["WAITING", "Batch", "Request", "Waiting", "new_struct", "run", "submit"]
+
+Finish = Callable[[Handle], Any]
+
+
+@dataclass(slots=True)
+class Request:
+    """One operation.
+
+    output: where the result goes; may be the input.  None: the engine allocates it.
+    root: global rank; for SEND and RECV the other rank.
+    group, codec, backend: numbers from the same engine.
+    splits: alltoall, scatter: rows for each rank of the group.
+    finish: turns the finished handle into what `Handle.result` returns.
+    """
+
+    kind: Kind
+    name: str
+    input: TensorView | None = None
+    output: TensorView | None = None
+    op: ReduceOp = ReduceOp.SUM
+    root: int = -1
+    priority: int = 0
+    group: int = 0
+    codec: int = 0
+    backend: int = -1
+    prescale: float = 1.0
+    postscale: float = 1.0
+    splits: Sequence[int] | None = None
+    finish: Finish | None = None
+
+
+_REQUEST_SIZE = ffi.sizeof("rabit_request")
+_WORDS = _REQUEST_SIZE // 8
+_INPUT_WORD = (ffi.offsetof("rabit_request", "input") + ffi.offsetof("rabit_tensor", "data")) // 8
+_OUTPUT_WORD = (ffi.offsetof("rabit_request", "output") + ffi.offsetof("rabit_tensor", "data")) // 8
+
+
+class Batch:
+    """Requests in their C form.  Submitting again costs neither conversion nor encoding.
+
+    Thread-safe for calls that concern different requests.
+    """
+
+    def __init__(self, native: NativeEngine, requests: Sequence[Request]) -> None:
+        self._native = native
+        count = len(requests)
+        self._array: Any = ffi.new("rabit_request[]", count)
+        self._names = [each.name for each in requests]
+        self._finishes = [each.finish for each in requests]
+        self._keepalives: list[Any] = [_keepalive(each) for each in requests]
+        self._borrowed: list[Any] = []
+        for index, each in enumerate(requests):
+            _fill(self._array[index], each, self._borrowed)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @functools.cached_property
+    def _words(self) -> memoryview:
+        """The requests as 64-bit words."""
+        return memoryview(ffi.buffer(self._array)).cast("B").cast("Q")
+
+    @property
+    def structs(self) -> Any:
+        """The requests in their C form; valid while the batch lives."""
+        return self._array
+
+    def set_pointers(self, index: int, input_ptr: int, output_ptr: int) -> None:
+        """Moves request `index` to other memory of the same shapes and types.
+
+        Only while the request is not in flight.  Give `submit` the owner of the memory.
+        """
+        first = index * _WORDS
+        self._words[first + _INPUT_WORD] = input_ptr
+        self._words[first + _OUTPUT_WORD] = output_ptr
+
+    def submit(
+        self,
+        indices: Sequence[int] | None = None,
+        keepalive: Sequence[Any] | None = None,
+    ) -> list[Handle]:
+        """Submits the requests `indices` (None: all) in one call; returns at once.
+
+        All or none; they become ready together.
+        keepalive: for each submitted request what owns its memory; None: the views' own.
+        """
+        native = self._native
+        if native.orphans:
+            native.sweep()
+        pointer = native.open_pointer()
+        if indices is None:
+            indices = range(len(self._names))
+        count = len(indices)
+        if count == 1:
+            structs = self._array + indices[0]
+        elif isinstance(indices, range) and indices.step == 1:
+            structs = self._array + indices.start
+        else:
+            structs = self._gather(indices)
+        values = ffi.new("rabit_handle[]", count)
+        code = native.library.rabit_submit(pointer, structs, count, values)
+        if code:
+            check(native.library, code)
+        names, finishes = self._names, self._finishes
+        if keepalive is None:
+            keeps = self._keepalives
+            return [
+                Handle(native, value, names[index], (self, keeps[index]), finishes[index])
+                for index, value in zip(indices, ffi.unpack(values, count), strict=True)
+            ]
+        return [
+            Handle(native, value, names[index], (self, keep), finishes[index])
+            for index, value, keep in zip(
+                indices, ffi.unpack(values, count), keepalive, strict=True
+            )
+        ]
+
+    def run(self) -> Handle:
+        """Submits the only request and waits for a while; `result` of the Handle waits on.
+
+        The calling thread does the engine's work meanwhile, which is faster than submit and wait.
+        """
+        owned = (self._names[0], (self, self._keepalives[0]), self._finishes[0])
+        return _run(self._native, self._array, ffi.new("rabit_handle*"), owned)
+
+    def _gather(self, indices: Sequence[int]) -> Any:
+        """The structs of `indices` side by side."""
+        structs = ffi.new("rabit_request[]", len(indices))
+        target = memoryview(ffi.buffer(structs)).cast("B").cast("Q")
+        words = self._words
+        for position, index in enumerate(indices):
+            to, at = position * _WORDS, index * _WORDS
+            target[to : to + _WORDS] = words[at : at + _WORDS]
+        return structs
+
+
+def _run(
+    native: NativeEngine, struct: Any, slot: Any, request: tuple[str, Any, Finish | None]
+) -> Handle:
+    """Runs the struct; request: its name, what owns its memory, and how it finishes."""
+    if native.orphans:
+        native.sweep()
+    code = native.run(native.open_pointer(), struct, SLICE_MS, slot)
+    value = slot[0]
+    if not value:
+        check(native.library, code)
+    return Handle(native, value, *request, code)
+
+
+def _submit(
+    native: NativeEngine, struct: Any, slot: Any, request: tuple[str, Any, Finish | None]
+) -> Handle:
+    """Like _run, but returns at once."""
+    if native.orphans:
+        native.sweep()
+    code = native.library.rabit_submit(native.open_pointer(), struct, 1, slot)
+    if code:
+        check(native.library, code)
+    return Handle(native, slot[0], *request)
+
+
+Start = Callable[[NativeEngine, Any, Any, tuple[str, Any, Finish | None]], Handle]
+
+
+class _Plan:
+    """The C form of a request that a thread repeats: name and memory alone are written anew."""
+
+    __slots__ = ("_borrowed", "_name", "_words", "array", "handle")
+
+    def __init__(self, request: Request) -> None:
+        self.array, self._borrowed = new_struct(request)
+        self._words = memoryview(ffi.buffer(self.array)).cast("B").cast("Q")
+        self._name = request.name
+        self.handle: Any = ffi.new("rabit_handle*")
+
+    def set(self, request: Request) -> None:
+        if request.name != self._name:
+            name = ffi.new("char[]", _encode_name(request.name))
+            self.array[0].name = self._borrowed[0] = name
+            self._name = request.name
+        source, target = request.input, request.output
+        if source is not None:
+            self._words[_INPUT_WORD] = source.data
+        if target is not None:
+            self._words[_OUTPUT_WORD] = target.data
+        self.handle[0] = 0
+
+
+class _OfThread(threading.local):
+    """The C form is written and read by one thread at a time."""
+
+    def __init__(self) -> None:
+        self.plans: dict[tuple[Any, ...], _Plan] = {}
+        self.waits = False
+
+
+_PLANS_MAX = 256
+_here = _OfThread()
+
+
+class Waiting:
+    """See `Engine.waiting`."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        _here.waits = True
+
+    def __exit__(self, *_: object) -> None:
+        _here.waits = False
+
+
+WAITING = Waiting()
+
+
+def submit(native: NativeEngine, requests: Sequence[Request]) -> list[Handle]:
+    """Submits all of `requests` or none; returns at once, unless this thread is `WAITING`."""
+    if len(requests) == 1:
+        start = _run if _here.waits else _submit
+        return [_with_plan(native, requests[0], start)]
+    return Batch(native, requests).submit()
+
+
+def run(native: NativeEngine, request: Request) -> Handle:
+    """Submits `request` and waits for a while; `result` of the Handle waits on.
+
+    The calling thread does the engine's work meanwhile, which is faster than submit and wait.
+    """
+    return _with_plan(native, request, _run)
+
+
+def _with_plan(native: NativeEngine, request: Request, start: Start) -> Handle:
+    layout = _layout_of(request)
+    plans = _here.plans
+    plan = plans.pop(layout, None)  # Away while it is used: a signal handler may call as well.
+    if plan is None:
+        plan = _Plan(request)
+    plan.set(request)
+    owned = (request.name, _keepalive(request), request.finish)
+    handle = start(native, plan.array, plan.handle, owned)
+    if len(plans) >= _PLANS_MAX:
+        plans.clear()
+    plans[layout] = plan
+    return handle
+
+
+def _layout_of(request: Request) -> tuple[Any, ...]:
+    """All of the C form but the name, the memory and the events."""
+    source, target, splits = request.input, request.output, request.splits
+    return (
+        request.kind,
+        request.op,
+        request.root,
+        request.priority,
+        request.group,
+        request.codec,
+        request.backend,
+        request.prescale,
+        request.postscale,
+        None if splits is None else tuple(splits),
+        _layout_of_view(source),
+        None if target is None else source is target or _layout_of_view(target),
+    )
+
+
+def _layout_of_view(view: TensorView | None) -> tuple[Any, ...] | None:
+    if view is None:
+        return None
+    return (tuple(view.shape), view.dtype, view.device, view.device_index, view.ready_event)
+
+
+def new_struct(request: Request) -> tuple[Any, Any]:
+    """The C form of `request`, and what it points to."""
+    borrowed: list[Any] = []
+    array: Any = ffi.new("rabit_request[]", 1)
+    _fill(array[0], request, borrowed)
+    return array, borrowed
+
+
+def _fill(struct: Any, request: Request, borrowed: list[Any]) -> None:
+    """Writes the C form; `borrowed` gets what it points to, the name first."""
+    name = ffi.new("char[]", _encode_name(request.name))
+    borrowed.append(name)
+    struct.struct_size = _REQUEST_SIZE
+    struct.kind = request.kind
+    struct.reduce_op = request.op
+    struct.root = request.root
+    struct.priority = request.priority
+    struct.group = request.group
+    struct.codec = request.codec
+    struct.backend = request.backend
+    struct.prescale = request.prescale
+    struct.postscale = request.postscale
+    struct.name = name
+    if request.splits is not None:
+        splits = ffi.new("int64_t[]", list(request.splits))
+        borrowed.append(splits)
+        struct.splits = splits
+        struct.splits_count = len(request.splits)
+    _fill_tensor(struct.input, request.input, borrowed)
+    _fill_tensor(struct.output, request.output, borrowed)
+
+
+def _fill_tensor(struct: Any, view: TensorView | None, borrowed: list[Any]) -> None:
+    struct.device_kind = 1
+    if view is None:
+        return
+    struct.data = ffi.cast("void*", view.data)
+    struct.count = view.count
+    struct.dtype = view.dtype
+    struct.device_kind = view.device
+    struct.device_index = view.device_index
+    struct.ready_event = view.ready_event
+    if view.shape:
+        shape = ffi.new("int64_t[]", view.shape)
+        borrowed.append(shape)
+        struct.shape = shape
+        struct.ndim = len(view.shape)
+
+
+def _encode_name(name: str) -> bytes:
+    encoded = name.encode("utf-8")
+    if not 1 <= len(encoded) <= 1024 or b"\0" in encoded:
+        raise InvalidArgument(
+            f"the name {name[:60]!r} has {len(encoded)} bytes of UTF-8: names have 1 to 1024 and "
+            "no NUL. Choose another, equal on every rank."
+        )
+    return encoded
+
+
+def _keepalive(request: Request) -> tuple[Any, Any]:
+    return (
+        request.input.keepalive if request.input is not None else None,
+        request.output.keepalive if request.output is not None else None,
+    )

@@ -1,0 +1,237 @@
+"""TensorView: memory that rabit may use but never owns: NumPy, DLPack, the buffer protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rabit._native import ffi
+from rabit.engine.dlpack import read_dlpack
+from rabit.errors import InvalidArgument, Unsupported
+from rabit.types import CPU, DTYPE_NAMES, DType
+
+__all__ = [
+    "TensorView",
+    "address_of",
+    "as_array",
+    "dtype_of",
+    "numpy_dtype",
+    "reshape",
+    "view_input",
+    "view_output",
+]
+
+_DTYPES: dict[str, DType] = {
+    "uint8": DType.UINT8,
+    "int8": DType.INT8,
+    "uint16": DType.UINT16,
+    "int16": DType.INT16,
+    "int32": DType.INT32,
+    "int64": DType.INT64,
+    "float16": DType.FLOAT16,
+    "float32": DType.FLOAT32,
+    "float64": DType.FLOAT64,
+    "bool": DType.BOOL,
+    "bfloat16": DType.BFLOAT16,  # of the package ml_dtypes
+}
+# NumPy has no bfloat16: its bits travel in uint16 arrays.
+_NUMPY = tuple(np.dtype("uint16" if each is DType.BFLOAT16 else str(each)) for each in DType)
+# NumPy makes the name of a type anew each time, which takes longer than all else here.
+_seen: dict[Any, DType] = {}
+_ADDRESS: Any = ffi.typeof("uintptr_t")
+_BYTES: Any = ffi.typeof("char[]")
+
+
+@dataclass(slots=True)
+class TensorView:
+    """A contiguous tensor in row-major order.
+
+    data: its address; 0 only for a tensor without elements.
+    keepalive: what owns the memory; a Handle holds it until the operation has finished.
+    ready_event: 0, or an event of the device that must have happened before `data` is read.
+    """
+
+    data: int
+    shape: tuple[int, ...]
+    dtype: DType
+    device: int = CPU
+    device_index: int = 0
+    ready_event: int = 0
+    keepalive: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def count(self) -> int:
+        """Elements."""
+        product = 1
+        for extent in self.shape:
+            product *= extent
+        return product
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * self.dtype.itemsize
+
+    @staticmethod
+    def bfloat16(bits: Any) -> TensorView:
+        """A bfloat16 tensor whose bits lie in the uint16 array `bits`; shares its memory."""
+        if not isinstance(bits, np.ndarray) or bits.dtype != np.uint16:
+            raise InvalidArgument(
+                f"bfloat16 bits come as a NumPy array of uint16, not as {_describe(bits)}. "
+                "Use array.view(numpy.uint16)."
+            )
+        view = (
+            view_output(bits, "bfloat16") if bits.flags.writeable else view_input(bits, "bfloat16")
+        )
+        view.dtype = DType.BFLOAT16
+        return view
+
+
+def numpy_dtype(dtype: DType) -> np.dtype[Any]:
+    """The NumPy type that holds `dtype`; uint16 for bfloat16."""
+    return _NUMPY[dtype]
+
+
+def dtype_of(dtype: Any, what: object = "tensor") -> DType:
+    """The DType of a NumPy type; Unsupported names the ones that exist."""
+    seen = _seen.get(dtype)
+    if seen is not None:
+        return seen
+    dtype = np.dtype(dtype)
+    if not dtype.isnative:
+        raise Unsupported(
+            f"{what}: the elements are {dtype.name} in foreign byte order ({dtype.str}), which is "
+            "not supported. Convert with array.astype(array.dtype.newbyteorder('='))."
+        )
+    found = _DTYPES.get(dtype.name)
+    if found is None:
+        raise Unsupported(
+            f"{what}: elements of type {dtype.name} are not supported (supported: {DTYPE_NAMES}). "
+            f"{_advice(dtype)}"
+        )
+    _seen[dtype] = found
+    return found
+
+
+def _advice(dtype: np.dtype[Any]) -> str:
+    if dtype.kind == "c":
+        return "View complex numbers as pairs of floats: array.view(float)."
+    if dtype.kind == "O":
+        return "Use broadcast_object or allgather_object for Python objects."
+    return "Convert with array.astype(...)."
+
+
+def as_array(tensor: Any, what: object = "tensor") -> np.ndarray[Any, Any]:
+    """`tensor` as a NumPy array: itself, a view where the memory can be shared, else a copy.
+
+    Takes arrays, objects with the buffer protocol, scalars and nested lists of numbers.
+    """
+    if isinstance(tensor, np.ndarray):
+        return tensor
+    try:
+        return np.asarray(tensor)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidArgument(
+            f"{what}: {_describe(tensor)} cannot be read as an array: {error}. "
+            "Pass a NumPy array, or an object with DLPack or the buffer protocol."
+        ) from error
+
+
+def view_input(tensor: Any, what: object = "tensor") -> TensorView:
+    """A view of `tensor` for reading; a tensor that is not contiguous is copied first.
+
+    what: the operation and the name, for messages.
+    Raises Unsupported for complex, object and other types, byte orders, sparse tensors and devices.
+    """
+    if isinstance(tensor, TensorView):
+        return tensor
+    if not isinstance(tensor, np.ndarray) and hasattr(tensor, "__dlpack__"):
+        view = _from_dlpack(tensor, what)
+        if view is not None:
+            return view
+        tensor = _contiguous_copy(tensor, what)
+    array = as_array(tensor, what)
+    dtype = dtype_of(array.dtype, what)
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+    return TensorView(address_of(array), array.shape, dtype, keepalive=array)
+
+
+def view_output(tensor: Any, what: object = "tensor") -> TensorView:
+    """A view of `tensor` for writing, which shares its memory.
+
+    Raises InvalidArgument if it is read-only or not contiguous: a copy would lose the result.
+    """
+    if isinstance(tensor, TensorView):
+        return tensor
+    if not isinstance(tensor, np.ndarray):
+        if hasattr(tensor, "__dlpack__"):
+            view = _from_dlpack(tensor, what)
+            if view is None:
+                raise _not_contiguous(what, _describe(tensor))
+            return view
+        try:
+            tensor = np.asarray(memoryview(tensor))
+        except TypeError as error:
+            raise InvalidArgument(
+                f"{what}: {_describe(tensor)} has no memory that can be written in place. "
+                "Pass a NumPy array, or an object with DLPack or a writable buffer."
+            ) from error
+    dtype = dtype_of(tensor.dtype, what)
+    if not tensor.flags.writeable:
+        raise InvalidArgument(
+            f"{what}: the array is read-only, so the result cannot be written into it. "
+            "Pass array.copy(), or use the form without the trailing underscore."
+        )
+    if not tensor.flags.c_contiguous:
+        raise _not_contiguous(what, f"shape {tensor.shape}, strides {tensor.strides}")
+    return TensorView(address_of(tensor), tensor.shape, dtype, keepalive=tensor)
+
+
+def address_of(array: np.ndarray[Any, Any]) -> int:
+    """Where the elements of a contiguous array begin."""
+    try:  # Half the time of NumPy's own ways.
+        return int(ffi.cast(_ADDRESS, ffi.from_buffer(_BYTES, array)))
+    except (ValueError, TypeError, BufferError):  # A type that has no buffer.
+        return int(array.__array_interface__["data"][0])
+
+
+def reshape(view: TensorView, shape: tuple[int, ...]) -> TensorView:
+    """The same memory with another shape of as many elements."""
+    return TensorView(
+        view.data,
+        shape,
+        view.dtype,
+        view.device,
+        view.device_index,
+        view.ready_event,
+        view.keepalive,
+    )
+
+
+def _not_contiguous(what: object, found: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{what}: the output is not contiguous in row-major order ({found}), so the result cannot "
+        "be written into it. Pass a contiguous tensor, or use the form without the trailing "
+        "underscore."
+    )
+
+
+def _from_dlpack(tensor: Any, what: object) -> TensorView | None:
+    """None when it is not contiguous."""
+    found = read_dlpack(tensor, what)
+    if found is None:
+        return None
+    address, shape, dtype, owner = found
+    return TensorView(address, shape, dtype, keepalive=owner)
+
+
+def _contiguous_copy(tensor: Any, what: object) -> Any:
+    contiguous = getattr(tensor, "contiguous", None)
+    return contiguous() if callable(contiguous) else as_array(tensor, what).copy()
+
+
+def _describe(tensor: Any) -> str:
+    kind = type(tensor)
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -1,0 +1,131 @@
+"""rabitrun --launcher mpi: the job of a request, started by the mpiexec of an MPI library.
+
+The ranks find their place by the marks of mpiexec, as if it had been typed by hand; so do the
+backend mpi, and everything else that calls MPI.  What mpiexec offers is used (its way to other
+hosts, its handling of signals), not what rabitrun does for ranks that it starts itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from rabit.errors import InvalidArgument, Unsupported
+from rabit.launch.launchers.rabitrun import Request
+from rabit.launch.options.environment import base_environ
+
+__all__ = ["describe", "mpi_command", "run"]
+
+# What the ranks of several hosts need to find and trust each other; see rabit.rendezvous.placement.
+_MEETING = ("RABIT_STORE_ADDRESS", "RABIT_SECRET_FILE")
+
+
+def run(request: Request) -> NoReturn:
+    """Replaces this process by mpiexec, whose exit status is that of the job."""
+    command, environ = mpi_command(request)
+    if request.is_verbose:
+        print(f"rabitrun: {' '.join(command)}", file=sys.stderr, flush=True)
+    os.execve(command[0], command, environ)
+
+
+def describe(request: Request) -> str:
+    """What would be started, as text."""
+    import shlex
+
+    return shlex.join(mpi_command(request)[0])
+
+
+def mpi_command(request: Request) -> tuple[list[str], dict[str, str]]:
+    """The command line of mpiexec, and its environment.
+
+    Raises Unsupported when no mpiexec is found, InvalidArgument for what it cannot do.
+    """
+    if request.output_folder is not None or request.is_collapsed or request.payload is not None:
+        raise InvalidArgument(
+            "--launcher mpi leaves the output to mpiexec: --output-filename, --collapse-output and "
+            "rabit.launch.run cannot be combined with it. Leave them out, or leave out --launcher."
+        )
+    if request.bind_to == "core":
+        raise InvalidArgument(
+            "--launcher mpi cannot give each rank an equal share of the cores (--bind-to core): "
+            "mpiexec would bind all threads of a rank to one. Use --bind-to numa or none."
+        )
+    mpiexec = _find_mpiexec(request.environ)
+    meeting = {name: request.environ[name] for name in _MEETING if request.environ.get(name)}
+    shared = {**meeting, **request.tuning, **request.user}
+    environ = {"PYTHONUNBUFFERED": "1", **base_environ(request.environ), **shared}
+    version = _version(mpiexec)
+    hosts = [(str(each.host.name), len(each.places)) for each in request.plan.hosts]
+    passed = {name: environ[name] for name in sorted({"PYTHONUNBUFFERED", *shared})}
+    if "Open MPI" in version:
+        flags = _for_open_mpi(request, hosts, passed)
+    elif "Intel" in version:
+        flags = _for_intel_mpi(request, hosts, passed)
+    else:
+        flags = _for_mpich(request, hosts, passed)
+    return [mpiexec, *flags], environ
+
+
+# All of them are told to bind: left alone, some bind the threads of a rank, of which there are
+# several, to one core.
+
+
+def _for_open_mpi(
+    request: Request, hosts: list[tuple[str, int]], passed: Mapping[str, str]
+) -> list[str]:
+    flags = ["--bind-to", f"{request.bind_to}:overload-allowed", "--oversubscribe"]
+    flags += ["-H", ",".join(f"{name}:{count}" for name, count in hosts)]
+    for name in passed:
+        flags += ["-x", name]
+    if os.geteuid() == 0:
+        flags.append("--allow-run-as-root")
+    return [*flags, "-n", str(request.plan.size), *request.command]
+
+
+def _for_mpich(
+    request: Request, hosts: list[tuple[str, int]], passed: Mapping[str, str]
+) -> list[str]:
+    flags = ["-bind-to", request.bind_to]
+    flags += ["-hosts", ",".join(f"{name}:{count}" for name, count in hosts)]
+    for name, value in passed.items():
+        flags += ["-genv", name, value]
+    return [*flags, "-n", str(request.plan.size), *request.command]
+
+
+def _for_intel_mpi(
+    request: Request, hosts: list[tuple[str, int]], passed: Mapping[str, str]
+) -> list[str]:
+    flags = ["-genv", "I_MPI_PIN", "0"]
+    if request.bind_to != "none":
+        flags = ["-genv", "I_MPI_PIN_DOMAIN", request.bind_to]
+    for name, value in passed.items():
+        flags += ["-genv", name, value]
+    # Its list of hosts takes no number of ranks; a part of the line for each host does.
+    for index, (name, count) in enumerate(hosts):
+        flags += [":"] if index else []
+        flags += ["-host", name, "-n", str(count), *request.command]
+    return flags
+
+
+def _find_mpiexec(environ: Mapping[str, str]) -> str:
+    """The mpiexec of this Python's environment, else of PATH."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', os.defpath)}"
+    found = shutil.which("mpiexec", path=path) or shutil.which("mpirun", path=path)
+    if found is None:
+        raise Unsupported(
+            "--launcher mpi: there is no mpiexec beside this Python or in PATH. Install an MPI "
+            "library with 'pip install mariza-rabit[mpi]', or load the module of your cluster."
+        )
+    return found
+
+
+def _version(mpiexec: str) -> str:
+    done = subprocess.run(
+        [mpiexec, "--version"], capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.stdout

@@ -1,0 +1,231 @@
+"""Turns a request into a running job: plan, secret, store, one node for each host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import secrets
+import selectors
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rabit.errors import ResourceExhausted
+from rabit.launch.hosts import Host, is_local
+from rabit.launch.job import HostJob, RankJob
+from rabit.launch.nodes.local import LocalNode
+from rabit.launch.nodes.node import STDERR, STDOUT, Node
+from rabit.launch.nodes.sink import Sink
+from rabit.launch.nodes.ssh import RemoteNode, SshOptions
+from rabit.launch.options.environment import base_environ, portable_environ
+from rabit.launch.output.output import Output, OutputFiles, Style, wants_colour
+from rabit.launch.plan import HostPlan, Plan
+from rabit.launch.processors import HostProcessors, bind, thread_count
+from rabit.launch.secret import make_secret
+from rabit.launch.store import serve_store
+from rabit.launch.supervisor import Outcome, Supervisor, Times
+from rabit.rendezvous import addresses
+from rabit.rendezvous.placement import host_key
+from rabit.version import __version__
+
+__all__ = ["Request", "is_started_here", "launch", "store_host", "thread_note"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to start.  tuning and user: variables on top of `environ`, the user's last."""
+
+    plan: Plan
+    command: tuple[str, ...]
+    environ: Mapping[str, str]
+    tuning: Mapping[str, str] = field(default_factory=dict)
+    user: Mapping[str, str] = field(default_factory=dict)
+    times: Times = field(default_factory=Times)
+    ssh: SshOptions = field(default_factory=SshOptions)
+    directory: str = ""
+    output_folder: Path | None = None
+    has_timestamps: bool = False
+    is_collapsed: bool = False
+    is_verbose: bool = False
+    bind_to: str = "none"
+    secret: bytes | None = field(default=None, repr=False)
+    payload: bytes | None = field(default=None, repr=False)
+
+
+def launch(request: Request) -> Outcome:
+    """Runs the job to its end.  Blocks.  Raises RabitError if it cannot be started at all."""
+    plan = request.plan
+    _allow_descriptors(
+        sum(len(each.places) for each in plan.hosts if is_started_here(request, each.host))
+        + len(plan.hosts),
+        has_files=request.output_folder is not None,
+    )
+    # Made first: a folder that cannot be written must not cost a started job.
+    files = OutputFiles(request.output_folder, plan.size) if request.output_folder else None
+    with contextlib.ExitStack() as stack:
+        selector = stack.enter_context(selectors.DefaultSelector())
+        sinks = {
+            STDOUT: Sink(_descriptor(sys.stdout, 1), selector),
+            STDERR: Sink(_descriptor(sys.stderr, 2), selector),
+        }
+        output = Output(_style(request), sinks, files)
+
+        def say(text: str) -> None:
+            if request.is_verbose:
+                output.end_line()
+                sinks[STDERR].write(f"rabitrun: {text}\n".encode())
+
+        secret = request.secret or make_secret()
+        store = stack.enter_context(_store(request, secret))
+        if store:
+            say(f"the store listens on {store}")
+        supervisor = Supervisor(plan, request.times, output, sinks, selector, say)
+        nodes = [_node(request, each, store, secret, supervisor, selector) for each in plan.hosts]
+        say(thread_note(request))
+        outcome = supervisor.run(nodes)
+        if files is not None and files.problem:
+            sinks[STDERR].write(f"rabitrun: {files.problem}\n".encode())
+        sinks[STDERR].write(outcome.report.encode())
+        # A reader that pauses, such as less, must not lose the end; a signal still ends this.
+        for sink in sinks.values():
+            sink.flush(longest_s=3600)
+    return outcome
+
+
+def _allow_descriptors(children: int, has_files: bool) -> None:
+    """Raises the soft limit of open files, if the pipes to `children` processes exceed it."""
+    needed = 64 + children * (6 if has_files else 4)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise ResourceExhausted(
+            f"{children} processes need {needed} open files in the launcher, and the limit of the "
+            f"user is {hard}. Raise it ('ulimit -Hn'), or start fewer ranks on one host."
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def _descriptor(stream: object, default: int) -> int:
+    """The descriptor behind sys.stdout, which a notebook or a test may have replaced."""
+    if stream in (sys.__stdout__, sys.__stderr__) and stream is not None:
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+            return int(stream.fileno())
+    return default
+
+
+def is_started_here(request: Request, host: Host) -> bool:
+    """True if the ranks of `host` are children of the launcher, without ssh."""
+    return not request.ssh.is_always and is_local(host)
+
+
+def store_host(request: Request) -> str:
+    """The address on which the store listens; "" for a job of one rank, which needs none."""
+    if request.plan.size == 1:
+        return ""
+    away = [
+        each.host
+        for each in request.plan.hosts
+        if not is_local(each.host)  # With ssh or without, this machine reaches its loopback.
+    ]
+    if not away:
+        return addresses.loopback_address()
+    names = request.tuning.get("RABIT_NETWORK_INTERFACES") or request.environ.get(
+        "RABIT_NETWORK_INTERFACES", ""
+    )
+    interfaces = [each.strip() for each in names.split(",") if each.strip()]
+    if interfaces:
+        return addresses.pick_address(interfaces)
+    return addresses.route_address(away[0].name.rpartition("@")[2])
+
+
+@contextlib.contextmanager
+def _store(request: Request, secret: bytes) -> Iterator[str]:
+    host = store_host(request)
+    if not host:
+        yield ""
+        return
+    with serve_store(host, secret) as address:
+        yield address
+
+
+def _node(
+    request: Request,
+    each: HostPlan,
+    store: str,
+    secret: bytes,
+    supervisor: Supervisor,
+    selector: selectors.BaseSelector,
+) -> Node:
+    is_here = is_started_here(request, each.host)
+    job = _host_job(request, each, store, secret, is_here)
+    if is_here:
+        return LocalNode(job, supervisor, selector)
+    return RemoteNode(each.host, job, request.ssh, supervisor, selector)
+
+
+def _host_job(
+    request: Request, each: HostPlan, store: str, secret: bytes, is_here: bool
+) -> HostJob:
+    plan = request.plan
+    inherited = base_environ(request.environ) if is_here else portable_environ(request.environ)
+    shared: dict[str, str] = {"PYTHONUNBUFFERED": "1", **inherited, **request.tuning}
+    if store:
+        shared["RABIT_STORE_ADDRESS"] = store
+    if len(plan.hosts) == 1 and "RABIT_BIND_ADDRESS" not in shared:
+        shared["RABIT_BIND_ADDRESS"] = addresses.loopback_address()
+    if is_here and len(plan.hosts) > 1:
+        # Several names of one machine stand for several hosts, as when a layout is tried out.
+        shared["RABIT_HOST_KEY"] = f"{host_key({})}/{each.host.name}"
+    shared.update(request.user)
+    return HostJob(
+        job=secrets.token_hex(8),
+        version=__version__,
+        host=str(each.host),
+        command=request.command,
+        directory=request.directory or os.getcwd(),  # noqa: PTH109 (keeps a symbolic link's name)
+        environ=shared,
+        ranks=tuple(RankJob(place.rank, place.environ(plan.size)) for place in each.places),
+        grace_s=request.times.grace_s,
+        secret=secret if plan.size > 1 else None,
+        payload=request.payload,
+        bind_to=request.bind_to,
+    )
+
+
+def _style(request: Request) -> Style:
+    is_one_host = len(request.plan.hosts) == 1
+    return Style(
+        labels={
+            place.rank: str(place.rank) if is_one_host else f"{each.host}:{place.rank}"
+            for each in request.plan.hosts
+            for place in each.places
+        },
+        has_timestamps=request.has_timestamps,
+        is_collapsed=request.is_collapsed,
+        has_colour=wants_colour(1, request.environ),
+        is_terminal=os.isatty(1),
+    )
+
+
+def thread_note(request: Request) -> str:
+    """What becomes of OMP_NUM_THREADS, for --verbose and --dry-run.
+
+    Raises InvalidArgument if this machine cannot bind its ranks as asked.
+    """
+    given = request.user.get("OMP_NUM_THREADS") or request.environ.get("OMP_NUM_THREADS")
+    if given:
+        return f"OMP_NUM_THREADS is {given}, as set by you"
+    here = HostProcessors.here()
+    counts = {
+        str(each.host): thread_count(0, bind(request.bind_to, len(each.places), here), here.quota)
+        for each in request.plan.hosts
+        if is_started_here(request, each.host)
+    }
+    if not counts:
+        return "OMP_NUM_THREADS is unset: each host sets its cores divided by its ranks"
+    shown = ", ".join(f"{count} on {host}" for host, count in counts.items())
+    return f"OMP_NUM_THREADS is unset: ranks get cores divided by ranks of the host ({shown})"

@@ -1,0 +1,168 @@
+"""The agent: runs the ranks of one host for a launcher on another.
+
+ssh starts it.  The job, with its secret, comes as one frame over standard input; what happens
+to the ranks goes back over standard output.  When standard input closes, the launcher is gone
+and the ranks are stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import selectors
+import signal
+import sys
+import time
+
+from rabit.errors import InvalidArgument
+from rabit.launch.job import HostJob
+from rabit.launch.nodes.frames import GREETING, Decoder, Kind, frame
+from rabit.launch.nodes.local import LocalNode
+from rabit.launch.nodes.node import RESULT, STDERR, STDOUT
+from rabit.launch.nodes.signals import handle_signals
+from rabit.launch.nodes.sink import Sink
+from rabit.version import __version__
+
+__all__ = ["main"]
+
+_READ_BYTES = 1 << 18
+_STREAM_SHIFT = 28
+_JOB_TIMEOUT_S = 60.0
+
+
+class Agent:
+    """One thread only.  Implements `Events` by passing everything on."""
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        self._selector = selector
+        self._out = Sink(1, selector)
+        self._decoder = Decoder()
+        self._node: LocalNode | None = None
+        self._running: set[int] = set()
+        self._grace_s = 5.0
+        self._is_orphan = False
+        self._kill_at: float | None = None
+        self._job_by: float | None = time.monotonic() + _JOB_TIMEOUT_S
+
+    def run(self) -> int:
+        os.set_blocking(0, False)
+        self._selector.register(0, selectors.EVENT_READ, self._read)
+        hello = {"version": __version__, "python": platform.python_version()}
+        self._out.write(GREETING + frame(Kind.HELLO, 0, json.dumps(hello).encode()))
+        with handle_signals(self._selector, self._signalled):
+            try:
+                while not self._is_over():
+                    for key, _ in self._selector.select(self._wait_s()):
+                        key.data()
+                    self._tick(time.monotonic())
+            finally:
+                if self._node is not None:
+                    self._node.finish()
+        self._out.write(frame(Kind.DONE))
+        self._out.flush(self._grace_s)
+        return 0
+
+    def _is_over(self) -> bool:
+        if self._node is None:
+            return self._is_orphan
+        return not self._running
+
+    def _wait_s(self) -> float | None:
+        times = [each for each in (self._kill_at, self._job_by) if each is not None]
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _tick(self, now: float) -> None:
+        if self._node is not None:
+            self._node.pause(self._out.is_full)
+            if self._kill_at is not None and now >= self._kill_at:
+                self._kill_at = None
+                self._node.signal(signal.SIGKILL, whole_group=True)
+        if self._out.is_broken:
+            self._orphaned()
+        if self._job_by is not None and now >= self._job_by:
+            self._job_by = None
+            self._orphaned()
+
+    def _read(self) -> None:
+        try:
+            data = os.read(0, _READ_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            self._selector.unregister(0)
+            self._orphaned()
+            return
+        for kind, number, payload in self._decoder.feed(data):
+            if kind == Kind.JOB and self._node is None:
+                self._start(payload)
+            elif kind == Kind.SIGNAL and self._node is not None:
+                with contextlib.suppress(ValueError):
+                    self._node.signal(signal.Signals(number), payload == b"\1")
+
+    def _start(self, payload: bytes) -> None:
+        self._job_by = None
+        job = HostJob.from_json(payload)
+        self._grace_s = job.grace_s
+        if job.version != __version__:
+            return  # The launcher has seen our version and tells the user.
+        # This host's own variables, such as HOME, and the job's on top.
+        job = _with_own_environ(job)
+        self._running = {each.rank for each in job.ranks}
+        self._node = LocalNode(job, self, self._selector)
+        self._node.start()
+
+    def _orphaned(self) -> None:
+        if self._is_orphan:
+            return
+        self._is_orphan = True
+        if self._node is not None:
+            self._node.signal(signal.SIGTERM, whole_group=True)
+            self._kill_at = time.monotonic() + self._grace_s
+
+    def _signalled(self, signum: int) -> None:
+        if self._node is not None:
+            self._node.signal(signum, whole_group=signum not in (signal.SIGUSR1, signal.SIGUSR2))
+        if signum in (signal.SIGTERM, signal.SIGHUP):
+            self._orphaned()
+
+    # Events.
+
+    def started(self, rank: int, pid: int) -> None:
+        self._out.write(frame(Kind.STARTED, rank, str(pid).encode()))
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        self._out.write(frame(Kind.OUTPUT, stream << _STREAM_SHIFT | rank, data))
+
+    def closed(self, rank: int, stream: int) -> None:
+        if stream in (STDOUT, STDERR, RESULT):
+            self._out.write(frame(Kind.CLOSED, stream << _STREAM_SHIFT | rank))
+
+    def exited(self, rank: int, status: int) -> None:
+        self._running.discard(rank)
+        self._out.write(frame(Kind.EXITED, rank, str(status).encode()))
+
+    def failed(self, host: str, text: str, status: int) -> None:
+        self._running.clear()
+        document = json.dumps({"text": text, "status": status})
+        self._out.write(frame(Kind.FAILED, 0, document.encode()))
+
+
+def _with_own_environ(job: HostJob) -> HostJob:
+    import dataclasses
+
+    return dataclasses.replace(job, environ={**os.environ, **job.environ})
+
+
+def main() -> int:
+    with selectors.DefaultSelector() as selector:
+        try:
+            return Agent(selector).run()
+        except InvalidArgument as error:
+            print(f"rabit agent: {error}", file=sys.stderr)
+            return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

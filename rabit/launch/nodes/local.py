@@ -1,0 +1,328 @@
+"""LocalNode: the ranks that are children of this process."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rabit.errors import InvalidArgument
+from rabit.launch.job import HostJob, RankJob
+from rabit.launch.nodes import guard
+from rabit.launch.nodes.node import RESULT, STDERR, STDOUT, Events
+from rabit.launch.processors import HostProcessors, bind, thread_count
+from rabit.launch.secret import memory_file
+
+__all__ = ["LocalNode"]
+
+_READ_BYTES = 1 << 18
+_PIPE_BYTES = 1 << 20
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127  # As a shell reports them.
+
+
+@dataclass
+class _Child:
+    rank: int
+    process: subprocess.Popen[bytes]
+    watch: int  # readable when the process has ended
+    streams: dict[int, int] = field(default_factory=dict)  # descriptor -> stream
+    has_exited: bool = False
+
+
+class LocalNode:
+    """Starts ranks as children, each in a session of its own.  One thread only.
+
+    A child that has ended stays a zombie until `finish`, so that its process group, which
+    grandchildren may still populate, can be signalled without ever hitting a stranger.
+    """
+
+    def __init__(self, job: HostJob, events: Events, selector: selectors.BaseSelector) -> None:
+        self.host = job.host
+        self.ranks = tuple(each.rank for each in job.ranks)
+        self._job = job
+        self._events = events
+        self._selector = selector
+        self._children: list[_Child] = []
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._is_paused = False
+
+    def start(self) -> None:
+        problem = _problem(self._job)
+        if problem is not None:
+            self._events.failed(self.host, *problem)
+            return
+        host = HostProcessors.here()
+        try:
+            places = bind(self._job.bind_to, len(self._job.ranks), host)
+        except InvalidArgument as error:
+            self._events.failed(self.host, f"{self.host}: {error}", 1)
+            return
+        inherited: list[int] = []
+        try:
+            self._guard = _start_guard(self._job.job)
+            secret = payload = -1
+            if self._job.secret is not None:
+                secret = memory_file(self._job.secret.hex().encode(), "secret")
+                inherited.append(secret)
+            if self._job.payload is not None:
+                payload = memory_file(self._job.payload, "call")
+                inherited.append(payload)
+            for index, each in enumerate(self._job.ranks):
+                threads = thread_count(index, places, host.quota)
+                with _bound_to(places[index]):
+                    self._start_rank(each, threads, secret, payload)
+        except OSError as error:
+            command = self._job.command[0] if self._job.command else sys.executable
+            status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
+            self._events.failed(
+                self.host,
+                f"{command!r} cannot be started on {self.host}: {error.strerror or error}. "
+                "Check the command, its first line (#!), and the limits of the user.",
+                status,
+            )
+        finally:
+            for descriptor in inherited:
+                os.close(descriptor)
+
+    def _start_rank(self, rank: RankJob, threads: int, secret: int, payload: int) -> None:
+        environ = {**self._job.environ, **rank.environ, guard.MARK: self._job.job}
+        if self._job.sets_threads:
+            environ.setdefault("OMP_NUM_THREADS", str(threads))
+        passed = []
+        if secret >= 0:
+            passed.append(secret)
+            environ["RABIT_SECRET_FD"] = str(secret)
+        command = list(self._job.command)
+        result_read = result_write = -1
+        if payload >= 0:
+            result_read, result_write = os.pipe()
+            passed += [payload, result_write]
+            command = [sys.executable, "-m", "rabit.launch.call", str(payload), str(result_write)]
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=self._job.directory,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+                pass_fds=passed,
+            )
+        finally:
+            if result_write >= 0:
+                os.close(result_write)
+        self._tell_guard(process.pid)
+        child = _Child(rank.rank, process, _exit_watch(process.pid))
+        self._children.append(child)
+        assert process.stdout is not None and process.stderr is not None
+        child.streams = {process.stdout.fileno(): STDOUT, process.stderr.fileno(): STDERR}
+        if result_read >= 0:
+            child.streams[result_read] = RESULT
+        for descriptor in child.streams:
+            os.set_blocking(descriptor, False)
+            _enlarge(descriptor)
+            self._listen(child, descriptor)
+        self._selector.register(child.watch, selectors.EVENT_READ, lambda: self._ended(child))
+        self._events.started(rank.rank, process.pid)
+
+    def _listen(self, child: _Child, descriptor: int) -> None:
+        if not self._is_paused:
+            self._selector.register(
+                descriptor, selectors.EVENT_READ, lambda: self._read(child, descriptor)
+            )
+
+    def _read(self, child: _Child, descriptor: int) -> None:
+        stream = child.streams.get(descriptor)
+        if stream is None:
+            return
+        try:
+            data = os.read(descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            self._events.output(child.rank, stream, data)
+        else:
+            self._close_stream(child, descriptor)
+
+    def _close_stream(self, child: _Child, descriptor: int) -> None:
+        stream = child.streams.pop(descriptor)
+        with contextlib.suppress(KeyError):  # Paused streams are not registered.
+            self._selector.unregister(descriptor)
+        if stream == RESULT:
+            os.close(descriptor)
+        else:
+            file = child.process.stdout if stream == STDOUT else child.process.stderr
+            assert file is not None
+            file.close()
+        self._events.closed(child.rank, stream)
+
+    def _ended(self, child: _Child) -> None:
+        found = os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if found is None or child.has_exited:
+            return
+        child.has_exited = True
+        self._selector.unregister(child.watch)
+        os.close(child.watch)
+        # What it wrote last explains why it ended: read that before telling of the end.
+        for descriptor in list(child.streams):
+            self._drain(child, descriptor)
+        is_exit = found.si_code == os.CLD_EXITED
+        self._events.exited(child.rank, found.si_status if is_exit else -found.si_status)
+
+    def _drain(self, child: _Child, descriptor: int) -> None:
+        # Bounded: a grandchild may go on writing for ever.
+        for _ in range(2 * _PIPE_BYTES // _READ_BYTES):
+            if descriptor not in child.streams or self._is_paused:
+                return
+            before = _readable_bytes(descriptor)
+            self._read(child, descriptor)
+            if not before:
+                return
+
+    def signal(self, signum: int, whole_group: bool) -> None:
+        for child in self._children:
+            # The group of a rank that has ended may still have members.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if whole_group:
+                    os.killpg(child.process.pid, signum)
+                elif not child.has_exited:
+                    os.kill(child.process.pid, signum)
+
+    def pause(self, is_paused: bool) -> None:
+        if is_paused == self._is_paused:
+            return
+        self._is_paused = is_paused
+        for child in self._children:
+            for descriptor in child.streams:
+                if is_paused:
+                    self._selector.unregister(descriptor)
+                else:
+                    self._listen(child, descriptor)
+
+    def finish(self) -> None:
+        sessions = {child.process.pid for child in self._children}
+        self.signal(signal.SIGKILL, whole_group=True)
+        if self._children:
+            guard.kill_members(self._job.job, sessions)
+        self.pause(False)
+        for child in self._children:
+            child.process.wait()
+            if not child.has_exited:
+                self._selector.unregister(child.watch)
+                os.close(child.watch)
+                child.has_exited = True
+            for descriptor in list(child.streams):
+                self._drain(child, descriptor)
+                if descriptor in child.streams:
+                    self._close_stream(child, descriptor)
+        self._children.clear()
+        if self._guard is not None:
+            self._tell_guard("done")
+            assert self._guard.stdin is not None
+            with contextlib.suppress(OSError):
+                self._guard.stdin.close()
+            self._guard.wait()
+            self._guard = None
+
+    def _tell_guard(self, word: object) -> None:
+        assert self._guard is not None and self._guard.stdin is not None
+        with contextlib.suppress(OSError):  # Without a guard the job still runs and ends well.
+            self._guard.stdin.write(f"{word}\n".encode())
+
+
+def _problem(job: HostJob) -> tuple[str, int] | None:
+    """Why the ranks cannot be started, and the exit status for it."""
+    if not Path(job.directory).is_dir():
+        return (
+            f"the working directory {job.directory} does not exist on {job.host}. Make it there, "
+            "or start rabitrun from a directory that all hosts have.",
+            1,
+        )
+    if job.payload is not None:
+        return None
+    name = job.command[0]
+    path = job.environ.get("PATH", os.defpath)
+    file = Path(job.directory) / name
+    if shutil.which(name if "/" not in name else str(file), path=path) is not None:
+        return None
+    if not file.is_file():
+        return (
+            f"the command {name!r} is not found on {job.host}. Check its spelling"
+            + ("." if "/" in name else f" and PATH ({path})."),
+            _NOT_FOUND,
+        )
+    hint = f"python {name}" if name.endswith(".py") else f"./{name}"
+    return (
+        f"the command {name!r} is a file that is not executable or not in PATH on {job.host}. "
+        f"Start it as '{hint}', or run: chmod +x {name}",
+        _NOT_EXECUTABLE,
+    )
+
+
+@contextlib.contextmanager
+def _bound_to(processors: frozenset[int]) -> Iterator[None]:
+    """A child that this thread starts meanwhile may use only these processors."""
+    before = os.sched_getaffinity(0)
+    if processors == before:
+        yield
+        return
+    os.sched_setaffinity(0, processors)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _start_guard(job: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", guard.__file__, job],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        bufsize=0,
+        start_new_session=True,
+    )
+
+
+def _exit_watch(pid: int) -> int:
+    """A descriptor that becomes readable when the child `pid` has ended."""
+    try:
+        return os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        # An old kernel or a strict sandbox: a thread waits instead.
+        read_end, write_end = os.pipe()
+
+        def wait() -> None:
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            os.close(write_end)
+
+        threading.Thread(target=wait, name=f"wait-{pid}", daemon=True).start()
+        return read_end
+
+
+def _enlarge(descriptor: int) -> None:
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with contextlib.suppress(OSError):  # The user's limit for pipes is used up.
+            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+
+
+def _readable_bytes(descriptor: int) -> int:
+    import array
+    import termios
+
+    count = array.array("i", [0])
+    fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    return count[0]

@@ -1,0 +1,323 @@
+"""RemoteNode: the ranks of another host, run there by an agent that ssh starts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rabit.errors import InvalidArgument
+from rabit.launch.hosts import Host
+from rabit.launch.job import HostJob
+from rabit.launch.nodes.frames import GREETING, Decoder, Kind, frame
+from rabit.launch.nodes.node import Events
+
+__all__ = ["RemoteNode", "SshOptions", "ssh_command"]
+
+_READ_BYTES = 1 << 18
+_LONGEST_NOISE_BYTES = 1 << 16
+_STREAM_SHIFT = 28  # OUTPUT and CLOSED carry stream << 28 | rank.
+_FAREWELL_S = 2.0
+_SSH_FAILED = 255
+
+
+@dataclass(frozen=True)
+class SshOptions:
+    """How to call ssh.  Host keys are always checked, and passwords never asked for."""
+
+    port: int | None = None
+    identity_file: Path | None = None
+    options: tuple[str, ...] = ()
+    python: str = ""
+    is_always: bool = False
+    connect_timeout_s: int = 15
+
+
+def ssh_command(host: Host, ssh: SshOptions, python_path: str = "") -> list[str]:
+    """The argument list that starts the agent on `host`.  Nothing secret is in it."""
+    command = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15"]
+    command += ["-o", f"ConnectTimeout={ssh.connect_timeout_s}", "-o", "ForwardX11=no"]
+    if ssh.port is not None:
+        command += ["-p", str(ssh.port)]
+    if ssh.identity_file is not None:
+        command += ["-i", str(ssh.identity_file)]
+    for each in ssh.options:
+        command += ["-o", each]
+    # ssh hands one text to a shell over there, so the words are quoted for it.
+    agent = [ssh.python or sys.executable, "-m", "rabit.launch.nodes.agent"]
+    if python_path:
+        agent = ["env", f"PYTHONPATH={python_path}", *agent]
+    return [*command, "--", host.name, "exec " + shlex.join(agent)]
+
+
+class RemoteNode:
+    """One thread only.  The agent ends its ranks when this side's end of ssh closes."""
+
+    def __init__(
+        self,
+        host: Host,
+        job: HostJob,
+        ssh: SshOptions,
+        events: Events,
+        selector: selectors.BaseSelector,
+    ) -> None:
+        self.host = job.host
+        self.ranks = tuple(each.rank for each in job.ranks)
+        self._target = host
+        self._job = job
+        self._ssh = ssh
+        self._events = events
+        self._selector = selector
+        self._process: subprocess.Popen[bytes] | None = None
+        self._decoder = Decoder()
+        self._noise: bytes | None = b""  # None once the agent has greeted
+        self._complaints = b""  # what ssh, or the agent, wrote to the error stream
+        self._to_send = bytearray()
+        self._is_sending = False
+        self._is_paused = False
+        self._is_done = False
+        self._running = set(self.ranks)
+
+    def start(self) -> None:
+        if shutil.which("ssh") is None:
+            self._fail(
+                "the program ssh is not in PATH. Install OpenSSH's client, or run the ranks on "
+                "this machine alone."
+            )
+            return
+        python_path = self._job.environ.get("PYTHONPATH", "")
+        self._process = subprocess.Popen(
+            ssh_command(self._target, self._ssh, python_path),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,  # Ctrl-C at the terminal is the launcher's to pass on.
+        )
+        for file in (self._process.stdin, self._process.stdout, self._process.stderr):
+            assert file is not None
+            os.set_blocking(file.fileno(), False)
+        self._register_stdout()
+        self._listen(self._descriptor("stderr"), self._read_complaints)
+        self._send(frame(Kind.JOB, 0, self._job.to_json()))
+
+    def signal(self, signum: int, whole_group: bool) -> None:
+        self._send(frame(Kind.SIGNAL, signum, b"\1" if whole_group else b"\0"))
+
+    def pause(self, is_paused: bool) -> None:
+        if is_paused == self._is_paused or self._process is None:
+            return
+        self._is_paused = is_paused
+        if is_paused:
+            self._forget(self._descriptor("stdout"))
+        else:
+            self._register_stdout()
+
+    def finish(self) -> None:
+        if self._process is None:
+            return
+        self._flush(_FAREWELL_S)
+        assert self._process.stdin is not None
+        self._forget(self._descriptor("stdin"))
+        self._process.stdin.close()  # The agent takes it as: end everything and go.
+        try:
+            self._process.wait(self._job.grace_s + _FAREWELL_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self.pause(False)
+        for file, read in (
+            (self._process.stdout, self._read),
+            (self._process.stderr, self._read_complaints),
+        ):
+            assert file is not None
+            if not file.closed:
+                read()
+            if not file.closed:
+                self._forget(file.fileno())
+                file.close()
+        self._process = None
+
+    # Reading.
+
+    def _register_stdout(self) -> None:
+        if not self._is_paused:
+            self._listen(self._descriptor("stdout"), self._read)
+
+    def _read(self) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        if self._process.stdout.closed:
+            return
+        try:
+            data = os.read(self._process.stdout.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            self._forget(self._process.stdout.fileno())
+            self._process.stdout.close()
+            self._connection_ended()
+            return
+        if self._noise is not None:
+            self._noise += data
+            _, greeting, data = self._noise.partition(GREETING)
+            if not greeting:
+                self._noise = self._noise[-_LONGEST_NOISE_BYTES:]
+                return
+            self._noise = None
+        try:
+            for kind, number, payload in self._decoder.feed(data):
+                self._handle(kind, number, payload)
+        except InvalidArgument as error:
+            self._fail(str(error))
+
+    def _handle(self, kind: int, number: int, payload: bytes) -> None:
+        if kind == Kind.HELLO:
+            self._check_version(json.loads(payload))
+        elif kind == Kind.STARTED:
+            self._events.started(number, int(payload))
+        elif kind == Kind.OUTPUT:
+            rank = number & ((1 << _STREAM_SHIFT) - 1)
+            self._events.output(rank, number >> _STREAM_SHIFT, payload)
+        elif kind == Kind.CLOSED:
+            rank = number & ((1 << _STREAM_SHIFT) - 1)
+            self._events.closed(rank, number >> _STREAM_SHIFT)
+        elif kind == Kind.EXITED:
+            self._running.discard(number)
+            self._events.exited(number, int(payload))
+        elif kind == Kind.FAILED:
+            document = json.loads(payload)
+            self._fail(str(document["text"]), int(document["status"]))
+        elif kind == Kind.DONE:
+            self._is_done = True
+
+    def _check_version(self, hello: dict[str, str]) -> None:
+        if hello.get("version") != self._job.version:
+            self._fail(
+                f"{self.host} has mariza-rabit {hello.get('version')} (Python "
+                f"{hello.get('python')}), this host has {self._job.version}. Install the same "
+                "version on every host."
+            )
+
+    def _read_complaints(self) -> None:
+        assert self._process is not None and self._process.stderr is not None
+        if self._process.stderr.closed:
+            return
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self._process.stderr.fileno(), _READ_BYTES)
+            self._complaints = (self._complaints + data)[-_LONGEST_NOISE_BYTES:]
+            if not data:
+                self._forget(self._process.stderr.fileno())
+                self._process.stderr.close()
+
+    def _connection_ended(self) -> None:
+        assert self._process is not None
+        if self._is_done or not self._running:
+            return
+        # ssh closes its output before it ends; what it complained about is worth the wait.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_FAREWELL_S)
+        self._read_complaints()
+        said = self._complaints.decode("utf-8", "replace").strip()
+        status = self._process.poll()
+        if self._noise is None:
+            self._fail(
+                f"the connection to {self.host} is lost (ssh ended with status {status}"
+                f"{': ' + said if said else ''}). Its ranks end by themselves. Check the host and "
+                "the network."
+            )
+            return
+        self._fail(_explain(self.host, said, status, self._ssh.python or sys.executable))
+
+    def _fail(self, text: str, status: int = 1) -> None:
+        self._is_done = True
+        self._events.failed(self.host, text, status)
+
+    # Writing.
+
+    def _send(self, data: bytes) -> None:
+        if self._process is not None and self._process.stdin and not self._process.stdin.closed:
+            self._to_send += data
+            self._write()
+
+    def _write(self) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        try:
+            while self._to_send:
+                written = os.write(self._process.stdin.fileno(), self._to_send[:_READ_BYTES])
+                del self._to_send[:written]
+        except BlockingIOError:
+            if not self._is_sending:
+                descriptor = self._process.stdin.fileno()
+                self._selector.register(descriptor, selectors.EVENT_WRITE, self._write)
+                self._is_sending = True
+            return
+        except OSError:
+            self._to_send.clear()  # ssh has ended; its output tells why.
+        if self._is_sending:
+            self._forget(self._process.stdin.fileno())
+            self._is_sending = False
+
+    def _flush(self, longest_s: float) -> None:
+        deadline = time.monotonic() + longest_s
+        with selectors.DefaultSelector() as waiting:
+            assert self._process is not None and self._process.stdin is not None
+            waiting.register(self._process.stdin.fileno(), selectors.EVENT_WRITE)
+            while self._to_send and time.monotonic() < deadline:
+                waiting.select(max(0.0, deadline - time.monotonic()))
+                self._write()
+
+    # The selector.
+
+    def _descriptor(self, name: str) -> int:
+        assert self._process is not None
+        file = getattr(self._process, name)
+        return -1 if file is None or file.closed else int(file.fileno())
+
+    def _listen(self, descriptor: int, read: Callable[[], None]) -> None:
+        if descriptor >= 0:
+            self._selector.register(descriptor, selectors.EVENT_READ, read)
+
+    def _forget(self, descriptor: int) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(descriptor)
+
+
+_REASONS = (
+    ("Host key verification failed", "the key of the host is unknown or has changed. Run "
+     "'ssh {host}' once by hand and check the key, or add it to known_hosts"),
+    ("Permission denied", "ssh needs a key that works without a password. Run 'ssh-copy-id "
+     "{host}', or give --ssh-identity-file"),
+    ("Could not resolve hostname", "the name does not resolve. Correct -H or --hostfile"),
+    ("Connection refused", "no sshd listens there. Start it, or give --ssh-port"),
+    ("timed out", "the host does not answer. Check that it is up and reachable"),
+    ("No route to host", "the network has no way to it. Check the address"),
+    ("No module named", "Python there has no rabit. Install mariza-rabit on {host}, or give "
+     "--remote-python"),
+    ("not found", "there is no {python} over there. Give --remote-python"),
+    ("No such file or directory", "there is no {python} over there. Give --remote-python"),
+)  # fmt: skip
+
+
+def _explain(host: str, said: str, status: int | None, python: str) -> str:
+    shown = " / ".join(said.splitlines()[-3:]) or "nothing"
+    for symptom, reason in _REASONS:
+        if symptom in said:
+            advice = reason.format(host=host, python=python)
+            return f"the ranks on {host} cannot be started: {advice}. (ssh said: {shown})"
+    what = "ssh failed" if status == _SSH_FAILED else f"the agent ended with status {status}"
+    if status is not None and status < 0:
+        what = f"ssh was killed by {signal.Signals(-status).name}"
+    return (
+        f"the ranks on {host} cannot be started: {what}; it said: {shown}. "
+        f"Try by hand: ssh {host} {python} -m rabit.launch.nodes.agent"
+    )

@@ -1,0 +1,1 @@
+"""The command line, the file and the environment of rabitrun."""

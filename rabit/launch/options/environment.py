@@ -1,0 +1,71 @@
+"""The environment of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rabit.errors import InvalidArgument
+
+__all__ = ["base_environ", "portable_environ", "user_environ"]
+
+# Set by a launcher for the process it starts; a rank of ours must not see another's place.
+_PLACEMENT = frozenset(
+    {
+        "RABIT_RANK",
+        "RABIT_SIZE",
+        "RABIT_LOCAL_RANK",
+        "RABIT_LOCAL_SIZE",
+        "RABIT_CROSS_RANK",
+        "RABIT_CROSS_SIZE",
+        "RABIT_HOST_KEY",
+        "RABIT_STORE_ADDRESS",
+        "RABIT_SECRET_FD",
+        "RABIT_SECRET_FILE",
+        "RABIT_CONFIG_FILE",
+    }
+)
+# True only of the host where they are set.
+_HOST_ONLY = frozenset(
+    {
+        "_", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "HOME", "HOSTNAME", "LOGNAME", "LS_COLORS",
+        "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL", "TEMP", "TMP", "TMPDIR", "USER", "WINDOWID",
+        "XAUTHORITY",
+    }
+)  # fmt: skip
+_HOST_ONLY_PREFIXES = ("SSH_", "XDG_", "BASH_FUNC_", "TMUX", "STY", "VSCODE_")
+
+
+def base_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` without the marks of another job."""
+    return {name: value for name, value in environ.items() if name not in _PLACEMENT}
+
+
+def portable_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """The part of `environ` that makes sense on another host."""
+    return {
+        name: value
+        for name, value in base_environ(environ).items()
+        if name not in _HOST_ONLY and not name.startswith(_HOST_ONLY_PREFIXES)
+    }
+
+
+def user_environ(given: list[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of --env NAME=VALUE; --env NAME takes the value of `environ`.
+
+    Raises InvalidArgument for a name that is none, or that is unset here.
+    """
+    found = {}
+    for each in given:
+        name, separator, value = each.partition("=")
+        if not name or not name.isprintable() or name != name.strip() or name in _PLACEMENT:
+            raise InvalidArgument(
+                f"--env {each!r} cannot be set: "
+                + ("rabitrun itself sets it. " if name in _PLACEMENT else "it has no valid name. ")
+                + "Use --env NAME=VALUE."
+            )
+        if not separator and name not in environ:
+            raise InvalidArgument(
+                f"--env {name}: {name} is not set here. Export it, or use --env {name}=VALUE."
+            )
+        found[name] = value if separator else environ[name]
+    return found

@@ -1,0 +1,194 @@
+"""The command line of rabitrun, as an argparse parser."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from pathlib import Path
+from typing import NoReturn
+
+from rabit.config.config import Config
+from rabit.config.setting import Setting, parse_duration
+from rabit.launch.options import horovod
+from rabit.launch.processors import BINDINGS
+from rabit.version import __version__
+
+__all__ = ["make_parser", "setting_destination"]
+
+_EXAMPLES = """\
+examples:
+  rabitrun -np 4 python train.py                     4 ranks on this machine
+  rabitrun -np 8 -H node1:4,node2:4 python train.py  2 hosts, over ssh
+  rabitrun --hostfile hosts.txt python train.py      all slots of the file ("node1 slots=4")
+  rabitrun -np 2 --env LR=0.1 --timeline t.json python train.py --epochs 3
+  rabitrun -np 4 --dry-run python train.py           show what would be started
+  rabitrun --check-build                             what this installation can do
+
+Ranks find their place by rabit.init(). The first rank that fails is reported with its last
+lines, the others are stopped, and rabitrun exits with its status (128 + signal if killed).
+Ctrl-C stops all ranks; a second one kills them. Every tuning flag is also a variable RABIT_*
+and a key of --config-file (TOML or YAML): a flag wins over a variable, a variable over the file.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        _, is_unknown, names = message.partition("unrecognized arguments: ")
+        if is_unknown:
+            known = [name for action in self._actions for name in action.option_strings]
+            first = names.split()[0].partition("=")[0]
+            close = difflib.get_close_matches(first, known, n=1)
+            hint = f" Did you mean {close[0]}?" if close else ""
+            message = (
+                f"the flag {first} is unknown.{hint} Flags of the program go after its name; "
+                "rabitrun --help lists those of rabitrun."
+            )
+        self.exit(2, f"rabitrun: {message}\n")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser; `command` is the rest of the line after the last flag."""
+    parser = _Parser(
+        prog="rabitrun",
+        usage="rabitrun -np N [flags] command [argument ...]",
+        description="Starts a program N times, on one or several hosts, as the ranks of one job.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("-v", "--version", action="version", version=f"rabitrun {__version__}")
+    _add_job_flags(parser.add_argument_group("job"))
+    _add_output_flags(parser.add_argument_group("output"))
+    _add_ssh_flags(parser.add_argument_group("ssh"))
+    titles = {
+        "network": "network",
+        "tuning": "tuning",
+        "failure": "failures",
+        "diagnosis": "diagnosis",
+        "placement": "secret",
+    }
+    groups = {key: parser.add_argument_group(title) for key, title in titles.items()}
+    for each in Config.settings():
+        if each.flag:
+            _add_setting(groups[each.group], each)
+    horovod.add_to(parser.add_argument_group("flags of horovodrun, understood as well"))
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def _add_job_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-np", "--num-proc", "-n", type=int, dest="np", metavar="N",
+        help="number of ranks (default: all slots of -H or --hostfile)",
+    )  # fmt: skip
+    where = group.add_mutually_exclusive_group()
+    where.add_argument(
+        "-H", "--hosts", metavar="HOST:SLOTS,…",
+        help="hosts and how many ranks each may run; brackets around IPv6 addresses",
+    )  # fmt: skip
+    where.add_argument(
+        "-hostfile", "--hostfile", type=Path, metavar="FILE",
+        help="the same from a file, one host in each line: 'node1 slots=4' or 'node1:4'",
+    )  # fmt: skip
+    group.add_argument(
+        "--env", action="append", default=[], metavar="NAME[=VALUE]",
+        help="set a variable for all ranks, or pass on its value from here (repeatable)",
+    )  # fmt: skip
+    group.add_argument(
+        "--start-timeout", type=_duration, default=30.0, metavar="TIME",
+        help="how long hosts may take to start their ranks (default 30s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--grace-time", type=_duration, default=5.0, metavar="TIME",
+        help="between asking ranks to stop (SIGTERM) and killing them (default 5s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--launcher", choices=("rabit", "mpi"), default="rabit",
+        help="who starts the ranks: rabitrun itself, or the mpiexec of the MPI library, which "
+        "the backend mpi needs",
+    )  # fmt: skip
+    group.add_argument(
+        "--bind-to", choices=BINDINGS, default="none",
+        help="processors of each rank: all of the host (none), those of one NUMA node, or an equal "
+        "share of its own (core)",
+    )  # fmt: skip
+    group.add_argument("--verbose", action="store_true", help="tell every step")
+    group.add_argument(
+        "--dry-run", action="store_true", help="show what would be started, and start nothing"
+    )
+    group.add_argument(
+        "-cb", "--check-build", action="store_true", help="list what is available, and why not"
+    )
+    group.add_argument(
+        "--check-build-json", action="store_true", help="the same as one JSON document"
+    )
+
+
+def _add_output_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--output-filename", type=Path, metavar="DIR",
+        help="also write DIR/rank.N/stdout and DIR/rank.N/stderr",
+    )  # fmt: skip
+    group.add_argument(
+        "--collapse-output", action="store_true",
+        help="write a line that several ranks print alike once: 'ranks 1-3: …'",
+    )  # fmt: skip
+    group.add_argument(
+        "--prefix-output-with-timestamp", "-prefix-timestamp", "--timestamps",
+        action="store_true", dest="timestamps", help="put the time before every line",
+    )  # fmt: skip
+
+
+def _add_ssh_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("-p", "--ssh-port", type=_port, metavar="PORT", help="port of sshd")
+    group.add_argument(
+        "-i", "--ssh-identity-file", type=Path, metavar="FILE", help="private key for ssh"
+    )
+    group.add_argument(
+        "--ssh-option", action="append", default=[], metavar="NAME=VALUE",
+        help="further option of ssh, as for ssh -o (repeatable)",
+    )  # fmt: skip
+    group.add_argument("--ssh-always", action="store_true", help="use ssh for this machine as well")
+    group.add_argument(
+        "--remote-python", metavar="PATH",
+        help="Python of the other hosts (default: the path of the one here)",
+    )  # fmt: skip
+
+
+def setting_destination(each: Setting) -> str:
+    """The attribute of the parsed arguments that holds the flag of this setting."""
+    return "setting_" + each.name
+
+
+def _add_setting(group: argparse._ArgumentGroup, each: Setting) -> None:
+    default = f" (default {each.format(each.default)})" if each.format(each.default) else ""
+    help_text = (each.help + default).replace("%", "%%")
+    if each.kind == "bool":
+        group.add_argument(
+            each.flag,
+            action=argparse.BooleanOptionalAction,
+            dest=setting_destination(each),
+            default=None,
+            help=help_text,
+        )
+        return
+    metavar = "|".join(each.choices) if each.choices else each.kind.upper()
+    group.add_argument(
+        each.flag, dest=setting_destination(each), metavar=metavar, default=None, help=help_text
+    )
+
+
+def _duration(text: str) -> float:
+    try:
+        value = parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not 0 < value <= 86400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 24 hours")
+    return value
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:9]) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port between 1 and 65535")
+    return int(text)

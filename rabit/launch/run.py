@@ -1,0 +1,174 @@
+"""rabit.run: a Python function as the program of every rank."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rabit.config.config import process_environment
+from rabit.errors import InvalidArgument, RabitError
+
+__all__ = ["RunFailed", "run"]
+
+T = TypeVar("T")
+
+
+class RunFailed(RabitError):
+    """A rank of `run` failed.  `status` is what rabitrun would exit with."""
+
+    def __init__(self, message: str = "", rank: int = -1, status: int = 1) -> None:
+        super().__init__(message, rank)
+        self.status = status
+
+
+def run(
+    func: Callable[..., T],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int | None = None,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Sequence[int] | None = None,
+    hosts: str | None = None,
+    hostfile: str | Path | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: float | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | Path | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | Path | None = None,
+    verbose: bool | int | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: str | None = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    grace_time: float = 5.0,
+    ssh_options: Sequence[str] = (),
+) -> list[T]:
+    """Calls `func(*args, **kwargs)` in `num_proc` new processes (1); returns the results by rank.
+
+    func: a function of an importable module; with cloudpickle installed, any function.  It calls
+    rabit.init() itself.  Results must be picklable.
+    hosts, hostfile: as for rabitrun; without them all ranks run on this machine.
+    start_timeout: seconds, 30.  executable: Python on the other hosts.
+    np, network_interface: older names of num_proc and network_interfaces.
+    The positional arguments are those of horovod.run.  Refused are those of elastic jobs and of
+    MPI; disable_cache and use_gloo change nothing.
+    Blocks until every rank has ended.  What ranks print appears as with rabitrun.
+    Raises RunFailed with the report about the cause if a rank fails.
+    """
+    given = dict(locals())
+    _refuse(given)
+    results: list[T] = _run(given)
+    return results
+
+
+_ELASTIC = "jobs have a fixed number of ranks. Call run() again with num_proc after a failure"
+_REFUSED = {
+    **dict.fromkeys(("min_num_proc", "max_num_proc", "min_np", "max_np", "slots"), _ELASTIC),
+    **dict.fromkeys(("reset_limit", "cooldown_range", "host_discovery_script"), _ELASTIC),
+    **dict.fromkeys(
+        ("use_mpi", "mpi_args"),
+        "run() starts ranks itself. Use 'rabitrun --launcher mpi' and a script, or backend='mpi' "
+        "under mpirun",
+    ),
+}
+_OLDER = {"num_proc": "np", "network_interfaces": "network_interface"}
+
+
+def _refuse(given: dict[str, Any]) -> None:
+    """Raises InvalidArgument for what cannot be done; gives older names their new one."""
+    for name, why in _REFUSED.items():
+        if given[name] not in (None, False):
+            raise InvalidArgument(f"run() got {name}={given[name]!r}: {why}.")
+    pairs = [*_OLDER.items(), ("hosts", "hostfile")]
+    for name, other in pairs:
+        if given[name] is not None and given[other] is not None:
+            raise InvalidArgument(f"run() got both {name} and {other}. Give one of them.")
+    for name, older in _OLDER.items():
+        given[name] = given[older] if given[name] is None else given[name]
+
+
+def _run(given: Mapping[str, Any]) -> Any:
+    from rabit.launch.hosts import local_hosts, parse_hostfile, parse_hosts
+    from rabit.launch.launchers.rabitrun import Request, launch
+    from rabit.launch.nodes.ssh import SshOptions
+    from rabit.launch.plan import make_plan
+    from rabit.launch.supervisor import Times
+
+    ranks = 1 if given["num_proc"] is None else given["num_proc"]
+    hosts = local_hosts(max(1, ranks))
+    if given["hosts"] is not None:
+        hosts = parse_hosts(given["hosts"], "hosts")
+    elif given["hostfile"] is not None:
+        hosts = parse_hostfile(Path(given["hostfile"]))
+    interfaces, identity, output = (
+        given[name] for name in ("network_interfaces", "ssh_identity_file", "output_filename")
+    )
+    start_s = 30.0 if given["start_timeout"] is None else given["start_timeout"]
+    request = Request(
+        plan=make_plan(hosts, ranks),
+        command=(),
+        environ={**process_environment(), "PYTHONPATH": _python_path()},
+        tuning={"RABIT_NETWORK_INTERFACES": interfaces} if interfaces else {},
+        user=dict(given["env"] or {}),
+        times=Times(start_s=start_s, grace_s=given["grace_time"]),
+        ssh=SshOptions(
+            port=given["ssh_port"],
+            identity_file=Path(identity) if identity else None,
+            options=tuple(given["ssh_options"]),
+            python=given["executable"] or "",
+        ),
+        output_folder=Path(output) if output else None,
+        is_verbose=bool(given["verbose"]),
+        payload=_pickled((given["func"], tuple(given["args"]), dict(given["kwargs"] or {}))),
+    )
+    outcome = launch(request)
+    if outcome.status:
+        raise RunFailed(outcome.report or "the job was stopped by a signal", -1, outcome.status)
+    return [_unpickled(outcome.results.get(rank, b""), rank) for rank in range(ranks)]
+
+
+def _python_path() -> str:
+    """Where this process finds modules, so that ranks find the module of the function."""
+    here = [each or str(Path.cwd()) for each in sys.path]
+    return os.pathsep.join(each for each in here if Path(each).exists())
+
+
+def _pickled(call: Any) -> bytes:
+    with contextlib.suppress(ImportError):
+        import cloudpickle
+
+        return bytes(cloudpickle.dumps(call))
+    try:
+        return pickle.dumps(call)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InvalidArgument(
+            f"run() cannot send the function to other processes: {error}. Define it in a module, "
+            "or install cloudpickle ('pip install cloudpickle')."
+        ) from error
+
+
+def _unpickled(data: bytes, rank: int) -> Any:
+    # It comes from our own child, through a pipe or an ssh connection that nobody else can open.
+    if not data:
+        raise RunFailed(
+            f"rank {rank} ended with status 0 and gave no result: the function ended the process. "
+            "Return from it instead.",
+            rank,
+        )
+    return pickle.loads(data)

@@ -1,0 +1,262 @@
+"""Operations in which ranks exchange different parts: alltoall, gather, scatter, send, recv, join.
+
+The shared arguments are described in rabit/ops/reductions.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rabit.engine.engine import Engine
+from rabit.engine.handle import Handle
+from rabit.engine.process_set import ProcessSet, global_process_set
+from rabit.engine.request import WAITING
+from rabit.engine.tensor import view_input, view_output
+from rabit.errors import InvalidArgument
+from rabit.ops.reductions import Call, as_type_of
+from rabit.types import Kind
+
+__all__ = [
+    "alltoall",
+    "alltoall_async",
+    "gather",
+    "gather_async",
+    "join",
+    "recv",
+    "recv_async",
+    "scatter",
+    "scatter_async",
+    "send",
+    "send_async",
+]
+
+
+def alltoall_async(
+    tensor: Any,
+    splits: Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Handle:
+    """Like `alltoall`, but returns a Handle at once."""
+    call = Call(engine, Kind.ALLTOALL, name, process_set, priority, backend)
+    source = call.with_rows(view_input(tensor, call))
+    convert = as_type_of(tensor)
+    finish = convert
+    if splits is not None:
+
+        def finish(handle: Handle) -> Any:
+            return convert(handle), list(handle.received_splits)
+
+    request = call.request(source, None, finish=finish)
+    request.splits = (
+        call.even_splits(source) if splits is None else call.check_splits(splits, source)
+    )
+    return call.submit(request)
+
+
+def alltoall(
+    tensor: Any,
+    splits: Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Any:
+    """Sends each rank its rows of `tensor`, and returns the rows that came, in rank order.
+
+    tensor: shape (n, *rest); `rest` and dtype equal on all ranks.
+    splits: rows for each rank, adding up to n; None: n / size each.
+    Returns a new array; with `splits` the pair (array, list of the rows from each rank).
+    """
+    with WAITING:
+        handle = alltoall_async(
+            tensor, splits, name, process_set, priority=priority, engine=engine, backend=backend
+        )
+    return handle.result()
+
+
+def gather_async(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Handle:
+    """Like `gather`, but returns a Handle at once."""
+    call = Call(engine, Kind.GATHER, name, process_set, priority, backend)
+    source = call.with_rows(view_input(tensor, call))
+    is_root = call.engine.rank == root_rank
+    finish = as_type_of(tensor) if is_root else lambda _: None
+    request = call.request(source, None, finish=finish)
+    request.root = call.check_rank(root_rank, "root_rank")
+    return call.submit(request)
+
+
+def gather(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Any:
+    """Like `allgather`, but only rank `root_rank` gets the result; the others get None."""
+    with WAITING:
+        handle = gather_async(
+            tensor, root_rank, name, process_set, priority=priority, engine=engine, backend=backend
+        )
+    return handle.result()
+
+
+def scatter_async(
+    tensor: Any,
+    root_rank: int,
+    splits: Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Handle:
+    """Like `scatter`, but returns a Handle at once."""
+    call = Call(engine, Kind.SCATTER, name, process_set, priority, backend)
+    source = call.with_rows(view_input(tensor, call))
+    request = call.request(source, None, finish=as_type_of(tensor))
+    request.root = call.check_rank(root_rank, "root_rank")
+    if call.engine.rank == root_rank:
+        request.splits = (
+            call.even_splits(source) if splits is None else call.check_splits(splits, source)
+        )
+    return call.submit(request)
+
+
+def scatter(
+    tensor: Any,
+    root_rank: int,
+    splits: Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Any:
+    """This rank's rows of the tensor that rank `root_rank` has.
+
+    tensor: shape (n, *rest) on the root.  Elsewhere only dtype and `rest` count, so
+    numpy.empty((0, *rest), dtype) will do.
+    splits: on the root, the rows for each rank, adding up to n; None: n / size each.
+    Returns a new array.
+    """
+    with WAITING:
+        handle = scatter_async(
+            tensor,
+            root_rank,
+            splits,
+            name,
+            process_set,
+            priority=priority,
+            engine=engine,
+            backend=backend,
+        )
+    return handle.result()
+
+
+def send_async(
+    tensor: Any,
+    dst: int,
+    name: str | None = None,
+    *,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Handle:
+    """Like `send`, but returns a Handle at once."""
+    call = Call(engine, Kind.SEND, name or "", global_process_set, 0, backend)
+    partner = _partner(call, dst, "dst")
+    call.name = name or call.engine.auto_name(f"message.{call.engine.rank}.{dst}")
+    request = call.request(view_input(tensor, call), None, finish=lambda _: None)
+    request.root = partner
+    return call.submit(request)
+
+
+def send(
+    tensor: Any,
+    dst: int,
+    name: str | None = None,
+    *,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> None:
+    """Sends `tensor` to rank `dst`, which must call `recv` with the same name, shape and dtype.
+
+    name: None numbers the messages from this rank to `dst` in the order of the calls.
+    Returns when `tensor` may be changed.
+    """
+    send_async(tensor, dst, name, engine=engine, backend=backend).result()
+
+
+def recv_async(
+    tensor: Any,
+    src: int,
+    name: str | None = None,
+    *,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Handle:
+    """Like `recv`, but returns a Handle at once."""
+    call = Call(engine, Kind.RECV, name or "", global_process_set, 0, backend)
+    partner = _partner(call, src, "src")
+    call.name = name or call.engine.auto_name(f"message.{src}.{call.engine.rank}")
+    target = view_output(tensor, call)
+    request = call.request(target, target, finish=lambda _: tensor)
+    request.root = partner
+    return call.submit(request)
+
+
+def recv(
+    tensor: Any,
+    src: int,
+    name: str | None = None,
+    *,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Any:
+    """Receives into `tensor` what rank `src` sends, and returns it.
+
+    tensor: of the shape and dtype that is sent.
+    """
+    return recv_async(tensor, src, name, engine=engine, backend=backend).result()
+
+
+def _partner(call: Call, rank: int, argument: str) -> int:
+    if call.check_rank(rank, argument) == call.engine.rank:
+        raise InvalidArgument(
+            f"{call.kind} on rank {rank}: {argument} is this rank itself. Copy the tensor."
+        )
+    return rank
+
+
+def join(device: int = -1, *, engine: Engine | None = None) -> int:
+    """Says that this rank has no more work, and waits until every rank has said so.
+
+    Meanwhile the operations of the others go on: a joined rank contributes what changes nothing
+    (zero to a sum, no rows to a gather).
+    device: accepted for Horovod's sake.
+    Returns the rank that joined last.
+    """
+    call = Call(engine, Kind.JOIN, None, global_process_set, 0)
+    handle = call.submit(call.request(None, None))
+    return int(handle.result().reshape(-1)[0])

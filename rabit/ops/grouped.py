@@ -1,0 +1,242 @@
+"""Grouped forms: several tensors in one call, which become ready together.
+
+The shared arguments are described in rabit/ops/reductions.py; tensor i of a call named "w" is named "w.i".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rabit.compression import Compression, CompressionCodec
+from rabit.engine.engine import Engine
+from rabit.engine.handle import GroupHandle, Handle
+from rabit.engine.process_set import ProcessSet, global_process_set
+from rabit.engine.request import Request
+from rabit.engine.tensor import view_input, view_output
+from rabit.errors import InvalidArgument
+from rabit.ops.reductions import Call, as_type_of, empty_like, scale
+from rabit.types import Kind, ReduceOp
+
+__all__ = [
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+]
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    *,
+    compression: CompressionCodec = Compression.none,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> GroupHandle:
+    """Like `grouped_allreduce`, but returns a GroupHandle at once."""
+    requests: list[Request] = []
+    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
+    codec = call.engine.codec_id(compression)
+    for tensor, each in _members(call, tensors):
+        source = view_input(tensor, each)
+        result, target = empty_like(source, tensor)
+        request = each.request(source, target, finish=_returning(result))
+        scale(request, op, average, prescale_factor, postscale_factor)
+        request.codec = codec
+        requests.append(request)
+    return GroupHandle(call.engine.submit(requests))
+
+
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: CompressionCodec = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> list[Any]:
+    """`allreduce` of every tensor of the list; returns the list of results."""
+    return grouped_allreduce_async(
+        tensors,
+        average,
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        compression=compression,
+        priority=priority,
+        engine=engine,
+        backend=backend,
+    ).result()
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    *,
+    compression: CompressionCodec = Compression.none,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> GroupHandle:
+    """Like `grouped_allreduce_`, but returns a GroupHandle at once."""
+    requests: list[Request] = []
+    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
+    codec = call.engine.codec_id(compression)
+    for tensor, each in _members(call, tensors):
+        target = view_output(tensor, each)
+        request = each.request(target, target, finish=_returning(tensor))
+        scale(request, op, average, prescale_factor, postscale_factor)
+        request.codec = codec
+        requests.append(request)
+    return GroupHandle(call.engine.submit(requests))
+
+
+def grouped_allreduce_(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    *,
+    compression: CompressionCodec = Compression.none,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> list[Any]:
+    """`allreduce_` of every tensor of the list; returns the list."""
+    return grouped_allreduce_async_(
+        tensors,
+        average,
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        compression=compression,
+        priority=priority,
+        engine=engine,
+        backend=backend,
+    ).result()
+
+
+def grouped_allgather_async(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> GroupHandle:
+    """Like `grouped_allgather`, but returns a GroupHandle at once."""
+    call = Call(engine, Kind.ALLGATHER, name, process_set, priority, backend)
+    requests = []
+    for tensor, each in _members(call, tensors):
+        source = each.with_rows(view_input(tensor, each))
+        requests.append(each.request(source, None, finish=as_type_of(tensor)))
+    return GroupHandle(call.engine.submit(requests))
+
+
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> list[Any]:
+    """`allgather` of every tensor of the list; returns the list of results."""
+    return grouped_allgather_async(
+        tensors, name, process_set, priority=priority, engine=engine, backend=backend
+    ).result()
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> GroupHandle:
+    """Like `grouped_reducescatter`, but returns a GroupHandle at once."""
+    call = Call(engine, Kind.REDUCESCATTER, name, process_set, priority, backend)
+    requests = []
+    for tensor, each in _members(call, tensors):
+        source = each.with_rows(view_input(tensor, each))
+        request = each.request(source, None, finish=as_type_of(tensor))
+        scale(request, op, None, prescale_factor, postscale_factor)
+        requests.append(request)
+    return GroupHandle(call.engine.submit(requests))
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> list[Any]:
+    """`reducescatter` of every tensor of the list; returns the list of results."""
+    return grouped_reducescatter_async(
+        tensors,
+        name,
+        op,
+        process_set,
+        prescale_factor,
+        postscale_factor,
+        priority=priority,
+        engine=engine,
+        backend=backend,
+    ).result()
+
+
+def _returning(result: Any) -> Callable[[Handle], Any]:
+    return lambda _: result
+
+
+def _members(call: Call, tensors: Sequence[Any]) -> list[tuple[Any, Call]]:
+    """Each tensor with the call that names it."""
+    if not isinstance(tensors, (list, tuple)) or not tensors:
+        raise InvalidArgument(
+            f"{call}: a grouped operation takes a list of one or more tensors, not "
+            f"{type(tensors).__name__} of length {len(tensors) if tensors is not None else 0}. "
+            "For one tensor use the form without 'grouped_'."
+        )
+    return [(tensor, call.member(f"{call.name}.{index}")) for index, tensor in enumerate(tensors)]

@@ -1,0 +1,600 @@
+"""The collectives over arrays.
+
+Every operation comes in a blocking form and an `_async` form that returns a Handle; forms with a
+trailing underscore write the result into their argument.  Arguments that all share:
+
+    tensor       a NumPy array, or anything with DLPack or the buffer protocol; scalars and lists of
+                 numbers where nothing is written.  Read without a copy when contiguous.
+    name         equal on all ranks; None: numbered by the order of the calls, which must then be
+                 the same on all ranks.
+    process_set  who takes part; roots and peers are global ranks all the same.
+    priority     larger runs first.
+    engine       None: the default engine.
+    backend      "builtin" or "mpi"; "": the default, which RABIT_BACKEND names first.  Equal on all
+                 ranks.
+
+Results are NumPy arrays.  bfloat16 comes as an array of the input's type, or as uint16 bits where
+the input was a TensorView or came through DLPack.
+
+Blocking forms return when the operation has finished on this rank.  Errors: Mismatch if the ranks
+disagree about type, shape, operation or root; PeerLost if a rank died; InvalidArgument for what
+cannot work, among them a name that is in flight; NotInitialized before init().
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rabit.compression import Compression, CompressionCodec
+from rabit.engine.current import engine_for_work
+from rabit.engine.engine import Engine
+from rabit.engine.handle import Handle, output_array
+from rabit.engine.process_set import ProcessSet, global_process_set
+from rabit.engine.request import WAITING, Request
+from rabit.engine.tensor import (
+    TensorView,
+    address_of,
+    numpy_dtype,
+    reshape,
+    view_input,
+    view_output,
+)
+from rabit.errors import InvalidArgument
+from rabit.types import Kind, ReduceOp
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "barrier",
+    "barrier_async",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "poll",
+    "reduce",
+    "reduce_async",
+    "reducescatter",
+    "reducescatter_async",
+    "synchronize",
+]
+
+
+def allreduce_async(
+    tensor: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    *,
+    compression: CompressionCodec = Compression.none,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Handle:
+    """Like `allreduce`, but returns a Handle at once."""
+    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
+    factors = (prescale_factor, postscale_factor)
+    return call.submit(_allreduce(call, tensor, op, average, factors, compression))
+
+
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: CompressionCodec = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Any:
+    """Combines `tensor` of every rank element by element; the same result on every rank.
+
+    tensor: same shape and dtype on all ranks.  op: Average unless given.
+    prescale_factor, postscale_factor: multiplied before and after the combination.
+    average: Horovod's old form of `op`; True is Average, False is Sum.
+    Returns a new array.
+    """
+    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
+    factors = (prescale_factor, postscale_factor)
+    return call.run(_allreduce(call, tensor, op, average, factors, compression))
+
+
+def allreduce_async_(
+    tensor: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    *,
+    compression: CompressionCodec = Compression.none,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Handle:
+    """Like `allreduce_`, but returns a Handle at once."""
+    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
+    factors = (prescale_factor, postscale_factor)
+    return call.submit(_allreduce_in_place(call, tensor, op, average, factors, compression))
+
+
+def allreduce_(
+    tensor: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    *,
+    compression: CompressionCodec = Compression.none,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Any:
+    """Like `allreduce`, but the result replaces the values of `tensor`, which is returned."""
+    engine = engine_for_work() if engine is None else engine
+    factors = (prescale_factor, postscale_factor)
+    arguments = (average, op, factors, process_set, compression, priority, backend)
+    if name is not None and engine.repeats.run(name, tensor, arguments):
+        return tensor
+    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
+    request = _allreduce_in_place(call, tensor, op, average, factors, compression)
+    call.run(request)
+    if name is not None:
+        engine.repeats.keep(request, arguments, tensor)
+    return tensor
+
+
+def _allreduce(
+    call: Call,
+    tensor: Any,
+    op: ReduceOp | None,
+    average: bool | None,
+    factors: tuple[float, float],
+    compression: CompressionCodec,
+) -> Request:
+    source = view_input(tensor, call)
+    result, target = empty_like(source, tensor)
+    request = call.request(source, target, finish=lambda _: result)
+    scale(request, op, average, *factors)
+    request.codec = call.engine.codec_id(compression)
+    return request
+
+
+def _allreduce_in_place(
+    call: Call,
+    tensor: Any,
+    op: ReduceOp | None,
+    average: bool | None,
+    factors: tuple[float, float],
+    compression: CompressionCodec,
+) -> Request:
+    target = view_output(tensor, call)
+    request = call.request(target, target, finish=lambda _: tensor)
+    scale(request, op, average, *factors)
+    request.codec = call.engine.codec_id(compression)
+    return request
+
+
+def reduce_async(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Handle:
+    """Like `reduce`, but returns a Handle at once."""
+    call = Call(engine, Kind.REDUCE, name, process_set, priority, backend)
+    source = view_input(tensor, call)
+    result, target = empty_like(source, tensor)
+    is_root = call.engine.rank == root_rank
+    request = call.request(source, target, finish=lambda _: result if is_root else None)
+    request.root = call.check_rank(root_rank, "root_rank")
+    scale(request, op, None, prescale_factor, postscale_factor)
+    return call.submit(request)
+
+
+def reduce(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Any:
+    """Like `allreduce`, but only rank `root_rank` gets the result; the others get None."""
+    with WAITING:
+        handle = reduce_async(
+            tensor,
+            root_rank,
+            name,
+            op,
+            prescale_factor,
+            postscale_factor,
+            process_set,
+            priority=priority,
+            engine=engine,
+            backend=backend,
+        )
+    return handle.result()
+
+
+def reducescatter_async(
+    tensor: Any,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Handle:
+    """Like `reducescatter`, but returns a Handle at once."""
+    call = Call(engine, Kind.REDUCESCATTER, name, process_set, priority, backend)
+    source = call.with_rows(view_input(tensor, call))
+    request = call.request(source, None, finish=as_type_of(tensor))
+    scale(request, op, None, prescale_factor, postscale_factor)
+    return call.submit(request)
+
+
+def reducescatter(
+    tensor: Any,
+    name: str | None = None,
+    compression: CompressionCodec = Compression.none,
+    op: ReduceOp | None = None,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Any:
+    """Combines `tensor` of every rank, and returns this rank's share of the rows.
+
+    tensor: shape (n, *rest), the same on all ranks.  The ranks get n // size rows each, in rank
+    order, and the first n % size of them one more.  op: Average unless given.
+    compression: only Compression.none.
+    """
+    if compression != Compression.none:
+        raise InvalidArgument(
+            f"reducescatter takes no compression, and {compression} was given. Leave it out."
+        )
+    with WAITING:
+        handle = reducescatter_async(
+            tensor,
+            name,
+            op,
+            process_set,
+            prescale_factor,
+            postscale_factor,
+            priority=priority,
+            engine=engine,
+            backend=backend,
+        )
+    return handle.result()
+
+
+def allgather_async(
+    tensor: Any,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Handle:
+    """Like `allgather`, but returns a Handle at once."""
+    call = Call(engine, Kind.ALLGATHER, name, process_set, priority, backend)
+    source = call.with_rows(view_input(tensor, call))
+    return call.submit(call.request(source, None, finish=as_type_of(tensor)))
+
+
+def allgather(
+    tensor: Any,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Any:
+    """Concatenates `tensor` of every rank along axis 0, in rank order.
+
+    tensor: shape (n_r, *rest); `rest` and dtype equal on all ranks, n_r may differ.  A scalar
+    counts as one row.
+    Returns a new array of shape (sum of n_r, *rest).
+    """
+    with WAITING:
+        handle = allgather_async(
+            tensor, name, process_set, priority=priority, engine=engine, backend=backend
+        )
+    return handle.result()
+
+
+def broadcast_async(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Handle:
+    """Like `broadcast`, but returns a Handle at once."""
+    call = Call(engine, Kind.BROADCAST, name, process_set, priority, backend)
+    source = view_input(tensor, call)
+    result, target = empty_like(source, tensor)
+    request = call.request(source, target, finish=lambda _: result)
+    request.root = call.check_rank(root_rank, "root_rank")
+    return call.submit(request)
+
+
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Any:
+    """A new array with the values that `tensor` has on rank `root_rank`.
+
+    tensor: same shape and dtype on all ranks.  root_rank: a global rank of the process set.
+    """
+    with WAITING:
+        handle = broadcast_async(
+            tensor, root_rank, name, process_set, priority=priority, engine=engine, backend=backend
+        )
+    return handle.result()
+
+
+def broadcast_async_(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Handle:
+    """Like `broadcast_`, but returns a Handle at once."""
+    call = Call(engine, Kind.BROADCAST, name, process_set, priority, backend)
+    return call.submit(_broadcast_in_place(call, tensor, root_rank))
+
+
+def broadcast_(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Any:
+    """Gives `tensor` the values that it has on rank `root_rank`, and returns it."""
+    call = Call(engine, Kind.BROADCAST, name, process_set, priority, backend)
+    return call.run(_broadcast_in_place(call, tensor, root_rank))
+
+
+def _broadcast_in_place(call: Call, tensor: Any, root_rank: int) -> Request:
+    target = view_output(tensor, call)
+    request = call.request(target, target, finish=lambda _: tensor)
+    request.root = call.check_rank(root_rank, "root_rank")
+    return request
+
+
+def barrier_async(
+    process_set: ProcessSet = global_process_set,
+    name: str | None = None,
+    *,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Handle:
+    """Like `barrier`, but returns a Handle at once."""
+    call = Call(engine, Kind.BARRIER, name, process_set, 0, backend)
+    return call.submit(call.request(None, None, finish=lambda _: None))
+
+
+def barrier(
+    process_set: ProcessSet = global_process_set,
+    name: str | None = None,
+    *,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> None:
+    """Returns when every rank has called it."""
+    call = Call(engine, Kind.BARRIER, name, process_set, 0, backend)
+    call.run(call.request(None, None, finish=lambda _: None))
+
+
+def poll(handle: Any) -> bool:
+    """True when the operation has finished, well or not.  Returns at once."""
+    return bool(handle.done())
+
+
+def synchronize(handle: Any) -> Any:
+    """Waits for the operation and returns its result."""
+    return handle.result()
+
+
+class Call:
+    """What the operations share while they build a request."""
+
+    def __init__(
+        self,
+        engine: Engine | None,
+        kind: Kind,
+        name: str | None,
+        process_set: ProcessSet,
+        priority: int,
+        backend: str = "",
+    ) -> None:
+        self.engine = engine_for_work() if engine is None else engine
+        self.backend = self.engine.backend(backend) if backend else -1
+        self.kind = kind
+        self.group = 0 if process_set is global_process_set else process_set.group_on(self.engine)
+        self.name = self._auto_name() if name is None else name
+        self.priority = priority
+
+    def _auto_name(self) -> str:
+        key = str(self.kind) if self.group == 0 else f"{self.kind}.set{self.group}"
+        return self.engine.auto_name(key)
+
+    def member(self, name: str) -> Call:
+        """The same call under another name."""
+        other = copy.copy(self)
+        other.name = name
+        return other
+
+    def __str__(self) -> str:
+        """How messages name the operation."""
+        return f"{self.kind} '{self.name}' on rank {self.engine.rank}"
+
+    def request(
+        self,
+        source: TensorView | None,
+        target: TensorView | None,
+        finish: Callable[[Handle], Any] | None = None,
+    ) -> Request:
+        return Request(
+            self.kind,
+            self.name,
+            source,
+            target,
+            priority=self.priority,
+            group=self.group,
+            backend=self.backend,
+            finish=finish,
+        )
+
+    def submit(self, request: Request) -> Handle:
+        return self.engine.submit((request,))[0]
+
+    def run(self, request: Request) -> Any:
+        return self.engine.run(request).result()
+
+    def check_rank(self, rank: int, argument: str) -> int:
+        """`rank` if it is a global rank of the process set."""
+        members = self.engine.members(self.group)
+        if rank not in members:
+            raise InvalidArgument(
+                f"{self}: {argument} is {rank}, which is not among the ranks "
+                f"{shorten(members)}. Pass the global rank of a member."
+            )
+        return rank
+
+    def with_rows(self, view: TensorView) -> TensorView:
+        """A scalar as one row."""
+        return view if view.shape else reshape(view, (1,))
+
+    def even_splits(self, view: TensorView) -> list[int]:
+        """The same number of rows for every member."""
+        size = len(self.engine.members(self.group))
+        if view.shape[0] % size:
+            raise InvalidArgument(
+                f"{self}: {view.shape[0]} rows cannot be divided evenly among {size} ranks. "
+                "Pass splits, the rows for each rank."
+            )
+        return [view.shape[0] // size] * size
+
+    def check_splits(self, splits: Sequence[int], view: TensorView) -> list[int]:
+        """`splits` if there is one per member and they add up to the rows of the tensor."""
+        rows = [int(each) for each in splits]
+        size = len(self.engine.members(self.group))
+        if len(rows) != size or min(rows) < 0 or sum(rows) != view.shape[0]:
+            raise InvalidArgument(
+                f"{self}: splits are {shorten(rows)}, and the tensor has {view.shape[0]} rows "
+                f"for {size} ranks. Pass one number per rank, none negative, that add up to the "
+                "rows."
+            )
+        return rows
+
+
+def scale(
+    request: Request,
+    op: ReduceOp | int | None,
+    average: bool | None,
+    prescale_factor: float,
+    postscale_factor: float,
+) -> None:
+    """Sets the operation and the factors of a reduction."""
+    if average is not None:
+        if op is not None:
+            raise InvalidArgument(
+                f"'{request.name}': both average={average} and op={op!r} are given. Pass op alone."
+            )
+        op = ReduceOp.AVERAGE if average else ReduceOp.SUM
+    try:
+        if type(op) is not ReduceOp:
+            op = ReduceOp.AVERAGE if op is None else ReduceOp(op)
+        request.op = op
+    except ValueError:
+        names = ", ".join(f"{each} ({each.value})" for each in ReduceOp)
+        raise InvalidArgument(
+            f"'{request.name}': op is {op!r}, which is no reduction. Known: {names}."
+        ) from None
+    request.prescale = float(prescale_factor)
+    request.postscale = float(postscale_factor)
+
+
+def empty_like(view: TensorView, tensor: Any) -> tuple[np.ndarray[Any, Any], TensorView]:
+    """A new array of the shape and type of `view`, and its view."""
+    dtype = tensor.dtype if isinstance(tensor, np.ndarray) else numpy_dtype(view.dtype)
+    array = np.empty(view.shape, dtype)
+    return array, TensorView(address_of(array), view.shape, view.dtype, keepalive=array)
+
+
+def as_type_of(tensor: Any) -> Callable[[Handle], Any]:
+    """Gives the engine's output the NumPy type of `tensor`; matters for bfloat16 alone."""
+    if isinstance(tensor, np.ndarray) and tensor.dtype.name == "bfloat16":
+        dtype = tensor.dtype
+
+        def finish(handle: Handle) -> Any:
+            array = output_array(handle)
+            return None if array is None else array.view(dtype)
+
+        return finish
+    return output_array
+
+
+def shorten(values: Sequence[int]) -> str:
+    """A list of numbers for messages."""
+    if len(values) <= 16:
+        return str(list(values))
+    return f"[{', '.join(str(each) for each in values[:15])}, ... {values[-1]}]"

@@ -1,0 +1,1 @@
+"""Which rank this process is, and where the ranks of its job meet."""

@@ -1,0 +1,157 @@
+"""Addresses of this host: of an interface, of the route to another host, of the loopback."""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from rabit.errors import InvalidArgument
+
+__all__ = [
+    "format_address",
+    "interface_addresses",
+    "is_loopback",
+    "is_own_address",
+    "loopback_address",
+    "pick_address",
+    "route_address",
+    "split_address",
+]
+
+_SIOCGIFADDR = 0x8915
+_SIOCGIFFLAGS = 0x8913
+_IFF_UP = 1
+_LINK_LOCAL_SCOPE = 0x20
+
+
+def split_address(text: str, source: str) -> tuple[str, int]:
+    """Host and port of "host:port" or "[v6]:port".  `source` names the setting in errors."""
+    host, separator, port = text.rpartition(":")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    if is_bracketed:
+        host = host[1:-1]
+    is_well_formed = separator and host and port.isascii() and port.isdigit()
+    if not is_well_formed or int(port) > 65535 or (":" in host and not is_bracketed):
+        raise InvalidArgument(
+            f"{source} is {text!r}, which is no address: expected host:port or [v6]:port, "
+            "such as 10.0.0.1:29400. Correct it."
+        )
+    return host, int(port)
+
+
+def format_address(host: str, port: int) -> str:
+    """The text "host:port"; an IPv6 host gets brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """True for an address, not a name, of the loopback."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def loopback_address() -> str:
+    """127.0.0.1, or ::1 on a host that has no IPv4 at all."""
+    return "127.0.0.1" if is_own_address("127.0.0.1") else "::1"
+
+
+def is_own_address(host: str) -> bool:
+    """True if a socket can be bound to the address `host` here.  Never asks the network."""
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except (ValueError, OSError):
+        return False
+    return True
+
+
+def route_address(host: str, port: int = 9) -> str:
+    """The address of this host from which packets to `host` leave.  Sends nothing.
+
+    Raises InvalidArgument when `host` does not resolve or there is no route to it.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError) as error:
+        raise InvalidArgument(
+            f"the host {host!r} does not resolve: {error}. Use a name that every host knows, "
+            "or an address."
+        ) from error
+    reason: OSError | None = None
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.connect(address)
+                return str(probe.getsockname()[0])
+        except OSError as error:
+            reason = error
+    raise InvalidArgument(
+        f"there is no route to {host!r}: {reason}. Choose an interface with "
+        "RABIT_NETWORK_INTERFACES, or an address with RABIT_BIND_ADDRESS."
+    )
+
+
+def interface_addresses(name: str) -> list[str]:
+    """Addresses of the interface `name`, IPv4 first; without link-local IPv6 ones.
+
+    Raises InvalidArgument when the interface is unknown, down or has no address.
+    """
+    known = sorted(each for _, each in socket.if_nameindex())
+    if name not in known:
+        raise InvalidArgument(
+            f"the network interface {name!r} does not exist on {socket.gethostname()}: "
+            f"known are {', '.join(known)}. Correct --network-interfaces or "
+            "RABIT_NETWORK_INTERFACES."
+        )
+    request = struct.pack("256s", name.encode()[:15])
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        answer = fcntl.ioctl(probe.fileno(), _SIOCGIFFLAGS, request)
+        if not struct.unpack("H", answer[16:18])[0] & _IFF_UP:
+            raise InvalidArgument(
+                f"the network interface {name!r} is down on {socket.gethostname()}. "
+                f"Start it ('ip link set {name} up') or choose another."
+            )
+        try:
+            answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+            found.append(socket.inet_ntoa(answer[20:24]))
+        except OSError:
+            found.clear()  # The interface has no IPv4 address.
+    found.extend(_ipv6_addresses(name))
+    if not found:
+        raise InvalidArgument(
+            f"the network interface {name!r} has no address on {socket.gethostname()}. "
+            "Give it one or choose another."
+        )
+    return found
+
+
+def _ipv6_addresses(name: str) -> list[str]:
+    table = Path("/proc/net/if_inet6")
+    if not table.exists():
+        return []
+    found = []
+    for line in table.read_text().splitlines():
+        digits, _, _, scope, _, interface = line.split()
+        if interface == name and int(scope, 16) != _LINK_LOCAL_SCOPE:
+            found.append(str(ipaddress.IPv6Address(int(digits, 16))))
+    return found
+
+
+def pick_address(interfaces: Sequence[str]) -> str:
+    """The first address of the first interface of `interfaces` that exists here and is up.
+
+    Hosts name their interfaces differently, so a list may hold names that others have.
+    """
+    known = {each for _, each in socket.if_nameindex()}
+    for name in interfaces:
+        if name in known:
+            return interface_addresses(name)[0]
+    return interface_addresses(interfaces[0])[0]

@@ -1,0 +1,130 @@
+"""Meeting: finds the placement of this process, and serves the store where that is its task."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from rabit._native import check, ffi, load
+from rabit.config.config import Config
+from rabit.errors import Unsupported
+from rabit.rendezvous import addresses
+from rabit.rendezvous.placement import Placement, discover, host_key, publish
+
+__all__ = ["Meeting", "StoreServer"]
+
+
+class StoreServer:
+    """The rendezvous store, served by a native thread of this process until `close`."""
+
+    def __init__(self, address: str, port: int, secret: bytes, library_path: str = "") -> None:
+        self._library: Any = load(library_path)
+        slot, bound = ffi.new("rabit_store**"), ffi.new("int32_t*")
+        options = f"address={address}\nport={port}\nsecret={secret.hex()}\n"
+        check(self._library, self._library.rabit_store_start(options.encode(), slot, bound))
+        self._store: Any = slot[0]
+        self.port = int(bound[0])
+
+    def close(self) -> None:
+        """Stops serving.  Idempotent."""
+        store, self._store = self._store, None
+        if store is not None:
+            self._library.rabit_store_stop(store)
+
+
+class Meeting:
+    """Where the ranks of this job find each other; lives as long as the process."""
+
+    def __init__(self) -> None:
+        self._server: StoreServer | None = None
+        self._from_comm: Placement | None = None
+
+    def place(self, config: Config, environ: Mapping[str, str], comm: Any) -> Config:
+        """`config` with the rank, the store and the secret of this process.
+
+        A config that says all of it is left alone.
+        """
+        if config.size > 1 and config.store_address and config.secret:
+            return config
+        if comm is not None:
+            placement = self._place_comm(comm, config)
+        else:
+            placement = discover(environ, config.connect_timeout)
+            if placement.serves_store:
+                placement = publish(placement, self._serve(placement, config))
+        return config.replace(
+            rank=placement.rank,
+            size=placement.size,
+            local_rank=placement.local_rank,
+            local_size=placement.local_size,
+            cross_rank=placement.cross_rank,
+            cross_size=placement.cross_size,
+            host_key=placement.host_key,
+            store_address=placement.store_address,
+            secret=placement.secret or b"",
+            bind_address=placement.bind_address,
+        )
+
+    def close(self) -> None:
+        """Stops the store, if this process serves it."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+    def _serve(self, placement: Placement, config: Config) -> int:
+        if self._server is None:
+            host, port = addresses.split_address(placement.store_address, "the store's address")
+            secret = placement.secret or b""
+            self._server = StoreServer(host, port, secret, config.library)
+        return self._server.port
+
+    def _place_comm(self, comm: Any, config: Config) -> Placement:
+        """The placement that an mpi4py communicator gives; rank 0 serves the store."""
+        if not all(hasattr(comm, name) for name in ("Get_rank", "Split_type", "bcast")):
+            raise Unsupported(
+                f"init(comm={comm!r}): expected None or an mpi4py communicator. For a subset of "
+                "the ranks use init(process_sets=[ProcessSet(ranks)])."
+            )
+        if self._from_comm is None:
+            self._from_comm = self._meet_on(comm, config)
+        return self._from_comm
+
+    def _meet_on(self, comm: Any, config: Config) -> Placement:
+        from mpi4py import MPI
+
+        rank, size = comm.Get_rank(), comm.Get_size()
+        host = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        local_rank, local_size = host.Get_rank(), host.Get_size()
+        cross = comm.Split(local_rank, rank)
+        names = comm.allgather(MPI.Get_processor_name())
+        placement = Placement(
+            rank=rank,
+            size=size,
+            local_rank=local_rank,
+            local_size=local_size,
+            cross_rank=cross.Get_rank(),
+            cross_size=cross.Get_size(),
+            host_key=host_key({}),
+            launcher="mpi4py",
+        )
+        found: tuple[str, bytes] | None = None
+        if rank == 0:
+            others = [name for name in names if name != names[0]]
+            address = config.bind_address or (
+                addresses.route_address(others[0], 9)
+                if others
+                else addresses.loopback_address()
+            )
+            secret = secrets.token_bytes(32)
+            self._server = StoreServer(address, 0, secret, config.library)
+            found = addresses.format_address(address, self._server.port), secret
+        store, secret = comm.bcast(found, 0)
+        store_host, store_port = addresses.split_address(store, "the store's address")
+        return dataclasses.replace(
+            placement,
+            store_address=store,
+            secret=secret,
+            bind_address=config.bind_address or addresses.route_address(store_host, store_port),
+        )

@@ -1,0 +1,181 @@
+"""init, shutdown and what is known about this process: one default engine per process."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from rabit.config.config import Config, process_environment
+from rabit.engine.current import current_engine, set_default_engine
+from rabit.engine.engine import Engine
+from rabit.engine.process_set import ProcessSet
+from rabit.errors import InvalidArgument, RabitError
+from rabit.ops.reductions import allgather
+from rabit.rendezvous.discovery import Meeting
+
+__all__ = [
+    "cross_rank",
+    "cross_size",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "shutdown",
+    "size",
+]
+
+
+class _State:
+    """What init() leaves behind.  A forked child starts with a fresh one."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.pid = os.getpid()
+        self.engine: Engine | None = None
+        self.epoch = 0
+        self.is_homogeneous = True
+        self.meeting = Meeting()
+
+
+_state = _State()
+
+
+def init(
+    comm: Any = None,
+    process_sets: Sequence[ProcessSet] | str | None = None,
+    *,
+    config: Config | None = None,
+) -> None:
+    """Starts the default engine and connects it to the other ranks.  Does nothing if it runs.
+
+    comm: None, or an mpi4py communicator whose processes are the ranks.
+    process_sets: sets to register, the same on every rank; "dynamic" is accepted and means none.
+    config: None reads the environment, as set by rabitrun, torchrun, mpirun or srun.
+    Blocks until every rank has called it, at most `config.connect_timeout` seconds.
+    """
+    with _state.lock:
+        _leave_parent()
+        if _state.engine is not None and not _state.engine.is_closed:
+            return
+        environ = process_environment()
+        found = Config.from_environ(environ) if config is None else config
+        epoch = _state.epoch + 1
+        found = _state.meeting.place(found, environ, comm)
+        engine = Engine(found, epoch=epoch, comm=comm)
+        _state.epoch = epoch
+        _state.engine = engine
+        set_default_engine(engine)
+        if found.rank == 0:
+            for notice in found.notices:
+                print(f"rabit: {notice}", file=sys.stderr)
+    if engine.local_size < engine.size:
+        sizes = allgather([engine.local_size], name="rabit.local_size")
+        _state.is_homogeneous = len(set(sizes.tolist())) == 1
+    if not isinstance(process_sets, str):
+        for each in process_sets or ():
+            each.register(engine)
+
+
+def shutdown(timeout: float = 30.0) -> None:
+    """Stops the default engine; waits at most `timeout` seconds for the other ranks to do so.
+
+    Called at exit as well.  Operations in flight are aborted.  Does nothing if none runs.
+    """
+    with _state.lock:
+        engine, _state.engine = _state.engine, None
+        if engine is None or _state.pid != os.getpid():
+            return
+        set_default_engine(None)
+        _close(engine, timeout)
+
+
+def _close(engine: Engine, timeout: float) -> None:
+    try:
+        engine.close(timeout)
+    finally:
+        if engine.config.summary and engine.rank == 0:
+            from rabit.diagnostics.summary import summary_text
+
+            print(summary_text(engine.statistics()), file=sys.stderr)
+
+
+def is_initialized() -> bool:
+    """True between init() and shutdown()."""
+    try:
+        current_engine()
+    except RabitError:
+        return False
+    return _state.pid == os.getpid()
+
+
+def rank() -> int:
+    """Number of this process among all, from 0.  Raises NotInitialized before init()."""
+    return current_engine().rank
+
+
+def size() -> int:
+    """Number of ranks in the job."""
+    return current_engine().size
+
+
+def local_rank() -> int:
+    """Number of this process among those of its host."""
+    return current_engine().local_rank
+
+
+def local_size() -> int:
+    """Number of ranks on this host."""
+    return current_engine().local_size
+
+
+def cross_rank() -> int:
+    """Position of this host among the hosts that have this local rank."""
+    return current_engine().cross_rank
+
+
+def cross_size() -> int:
+    """Number of hosts that have this local rank."""
+    return current_engine().cross_size
+
+
+def is_homogeneous() -> bool:
+    """True if every host has the same number of ranks."""
+    engine = current_engine()
+    return engine.local_size == engine.size or _state.is_homogeneous
+
+
+def _leave_parent() -> None:
+    """In a forked child: forgets the parent's state, unless the parent is a rank already."""
+    global _state
+    if _state.pid == os.getpid():
+        return
+    if _state.epoch > 0:
+        raise InvalidArgument(
+            f"rabit.init() is called in process {os.getpid()}, which was forked from process "
+            f"{_state.pid} after rabit.init() there; the two would answer to one rank. Start "
+            "processes with the 'spawn' method, or fork before init()."
+        )
+    _state = _State()
+
+
+def _shutdown_at_exit() -> None:
+    # After an unhandled exception the other ranks may wait for this one: they learn soonest by
+    # losing it, and not by its polite goodbye.
+    has_failed = getattr(sys, "last_value", None) is not None
+    try:
+        shutdown(0.0 if has_failed else 30.0)
+    except RabitError as error:
+        if not has_failed:
+            print(f"rabit: at exit: {error}", file=sys.stderr)
+    finally:
+        if _state.pid == os.getpid():
+            _state.meeting.close()
+
+
+atexit.register(_shutdown_at_exit)

@@ -1,0 +1,1 @@
+"""The autotuner, and the model of a training step."""

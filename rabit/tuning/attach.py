@@ -1,0 +1,129 @@
+"""The autotuner on an engine: what it needs of the configuration, and what it sees of the job."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rabit.config.config import Config, process_environment
+from rabit.tuning.records import Cache, Log, cache_folder
+from rabit.tuning.space import KNOBS, Values, parse_knobs
+
+if TYPE_CHECKING:
+    from rabit.engine.engine import Engine
+    from rabit.tuning.tuner import Tuner, Work
+
+__all__ = ["extra_options", "make_tuner"]
+
+_NATIVE_KNOBS = tuple(name for name in KNOBS if name != "overlap")
+# So many lanes are started if their number is tuned.
+_LANES = 4
+
+
+def extra_options(config: Config) -> dict[str, object]:
+    """Native options; the same on every rank."""
+    return {"lanes_max": _lanes_max(config)} if _is_wanted(config) else {}
+
+
+def make_tuner(engine: Engine) -> Tuner | None:
+    """The autotuner of this job; None if none is wanted, or on another rank than 0.
+
+    Raises InvalidArgument for a log file that cannot be used.
+    """
+    config = engine.config
+    if engine.rank != 0 or engine.size == 1:
+        return None
+    if not _is_wanted(config):
+        if config.autotune:
+            _say("autotune is off: RABIT_DETERMINISTIC=1 freezes what it would change")
+        return None
+    from rabit.tuning.tuner import Plan, Tuner
+
+    hosts = -(-engine.size // max(engine.local_size, 1))
+    topology = (
+        f"{engine.size} ranks, {hosts} hosts, transport {config.transport}, "
+        f"{config.tcp_connections} connections, scheduler {config.scheduler}, "
+        f"algorithm {config.allreduce_algorithm or 'by cost'}"
+    )
+    plan = Plan(
+        start={
+            "partition_bytes": config.partition_bytes,
+            "fusion_bytes": config.fusion_bytes,
+            "credit_bytes": config.credit_bytes,
+            "lanes": int(engine.statistics()["tunables"]["lanes"]),
+            "overlap": "",
+        },
+        knobs=parse_knobs(config.autotune_knobs),
+        lanes_max=_lanes_max(config),
+        topology=topology,
+        backend=config.backend,
+        warmup=config.autotune_warmup_samples,
+        samples=config.autotune_samples,
+        steps=config.autotune_steps_per_sample,
+    )
+    cache = Cache(
+        cache_folder(config.autotune_cache, process_environment()),
+        lambda text: _say(f"warning: autotune on rank 0: {text}"),
+    )
+    log = Log(Path(config.autotune_log)) if config.autotune_log else None
+    return Tuner(_EngineSubject(engine), plan, cache, log, _say)
+
+
+class _EngineSubject:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._values: Values = {name: getattr(engine.config, name) for name in _NATIVE_KNOBS}
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def is_ready(self) -> bool:
+        choice = self._engine.overlap_choice
+        return choice is None or choice.is_open or choice.is_closed
+
+    def overlaps(self) -> tuple[str, ...]:
+        choice = self._engine.overlap_choice
+        return choice.names if choice is not None and choice.is_open else ()
+
+    def propose(self, values: Values) -> None:
+        self._engine.propose_tunables(**{name: values[name] for name in _NATIVE_KNOBS})
+        self._propose_overlap(values["overlap"])
+
+    def reset(self) -> None:
+        self._engine.reset_tunables()
+        self._propose_overlap("")
+
+    def end(self) -> None:
+        if self._engine.overlap_choice is not None:
+            self._engine.overlap_choice.end()
+
+    def _propose_overlap(self, name: str) -> None:
+        if self._engine.overlap_choice is not None:
+            self._engine.overlap_choice.propose(name)
+
+    def work(self) -> Work:
+        from rabit.tuning.tuner import Work
+
+        document = self._engine.statistics()
+        # An engine thread that is busy leaves its part out.
+        found = document.get("tunables", self._values)
+        self._values = {name: int(found[name]) for name in _NATIVE_KNOBS}
+        choice = self._engine.overlap_choice
+        overlap = choice.current if choice is not None and choice.is_open else ""
+        values = {**self._values, "overlap": overlap}
+        return Work(int(document["totals"]["bytes"]), int(document["work_hash"]), values)
+
+
+def _is_wanted(config: Config) -> bool:
+    return config.autotune and config.size > 1 and not config.deterministic
+
+
+def _lanes_max(config: Config) -> int:
+    is_tuned = "lanes" in parse_knobs(config.autotune_knobs)
+    return max(config.lanes, _LANES) if is_tuned else config.lanes
+
+
+def _say(text: str) -> None:
+    print(f"rabit: {text}", file=sys.stderr)

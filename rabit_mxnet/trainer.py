@@ -1,0 +1,113 @@
+"""DistributedTrainer: Gluon's Trainer, on gradients summed over the ranks."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import rabit
+from rabit import Compression, InvalidArgument, ProcessSet, global_process_set
+from rabit_mxnet.compression import choose
+from rabit_mxnet.library import mxnet_setting
+from rabit_mxnet.loaded import mx
+from rabit_mxnet.ops import reduce_gradients
+from rabit_mxnet.optimizer import DistributedOptimizer, group_sizes
+
+
+class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
+    """A Gluon Trainer whose `allreduce_grads` sums over the ranks; `step` then takes the mean.
+
+    params: ParameterDict, or a dict or list of Parameters; the same on every rank.
+    step(batch_size): batch_size is that of one rank.
+    compression, compression_params: Compression.fp16 or {"type": "fp16"}; one of the two.
+    gradient_predivide_factor: gradients are divided by it before the sum and multiplied after.
+    prefix: put before the names of gradients, to tell several trainers apart.
+    num_groups: 0, or into how many groups the gradients are divided that travel together.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        optimizer: Any,
+        optimizer_params: Mapping[str, Any] | None = None,
+        compression: Any = Compression.none,
+        gradient_predivide_factor: float = 1.0,
+        prefix: str | None = None,
+        num_groups: int = 0,
+        process_set: ProcessSet = global_process_set,
+        *,
+        compression_params: Mapping[str, Any] | None = None,
+    ) -> None:
+        if prefix is not None and not isinstance(prefix, str):
+            raise InvalidArgument(f"prefix is {prefix!r}, and a string is expected. Leave it out.")
+        if isinstance(optimizer, DistributedOptimizer):
+            warnings.warn(
+                "DistributedTrainer sums gradients itself; the DistributedOptimizer around its "
+                "optimizer has been taken off",
+                stacklevel=2,
+            )
+            optimizer = optimizer.unwrap()
+        # Gluon sorts by name, where layer 10 comes before layer 2; what was given comes in the order
+        # of the forward pass.
+        given = params if isinstance(params, (list, tuple)) else params.values()
+        self._places = {each.name: place for place, each in enumerate(given)}
+        if isinstance(params, (list, tuple)):
+            params = sorted(params, key=lambda each: str(each.name))
+        self._codec, self._compressor = choose(compression, compression_params)
+        group_sizes(0, num_groups)
+        super().__init__(params, optimizer, optimizer_params=optimizer_params, kvstore=None)
+        if num_groups == 0 and mxnet_setting("MXNET_OPTIMIZER_AGGREGATION_SIZE") is None:
+            # One update of several parameters would make each of them wait for all gradients.
+            self._optimizer.aggregate_num = min(self._optimizer.aggregate_num, 1)
+        self._scale *= gradient_predivide_factor / process_set.size()
+        self._gradient_predivide_factor = gradient_predivide_factor
+        self._prefix = prefix or ""
+        self._num_groups = num_groups
+        self._process_set = process_set
+
+    def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
+        """Sums the gradients over the ranks and updates the parameters.  Does not block."""
+        super().step(batch_size, ignore_stale_grad)
+        engine = rabit.default_engine()
+        if engine.is_tuning:  # The step is only queued, and its time is what counts.
+            mx.nd.waitall()
+        engine.end_step()
+
+    def _allreduce_grads(self) -> None:
+        """Gluon calls this from `step` and `allreduce_grads`."""
+        if self._process_set.size() == 1 or not self._process_set.included():
+            return
+        indices = [i for i, each in enumerate(self._params) if each.grad_req != "null"]
+        first = 0
+        for size in group_sizes(len(indices), self._num_groups):
+            self._reduce(indices[first : first + size])
+            first += size
+
+    def _reduce(self, indices: list[int]) -> None:
+        gradients = [self._gradient(index) for index in indices]
+        sent, undo = gradients, [None] * len(gradients)
+        if self._compressor is not None:
+            pairs = [self._compressor.compress(each) for each in gradients]
+            sent, undo = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        reduce_gradients(
+            sent,
+            [f"{self._prefix}{index}" for index in indices],
+            -min(self._places[self._params[index].name] for index in indices),
+            1.0 / self._gradient_predivide_factor,
+            self._process_set,
+            self._codec,
+        )
+        if self._compressor is not None:
+            for gradient, each, context in zip(gradients, sent, undo, strict=True):
+                gradient[:] = self._compressor.decompress(each, context)
+
+    def _gradient(self, index: int) -> Any:
+        parameter = self._params[index]
+        gradients = parameter.list_grad()
+        if len(gradients) > 1:
+            raise rabit.Unsupported(
+                f"parameter '{parameter.name}' has gradients on {len(gradients)} contexts, and a "
+                "rank works on one. Start one rank for each context."
+            )
+        return gradients[0]

@@ -1,0 +1,138 @@
+"""Adasum: gradients that agree are averaged, gradients that are orthogonal are added.
+
+Two gradients a and b combine to (1 - a·b / 2|a|²) a + (1 - a·b / 2|b|²) b; more than two combine
+along a binary tree over the ranks, of any number.
+Source: Maleki et al., "Scaling Distributed Training with Adaptive Summation", 2021.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+import torch
+
+from rabit import InvalidArgument, ProcessSet, Sum, Unsupported
+
+__all__ = ["Adasum", "AdasumOp", "combine", "start_adasum"]
+
+
+class AdasumOp(IntEnum):
+    """Not an operation of the engine: it needs scalar products between the steps."""
+
+    ADASUM = 2
+
+    def __str__(self) -> str:
+        return "adasum"
+
+
+Adasum = AdasumOp.ADASUM
+
+
+def combine(a: torch.Tensor, b: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
+    """The adaptive sum of two vectors; products: [a·b, a·a, b·b] over their whole length."""
+    dot, aa, bb = products.tolist()
+    of_a = 1.0 - dot / (2.0 * aa) if aa > 0.0 else 1.0
+    of_b = 1.0 - dot / (2.0 * bb) if bb > 0.0 else 1.0
+    return a * of_a + b * of_b
+
+
+def start_adasum(
+    tensors: Sequence[torch.Tensor],
+    name: str,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> Any:
+    """Starts the adaptive sum of every tensor by itself; `wait()` gives the list of new tensors.
+
+    Each rank combines one slice of all vectors: an alltoall brings the slices together, the scalar
+    products of each level of the tree are summed over the ranks, and an allgather spreads the
+    result.  A rank thus sends twice its data, whatever the number of ranks.
+    The later steps run in `wait()`, so that ranks must wait for such handles in the same order.
+    """
+    from rabit_torch.ops.collectives import alltoall_async
+    from rabit_torch.ops.handles import TorchHandle
+
+    for tensor in tensors:
+        if not tensor.is_floating_point():
+            raise Unsupported(
+                f"adasum '{name}': {tensor.dtype} has no scalar product here; use a float type, "
+                "or op=Sum for integers"
+            )
+    size = process_set.size()
+    sent, widths = [], []
+    for index, tensor in enumerate(tensors):
+        flat = tensor.detach().reshape(-1) * prescale
+        cuts = [flat.numel() * rank // size for rank in range(size + 1)]
+        splits = [stop - start for start, stop in itertools.pairwise(cuts)]
+        widths.append(splits[process_set.rank()])
+        sent.append(alltoall_async(flat, splits, f"{name}.{index}.slices", process_set))
+
+    def finish() -> list[torch.Tensor]:
+        slices = [handle.wait()[0] for handle in sent]
+        parts = [
+            list(rows.to(_accumulator(rows.dtype)).reshape(size, width).unbind(0))
+            for rows, width in zip(slices, widths, strict=True)
+        ]
+        totals = _reduce_tree(parts, name, process_set)
+        return _spread(totals, tensors, name, postscale, process_set)
+
+    return TorchHandle([each for handle in sent for each in handle.engine_handles], finish)
+
+
+def _accumulator(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype.itemsize < 4 else dtype
+
+
+def _reduce_tree(
+    parts: list[list[torch.Tensor]], name: str, process_set: ProcessSet
+) -> list[torch.Tensor]:
+    """Combines the slices of all ranks, neighbours first, level by level."""
+    from rabit_torch.ops.collectives import allreduce_async_
+
+    level = 0
+    while len(parts[0]) > 1:
+        pairs = len(parts[0]) // 2
+        products = torch.zeros(len(parts), pairs, 3, dtype=torch.float64)
+        for row, vectors in enumerate(parts):
+            for pair in range(pairs):
+                a, b = vectors[2 * pair].double(), vectors[2 * pair + 1].double()
+                products[row, pair, 0] = a.dot(b)
+                products[row, pair, 1] = a.dot(a)
+                products[row, pair, 2] = b.dot(b)
+        total = f"{name}.products.{level}"
+        allreduce_async_(products, None, total, Sum, process_set=process_set).wait()
+        parts = [
+            [combine(v[2 * pair], v[2 * pair + 1], products[row, pair]) for pair in range(pairs)]
+            + v[2 * pairs :]
+            for row, v in enumerate(parts)
+        ]
+        level += 1
+    return [vectors[0] for vectors in parts]
+
+
+def _spread(
+    totals: list[torch.Tensor],
+    tensors: Sequence[torch.Tensor],
+    name: str,
+    postscale: float,
+    process_set: ProcessSet,
+) -> list[torch.Tensor]:
+    from rabit_torch.ops.collectives import allgather_async
+
+    gathered = [
+        allgather_async((total * postscale).to(t.dtype), f"{name}.{index}.total", process_set)
+        for index, (total, t) in enumerate(zip(totals, tensors, strict=True))
+    ]
+    return [
+        handle.wait().reshape(tensor.shape)
+        for handle, tensor in zip(gathered, tensors, strict=True)
+    ]
+
+
+def refuse(what: str) -> InvalidArgument:
+    """The error for an operation that has no adaptive form."""
+    return InvalidArgument(f"{what}: op Adasum exists for allreduce alone; use Average or Sum")

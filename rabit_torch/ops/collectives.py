@@ -1,0 +1,523 @@
+"""Collectives on torch tensors: synchronous, asynchronous, in place and grouped.
+
+The signatures are Horovod's.  Names tell tensors apart; a name that is None is numbered, so calls
+without names must come in the same order on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+import rabit
+from rabit import Average, InvalidArgument, Kind, ProcessSet, ReduceOp, Request, global_process_set
+from rabit_torch.ops.adasum import Adasum, AdasumOp, refuse, start_adasum
+from rabit_torch.ops.handles import TorchHandle
+from rabit_torch.results import tensor_from
+from rabit_torch.tensors import check, memory_order, view
+
+
+def reduce_op(op: ReduceOp | int | None, average: bool | None) -> ReduceOp | AdasumOp:
+    """Resolves the `op` argument and Horovod's old `average` keyword; at most one may be given."""
+    if average is not None:
+        if op is not None:
+            raise InvalidArgument(
+                f"average={average} and op={op!r} were both given; use op alone (average is the old form)"
+            )
+        return ReduceOp.AVERAGE if average else ReduceOp.SUM
+    if op is None:
+        return ReduceOp.AVERAGE
+    if op == Adasum:
+        return Adasum
+    try:
+        return ReduceOp(op)
+    except ValueError:
+        known = ", ".join(f"{each.value} ({each})" for each in [*ReduceOp, Adasum])
+        raise InvalidArgument(f"op is {op!r}, which is no reduction (known: {known})") from None
+
+
+def scatter_op(op: ReduceOp | int, what: str) -> ReduceOp:
+    """Resolves the `op` argument of a reducescatter."""
+    resolved = reduce_op(op, None)
+    if isinstance(resolved, AdasumOp):
+        raise refuse(what)
+    return resolved
+
+
+def auto_name(kind: Kind, name: str | None, process_set: ProcessSet) -> str:
+    """Returns "allreduce.<name>", numbered when there is no name: for each process set by itself."""
+    if name is None:
+        group = _group(process_set)
+        key = str(kind) if group == 0 else f"{kind}.set{group}"
+        return rabit.default_engine().auto_name(key)
+    return f"{kind}.{name}"
+
+
+def _codec(compression: Any) -> int:
+    return rabit.default_engine().codec_id(compression)
+
+
+def _group(process_set: ProcessSet) -> int:
+    return process_set.group_on(rabit.default_engine())
+
+
+def _dense_input(tensor: Any, name: str) -> torch.Tensor:
+    return check(tensor, name).detach().contiguous()
+
+
+def _submit(requests: list[Request], finish: Callable[[], Any]) -> TorchHandle:
+    return TorchHandle(rabit.default_engine().submit(requests), finish)
+
+
+# --- allreduce ------------------------------------------------------------------------------------
+
+
+def _allreduce_requests(
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    names: Sequence[str],
+    op: ReduceOp,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    codec: int,
+    priority: int,
+) -> list[Request]:
+    return [
+        Request(
+            kind=Kind.ALLREDUCE,
+            name=name,
+            input=view(source, name),
+            output=view(target, name),
+            op=op,
+            group=_group(process_set),
+            codec=codec,
+            prescale=prescale,
+            postscale=postscale,
+            priority=priority,
+        )
+        for source, target, name in zip(inputs, outputs, names, strict=True)
+    ]
+
+
+def _start_allreduce(
+    tensors: Sequence[torch.Tensor],
+    is_in_place: bool,
+    name: str | None,
+    op: ReduceOp | AdasumOp,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    compression: Any,
+    priority: int,
+    is_grouped: bool,
+) -> TorchHandle:
+    if is_grouped and not tensors:
+        raise InvalidArgument(
+            "a grouped allreduce needs at least one tensor, and the list is empty"
+        )
+    base = auto_name(Kind.ALLREDUCE, name, process_set)
+    names = [f"{base}.{index}" for index in range(len(tensors))] if is_grouped else [base]
+    if isinstance(op, AdasumOp):
+        return _adaptive(tensors, is_in_place, base, prescale, postscale, process_set, is_grouped)
+    inputs, outputs, targets = [], [], []
+    for tensor, tensor_name in zip(tensors, names, strict=True):
+        check(tensor, tensor_name)
+        laid_out = memory_order(tensor.detach())
+        if is_in_place and laid_out is not None:
+            source = target = laid_out
+        else:
+            source = tensor.detach().contiguous()
+            target = torch.empty_like(source)
+        inputs.append(source)
+        outputs.append(target)
+        targets.append(tensor if is_in_place else target)
+
+    def finish() -> Any:
+        for target, output in zip(targets, outputs, strict=True):
+            if target is not output and target.data_ptr() != output.data_ptr():
+                target.detach().copy_(output)
+        return list(targets) if is_grouped else targets[0]
+
+    requests = _allreduce_requests(
+        inputs, outputs, names, op, prescale, postscale, process_set, _codec(compression), priority
+    )
+    return _submit(requests, finish)
+
+
+def _adaptive(
+    tensors: Sequence[torch.Tensor],
+    is_in_place: bool,
+    name: str,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    is_grouped: bool,
+) -> TorchHandle:
+    for index, tensor in enumerate(tensors):
+        check(tensor, f"{name}.{index}")
+    started = start_adasum(tensors, name, prescale, postscale, process_set)
+
+    def finish() -> Any:
+        results = started.wait()
+        if is_in_place:
+            for tensor, result in zip(tensors, results, strict=True):
+                tensor.detach().copy_(result)
+            results = list(tensors)
+        return results if is_grouped else results[0]
+
+    return TorchHandle(started.engine_handles, finish)
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    *,
+    compression: Any = rabit.Compression.none,
+    priority: int = 0,
+) -> TorchHandle:
+    """Starts an allreduce into a new tensor of the same shape and dtype; returns a handle.
+
+    `tensor` must not change until `synchronize(handle)`.  op: Average (default), Sum, Min, Max,
+    Product, or bitwise on integers and bool.  Does not block.
+    """
+    return _start_allreduce(
+        [tensor],
+        False,
+        name,
+        reduce_op(op, average),
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        compression,
+        priority,
+        False,
+    )
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    *,
+    compression: Any = rabit.Compression.none,
+    priority: int = 0,
+) -> TorchHandle:
+    """Starts an allreduce in place; returns a handle.  Does not block."""
+    return _start_allreduce(
+        [tensor],
+        True,
+        name,
+        reduce_op(op, average),
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        compression,
+        priority,
+        False,
+    )
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduces `tensor` over all ranks in place and returns it.  Blocks."""
+    with rabit.default_engine().waiting():
+        handle = allreduce_async_(
+            tensor, average, name, op, prescale_factor, postscale_factor, process_set
+        )
+    result: torch.Tensor = handle.wait()
+    return result
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> TorchHandle:
+    """Starts one allreduce for several tensors that become ready together.  Does not block."""
+    return _start_allreduce(
+        list(tensors),
+        False,
+        name,
+        reduce_op(op, average),
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        rabit.Compression.none,
+        0,
+        True,
+    )
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> TorchHandle:
+    """Like grouped_allreduce_async, in place."""
+    return _start_allreduce(
+        list(tensors),
+        True,
+        name,
+        reduce_op(op, average),
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        rabit.Compression.none,
+        0,
+        True,
+    )
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Reduces several tensors in place, as one; returns them.  Blocks."""
+    handle = grouped_allreduce_async_(
+        tensors, average, name, op, prescale_factor, postscale_factor, process_set
+    )
+    result: list[torch.Tensor] = handle.wait()
+    return result
+
+
+# --- kinds whose output the engine allocates ------------------------------------------------------
+
+
+def _start_collected(
+    kind: Kind,
+    tensors: Sequence[torch.Tensor],
+    names: Sequence[str],
+    is_grouped: bool,
+    process_set: ProcessSet,
+    finish_one: Callable[[Any, torch.Tensor], Any] | None = None,
+    **fields: Any,
+) -> TorchHandle:
+    """Starts operations whose result is a new tensor of a shape that is known only afterwards."""
+    sources = [_dense_input(t, n) for t, n in zip(tensors, names, strict=True)]
+    if kind == Kind.ALLGATHER:  # a scalar counts as one row
+        sources = [source if source.dim() else source.reshape(1) for source in sources]
+    requests = [
+        Request(kind=kind, name=name, input=view(source, name), group=_group(process_set), **fields)
+        for source, name in zip(sources, names, strict=True)
+    ]
+    engine_handles = rabit.default_engine().submit(requests)
+
+    def finish() -> Any:
+        results = []
+        for handle, source in zip(engine_handles, sources, strict=True):
+            result: Any = tensor_from(handle, source.dtype)
+            results.append(finish_one(handle, result) if finish_one else result)
+        return results if is_grouped else results[0]
+
+    return TorchHandle(engine_handles, finish)
+
+
+def allgather_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    priority: int = 0,
+) -> TorchHandle:
+    """Starts an allgather along axis 0; returns a handle.  Does not block.
+
+    priority: larger runs first.
+    """
+    names = [auto_name(Kind.ALLGATHER, name, process_set)]
+    return _start_collected(Kind.ALLGATHER, [tensor], names, False, process_set, priority=priority)
+
+
+def grouped_allgather_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> TorchHandle:
+    """Starts an allgather of several tensors that become ready together.  Does not block."""
+    base = auto_name(Kind.ALLGATHER, name, process_set)
+    names = [f"{base}.{index}" for index in range(len(tensors))]
+    return _start_collected(Kind.ALLGATHER, tensors, names, True, process_set)
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> TorchHandle:
+    """Starts a reducescatter along axis 0; returns a handle.  Does not block.
+
+    Axis 0 is divided as evenly as it goes; the low ranks get one row more.
+    """
+    return _start_collected(
+        Kind.REDUCESCATTER,
+        [tensor],
+        [auto_name(Kind.REDUCESCATTER, name, process_set)],
+        False,
+        process_set,
+        op=scatter_op(op, f"reducescatter '{name}'"),
+        prescale=prescale_factor,
+        postscale=postscale_factor,
+    )
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> TorchHandle:
+    """Starts a reducescatter of several tensors that become ready together.  Does not block."""
+    base = auto_name(Kind.REDUCESCATTER, name, process_set)
+    names = [f"{base}.{index}" for index in range(len(tensors))]
+    return _start_collected(
+        Kind.REDUCESCATTER,
+        tensors,
+        names,
+        True,
+        process_set,
+        op=scatter_op(op, f"reducescatter '{name}'"),
+        prescale=prescale_factor,
+        postscale=postscale_factor,
+    )
+
+
+def _checked_splits(splits: Any, tensor: torch.Tensor, name: str) -> list[int] | None:
+    if splits is None:
+        return None
+    if isinstance(splits, torch.Tensor):
+        if splits.is_floating_point() or splits.is_complex():
+            raise InvalidArgument(
+                f"splits of '{name}' have dtype {splits.dtype}; rows are counted in integers"
+            )
+        splits = splits.tolist()
+    return [int(rows) for rows in splits]
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> TorchHandle:
+    """Starts an alltoall along axis 0; returns a handle.  Does not block.
+
+    splits: rows for each rank, in rank order (integers; sum = extent 0); None: equal parts.
+    The handle gives the received rows; with splits the pair (rows, received_splits).
+    """
+    full_name = auto_name(Kind.ALLTOALL, name, process_set)
+    checked = _checked_splits(splits, tensor, full_name)
+
+    def with_splits(handle: Any, result: torch.Tensor) -> Any:
+        if checked is None:
+            return result
+        return result, torch.tensor(handle.received_splits, dtype=torch.int32)
+
+    return _start_collected(
+        Kind.ALLTOALL, [tensor], [full_name], False, process_set, with_splits, splits=checked
+    )
+
+
+# --- broadcast ------------------------------------------------------------------------------------
+
+
+def _start_broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet,
+    is_in_place: bool,
+    priority: int = 0,
+) -> TorchHandle:
+    full_name = auto_name(Kind.BROADCAST, name, process_set)
+    check(tensor, full_name)
+    source = tensor.detach()
+    target = source if is_in_place and source.is_contiguous() else source.contiguous()
+    if not is_in_place and target.data_ptr() == source.data_ptr():
+        target = target.clone()
+    memory = view(target, full_name)
+    request = Request(
+        kind=Kind.BROADCAST,
+        name=full_name,
+        input=memory,
+        output=memory,
+        root=root_rank,
+        group=_group(process_set),
+        priority=priority,
+    )
+
+    def finish() -> torch.Tensor:
+        if not is_in_place:
+            return target
+        if target.data_ptr() != source.data_ptr():
+            source.copy_(target)
+        return tensor
+
+    return _submit([request], finish)
+
+
+def broadcast_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> TorchHandle:
+    """Starts a broadcast from `root_rank` (a global rank) into a new tensor.  Does not block."""
+    return _start_broadcast(tensor, root_rank, name, process_set, is_in_place=False)
+
+
+def broadcast_async_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> TorchHandle:
+    """Starts a broadcast in place from `root_rank` (a global rank).  Does not block."""
+    return _start_broadcast(tensor, root_rank, name, process_set, is_in_place=True)
+
+
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Overwrites `tensor` with that of `root_rank` and returns it.  Blocks."""
+    with rabit.default_engine().waiting():
+        handle = broadcast_async_(tensor, root_rank, name, process_set)
+    result: torch.Tensor = handle.wait()
+    return result

@@ -1,0 +1,327 @@
+"""The synchronous collectives, differentiable where the mathematics is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+import rabit
+from rabit import Average, ProcessSet, ReduceOp, Sum, global_process_set
+from rabit_torch.compression import IDENTITY, Compression, split
+from rabit_torch.ops import collectives
+
+
+def _apply(function: Any, *arguments: Any) -> Any:
+    return function.apply(*arguments)
+
+
+class _Allreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any,
+        name: str | None,
+        op: ReduceOp,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        codec: Any,
+        is_grouped: bool,
+        *tensors: torch.Tensor,
+    ) -> Any:
+        context.op, context.process_set = op, process_set
+        context.factors = (prescale, postscale)
+        with rabit.default_engine().waiting():
+            handle = collectives._start_allreduce(
+                tensors, False, name, op, prescale, postscale, process_set, codec, 0, is_grouped
+            )
+        result = handle.wait()
+        return tuple(result) if is_grouped else result
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> Any:
+        # The reduction is linear for Sum and Average, and so is its transpose: itself.
+        if context.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
+            raise RuntimeError(
+                f"allreduce with op {context.op} has no gradient; use Sum or Average, or detach() the input"
+            )
+        prescale, postscale = context.factors
+        handle = collectives._start_allreduce(
+            gradients,
+            False,
+            None,
+            context.op,
+            postscale,
+            prescale,
+            context.process_set,
+            Compression.none,
+            0,
+            True,
+        )
+        return (None,) * 7 + tuple(handle.wait())
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Returns the reduction of `tensor` over all ranks, a new tensor of the same shape and dtype.
+
+    op: Average (default), Sum, Min, Max, Product, or bitwise on integers and bool; Average of
+    integers truncates toward zero.  Differentiable for Sum and Average.  Blocks until every rank of
+    `process_set` has called it with the same name.
+    Raises Mismatch if shape, dtype or op differ between ranks, PeerLost if a rank died.
+    """
+    resolved = collectives.reduce_op(op, average)
+    codec, compressor = split(compression)
+    wire, undo = (tensor, None) if compressor is IDENTITY else compressor.compress(tensor)
+    result = _apply(
+        _Allreduce,
+        name,
+        resolved,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        codec,
+        False,
+        wire,
+    )
+    return result if compressor is IDENTITY else compressor.decompress(result, undo)
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Returns the reductions of several tensors, which travel together.  See `allreduce`."""
+    codec, compressor = split(compression)
+    pairs = [compressor.compress(tensor) for tensor in tensors]
+    results = _apply(
+        _Allreduce,
+        name,
+        collectives.reduce_op(op, average),
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        codec,
+        True,
+        *[wire for wire, _ in pairs],
+    )
+    return [compressor.decompress(r, undo) for r, (_, undo) in zip(results, pairs, strict=True)]
+
+
+class _Allgather(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        context.process_set = process_set
+        context.rows = [tensor.shape[0] if tensor.dim() else 1 for tensor in tensors]
+        context.shapes = [tensor.shape for tensor in tensors]
+        with rabit.default_engine().waiting():
+            handle = collectives.grouped_allgather_async(tensors, name, process_set)
+        return tuple(handle.wait())
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> Any:
+        process_set, rows = context.process_set, torch.tensor(context.rows)
+        all_rows = collectives.allgather_async(rows.reshape(1, -1), None, process_set).wait()
+        summed = collectives._start_allreduce(
+            gradients, False, None, Sum, 1.0, 1.0, process_set, Compression.none, 0, True
+        ).wait()
+        first = all_rows[: process_set.rank()].sum(dim=0).tolist()
+        mine = [
+            total.narrow(0, start, count).reshape(shape)
+            for total, start, count, shape in zip(
+                summed, first, context.rows, context.shapes, strict=True
+            )
+        ]
+        return (None, None, *mine)
+
+
+def allgather(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """Concatenates `tensor` of every rank along axis 0, in rank order; a new tensor.
+
+    tensor: shape (n_r, *rest); `rest` and dtype equal on all ranks, n_r may differ.
+    Differentiable.  Blocks.  Raises Mismatch if dtype or `rest` differ, PeerLost if a rank died.
+    """
+    result: torch.Tensor = _apply(_Allgather, name, process_set, tensor)[0]
+    return result
+
+
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Gathers several tensors, which travel together.  See `allgather`."""
+    return list(_apply(_Allgather, name, process_set, *tensors))
+
+
+class _Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any,
+        tensor: torch.Tensor,
+        root_rank: int,
+        name: str | None,
+        process_set: ProcessSet,
+    ) -> torch.Tensor:
+        context.root_rank, context.process_set = root_rank, process_set
+        with rabit.default_engine().waiting():
+            handle = collectives.broadcast_async(tensor, root_rank, name, process_set)
+        result: torch.Tensor = handle.wait()
+        return result
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> Any:
+        summed = collectives.allreduce_async(gradient, op=Sum, process_set=context.process_set).wait()
+        mine = summed if rabit.rank() == context.root_rank else torch.zeros_like(summed)
+        return mine, None, None, None
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Returns the tensor of `root_rank` (a global rank) on every rank, a new tensor.
+
+    Shapes and dtypes must be equal on all ranks.  Differentiable.  Blocks.
+    """
+    result: torch.Tensor = _apply(_Broadcast, tensor, root_rank, name, process_set)
+    return result
+
+
+class _Alltoall(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any, tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet
+    ) -> Any:
+        if splits is None:
+            even = tensor.shape[0] // max(process_set.size(), 1)
+            context.received = [even] * process_set.size()
+            context.process_set = process_set
+        with rabit.default_engine().waiting():
+            handle = collectives.alltoall_async(tensor, splits, name, process_set)
+        if splits is None:
+            return handle.wait()
+        rows, received = handle.wait()
+        context.received, context.process_set = received.tolist(), process_set
+        context.mark_non_differentiable(received)
+        return rows, received
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor, *_: Any) -> Any:
+        handle = collectives.alltoall_async(gradient, context.received, None, context.process_set)
+        return handle.wait()[0], None, None, None
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    splits: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Sends rows of axis 0 to every rank and returns the rows received, in rank order.
+
+    splits: rows for each rank (integers, sum = extent 0); None: extent 0 is divided evenly.
+    Returns the rows; with splits the pair (rows, received_splits as int32).  Differentiable.  Blocks.
+    """
+    return _apply(_Alltoall, tensor, splits, name, process_set)
+
+
+class _Reducescatter(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any,
+        name: str | None,
+        op: ReduceOp,
+        process_set: ProcessSet,
+        prescale: float,
+        postscale: float,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        context.op, context.process_set = op, process_set
+        context.factor = prescale * postscale
+        with rabit.default_engine().waiting():
+            handle = collectives.grouped_reducescatter_async(
+                tensors, name, op, process_set, prescale, postscale
+            )
+        return tuple(handle.wait())
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> Any:
+        factor = context.factor
+        if context.op == ReduceOp.AVERAGE:
+            factor /= context.process_set.size()
+        gathered = collectives.grouped_allgather_async(gradients, None, context.process_set).wait()
+        return (None,) * 5 + tuple(tensor * factor for tensor in gathered)
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Reduces over all ranks and returns this rank's part of axis 0, a new tensor.
+
+    Extent 0 is divided as evenly as it goes; the low ranks get one row more.  Differentiable for Sum
+    and Average.  Blocks.
+    """
+    compressor = split(compression)[1]
+    wire, undo = compressor.compress(tensor)
+    result = _apply(
+        _Reducescatter,
+        name,
+        collectives.scatter_op(op, f"reducescatter '{name}'"),
+        process_set,
+        prescale_factor,
+        postscale_factor,
+        wire,
+    )
+    return compressor.decompress(result[0], undo)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """Reduces and scatters several tensors, which travel together.  See `reducescatter`."""
+    compressor = split(compression)[1]
+    pairs = [compressor.compress(tensor) for tensor in tensors]
+    results = _apply(
+        _Reducescatter,
+        name,
+        collectives.scatter_op(op, f"grouped reducescatter '{name}'"),
+        process_set,
+        prescale_factor,
+        postscale_factor,
+        *[wire for wire, _ in pairs],
+    )
+    return [compressor.decompress(r, undo) for r, (_, undo) in zip(results, pairs, strict=True)]

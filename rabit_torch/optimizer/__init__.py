@@ -1,0 +1,1 @@
+"""DistributedOptimizer: gradients are exchanged while backward runs."""

@@ -1,0 +1,516 @@
+"""DistributedOptimizer: any torch optimizer, with gradients reduced over the ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, get_args
+
+import torch
+
+from rabit import (
+    Average,
+    InvalidArgument,
+    ProcessSet,
+    ReduceOp,
+    default_engine,
+    global_process_set,
+)
+from rabit_torch.compression import Compression
+from rabit_torch.ops.adasum import Adasum
+from rabit_torch.ops.collectives import reduce_op
+from rabit_torch.optimizer.adasum_reducer import AdasumReducer
+from rabit_torch.optimizer.auto_overlap import AutoOverlap
+from rabit_torch.optimizer.reducer import CROSSING, GradientReducer, Overlap
+from rabit_torch.overlap.clip import GradientClip
+from rabit_torch.overlap.partial_step import why_coupled
+
+_STEP_WARNING = (
+    "optimizer.step() called without optimizer.skip_synchronize() context after "
+    "optimizer.synchronize(). The gradients are reduced already; if they were changed since "
+    "(clipping, unscaling), nothing is lost, but write\n"
+    "    optimizer.synchronize()\n    ...\n    with optimizer.skip_synchronize():\n"
+    "        optimizer.step()"
+)
+
+
+class _DistributedMixin:
+    """The methods that a wrapped optimizer gains.  State lives in the optimizer that is wrapped."""
+
+    # GradScaler hands its scale to fused optimizers by attributes of the optimizer it is given, which
+    # would not reach the wrapped one: it must unscale by itself.
+    _step_supports_amp_scaling = False
+
+    _rabit_inner: torch.optim.Optimizer
+    _rabit_reducer: GradientReducer | AdasumReducer
+    _rabit_auto: AutoOverlap | None
+
+    # The wrapped optimizer owns the state; the wrapper shows it, so nothing can drift apart.
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self._rabit_inner.param_groups
+
+    @param_groups.setter
+    def param_groups(self, value: list[dict[str, Any]]) -> None:
+        self._rabit_inner.param_groups = value
+
+    @property
+    def state(self) -> Any:
+        self.flush()
+        return self._rabit_inner.state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        self._rabit_inner.state = value
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return self._rabit_inner.defaults
+
+    @defaults.setter
+    def defaults(self, value: dict[str, Any]) -> None:
+        self._rabit_inner.defaults = value
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_rabit_"):
+            raise AttributeError(name)
+        return getattr(self._rabit_inner, name)
+
+    def __repr__(self) -> str:
+        return f"Distributed{self._rabit_inner!r}"
+
+    def __reduce__(self) -> Any:
+        raise InvalidArgument(
+            "a DistributedOptimizer holds hooks and handles of this process and cannot be copied or "
+            "pickled; save optimizer.state_dict() instead"
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self.__reduce__()
+
+    # Names that are private in Horovod and that scripts use all the same.
+    @property
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        return self._rabit_reducer.names
+
+    @property
+    def _requires_update(self) -> set[torch.Tensor]:
+        return {p for p in self._rabit_reducer.names if p.requires_grad}
+
+    @property
+    def _handles(self) -> dict[torch.Tensor, Any]:
+        return self._rabit_reducer.in_flight
+
+    @property
+    def _allreduce_delay(self) -> dict[torch.Tensor, int]:
+        return self._rabit_reducer.passes_left
+
+    def synchronize(self) -> None:
+        """Waits until every gradient is reduced and in `.grad`, and every update is done.
+
+        Gradients are reduced when `backward()` returns already, except those of parameters that took
+        no part in it: these are sent as zeros here.  Raises what the engine reports (PeerLost,
+        Mismatch, …).
+        """
+        self._rabit_reducer.synchronize()
+        self._rabit_synchronized = True
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """A context in which `step()` does not synchronize, because the caller has."""
+        self._rabit_should_synchronize = False
+        try:
+            yield
+        finally:
+            self._rabit_should_synchronize = True
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """A context in which backward passes add up gradients locally and send nothing."""
+        with self._rabit_reducer.paused():
+            yield
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Sets how many backward passes add up before a gradient is sent; at least 1."""
+        self._rabit_reducer.set_backward_passes(passes)
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        return self._rabit_reducer.backward_passes
+
+    @property
+    def overlap(self) -> str:
+        """What communication overlaps with, as given to DistributedOptimizer."""
+        reducer = self._rabit_reducer
+        return reducer.overlap if isinstance(reducer, GradientReducer) else "none"
+
+    def set_overlap(self, overlap: Overlap) -> None:
+        """Changes the overlap between two steps; on every rank after the same step.
+
+        The step after a change to a mode that crosses waits like a barrier and records the order in
+        which the forward pass uses the parameters.
+        """
+        _check_overlap(overlap, self._rabit_inner, self._rabit_reducer)
+        if self._rabit_auto is not None:
+            self._rabit_auto.stop()
+            self._rabit_auto = None
+        assert isinstance(self._rabit_reducer, GradientReducer)
+        self._rabit_reducer.set_overlap(overlap)
+
+    def flush(self) -> None:
+        """Waits until every update of the steps so far is done.  Returns at once if none waits.
+
+        Needed before code outside of Python reads parameters; everything else waits by itself.
+        """
+        crossing = _crossing_of(self._rabit_reducer)
+        if crossing is not None:
+            crossing.flush()
+
+    @property
+    def pending_updates(self) -> list[str]:
+        """The names of the parameters whose update of the last step() waits for a read."""
+        crossing = _crossing_of(self._rabit_reducer)
+        names = self._rabit_reducer.names
+        return [] if crossing is None else [names[state.parameter] for state in crossing.pending]
+
+    @contextlib.contextmanager
+    def flushed(self) -> Iterator[None]:
+        """A context in which every update of the steps before it is done."""
+        self.flush()
+        yield
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> None:
+        """Makes the next `step()` clip the norm of its gradients, all together.
+
+        The same as torch.nn.utils.clip_grad_norm_ between backward() and step(), in every mode; with
+        overlap="next-forward" step() still returns at once, and the first read of a parameter waits
+        for all gradients.
+        """
+        crossing = _crossing_of(self._rabit_reducer)
+        if crossing is not None and not crossing.is_recording:
+            crossing.next_clip = GradientClip(max_norm, norm_type)
+            return
+        self._rabit_reducer.synchronize()
+        torch.nn.utils.clip_grad_norm_(self._rabit_parameters(), max_norm, norm_type)
+
+    def clip_grad_value_(self, clip_value: float) -> None:
+        """Makes the next `step()` limit the magnitude of every element of its gradients.
+
+        The same as torch.nn.utils.clip_grad_value_, and costs no overlap.  With clip_grad_norm_ in
+        the same step, the norm comes first.
+        """
+        crossing = _crossing_of(self._rabit_reducer)
+        if crossing is not None and not crossing.is_recording:
+            crossing.next_max_value = clip_value
+            return
+        self._rabit_reducer.synchronize()
+        torch.nn.utils.clip_grad_value_(self._rabit_parameters(), clip_value)
+
+    def _rabit_parameters(self) -> list[torch.Tensor]:
+        return [p for group in self._rabit_inner.param_groups for p in group["params"]]
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Reduces what is still to reduce, then takes the wrapped optimizer's step.
+
+        With an overlap that crosses, returns before the gradients are there: every parameter is
+        updated with the hyper-parameters of this moment when it is read, at the latest.
+
+        A `closure` runs the backward pass inside the step; its gradients are reduced before it
+        returns to the wrapped optimizer.
+        """
+        if isinstance(self._rabit_reducer, AdasumReducer):
+            result = self._rabit_reducer.step(lambda: self._rabit_inner.step(closure))
+            self._rabit_reducer.step_done()
+            return result
+        crossing = self._rabit_reducer.crossing
+        if closure is not None:
+            if crossing is not None:
+                raise InvalidArgument(
+                    f"step(closure) with overlap={self.overlap!r}: a closure needs the loss and the "
+                    "updated parameters inside the step. Use overlap='backward', or call backward() "
+                    "yourself and step() without a closure"
+                )
+            return self._rabit_inner.step(self._rabit_reduced(closure))
+        if self._rabit_should_synchronize:
+            if self._rabit_synchronized:
+                warnings.warn(_STEP_WARNING, stacklevel=2)
+            if crossing is None or crossing.is_recording:
+                self._rabit_reducer.synchronize()
+            else:
+                self._rabit_reducer.send_all()
+        self._rabit_synchronized = False
+        if crossing is not None and not crossing.is_recording:
+            crossing.commit()
+            self._rabit_inner._opt_called = True  # type: ignore[attr-defined]  # for schedulers
+            self._rabit_end_step()
+            return None
+        result = self._rabit_inner.step()
+        self._rabit_end_step()
+        return result
+
+    def _rabit_end_step(self) -> None:
+        self._rabit_reducer.step_done()
+        if self._rabit_auto is not None:
+            self._rabit_auto.end_step()
+
+    def _rabit_reduced(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def reduced() -> Any:
+            self._rabit_reducer.next_step()
+            with torch.enable_grad():
+                loss = closure()
+            self._rabit_reducer.synchronize()
+            return loss
+
+        return reduced
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """Clears the gradients, as the wrapped optimizer does; takes the same arguments."""
+        self._rabit_reducer.discard()
+        self._rabit_synchronized = False
+        self._rabit_inner.zero_grad(*args, **kwargs)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group; its gradients are reduced as well.  Every rank must add the same one."""
+        self.flush()
+        self._rabit_inner.add_param_group(param_group)
+        self._rabit_reducer.add_parameters(self._rabit_inner.param_groups[-1]["params"])
+
+    def state_dict(self) -> dict[str, Any]:
+        self.flush()
+        return self._rabit_inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.flush()
+        self._rabit_inner.load_state_dict(state_dict)
+
+
+def _crossing_of(reducer: GradientReducer | AdasumReducer) -> Any:
+    return reducer.crossing if isinstance(reducer, GradientReducer) else None
+
+
+def _check_overlap(overlap: Any, optimizer: torch.optim.Optimizer, reducer: Any) -> None:
+    """Raises InvalidArgument, with the reason, unless `optimizer` can work with this overlap."""
+    known = get_args(Overlap)
+    if overlap not in known:
+        raise InvalidArgument(f"overlap is {overlap!r}; use one of {', '.join(map(repr, known))}")
+    if (reducer is AdasumReducer or isinstance(reducer, AdasumReducer)) and overlap != "none":
+        raise InvalidArgument(
+            f"overlap={overlap!r} with op=Adasum: it combines the steps of the ranks inside step(), "
+            "so there is nothing to overlap with. Leave overlap out"
+        )
+    reason = why_coupled(optimizer) if overlap in CROSSING else None
+    if reason is not None:
+        raise InvalidArgument(
+            f"overlap={overlap!r} updates parameters one by one, and {reason}. "
+            "Use overlap='backward' with this optimizer"
+        )
+
+
+def _wants_auto(overlap: Any, optimizer: torch.optim.Optimizer) -> bool:
+    """True if the mode is to be found by measuring, and the optimizer can work with any."""
+    is_asked = overlap == "auto" or (overlap is None and default_engine().config.schedule == "auto")
+    return is_asked and why_coupled(optimizer) is None
+
+
+def _chosen_overlap(overlap: Any, optimizer: torch.optim.Optimizer) -> Overlap:
+    """The argument, checked; or what the configuration says, if the optimizer can."""
+    if overlap == "auto" or _wants_auto(overlap, optimizer):
+        return "backward"  # at first, or for good
+    if overlap is not None:
+        _check_overlap(overlap, optimizer, None)
+        chosen: Overlap = overlap
+        return chosen
+    if not default_engine().config.cross_barrier:
+        return "backward"
+    reason = why_coupled(optimizer)
+    if reason is None:
+        return "next-forward"
+    warnings.warn(
+        f"RABIT_CROSS_BARRIER is set, but {reason}; overlap='backward' is used instead",
+        stacklevel=3,
+    )
+    return "backward"
+
+
+def _check_predivide_factor(factor: float, op: Any) -> None:
+    if factor != 1.0 and op != Average:
+        raise InvalidArgument(
+            f"gradient_predivide_factor is {factor} with op {op}; it can be used with op=Average only"
+        )
+    if factor <= 0:
+        raise InvalidArgument(f"gradient_predivide_factor is {factor}; it must be positive")
+
+
+def _checked_names(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
+) -> dict[torch.Tensor, str]:
+    """Maps every parameter of the optimizer to a name that is equal on all ranks."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if named_parameters is None:
+        return {p: f"parameter.{index}" for index, p in enumerate(parameters)}
+    named = list(named_parameters)
+    if any(not isinstance(item, tuple) or len(item) != 2 for item in named):
+        raise InvalidArgument(
+            "named_parameters must be (name, parameter) pairs; pass model.named_parameters()"
+        )
+    names = [name for name, _ in named]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidArgument(
+            f"named_parameters names {', '.join(twice)} more than once; give every parameter its own name"
+        )
+    by_parameter = {p: name for name, p in named}
+    unnamed = [index for index, p in enumerate(parameters) if p not in by_parameter]
+    if unnamed:
+        raise InvalidArgument(
+            f"named_parameters leaves {len(unnamed)} of {len(parameters)} parameters of the optimizer "
+            f"without a name (positions {unnamed[:5]}); name all of them, or pass no names at all"
+        )
+    return {p: by_parameter[p] for p in parameters}
+
+
+def _checked_priorities(
+    priorities: Mapping[str, int] | None, names: dict[torch.Tensor, str]
+) -> dict[str, int]:
+    found = dict(priorities or {})
+    strangers = sorted(set(found) - set(names.values()))
+    if strangers:
+        raise InvalidArgument(
+            f"priorities names {', '.join(map(repr, strangers[:5]))}, which no parameter of the "
+            "optimizer has; use the names of named_parameters"
+        )
+    for name, priority in found.items():
+        if not isinstance(priority, int) or abs(priority) >= 1 << 31:
+            raise InvalidArgument(
+                f"the priority of {name!r} is {priority!r}; it must be an integer of 32 bits"
+            )
+    return found
+
+
+def _group_numbers(
+    parameters: list[torch.Tensor], num_groups: int, groups: Any
+) -> dict[torch.Tensor, int]:
+    """Which parameters are sent together: parameter -> number of its group; absent: alone."""
+    if groups is not None and not isinstance(groups, int):
+        numbers = {p: number for number, group in enumerate(groups) for p in group}
+        strangers = [p for p in numbers if all(p is not known for known in parameters)]
+        if strangers:
+            raise InvalidArgument(
+                f"groups holds {len(strangers)} tensors that are not parameters of the optimizer; "
+                "pass lists of the same parameters"
+            )
+        return numbers
+    wanted = groups if isinstance(groups, int) else num_groups
+    if wanted < 0:
+        raise InvalidArgument(f"num_groups is {wanted}; it must be 0 (no groups) or more")
+    if wanted == 0:
+        return {}
+    size = -(-len(parameters) // wanted)
+    return {p: index // size for index, p in enumerate(parameters)}
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: Any = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: Any = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+    *,
+    row_sparse: bool | Iterable[str] = False,
+    overlap: Overlap | Literal["auto"] | None = None,
+    priorities: Mapping[str, int] | None = None,
+    find_unused_parameters: bool = False,
+) -> Any:
+    """Returns `optimizer` with its gradients reduced over all ranks of `process_set`.
+
+    Gradients travel while `backward()` still runs, and are reduced when it returns, so that
+    clipping, loss scaling and reading `p.grad` work as in one process.
+
+    optimizer: any torch optimizer; it keeps its state, and stays usable by itself.
+    named_parameters: `model.named_parameters()`; the names appear in errors and timelines.
+    compression: Compression.none, .fp16, .bf16, or an object with compress and decompress.
+    backward_passes_per_step: passes that add up locally before a gradient is sent; a last window
+        with fewer passes is sent at `step()`.
+    op: Average, Sum, Min, Max or Product of the gradients; Adasum: every rank takes its own step,
+        and `step()` combines the steps adaptively (blocks; takes no groups).
+    gradient_predivide_factor: f divides by f before the sum and by size/f after it; Average only.
+    num_groups, groups: parameters that travel together (a number, or lists of parameters).
+    sparse_as_dense: turns sparse gradients into dense ones before they are sent.
+    row_sparse: names of parameters (embeddings) whose gradients are zero in most rows: only the other
+        rows travel, and `.grad` stays dense, with the same values.  True: those of two dimensions and
+        at least 256 KiB for which that costs fewer bytes.  Of a table that an output projection
+        shares, the projection's part travels during the backward pass and the lookup's as rows, in
+        eager mode; equal up to rounding.  Gradients without zero rows go dense after three
+        exchanges, with a warning.
+    overlap: what the exchange of gradients overlaps with.  "backward": the backward pass.
+        "next-forward": that and the next forward pass; `step()` returns at once, and a parameter is
+        updated when something reads it, at the latest.  "reduce-scatter": the same, with gradients
+        in two halves: sums in the backward pass, which `step()` waits for, and their distribution in
+        the forward pass; takes no compression.  "none": nothing.  "auto": measures some steps with
+        "backward", tries the mode whose predicted step is shortest, and keeps it if it is faster;
+        `statistics()["overlap"]` has predictions and measurements.  None: "backward";
+        "next-forward" with RABIT_CROSS_BARRIER=1, "auto" with RABIT_SCHEDULE=auto.  Results are the
+        same.
+    priorities: by name of the parameter, larger goes first; those without one go by the order in
+        which the forward pass of the first step uses them.
+    find_unused_parameters: agrees in every step on the parameters that no rank has used; they are
+        not updated, as in one process.  Gradients are reduced at `step()` or `synchronize()` then,
+        not when `backward()` returns.  False: they are updated with a gradient of zero, as by
+        Horovod, and nothing has to be agreed.
+
+    Raises InvalidArgument for names that are missing or double, or arguments out of range.
+    """
+    resolved = reduce_op(op, None)
+    _check_predivide_factor(gradient_predivide_factor, resolved)
+    names = _checked_names(optimizer, named_parameters)
+    reducer: GradientReducer | AdasumReducer
+    if resolved == Adasum:
+        if overlap is not None:
+            _check_overlap(overlap, optimizer, AdasumReducer)
+        if num_groups or groups is not None or row_sparse:
+            raise InvalidArgument(
+                "op=Adasum combines all parameters in one step; leave num_groups, groups and "
+                "row_sparse out"
+            )
+        reducer = AdasumReducer(
+            names,
+            compression=compression,
+            backward_passes=backward_passes_per_step,
+            process_set=process_set,
+        )
+    else:
+        reducer = GradientReducer(
+            names,
+            optimizer=optimizer,
+            overlap=_chosen_overlap(overlap, optimizer),
+            priorities=_checked_priorities(priorities, names),
+            group_of=_group_numbers(list(names), num_groups, groups),
+            compression=compression,
+            backward_passes=backward_passes_per_step,
+            op=ReduceOp(resolved),
+            predivide_factor=gradient_predivide_factor,
+            sparse_as_dense=sparse_as_dense,
+            row_sparse=row_sparse,
+            find_unused=find_unused_parameters,
+            process_set=process_set,
+        )
+    kind = type(optimizer)
+    wrapped: Any = type(kind.__name__, (_DistributedMixin, kind), {"__module__": kind.__module__})
+    result = wrapped.__new__(wrapped)
+    result.__dict__.update(
+        _rabit_inner=optimizer,
+        _rabit_reducer=reducer,
+        _rabit_should_synchronize=True,
+        _rabit_synchronized=False,
+        _rabit_auto=None,
+    )
+    if isinstance(reducer, GradientReducer) and _wants_auto(overlap, optimizer):
+        result._rabit_auto = AutoOverlap(reducer, process_set)
+        reducer.engine.reports["overlap"] = result._rabit_auto.report
+    return result

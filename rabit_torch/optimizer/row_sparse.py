@@ -1,0 +1,248 @@
+"""Row-sparse exchange: of a dense gradient that is zero in most rows, only the other rows travel."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+import rabit
+from rabit import InvalidArgument, ProcessSet, ReduceOp
+from rabit_torch.ops.collectives import allgather_async
+from rabit_torch.ops.handles import TorchHandle
+from rabit_torch.overlap.tied import SentPart
+from rabit_torch.parameter_state import ParameterState
+
+__all__ = ["RowExchange", "choose_row_sparse", "send_rows"]
+
+# Without names, what is smaller is not worth a look: an exchange of indices costs a round trip.
+_LEAST_BYTES = 256 * 1024
+# A parameter that is named stays row-sparse unless so many exchanges in a row had to be dense.
+_PATIENCE = 3
+_DENSE_WARNING = (
+    "row_sparse: the gradient of '{name}' had {rows} rows to send in {patience} exchanges running, and "
+    "all {all_rows} rows as they are cost fewer bytes, so it travels dense from here on. The dense part of "
+    "a table that is tied to an output projection leaves by itself only where the first step shows a "
+    "lookup and a matrix product of the parameter itself, in eager mode (not in code that torch.compile "
+    "or TorchScript has compiled). Leave the name out of row_sparse. Results are not affected."
+)
+
+
+def choose_row_sparse(
+    states: Iterable[ParameterState],
+    wanted: bool | Iterable[str],
+    prefix: str,
+    op: ReduceOp,
+    process_set: ProcessSet,
+    is_compressed: bool,
+) -> None:
+    """Gives the states that `wanted` names a RowExchange; True: all that are large enough.
+
+    Raises InvalidArgument for a name that no parameter has, or one with fewer than two dimensions.
+    """
+    if wanted is False or wanted is None:
+        return
+    if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
+        raise InvalidArgument(
+            f"row_sparse with op {op}: rows that a rank does not send count as zero, which only "
+            "Average and Sum allow. Leave row_sparse out"
+        )
+    if is_compressed:
+        raise InvalidArgument(
+            "row_sparse sends rows, which a compression written in Python does not know; use "
+            "Compression.none, Compression.fp16 or Compression.bf16 with it"
+        )
+    by_name = {state.name[len(prefix) + 1 :]: state for state in states}
+    if isinstance(wanted, str):
+        wanted = [wanted]
+    names = None if wanted is True else list(wanted)
+    strangers = sorted(set(names or ()) - set(by_name))
+    if strangers:
+        raise InvalidArgument(
+            f"row_sparse names {', '.join(map(repr, strangers[:5]))}, which no parameter of the "
+            "optimizer has; use the names of named_parameters"
+        )
+    for name, state in by_name.items():
+        parameter = state.parameter
+        if names is not None and name in names and parameter.dim() < 2:
+            raise InvalidArgument(
+                f"row_sparse names '{name}', which has shape {tuple(parameter.shape)}; rows need at "
+                "least two dimensions"
+            )
+        large = parameter.dim() == 2 and state.bytes >= _LEAST_BYTES
+        if name in names if names is not None else large:
+            state.rows = RowExchange(state, op, process_set, names is not None)
+
+
+class RowExchange:
+    """What one parameter needs to send rows.  Used by one thread at a time.
+
+    First the indices of the rows go to all ranks.  From them every rank computes alike whether rows or
+    the whole gradient cost fewer bytes, and sends those.  Where a part of the gradient has left early
+    (a tied table), all this is about what the gradient has beyond that part.
+    """
+
+    def __init__(
+        self, state: ParameterState, op: ReduceOp, process_set: ProcessSet, is_named: bool
+    ) -> None:
+        self._state = state
+        self._op = op
+        self._process_set = process_set
+        self._size = process_set.size()  # shutdown() finishes updates when it cannot be asked for
+        self._is_named = is_named
+        self._dense_running = 0
+
+    def start(self, codec: Any, priority: int, send_dense: Callable[[], Any]) -> RowHandle:
+        """Sends the indices of the touched rows of the gradient.  Does not block.
+
+        codec: of the engine; rows travel in its type if it is one for floating-point numbers.
+        priority: of indices and rows.
+        send_dense: starts the exchange of the whole gradient in place and returns its handle.
+        """
+        grad = self._state.grad
+        assert grad is not None
+        wire_dtype = getattr(codec, "wire_dtype", None)
+        early = self._state.early
+        sent = early.take() if early is not None and early.is_agreed else None
+        rest = grad.detach()
+        if sent is not None and sent.local is not None:
+            rest = torch.ne(rest, sent.local)
+        touched = rest.flatten(1).any(dim=1).nonzero().reshape(-1)
+        return RowHandle(self, self._state, touched, sent, wire_dtype, priority, send_dense)
+
+    def pays(self, row_count: int, row: torch.Tensor, wire_bytes: int) -> bool:
+        """True if `row_count` rows, of all ranks together, cost fewer bytes than the gradient.
+
+        An allgather brings every rank the rows of the others; a ring allreduce moves the gradient
+        twice.  The same factor, (size-1)/size, applies to both.
+        """
+        all_rows = self._state.parameter.shape[0]
+        pays = row_count * row.numel() * wire_bytes < 2 * all_rows * row.numel() * wire_bytes
+        early = self._state.early
+        if early is None or early.is_decided:  # Before, both uses of a tied table count.
+            self._dense_running = 0 if pays else self._dense_running + 1
+        if self._dense_running >= (_PATIENCE if self._is_named else 1):
+            self._give_up(row_count)
+        return pays
+
+    def _give_up(self, row_count: int) -> None:
+        state = self._state
+        state.rows = None
+        if state.early is not None:
+            state.early.stop()
+            state.early = None
+        if self._is_named and rabit.rank() == self._process_set.ranks[0]:
+            warnings.warn(
+                _DENSE_WARNING.format(
+                    name=state.name,
+                    rows=row_count,
+                    all_rows=state.parameter.shape[0],
+                    patience=_PATIENCE,
+                ),
+                stacklevel=2,
+            )
+
+    def add_up(
+        self, grad: torch.Tensor, base: Any, own: torch.Tensor, places: Any, rows: Any
+    ) -> None:
+        """Puts the reduced gradient into `grad`.  Order of the sums: that of ranks.
+
+        base: the reduced early part; None: zero, as all rows of `grad` but `own` are already.
+        """
+        with torch.no_grad():
+            if base is None:
+                grad.index_fill_(0, own, 0)
+            else:
+                grad.copy_(base)
+            union, where = torch.unique(places, return_inverse=True)
+            sums = rows.new_zeros(len(union), *rows.shape[1:]).index_add_(0, where, rows)
+            if self._op == ReduceOp.AVERAGE:
+                sums /= self._size
+            grad.index_add_(0, union, sums)
+
+
+class RowHandle:
+    """One exchange of rows: `start_second()` when all have started, then `wait()`."""
+
+    def __init__(
+        self,
+        exchange: RowExchange,
+        state: ParameterState,
+        touched: torch.Tensor,
+        early: SentPart | None,
+        wire_dtype: torch.dtype | None,
+        priority: int,
+        send_dense: Callable[[], Any],
+    ) -> None:
+        self._exchange = exchange
+        self._state = state
+        self._name = state.name
+        self._set = exchange._process_set
+        assert state.grad is not None
+        self._grad = state.grad
+        self._touched = touched
+        self._early = early
+        self._wire_dtype = wire_dtype
+        self._priority = priority
+        self._send_dense = send_dense
+        narrow = touched.to(torch.int32) if self._grad.shape[0] < 1 << 31 else touched
+        self._indices: TorchHandle = allgather_async(
+            narrow, f"{state.name}.indices", self._set, priority
+        )
+        self._places: torch.Tensor | None = None
+        self._rows: TorchHandle | None = None
+        self._dense: Any = None
+
+    def start_second(self) -> None:
+        """Waits for the indices of all ranks; sends the rows, or all that has not left early."""
+        if self._rows is not None or self._dense is not None:
+            return
+        places = self._indices.wait().long()
+        row = self._grad[:1]
+        wire = self._wire_dtype or row.dtype
+        local = None if self._early is None else self._early.local
+        with torch.no_grad():
+            if not self._exchange.pays(len(places), row, wire.itemsize):
+                if local is not None:
+                    self._grad.sub_(local)
+                self._dense = self._send_dense()
+                return
+            rows = self._grad.detach().index_select(0, self._touched)
+            if local is not None:
+                rows -= local.index_select(0, self._touched)
+        self._places = places
+        self._rows = allgather_async(rows.to(wire), f"{self._name}.rows", self._set, self._priority)
+
+    def done(self) -> bool:
+        """True when `wait()` will not block."""
+        second = self._rows or self._dense
+        is_early_done = self._early is None or self._early.handle.done()
+        return second is not None and bool(second.done()) and bool(is_early_done)
+
+    def wait(self, timeout: float | None = None) -> torch.Tensor:
+        """Blocks until the gradient is reduced in place; returns it."""
+        self.start_second()
+        base = None
+        if self._early is not None:
+            self._early.handle.wait(timeout)
+            base = self._early.wire
+        if self._rows is not None:
+            rows = self._rows.wait(timeout).to(self._grad.dtype)
+            self._exchange.add_up(self._grad, base, self._touched, self._places, rows)
+        else:
+            self._dense.wait(timeout)
+            if base is not None:
+                (self._grad if self._state.wire is None else self._state.wire).add_(base)
+        return self._grad
+
+
+def send_rows(states: Iterable[ParameterState]) -> None:
+    """Waits for the indices of every exchange, then sends its rows.  On all ranks at the same place.
+
+    All ranks send here, before one of them waits for a gradient that another has not asked for.
+    """
+    for state in states:
+        if isinstance(state.handle, RowHandle):
+            state.handle.start_second()

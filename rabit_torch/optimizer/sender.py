@@ -1,0 +1,185 @@
+"""GradientSender: makes requests of gradients and hands them to the engine."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+import rabit
+from rabit import Kind, ProcessSet, ReduceOp, Request
+from rabit_torch.compression import IDENTITY, split
+from rabit_torch.ops.sparse import allreduce_sparse
+from rabit_torch.optimizer.packs import Pack
+from rabit_torch.optimizer.two_halves import ScatterGather
+from rabit_torch.parameter_state import ParameterState
+from rabit_torch.tensors import dtype_of, memory_order, view
+
+__all__ = ["GradientSender"]
+
+
+class GradientSender:
+    """Sends; never waits.  Called by the autograd thread and by the trainer, never both at once."""
+
+    def __init__(
+        self,
+        states: list[ParameterState],
+        engine: rabit.Engine,
+        *,
+        compression: Any,
+        op: ReduceOp,
+        predivide_factor: float,
+        process_set: ProcessSet,
+    ) -> None:
+        """states: of all parameters, by index; the list grows with the optimizer."""
+        self._states = states
+        self._engine = engine
+        self.codec, self.compressor = split(compression)
+        self._op = op
+        self._prescale = 1.0 / predivide_factor
+        self._postscale = predivide_factor
+        self._process_set = process_set
+        self._pending: list[ParameterState] = []
+        self.pending_bytes = 0
+        self._batch: rabit.Batch | None = None
+
+    def forget_requests(self) -> None:
+        """Parameters have been added, or their order has changed."""
+        self._batch = None
+
+    def queue(self, state: ParameterState) -> None:
+        """The gradient of `state` leaves with the next flush."""
+        self._pending.append(state)
+        self.pending_bytes += state.bytes
+
+    def flush(self, is_halved: bool) -> None:
+        """Submits everything that is queued with one call.
+
+        is_halved: as reduce-scatter now and all-gather later.
+        """
+        if not self._pending:
+            return
+        pending, self._pending, self.pending_bytes = self._pending, [], 0
+        batch = self._prepare()
+        plain: list[ParameterState] = []
+        for state in pending:
+            if state.grad is None or self.compressor is not IDENTITY or state.grad.is_sparse:
+                self._send_alone(state)
+            elif state.rows is not None:
+                state.handle = state.rows.start(
+                    self.codec, self._priority(state), functools.partial(self._send, state)
+                )
+            else:
+                pointer = self._wire(state)
+                if is_halved:
+                    if state.two_halves is None:
+                        state.two_halves = self._halve(self._request(state))
+                    state.handle = state.two_halves.start(pointer, state.wire)
+                    continue
+                batch.set_pointers(state.index, pointer, pointer)
+                plain.append(state)
+        if plain:
+            handles = batch.submit(
+                [state.index for state in plain], [state.wire for state in plain]
+            )
+            for state, handle in zip(plain, handles, strict=True):
+                state.handle = handle
+
+    def prepare_pack(self, pack: Pack) -> None:
+        """Makes the request of a new pack."""
+        pack.batch = self._engine.prepare([self._pack_request(pack)])
+
+    def send_pack(self, pack: Pack, is_halved: bool) -> None:
+        pack.fill()
+        if is_halved:
+            if pack.two_halves is None:
+                pack.two_halves = self._halve(self._pack_request(pack))
+            pack.handle = pack.two_halves.start(pack.buffer.data_ptr(), pack.buffer)
+            return
+        (pack.handle,) = pack.batch.submit([0], [pack.buffer])
+
+    def send_early(self, state: ParameterState, part: torch.Tensor) -> rabit.Handle:
+        """Starts the exchange of `part`, in place, by a name of its own.
+
+        part: contiguous, of the shape of the parameter.
+        """
+        request = self._request(state)
+        request.name = f"{state.name}.early"
+        request.input = request.output = view(part, request.name)
+        (handle,) = self._engine.submit([request])
+        return handle
+
+    def _prepare(self) -> rabit.Batch:
+        """The C requests of all parameters, made once; a step only fills in pointers."""
+        if self._batch is None:
+            self._batch = self._engine.prepare([self._request(state) for state in self._states])
+        return self._batch
+
+    def _priority(self, state: ParameterState) -> int:
+        """What the next forward pass needs first runs first."""
+        return len(self._states) - state.place if state.priority is None else state.priority
+
+    def _request(self, state: ParameterState) -> Request:
+        parameter = state.parameter.detach()
+        laid_out = memory_order(parameter)
+        if laid_out is None:
+            laid_out = torch.empty(parameter.shape, dtype=parameter.dtype)
+        memory = view(laid_out, state.name)
+        return Request(
+            kind=Kind.ALLREDUCE,
+            name=state.name,
+            input=memory,
+            output=memory,
+            op=self._op,
+            priority=self._priority(state),
+            group=self._process_set.group_on(self._engine),
+            codec=self._engine.codec_id(self.codec),
+            prescale=self._prescale,
+            postscale=self._postscale,
+        )
+
+    def _pack_request(self, pack: Pack) -> Request:
+        memory = view(pack.buffer, pack.name)
+        request = self._request(min(pack.states, key=lambda state: state.place))
+        request.name, request.input, request.output = pack.name, memory, memory
+        return request
+
+    def _halve(self, request: Request) -> ScatterGather:
+        return ScatterGather(
+            self._engine, request, self._process_set.rank(), self._process_set.size()
+        )
+
+    def _wire(self, state: ParameterState) -> int:
+        """The address of the memory that travels for a dense gradient."""
+        grad, parameter = state.grad, state.parameter
+        assert grad is not None
+        if grad.stride() == parameter.stride() and memory_order(grad) is not None:
+            state.wire = grad
+        elif memory_order(parameter) is not None:
+            state.wire = torch.empty_like(parameter.detach()).copy_(grad)
+        else:
+            state.wire = grad.contiguous()
+        return state.wire.data_ptr()
+
+    def _send(self, state: ParameterState) -> rabit.Handle:
+        """Starts the exchange of one dense gradient."""
+        pointer, batch = self._wire(state), self._prepare()
+        batch.set_pointers(state.index, pointer, pointer)
+        (handle,) = batch.submit([state.index], [state.wire])
+        return handle
+
+    def _send_alone(self, state: ParameterState) -> None:
+        """Gradients that are sparse, or compressed by Python code."""
+        grad = state.grad
+        assert grad is not None
+        if grad.is_sparse:
+            state.is_dense = False
+            state.handle = allreduce_sparse(grad, state.name, self._op, self._process_set)
+            return
+        state.wire, state.context = self.compressor.compress(grad.contiguous())
+        memory = view(state.wire.contiguous(), state.name)
+        request = self._request(state)
+        request.input = request.output = memory
+        dtype_of(state.wire, state.name)
+        (state.handle,) = self._engine.submit([request])

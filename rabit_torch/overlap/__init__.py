@@ -1,0 +1,1 @@
+"""Updates that wait until a parameter is read."""

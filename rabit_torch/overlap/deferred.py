@@ -1,0 +1,344 @@
+"""Crossing: lets step() return before the gradients are there, exactly.
+
+A step commits the updates with the hyper-parameters of that moment; each happens in the trainer's own
+thread when its parameter is read, at the latest.  Source of the idea: Peng et al., "A Generic
+Communication Scheduler for Distributed DNN Training Acceleration", 2019.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import rabit
+from rabit import InvalidArgument
+from rabit_torch.overlap.clip import GradientClip, clip_values
+from rabit_torch.overlap.partial_step import PartialStep
+from rabit_torch.overlap.watched import can_guard, guard, unguard
+from rabit_torch.parameter_state import ParameterState
+
+if TYPE_CHECKING:
+    from rabit_torch.optimizer.reducer import GradientReducer
+
+__all__ = ["Crossing"]
+
+# Updates that are ready anyway are taken along with one that is needed, up to so many.
+_TAKE_ALONG = 64
+_tensor: Any = torch.Tensor
+# Reads that no forward pass begins with: saving, loading and broadcasting parameters.
+_NO_USE = frozenset(
+    [torch.Tensor.detach, _tensor.data.__get__, torch.Tensor.copy_, torch.Tensor.clone]
+)
+_READ_WARNING = (
+    "gradients are read between backward() and step(), as clipping and GradScaler do, so this step "
+    "waits for them and overlap={overlap!r} hides nothing. Results are not affected. For clipping, "
+    "optimizer.clip_grad_norm_ and optimizer.clip_grad_value_ wait less. This is said once."
+)
+_live: weakref.WeakSet[Crossing] = weakref.WeakSet()
+
+
+class Crossing:
+    """The updates of one optimizer that are committed and not done.  Thread-safe."""
+
+    def __init__(self, reducer: GradientReducer, optimizer: torch.optim.Optimizer) -> None:
+        self._reducer = weakref.ref(reducer)
+        self._keep: GradientReducer | None = None  # while an update needs it
+        self._states = reducer.states
+        self._optimizer = optimizer
+        self._step = PartialStep(optimizer)
+        self._lock = threading.RLock()
+        self._queue: deque[ParameterState] = deque()  # committed, in order of first use
+        self._clip: GradientClip | None = None  # of the step that is committed
+        self._max_value: float | None = None
+        self.next_clip: GradientClip | None = None  # of the step that comes
+        self.next_max_value: float | None = None
+        self._uses = 0
+        self._has_warned = False
+        self.is_recording = False
+        self._refuse_shared()
+        _live.add(self)
+        rabit.default_engine().before_close(self.flush)
+
+    def _refuse_shared(self) -> None:
+        mine = {id(state.parameter) for state in self._states}
+        for other in list(_live):
+            if other._reducer() is None:
+                continue
+            shared = [state.name for state in other._states if id(state.parameter) in mine]
+            if shared:
+                raise InvalidArgument(
+                    f"{len(shared)} parameters ({', '.join(shared[:3])}) already belong to another "
+                    "DistributedOptimizer that overlaps with the next forward pass; each parameter "
+                    "can wait for one of them only. Give the optimizers different parameters, or use "
+                    "overlap='backward' for one of them"
+                )
+
+    # --- the order of first use -------------------------------------------------------------------
+
+    def start_recording(self) -> None:
+        """Between steps: the next step waits like a barrier and shows what is read when."""
+        self.flush()
+        self.is_recording = True
+        self._uses = 0
+        for state in self._states:
+            unguard(state)
+            state.owner = self
+            state.is_seen = False
+            state.place = len(self._states) + state.index
+            state.is_watched = can_guard(state.parameter)  # Frozen ones may be thawed later.
+            if state.is_watched:
+                guard(state)
+
+    def stop_recording(self) -> tuple[list[int], list[int]]:
+        """After the step: parameters (indices) in order of first use, and those not seen in use.
+
+        A parameter that has a gradient although nothing was seen to read it (TorchScript, compiled
+        code, extensions) is updated inside step() from here on.  One without a gradient stays
+        watched.
+        """
+        self.is_recording = False
+        ordered = sorted(self._states, key=lambda state: (state.place, state.index))
+        unseen = [state.index for state in ordered if not state.is_seen]
+        return [state.index for state in ordered], unseen
+
+    def stop(self) -> None:
+        """Between steps: finishes everything and leaves the parameters alone."""
+        self.flush()
+        for state in self._states:
+            state.is_watched = False
+            unguard(state)
+        _live.discard(self)
+
+    def stop_watching(self) -> None:
+        """What is read from here on counts as unseen, because it may be compiled code that reads."""
+        self.flush()
+        for state in self._states:
+            if state.is_watched:
+                state.is_watched = False
+                unguard(state)
+
+    # --- called by guarded parameters -------------------------------------------------------------
+
+    def value_is_read(self, state: ParameterState, func: Callable[..., Any]) -> None:
+        if state.is_committed:
+            self.update(state)
+        elif state.is_watched and torch.is_grad_enabled() and func not in _NO_USE:
+            state.is_watched = False
+            state.is_seen = True
+            if self.is_recording:
+                state.place = self._uses
+                self._uses += 1
+            unguard(state)
+
+    def gradient_is_read(self, state: ParameterState) -> None:
+        if state.is_committed or not state.is_sent:
+            return
+        reducer = self._reducer()
+        if reducer is not None and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(_READ_WARNING.format(overlap=reducer.overlap), stacklevel=4)
+        if reducer is not None and not reducer.is_on_its_way(state):
+            reducer.send_all()
+        self.reveal([state])
+
+    def gradient_is_replaced(self, state: ParameterState) -> None:
+        if state.is_sent and not state.is_committed:
+            self.reveal([state])
+
+    def is_copied(self, state: ParameterState) -> None:
+        if state.is_committed:
+            self.update(state)
+        elif state.is_sent:
+            self.reveal([state])
+
+    # --- backward ---------------------------------------------------------------------------------
+
+    def gradient_arrives(self, state: ParameterState) -> None:
+        """Autograd has a gradient for `state`."""
+        if state.is_watched:
+            state.is_watched = False
+            unguard(state)
+        elif state.is_committed:
+            raise InvalidArgument(
+                f"gradient '{state.name}' on rank {rabit.rank()} was computed although nothing has "
+                "read the parameter since step(), so it belongs to the values before that step. "
+                "Run the forward pass again after step(); where code outside of Python reads the "
+                "parameter, call optimizer.flush() before"
+            )
+
+    def hide(self, state: ParameterState) -> None:
+        """Takes the gradient of a parameter away until it is reduced or asked for."""
+        if not self.is_recording and can_guard(state.parameter):
+            state.parameter.grad = None
+            guard(state)
+
+    def reveal(self, states: Sequence[ParameterState]) -> None:
+        """Waits for gradients that are not committed and puts them into `.grad`.  Blocks."""
+        reducer = self._reducer()
+        with self._lock:
+            batch = _with_packs(states)
+            try:
+                if reducer is not None:
+                    reducer.deliver(batch)
+            finally:
+                for state in batch:
+                    if state.is_guarded and state.is_sent and not state.is_committed:
+                        unguard(state)
+                        state.parameter.grad = state.grad
+
+    # --- step -------------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """A step of the optimizer.  Does not wait for gradients whose parameters tell of reads."""
+        reducer = self._reducer()
+        if reducer is not None:
+            reducer.start_second_halves()
+        with self._lock:
+            self._step.hooks("pre")
+            hyper_parameters = self._step.hyper_parameters()
+            known = {id(state.parameter): state for state in self._states}
+            later: list[ParameterState] = []
+            late: list[tuple[int, ParameterState]] = []
+            now: dict[int, list[torch.Tensor]] = {}
+            for number, group in enumerate(self._optimizer.param_groups):
+                for parameter in group["params"]:
+                    state = known.get(id(parameter))
+                    if state is None or not (state.is_guarded and state.is_sent):
+                        if parameter.grad is not None:
+                            now.setdefault(number, []).append(parameter)
+                    elif state.is_seen:
+                        state.param_group = number
+                        later.append(state)
+                    else:
+                        late.append((number, state))
+            self._clip, self.next_clip = self.next_clip, None
+            self._max_value, self.next_max_value = self.next_max_value, None
+            if self._clip is not None and (now or late):  # A norm needs them all at once.
+                late += [(state.param_group, state) for state in later]
+                later = []
+            self.reveal([state for _, state in late])
+            late += [(each.param_group, each) for each in later if not each.is_guarded]
+            later = [each for each in later if each.is_guarded]
+            for number, state in late:
+                now.setdefault(number, []).append(state.parameter)
+            for state in later:
+                state.hyper_parameters = hyper_parameters
+            later.sort(key=lambda state: state.place)
+            self._queue = deque(later)
+            self._keep = self._reducer() if later else None
+            if now:
+                gradients = [p.grad for group in now.values() for p in group]
+                if self._clip is not None:
+                    self._clip.apply(gradients)
+                    self._clip = None
+                clip_values(gradients, self._max_value)
+                self._step.run(now, hyper_parameters)
+            # Gradients of parameters that the optimizer no longer has.
+            self.reveal(
+                [s for s in self._states if s.is_guarded and s.is_sent and not s.is_committed]
+            )
+            self._step.hooks("post")
+
+    # --- updates ----------------------------------------------------------------------------------
+
+    def update(self, state: ParameterState) -> None:
+        """Waits for the gradient of a committed parameter and updates it.  Blocks."""
+        with self._lock:
+            reducer = self._keep
+            if not state.is_committed or reducer is None:
+                return
+            try:
+                if self._clip is not None:
+                    self._clip_committed(reducer, self._clip)
+                batch = self._deliver(reducer, state)
+            except rabit.RabitError as error:
+                if isinstance(error, rabit.Mismatch | rabit.InvalidArgument):
+                    _forget(_with_packs([state]))
+                else:  # The engine is lost, and with it every update that was to come.
+                    _forget(self._queue)
+                    _forget(_with_packs([state]))
+                    self._queue.clear()
+                    self._keep = None
+                raise
+            hyper_parameters = state.hyper_parameters
+            assert hyper_parameters is not None
+            for each in batch:
+                unguard(each)
+                each.hyper_parameters = None
+            clip_values([each.grad for each in batch], self._max_value)
+            try:
+                self._step.update(batch, hyper_parameters)
+            finally:
+                for each in batch:
+                    each.grad = None
+                if not self._queue:
+                    self._keep = None
+
+    def _deliver(self, reducer: GradientReducer, state: ParameterState) -> list[ParameterState]:
+        """Waits for `state`; returns it with those next in use that are there as well."""
+        batch = [each for each in _with_packs([state]) if each.is_committed]
+        reducer.deliver(batch)
+        taken = set(map(id, batch))
+        while self._queue and len(batch) < _TAKE_ALONG:
+            head = self._queue[0]
+            if head.is_committed and id(head) not in taken:
+                if not reducer.is_there(head):
+                    break
+                more = [each for each in _with_packs([head]) if each.is_committed]
+                try:
+                    reducer.deliver(more)
+                except rabit.RabitError:  # Whoever reads that parameter gets the error.
+                    break
+                batch += more
+                taken.update(map(id, more))
+            self._queue.popleft()
+        return batch
+
+    def _clip_committed(self, reducer: GradientReducer, clip: GradientClip) -> None:
+        """Clips all gradients of the step; measures each while the later ones still travel."""
+        for state in self._queue:
+            reducer.deliver(_with_packs([state]))
+            if state.grad is not None:
+                clip.measure(state.index, state.grad)
+        clip.scale([state.grad for state in self._queue if state.grad is not None])
+        self._clip = None
+
+    @property
+    def pending(self) -> list[ParameterState]:
+        """What is committed and not done, in order of first use."""
+        return [state for state in self._queue if state.is_committed]
+
+    def flush(self) -> None:
+        """Waits for every committed update; raises the first error after all.  Blocks."""
+        first_error: rabit.RabitError | None = None
+        with self._lock:
+            for state in list(self._queue):
+                try:
+                    self.update(state)
+                except rabit.RabitError as error:
+                    first_error = first_error or error
+            self._queue.clear()
+            self._keep = None
+        if first_error is not None:
+            raise first_error
+
+
+def _with_packs(states: Sequence[ParameterState]) -> list[ParameterState]:
+    """`states` and all that travel in one pack with them."""
+    found: dict[int, ParameterState] = {}
+    for state in states:
+        mates = [state] if state.pack is None else state.pack.states
+        found.update((id(each), each) for each in mates)
+    return list(found.values())
+
+
+def _forget(states: Any) -> None:
+    for state in states:
+        unguard(state)
+        state.grad = state.wire = state.hyper_parameters = None

@@ -1,0 +1,221 @@
+"""Guards: parameters that tell before they are read.
+
+While a gradient or an update of a parameter is under way, the class of the parameter is one with
+`__torch_function__`, which torch calls for every operation in Python that takes the parameter:
+module or no module, by the owner's forward or past it, under no_grad or not.  Torch changes the
+class of lazily initialised parameters in the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import reduce_tensor
+
+from rabit_torch.overlap.tied import TiedTable, reduce_plainly, stop_listening
+from rabit_torch.parameter_state import ParameterState
+
+__all__ = ["can_guard", "guard", "make_ready", "unguard"]
+
+_no_torch_function: Any = torch._C.DisableTorchFunctionSubclass
+_KEY = "_rabit_state"
+
+
+def _getters(*names: str) -> list[Any]:
+    found = [getattr(torch.Tensor, name, None) for name in names]
+    return [each.__get__ for each in found if each is not None and hasattr(each, "__get__")]
+
+
+_tensor: Any = torch.Tensor
+# What reads no value and no gradient.
+_METADATA = frozenset(
+    [
+        *_getters(
+            "dtype",
+            "device",
+            "is_cpu",
+            "is_cuda",
+            "is_leaf",
+            "is_meta",
+            "is_nested",
+            "is_quantized",
+            "is_sparse",
+            "itemsize",
+            "layout",
+            "nbytes",
+            "ndim",
+            "output_nr",
+            "requires_grad",
+            "retains_grad",
+            "shape",
+            "grad_fn",
+            "_backward_hooks",
+            "_post_accumulate_grad_hooks",
+        ),
+        _tensor.requires_grad.__set__,
+        *(
+            getattr(torch.Tensor, name)
+            for name in (
+                "dim",
+                "element_size",
+                "get_device",
+                "is_complex",
+                "is_contiguous",
+                "is_floating_point",
+                "nelement",
+                "numel",
+                "register_hook",
+                "register_post_accumulate_grad_hook",
+                "requires_grad_",
+                "retain_grad",
+                "size",
+                "stride",
+                "storage_offset",
+                "__len__",
+            )
+        ),
+        torch.is_floating_point,
+        torch.is_complex,
+        torch.numel,
+    ]
+)
+_GRAD_GET = _tensor.grad.__get__
+_GRAD_CHANGES = frozenset([_tensor.grad.__set__, _tensor.grad.__delete__])
+
+
+def _guarded_in(value: Any) -> Iterator[Any]:
+    kind = type(value)
+    if kind in _PLAIN:
+        yield value
+    elif kind in (tuple, list):
+        for item in value:
+            yield from _guarded_in(item)
+    elif kind is dict:
+        for item in value.values():
+            yield from _guarded_in(item)
+
+
+def _torch_function(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    if func in _METADATA:
+        with _no_torch_function():
+            return func(*args, **kwargs)
+    first = args[0] if args else None
+    state: ParameterState | None = first.__dict__.get(_KEY) if type(first) in _PLAIN else None
+    if state is not None and func == _GRAD_GET:
+        state.owner.gradient_is_read(state)
+        with _no_torch_function():
+            return func(*args, **kwargs)
+    if state is not None and func in _GRAD_CHANGES:
+        state.owner.gradient_is_replaced(state)
+        with _no_torch_function():
+            return func(*args, **kwargs)
+    is_still_guarded = False
+    for parameter in [*_guarded_in(args), *_guarded_in(kwargs)]:
+        if type(parameter) not in _PLAIN:
+            continue  # A read of one updates its whole pack.
+        found = parameter.__dict__[_KEY]
+        found.owner.value_is_read(found, func)
+        is_still_guarded = is_still_guarded or type(parameter) in _PLAIN
+    if is_still_guarded:
+        with _no_torch_function():
+            return func(*args, **kwargs)
+    return func(*args, **kwargs)
+
+
+class _Guarded:
+    """What both guarded classes share."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return _torch_function(func, args, kwargs or {})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        with _let_go(self) as parameter:
+            return copy.deepcopy(parameter, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        with _let_go(self) as parameter:
+            return reduce_plainly(parameter, protocol)
+
+
+class GuardedParameter(_Guarded, torch.nn.Parameter):
+    """A parameter of a module whose gradient or update is under way."""
+
+
+class GuardedTensor(_Guarded, torch.Tensor):
+    """A leaf tensor whose gradient or update is under way."""
+
+
+_PLAIN: dict[type, type] = {GuardedParameter: torch.nn.Parameter, GuardedTensor: torch.Tensor}
+_GUARDED: dict[type, type] = {plain: guarded for guarded, plain in _PLAIN.items()}
+_GUARDED[TiedTable] = GuardedParameter
+
+
+def _reduce_for_sharing(guarded: Any) -> Any:
+    """Queues of torch.multiprocessing share the memory of a parameter, not a copy."""
+    with _let_go(guarded) as parameter:
+        return reduce_tensor(parameter)  # type: ignore[no-untyped-call]
+
+
+for _each in _PLAIN:
+    ForkingPickler.register(_each, _reduce_for_sharing)
+
+
+@contextlib.contextmanager
+def _let_go(guarded: Any) -> Iterator[Any]:
+    """The parameter as what it is, for a copy; what is under way is finished before."""
+    state: ParameterState = guarded.__dict__[_KEY]
+    state.owner.is_copied(state)
+    again = state.is_guarded
+    unguard(state)
+    try:
+        yield guarded
+    finally:
+        if again:
+            guard(state)
+
+
+def can_guard(parameter: torch.Tensor) -> bool:
+    """False for subclasses, whose class has a meaning of its own."""
+    return type(parameter) in _GUARDED or type(parameter) in _PLAIN
+
+
+def guard(state: ParameterState) -> None:
+    """From here on the owner of `state` is told before the parameter is read."""
+    if not state.is_guarded:
+        if state.early is not None:
+            state.early.pause()
+        state.is_guarded = True
+        state.parameter.__dict__[_KEY] = state
+        state.parameter.__class__ = _GUARDED[type(state.parameter)]
+
+
+def unguard(state: ParameterState) -> None:
+    """Ends `guard`; does nothing if the parameter is not guarded."""
+    if state.is_guarded:
+        state.is_guarded = False
+        state.parameter.__class__ = _PLAIN[type(state.parameter)]
+        state.parameter.__dict__.pop(_KEY, None)
+        if state.early is not None:
+            state.early.resume()
+
+
+def make_ready(parameters: Iterable[torch.Tensor]) -> None:
+    """Does what a read of each of `parameters` would do first.  Blocks until they are up to date.
+
+    For the entry of code that reads parameters without torch's Python operations: compiled blocks,
+    TorchScript, extensions.  Afterwards none of them is guarded, unless its gradient travels.
+    """
+    parameters = list(parameters)
+    for parameter in parameters:
+        if type(parameter) in _PLAIN:
+            state: ParameterState = parameter.__dict__[_KEY]
+            state.owner.value_is_read(state, make_ready)
+    stop_listening(parameters)

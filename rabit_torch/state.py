@@ -1,0 +1,153 @@
+"""Every rank starts from the same parameters, buffers and optimizer state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+import rabit
+from rabit import InvalidArgument, ProcessSet, global_process_set
+from rabit_torch.ops.collectives import broadcast_async_
+
+
+def _named_tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
+    if isinstance(params, Mapping):
+        items: Iterable[Any] = sorted(params.items())
+    else:
+        items = list(params)
+    named = []
+    for item in items:
+        if not isinstance(item, tuple) or len(item) != 2:
+            raise InvalidArgument(
+                "broadcast_parameters needs a state_dict() or named_parameters(): (name, tensor) pairs"
+            )
+        name, value = item
+        if value is None:
+            continue
+        if not isinstance(value, torch.Tensor):
+            raise InvalidArgument(
+                f"broadcast_parameters: '{name}' is {type(value).__name__}, not a tensor; use "
+                "broadcast_object for other values"
+            )
+        named.append((name, value))
+    return named
+
+
+def _same_names_everywhere(
+    named: list[tuple[str, torch.Tensor]], root_rank: int, process_set: ProcessSet
+) -> None:
+    """Names that only some ranks have would wait for ever; say which, and where."""
+    names = [name for name, _ in named]
+    root_names = rabit.broadcast_object(names, root_rank, "parameter_names", process_set)
+    missing = [name for name in root_names if name not in set(names)]
+    extra = [name for name in names if name not in set(root_names)]
+    disagreements = rabit.allgather_object((missing, extra), "parameter_name_check", process_set)
+    for index, (lacks, has) in enumerate(disagreements):
+        if lacks or has:
+            rank = process_set.ranks[index] if process_set.ranks else index
+            raise rabit.Mismatch(
+                f"broadcast_parameters: rank {rank} lacks {lacks[:5]} and has {has[:5]} beyond those of "
+                f"rank {root_rank}. Build the model the same way on every rank.",
+                rank,
+            )
+
+
+def broadcast_parameters(
+    params: Any, root_rank: int = 0, process_set: ProcessSet = global_process_set
+) -> None:
+    """Overwrites parameters and buffers on every rank with those of `root_rank`.  Blocks.
+
+    params: `model.state_dict()` or `model.named_parameters()`.
+    Raises Mismatch if the ranks have other names, shapes or dtypes.
+    """
+    named = _named_tensors(params)
+    if process_set.size() == 1:
+        return
+    _same_names_everywhere(named, root_rank, process_set)
+    handles = [
+        broadcast_async_(tensor, root_rank, f"parameter.{name}", process_set)
+        for name, tensor in named
+    ]
+    for handle in handles:
+        handle.wait()
+
+
+def _take_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """Replaces every tensor of a nested structure by a description; appends it to `tensors`."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return _Tensor(
+            len(tensors) - 1, tuple(value.shape), str(value.dtype).removeprefix("torch.")
+        )
+    if isinstance(value, Mapping):
+        return {key: _take_tensors(item, tensors) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_take_tensors(item, tensors) for item in value)
+    return value
+
+
+class _Tensor:
+    """Stands for a tensor in the structure that travels as an object."""
+
+    def __init__(self, index: int, shape: tuple[int, ...], dtype: str) -> None:
+        self.index, self.shape, self.dtype = index, shape, dtype
+
+    def empty(self) -> torch.Tensor:
+        return torch.empty(self.shape, dtype=getattr(torch, self.dtype))
+
+
+def _describe(value: Any, found: dict[int, _Tensor]) -> None:
+    if isinstance(value, _Tensor):
+        found[value.index] = value
+    elif isinstance(value, dict):
+        for item in value.values():
+            _describe(item, found)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _describe(item, found)
+
+
+def _put_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
+    if isinstance(value, _Tensor):
+        return tensors[value.index]
+    if isinstance(value, dict):
+        return {key: _put_tensors(item, tensors) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_put_tensors(item, tensors) for item in value)
+    return value
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int = 0,
+    model: Any = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Gives every rank the optimizer state of `root_rank`.  Blocks.
+
+    The structure of `state_dict()` travels once as an object, then its tensors, so that it works for
+    every optimizer, also where a rank has no state yet.  No step is taken to create state.
+    `model` is accepted for compatibility and not used.
+    """
+    if process_set.size() == 1:
+        return
+    tensors: list[torch.Tensor] = []
+    structure = _take_tensors(optimizer.state_dict(), tensors)
+    structure = rabit.broadcast_object(structure, root_rank, "optimizer_state", process_set)
+    is_root = rabit.rank() == root_rank
+    described: dict[int, _Tensor] = {}
+    _describe(structure, described)
+    if not is_root:
+        tensors = [described[index].empty() for index in range(len(described))]
+    else:
+        tensors = [tensor.detach().clone() for tensor in tensors]
+    handles = [
+        broadcast_async_(tensor, root_rank, f"optimizer_state.{index}", process_set)
+        for index, tensor in enumerate(tensors)
+    ]
+    for handle in handles:
+        handle.wait()
+    if not is_root:
+        optimizer.load_state_dict(_put_tensors(structure, tensors))

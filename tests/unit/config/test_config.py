@@ -1,0 +1,273 @@
+"""Config: where values come from, what is refused, and what it writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from rabit import Config, InvalidArgument
+from rabit.config.reference import reference_markdown
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def native_rows() -> dict[str, str]:
+    """key -> the rest of its row in the native table of options."""
+    text = (ROOT / "native" / "abi" / "options.cc").read_text()
+    rows = re.findall(r'\{"(\w+)", (&Options::[^}]*)\}', text)
+    assert len(rows) > 20
+    return dict(rows)
+
+
+def test_defaults_are_a_job_of_one():
+    config = Config.from_environ({})
+
+    assert (config.rank, config.size) == (0, 1)
+    assert config == Config()
+
+
+def test_the_environment_is_read():
+    config = Config.from_environ(
+        {"RABIT_FUSION_BYTES": "64K", "RABIT_STALL_ABORT": "500ms", "RABIT_TRANSPORT": "TCP",
+         "RABIT_DETERMINISTIC": "1", "PATH": "/bin"}
+    )
+
+    assert config.fusion_bytes == 65536
+    assert config.stall_abort == 0.5
+    assert config.transport == "tcp"
+    assert config.deterministic is True
+
+
+def test_an_argument_wins_over_the_environment_and_none_does_not():
+    environ = {"RABIT_LANES": "3"}
+
+    assert Config.from_environ(environ, lanes=5).lanes == 5
+    assert Config.from_environ(environ, lanes=None).lanes == 3
+
+
+def test_an_unknown_variable_names_the_nearest():
+    with pytest.raises(InvalidArgument) as caught:
+        Config.from_environ({"RABIT_FUSION_BYTE": "1"})
+
+    assert str(caught.value) == (
+        "the environment variable RABIT_FUSION_BYTE is unknown to rabit: did you mean "
+        "RABIT_FUSION_BYTES? Correct or unset it; every variable is in docs/reference/config.md."
+    )
+
+
+def test_an_unknown_argument_names_the_nearest():
+    with pytest.raises(InvalidArgument, match=r"no field 'lane': did you mean lanes\?"):
+        Config.from_environ({}, lane=1)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [("RABIT_SIZE", "-2", "an integer, at least 1"),
+     ("RABIT_LANES", "", "an integer, between 0 and 64"),
+     ("RABIT_TRANSPORT", "carrier-pigeon", "one of auto, tcp, shm"),
+     ("RABIT_PARTITION_BYTES", "4Q", "a size such as"),
+     ("RABIT_CONNECT_TIMEOUT", "soon", "a duration such as"),
+     ("RABIT_DETERMINISTIC", "maybe", "0 or 1")],
+)
+def test_a_malformed_value_names_variable_value_and_expectation(variable, value, expected):
+    with pytest.raises(ValueError, match="is not valid") as caught:
+        Config.from_environ({variable: value})
+
+    message = str(caught.value)
+    assert variable in message
+    assert value in message
+    assert expected in message
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"rank": 2, "size": 2}, {"local_rank": 1}, {"cross_rank": 4, "cross_size": 4}]
+)
+def test_a_rank_lies_below_its_size(wrong):
+    with pytest.raises(InvalidArgument, match="ranks count from 0"):
+        Config(**wrong)
+
+
+def test_a_secret_has_32_bytes():
+    with pytest.raises(InvalidArgument, match="the secret has 3 bytes: expected 32"):
+        Config(secret=b"abc")
+
+
+def test_the_secret_is_not_shown_and_not_passed_on():
+    secret = bytes(range(32))
+    config = Config(secret=secret)
+
+    assert "secret=" not in repr(config)
+    assert secret.hex() not in repr(config)
+    assert config.to_environ() == {}
+    assert f"secret={secret.hex()}\n" in config.to_options()
+
+
+def test_a_secret_in_the_environment_is_an_unknown_variable():
+    with pytest.raises(InvalidArgument, match="RABIT_SECRET is unknown"):
+        Config.from_environ({"RABIT_SECRET": "00" * 32})
+
+
+def test_fields_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().lanes = 3  # type: ignore[misc]
+
+
+def test_the_environment_that_it_writes_reads_back():
+    config = Config(lanes=7, fusion_bytes=3 << 20, stall_abort=0.25, deterministic=True,
+                    timeline="/tmp/a b.json")
+
+    assert Config.from_environ(config.to_environ()) == config
+
+
+def test_options_are_lines_with_units():
+    lines = Config(connect_timeout=2.5, deterministic=True).to_options(epoch=3).splitlines()
+
+    assert "connect_timeout_ms=2500" in lines
+    assert "deterministic=1" in lines
+    assert "epoch=3" in lines
+    assert not any(line.endswith("=") for line in lines)
+
+
+def test_the_native_table_has_the_same_keys():
+    mine = {each.native for each in Config.settings() if each.native} | {"epoch", "lanes_max", "mpi"}
+
+    assert mine == set(native_rows())
+
+
+def test_every_setting_lies_in_the_native_range():
+    rows = native_rows()
+    for each in Config.settings():
+        if not each.native or each.kind in ("text", "choice", "bool", "secret"):
+            continue
+        numbers = rows[each.native].replace("'", "").split(",")[1:3]
+        low = int(numbers[0])
+        assert float(each.native_value(each.minimum or 0)) >= low, each.name
+
+
+def test_choices_are_those_of_the_native_table():
+    rows = native_rows()
+    for each in Config.settings():
+        if each.native and each.kind == "choice":
+            words = re.search(r'0, 0, "([a-z ]+)"', rows[each.native])
+            assert words is not None
+            assert tuple(words.group(1).split()) == each.choices, each.name
+
+
+def test_every_setting_is_described_and_flags_are_unique():
+    settings = Config.settings()
+    flags = [each.flag for each in settings if each.flag]
+
+    assert all(each.help.endswith(".") for each in settings)
+    assert len(flags) == len(set(flags))
+    assert all(flag == "--" + each.name.replace("_", "-")
+               for each in settings if (flag := each.flag))
+
+
+def test_the_reference_names_every_variable():
+    page = reference_markdown()
+
+    for each in Config.settings():
+        assert f"`{each.variable or 'Config.' + each.name}`" in page
+
+
+def test_the_reference_page_is_current():
+    page = ROOT / "docs" / "reference" / "config.md"
+
+    command = "python -m rabit.config.reference > docs/reference/config.md"
+    assert page.read_text() == reference_markdown(), f"run {command}"
+
+
+def test_only_config_reads_the_environment():
+    """The launcher hands the environment on to the ranks and is no reader of settings."""
+    readers = {
+        path.relative_to(ROOT).as_posix()
+        for package in ("rabit", "rabit_torch")
+        for path in (ROOT / package).rglob("*.py")
+        if re.search(r"\bos\.environ\b|\bgetenv\b", path.read_text())
+    }
+
+    assert {each for each in readers if not each.startswith("rabit/launch/")} == {
+        "rabit/config/config.py"
+    }
+
+
+# --- Horovod ----------------------------------------------------------------------------------
+
+
+def test_variables_of_horovod_are_honoured_with_one_notice():
+    config = Config.from_environ(
+        {"HOROVOD_FUSION_THRESHOLD": "1048576", "HOROVOD_STALL_CHECK_TIME_SECONDS": "7",
+         "HOROVOD_LOG_LEVEL": "TRACE", "HOROVOD_CYCLE_TIME": "5"}
+    )
+
+    assert (config.fusion_bytes, config.stall_warning, config.log_level) == (1 << 20, 7.0, "debug")
+    (notice,) = config.notices
+    assert "HOROVOD_FUSION_THRESHOLD as RABIT_FUSION_BYTES" in notice
+    assert "HOROVOD_CYCLE_TIME (rabit wakes on work and has no cycle)" in notice
+
+
+def test_our_variable_wins_over_horovods():
+    config = Config.from_environ(
+        {"HOROVOD_CACHE_CAPACITY": "7", "RABIT_CACHE_CAPACITY": "9",
+         "HOROVOD_STALL_CHECK_DISABLE": "1", "RABIT_STALL_WARNING": "3"}
+    )
+
+    assert (config.cache_capacity, config.stall_warning) == (9, 3.0)
+    assert config.notices == ()
+
+
+def test_disabled_stall_check_means_never():
+    assert Config.from_environ({"HOROVOD_STALL_CHECK_DISABLE": "1"}).stall_warning == 0
+
+
+def test_a_malformed_variable_of_horovod_is_an_error():
+    with pytest.raises(InvalidArgument, match="HOROVOD_FUSION_THRESHOLD is 'big'"):
+        Config.from_environ({"HOROVOD_FUSION_THRESHOLD": "big"})
+
+
+def test_unknown_variables_of_horovod_are_left_alone():
+    assert Config.from_environ({"HOROVOD_GPU_OPERATIONS": "NCCL"}).notices == ()
+
+
+# --- configuration file -----------------------------------------------------------------------
+
+
+def test_a_toml_file_is_read_below_the_environment(tmp_path):
+    path = tmp_path / "rabit.toml"
+    path.write_text('fusion-bytes = "1M"\nlanes = 4\nnetwork_interfaces = ["a", "b"]\n')
+    config = Config.from_environ({"RABIT_CONFIG_FILE": str(path), "RABIT_LANES": "5"})
+
+    assert (config.fusion_bytes, config.lanes) == (1 << 20, 5)
+    assert config.network_interfaces == "a,b"
+
+
+def test_a_yaml_file_is_read(tmp_path):
+    pytest.importorskip("yaml")
+    path = tmp_path / "rabit.yaml"
+    path.write_text("fusion_bytes: 1M\ndeterministic: true\n")
+    config = Config.from_environ({}, config_file=str(path))
+
+    assert (config.fusion_bytes, config.deterministic) == (1 << 20, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("lames = 4", "sets 'lames', which is unknown: did you mean lanes?"),
+     ("secret = 'x'", "which is unknown"),
+     ("lanes = true", "lanes in .* is True, which is not valid"),
+     ("lanes = ", "is not valid TOML")],
+)
+def test_a_wrong_file_is_an_error(tmp_path, text, message):
+    path = tmp_path / "rabit.toml"
+    path.write_text(text)
+
+    with pytest.raises(InvalidArgument, match=message.replace("?", r"\?")):
+        Config.from_environ({}, config_file=str(path))
+
+
+def test_a_missing_file_is_an_error():
+    with pytest.raises(InvalidArgument, match=r"/nowhere/x.toml cannot be read"):
+        Config.from_environ({}, config_file="/nowhere/x.toml")

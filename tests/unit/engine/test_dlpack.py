@@ -1,0 +1,69 @@
+"""DLPack: torch tensors are shared without a copy."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from rabit import DType, InvalidArgument, Unsupported
+from rabit.engine.tensor import view_input, view_output
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize(
+    "dtype", ["uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64", "bool", "bfloat16"]
+)
+def test_a_tensor_of_every_type_is_shared(dtype):
+    tensor = torch.zeros(3, 4, dtype=getattr(torch, dtype))
+    view = view_output(tensor)
+
+    assert (view.data, view.shape) == (tensor.data_ptr(), (3, 4))
+    assert view.dtype is DType[dtype.upper()]
+
+
+def test_the_view_keeps_the_memory_alive():
+    view = view_input(torch.full((1000,), 7.0))
+    gc.collect()
+    others = [torch.zeros(1000) for _ in range(10)]
+
+    assert view.keepalive[0][999] == 7.0
+    assert view.data not in {each.data_ptr() for each in others}
+
+
+def test_an_offset_into_storage_counts():
+    tensor = torch.arange(10)[3:]
+
+    assert view_output(tensor).data == tensor.data_ptr()
+
+
+def test_an_input_that_is_not_contiguous_is_copied_and_an_output_refused():
+    tensor = torch.arange(6.0).reshape(2, 3).t()
+    view = view_input(tensor)
+
+    assert view.shape == (3, 2)
+    assert view.data != tensor.data_ptr()
+    with pytest.raises(InvalidArgument, match="not contiguous"):
+        view_output(tensor)
+
+
+def test_tensors_that_cannot_be_shared_are_refused():
+    with pytest.raises(InvalidArgument, match=r"strided.*Pass a dense tensor"):
+        view_input(torch.eye(3).to_sparse())
+    with pytest.raises(InvalidArgument, match="detach"):
+        view_input(torch.ones(3, requires_grad=True))
+    with pytest.raises(Unsupported, match="complex64 are not supported"):
+        view_input(torch.ones(3, dtype=torch.complex64))
+
+
+def test_other_devices_are_refused():
+    class OnGpu:
+        def __dlpack_device__(self):
+            return (2, 0)
+
+        def __dlpack__(self):
+            raise AssertionError("the device is asked first")
+
+    with pytest.raises(Unsupported, match=r"device of DLPack kind 2.*rabit_torch"):
+        view_input(OnGpu())

@@ -1,0 +1,270 @@
+"""Arguments of the operations, and life cycle, on a job of one."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import rabit
+from rabit import InvalidArgument, NotInitialized
+from rabit.engine import repeats
+from rabit.testing import run_ranks
+
+
+@pytest.fixture
+def job():
+    rabit.init()
+    yield
+    rabit.shutdown()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [rabit.rank, rabit.size, rabit.local_rank, rabit.cross_size, rabit.is_homogeneous,
+     rabit.barrier, rabit.statistics, rabit.default_engine, rabit.global_process_set.size,
+     lambda: rabit.allreduce(1.0), lambda: rabit.add_process_set([0])],
+)
+def test_before_init_and_after_shutdown(call):
+    assert not rabit.is_initialized()
+    with pytest.raises(NotInitialized, match=r"Call rabit.init\(\) first"):
+        call()
+    rabit.init()
+    rabit.shutdown()
+    with pytest.raises(ValueError, match=r"Call rabit.init\(\) first"):
+        call()
+
+
+def test_init_is_idempotent_and_can_be_repeated():
+    for _ in range(3):
+        rabit.init()
+        first = rabit.default_engine()
+        rabit.init()
+        assert rabit.default_engine() is first
+        rabit.shutdown()
+        rabit.shutdown()
+
+
+def test_init_takes_an_mpi4py_communicator_only():
+    with pytest.raises(rabit.Unsupported, match=r"process_sets=\[ProcessSet"):
+        rabit.init(comm=[0, 1])
+    assert not rabit.is_initialized()
+
+
+def test_average_is_the_old_form_of_op(job):
+    assert rabit.allreduce(3.0, average=False) == 3.0
+    with pytest.raises(InvalidArgument, match="both average=True and op"):
+        rabit.allreduce(1.0, average=True, op=rabit.Sum)
+    with pytest.raises(InvalidArgument, match=r"op is 2, which is no reduction. Known: average"):
+        rabit.allreduce(1.0, op=2)
+
+
+def test_tensors_are_checked_and_named(job):
+    with pytest.raises(rabit.Unsupported, match=r"allreduce 'w' on rank 0: .*complex128"):
+        rabit.allreduce(np.ones(2, complex), name="w")
+    with pytest.raises(InvalidArgument, match=r"allreduce 'w' on rank 0: .*not contiguous"):
+        rabit.allreduce_(np.ones((3, 4)).T, name="w")
+    with pytest.raises(InvalidArgument, match=r"broadcast 'w' on rank 0: .*read-only"):
+        rabit.broadcast_(b"abc", 0, name="w")
+    assert rabit.allreduce(np.arange(6).reshape(2, 3).T, name="w").tolist() == [
+        [0, 3], [1, 4], [2, 5]
+    ]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda: rabit.broadcast(1.0, 1), lambda: rabit.broadcast_(np.ones(1), -1),
+     lambda: rabit.reduce(1.0, 7), lambda: rabit.gather(1.0, 1), lambda: rabit.scatter(1.0, 1)],
+)
+def test_roots_are_members(job, call):
+    with pytest.raises(InvalidArgument, match=r"root_rank is -?\d, which is not among the ranks \[0\]"):
+        call()
+
+
+def test_a_rank_does_not_write_to_itself(job):
+    with pytest.raises(InvalidArgument, match="dst is this rank itself"):
+        rabit.send(1.0, 0)
+    with pytest.raises(InvalidArgument, match="src is 3, which is not among"):
+        rabit.recv(np.ones(1), 3)
+
+
+@pytest.mark.parametrize("splits", [[], [1, 2], [4], [-3]])
+def test_splits_add_up(job, splits):
+    for call in (lambda: rabit.alltoall(np.ones(3), splits),
+                 lambda: rabit.scatter(np.ones(3), 0, splits)):
+        with pytest.raises(InvalidArgument, match="splits are"):
+            call()
+
+
+def test_bitwise_operations_need_integers(job):
+    with pytest.raises(rabit.RabitError, match="float32"):
+        rabit.allreduce(np.ones(3, np.float32), name="w", op=rabit.BitwiseAnd)
+
+
+def test_grouped_operations_need_a_list(job):
+    for tensors in ([], np.ones(3), None):
+        with pytest.raises(InvalidArgument, match="a list of one or more tensors"):
+            rabit.grouped_allreduce(tensors)
+
+
+def test_reducescatter_takes_no_compression(job):
+    with pytest.raises(InvalidArgument, match="takes no compression"):
+        rabit.reducescatter(np.ones(3), compression=rabit.Compression.fp16)
+
+
+def test_objects_that_cannot_be_pickled(job):
+    with pytest.raises(InvalidArgument, match="cannot be pickled"):
+        rabit.broadcast_object(lambda: None)
+
+
+def test_process_sets(job):
+    low = rabit.ProcessSet([0])
+    with pytest.raises(InvalidArgument, match="is not registered"):
+        rabit.allreduce(1.0, process_set=low)
+    rabit.add_process_set(low)
+    assert (low.size(), low.rank(), low.included()) == (1, 0, True)
+    assert rabit.allreduce(2.0, process_set=low) == 2.0
+    with pytest.raises(InvalidArgument, match="registered already"):
+        rabit.add_process_set(low)
+    assert rabit.remove_process_set(low)
+    assert not rabit.remove_process_set(rabit.global_process_set)
+    assert repr(rabit.ProcessSet([2, 1])) == "ProcessSet(ranks=[1, 2], process_set_id=None)"
+
+
+def test_queries_are_true_here(job):
+    assert rabit.gloo_built() is rabit.gloo_enabled() is rabit.ccl_built() is False
+    assert rabit.capabilities()["version"] == rabit.__version__
+    assert isinstance(rabit.mpi_enabled(), bool)
+    assert rabit.nccl_built() in (0, 1)
+
+
+def test_bfloat16_arrays_of_ml_dtypes_come_back(job):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = np.ones(3, ml_dtypes.bfloat16)
+
+    assert rabit.allreduce(array).dtype == array.dtype
+    assert rabit.allgather(array).dtype == array.dtype
+
+
+def test_a_repeated_call_works_on_the_memory_and_the_name_of_its_own(job):
+    first, second = np.full(3, 2.0, np.float32), np.full(3, 5.0, np.float32)
+    for array, name in ((first, "a"), (second, "b"), (first, "b")):
+        rabit.allreduce_(array, name=name, op=rabit.Sum, prescale_factor=2.0)
+    assert first.tolist() == [8.0] * 3
+    assert second.tolist() == [10.0] * 3
+    assert (
+        rabit.allreduce(second, name="a", op=rabit.Sum, prescale_factor=3.0).tolist() == [30.0] * 3
+    )
+    assert second.tolist() == [10.0] * 3
+
+
+def test_calls_of_one_shape_that_differ_otherwise_do_not_mix(job):
+    array = np.full(4, 3.0, np.float32)
+    for _ in range(2):
+        assert rabit.allreduce(array, name="x", prescale_factor=2.0).tolist() == [6.0] * 4
+        assert rabit.allreduce(array, name="x", postscale_factor=5.0).tolist() == [15.0] * 4
+        assert rabit.allreduce(array.view(np.int32), name="x", op=rabit.Max).dtype == np.int32
+        assert rabit.broadcast(array, 0, name="x").tolist() == [3.0] * 4
+        rabit.barrier(name="x")
+
+
+def test_more_shapes_than_are_remembered(job):
+    for length in [*range(1, 600), *range(1, 600)]:
+        array = np.full(length, float(length), np.float32)
+        assert rabit.allreduce(array, name="x", op=rabit.Sum)[-1] == length
+
+
+def test_a_refused_call_leaves_the_next_one_alone(job):
+    array = np.ones(2, np.float32)
+    rabit.allreduce_(array, name="x")
+    with pytest.raises(InvalidArgument, match="NUL"):
+        rabit.allreduce_(array, name="x\0")
+    assert rabit.allreduce_(array, name="x").tolist() == [1.0, 1.0]
+
+
+def test_threads_call_at_once_with_arrays_of_one_shape(job):
+    def work(number: int) -> None:
+        for turn in range(200):
+            array = np.full(2, float(turn), np.float32)
+            rabit.allreduce_(array, name=f"t{number}", op=rabit.Sum, prescale_factor=number)
+            assert array.tolist() == [turn * number] * 2
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(1, 5)))
+
+
+def test_ordered_calls_that_differ_do_not_mix(job):
+    values = np.arange(4, dtype=np.float32)
+    for _ in range(2):
+        assert rabit.ordered_allreduce_(values.copy(), rabit.Sum).tolist() == [0.0, 1.0, 2.0, 3.0]
+        assert rabit.ordered_allreduce_(values[:3].copy(), rabit.Max).tolist() == [0.0, 1.0, 2.0]
+        counts = np.arange(4, dtype=np.int64)
+        assert rabit.ordered_broadcast_(counts, 0).tolist() == [0, 1, 2, 3]
+        assert rabit.ordered_allgather_into(np.empty(4, np.float32), values).tolist() == [
+            0,
+            1,
+            2,
+            3,
+        ]
+    with pytest.raises(InvalidArgument):
+        rabit.ordered_broadcast_(values, 7)
+    with pytest.raises((TypeError, OverflowError)):
+        rabit.ordered_allreduce_(values, "sum")
+    assert rabit.ordered_allreduce_(values, rabit.Sum).tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_a_call_that_comes_again_looks_at_its_array(job):
+    array = np.ones((2, 3), np.float32)
+    for _ in range(3):
+        assert rabit.allreduce_(array, name="x", op=rabit.Sum) is array
+    fixed = array.copy()
+    fixed.flags.writeable = False
+    with pytest.raises(InvalidArgument, match="'x' on rank 0: the array is read-only"):
+        rabit.allreduce_(fixed, name="x", op=rabit.Sum)
+    with pytest.raises(InvalidArgument, match="'x' on rank 0: the output is not contiguous"):
+        rabit.allreduce_(np.ones((3, 2), np.float32).T, name="x", op=rabit.Sum)
+    assert rabit.allreduce_(array, name="x", op=rabit.Sum, prescale_factor=2.0)[1, 2] == 2
+    assert rabit.allreduce_(array.view(np.int32), name="x", op=rabit.Max).dtype == np.int32
+    assert rabit.allreduce_(array, name="x", op=rabit.Sum)[1, 2] == 2
+
+
+def test_without_the_extension_module_calls_come_again_as_well(job):
+    native = rabit.default_engine()._native
+    native.run_again = native.ordered_allreduce = None
+    array = np.ones(3, np.float32)
+    for _ in range(3):
+        assert rabit.allreduce_(array, name="x", op=rabit.Sum, prescale_factor=2.0) is array
+        rabit.ordered_allreduce_(array)
+    assert array.tolist() == [8.0] * 3
+
+
+def test_a_call_that_comes_again_fails_like_the_first():
+    def on_rank(engine):
+        array = np.ones(4, np.float32)
+        for _ in range(3):
+            rabit.allreduce_(array, name="x", op=rabit.Sum)
+        other = rabit.Max if engine.rank else rabit.Sum
+        with pytest.raises(rabit.Mismatch, match="'x'"):
+            rabit.allreduce_(array, name="x", op=other)
+        array[:] = 1.0
+        rabit.allreduce_(array, name="x", op=rabit.Sum)
+        assert array.tolist() == [2.0] * 4
+        engine.close()
+        with pytest.raises(NotInitialized, match="has been shut down"):
+            rabit.allreduce_(array, name="x", op=rabit.Sum)
+
+    run_ranks(2, on_rank)
+
+
+def test_a_call_that_comes_again_waits_on_when_the_native_wait_is_over(monkeypatch):
+    monkeypatch.setattr(repeats, "SLICE_MS", 0)
+
+    def on_rank(engine):
+        array = np.ones(4, np.float32)
+        for _ in range(20):
+            array[:] = 1.0
+            rabit.allreduce_(array, name="x", op=rabit.Sum)
+            assert array.tolist() == [2.0] * 4
+
+    run_ranks(2, on_rank)
