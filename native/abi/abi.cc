@@ -382,6 +382,15 @@ int32_t rabit_stop(rabit_engine* engine, int64_t timeout_ms) {
   });
 }
 
+int32_t rabit_abort(rabit_engine* engine, const char* reason, int64_t timeout_ms) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    RABIT_REQUIRE_POINTER(reason);
+    engine->wired->engine().Abort(reason, DeadlineFor(timeout_ms));
+    return Status();
+  });
+}
+
 void rabit_free(rabit_engine* engine) { delete engine; }
 
 int32_t rabit_store_start(const char* options, rabit_store** store, int32_t* port) {

@@ -156,6 +156,26 @@ TEST(Abi, bad_arguments_are_named_and_nothing_is_enqueued) {
   rabit_free(engine);
 }
 
+TEST(Abi, an_aborting_rank_tells_the_others_its_reason) {
+  Job job(2, "");
+  testing::RunRanks(2, [&](int rank) {
+    rabit_engine* engine = job.Start(rank);
+    if (engine == nullptr) return;
+    std::vector<float> values = {1};
+    if (rank == 1) {
+      EXPECT_EQ(rabit_abort(engine, nullptr, 0), RABIT_INVALID_ARGUMENT);
+      EXPECT_EQ(rabit_abort(engine, "KeyError: 'lr'", 10'000), RABIT_OK) << rabit_last_error();
+      EXPECT_EQ(RunInPlace(engine, "x", values), RABIT_ABORTED);
+      EXPECT_TRUE(LastErrorHas("KeyError: 'lr'"));
+    } else {
+      EXPECT_EQ(RunInPlace(engine, "x", values), RABIT_PEER_LOST);
+      EXPECT_TRUE(LastErrorHas("rank 1 is ending after KeyError: 'lr'"));
+      EXPECT_EQ(rabit_last_culprit(), 1);
+    }
+    rabit_free(engine);
+  });
+}
+
 TEST(Abi, capabilities_are_described_as_json) {
   size_t needed = 0;
   ASSERT_EQ(rabit_capabilities(nullptr, 0, &needed), RABIT_OK);

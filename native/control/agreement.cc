@@ -12,4 +12,11 @@ std::string Describe(const Signature& signature) {
   return text + ']';
 }
 
+Status GaveUp(int rank, const Status& why) {
+  const std::string who = "rank " + std::to_string(rank);
+  const bool names_itself = why.message().starts_with(who + " ");
+  return Status(why.code(), names_itself ? why.message() : who + " gave up: " + why.message())
+      .WithCulprit(why.culprit() >= 0 ? why.culprit() : rank);
+}
+
 }  // namespace rabit

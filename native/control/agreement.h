@@ -42,6 +42,9 @@ struct Signature {
 
 std::string Describe(const Signature& signature);  // "float32[64,3,7,7]"
 
+// What the others hear of `why` when `rank` ends the job because of it.
+Status GaveUp(int rank, const Status& why);
+
 // How the scheduler cuts, joins and holds back; see ScheduleLimits.  Below zero: as it is.
 struct Tunables {
   int64_t partition_bytes = -1;

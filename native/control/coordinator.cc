@@ -150,8 +150,7 @@ void Coordinator::OnGroup(int rank, const GroupMessage& message) {
 
 void Coordinator::OnAbandon(int rank, const Status& why) {
   if (has_stopped_) return;
-  Fail(Status(why.code(), RankText(rank) + " gave up: " + why.message())
-           .WithCulprit(why.culprit() >= 0 ? why.culprit() : rank));
+  Fail(GaveUp(rank, why));
 }
 
 void Coordinator::OnProposal(const Tunables& tunables) {

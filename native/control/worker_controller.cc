@@ -181,9 +181,7 @@ void WorkerController::Fail(const Status& why) {
 void WorkerController::Abandon(const Status& why) {
   if (!failure_.ok() || has_stopped_) return;
   failure_ = why;
-  const int rank = channel_->rank();
-  TellBelow(Status(why.code(), "rank " + std::to_string(rank) + " gave up: " + why.message())
-                .WithCulprit(why.culprit() >= 0 ? why.culprit() : rank));
+  TellBelow(GaveUp(channel_->rank(), why));
   EncodeStatus(ControlType::kAbandon, why, buffer_);
   (void)channel_->Send(parent_, buffer_);  // best effort: the parent may be the reason
 }

@@ -76,6 +76,7 @@ class EngineImplementation final : public Engine {
   }
   Status StopTimeline() override { return state_->timeline.Stop(); }
   std::string StatisticsJson() const override;
+  void Abort(const std::string& reason, Deadline deadline) override;
   Status Stop(Deadline deadline) override;
 
  private:
@@ -287,6 +288,13 @@ std::string EngineImplementation::StatisticsJson() const {
   return json + "}";
 }
 
+void EngineImplementation::Abort(const std::string& reason, Deadline deadline) {
+  const int rank = state_->parts.rank;
+  const std::string text = Where() + " is ending after " + reason;
+  engine_thread_->ForceStop({Aborted(text).WithCulprit(rank), PeerLost(rank, text)});
+  (void)engine_thread_->WaitEnded(deadline);
+}
+
 Status EngineImplementation::Stop(Deadline deadline) {
   MutexLock lock(stop_mutex_);
   if (is_stopped_) return stop_status_;
@@ -297,8 +305,10 @@ Status EngineImplementation::Stop(Deadline deadline) {
     stop_status_ = TimedOut(Where() +
                             ": the other ranks did not stop in time: one of them is "
                             "still working or waits; call stop on every rank, or allow more time");
-    engine_thread_->ForceStop(Aborted(Where() + " stopped without waiting for the other ranks; "
-                                                "look at why that rank ended first"));
+    const Status why = Aborted(Where() +
+                               " stopped without waiting for the other ranks; look at why that "
+                               "rank ended first");
+    engine_thread_->ForceStop({why, why});
     (void)engine_thread_->WaitEnded(After(std::chrono::seconds(2)));
   } else if (state_->failure.has_verdict()) {
     stop_status_ = state_->failure.verdict();

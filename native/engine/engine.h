@@ -106,6 +106,12 @@ class Engine {
   virtual Status StopTimeline() = 0;
   virtual std::string StatisticsJson() const = 0;
 
+  // This rank ends because of `reason` ("ValueError: no such file"): every other rank fails with a
+  // text that names both, and this one's open handles get kAborted.  Waits until the others have
+  // been told, and the lanes have ended, or for the deadline.  Nothing happens to an engine that
+  // has stopped or failed.
+  virtual void Abort(const std::string& reason, Deadline deadline) = 0;
+
   // Waits until every rank has called Stop, then stops; open handles get kAborted.  Idempotent.
   virtual Status Stop(Deadline deadline) = 0;
 };

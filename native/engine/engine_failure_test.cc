@@ -109,6 +109,48 @@ TEST(EngineFailure, an_engine_that_leaves_alone_does_not_block_and_the_other_lea
   EXPECT_TRUE(Has(status.message(), "rank 1")) << status.message();
 }
 
+// In a star and in a tree, for rank 0, a rank inside and a leaf: all others hear the reason.
+TEST(EngineFailure, a_rank_that_aborts_says_why) {
+  constexpr int kSize = 5;
+  for (const int fan_out : {0, 2}) {
+    for (const int leaving : {0, 1, 4}) {
+      JobOptions options;
+      options.fan_out = fan_out;
+      TestJob job(kSize, options);
+      std::vector<std::unique_ptr<Engine>> engines;
+      for (int rank = 0; rank < kSize; ++rank) engines.push_back(job.Start(rank));
+      std::vector<float> values = {1.0f};
+      std::vector<Handle> handles;
+      for (int rank = 0; rank < kSize; ++rank) {
+        const char* name = rank == leaving ? "own" : "x";
+        handles.push_back(SubmitOne(*engines[static_cast<size_t>(rank)],
+                                    MakeRequest(name, Kind::kAllreduce, values)));
+      }
+
+      engines[static_cast<size_t>(leaving)]->Abort("ValueError: no such file", Soon());
+
+      const std::string text =
+          "rank " + std::to_string(leaving) + " is ending after ValueError: no such file";
+      for (size_t rank = 0; rank < kSize; ++rank) {
+        const Status status = engines[rank]->Wait(handles[rank], Soon());
+        const bool is_leaving = static_cast<int>(rank) == leaving;
+        EXPECT_EQ(status.code(), is_leaving ? Code::kAborted : Code::kPeerLost);
+        EXPECT_EQ(status.culprit(), leaving) << status.message();
+        EXPECT_TRUE(Has(status.message(), ": " + text)) << status.message();
+        EXPECT_FALSE(Has(status.message(), "gave up")) << status.message();
+      }
+    }
+  }
+}
+
+TEST(EngineFailure, an_abort_after_the_stop_does_nothing) {
+  TestJob(2).Run([&](Engine& engine, int) {
+    EXPECT_OK(engine.Stop(Soon()));
+    engine.Abort("SystemExit: 3", Soon());
+    EXPECT_FALSE(Has(engine.StatisticsJson(), "\"failure\""));
+  });
+}
+
 TEST(EngineFailure, a_lost_rank_fails_every_open_and_later_request_of_the_others) {
   TestJob job(3);
   std::vector<std::unique_ptr<Engine>> engines;

@@ -247,10 +247,10 @@ void EngineThread::ObserveRound(const ReadyTensor& ready, int64_t count) {
   if (limits) Merge({limits->partition_bytes, limits->fusion_bytes, limits->credit_bytes, -1});
 }
 
-void EngineThread::ForceStop(const Status& why) {
+void EngineThread::ForceStop(const ForcedEnd& end) {
   {
     MutexLock lock(force_mutex_);
-    if (forced_.ok()) forced_ = why;
+    if (forced_.why.ok()) forced_ = end;
   }
   state_->Wake();
 }
@@ -336,14 +336,14 @@ Deadline EngineThread::NextDeadline() const {
 }
 
 bool EngineThread::FailIfSuspected() {
-  Status forced;
+  ForcedEnd forced;
   {
     MutexLock lock(force_mutex_);
     forced = forced_;
   }
-  if (!forced.ok()) {
-    state_->parts.controller->Abandon(forced);
-    Fail(forced);
+  if (!forced.why.ok()) {
+    state_->parts.controller->Abandon(forced.told);
+    Fail(forced.why);
     return true;
   }
   if (grace_for_.ok()) {

@@ -41,8 +41,12 @@ class EngineThread {
   bool Propose(const Tunables& tunables);
   // In the same way, what would be in force without any proposal.
   bool ResetTunables();
-  // Gives up without the other ranks' consent.
-  void ForceStop(const Status& why);
+  // Gives up without the other ranks' consent.  The first reason is kept.
+  struct ForcedEnd {
+    Status why;   // on this rank
+    Status told;  // what the other ranks hear
+  };
+  void ForceStop(const ForcedEnd& end);
   // Waits until Run has returned.
   bool WaitEnded(Deadline deadline);
   // JSON members about the negotiation; the last ones if the thread has ended.  Empty if it is
@@ -108,7 +112,7 @@ class EngineThread {
   std::atomic<bool> has_ended_{false};
   WakeSignal ended_;
   Mutex force_mutex_;
-  Status forced_ RABIT_GUARDED_BY(force_mutex_);
+  ForcedEnd forced_ RABIT_GUARDED_BY(force_mutex_);
   std::string last_json_;  // constant once the thread has ended
 
   // What the steps work on.

@@ -188,6 +188,13 @@ RABIT_API int32_t rabit_stop_timeline(rabit_engine* engine);
 /* Writes at most capacity bytes with a final NUL; *needed is the size that would fit. */
 RABIT_API int32_t rabit_stats(rabit_engine* engine, char* json, size_t capacity, size_t* needed);
 RABIT_API int32_t rabit_stop(rabit_engine* engine, int64_t timeout_ms);
+/* For a process that is about to end because of `reason` ("ValueError: no such file", UTF-8): the
+ * other ranks fail with RABIT_PEER_LOST, this rank as the culprit, and a text that says "rank 1 is
+ * ending after" and the reason, instead of finding a closed connection.  Open handles of this
+ * engine get RABIT_ABORTED.  Returns when the others have been told and the engine has ended, or
+ * after timeout_ms; does nothing to an engine that has stopped or failed.  rabit_stop and rabit_free
+ * may follow. */
+RABIT_API int32_t rabit_abort(rabit_engine* engine, const char* reason, int64_t timeout_ms);
 RABIT_API void rabit_free(rabit_engine* engine);
 
 /* The rendezvous board that a launcher, or rank 0, serves.  Options: address, port (0: any),

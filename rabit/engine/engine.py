@@ -289,6 +289,16 @@ class Engine:
         finally:
             self._stop(timeout)
 
+    def abort(self, reason: str, timeout: float = 5.0) -> None:
+        """Tells the other ranks why this one ends; call it before a process leaves because of an error.
+
+        reason: what ends it, as "ValueError: no such file".  The other ranks raise PeerLost with the
+        text "rank 1 is ending after ValueError: no such file"; operations in flight on this rank end
+        with Aborted.  Waits at most `timeout` seconds until the others have been told.  Nothing
+        happens if the engine is closed or has failed.
+        """
+        self._native.abort(reason, timeout)
+
     def before_close(self, callback: Callable[[], None]) -> None:
         """Calls a method before the engine closes in good order, so that it can finish its work.
 
@@ -326,6 +336,7 @@ class Engine:
         # The other ranks may wait for an operation that never comes: they learn soonest by losing
         # this rank.  That they have not stopped is a consequence; `error` is the cause.
         with contextlib.suppress(RabitError):
+            self.abort(f"{type(error).__name__}: {error}")
             self.close(0.0)
 
     def __repr__(self) -> str:

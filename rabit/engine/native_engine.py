@@ -11,6 +11,8 @@ from rabit.errors import NotInitialized
 
 __all__ = ["NativeEngine"]
 
+_REASON_MAX = 2000  # characters; what the other ranks print in one message
+
 
 class NativeEngine:
     """Owns one rabit_engine.  Shared by an Engine, its handles and its batches; thread-safe.
@@ -120,6 +122,16 @@ class NativeEngine:
             check(self.library, self.library.rabit_stop(pointer, int(timeout * 1000)))
         finally:
             self.sweep()
+
+    def abort(self, reason: str, timeout: float) -> None:
+        """Tells the other ranks that this one ends because of `reason`, and waits for that.
+
+        Nothing happens to an engine that is closed, or in a forked child.
+        """
+        if self.is_closed or self.is_foreign:
+            return
+        text = reason[:_REASON_MAX].replace("\0", " ").encode("utf-8", "replace")
+        check(self.library, self.library.rabit_abort(self._pointer, text, int(timeout * 1000)))
 
 
 _engines: weakref.WeakSet[NativeEngine] = weakref.WeakSet()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import rabit
-from rabit import Config, Engine, InvalidArgument, Kind, NotInitialized, Request
+from rabit import Config, Engine, InvalidArgument, Kind, NotInitialized, PeerLost, Request
 from rabit._native import check, ffi
 from rabit.engine.tensor import view_input, view_output
 from rabit.testing import run_ranks
@@ -100,7 +100,8 @@ def test_names_have_1_to_1024_bytes(engine, name):
 
 def test_generated_names_count_by_kind(engine):
     assert [engine.auto_name("allreduce") for _ in range(2)] == [
-        "allreduce.noname.1", "allreduce.noname.2"
+        "allreduce.noname.1",
+        "allreduce.noname.2",
     ]
     assert engine.auto_name("barrier") == "barrier.noname.1"
 
@@ -209,3 +210,16 @@ def test_waiting_ends_with_its_block_whatever_happens(engine):
     with pytest.raises(InvalidArgument):
         rabit.reduce(np.ones(1), 5, engine=engine)
     assert not _here.waits
+
+
+def test_an_exception_inside_the_block_of_an_engine_is_what_the_other_ranks_hear():
+    def on_rank(engine):
+        if engine.rank == 0:
+            engine.submit([request("x", np.ones(4))])[0].wait()
+        with pytest.raises(ValueError, match="no such file"), engine:
+            raise ValueError("no such file")
+
+    with pytest.raises(PeerLost, match="'x'.*rank 1 is ending after ValueError: no such") as raised:
+        run_ranks(2, on_rank)
+
+    assert raised.value.rank == 1
