@@ -7,6 +7,7 @@ import secrets
 from typing import Protocol
 
 from rabit.config.config import Config, process_environment
+from rabit.diagnostics.ending import watch_ending
 from rabit.engine.engine import Engine
 from rabit.errors import InvalidArgument
 from rabit.rendezvous import placement
@@ -70,6 +71,7 @@ def connect(board: Board, rank: int, size: int, config: Config | None = None) ->
         store_address="",
         secret=b"",
     )
+    watch_ending(rank, environ)
     if size == 1:
         return ConnectedEngine(found, None)
     given = found.secret_file and placement.secret_from_file(found.secret_file)

@@ -28,6 +28,8 @@ __all__ = [
     "TimedOut",
     "Unsupported",
     "error_from_code",
+    "first_loss",
+    "forget_losses",
 ]
 
 
@@ -99,4 +101,24 @@ def error_from_code(code: int, message: str, rank: int = -1) -> RabitError:
     found = _CLASSES[code] if 0 < code < len(_CLASSES) else None
     if found is None:
         return Internal(f"native code {code} is unknown to this package: {message}", rank)
-    return found(message, rank)
+    error = found(message, rank)
+    if isinstance(error, PeerLost | Aborted) and rank >= 0 and not _losses:
+        _losses.append(error)
+    return error
+
+
+def first_loss() -> RabitError | None:
+    """The first error of this process that says another rank has gone, or None.
+
+    It tells a failure that follows from another rank's from one of this rank's own, also where
+    the error itself has been replaced on its way up.
+    """
+    return _losses[0] if _losses else None
+
+
+def forget_losses() -> None:
+    """A new engine starts: what its ranks did before does not count."""
+    _losses.clear()
+
+
+_losses: list[RabitError] = []  # The first alone.

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rabit.config.config import Config, process_environment
+from rabit.diagnostics.ending import watch_ending
 from rabit.engine.current import current_engine, set_default_engine
 from rabit.engine.engine import Engine
 from rabit.engine.process_set import ProcessSet
@@ -67,6 +68,7 @@ def init(
         found = Config.from_environ(environ) if config is None else config
         epoch = _state.epoch + 1
         found = _state.meeting.place(found, environ, comm)
+        watch_ending(found.rank, environ)
         engine = Engine(found, epoch=epoch, comm=comm)
         _state.epoch = epoch
         _state.engine = engine

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Failure", "choose_culprit", "describe_status", "exit_status", "named_peers", "render"]
+from rabit.launch.told import Told
+
+__all__ = [
+    "Failure",
+    "choose_culprit",
+    "describe_status",
+    "exit_status",
+    "job_status",
+    "named_peers",
+    "render",
+]
 
 # The last line of a traceback, with or without the module of the exception.
 _PEER_LOST = re.compile(r"\bPeerLost\b")
@@ -16,10 +27,11 @@ _RANK = re.compile(r"\brank (\d+)\b")
 
 @dataclass(frozen=True)
 class Failure:
-    """A rank that ended badly.
+    """A rank that ended badly, or that ended well while others waited for it.
 
     status: exit status, or minus the signal.  at_s: seconds since the start of the job.
-    was_stopped: it ended by a signal that the launcher had sent.
+    was_stopped: it ended by a signal that the launcher had sent.  told: its own words.
+    is_late: what made it fail came after the launcher began to stop the ranks.
     """
 
     rank: int
@@ -28,6 +40,32 @@ class Failure:
     at_s: float
     tail: Sequence[str] = ()
     was_stopped: bool = False
+    told: Told | None = None
+    is_late: bool = False
+
+    @property
+    def has_raised(self) -> bool:
+        return self.told is not None and bool(self.told.raised)
+
+    @property
+    def is_own(self) -> bool:
+        """True if this rank failed by itself; the launcher's signal may have been faster."""
+        return self.has_raised or (self.status != 0 and not self.was_stopped)
+
+    @property
+    def peers(self) -> list[int]:
+        """The ranks that this one misses, the most likely cause first."""
+        if self.told is not None:
+            return [self.told.lost] if self.told.lost >= 0 else []
+        return named_peers(self.rank, self.tail)
+
+    def judged(self, stopped_at_s: float) -> Failure:
+        """With `is_late` set for a job that the launcher began to stop at that time."""
+        return dataclasses.replace(self, is_late=self.began_s > stopped_at_s)
+
+    @property
+    def began_s(self) -> float:
+        return self.told.at_s if self.told is not None and self.has_raised else self.at_s
 
 
 def named_peers(rank: int, tail: Sequence[str]) -> list[int]:
@@ -42,28 +80,48 @@ def named_peers(rank: int, tail: Sequence[str]) -> list[int]:
 
 
 def choose_culprit(failures: Sequence[Failure]) -> Failure | None:
-    """The failure that caused the others: the first in time, unless it only reports the loss of
-    a rank that failed by itself too.  None if every rank ended well or was stopped.
+    """The failure that caused the others.  None if every rank ended well or was stopped.
+
+    It is the first of those that miss no other rank: each rank tells its reason before the others
+    can notice that it ends.  If all of them miss a rank, it is the one at the end of that chain,
+    also if it ended well, which was too early then.
     """
-    own = sorted((each for each in failures if not each.was_stopped), key=lambda each: each.at_s)
+    own = sorted((each for each in failures if each.is_own), key=lambda each: each.began_s)
     if not own:
         return None
-    by_rank = {each.rank: each for each in own}
+    first = next((each for each in own if not each.peers and not each.is_late), None)
+    if first is not None:
+        return first
+    by_rank = {each.rank: each for each in failures if each.is_own or _has_left(each)}
     path = [own[0].rank]
     while True:
-        named = named_peers(path[-1], by_rank[path[-1]].tail)
-        blamed = next((rank for rank in named if rank in by_rank), None)
+        blamed = next((rank for rank in by_rank[path[-1]].peers if rank in by_rank), None)
         if blamed is None:
             return by_rank[path[-1]]
         if blamed in path:  # They blame each other.
             circle = [by_rank[rank] for rank in path[path.index(blamed) :]]
-            return min(circle, key=lambda each: each.at_s)
+            return min(circle, key=lambda each: each.began_s)
         path.append(blamed)
+
+
+def _has_left(failure: Failure) -> bool:
+    """True of a rank that ended, or was about to end, without a failure."""
+    told = failure.told
+    return failure.status == 0 or (told is not None and not told.raised and told.lost < 0)
 
 
 def exit_status(status: int) -> int:
     """The launcher's own exit status for a rank's: 128 + signal, as a shell has it."""
     return 128 - status if status < 0 else status
+
+
+def job_status(culprit: Failure, failures: Sequence[Failure]) -> int:
+    """The launcher's exit status: the culprit's, as far as the culprit came to set one."""
+    if culprit.has_raised and culprit.was_stopped:
+        return 1  # As Python has it after an exception.
+    if culprit.is_own:
+        return exit_status(culprit.status)
+    return next((exit_status(each.status) for each in failures if each.is_own), 1)
 
 
 def describe_status(status: int) -> str:
@@ -86,42 +144,69 @@ _HINTS = {
 }
 
 
-def render(
-    culprit: Failure, failures: Sequence[Failure], exited_before: Sequence[int], size: int
-) -> str:
-    """The block for the user: the cause, its last lines, and what became of the other ranks.
-
-    exited_before: ranks that had ended with status 0 before the culprit failed.
-    """
-    lines = [
-        f"rabitrun: rank {culprit.rank} of {size} (host {culprit.host}) "
-        f"{describe_status(culprit.status)}, {culprit.at_s:.1f} s after the start."
-    ]
-    if culprit.status in _HINTS:
-        lines.append(f"  {_HINTS[culprit.status]}")
-    for peer in named_peers(culprit.rank, culprit.tail):
-        if peer in exited_before:
-            lines.append(
-                f"  Rank {peer}, which it misses, had ended before with status 0: did it call "
-                "fewer collectives than the others?"
-            )
-            break
-    if culprit.tail:
-        count = len(culprit.tail)
-        lines.append("  Its last line:" if count == 1 else f"  Its last {count} lines:")
-        lines += [f"    | {line}" for line in culprit.tail]
+def render(culprit: Failure, failures: Sequence[Failure], size: int) -> str:
+    """The block for the user: the cause, its last lines, and what became of the other ranks."""
+    lines = [_headline(culprit, size)]
+    if culprit.has_raised:
+        assert culprit.told is not None
+        if culprit.told.place:
+            lines.append(f"  At {culprit.told.place}:")
+            lines.append(f"    | {culprit.told.code}")
+        lines.append(f"  Its traceback is among the lines of rank {culprit.rank} above.")
+    elif culprit.is_own:
+        if culprit.status in _HINTS:
+            lines.append(f"  {_HINTS[culprit.status]}")
+        lines += _tail(culprit)
     else:
-        lines.append("  It wrote nothing.")
-    others = [each for each in failures if each.rank != culprit.rank]
-    stopped = sum(1 for each in others if each.was_stopped)
+        lines += _waiting(culprit, failures)
+    others = [each for each in failures if each.rank != culprit.rank and each.status != 0]
+    stopped = sum(1 for each in others if each.was_stopped and not each.has_raised)
     if stopped:
         lines.append(f"  Then rabitrun stopped {_ranks(stopped)}.")
     if len(others) > stopped:
         lines.append(
             f"  {_ranks(len(others) - stopped).capitalize()} failed as a consequence or later."
         )
-    lines.append(f"  rabitrun exits with status {exit_status(culprit.status)}, that of the cause.")
+    of_whom = "that of the cause" if culprit.is_own else "that of the first rank that failed"
+    lines.append(f"  rabitrun exits with status {job_status(culprit, failures)}, {of_whom}.")
     return "\n".join(lines) + "\n"
+
+
+def _headline(culprit: Failure, size: int) -> str:
+    who = f"rabitrun: rank {culprit.rank} of {size} (host {culprit.host})"
+    when = f"{culprit.began_s:.1f} s after the start"
+    told = culprit.told
+    if told is not None and told.raised:
+        message = "".join(f": {line}" for line in told.message.splitlines()[:1])
+        return f"{who} raised {told.raised}{message}\n  That was {when}."
+    if culprit.is_own:
+        return f"{who} {describe_status(culprit.status)}, {when}."
+    ended = "exited with status 0" if culprit.status == 0 else "came to its end"
+    return f"{who} {ended} while others waited for it: did it call fewer collectives?"
+
+
+def _waiting(culprit: Failure, failures: Sequence[Failure]) -> list[str]:
+    """Of a culprit that ended well: what the first rank that missed it says."""
+    for each in sorted(failures, key=lambda each: each.began_s):
+        if culprit.rank in each.peers:
+            if each.told is None:
+                return [
+                    f"  Rank {each.rank} {describe_status(each.status)}. Rank {culprit.rank}, "
+                    "which it misses, had ended before with status 0.",
+                    *_tail(each),
+                ]
+            said = f"{each.told.raised or 'it ended'}: {each.told.message}"
+            where = f" (at {each.told.place})" if each.told.place else ""
+            return [f"  Rank {each.rank}{where}: {said}"]
+    return []
+
+
+def _tail(failure: Failure) -> list[str]:
+    if not failure.tail:
+        return ["  It wrote nothing."]
+    count = len(failure.tail)
+    title = "  Its last line:" if count == 1 else f"  Its last {count} lines:"
+    return [title, *(f"    | {line}" for line in failure.tail)]
 
 
 def _ranks(count: int) -> str:

@@ -139,7 +139,9 @@ def _run(given: Mapping[str, Any]) -> Any:
     )
     outcome = launch(request)
     if outcome.status:
-        raise RunFailed(outcome.report or "the job was stopped by a signal", -1, outcome.status)
+        report = outcome.report or "the job was stopped by a signal"
+        text = f"{report}\n{outcome.traceback}" if outcome.traceback else report
+        raise RunFailed(text, -1, outcome.status)
     return [_unpickled(outcome.results.get(rank, b""), rank) for rank in range(ranks)]
 
 

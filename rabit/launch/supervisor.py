@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rabit.launch import report
-from rabit.launch.nodes.node import RESULT, STDERR, STDOUT, Node
+from rabit.launch.ends import Ends
+from rabit.launch.nodes.node import REPORT, RESULT, STDERR, STDOUT, Node
 from rabit.launch.nodes.signals import TERMINATING, handle_signals
 from rabit.launch.nodes.sink import Sink
 from rabit.launch.output.output import Output
@@ -34,13 +35,14 @@ class Times:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the job ended: the exit status, the block about the cause (or ""), and what each rank
-    returned through its result stream.
+    """How the job ended: the exit status, the block about the cause (or ""), what each rank
+    returned through its result stream, and the traceback of the cause where it has one.
     """
 
     status: int
     report: str
     results: Mapping[int, bytes]
+    traceback: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,7 @@ class Supervisor:
         self._host_of = {place.rank: str(each.host) for each in plan.hosts for place in each.places}
         self._is_started: set[int] = set()
         self._statuses: dict[int, int] = {}
-        self._failures: list[report.Failure] = []
-        self._ended_well_before_failure: tuple[int, ...] = ()
+        self._ends = Ends(self._host_of, output.tail)
         self._problem: _Problem | None = None
         self._results: dict[int, bytearray] = {}
         self._sent: set[int] = set()
@@ -118,37 +119,30 @@ class Supervisor:
     def output(self, rank: int, stream: int, data: bytes) -> None:
         if stream == RESULT:
             self._results.setdefault(rank, bytearray()).extend(data)
+        elif stream == REPORT:
+            self._ends.hear(rank, data, time.monotonic() - self._began)
         else:
             self._output.feed(rank, stream, data)
 
     def closed(self, rank: int, stream: int) -> None:
-        if stream != RESULT:
+        if stream not in (RESULT, REPORT):
             self._output.close(rank, stream)
 
     def exited(self, rank: int, status: int) -> None:
         now = time.monotonic()
         self._statuses[rank] = status
         self._say(f"rank {rank} {report.describe_status(status)}")
-        if status == 0:
-            return
         was_stopped = any(status in (-each, 128 + each) for each in self._sent)
-        if not self._failures:
-            self._ended_well_before_failure = tuple(
-                each for each, code in self._statuses.items() if code == 0
-            )
-        self._failures.append(
-            report.Failure(
-                rank, self._host_of[rank], status, now - self._began, was_stopped=was_stopped
-            )
-        )
-        if self._is_stopping:
+        self._ends.add(rank, status, now - self._began, was_stopped)
+        if status == 0 or self._is_stopping:
             return
-        missed = report.named_peers(rank, self._output.tail(rank))
-        is_explained = not missed or any(self._statuses.get(each) for each in missed)
-        if is_explained or any(each in self._statuses for each in missed):
+        missed = self._ends.of(rank).peers
+        if not missed or any(each in self._statuses for each in missed):
             self._stop(signal.SIGTERM)
         elif self._settle_at is None:
-            self._settle_at = now + _SETTLE_S
+            # The rank that is missed may be writing its last words to disk.
+            is_ending = any(self._ends.has_raised(each) for each in missed)
+            self._settle_at = now + (self._times.grace_s if is_ending else _SETTLE_S)
 
     def failed(self, host: str, text: str, status: int) -> None:
         self._set_problem(text, status)
@@ -239,6 +233,7 @@ class Supervisor:
 
     def _stop(self, signum: int) -> None:
         self._is_stopping = True
+        self._ends.stopping(time.monotonic() - self._began)
         self._settle_at = self._start_by = None
         self._sent.add(signum)
         self._kill_at = time.monotonic() + self._times.grace_s
@@ -260,17 +255,7 @@ class Supervisor:
 
     def _outcome(self) -> Outcome:
         results = {rank: bytes(data) for rank, data in self._results.items()}
-        failures = [
-            report.Failure(
-                each.rank,
-                each.host,
-                each.status,
-                each.at_s,
-                self._output.tail(each.rank),
-                each.was_stopped,
-            )
-            for each in self._failures
-        ]
+        failures = self._ends.all()
         if self._user_signal:
             is_graceful = not any(self._statuses.values())
             return Outcome(0 if is_graceful else 128 + self._user_signal, "", results)
@@ -279,12 +264,12 @@ class Supervisor:
         if problem is not None and (culprit is None or problem.at_s <= culprit.at_s):
             return Outcome(problem.status, problem.text, results)
         if culprit is not None:
-            text = report.render(
-                culprit, failures, self._ended_well_before_failure, self._plan.size
-            )
-            return Outcome(report.exit_status(culprit.status), text, results)
+            text = report.render(culprit, failures, self._plan.size)
+            status = report.job_status(culprit, failures)
+            trace = culprit.told.traceback if culprit.told is not None else ""
+            return Outcome(status, text, results, trace)
         # Every rank was stopped by someone else's signal, one that the launcher also sends.
-        worst = next((each.status for each in failures), 0)
+        worst = next((each.status for each in failures if each.status), 0)
         return Outcome(report.exit_status(worst), "", results)
 
     def _set_problem(self, text: str, status: int) -> None:

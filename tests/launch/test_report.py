@@ -61,7 +61,7 @@ def test_statuses():
 
 def test_the_block_names_everything():
     culprit = failure(1, 2.5, status=-9, tail=["a", "b"])
-    text = render(culprit, [culprit, failure(0, 3.0, was_stopped=True), failure(2, 3.1)], (), 3)
+    text = render(culprit, [culprit, failure(0, 3.0, was_stopped=True), failure(2, 3.1)], 3)
 
     assert text == (
         "rabitrun: rank 1 of 3 (host h) was killed by SIGKILL (signal 9), 2.5 s after the start.\n"

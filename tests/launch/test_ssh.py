@@ -293,3 +293,19 @@ def test_a_collective_runs_over_ssh(rabitrun, flags, environ, tmp_path):
     assert sorted(line.split(" ", 1)[1] for line in job.out.splitlines()) == [
         f"{rank} 3 6.0" for rank in range(3)
     ]
+
+
+def test_the_first_cause_is_known_across_hosts(rabitrun, flags, environ, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import numpy as np\nimport rabit\n\nrabit.init()\n"
+        "if rabit.rank() == 2:\n    raise ValueError('sample 7 is bad')\n"
+        "rabit.allreduce(np.ones(3), name='x')\n"
+    )
+    hosts = ["-H", "127.0.0.1:2,localhost:2"]
+    job = rabitrun(*flags, *hosts, sys.executable, script, environ=environ)
+
+    assert job.status == 1
+    assert "rabitrun: rank 2 of 4 (host localhost) raised ValueError: sample 7 is bad" in job.err
+    assert f"At {script}:6, in <module>:" in job.err
+    assert job.err.count("Traceback") == 1

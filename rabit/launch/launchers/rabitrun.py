@@ -96,7 +96,7 @@ def launch(request: Request) -> Outcome:
 
 def _allow_descriptors(children: int, has_files: bool) -> None:
     """Raises the soft limit of open files, if the pipes to `children` processes exceed it."""
-    needed = 64 + children * (6 if has_files else 4)
+    needed = 64 + children * (7 if has_files else 5)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or needed <= soft:
         return

@@ -20,7 +20,7 @@ from rabit.errors import InvalidArgument
 from rabit.launch.job import HostJob
 from rabit.launch.nodes.frames import GREETING, Decoder, Kind, frame
 from rabit.launch.nodes.local import LocalNode
-from rabit.launch.nodes.node import RESULT, STDERR, STDOUT
+from rabit.launch.nodes.node import REPORT, RESULT, STDERR, STDOUT
 from rabit.launch.nodes.signals import handle_signals
 from rabit.launch.nodes.sink import Sink
 from rabit.version import __version__
@@ -136,7 +136,7 @@ class Agent:
         self._out.write(frame(Kind.OUTPUT, stream << _STREAM_SHIFT | rank, data))
 
     def closed(self, rank: int, stream: int) -> None:
-        if stream in (STDOUT, STDERR, RESULT):
+        if stream in (STDOUT, STDERR, RESULT, REPORT):
             self._out.write(frame(Kind.CLOSED, stream << _STREAM_SHIFT | rank))
 
     def exited(self, rank: int, status: int) -> None:

@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rabit.diagnostics.ending import REPORT_FD
 from rabit.errors import InvalidArgument
 from rabit.launch.job import HostJob, RankJob
 from rabit.launch.nodes import guard
-from rabit.launch.nodes.node import RESULT, STDERR, STDOUT, Events
+from rabit.launch.nodes.node import REPORT, RESULT, STDERR, STDOUT, Events
 from rabit.launch.processors import HostProcessors, bind, thread_count
 from rabit.launch.secret import memory_file
 
@@ -102,10 +103,17 @@ class LocalNode:
             passed.append(secret)
             environ["RABIT_SECRET_FD"] = str(secret)
         command = list(self._job.command)
-        result_read = result_write = -1
+        # Of what the launcher reads besides the standard streams: our end -> the stream.
+        ours: dict[int, int] = {}
+        report_read, report_write = os.pipe()
+        ours[report_read] = REPORT
+        theirs = [report_write]
+        environ[REPORT_FD] = str(report_write)
         if payload >= 0:
             result_read, result_write = os.pipe()
-            passed += [payload, result_write]
+            ours[result_read] = RESULT
+            theirs.append(result_write)
+            passed.append(payload)
             command = [sys.executable, "-m", "rabit.launch.call", str(payload), str(result_write)]
         try:
             process = subprocess.Popen(
@@ -117,18 +125,22 @@ class LocalNode:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 start_new_session=True,
-                pass_fds=passed,
+                pass_fds=[*passed, *theirs],
             )
+        except OSError:
+            for descriptor in ours:
+                os.close(descriptor)
+            raise
         finally:
-            if result_write >= 0:
-                os.close(result_write)
+            for descriptor in theirs:
+                os.close(descriptor)
         self._tell_guard(process.pid)
         child = _Child(rank.rank, process, _exit_watch(process.pid))
         self._children.append(child)
         assert process.stdout is not None and process.stderr is not None
-        child.streams = {process.stdout.fileno(): STDOUT, process.stderr.fileno(): STDERR}
-        if result_read >= 0:
-            child.streams[result_read] = RESULT
+        standard = {process.stdout.fileno(): STDOUT, process.stderr.fileno(): STDERR}
+        # What is read first counts as said first: a reason before the text that goes with it.
+        child.streams = {**ours, **standard}
         for descriptor in child.streams:
             os.set_blocking(descriptor, False)
             _enlarge(descriptor)
@@ -159,7 +171,7 @@ class LocalNode:
         stream = child.streams.pop(descriptor)
         with contextlib.suppress(KeyError):  # Paused streams are not registered.
             self._selector.unregister(descriptor)
-        if stream == RESULT:
+        if stream in (RESULT, REPORT):
             os.close(descriptor)
         else:
             file = child.process.stdout if stream == STDOUT else child.process.stderr

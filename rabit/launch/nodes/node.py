@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["RESULT", "STDERR", "STDOUT", "Events", "Node"]
+__all__ = ["REPORT", "RESULT", "STDERR", "STDOUT", "Events", "Node"]
 
-STDOUT, STDERR, RESULT = 1, 2, 3
+# RESULT: what rabit.run returns.  REPORT: why a rank ends, one JSON document a line.
+STDOUT, STDERR, RESULT, REPORT = 1, 2, 3, 4
 
 
 class Events(Protocol):

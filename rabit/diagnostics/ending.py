@@ -1,0 +1,139 @@
+"""What a rank tells before it ends: its launcher, so that the first cause is known as such.
+
+A rank that fails takes the others with it, and which process ends first is chance.  Hence each
+rank says why it ends while the others cannot know yet: the text lies in the launcher's pipe
+before the engine stops, and what another rank says about it can only come later.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from rabit.diagnostics.tracebacks import folded_traceback, users_frame
+from rabit.errors import Aborted, PeerLost, RabitError, first_loss, forget_losses
+
+__all__ = ["REPORT_FD", "watch_ending"]
+
+# Of the launcher: the writing end of its pipe to this rank.
+REPORT_FD = "_RABIT_REPORT_FD"
+# All fits into an empty pipe, so that a launcher that does not read for a while holds nobody up.
+_LONGEST_TEXT = 2_000
+_LONGEST_TRACEBACK = 24_000
+
+
+class _Watch:
+    """Of this process: who is told.  A forked child tells nobody."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.rank = -1
+        self.descriptor = -1
+        self.has_told = False
+        self.previous_hook = sys.excepthook
+
+    def tell(self, document: Mapping[str, Any]) -> None:
+        """One line for the launcher, if it listens."""
+        if self.descriptor < 0 or self.pid != os.getpid():
+            return
+        try:
+            os.write(self.descriptor, json.dumps(document).encode() + b"\n")
+        except OSError:
+            self.descriptor = -1  # The launcher is gone, and with it everyone who could read.
+
+
+_watch: list[_Watch] = []  # One or none.
+
+
+def watch_ending(rank: int, environ: Mapping[str, str]) -> None:
+    """From now on this process, which has become `rank`, tells why it ends."""
+    if not _watch or _watch[0].pid != os.getpid():
+        _watch[:] = [_Watch()]
+        sys.excepthook = _hook
+    watch = _watch[0]
+    watch.rank = rank
+    watch.descriptor = _report_descriptor(environ)
+    forget_losses()
+    watch.tell({"event": "joined"})
+    # Handlers run in reverse: this one before those that stop the engine.
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
+
+
+def _report_descriptor(environ: Mapping[str, str]) -> int:
+    text = environ.get(REPORT_FD, "")
+    if not text.isdigit():
+        return -1
+    try:
+        os.set_inheritable(int(text), False)
+    except OSError:
+        return -1  # A program between the launcher and this one has closed it.
+    return int(text)
+
+
+def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    watch = _watch[0]
+    lost = _lost_rank(error, watch.rank)
+    is_alone = watch.pid != os.getpid() or watch.descriptor < 0
+    if not is_alone:
+        _tell_raised(watch, error, lost)
+    if is_alone or watch.previous_hook is not sys.__excepthook__:
+        watch.previous_hook(kind, error, trace)
+    elif lost >= 0:
+        # The launcher shows the cause; one traceback for each rank would bury it.
+        message = f"{type(error).__name__}: {error}"
+        print(f"rabit: rank {watch.rank} ends with rank {lost}: {message}", file=sys.stderr)
+    else:
+        sys.stderr.write(folded_traceback(error))
+
+
+def _at_exit() -> None:
+    """For programs that put a hook of their own in place of ours, or that just end."""
+    watch = _watch[0]
+    if watch.has_told or watch.pid != os.getpid():
+        return
+    error = getattr(sys, "last_value", None)
+    if isinstance(error, BaseException):
+        _tell_raised(watch, error, _lost_rank(error, watch.rank))
+    else:
+        loss = first_loss()
+        watch.tell({"event": "leaving", "lost": -1 if loss is None else loss.rank})
+
+
+def _tell_raised(watch: _Watch, error: BaseException, lost: int) -> None:
+    frame = users_frame(error)
+    watch.tell(
+        {
+            "event": "raised",
+            "type": type(error).__name__,
+            "message": str(error)[:_LONGEST_TEXT],
+            "place": "" if frame is None else f"{frame.filename}:{frame.lineno}, in {frame.name}",
+            "code": "" if frame is None else (frame.line or "")[:_LONGEST_TEXT],
+            "lost": lost,
+            "traceback": folded_traceback(error)[-_LONGEST_TRACEBACK:],
+        }
+    )
+    watch.has_told = True
+
+
+def _lost_rank(error: BaseException, own: int) -> int:
+    """The rank whose end made this one raise `error`, or -1 if `error` is this rank's own."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, PeerLost | Aborted) and each.rank not in (-1, own):
+            return each.rank
+        waiting += [each.__cause__, each.__context__]
+    # An error may have lost its chain on the way through a framework or another thread.
+    loss = first_loss()
+    is_foreign = loss is not None and not isinstance(error, RabitError)
+    return loss.rank if loss is not None and is_foreign and loss.rank != own else -1

@@ -1,0 +1,65 @@
+"""A traceback as its reader needs it: the frames of this library are folded into one line."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import Any
+
+__all__ = ["folded_traceback", "users_frame"]
+
+_PACKAGES = ("rabit", "rabit_torch", "rabit_mxnet")
+_HOME = Path(__file__).resolve().parents[2]
+_OURS = tuple(f"{_HOME / each}/" for each in _PACKAGES)
+_INSTALLED = tuple(
+    {f"{sysconfig.get_path(each)}/" for each in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+
+
+class _FoldedStack(traceback.StackSummary):
+    """Formats as its base does, but for frames of this library that follow each other."""
+
+    def format(self, **options: Any) -> list[str]:
+        lines: list[str] = []
+        run = 0
+        for frame in (*self, None):
+            if frame is not None and _is_ours(frame):
+                run += 1
+                continue
+            if run:
+                lines.append(f"  [{run} {'frame' if run == 1 else 'frames'} inside rabit]\n")
+                run = 0
+            if frame is not None:
+                lines += traceback.StackSummary.from_list([frame]).format(**options)
+        return lines
+
+
+def folded_traceback(error: BaseException) -> str:
+    """The traceback of `error` and of what led to it, with the frames of this library folded."""
+    told = traceback.TracebackException.from_exception(error)
+    waiting: list[traceback.TracebackException | None] = [told]
+    while waiting:
+        each = waiting.pop()
+        if each is None:
+            continue
+        if not all(_is_ours(frame) for frame in each.stack):  # A defect of ours is shown whole.
+            each.stack = _FoldedStack(each.stack)
+        waiting += [each.__cause__, each.__context__]
+    return "".join(told.format())
+
+
+def users_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """Where the user's own code was when `error` arose: the innermost frame that is of no package.
+
+    Without such a frame, the innermost one outside this library; None if there is none at all.
+    """
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not _is_ours(each)]
+    own = [each for each in frames if not each.filename.startswith((*_INSTALLED, "<frozen "))]
+    found = own or frames
+    return found[-1] if found else None
+
+
+def _is_ours(frame: traceback.FrameSummary) -> bool:
+    # runpy starts `python -m`, as which rabit.run's ranks run.
+    return frame.filename.startswith(_OURS) or frame.filename == "<frozen runpy>"

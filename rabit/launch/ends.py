@@ -1,0 +1,68 @@
+"""Ends: how each rank ended and what it told of it, kept until the cause is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rabit.launch.report import Failure
+from rabit.launch.told import Tellings
+
+__all__ = ["Ends"]
+
+
+@dataclass(frozen=True)
+class _End:
+    status: int
+    at_s: float
+    was_stopped: bool
+
+
+class Ends:
+    """One thread only.  Times are seconds since the start of the job.
+
+    host_of: the host of each rank.  tail: the last lines that a rank wrote.
+    """
+
+    def __init__(self, host_of: Mapping[int, str], tail: Callable[[int], Sequence[str]]) -> None:
+        self._host_of = host_of
+        self._tail = tail
+        self._tellings = Tellings()
+        self._ends: dict[int, _End] = {}
+        self._stopped_at_s = math.inf
+
+    def hear(self, rank: int, data: bytes, at_s: float) -> None:
+        """`rank` told something of its end."""
+        self._tellings.hear(rank, data, at_s)
+
+    def add(self, rank: int, status: int, at_s: float, was_stopped: bool) -> None:
+        """`rank` ended; was_stopped: by a signal that the launcher had sent."""
+        self._ends[rank] = _End(status, at_s, was_stopped)
+
+    def stopping(self, at_s: float) -> None:
+        """The launcher begins to stop the ranks: what they do from now on is its own doing."""
+        self._stopped_at_s = min(self._stopped_at_s, at_s)
+
+    def of(self, rank: int) -> Failure:
+        """The end of `rank`, which has ended."""
+        end, told = self._ends[rank], self._tellings.of(rank)
+        found = Failure(
+            rank,
+            self._host_of[rank],
+            end.status,
+            end.at_s,
+            self._tail(rank),
+            end.was_stopped,
+            told,
+        )
+        return found.judged(self._stopped_at_s)
+
+    def all(self) -> list[Failure]:
+        """The ends of all ranks that have ended, the first first."""
+        return [self.of(rank) for rank in self._ends]
+
+    def has_raised(self, rank: int) -> bool:
+        """True if `rank` has told of an exception, whether or not it has ended."""
+        told = self._tellings.of(rank)
+        return told is not None and bool(told.raised)

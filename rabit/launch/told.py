@@ -1,0 +1,70 @@
+"""What ranks told of their ends, before the ends: see rabit.diagnostics.ending."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+__all__ = ["Told", "Tellings"]
+
+_LONGEST_LINE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Told:
+    """Why one rank ends, in its own words.
+
+    at_s: when the launcher heard it, in seconds since the start of the job.
+    raised: the type of the exception that ended the rank, or "": it has just come to its end.
+    lost: the rank whose end made this one end, or -1 if the reason is its own.
+    place, code: the user's line.  traceback: with the frames of the library folded.
+    """
+
+    at_s: float
+    raised: str = ""
+    message: str = ""
+    place: str = ""
+    code: str = ""
+    lost: int = -1
+    traceback: str = ""
+
+
+class Tellings:
+    """Puts together what comes through the pipes of the ranks; the last word of each counts."""
+
+    def __init__(self) -> None:
+        self._partial: dict[int, bytes] = {}
+        self._told: dict[int, Told] = {}
+
+    def hear(self, rank: int, data: bytes, at_s: float) -> None:
+        """`data`, not necessarily whole lines, came from `rank`."""
+        *lines, rest = (self._partial.get(rank, b"") + data).split(b"\n")
+        self._partial[rank] = rest[-_LONGEST_LINE_BYTES:]
+        for line in lines:
+            self._hear_line(rank, line, at_s)
+
+    def of(self, rank: int) -> Told | None:
+        """What `rank` told last, or None: it runs another program, or had no time to tell."""
+        return self._told.get(rank)
+
+    def _hear_line(self, rank: int, line: bytes, at_s: float) -> None:
+        try:
+            document = json.loads(line)
+            event = document["event"]
+            if event == "joined":  # A program that starts takes back what one before it told.
+                self._told.pop(rank, None)
+            elif event == "leaving":
+                self._told[rank] = Told(at_s, lost=int(document["lost"]))
+            elif event == "raised":
+                self._told[rank] = Told(
+                    at_s,
+                    raised=str(document["type"]),
+                    message=str(document["message"]),
+                    place=str(document["place"]),
+                    code=str(document["code"]),
+                    lost=int(document["lost"]),
+                    traceback=str(document["traceback"]),
+                )
+        except (ValueError, KeyError, TypeError):
+            # Another program wrote into the pipe: the exit status still tells of the end.
+            self._told.pop(rank, None)

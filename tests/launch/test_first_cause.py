@@ -1,0 +1,201 @@
+"""rabitrun shows the failure that came first, whichever process ends first."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from rabit.launch.report import choose_culprit, job_status
+from rabit.launch.told import Tellings
+
+SCRIPT = """
+import os, signal, sys
+import numpy as np
+import rabit
+
+how, who = sys.argv[1], int(sys.argv[2])
+rabit.init()
+
+def step(number):
+    if number == 2 and rabit.rank() == who:
+        if how == "raise":
+            raise ValueError("sample 7 is bad")
+        if how == "exit":
+            sys.exit(3)
+        if how == "return":
+            sys.exit(0)
+        if how == "vanish":
+            os._exit(4)
+        os.kill(os.getpid(), getattr(signal, how))
+    rabit.allreduce(np.ones(100), name=f"x{number}")
+
+try:
+    for number in range(5):
+        step(number)
+except rabit.RabitError as error:
+    if how == "hidden":
+        raise RuntimeError("training failed") from None
+    raise
+"""
+
+HEADLINES = {
+    "raise": (1, "raised ValueError: sample 7 is bad\n"),
+    "exit": (3, "exited with status 3, "),
+    "return": (1, "exited with status 0 while others waited for it: did it call fewer"),
+    "vanish": (4, "exited with status 4, "),
+    "SIGKILL": (137, "was killed by SIGKILL (signal 9), "),
+    "SIGTERM": (143, "was killed by SIGTERM (signal 15), "),
+    "SIGSEGV": (139, "was killed by SIGSEGV (signal 11), "),
+}
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def assert_is_blamed(job, who, size, how):
+    status, headline = HEADLINES[how]
+    assert f"rabitrun: rank {who} of {size} (host localhost) {headline}" in job.err, job.err
+    assert job.status == status, job.err
+
+
+@pytest.mark.parametrize("how", HEADLINES)
+@pytest.mark.parametrize("size", [2, 5])
+def test_the_rank_that_failed_first_is_shown(rabitrun, script, how, size):
+    who = size - 1 if how in ("raise", "return") else 0
+
+    job = rabitrun("-np", size, sys.executable, script, how, who)
+
+    assert_is_blamed(job, who, size, how)
+
+
+def test_the_users_line_and_one_traceback_are_shown(rabitrun, script):
+    job = rabitrun("-np", 3, sys.executable, script, "raise", 1)
+
+    assert_is_blamed(job, 1, 3, "raise")
+    line = 1 + SCRIPT[: SCRIPT.index("raise ValueError")].count("\n")
+    assert f"At {script}:{line}, in step:" in job.err
+    assert '    | raise ValueError("sample 7 is bad")' in job.err
+    assert job.err.count("Traceback (most recent call last)") == 1
+    assert "[1] ValueError: sample 7 is bad" in job.err
+
+
+def test_the_frames_of_the_library_are_folded(rabitrun, script):
+    code = "import rabit; rabit.init(); rabit.allreduce('text', name='x')"
+    job = rabitrun("-np", 1, sys.executable, "-c", code)
+
+    assert job.status == 1
+    assert "frames inside rabit]" in job.err
+    assert "rabit/ops" not in job.err and "rabit/_ops" not in job.err
+    assert "in <module>" in job.err
+
+
+def test_a_hook_of_the_users_own_is_called_and_the_cause_is_known(rabitrun, script):
+    text = SCRIPT.replace(
+        "rabit.init()\n",
+        "rabit.init()\nsys.excepthook = lambda kind, *_: print('my hook', kind.__name__)\n",
+        1,
+    )
+    script.write_text(text)
+
+    job = rabitrun("-np", 3, sys.executable, script, "raise", 2)
+
+    assert "[2] my hook ValueError" in job.out
+    assert_is_blamed(job, 2, 3, "raise")
+
+
+def test_an_error_that_replaces_the_loss_is_a_consequence(rabitrun, script):
+    text = SCRIPT.replace('how == "hidden"', "True")
+    script.write_text(text)
+
+    job = rabitrun("-np", 3, sys.executable, script, "exit", 1)
+
+    assert_is_blamed(job, 1, 3, "exit")
+
+
+def test_a_program_that_fails_after_another_did_well_is_judged_by_itself(rabitrun, script):
+    both = (
+        f"{sys.executable} {script} raise 0 || exec {sys.executable} -c 'import sys; sys.exit(9)'"
+    )
+    job = rabitrun("-np", 1, "sh", "-c", both)
+
+    assert job.status == 9
+
+
+# The choice itself, from what arrives.
+
+
+def failures(*events):
+    """(rank, event, value) in the order of their arrival -> what the launcher knows at the end."""
+    from rabit.launch.ends import Ends
+
+    ends = Ends(dict.fromkeys(range(8), "h"), lambda rank: [])
+    for at_s, (rank, event, value) in enumerate(events):
+        if event == "stop":
+            ends.stopping(at_s)
+        elif event == "exit":
+            ends.add(rank, value, at_s, was_stopped=False)
+        elif event == "stopped":
+            ends.add(rank, value, at_s, was_stopped=True)
+        else:
+            ends.hear(rank, telling(event, value), at_s)
+    return ends.all()
+
+
+def telling(event, lost):
+    import json
+
+    texts = {"type": "E", "message": "m", "place": "", "code": "", "traceback": ""}
+    return json.dumps({"event": event, "lost": lost, **texts}).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("events", "culprit", "status"),
+    [
+        # The rank that raised ends last, stopped by the launcher.
+        ([(1, "raised", -1), (0, "raised", 1), (0, "exit", 1), (1, "stopped", -15)], 1, 1),
+        # What it told comes from another host after the others have ended.
+        ([(0, "raised", 1), (0, "exit", 1), (1, "raised", -1), (1, "exit", 1)], 1, 1),
+        # ... and even after the launcher began to stop the ranks.
+        (
+            [(0, "raised", 1), (0, "exit", 1), (9, "stop", 0), (1, "raised", -1), (1, "exit", 1)],
+            1,
+            1,
+        ),
+        # An exception in the handler of the launcher's own signal is no cause.
+        (
+            [(0, "raised", -1), (0, "exit", 1), (9, "stop", 0), (1, "raised", -1), (1, "exit", 7)],
+            0,
+            1,
+        ),
+        # It left early, and everyone else misses it.
+        ([(1, "leaving", -1), (0, "raised", 1), (0, "exit", 5), (1, "exit", 0)], 1, 5),
+        ([(1, "leaving", -1), (0, "raised", 1), (0, "exit", 5), (1, "stopped", -15)], 1, 5),
+        # It caught the loss of another rank and ended by itself.
+        ([(2, "leaving", 1), (2, "exit", 3), (1, "exit", -9)], 1, 137),
+        # Two fail by themselves: the first.
+        ([(2, "raised", -1), (1, "raised", -1), (1, "exit", 1), (2, "exit", 1)], 2, 1),
+    ],
+)
+def test_the_choice(events, culprit, status):
+    known = failures(*events)
+    found = choose_culprit(known)
+
+    assert found is not None and found.rank == culprit
+    assert job_status(found, known) == status
+
+
+def test_tellings_come_in_pieces_and_strange_ones_are_forgotten():
+    tellings = Tellings()
+    line = telling("raised", -1)
+
+    tellings.hear(0, line[:10], 1.0)
+    assert tellings.of(0) is None
+    tellings.hear(0, line[10:], 2.0)
+    assert tellings.of(0).raised == "E" and tellings.of(0).at_s == 2.0
+    tellings.hear(0, b"not for you\n", 3.0)
+    assert tellings.of(0) is None
