@@ -113,9 +113,7 @@ class Meeting:
         if rank == 0:
             others = [name for name in names if name != names[0]]
             address = config.bind_address or (
-                addresses.route_address(others[0], 9)
-                if others
-                else addresses.loopback_address()
+                addresses.route_address(others[0], 9) if others else addresses.loopback_address()
             )
             secret = secrets.token_bytes(32)
             self._server = StoreServer(address, 0, secret, config.library)

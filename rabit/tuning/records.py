@@ -90,7 +90,9 @@ class Log:
             )
         for number, row in enumerate(rows, 2):
             try:
-                values = {name: row[name] if name == "overlap" else int(row[name]) for name in KNOBS}
+                values = {
+                    name: row[name] if name == "overlap" else int(row[name]) for name in KNOBS
+                }
                 seconds = round(float(row["step_ms"]) / 1e3, 9)
                 steps, step_bytes = int(row["steps"]), int(row["bytes_per_step"])
                 window = Window(row["phase"], row["key"], values, steps, seconds, step_bytes)

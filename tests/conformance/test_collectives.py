@@ -223,8 +223,9 @@ def test_alltoall_even_and_uneven(size, transport):
     def on_rank(engine):
         rank = engine.rank
         even = rabit.alltoall(np.arange(size * 2) + 100 * rank, name="even")
-        expected = np.concatenate([[2 * rank, 2 * rank + 1] + 100 * np.ones(2, int) * peer
-                                   for peer in range(size)])
+        expected = np.concatenate(
+            [[2 * rank, 2 * rank + 1] + 100 * np.ones(2, int) * peer for peer in range(size)]
+        )
         assert even.tolist() == expected.tolist()
 
         # Rank r sends r + i rows to rank i; some of them none.
@@ -252,7 +253,9 @@ def test_gather_and_scatter_with_uneven_parts(size, transport):
             else:
                 assert everything is None
                 everything = np.empty((0, 2), np.int16)
-            back = rabit.scatter(everything, root, splits if rank == root else None, name=f"s{root}")
+            back = rabit.scatter(
+                everything, root, splits if rank == root else None, name=f"s{root}"
+            )
             oracle.assert_equal(back, mine, DType.INT16, f"root {root}")
 
     run_ranks(size, on_rank, transport)
@@ -291,7 +294,9 @@ def test_objects(size, transport):
         thing = {"rank": engine.rank, "list": [None, 1.5, "é"] * engine.rank}
         assert rabit.broadcast_object(thing, size - 1)["rank"] == size - 1
         assert [each["rank"] for each in rabit.allgather_object(thing)] == list(range(size))
-        assert rabit.broadcast_object(b"x" * 100_000 if engine.rank == 0 else None) == b"x" * 100_000
+        assert (
+            rabit.broadcast_object(b"x" * 100_000 if engine.rank == 0 else None) == b"x" * 100_000
+        )
 
     run_ranks(size, on_rank, transport)
 

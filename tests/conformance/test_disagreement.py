@@ -33,15 +33,23 @@ def test_shapes_that_differ_are_named_with_both_ranks():
 
 @pytest.mark.parametrize(
     ("call", "words"),
-    [(lambda rank: rabit.allreduce(np.ones(2, "f4" if rank else "f8"), name="w"),
-      ("float32", "float64")),
-     (lambda rank: rabit.allreduce(np.ones(2), name="w", op=rabit.Max if rank else rabit.Sum),
-      ("max", "sum")),
-     (lambda rank: rabit.broadcast(np.ones(2), rank, name="w"), ("0", "1")),
-     (lambda rank: (rabit.allgather if rank else rabit.allreduce)(np.ones(2), name="w"),
-      ("allgather", "allreduce")),
-     (lambda rank: rabit.allreduce(np.ones(2), name="w", prescale_factor=1.0 + rank), ("2",)),
-     (lambda rank: rabit.allgather(np.ones((2, 3 + rank)), name="w"), ("3", "4"))],
+    [
+        (
+            lambda rank: rabit.allreduce(np.ones(2, "f4" if rank else "f8"), name="w"),
+            ("float32", "float64"),
+        ),
+        (
+            lambda rank: rabit.allreduce(np.ones(2), name="w", op=rabit.Max if rank else rabit.Sum),
+            ("max", "sum"),
+        ),
+        (lambda rank: rabit.broadcast(np.ones(2), rank, name="w"), ("0", "1")),
+        (
+            lambda rank: (rabit.allgather if rank else rabit.allreduce)(np.ones(2), name="w"),
+            ("allgather", "allreduce"),
+        ),
+        (lambda rank: rabit.allreduce(np.ones(2), name="w", prescale_factor=1.0 + rank), ("2",)),
+        (lambda rank: rabit.allgather(np.ones((2, 3 + rank)), name="w"), ("3", "4")),
+    ],
     ids=["dtype", "op", "root", "kind", "prescale", "rest of the shape"],
 )
 def test_every_disagreement_names_tensor_and_values(call, words):

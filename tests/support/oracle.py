@@ -35,7 +35,9 @@ def supports(dtype: DType, op: ReduceOp) -> bool:
 def values(dtype: DType, shape, rank: int) -> np.ndarray:
     """Numbers that are small enough for a product over ranks to be exact in every type."""
     random = np.random.default_rng((SEED, rank, int(np.prod(shape))))
-    numbers = random.integers(0 if dtype is DType.BOOL else 1, 2 if dtype is DType.BOOL else 4, shape)
+    numbers = random.integers(
+        0 if dtype is DType.BOOL else 1, 2 if dtype is DType.BOOL else 4, shape
+    )
     if dtype.is_float:
         return (numbers + random.integers(0, 4, shape) / 4).astype(numpy_dtype(dtype))
     return numbers.astype(numpy_dtype(dtype))

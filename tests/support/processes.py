@@ -23,7 +23,10 @@ class Finished:
 
 
 def run_processes(
-    size: int, script: str, tmp_path: Path, environ: dict[str, str] | None = None,
+    size: int,
+    script: str,
+    tmp_path: Path,
+    environ: dict[str, str] | None = None,
     by_rank: dict[int, dict[str, str]] | None = None,
 ) -> list[Finished]:
     """Runs `script` with Python as `size` ranks of one job; returns how each ended.

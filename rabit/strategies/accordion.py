@@ -1,0 +1,63 @@
+"""Accordion: little compression while training changes fast, much while it does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rabit.training.state import leaf
+from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot
+
+__all__ = ["Accordion"]
+
+
+@dataclass
+class AccordionState:
+    """total: the sum of the decoded means of this window.  before: its norm in the last; 0: none."""
+
+    total: Any = leaf(0.0)
+    before: float = 0.0
+    unit: float = 0.0
+    is_critical: bool = True
+    low: Any = None
+    high: Any = None
+
+
+@dataclass(frozen=True)
+class Accordion(Exchange):
+    """`low` compression where |‖Δ_before‖ - ‖Δ‖| ≥ eta·‖Δ_before‖ or the learning rate fell, else `high`.
+
+    Δ is the sum of the decoded means of `interval` steps: equal on all ranks, so that all decide alike
+    and nothing has to be agreed.
+    State: Δ, replicated, and those of both exchanges; the residual belongs around it:
+    ErrorFeedback(Accordion(PowerSGD(4), PowerSGD(1))).
+    Source: Agarwal et al., "Accordion: Adaptive Gradient Communication via Critical Learning Regime
+    Identification", 2021.
+    """
+
+    low: Exchange
+    high: Exchange
+    interval: int = 100
+    eta: float = 0.5
+
+    @property
+    def is_biased(self) -> bool:
+        return self.low.is_biased or self.high.is_biased
+
+    def state(self, slot: Slot) -> AccordionState:
+        return AccordionState(low=self.low.state(slot), high=self.high.state(slot))
+
+    async def __call__(self, x: Array, state: AccordionState, ranks: Ranks) -> Reduced:
+        if ranks.step % self.interval == 0 and ranks.step:
+            norm = float(np.linalg.norm(state.total))
+            change = abs(state.before - norm)
+            state.is_critical = not state.before or change >= self.eta * state.before
+            state.before, state.total = norm, 0.0
+        state.is_critical = state.is_critical or ranks.unit < state.unit
+        state.unit = ranks.unit
+        chosen, inner = (self.low, state.low) if state.is_critical else (self.high, state.high)
+        found = await chosen(x, inner, ranks)
+        state.total = state.total + found.value
+        return Reduced(found.value, x if found.sent is None else found.sent)

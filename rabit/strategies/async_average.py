@@ -1,0 +1,62 @@
+"""Asynchronous model average: nobody waits for anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rabit.training.strategy import Array, Ranks, Slot, Strategy
+from rabit.training.tasks import Task
+
+__all__ = ["AsyncAverage"]
+
+
+class AsyncAverage(Strategy):
+    """x_i = x_i + mean(y) - y_i when the mean of what was sent, y, is there; then the next is sent.
+
+    The ranks step as fast as each can; an average travels beside, and the next starts when it has come.
+    Stopping and saving bring all ranks to the same number of averages, and wait.
+    State: none beside the parameters, which differ between ranks.
+    Source: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", 2021.
+    """
+
+    uses_step = True
+
+    def __init__(self) -> None:
+        self._slots: Sequence[Slot] = ()
+        self._sent: list[Array] = []
+        self._move: Task | None = None
+        self._started = 0
+
+    def plan(self, slots: Sequence[Slot]) -> None:
+        self._slots = slots
+
+    async def after_step(self, ranks: Ranks) -> None:
+        if self._move is not None and self._move.is_done:
+            await self._take()
+        if self._move is None:
+            self._send(ranks)
+
+    async def finish(self, ranks: Ranks) -> None:
+        most = int((await ranks.max(np.array([self._started], np.int64)))[0])
+        while self._move is not None or self._started < most:
+            if self._move is None:
+                self._send(ranks)
+            await self._take()
+
+    def _send(self, ranks: Ranks) -> None:
+        self._sent = [slot.value.copy() for slot in self._slots]
+        self._started += 1
+
+        async def body(ranks: Ranks) -> list[Array]:
+            return [await ranks.mean(each) for each in self._sent]
+
+        self._move = ranks.start(body, name="average")
+
+    async def _take(self) -> None:
+        assert self._move is not None
+        means = await self._move
+        for slot, sent, mean in zip(self._slots, self._sent, means, strict=True):
+            slot.value = slot.value + (mean - sent)
+        self._move = None

@@ -1,0 +1,52 @@
+"""Codecs of methods: one array as an encoding, in NumPy.
+
+An encoding is made of arrays, numbers and tuples of them; sizes may differ between ranks.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from rabit.training.noise import generator
+from rabit.training.strategy import Array, Ranks
+
+__all__ = ["Codec", "pack_bits", "randomness", "unpack_bits"]
+
+Random = Callable[[], np.random.Generator]
+
+
+class Codec(Protocol):
+    """A frozen value.  Arrays are flat."""
+
+    @property
+    def is_biased(self) -> bool:
+        """True if the expected decoding is not what was encoded."""
+
+    def encode(self, x: Array, random: Random) -> Any:
+        """What travels for x.  random: gives this tensor's generator."""
+
+    def decode(self, code: Any, like: Array) -> Array:
+        """The array of the size and type of `like` that an encoding stands for."""
+
+
+def randomness(seed: int, ranks: Ranks) -> Random:
+    """Gives the generator of this tensor, step and rank, made when it is asked for first."""
+    return functools.cache(lambda: generator(seed, ranks.name, ranks.step, ranks.rank))
+
+
+def pack_bits(codes: Array, bits: int) -> Array:
+    """Numbers below 2**bits, `bits` bits each."""
+    planes = (codes.astype(np.uint8)[:, None] >> np.arange(bits, dtype=np.uint8)) & 1
+    return np.packbits(planes.reshape(-1))
+
+
+def unpack_bits(packed: Array, bits: int, count: int) -> Array:
+    """The `count` numbers that `pack_bits` was given."""
+    planes = np.unpackbits(packed, count=count * bits).reshape(count, bits)
+    weights = (1 << np.arange(bits)).astype(np.uint8)
+    found: Array = planes @ weights
+    return found

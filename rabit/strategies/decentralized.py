@@ -1,0 +1,130 @@
+"""Decentralized training: ranks average their parameters with neighbours, not with all."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rabit.errors import InvalidArgument
+from rabit.training.state import leaf
+from rabit.training.strategy import Array, Ranks, Slot, Strategy
+from rabit.training.tasks import Task
+
+from .codecs import Codec, randomness
+from .minmax import MinMax8
+
+__all__ = ["Decentralized", "LowPrecisionRing"]
+
+
+class Decentralized(Strategy):
+    """x_i = mean of x_j over rank i and its peers, before each update; gradients stay where they are.
+
+    peers: "all"; or "shift-one": one peer at a time, of the other half of the ranks, a further one each
+    time, which takes an even number of ranks.  every: steps from one exchange to the next.
+    The exchange starts after an update and travels during the next backward pass.
+    State: none beside the parameters, which differ between ranks.
+    Source: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", 2017; Gan et
+    al., "BAGUA", 2021.
+    """
+
+    uses_step = True
+
+    def __init__(self, peers: Literal["all", "shift-one"] = "all", every: int = 1) -> None:
+        if peers not in ("all", "shift-one"):
+            raise InvalidArgument(f"peers is {peers!r}; use 'all' or 'shift-one'.")
+        self.peers, self.every = peers, every
+        self._slots: Sequence[Slot] = ()
+        self._moves: list[tuple[Slot, Task]] = []
+
+    def plan(self, slots: Sequence[Slot]) -> None:
+        self._slots = slots
+
+    async def after_step(self, ranks: Ranks) -> None:
+        if ranks.step % self.every == 0:
+            self._moves = [(slot, self._start(slot, ranks)) for slot in self._slots]
+
+    async def before_step(self, ranks: Ranks) -> None:
+        for slot, move in self._moves:
+            slot.value = await move
+        self._moves = []
+
+    async def finish(self, ranks: Ranks) -> None:
+        await self.before_step(ranks)
+
+    def _start(self, slot: Slot, ranks: Ranks) -> Task:
+        value, turn = slot.value.copy(), ranks.step // self.every - 1
+
+        async def body(ranks: Ranks) -> Array:
+            if self.peers == "all":
+                return await ranks.mean(value)
+            (other,) = await ranks.swap(value, [_shift_one(ranks, turn)])
+            both: Array = value + other
+            return both / 2
+
+        return ranks.start(body, name=f"peers.{slot.name}")
+
+
+def _shift_one(ranks: Ranks, turn: int) -> int:
+    if ranks.size % 2:
+        raise InvalidArgument(
+            f"peers='shift-one' pairs the ranks, and there are {ranks.size}. Use an even number, or "
+            "peers='all'."
+        )
+    half, rank = ranks.size // 2, ranks.rank
+    return (turn + rank) % half + half if rank < half else (rank - half - turn) % half
+
+
+@dataclass
+class RingState:
+    """What the neighbours and all others know of left, right and this rank's parameters."""
+
+    left: Array = leaf(scope="local")
+    right: Array = leaf(scope="local")
+    own: Array = leaf(scope="local")
+
+
+class LowPrecisionRing(Strategy):
+    """y = x + l/3 + r/3 - 5/3·z;  z = z + D(C(y));  x = z;  l and r follow from what neighbours send.
+
+    Ranks in a ring send the codec's view of how far they have moved, after every update.
+    State: l, r and z, local; three times the parameter.  All ranks start from the same parameters.
+    Source: Tang et al., "Communication Compression for Decentralized Training", 2018 (difference
+    compression); Gan et al., "BAGUA", 2021.
+    """
+
+    uses_step = True
+
+    def __init__(self, codec: Codec | None = None, seed: int = 0) -> None:
+        self.codec, self.seed = codec or MinMax8(), seed
+        self._slots: Sequence[Slot] = ()
+
+    def plan(self, slots: Sequence[Slot]) -> None:
+        self._slots = slots
+        for slot in slots:
+            if slot.state is None:
+                value = slot.value.copy()
+                slot.state = RingState(value, value, value)
+
+    async def after_step(self, ranks: Ranks) -> None:
+        moves = [
+            ranks.start(functools.partial(self._move, slot), name=f"ring.{slot.name}")
+            for slot in self._slots
+        ]
+        for move in moves:
+            await move
+
+    async def _move(self, slot: Slot, ranks: Ranks) -> None:
+        state, shape = slot.state, slot.shape
+        kind = slot.dtype.type
+        moved = slot.value + (state.left + state.right) * kind(1 / 3) - kind(5 / 3) * state.own
+        flat = moved.reshape(-1)
+        mine = self.codec.encode(flat, randomness(self.seed, ranks))
+        left, right = (ranks.rank - 1) % ranks.size, (ranks.rank + 1) % ranks.size
+        peers = sorted({left, right} - {ranks.rank})
+        codes = {ranks.rank: mine, **dict(zip(peers, await ranks.swap(mine, peers), strict=True))}
+        known = {peer: self.codec.decode(code, flat).reshape(shape) for peer, code in codes.items()}
+        state.left, state.right = state.left + known[left], state.right + known[right]
+        state.own = state.own + known[ranks.rank]
+        slot.value = state.own

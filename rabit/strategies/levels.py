@@ -1,0 +1,108 @@
+"""Quantisers that round to levels at random: QSGD, NUQSGD, TernGrad, natural compression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from rabit.training.strategy import Array
+
+from .codecs import Random, pack_bits, unpack_bits
+
+__all__ = ["Levels", "Natural", "geometric", "uniform"]
+
+
+def uniform(bits: int) -> tuple[float, ...]:
+    """The levels of QSGD: 0, 1/s, 2/s, ..., 1 in `bits` bits, the sign among them."""
+    return tuple(np.linspace(0.0, 1.0, 1 << (bits - 1)).tolist())
+
+
+def geometric(bits: int) -> tuple[float, ...]:
+    """The levels of NUQSGD: 0, ..., 1/4, 1/2, 1 in `bits` bits, the sign among them."""
+    count = 1 << (bits - 1)
+    return (0.0, *(2.0 ** -(count - 2 - index) for index in range(count - 1)))
+
+
+@dataclass(frozen=True)
+class Levels:
+    """s = ‖x‖ of each block; |x|/s goes to a neighbouring level at random, so that E[D(C(x))] = x.
+
+    table: levels from 0 to 1.  norm: "max" or "l2", which is the one of the papers and far noisier at
+    few bits.  clip: entries beyond so many standard deviations of the block are cut first, 0 for none
+    (TernGrad: 2.5).  Unbiased without clip.  ⌈log₂(levels)⌉ + 1 bits an entry, 32 a block.
+    Source: Alistarh et al., "QSGD", 2017 (uniform); Ramezani-Kebrya et al., "NUQSGD", 2021 (geometric);
+    Wen et al., "TernGrad", 2017 (0 and 1).
+    """
+
+    table: tuple[float, ...]
+    block: int = 512
+    norm: Literal["max", "l2"] = "max"
+    clip: float = 0.0
+
+    @property
+    def is_biased(self) -> bool:
+        return self.clip > 0
+
+    @property
+    def _bits(self) -> int:
+        return 1 + max(1, (len(self.table) - 1).bit_length())
+
+    def _blocks(self, x: Array) -> Array:
+        padded = np.zeros(-(-x.size // self.block) * self.block, x.dtype)
+        padded[: x.size] = x
+        return padded.reshape(-1, self.block)
+
+    def encode(self, x: Array, random: Random) -> Any:
+        blocks = self._blocks(x)
+        if self.clip and x.size:
+            limit = self.clip * float(x.std())
+            blocks = np.clip(blocks, -limit, limit)
+        size = np.abs(blocks)
+        scale = size.max(axis=1) if self.norm == "max" else np.sqrt((size * size).sum(axis=1))
+        table = np.array(self.table)
+        part = np.minimum(size / np.where(scale > 0, scale, 1)[:, None], 1).reshape(-1)[: x.size]
+        low = np.clip(np.searchsorted(table, part, side="right") - 1, 0, len(table) - 2)
+        up = (part - table[low]) / (table[low + 1] - table[low])
+        level = low + (random().random(x.size) < up)
+        codes = (level << 1) | np.signbit(blocks.reshape(-1)[: x.size])
+        return scale.astype(x.dtype), pack_bits(codes, self._bits)
+
+    def decode(self, code: Any, like: Array) -> Array:
+        scale, packed = code
+        codes = unpack_bits(packed, self._bits, like.size)
+        value: Array = np.array(self.table, like.dtype)[codes >> 1]
+        value *= np.repeat(scale, self.block)[: like.size].astype(like.dtype)
+        decoded: Array = np.where(codes & 1, -value, value)
+        return decoded
+
+
+@dataclass(frozen=True)
+class Natural:
+    """±2^k at random above or below, so that E[D(C(x))] = x; 9 bits an entry, variance at most 1/8.
+
+    Entries below 2^-126 go to 0 or 2^-126; those above 2^127, and what is not finite, to infinity.
+    Source: Horváth et al., "Natural Compression for Distributed Deep Learning", 2019.
+    """
+
+    @property
+    def is_biased(self) -> bool:
+        return False
+
+    def encode(self, x: Array, random: Random) -> Any:
+        size = np.abs(x).astype(np.float64)
+        exponent = np.where(size > 0, np.frexp(size)[1] - 1.0, -127)
+        exponent = np.maximum(exponent, -127)
+        low = np.where(exponent > -127, np.exp2(exponent), 0.0)
+        up = np.exp2(np.maximum(exponent + 1, -126))
+        rises = random().random(x.size) * (up - low) < size - low
+        code = np.where(np.isfinite(size), exponent + 127 + rises, 255)
+        return np.minimum(code, 255).astype(np.uint8), np.packbits(np.signbit(x))
+
+    def decode(self, code: Any, like: Array) -> Array:
+        exponents, bits = code
+        power = np.exp2(exponents.astype(np.float64) - 127)
+        power = np.where(exponents == 0, 0.0, np.where(exponents == 255, np.inf, power))
+        is_negative = np.unpackbits(bits, count=like.size).astype(bool)
+        return np.where(is_negative, -power, power).astype(like.dtype)

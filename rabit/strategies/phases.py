@@ -1,0 +1,46 @@
+"""One exchange until a step, another from there on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot
+
+from .synchronous import Mean
+
+__all__ = ["Phases"]
+
+
+@dataclass
+class PhasesState:
+    first: Any = None
+    then: Any = None
+
+
+@dataclass(frozen=True)
+class Phases(Exchange):
+    """`first` in steps below `until`, `then` in the others: warm-up of any method, and ramps of several.
+
+    State: those of both.  Error feedback around it keeps its residual across the change.
+    """
+
+    until: int
+    then: Exchange
+    first: Exchange = Mean()
+
+    @property
+    def is_biased(self) -> bool:
+        return self.first.is_biased or self.then.is_biased
+
+    @property
+    def has_momentum(self) -> bool:  # type: ignore[override]
+        return self.first.has_momentum or self.then.has_momentum
+
+    def state(self, slot: Slot) -> PhasesState:
+        return PhasesState(self.first.state(slot), self.then.state(slot))
+
+    async def __call__(self, x: Array, state: PhasesState, ranks: Ranks) -> Reduced:
+        if ranks.step < self.until:
+            return await self.first(x, state.first, ranks)
+        return await self.then(x, state.then, ranks)

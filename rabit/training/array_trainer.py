@@ -1,0 +1,114 @@
+"""ArrayTrainer: trains NumPy arrays by a strategy, as a framework package does with its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rabit.engine.current import current_engine
+from rabit.engine.process_set import ProcessSet, global_process_set
+
+from .pipeline import Pipeline
+from .strategy import Array, Strategy
+
+if TYPE_CHECKING:
+    from rabit.engine.engine import Engine
+
+__all__ = ["ArraySlot", "ArrayTrainer"]
+
+
+class ArraySlot:
+    """A parameter that is a NumPy array."""
+
+    def __init__(self, name: str, value: Array, priority: int) -> None:
+        self.name = name
+        self.priority = priority
+        self.grad: Any = None
+        self.state: Any = None
+        self.lr = 0.0
+        self._value = value
+
+    @property
+    def value(self) -> Array:
+        return self._value
+
+    @value.setter
+    def value(self, array: Array) -> None:
+        self._value[...] = array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        shape: tuple[int, ...] = self._value.shape
+        return shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        dtype: np.dtype[Any] = self._value.dtype
+        return dtype
+
+
+def gradient_descent(slot: ArraySlot) -> None:
+    """The plainest update."""
+    slot.value = slot.value - slot.lr * slot.grad
+
+
+class ArrayTrainer:
+    """A training loop's optimizer: `step` with the gradients of this rank.
+
+    parameters: by name; changed in place.
+    update: applies `slot.grad` with `slot.lr` to `slot.value`.
+    For trying methods out, and for frameworks without a package.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Array],
+        strategy: Strategy,
+        *,
+        lr: float,
+        update: Callable[[ArraySlot], None] = gradient_descent,
+        process_set: ProcessSet = global_process_set,
+        engine: Engine | None = None,
+    ) -> None:
+        self.lr = lr
+        self._update = update
+        found = engine or current_engine()
+        number = found.next_number("array_trainer")
+        name = "array" if number == 1 else f"array.{number}"
+        count = len(parameters)
+        self.slots = [
+            ArraySlot(key, value, count - index)
+            for index, (key, value) in enumerate(parameters.items())
+        ]
+        self._slot_of = dict(zip(parameters, self.slots, strict=True))
+        self.set_lr(lr)
+        self.pipeline = Pipeline(
+            strategy, self.slots, engine=found, process_set=process_set, name=name
+        )
+
+    def set_lr(self, lr: float) -> None:
+        """Sets the learning rate of the steps to come."""
+        for slot in self.slots:
+            slot.lr = lr
+
+    def start(self, gradients: Mapping[str, Array]) -> None:
+        """Starts the exchange of some gradients; those of the last layer come first."""
+        for key, gradient in gradients.items():
+            slot = self._slot_of[key]
+            slot.grad = gradient
+            self.pipeline.ready(slot)
+        self.pipeline.flush()
+
+    def step(self, gradients: Mapping[str, Array] | None = None) -> None:
+        """Exchanges the gradients, None: those that were started, and updates the parameters."""
+        self.start(gradients or {})
+        self.pipeline.before_step()
+        for slot in self.slots:
+            self._update(slot)
+        self.pipeline.after_step()
+
+    def skip_step(self) -> None:
+        """Takes back what the gradients that were started have done: the step does not happen."""
+        self.pipeline.undo()

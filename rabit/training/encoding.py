@@ -1,0 +1,96 @@
+"""Encodings as bytes: arrays, numbers and tuples of them, whose sizes may differ between ranks.
+
+An encoding carries its own lengths, so that those of all ranks can be gathered into one array.
+Layout, in 64-bit words: kind, then for a tuple its length and its parts, for an array its element
+type, its dimensions and its elements, padded to whole words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rabit.engine.tensor import dtype_of, numpy_dtype
+from rabit.errors import Internal, InvalidArgument
+from rabit.types import DType
+
+__all__ = ["pack", "unpack", "unpack_all"]
+
+_TUPLE, _ARRAY, _NUMBER = 1, 2, 3
+
+
+def pack(value: Any) -> np.ndarray[Any, Any]:
+    """The bytes of an array, a number, or a tuple or list of such, as an array of uint8."""
+    pieces: list[bytes | memoryview] = []
+    _write(value, pieces)
+    return np.frombuffer(b"".join(pieces), np.uint8)
+
+
+def unpack(data: np.ndarray[Any, Any]) -> Any:
+    """What `pack` was given; lists come back as tuples, in memory of their own."""
+    (value,) = unpack_all(data)
+    return value
+
+
+def unpack_all(data: np.ndarray[Any, Any]) -> list[Any]:
+    """The values whose bytes follow one another in `data`."""
+    buffer = data.tobytes()
+    values, at = [], 0
+    while at < len(buffer):
+        value, at = _read(buffer, at)
+        values.append(value)
+    return values
+
+
+def _write(value: Any, pieces: list[bytes | memoryview]) -> None:
+    if isinstance(value, (tuple, list)):
+        pieces.append(_words(_TUPLE, len(value)))
+        for each in value:
+            _write(each, pieces)
+        return
+    is_number = isinstance(value, (bool, int, float, np.generic))
+    if not is_number and not isinstance(value, np.ndarray):
+        raise InvalidArgument(
+            f"an encoding holds {type(value).__name__}: it is made of NumPy arrays, numbers, and "
+            "tuples of them. Convert it."
+        )
+    array = np.ascontiguousarray(value)
+    kind = _NUMBER if is_number else _ARRAY
+    shape = np.shape(value)
+    pieces.append(_words(kind, dtype_of(array.dtype, "encoding"), len(shape), *shape))
+    pieces.append(array.tobytes())
+    pieces.append(b"\0" * (-array.nbytes % 8))
+
+
+def _words(*numbers: int) -> bytes:
+    return np.array(numbers, np.int64).tobytes()
+
+
+def _read(buffer: bytes, at: int) -> tuple[Any, int]:
+    (kind, second), at = _read_words(buffer, at, 2)
+    if kind == _TUPLE:
+        parts = []
+        for _ in range(second):
+            part, at = _read(buffer, at)
+            parts.append(part)
+        return tuple(parts), at
+    if kind not in (_ARRAY, _NUMBER) or not 0 <= second < len(DType):
+        raise Internal(f"an encoding of kind {kind} came: ranks run different versions of rabit.")
+    (dimensions,), at = _read_words(buffer, at, 1)
+    shape, at = _read_words(buffer, at, dimensions)
+    dtype = numpy_dtype(DType(second))
+    count = int(np.prod(shape)) if shape else 1
+    stop = at + count * dtype.itemsize
+    if stop > len(buffer):
+        raise Internal(f"an encoding ends at byte {len(buffer)} before its array, at {stop}.")
+    array = np.frombuffer(buffer, dtype, count, at).reshape(shape).copy()
+    at = stop + -(count * dtype.itemsize) % 8
+    return (array.item() if kind == _NUMBER else array), at
+
+
+def _read_words(buffer: bytes, at: int, count: int) -> tuple[tuple[int, ...], int]:
+    stop = at + 8 * count
+    if not 0 <= count <= 64 or stop > len(buffer):
+        raise Internal(f"an encoding ends at byte {len(buffer)}, where a header goes on to {stop}.")
+    return tuple(np.frombuffer(buffer, np.int64, count, at).tolist()), stop

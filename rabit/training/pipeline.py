@@ -1,0 +1,174 @@
+"""Pipeline: runs a Strategy on the parameters of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rabit.engine.process_set import ProcessSet
+from rabit.errors import InvalidArgument
+
+from .ranks import Members, Ranks
+from .state import Undo, leaves, restored
+from .strategy import Slot, Strategy, Wire
+from .tasks import Driver, Task
+
+if TYPE_CHECKING:
+    from rabit.engine.engine import Engine
+
+__all__ = ["Pipeline"]
+
+
+class Pipeline:
+    """What stands between the hooks of a framework and a Strategy.
+
+    A step is: `ready` for every slot, `before_step`, the optimizer's own step, `after_step`; or, if the
+    step does not happen, `undo` in place of the last two.  Called by the thread that runs the backward
+    pass or by the trainer, never by both at once.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        slots: Sequence[Slot],
+        *,
+        engine: Engine,
+        process_set: ProcessSet,
+        name: str,
+    ) -> None:
+        """name: of the optimizer; equal on all ranks, and no other optimizer's."""
+        if strategy.owner is not None:
+            raise InvalidArgument(
+                f"this {type(strategy).__name__} is the strategy of '{strategy.owner}' already, whose "
+                f"state it holds. Make another for '{name}'."
+            )
+        strategy.owner = name
+        self.strategy = strategy
+        self.slots = list(slots)
+        self._name = name
+        self._members = Members.of(process_set, engine)
+        self._driver = Driver(engine, name)
+        self._undo = Undo()
+        self._gradients: dict[str, Task] = {}
+        strategy.plan(self.slots)
+
+    @property
+    def step(self) -> int:
+        """How many steps have ended."""
+        return self._driver.now[0]
+
+    def add(self, slots: Sequence[Slot]) -> None:
+        """Takes further parameters, between steps, on all ranks alike."""
+        self.slots += slots
+        self.strategy.plan(self.slots)
+
+    def wire(self, slot: Slot) -> Wire | None:
+        """Not None: the gradient of `slot` is for the engine alone, and never `ready` here."""
+        return self.strategy.wire(slot)
+
+    def ready(self, slot: Slot) -> Task:
+        """The gradient of `slot` is complete: its exchange starts, and leaves with `flush`.
+
+        When the task has finished, `slot.grad` is what the optimizer is to use.
+        """
+        self._undo.keep(slot)
+        task = self._spawn(
+            lambda ranks: self.strategy.gradient(slot, ranks), slot.name, slot.priority, slot.lr
+        )
+        self._gradients[slot.name] = task
+        return task
+
+    def flush(self) -> None:
+        """Submits what has become ready, and goes on with what can go on."""
+        self._driver.pump()
+
+    def gradients_complete(self) -> None:
+        """Every gradient of this step has been `ready`."""
+        self._driver.reach((self.step, 1))
+
+    def wait(self, slots: Iterable[Slot] | None = None) -> None:
+        """Blocks until the gradients of `slots`, None: of all, are there."""
+        if slots is None:
+            tasks = list(self._gradients.values())
+        else:
+            tasks = [self._gradients[s.name] for s in slots if s.name in self._gradients]
+        self._driver.wait(tasks)
+
+    def before_step(self) -> None:
+        """Waits for the gradients and for what the strategy does before the update."""
+        self.gradients_complete()
+        self.wait()
+        self._driver.wait([self._spawn(self.strategy.before_step, "before.step")])
+
+    def after_step(self) -> None:
+        """The optimizer has stepped: what the strategy does then, up to where it sleeps."""
+        self._undo.commit()
+        self._gradients.clear()
+        now = (self.step + 1, 0)
+        sleepers = [task for task in self._driver.open_tasks if task.sleeps(self._driver.now)]
+        woken = [task for task in sleepers if not task.sleeps(now)]
+        self._driver.reach(now)
+        # What is due now ends now on every rank: parameters that it changes must not meet the next
+        # forward pass on one rank and the one after it on another.
+        self._driver.wait(woken)
+        self._driver.wait([self._spawn(self.strategy.after_step, "after.step")])
+
+    def undo(self) -> None:
+        """The step does not happen: waits for what is under way, and takes its traces back."""
+        self.gradients_complete()
+        try:
+            self.wait()
+        finally:
+            self._undo.undo()
+            self._gradients.clear()
+            self._driver.now = (self.step, 0)
+
+    def finish(self) -> None:
+        """Brings in what is under way: before saving, resizing and closing; on all ranks."""
+        self._driver.wait([self._spawn(self.strategy.finish, "finish")])
+        self._driver.finish()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` takes: the number of steps, and values by path.
+
+        "replicated" is equal on all ranks; "local" is this rank's own, and saved by each.  On all
+        ranks at the same step.
+        """
+        self.finish()
+        saved: dict[str, Any] = {"step": self.step, "replicated": {}, "local": {}}
+        for path, each in self._leaves().items():
+            saved[each.scope][path] = each.value
+        return saved
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` gave, bit for bit."""
+        values = {**saved["replicated"], **saved["local"]}
+        unknown = sorted(set(values) - set(self._leaves()))
+        if unknown:
+            raise InvalidArgument(
+                f"the saved state has {', '.join(map(repr, unknown[:5]))}, which this "
+                f"{type(self.strategy).__name__} does not keep. Make the strategy with the arguments "
+                "it was saved with."
+            )
+        for slot in self.slots:
+            slot.state = restored(slot.state, slot.name, values)
+        self.strategy.load(restored(self.strategy.state(), "", values))
+        self._driver.now = (int(saved["step"]), 0)
+
+    def _leaves(self) -> dict[str, Any]:
+        found = leaves(self.strategy.state(), "")
+        for slot in self.slots:
+            found.update(leaves(slot.state, slot.name))
+        return found
+
+    def _spawn(
+        self,
+        body: Callable[[Ranks], Coroutine[Any, Any, Any]],
+        name: str,
+        priority: int = 0,
+        unit: float = 1.0,
+    ) -> Task:
+        def run(task: Task) -> Coroutine[Any, Any, Any]:
+            return body(Ranks(self._driver, task, self._members, unit))
+
+        return self._driver.spawn(run, f"{self._name}.{name}", priority)

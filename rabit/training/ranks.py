@@ -1,0 +1,218 @@
+"""Ranks: with whom a coroutine communicates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rabit.compression import Compression, CompressionCodec
+from rabit.engine.handle import Handle
+from rabit.engine.process_set import ProcessSet
+from rabit.engine.request import Request
+from rabit.engine.tensor import TensorView, view_input, view_output
+from rabit.errors import InvalidArgument
+from rabit.types import Kind, ReduceOp
+
+from .encoding import pack, unpack, unpack_all
+from .tasks import Driver, Operation, Task, suspend
+
+if TYPE_CHECKING:
+    from rabit.engine.engine import Engine
+
+__all__ = ["Members", "Ranks"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Members:
+    """A process set on one engine, looked up once: hooks may run in a thread without an engine."""
+
+    ranks: tuple[int, ...]
+    group: int
+    index: int
+
+    @classmethod
+    def of(cls, process_set: ProcessSet, engine: Engine) -> Members:
+        """Raises InvalidArgument where this rank is not in the set."""
+        group = process_set.group_on(engine)
+        ranks = engine.members(group)
+        if engine.rank not in ranks:
+            raise InvalidArgument(
+                f"rank {engine.rank} is not in the process set of ranks {list(ranks)}, and takes no "
+                "part in what they exchange. Ask process_set.included() first."
+            )
+        return cls(ranks, group, ranks.index(engine.rank))
+
+
+class Ranks:
+    """The ranks of a process set, as one task sees them.
+
+    rank, size: of this rank in the set.
+    unit: what an element of the array that travels is in the parameter: the learning rate for a
+    gradient, 1 for a difference of parameters.  Residuals that are kept are converted by it.
+    Arrays are NumPy's.  What a call is given may not change before it returns.
+    """
+
+    def __init__(self, driver: Driver, task: Task, members: Members, unit: float = 1.0) -> None:
+        self._driver = driver
+        self._task = task
+        self._members = members
+        self._rounds = 0
+        self.rank = members.index
+        self.size = len(members.ranks)
+        self.unit = unit
+
+    @property
+    def step(self) -> int:
+        """How many steps have ended."""
+        return self._driver.now[0]
+
+    @property
+    def name(self) -> str:
+        """Of the task, without the optimizer's; equal on all ranks."""
+        return self._task.name.removeprefix(f"{self._driver.name}.")
+
+    # --- all together -----------------------------------------------------------------------------
+
+    async def mean(self, x: Array, *, codec: CompressionCodec = Compression.none) -> Array:
+        """The mean over the ranks; shape and dtype equal on all.  codec: of the engine."""
+        return await self._reduce(x, ReduceOp.AVERAGE, codec)
+
+    async def sum(self, x: Array, *, codec: CompressionCodec = Compression.none) -> Array:
+        """The sum over the ranks."""
+        return await self._reduce(x, ReduceOp.SUM, codec)
+
+    async def max(self, x: Array) -> Array:
+        """The largest of every element."""
+        return await self._reduce(x, ReduceOp.MAX, Compression.none)
+
+    async def any(self, flags: Array) -> Array:
+        """Where a flag is set on some rank."""
+        found = await self._reduce(np.asarray(flags, np.uint8), ReduceOp.MAX, Compression.none)
+        return found.astype(bool)
+
+    async def gather(self, x: Any) -> list[Any]:
+        """What every rank gave, in rank order; an array, a number, or a tuple of them of any sizes."""
+        data = pack(x)
+        request = self._request(Kind.ALLGATHER, view_input(data))
+
+        def finish(handles: Sequence[Handle]) -> list[Any]:
+            return unpack_all(handles[0].result())
+
+        found: list[Any] = await suspend(Operation([request], finish))
+        return found
+
+    async def scatter(self, parts: Sequence[Any]) -> list[Any]:
+        """Sends every rank one of `parts`; returns what each rank sent to this one, in rank order."""
+        packed = [pack(each) for each in parts]
+        request = self._request(Kind.ALLTOALL, view_input(np.concatenate(packed)))
+        request.splits = [each.size for each in packed]
+
+        def finish(handles: Sequence[Handle]) -> list[Any]:
+            return unpack_all(handles[0].result())
+
+        found: list[Any] = await suspend(Operation([request], finish))
+        return found
+
+    async def reduce_scatter(self, x: Array) -> Array:
+        """This rank's part of the mean of flat arrays; parts differ by one element at most."""
+        flat = np.ascontiguousarray(x).reshape(-1)
+        request = self._request(Kind.REDUCESCATTER, view_input(flat))
+        request.op = ReduceOp.AVERAGE
+
+        def finish(handles: Sequence[Handle]) -> Array:
+            found: Array = np.array(handles[0].result())
+            return found
+
+        part: Array = await suspend(Operation([request], finish))
+        return part
+
+    # --- some ---------------------------------------------------------------------------------------
+
+    async def swap(self, x: Any, peers: Sequence[int]) -> list[Any]:
+        """Sends x to each of `peers`, of ranks of the set; returns what each of them sent.
+
+        A peer names this rank in turn, in its round of the same number.  Encodings are of one size.
+        """
+        data = pack(x)
+        self._rounds += 1
+        targets = [np.empty_like(data) for _ in peers]
+        requests = []
+        for peer, target in zip(peers, targets, strict=True):
+            other, mine = self._members.ranks[peer], self._driver.engine.rank
+            for kind, pair, view in (
+                (Kind.SEND, f"{mine}.{other}", view_input(data)),
+                (Kind.RECV, f"{other}.{mine}", view_output(target)),
+            ):
+                name = f"{self._task.name}#{self._rounds}:{pair}"
+                output = view if kind == Kind.RECV else None
+                requests.append(Request(kind, name, view, output, root=other))
+
+        def finish(_: Sequence[Handle]) -> list[Any]:
+            return [unpack(each) for each in targets]
+
+        if not requests:
+            return []
+        found: list[Any] = await suspend(Operation(requests, finish))
+        return found
+
+    def within(self, process_set: ProcessSet) -> Ranks:
+        """Some of these ranks, this one among them; for hierarchies."""
+        members = Members.of(process_set, self._driver.engine)
+        return Ranks(self._driver, self._task, members, self.unit)
+
+    # --- time -----------------------------------------------------------------------------------------
+
+    async def steps(self, count: int) -> None:
+        """Goes on when `count` more steps have ended, at the same place on every rank."""
+        if count > 0:
+            await suspend((self.step + count, 0))
+
+    async def gradients(self) -> None:
+        """Goes on when the gradients of this step are complete on this rank: in `step()`."""
+        await suspend((self.step, 1))
+
+    def start(
+        self,
+        body: Callable[[Ranks], Coroutine[Any, Any, Any]],
+        *,
+        name: str = "",
+        unit: float | None = None,
+    ) -> Task:
+        """Runs `body` beside the caller: `await task` gives its result, `task.is_done` asks.
+
+        name: equal on all ranks, for a task that outlives the hook which starts it; "": by number.
+        """
+
+        def run(task: Task) -> Coroutine[Any, Any, Any]:
+            given = self.unit if unit is None else unit
+            return body(Ranks(self._driver, task, self._members, given))
+
+        name = f"{self._driver.name}.{name}" if name else self._task.child_name()
+        return self._driver.spawn(run, name, self._task.priority)
+
+    # --- requests -------------------------------------------------------------------------------------
+
+    async def _reduce(self, x: Array, op: ReduceOp, codec: CompressionCodec) -> Array:
+        source = np.ascontiguousarray(x).reshape(np.shape(x))
+        target = np.empty_like(source)
+        request = self._request(Kind.ALLREDUCE, view_input(source))
+        request.output, request.op = view_output(target), op
+        request.codec = self._driver.engine.codec_id(codec)
+        await suspend(Operation([request], _nothing))
+        return target
+
+    def _request(self, kind: Kind, view: TensorView) -> Request:
+        self._rounds += 1
+        group = self._members.group
+        where = f"@{group}" if group else ""
+        name = f"{self._task.name}{where}#{self._rounds}"
+        return Request(kind, name, view, priority=self._task.priority, group=group)
+
+
+def _nothing(_: Sequence[Handle]) -> None:
+    return None

@@ -1,0 +1,142 @@
+"""The seam for gradient methods.
+
+An Exchange says HOW one array of every rank becomes one; a Strategy says WHAT travels WHEN.  Both are
+`async` functions over Ranks, and `await` is the only place where ranks meet.  What a method does next
+may depend on values that are equal on all ranks, on `ranks.step`, and on nothing else: ranks that took
+different ways would wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from rabit.compression import Compression, CompressionCodec
+from rabit.types import ReduceOp
+
+from .ranks import Ranks
+
+__all__ = ["Array", "Exchange", "Ranks", "Reduced", "Slot", "Strategy", "Wire"]
+
+Array = np.ndarray[Any, Any]
+
+
+class Reduced(NamedTuple):
+    """What came of an exchange.
+
+    value: equal on all ranks, bit for bit.
+    sent: what this rank's part amounts to after encoding; None: all of it.
+    """
+
+    value: Array
+    sent: Array | None = None
+
+
+class Slot(Protocol):
+    """One parameter of one optimizer, as methods see it.
+
+    value: the parameter; assigning an array changes it.
+    grad: its gradient; a method leaves there what the optimizer is to use.  Read-only memory: methods
+    assign a new array.
+    state: the method's own, a tree of `rabit.training.state`.
+    """
+
+    name: str
+    grad: Any
+    state: Any
+    priority: int
+
+    @property
+    def value(self) -> Array: ...
+
+    @value.setter
+    def value(self, array: Array) -> None: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the arrays that methods get; bfloat16 and float16 come as float32."""
+
+    @property
+    def lr(self) -> float:
+        """The optimizer's learning rate for it, at this moment."""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """An exchange of one round that the engine does by itself, without a coroutine."""
+
+    codec: CompressionCodec = Compression.none
+    op: ReduceOp = ReduceOp.AVERAGE
+
+
+class Exchange:
+    """HOW one array of every rank becomes one; a frozen dataclass, compared and printed by its fields.
+
+    has_momentum: it keeps momentum by itself, so that the optimizer must have none.
+    """
+
+    has_momentum: bool = False
+
+    @property
+    def is_biased(self) -> bool:
+        """True if what it leaves out is left out for good, unless it is added to what is sent next.
+
+        It says in Reduced.sent what was not left out.
+        """
+        return False
+
+    def state(self, slot: Slot) -> Any:
+        """What it keeps for a slot from step to step; None: nothing."""
+        return None
+
+    def wire(self, slot: Slot) -> Wire | None:
+        """Not None: the engine does it by itself, and this is never called for that slot."""
+        return None
+
+    async def __call__(self, x: Array, state: Any, ranks: Ranks) -> Reduced:
+        """Reduces x, which it does not change, with the arrays of the other ranks."""
+        raise TypeError(f"{type(self).__name__} is an Exchange without __call__: write one.")
+
+
+class Strategy:
+    """WHAT travels WHEN.  Every hook may be left out; left out, nothing travels there.
+
+    uses_step: it has something to do between the gradients and the update, or after it, so that the
+    update cannot be put off.  has_momentum: as of an Exchange.
+    """
+
+    uses_step: bool = False
+    has_momentum: bool = False
+    owner: str | None = None  # the optimizer that it belongs to
+
+    def plan(self, slots: Sequence[Slot]) -> None:
+        """Takes the parameters, and makes `slot.state` of the new ones; on all ranks alike."""
+
+    def wire(self, slot: Slot) -> Wire | None:
+        """Not None: the engine reduces the gradients of this slot by itself, in every step."""
+        return None
+
+    async def gradient(self, slot: Slot, ranks: Ranks) -> None:
+        """`slot.grad` is complete on this rank; leaves there what the optimizer is to use."""
+
+    async def before_step(self, ranks: Ranks) -> None:
+        """All gradients are there."""
+
+    async def after_step(self, ranks: Ranks) -> None:
+        """Parameters are updated, and `ranks.step` steps have ended.  May sleep and go on later."""
+
+    async def finish(self, ranks: Ranks) -> None:
+        """Before saving, resizing and closing: brings in what is under way."""
+
+    def state(self) -> Any:
+        """What it keeps beside the states of the slots, as a tree."""
+        return None
+
+    def load(self, state: Any) -> None:
+        """Takes a tree that `state` gave."""

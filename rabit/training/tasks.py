@@ -1,0 +1,299 @@
+"""Tasks: coroutines over collectives, and the Driver that goes on with them.
+
+A method is an `async` function, and `await` is the only place where ranks meet.  There is no event
+loop and no thread: whoever waits for a task, and every hook of the training, pumps, which means that
+each task whose operation has finished runs to its next `await`.
+
+Everything that is open is pumped, never only what is waited for.  Two ranks may wait for their tasks
+in opposite orders; if each went on with its own alone, each would wait for a second round that the
+other has not begun.
+"""
+
+from __future__ import annotations
+
+import time
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rabit.engine.handle import Handle
+from rabit.engine.request import Request
+from rabit.errors import Internal, InvalidArgument, RabitError, TimedOut
+
+if TYPE_CHECKING:
+    from rabit.engine.engine import Engine
+
+__all__ = ["Driver", "Moment", "Operation", "Task", "suspend"]
+
+# A moment of training: steps that have ended, and 1 once this step's gradients are complete.
+Moment = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a task waits for most: requests to the engine.
+
+    finish: makes of their finished handles what `await` gives.
+    """
+
+    requests: Sequence[Request]
+    finish: Callable[[Sequence[Handle]], Any]
+
+
+@types.coroutine
+def suspend(wish: Operation | Task | Moment) -> Generator[Any, Any, Any]:
+    """Gives the Driver what the task waits for; goes on with what came of it."""
+    return (yield wish)
+
+
+class Task:
+    """A coroutine under way; it can be waited for like a Handle.  Called by the thread that pumps."""
+
+    def __init__(self, driver: Driver, name: str, priority: int) -> None:
+        self.name = name
+        self.priority = priority
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.is_done = False
+        self.waits_for: Operation | Task | Moment | None = None
+        self.handles: Sequence[Handle] = ()  # of the operation, once it has been submitted
+        self._driver = driver
+        self._children = 0
+        self._is_awaited = False
+
+    def __repr__(self) -> str:
+        return f"<rabit.Task {self.name!r}, {'done' if self.is_done else 'in flight'}>"
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        self._is_awaited = True
+        if not self.is_done:
+            yield self
+        return self.outcome()
+
+    def outcome(self) -> Any:
+        """What a finished task returned; raises what it raised."""
+        self._is_awaited = True
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+    def child_name(self) -> str:
+        """A name for a task that this one starts; equal on ranks that start the same ones."""
+        self._children += 1
+        return f"{self.name}/{self._children}"
+
+    @property
+    def is_lost(self) -> bool:
+        """True if it has failed and nobody has been told."""
+        return self.error is not None and not self._is_awaited
+
+    def sleeps(self, now: Moment) -> bool:
+        """True if it, or a task that it waits for, goes on only at a later moment."""
+        if isinstance(self.waits_for, Task):
+            return self.waits_for.sleeps(now)
+        return isinstance(self.waits_for, tuple) and self.waits_for > now
+
+    def done(self) -> bool:
+        """True when `wait` would not block.  Goes on with whatever can go on."""
+        self._driver.pump()
+        return self.is_done
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Blocks until the task has finished; returns its result, or raises what went wrong."""
+        self._driver.wait([self], timeout)
+        if not self.is_done:
+            raise InvalidArgument(
+                f"task '{self.name}' on rank {self._driver.engine.rank} sleeps until {self.waits_for} "
+                f"(steps, phase) and it is {self._driver.now}: it cannot be waited for before. End "
+                "the steps first."
+            )
+        return self.outcome()
+
+
+class Driver:
+    """Goes on with the tasks of one rank.  Called by one thread at a time."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        """name: of the optimizer; the names of its tasks begin with it."""
+        self.engine = engine
+        self.name = name
+        self.now: Moment = (0, 0)
+        self._open: dict[str, tuple[Task, Coroutine[Any, Any, Any]]] = {}
+        self._queued: list[Task] = []
+        self._lost: list[Task] = []
+        self._is_pumping = False
+
+    @property
+    def open_tasks(self) -> list[Task]:
+        """What has not finished, in the order of the starts."""
+        return [task for task, _ in self._open.values()]
+
+    def spawn(
+        self, body: Callable[[Task], Coroutine[Any, Any, Any]], name: str, priority: int = 0
+    ) -> Task:
+        """Starts a task; it runs to its first `await` at once, and its operation leaves with `flush`.
+
+        name: equal on all ranks; of a task that sleeps still, a number is appended.
+        """
+        name = self._free_name(name)
+        task = Task(self, name, priority)
+        self._open[name] = (task, body(task))
+        self._advance(task)
+        return task
+
+    def _free_name(self, name: str) -> str:
+        """Which tasks sleep is agreed, as moments are; which operations have finished is not."""
+        number, found = 1, name
+        while found in self._open:
+            if not self._open[found][0].sleeps(self.now):
+                raise InvalidArgument(
+                    f"task '{found}' on rank {self.engine.rank} is started a second time while it is "
+                    "in flight. Await it first."
+                )
+            number += 1
+            found = f"{name}.{number}"
+        return found
+
+    def reach(self, moment: Moment) -> None:
+        """It is `moment` now, on every rank at the same place of its program; sleepers go on."""
+        self.now = moment
+        self.pump()
+
+    def flush(self) -> None:
+        """Submits the operations of all tasks that have one to submit, in one call."""
+        queued, self._queued = self._queued, []
+        requests = [each for task in queued for each in _operation(task).requests]
+        if not requests:
+            return
+        handles = self.engine.submit(requests)
+        start = 0
+        for task in queued:
+            stop = start + len(_operation(task).requests)
+            task.handles, start = handles[start:stop], stop
+
+    def pump(self) -> bool:
+        """Goes on with every task that can; False if none could."""
+        if self._is_pumping:  # A task asks whether another is done.
+            return False
+        self._is_pumping = True
+        has_moved = False
+        try:
+            while sum(
+                self._try(task) for task in self.open_tasks
+            ):  # All of them, not to the first.
+                has_moved = True
+                self.flush()
+            self.flush()
+        finally:
+            self._is_pumping = False
+        return has_moved
+
+    def wait(self, tasks: Iterable[Task], timeout: float | None = None) -> None:
+        """Until each has finished or sleeps until a later moment; then raises the first error.
+
+        timeout: seconds; None: the engine's own limits on operations end the wait.
+        """
+        waited = list(tasks)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while left := [each for each in waited if not each.is_done and not each.sleeps(self.now)]:
+            if self.pump():
+                continue
+            handles = [handle for task in self.open_tasks for handle in task.handles]
+            if not handles:
+                raise self._knot(left)
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimedOut(
+                    f"task '{left[0].name}' on rank {self.engine.rank} has not finished after "
+                    f"{timeout:g} s. Look for the rank whose method takes another way."
+                )
+            wait_any(handles)
+        self._raise_first(waited)
+
+    def finish(self, timeout: float | None = None) -> None:
+        """Waits for everything that does not sleep."""
+        self.wait(self.open_tasks, timeout)
+
+    def forget(self) -> None:
+        """Ends what is open without an outcome: after an error, or when nothing sleeps for good."""
+        for _, coroutine in list(self._open.values()):
+            coroutine.close()
+        self._open.clear()
+        self._queued.clear()
+
+    def _raise_first(self, waited: Sequence[Task]) -> None:
+        lost, self._lost = [each for each in self._lost if each.is_lost], []
+        for task in [*waited, *lost]:
+            if task.is_done:
+                task.outcome()
+
+    def _try(self, task: Task) -> bool:
+        """Goes on with a task if what it waits for has come."""
+        wish = task.waits_for
+        if task.is_done:
+            return False
+        if isinstance(wish, Task):
+            if wish.is_done:
+                self._advance(task)
+            return wish.is_done
+        if isinstance(wish, tuple):
+            is_due = wish <= self.now
+            if is_due:
+                self._advance(task)
+            return is_due
+        if not task.handles or not all(handle.done() for handle in task.handles):
+            return False
+        handles, task.handles = task.handles, ()
+        try:
+            for handle in handles:
+                handle.wait()
+            value = _operation(task).finish(handles)
+        except RabitError as error:
+            self._advance(task, error=error)
+        else:
+            self._advance(task, value)
+        return True
+
+    def _advance(self, task: Task, value: Any = None, error: Exception | None = None) -> None:
+        """Runs a task to its next `await`."""
+        coroutine = self._open[task.name][1]
+        task.waits_for = None
+        try:
+            wish = coroutine.send(value) if error is None else coroutine.throw(error)
+        except StopIteration as stop:
+            self._end(task, stop.value, None)
+            return
+        except Exception as failure:  # It belongs to whoever waits for the task.
+            self._end(task, None, failure)
+            return
+        task.waits_for = wish
+        if isinstance(wish, Operation):
+            self._queued.append(task)
+
+    def _end(self, task: Task, result: Any, error: Exception | None) -> None:
+        task.result, task.error, task.is_done = result, error, True
+        del self._open[task.name]
+        if task.is_lost:
+            self._lost.append(task)
+
+    def _knot(self, left: Sequence[Task]) -> Internal:
+        names = ", ".join(f"'{each.name}' for {each.waits_for!r}" for each in left[:5])
+        return Internal(
+            f"rank {self.engine.rank}: tasks wait, and nothing is in flight that could end it: {names}. "
+            "A method awaits a task that sleeps, or itself."
+        )
+
+
+def wait_any(handles: Sequence[Handle]) -> None:
+    """Blocks until one of `handles` has finished, or for a moment; errors stay in the handles."""
+    seconds = 0.1 if len(handles) == 1 else 0.001
+    try:
+        handles[0].wait(seconds)
+    except RabitError as error:
+        if not handles[0].done() and not isinstance(error, TimedOut):
+            raise
+
+
+def _operation(task: Task) -> Operation:
+    assert isinstance(task.waits_for, Operation)
+    return task.waits_for

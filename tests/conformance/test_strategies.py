@@ -1,0 +1,122 @@
+"""Every gradient method on ranks that are threads of this process."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from support import strategy_suite as suite
+
+import rabit.strategies as methods
+from rabit.testing import run_ranks
+
+RANKS = 3
+_found: dict[int, list[suite.Outcome]] = {}
+
+
+def outcomes(run: suite.Run, ranks: int = RANKS) -> list[suite.Outcome]:
+    return run_ranks(ranks, run, timeout=30)
+
+
+def outcomes_of_reference(run: suite.Run) -> list[suite.Outcome]:
+    if id(run) not in _found:
+        _found[id(run)] = outcomes(run)
+    return _found[id(run)]
+
+
+@pytest.mark.parametrize("name", suite.EQUIVALENCES)
+def test_equals(name):
+    method, reference = suite.EQUIVALENCES[name]
+
+    assert suite.distance(outcomes(method), outcomes_of_reference(reference)) <= 1e-12
+
+
+@pytest.mark.parametrize("name", suite.CONSERVING)
+def test_what_is_not_sent_is_sent_later_also_when_the_learning_rate_falls(name):
+    run = suite.Run(
+        suite.every(suite.CONSERVING[name]),
+        lr=lambda step: 0.1 if step < 4 else 0.01,
+        gradient=suite.pure_noise,
+    )
+
+    assert suite.unconserved(outcomes(run), run) <= 1e-12
+
+
+@pytest.mark.parametrize("name", suite.TOGETHER)
+def test_ranks_stay_together_and_states_can_be_saved_and_taken_back(name):
+    run = suite.Run(suite.TOGETHER[name])
+    plain = outcomes(run)
+
+    assert suite.spread(plain) == 0
+    assert suite.distance(plain, outcomes_of_reference(suite.MEAN)) < 3
+    assert suite.distance(plain, outcomes(dataclasses.replace(run, reloads=6))) == 0
+    if not run.method().uses_step:
+        assert suite.distance(plain, outcomes(dataclasses.replace(run, skips=5))) == 0
+    assert suite.distance(plain, outcomes(dataclasses.replace(run, reverses=True))) == 0
+
+
+@pytest.mark.parametrize("name", ["topk", "powersgd", "qsgd", "accordion"])
+def test_results_do_not_depend_on_how_the_engine_cuts_and_joins(name):
+    run = suite.Run(suite.TOGETHER[name])
+    plain = outcomes(run)
+
+    for settings in (
+        {"partition_bytes": 64},
+        {"fusion_bytes": 0},
+        {"lanes": 1},
+    ):
+        other = run_ranks(RANKS, run, timeout=30, **settings)
+        assert suite.distance(plain, other) <= 1e-12
+
+
+def test_streaming_fragments_keep_anchors_equal():
+    run = suite.Run(
+        lambda: methods.LocalSGD(4, methods.Nesterov(), fragments=2, delay=2, mix=0.5), steps=14
+    )
+
+    found = outcomes(run)
+
+    assert suite.spread(found, lambda each, name: each.states[name].anchor) == 0
+    assert suite.spread(found) > 0
+
+
+def test_sparse_moves_keep_anchors_equal():
+    exchange = methods.ErrorFeedback(suite.topk(0.1), 0.9)
+
+    found = outcomes(suite.Run(lambda: methods.LocalSGD(4, exchange=exchange)))
+
+    assert suite.spread(found, lambda each, name: each.states[name].anchor) == 0
+
+
+def test_peers_one_at_a_time_come_to_one_value():
+    run = suite.Run(
+        lambda: methods.Decentralized("shift-one"), steps=24, gradient=suite.nothing, apart=1.0
+    )
+
+    assert suite.spread(outcomes(run, 4)) < 1e-3
+
+
+def test_a_ring_in_eight_bits_stays_together():
+    run = suite.Run(lambda: methods.LowPrecisionRing(), steps=30)
+
+    assert 0 < suite.spread(outcomes(run)) < 0.5
+
+
+def test_an_average_that_nobody_waits_for_brings_ranks_together():
+    run = suite.Run(methods.AsyncAverage, steps=20, gradient=suite.nothing, apart=1.0)
+
+    assert suite.spread(outcomes(run)) < 1.0  # 2 without
+
+
+def test_any_batch_is_the_step_on_the_union_of_the_samples():
+    def train(engine):
+        method, w = methods.AnyBatch(), np.ones(3)
+        trainer = methods.ArrayTrainer({"w": w}, method, lr=1.0, engine=engine)
+        method.samples = engine.rank  # none on rank 0
+        trainer.step({"w": np.full(3, float(sum(range(engine.rank))))})
+        return w
+
+    union = 1.0 - (0 + 0 + 1) / 3
+
+    assert all(np.allclose(each, union, atol=1e-15) for each in run_ranks(3, train))

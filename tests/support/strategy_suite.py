@@ -1,0 +1,311 @@
+"""What every gradient method must satisfy, in float64; run on ranks that are threads or processes.
+
+A case is a function of an engine, which each rank calls; it returns this rank's parameters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import rabit.strategies as methods
+
+SHAPES: dict[str, tuple[int, ...]] = {"w": (6, 5), "b": (5,)}
+STEPS = 8
+Arrays = dict[str, np.ndarray]
+
+
+def noise(name: str, rank: int, step: int) -> np.ndarray:
+    return np.random.default_rng([sum(map(ord, name)), rank, step]).standard_normal(SHAPES[name])
+
+
+def usual(name: str, value: np.ndarray, rank: int, step: int) -> np.ndarray:
+    return 0.3 * value + 0.02 * rank + 0.3 * noise(name, rank, step)
+
+
+def pure_noise(name: str, value: np.ndarray, rank: int, step: int) -> np.ndarray:
+    return noise(name, rank, step)
+
+
+def of_rank_zero(name: str, value: np.ndarray, rank: int, step: int) -> np.ndarray:
+    return noise(name, 0, step)
+
+
+def few_rows(name: str, value: np.ndarray, rank: int, step: int) -> np.ndarray:
+    rows = np.arange(len(value)) % 3 == (step + rank) % 3
+    return usual(name, value, rank, step) * rows.reshape(-1, *[1] * (value.ndim - 1))
+
+
+def nothing(name: str, value: np.ndarray, rank: int, step: int) -> np.ndarray:
+    return 0.0 * value
+
+
+# --- optimizers -----------------------------------------------------------------------------------
+
+
+def descent() -> Callable[[Any], None]:
+    def update(slot: Any) -> None:
+        slot.value = slot.value - slot.lr * slot.grad
+
+    return update
+
+
+def heavy_ball(nesterov: bool = False) -> Callable[[Any], None]:
+    momenta: Arrays = {}
+
+    def update(slot: Any) -> None:
+        m = momenta[slot.name] = 0.9 * momenta.get(slot.name, 0) + slot.grad
+        slot.value = slot.value - slot.lr * (slot.grad + 0.9 * m if nesterov else m)
+
+    return update
+
+
+def adam() -> Callable[[Any], None]:
+    moments: dict[str, Any] = {}
+
+    def update(slot: Any) -> None:
+        m, v, t = moments.get(slot.name, (0, 0, 0))
+        m, v, t = 0.9 * m + 0.1 * slot.grad, 0.999 * v + 0.001 * slot.grad**2, t + 1
+        moments[slot.name] = m, v, t
+        slot.value = slot.value - slot.lr * (m / (1 - 0.9**t)) / (
+            np.sqrt(v / (1 - 0.999**t)) + 1e-8
+        )
+
+    return update
+
+
+# --- one run ----------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Run:
+    """What one rank trains, and how it is disturbed."""
+
+    method: Callable[[], methods.Strategy]
+    steps: int = STEPS
+    lr: Callable[[int], float] = lambda step: 0.1
+    update: Callable[[], Callable[[Any], None]] = descent
+    gradient: Callable[[str, np.ndarray, int, int], np.ndarray] = usual
+    apart: float = 0.0  # how far the ranks' first parameters differ
+    reverses: bool = False  # odd ranks wait for their gradients in the opposite order
+    skips: int = -1  # the step before which another one is begun and taken back
+    reloads: int = -1  # the step before which the state is saved, and loaded into a new strategy
+
+    def trainer(self, engine: Any, parameters: Arrays) -> methods.ArrayTrainer:
+        return methods.ArrayTrainer(
+            parameters, self.method(), lr=self.lr(0), update=self.update(), engine=engine
+        )
+
+    def __call__(self, engine: Any) -> Outcome:
+        random = np.random.default_rng(1)
+        parameters = {
+            name: random.standard_normal(shape) + self.apart * engine.rank
+            for name, shape in SHAPES.items()
+        }
+        first = {name: value.copy() for name, value in parameters.items()}
+        trainer = self.trainer(engine, parameters)
+        for step in range(self.steps):
+            trainer.set_lr(self.lr(step))
+            if step == self.skips:
+                trainer.start({name: 1e6 * noise(name, engine.rank, 999) for name in SHAPES})
+                trainer.skip_step()
+            if step == self.reloads:
+                trainer = self._reloaded(engine, parameters, trainer)
+            trainer.start(
+                {n: self.gradient(n, parameters[n], engine.rank, step) for n in reversed(SHAPES)}
+            )
+            if self.reverses and engine.rank % 2:
+                for slot in trainer.slots:
+                    trainer.pipeline.wait([slot])
+            elif self.reverses:
+                for slot in reversed(trainer.slots):
+                    trainer.pipeline.wait([slot])
+            trainer.step()
+        trainer.pipeline.finish()
+        states = {slot.name: slot.state for slot in trainer.slots}
+        return Outcome(parameters, first, states)
+
+    def _reloaded(
+        self, engine: Any, parameters: Arrays, before: methods.ArrayTrainer
+    ) -> methods.ArrayTrainer:
+        saved = before.pipeline.state_dict()
+        trainer = self.trainer(engine, parameters)
+        trainer.pipeline.load_state_dict(saved)
+        trainer._update = before._update  # the optimizer's own state is the user's to save
+        return trainer
+
+
+@dataclasses.dataclass
+class Outcome:
+    """The parameters of one rank after and before, and the state of its method."""
+
+    values: Arrays
+    first: Arrays
+    states: dict[str, Any]
+
+
+def distance(some: list[Outcome], others: list[Outcome]) -> float:
+    """The largest difference between the parameters of two runs, over all ranks."""
+    return max(
+        float(np.abs(a.values[name] - b.values[name]).max())
+        for a, b in zip(some, others, strict=True)
+        for name in SHAPES
+    )
+
+
+def spread(outcomes: list[Outcome], of: Callable[[Outcome, str], Any] | None = None) -> float:
+    """The largest difference between ranks."""
+    of = of or (lambda outcome, name: outcome.values[name])
+    return max(
+        float(np.abs(of(each, name) - of(outcomes[0], name)).max())
+        for each in outcomes
+        for name in SHAPES
+    )
+
+
+def unconserved(outcomes: list[Outcome], run: Run) -> float:
+    """|Σ η·update + mean(η·e) - Σ η·mean(g)|, which error feedback keeps at zero."""
+    worst = 0.0
+    for name in SHAPES:
+        moved = outcomes[0].first[name] - outcomes[0].values[name]
+        states = [each.states[name] for each in outcomes]  # None: nothing is lost
+        left = np.mean([each.residual * each.unit if each else 0.0 for each in states], axis=0)
+        ranks = range(len(outcomes))
+        whole = sum(
+            run.lr(step) * np.mean([noise(name, rank, step) for rank in ranks], axis=0)
+            for step in range(run.steps)
+        )
+        worst = max(worst, float(np.abs(moved + left - whole).max()))
+    return worst
+
+
+# --- methods, as cases take them --------------------------------------------------------------------
+
+
+def every(exchange: methods.Exchange) -> Callable[[], methods.Strategy]:
+    return lambda: methods.Synchronous(exchange)
+
+
+def topk(ratio: float) -> methods.Exchange:
+    return methods.Gathered(methods.LargestEntries(ratio))
+
+
+def power(rank: int) -> methods.Exchange:
+    return methods.PowerSGD(rank, min_rate=0.0)
+
+
+MEAN = Run(every(methods.Mean()))
+MOMENTUM = Run(every(methods.Mean()), update=heavy_ball)
+NESTEROV = Run(every(methods.Mean()), update=lambda: heavy_ball(True))
+ADAM = Run(every(methods.Mean()), update=adam)
+
+
+def with_gradient(run: Run, gradient: Any) -> Run:
+    return dataclasses.replace(run, gradient=gradient)
+
+
+def with_method(run: Run, method: Callable[[], methods.Strategy]) -> Run:
+    return dataclasses.replace(run, method=method)
+
+
+# name: (a method, what it must equal)
+EQUIVALENCES: dict[str, tuple[Run, Run]] = {
+    "powersgd of full rank is the mean": (Run(every(methods.ErrorFeedback(power(9)))), MEAN),
+    "top-k of all entries is the mean": (Run(every(methods.ErrorFeedback(topk(1.0)))), MEAN),
+    "random-k of all entries is the mean": (Run(every(methods.RandomK(1.0))), MEAN),
+    "EF21 of all entries is the mean": (Run(every(methods.Differences(topk(1.0)))), MEAN),
+    "DGC of all entries without masks is momentum": (
+        Run(every(methods.MomentumCorrection(topk(1.0), masks=False))),
+        MOMENTUM,
+    ),
+    "DGC of all entries with masks is plain descent": (
+        Run(every(methods.MomentumCorrection(topk(1.0)))),
+        MEAN,
+    ),
+    "row-sparse is the mean": (
+        with_gradient(Run(every(methods.RowSparse())), few_rows),
+        with_gradient(MEAN, few_rows),
+    ),
+    "adasum of equals is the mean": (
+        with_gradient(Run(every(methods.AdaptiveSum())), of_rank_zero),
+        with_gradient(MEAN, of_rank_zero),
+    ),
+    "a phase that never comes is the mean": (Run(every(methods.Phases(99, topk(0.1)))), MEAN),
+    "what is small is the mean": (Run(every(methods.Bypass(topk(0.1)))), MEAN),
+    "Local SGD at every step is descent": (Run(lambda: methods.LocalSGD(1)), MEAN),
+    "post-local SGD before its start is descent": (
+        Run(lambda: methods.LocalSGD(4, start=99)),
+        MEAN,
+    ),
+    "SlowMo of alpha 1, beta 0 is Local SGD": (
+        Run(lambda: methods.LocalSGD(4, methods.SlowMomentum(1, 0))),
+        Run(lambda: methods.LocalSGD(4)),
+    ),
+    "SlowMo at every step is momentum": (
+        Run(lambda: methods.LocalSGD(1, methods.SlowMomentum(1, 0.9))),
+        MOMENTUM,
+    ),
+    "DiLoCo at every step is Nesterov": (
+        Run(lambda: methods.LocalSGD(1, methods.Nesterov(1.0, 0.9))),
+        NESTEROV,
+    ),
+    "streaming without parts and delay is DiLoCo": (
+        Run(lambda: methods.LocalSGD(4, methods.Nesterov(), fragments=1, delay=0, mix=0.0)),
+        Run(lambda: methods.LocalSGD(4, methods.Nesterov())),
+    ),
+    "1-bit Adam in its warm-up is Adam": (
+        Run(lambda: methods.OneBitAdam(methods.Mean(), 99)),
+        ADAM,
+    ),
+    "decentralized with all is Local SGD at every step": (
+        dataclasses.replace(Run(lambda: methods.Decentralized("all")), steps=6),
+        dataclasses.replace(Run(lambda: methods.LocalSGD(1)), steps=6),
+    ),
+}
+
+# Residuals whose sum with the updates is that of the gradients.
+CONSERVING: dict[str, methods.Exchange] = {
+    "top-k": methods.ErrorFeedback(topk(0.1)),
+    "powersgd": methods.ErrorFeedback(power(1)),
+    "sign": methods.ErrorFeedback(methods.Gathered(methods.Signs())),
+    "random-k": methods.ErrorFeedback(methods.RandomK(0.2)),
+    "two roads": methods.ErrorFeedback(methods.Accordion(topk(0.5), topk(0.1), interval=3)),
+    "phases": methods.ErrorFeedback(methods.Phases(3, topk(0.1))),
+}
+
+# Ranks stay together bit for bit, nothing of a skipped step remains, a saved state goes on bit for bit.
+TOGETHER: dict[str, Callable[[], methods.Strategy]] = {
+    "mean": every(methods.Mean()),
+    "powersgd": every(methods.ErrorFeedback(power(2))),
+    "topk": every(methods.ErrorFeedback(topk(0.1))),
+    "randomk": every(methods.ErrorFeedback(methods.RandomK(0.2))),
+    "ef21": every(methods.Differences(topk(0.2))),
+    "dgc": every(methods.MomentumCorrection(topk(0.2), clip=1.0)),
+    "sign": every(methods.ErrorFeedback(methods.TwoPhase(methods.Signs(8), second_feedback=True))),
+    "qsgd": every(methods.TwoPhase(methods.Levels(methods.uniform(4), block=8))),
+    "nuqsgd": every(methods.Gathered(methods.Levels(methods.geometric(4), block=8))),
+    "terngrad": every(methods.Gathered(methods.Levels((0.0, 1.0), clip=2.5))),
+    "natural": every(methods.TwoPhase(methods.Natural())),
+    "bytegrad": every(methods.TwoPhase(methods.MinMax8(8))),
+    "rowsparse": every(methods.RowSparse()),
+    "adasum": every(methods.AdaptiveSum()),
+    "accordion": every(methods.ErrorFeedback(methods.Accordion(power(2), power(1), interval=3))),
+    "local": lambda: methods.LocalSGD(4),
+    "post-local": lambda: methods.LocalSGD(2, start=4),
+    "slowmo": lambda: methods.LocalSGD(4, methods.SlowMomentum()),
+    "diloco": lambda: methods.LocalSGD(4, methods.Nesterov()),
+    "onebit-adam": lambda: methods.OneBitAdam(
+        methods.ErrorFeedback(methods.TwoPhase(methods.Signs(8), second_feedback=True)), 4
+    ),
+    "qadam": lambda: methods.OneBitAdam(methods.TwoPhase(methods.MinMax8(8)), 4),
+    "anybatch": lambda: _any_batch(),
+}
+
+
+def _any_batch() -> methods.Strategy:
+    method = methods.AnyBatch()
+    method.samples = 3
+    return method

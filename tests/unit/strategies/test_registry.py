@@ -1,0 +1,48 @@
+"""Methods by name."""
+
+from __future__ import annotations
+
+import pytest
+
+import rabit
+import rabit.strategies as methods
+
+
+@pytest.mark.parametrize("name", methods.available())
+def test_every_method_can_be_made_with_its_own_values(name):
+    assert isinstance(methods.make(name), methods.Strategy)
+
+
+def test_arguments_are_read_by_type():
+    found = methods.make("powersgd:rank=4,small=0").exchange
+
+    assert found == methods.Bypass(methods.ErrorFeedback(methods.PowerSGD(4)), 0)
+    assert methods.make("topk:ratio=1").exchange.inner.inner.codec.ratio == 1.0
+    assert methods.make("mean:codec=bf16").exchange.codec == rabit.Compression.bf16
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("powersdg", "did you mean 'powersgd'"),
+        ("powersgd:rnk=2", "takes rank=2, start=0, small=65536"),
+        ("powersgd:rank=x", "rank is 'x', where int such as 2 is expected"),
+        ("powersgd:rank", "'rank' is not an argument"),
+        ("anybatch:x=1", "it takes none"),
+    ],
+)
+def test_a_wrong_text_is_refused_with_what_is_known(spec, says):
+    with pytest.raises(rabit.InvalidArgument, match=says):
+        methods.make(spec)
+
+
+def test_a_biased_exchange_gets_error_feedback_and_small_parameters_the_mean():
+    found = methods.as_strategy(methods.PowerSGD(2)).exchange
+
+    assert found == methods.Bypass(methods.ErrorFeedback(methods.PowerSGD(2)))
+    assert methods.as_strategy(methods.RowSparse()).exchange == methods.Bypass(methods.RowSparse())
+
+
+def test_what_is_no_method_is_refused():
+    with pytest.raises(rabit.InvalidArgument, match="strategy is 5; use a rabit"):
+        methods.as_strategy(5)

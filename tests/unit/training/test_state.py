@@ -1,0 +1,110 @@
+"""State trees: undo, save, load, resize."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rabit
+from rabit.training import state
+
+
+@dataclass
+class Inner:
+    q: np.ndarray
+    steps: int = 0
+
+
+@dataclass
+class Outer:
+    residual: np.ndarray = state.leaf(scope="local", elastic="mean")
+    shard: Any = state.leaf(0.0, scope="local", elastic="zero")
+    is_critical: bool = True
+    inner: Any = None
+
+
+def tree():
+    return Outer(np.ones(2), 0.0, True, [Inner(np.arange(3.0)), None])
+
+
+class Slot:
+    def __init__(self):
+        self.state = tree()
+
+
+def test_leaves_have_paths_scopes_and_rules():
+    found = state.leaves(tree(), "w")
+
+    assert list(found) == [
+        "w/residual",
+        "w/shard",
+        "w/is_critical",
+        "w/inner/0/q",
+        "w/inner/0/steps",
+    ]
+    assert (found["w/residual"].scope, found["w/residual"].elastic) == ("local", "mean")
+    assert (found["w/inner/0/q"].scope, found["w/inner/0/q"].elastic) == ("replicated", "copy")
+
+
+def test_undo_gives_back_what_was_rebound():
+    slot, undo = Slot(), state.Undo()
+    undo.keep(slot)
+    slot.state.residual = np.zeros(2)
+    slot.state.inner[0].steps = 5
+    undo.keep(slot)  # as of the first time
+
+    undo.undo()
+
+    assert slot.state.residual.tolist() == [1, 1] and slot.state.inner[0].steps == 0
+
+
+def test_commit_makes_it_final():
+    slot, undo = Slot(), state.Undo()
+    undo.keep(slot)
+    slot.state.residual = np.zeros(2)
+
+    undo.commit()
+    undo.undo()
+
+    assert slot.state.residual.tolist() == [0, 0]
+
+
+def test_saved_values_come_back_in_their_types():
+    before = tree()
+    before.shard, before.is_critical, before.inner[0].steps = np.ones(4), False, 3
+    saved = {path: each.value for path, each in state.leaves(before, "w").items()}
+
+    found = state.restored(tree(), "w", saved)
+
+    assert found.shard.tolist() == [1] * 4  # a number at first
+    assert found.is_critical is False and found.inner[0].steps == 3 and found.inner[1] is None
+
+
+def test_a_missing_value_and_another_shape_are_named():
+    saved = {path: each.value for path, each in state.leaves(tree(), "w").items()}
+    with pytest.raises(rabit.InvalidArgument, match="has no 'w/inner/0/q'"):
+        state.restored(tree(), "w", {k: v for k, v in saved.items() if k != "w/inner/0/q"})
+
+    saved["w/residual"] = np.ones(3)
+    with pytest.raises(rabit.InvalidArgument, match=r"'w/residual' has shape \(3,\) and \(2,\)"):
+        state.restored(tree(), "w", saved)
+
+
+@pytest.mark.parametrize("now", [2, 4])
+def test_a_resize_conserves_the_sum_of_mean_residuals(now):
+    stayed = min(now, 3)
+    before = [tree() for _ in range(3)]
+    for rank, each in enumerate(before[:stayed]):
+        each.residual = np.float64([rank, 1])
+    for each in before[stayed:]:  # what leaves has given its residual to another
+        each.residual = np.zeros(2)
+
+    after = [state.resized(each, 3, now, is_new=False) for each in before[:stayed]]
+    after += [state.resized(tree(), 3, now, is_new=True) for _ in range(now - stayed)]
+
+    mean = np.mean([each.residual for each in before], axis=0)
+    assert np.allclose(np.mean([each.residual for each in after], axis=0), mean, atol=1e-15)
+    assert after[0].inner[0].q.tolist() == [0, 1, 2]
