@@ -19,21 +19,43 @@ import torch
 
 import rabit
 
-__all__ = ["Completion", "completion_of"]
+__all__ = ["Completion", "completion_of", "raise_after_backward"]
 
 # How long the thread sleeps for the oldest operation before it looks at the others.
 _SLICE_S = 0.02
 
 
+class _Failure:
+    """What a promise holds in place of a result."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def _result_of(promise: Any) -> Any:
+    held = promise.value()
+    if isinstance(held, _Failure):
+        raise held.error
+    return held
+
+
 class _Waiting:
-    """One future, and how to find out that it is due."""
+    """One promise of a result, and how to find out that it is due.
 
-    __slots__ = ("finish", "future", "handles")
+    `future` is what the promise becomes.  A future that Python fails by `set_exception` has, for who
+    reads it in C++, the exception as its value, which DDP's reducer takes for a list of tensors.
+    What a callback raises fails the future that follows in C++ too.
+    """
 
-    def __init__(self, handles: list[rabit.Handle], finish: Callable[[], Any], future: Any) -> None:
+    __slots__ = ("_promise", "finish", "future", "handles")
+
+    def __init__(self, handles: list[rabit.Handle], finish: Callable[[], Any]) -> None:
         self.handles = handles
         self.finish = finish
-        self.future = future
+        self._promise: Any = torch.futures.Future()
+        self.future: Any = self._promise.then(_result_of)
 
     def is_due(self) -> bool:
         return all(handle.done() for handle in self.handles)
@@ -46,11 +68,10 @@ class _Waiting:
 
     def complete(self) -> None:
         try:
-            result = self.finish()
+            held = self.finish()
         except BaseException as error:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(result)
+            held = _Failure(error)
+        self._promise.set_result(held)
 
 
 class Completion:
@@ -65,21 +86,20 @@ class Completion:
     def future(self, handles: list[rabit.Handle], finish: Callable[[], Any]) -> Any:
         """A torch future with the result of `finish()`, called when all `handles` are done.
 
-        finish: does not block; what it raises becomes the exception of the future.
+        finish: does not block; what it raises fails the future, as a RuntimeError with its text.
         What runs when it completes may start operations and wait for them: these belong to another
         thread, because this one is then busy.
         """
         if threading.current_thread() is self._thread:
             self._nested = self._nested or Completion()
             return self._nested.future(handles, finish)
-        future: Any = torch.futures.Future()
-        waiting = _Waiting(handles, finish, future)
+        waiting = _Waiting(handles, finish)
         if waiting.is_due():
             waiting.complete()
-            return future
+            return waiting.future
         self._start()
         self._arrivals.put(waiting)
-        return future
+        return waiting.future
 
     def stop(self) -> None:
         """Ends the thread after what is in flight; at most a second.  Idempotent."""
@@ -125,3 +145,14 @@ def completion_of(engine: rabit.Engine) -> Completion:
     if found is None:
         found = _completions.setdefault(engine, Completion())
     return found
+
+
+def raise_after_backward(wait: Callable[[], Any]) -> None:
+    """Has a backward pass that runs in this thread end with what `wait` raises, if it raises.
+
+    The future of an operation tells DDP's reducer, which is C++, the text of an error and not its
+    type.  Here the error itself leaves `backward()`, before the reducer looks at its futures, for
+    which it waits in any case.  Without a backward pass this does nothing.
+    """
+    if torch._C._current_graph_task_id() != -1:
+        torch.autograd.Variable._execution_engine.queue_callback(wait)

@@ -8,7 +8,7 @@ from torch._C._distributed_c10d import GradBucket
 
 import rabit
 from rabit import Average, ProcessSet, global_process_set
-from rabit_torch.distributed.futures import completion_of
+from rabit_torch.distributed.futures import completion_of, raise_after_backward
 from rabit_torch.ops.collectives import allreduce_async_
 
 __all__ = ["ddp_hook"]
@@ -32,8 +32,13 @@ def ddp_hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tenso
     handle = allreduce_async_(
         buffer, None, f"ddp.{number}", Average, process_set=process_set, compression=compression
     )
+    open_ = handle.engine_handles
     completion = completion_of(rabit.default_engine())
-    future: torch.futures.Future[torch.Tensor] = completion.future(
-        handle.engine_handles, handle.wait
-    )
+    future: torch.futures.Future[torch.Tensor] = completion.future(open_, handle.wait)
+
+    def wait() -> None:
+        for each in open_:
+            each.wait()
+
+    raise_after_backward(wait)
     return future

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import atexit
-import time
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -17,6 +17,7 @@ import torch.distributed as dist
 import rabit
 from rabit import DType, Kind, ReduceOp, TensorView, Unsupported
 from rabit_torch.distributed.messages import Mail
+from rabit_torch.distributed.monitored_barrier import MonitoredBarrier
 from rabit_torch.distributed.request_slots import Lines
 from rabit_torch.distributed.work import Work
 from rabit_torch.ops.sparse import allreduce_sparse_on
@@ -24,7 +25,6 @@ from rabit_torch.tensors import _DTYPES, check, memory_order
 
 __all__ = ["ProcessGroup"]
 
-_ANSWER_TIME = timedelta(seconds=20)  # longest wait for rank 0's verdict beyond a barrier's limit
 _OPS = {
     int(getattr(dist.ReduceOp.RedOpType, name)): op
     for name, op in {
@@ -88,11 +88,11 @@ class ProcessGroup(dist.ProcessGroup):
         self._lines = Lines(engine, f"c10d.{name}")
         self._name = name
         self._description = ""
-        self._barriers = 0
+        self._monitored = MonitoredBarrier(store, engine.rank, engine.size)
         self._mail = Mail(store, engine.rank, engine.size)
         self._collected: list[Work] | None = None
         if owns_engine:
-            atexit.register(self.shutdown)
+            atexit.register(self._end_at_exit)
 
     # --- what torch.distributed asks about a group ------------------------------------------------
 
@@ -139,13 +139,24 @@ class ProcessGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         """Ends the group.  An engine that rabit.init() has started stays."""
         if self._owns_engine:
-            atexit.unregister(self.shutdown)
+            atexit.unregister(self._end_at_exit)
             self._engine.close()
 
     def abort(self) -> None:
         """Ends the group without waiting for the other ranks."""
         if self._owns_engine:
+            atexit.unregister(self._end_at_exit)
             self._engine.close(0.0)
+
+    def _end_at_exit(self) -> None:
+        # After an unhandled exception the others learn soonest by losing this rank, and what its end
+        # then finds is a consequence that would only bury the exception.
+        has_failed = getattr(sys, "last_value", None) is not None
+        try:
+            self._engine.close(0.0 if has_failed else 30.0)
+        except rabit.RabitError as error:
+            if not has_failed:
+                print(f"rabit: at exit: {error}", file=sys.stderr)
 
     def _start_coalescing(self, device: Any) -> None:
         self._collected = []
@@ -466,37 +477,11 @@ class ProcessGroup(dist.ProcessGroup):
     ) -> None:
         """A barrier that says who did not come.  Blocks about `timeout`.
 
+        timeout: None is that of the group; zero lets those pass who find all others there.
         Raises TimedOut that names the first missing rank; with `wait_all_ranks` all of them.
         """
-        limit = timeout or self._timeout
-        deadline = time.monotonic() + limit.total_seconds()
-        self._barriers += 1
-        key, rank = f"monitored.{self._barriers}", self._engine.rank
-        if rank != 0:
-            self._store.set(f"{key}.{rank}", "here")
-            # Rank 0 answers when its own time is over, which may be later than ours.
-            self._store.wait([f"{key}.answer"], limit + _ANSWER_TIME)
-            answer = self._store.get(f"{key}.answer").decode()
-        else:
-            answer = self._missing_ranks(key, deadline, wait_all_ranks)
-            self._store.set(f"{key}.answer", answer)
-        if answer:
-            raise rabit.TimedOut(
-                f"monitored_barrier on rank {rank}: rank {answer} did not reach it in "
-                f"{limit.total_seconds():g} s. Look at what these ranks are doing."
-            )
-
-    def _missing_ranks(self, key: str, deadline: float, wait_all_ranks: bool) -> str:
-        missing = []
-        for peer in range(1, self._engine.size):
-            left = max(0.001, deadline - time.monotonic())
-            try:
-                self._store.wait([f"{key}.{peer}"], timedelta(seconds=left))
-            except dist.DistStoreError:
-                missing.append(str(peer))
-                if not wait_all_ranks:
-                    break
-        return ", ".join(missing)
+        limit = self._timeout if timeout is None else timeout
+        self._monitored.run(limit, wait_all_ranks)
 
     # --- messages ---------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch.distributed as dist
 
 import rabit
-from rabit_torch.distributed.futures import completion_of
+from rabit_torch.distributed.futures import completion_of, raise_after_backward
 
 __all__ = ["Work"]
 
@@ -91,9 +91,13 @@ class Work(dist.Work):
         self.wait()
 
     def get_future(self) -> Any:
-        """A future that completes with the output tensors."""
+        """A future that completes with the output tensors.
+
+        In a backward pass, `backward()` raises what went wrong.
+        """
         if self._future is None:
             self._future = completion_of(self._engine).future(self._open, self._settle)
+            raise_after_backward(self.wait)
         return self._future
 
     def _settle(self) -> list[Any]:

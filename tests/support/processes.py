@@ -7,6 +7,7 @@ import secrets
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,10 +29,12 @@ def run_processes(
     tmp_path: Path,
     environ: dict[str, str] | None = None,
     by_rank: dict[int, dict[str, str]] | None = None,
+    command: Sequence[str] = (sys.executable,),
 ) -> list[Finished]:
     """Runs `script` with Python as `size` ranks of one job; returns how each ended.
 
-    environ: more variables for all; by_rank: for one rank.
+    environ: more variables for all; by_rank: for one rank; command: what runs a script, as that of
+    a RankServer.
     """
     secret = secrets.token_bytes(32)
     secret_file = tmp_path / "secret"
@@ -43,7 +46,7 @@ def run_processes(
     try:
         processes = [
             subprocess.Popen(
-                [sys.executable, str(program)],
+                [*command, str(program)],
                 env={
                     **os.environ,
                     "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),

@@ -1,12 +1,15 @@
 """Every collective of torch.distributed on backend rabit, against gloo.  Run under torchrun."""
 
 import os
+import tempfile
+import time
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 import rabit_torch.distributed
+from rabit_torch.distributed.monitored_barrier import MonitoredBarrier
 
 torch.set_num_threads(1)
 dist.init_process_group("rabit", timeout=timedelta(seconds=60))
@@ -236,6 +239,27 @@ try:
 except rabit_torch.TimedOut as error:
     assert f"rank {size - 1} did not reach it" in str(error), error
 dist.barrier()
+
+# Over a store in a file too, and without any patience.
+folder = [tempfile.mkdtemp() if rank == 0 else None]
+dist.broadcast_object_list(folder, 0)
+alone = MonitoredBarrier(dist.FileStore(f"{folder[0]}/store", size), rank, size)
+alone.run(timedelta(seconds=30), False)
+if rank == 0:
+    began = time.monotonic()
+    try:
+        alone.run(timedelta(0), True)
+        raise SystemExit("the barrier let rank 0 pass alone")
+    except rabit_torch.TimedOut as error:
+        assert f"rank {', '.join(map(str, range(1, size)))} did not reach" in str(error), error
+    try:
+        rabit_torch.distributed.monitored_barrier(timeout=timedelta(0))
+        raise SystemExit("the barrier of the group let rank 0 pass alone")
+    except rabit_torch.TimedOut as error:
+        assert "rank 1 did not reach it in 0 s" in str(error), error
+    assert time.monotonic() - began < 10
+dist.barrier()
+
 try:
     dist.all_reduce(torch.ones(2), dist.ReduceOp.SUM if rank else dist.ReduceOp.MAX)
     raise SystemExit("different operations were not noticed")
