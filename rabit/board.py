@@ -54,13 +54,15 @@ def connect(board: Board, rank: int, size: int, config: Config | None = None) ->
         raise InvalidArgument(f"connect: rank {rank} is not between 0 and {size - 1}. Correct it.")
     environ = process_environment()
     found = Config.from_environ(environ) if config is None else config
+    environ = placement.with_settings(environ, found)
     own = placement.host_key(environ)
     board.set(f"host.{rank}", own)
     hosts = [_text(board.get(f"host.{peer}")) for peer in range(size)]
     local = [peer for peer in range(size) if hosts[peer] == own]
     local_rank = local.index(rank)
     column = [peer for peer in range(size) if hosts[:peer].count(hosts[peer]) == local_rank]
-    found = found.replace(
+    found = found.replace_from(
+        "arguments of rabit.connect",
         rank=rank,
         size=size,
         local_rank=local_rank,
@@ -97,7 +99,9 @@ def _serve(board: Board, config: Config, given: bytes | None, is_on_one_host: bo
     if is_on_one_host:
         address = loopback_address()
     else:
-        address = config.bind_address or placement.reachable_address(process_environment())
+        address = config.bind_address or placement.reachable_address(
+            placement.with_settings(process_environment(), config)
+        )
     server = StoreServer(address, 0, secret, config.library)
     store = format_address(address, server.port)
     board.set("meeting", json.dumps({"store": store, "secret": "" if given else secret.hex()}))

@@ -1,16 +1,87 @@
-"""Variables of Horovod: those with the same meaning are honoured, the others get a notice."""
+"""Horovod's names for settings of rabit: its variables, its flags, and the keys of its file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from rabit.config.setting import Setting
+__all__ = [
+    "FILE_SECTIONS",
+    "KEYS_WITHOUT_EFFECT",
+    "TWINS",
+    "VARIABLES_WITHOUT_EFFECT",
+    "Twin",
+    "from_variables",
+    "variable_of",
+]
 
-__all__ = ["HOROVOD_WITHOUT_EFFECT", "from_horovod"]
+
+@dataclass(frozen=True)
+class Twin:
+    """What Horovod calls a setting; an empty name: there is none.
+
+    unit: what the flag and the key count, as a suffix of values here ("M").
+    implied: text of the setting that the mere presence of the flag or a true value means.
+    is_negated: a false value of the key means `implied`.
+    """
+
+    setting: str
+    variable: str = ""
+    flag: str = ""
+    key: str = ""  # "section.key"
+    unit: str = ""
+    implied: str = ""
+    is_negated: bool = False
+
+
+TWINS = (
+    Twin(
+        "fusion_bytes", "HOROVOD_FUSION_THRESHOLD", "--fusion-threshold-mb",
+        "params.fusion_threshold_mb", unit="M",
+    ),
+    Twin("cache_capacity", "HOROVOD_CACHE_CAPACITY", key="params.cache_capacity"),
+    Twin("timeline", "HOROVOD_TIMELINE", "--timeline-filename", "timeline.filename"),
+    Twin("timeline_mark_cycles", "HOROVOD_TIMELINE_MARK_CYCLES", key="timeline.mark_cycles"),
+    Twin(
+        "stall_warning", "HOROVOD_STALL_CHECK_TIME_SECONDS", "--stall-check-warning-time-seconds",
+        "stall_check.warning_time_seconds",
+    ),
+    Twin(
+        "stall_abort", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+        "--stall-check-shutdown-time-seconds", "stall_check.shutdown_time_seconds",
+    ),
+    Twin(
+        "connect_timeout", "HOROVOD_GLOO_TIMEOUT_SECONDS", "--gloo-timeout-seconds",
+        "library_options.gloo_timeout_seconds",
+    ),
+    Twin("log_level", "HOROVOD_LOG_LEVEL", key="logging.level"),
+    Twin("autotune", "HOROVOD_AUTOTUNE", key="autotune.enabled"),
+    Twin("autotune_log", "HOROVOD_AUTOTUNE_LOG", "--autotune-log-file", "autotune.log_file"),
+    Twin(
+        "autotune_warmup_samples", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
+        key="autotune.warmup_samples",
+    ),
+    Twin(
+        "autotune_steps_per_sample", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
+        key="autotune.steps_per_sample",
+    ),
+    Twin(
+        "autotune_samples", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+        "--autotune-bayes-opt-max-samples", "autotune.bayes_opt_max_samples",
+    ),
+    Twin("network_interfaces", "HOROVOD_GLOO_IFACE", "--network-interface"),
+    Twin(
+        "stall_warning", "HOROVOD_STALL_CHECK_DISABLE", "--no-stall-check", "stall_check.enabled",
+        implied="0", is_negated=True,
+    ),
+    Twin(
+        "allreduce_algorithm", "HOROVOD_HIERARCHICAL_ALLREDUCE", "--hierarchical-allreduce",
+        "params.hierarchical_allreduce", implied="hierarchical",
+    ),
+)  # fmt: skip
 
 # Variable -> why it changes nothing.
-HOROVOD_WITHOUT_EFFECT: dict[str, str] = {
+VARIABLES_WITHOUT_EFFECT: dict[str, str] = {
     "HOROVOD_CYCLE_TIME": "rabit wakes on work and has no cycle",
     "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "the noise is estimated from the measurements",
     "HOROVOD_HIERARCHICAL_ALLGATHER": "allgather has one algorithm",
@@ -22,43 +93,32 @@ HOROVOD_WITHOUT_EFFECT: dict[str, str] = {
     "HOROVOD_LOG_HIDE_TIME": "messages carry no time",
     "HOROVOD_NUM_NCCL_STREAMS": "RABIT_LANES sets the number of lanes",
 }
+KEYS_WITHOUT_EFFECT = frozenset(
+    {
+        "params.cycle_time_ms", "params.hierarchical_allgather", "params.torus_allreduce",
+        "library_options.mpi_threads_disable", "library_options.num_nccl_streams",
+        "library_options.thread_affinity", "logging.with_timestamp",
+        "autotune.gaussian_process_noise",
+    }
+)  # fmt: skip
+FILE_SECTIONS = frozenset(each.key.partition(".")[0] for each in TWINS if each.key)
 
-_LEVELS = {"trace": "debug", "fatal": "error"}  # Horovod's levels that rabit has not.
+
+def variable_of(setting: str) -> str:
+    """The variable of Horovod that has the meaning of `setting`, or ""."""
+    for each in TWINS:
+        if each.setting == setting and not each.implied:
+            return each.variable
+    return ""
 
 
-def from_horovod(
-    environ: Mapping[str, str], by_name: Mapping[str, Setting]
-) -> tuple[dict[str, Any], list[str]]:
-    """The fields that HOROVOD_ variables set, and the notice about them (none or one line).
-
-    A variable whose RABIT_ twin is set is passed over.
-    """
-    values: dict[str, Any] = {}
-    honoured: list[str] = []
-    for each in by_name.values():
-        text = environ.get(each.horovod) if each.horovod else None
-        if text is None or not text.strip() or each.variable in environ:
-            continue
-        if each.name == "timeline" and text == "DYNAMIC":
-            continue  # A timeline can be started at any time.
-        if each.name == "log_level":
-            text = _LEVELS.get(text.strip().lower(), text)
-        values[each.name] = each.parse(text, each.horovod)
-        honoured.append(f"{each.horovod} as {each.variable}")
-    for variable, field, implied in (
-        ("HOROVOD_STALL_CHECK_DISABLE", "stall_warning", 0.0),
-        ("HOROVOD_HIERARCHICAL_ALLREDUCE", "allreduce_algorithm", "hierarchical"),
-    ):
-        twin = by_name[field].variable
-        if environ.get(variable, "0").strip() not in ("", "0") and twin not in environ:
-            values[field] = implied
-            honoured.append(f"{variable} as {twin}={by_name[field].format(implied)}")
-    ignored = [
-        f"{name} ({why})" for name, why in HOROVOD_WITHOUT_EFFECT.items() if environ.get(name)
-    ]
-    parts = []
-    if honoured:
-        parts.append("honoured " + ", ".join(honoured))
-    if ignored:
-        parts.append("no effect: " + ", ".join(ignored))
-    return values, ["variables of Horovod: " + "; ".join(parts)] if parts else []
+def from_variables(environ: Mapping[str, str]) -> Iterator[tuple[Twin, str]]:
+    """The twins whose variable is set, each with the text of its setting."""
+    for each in TWINS:
+        text = environ.get(each.variable, "").strip() if each.variable else ""
+        if each.implied:
+            if text not in ("", "0"):
+                yield each, each.implied
+        # A timeline can be started at any time, which is what DYNAMIC asks for.
+        elif text and (each.setting, text) != ("timeline", "DYNAMIC"):
+            yield each, text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rabit.config.config import Config
-from rabit.config.horovod import HOROVOD_WITHOUT_EFFECT
+from rabit.config.horovod import VARIABLES_WITHOUT_EFFECT, variable_of
 from rabit.config.setting import Setting
 
 __all__ = ["reference_markdown"]
@@ -25,7 +25,7 @@ variable is an error that names the nearest known one; a malformed value is an e
 variable, the value and what is expected.
 
 Sizes take the suffixes K, M, G (powers of 1024); durations take us, ms, s, m, h and are seconds
-when bare. This page is generated from `rabit/config/config.py`.
+when bare. This page is generated from the fields of `rabit/config/`.
 """
 
 
@@ -39,7 +39,7 @@ def reference_markdown() -> str:
     parts.append(
         "\n## Variables of Horovod without effect\n\nThey are accepted, and a notice says so.\n\n"
     )
-    parts.extend(f"- `{name}`: {why}.\n" for name, why in HOROVOD_WITHOUT_EFFECT.items())
+    parts.extend(f"- `{name}`: {why}.\n" for name, why in VARIABLES_WITHOUT_EFFECT.items())
     return "".join(parts)
 
 
@@ -54,8 +54,10 @@ def _entry(each: Setting) -> str:
     )
     if each.flag:
         lines.append(f"- flag of rabitrun: `{each.flag}`\n")
-    if each.horovod:
-        lines.append(f"- Horovod: `{each.horovod}`\n")
+    if variable_of(each.name):
+        lines.append(f"- Horovod: `{variable_of(each.name)}`\n")
+    if each.is_equal:
+        lines.append("- must be equal on all ranks\n")
     return "".join(lines)
 
 

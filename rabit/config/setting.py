@@ -44,7 +44,8 @@ class Setting:
     choices: tuple[str, ...] = ()
     native: str = ""  # key of rabit_start's options; empty: Python or the launcher use it alone
     flag: str = ""  # of rabitrun; empty: set by the launcher itself
-    horovod: str = ""  # the variable of Horovod that means the same
+    aliases: tuple[tuple[str, str], ...] = ()  # further words for choices
+    is_equal: bool = False  # must be equal on all ranks, which compare it when they meet
     group: str = "tuning"
 
     @property
@@ -99,7 +100,7 @@ class Setting:
             lower = text.lower()
             return True if lower in _TRUE else False if lower in _FALSE else None
         if self.kind == "choice":
-            return text.lower()
+            return dict(self.aliases).get(text.lower(), text.lower())
         return text
 
     def check(self, value: Any, source: str) -> None:

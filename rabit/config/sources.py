@@ -1,90 +1,106 @@
-"""Settings from a TOML or YAML file."""
+"""Where the value of a setting comes from: one reader, one precedence, and a note of the source.
+
+What is given (an argument, a flag) wins over RABIT_<NAME>, that over the variable of Horovod that
+means the same, that over the configuration file, and that over the default.
+"""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rabit.config.file import read_file
+from rabit.config.horovod import VARIABLES_WITHOUT_EFFECT, from_variables
 from rabit.config.setting import Setting, nearest
-from rabit.errors import InvalidArgument, Unsupported
+from rabit.errors import InvalidArgument
 
-__all__ = ["load_document", "read_config_file"]
+__all__ = ["DEFAULT", "FILE", "GIVEN", "Found", "read"]
+
+DEFAULT = "default"
+# Kinds of sources, the weakest first.
+FILE, HOROVOD, ENVIRONMENT, GIVEN = range(4)
 
 
-def read_config_file(path: Path, by_name: Mapping[str, Setting]) -> dict[str, Any]:
-    """The fields that the file sets.  Keys are the names of Config's fields, with - or _.
+@dataclass
+class Found:
+    """Values of settings by name, and for each where it comes from: its kind and its place."""
 
-    Raises InvalidArgument for a file that cannot be read, an unknown key or a malformed value.
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+    kinds: dict[str, int] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+
+    def put(self, name: str, value: Any, kind: int, origin: str) -> None:
+        """Notes a value, unless a stronger source has given one.  Of equal ones the later counts."""
+        if self.kinds.get(name, FILE) <= kind:
+            self.values[name], self.kinds[name], self.origins[name] = value, kind, origin
+
+
+def read(
+    environ: Mapping[str, str],
+    by_name: Mapping[str, Setting],
+    given: Mapping[str, tuple[Any, str]],
+) -> Found:
+    """What `given` (name -> value and where it was given), `environ` and the file say.
+
+    The file is the one that `given` or RABIT_CONFIG_FILE names.
+    Raises InvalidArgument for a name or a value that is not one of rabit's.
     """
-    loaded = load_document(path)
-    values: dict[str, Any] = {}
-    for key, value in loaded.items():
-        name = str(key).replace("-", "_")
-        found = by_name.get(name)
-        if found is None or not found.variable:
+    found = Found()
+    for name, (value, origin) in given.items():
+        found.put(name, value, GIVEN, origin)
+    _read_environment(environ, by_name, found)
+    _read_horovod(environ, by_name, found)
+    path = found.values.get("config_file")
+    if path:
+        in_file, notices = read_file(Path(path), by_name)
+        for name, (value, origin) in in_file.items():
+            found.put(name, value, FILE, origin)
+        found.notices += notices
+    return found
+
+
+def _read_environment(
+    environ: Mapping[str, str], by_name: Mapping[str, Setting], found: Found
+) -> None:
+    by_variable = {each.variable: each for each in by_name.values() if each.variable}
+    for variable, text in environ.items():
+        if not variable.startswith("RABIT_"):
+            continue
+        each = by_variable.get(variable)
+        if each is None:
             raise InvalidArgument(
-                f"the configuration file {path} sets {key!r}, which is unknown: "
-                f"{nearest(name, (each.name for each in by_name.values() if each.variable))}"
+                f"the environment variable {variable} is unknown to rabit: "
+                f"{nearest(variable, by_variable)} Correct or unset it; every variable is in "
+                "docs/reference/config.md."
             )
-        source = f"{key} in {path}"
-        if isinstance(value, str):
-            values[name] = found.parse(value, source)
-        elif isinstance(value, list) and found.kind == "text":
-            values[name] = found.parse(",".join(str(part) for part in value), source)
+        if text.strip() or each.kind == "text":
+            found.put(each.name, each.parse(text, variable), ENVIRONMENT, variable)
         else:
-            found.check(value, source)
-            values[name] = value
-    return values
+            raise InvalidArgument(
+                f"{variable} is empty, which is not valid: expected {each.expected}. "
+                f"Set it, or unset it to get the default ({each.format(each.default)})."
+            )
 
 
-def load_document(path: Path) -> dict[Any, Any]:
-    """The table at the top of a TOML (.toml) or YAML file.
-
-    Raises InvalidArgument for a file that cannot be read or holds something else, and
-    Unsupported when PyYAML is needed and missing.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgument(
-            f"the configuration file {path} cannot be read: {error}. "
-            "Correct RABIT_CONFIG_FILE or --config-file."
-        ) from error
-    loaded = _load_toml(path, text) if path.suffix == ".toml" else _load_yaml(path, text)
-    if not isinstance(loaded, dict):
-        raise InvalidArgument(
-            f"the configuration file {path} holds a {type(loaded).__name__}: expected a table of "
-            "settings, such as 'fusion_bytes: 64M'."
-        )
-    return loaded
-
-
-def _load_toml(path: Path, text: str) -> Any:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidArgument(
-            f"the configuration file {path} is not valid TOML: {error}"
-        ) from error
-
-
-def _load_yaml(path: Path, text: str) -> Any:
-    try:
-        import yaml
-    except ImportError as error:
-        raise Unsupported(
-            f"the configuration file {path} is read as YAML, and PyYAML is not installed. "
-            "Install it with 'pip install pyyaml', or write the file as TOML (.toml)."
-        ) from error
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InvalidArgument(
-            f"the configuration file {path} is not valid YAML: {error}"
-        ) from error
+def _read_horovod(environ: Mapping[str, str], by_name: Mapping[str, Setting], found: Found) -> None:
+    honoured = []
+    for twin, text in from_variables(environ):
+        each = by_name[twin.setting]
+        if each.variable in environ:
+            continue
+        found.put(each.name, each.parse(text, twin.variable), HOROVOD, twin.variable)
+        implied = f"={twin.implied}" if twin.implied else ""
+        honoured.append(f"{twin.variable} as {each.variable}{implied}")
+    ignored = [
+        f"{name} ({why})" for name, why in VARIABLES_WITHOUT_EFFECT.items() if environ.get(name)
+    ]
+    parts = []
+    if honoured:
+        parts.append("honoured " + ", ".join(honoured))
+    if ignored:
+        parts.append("no effect: " + ", ".join(ignored))
+    if parts:
+        found.notices.append("variables of Horovod: " + "; ".join(parts))

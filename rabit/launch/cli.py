@@ -30,6 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from rabit.diagnostics.check_build import print_report
 
             return print_report(as_json=parsed.check_build_json)
+        if parsed.show_config:
+            from rabit.launch.options.settings import job_config
+
+            print(job_config(parsed, process_environment()).explain(), end="")
+            return 0
         return _run(parsed)
     except RabitError as error:
         print(f"rabitrun: {error}", file=sys.stderr)

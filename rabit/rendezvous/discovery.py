@@ -11,7 +11,14 @@ from rabit._native import check, ffi, load
 from rabit.config.config import Config
 from rabit.errors import Unsupported
 from rabit.rendezvous import addresses
-from rabit.rendezvous.placement import Placement, discover, host_key, publish
+from rabit.rendezvous.placement import (
+    Placement,
+    bind_address,
+    discover,
+    host_key,
+    publish,
+    with_settings,
+)
 
 __all__ = ["Meeting", "StoreServer"]
 
@@ -51,10 +58,12 @@ class Meeting:
         if comm is not None:
             placement = self._place_comm(comm, config)
         else:
-            placement = discover(environ, config.connect_timeout)
+            told = with_settings(environ, config)
+            placement = discover(told, config.connect_timeout)
             if placement.serves_store:
                 placement = publish(placement, self._serve(placement, config))
-        return config.replace(
+        return config.replace_from(
+            f"launcher ({placement.launcher})",
             rank=placement.rank,
             size=placement.size,
             local_rank=placement.local_rank,
@@ -63,8 +72,8 @@ class Meeting:
             cross_size=placement.cross_size,
             host_key=placement.host_key,
             store_address=placement.store_address,
-            secret=placement.secret or b"",
-            bind_address=placement.bind_address,
+            secret=placement.secret or config.secret,
+            bind_address=placement.bind_address or config.bind_address,
         )
 
     def close(self) -> None:
@@ -94,6 +103,7 @@ class Meeting:
     def _meet_on(self, comm: Any, config: Config) -> Placement:
         from mpi4py import MPI
 
+        told = with_settings({}, config)
         rank, size = comm.Get_rank(), comm.Get_size()
         host = comm.Split_type(MPI.COMM_TYPE_SHARED)
         local_rank, local_size = host.Get_rank(), host.Get_size()
@@ -106,15 +116,14 @@ class Meeting:
             local_size=local_size,
             cross_rank=cross.Get_rank(),
             cross_size=cross.Get_size(),
-            host_key=host_key({}),
+            host_key=host_key(told),
             launcher="mpi4py",
         )
         found: tuple[str, bytes] | None = None
         if rank == 0:
             others = [name for name in names if name != names[0]]
-            address = config.bind_address or (
-                addresses.route_address(others[0], 9) if others else addresses.loopback_address()
-            )
+            own = config.bind_address or addresses.loopback_address()
+            address = bind_address(told, others[0], 9) if others else own
             secret = secrets.token_bytes(32)
             self._server = StoreServer(address, 0, secret, config.library)
             found = addresses.format_address(address, self._server.port), secret
@@ -124,5 +133,5 @@ class Meeting:
             placement,
             store_address=store,
             secret=secret,
-            bind_address=config.bind_address or addresses.route_address(store_host, store_port),
+            bind_address=bind_address(told, store_host, store_port),
         )

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rabit.config.config import Config
 from rabit.errors import InvalidArgument
 from rabit.rendezvous import addresses, environments, meeting_file
 from rabit.rendezvous.environments import JobMarks
@@ -27,6 +28,7 @@ __all__ = [
     "publish",
     "reachable_address",
     "secret_from_file",
+    "with_settings",
 ]
 
 _SECRET_BYTES = 32
@@ -55,6 +57,17 @@ class Placement:
     bind_address: str = ""
     launcher: str = "none"
     meeting_file: str = ""  # where `publish` writes for the ranks of one host; "" if it need not
+
+
+# What a launcher says by a variable, and a user by a setting from any source.
+_FROM_SETTINGS = ("host_key", "store_address", "secret_file", "bind_address", "network_interfaces")
+
+
+def with_settings(environ: Mapping[str, str], config: Config) -> dict[str, str]:
+    """`environ` as if what `config` says about places came from there: it wins where it says any."""
+    variables = {each.name: each.variable for each in Config.settings()}
+    told = {variables[name]: getattr(config, name) for name in _FROM_SETTINGS}
+    return {**environ, **{variable: text for variable, text in told.items() if text}}
 
 
 def discover(environ: Mapping[str, str], timeout: float = 60.0) -> Placement:

@@ -474,3 +474,18 @@ def test_more_ranks_than_open_files(tmp_path):
     assert soft_job.returncode == 0, soft_job.stderr
     assert soft_job.stdout == "all ranks: x\n"
     assert hard_job.returncode == 1 and "the limit of the user is 100" in hard_job.stderr
+
+
+def test_show_config_prints_value_source_and_meaning(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "rabit.toml"
+    path.write_text("credit_bytes = '1M'\n")
+    monkeypatch.setenv("RABIT_SCHEDULER", "fifo")
+
+    status = cli.main(["--show-config", "--lanes", "3", "--config-file", str(path)])
+
+    shown = capsys.readouterr().out
+    assert status == 0
+    assert "  lanes = 3  (--lanes)\n      Worker threads;" in shown
+    assert f"  credit_bytes = 1M  (credit_bytes in {path})\n" in shown
+    assert "  scheduler = fifo  (RABIT_SCHEDULER)\n" in shown
+    assert "  fusion_bytes = 64M  (default)\n" in shown

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from rabit import Config
 from rabit.errors import InvalidArgument, TimedOut
 from rabit.rendezvous import meeting_file, placement
+from rabit.rendezvous.discovery import Meeting
 from rabit.rendezvous.environments import expand_host_list, expand_task_counts
 from rabit.rendezvous.placement import discover, publish
 
@@ -432,3 +434,33 @@ def test_task_counts_expand():
 def test_the_host_key_can_be_overridden():
     assert discover({"RABIT_HOST_KEY": "rack1"}).host_key == "rack1"
     assert os.uname().nodename in discover({}).host_key
+
+
+@pytest.mark.parametrize("source", ["code", "file"])
+def test_what_the_settings_say_of_places_is_not_dropped(secret_file, tmp_path, source):
+    wanted = {
+        "bind_address": "127.0.0.9",
+        "host_key": "rack7",
+        "secret_file": str(secret_file),
+    }
+    if source == "code":
+        config = Config(**wanted)
+    else:
+        path = tmp_path / "rabit.toml"
+        path.write_text("".join(f'{name} = "{text}"\n' for name, text in wanted.items()))
+        config = Config.from_environ({"RABIT_CONFIG_FILE": str(path)})
+
+    placed = Meeting().place(config, rabitrun(), None)
+
+    assert (placed.bind_address, placed.host_key) == ("127.0.0.9", "rack7")
+    assert placed.secret == SECRET
+    assert (placed.rank, placed.store_address) == (3, "127.0.0.1:4711")
+
+
+def test_the_interfaces_of_the_settings_choose_the_address(secret_file):
+    config = Config(network_interfaces="lo", secret_file=str(secret_file))
+    marks = rabitrun(RABIT_STORE_ADDRESS="192.0.2.7:4711")
+
+    placed = Meeting().place(config, marks, None)
+
+    assert placed.bind_address == "127.0.0.1"

@@ -22,6 +22,7 @@ examples:
   rabitrun --hostfile hosts.txt python train.py      all slots of the file ("node1 slots=4")
   rabitrun -np 2 --env LR=0.1 --timeline t.json python train.py --epochs 3
   rabitrun -np 4 --dry-run python train.py           show what would be started
+  rabitrun --show-config --config-file rabit.yaml    every setting and where it comes from
   rabitrun --check-build                             what this installation can do
 
 Ranks find their place by rabit.init(). The first rank that fails is reported with its last
@@ -115,6 +116,11 @@ def _add_job_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--verbose", action="store_true", help="tell every step")
     group.add_argument(
         "--dry-run", action="store_true", help="show what would be started, and start nothing"
+    )
+    group.add_argument(
+        "--show-config",
+        action="store_true",
+        help="print every setting with its value, where the value comes from, and what it means",
     )
     group.add_argument(
         "-cb", "--check-build", action="store_true", help="list what is available, and why not"

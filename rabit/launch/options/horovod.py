@@ -7,49 +7,13 @@ with one notice; those whose meaning would be lost are refused, with what to do 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from dataclasses import dataclass
 
+from rabit.config.horovod import TWINS
 from rabit.errors import InvalidArgument
 
 __all__ = ["add_to", "settings_from"]
 
 
-@dataclass(frozen=True)
-class _Twin:
-    flag: str
-    setting: str
-    convert: Callable[[str], str]
-    metavar: str = "VALUE"
-
-
-def _megabytes(text: str) -> str:
-    return text + "M"
-
-
-def _seconds(text: str) -> str:
-    return text + "s"
-
-
-def _same(text: str) -> str:
-    return text
-
-
-_TWINS = (
-    _Twin("--fusion-threshold-mb", "fusion_bytes", _megabytes, "MB"),
-    _Twin("--stall-check-warning-time-seconds", "stall_warning", _seconds, "SECONDS"),
-    _Twin("--stall-check-shutdown-time-seconds", "stall_abort", _seconds, "SECONDS"),
-    _Twin("--gloo-timeout-seconds", "connect_timeout", _seconds, "SECONDS"),
-    _Twin("--autotune-log-file", "autotune_log", _same, "FILE"),
-    _Twin("--autotune-bayes-opt-max-samples", "autotune_samples", _same, "N"),
-    _Twin("--timeline-filename", "timeline", _same, "FILE"),
-    _Twin("--network-interface", "network_interfaces", _same, "NAME"),
-)
-# Flag without a value -> (setting, text of its value).
-_IMPLIED = {
-    "--hierarchical-allreduce": ("allreduce_algorithm", "hierarchical"),
-    "--no-stall-check": ("stall_warning", "0"),
-}
 # Flag -> (number of values, why nothing happens).
 _WITHOUT_EFFECT: dict[str, tuple[int, str]] = {
     "--disable-cache": (0, "rabitrun caches no checks"),
@@ -92,16 +56,20 @@ _REFUSED: dict[str, tuple[int, str]] = {
 
 def add_to(group: argparse._ArgumentGroup) -> None:
     """Adds every flag.  Only those with a twin are shown by --help."""
-    for twin in _TWINS:
+    for twin in TWINS:
+        if not twin.flag:
+            continue
+        name = twin.setting.replace("_", "-")
+        if twin.implied:
+            group.add_argument(
+                twin.flag, dest="horovod" + twin.flag, action="store_true",
+                help=f"as --{name} {twin.implied}",
+            )  # fmt: skip
+            continue
         repeats = "append" if twin.setting == "network_interfaces" else "store"
         group.add_argument(
-            twin.flag, dest="horovod" + twin.flag, metavar=twin.metavar, action=repeats,
-            help=f"as --{twin.setting.replace('_', '-')}",
-        )  # fmt: skip
-    for flag, (setting, value) in _IMPLIED.items():
-        group.add_argument(
-            flag, dest="horovod" + flag, action="store_true",
-            help=f"as --{setting.replace('_', '-')} {value}",
+            twin.flag, dest="horovod" + twin.flag, metavar="MB" if twin.unit == "M" else "VALUE",
+            action=repeats, help=f"as --{name}",
         )  # fmt: skip
     for flag, (count, _) in {**_WITHOUT_EFFECT, **_REFUSED}.items():
         if count:
@@ -126,14 +94,13 @@ def settings_from(arguments: argparse.Namespace) -> tuple[dict[str, tuple[str, s
                 f"{flag} of horovodrun has no meaning here: {instead}. Remove the flag."
             )
     found: dict[str, tuple[str, str]] = {}
-    for twin in _TWINS:
-        value = given["horovod" + twin.flag]
-        if value is not None:
+    for twin in TWINS:
+        value = given["horovod" + twin.flag] if twin.flag else None
+        if twin.implied and value:
+            found[twin.setting] = (twin.implied, twin.flag)
+        elif not twin.implied and value is not None:
             text = ",".join(value) if isinstance(value, list) else value
-            found[twin.setting] = (twin.convert(text), twin.flag)
-    for flag, (setting, text) in _IMPLIED.items():
-        if given["horovod" + flag]:
-            found[setting] = (text, flag)
+            found[twin.setting] = (text + twin.unit, twin.flag)
     ignored = [
         f"{flag} ({why})" for flag, (_, why) in _WITHOUT_EFFECT.items() if given["horovod" + flag]
     ]

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from pathlib import Path
 
+from rabit.config import sources
 from rabit.config.config import Config
 from rabit.config.setting import Setting
 from rabit.launch.options import horovod
-from rabit.launch.options.config_file import read_settings
 from rabit.launch.options.environment import base_environ
 from rabit.launch.options.flags import setting_destination
 
-__all__ = ["tuning_environ"]
+__all__ = ["job_config", "tuning_environ"]
 
-_LEVELS = {"trace": "debug", "fatal": "error"}  # Horovod's levels that rabit has not.
 _FOR_THE_LAUNCHER = ("config_file", "secret_file")
 
 
@@ -28,27 +26,36 @@ def tuning_environ(
     checked here, so that a mistake is told once and not by every rank.
     """
     by_name = {each.name: each for each in Config.settings()}
-    values, notices = _from_flags(arguments, by_name)
-    path = (
-        getattr(arguments, setting_destination(by_name["config_file"]))
-        or environ.get("RABIT_CONFIG_FILE")
-        or ""
+    found, notices = _read(arguments, environ, by_name)
+    for_ranks = {
+        by_name[name].variable: by_name[name].format(value)
+        for name, value in found.values.items()
+        if found.kinds[name] in (sources.GIVEN, sources.FILE) and name not in _FOR_THE_LAUNCHER
+    }
+    return for_ranks, notices
+
+
+def job_config(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Config:
+    """The settings of the job's ranks, as far as they do not depend on the rank."""
+    found, _ = _read(arguments, environ, {each.name: each for each in Config.settings()})
+    return Config(**found.values, origins=found.origins)
+
+
+def _read(
+    arguments: argparse.Namespace, environ: Mapping[str, str], by_name: Mapping[str, Setting]
+) -> tuple[sources.Found, list[str]]:
+    texts, notices = _from_flags(arguments, by_name)
+    given = {
+        name: (by_name[name].parse(text, source), source) for name, (text, source) in texts.items()
+    }
+    path = getattr(arguments, setting_destination(by_name["config_file"])) or environ.get(
+        "RABIT_CONFIG_FILE"
     )
     if path:
-        in_file, more = read_settings(Path(path), by_name)
-        notices += more
-        for name, found in in_file.items():
-            each = by_name[name]
-            is_set = each.variable in environ or (each.horovod and environ.get(each.horovod))
-            if name not in values and not is_set:
-                values[name] = found
-    checked = {}
-    for name, (text, source) in values.items():
-        each = by_name[name]
-        text = _LEVELS.get(text.lower(), text) if name == "log_level" else text
-        checked[each.variable] = each.format(each.parse(text, source))
-    final = Config.from_environ({**base_environ(environ), **checked})
-    return checked, notices + list(final.notices)
+        given["config_file"] = (path, "--config-file")
+    found = sources.read(base_environ(environ), by_name, given)
+    Config(**found.values)  # checks what settings say together
+    return found, notices + found.notices
 
 
 def _from_flags(

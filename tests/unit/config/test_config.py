@@ -271,3 +271,66 @@ def test_a_wrong_file_is_an_error(tmp_path, text, message):
 def test_a_missing_file_is_an_error():
     with pytest.raises(InvalidArgument, match=r"/nowhere/x.toml cannot be read"):
         Config.from_environ({}, config_file="/nowhere/x.toml")
+
+
+# --- where values come from -------------------------------------------------------------------
+
+
+def test_the_sections_of_horovods_file_are_read_without_the_launcher(tmp_path):
+    pytest.importorskip("yaml")
+    path = tmp_path / "horovod.yaml"
+    path.write_text(
+        "params:\n  fusion_threshold_mb: 32\n  cycle_time_ms: 3\n"
+        "stall_check:\n  enabled: false\ntcp_checksum: on\n"
+    )
+
+    config = Config.from_environ({"RABIT_CONFIG_FILE": str(path)})
+
+    assert (config.fusion_bytes, config.stall_warning) == (32 << 20, 0.0)
+    assert config.tcp_checksum == "on"
+    assert config.notices == (f"without effect in {path}: params.cycle_time_ms",)
+
+
+def test_each_value_remembers_its_source(tmp_path):
+    path = tmp_path / "rabit.toml"
+    path.write_text("credit_bytes = 7\nlanes = 3\n")
+    config = Config.from_environ(
+        {"RABIT_CONFIG_FILE": str(path), "RABIT_LANES": "5", "HOROVOD_CACHE_CAPACITY": "9"},
+        scheduler="fifo",
+    ).replace(deterministic=True)
+
+    assert config.origin("lanes") == "RABIT_LANES"
+    assert config.origin("credit_bytes") == f"credit_bytes in {path}"
+    assert config.origin("cache_capacity") == "HOROVOD_CACHE_CAPACITY"
+    assert config.origin("scheduler") == "argument of Config.from_environ"
+    assert config.origin("deterministic") == "set in code"
+    assert config.origin("timeline") == "default"
+    assert Config(lanes=3).origin("lanes") == "set in code"
+
+
+def test_a_value_that_is_replaced_by_itself_keeps_its_source():
+    config = Config.from_environ({"RABIT_LANES": "5"})
+
+    assert config.replace(lanes=5).origin("lanes") == "RABIT_LANES"
+    assert config.replace(lanes=6).origin("lanes") == "set in code"
+
+
+def test_explain_shows_value_source_and_meaning_and_no_secret():
+    text = Config.from_environ({"RABIT_LANES": "5"}, secret=bytes(range(32))).explain()
+
+    assert "  lanes = 5  (RABIT_LANES)\n      Worker threads;" in text
+    assert "  scheduler = priority  (default)\n" in text
+    assert bytes(range(32)).hex() not in text
+    assert all(f"  {each.name} = " in text for each in Config.settings())
+
+
+def test_the_lines_to_compare_are_those_of_the_settings_that_must_be_equal():
+    lines = Config.from_environ({"RABIT_SCHEDULER": "fifo"}).equal_settings().splitlines()
+
+    assert "scheduler\tfifo\tRABIT_SCHEDULER" in lines
+    assert [line.split("\t")[0] for line in lines] == [
+        each.name for each in Config.settings() if each.is_equal
+    ]
+    assert not {"rank", "host_key", "bind_address", "log_level"} & {
+        line.split("\t")[0] for line in lines
+    }

@@ -1,0 +1,57 @@
+"""Settings: when something is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rabit.config.setting import setting
+
+__all__ = ["FailureSettings"]
+
+
+@dataclass(frozen=True)
+class FailureSettings:
+    """When something is wrong."""
+
+    stall_warning: float = setting(
+        10.0,
+        "A tensor that some ranks submitted and others did not is reported after this time; "
+        "0: never.",
+        kind="duration",
+        native="stall_warning_ms",
+        flag="--stall-warning",
+        minimum=0,
+        maximum=86400,
+        unit="seconds",
+    )
+    stall_abort: float = setting(
+        0.0,
+        "The job is aborted after this time of stall; 0: never.",
+        kind="duration",
+        native="stall_abort_ms",
+        flag="--stall-abort",
+        minimum=0,
+        maximum=86400,
+        unit="seconds",
+    )
+    heartbeat_timeout: float = setting(
+        10.0,
+        "A rank that is silent for this long is lost, even if its connections are open.",
+        kind="duration",
+        is_equal=True,
+        native="heartbeat_timeout_ms",
+        flag="--heartbeat-timeout",
+        minimum=1,
+        maximum=86400,
+        unit="seconds",
+    )
+    operation_timeout: float = setting(
+        0.0,
+        "Longest time of one bucket on the network; 0: as long as all peers live.",
+        kind="duration",
+        native="operation_timeout_ms",
+        flag="--operation-timeout",
+        minimum=0,
+        maximum=86400,
+        unit="seconds",
+    )

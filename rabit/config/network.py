@@ -1,0 +1,117 @@
+"""Settings: how bytes move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rabit.config.setting import setting
+
+__all__ = ["NetworkSettings"]
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """How bytes move."""
+
+    bind_address: str = setting(
+        "",
+        "Address on which this rank listens; empty: loopback for a job on one host, else the "
+        "address of the route to the store.",
+        native="bind_address",
+        flag="--bind-address",
+    )
+    network_interfaces: str = setting(
+        "",
+        "Comma-separated interfaces that may carry traffic; empty: any.",
+        flag="--network-interfaces",
+    )
+    backend: str = setting(
+        "builtin",
+        "Who executes collectives: builtin, mpi, or both with a comma; operations that name none "
+        "use the first.",
+        is_equal=True,
+        native="backend",
+        flag="--backend",
+    )
+    mpi_collectives: str = setting(
+        "auto",
+        "Backend mpi: the MPI library's collectives, rabit's algorithms over its messages, or "
+        "whichever is faster.",
+        kind="choice",
+        choices=("auto", "library", "messages"),
+        is_equal=True,
+        native="mpi_collectives",
+        flag="--mpi-collectives",
+    )
+    mpi_shm: bool = setting(
+        True,
+        "Backend mpi with RABIT_MPI_COLLECTIVES=auto: ranks of one host use rabit's shared memory, "
+        "where it works; 0: everything goes through MPI. Ranks that differ: as 0.",
+        native="mpi_shm",
+        flag="--mpi-shm",
+    )
+    mpi_message_bytes: int = setting(
+        1 << 30,
+        "Backend mpi: longer messages are cut into pieces of this size.",
+        kind="bytes",
+        is_equal=True,
+        flag="--mpi-message-bytes",
+        minimum=64,
+        maximum=(1 << 31) - 1,
+        unit="bytes",
+    )
+    transport: str = setting(
+        "auto",
+        "Transport between ranks; auto: shared memory inside a host, TCP between hosts.",
+        kind="choice",
+        choices=("auto", "tcp", "shm"),
+        is_equal=True,
+        native="transport",
+        flag="--transport",
+    )
+    tcp_connections: int = setting(
+        1,
+        "TCP connections for each pair of ranks and lane.",
+        is_equal=True,
+        native="tcp_connections",
+        flag="--tcp-connections",
+        minimum=1,
+        maximum=16,
+    )
+    tcp_checksum: str = setting(
+        "auto",
+        "Whether the data that this rank sends over TCP carries checksums; auto: where it leaves "
+        "the host. Frame headers always carry one.",
+        kind="choice",
+        choices=("auto", "on", "off"),
+        native="tcp_checksum",
+        flag="--tcp-checksum",
+    )
+    shm_single_copy: bool = setting(
+        True,
+        "Large shared-memory messages are copied once, from process to process, where the "
+        "kernel allows it.",
+        native="shm_single_copy",
+        flag="--shm-single-copy",
+    )
+    shm_ring_bytes: int = setting(
+        1 << 20,
+        "Shared-memory ring for each pair of ranks, lane and direction.",
+        kind="bytes",
+        is_equal=True,
+        native="shm_ring_bytes",
+        flag="--shm-ring-bytes",
+        minimum=4096,
+        maximum=1 << 30,
+        unit="bytes",
+    )
+    connect_timeout: float = setting(
+        60.0,
+        "How long ranks wait for one another to start and connect.",
+        kind="duration",
+        native="connect_timeout_ms",
+        flag="--connect-timeout",
+        minimum=0.1,
+        maximum=86400,
+        unit="seconds",
+    )

@@ -1,0 +1,62 @@
+"""Settings: where this process stands in its job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rabit.config.setting import setting
+
+__all__ = ["PlacementSettings"]
+
+
+@dataclass(frozen=True)
+class PlacementSettings:
+    """Where this process stands in its job.  The launcher sets these."""
+
+    rank: int = setting(
+        0, "Rank of this process among all.", native="rank", minimum=0
+    )
+    size: int = setting(
+        1, "Number of ranks in the job.", native="size", minimum=1
+    )
+    local_rank: int = setting(
+        0,
+        "Rank among the processes of this host.",
+        minimum=0,
+    )
+    local_size: int = setting(
+        1, "Number of ranks on this host.", native="local_size", minimum=1
+    )
+    cross_rank: int = setting(
+        0,
+        "Position of this host among the hosts that have this local rank.",
+        minimum=0,
+    )
+    cross_size: int = setting(
+        1,
+        "Number of hosts that have this local rank.",
+        minimum=1,
+    )
+    host_key: str = setting(
+        "",
+        "Name that is equal for all ranks of one host; empty: the host name.",
+        native="host_key",
+    )
+    store_address: str = setting(
+        "",
+        "Where the rendezvous store listens, as host:port or [v6]:port.",
+        native="store",
+    )
+    secret_fd: int = setting(
+        -1,
+        "Open descriptor from which the secret of the job is read once, as 64 hex digits.",
+        minimum=-1,
+    )
+    secret_file: str = setting(
+        "",
+        "File with the secret of the job as 64 hex digits; must be the user's, mode 0600.",
+        flag="--secret-file",
+    )
+    secret: bytes = setting(
+        b"", "Secret of the job: 32 bytes.", kind="secret", native="secret"
+    )

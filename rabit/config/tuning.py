@@ -1,0 +1,223 @@
+"""Settings: what runs when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rabit.config.setting import setting
+
+__all__ = ["TuningSettings"]
+
+
+@dataclass(frozen=True)
+class TuningSettings:
+    """What runs when."""
+
+    scheduler: str = setting(
+        "priority",
+        "Order of communication: by priority, or first come first served.",
+        kind="choice",
+        choices=("priority", "fifo"),
+        is_equal=True,
+        native="scheduler",
+        flag="--scheduler",
+    )
+    lanes: int = setting(
+        0,
+        "Worker threads; each runs one bucket at a time. 0: two, of which only one is used where all "
+        "ranks share one host with fewer cores, or with fewer than two for each and backend mpi.",
+        is_equal=True,
+        native="lanes",
+        flag="--lanes",
+        minimum=0,
+        maximum=64,
+    )
+    partition_bytes: int = setting(
+        4 << 20,
+        "Larger tensors are cut into parts of this size.",
+        kind="bytes",
+        is_equal=True,
+        native="partition_bytes",
+        flag="--partition-bytes",
+        minimum=1,
+        maximum=1 << 40,
+        unit="bytes",
+    )
+    fusion_bytes: int = setting(
+        64 << 20,
+        "Small tensors are sent together up to this size; 0: each alone.",
+        kind="bytes",
+        is_equal=True,
+        native="fusion_bytes",
+        flag="--fusion-bytes",
+        minimum=0,
+        maximum=1 << 40,
+        unit="bytes",
+    )
+    credit_bytes: int = setting(
+        0,
+        "Bytes issued and not yet finished on all ranks, so that urgent tensors overtake; "
+        "0: no limit.",
+        kind="bytes",
+        is_equal=True,
+        native="credit_bytes",
+        flag="--credit-bytes",
+        minimum=0,
+        maximum=1 << 40,
+        unit="bytes",
+    )
+    sizes: str = setting(
+        "measured",
+        "measured: the sizes of partitions, fusion and credit follow from the measured link, unless "
+        "one of them is set; fixed: they stay.",
+        kind="choice",
+        choices=("measured", "fixed"),
+        is_equal=True,
+        native="sizes",
+        flag="--sizes",
+    )
+    schedule: str = setting(
+        "fixed",
+        "auto: DistributedOptimizer measures some steps, predicts which overlap is fastest, and "
+        'keeps it if it is, as its argument overlap="auto" does.',
+        kind="choice",
+        choices=("fixed", "auto"),
+        is_equal=True,
+        flag="--schedule",
+    )
+    cross_barrier: bool = setting(
+        False,
+        "DistributedOptimizer overlaps communication with the next forward pass as well, as its "
+        'argument overlap="next-forward" does.',
+        is_equal=True,
+        flag="--cross-barrier",
+    )
+    allreduce_algorithm: str = setting(
+        "",
+        "Algorithm of allreduce, such as ring, or rules by size, such as allreduce:64K-inf@ring; "
+        "empty: the cheapest for size and ranks.",
+        is_equal=True,
+        native="allreduce_algorithm",
+        flag="--allreduce-algorithm",
+    )
+    link_model: str = setting(
+        "measured",
+        "measured: the ranks time a few allreduces when they start, for at most about 50 ms, and "
+        "choose algorithms by it; fixed: by the figures of an ordinary network. Rank 0's counts.",
+        kind="choice",
+        choices=("measured", "fixed"),
+        native="link_model",
+        flag="--link-model",
+    )
+    autotune: bool = setting(
+        False,
+        "Rank 0 tries other sizes while the job trains, and keeps what is faster; see "
+        "docs/guides/autotuning.md.",
+        is_equal=True,
+        flag="--autotune",
+    )
+    autotune_knobs: str = setting(
+        "partition_bytes,credit_bytes,lanes,overlap,fusion_bytes",
+        "What the autotuner may change, with commas, the first four that have a choice; the rest "
+        "stays as it is set.",
+        is_equal=True,
+        flag="--autotune-knobs",
+    )
+    autotune_log: str = setting(
+        "",
+        "CSV file to which the autotuner adds every measurement; it begins with what the file "
+        "already holds for the same job.",
+        flag="--autotune-log",
+    )
+    autotune_cache: str = setting(
+        "",
+        "Folder in which the autotuner remembers results; off: none; empty: rabit/autotune in "
+        "the user's cache folder.",
+        flag="--autotune-cache",
+    )
+    autotune_warmup_samples: int = setting(
+        3,
+        "Windows that the autotuner passes over at first.",
+        flag="--autotune-warmup-samples",
+        minimum=1,
+        maximum=10_000,
+    )
+    autotune_steps_per_sample: int = setting(
+        10,
+        "Training steps in a window, at least; windows of short steps last 0.2 s.",
+        flag="--autotune-steps-per-sample",
+        minimum=1,
+        maximum=100_000,
+    )
+    autotune_samples: int = setting(
+        20,
+        "Combinations that the autotuner measures at most.",
+        flag="--autotune-samples",
+        minimum=1,
+        maximum=200,
+    )
+    deterministic: bool = setting(
+        False,
+        "Results are bitwise equal from run to run and for every fusion and partition size.",
+        is_equal=True,
+        native="deterministic",
+        flag="--deterministic",
+    )
+    cache_capacity: int = setting(
+        65_536,
+        "Signatures whose negotiation is remembered, so that repeating costs one bit; 0: none.",
+        is_equal=True,
+        native="cache_capacity",
+        flag="--cache-capacity",
+        minimum=0,
+        maximum=1 << 24,
+    )
+    spin_us: int = setting(
+        -1,
+        "How long a wait polls before it sleeps; -1: chosen from the cores and ranks of the host.",
+        native="spin_us",
+        flag="--spin-us",
+        minimum=-1,
+        maximum=1_000_000,
+        unit="microseconds",
+    )
+    queue_capacity: int = setting(
+        1 << 20,
+        "Operations that may be in flight.",
+        native="queue_capacity",
+        flag="--queue-capacity",
+        minimum=1,
+        maximum=1 << 28,
+    )
+    inline_bytes: int = setting(
+        1024,
+        "A blocking allreduce of at most so many bytes is negotiated with its data and has its "
+        "result with the agreement; 0: none. At most 16 KiB divided by the ranks, and only where "
+        "rank 0 talks to every rank and the builtin backend is the only one.",
+        is_equal=True,
+        native="inline_bytes",
+        flag="--inline-bytes",
+        minimum=0,
+        maximum=4096,
+    )
+    coordination: str = setting(
+        "auto",
+        "Who talks to whom to agree on what runs: `star` is rank 0 with every rank, `tree` a tree "
+        "in which the ranks of a host gather first and ranks between combine what is said below "
+        "them; `auto` is the star up to 64 ranks and the tree above.",
+        kind="choice",
+        choices=("auto", "star", "tree"),
+        is_equal=True,
+        native="coordination",
+        flag="--coordination",
+    )
+    coordination_fan_out: int = setting(
+        8,
+        "Of the tree: how many ranks of its own host, and how many leaders of other hosts, are "
+        "right below a rank.",
+        is_equal=True,
+        native="coordination_fan_out",
+        flag="--coordination-fan-out",
+        minimum=2,
+        maximum=1024,
+    )
