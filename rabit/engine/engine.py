@@ -17,7 +17,7 @@ from rabit.engine import mpi
 from rabit.engine.handle import Handle
 from rabit.engine.job import Job
 from rabit.engine.native_engine import NativeEngine
-from rabit.engine.repeats import Repeats
+from rabit.engine.repeats import Repeat, Repeats
 from rabit.engine.request import WAITING, Batch, Request, Waiting, run, submit
 from rabit.errors import InvalidArgument, RabitError
 from rabit.tuning import attach
@@ -46,7 +46,7 @@ class Engine:
             extra["mpi"] = mpi.mpi_options(self.config, comm)
         extra.update(attach.extra_options(self.config))
         self._native = NativeEngine(self.config.to_options(**extra), self.config.library)
-        self.repeats = Repeats(self._native)
+        self._repeats = Repeats(self._native)
         self._lock = threading.Lock()
         self.reports: dict[str, dict[str, Any]] = {}  # of framework packages, for `statistics`
         self.steps = 0  # training steps; see end_step
@@ -139,6 +139,24 @@ class Engine:
     def auto_name(self, key: str) -> str:
         """A name for an operation that was given none."""
         return f"{key}.noname.{self.next_number(key)}"
+
+    def again(
+        self,
+        caller: str,
+        kind: str,
+        name: str | None,
+        group: int,
+        arguments: tuple[Any, ...],
+        tensor: Any,
+    ) -> Repeat:
+        """A call of the public function `caller`, which may have come before.
+
+        kind: of the operation, whose number is its name if there is none.
+        """
+        number = None
+        if name is None:
+            number = self.auto_name(kind if group == 0 else f"{kind}.set{group}")
+        return Repeat(self._repeats, caller, name, number, (group, *arguments), tensor)
 
     def add_group(self, ranks: Sequence[int], timeout: float | None = None) -> int:
         """The number of the group of `ranks`.  Collective; blocks until every rank has called."""

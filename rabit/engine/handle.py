@@ -85,7 +85,7 @@ class Handle:
 
     def _wait(self, timeout: float | None) -> None:
         native, value = self._native, self._value
-        wait, pointer = native.library.rabit_wait, native.live_pointer()
+        wait, pointer = native.wait, native.live_pointer()
         deadline = None if timeout is None else time.monotonic() + timeout
         slice_ms = SLICE_MS
         while True:

@@ -29,17 +29,12 @@ class NativeEngine:
         # Bound once: looking a function up in the library takes as long as calling it.
         self.run: Any = self.library.rabit_run
         self.run_ordered: Any = self.library.rabit_run_ordered
+        self.wait: Any = self.library.rabit_wait
         # For calls that cannot afford `open_pointer`: NULL when it would raise, which the library
         # refuses; `fail` then says why.
         self.work_pointer: Any = self._pointer
-        self.work_address = address_of_pointer(self._pointer)
-        # Of rabit_calls, with what it needs to know; None: it is not there.
-        calls = load_calls(library_path)
-        self.ordered_allreduce: Any = None if calls is None else calls.ordered_allreduce
-        self.run_again: Any = None if calls is None else calls.run_again
-        self.run_address = self._address_of("rabit_run")
-        self.run_ordered_address = self._address_of("rabit_run_ordered")
-        self.release_address = self._address_of("rabit_release")
+        # The calls of the extension module; None: it is not there.
+        self.calls: Any = self._make_calls(library_path)
         self._release: Any = self.library.rabit_release
         self._pid = os.getpid()
         self._done = ffi.typeof("int32_t*")
@@ -53,8 +48,13 @@ class NativeEngine:
         self._finalizer.atexit = False
         self.rank, self.size = self.topology(0)
 
-    def _address_of(self, function: str) -> int:
-        return address_of_pointer(ffi.addressof(self.library, function))
+    def _make_calls(self, library_path: str) -> Any:
+        module = load_calls(library_path)
+        if module is None:
+            return None
+        functions = ("run", "run_ordered", "submit", "wait", "release")
+        addresses = (ffi.addressof(self.library, f"rabit_{each}") for each in functions)
+        return module.Calls(*map(address_of_pointer, (*addresses, self._pointer)))
 
     def live_pointer(self) -> Any:
         """The C pointer.  Raises NotInitialized in a forked child."""
@@ -89,7 +89,9 @@ class NativeEngine:
 
     def refuse_work(self) -> None:
         """Makes every call fail that takes the pointer as it is."""
-        self.work_pointer, self.work_address = ffi.NULL, 0
+        self.work_pointer = ffi.NULL
+        if self.calls is not None:
+            self.calls.refuse_work()
 
     def is_done(self, value: int) -> bool:
         done = ffi.new(self._done)

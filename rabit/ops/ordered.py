@@ -85,20 +85,13 @@ def ordered_allreduce_(
     """Combines `tensor` of every rank element by element, in place, and returns it."""
     if engine is None:
         engine = engine_for_work()
-    if type(tensor) is np.ndarray and process_set is global_process_set:
-        native = engine._native
-        allreduce, code = native.ordered_allreduce, _codes.get(tensor.dtype)
-        if allreduce is not None and code is not None:
-            try:
-                status = allreduce(
-                    native.run_ordered_address, native.work_address, tensor, code, op, timeout
-                )
-            except (ValueError, TypeError, BufferError):
-                pass  # Below it is said why, or it works.
-            else:
-                if status:
-                    native.fail(status)
-                return tensor
+    native = engine._native
+    if native.calls is not None and process_set is global_process_set:
+        status = native.calls.ordered_allreduce(tensor, op, timeout)
+        if status is not False:  # Otherwise below it is said why, or it works.
+            if status:
+                native.fail(status)
+            return tensor
     memory, count, code = _memory(tensor)
     _run(engine, _ALLREDUCE, process_set, timeout, memory, count, memory, count, code, op)
     return tensor

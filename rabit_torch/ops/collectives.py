@@ -113,12 +113,15 @@ def _start_allreduce(
     compression: Any,
     priority: int,
     is_grouped: bool,
+    again: Any = None,
 ) -> TorchHandle:
+    """again: what `Engine.again` says of a call for one tensor, if it may come again."""
     if is_grouped and not tensors:
         raise InvalidArgument(
             "a grouped allreduce needs at least one tensor, and the list is empty"
         )
-    base = auto_name(Kind.ALLREDUCE, name, process_set)
+    number = None if again is None else again.number
+    base = auto_name(Kind.ALLREDUCE, name, process_set) if number is None else number
     names = [f"{base}.{index}" for index in range(len(tensors))] if is_grouped else [base]
     if isinstance(op, AdasumOp):
         return _adaptive(tensors, is_in_place, base, prescale, postscale, process_set, is_grouped)
@@ -144,7 +147,10 @@ def _start_allreduce(
     requests = _allreduce_requests(
         inputs, outputs, names, op, prescale, postscale, process_set, _codec(compression), priority
     )
-    return _submit(requests, finish)
+    started = _submit(requests, finish)
+    if again is not None:
+        again.keep(requests[0], tensors[0])
+    return started
 
 
 def _adaptive(
@@ -188,18 +194,8 @@ def allreduce_async(
     `tensor` must not change until `synchronize(handle)`.  op: Average (default), Sum, Min, Max,
     Product, or bitwise on integers and bool.  Does not block.
     """
-    return _start_allreduce(
-        [tensor],
-        False,
-        name,
-        reduce_op(op, average),
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        compression,
-        priority,
-        False,
-    )
+    arguments = (average, op, prescale_factor, postscale_factor, compression, priority)
+    return _Allreduce(False, tensor, name, process_set, arguments).start()
 
 
 def allreduce_async_(
@@ -215,18 +211,8 @@ def allreduce_async_(
     priority: int = 0,
 ) -> TorchHandle:
     """Starts an allreduce in place; returns a handle.  Does not block."""
-    return _start_allreduce(
-        [tensor],
-        True,
-        name,
-        reduce_op(op, average),
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        compression,
-        priority,
-        False,
-    )
+    arguments = (average, op, prescale_factor, postscale_factor, compression, priority)
+    return _Allreduce(True, tensor, name, process_set, arguments).start()
 
 
 def allreduce_(
@@ -239,12 +225,82 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduces `tensor` over all ranks in place and returns it.  Blocks."""
-    with rabit.default_engine().waiting():
-        handle = allreduce_async_(
-            tensor, average, name, op, prescale_factor, postscale_factor, process_set
+    arguments = (average, op, prescale_factor, postscale_factor, rabit.Compression.none, 0)
+    return _Allreduce(True, tensor, name, process_set, arguments).run()
+
+
+class _Allreduce:
+    """One allreduce of one tensor, which may have come before."""
+
+    __slots__ = ("_again", "_arguments", "_is_in_place", "_name", "_process_set", "_tensor")
+
+    def __init__(
+        self,
+        is_in_place: bool,
+        tensor: torch.Tensor,
+        name: str | None,
+        process_set: ProcessSet,
+        arguments: tuple[Any, ...],
+    ) -> None:
+        engine = rabit.default_engine()
+        group = process_set.group_on(engine)
+        caller = "torch.allreduce_" if is_in_place else "torch.allreduce"
+        self._again = engine.again(caller, "allreduce", name, group, arguments, tensor)
+        self._arguments = arguments
+        self._is_in_place = is_in_place
+        self._name = name
+        self._process_set = process_set
+        self._tensor = tensor
+
+    def run(self) -> torch.Tensor:
+        again, tensor = self._again, self._tensor
+        if again.comes_again:
+            output = None if self._is_in_place else torch.empty_like(tensor, requires_grad=False)
+            if again.run(tensor, output):
+                return tensor if output is None else output
+        with rabit.default_engine().waiting():
+            handle = self._prepare()
+        result: torch.Tensor = handle.wait()
+        return result
+
+    def start(self) -> TorchHandle:
+        again, tensor = self._again, self._tensor
+        if again.comes_again:
+            output = None if self._is_in_place else torch.empty_like(tensor, requires_grad=False)
+            handle = again.start(tensor, output)
+            if handle is not None:
+                result = tensor if output is None else output
+                return TorchHandle((handle,), lambda: result)
+        return self._prepare()
+
+    def _prepare(self) -> TorchHandle:
+        average, op, prescale, postscale, compression, priority = self._arguments
+        return _start_allreduce(
+            (self._tensor,),
+            self._is_in_place,
+            self._name,
+            reduce_op(op, average),
+            prescale,
+            postscale,
+            self._process_set,
+            compression,
+            priority,
+            False,
+            self._again,
         )
-    result: torch.Tensor = handle.wait()
-    return result
+
+
+def allreduce_into_new(
+    tensor: torch.Tensor,
+    name: str | None,
+    op: ReduceOp | AdasumOp,
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+    compression: Any,
+) -> torch.Tensor:
+    """The allreduce of one tensor, outside of its gradient.  Blocks."""
+    arguments = (None, op, *factors, compression, 0)
+    return _Allreduce(False, tensor, name, process_set, arguments).run()
 
 
 def grouped_allreduce_async(

@@ -17,6 +17,11 @@ def _apply(function: Any, *arguments: Any) -> Any:
     return function.apply(*arguments)
 
 
+def _needs_gradient(tensor: Any) -> bool:
+    # What is no tensor takes the way on which it is refused.
+    return torch.is_grad_enabled() and getattr(tensor, "requires_grad", False)
+
+
 class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -32,12 +37,16 @@ class _Allreduce(torch.autograd.Function):
     ) -> Any:
         context.op, context.process_set = op, process_set
         context.factors = (prescale, postscale)
+        if not is_grouped:
+            (tensor,) = tensors
+            return collectives.allreduce_into_new(
+                tensor, name, op, context.factors, process_set, codec
+            )
         with rabit.default_engine().waiting():
             handle = collectives._start_allreduce(
-                tensors, False, name, op, prescale, postscale, process_set, codec, 0, is_grouped
+                tensors, False, name, op, prescale, postscale, process_set, codec, 0, True
             )
-        result = handle.wait()
-        return tuple(result) if is_grouped else result
+        return tuple(handle.wait())
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
@@ -81,6 +90,9 @@ def allreduce(
     """
     resolved = collectives.reduce_op(op, average)
     codec, compressor = split(compression)
+    factors = (prescale_factor, postscale_factor)
+    if compressor is IDENTITY and not _needs_gradient(tensor):
+        return collectives.allreduce_into_new(tensor, name, resolved, factors, process_set, codec)
     wire, undo = (tensor, None) if compressor is IDENTITY else compressor.compress(tensor)
     result = _apply(
         _Allreduce,
@@ -190,7 +202,9 @@ class _Broadcast(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> Any:
-        summed = collectives.allreduce_async(gradient, op=Sum, process_set=context.process_set).wait()
+        summed = collectives.allreduce_async(
+            gradient, op=Sum, process_set=context.process_set
+        ).wait()
         mine = summed if rabit.rank() == context.root_rank else torch.zeros_like(summed)
         return mine, None, None, None
 

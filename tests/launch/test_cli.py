@@ -425,7 +425,7 @@ def test_check_build_lists_everything(rabitrun):
 
     document = json.loads(job.out)
     names = {each["name"] for each in document["findings"]}
-    assert {"native library", "torch", "mpi4py", "rabit_calls", "ssh"} <= names
+    assert {"native library", "torch", "mpi4py", "rabit_calls", "ssh", "torch tensors"} <= names
     for each in document["findings"]:
         assert each["is_available"] or each["detail"], each
         assert f"[{'X' if each['is_available'] else ' '}] {each['name']}" in text

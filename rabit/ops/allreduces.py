@@ -1,0 +1,201 @@
+"""allreduce: blocking and asynchronous, into a new array and in place.
+
+The shared arguments are described in rabit/ops/reductions.py.  A call that comes again, with equal arguments
+and a tensor of the same type and shape, is not prepared anew; see rabit/engine/repeats.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rabit.compression import Compression, CompressionCodec
+from rabit.engine.current import engine_for_work
+from rabit.engine.engine import Engine
+from rabit.engine.handle import Handle
+from rabit.engine.process_set import ProcessSet, global_process_set
+from rabit.engine.request import Request
+from rabit.engine.tensor import view_input, view_output
+from rabit.ops.reductions import Call, empty_like, scale
+from rabit.types import Kind, ReduceOp
+
+__all__ = ["allreduce", "allreduce_", "allreduce_async", "allreduce_async_"]
+
+
+def allreduce_async(
+    tensor: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    *,
+    compression: CompressionCodec = Compression.none,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Handle:
+    """Like `allreduce`, but returns a Handle at once."""
+    call = _Allreduce(
+        "allreduce",
+        tensor,
+        name,
+        process_set,
+        engine,
+        (average, op, prescale_factor, postscale_factor, compression, priority, backend),
+    )
+    return call.start(call.new_output())
+
+
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: CompressionCodec = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Any:
+    """Combines `tensor` of every rank element by element; the same result on every rank.
+
+    tensor: same shape and dtype on all ranks.  op: Average unless given.
+    prescale_factor, postscale_factor: multiplied before and after the combination.
+    average: Horovod's old form of `op`; True is Average, False is Sum.
+    Returns a new array.
+    """
+    call = _Allreduce(
+        "allreduce",
+        tensor,
+        name,
+        process_set,
+        engine,
+        (average, op, prescale_factor, postscale_factor, compression, priority, backend),
+    )
+    return call.run(call.new_output())
+
+
+def allreduce_async_(
+    tensor: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    *,
+    compression: CompressionCodec = Compression.none,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Handle:
+    """Like `allreduce_`, but returns a Handle at once."""
+    call = _Allreduce(
+        "allreduce_",
+        tensor,
+        name,
+        process_set,
+        engine,
+        (average, op, prescale_factor, postscale_factor, compression, priority, backend),
+    )
+    return call.start(None)
+
+
+def allreduce_(
+    tensor: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    *,
+    compression: CompressionCodec = Compression.none,
+    priority: int = 0,
+    engine: Engine | None = None,
+    backend: str = "",
+) -> Any:
+    """Like `allreduce`, but the result replaces the values of `tensor`, which is returned."""
+    call = _Allreduce(
+        "allreduce_",
+        tensor,
+        name,
+        process_set,
+        engine,
+        (average, op, prescale_factor, postscale_factor, compression, priority, backend),
+    )
+    return call.run(None)
+
+
+class _Allreduce:
+    """One call of a public function."""
+
+    __slots__ = ("_again", "_arguments", "_engine", "_name", "_process_set", "_tensor")
+
+    def __init__(
+        self,
+        what: str,
+        tensor: Any,
+        name: str | None,
+        process_set: ProcessSet,
+        engine: Engine | None,
+        arguments: tuple[Any, ...],
+    ) -> None:
+        engine = engine_for_work() if engine is None else engine
+        group = 0 if process_set is global_process_set else process_set.group_on(engine)
+        self._engine = engine
+        self._again = engine.again(what, "allreduce", name, group, arguments, tensor)
+        self._arguments = arguments
+        self._name = name
+        self._process_set = process_set
+        self._tensor = tensor
+
+    def new_output(self) -> Any:
+        """An array for the result of a call that comes again; None: prepare it."""
+        tensor = self._tensor
+        return np.empty(tensor.shape, tensor.dtype) if type(tensor) is np.ndarray else _PREPARE
+
+    def run(self, output: Any) -> Any:
+        """Returns `output`, or else the tensor; blocks."""
+        if output is not _PREPARE and self._again.run(self._tensor, output):
+            return self._tensor if output is None else output
+        request = self._request(output is None)
+        result = self._engine.run(request).result()
+        self._again.keep(request, self._tensor)
+        return result
+
+    def start(self, output: Any) -> Handle:
+        if output is not _PREPARE:
+            result = self._tensor if output is None else output
+            handle = self._again.start(self._tensor, output, lambda _: result)
+            if handle is not None:
+                return handle
+        request = self._request(output is None)
+        handle = self._engine.submit((request,))[0]
+        self._again.keep(request, self._tensor)
+        return handle
+
+    def _request(self, is_in_place: bool) -> Request:
+        average, op, prescale, postscale, compression, priority, backend = self._arguments
+        name = self._again.number or self._name
+        call = Call(self._engine, Kind.ALLREDUCE, name, self._process_set, priority, backend)
+        tensor = self._tensor
+        if is_in_place:
+            target = view_output(tensor, call)
+            request = call.request(target, target, finish=lambda _: tensor)
+        else:
+            source = view_input(tensor, call)
+            result, target = empty_like(source, tensor)
+            request = call.request(source, target, finish=lambda _: result)
+        scale(request, op, average, prescale, postscale)
+        request.codec = self._engine.codec_id(compression)
+        return request
+
+
+_PREPARE = object()

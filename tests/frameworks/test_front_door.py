@@ -1,0 +1,167 @@
+"""Calls that come again are made by the extension module, and give what the first one gave."""
+
+from __future__ import annotations
+
+import pytest
+
+PROLOGUE = """
+import numpy as np
+import rabit as core
+
+native = core.default_engine()._native
+made = []
+
+class Counted:
+    def __init__(self, calls):
+        self.calls = calls
+    def __getattr__(self, name):
+        def call(*arguments):
+            answer = getattr(self.calls, name)(*arguments)
+            made.append((name, answer is not False))
+            return answer
+        return call
+
+def taken(function):
+    made.clear()
+    result = function()
+    return [name for name, fits in made if fits], result
+"""
+COUNTED = PROLOGUE + "native.calls = Counted(native.calls)\n"
+
+
+def test_every_form_of_allreduce_comes_again_through_the_extension_module(on_ranks):
+    results = on_ranks(
+        2,
+        COUNTED
+        + """
+rank = rabit.rank()
+new = lambda: torch.full((2, 3), rank + 1.0)
+forms = {
+    "in place": lambda: rabit.allreduce_(new(), name="a", op=rabit.Sum),
+    "new": lambda: rabit.allreduce(new(), name="b", op=rabit.Sum),
+    "async in place": lambda: rabit.synchronize(rabit.allreduce_async_(new(), name="c", op=rabit.Sum)),
+    "async": lambda: rabit.synchronize(rabit.allreduce_async(new(), name="d", op=rabit.Sum)),
+    "unnamed": lambda: rabit.allreduce_(new(), op=rabit.Sum),
+    "core": lambda: core.allreduce_(new(), name="e", op=core.Sum),
+    "array": lambda: core.allreduce(new().numpy(), name="f", op=core.Sum),
+    "array unnamed": lambda: core.synchronize(core.allreduce_async_(new().numpy(), op=core.Sum)),
+}
+answers = {}
+for form, call in forms.items():
+    call()
+    for _ in range(2):
+        names, result = taken(call)
+        answers[form] = names == ["start" if "async" in form or form == "array unnamed" else "run"] \
+            and bool((result == 3).all()) and tuple(result.shape) == (2, 3)
+report(answers)
+""",
+    )
+
+    assert all(all(answers.values()) for answers in results), results
+
+
+def test_a_call_that_comes_again_with_another_tensor_is_prepared_anew(on_ranks):
+    results = on_ranks(
+        2,
+        COUNTED
+        + """
+tensors = [
+    torch.ones(4), torch.ones(2, 2), torch.ones(4, dtype=torch.int64),
+    torch.ones(2, 3, 4, 5).contiguous(memory_format=torch.channels_last), torch.ones(6)[::2],
+    torch.ones(4, dtype=torch.bfloat16), torch.nn.Parameter(torch.ones(4)), torch.ones(()), torch.ones(0),
+    torch.ones(4, requires_grad=True),
+]
+answers = []
+for _ in range(2):
+    for tensor in tensors:
+        result = rabit.allreduce_(tensor, name="x", op=rabit.Sum)
+        answers.append(result is tensor)
+        tensor = torch.ones_like(tensor)
+        result = rabit.allreduce(tensor, name="y", op=rabit.Sum)
+        answers.append(result.dtype == tensor.dtype and result.shape == tensor.shape)
+        answers.append(bool((result == 2).all()))
+answers += [bool((tensor == 4).all()) for tensor in tensors]
+names, _ = taken(lambda: rabit.allreduce_(torch.ones(4), name="z"))
+report(answers + [names == []])
+""",
+    )
+
+    assert all(all(answers) for answers in results), results
+
+
+def test_gradients_flow_through_a_call_that_comes_again(on_ranks):
+    results = on_ranks(
+        2,
+        COUNTED
+        + """
+gradients = []
+for _ in range(3):
+    leaf = torch.full((3,), rabit.rank() + 1.0, requires_grad=True)
+    names, total = taken(lambda: rabit.allreduce(leaf * 2, name="x", op=rabit.Sum))
+    total.sum().backward()
+    gradients.append([names, total.tolist(), leaf.grad.tolist()])
+report(gradients[1:])
+""",
+    )
+
+    for gradients in results:
+        for names, total, gradient in gradients:
+            assert names == ["run"]
+            assert total == [6.0] * 3
+            assert len(set(gradient)) == 1
+            assert gradient[0] > 0
+
+
+@pytest.mark.parametrize("prepare", ["native.calls = None", "native.calls = Counted(native.calls)"])
+def test_errors_are_the_same_on_both_ways(on_ranks, prepare):
+    results = on_ranks(
+        2,
+        PROLOGUE
+        + prepare
+        + """
+rank = rabit.rank()
+messages = []
+for _ in range(2):
+    rabit.allreduce_(torch.ones(4), name="x", op=rabit.Sum)
+try:
+    rabit.allreduce_(torch.ones(4), name="x", op=rabit.Max if rank else rabit.Sum)
+except core.Mismatch as error:
+    messages.append("'allreduce.x'" in str(error))
+handle = rabit.allreduce_async_(torch.ones(4), name="x")
+other = rabit.allreduce_async_(torch.ones(4), name="y")
+rabit.synchronize(other)
+rabit.synchronize(handle)
+if rank == 0:
+    first = rabit.allreduce_async_(torch.ones(4), name="y")
+    try:
+        rabit.allreduce_async_(torch.ones(4), name="y")
+    except core.InvalidArgument as error:
+        messages.append("still in flight" in str(error))
+    core.barrier(name="told")
+else:
+    core.barrier(name="told")
+    first = rabit.allreduce_async_(torch.ones(4), name="y")
+rabit.synchronize(first)
+report(messages)
+""",
+    )
+
+    assert results == [[True, True], [True]]
+
+
+def test_memory_that_is_read_only_is_refused(on_ranks):
+    results = on_ranks(
+        1,
+        COUNTED
+        + """
+array = np.ones(4, np.float32)
+core.allreduce_(array, name="x")
+array.flags.writeable = False
+try:
+    core.allreduce_(array, name="x")
+except core.InvalidArgument as error:
+    report("read-only" in str(error))
+""",
+    )
+
+    assert results == [True]
