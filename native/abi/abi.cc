@@ -148,7 +148,8 @@ Result<Request> RequestFrom(const rabit_request& given) {
     return Status(status.code(), "request '" + request.name + "': " + status.message());
   }
   request.signature.dtype = has_input ? request.input.dtype : request.output.dtype;
-  request.signature.device = has_input ? request.input.device : request.output.device;
+  request.device = has_input ? request.input.device : request.output.device;
+  request.signature.device_kind = request.device.kind;
   request.ready_event = given.input.ready_event;
   request.completion = {given.notify, given.notify_context};
   return request;

@@ -12,24 +12,15 @@
 #include "base/ids.h"
 #include "base/shared_list.h"
 #include "base/status.h"
+#include "base/work.h"
 
 namespace rabit {
 
 // Everything the ranks must agree on for one tensor, except what may differ by nature: extent 0 of
 // gathers, splits of an alltoall.  A vote's bits are its only extent.
-struct Signature {
-  Kind kind = Kind::kAllreduce;
-  DType dtype = DType::kFloat32;
-  ReduceOp op = ReduceOp::kSum;
+struct Signature : Work {
   std::vector<int64_t> shape;
-  int32_t root = -1;       // global rank; the partner for kSend and kRecv
-  double prescale = 1.0;   // applied before the reduction
-  double postscale = 1.0;  // applied to the result
-  int32_t priority = 0;    // larger runs first
-  GroupId group = kWorld;
-  CodecId codec = kIdentityCodec;
-  BackendId backend = kAnyBackend;
-  Device device;
+  int32_t priority = 0;         // larger runs first
   std::vector<int64_t> splits;  // alltoall and scatter: rows for each rank of the group; or empty
 
   int64_t count() const {  // product of the shape
@@ -70,7 +61,6 @@ struct Announcement {
   };
   std::vector<Entry> ready;
   uint64_t buckets_done = 0;         // buckets finished so far on this rank, in order of their ids
-  uint32_t flags = 0;                // OR-ed over the ranks and handed back
   bool wants_stop = false;           // this rank calls no further collective
   std::optional<Tunables> tunables;  // rank 0 only: for every rank, from the next agreement on
 };
@@ -112,7 +102,6 @@ struct Agreement {
   std::vector<int32_t> tokens;  // by place in `ready`: of this rank's announcement, or kNoToken
   std::vector<Rejection> rejected;
   uint64_t buckets_done = 0;         // smallest over the ranks: the credit
-  uint32_t flags = 0;                // OR of the ranks' flags since they were last reported
   int last_joined = -1;              // set in the agreement in which every rank has joined
   bool stop = false;                 // every rank wants to stop
   std::optional<Tunables> tunables;  // in force before anything of this agreement is scheduled

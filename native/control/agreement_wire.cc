@@ -204,8 +204,7 @@ void WriteSignature(WireWriter& to, const Signature& signature) {
   to.Varint(static_cast<uint64_t>(signature.group));
   to.Varint(static_cast<uint64_t>(signature.codec));
   to.Varint(static_cast<uint64_t>(signature.backend + 1));
-  to.U8(static_cast<uint8_t>(signature.device.kind));
-  to.Varint(ZigZag(signature.device.index));
+  to.U8(static_cast<uint8_t>(signature.device_kind));
   WriteExtents(to, signature.splits);
 }
 
@@ -240,10 +239,9 @@ Signature ReadSignature(WireReader& from) {
   signature.group = ReadBelow(from, kIdSpace);
   signature.codec = ReadBelow(from, kIdSpace);
   signature.backend = ReadOptional(from, kIdSpace - 1);
-  signature.device.kind = static_cast<DeviceKind>(from.U8());
-  if (signature.device.kind != DeviceKind::kCpu && signature.device.kind != DeviceKind::kCuda)
+  signature.device_kind = static_cast<DeviceKind>(from.U8());
+  if (signature.device_kind != DeviceKind::kCpu && signature.device_kind != DeviceKind::kCuda)
     from.Fail();
-  signature.device.index = ReadSigned32(from);
   signature.splits = ReadExtents(from);
   return signature;
 }
@@ -331,7 +329,6 @@ void Encode(const AnnounceMessage& message, std::vector<std::byte>& out) {
   WriteHeader(to, ControlType::kAnnounce);
   to.Varint(message.seen_cycle);
   to.Varint(message.buckets_done);
-  to.Varint(message.flags);
   to.U8(static_cast<uint8_t>((message.wants_stop ? 1 : 0) | (message.joins ? 2 : 0)));
   WriteIds(to, message.cached);
   to.Varint(message.variable.size());
@@ -354,7 +351,6 @@ Result<AnnounceMessage> DecodeAnnounce(ConstBytes bytes) {
   AnnounceMessage message;
   message.seen_cycle = from.Varint();
   message.buckets_done = from.Varint();
-  message.flags = static_cast<uint32_t>(from.Varint());
   const uint8_t bits = from.U8();
   message.wants_stop = (bits & 1) != 0;
   message.joins = (bits & 2) != 0;
@@ -385,7 +381,6 @@ void Encode(const AgreeMessage& message, std::vector<std::byte>& out) {
   WriteHeader(to, ControlType::kAgree);
   to.Varint(message.cycle);
   to.Varint(message.buckets_done);
-  to.Varint(message.flags);
   to.Varint(static_cast<uint64_t>(message.last_joined + 1));
   to.U8(static_cast<uint8_t>((message.stop ? 1 : 0) | (message.tunables ? 2 : 0)));
   WriteIds(to, message.evicted);
@@ -412,7 +407,6 @@ Result<AgreeMessage> DecodeAgree(ConstBytes bytes) {
   AgreeMessage message;
   message.cycle = from.Varint();
   message.buckets_done = from.Varint();
-  message.flags = static_cast<uint32_t>(from.Varint());
   message.last_joined = ReadOptional(from, kControlRanksMax);
   const uint8_t bits = from.U8();
   message.stop = (bits & 1) != 0;

@@ -18,7 +18,7 @@
 
 namespace rabit {
 
-inline constexpr uint8_t kControlVersion = 2;
+inline constexpr uint8_t kControlVersion = 3;
 
 // Bounds of what a decoder accepts.
 inline constexpr size_t kNameBytesMax = 1024;
@@ -51,7 +51,6 @@ struct VariablePart {
 struct AnnounceMessage {
   uint64_t seen_cycle = 0;  // the newest agreement this rank knows: ids mean what they meant then
   uint64_t buckets_done = 0;
-  uint32_t flags = 0;
   bool wants_stop = false;
   bool joins = false;
   std::vector<TensorId> cached;  // ascending; the signature is the one of the last agreement
@@ -84,7 +83,6 @@ struct RejectMessage {
 struct AgreeMessage {
   uint64_t cycle = 0;
   uint64_t buckets_done = 0;
-  uint32_t flags = 0;
   int32_t last_joined = -1;
   bool stop = false;
   std::optional<Tunables> tunables;

@@ -30,7 +30,7 @@ Signature FullSignature() {
   s.group = 3;
   s.codec = 1;
   s.backend = 4;
-  s.device = {DeviceKind::kCuda, 5};
+  s.device_kind = DeviceKind::kCuda;
   s.splits = {1, 2};
   return s;
 }
@@ -44,7 +44,6 @@ AnnounceMessage FullAnnounce() {
   AnnounceMessage message;
   message.seen_cycle = 300;
   message.buckets_done = 7;
-  message.flags = 0x80000001u;
   message.wants_stop = true;
   message.joins = true;
   message.cached = {0, 1, 2, 9, 500};
@@ -57,7 +56,6 @@ AgreeMessage FullAgree() {
   AgreeMessage message;
   message.cycle = 301;
   message.buckets_done = 6;
-  message.flags = 5;
   message.last_joined = 3;
   message.stop = true;
   message.evicted = {8};
@@ -107,8 +105,8 @@ void DecodeAnything(ConstBytes bytes) {
   (void)DecodeStall(bytes);
 }
 
-TEST(AgreementWire, the_bytes_of_version_2_are_frozen) {
-  const auto path = testing::Testdata("control/testdata/messages_v2.txt");
+TEST(AgreementWire, the_bytes_of_version_3_are_frozen) {
+  const auto path = testing::Testdata("control/testdata/messages_v3.txt");
   std::ifstream file(path);
   ASSERT_TRUE(file.is_open()) << path.string();
   std::string line;
@@ -116,7 +114,7 @@ TEST(AgreementWire, the_bytes_of_version_2_are_frozen) {
     ASSERT_TRUE(static_cast<bool>(std::getline(file, line)));
     EXPECT_EQ(Hex(message), line);
   }
-  EXPECT_EQ(static_cast<int>(kControlVersion), 2);
+  EXPECT_EQ(static_cast<int>(kControlVersion), 3);
 }
 
 TEST(AgreementWire, an_announcement_survives_the_wire) {
@@ -128,7 +126,6 @@ TEST(AgreementWire, an_announcement_survives_the_wire) {
   ASSERT_OK(read);
   EXPECT_EQ(read->seen_cycle, 300u);
   EXPECT_EQ(read->buckets_done, 7u);
-  EXPECT_EQ(read->flags, 0x80000001u);
   EXPECT_TRUE(read->wants_stop && read->joins);
   EXPECT_TRUE(read->cached == FullAnnounce().cached);
   ASSERT_EQ(read->variable.size(), 2u);
@@ -251,7 +248,7 @@ TEST(AgreementWire, names_another_version) {
   const std::byte message[] = {std::byte{1}, std::byte{1}};
 
   EXPECT_EQ(TypeOf(message).status().message(),
-            "it speaks version 1 of the control format, this rank version 2. Install the same "
+            "it speaks version 1 of the control format, this rank version 3. Install the same "
             "version of rabit on every host.");
 }
 

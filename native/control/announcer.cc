@@ -41,7 +41,6 @@ AnnounceMessage Announcer::Prepare(const Announcement& mine, int64_t now_us) {
   AnnounceMessage message;
   message.seen_cycle = cycle_;
   message.buckets_done = mine.buckets_done;
-  message.flags = mine.flags;
   message.wants_stop = mine.wants_stop;
   message.cached.reserve(repeated_.size() + mine.ready.size());
   for (TensorId id : repeated_) rounds_[static_cast<size_t>(id)].open_us = now_us;
@@ -79,7 +78,7 @@ bool Announcer::HasNews(const AnnounceMessage& message) {
   told_done_ = message.buckets_done;
   told_stop_ = message.wants_stop;
   return has_progress || !message.cached.empty() || !message.variable.empty() ||
-         !message.full.empty() || message.joins || message.flags != 0;
+         !message.full.empty() || message.joins;
 }
 
 void Announcer::PrepareEntry(const Announcement::Entry& entry, int64_t now_us,
@@ -234,7 +233,6 @@ Result<Agreement> Announcer::Apply(AgreeMessage&& message) {
   Agreement agreement;
   agreement.cycle = message.cycle;
   agreement.buckets_done = message.buckets_done;
-  agreement.flags = message.flags;
   agreement.last_joined = message.last_joined;
   agreement.stop = message.stop;
   agreement.tunables = message.tunables;

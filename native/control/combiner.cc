@@ -94,11 +94,7 @@ void Combiner::OnAnnounce(const Source& from, const AnnounceMessage& message, in
   for (TensorId id : message.cached) OnCached(from, id, now_us);
   for (const VariablePart& part : message.variable) OnVariable(from, part, now_us);
   for (const Announcement::Entry& entry : message.full) OnFull(from, entry, now_us);
-  if (message.flags != 0 || message.joins) {
-    AnnounceMessage& said = PartFor(from, false).message;
-    said.flags |= message.flags;
-    said.joins = said.joins || message.joins;
-  }
+  if (message.joins) PartFor(from, false).message.joins = true;
   if (message.wants_stop) OnStop(from.ranks, now_us);
 }
 

@@ -109,10 +109,6 @@ void Coordinator::OnAnnounce(const AnnounceMessage& message, const Arrival& arri
       [&](int rank) { at(rank).seen_cycle = std::max(at(rank).seen_cycle, message.seen_cycle); });
   if (!with_late_.empty()) ForgetLate();
   UpdateCredit(ranks, message.buckets_done);
-  if ((message.flags & ~next_.flags) != 0) {
-    next_.flags |= message.flags;
-    has_news_ = true;
-  }
   if (JoinsBatch(message, arrival)) return;
   for (TensorId id : message.cached) ArriveCached(arrival, id);
   for (const VariablePart& part : message.variable) ArriveVariable(arrival, part);

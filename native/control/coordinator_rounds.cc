@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/kind.h"
 #include "control/coordinator.h"
 
 namespace rabit {
@@ -16,13 +17,6 @@ Signature SenderView(const Signature& signature, const TensorKey& key) {
   }
   return view;
 }
-
-bool IsRooted(Kind kind) {
-  return kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather ||
-         kind == Kind::kScatter;
-}
-
-bool IsPair(Kind kind) { return kind == Kind::kSend || kind == Kind::kRecv; }
 
 std::string RankText(int rank) { return "rank " + std::to_string(rank); }
 
@@ -76,7 +70,7 @@ void Coordinator::ArriveFull(const Arrival& arrival, const Announcement::Entry& 
   const auto group = groups_.find(entry.signature.group);
   const bool is_member = group != groups_.end() && group->second->set.Contains(arrival.ranks);
   TensorRecord* record = records_.Find(key);
-  const bool differs = !is_member || IsPair(kind) || HasVariablePart(kind) ||
+  const bool differs = !is_member || TraitsOf(kind).is_pair || HasVariablePart(kind) ||
                        (record != nullptr && !record->late.empty());
   if (differs && arrival.ranks.count() > 1) {
     return ForEachAlone(arrival.ranks, [&](const RankSet& one, int each) {
@@ -89,7 +83,7 @@ void Coordinator::ArriveFull(const Arrival& arrival, const Announcement::Entry& 
     alone =
         InvalidArgument(Title(entry.signature.kind, entry.name) + ": rank " + std::to_string(rank) +
                         " is not a member of group " + std::to_string(entry.signature.group) + ".");
-  } else if (IsPair(entry.signature.kind)) {
+  } else if (TraitsOf(kind).is_pair) {
     alone = CheckAlone(entry.name, {rank, entry.signature}, group->second->ranks);
   }
   if (!alone.ok()) {
@@ -295,7 +289,7 @@ void Coordinator::Complete(TensorRecord& record) {
       if (!record.arrived.Contains(rank)) ready.joined.push_back(rank);
   }
   const Signature& said = record.speaker_is_cached ? record.agreed : record.spoken;
-  if (!ready.joined.empty() && (IsRooted(said.kind) || record.key.is_pair())) {
+  if (!ready.joined.empty() && (TraitsOf(said.kind).is_rooted || record.key.is_pair())) {
     const bool has_partner =
         !record.key.is_pair() &&
         std::find(ready.joined.begin(), ready.joined.end(), said.root) == ready.joined.end();

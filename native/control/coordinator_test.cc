@@ -35,7 +35,6 @@ Agreement Drain(SimulatedJob& job, int rank) {
     std::move(each.rejected.begin(), each.rejected.end(), std::back_inserter(all.rejected));
     all.cycle = each.cycle;
     all.buckets_done = each.buckets_done;
-    all.flags |= each.flags;
     all.last_joined = std::max(all.last_joined, each.last_joined);
     all.stop = all.stop || each.stop;
   }
@@ -109,7 +108,7 @@ std::vector<MismatchCase> MismatchCases() {
       {"postscale", [](Signature& s) { s.postscale = 0.25; }, "postscale 1, rank 2 postscale 0.25"},
       {"codec", [](Signature& s) { s.codec = 2; }, "submitted codec 0, rank 2 codec 2"},
       {"backend", [](Signature& s) { s.backend = 1; }, "submitted backend -1, rank 2 backend 1"},
-      {"device", [](Signature& s) { s.device.kind = DeviceKind::kCuda; },
+      {"device", [](Signature& s) { s.device_kind = DeviceKind::kCuda; },
        "submitted a tensor on the CPU, rank 2 a tensor on a GPU"},
   };
 }
@@ -446,21 +445,17 @@ TEST(Coordinator, stop_needs_every_rank_and_rejects_what_can_never_be_ready) {
   EXPECT_OK(job.coordinator().failure());
 }
 
-TEST(Coordinator, flags_are_ored_and_credit_is_the_smallest) {
+TEST(Coordinator, credit_is_the_smallest) {
   SimulatedJob job = Job(2);
   Announcement mine;
-  mine.flags = 1;
   mine.buckets_done = 5;
   job.Announce(0, mine);
-  mine.flags = 4;
   mine.buckets_done = 3;
   job.Announce(1, mine);
   ASSERT_OK(job.DeliverAll());
 
-  const Agreement seen = Drain(job, 0);
-  EXPECT_EQ(seen.flags, 5u);
-  EXPECT_EQ(seen.buckets_done, 3u);
-  EXPECT_EQ(Drain(job, 1).flags, 5u);
+  EXPECT_EQ(Drain(job, 0).buckets_done, 3u);
+  EXPECT_EQ(Drain(job, 1).buckets_done, 3u);
 }
 
 TEST(Coordinator, a_vote_that_is_known_travels_by_its_number) {

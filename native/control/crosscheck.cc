@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/kind.h"
+
 namespace rabit {
 namespace {
 
@@ -17,9 +19,7 @@ std::string NumberText(double value) {
   return text;
 }
 
-std::string DeviceText(const Device& device) {
-  return device.kind == DeviceKind::kCpu ? "the CPU" : "a GPU";
-}
+std::string DeviceText(DeviceKind kind) { return kind == DeviceKind::kCpu ? "the CPU" : "a GPU"; }
 
 Status Differ(std::string_view name, const RankSignature& a, const RankSignature& b,
               std::string_view what, const std::string& a_value, const std::string& b_value,
@@ -30,15 +30,6 @@ Status Differ(std::string_view name, const RankSignature& a, const RankSignature
                   label + b_value + ". " + std::string(advice));
 }
 
-bool IsRooted(Kind kind) {
-  return kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather ||
-         kind == Kind::kScatter;
-}
-
-bool Reduces(Kind kind) {
-  return kind == Kind::kAllreduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
-}
-
 // A rank of a scatter that is not its root brings no data; without a tensor it brings no shape.
 bool BringsNoShape(const RankSignature& one) {
   return one.signature.kind == Kind::kScatter && one.rank != one.signature.root &&
@@ -47,7 +38,7 @@ bool BringsNoShape(const RankSignature& one) {
 
 bool HaveSameShape(const Signature& a, const Signature& b) {
   if (a.shape.size() != b.shape.size()) return false;
-  const size_t skipped = HasFreeRows(a.kind) && !a.shape.empty() ? 1 : 0;
+  const size_t skipped = HasVariablePart(a.kind) && !a.shape.empty() ? 1 : 0;
   return std::equal(a.shape.begin() + skipped, a.shape.end(), b.shape.begin() + skipped);
 }
 
@@ -87,18 +78,11 @@ Status CheckSplits(std::string_view name, const RankSignature& one, size_t membe
 
 }  // namespace
 
-bool HasFreeRows(Kind kind) {
-  return kind == Kind::kAllgather || kind == Kind::kGather || kind == Kind::kAlltoall ||
-         kind == Kind::kScatter || kind == Kind::kVote;
-}
-
-bool HasVariablePart(Kind kind) { return HasFreeRows(kind); }
+bool HasVariablePart(Kind kind) { return TraitsOf(kind).has_free_rows; }
 
 bool HasSameFixedPart(const Signature& a, const Signature& b) {
-  return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
-         a.prescale == b.prescale && a.postscale == b.postscale && a.priority == b.priority &&
-         a.group == b.group && a.codec == b.codec && a.backend == b.backend &&
-         a.device == b.device && HaveSameShape(a, b);
+  const Work& work = a;
+  return work == b && a.priority == b.priority && HaveSameShape(a, b);
 }
 
 Status CheckAlone(std::string_view name, const RankSignature& one, std::span<const int> members) {
@@ -107,31 +91,27 @@ Status CheckAlone(std::string_view name, const RankSignature& one, std::span<con
   const auto is_member = [members](int rank) {
     return std::binary_search(members.begin(), members.end(), rank);
   };
-  if (IsRooted(s.kind) && !is_member(s.root)) {
+  const KindTraits& traits = TraitsOf(s.kind);
+  if (traits.is_rooted && !is_member(s.root)) {
     return InvalidArgument(who + " submitted root " + std::to_string(s.root) +
                            ", which is not a member of group " + std::to_string(s.group) +
                            " (ranks " + RankList(members) + "). Pass the global rank of a member.");
   }
-  if (s.kind == Kind::kSend || s.kind == Kind::kRecv) {
-    if (!is_member(s.root) || s.root == one.rank) {
-      return InvalidArgument(who + " named partner " + std::to_string(s.root) +
-                             "; the partner is another member of group " + std::to_string(s.group) +
-                             " (ranks " + RankList(members) + ").");
-    }
+  if (traits.is_pair && (!is_member(s.root) || s.root == one.rank)) {
+    return InvalidArgument(who + " named partner " + std::to_string(s.root) +
+                           "; the partner is another member of group " + std::to_string(s.group) +
+                           " (ranks " + RankList(members) + ").");
   }
-  if (Reduces(s.kind) && !Supports(s.dtype, s.op)) {
+  if (traits.reduces && !Supports(s.dtype, s.op)) {
     return Unsupported(who + " submitted op " + std::string(Name(s.op)) + " for " +
                        std::string(Name(s.dtype)) +
                        "; bitwise operations need integers or bool. Choose another op.");
   }
-  if ((s.kind == Kind::kAllgather || s.kind == Kind::kGather || s.kind == Kind::kReduceScatter ||
-       s.kind == Kind::kVote) &&
-      s.shape.empty()) {
+  if (traits.has_splits) return CheckSplits(name, one, members.size());
+  if (traits.needs_rows && s.shape.empty()) {
     return InvalidArgument(who + " submitted a scalar, which has no rows. Pass a tensor with at " +
                            "least one axis.");
   }
-  if (s.kind == Kind::kAlltoall || s.kind == Kind::kScatter)
-    return CheckSplits(name, one, members.size());
   return {};
 }
 
@@ -146,7 +126,7 @@ Status CheckPair(std::string_view name, const RankSignature& a, const RankSignat
   const bool has_shapes = !BringsNoShape(a) && !BringsNoShape(b);
   if (x.dtype != y.dtype || (has_shapes && !HaveSameShape(x, y)))
     return Differ(name, a, b, "", Describe(x), Describe(y), kSameModel);
-  if (Reduces(x.kind) && x.op != y.op)
+  if (TraitsOf(x.kind).reduces && x.op != y.op)
     return Differ(name, a, b, "op", std::string(Name(x.op)), std::string(Name(y.op)), kSameCall);
   if (x.root != y.root)
     return Differ(name, a, b, "root", std::to_string(x.root), std::to_string(y.root), kSameCall);
@@ -166,8 +146,8 @@ Status CheckPair(std::string_view name, const RankSignature& a, const RankSignat
     return Differ(name, a, b, "backend", std::to_string(x.backend), std::to_string(y.backend),
                   "Choose the same backend on every rank.");
   }
-  if (x.device.kind != y.device.kind) {
-    return Differ(name, a, b, "a tensor on", DeviceText(x.device), DeviceText(y.device),
+  if (x.device_kind != y.device_kind) {
+    return Differ(name, a, b, "a tensor on", DeviceText(x.device_kind), DeviceText(y.device_kind),
                   "Put the model on the same kind of device on every rank.");
   }
   return {};

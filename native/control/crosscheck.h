@@ -25,8 +25,6 @@ Status CheckAlone(std::string_view name, const RankSignature& one, std::span<con
 // scatter away from its root.
 Status CheckPair(std::string_view name, const RankSignature& a, const RankSignature& b);
 
-// Extent 0 differs by nature between ranks.
-bool HasFreeRows(Kind kind);
 // Extent 0, or splits as well, are sent again with every announcement.
 bool HasVariablePart(Kind kind);
 // Equal except for the variable part: this rank may announce `b` by the id it got for `a`.

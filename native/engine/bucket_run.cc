@@ -41,12 +41,16 @@ BucketRun::BucketRun(const LaneServices& services, const BucketJob& job, FusionB
       buffer_(buffer),
       lane_{bucket_.lane, MakeTag(bucket_.lane, bucket_.id),
             OperationDeadline(services.options.operation_timeout_ms), group_, waiter} {
-  for (const BucketItem& item : job_.items) count_ += item.partition.count;
+  device_.kind = bucket_.device_kind;
+  for (const BucketItem& item : job_.items) {
+    count_ += item.partition.count;
+    if (item.request() != nullptr) device_ = item.request()->request.device;
+  }
 }
 
 Status BucketRun::Run() {
   const int64_t started_ns = NowNs();
-  const CollectiveSpec spec{bucket_.kind, bucket_.dtype, bucket_.device, wire_op(), count_};
+  const CollectiveSpec spec{bucket_.kind, bucket_.dtype, device_, wire_op(), count_};
   RABIT_ASSIGN_OR_RETURN(backend_, services_.selector.Choose(spec, group_, bucket_.backend));
   algorithm_ = bucket_.kind == Kind::kAllreduce ? backend_->AlgorithmFor(spec, group_)
                                                 : std::string(Name(bucket_.kind));
@@ -119,8 +123,7 @@ Status BucketRun::RunInPlace(const Segment& segment) {
   const int64_t count = segment.count;
   RABIT_ASSIGN_OR_RETURN(std::byte* const output, OutputOf(item));
   CopyScaled(bucket_.dtype, InputOf(item, bucket_.dtype), output, count, bucket_.prescale);
-  RABIT_RETURN_IF_ERROR(
-      ExchangeReduction(TensorView{output, count, bucket_.dtype, bucket_.device}));
+  RABIT_RETURN_IF_ERROR(ExchangeReduction(TensorView{output, count, bucket_.dtype, device_}));
   Finalize(output, count);
   return Status();
 }
@@ -143,7 +146,7 @@ Status BucketRun::RunFused(std::span<const BucketItem> items, const Codec* codec
 
   const auto wire_count = static_cast<int64_t>(bytes / SizeOf(wire_dtype));
   RABIT_RETURN_IF_ERROR(
-      ExchangeReduction(TensorView{buffer.data(), wire_count, wire_dtype, bucket_.device}));
+      ExchangeReduction(TensorView{buffer.data(), wire_count, wire_dtype, device_}));
   if (bucket_.kind == Kind::kReduce && bucket_.root != services_.rank) return Status();
 
   const int64_t unpack_ns = NowNs();
@@ -188,7 +191,7 @@ Status BucketRun::PackOne(const BucketItem& item, const Codec* codec, Bytes to) 
     }
     return Status();
   }
-  TensorView from{nullptr, count, dtype, bucket_.device};
+  TensorView from{nullptr, count, dtype, device_};
   PartitionState* state = nullptr;
   if (item.request() != nullptr && bucket_.prescale == 1.0) {
     // Encoders only read.
@@ -227,8 +230,7 @@ Status BucketRun::Unpack(std::span<const BucketItem> items, const Codec* codec, 
       CopyScaled(bucket_.dtype, from.data(), output, count, post_factor());
       continue;
     }
-    RABIT_RETURN_IF_ERROR(
-        codec->Decode(from, TensorView{output, count, bucket_.dtype, bucket_.device}));
+    RABIT_RETURN_IF_ERROR(codec->Decode(from, TensorView{output, count, bucket_.dtype, device_}));
     Finalize(output, count);
   }
   return Status();
@@ -257,7 +259,7 @@ Status BucketRun::RunGatherOnly(const Codec& codec) {
     const auto encoded = static_cast<size_t>(codec.EncodedBytes(count, bucket_.dtype));
     if (item.request() != nullptr) {
       RABIT_ASSIGN_OR_RETURN(std::byte* const output, OutputOf(item));
-      const TensorView to{output, count, bucket_.dtype, bucket_.device};
+      const TensorView to{output, count, bucket_.dtype, device_};
       std::memset(output, 0, to.bytes());
       for (size_t rank = 0; rank < size; ++rank) {
         RABIT_RETURN_IF_ERROR(codec.DecodeAdd(all.subspan(rank * part + at, encoded), to));

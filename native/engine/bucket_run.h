@@ -83,6 +83,7 @@ class BucketRun {
   FusionBuffer& buffer_;
   LaneContext lane_;
   Backend* backend_ = nullptr;
+  Device device_;           // of the tensors, on this rank
   int64_t count_ = 0;       // elements of all partitions
   int64_t wire_bytes_ = 0;  // that the exchange carries
   bool is_in_place_ = false;

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "base/check.h"
+#include "base/kind.h"
 #include "engine/agreed_result.h"
 #include "engine/scheduled_from.h"
 
@@ -523,8 +524,7 @@ void EngineThread::Dispatch(Bucket bucket) {
     }
   }
   ++issued_;
-  const bool is_point_to_point = bucket.kind == Kind::kSend || bucket.kind == Kind::kRecv;
-  if (!is_member || (is_point_to_point && !has_request)) {
+  if (!is_member || (TraitsOf(bucket.kind).is_pair && !has_request)) {
     for (const BucketItem& item : job.items) {
       if (item.request() != nullptr) state_->handles.Drop(item.tensor->request);
     }

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "base/kind.h"
 #include "engine/averaging.h"
 #include "engine/overlap.h"
 
@@ -34,8 +35,6 @@ ConstBytes InputBytes(const OrderedCall& call) {
 Bytes OutputBytes(const OrderedCall& call) {
   return {static_cast<std::byte*>(call.output.data), call.output.bytes()};
 }
-
-bool Reduces(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kReduceScatter; }
 
 }  // namespace
 
@@ -118,8 +117,9 @@ Status OrderedCalls::ReduceScatter(const OrderedCall& call, Backend& backend,
 Status OrderedCalls::Check(const OrderedCall& call, const Group& group) const {
   if (!group.is_member()) return Bad(call, "this rank is not in the group; call it on members");
   if (call.kind == Kind::kBarrier) return Status();
-  const bool is_known = Reduces(call.kind) || call.kind == Kind::kBroadcast ||
-                        call.kind == Kind::kAllgather || call.kind == Kind::kAlltoall;
+  const bool is_known = call.kind == Kind::kAllreduce || call.kind == Kind::kReduceScatter ||
+                        call.kind == Kind::kBroadcast || call.kind == Kind::kAllgather ||
+                        call.kind == Kind::kAlltoall;
   if (!is_known) {
     return Bad(call,
                "this kind needs the negotiation; ordered calls are allreduce, broadcast, "
@@ -137,7 +137,7 @@ Status OrderedCalls::Check(const OrderedCall& call, const Group& group) const {
     return Bad(call, "the input is " + std::string(Name(call.input.dtype)) + " and the output " +
                          std::string(Name(call.output.dtype)) + "; use one dtype");
   }
-  if (Reduces(call.kind) && !Supports(view.dtype, call.op)) {
+  if (TraitsOf(call.kind).reduces && !Supports(view.dtype, call.op)) {
     return Bad(call, std::string(Name(call.op)) + " of " + std::string(Name(view.dtype)) +
                          " is not defined; use another op");
   }

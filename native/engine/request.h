@@ -25,6 +25,7 @@ struct Completion {
 struct Request {
   std::string name;
   Signature signature;
+  Device device;  // of this rank's memory; what the ranks agree on is its kind
   TensorView input;
   TensorView output;  // data == nullptr: the engine allocates it when its size is known
   uint64_t ready_event = 0;

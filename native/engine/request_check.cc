@@ -6,38 +6,28 @@
 #include <numeric>
 #include <string>
 
+#include "base/kind.h"
+
 namespace rabit {
 namespace {
 
 constexpr size_t kNameBytesMax = 1024;
 constexpr int64_t kElementsMax = int64_t{1} << 46;
 
-bool HasRoot(Kind kind) {
-  return kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather ||
-         kind == Kind::kScatter || kind == Kind::kSend || kind == Kind::kRecv;
-}
-bool Reduces(Kind kind) {
-  return kind == Kind::kAllreduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
-}
-bool HasRows(Kind kind) {
-  return kind == Kind::kAllgather || kind == Kind::kGather || kind == Kind::kAlltoall ||
-         kind == Kind::kScatter || kind == Kind::kReduceScatter;
-}
-bool HasNoData(Kind kind) { return kind == Kind::kBarrier || kind == Kind::kJoin; }
-
-// Whether this rank hands data in.
+// Whether this rank hands data in; of kinds that move data.
 bool ReadsInput(const Signature& signature, int rank) {
-  if (HasNoData(signature.kind) || signature.kind == Kind::kRecv) return false;
-  if (signature.kind == Kind::kBroadcast || signature.kind == Kind::kScatter) {
-    return signature.root == rank;
-  }
-  return true;
+  if (signature.kind == Kind::kRecv) return false;
+  return !TraitsOf(signature.kind).starts_at_root || signature.root == rank;
 }
 
 class Check {
  public:
   Check(const RequestLimits& limits, const Group& group, Request& request)
-      : limits_(limits), group_(group), request_(request), signature_(request.signature) {}
+      : limits_(limits),
+        group_(group),
+        request_(request),
+        signature_(request.signature),
+        traits_(TraitsOf(request.signature.kind)) {}
 
   Status Run() {
     RABIT_RETURN_IF_ERROR(CheckName());
@@ -71,13 +61,12 @@ class Check {
       return Bad("join is for all ranks: group " + std::to_string(group_.id) +
                  " has only some; use group 0");
     }
-    if (HasRoot(signature_.kind) && group_.IndexOf(signature_.root) < 0) {
+    if (traits_.names_a_rank() && group_.IndexOf(signature_.root) < 0) {
       return Bad("rank " + std::to_string(signature_.root) + " is not in group " +
                  std::to_string(group_.id) + ", which has " + std::to_string(group_.size()) +
                  " ranks: the root or partner must be one of them; correct it");
     }
-    const bool is_point_to_point = signature_.kind == Kind::kSend || signature_.kind == Kind::kRecv;
-    if (is_point_to_point && signature_.root == limits_.rank) {
+    if (traits_.is_pair && signature_.root == limits_.rank) {
       return Bad("the partner is this rank itself: a message needs two ranks; name another one");
     }
     if (signature_.codec < 0 || static_cast<size_t>(signature_.codec) >= limits_.codecs) {
@@ -89,9 +78,9 @@ class Check {
       return Bad("there is no backend " + std::to_string(signature_.backend) +
                  ": this engine has " + std::to_string(limits_.backends) + "; pass -1 for any");
     }
-    if (signature_.device.kind != DeviceKind::kCpu) {
+    if (signature_.device_kind != DeviceKind::kCpu) {
       return Bad("the tensor is on device kind " +
-                 std::to_string(static_cast<int>(signature_.device.kind)) +
+                 std::to_string(static_cast<int>(signature_.device_kind)) +
                  ": this build moves CPU tensors; copy it to the CPU first");
     }
     return Status();
@@ -101,7 +90,7 @@ class Check {
     if (!std::isfinite(signature_.prescale) || !std::isfinite(signature_.postscale)) {
       return Bad("the scale factors are not finite: every result would be NaN; pass finite ones");
     }
-    if (!Reduces(signature_.kind)) return Status();
+    if (!traits_.reduces) return Status();
     if (!Supports(signature_.dtype, signature_.op)) {
       return Bad(std::string(Name(signature_.op)) + " of " + std::string(Name(signature_.dtype)) +
                  " is not defined: bitwise operations need integers or bool; use another op");
@@ -133,7 +122,7 @@ class Check {
 
   Status CheckShape() {
     if (signature_.kind == Kind::kVote) return CheckVote();
-    if (HasNoData(signature_.kind)) {
+    if (!traits_.moves_data) {
       signature_.shape.clear();
       signature_.dtype = DType::kInt32;
       return Status();
@@ -148,7 +137,7 @@ class Check {
     }
     const bool is_scatter_leaf =
         signature_.kind == Kind::kScatter && signature_.root != limits_.rank;
-    if (HasRows(signature_.kind) && signature_.shape.empty() && !is_scatter_leaf) {
+    if (traits_.needs_rows && signature_.shape.empty() && !is_scatter_leaf) {
       return Bad(
           "the tensor is a scalar: it is cut or joined along axis 0, which a scalar does "
           "not have; reshape it to one element");
@@ -157,7 +146,7 @@ class Check {
   }
 
   Status CheckMemory() {
-    if (HasNoData(signature_.kind) || signature_.kind == Kind::kVote) return Status();
+    if (!traits_.moves_data) return Status();
     const int64_t count = signature_.count();
     const bool reads = ReadsInput(signature_, limits_.rank);
     if (reads && (request_.input.count != count || request_.input.dtype != signature_.dtype)) {
@@ -175,10 +164,7 @@ class Check {
                  " but the input is " + std::string(Name(signature_.dtype)) +
                  ": the engine does not convert; pass an output of the same dtype");
     }
-    const bool keeps_shape = signature_.kind == Kind::kAllreduce ||
-                             signature_.kind == Kind::kBroadcast ||
-                             signature_.kind == Kind::kReduce || signature_.kind == Kind::kRecv;
-    if (keeps_shape && request_.output.count != count) {
+    if (traits_.keeps_shape && request_.output.count != count) {
       return Bad("the output has " + std::to_string(request_.output.count) + " elements but " +
                  std::to_string(count) + " will arrive: pass an output of the input's shape");
     }
@@ -221,6 +207,7 @@ class Check {
   const Group& group_;
   Request& request_;
   Signature& signature_;
+  const KindTraits& traits_;
 };
 
 }  // namespace

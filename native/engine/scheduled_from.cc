@@ -1,12 +1,13 @@
 #include "engine/scheduled_from.h"
 
+#include "base/kind.h"
+
 namespace rabit {
 
 int64_t AgreedCount(const ReadyTensor& ready) {
   const std::vector<int64_t>& shape = ready.signature.shape;
-  const Kind kind = ready.signature.kind;
-  const bool has_extents = kind == Kind::kAllgather || kind == Kind::kGather ||
-                           kind == Kind::kAlltoall || kind == Kind::kScatter;
+  const KindTraits& traits = TraitsOf(ready.signature.kind);
+  const bool has_extents = traits.has_free_rows && traits.moves_data;
   if (!has_extents || ready.extents.empty() || shape.empty()) return ready.signature.count();
   int64_t count = 0;
   for (int64_t extent : ready.extents) count += extent;
@@ -15,23 +16,7 @@ int64_t AgreedCount(const ReadyTensor& ready) {
 }
 
 ScheduledTensor ScheduledFrom(const ReadyTensor& ready, int32_t slot, int64_t count) {
-  const Signature& agreed = ready.signature;
-  ScheduledTensor scheduled;
-  scheduled.id = slot;
-  scheduled.kind = agreed.kind;
-  scheduled.count = count;
-  scheduled.dtype = agreed.dtype;
-  scheduled.device = agreed.device;
-  scheduled.op = agreed.op;
-  scheduled.prescale = agreed.prescale;
-  scheduled.postscale = agreed.postscale;
-  scheduled.root = agreed.root;
-  scheduled.priority = agreed.priority;
-  scheduled.group = agreed.group;
-  scheduled.codec = agreed.codec;
-  scheduled.backend = agreed.backend;
-  scheduled.joined = ready.joined;
-  return scheduled;
+  return {ready.signature, slot, count, ready.signature.priority, ready.joined};
 }
 
 }  // namespace rabit

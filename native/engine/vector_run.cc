@@ -194,9 +194,9 @@ Status BucketRun::RunReduceScatter(const BucketItem& item) {
     part_counts.push_back((rows / size + (i < rows % size ? 1 : 0)) * row_count);
   }
   const int64_t my_rows = rows / size + (group_.my_index < rows % size ? 1 : 0);
-  TensorView in{nullptr, Sum(part_counts), bucket_.dtype, bucket_.device};
+  TensorView in{nullptr, Sum(part_counts), bucket_.dtype, device_};
   TensorView out{nullptr, part_counts[static_cast<size_t>(group_.my_index)], bucket_.dtype,
-                 bucket_.device};
+                 device_};
   if (item.request() == nullptr) {
     RABIT_ASSIGN_OR_RETURN(Bytes buffer, buffer_.Get(*backend_, in.bytes()));
     RABIT_ASSIGN_OR_RETURN(Bytes scratch, buffer_.GetScratch(out.bytes()));

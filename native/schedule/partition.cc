@@ -2,27 +2,20 @@
 
 #include <algorithm>
 
+#include "base/kind.h"
+
 namespace rabit {
 namespace {
 
 constexpr int64_t kNominalBytes = 1 << 20;
 
-}  // namespace
-
-bool IsDivisible(Kind kind) {
-  return kind == Kind::kAllreduce || kind == Kind::kBroadcast || kind == Kind::kReduce;
-}
-
-namespace {
-
 void AppendOne(const std::shared_ptr<const ScheduledTensor>& shared, const ScheduleLimits& limits,
                uint64_t& next_sequence, std::vector<QueuedPartition>& to) {
   const ScheduledTensor& tensor = *shared;
   const auto element_bytes = static_cast<int64_t>(SizeOf(tensor.dtype));
-  if (!IsDivisible(tensor.kind)) {
-    const bool has_equal_counts =
-        tensor.kind == Kind::kReduceScatter || tensor.kind == Kind::kBarrier;
-    const int64_t bytes = has_equal_counts ? tensor.count * element_bytes : kNominalBytes;
+  const KindTraits& traits = TraitsOf(tensor.kind);
+  if (!traits.is_divisible) {
+    const int64_t bytes = traits.has_equal_counts ? tensor.count * element_bytes : kNominalBytes;
     to.push_back(
         {shared, {tensor.id, 0, tensor.count, true}, bytes, next_sequence++, tensor.priority});
     return;

@@ -20,9 +20,6 @@ struct QueuedPartition {
   int32_t priority = 0;   // the tensor's
 };
 
-// Element-wise kinds, whose parts may run apart and beside parts of other tensors.
-bool IsDivisible(Kind kind);
-
 // Appends the partitions of the tensors, each in order of offset.  Every cut is at a multiple of
 // limits.partition_bytes, rounded down to whole elements (0: never cut).  A tensor without
 // elements is one empty partition.

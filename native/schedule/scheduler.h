@@ -8,24 +8,15 @@
 #include "base/dtype.h"
 #include "base/ids.h"
 #include "base/shared_list.h"
+#include "base/work.h"
 
 namespace rabit {
 
 // A tensor that all ranks have agreed to run; what the scheduler needs to know of it.
-struct ScheduledTensor {
+struct ScheduledTensor : Work {
   TensorId id = -1;
-  Kind kind = Kind::kAllreduce;
-  int64_t count = 0;  // elements on this rank; equal on all ranks where is_divisible
-  DType dtype = DType::kFloat32;
-  Device device;
-  ReduceOp op = ReduceOp::kSum;
-  double prescale = 1.0;
-  double postscale = 1.0;
-  int32_t root = -1;
+  int64_t count = 0;     // elements on this rank; equal on all ranks where is_divisible
   int32_t priority = 0;  // larger runs first
-  GroupId group = kWorld;
-  CodecId codec = kIdentityCodec;
-  BackendId backend = kAnyBackend;
   std::vector<int> joined;
 };
 
@@ -39,19 +30,9 @@ struct Partition {
 };
 
 // What runs as one collective.  All partitions share everything but their tensor.
-struct Bucket {
+struct Bucket : Work {
   uint64_t id = 0;   // consecutive
   int32_t lane = 0;  // derived from the id, so lanes and tags line up on all ranks
-  Kind kind = Kind::kAllreduce;
-  DType dtype = DType::kFloat32;
-  Device device;
-  ReduceOp op = ReduceOp::kSum;
-  double prescale = 1.0;
-  double postscale = 1.0;
-  int32_t root = -1;
-  GroupId group = kWorld;
-  CodecId codec = kIdentityCodec;
-  BackendId backend = kAnyBackend;
   std::vector<int> joined;
   std::vector<Partition> partitions;
 };

@@ -253,23 +253,19 @@ void ControllerReportsAndEndsAStall() {
 }
 
 template <class Fixture>
-void ControllerOrsFlagsAndTakesTheSmallestCredit() {
+void ControllerTakesTheSmallestCredit() {
   RunControllers<Fixture>(3, {}, [](int rank, Controller& mine, Fixture&) {
     Announcement announcement;
-    announcement.flags = 1u << rank;
     announcement.buckets_done = static_cast<uint64_t>(5 + rank);
     announcement.ready.push_back(FloatEntry("a", {1}));
     EXPECT_OK(mine.Announce(announcement));
-    uint32_t flags = 0;
     for (bool is_ready = false; !is_ready && !CurrentTestFailed();) {
       const Agreement agreement = NextAgreement(mine);
-      flags |= agreement.flags;
       is_ready = !agreement.ready.empty();
       if (is_ready) {
         EXPECT_EQ(agreement.buckets_done, 5u);
       }
     }
-    EXPECT_EQ(flags, 7u);
     AnnounceStop(mine);
   });
 }
@@ -310,8 +306,7 @@ int RegisterControllerSuite(const std::string& suite) {
            &ControllerKeepsAWakeThatComesAtATick<Fixture>);
   Register(suite, "runs_groups_apart", &ControllerRunsGroupsApart<Fixture>);
   Register(suite, "reports_and_ends_a_stall", &ControllerReportsAndEndsAStall<Fixture>);
-  Register(suite, "ors_flags_and_takes_the_smallest_credit",
-           &ControllerOrsFlagsAndTakesTheSmallestCredit<Fixture>);
+  Register(suite, "takes_the_smallest_credit", &ControllerTakesTheSmallestCredit<Fixture>);
   Register(suite, "brings_a_proposal_to_every_rank_in_one_cycle",
            &ControllerBringsAProposalToEveryRankInOneCycle<Fixture>);
   return 0;

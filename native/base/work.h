@@ -1,0 +1,28 @@
+// Work: what a collective is, apart from the data and the name.  A signature, a scheduled tensor
+// and a bucket each are a Work with something more, so that a field is added in one place.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "base/ids.h"
+
+namespace rabit {
+
+// Equal on every rank.  The index of a device is not part of it: rank 3 may use its own cuda:3.
+struct Work {
+  Kind kind = Kind::kAllreduce;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  DeviceKind device_kind = DeviceKind::kCpu;
+  int32_t root = -1;       // global rank; the partner for kSend and kRecv
+  double prescale = 1.0;   // applied before the reduction
+  double postscale = 1.0;  // applied to the result
+  GroupId group = kWorld;
+  CodecId codec = kIdentityCodec;
+  BackendId backend = kAnyBackend;
+
+  bool operator==(const Work&) const = default;
+};
+
+}  // namespace rabit
