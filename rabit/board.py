@@ -7,7 +7,7 @@ import secrets
 from typing import Protocol
 
 from rabit.config.config import Config, process_environment
-from rabit.diagnostics.ending import watch_ending
+from rabit.diagnostics.ending import tell_on_failure, watch_ending
 from rabit.engine.engine import Engine
 from rabit.errors import InvalidArgument
 from rabit.rendezvous import placement
@@ -33,6 +33,7 @@ class ConnectedEngine(Engine):
     def __init__(self, config: Config, server: StoreServer | None) -> None:
         self._server = server
         super().__init__(config)
+        tell_on_failure(self)
 
     def close(self, timeout: float = 30.0) -> None:
         super().close(timeout)

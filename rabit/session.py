@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rabit.config.config import Config, process_environment
-from rabit.diagnostics.ending import watch_ending
+from rabit.diagnostics.ending import tell_on_failure, watch_ending
 from rabit.engine.current import current_engine, set_default_engine
 from rabit.engine.engine import Engine
 from rabit.engine.process_set import ProcessSet
@@ -72,6 +72,7 @@ def init(
         engine = Engine(found, epoch=epoch, comm=comm)
         _state.epoch = epoch
         _state.engine = engine
+        tell_on_failure(engine)
         set_default_engine(engine)
         if found.rank == 0:
             for notice in found.notices:

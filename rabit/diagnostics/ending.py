@@ -8,17 +8,22 @@ before the engine stops, and what another rank says about it can only come later
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import sys
+import weakref
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rabit.diagnostics.tracebacks import folded_traceback, users_frame
+from rabit.diagnostics.tracebacks import folded_traceback, one_line, users_frame
 from rabit.errors import Aborted, PeerLost, RabitError, first_loss, forget_losses
 
-__all__ = ["REPORT_FD", "watch_ending"]
+if TYPE_CHECKING:
+    from rabit.engine.engine import Engine
+
+__all__ = ["REPORT_FD", "tell_on_failure", "watch_ending"]
 
 # Of the launcher: the writing end of its pipe to this rank.
 REPORT_FD = "_RABIT_REPORT_FD"
@@ -35,6 +40,7 @@ class _Watch:
         self.rank = -1
         self.descriptor = -1
         self.has_told = False
+        self.engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self.previous_hook = sys.excepthook
 
     def tell(self, document: Mapping[str, Any]) -> None:
@@ -45,6 +51,15 @@ class _Watch:
             os.write(self.descriptor, json.dumps(document).encode() + b"\n")
         except OSError:
             self.descriptor = -1  # The launcher is gone, and with it everyone who could read.
+
+    def tell_ranks(self, error: BaseException) -> None:
+        """The other ranks learn why this one ends, rather than that it is gone."""
+        if self.pid != os.getpid():
+            return
+        for engine in self.engines:
+            # One that cannot tell any more has failed already, and so have the others.
+            with contextlib.suppress(RabitError):
+                engine.abort(one_line(error))
 
 
 _watch: list[_Watch] = []  # One or none.
@@ -65,6 +80,11 @@ def watch_ending(rank: int, environ: Mapping[str, str]) -> None:
     atexit.register(_at_exit)
 
 
+def tell_on_failure(engine: Engine) -> None:
+    """`engine` also tells the other ranks, if this process, which is watched, fails."""
+    _watch[0].engines.add(engine)
+
+
 def _report_descriptor(environ: Mapping[str, str]) -> int:
     text = environ.get(REPORT_FD, "")
     if not text.isdigit():
@@ -79,15 +99,27 @@ def _report_descriptor(environ: Mapping[str, str]) -> int:
 def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     watch = _watch[0]
     lost = _lost_rank(error, watch.rank)
+    _tell_raised(watch, error, lost)
+    try:
+        _show(watch, kind, error, trace, lost)
+    finally:
+        if lost < 0:
+            watch.tell_ranks(error)
+
+
+def _show(
+    watch: _Watch,
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
+    lost: int,
+) -> None:
     is_alone = watch.pid != os.getpid() or watch.descriptor < 0
-    if not is_alone:
-        _tell_raised(watch, error, lost)
     if is_alone or watch.previous_hook is not sys.__excepthook__:
         watch.previous_hook(kind, error, trace)
     elif lost >= 0:
         # The launcher shows the cause; one traceback for each rank would bury it.
-        message = f"{type(error).__name__}: {error}"
-        print(f"rabit: rank {watch.rank} ends with rank {lost}: {message}", file=sys.stderr)
+        print(f"rabit: rank {watch.rank} ends with rank {lost}: {one_line(error)}", file=sys.stderr)
     else:
         sys.stderr.write(folded_traceback(error))
 
@@ -99,7 +131,10 @@ def _at_exit() -> None:
         return
     error = getattr(sys, "last_value", None)
     if isinstance(error, BaseException):
-        _tell_raised(watch, error, _lost_rank(error, watch.rank))
+        lost = _lost_rank(error, watch.rank)
+        _tell_raised(watch, error, lost)
+        if lost < 0:
+            watch.tell_ranks(error)
     else:
         loss = first_loss()
         watch.tell({"event": "leaving", "lost": -1 if loss is None else loss.rank})

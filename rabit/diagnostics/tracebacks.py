@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-__all__ = ["folded_traceback", "users_frame"]
+__all__ = ["folded_traceback", "one_line", "users_frame"]
 
 _PACKAGES = ("rabit", "rabit_torch", "rabit_mxnet")
 _HOME = Path(__file__).resolve().parents[2]
@@ -47,6 +47,12 @@ def folded_traceback(error: BaseException) -> str:
             each.stack = _FoldedStack(each.stack)
         waiting += [each.__cause__, each.__context__]
     return "".join(told.format())
+
+
+def one_line(error: BaseException) -> str:
+    """Type and message of `error`, for readers who have one line."""
+    message = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def users_frame(error: BaseException) -> traceback.FrameSummary | None:

@@ -25,6 +25,10 @@ def describe(request: Request) -> str:
     else:
         if address:
             lines.append(f"store: {address}, port chosen by the system; secret: made for the job")
+    lines.append(
+        "for torch.distributed: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, "
+        "MASTER_PORT"
+    )
     shared = {**request.tuning, **request.user}
     if shared:
         lines.append("variables: " + " ".join(f"{k}={shlex.quote(v)}" for k, v in shared.items()))

@@ -82,6 +82,10 @@ def test_the_users_line_and_one_traceback_are_shown(rabitrun, script):
     assert '    | raise ValueError("sample 7 is bad")' in job.err
     assert job.err.count("Traceback (most recent call last)") == 1
     assert "[1] ValueError: sample 7 is bad" in job.err
+    # The survivors say in one line with whom they end, and why that rank ended.
+    for rank in (0, 2):
+        assert f"[{rank}] rabit: rank {rank} ends with rank 1: PeerLost: " in job.err
+    assert job.err.count("rank 1 is ending after ValueError: sample 7 is bad") == 2
 
 
 def test_the_frames_of_the_library_are_folded(rabitrun, script):

@@ -26,6 +26,7 @@ from rabit.launch.processors import HostProcessors, bind, thread_count
 from rabit.launch.secret import make_secret
 from rabit.launch.store import serve_store
 from rabit.launch.supervisor import Outcome, Supervisor, Times
+from rabit.launch.torch_environ import master_environ, place_environ
 from rabit.rendezvous import addresses
 from rabit.rendezvous.placement import host_key
 from rabit.version import __version__
@@ -81,8 +82,9 @@ def launch(request: Request) -> Outcome:
         store = stack.enter_context(_store(request, secret))
         if store:
             say(f"the store listens on {store}")
+        shared = stack.enter_context(_shared_environ(request, store))
         supervisor = Supervisor(plan, request.times, output, sinks, selector, say)
-        nodes = [_node(request, each, store, secret, supervisor, selector) for each in plan.hosts]
+        nodes = [_node(request, each, shared, secret, supervisor, selector) for each in plan.hosts]
         say(thread_note(request))
         outcome = supervisor.run(nodes)
         if files is not None and files.problem:
@@ -152,29 +154,41 @@ def _store(request: Request, secret: bytes) -> Iterator[str]:
         yield address
 
 
+@contextlib.contextmanager
+def _shared_environ(request: Request, store: str) -> Iterator[dict[str, str]]:
+    """The variables that tell every rank where the ranks meet, ours and torch.distributed."""
+    first = request.plan.hosts[0].host
+    is_here = is_local(first)
+    name = "" if is_here else first.name.rpartition("@")[2]
+    with master_environ(name, store_host(request) if is_here else "") as found:
+        yield {**found, **({"RABIT_STORE_ADDRESS": store} if store else {})}
+
+
 def _node(
     request: Request,
     each: HostPlan,
-    store: str,
+    shared: Mapping[str, str],
     secret: bytes,
     supervisor: Supervisor,
     selector: selectors.BaseSelector,
 ) -> Node:
     is_here = is_started_here(request, each.host)
-    job = _host_job(request, each, store, secret, is_here)
+    job = _host_job(request, each, shared, secret, is_here)
     if is_here:
         return LocalNode(job, supervisor, selector)
     return RemoteNode(each.host, job, request.ssh, supervisor, selector)
 
 
 def _host_job(
-    request: Request, each: HostPlan, store: str, secret: bytes, is_here: bool
+    request: Request,
+    each: HostPlan,
+    meeting: Mapping[str, str],
+    secret: bytes,
+    is_here: bool,
 ) -> HostJob:
     plan = request.plan
     inherited = base_environ(request.environ) if is_here else portable_environ(request.environ)
-    shared: dict[str, str] = {"PYTHONUNBUFFERED": "1", **inherited, **request.tuning}
-    if store:
-        shared["RABIT_STORE_ADDRESS"] = store
+    shared: dict[str, str] = {"PYTHONUNBUFFERED": "1", **inherited, **request.tuning, **meeting}
     if len(plan.hosts) == 1 and "RABIT_BIND_ADDRESS" not in shared:
         shared["RABIT_BIND_ADDRESS"] = addresses.loopback_address()
     if is_here and len(plan.hosts) > 1:
@@ -188,7 +202,10 @@ def _host_job(
         command=request.command,
         directory=request.directory or os.getcwd(),  # noqa: PTH109 (keeps a symbolic link's name)
         environ=shared,
-        ranks=tuple(RankJob(place.rank, place.environ(plan.size)) for place in each.places),
+        ranks=tuple(
+            RankJob(place.rank, {**place.environ(plan.size), **place_environ(place, plan.size)})
+            for place in each.places
+        ),
         grace_s=request.times.grace_s,
         secret=secret if plan.size > 1 else None,
         payload=request.payload,

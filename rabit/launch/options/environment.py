@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rabit.errors import InvalidArgument
+from rabit.launch.torch_environ import PLACE
 
 __all__ = ["base_environ", "portable_environ", "user_environ"]
 
@@ -22,8 +23,11 @@ _PLACEMENT = frozenset(
         "RABIT_SECRET_FD",
         "RABIT_SECRET_FILE",
         "RABIT_CONFIG_FILE",
+        *PLACE,
     }
 )
+# torchrun's marks besides those of a rank's place.
+_FOREIGN_PREFIX = "TORCHELASTIC_"
 # True only of the host where they are set.
 _HOST_ONLY = frozenset(
     {
@@ -37,7 +41,11 @@ _HOST_ONLY_PREFIXES = ("SSH_", "XDG_", "BASH_FUNC_", "TMUX", "STY", "VSCODE_")
 
 def base_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """`environ` without the marks of another job."""
-    return {name: value for name, value in environ.items() if name not in _PLACEMENT}
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in _PLACEMENT and not name.startswith(_FOREIGN_PREFIX)
+    }
 
 
 def portable_environ(environ: Mapping[str, str]) -> dict[str, str]:

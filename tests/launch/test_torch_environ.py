@@ -1,0 +1,74 @@
+"""torch.distributed under rabitrun: the variables of torchrun, and a port that is kept."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+import pytest
+
+from rabit.launch.options.environment import base_environ
+from rabit.launch.torch_environ import master_environ
+
+SHOW = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT"
+
+
+def test_ranks_find_the_variables_of_torchrun(rabitrun):
+    job = rabitrun("-np", 2, "sh", "-c", SHOW)
+
+    lines = sorted(job.out.splitlines())
+    places, meetings = zip(*(line.rsplit(" ", 1) for line in lines), strict=True)
+    assert places == ("[0] 0/2 0/2", "[1] 1/2 1/2")
+    assert len(set(meetings)) == 1 and meetings[0].startswith("127.0.0.1:")
+
+
+def test_marks_of_another_torchrun_do_not_reach_the_ranks():
+    outer = {"RANK": "7", "GROUP_RANK": "1", "TORCHELASTIC_USE_AGENT_STORE": "True", "A": "b"}
+
+    assert base_environ(outer) == {"A": "b"}
+
+
+def test_the_users_own_address_wins(rabitrun):
+    flags = ["--env", "MASTER_ADDR=1.2.3.4", "--env", "MASTER_PORT=5"]
+
+    job = rabitrun("-np", 1, *flags, "sh", "-c", SHOW)
+
+    assert job.out == "[0] 0/1 0/1 1.2.3.4:5\n"
+
+
+def test_the_port_is_kept_and_can_be_listened_on():
+    with master_environ("", "127.0.0.1") as found, socket.socket() as stranger:
+        place = (found["MASTER_ADDR"], int(found["MASTER_PORT"]))
+        with pytest.raises(OSError, match="in use"):
+            stranger.bind(place)
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(place)
+            listener.listen()
+            socket.create_connection(place).close()
+
+
+def test_a_port_of_another_host_is_drawn():
+    with master_environ("node7", "") as found:
+        assert found["MASTER_ADDR"] == "node7"
+        assert 20_000 <= int(found["MASTER_PORT"]) < 30_000
+
+
+@pytest.mark.parametrize("backend", ["gloo", "rabit"])
+def test_init_process_group_works_as_under_torchrun(rabitrun, tmp_path, backend):
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, torch, torch.distributed as dist\n"
+        "import rabit_torch\n"
+        "dist.init_process_group(sys.argv[1])\n"
+        "x = torch.ones(3) * (dist.get_rank() + 1)\n"
+        "dist.all_reduce(x)\n"
+        "print(dist.get_backend(), x.tolist())\n"
+        "dist.destroy_process_group()\n"
+    )
+
+    job = rabitrun("-np", 2, sys.executable, script, backend)
+
+    assert job.status == 0, job.err
+    assert sorted(job.out.splitlines()) == [f"[{r}] {backend} [3.0, 3.0, 3.0]" for r in (0, 1)]
