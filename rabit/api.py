@@ -1,5 +1,6 @@
 """The public names of rabit, all of them; `rabit` itself loads them at the first use."""
 
+import rabit.strategies as strategies
 from rabit.board import Board, connect
 from rabit.compression import Compression, CompressionCodec
 from rabit.config.config import Config
@@ -241,6 +242,7 @@ __all__ = [
     "start_timeline",
     "statistics",
     "stop_timeline",
+    "strategies",
     "summary",
     "synchronize",
 ]

@@ -62,6 +62,7 @@ from rabit import (
     start_timeline,
     statistics,
     stop_timeline,
+    strategies,
     summary,
 )
 from rabit_torch.compression import Compression
@@ -191,6 +192,7 @@ __all__ = [
     "start_timeline",
     "statistics",
     "stop_timeline",
+    "strategies",
     "summary",
     "synchronize",
 ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
+    from rabit import CompressionCodec
     from rabit_torch.optimizer.packs import Pack
     from rabit_torch.optimizer.row_sparse import RowExchange
     from rabit_torch.overlap.partial_step import HyperParameters
@@ -24,6 +25,7 @@ class ParameterState:
 
     __slots__ = (
         "bytes",
+        "codec",
         "context",
         "early",
         "grad",
@@ -47,6 +49,7 @@ class ParameterState:
         "place",
         "priority",
         "rows",
+        "slot",
         "two_halves",
         "was_absent",
         "wire",
@@ -65,6 +68,8 @@ class ParameterState:
         self.context: Any = None  # of a compression in Python
         self.handle: Any = None
         self.two_halves: Any = None  # its ScatterGather, where gradients travel so
+        self.slot: Any = None  # if a strategy exchanges its gradient
+        self.codec: CompressionCodec | None = None  # of a strategy, where the engine applies it
         self.is_dense = True  # no gradient has been sparse so far
         self.rows: RowExchange | None = None  # if its touched rows travel
         self.early: EarlyPart | None = None  # if its rows travel: what may leave before them

@@ -52,6 +52,8 @@ class Ranks:
     """The ranks of a process set, as one task sees them.
 
     rank, size: of this rank in the set.
+    step: how many steps have ended where this task stands; `steps` alone changes it, so that it is
+    equal on all ranks however long an exchange takes.
     unit: what an element of the array that travels is in the parameter: the learning rate for a
     gradient, 1 for a difference of parameters.  Residuals that are kept are converted by it.
     Arrays are NumPy's.  What a call is given may not change before it returns.
@@ -62,14 +64,10 @@ class Ranks:
         self._task = task
         self._members = members
         self._rounds = 0
+        self.step = driver.now[0]
         self.rank = members.index
         self.size = len(members.ranks)
         self.unit = unit
-
-    @property
-    def step(self) -> int:
-        """How many steps have ended."""
-        return self._driver.now[0]
 
     @property
     def name(self) -> str:
@@ -171,6 +169,7 @@ class Ranks:
         """Goes on when `count` more steps have ended, at the same place on every rank."""
         if count > 0:
             await suspend((self.step + count, 0))
+            self.step += count
 
     async def gradients(self) -> None:
         """Goes on when the gradients of this step are complete on this rank: in `step()`."""
@@ -193,7 +192,7 @@ class Ranks:
             return body(Ranks(self._driver, task, self._members, given))
 
         name = f"{self._driver.name}.{name}" if name else self._task.child_name()
-        return self._driver.spawn(run, name, self._task.priority)
+        return self._driver.spawn(run, name, self._task.priority, is_child=True)
 
     # --- requests -------------------------------------------------------------------------------------
 

@@ -47,7 +47,10 @@ class Slot(Protocol):
     name: str
     grad: Any
     state: Any
-    priority: int
+
+    @property
+    def priority(self) -> int:
+        """Larger goes first; of all rounds of its exchange."""
 
     @property
     def value(self) -> Array: ...

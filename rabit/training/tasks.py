@@ -61,6 +61,7 @@ class Task:
         self._driver = driver
         self._children = 0
         self._is_awaited = False
+        self._is_child = False
 
     def __repr__(self) -> str:
         return f"<rabit.Task {self.name!r}, {'done' if self.is_done else 'in flight'}>"
@@ -85,8 +86,8 @@ class Task:
 
     @property
     def is_lost(self) -> bool:
-        """True if it has failed and nobody has been told."""
-        return self.error is not None and not self._is_awaited
+        """True if a task started it, it has failed, and nobody has been told."""
+        return self.error is not None and self._is_child and not self._is_awaited
 
     def sleeps(self, now: Moment) -> bool:
         """True if it, or a task that it waits for, goes on only at a later moment."""
@@ -130,14 +131,21 @@ class Driver:
         return [task for task, _ in self._open.values()]
 
     def spawn(
-        self, body: Callable[[Task], Coroutine[Any, Any, Any]], name: str, priority: int = 0
+        self,
+        body: Callable[[Task], Coroutine[Any, Any, Any]],
+        name: str,
+        priority: int = 0,
+        *,
+        is_child: bool = False,
     ) -> Task:
         """Starts a task; it runs to its first `await` at once, and its operation leaves with `flush`.
 
         name: equal on all ranks; of a task that sleeps still, a number is appended.
+        is_child: a task starts it, and may forget it: its error is raised by the next wait then.
         """
         name = self._free_name(name)
         task = Task(self, name, priority)
+        task._is_child = is_child
         self._open[name] = (task, body(task))
         self._advance(task)
         return task

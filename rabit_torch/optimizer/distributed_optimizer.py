@@ -17,11 +17,13 @@ from rabit import (
     default_engine,
     global_process_set,
 )
+from rabit.strategies import Exchange, Strategy
 from rabit_torch.compression import Compression
 from rabit_torch.ops.adasum import Adasum
 from rabit_torch.ops.collectives import reduce_op
 from rabit_torch.optimizer.adasum_reducer import AdasumReducer
 from rabit_torch.optimizer.auto_overlap import AutoOverlap
+from rabit_torch.optimizer.method import Method, check_strategy_overlap, checked_strategy
 from rabit_torch.optimizer.reducer import CROSSING, GradientReducer, Overlap
 from rabit_torch.overlap.clip import GradientClip
 from rabit_torch.overlap.partial_step import why_coupled
@@ -225,6 +227,11 @@ class _DistributedMixin:
             return result
         crossing = self._rabit_reducer.crossing
         if closure is not None:
+            if self._rabit_reducer.method is not None:
+                raise InvalidArgument(
+                    "step(closure) with a strategy: a closure may run the backward pass several times "
+                    "in one step. Call backward() yourself and step() without a closure"
+                )
             if crossing is not None:
                 raise InvalidArgument(
                     f"step(closure) with overlap={self.overlap!r}: a closure needs the loss and the "
@@ -245,6 +252,7 @@ class _DistributedMixin:
             self._rabit_inner._opt_called = True  # type: ignore[attr-defined]  # for schedulers
             self._rabit_end_step()
             return None
+        self._rabit_reducer.before_step()
         result = self._rabit_inner.step()
         self._rabit_end_step()
         return result
@@ -284,6 +292,33 @@ class _DistributedMixin:
         self.flush()
         self._rabit_inner.load_state_dict(state_dict)
 
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy that was given; raises InvalidArgument if none was."""
+        return self._rabit_method().strategy
+
+    def strategy_state_dict(self) -> dict[str, Any]:
+        """The state of the strategy, beside the optimizer's; between steps, on all ranks alike.
+
+        "replicated" is equal on all ranks, "local" is this rank's own: each rank saves its own.
+        """
+        self.flush()
+        return self._rabit_method().state_dict()
+
+    def load_strategy_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes on from what `strategy_state_dict` gave, bit for bit."""
+        self.flush()
+        self._rabit_method().load_state_dict(state_dict)
+
+    def _rabit_method(self) -> Method:
+        reducer = self._rabit_reducer
+        method = reducer.method if isinstance(reducer, GradientReducer) else None
+        if method is None:
+            raise InvalidArgument(
+                "this optimizer has no strategy; give one to DistributedOptimizer(strategy=...)"
+            )
+        return method
+
 
 def _crossing_of(reducer: GradientReducer | AdasumReducer) -> Any:
     return reducer.crossing if isinstance(reducer, GradientReducer) else None
@@ -299,6 +334,7 @@ def _check_overlap(overlap: Any, optimizer: torch.optim.Optimizer, reducer: Any)
             f"overlap={overlap!r} with op=Adasum: it combines the steps of the ranks inside step(), "
             "so there is nothing to overlap with. Leave overlap out"
         )
+    check_strategy_overlap(getattr(getattr(reducer, "method", None), "strategy", None), overlap)
     reason = why_coupled(optimizer) if overlap in CROSSING else None
     if reason is not None:
         raise InvalidArgument(
@@ -426,6 +462,7 @@ def DistributedOptimizer(
     overlap: Overlap | Literal["auto"] | None = None,
     priorities: Mapping[str, int] | None = None,
     find_unused_parameters: bool = False,
+    strategy: Strategy | Exchange | str | None = None,
 ) -> Any:
     """Returns `optimizer` with its gradients reduced over all ranks of `process_set`.
 
@@ -463,21 +500,33 @@ def DistributedOptimizer(
         not updated, as in one process.  Gradients are reduced at `step()` or `synchronize()` then,
         not when `backward()` returns.  False: they are updated with a gradient of zero, as by
         Horovod, and nothing has to be agreed.
+    strategy: a method of `rabit.strategies`, in place of the mean of the gradients in every step: an
+        Exchange, which gets error feedback where it needs it, and leaves small parameters alone; a
+        Strategy, as it is; or a text such as "powersgd:rank=2".
 
     Raises InvalidArgument for names that are missing or double, or arguments out of range.
     """
     resolved = reduce_op(op, None)
     _check_predivide_factor(gradient_predivide_factor, resolved)
     names = _checked_names(optimizer, named_parameters)
+    chosen = checked_strategy(
+        strategy,
+        optimizer,
+        {
+            "compression": compression is not Compression.none,
+            f"op={op}": resolved != Average,
+            "gradient_predivide_factor": gradient_predivide_factor != 1.0,
+            "row_sparse": row_sparse,
+        },
+    )
+    check_strategy_overlap(chosen, overlap)
+    if chosen is not None and chosen.uses_step and overlap is None:
+        overlap = "backward"  # whatever the configuration says of optimizers that can wait
     reducer: GradientReducer | AdasumReducer
     if resolved == Adasum:
         if overlap is not None:
             _check_overlap(overlap, optimizer, AdasumReducer)
-        if num_groups or groups is not None or row_sparse:
-            raise InvalidArgument(
-                "op=Adasum combines all parameters in one step; leave num_groups, groups and "
-                "row_sparse out"
-            )
+        _refuse_with_adasum(bool(num_groups or groups is not None or row_sparse))
         reducer = AdasumReducer(
             names,
             compression=compression,
@@ -499,7 +548,26 @@ def DistributedOptimizer(
             row_sparse=row_sparse,
             find_unused=find_unused_parameters,
             process_set=process_set,
+            strategy=chosen,
         )
+    return _wrapped(optimizer, reducer, _wants_auto(overlap, optimizer), process_set)
+
+
+def _refuse_with_adasum(is_grouped: bool) -> None:
+    if is_grouped:
+        raise InvalidArgument(
+            "op=Adasum combines all parameters in one step; leave num_groups, groups and "
+            "row_sparse out"
+        )
+
+
+def _wrapped(
+    optimizer: torch.optim.Optimizer,
+    reducer: GradientReducer | AdasumReducer,
+    wants_auto: bool,
+    process_set: ProcessSet,
+) -> Any:
+    """The optimizer, as an instance of its own class that also has the methods of the mixin."""
     kind = type(optimizer)
     wrapped: Any = type(kind.__name__, (_DistributedMixin, kind), {"__module__": kind.__module__})
     result = wrapped.__new__(wrapped)
@@ -510,7 +578,7 @@ def DistributedOptimizer(
         _rabit_synchronized=False,
         _rabit_auto=None,
     )
-    if isinstance(reducer, GradientReducer) and _wants_auto(overlap, optimizer):
+    if isinstance(reducer, GradientReducer) and wants_auto:
         result._rabit_auto = AutoOverlap(reducer, process_set)
         reducer.engine.reports["overlap"] = result._rabit_auto.report
     return result

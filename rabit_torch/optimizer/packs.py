@@ -103,7 +103,7 @@ def make_packs(
         passed += size
         if size > _SMALL_BYTES or size == 0 or state.group is not None or not state.is_dense:
             continue
-        if not state.may_pack or state.rows is not None:
+        if not state.may_pack or state.rows is not None or state.slot is not None:
             continue
         if dtype in open_ and (
             sizes[dtype] + size > _PACK_BYTES

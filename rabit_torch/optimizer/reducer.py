@@ -12,8 +12,10 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, ProcessSet, ReduceOp
+from rabit.strategies import Strategy
 from rabit_torch.compression import IDENTITY
 from rabit_torch.optimizer.agreements import agree_on_any, no_gradient
+from rabit_torch.optimizer.method import Method
 from rabit_torch.optimizer.packs import Pack, make_packs
 from rabit_torch.optimizer.row_sparse import choose_row_sparse, send_rows
 from rabit_torch.optimizer.sender import GradientSender
@@ -53,6 +55,7 @@ class GradientReducer:
         row_sparse: bool | Iterable[str],
         find_unused: bool,
         process_set: ProcessSet,
+        strategy: Strategy | None = None,
     ) -> None:
         self._engine = rabit.default_engine()
         self._sparse_as_dense = sparse_as_dense
@@ -63,7 +66,7 @@ class GradientReducer:
         # never use one name for two things.
         number = self._engine.next_number("optimizer")
         self._prefix = "gradient" if number == 1 else f"gradient.{number}"
-        self._is_alone = process_set.size() == 1
+        self._is_alone = process_set.size() == 1 and strategy is None
         self._is_paused = False
         self._graph_task = -1
         self._state_of: dict[torch.Tensor, ParameterState] = {}
@@ -92,6 +95,10 @@ class GradientReducer:
         choose_row_sparse(
             self._order, row_sparse, self._prefix, op, process_set, self._is_compressed
         )
+        if strategy is not None:
+            self._sender.method = Method(
+                strategy, self._order, self._prefix, optimizer=optimizer, process_set=process_set
+            )
         self._look_at_uses()
         self._late = LateGradients(list(names))
         self.set_backward_passes(backward_passes)
@@ -100,6 +107,11 @@ class GradientReducer:
     @property
     def engine(self) -> rabit.Engine:
         return self._engine
+
+    @property
+    def method(self) -> Method | None:
+        """The gradient method, if there is one."""
+        return self._sender.method
 
     @property
     def can_scatter(self) -> bool:
@@ -217,10 +229,13 @@ class GradientReducer:
 
     def add_parameters(self, parameters: Iterable[torch.Tensor]) -> None:
         """Takes parameters that were added to the optimizer later on."""
+        before = len(self._order)
         for parameter in parameters:
             if parameter not in self._state_of:
                 self._add(parameter, f"parameter.{len(self._order)}", None)
                 self._order[-1].passes_left = self.backward_passes
+        if self.method is not None:
+            self.method.add(self._order[before:])
         if self._crossing is not None:
             self._crossing.start_recording()
 
@@ -363,7 +378,7 @@ class GradientReducer:
         """Queues the gradient of a state, with its whole group if it has one."""
         grad = state.parameter.grad
         assert grad is not None
-        if grad.is_sparse and (self._sparse_as_dense or state.pack is not None):
+        if grad.is_sparse and (self._sparse_as_dense or state.pack is not None or state.slot):
             grad = state.parameter.grad = grad.to_dense()
         state.grad = grad
         if state.early is not None:
@@ -440,7 +455,9 @@ class GradientReducer:
         state.handle = None
         if state.grad is None:
             return
-        if state.grad.is_sparse:
+        if state.slot is not None:
+            state.slot.write_back()
+        elif state.grad.is_sparse:
             state.grad = result
             if not state.is_guarded:
                 state.parameter.grad = result
@@ -506,10 +523,19 @@ class GradientReducer:
             self._crossing.reveal(sent)
         self._settle(sent)
         self._waiting_groups.clear()
+        if self.method is not None:
+            self.method.undo()
         self.next_step()
+
+    def before_step(self) -> None:
+        """The gradients are reduced, and the optimizer is about to step."""
+        if self.method is not None:
+            self.method.before_step()
 
     def step_done(self) -> None:
         """The optimizer has taken its step: counts it, and starts the next."""
+        if self.method is not None:
+            self.method.after_step()
         self._engine.end_step()
         self.next_step()
         if self._may_pack or (self._crossing is not None and self._crossing.is_recording):

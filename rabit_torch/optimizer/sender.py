@@ -11,6 +11,7 @@ import rabit
 from rabit import Kind, ProcessSet, ReduceOp, Request
 from rabit_torch.compression import IDENTITY, split
 from rabit_torch.ops.sparse import allreduce_sparse
+from rabit_torch.optimizer.method import Method
 from rabit_torch.optimizer.packs import Pack
 from rabit_torch.optimizer.two_halves import ScatterGather
 from rabit_torch.parameter_state import ParameterState
@@ -43,6 +44,7 @@ class GradientSender:
         self._pending: list[ParameterState] = []
         self.pending_bytes = 0
         self._batch: rabit.Batch | None = None
+        self.method: Method | None = None
 
     def forget_requests(self) -> None:
         """Parameters have been added, or their order has changed."""
@@ -66,6 +68,8 @@ class GradientSender:
         for state in pending:
             if state.grad is None or self.compressor is not IDENTITY or state.grad.is_sparse:
                 self._send_alone(state)
+            elif state.slot is not None and self.method is not None:
+                state.handle = self.method.start(state)
             elif state.rows is not None:
                 state.handle = state.rows.start(
                     self.codec, self._priority(state), functools.partial(self._send, state)
@@ -79,6 +83,8 @@ class GradientSender:
                     continue
                 batch.set_pointers(state.index, pointer, pointer)
                 plain.append(state)
+        if self.method is not None:
+            self.method.progress()
         if plain:
             handles = batch.submit(
                 [state.index for state in plain], [state.wire for state in plain]
@@ -134,7 +140,7 @@ class GradientSender:
             op=self._op,
             priority=self._priority(state),
             group=self._process_set.group_on(self._engine),
-            codec=self._engine.codec_id(self.codec),
+            codec=self._engine.codec_id(self.codec if state.codec is None else state.codec),
             prescale=self._prescale,
             postscale=self._postscale,
         )

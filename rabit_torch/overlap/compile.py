@@ -55,9 +55,7 @@ class LateGradients:
         total = sum(self._bytes.values())
         share = self._size(late) / total if total else 0.0
         if share > _LATE_SHARE and len(late) > 1:
-            _warn_once(
-                _LATE_WARNING.format(share=share, late=len(late), total=len(self._bytes))
-            )
+            _warn_once(_LATE_WARNING.format(share=share, late=len(late), total=len(self._bytes)))
 
     def _size(self, parameters: frozenset[int]) -> int:
         return sum(self._bytes[each] for each in parameters)

@@ -1,0 +1,232 @@
+"""Gradient methods behind DistributedOptimizer, over processes."""
+
+from __future__ import annotations
+
+import pytest
+
+TRAIN = """
+from torch import nn
+from rabit_torch import strategies as methods
+
+
+def every(exchange):
+    return methods.Synchronous(exchange)
+
+
+def topk(ratio):
+    return methods.Gathered(methods.LargestEntries(ratio))
+
+
+def power(rank):
+    return methods.ErrorFeedback(methods.PowerSGD(rank, min_rate=0))
+
+
+def sgd(parameters, momentum=0.0, nesterov=False):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=momentum, nesterov=nesterov)
+
+
+def make(strategy=None, optimizer=sgd, dtype=torch.float64, **arguments):
+    torch.manual_seed(7)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 16), nn.Tanh(), nn.Linear(16, 4)
+    ).to(dtype)
+    wrapped = rabit.DistributedOptimizer(
+        optimizer(model.parameters()), model.named_parameters(), strategy=strategy, **arguments
+    )
+    return model, wrapped
+
+
+def backward(model, step):
+    generator = torch.Generator().manual_seed(100 * step + rabit.rank())
+    dtype = next(model.parameters()).dtype
+    images = torch.randn(4, 1, 8, 8, generator=generator, dtype=dtype)
+    labels = torch.randint(0, 4, (4,), generator=generator)
+    nn.functional.cross_entropy(model(images), labels).backward()
+
+
+def train(*arguments, steps=6, around=None, **named):
+    model, optimizer = make(*arguments, **named)
+    for step in range(steps):
+        if around is not None:
+            optimizer = around(model, optimizer, step) or optimizer
+        backward(model, step)
+        optimizer.step()
+        optimizer.zero_grad()
+    optimizer.flush()
+    return torch.cat([p.detach().double().reshape(-1) for p in model.parameters()])
+
+
+def distance(a, b):
+    return float((a - b).abs().max())
+
+
+def spread(flat):
+    return max(distance(each, flat) for each in rabit.allgather_object(flat))
+
+
+def raised(strategy, **arguments):
+    try:
+        make(strategy, **arguments)
+    except rabit.InvalidArgument as error:
+        return str(error)
+    return ""
+"""
+
+
+def test_methods_equal_what_they_must(on_ranks):
+    found = on_ranks(
+        2,
+        TRAIN
+        + """
+mean = train()
+momentum = train(optimizer=lambda p: sgd(p, 0.9))
+nesterov = train(optimizer=lambda p: sgd(p, 0.9, True))
+adam = train(optimizer=lambda p: torch.optim.Adam(p, lr=0.1))
+report({
+    "mean": distance(train(every(methods.Mean())), mean),
+    "text": distance(train("mean"), mean),
+    "small": distance(train(methods.PowerSGD(1)), mean),
+    "power": distance(train(every(power(99))), mean),
+    "no overlap": distance(train(every(power(99)), overlap="none"), mean),
+    "next forward": distance(train(every(power(99)), overlap="next-forward"), mean),
+    "halves": distance(train(every(topk(1.0)), overlap="reduce-scatter"), mean),
+    "two passes": distance(train(every(power(99)), backward_passes_per_step=1, num_groups=2), mean),
+    "rows": distance(train(every(methods.RowSparse())), mean),
+    "dgc": distance(train(every(methods.MomentumCorrection(topk(1.0), masks=False))), momentum),
+    "local": distance(train(methods.LocalSGD(1)), mean),
+    "slowmo": distance(train(methods.LocalSGD(1, methods.SlowMomentum(1, 0.9))), momentum),
+    "diloco": distance(train(methods.LocalSGD(1, methods.Nesterov(1.0, 0.9))), nesterov),
+    "adam": distance(train(methods.OneBitAdam(methods.Mean(), 99)), adam),
+})
+""",
+    )
+
+    for rank in found:
+        assert {name: value for name, value in rank.items() if value > 1e-12} == {}
+
+
+def test_ranks_stay_together_and_learn_in_float32_and_bfloat16(on_ranks):
+    found = on_ranks(
+        2,
+        TRAIN
+        + """
+mean = train(dtype=torch.float32)
+specs = [
+    "powersgd:rank=2,small=0", "topk:ratio=0.1,small=0", "sign:small=0", "qsgd:small=0",
+    "nuqsgd:small=0", "natural:small=0", "bytegrad:small=0", "ef21:ratio=0.2,small=0",
+    "dgc:ratio=0.1,small=0", "accordion:interval=2,small=0", "onebit-adam:warmup=2,small=0",
+    "qadam:warmup=2,small=0", "slowmo:every=3", "diloco:every=3",
+]
+results = {}
+for spec in specs:
+    for dtype in (torch.float32, torch.bfloat16):
+        lr = 1e-3 if "adam" in spec else 0.1
+        flat = train(spec, lambda p: torch.optim.SGD(p, lr=lr), dtype=dtype)
+        results[f"{spec} {dtype}"] = (spread(flat), distance(flat, mean))
+report(results)
+""",
+    )
+
+    for name, (spread, distance) in found[0].items():
+        assert spread == 0, name
+        assert 0 < distance < 1, name
+
+
+def test_a_skipped_step_leaves_no_trace_and_a_saved_state_goes_on(on_ranks):
+    found = on_ranks(
+        2,
+        TRAIN
+        + """
+def skip(model, optimizer, step):
+    if step == 3:
+        backward(model, 999)
+        optimizer.zero_grad()
+
+
+def reload(model, optimizer, step):
+    if step == 3:
+        import io
+        file = io.BytesIO()
+        torch.save(optimizer.strategy_state_dict(), file)
+        file.seek(0)
+        inner = optimizer._rabit_inner
+        for state in optimizer._rabit_reducer.states:
+            state.hook.remove()
+        again = rabit.DistributedOptimizer(inner, model.named_parameters(), strategy=remake())
+        again.load_strategy_state_dict(torch.load(file, weights_only=True))
+        return again
+
+
+results = {}
+for name, remake in {
+    "power": lambda: every(power(2)),
+    "top-k": lambda: every(methods.ErrorFeedback(topk(0.1))),
+    "qsgd": lambda: methods.make("qsgd:small=0"),
+    "slowmo": lambda: methods.LocalSGD(4, methods.SlowMomentum()),
+}.items():
+    plain = train(remake())
+    results[name] = [distance(train(remake(), around=each), plain) for each in (skip, reload)]
+report(results)
+""",
+    )
+
+    assert all(rank == {name: [0, 0] for name in rank} for rank in found)
+    assert len(found[0]) == 4
+
+
+def test_arguments_that_cannot_work_are_refused(on_ranks):
+    (found,) = on_ranks(
+        1,
+        TRAIN
+        + """
+used = methods.LocalSGD(2)
+make(used)
+adam = lambda p: torch.optim.Adam(p)
+_, plain = make()
+_, local = make(methods.LocalSGD(2))
+report({
+    "momentum": raised(methods.make("dgc"), optimizer=lambda p: sgd(p, 0.9)),
+    "adam": raised(methods.make("qadam"), optimizer=adam),
+    "late": raised(methods.LocalSGD(2), overlap="next-forward"),
+    "twice": raised(used),
+    "both": raised("topk", compression=rabit.Compression.bf16),
+    "sum": raised("topk", op=rabit.Sum),
+    "unknown": raised("topkk"),
+})
+for call in (lambda: plain.strategy, lambda: local.set_overlap("next-forward"), lambda: local.step(lambda: 0)):
+    try:
+        call()
+        raise SystemExit("not refused")
+    except rabit.InvalidArgument:
+        pass
+""",
+    )
+
+    assert "keeps momentum by itself, and SGD would add its own" in found["momentum"]
+    assert "and Adam would add its own" in found["adam"]
+    assert "overlap='next-forward' puts updates off, and LocalSGD works on updated" in found["late"]
+    assert "already, whose state it holds" in found["twice"]
+    assert "so does compression" in found["both"] and "so does op=sum" in found["sum"]
+    assert "did you mean 'topk'" in found["unknown"]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_what_is_under_way_is_brought_in_when_training_ends(on_ranks, ranks):
+    found = on_ranks(
+        ranks,
+        TRAIN
+        + """
+import rabit as core
+model, optimizer = make(methods.AsyncAverage())
+for step in range(5):
+    backward(model, step)
+    optimizer.step()
+    optimizer.zero_grad()
+rabit.shutdown()
+optimizer_is_there = optimizer.strategy._move is None
+rabit.init()
+report(optimizer_is_there)
+""",
+    )
+
+    assert found == [True] * ranks
