@@ -34,7 +34,12 @@ from rabit.engine.tensor import view_output
 from rabit.rendezvous.discovery import StoreServer
 from rabit.rendezvous.placement import secret_from_file
 
-WRONG = {"partition_bytes": 16 << 10, "fusion_bytes": 16 << 10, "credit_bytes": 64 << 10, "lanes": 1}
+WRONG = {
+    "partition_bytes": 16 << 10,
+    "fusion_bytes": 16 << 10,
+    "credit_bytes": 64 << 10,
+    "lanes": 1,
+}
 GRID = {
     "partition_bytes": (512 << 10, 1 << 20, 2 << 20, 8 << 20),
     "fusion_bytes": (1 << 20, 64 << 20),
@@ -253,10 +258,14 @@ def show(options: argparse.Namespace, document: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rate", default="", help="of each link, such as 1G or 100M; none: one host")
+    parser.add_argument(
+        "--rate", default="", help="of each link, such as 1G or 100M; none: one host"
+    )
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--bytes", type=int, default=8_000_000, help="of all gradients")
-    parser.add_argument("--compute", type=float, default=0.08, help="seconds of a step's computation")
+    parser.add_argument(
+        "--compute", type=float, default=0.08, help="seconds of a step's computation"
+    )
     parser.add_argument("--steps", type=int, default=6, help="steps of a window")
     parser.add_argument("--samples", type=int, default=16)
     parser.add_argument("--turns", type=int, default=9)

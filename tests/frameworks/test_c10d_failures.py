@@ -17,9 +17,7 @@ def test_survivors_of_a_rank_get_its_end_as_an_exception(rank_server, tmp_path, 
     variables = {"MODE": mode, "END": end, "MEETING": str(tmp_path / "meeting")}
     variables["OMP_NUM_THREADS"] = "1"
 
-    ended = run_processes(
-        3, SCRIPT.read_text(), tmp_path, variables, command=rank_server.command
-    )
+    ended = run_processes(3, SCRIPT.read_text(), tmp_path, variables, command=rank_server.command)
 
     assert ended[1].status == ENDED[end], ended[1].errors
     for rank in (0, 2):
@@ -34,9 +32,7 @@ def test_survivors_of_a_rank_get_its_end_as_an_exception(rank_server, tmp_path, 
 def test_the_traceback_of_the_rank_that_raises_is_the_only_one(rank_server, tmp_path):
     variables = {"MODE": "ddp", "END": "raise", "MEETING": str(tmp_path / "meeting")}
 
-    ended = run_processes(
-        2, SCRIPT.read_text(), tmp_path, variables, command=rank_server.command
-    )
+    ended = run_processes(2, SCRIPT.read_text(), tmp_path, variables, command=rank_server.command)
 
     assert ended[1].errors.count("Traceback") == 1, ended[1].errors
     assert "ValueError: the data of rank 1 is bad" in ended[1].errors

@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 RABITRUN = ["-m", "rabit.launch", "-np", "2", sys.executable]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 RUNS = {
+    "numpy_own_method.py": (RABITRUN, ["--steps", "100"], "a step: test accuracy 0.9"),
     "numpy_svm.py": (RABITRUN, ["--steps", "50"], "test accuracy 0."),
     "torch_synthetic_benchmark.py": (
         RABITRUN,

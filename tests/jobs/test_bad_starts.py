@@ -27,13 +27,15 @@ QUICK = {"RABIT_CONNECT_TIMEOUT": "2s"}
 
 @pytest.mark.parametrize(
     ("environ", "message"),
-    [({"RABIT_LAMES": "2"}, "InvalidArgument: the environment variable RABIT_LAMES is unknown"),
-     ({"RABIT_SIZE": "-2"}, "InvalidArgument: RABIT_SIZE is "),
-     ({"RABIT_RANK": "5"}, "RABIT_RANK"),
-     ({"RABIT_STORE_ADDRESS": "no-such-host.invalid:1234"}, "no-such-host.invalid"),
-     ({"RABIT_STORE_ADDRESS": "nonsense"}, "RABIT_STORE_ADDRESS"),
-     ({"RABIT_SECRET_FILE": "/nowhere/secret"}, "/nowhere/secret"),
-     ({"RABIT_LIBRARY": "/nowhere/librabit.so"}, "Unsupported: the native library /nowhere")],
+    [
+        ({"RABIT_LAMES": "2"}, "InvalidArgument: the environment variable RABIT_LAMES is unknown"),
+        ({"RABIT_SIZE": "-2"}, "InvalidArgument: RABIT_SIZE is "),
+        ({"RABIT_RANK": "5"}, "RABIT_RANK"),
+        ({"RABIT_STORE_ADDRESS": "no-such-host.invalid:1234"}, "no-such-host.invalid"),
+        ({"RABIT_STORE_ADDRESS": "nonsense"}, "RABIT_STORE_ADDRESS"),
+        ({"RABIT_SECRET_FILE": "/nowhere/secret"}, "/nowhere/secret"),
+        ({"RABIT_LIBRARY": "/nowhere/librabit.so"}, "Unsupported: the native library /nowhere"),
+    ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_a_bad_variable(environ, message, tmp_path):
@@ -48,9 +50,7 @@ def test_a_wrong_secret(tmp_path):
     wrong = tmp_path / "wrong"
     wrong.touch(mode=0o600)
     wrong.write_text("ab" * 32)
-    first, second = run_processes(
-        2, INIT, tmp_path, QUICK, {1: {"RABIT_SECRET_FILE": str(wrong)}}
-    )
+    first, second = run_processes(2, INIT, tmp_path, QUICK, {1: {"RABIT_SECRET_FILE": str(wrong)}})
 
     assert (first.status, second.status) == (3, 3)
     assert "secret" in second.output

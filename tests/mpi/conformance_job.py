@@ -109,9 +109,7 @@ class Checks:
                 for count in (0, 5, COUNTS_MORE[0]):
                     arrays = self.inputs(dtype, (count,))
                     what = self.name(f"broadcast.{dtype}.{count}.{root}")
-                    found = rabit.broadcast(
-                        arrays[self.me], self.members[root], what, **self.where
-                    )
+                    found = rabit.broadcast(arrays[self.me], self.members[root], what, **self.where)
                     self.equal(found, arrays[root], dtype, what)
 
     def alltoall(self) -> None:

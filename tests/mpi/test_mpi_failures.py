@@ -104,8 +104,7 @@ def test_a_deadline_ends_a_collective_that_a_rank_does_not_join(mpi, tmp_path):
 def test_ranks_that_mpi_did_not_start_are_told():
     pytest.importorskip("mpi4py")
     script = (
-        "from rabit.testing import run_ranks\n"
-        "run_ranks(2, lambda engine: None, backend='mpi')\n"
+        "from rabit.testing import run_ranks\nrun_ranks(2, lambda engine: None, backend='mpi')\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False

@@ -33,8 +33,9 @@ def test_without_mpi4py_everything_else_works():
 
 
 def test_a_backend_that_was_not_asked_for_says_how_to_ask():
-    with rabit.Engine(Config()) as engine, pytest.raises(
-        rabit.InvalidArgument, match="RABIT_BACKEND is 'builtin'"
+    with (
+        rabit.Engine(Config()) as engine,
+        pytest.raises(rabit.InvalidArgument, match="RABIT_BACKEND is 'builtin'"),
     ):
         rabit.allreduce(np.ones(3), name="x", backend="mpi", engine=engine)
 
@@ -42,7 +43,10 @@ def test_a_backend_that_was_not_asked_for_says_how_to_ask():
 def test_an_unknown_backend_names_the_known_ones():
     with pytest.raises(rabit.InvalidArgument, match="no backend 'nmpi'; name builtin or mpi"):
         rabit.Engine(Config(backend="nmpi"))
-    with rabit.Engine(Config()) as engine, pytest.raises(
-        rabit.InvalidArgument, match="unknown backend 'tcp': this engine has builtin"
+    with (
+        rabit.Engine(Config()) as engine,
+        pytest.raises(
+            rabit.InvalidArgument, match="unknown backend 'tcp': this engine has builtin"
+        ),
     ):
         rabit.barrier(engine=engine, backend="tcp")

@@ -54,7 +54,15 @@ def on_ranks(tmp_path: Path) -> Callable[..., list[Any]]:
         path.write_text(
             PROLOGUE.format(folder=str(folder)) + textwrap.dedent(script) + "\nrabit.shutdown()\n"
         )
-        command = [sys.executable, "-m", "rabit.launch", "-np", str(ranks), sys.executable, str(path)]
+        command = [
+            sys.executable,
+            "-m",
+            "rabit.launch",
+            "-np",
+            str(ranks),
+            sys.executable,
+            str(path),
+        ]
         done = subprocess.run(
             command,
             capture_output=True,

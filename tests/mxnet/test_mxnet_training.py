@@ -133,9 +133,7 @@ def test_the_options_of_the_trainer_change_no_result(on_ranks, extra):
 def test_compression_params_choose_a_codec(on_ranks, kind):
     (alone,) = train(on_ranks, GLUON, 1, "sgd", steps=10)
 
-    together = train(
-        on_ranks, GLUON, 2, "sgd", {"compression_params": {"type": kind}}, steps=10
-    )
+    together = train(on_ranks, GLUON, 2, "sgd", {"compression_params": {"type": kind}}, steps=10)
 
     assert_equal_training(alone, together, limit=0.05)
     differs = [np.linalg.norm(np.subtract(alone[name], together[0][name])) for name in alone]

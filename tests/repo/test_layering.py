@@ -125,7 +125,13 @@ def imported_modules(path: Path) -> list[str]:
 
 
 # What a package for a framework may import besides the names of `rabit` itself.
-STABLE_MODULES = {"rabit", "rabit.compression", "rabit.framework", "rabit.strategies", "rabit.testing"}
+STABLE_MODULES = {
+    "rabit",
+    "rabit.compression",
+    "rabit.framework",
+    "rabit.strategies",
+    "rabit.testing",
+}
 STABLE_MODULES |= {"rabit.tuning.step_time"}
 
 

@@ -11,8 +11,14 @@ from rabit import _native
 from rabit.errors import error_from_code
 
 CODES = {
-    1: rabit.InvalidArgument, 2: rabit.Mismatch, 3: rabit.Unsupported, 4: rabit.PeerLost,
-    5: rabit.TimedOut, 6: rabit.Aborted, 7: rabit.ResourceExhausted, 8: rabit.Internal,
+    1: rabit.InvalidArgument,
+    2: rabit.Mismatch,
+    3: rabit.Unsupported,
+    4: rabit.PeerLost,
+    5: rabit.TimedOut,
+    6: rabit.Aborted,
+    7: rabit.ResourceExhausted,
+    8: rabit.Internal,
 }
 
 
@@ -46,12 +52,26 @@ def test_errors_survive_pickling(kind):
 
 def test_codes_and_types_are_those_of_the_header():
     names = _native.ffi.typeof("rabit_code").relements
-    assert {"RABIT_" + name: code for name, code in {
-        "OK": 0, "INVALID_ARGUMENT": 1, "MISMATCH": 2, "UNSUPPORTED": 3, "PEER_LOST": 4,
-        "TIMED_OUT": 5, "ABORTED": 6, "RESOURCE_EXHAUSTED": 7, "INTERNAL": 8}.items()} == names
+    assert {
+        "RABIT_" + name: code
+        for name, code in {
+            "OK": 0,
+            "INVALID_ARGUMENT": 1,
+            "MISMATCH": 2,
+            "UNSUPPORTED": 3,
+            "PEER_LOST": 4,
+            "TIMED_OUT": 5,
+            "ABORTED": 6,
+            "RESOURCE_EXHAUSTED": 7,
+            "INTERNAL": 8,
+        }.items()
+    } == names
 
     renamed = {"BITWISE_AND": "BIT_AND", "BITWISE_OR": "BIT_OR", "BITWISE_XOR": "BIT_XOR"}
-    for mine, theirs in ((rabit.DType, "rabit_dtype"), (rabit.ReduceOp, "rabit_reduce_op"),
-                         (rabit.Kind, "rabit_kind")):
+    for mine, theirs in (
+        (rabit.DType, "rabit_dtype"),
+        (rabit.ReduceOp, "rabit_reduce_op"),
+        (rabit.Kind, "rabit_kind"),
+    ):
         native = _native.ffi.typeof(theirs).relements
         assert {"RABIT_" + renamed.get(e.name, e.name): e.value for e in mine} == native

@@ -113,7 +113,9 @@ def gather(group):
 
 def scatter(group):
     output = torch.empty(2)
-    dist.scatter(output, [values((2,), 13 + r) for r in range(size)] if rank == 1 else None, 1, group=group)
+    dist.scatter(
+        output, [values((2,), 13 + r) for r in range(size)] if rank == 1 else None, 1, group=group
+    )
     return [output]
 
 
@@ -161,8 +163,21 @@ def messages(group):
 
 
 for operation in (
-    strided, complex_sum, broadcast, gather_all, gather_bool, gather_single, reduce_scatter, reduce_scatter_single,
-    reduce, gather, scatter, all_to_all_single, all_to_all_uneven, objects, messages,
+    strided,
+    complex_sum,
+    broadcast,
+    gather_all,
+    gather_bool,
+    gather_single,
+    reduce_scatter,
+    reduce_scatter_single,
+    reduce,
+    gather,
+    scatter,
+    all_to_all_single,
+    all_to_all_uneven,
+    objects,
+    messages,
 ):
     both(operation)
 

@@ -22,7 +22,12 @@ gloo = dist.new_group(backend="gloo")
 def model():
     torch.manual_seed(1)
     return nn.Sequential(
-        nn.Linear(20, 64), nn.ReLU(), nn.BatchNorm1d(64), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 5)
+        nn.Linear(20, 64),
+        nn.ReLU(),
+        nn.BatchNorm1d(64),
+        nn.Linear(64, 64),
+        nn.ReLU(),
+        nn.Linear(64, 5),
     )
 
 
@@ -38,7 +43,10 @@ def train(network, steps=6):
 
 def parameters(network):
     return torch.cat(
-        [getattr(p, "full_tensor", lambda p=p: p)().detach().reshape(-1) for p in network.parameters()]
+        [
+            getattr(p, "full_tensor", lambda p=p: p)().detach().reshape(-1)
+            for p in network.parameters()
+        ]
     )
 
 
@@ -83,7 +91,9 @@ for each, group in zip(sparse, (None, gloo), strict=True):
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     network(torch.tensor([rank, 7, 7])).square().sum().backward()
     optimizer.step()
-check("sparse gradients", sparse[0].weight.detach().reshape(-1), sparse[1].weight.detach().reshape(-1))
+check(
+    "sparse gradients", sparse[0].weight.detach().reshape(-1), sparse[1].weight.detach().reshape(-1)
+)
 dist.destroy_process_group()
 assert rabit_torch.is_initialized()
 rabit_torch.shutdown()

@@ -39,12 +39,17 @@ def environment_is_read_at_init():
     assert static.process_set_id is not None and static.size() == hvd.size() - 1
     assert static.included() == (hvd.rank() < hvd.size() - 1)
     if static.included():
-        assert hvd.allreduce(torch.ones(2), op=hvd.Sum, process_set=static).tolist() == [static.size()] * 2
+        assert (
+            hvd.allreduce(torch.ones(2), op=hvd.Sum, process_set=static).tolist()
+            == [static.size()] * 2
+        )
 
 
 def hvd_size():
     return int(
-        os.environ.get("RABIT_SIZE") or os.environ.get("OMPI_COMM_WORLD_SIZE") or os.environ["WORLD_SIZE"]
+        os.environ.get("RABIT_SIZE")
+        or os.environ.get("OMPI_COMM_WORLD_SIZE")
+        or os.environ["WORLD_SIZE"]
     )
 
 
@@ -70,22 +75,35 @@ def disagreements_raise_and_the_library_stays_usable():
     odd = hvd.rank() == hvd.size() - 1
     cases = {
         "shape": lambda: hvd.allreduce_async(torch.ones(4 if odd else 3), name="bad"),
-        "type": lambda: hvd.allreduce_async(torch.ones(3, dtype=torch.float64 if odd else torch.float32), name="bad"),
-        "operation": lambda: hvd.allreduce_async(torch.ones(3), name="bad", op=hvd.Max if odd else hvd.Sum),
+        "type": lambda: hvd.allreduce_async(
+            torch.ones(3, dtype=torch.float64 if odd else torch.float32), name="bad"
+        ),
+        "operation": lambda: hvd.allreduce_async(
+            torch.ones(3), name="bad", op=hvd.Max if odd else hvd.Sum
+        ),
         "root": lambda: hvd.broadcast_async(torch.ones(3), int(odd), name="bad"),
         "rest": lambda: hvd.allgather_async(torch.ones(2, 4 if odd else 3), name="bad"),
-        "prescale": lambda: hvd.allreduce_async(torch.ones(3), name="bad", prescale_factor=2.0 if odd else 1.0),
+        "prescale": lambda: hvd.allreduce_async(
+            torch.ones(3), name="bad", prescale_factor=2.0 if odd else 1.0
+        ),
     }
     for what, start in cases.items():
         handle = start()
         fails(hvd.HorovodInternalError, lambda handle=handle: hvd.synchronize(handle), "bad")
-        assert hvd.allreduce(torch.ones(2), op=hvd.Sum, name="good").tolist() == [hvd.size()] * 2, what
+        assert hvd.allreduce(torch.ones(2), op=hvd.Sum, name="good").tolist() == [hvd.size()] * 2, (
+            what
+        )
 
 
 def bad_arguments_are_refused():
     size = hvd.size()
     errors = (ValueError, RuntimeError, TypeError)
-    fails(errors, lambda: hvd.alltoall(torch.ones(size), splits=torch.tensor([size + 1] * size), name="splits"))
+    fails(
+        errors,
+        lambda: hvd.alltoall(
+            torch.ones(size), splits=torch.tensor([size + 1] * size), name="splits"
+        ),
+    )
     fails(errors, lambda: hvd.alltoall(torch.ones(size), splits=torch.ones(size), name="splits"))
     fails(errors, lambda: hvd.broadcast(torch.ones(2), size, name="root"))
     fails(errors, lambda: hvd.allreduce(torch.ones(2), average=True, op=hvd.Sum))
@@ -100,8 +118,12 @@ def join_works_with_every_collective():
     if rank > 0:
         rows = hvd.allgather(torch.full((2, 2), float(rank)), name="joined.gather")
         assert rows[:, 0].tolist() == [r for r in range(1, size) for _ in range(2)]
-        assert hvd.allreduce(torch.ones(3), op=hvd.Sum, name="joined.sum").tolist() == [size - 1] * 3
-        assert hvd.broadcast(torch.full((2,), float(rank)), 1, name="joined.broadcast").tolist() == [1, 1]
+        assert (
+            hvd.allreduce(torch.ones(3), op=hvd.Sum, name="joined.sum").tolist() == [size - 1] * 3
+        )
+        assert hvd.broadcast(
+            torch.full((2,), float(rank)), 1, name="joined.broadcast"
+        ).tolist() == [1, 1]
         part = hvd.reducescatter(torch.ones(size), op=hvd.Sum, name="joined.scatter")
         assert part.tolist() == [size - 1]
         received = hvd.alltoall(torch.full((size,), float(rank)), name="joined.alltoall")
@@ -124,13 +146,25 @@ def the_old_average_keyword_works():
 
 def integers_and_half_precision_reduce_as_documented():
     size, rank = hvd.size(), hvd.rank()
-    assert hvd.allreduce(torch.tensor([-1 if rank == 0 else 0, 2 * size - 1 if rank == 0 else 0])).tolist() == [0, 1]
+    assert hvd.allreduce(
+        torch.tensor([-1 if rank == 0 else 0, 2 * size - 1 if rank == 0 else 0])
+    ).tolist() == [0, 1]
     large = torch.tensor([2**40 + rank])
     assert hvd.allreduce(large, op=hvd.Max).item() == 2**40 + size - 1
-    assert hvd.allreduce(torch.tensor([3]), op=hvd.Sum, prescale_factor=0.5).item() in (size, int(1.5 * size))
+    assert hvd.allreduce(torch.tensor([3]), op=hvd.Sum, prescale_factor=0.5).item() in (
+        size,
+        int(1.5 * size),
+    )
     half = torch.tensor([1.5, 100.0], dtype=torch.float16)
-    assert hvd.allreduce(half, op=hvd.Sum, postscale_factor=0.5).tolist() == [0.75 * size, 50.0 * size]
-    for op, expected in ((hvd.Min, 1), (hvd.Max, size), (hvd.Product, torch.arange(1, size + 1).prod().item())):
+    assert hvd.allreduce(half, op=hvd.Sum, postscale_factor=0.5).tolist() == [
+        0.75 * size,
+        50.0 * size,
+    ]
+    for op, expected in (
+        (hvd.Min, 1),
+        (hvd.Max, size),
+        (hvd.Product, torch.arange(1, size + 1).prod().item()),
+    ):
         for dtype in (torch.int32, torch.float16, torch.bfloat16, torch.float64):
             assert hvd.allreduce(torch.tensor([rank + 1]).to(dtype), op=op).item() == expected
 
@@ -148,9 +182,14 @@ def every_dtype_and_layout_is_carried():
     assert hvd.broadcast(torch.tensor(float(rank)), 1).item() == 1
     assert hvd.allgather(torch.empty(0, 3)).shape == (0, 3)
     assert hvd.allreduce(torch.ones(4, 6).t()[::2], op=hvd.Sum).tolist() == [[float(size)] * 4] * 3
-    first, second = hvd.grouped_allreduce([torch.ones(2), torch.ones(3, dtype=torch.float64)], op=hvd.Sum)
+    first, second = hvd.grouped_allreduce(
+        [torch.ones(2), torch.ones(3, dtype=torch.float64)], op=hvd.Sum
+    )
     assert (first.tolist(), second.tolist()) == ([size] * 2, [size] * 3)
-    assert [each.shape[0] for each in hvd.grouped_allgather([torch.ones(1), torch.ones(2)])] == [size, 2 * size]
+    assert [each.shape[0] for each in hvd.grouped_allgather([torch.ones(1), torch.ones(2)])] == [
+        size,
+        2 * size,
+    ]
 
 
 def poll_says_false_before_the_others_have_come():
@@ -211,14 +250,19 @@ def digest(model):
 
 def synchronize_then_step_warns_once():
     model = network()
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), 0.1), model.named_parameters()
+    )
     model(torch.ones(2, 4) * (hvd.rank() + 1)).sum().backward()
     optimizer.synchronize()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         optimizer.step()
     texts = [str(each.message) for each in caught]
-    assert len(texts) == 1 and "optimizer.step() called without optimizer.skip_synchronize()" in texts[0], texts
+    assert (
+        len(texts) == 1
+        and "optimizer.step() called without optimizer.skip_synchronize()" in texts[0]
+    ), texts
     digest(model)
 
 
@@ -227,7 +271,9 @@ def names_must_be_complete_and_different():
     named = list(model.named_parameters())
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     fails(ValueError, lambda: hvd.DistributedOptimizer(sgd, named[:2]))
-    fails(ValueError, lambda: hvd.DistributedOptimizer(sgd, [("same", p) for _, p in named]), "same")
+    fails(
+        ValueError, lambda: hvd.DistributedOptimizer(sgd, [("same", p) for _, p in named]), "same"
+    )
 
 
 def later_steps_reduce_like_the_first():
@@ -240,11 +286,18 @@ def later_steps_reduce_like_the_first():
             return x.sum() if hvd.rank() == 0 else model[2](x.relu()).sum()
         return model[2](x.relu()).square().mean()
 
-    for arguments in ({}, {"op": hvd.Sum}, {"gradient_predivide_factor": 2.0}, {"backward_passes_per_step": 2}):
+    for arguments in (
+        {},
+        {"op": hvd.Sum},
+        {"gradient_predivide_factor": 2.0},
+        {"backward_passes_per_step": 2},
+    ):
         model, reference = network(), network()
         plain = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.9)
         optimizer = hvd.DistributedOptimizer(
-            torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model.named_parameters(), **arguments
+            torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+            model.named_parameters(),
+            **arguments,
         )
         for step in range(8):
             for each in (model, reference):
@@ -276,8 +329,12 @@ def a_gan_with_two_optimizers_trains():
     generator, critic = nn.Linear(3, 4), nn.Linear(4, 1)
     for each in (generator, critic):
         hvd.broadcast_parameters(each.state_dict(), root_rank=0)
-    first = hvd.DistributedOptimizer(torch.optim.Adam(generator.parameters()), generator.named_parameters())
-    second = hvd.DistributedOptimizer(torch.optim.Adam(critic.parameters()), critic.named_parameters())
+    first = hvd.DistributedOptimizer(
+        torch.optim.Adam(generator.parameters()), generator.named_parameters()
+    )
+    second = hvd.DistributedOptimizer(
+        torch.optim.Adam(critic.parameters()), critic.named_parameters()
+    )
     for step in range(4):
         torch.manual_seed(step * 10 + hvd.rank())
         fake = generator(torch.randn(5, 3))
@@ -292,7 +349,9 @@ def a_gan_with_two_optimizers_trains():
 
 def scaling_and_clipping_work_unaided():
     model = network()
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), 0.1), model.named_parameters()
+    )
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     for step in range(3):
         torch.manual_seed(step * 10 + hvd.rank())
@@ -323,7 +382,8 @@ def the_state_of_every_optimizer_is_broadcast():
     kinds = [
         kind
         for name, kind in vars(torch.optim).items()
-        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+        if isinstance(kind, type)
+        and issubclass(kind, torch.optim.Optimizer)
         and name not in ("Optimizer", "SparseAdam", "Muon")
     ]
     assert len(kinds) >= 12
@@ -357,7 +417,8 @@ def adaptive(vectors):
     while len(vectors) > 1:
         pairs = zip(vectors[::2], vectors[1::2], strict=False)
         combined = [
-            (1 - a.dot(b) / (2 * a.dot(a))) * a + (1 - a.dot(b) / (2 * b.dot(b))) * b for a, b in pairs
+            (1 - a.dot(b) / (2 * a.dot(a))) * a + (1 - a.dot(b) / (2 * b.dot(b))) * b
+            for a, b in pairs
         ]
         vectors = combined + (vectors[-1:] if len(vectors) % 2 else [])
     return vectors[0]
@@ -373,15 +434,21 @@ def adasum_follows_the_paper():
     assert torch.allclose(same, torch.arange(1.0, 6.0))  # equal gradients are averaged
     apart = torch.zeros(size)
     apart[rank] = 3.0
-    assert torch.allclose(hvd.allreduce(apart, op=hvd.Adasum), torch.full((size,), 3.0))  # orthogonal: added
+    assert torch.allclose(
+        hvd.allreduce(apart, op=hvd.Adasum), torch.full((size,), 3.0)
+    )  # orthogonal: added
     half = hvd.allreduce(every[rank].half(), op=2, prescale_factor=2.0)
     assert half.dtype == torch.float16 and (half - 2 * adaptive(every)).abs().max() < 0.05
-    pieces = [each[:size - 1] for each in every], [each[size:] for each in every]
-    for got, want in zip(hvd.grouped_allreduce([p[rank] for p in pieces], op=hvd.Adasum), pieces, strict=True):
+    pieces = [each[: size - 1] for each in every], [each[size:] for each in every]
+    for got, want in zip(
+        hvd.grouped_allreduce([p[rank] for p in pieces], op=hvd.Adasum), pieces, strict=True
+    ):
         assert (got - adaptive(want)).abs().max() < 1e-5
     model = network()
     optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model.named_parameters(), op=hvd.Adasum
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        model.named_parameters(),
+        op=hvd.Adasum,
     )
     before = digest(model)
     for step in range(2):

@@ -31,8 +31,13 @@ def test_defaults_are_a_job_of_one():
 
 def test_the_environment_is_read():
     config = Config.from_environ(
-        {"RABIT_FUSION_BYTES": "64K", "RABIT_STALL_ABORT": "500ms", "RABIT_TRANSPORT": "TCP",
-         "RABIT_DETERMINISTIC": "1", "PATH": "/bin"}
+        {
+            "RABIT_FUSION_BYTES": "64K",
+            "RABIT_STALL_ABORT": "500ms",
+            "RABIT_TRANSPORT": "TCP",
+            "RABIT_DETERMINISTIC": "1",
+            "PATH": "/bin",
+        }
     )
 
     assert config.fusion_bytes == 65536
@@ -65,12 +70,14 @@ def test_an_unknown_argument_names_the_nearest():
 
 @pytest.mark.parametrize(
     ("variable", "value", "expected"),
-    [("RABIT_SIZE", "-2", "an integer, at least 1"),
-     ("RABIT_LANES", "", "an integer, between 0 and 64"),
-     ("RABIT_TRANSPORT", "carrier-pigeon", "one of auto, tcp, shm"),
-     ("RABIT_PARTITION_BYTES", "4Q", "a size such as"),
-     ("RABIT_CONNECT_TIMEOUT", "soon", "a duration such as"),
-     ("RABIT_DETERMINISTIC", "maybe", "0 or 1")],
+    [
+        ("RABIT_SIZE", "-2", "an integer, at least 1"),
+        ("RABIT_LANES", "", "an integer, between 0 and 64"),
+        ("RABIT_TRANSPORT", "carrier-pigeon", "one of auto, tcp, shm"),
+        ("RABIT_PARTITION_BYTES", "4Q", "a size such as"),
+        ("RABIT_CONNECT_TIMEOUT", "soon", "a duration such as"),
+        ("RABIT_DETERMINISTIC", "maybe", "0 or 1"),
+    ],
 )
 def test_a_malformed_value_names_variable_value_and_expectation(variable, value, expected):
     with pytest.raises(ValueError, match="is not valid") as caught:
@@ -116,8 +123,13 @@ def test_fields_cannot_be_changed():
 
 
 def test_the_environment_that_it_writes_reads_back():
-    config = Config(lanes=7, fusion_bytes=3 << 20, stall_abort=0.25, deterministic=True,
-                    timeline="/tmp/a b.json")
+    config = Config(
+        lanes=7,
+        fusion_bytes=3 << 20,
+        stall_abort=0.25,
+        deterministic=True,
+        timeline="/tmp/a b.json",
+    )
 
     assert Config.from_environ(config.to_environ()) == config
 
@@ -132,7 +144,11 @@ def test_options_are_lines_with_units():
 
 
 def test_the_native_table_has_the_same_keys():
-    mine = {each.native for each in Config.settings() if each.native} | {"epoch", "lanes_max", "mpi"}
+    mine = {each.native for each in Config.settings() if each.native} | {
+        "epoch",
+        "lanes_max",
+        "mpi",
+    }
 
     assert mine == set(native_rows())
 
@@ -162,8 +178,9 @@ def test_every_setting_is_described_and_flags_are_unique():
 
     assert all(each.help.endswith(".") for each in settings)
     assert len(flags) == len(set(flags))
-    assert all(flag == "--" + each.name.replace("_", "-")
-               for each in settings if (flag := each.flag))
+    assert all(
+        flag == "--" + each.name.replace("_", "-") for each in settings if (flag := each.flag)
+    )
 
 
 def test_the_reference_names_every_variable():
@@ -199,8 +216,12 @@ def test_only_config_reads_the_environment():
 
 def test_variables_of_horovod_are_honoured_with_one_notice():
     config = Config.from_environ(
-        {"HOROVOD_FUSION_THRESHOLD": "1048576", "HOROVOD_STALL_CHECK_TIME_SECONDS": "7",
-         "HOROVOD_LOG_LEVEL": "TRACE", "HOROVOD_CYCLE_TIME": "5"}
+        {
+            "HOROVOD_FUSION_THRESHOLD": "1048576",
+            "HOROVOD_STALL_CHECK_TIME_SECONDS": "7",
+            "HOROVOD_LOG_LEVEL": "TRACE",
+            "HOROVOD_CYCLE_TIME": "5",
+        }
     )
 
     assert (config.fusion_bytes, config.stall_warning, config.log_level) == (1 << 20, 7.0, "debug")
@@ -211,8 +232,12 @@ def test_variables_of_horovod_are_honoured_with_one_notice():
 
 def test_our_variable_wins_over_horovods():
     config = Config.from_environ(
-        {"HOROVOD_CACHE_CAPACITY": "7", "RABIT_CACHE_CAPACITY": "9",
-         "HOROVOD_STALL_CHECK_DISABLE": "1", "RABIT_STALL_WARNING": "3"}
+        {
+            "HOROVOD_CACHE_CAPACITY": "7",
+            "RABIT_CACHE_CAPACITY": "9",
+            "HOROVOD_STALL_CHECK_DISABLE": "1",
+            "RABIT_STALL_WARNING": "3",
+        }
     )
 
     assert (config.cache_capacity, config.stall_warning) == (9, 3.0)
@@ -255,10 +280,12 @@ def test_a_yaml_file_is_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("lames = 4", "sets 'lames', which is unknown: did you mean lanes?"),
-     ("secret = 'x'", "which is unknown"),
-     ("lanes = true", "lanes in .* is True, which is not valid"),
-     ("lanes = ", "is not valid TOML")],
+    [
+        ("lames = 4", "sets 'lames', which is unknown: did you mean lanes?"),
+        ("secret = 'x'", "which is unknown"),
+        ("lanes = true", "lanes in .* is True, which is not valid"),
+        ("lanes = ", "is not valid TOML"),
+    ],
 )
 def test_a_wrong_file_is_an_error(tmp_path, text, message):
     path = tmp_path / "rabit.toml"

@@ -19,8 +19,17 @@ from rabit.errors import InvalidArgument
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("0", 0), ("65536", 65536), ("64K", 65536), ("64k", 65536), ("4M", 4 << 20),
-     ("1G", 1 << 30), ("2TiB", 2 << 40), (" 8 KB ", 8192), ("-1", -1)],
+    [
+        ("0", 0),
+        ("65536", 65536),
+        ("64K", 65536),
+        ("64k", 65536),
+        ("4M", 4 << 20),
+        ("1G", 1 << 30),
+        ("2TiB", 2 << 40),
+        (" 8 KB ", 8192),
+        ("-1", -1),
+    ],
 )
 def test_sizes_take_suffixes(text, value):
     assert parse_bytes(text) == value
@@ -34,8 +43,16 @@ def test_other_sizes_are_refused(text):
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("5", 5.0), ("5s", 5.0), ("500ms", 0.5), ("50us", 5e-5), ("2m", 120.0), ("1h", 3600.0),
-     ("0.25", 0.25), (".5s", 0.5)],
+    [
+        ("5", 5.0),
+        ("5s", 5.0),
+        ("500ms", 0.5),
+        ("50us", 5e-5),
+        ("2m", 120.0),
+        ("1h", 3600.0),
+        ("0.25", 0.25),
+        (".5s", 0.5),
+    ],
 )
 def test_durations_take_suffixes(text, seconds):
     assert parse_duration(text) == pytest.approx(seconds)

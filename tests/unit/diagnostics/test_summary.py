@@ -5,15 +5,21 @@ from __future__ import annotations
 from rabit.diagnostics.summary import summary_text
 
 DOCUMENT = {
-    "rank": 0, "size": 2, "steps": 10, "communication_us": 2_000_000, "blocked_us": 500_000,
+    "rank": 0,
+    "size": 2,
+    "steps": 10,
+    "communication_us": 2_000_000,
+    "blocked_us": 500_000,
     "hidden_share": 0.75,
     "totals": {"tensors": 200, "buckets": 20, "bytes": 20 << 20},
     "algorithms": {"ring": {"bytes": 15 << 20}, "direct": {"bytes": 5 << 20}, "": {"bytes": 0}},
     "backend_details": {"builtin": {"transport": {"name": "shm"}}},
-    "controller": {"waited_for": [
-        {"rank": 0, "times": 1, "total_us": 0, "max_us": 0, "worst_tensor": ""},
-        {"rank": 1, "times": 9, "total_us": 1_500_000, "max_us": 250_000, "worst_tensor": "w"},
-    ]},
+    "controller": {
+        "waited_for": [
+            {"rank": 0, "times": 1, "total_us": 0, "max_us": 0, "worst_tensor": ""},
+            {"rank": 1, "times": 9, "total_us": 1_500_000, "max_us": 250_000, "worst_tensor": "w"},
+        ]
+    },
 }
 
 

@@ -13,7 +13,20 @@ torch = pytest.importorskip("torch")
 
 
 @pytest.mark.parametrize(
-    "dtype", ["uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64", "bool", "bfloat16"]
+    "dtype",
+    [
+        "uint8",
+        "int8",
+        "uint16",
+        "int16",
+        "int32",
+        "int64",
+        "float16",
+        "float32",
+        "float64",
+        "bool",
+        "bfloat16",
+    ],
 )
 def test_a_tensor_of_every_type_is_shared(dtype):
     tensor = torch.zeros(3, 4, dtype=getattr(torch, dtype))

@@ -65,13 +65,15 @@ def test_bfloat16_bits_travel_in_uint16():
 
 @pytest.mark.parametrize(
     ("array", "message"),
-    [(np.ones(2, np.complex64), r"complex64 are not supported \(supported: bfloat16, .*pairs"),
-     (np.array([None]), "object are not supported .*broadcast_object"),
-     (np.ones(2, ">f4"), r"foreign byte order \(>f4\).*newbyteorder"),
-     (np.ones(2, np.uint32), "uint32 are not supported"),
-     (np.array(["a"]), "not supported"),
-     (np.ones(2, "f4,i4"), "not supported"),
-     (np.array(["2020-01-01"], "M8[D]"), "datetime64")],
+    [
+        (np.ones(2, np.complex64), r"complex64 are not supported \(supported: bfloat16, .*pairs"),
+        (np.array([None]), "object are not supported .*broadcast_object"),
+        (np.ones(2, ">f4"), r"foreign byte order \(>f4\).*newbyteorder"),
+        (np.ones(2, np.uint32), "uint32 are not supported"),
+        (np.array(["a"]), "not supported"),
+        (np.ones(2, "f4,i4"), "not supported"),
+        (np.array(["2020-01-01"], "M8[D]"), "datetime64"),
+    ],
 )
 def test_other_types_are_refused_for_both_directions(array, message):
     for view in (view_input, view_output):
@@ -81,7 +83,9 @@ def test_other_types_are_refused_for_both_directions(array, message):
 
 
 def test_an_output_that_is_not_contiguous_is_refused():
-    with pytest.raises(InvalidArgument, match=r"not contiguous .*shape \(4, 3\), strides \(8, 32\)"):
+    with pytest.raises(
+        InvalidArgument, match=r"not contiguous .*shape \(4, 3\), strides \(8, 32\)"
+    ):
         view_output(np.ones((3, 4)).T, WHAT)
 
 

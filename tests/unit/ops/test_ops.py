@@ -22,9 +22,19 @@ def job():
 
 @pytest.mark.parametrize(
     "call",
-    [rabit.rank, rabit.size, rabit.local_rank, rabit.cross_size, rabit.is_homogeneous,
-     rabit.barrier, rabit.statistics, rabit.default_engine, rabit.global_process_set.size,
-     lambda: rabit.allreduce(1.0), lambda: rabit.add_process_set([0])],
+    [
+        rabit.rank,
+        rabit.size,
+        rabit.local_rank,
+        rabit.cross_size,
+        rabit.is_homogeneous,
+        rabit.barrier,
+        rabit.statistics,
+        rabit.default_engine,
+        rabit.global_process_set.size,
+        lambda: rabit.allreduce(1.0),
+        lambda: rabit.add_process_set([0]),
+    ],
 )
 def test_before_init_and_after_shutdown(call):
     assert not rabit.is_initialized()
@@ -68,17 +78,26 @@ def test_tensors_are_checked_and_named(job):
     with pytest.raises(InvalidArgument, match=r"broadcast 'w' on rank 0: .*read-only"):
         rabit.broadcast_(b"abc", 0, name="w")
     assert rabit.allreduce(np.arange(6).reshape(2, 3).T, name="w").tolist() == [
-        [0, 3], [1, 4], [2, 5]
+        [0, 3],
+        [1, 4],
+        [2, 5],
     ]
 
 
 @pytest.mark.parametrize(
     "call",
-    [lambda: rabit.broadcast(1.0, 1), lambda: rabit.broadcast_(np.ones(1), -1),
-     lambda: rabit.reduce(1.0, 7), lambda: rabit.gather(1.0, 1), lambda: rabit.scatter(1.0, 1)],
+    [
+        lambda: rabit.broadcast(1.0, 1),
+        lambda: rabit.broadcast_(np.ones(1), -1),
+        lambda: rabit.reduce(1.0, 7),
+        lambda: rabit.gather(1.0, 1),
+        lambda: rabit.scatter(1.0, 1),
+    ],
 )
 def test_roots_are_members(job, call):
-    with pytest.raises(InvalidArgument, match=r"root_rank is -?\d, which is not among the ranks \[0\]"):
+    with pytest.raises(
+        InvalidArgument, match=r"root_rank is -?\d, which is not among the ranks \[0\]"
+    ):
         call()
 
 
@@ -91,8 +110,10 @@ def test_a_rank_does_not_write_to_itself(job):
 
 @pytest.mark.parametrize("splits", [[], [1, 2], [4], [-3]])
 def test_splits_add_up(job, splits):
-    for call in (lambda: rabit.alltoall(np.ones(3), splits),
-                 lambda: rabit.scatter(np.ones(3), 0, splits)):
+    for call in (
+        lambda: rabit.alltoall(np.ones(3), splits),
+        lambda: rabit.scatter(np.ones(3), 0, splits),
+    ):
         with pytest.raises(InvalidArgument, match="splits are"):
             call()
 

@@ -117,7 +117,9 @@ def test_where_nothing_is_faster_nothing_is_changed(cost):
         assert cost(job.values) <= cost(START)
         if noise == 0.0:
             assert tuner.report["is_off"]
-            assert said[0].startswith("autotune changes nothing: partition 4M, credit unlimited, lan")
+            assert said[0].startswith(
+                "autotune changes nothing: partition 4M, credit unlimited, lan"
+            )
 
 
 def test_a_lucky_window_does_not_survive_the_guard():
@@ -127,8 +129,10 @@ def test_a_lucky_window_does_not_survive_the_guard():
         def step(self):
             count = self.proposals.count(self.values)
             self.steps += 1
-            self.time += 0.005 if self.values != START and count == 1 else 0.012 - 0.002 * (
-                self.values == START
+            self.time += (
+                0.005
+                if self.values != START and count == 1
+                else 0.012 - 0.002 * (self.values == START)
             )
 
     job = Liar(flat)
@@ -195,7 +199,9 @@ def test_with_noise_a_job_seldom_ends_slower_than_without_tuning(lead):
     """lead: how much faster than everything else the job is without tuning."""
     ends = []
     for seed in range(12):
-        job = SimulatedJob(lambda values: 0.01 if values == START else 0.01 * (1 + lead), noise=0.05)
+        job = SimulatedJob(
+            lambda values: 0.01 if values == START else 0.01 * (1 + lead), noise=0.05
+        )
         job.random = random.Random(seed)
         run(job)
         ends.append(job.values == START)
