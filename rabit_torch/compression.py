@@ -80,3 +80,17 @@ def split(compression: Any) -> tuple[Any, Compressor]:
         f"compression is {compression!r}; use Compression.none, Compression.fp16, Compression.bf16, "
         "or an object with compress(tensor) and decompress(tensor, context)"
     )
+
+
+def by_hand(compression: Any, what: str) -> Compressor:
+    """What Python does around an operation that the engine does not compress itself."""
+    compressor = split(compression)[1]
+    if compressor is not IDENTITY:
+        return compressor
+    if isinstance(compression, TorchCodec):
+        return compression
+    raise rabit.Unsupported(
+        f"{what}: compression {compression!r} is for allreduce; use Compression.none, "
+        "Compression.fp16 or Compression.bf16, or an object with compress(tensor) and "
+        "decompress(tensor, context)"
+    )

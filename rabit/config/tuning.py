@@ -92,6 +92,14 @@ class TuningSettings:
         is_equal=True,
         flag="--cross-barrier",
     )
+    gradients: str = setting(
+        "horovod",
+        "Gradients of rabit_torch's allgather, broadcast and reducescatter. horovod: as Horovod "
+        "computes them; transpose: those of the sum of the losses of all ranks.",
+        kind="choice",
+        choices=("horovod", "transpose"),
+        is_equal=True,
+    )
     allreduce_algorithm: str = setting(
         "",
         "Algorithm of allreduce, such as ring, or rules by size, such as allreduce:64K-inf@ring; "

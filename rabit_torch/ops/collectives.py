@@ -425,6 +425,30 @@ def grouped_allgather_async(
     return _start_collected(Kind.ALLGATHER, tensors, names, True, process_set)
 
 
+def start_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: str | None,
+    op: ReduceOp,
+    process_set: ProcessSet,
+    prescale: float,
+    postscale: float,
+    is_grouped: bool,
+) -> TorchHandle:
+    """Starts the reducescatters of a call; `op` is resolved."""
+    base = auto_name(Kind.REDUCESCATTER, name, process_set)
+    names = [f"{base}.{index}" for index in range(len(tensors))] if is_grouped else [base]
+    return _start_collected(
+        Kind.REDUCESCATTER,
+        tensors,
+        names,
+        is_grouped,
+        process_set,
+        op=op,
+        prescale=prescale,
+        postscale=postscale,
+    )
+
+
 def reducescatter_async(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -437,15 +461,9 @@ def reducescatter_async(
 
     Axis 0 is divided as evenly as it goes; the low ranks get one row more.
     """
-    return _start_collected(
-        Kind.REDUCESCATTER,
-        [tensor],
-        [auto_name(Kind.REDUCESCATTER, name, process_set)],
-        False,
-        process_set,
-        op=scatter_op(op, f"reducescatter '{name}'"),
-        prescale=prescale_factor,
-        postscale=postscale_factor,
+    resolved = scatter_op(op, f"reducescatter '{name}'")
+    return start_reducescatter(
+        [tensor], name, resolved, process_set, prescale_factor, postscale_factor, False
     )
 
 
@@ -458,17 +476,9 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> TorchHandle:
     """Starts a reducescatter of several tensors that become ready together.  Does not block."""
-    base = auto_name(Kind.REDUCESCATTER, name, process_set)
-    names = [f"{base}.{index}" for index in range(len(tensors))]
-    return _start_collected(
-        Kind.REDUCESCATTER,
-        tensors,
-        names,
-        True,
-        process_set,
-        op=scatter_op(op, f"reducescatter '{name}'"),
-        prescale=prescale_factor,
-        postscale=postscale_factor,
+    resolved = scatter_op(op, f"grouped reducescatter '{name}'")
+    return start_reducescatter(
+        tensors, name, resolved, process_set, prescale_factor, postscale_factor, True
     )
 
 
@@ -495,12 +505,20 @@ def alltoall_async(
     splits: rows for each rank, in rank order (integers; sum = extent 0); None: equal parts.
     The handle gives the received rows; with splits the pair (rows, received_splits).
     """
+    handle = start_alltoall(tensor, splits, name, process_set)
+    if splits is not None:
+        return handle
+    return TorchHandle(handle.engine_handles, lambda: handle.wait()[0])
+
+
+def start_alltoall(
+    tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet
+) -> TorchHandle:
+    """Starts an alltoall; the handle gives (rows, received_splits) with splits and without."""
     full_name = auto_name(Kind.ALLTOALL, name, process_set)
     checked = _checked_splits(splits, tensor, full_name)
 
     def with_splits(handle: Any, result: torch.Tensor) -> Any:
-        if checked is None:
-            return result
         return result, torch.tensor(handle.received_splits, dtype=torch.int32)
 
     return _start_collected(

@@ -9,7 +9,7 @@ import torch
 
 import rabit
 from rabit import Average, ProcessSet, ReduceOp, Sum, global_process_set
-from rabit_torch.compression import IDENTITY, Compression, split
+from rabit_torch.compression import IDENTITY, Compression, by_hand, split
 from rabit_torch.ops import collectives
 
 
@@ -20,6 +20,22 @@ def _apply(function: Any, *arguments: Any) -> Any:
 def _needs_gradient(tensor: Any) -> bool:
     # What is no tensor takes the way on which it is refused.
     return torch.is_grad_enabled() and getattr(tensor, "requires_grad", False)
+
+
+def _is_transposed() -> bool:
+    """True where gradients are the transpose of the operation rather than Horovod's.
+
+    Horovod averages in the backward pass of allgather and broadcast, as if the loss were the mean of
+    the losses of all ranks.
+    """
+    return rabit.default_engine().config.gradients == "transpose"
+
+
+def _refuse_gradient(kind: str, op: ReduceOp) -> None:
+    if op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
+        raise RuntimeError(
+            f"{kind} with op {op} has no gradient; use Sum or Average, or detach() the input"
+        )
 
 
 class _Allreduce(torch.autograd.Function):
@@ -51,10 +67,7 @@ class _Allreduce(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
         # The reduction is linear for Sum and Average, and so is its transpose: itself.
-        if context.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
-            raise RuntimeError(
-                f"allreduce with op {context.op} has no gradient; use Sum or Average, or detach() the input"
-            )
+        _refuse_gradient("allreduce", context.op)
         prescale, postscale = context.factors
         handle = collectives._start_allreduce(
             gradients,
@@ -138,30 +151,39 @@ def grouped_allreduce(
 class _Allgather(torch.autograd.Function):
     @staticmethod
     def forward(
-        context: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor
+        context: Any,
+        name: str | None,
+        process_set: ProcessSet,
+        is_grouped: bool,
+        *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         context.process_set = process_set
         context.rows = [tensor.shape[0] if tensor.dim() else 1 for tensor in tensors]
         context.shapes = [tensor.shape for tensor in tensors]
         with rabit.default_engine().waiting():
-            handle = collectives.grouped_allgather_async(tensors, name, process_set)
-        return tuple(handle.wait())
+            if not is_grouped:
+                handle = collectives.allgather_async(tensors[0], name, process_set)
+            else:
+                handle = collectives.grouped_allgather_async(tensors, name, process_set)
+        result = handle.wait()
+        return tuple(result) if is_grouped else (result,)
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
         process_set, rows = context.process_set, torch.tensor(context.rows)
         all_rows = collectives.allgather_async(rows.reshape(1, -1), None, process_set).wait()
-        summed = collectives._start_allreduce(
-            gradients, False, None, Sum, 1.0, 1.0, process_set, Compression.none, 0, True
+        op = Sum if _is_transposed() else Average
+        reduced = collectives._start_allreduce(
+            gradients, False, None, op, 1.0, 1.0, process_set, Compression.none, 0, True
         ).wait()
         first = all_rows[: process_set.rank()].sum(dim=0).tolist()
         mine = [
             total.narrow(0, start, count).reshape(shape)
             for total, start, count, shape in zip(
-                summed, first, context.rows, context.shapes, strict=True
+                reduced, first, context.rows, context.shapes, strict=True
             )
         ]
-        return (None, None, *mine)
+        return (None, None, None, *mine)
 
 
 def allgather(
@@ -172,7 +194,7 @@ def allgather(
     tensor: shape (n_r, *rest); `rest` and dtype equal on all ranks, n_r may differ.
     Differentiable.  Blocks.  Raises Mismatch if dtype or `rest` differ, PeerLost if a rank died.
     """
-    result: torch.Tensor = _apply(_Allgather, name, process_set, tensor)[0]
+    result: torch.Tensor = _apply(_Allgather, name, process_set, False, tensor)[0]
     return result
 
 
@@ -182,7 +204,7 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Gathers several tensors, which travel together.  See `allgather`."""
-    return list(_apply(_Allgather, name, process_set, *tensors))
+    return list(_apply(_Allgather, name, process_set, True, *tensors))
 
 
 class _Broadcast(torch.autograd.Function):
@@ -202,10 +224,10 @@ class _Broadcast(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> Any:
-        summed = collectives.allreduce_async(
-            gradient, op=Sum, process_set=context.process_set
-        ).wait()
-        mine = summed if rabit.rank() == context.root_rank else torch.zeros_like(summed)
+        op = Sum if _is_transposed() else Average
+        handle = collectives.allreduce_async(gradient, op=op, process_set=context.process_set)
+        reduced = handle.wait()
+        mine = reduced if rabit.rank() == context.root_rank else torch.zeros_like(reduced)
         return mine, None, None, None
 
 
@@ -228,14 +250,8 @@ class _Alltoall(torch.autograd.Function):
     def forward(
         context: Any, tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet
     ) -> Any:
-        if splits is None:
-            even = tensor.shape[0] // max(process_set.size(), 1)
-            context.received = [even] * process_set.size()
-            context.process_set = process_set
         with rabit.default_engine().waiting():
-            handle = collectives.alltoall_async(tensor, splits, name, process_set)
-        if splits is None:
-            return handle.wait()
+            handle = collectives.start_alltoall(tensor, splits, name, process_set)
         rows, received = handle.wait()
         context.received, context.process_set = received.tolist(), process_set
         context.mark_non_differentiable(received)
@@ -258,7 +274,8 @@ def alltoall(
     splits: rows for each rank (integers, sum = extent 0); None: extent 0 is divided evenly.
     Returns the rows; with splits the pair (rows, received_splits as int32).  Differentiable.  Blocks.
     """
-    return _apply(_Alltoall, tensor, splits, name, process_set)
+    rows, received = _apply(_Alltoall, tensor, splits, name, process_set)
+    return rows if splits is None else (rows, received)
 
 
 class _Reducescatter(torch.autograd.Function):
@@ -270,23 +287,28 @@ class _Reducescatter(torch.autograd.Function):
         process_set: ProcessSet,
         prescale: float,
         postscale: float,
+        is_grouped: bool,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         context.op, context.process_set = op, process_set
         context.factor = prescale * postscale
         with rabit.default_engine().waiting():
-            handle = collectives.grouped_reducescatter_async(
-                tensors, name, op, process_set, prescale, postscale
+            handle = collectives.start_reducescatter(
+                tensors, name, op, process_set, prescale, postscale, is_grouped
             )
-        return tuple(handle.wait())
+        result = handle.wait()
+        return tuple(result) if is_grouped else (result,)
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
+        _refuse_gradient("reducescatter", context.op)
         factor = context.factor
         if context.op == ReduceOp.AVERAGE:
             factor /= context.process_set.size()
+        if not _is_transposed():  # Horovod takes the gradient of the mean for that of the sum
+            factor *= context.process_set.size()
         gathered = collectives.grouped_allgather_async(gradients, None, context.process_set).wait()
-        return (None,) * 5 + tuple(tensor * factor for tensor in gathered)
+        return (None,) * 6 + tuple(tensor * factor for tensor in gathered)
 
 
 def reducescatter(
@@ -303,7 +325,7 @@ def reducescatter(
     Extent 0 is divided as evenly as it goes; the low ranks get one row more.  Differentiable for Sum
     and Average.  Blocks.
     """
-    compressor = split(compression)[1]
+    compressor = by_hand(compression, f"reducescatter '{name}'")
     wire, undo = compressor.compress(tensor)
     result = _apply(
         _Reducescatter,
@@ -312,6 +334,7 @@ def reducescatter(
         process_set,
         prescale_factor,
         postscale_factor,
+        False,
         wire,
     )
     return compressor.decompress(result[0], undo)
@@ -327,7 +350,7 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """Reduces and scatters several tensors, which travel together.  See `reducescatter`."""
-    compressor = split(compression)[1]
+    compressor = by_hand(compression, f"grouped reducescatter '{name}'")
     pairs = [compressor.compress(tensor) for tensor in tensors]
     results = _apply(
         _Reducescatter,
@@ -336,6 +359,7 @@ def grouped_reducescatter(
         process_set,
         prescale_factor,
         postscale_factor,
+        True,
         *[wire for wire, _ in pairs],
     )
     return [compressor.decompress(r, undo) for r, (_, undo) in zip(results, pairs, strict=True)]

@@ -83,10 +83,7 @@ report([gathered[:, 0].tolist(), rows.tolist(), received.tolist(), part.tolist()
         assert half == "torch.bfloat16"
 
 
-def test_gradients_flow_through_collectives(on_ranks):
-    results = on_ranks(
-        2,
-        """
+GRADIENTS = """
 size, rank = rabit.size(), rabit.rank()
 answers = []
 x = torch.full((3,), 2.0, requires_grad=True)
@@ -104,15 +101,107 @@ answers.append(x.grad.tolist())
 x = torch.ones(4, requires_grad=True)
 (rabit.reducescatter(x, op=rabit.Sum) * (rank + 1)).sum().backward()
 answers.append(x.grad.tolist())
+x, y = (torch.ones(n, requires_grad=True) for n in (2, 4))
+sum(each.sum() for each in rabit.grouped_allgather([x, y])).backward()
+answers.append([x.grad.tolist(), y.grad.tolist()])
+x, y = (torch.ones(n, requires_grad=True) for n in (2, 4))
+sum(each.sum() for each in rabit.grouped_reducescatter([x, y], op=rabit.Average)).backward()
+answers.append([x.grad.tolist(), y.grad.tolist()])
+x = torch.ones(2, requires_grad=True)
+rabit.reducescatter(x, op=rabit.Average, prescale_factor=3.0, postscale_factor=0.5).sum().backward()
+answers.append(x.grad.tolist())
 report(answers)
-""",
-    )
+"""
+
+
+def test_gradients_of_collectives_are_those_of_horovod(on_ranks):
+    results = on_ranks(2, GRADIENTS)
+
+    assert results[0][0] == [0.0, 1.0, 2.0] and results[1][0] == [0.0, 2.0, 4.0]
+    assert results[0][1] == [0.0, 1.0] and results[1][1] == [2.0, 3.0, 4.0, 5.0]
+    assert results[0][2] == [0.0, 0.0] and results[1][2] == [1.5, 1.5]
+    assert results[0][3] == [1.0, 2.0, 2.0, 4.0] and results[1][3] == [3.0, 4.0, 6.0, 8.0]
+    assert results[0][4] == results[1][4] == [2.0, 2.0, 4.0, 4.0]
+    assert results[0][5] == results[1][5] == [[1.0] * 2, [1.0] * 4]
+    assert results[0][6] == results[1][6] == [[1.0] * 2, [1.0] * 4]
+    assert results[0][7] == results[1][7] == [1.5, 1.5]
+
+
+def test_gradients_of_collectives_are_the_transpose_where_that_is_set(on_ranks):
+    results = on_ranks(2, GRADIENTS, RABIT_GRADIENTS="transpose")
 
     assert results[0][0] == [0.0, 1.0, 2.0] and results[1][0] == [0.0, 2.0, 4.0]
     assert results[0][1] == [0.0, 2.0] and results[1][1] == [4.0, 6.0, 8.0, 10.0]
     assert results[0][2] == [0.0, 0.0] and results[1][2] == [3.0, 3.0]
     assert results[0][3] == [1.0, 2.0, 2.0, 4.0] and results[1][3] == [3.0, 4.0, 6.0, 8.0]
     assert results[0][4] == results[1][4] == [1.0, 1.0, 2.0, 2.0]
+    assert results[0][5] == results[1][5] == [[2.0] * 2, [2.0] * 4]
+    assert results[0][6] == results[1][6] == [[0.5] * 2, [0.5] * 4]
+    assert results[0][7] == results[1][7] == [0.75, 0.75]
+
+
+def test_alltoall_of_different_extents_without_splits_has_its_gradient(on_ranks):
+    results = on_ranks(
+        2,
+        """
+rank = rabit.rank()
+x = torch.ones(2 + 2 * rank, requires_grad=True)
+rows = rabit.alltoall(x)
+(rows * torch.arange(1.0, 4.0) * (rank + 1)).sum().backward()
+report([rows.shape[0], x.grad.tolist()])
+""",
+    )
+
+    assert results == [[3, [1.0, 2.0]], [3, [2.0, 3.0, 4.0, 6.0]]]
+
+
+def test_reducescatter_of_min_has_no_gradient(on_ranks):
+    results = on_ranks(
+        2,
+        """
+x = torch.ones(2, requires_grad=True)
+try:
+    rabit.reducescatter(x, op=rabit.Min).sum().backward()
+    report("no error")
+except RuntimeError as error:
+    report(str(error))
+""",
+    )
+
+    assert results == ["reducescatter with op min has no gradient; use Sum or Average, or detach() the input"] * 2
+
+
+def test_a_reducescatter_travels_in_the_type_of_its_compression(on_ranks):
+    # 2049 is no float16: what travels is 2048.
+    results = on_ranks(
+        2,
+        """
+x = torch.tensor([2049.0, 1.0]) if rabit.rank() == 0 else torch.zeros(2)
+one = rabit.reducescatter(x, op=rabit.Sum, compression=rabit.Compression.fp16)
+(two,) = rabit.grouped_reducescatter([x], op=rabit.Sum, compression=rabit.Compression.fp16)
+report([one.tolist(), two.tolist(), str(one.dtype)])
+""",
+    )
+
+    assert results[0] == [[2048.0], [2048.0], "torch.float32"]
+
+
+def test_sync_and_async_calls_of_one_name_meet(on_ranks):
+    results = on_ranks(
+        2,
+        """
+x = torch.full((2,), float(rabit.rank() + 1))
+if rabit.rank() == 0:
+    rows, part = rabit.allgather(x, name="a"), rabit.reducescatter(x, name="b", op=rabit.Sum)
+else:
+    rows = rabit.allgather_async(x, name="a").wait()
+    part = rabit.reducescatter_async(x, name="b", op=rabit.Sum).wait()
+report([rows.tolist(), part.tolist()])
+""",
+        timeout=40,
+    )
+
+    assert results == [[[1.0, 1.0, 2.0, 2.0], [3.0]]] * 2
 
 
 def test_handles_poll_and_may_be_waited_for_twice(on_ranks):
