@@ -64,6 +64,10 @@ Result<FrameHeader> DecodeFrameHeader(ConstBytes bytes) {
     return Internal("a frame of type " + std::to_string(type) + " has a payload of " +
                     std::to_string(header.payload_bytes) + " bytes");
   }
+  if (header.type == FrameType::kNack && header.ack > header.sequence) {
+    return Internal("a frame asks for frame " + std::to_string(header.sequence) +
+                    " again and acknowledges all before frame " + std::to_string(header.ack));
+  }
   if (header.message_bytes > kMessageBytesMax || header.offset > header.message_bytes ||
       header.payload_bytes > header.message_bytes - header.offset) {
     return Internal("a frame has " + std::to_string(header.payload_bytes) + " bytes at " +

@@ -66,12 +66,13 @@ TEST(Frame, every_changed_bit_is_found) {
 }
 
 TEST(Frame, values_out_of_bounds_are_refused) {
-  FrameHeader payload_too_long = kData, past_the_end = kData, too_big = kData, ack = kData;
+  FrameHeader payload_too_long = kData, past_the_end = kData, too_big = kData, ack = kData, nack = kData;
   payload_too_long.payload_bytes = kFramePayloadBytesMax + 1;
   past_the_end.payload_bytes = 37857;
   too_big.message_bytes = kMessageBytesMax + 1;
   ack.type = FrameType::kAck;  // carries no payload
-  for (const FrameHeader& header : {payload_too_long, past_the_end, too_big, ack}) {
+  nack = {.type = FrameType::kNack, .sequence = 6, .ack = 7};  // what it asks for is confirmed
+  for (const FrameHeader& header : {payload_too_long, past_the_end, too_big, ack, nack}) {
     FrameHeaderBytes bytes;
     EncodeFrameHeader(header, bytes);
     EXPECT_FALSE(DecodeFrameHeader(bytes).ok());

@@ -328,6 +328,20 @@ TEST(TcpFaults, frames_that_no_peer_would_send_name_it_and_break_nothing) {
   }
 }
 
+// What it acknowledges is gone from the queue, so what it asks for again would lie before it.
+TEST(TcpFaults, a_request_for_frames_that_it_acknowledges_itself_is_refused) {
+  ImpostorJob impostor({});
+  ASSERT_TRUE(impostor.transport != nullptr);
+  const Buffer message = RandomBytes(1000, 1);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_OK(impostor.transport->Send(1, MakeTag(0, 1), message).Wait(Soon()));
+  }
+  impostor.SendFrame({.type = FrameType::kNack, .sequence = 1, .ack = 3});
+  impostor.WaitUntilRank0Closes();
+  impostor.socket.reset();
+  ExpectRankOneIsLost(impostor, "a request for frame 1 behind an acknowledgement of frame 2");
+}
+
 // Header fields at random behind a right checksum: the parser and the state machine must hold.
 TEST(TcpFaults, random_well_formed_headers_never_crash) {
   std::mt19937_64 random(11);
