@@ -142,6 +142,7 @@ Status ConnectTransports(const Options& options, const ConnectContext& context, 
     parts.push_back(std::make_unique<SharedTransport>(made.shm));
   }
   TcpOptions tcp;
+  tcp.progress_timeout = std::chrono::milliseconds(options.heartbeat_timeout_ms);
   tcp.connections_per_stream = options.tcp_connections;
   tcp.spin = SocketSpinTimesFor(options.spin_us, cores);
   if (cores.are_shared()) tcp.spin_bytes_max = kSharedCoreSpinBytesMax;

@@ -27,7 +27,7 @@ struct Options {
   std::string bind_address = "127.0.0.1";
   std::string transport = "auto";  // auto, tcp, shm
   int64_t connect_timeout_ms = 60'000;
-  int64_t heartbeat_timeout_ms = 10'000;  // a rank that is silent for longer is lost
+  int64_t heartbeat_timeout_ms = 3000;  // a rank that is silent for longer is lost
   int32_t tcp_connections = 1;            // per pair of ranks and lane
   std::string tcp_checksum = "auto";      // auto, on, off: of payloads; auto: between hosts
   bool shm_single_copy = true;            // process_vm_readv where the kernel allows it

@@ -250,7 +250,7 @@ std::string RemoteAddressText(int fd) {
   return address.ToString();
 }
 
-Result<UniqueFd> Connect(const SocketAddress& address, Deadline deadline) {
+Result<UniqueFd> Connect(const SocketAddress& address, Deadline deadline, bool* is_refused) {
   UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.is_open()) {
     return SystemError("cannot make a socket for " + address.ToString(), errno,
@@ -258,7 +258,10 @@ Result<UniqueFd> Connect(const SocketAddress& address, Deadline deadline) {
   }
   const auto* name = reinterpret_cast<const sockaddr*>(&address.storage);
   if (::connect(fd.get(), name, address.bytes) == 0) return fd;
-  if (errno != EINPROGRESS && errno != EINTR) return ConnectError(address, errno);
+  if (errno != EINPROGRESS && errno != EINTR) {
+    if (is_refused != nullptr) *is_refused = errno == ECONNREFUSED;
+    return ConnectError(address, errno);
+  }
   if (Status status = WaitWritable(fd.get(), deadline); !status.ok()) {
     if (status.code() != Code::kTimedOut) return status;
     return TimedOut("connecting to " + address.ToString() + " took longer than the deadline; is " +
@@ -267,6 +270,7 @@ Result<UniqueFd> Connect(const SocketAddress& address, Deadline deadline) {
   int error_number = 0;
   socklen_t bytes = sizeof error_number;
   ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error_number, &bytes);
+  if (is_refused != nullptr) *is_refused = error_number == ECONNREFUSED;
   if (error_number != 0) return ConnectError(address, error_number);
   return fd;
 }

@@ -37,7 +37,9 @@ Result<SocketAddress> LocalAddress(int fd);
 std::string RemoteAddressText(int fd);
 
 // kPeerLost: nobody listens there (yet), worth another try; kTimedOut: the deadline.
-Result<UniqueFd> Connect(const SocketAddress& address, Deadline deadline);
+// `is_refused`: set to whether the host itself says that nobody listens.
+Result<UniqueFd> Connect(const SocketAddress& address, Deadline deadline,
+                         bool* is_refused = nullptr);
 
 // Finish the whole buffer or say why not: kPeerLost if the peer closed, kTimedOut at the deadline.
 Status ReadFull(int fd, Bytes buffer, Deadline deadline);

@@ -56,8 +56,8 @@ Status Handshake(int fd, const Secret& secret, const Greeting& mine, int32_t exp
 }
 
 Result<UniqueFd> TryOnce(const SocketAddress& address, const Secret& secret, const Greeting& mine,
-                         int32_t expected_rank, Deadline deadline) {
-  RABIT_ASSIGN_OR_RETURN(UniqueFd fd, Connect(address, deadline));
+                         int32_t expected_rank, Deadline deadline, bool* is_refused = nullptr) {
+  RABIT_ASSIGN_OR_RETURN(UniqueFd fd, Connect(address, deadline, is_refused));
   RABIT_RETURN_IF_ERROR(SetNoDelay(fd.get()));
   const Deadline handshake_deadline = std::min(deadline, After(kHandshakeTime));
   RABIT_RETURN_IF_ERROR(Handshake(fd.get(), secret, mine, expected_rank, handshake_deadline));
@@ -101,6 +101,25 @@ Result<UniqueFd> Dial(std::string_view address, const Secret& secret, const Gree
     std::this_thread::sleep_for(pause);
     pause = std::min<std::chrono::nanoseconds>(pause * 2, std::chrono::milliseconds(50));
   }
+}
+
+Result<UniqueFd> DialOnce(std::string_view address, const Secret& secret, const Greeting& mine,
+                          int32_t expected_rank, Deadline deadline) {
+  Status last;
+  bool is_refused_by_all = true;
+  RABIT_ASSIGN_OR_RETURN(const std::vector<SocketAddress> resolved, Resolve(address));
+  for (const SocketAddress& each : resolved) {
+    bool is_refused = false;
+    Result<UniqueFd> fd = TryOnce(each, secret, mine, expected_rank, deadline, &is_refused);
+    if (fd.ok()) return fd;
+    is_refused_by_all = is_refused_by_all && is_refused;
+    last = fd.status();
+    if (!IsWorthAnotherTry(last)) break;
+  }
+  const Code code = !IsWorthAnotherTry(last) ? last.code()
+                    : is_refused_by_all      ? Code::kPeerLost
+                                             : Code::kTimedOut;
+  return Status(code, TargetText(address, mine, expected_rank) + ": " + last.message());
 }
 
 }  // namespace rabit

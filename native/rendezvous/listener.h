@@ -59,5 +59,9 @@ class Listener {
 // `expected_rank`: the peer must prove to be this rank; -1: any.
 Result<UniqueFd> Dial(std::string_view address, const Secret& secret, const Greeting& mine,
                       int32_t expected_rank, Deadline deadline);
+// The same, but tries each address of the name once.  kPeerLost: the peer's host says that nobody
+// listens there; kTimedOut: it did not work for any other reason that may pass.
+Result<UniqueFd> DialOnce(std::string_view address, const Secret& secret, const Greeting& mine,
+                          int32_t expected_rank, Deadline deadline);
 
 }  // namespace rabit

@@ -16,7 +16,7 @@ struct ChannelOptions {
   // How long Receive spins before it sleeps.
   SpinTimes spin;
   // A peer that is silent for this long is lost; a beat is sent eight times as often.
-  std::chrono::milliseconds heartbeat_timeout{5000};
+  std::chrono::milliseconds heartbeat_timeout{3000};
 };
 
 }  // namespace rabit

@@ -35,7 +35,7 @@ class FailureSettings:
         unit="seconds",
     )
     heartbeat_timeout: float = setting(
-        10.0,
+        3.0,
         "A rank that is silent for this long is lost, even if its connections are open.",
         kind="duration",
         is_equal=True,

@@ -33,7 +33,7 @@ def test_native_code_reads_no_environment_variable():
 
 
 # Where no event exists: another process that does not listen yet, and a kernel buffer that drains.
-MAY_SLEEP = {"native/rendezvous/dial.cc", "native/transport/tcp/channel_peer.cc"}
+MAY_SLEEP = {"native/rendezvous/dial.cc", "native/transport/tcp/tcp_channel.cc"}
 
 
 def test_nothing_sleeps_to_wait_for_another_thread():

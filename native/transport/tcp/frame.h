@@ -24,13 +24,13 @@ inline constexpr uint8_t kFrameVersion = 2;
 enum class FrameType : uint8_t {
   kHello = 1,    // first on every connection: `ack` says where the peer must resume
   kData = 2,     // numbered
-  kAck = 3,      // only carries `ack`
+  kAck = 3,      // only carries `ack`; shows that the sender is alive
   kNack = 4,     // frame `sequence` arrived with a wrong checksum: send from there again
   kGoodbye = 5,  // numbered; nothing follows
 };
 
 // Flags.
-inline constexpr uint8_t kFrameAckNow = 1;     // the sender waits for the acknowledgement
+inline constexpr uint8_t kFrameAckNow = 1;     // the sender waits for an acknowledgement
 inline constexpr uint8_t kFrameUnchecked = 2;  // `payload_crc` says nothing
 
 struct FrameHeader {

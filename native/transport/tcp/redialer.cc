@@ -9,15 +9,20 @@ using namespace std::chrono_literals;
 
 constexpr auto kSlice = 250ms;
 constexpr auto kPause = 20ms;  // between two tries, so that a refused one does not spin
+// The peer that has to dial gets this long, the first time and after it was asked.
+constexpr auto kPatience = 40ms;
+constexpr auto kAskAgain = 500ms;
+// A firewall may refuse once what it lets through later.
+constexpr int kRefusalsMax = 2;
 
 }  // namespace
 
 void Redialer::Request(TcpLink& link) {
   MutexLock lock(mutex_);
   if (wants_stop_) return;
-  if (std::find(waiting_.begin(), waiting_.end(), &link) == waiting_.end()) {
-    waiting_.push_back(&link);
-  }
+  const bool is_known = std::any_of(waiting_.begin(), waiting_.end(),
+                                    [&](const Broken& each) { return each.link == &link; });
+  if (!is_known) waiting_.push_back({&link, After(link.peer() < rank_ ? 0ms : kPatience), 0});
   if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
   changed_.NotifyAll();
 }
@@ -32,32 +37,50 @@ void Redialer::Stop() {
 }
 
 void Redialer::Run() {
+  const auto is_earlier = [](const Broken& a, const Broken& b) { return a.due < b.due; };
   for (;;) {
-    TcpLink* link = nullptr;
+    Broken next;
     {
       MutexLock lock(mutex_);
-      while (waiting_.empty() && !wants_stop_) changed_.WaitUntil(mutex_, After(1h));
-      if (wants_stop_) return;
-      link = waiting_.front();
-      waiting_.pop_front();
+      for (;;) {
+        if (wants_stop_) return;
+        const auto first = std::min_element(waiting_.begin(), waiting_.end(), is_earlier);
+        const Deadline due = first == waiting_.end() ? After(1h) : first->due;
+        if (due <= std::chrono::steady_clock::now()) {
+          next = *first;
+          waiting_.erase(first);
+          break;
+        }
+        changed_.WaitUntil(mutex_, due);
+      }
     }
-    const std::optional<Deadline> end = link->outage_deadline();
-    if (!end || link->is_connected()) continue;
-    Result<UniqueFd> fd = dial_(*link, std::min(*end, After(kSlice)));
-    if (fd.ok()) {
-      link->Attach(std::move(*fd));
-      continue;
-    }
-    if (fd.status().code() != Code::kTimedOut && fd.status().code() != Code::kPeerLost) {
-      link->Fail(fd.status().WithCulprit(link->peer()));
-      continue;
-    }
+    if (!Try(next)) continue;
     MutexLock lock(mutex_);
-    waiting_.push_back(link);
-    const Deadline next = After(kPause);
-    while (!wants_stop_ && changed_.WaitUntil(mutex_, next)) {
-    }
+    waiting_.push_back(next);
   }
+}
+
+bool Redialer::Try(Broken& broken) {
+  TcpLink& link = *broken.link;
+  const std::optional<Deadline> end = link.outage_deadline();
+  if (!end || link.is_connected()) return false;
+  const bool is_dialler = link.peer() < rank_;
+  Result<UniqueFd> fd = dial_(link, std::min(*end, After(kSlice)));
+  broken.due = After(fd.ok() ? kAskAgain : kPause);
+  if (fd.ok()) {
+    broken.refusals = 0;
+    if (is_dialler) link.Attach(*std::move(fd));
+    return !is_dialler;
+  }
+  if (fd.status().code() == Code::kPeerLost) {
+    if (++broken.refusals < kRefusalsMax) return true;
+    link.Lose("its port refuses connections: its process has ended; its own output tells why");
+    return false;
+  }
+  broken.refusals = 0;
+  if (fd.status().code() == Code::kTimedOut) return true;
+  link.Fail(fd.status().WithCulprit(link.peer()));
+  return false;
 }
 
 }  // namespace rabit

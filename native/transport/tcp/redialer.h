@@ -12,12 +12,15 @@
 
 namespace rabit {
 
-// Dials in turn, a short while each, so that a dead peer does not delay a living one.  Thread-safe.
+// Dials in turn, a short while each, so that a dead peer does not delay a living one.  The links
+// with lower ranks are connected by this rank.  Those with higher ranks are connected by the peer,
+// which may not have seen the connection break: dialling it makes it look.  Thread-safe.
 class Redialer {
  public:
+  // kPeerLost: the peer's port refuses connections; kTimedOut: worth another try.
   using Dialer = std::function<Result<UniqueFd>(const TcpLink& link, Deadline deadline)>;
 
-  explicit Redialer(Dialer dial) : dial_(std::move(dial)) {}
+  Redialer(int rank, Dialer dial) : rank_(rank), dial_(std::move(dial)) {}
   ~Redialer() { Stop(); }
 
   // The link is connected, or fails at the end of its outage.  Never blocks.
@@ -26,12 +29,21 @@ class Redialer {
   void Stop();
 
  private:
-  void Run();
+  struct Broken {
+    TcpLink* link = nullptr;
+    Deadline due{};
+    int refusals = 0;  // in a row
+  };
 
+  void Run();
+  // Whether the link needs another try, at `broken.due`.
+  bool Try(Broken& broken);
+
+  const int rank_;
   const Dialer dial_;
   Mutex mutex_;
   CondVar changed_;
-  std::deque<TcpLink*> waiting_;
+  std::deque<Broken> waiting_;
   bool wants_stop_ = false;
   std::thread thread_;  // started by the first request
 };

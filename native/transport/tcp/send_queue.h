@@ -54,6 +54,8 @@ class SendQueue {
   uint64_t cursor() const { return cursor_; }
   uint64_t end() const { return first_ + frames_.size(); }
   bool empty() const { return frames_.empty(); }
+  // Copies that wait for their acknowledgement, with what a frame costs besides.
+  size_t retained_bytes() const { return retained_bytes_ + frames_.size() * kFrameHeaderBytes; }
 
  private:
   const size_t copied_bytes_max_;

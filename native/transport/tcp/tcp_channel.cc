@@ -2,287 +2,280 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
-#include <deque>
+#include <string>
 #include <thread>
-#include <unordered_map>
+#include <utility>
+#include <vector>
 
-#include "base/mutex.h"
-#include "base/poller.h"
-#include "base/socket.h"
-#include "base/spin_times.h"
-#include "transport/tcp/channel_peer.h"
+#include "transport/tcp/heartbeat.h"
+#include "transport/tcp/introduction.h"
+#include "transport/tcp/io_loop.h"
+#include "transport/tcp/tcp_links.h"
+#include "transport/tcp/tcp_stream.h"
 
 namespace rabit {
 namespace {
 
-constexpr int kBeatsPerTimeout = 8;
+constexpr std::string_view kPurpose = "channel";
+constexpr Tag kMessages = 0;
 // Up to this many connections, reading each costs less than asking epoll first.
 constexpr size_t kDirectPeersMax = 2;
 constexpr std::chrono::seconds kGoodbyeTime{1};
 
 using Clock = std::chrono::steady_clock;
 
-// Beats for every peer from a thread of its own, so that a rank whose engine thread is busy counts
-// as alive, and notices when this process itself was held up: then silence proves nothing.
-class Heart {
- public:
-  Heart(std::chrono::milliseconds timeout, std::vector<std::unique_ptr<ChannelPeer>>& peers,
-        Poller& poller)
-      : timeout_(timeout), interval_(timeout / kBeatsPerTimeout), peers_(peers), poller_(poller) {}
-  ~Heart() {
-    {
-      MutexLock lock(mutex_);
-      is_stopping_ = true;
-      stop_.NotifyAll();
-    }
-    if (thread_.joinable()) thread_.join();
-  }
+TcpOptions LinkOptions(const ChannelOptions& options) {
+  TcpOptions tcp;
+  tcp.copied_bytes_max = kChannelMessageBytesMax;
+  tcp.payload_checks = PayloadChecks::kOn;  // a wrong agreement costs more than the checksum
+  tcp.keeps_messages = true;
+  tcp.spin = options.spin;
+  tcp.progress_timeout = options.heartbeat_timeout;
+  return tcp;
+}
 
-  void Start() {
-    last_beat_.store(Clock::now());
-    thread_ = std::thread([this] { Run(); });
-  }
-
-  // Whether this process has run undisturbed for long enough to accuse another one of silence.
-  bool IsSteady(Deadline now) const {
-    return now - last_beat_.load() <= 2 * interval_ && now >= unsteady_until_.load();
-  }
-
- private:
-  void Run() {
-    MutexLock lock(mutex_);
-    while (!is_stopping_) {
-      const Deadline due = last_beat_.load() + interval_;
-      if (stop_.WaitUntil(mutex_, due) || Clock::now() < due) continue;
-      const Deadline now = Clock::now();
-      if (now > due + interval_) unsteady_until_.store(now + timeout_);
-      last_beat_.store(now);
-      for (const auto& peer : peers_) peer->SendBeat(poller_);
-    }
-  }
-
-  const std::chrono::nanoseconds timeout_;
-  const std::chrono::nanoseconds interval_;
-  std::vector<std::unique_ptr<ChannelPeer>>& peers_;
-  Poller& poller_;
-  std::atomic<Deadline> last_beat_{};
-  std::atomic<Deadline> unsteady_until_{};
-  Mutex mutex_;
-  CondVar stop_;
-  bool is_stopping_ RABIT_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
-};
-
+// The engine thread works with the links.  A second thread beats for every peer, so that a rank
+// whose engine thread is busy counts as alive, and reads what lies unread, so that a late reader
+// accuses nobody.
 class TcpChannel final : public Channel {
  public:
-  TcpChannel(int rank, int size, std::vector<std::unique_ptr<ChannelPeer>> peers, Poller poller,
-             const ChannelOptions& options)
-      : rank_(rank),
-        size_(size),
-        timeout_(options.heartbeat_timeout),
-        poller_(std::move(poller)),
-        peers_(std::move(peers)),
-        spins_(options.spin.Budgets()) {
-    for (const auto& peer : peers_) by_rank_[peer->rank()] = peer.get();
-  }
+  TcpChannel(const ConnectContext& context, const ChannelOptions& options)
+      : rank_(context.rank),
+        size_(context.size),
+        heartbeat_(options.heartbeat_timeout, Clock::now()),
+        looker_(*this) {}
+  ~TcpChannel() override;
 
-  ~TcpChannel() override {
-    heart_.reset();
-    const Deadline deadline = After(kGoodbyeTime);
-    for (const auto& peer : peers_) peer->Close(poller_, deadline);
-  }
-
-  Status Start() {
-    for (const auto& peer : peers_) RABIT_RETURN_IF_ERROR(peer->Watch(poller_));
-    if (timeout_.count() == 0 || peers_.empty()) return {};
-    heart_ = std::make_unique<Heart>(timeout_, peers_, poller_);
-    heart_->Start();
-    return {};
-  }
+  Status Connect(const ConnectContext& context, const RankTree& tree,
+                 const ChannelOptions& options);
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-
   Status Send(int peer, ConstBytes message) override;
   Result<std::optional<ChannelMessage>> Receive(Deadline deadline) override;
-
-  void SetWaiter(Waiter waiter) override { spins_.SetWaiter(waiter); }
-
+  void SetWaiter(Waiter waiter) override { stream_->SetWaiter(waiter); }
   void Wake() override {
     is_woken_.store(true);
-    if (is_sleeping_.load()) poller_.Wake();
+    has_news_.store(true);
+    stream_->Notify();
   }
 
  private:
-  // One look at every connection without waiting.
-  void Look();
-  void Sleep(Deadline deadline);
-  void Serve(std::span<const Poller::Event> events);
-  void LoseTheSilent(Deadline now);
-  Deadline NextSilence() const;
-  bool IsOpen(const ChannelPeer& peer) const { return peer.state() == ChannelPeer::State::kOpen; }
+  struct Peer {
+    int rank = -1;
+    TcpLink* link = nullptr;
+    Introduction introduction;
+    bool is_loss_told = false;
+  };
+
+  // What a spinning Receive looks at.
+  class Looker final : public TcpStream::Member {
+   public:
+    explicit Looker(TcpChannel& channel) : channel_(channel) {}
+    void Serve(uint32_t) override {}
+    bool ReadNow() override { return channel_.Look(); }
+
+   private:
+    TcpChannel& channel_;
+  };
+
+  bool Look();
+  std::optional<Result<std::optional<ChannelMessage>>> TakeEvent();
+  Peer* Find(int rank);
+  std::string TextOf(const Peer& peer) const;
+  Status LossOf(const Peer& peer, const Status& why) const;
+  Status Introduce(const RankTree& tree, Deadline deadline);
+  Status ReadIntroduction(Peer& peer, Deadline deadline);
+  Deadline Tick();
 
   const int rank_;
   const int size_;
-  const std::chrono::milliseconds timeout_;
-  Poller poller_;
-  std::vector<std::unique_ptr<ChannelPeer>> peers_;
-  std::unordered_map<int, ChannelPeer*> by_rank_;
-  std::unique_ptr<Heart> heart_;
-  std::deque<ChannelEvent> events_;
-  SpinBudgets spins_;
+  Heartbeat heartbeat_;  // Tick's own
+  Looker looker_;
+  std::unique_ptr<TcpStream> stream_;
+  std::unique_ptr<TcpLinks> links_;
+  std::vector<Peer> peers_;  // ascending
+  size_t next_peer_ = 0;     // whose turn it is, so that no peer's messages crowd out another's
+  std::atomic<bool> has_news_{false};
   std::atomic<bool> is_woken_{false};
-  std::atomic<bool> is_sleeping_{false};
+  std::unique_ptr<IoLoop> loop_;
 };
 
-Status TcpChannel::Send(int peer, ConstBytes message) {
-  const auto found = by_rank_.find(peer);
-  if (found == by_rank_.end()) {
+TcpChannel::~TcpChannel() {
+  if (links_ == nullptr) return;
+  links_->StopConnecting();
+  if (loop_ != nullptr) loop_->Stop();
+  for (const Peer& peer : peers_) (void)peer.link->StartClose();
+  const Deadline deadline = After(kGoodbyeTime);
+  const auto is_through = [](const Peer& peer) { return peer.link->HasSentAll(); };
+  // Closing with unread input resets the connection and drops what is not sent yet.  Waiting for
+  // the acknowledgement too would cost every job the time until its peers look.
+  while (Look() || !std::all_of(peers_.begin(), peers_.end(), is_through)) {
+    if (Clock::now() >= deadline) break;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));  // no event tells of it
+  }
+  links_.reset();  // before the stream
+}
+
+Status TcpChannel::Connect(const ConnectContext& context, const RankTree& tree,
+                           const ChannelOptions& options) {
+  RABIT_ASSIGN_OR_RETURN(stream_, TcpStream::Open(options.spin));
+  TcpLinks::Plan plan{.purpose = std::string(kPurpose),
+                      .what = "control",
+                      .peers = tree.Neighbours(rank_),
+                      .stream_of_link = {stream_.get()},
+                      .on_news = [this] { has_news_.store(true); },
+                      .wake_ticker = [this] { loop_->Wake(); }};
+  std::sort(plan.peers.begin(), plan.peers.end());
+  const std::vector<int> neighbours = plan.peers;
+  links_ = std::make_unique<TcpLinks>(context, LinkOptions(options), std::move(plan));
+  for (const int peer : neighbours) peers_.push_back({peer, links_->With(peer)[0].get(), {}, false});
+  RABIT_ASSIGN_OR_RETURN(loop_, IoLoop::Start([this] { return Tick(); }));
+  // Hellos must be answered while this thread dials.
+  RABIT_RETURN_IF_ERROR(stream_->Attach(*loop_));
+  RABIT_RETURN_IF_ERROR(links_->Connect(context.store, context.deadline));
+  stream_->Detach();
+  return Introduce(tree, context.deadline);
+}
+
+Status TcpChannel::Send(int rank, ConstBytes message) {
+  Peer* const peer = Find(rank);
+  if (peer == nullptr) {
     return InvalidArgument("rank " + std::to_string(rank_) + " has no channel to rank " +
-                           std::to_string(peer) + ": the two are no neighbours in the tree");
+                           std::to_string(rank) + ": the two are no neighbours in the tree");
   }
   if (message.size() > kChannelMessageBytesMax) {
-    return InvalidArgument("a control message to rank " + std::to_string(peer) + " has " +
+    return InvalidArgument("a control message to rank " + std::to_string(rank) + " has " +
                            std::to_string(message.size()) + " bytes; at most " +
                            std::to_string(kChannelMessageBytesMax) + " are allowed");
   }
-  return found->second->Send(poller_, message, events_);
+  const Status sent = peer->link->Post(kMessages, message, kChannelQueueBytesMax);
+  if (sent.ok() || sent.code() == Code::kResourceExhausted) return sent;
+  if (peer->link->has_left()) {
+    return Aborted(TextOf(*peer) + " has left the job: nothing can be sent to it");
+  }
+  return LossOf(*peer, sent);
 }
 
 Result<std::optional<ChannelMessage>> TcpChannel::Receive(Deadline deadline) {
-  if (events_.empty()) {
-    SpinBudget& spin = spins_.current();
-    bool has_spun = false;
-    bool has_slept = false;
-    Deadline spin_end{};
-    for (;;) {
-      Look();
-      const bool is_woken = events_.empty() && is_woken_.exchange(false);
-      if (has_spun && !has_slept && (is_woken || !events_.empty())) {
-        EndInTime(spin, spin_end, spin.yields());
-      }
-      if (is_woken) return std::optional<ChannelMessage>();
-      if (!events_.empty()) break;
-      const Deadline now = Clock::now();
-      LoseTheSilent(now);
-      if (!events_.empty()) break;
-      if (now >= deadline) return std::optional<ChannelMessage>();
-      if (!has_spun) spin_end = now + spin.Begin();
-      has_spun = true;
-      if (now < spin_end) {
-        spin.Rest();
-        continue;
-      }
-      if (!has_slept) spin.EndedInSleep();
-      has_slept = true;
-      Sleep(deadline);
-      if (!events_.empty()) break;
+  for (bool has_looked = false;;) {
+    has_news_.store(false);
+    if (auto event = TakeEvent()) return std::move(*event);
+    if (is_woken_.exchange(false)) return std::optional<ChannelMessage>();
+    if (Clock::now() < deadline) {
+      stream_->Wait(has_news_, looker_, true, deadline);
+      has_looked = true;
+      continue;
+    }
+    if (has_looked || !Look()) return std::optional<ChannelMessage>();
+    has_looked = true;
+  }
+}
+
+// Messages first: what a peer said before its end is worth more than the news of its end.
+std::optional<Result<std::optional<ChannelMessage>>> TcpChannel::TakeEvent() {
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    const size_t index = (next_peer_ + i) % peers_.size();
+    Peer& peer = peers_[index];
+    if (!peer.link->has_message()) continue;
+    if (auto message = peer.link->Take(kMessages)) {
+      next_peer_ = index + 1;
+      return std::optional(ChannelMessage{peer.rank, *std::move(message)});
     }
   }
-  ChannelEvent event = std::move(events_.front());
-  events_.pop_front();
-  if (!event.loss.ok()) return event.loss;
-  return std::optional(std::move(event.message));
-}
-
-void TcpChannel::Look() {
-  if (peers_.size() > kDirectPeersMax) return Serve(poller_.Wait(Deadline{}));
-  for (const auto& peer : peers_) {
-    if (peer->has_output()) peer->Flush(poller_);
-    peer->Read(poller_, events_);
+  for (Peer& peer : peers_) {
+    if (peer.is_loss_told || !peer.link->has_failed() || peer.link->has_left()) continue;
+    if (peer.link->has_message()) return TakeEvent();  // it came between the two looks
+    peer.is_loss_told = true;
+    return Result<std::optional<ChannelMessage>>(LossOf(peer, peer.link->failure()));
   }
+  return std::nullopt;
 }
 
-void TcpChannel::Sleep(Deadline deadline) {
-  is_sleeping_.store(true);
-  // A Wake before this is seen here, one after it ends the wait through the poller.
-  if (!is_woken_.load()) Serve(poller_.Wait(std::min(deadline, NextSilence())));
-  is_sleeping_.store(false);
+bool TcpChannel::Look() {
+  if (peers_.size() > kDirectPeersMax) return stream_->ServeNow();
+  bool has_read = false;
+  for (const Peer& peer : peers_) has_read = peer.link->ReadNow() || has_read;
+  return has_read;
 }
 
-void TcpChannel::Serve(std::span<const Poller::Event> events) {
-  for (const Poller::Event& event : events) {
-    ChannelPeer& peer = *by_rank_.at(static_cast<int>(event.key));
-    if (event.is_writable) peer.Flush(poller_);
-    if (event.is_readable) peer.Read(poller_, events_);
-  }
+TcpChannel::Peer* TcpChannel::Find(int rank) {
+  const auto found = std::lower_bound(peers_.begin(), peers_.end(), rank,
+                                      [](const Peer& peer, int wanted) { return peer.rank < wanted; });
+  return found != peers_.end() && found->rank == rank ? &*found : nullptr;
 }
 
-Deadline TcpChannel::NextSilence() const {
-  Deadline next = After(std::chrono::hours(1));
-  if (heart_ == nullptr) return next;
-  for (const auto& peer : peers_) {
-    if (IsOpen(*peer)) next = std::min(next, peer->last_heard() + timeout_);
-  }
-  return next;
+std::string TcpChannel::TextOf(const Peer& peer) const {
+  const std::string text = "rank " + std::to_string(peer.rank);
+  if (peer.introduction.host.empty()) return text;
+  return text + " (host " + peer.introduction.host + ", pid " +
+         std::to_string(peer.introduction.pid) + ")";
 }
 
-// Called right after Look, so what a peer has sent is known.
-void TcpChannel::LoseTheSilent(Deadline now) {
-  if (heart_ == nullptr) return;
-  for (const auto& peer : peers_) {
-    if (!IsOpen(*peer) || now - peer->last_heard() <= timeout_) continue;
-    if (!heart_->IsSteady(now)) {
-      for (const auto& other : peers_) other->set_last_heard(now);
-      return;
-    }
-    // With many peers, epoll reports 64 at a time: this one's turn may not have come.
-    if (peer->Read(poller_, events_)) continue;
-    char text[200];
-    std::snprintf(text, sizeof text,
-                  "has been silent for %.1f s (heartbeat timeout %.1f s): it hangs, is stopped, or "
-                  "cannot be reached",
-                  std::chrono::duration<double>(now - peer->last_heard()).count(),
-                  std::chrono::duration<double>(timeout_).count());
-    peer->Lose(poller_, text, events_);
-  }
+Status TcpChannel::LossOf(const Peer& peer, const Status& why) const {
+  return PeerLost(peer.rank, TextOf(peer) + " is lost: " + why.message());
 }
 
 // Ranks introduce themselves to their parent when they have heard all their children, and rank 0
 // answers when it has heard all of its own, so that nobody starts before everybody has come.
-Status Introduce(int rank, const std::vector<std::unique_ptr<ChannelPeer>>& peers,
-                 Deadline deadline) {
-  const struct {
-    bool is_to_parent;
-    bool is_sending;
-  } steps[] = {{false, false}, {true, true}, {true, false}, {false, true}};
-  for (const auto& step : steps) {
-    for (const auto& peer : peers) {
-      if ((peer->rank() < rank) != step.is_to_parent) continue;
-      const Status status =
-          step.is_sending ? peer->SendIntroduction(deadline) : peer->ReadIntroduction(deadline);
-      if (status.ok()) continue;
-      const Code code = status.code() == Code::kInternal ? Code::kPeerLost : status.code();
-      return Status(code, "rank " + std::to_string(rank) + " has no control channel to " +
-                              peer->ToString() + ": " + status.message())
-          .WithCulprit(peer->rank());
+Status TcpChannel::Introduce(const RankTree& tree, Deadline deadline) {
+  const std::vector<std::byte> mine = Encode(Introduction::OfThisProcess());
+  Peer* const parent = tree.parent(rank_) < 0 ? nullptr : Find(tree.parent(rank_));
+  for (const int child : tree.children(rank_)) {
+    RABIT_RETURN_IF_ERROR(ReadIntroduction(*Find(child), deadline));
+  }
+  if (parent != nullptr) {
+    RABIT_RETURN_IF_ERROR(Send(parent->rank, mine));
+    RABIT_RETURN_IF_ERROR(ReadIntroduction(*parent, deadline));
+  }
+  for (const int child : tree.children(rank_)) RABIT_RETURN_IF_ERROR(Send(child, mine));
+  return {};
+}
+
+Status TcpChannel::ReadIntroduction(Peer& peer, Deadline deadline) {
+  for (;;) {
+    has_news_.store(false);
+    if (const auto message = peer.link->Take(kMessages)) {
+      RABIT_ASSIGN_OR_RETURN(peer.introduction, DecodeIntroduction(*message));
+      return {};
+    }
+    for (const Peer& each : peers_) {
+      if (each.link->has_failed()) return LossOf(each, each.link->failure());
+    }
+    if (Clock::now() >= deadline) {
+      return TimedOut("rank " + std::to_string(rank_) + " waited for the introduction of rank " +
+                      std::to_string(peer.rank) +
+                      "; see whether that rank, and those below it in the tree, have started")
+          .WithCulprit(peer.rank);
+    }
+    stream_->Wait(has_news_, looker_, true, deadline);
+  }
+}
+
+// The loop's thread.
+Deadline TcpChannel::Tick() {
+  const Deadline now = Clock::now();
+  Deadline next = std::min(links_->Tick(now), stream_->OnTick(now));
+  if (!heartbeat_.IsDue(now)) return std::min(next, heartbeat_.next(now));
+  for (const Peer& peer : peers_) {
+    peer.link->ReadNow();
+    peer.link->Beat();
+    if (!heartbeat_.IsSteady(now)) {
+      peer.link->set_last_heard(now);
+    } else if (peer.link->is_ready() || peer.link->outage_deadline()) {
+      peer.link->CheckSilence(now, heartbeat_.timeout());
     }
   }
-  return {};
+  return std::min(next, heartbeat_.next(now));
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Channel>> MakeTcpChannel(int rank, int size,
-                                                std::vector<ChannelConnection> connections,
-                                                const ChannelOptions& options, Deadline deadline) {
-  std::sort(connections.begin(), connections.end(),
-            [](const ChannelConnection& a, const ChannelConnection& b) { return a.rank < b.rank; });
-  std::vector<std::unique_ptr<ChannelPeer>> peers;
-  for (ChannelConnection& connection : connections) {
-    RABIT_RETURN_IF_ERROR(SetNoDelay(connection.fd.get()));
-    AvoidPacingWithinHost(connection.fd.get());
-    if (options.heartbeat_timeout.count() > 0) {
-      RABIT_RETURN_IF_ERROR(SetPeerTimeout(connection.fd.get(), 2 * options.heartbeat_timeout));
-    }
-    peers.push_back(std::make_unique<ChannelPeer>(connection.rank, std::move(connection.fd)));
-  }
-  RABIT_RETURN_IF_ERROR(Introduce(rank, peers, deadline));
-  RABIT_ASSIGN_OR_RETURN(Poller poller, Poller::Open());
-  auto channel =
-      std::make_unique<TcpChannel>(rank, size, std::move(peers), std::move(poller), options);
-  RABIT_RETURN_IF_ERROR(channel->Start());
+Result<std::unique_ptr<Channel>> ConnectTcpChannel(const ConnectContext& context,
+                                                   const RankTree& tree,
+                                                   const ChannelOptions& options) {
+  auto channel = std::make_unique<TcpChannel>(context, options);
+  RABIT_RETURN_IF_ERROR(channel->Connect(context, tree, options));
   return std::unique_ptr<Channel>(std::move(channel));
 }
 

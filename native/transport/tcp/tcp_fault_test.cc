@@ -3,10 +3,12 @@
 #include <atomic>
 #include <mutex>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "base/socket.h"
 #include "base/wire.h"
+#include "testing/bad_wire.h"
 #include "testing/same_bytes.h"
 #include "testing/tcp_job.h"
 
@@ -14,6 +16,7 @@ namespace rabit {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::BadWire;
 using testing::MakeTcp;
 using testing::RunRanks;
 using testing::SameBytes;
@@ -129,6 +132,134 @@ TEST(TcpFaults, every_kind_of_fault_at_once_on_striped_links) {
       counters);
   EXPECT_GT(counters[0].connections_restored, 0u);
   EXPECT_GT(counters[0].frames_corrupt, 0u);
+}
+
+// Two ranks, of which rank 1 reaches rank 0 through a wire that does harm.
+struct BadlyWiredJob {
+  BadlyWiredJob(BadWire::Harm harm, const TcpOptions& options)
+      : job(2), wire(job.listeners[0]->address(), std::move(harm)) {
+    EXPECT_OK(job.store.Set("1/address/0", wire.address()));
+    RunRanks(2, [&](int rank) {
+      ConnectContext context = job.Context(rank);
+      context.streams = 1;
+      auto transport = ConnectTcpTransport(context, options);
+      ASSERT_OK(transport);
+      ranks[static_cast<size_t>(rank)] = std::move(*transport);
+    });
+  }
+  // Messages of all sizes both ways; every byte must be right.
+  void Exchange(unsigned messages, const std::function<size_t(unsigned)>& size_of) {
+    ASSERT_TRUE(ranks[0] != nullptr && ranks[1] != nullptr);
+    RunRanks(2, [&](int rank) {
+      Transport& transport = *ranks[static_cast<size_t>(rank)];
+      for (unsigned i = 0; i < messages; ++i) {
+        const Buffer mine = RandomBytes(size_of(i), i * 2 + static_cast<unsigned>(rank));
+        Buffer theirs(mine.size());
+        Operation receive = transport.Recv(1 - rank, MakeTag(0, 1), theirs);
+        EXPECT_OK(transport.Send(1 - rank, MakeTag(0, 1), mine).Wait(Soon()));
+        EXPECT_OK(receive.Wait(Soon()));
+        EXPECT_TRUE(
+            SameBytes(theirs, RandomBytes(theirs.size(), i * 2 + 1 - static_cast<unsigned>(rank))))
+            << "message" << i << "on rank" << rank;
+        if (testing::CurrentTestFailed()) return;
+      }
+    });
+  }
+
+  TcpJob job;
+  BadWire wire;
+  std::array<std::unique_ptr<Transport>, 2> ranks;
+};
+
+TcpOptions CheckedOptions(std::chrono::milliseconds progress_timeout = 10s) {
+  TcpOptions options;
+  options.payload_checks = PayloadChecks::kOn;
+  options.progress_timeout = progress_timeout;
+  return options;
+}
+
+TEST(TcpFaults, bits_flipped_anywhere_on_the_wire_are_healed) {
+  testing::BitFlipper flipper(23);
+  std::atomic<int> flips{0};
+  BadlyWiredJob job(
+      [&](const BadWire::Piece& piece) {
+        if (testing::IsBehindHandshake(piece.is_answer, piece.offset) && flipper.Hit(piece.bytes)) {
+          ++flips;
+        }
+        return BadWire::Fate::kPass;
+      },
+      CheckedOptions());
+  job.Exchange(1500, [](unsigned i) { return i % 100 == 0 ? 20000u : i * 7 % 900; });
+  EXPECT_GT(flips.load(), 50);
+}
+
+TEST(TcpFaults, a_connection_that_swallows_everything_is_replaced) {
+  for (const bool is_answer : {false, true}) {
+    const auto start = std::chrono::steady_clock::now();
+    BadlyWiredJob job(
+        [&](const BadWire::Piece& piece) {
+          const bool is_hit =
+              piece.connection == 0 && piece.is_answer == is_answer && piece.offset > 5000;
+          return is_hit ? BadWire::Fate::kSwallow : BadWire::Fate::kPass;
+        },
+        CheckedOptions(300ms));
+    job.Exchange(20, [](unsigned i) { return size_t{i * 1000}; });
+    EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
+    ASSERT_TRUE(job.ranks[0] != nullptr);
+    EXPECT_EQ(job.ranks[0]->counters().connections_restored, 1u);
+  }
+}
+
+TEST(TcpFaults, a_byte_that_vanishes_inside_a_frame_is_sent_again) {
+  std::set<int> hit;
+  BadlyWiredJob job(
+      [&](const BadWire::Piece& piece) {
+        const bool is_hit =
+            piece.connection < 2 && piece.offset > 5000 && hit.insert(piece.connection).second;
+        return is_hit ? BadWire::Fate::kSwallowOneByte : BadWire::Fate::kPass;
+      },
+      CheckedOptions(300ms));
+  job.Exchange(30, [](unsigned i) { return size_t{i * 1000}; });
+  EXPECT_EQ(hit.size(), size_t{2});
+}
+
+// Nothing passes any more on any connection: the peer is named, and in time.
+TEST(TcpFaults, a_wire_that_stays_dead_names_the_peer_on_both_sides) {
+  std::atomic<bool> is_dead{false};
+  TcpOptions options = CheckedOptions(300ms);
+  options.reconnect_window = 300ms;
+  BadlyWiredJob job(
+      [&](const BadWire::Piece&) {
+        return is_dead.load() ? BadWire::Fate::kSwallow : BadWire::Fate::kPass;
+      },
+      options);
+  job.Exchange(3, [](unsigned) { return size_t{1000}; });
+  is_dead.store(true);
+  RunRanks(2, [&](int rank) {
+    Transport& transport = *job.ranks[static_cast<size_t>(rank)];
+    const Buffer mine = RandomBytes(1000000, 1);
+    Buffer theirs(mine.size());
+    Operation receive = transport.Recv(1 - rank, MakeTag(0, 1), theirs);
+    Operation send = transport.Send(1 - rank, MakeTag(0, 1), mine);
+    const Status status = receive.Wait(Soon());
+    EXPECT_EQ(status.code(), Code::kPeerLost) << status;
+    EXPECT_EQ(status.culprit(), 1 - rank) << status;
+    EXPECT_FALSE(send.Wait(Soon()).ok());
+  });
+}
+
+// A peer that computes for long leaves a large message in its socket: that is no stall for good.
+TEST(TcpFaults, a_peer_that_takes_a_message_late_gets_it_whole) {
+  BadlyWiredJob job([](const BadWire::Piece&) { return BadWire::Fate::kPass; },
+                    CheckedOptions(50ms));
+  ASSERT_TRUE(job.ranks[0] != nullptr && job.ranks[1] != nullptr);
+  const Buffer mine = RandomBytes(8000000, 5);
+  Operation send = job.ranks[0]->Send(1, MakeTag(0, 1), mine);
+  EXPECT_EQ(send.Wait(After(500ms)).code(), Code::kTimedOut);
+  Buffer theirs(mine.size());
+  EXPECT_OK(job.ranks[1]->Recv(0, MakeTag(0, 1), theirs).Wait(Soon()));
+  EXPECT_OK(send.Wait(Soon()));
+  EXPECT_TRUE(theirs == mine);
 }
 
 TEST(TcpFaults, a_frame_that_is_always_corrupt_loses_the_peer_with_the_counts) {

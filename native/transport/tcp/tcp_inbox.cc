@@ -53,6 +53,21 @@ void TcpInbox::FillFrom(Arrival& arrival, Transfer& receive) {
   arrival.blocks.clear();
 }
 
+std::optional<std::vector<std::byte>> TcpInbox::Take(Tag tag) {
+  const auto found = arrived_.find(tag);
+  if (found == arrived_.end() || !found->second.front()->is_whole) return std::nullopt;
+  const std::shared_ptr<Arrival> arrival = std::move(found->second.front());
+  found->second.pop_front();
+  if (found->second.empty()) arrived_.erase(found);
+  std::vector<std::byte> message;
+  message.reserve(arrival->bytes);
+  for (const Block& block : arrival->blocks) {
+    message.insert(message.end(), block.data.get(), block.data.get() + block.bytes);
+    unexpected_bytes_ -= block.bytes;
+  }
+  return message;
+}
+
 void TcpInbox::Cancel(const Transfer& receive) {
   if (receive.is_done.load(std::memory_order_relaxed)) return;
   --posted_count_;

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -29,6 +30,9 @@ class TcpInbox {
   // Finishes every posted receive with `why`; later ones too, unless their message is here already
   // and `keep_arrived`.
   void Fail(const Status& why, bool keep_arrived);
+
+  // The oldest whole message with this tag that no receive was posted for.
+  std::optional<std::vector<std::byte>> Take(Tag tag);
 
   // Whether the frame continues the message that is arriving, or starts one.
   bool IsInOrder(const FrameHeader& header) const;

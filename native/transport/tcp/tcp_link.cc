@@ -1,8 +1,10 @@
 #include "transport/tcp/tcp_link.h"
 
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -77,6 +79,7 @@ void TcpLink::Attach(UniqueFd fd) {
     checks_payload_ = ChecksPayload(fd.get(), options_.payload_checks);
     socket_ = std::make_shared<UniqueFd>(std::move(fd));
     is_connected_.store(true);
+    last_heard_.store(std::chrono::steady_clock::now());
     owes_hello_ = true;
     if (Status status = stream_.Add(socket_->get(), *this); !status.ok())
       return FailLocked(status, false);
@@ -116,6 +119,32 @@ std::shared_ptr<Transfer> TcpLink::Recv(Tag tag, Bytes buffer) {
     ReadAvailable();
   }
   return transfer;
+}
+
+Status TcpLink::Post(Tag tag, ConstBytes message, size_t queued_bytes_max) {
+  stream_.Touch();
+  MutexLock send(send_mutex_);
+  if (!failure_.ok()) return failure_;
+  if (queue_.retained_bytes() + message.size() > queued_bytes_max) {
+    return ResourceExhausted(std::to_string(queue_.retained_bytes()) + " bytes wait for " +
+                             RankText(id_.peer) + ", which does not take them; it may hang");
+  }
+  sends_in_flight_.fetch_add(1);
+  queue_.Push(std::make_shared<Transfer>(true, tag, message.size(), id_.stripe), message,
+              static_cast<uint8_t>(id_.index));
+  Flush();
+  return Status();
+}
+
+std::optional<std::vector<std::byte>> TcpLink::Take(Tag tag) {
+  MutexLock receive(receive_mutex_);
+  std::optional<std::vector<std::byte>> message = inbox_.Take(tag);
+  if (message) {
+    messages_.fetch_sub(1);
+    counters_.messages_received.fetch_add(1, std::memory_order_relaxed);
+    counters_.bytes_received.fetch_add(message->size(), std::memory_order_relaxed);
+  }
+  return message;
 }
 
 void TcpLink::CountReceived(const Transfer& transfer) {
@@ -158,18 +187,23 @@ std::shared_ptr<Transfer> TcpLink::StartClose() {
   return goodbye;
 }
 
+Status TcpLink::failure() {
+  MutexLock receive(receive_mutex_);
+  return failure_;
+}
+
+bool TcpLink::HasSentAll() {
+  MutexLock send(send_mutex_);
+  if (socket_ == nullptr || has_write_error_.load()) return true;
+  Flush();
+  int unsent = 0;
+  return !writing_.is_active && queue_.Next() == nullptr &&
+         (::ioctl(socket_->get(), SIOCOUTQNSD, &unsent) != 0 || unsent == 0);
+}
+
 std::optional<Deadline> TcpLink::outage_deadline() {
   MutexLock receive(receive_mutex_);
   return outage_deadline_;
-}
-
-void TcpLink::CheckOutage(Deadline now) {
-  MutexLock receive(receive_mutex_);
-  if (!outage_deadline_ || now < *outage_deadline_) return;
-  MutexLock send(send_mutex_);
-  FailLocked(Lost("the connection broke (" + break_reason_ + ") and did not come back within " +
-                  std::to_string(options_.reconnect_window.count()) + " ms"),
-             false);
 }
 
 void TcpLink::Serve(uint32_t events) {
@@ -247,6 +281,7 @@ void TcpLink::Break(const std::string& reason) {
 void TcpLink::FailLocked(const Status& why, bool keep_arrived) {
   if (!failure_.ok()) return;
   failure_ = why;
+  has_failed_.store(true);
   outage_deadline_.reset();
   // The acknowledgement of a goodbye must still go out, but not behind half a frame that is gone.
   const bool has_half_a_frame = writing_.is_active && !writing_.is_control;
@@ -254,7 +289,7 @@ void TcpLink::FailLocked(const Status& why, bool keep_arrived) {
     DropSocket();
     ResetConnection();
   }
-  inbox_.Fail(why, keep_arrived);
+  inbox_.Fail(why, keep_arrived || options_.keeps_messages);
   for (const auto& transfer : queue_.Clear()) transfer->Finish(why);
   sends_in_flight_.store(0);
   if (!keep_arrived) host_.OnFailed(id_.peer, why);
@@ -278,7 +313,8 @@ void TcpLink::ResetConnection() {
   owes_ack_ = owes_nack_ = has_hung_up_ = false;
   is_paused_.store(false);
   writing_ = Writing{};
-  owes_hello_ = peer_answered_ = must_write_ack_ = false;
+  owes_hello_ = peer_answered_ = must_write_ack_ = wants_answer_ = false;
+  bytes_written_ = 0;
   must_write_nack_.reset();
   must_rewind_.reset();
   has_write_error_.store(false);

@@ -32,6 +32,8 @@ class TcpLinkHost {
   virtual void OnBroken(int peer, int link) = 0;
   virtual void OnFailed(int peer, const Status& why) = 0;
   virtual void OnConnected() = 0;
+  // A message is whole that no receive was posted for; only where options say keeps_messages.
+  virtual void OnMessage() {}
 };
 
 // A sender writes from the calling thread while the socket takes it, and leaves the rest to whoever
@@ -58,10 +60,17 @@ class TcpLink final : public TcpStream::Member {
   std::shared_ptr<Transfer> Recv(Tag tag, Bytes buffer);
   Status Wait(const Transfer& transfer, Deadline deadline);
   void Cancel(const Transfer& transfer);
+  // Sends a copy that nobody waits for.  kResourceExhausted: more than `queued_bytes_max` wait for
+  // the peer.
+  Status Post(Tag tag, ConstBytes message, size_t queued_bytes_max);
+  // The oldest message with this tag that has arrived whole without a receive (keeps_messages).
+  std::optional<std::vector<std::byte>> Take(Tag tag);
   // Fails every operation, now and later.  The first reason is kept.
   void Fail(const Status& why);
   // Says goodbye; the transfer is done when the peer has confirmed all that was sent.
   std::shared_ptr<Transfer> StartClose();
+  // Whether the kernel has sent everything, the goodbye too, or there is no connection.
+  bool HasSentAll();
 
   bool is_ready() const { return is_ready_.load(); }  // connected, and the peer has answered
   bool is_connected() const { return is_connected_.load(); }  // the peer may not have answered
@@ -72,6 +81,23 @@ class TcpLink final : public TcpStream::Member {
   std::optional<Deadline> outage_deadline();
   // Loses the peer if its outage is over at `now`.
   void CheckOutage(Deadline now);
+  // Breaks a connection on which what was sent makes no way (TcpOptions::progress_timeout).
+  void CheckProgress(Deadline now);
+  // Breaks a connection on which nothing was heard for half of `timeout`; after all of it the peer
+  // is lost.
+  void CheckSilence(Deadline now, std::chrono::milliseconds timeout);
+  // The peer has found the connection broken and asks for another.
+  void Renew();
+  // Shows the peer that this process is alive, and acknowledges what has come.
+  void Beat();
+  // The peer shows no sign of life any more: why, to be continued with what is known of the outage.
+  void Lose(const std::string& why);
+  Deadline last_heard() const { return last_heard_.load(); }
+  void set_last_heard(Deadline when) { last_heard_.store(when); }
+  bool has_left() const { return has_left_.load(); }  // the peer has said goodbye
+  bool has_message() const { return messages_.load() > 0; }  // for Take
+  bool has_failed() const { return has_failed_.load(); }
+  Status failure();
 
   void Serve(uint32_t events) override;
   bool ReadNow() override;
@@ -99,6 +125,10 @@ class TcpLink final : public TcpStream::Member {
   Status Lost(const std::string& reason) const;
   std::string PeerText() const;
   Status NotFinished(const Transfer& transfer);
+
+  bool HasUnconfirmed() const;            // send is held
+  uint64_t BytesTaken() const;            // by the peer's kernel, at least; send is held
+  bool IsStalled(Deadline now);           // asks the peer first; send is held
 
   // tcp_link_read.cc; receive is held
   bool ReadAvailable();               // whether anything came
@@ -170,6 +200,10 @@ class TcpLink final : public TcpStream::Member {
 
   std::atomic<uint64_t> expected_{0};  // sequence of the next frame; written under receive
   std::atomic<bool> is_paused_{false};
+  std::atomic<Deadline> last_heard_{};
+  std::atomic<bool> has_left_{false};
+  std::atomic<bool> has_failed_{false};
+  std::atomic<size_t> messages_{0};
 
   Mutex waits_mutex_;  // taken after all others
   std::vector<const Transfer*> waits_ RABIT_GUARDED_BY(waits_mutex_);
@@ -183,9 +217,22 @@ class TcpLink final : public TcpStream::Member {
   bool owes_hello_ = false;
   bool peer_answered_ = false;
   bool must_write_ack_ = false;
+  bool wants_answer_ = false;  // to the next acknowledgement that is written
   std::optional<uint64_t> must_write_nack_;
   std::optional<uint64_t> must_rewind_;
   bool checks_payload_ = true;  // on this connection
+  uint64_t bytes_written_ = 0;  // of numbered frames, on this connection
+
+  // Send lock; what CheckProgress saw last.
+  struct Progress {
+    uint64_t first = 0;  // frame that is not acknowledged
+    uint64_t bytes_taken = 0;
+    Deadline since{};
+    bool has_asked = false;
+    int stalls = 0;         // in a row
+    int deaf_stalls = 0;    // of these, those on which nothing but the hello arrived
+  };
+  Progress progress_;
 };
 
 }  // namespace rabit

@@ -73,6 +73,7 @@ bool TcpLink::ReadSocket(bool& is_drained) {
     Break(arrived == 0 ? "the peer closed it" : ErrnoText(errno));
     return false;
   }
+  last_heard_.store(std::chrono::steady_clock::now(), std::memory_order_relaxed);
   const auto bytes = static_cast<size_t>(arrived);
   is_drained = bytes < room && !has_hung_up_;
   const size_t to_payload = std::min(bytes, payload_left);
@@ -138,7 +139,11 @@ bool TcpLink::TakeHeader() {
 }
 
 bool TcpLink::HandleControl() {
-  if (header_.type == FrameType::kAck) return ApplyAck();
+  if (header_.type == FrameType::kAck) {
+    connections_without_progress_ = 0;
+    owes_ack_ = owes_ack_ || (header_.flags & kFrameAckNow) != 0;
+    return ApplyAck();
+  }
   std::string defect;
   {
     MutexLock send(send_mutex_);
@@ -201,6 +206,7 @@ bool TcpLink::ApplyAck() {
 // have to be copied, and a thread that works with the link mostly asks a moment later; only if one
 // waits, for something that may lie behind, must the frame be read.
 bool TcpLink::MustPause() {
+  if (options_.keeps_messages) return false;
   if (!inbox_.IsUnexpected(header_)) return false;
   if (header_.payload_bytes > kEagerFrameBytesMax) return !IsWaitedFor();
   return inbox_.unexpected_bytes() + header_.payload_bytes > options_.unexpected_bytes_soft &&
@@ -270,6 +276,10 @@ bool TcpLink::FinishFrame() {
   }
   if (std::shared_ptr<Transfer> finished = inbox_.Commit()) {
     CountReceived(*finished);
+  } else if (options_.keeps_messages && header_.offset + header_.payload_bytes ==
+                                            header_.message_bytes) {
+    messages_.fetch_add(1);
+    host_.OnMessage();
   }
   return true;
 }
@@ -295,6 +305,7 @@ bool TcpLink::OnGoodbye() {
   owes_ack_ = true;
   read_state_ = ReadState::kHeader;
   AnswerPeer();
+  has_left_.store(true);
   MutexLock send(send_mutex_);
   FailLocked(PeerLost(id_.peer, PeerText() + ": it closed its transport while this rank still "
                                              "waited for it; see its log for why it stopped"),

@@ -48,6 +48,8 @@ bool TcpLink::StartControl() {
     must_write_nack_.reset();
   } else if (must_write_ack_ && (must_rewind_ || queue_.Next() == nullptr)) {
     header.type = FrameType::kAck;
+    if (wants_answer_) header.flags = kFrameAckNow;
+    wants_answer_ = false;
   } else {
     return false;  // an acknowledgement that is owed rides on the next numbered frame
   }
@@ -118,6 +120,7 @@ bool TcpLink::WriteSome() {
     const ssize_t written = ::sendmsg(socket_->get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (written >= 0) {
       writing_.done += static_cast<size_t>(written);
+      if (!writing_.is_control) bytes_written_ += static_cast<uint64_t>(written);
       return true;
     }
     if (errno == EINTR) continue;

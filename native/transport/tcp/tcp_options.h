@@ -31,6 +31,9 @@ struct TcpOptions {
   std::chrono::milliseconds reconnect_window{3000};
   // The kernel breaks an idle connection whose peer's host is silent for about this long.
   std::chrono::milliseconds silence_max{10000};
+  // A connection on which frames were written, but nothing was acknowledged and nothing heard for
+  // this long, has lost bytes or its way: it is broken and made anew.  0: never.
+  std::chrono::milliseconds progress_timeout{3000};
   // Closing waits this long for the peers to confirm that they have everything.
   std::chrono::milliseconds linger{1000};
 
@@ -43,6 +46,9 @@ struct TcpOptions {
   size_t unexpected_bytes_soft = 64 * 1024;
   // The same while one is (it may wait for what lies behind): more loses the peer.
   size_t unexpected_bytes_hard = size_t{1} << 30;
+  // Whole messages are kept for TcpLink::Take, however many nobody has asked for; they survive the
+  // loss of the peer, whose last words they may be.
+  bool keeps_messages = false;
 
   PayloadChecks payload_checks = PayloadChecks::kAuto;  // of what this rank sends
   int frame_attempts_max = 3;                // copies of one frame that may arrive corrupt

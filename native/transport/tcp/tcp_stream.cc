@@ -47,6 +47,12 @@ Status TcpStream::Attach(IoLoop& loop) {
   return loop.Add(epoll_.get(), *this, EPOLLIN | EPOLLONESHOT);
 }
 
+void TcpStream::Detach() {
+  MutexLock lock(mutex_);
+  if (loop_ != nullptr) loop_->Remove(epoll_.get());
+  loop_ = nullptr;
+}
+
 Status TcpStream::Add(int fd, Member& member) {
   epoll_event event{};
   event.events = kMemberEvents;
@@ -118,8 +124,18 @@ void TcpStream::Poll(const std::atomic<bool>& is_done, Member& nearest, bool may
     }
     if (is_spinning) spin.EndedInSleep();
     is_spinning = false;
-    has_moved = ServeReady(PollTimeoutMs(deadline));
+    has_moved = Sleep(is_done, deadline);
   }
+}
+
+bool TcpStream::Sleep(const std::atomic<bool>& is_done, Deadline deadline) {
+  is_sleeping_.store(true, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  // What is done before this is seen here; what is done after it ends the sleep through Notify.
+  const bool has_moved =
+      !is_done.load(std::memory_order_acquire) && ServeReady(PollTimeoutMs(deadline));
+  is_sleeping_.store(false, std::memory_order_relaxed);
+  return has_moved;
 }
 
 void TcpStream::StopPolling() {
@@ -147,9 +163,10 @@ bool TcpStream::ServeReady(int timeout_ms) {
 // A poller sleeps on the sockets, so it also needs a call when another thread changes what it waits
 // for.
 void TcpStream::Notify() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   MutexLock lock(mutex_);
   if (waiters_ > 0) condition_.NotifyAll();
-  if (!is_polling_ || poller_ == std::this_thread::get_id()) return;
+  if (!is_polling_ || poller_ == std::this_thread::get_id() || !is_sleeping_.load()) return;
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
 }
@@ -162,6 +179,7 @@ Deadline TcpStream::OnTick(Deadline now) {
   IoLoop* loop;
   {
     MutexLock lock(mutex_);
+    if (loop_ == nullptr) return now + std::chrono::hours(1);
     if (is_polling_) return now + kHandover;
     const Deadline handover = touched_.load(std::memory_order_relaxed) + kHandover;
     if (now < handover) return handover;

@@ -35,6 +35,8 @@ class TcpStream final : public IoLoop::Client {
   // From now on the loop serves the stream while nobody waits.  The loop calls OnTick on its
   // thread after every wait.
   Status Attach(IoLoop& loop);
+  // From now on whoever waits serves it, and nobody else.
+  void Detach();
 
   Status Add(int fd, Member& member);
   void Remove(int fd);
@@ -49,6 +51,8 @@ class TcpStream final : public IoLoop::Client {
   void Wait(const std::atomic<bool>& is_done, Member& nearest, bool may_spin, Deadline deadline);
   // Something that a thread may wait for is done.
   void Notify();
+  // Serves what is ready, without waiting; whether anything was.
+  bool ServeNow() { return ServeReady(0); }
 
   void OnReady(uint32_t events) override;
   // When it must be called again.
@@ -61,12 +65,14 @@ class TcpStream final : public IoLoop::Client {
   void Poll(const std::atomic<bool>& is_done, Member& nearest, bool may_spin, Deadline deadline);
   void StopPolling();
   bool ServeReady(int timeout_ms);  // whether there was anything
+  bool Sleep(const std::atomic<bool>& is_done, Deadline deadline);
 
   SpinBudgets spins_;
   UniqueFd epoll_;
   UniqueFd wake_;
 
   std::atomic<Deadline> touched_{};
+  std::atomic<bool> is_sleeping_{false};  // the poller
 
   // I/O thread.
   bool is_armed_ = true;  // the loop wakes up for this stream

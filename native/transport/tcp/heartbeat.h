@@ -1,0 +1,40 @@
+// Heartbeat: when signs of life are due, and whether this process may accuse another of silence.
+#pragma once
+
+#include <chrono>
+
+#include "base/bytes.h"
+
+namespace rabit {
+
+// A process that was held up itself, stopped for instance, has not read what others sent: for one
+// timeout after that, silence proves nothing.  One thread.
+class Heartbeat {
+ public:
+  // Zero: no beats.
+  Heartbeat(std::chrono::milliseconds timeout, Deadline now)
+      : timeout_(timeout), interval_(timeout / kBeatsPerTimeout), due_(now + interval_) {}
+
+  // Whether a beat is due; the next one is then due an interval later.
+  bool IsDue(Deadline now) {
+    if (timeout_.count() == 0 || now < due_) return false;
+    if (now > due_ + 2 * interval_) unsteady_until_ = now + timeout_;
+    due_ = now + interval_;
+    return true;
+  }
+  bool IsSteady(Deadline now) const { return now >= unsteady_until_; }
+  Deadline next(Deadline now) const {
+    return timeout_.count() == 0 ? now + std::chrono::hours(1) : due_;
+  }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+
+ private:
+  static constexpr int kBeatsPerTimeout = 8;
+
+  const std::chrono::milliseconds timeout_;
+  const std::chrono::nanoseconds interval_;
+  Deadline due_;
+  Deadline unsteady_until_{};
+};
+
+}  // namespace rabit

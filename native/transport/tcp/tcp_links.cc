@@ -1,0 +1,173 @@
+#include "transport/tcp/tcp_links.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace rabit {
+namespace {
+
+// How often the progress of each link is looked at, in a progress_timeout.
+constexpr int kChecksPerTimeout = 6;
+
+}  // namespace
+
+TcpLinks::TcpLinks(const ConnectContext& context, const TcpOptions& options, Plan plan)
+    : rank_(context.rank),
+      size_(context.size),
+      epoch_(context.epoch),
+      secret_(context.secret),
+      listener_(context.listener),
+      options_(options),
+      plan_(std::move(plan)),
+      addresses_(static_cast<size_t>(context.size)),
+      links_(static_cast<size_t>(context.size)),
+      redialer_(context.rank, [this](const TcpLink& link, Deadline deadline) {
+        return DialOnce(addresses_[static_cast<size_t>(link.peer())], secret_,
+                        GreetingFor(link.index()), link.peer(), deadline);
+      }) {
+  const int stripes = options_.connections_per_stream;
+  for (const int peer : plan_.peers) {
+    for (int index = 0; index < static_cast<int>(plan_.stream_of_link.size()); ++index) {
+      const Stripe stripe{index % stripes, stripes, options_.stripe_bytes_min};
+      links_[static_cast<size_t>(peer)].push_back(
+          std::make_unique<TcpLink>(TcpLink::Id{rank_, peer, index, stripe}, options_, counters_,
+                                    *plan_.stream_of_link[static_cast<size_t>(index)], *this));
+    }
+  }
+}
+
+TcpLinks::~TcpLinks() { StopConnecting(); }
+
+void TcpLinks::StopConnecting() {
+  if (is_connecting_) listener_.RemoveHandler(plan_.purpose);
+  is_connecting_ = false;
+  redialer_.Stop();
+}
+
+Status TcpLinks::Connect(Store& store, Deadline deadline) {
+  // Whoever dials this rank waits in the listener until the addresses are known.
+  for (const int peer : plan_.peers) {
+    const std::string key = std::to_string(epoch_) + "/address/" + std::to_string(peer);
+    Result<std::string> address = store.Get(key, deadline);
+    if (!address.ok()) return Status(address.status()).WithCulprit(peer);
+    addresses_[static_cast<size_t>(peer)] = *std::move(address);
+  }
+  listener_.SetHandler(plan_.purpose, [this](AuthenticatedPeer peer) { Accept(std::move(peer)); });
+  is_connecting_ = true;
+  for (const int peer : plan_.peers) {
+    if (peer > rank_) break;
+    for (const auto& link : links_[static_cast<size_t>(peer)]) {
+      Result<UniqueFd> fd = Dial(addresses_[static_cast<size_t>(peer)], secret_,
+                                 GreetingFor(link->index()), peer, deadline);
+      if (!fd.ok()) return Status(fd.status()).WithCulprit(peer);
+      link->Attach(*std::move(fd));
+    }
+  }
+  return WaitUntilReady(deadline);
+}
+
+// The listener's thread.  Also how a broken link comes back.
+void TcpLinks::Accept(AuthenticatedPeer peer) {
+  const auto links = With(peer.greeting.rank);
+  if (peer.greeting.stream < 0 || static_cast<size_t>(peer.greeting.stream) >= links.size()) return;
+  TcpLink& link = *links[static_cast<size_t>(peer.greeting.stream)];
+  if (peer.greeting.rank > rank_) return link.Attach(std::move(peer.fd));
+  link.Renew();  // this rank is the one that dials
+}
+
+Status TcpLinks::WaitUntilReady(Deadline deadline) {
+  for (;;) {
+    std::string missing;
+    int first_missing = -1;
+    MutexLock lock(mutex_);
+    for (const int peer : plan_.peers) {
+      const auto& links = links_[static_cast<size_t>(peer)];
+      const auto is_missing = [](const auto& link) { return !link->is_ready(); };
+      if (std::none_of(links.begin(), links.end(), is_missing)) continue;
+      missing += (missing.empty() ? "" : ", ") + std::to_string(peer);
+      if (first_missing < 0) first_missing = peer;
+    }
+    if (missing.empty()) return Status();
+    for (const auto& [peer, why] : failures_) return why;
+    if (!connected_.WaitUntil(mutex_, deadline)) {
+      return TimedOut("rank " + std::to_string(rank_) + ": no " + plan_.what +
+                      " connection with rank(s) " + missing +
+                      " before the deadline; are they running, and does a firewall " +
+                      "between the hosts let their ports through?")
+          .WithCulprit(first_missing);
+    }
+  }
+}
+
+void TcpLinks::Abort(const Status& why) {
+  {
+    MutexLock lock(mutex_);
+    if (is_aborted_) return;
+    is_aborted_ = true;
+  }
+  for (const auto& links : links_) {
+    for (const auto& link : links) link->Fail(why);
+  }
+}
+
+void TcpLinks::OnBroken(int peer, int index) {
+  TcpLink& link = *links_[static_cast<size_t>(peer)][static_cast<size_t>(index)];
+  {
+    MutexLock lock(mutex_);
+    broken_.insert(&link);
+  }
+  redialer_.Request(link);
+  plan_.wake_ticker();
+}
+
+void TcpLinks::OnFailed(int peer, const Status& why) {
+  {
+    MutexLock lock(mutex_);
+    if (!is_aborted_) failures_.emplace_back(peer, why);
+    connected_.NotifyAll();
+  }
+  plan_.wake_ticker();
+  if (plan_.on_news) plan_.on_news();
+}
+
+void TcpLinks::OnConnected() {
+  MutexLock lock(mutex_);
+  connected_.NotifyAll();
+}
+
+void TcpLinks::OnMessage() {
+  if (plan_.on_news) plan_.on_news();
+}
+
+Deadline TcpLinks::Tick(Deadline now) {
+  std::vector<std::pair<int, Status>> failures;
+  std::vector<TcpLink*> broken;
+  {
+    MutexLock lock(mutex_);
+    failures = failures_;
+    broken.assign(broken_.begin(), broken_.end());
+    broken_.clear();  // before the look, so that a link that breaks meanwhile is not forgotten
+  }
+  for (const auto& [peer, why] : failures) {
+    for (const auto& link : links_[static_cast<size_t>(peer)]) link->Fail(why);
+  }
+  Deadline next = now + std::chrono::hours(1);
+  for (TcpLink* link : broken) {
+    link->CheckOutage(now);
+    const std::optional<Deadline> end = link->outage_deadline();
+    if (!end) continue;
+    next = std::min(next, *end);
+    MutexLock lock(mutex_);
+    broken_.insert(link);
+  }
+  if (options_.progress_timeout.count() == 0) return next;
+  if (now >= next_check_) {
+    next_check_ = now + options_.progress_timeout / kChecksPerTimeout;
+    for (const int peer : plan_.peers) {
+      for (const auto& link : links_[static_cast<size_t>(peer)]) link->CheckProgress(now);
+    }
+  }
+  return std::min(next, next_check_);
+}
+
+}  // namespace rabit
