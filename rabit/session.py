@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rabit.config.config import Config, process_environment
-from rabit.diagnostics.ending import tell_on_failure, watch_ending
+from rabit.diagnostics.ending import REPORT_FD, tell_on_failure, watch_ending
 from rabit.engine.current import current_engine, set_default_engine
 from rabit.engine.engine import Engine
 from rabit.engine.process_set import ProcessSet
@@ -74,7 +74,8 @@ def init(
         _state.engine = engine
         tell_on_failure(engine)
         set_default_engine(engine)
-        if found.rank == 0:
+        # rabitrun has told them of the variables that it passed on.
+        if found.rank == 0 and REPORT_FD not in environ:
             for notice in found.notices:
                 print(f"rabit: {notice}", file=sys.stderr)
     if engine.local_size < engine.size:

@@ -538,6 +538,28 @@ TEST(Coordinator, keeps_who_was_waited_for_and_how_long) {
             "{\"tensor\":\"b\\\"\",\"max_us\":510,\"last_rank\":1}]");
 }
 
+TEST(Coordinator, counts_time_once_in_which_several_tensors_wait_for_a_rank) {
+  SimulatedJob job = Job(2);
+  const auto announce = [&](int rank, const char* name, int64_t after_us) {
+    job.now_us += after_us;
+    job.Announce(rank, Say(name, Floats({1})));
+    ASSERT_OK(job.DeliverAll());
+  };
+  announce(0, "first", 0);    // waits from 0 to 1100
+  announce(0, "second", 100);  // waits from 100 to 500
+  announce(0, "third", 100);   // waits from 200 to 700
+  announce(1, "second", 300);
+  announce(1, "third", 200);
+  announce(1, "first", 400);
+  announce(0, "fourth", 100);  // waits from 1200 to 1250
+  announce(1, "fourth", 50);
+
+  const RankSkew& skew = job.coordinator().skew().ranks()[1];
+  EXPECT_EQ(skew.times, 4u);
+  EXPECT_EQ(skew.total_us, 1150);
+  EXPECT_EQ(skew.max_us, 1100);
+}
+
 TEST(Coordinator, a_cause_given_by_a_rank_reaches_the_others) {
   SimulatedJob job = Job(3);
   job.coordinator().OnAbandon(2, PeerLost(1, "rank 1 closed its connection"));

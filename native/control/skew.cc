@@ -10,6 +10,8 @@ namespace rabit {
 namespace {
 
 constexpr size_t kTensorsReported = 10;
+// More than tensors that wait for one rank at different times while one tensor waits.
+constexpr size_t kSpansKept = 256;
 
 std::string RanksText(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + RankList(ranks);
@@ -17,12 +19,24 @@ std::string RanksText(const std::vector<int>& ranks) {
 
 }  // namespace
 
+void RankSkew::Wait(WaitSpan span) {
+  // Several tensors wait at once: the spans that this one covers or meets become part of it.
+  while (!recent.empty() && recent.back().end_us >= span.begin_us) {
+    total_us -= recent.back().end_us - recent.back().begin_us;
+    span.begin_us = std::min(span.begin_us, recent.back().begin_us);
+    recent.pop_back();
+  }
+  total_us += span.end_us - span.begin_us;
+  recent.push_back(span);
+  if (recent.size() > kSpansKept) recent.pop_front();
+}
+
 void SkewStatistics::Add(TensorRecord& record) {
   if (record.members->size() < 2) return;
   RankSkew& rank = ranks_[static_cast<size_t>(record.last_rank)];
   const int64_t waited_us = record.last_us - record.before_last_us;
   ++rank.times;
-  rank.total_us += waited_us;
+  rank.Wait({.begin_us = record.before_last_us, .end_us = record.last_us});
   if (waited_us > rank.max_us || rank.times == 1) {
     rank.max_us = waited_us;
     rank.worst_tensor = record.key.name;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,11 +11,20 @@
 
 namespace rabit {
 
+struct WaitSpan {
+  int64_t begin_us = 0;
+  int64_t end_us = 0;
+};
+
 struct RankSkew {
   uint64_t times = 0;    // how often this rank was the last
-  int64_t total_us = 0;  // from the arrival of the last but one
+  int64_t total_us = 0;  // from the arrival of the last but one; time counts once
   int64_t max_us = 0;
   std::string worst_tensor;
+  std::deque<WaitSpan> recent;  // disjoint, ascending: what `total_us` has counted lately
+
+  // The span ends no earlier than those before it.
+  void Wait(WaitSpan span);
 };
 
 class SkewStatistics {

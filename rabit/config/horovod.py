@@ -70,6 +70,7 @@ TWINS = (
         "--autotune-bayes-opt-max-samples", "autotune.bayes_opt_max_samples",
     ),
     Twin("network_interfaces", "HOROVOD_GLOO_IFACE", "--network-interface"),
+    Twin("transport", flag="--tcp", implied="tcp"),
     Twin(
         "stall_warning", "HOROVOD_STALL_CHECK_DISABLE", "--no-stall-check", "stall_check.enabled",
         implied="0", is_negated=True,

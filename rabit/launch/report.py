@@ -150,8 +150,8 @@ def render(culprit: Failure, failures: Sequence[Failure], size: int) -> str:
     if culprit.has_raised:
         assert culprit.told is not None
         if culprit.told.place:
-            lines.append(f"  At {culprit.told.place}:")
-            lines.append(f"    | {culprit.told.code}")
+            lines.append(f"  At {culprit.told.place}" + (":" if culprit.told.code else ""))
+            lines += [f"    | {line}" for line in culprit.told.code.splitlines()]
         lines.append(f"  Its traceback is among the lines of rank {culprit.rank} above.")
     elif culprit.is_own:
         if culprit.status in _HINTS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import sys
@@ -61,8 +60,8 @@ def run(
 ) -> list[T]:
     """Calls `func(*args, **kwargs)` in `num_proc` new processes (1); returns the results by rank.
 
-    func: a function of an importable module; with cloudpickle installed, any function.  It calls
-    rabit.init() itself.  Results must be picklable.
+    func: any function, of a notebook as well.  It calls rabit.init() itself.  What it returns must
+    be picklable.
     hosts, hostfile: as for rabitrun; without them all ranks run on this machine.
     start_timeout: seconds, 30.  executable: Python on the other hosts.
     np, network_interface: older names of num_proc and network_interfaces.
@@ -152,16 +151,14 @@ def _python_path() -> str:
 
 
 def _pickled(call: Any) -> bytes:
-    with contextlib.suppress(ImportError):
-        import cloudpickle
+    import cloudpickle
 
-        return bytes(cloudpickle.dumps(call))
     try:
-        return pickle.dumps(call)
+        return bytes(cloudpickle.dumps(call))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InvalidArgument(
-            f"run() cannot send the function to other processes: {error}. Define it in a module, "
-            "or install cloudpickle ('pip install cloudpickle')."
+            f"run() cannot send the function to other processes: {error}. Open files, locks, "
+            "connections and the like inside the function, not before it."
         ) from error
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import rabit
 from rabit.config.config import Config
 from rabit.errors import InvalidArgument
 from rabit.launch import cli
@@ -102,9 +103,13 @@ def test_help_and_dry_run_load_neither_numpy_nor_torch():
         (["-np", "2", "--grace-time", "-1", "x"], "not between 0 and 24 hours"),
         (["-np", "2", "--start-timeout", "soon", "x"], "is not a duration"),
         (["-np", "2", "--ssh-port", "0", "x"], "is not a port between 1 and 65535"),
-        (["-np", "2", "--min-np", "1", "x"], "--min-np of horovodrun has no meaning here"),
-        (["-np", "2", "--mpi", "x"], "start the program with mpirun itself"),
-        (["-np", "2", "--tcp", "x"], "use --transport tcp"),
+        (["-np", "2", "--min-np", "3", "x"], "the job would have 2 ranks"),
+        (["-np", "2", "--max-np", "1", "x"], "at least 1 and at most 1"),
+        (["--min-np", "1", "x"], "the number of ranks is not given"),
+        (["-np", "2", "--host-discovery-script", "/nowhere", "x"], "/nowhere cannot be run"),
+        (["-np", "2", "--mpi-args=-v", "x"], "Add --launcher mpi"),
+        (["-np", "2", "--mpi", "--mpi-args", "'", "x"], "unclosed quote"),
+        (["-np", "2", "--jsrun", "x"], "start the program with jsrun itself"),
         (["-np", "2", "--config-file", "/nowhere.toml", "x"], "/nowhere.toml cannot be read"),
         (["-np", "2", "--secret-file", "/nowhere", "x"], "/nowhere"),
     ],
@@ -293,7 +298,7 @@ def test_flags_of_horovodrun_are_understood():
     found, notices = tuning(
         "--fusion-threshold-mb", "32", "--hierarchical-allreduce", "--no-stall-check",
         "--network-interface", "eth0", "--network-interface", "eth1", "--gloo",
-        "--cycle-time-ms", "3", "--autotune", "--gloo-timeout-seconds", "9",
+        "--cycle-time-ms", "3", "--autotune", "--gloo-timeout-seconds", "9", "--tcp",
     )  # fmt: skip
 
     assert found == {
@@ -303,8 +308,39 @@ def test_flags_of_horovodrun_are_understood():
         "RABIT_NETWORK_INTERFACES": "eth0,eth1",
         "RABIT_CONNECT_TIMEOUT": "9s",
         "RABIT_AUTOTUNE": "1",
+        "RABIT_TRANSPORT": "tcp",
     }
     assert len(notices) == 1 and "--cycle-time-ms (rabit wakes on work" in notices[0]
+
+
+def test_a_script_names_the_hosts_and_bounds_choose_the_size(rabitrun, tmp_path):
+    script = tmp_path / "hosts.sh"
+    script.write_text("#!/bin/sh\necho localhost\necho 127.0.0.1:1\n")
+    script.chmod(0o755)
+    flags = ["--host-discovery-script", script, "--slots", 3, "--min-np", 2, "--max-np", 4]
+
+    job = rabitrun(*flags, "sh", "-c", "echo $RABIT_SIZE")
+
+    assert (job.status, job.out.count("4\n")) == (0, 4)
+    assert job.err.count("--min-np, --max-np, --host-discovery-script: the job starts with") == 1
+
+
+def test_flags_of_mpi_reach_mpiexec(rabitrun):
+    pytest.importorskip("mpi4py")
+    arguments = ["--mpi", "--mpi-args=-v --tag 'a b'", "--dry-run"]
+
+    job = rabitrun("-np", 2, *arguments, "true")
+
+    assert job.status == 0, job.err
+    assert "mpiexec -v --tag 'a b' " in job.out
+
+
+def test_a_variable_of_horovod_is_told_once(rabitrun):
+    code = "import rabit; rabit.init()"
+    job = rabitrun("-np", 2, sys.executable, "-c", code, environ={"HOROVOD_CYCLE_TIME": "3"})
+
+    assert job.status == 0, job.err
+    assert job.err.count("HOROVOD_CYCLE_TIME") == 1
 
 
 def test_every_flag_of_horovodrun_is_known():
@@ -489,3 +525,16 @@ def test_show_config_prints_value_source_and_meaning(tmp_path, capsys, monkeypat
     assert f"  credit_bytes = 1M  (credit_bytes in {path})\n" in shown
     assert "  scheduler = fifo  (RABIT_SCHEDULER)\n" in shown
     assert "  fusion_bytes = 64M  (default)\n" in shown
+
+
+def test_check_build_ticks_mpi_only_with_an_mpi_library(rabitrun, tmp_path):
+    # mpi4py that finds no library, as after 'pip install mpi4py' alone.
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("class rc: pass\n")
+    (tmp_path / "mpi4py" / "MPI.py").write_text("raise RuntimeError('cannot load MPI library')\n")
+    path = f"{tmp_path}{os.pathsep}{Path(rabit.__file__).parents[1]}"
+
+    job = rabitrun("--check-build", environ={"PYTHONPATH": path})
+
+    assert "[ ] mpi " in job.out
+    assert "finds no MPI library (RuntimeError: cannot load MPI library)" in job.out

@@ -68,7 +68,7 @@ def mpi_command(request: Request) -> tuple[list[str], dict[str, str]]:
         flags = _for_intel_mpi(request, hosts, passed)
     else:
         flags = _for_mpich(request, hosts, passed)
-    return [mpiexec, *flags], environ
+    return [mpiexec, *request.mpi_arguments, *flags], environ
 
 
 # All of them are told to bind: left alone, some bind the threads of a rank, of which there are
@@ -78,7 +78,9 @@ def mpi_command(request: Request) -> tuple[list[str], dict[str, str]]:
 def _for_open_mpi(
     request: Request, hosts: list[tuple[str, int]], passed: Mapping[str, str]
 ) -> list[str]:
-    flags = ["--bind-to", f"{request.bind_to}:overload-allowed", "--oversubscribe"]
+    flags = ["--oversubscribe"]
+    if not any(each.startswith(("--bind-to", "-bind-to")) for each in request.mpi_arguments):
+        flags += ["--bind-to", f"{request.bind_to}:overload-allowed"]
     flags += ["-H", ",".join(f"{name}:{count}" for name, count in hosts)]
     for name in passed:
         flags += ["-x", name]
@@ -118,7 +120,7 @@ def _find_mpiexec(environ: Mapping[str, str]) -> str:
     found = shutil.which("mpiexec", path=path) or shutil.which("mpirun", path=path)
     if found is None:
         raise Unsupported(
-            "--launcher mpi: there is no mpiexec beside this Python or in PATH. Install an MPI "
+            "--launcher mpi: there is no mpiexec next to this Python or in PATH. Install an MPI "
             "library with 'pip install mariza-rabit[mpi]', or load the module of your cluster."
         )
     return found

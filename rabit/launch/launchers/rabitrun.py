@@ -36,7 +36,10 @@ __all__ = ["Request", "is_started_here", "launch", "store_host", "thread_note"]
 
 @dataclass(frozen=True)
 class Request:
-    """What to start.  tuning and user: variables on top of `environ`, the user's last."""
+    """What to start.  tuning and user: variables on top of `environ`, the user's last.
+
+    mpi_arguments: for mpiexec alone, with the launcher mpi.
+    """
 
     plan: Plan
     command: tuple[str, ...]
@@ -51,6 +54,7 @@ class Request:
     is_collapsed: bool = False
     is_verbose: bool = False
     bind_to: str = "none"
+    mpi_arguments: tuple[str, ...] = ()
     secret: bytes | None = field(default=None, repr=False)
     payload: bytes | None = field(default=None, repr=False)
 

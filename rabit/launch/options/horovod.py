@@ -7,6 +7,7 @@ with one notice; those whose meaning would be lost are refused, with what to do 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from rabit.config.horovod import TWINS
 from rabit.errors import InvalidArgument
@@ -34,24 +35,18 @@ _WITHOUT_EFFECT: dict[str, tuple[int, str]] = {
     "--no-log-hide-timestamp": (0, "messages carry no time; see --timestamps"),
     "--gloo": (0, "there is one controller"),
 }
-_NO_ELASTIC = "jobs have a fixed number of ranks: start again with -np after a failure"
-_REFUSED: dict[str, tuple[int, str]] = {
-    "--min-np": (1, _NO_ELASTIC),
-    "--min-num-proc": (1, _NO_ELASTIC),
-    "--max-np": (1, _NO_ELASTIC),
-    "--max-num-proc": (1, _NO_ELASTIC),
-    "--slots-per-host": (1, _NO_ELASTIC),
+_NO_ELASTIC = "jobs have a fixed number of ranks"
+_WITHOUT_EFFECT |= {
     "--elastic-timeout": (1, _NO_ELASTIC),
     "--reset-limit": (1, _NO_ELASTIC),
     "--blacklist-cooldown-range": (2, _NO_ELASTIC),
-    "--host-discovery-script": (1, _NO_ELASTIC),
-    "--mpi": (0, "start the program with mpirun itself: rabit.init() reads its variables"),
-    "--mpi-args": (1, "start the program with mpirun itself: rabit.init() reads its variables"),
-    "--jsrun": (0, "start the program with mpirun itself: rabit.init() reads its variables"),
-    "--tcp": (0, "use --transport tcp"),
-    "--binding-args": (1, "use --bind-to numa or core"),
+}
+_REFUSED: dict[str, tuple[int, str]] = {
+    "--jsrun": (0, "start the program with jsrun itself: rabit.init() reads the variables of MPI"),
     "--thread-affinity": (1, "use --bind-to numa or core"),
 }
+# Flags that bound the size of an elastic job, and how they are told to the user.
+_ELASTIC = ("min_np", "max_np", "host_discovery_script")
 
 
 def add_to(group: argparse._ArgumentGroup) -> None:
@@ -71,6 +66,8 @@ def add_to(group: argparse._ArgumentGroup) -> None:
             twin.flag, dest="horovod" + twin.flag, metavar="MB" if twin.unit == "M" else "VALUE",
             action=repeats, help=f"as --{name}",
         )  # fmt: skip
+    _add_bounds(group)
+    _add_mpi(group)
     for flag, (count, _) in {**_WITHOUT_EFFECT, **_REFUSED}.items():
         if count:
             group.add_argument(
@@ -80,6 +77,39 @@ def add_to(group: argparse._ArgumentGroup) -> None:
             group.add_argument(
                 flag, dest="horovod" + flag, action="store_true", help=argparse.SUPPRESS
             )
+
+
+def _add_bounds(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--min-np", "--min-num-proc", type=int, dest="min_np", metavar="N",
+        help="refuse to start with fewer ranks; the number does not change afterwards",
+    )  # fmt: skip
+    group.add_argument(
+        "--max-np", "--max-num-proc", type=int, dest="max_np", metavar="N",
+        help="without -np, start at most so many ranks",
+    )  # fmt: skip
+    group.add_argument(
+        "--host-discovery-script", type=Path, metavar="FILE",
+        help="program that prints the hosts, one in each line as 'host:slots'; it runs once",
+    )  # fmt: skip
+    group.add_argument(
+        "--slots-per-host", "--slots", type=int, metavar="N",
+        help="slots of a host for which that program names none",
+    )  # fmt: skip
+
+
+def _add_mpi(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--mpi", action="store_const", const="mpi", dest="launcher", help="as --launcher mpi"
+    )
+    group.add_argument(
+        "--mpi-args", metavar="ARGUMENTS", default="",
+        help="further arguments of mpiexec, with --launcher mpi: --mpi-args='-x NAME'",
+    )  # fmt: skip
+    group.add_argument(
+        "--binding-args", metavar="ARGUMENTS", default="",
+        help="the same, about processors, instead of --bind-to",
+    )  # fmt: skip
 
 
 def settings_from(arguments: argparse.Namespace) -> tuple[dict[str, tuple[str, str]], list[str]]:
@@ -104,4 +134,11 @@ def settings_from(arguments: argparse.Namespace) -> tuple[dict[str, tuple[str, s
     ignored = [
         f"{flag} ({why})" for flag, (_, why) in _WITHOUT_EFFECT.items() if given["horovod" + flag]
     ]
-    return found, ["without effect: " + ", ".join(ignored)] if ignored else []
+    notices = ["without effect: " + ", ".join(ignored)] if ignored else []
+    bounds = [f"--{name.replace('_', '-')}" for name in _ELASTIC if given[name] is not None]
+    if bounds:
+        notices.append(
+            f"{', '.join(bounds)}: the job starts with a number of ranks within these bounds and "
+            "keeps it; a failure ends the job."
+        )
+    return found, notices
