@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Callable
 from typing import Protocol
 
 from rabit.config.config import Config, process_environment
@@ -18,7 +19,11 @@ __all__ = ["Board", "connect"]
 
 
 class Board(Protocol):
-    """What ranks share before they are connected: torch's Store, a Ray actor, a folder."""
+    """What ranks share before they are connected: torch's Store, a Ray actor, a folder.
+
+    A board that is reached through the network may have a method `host()`: the name or address at
+    which all ranks reach it, empty if there is none.  They then use that network.
+    """
 
     def set(self, key: str, value: str) -> None:
         """Makes `value` visible to all ranks."""
@@ -100,8 +105,9 @@ def _serve(board: Board, config: Config, given: bytes | None, is_on_one_host: bo
     if is_on_one_host:
         address = loopback_address()
     else:
+        towards: Callable[[], str] = getattr(board, "host", str)
         address = config.bind_address or placement.reachable_address(
-            placement.with_settings(process_environment(), config)
+            placement.with_settings(process_environment(), config), towards=towards()
         )
     server = StoreServer(address, 0, secret, config.library)
     store = format_address(address, server.port)

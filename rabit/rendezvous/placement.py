@@ -313,8 +313,12 @@ def _own_address(environ: Mapping[str, str], host: str, port: int) -> str:
     return bind if not addresses.is_loopback(bind) else reachable_address(environ, host)
 
 
-def reachable_address(environ: Mapping[str, str], host: str = "") -> str:
-    """An address of this host at which other hosts arrive; host: how they know it, for messages."""
+def reachable_address(environ: Mapping[str, str], host: str = "", towards: str = "") -> str:
+    """An address of this host at which other hosts arrive.
+
+    host: how they know it, for messages.  towards: an address that all of them reach, if one is
+    known: its network counts where none is given.
+    """
     given = environ.get("RABIT_BIND_ADDRESS", "").strip()
     if given:
         return given
@@ -323,11 +327,13 @@ def reachable_address(environ: Mapping[str, str], host: str = "") -> str:
     if interfaces:
         return addresses.pick_address(interfaces)
     # Debian maps a host's own name to 127.0.1.1, where no other host arrives; a route does.
-    for probe in ("192.0.2.1", "2001:db8::1"):
+    for probe in (*([towards] if towards else []), "192.0.2.1", "2001:db8::1"):
         try:
-            return addresses.route_address(probe)
+            found = addresses.route_address(probe)
         except InvalidArgument:
             continue
+        if not addresses.is_loopback(found):
+            return found
     raise InvalidArgument(
         f"rank 0's host {host or os.uname().nodename!r} has a loopback address here, and there is "
         "no default route. Set RABIT_NETWORK_INTERFACES or RABIT_BIND_ADDRESS on every host."

@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 import rabit
 from rabit_torch.distributed.process_group import ProcessGroup
@@ -43,6 +43,13 @@ class _StoreBoard:
     def get(self, key: str) -> bytes:
         self._store.wait([key], self._timeout)
         return bytes(self._store.get(key))
+
+    def host(self) -> str:
+        """Where the ranks reach the store; empty for one in a file or in memory."""
+        store = self._store
+        while isinstance(store, PrefixStore):
+            store = store.underlying_store
+        return str(store.host) if isinstance(store, TCPStore) else ""
 
 
 def _create(options: Any, backend_options: Any = None) -> ProcessGroup:

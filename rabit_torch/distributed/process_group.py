@@ -16,9 +16,10 @@ import torch.distributed as dist
 
 import rabit
 from rabit import DType, Kind, ReduceOp, TensorView, Unsupported
+from rabit_torch.distributed.call_order import CallOrder
 from rabit_torch.distributed.messages import Mail
 from rabit_torch.distributed.monitored_barrier import MonitoredBarrier
-from rabit_torch.distributed.request_slots import Lines
+from rabit_torch.distributed.request_slots import MESSAGE, Lines
 from rabit_torch.distributed.work import Work
 from rabit_torch.ops.sparse import allreduce_sparse_on
 from rabit_torch.tensors import _DTYPES, check, memory_order
@@ -85,7 +86,8 @@ class ProcessGroup(dist.ProcessGroup):
         self._store = store
         self._timeout = timeout
         self._owns_engine = owns_engine
-        self._lines = Lines(engine, f"c10d.{name}")
+        self._order = CallOrder(store, engine.rank, engine.size, name)
+        self._lines = Lines(engine, f"c10d.{name}", self._order)
         self._name = name
         self._description = ""
         self._monitored = MonitoredBarrier(store, engine.rank, engine.size)
@@ -132,6 +134,15 @@ class ProcessGroup(dist.ProcessGroup):
     group_name = property(getGroupName)
     group_desc = property(getGroupDesc)
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """Where tensors may lie; torch's checkpoints and state dictionaries ask."""
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> ProcessGroup:
+        """The group is its own backend."""
+        return self
+
     def set_timeout(self, timeout: timedelta) -> None:
         """Sets how long `wait` waits unless it is told."""
         self._timeout = timeout
@@ -173,7 +184,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _work(
         self, handles: list[rabit.Handle], outputs: list[Any], finish: Any = None, source: int = -1
     ) -> Work:
-        work = Work(self._engine, handles, outputs, finish, self._timeout, source)
+        work = Work(self._engine, handles, outputs, finish, self._timeout, self._order, source)
         if self._collected is not None:
             self._collected.append(work)
         return work
@@ -494,7 +505,7 @@ class ProcessGroup(dist.ProcessGroup):
         def make(name: str) -> rabit.Request:
             return rabit.Request(Kind.SEND, name, view, None, root=dst)
 
-        key = ("message", self._engine.rank, dst, tag)
+        key = (MESSAGE, self._engine.rank, dst, tag)
         self._mail.sent(dst, tag)
         return self._work([self._lines.submit(key, None, make, None, memory)], [tensor])
 
@@ -508,7 +519,7 @@ class ProcessGroup(dist.ProcessGroup):
         def make(name: str) -> rabit.Request:
             return rabit.Request(Kind.RECV, name, view, view, root=src)
 
-        key = ("message", src, self._engine.rank, tag)
+        key = (MESSAGE, src, self._engine.rank, tag)
         self._mail.received(src, tag)
         handle = self._lines.submit(key, None, make, None, memory)
         copies = [] if memory is value else [(value, memory)]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Hashable
 from typing import Any
 
 import rabit
+from rabit_torch.distributed.call_order import CallOrder
 
-__all__ = ["Lines"]
+__all__ = ["MESSAGE", "Lines"]
+
+MESSAGE = "message"  # what the key of a message begins with: only two ranks know of it
 
 _SLOTS = 8
 _PREPARED_MAX = 1024
@@ -32,9 +34,10 @@ class Lines:
     time, as torch.distributed asks of the callers of a group.
     """
 
-    def __init__(self, engine: rabit.Engine, prefix: str) -> None:
+    def __init__(self, engine: rabit.Engine, prefix: str, order: CallOrder) -> None:
         self._engine = engine
         self._prefix = prefix
+        self._order = order
         self._lines: dict[Hashable, _Line] = {}
         self._prepared = 0
 
@@ -54,6 +57,8 @@ class Lines:
         make: makes the request with a name.  pointers: its input and output; None: the request is
         not kept, because it differs from call to call.
         """
+        if key[0] != MESSAGE:
+            self._order.note(key)
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = _Line()
@@ -61,8 +66,7 @@ class Lines:
         line.started += 1
         before = line.handles[slot]
         if before is not None and not before.done():
-            with contextlib.suppress(rabit.RabitError):  # It reports to who waits for it.
-                before.wait()
+            self._wait_before(before)
         kept = line.batches[slot]
         if kept is not None and pointers is not None and kept[0] == variant:
             batch = kept[1]
@@ -76,3 +80,10 @@ class Lines:
         (handle,) = batch.submit(keepalive=[keepalive])
         line.handles[slot] = handle
         return handle
+
+    def _wait_before(self, handle: rabit.Handle) -> None:
+        try:
+            self._order.wait(handle, None)
+        except rabit.RabitError:
+            if not handle.done():  # Otherwise it reports to who waits for it.
+                raise

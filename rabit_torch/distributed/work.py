@@ -10,6 +10,7 @@ from typing import Any
 import torch.distributed as dist
 
 import rabit
+from rabit_torch.distributed.call_order import CallOrder
 from rabit_torch.distributed.futures import completion_of, raise_after_backward
 
 __all__ = ["Work"]
@@ -28,6 +29,7 @@ class Work(dist.Work):
         outputs: list[Any],
         finish: Callable[[], None] | None,
         timeout: timedelta,
+        order: CallOrder,
         source: int = -1,
     ) -> None:
         super().__init__()
@@ -36,6 +38,7 @@ class Work(dist.Work):
         self._outputs = outputs
         self._finish = finish
         self._timeout = timeout
+        self._order = order
         self._source = source
         self._lock = threading.Lock()
         self._future: Any = None
@@ -48,7 +51,7 @@ class Work(dist.Work):
         """
         limit = (timeout or self._timeout).total_seconds()
         for handle in self._open:
-            handle.wait(limit)
+            self._order.wait(handle, limit)
         self._complete()
         return True
 

@@ -35,3 +35,12 @@ def test_every_collective_agrees_with_gloo(rank_server, ranks):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ddp_and_fsdp_train_to_the_parameters_of_gloo(rank_server, ranks):
     run(rank_server, ranks, "c10d_training.py")
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_that_call_different_collectives_are_told(rank_server, ranks):
+    run(rank_server, ranks, "c10d_disagreements.py")
+
+
+def test_what_torch_builds_on_process_groups_works(rank_server):
+    run(rank_server, 2, "c10d_features.py")

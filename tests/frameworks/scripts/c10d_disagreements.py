@@ -1,0 +1,88 @@
+"""Ranks that call different collectives are told, on both sides.  Run under torchrun."""
+
+import os
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+import rabit
+import rabit_torch.distributed  # noqa: F401
+
+torch.set_num_threads(1)
+dist.init_process_group("rabit", timeout=timedelta(seconds=60))
+rank, size = dist.get_rank(), dist.get_world_size()
+is_last = rank == size - 1
+
+
+def size_differs(group):
+    dist.all_reduce(torch.ones(3 if is_last else 2), group=group)
+
+
+def dtype_differs(group):
+    dtype = torch.int64 if is_last else torch.float32
+    dist.broadcast(torch.ones(4, dtype=dtype), 0, group=group)
+
+
+def operation_differs(group):
+    if is_last:
+        dist.barrier(group=group)
+    else:
+        dist.all_gather_into_tensor(torch.empty(2 * size), torch.ones(2), group=group)
+
+
+def the_third_differs(group):
+    works = [
+        dist.all_reduce(torch.ones(5 + (index == 2 and is_last)), group=group, async_op=True)
+        for index in range(6)
+    ]
+    for work in works:
+        work.wait()
+
+
+def backward_differs(group):
+    layer = torch.nn.Linear(4, 4, bias=is_last)
+    layer = torch.nn.parallel.DistributedDataParallel(
+        layer, process_group=group, init_sync=False, broadcast_buffers=False
+    )
+    layer(torch.ones(1, 4)).sum().backward()
+
+
+def nine_in_flight(group):
+    for _ in range(9):
+        dist.all_reduce(torch.ones(8 if is_last else 7), group=group, async_op=True)
+
+
+for case, both in (
+    (size_differs, ("allreduce of float32[2]", "allreduce of float32[3]")),
+    (dtype_differs, ("broadcast of float32[4]", "broadcast of int64[4]")),
+    (operation_differs, (f"allgather of float32[{2 * size}]", "barrier")),
+    (the_third_differs, ("collective 3", "allreduce of float32[5]", "allreduce of float32[6]")),
+    (backward_differs, ("allreduce of float32[16]", "allreduce of float32[20]")),
+    (nine_in_flight, ("allreduce of float32[7]", "allreduce of float32[8]")),
+):
+    group = dist.new_group(list(range(size)), backend="rabit")
+    dist.barrier()
+    began = time.monotonic()
+    try:
+        case(group)
+        raise SystemExit(f"{case.__name__} was not noticed")
+    except rabit.Mismatch as error:
+        text = str(error)
+    took = time.monotonic() - began
+    for words in (*both, f"on rank {size - 1}"):
+        assert words in text, (case.__name__, words, text)
+    assert took < 5, (case.__name__, took)  # 0.3 to 0.8 s where the processors are free
+    dist.barrier()
+
+slow = dist.new_group(list(range(size)), backend="rabit")
+dist.barrier()
+try:
+    if rank != 0:
+        dist.all_reduce(torch.ones(2), group=slow, async_op=True).wait(timedelta(seconds=1))
+        raise SystemExit("the allreduce did not wait for rank 0")
+except rabit.TimedOut as error:
+    assert "has not finished after 1 s" in str(error), error
+print(f"done {rank} {os.getpid()}", flush=True)
+dist.barrier()
