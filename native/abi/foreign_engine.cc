@@ -15,7 +15,7 @@
 namespace {
 
 // What the other runtime passes by value; the layout is part of the contract of rabit_job_run.
-struct Completion {
+struct CallerCompletion {
   void (*function)(void* owner, void* token, const void* error) = nullptr;
   void* owner = nullptr;
   void* token = nullptr;
@@ -56,7 +56,7 @@ struct rabit_job {
   std::deque<std::string> names;
   std::deque<std::vector<int64_t>> numbers;
 
-  Completion completion;
+  CallerCompletion completion;
   std::atomic<size_t> unfinished = 0;
   std::mutex error_mutex;
   std::string error;  // guarded by error_mutex; the first one counts
@@ -134,7 +134,7 @@ void rabit_job::FinishOne() {
   for (const rabit_handle handle : handles) {
     if (handle != 0) rabit_release(engine, handle);
   }
-  const Completion last = completion;
+  const CallerCompletion last = completion;
   if (error.empty()) {
     last.function(last.owner, last.token, nullptr);
     return;
@@ -172,7 +172,7 @@ int32_t rabit_job_create(rabit_engine* engine, const rabit_request* requests, in
 
 void rabit_job_run(void* /*context*/, void* completion, void* given) {
   auto* job = static_cast<rabit_job*>(given);
-  job->completion = *static_cast<const Completion*>(completion);
+  job->completion = *static_cast<const CallerCompletion*>(completion);
   const size_t count = job->requests.size();
   // One more than the requests: this function itself, so that nothing ends before the handles are
   // known.

@@ -8,7 +8,7 @@
 namespace rabit {
 namespace {
 
-constexpr int kWindow = 8;  // steps in flight: more would only crowd the links
+constexpr int kStepsInFlight = 8;  // steps in flight: more would only crowd the links
 
 size_t OffsetOf(std::span<const int64_t> parts, int rank) {
   return static_cast<size_t>(std::accumulate(parts.begin(), parts.begin() + rank, int64_t{0}));
@@ -36,13 +36,13 @@ Status Alltoall(const CollectiveCall& call, ConstBytes in, std::span<const int64
   }
   if (!mine.empty()) std::memcpy(mine_to.data(), mine.data(), mine.size());
 
-  OperationSlots receives(kWindow);
-  OperationSlots sends(kWindow);
+  OperationSlots receives(kStepsInFlight);
+  OperationSlots sends(kStepsInFlight);
   const auto start = [&](int step) {
     if (step >= size) return;
     const int from = Previous(call.rank(), step, size);
     const int to = Next(call.rank(), step, size);
-    const size_t slot = static_cast<size_t>(step % kWindow);
+    const size_t slot = static_cast<size_t>(step % kStepsInFlight);
     if (const Bytes part = incoming(from); !part.empty()) {
       receives.Start(slot, call.transport.Recv(from, call.tag, part));
     }
@@ -50,12 +50,12 @@ Status Alltoall(const CollectiveCall& call, ConstBytes in, std::span<const int64
       sends.Start(slot, call.transport.Send(to, call.tag, part));
     }
   };
-  for (int step = 1; step <= kWindow; ++step) start(step);
+  for (int step = 1; step <= kStepsInFlight; ++step) start(step);
   for (int step = 1; step < size; ++step) {
-    const size_t slot = static_cast<size_t>(step % kWindow);
+    const size_t slot = static_cast<size_t>(step % kStepsInFlight);
     RABIT_RETURN_IF_ERROR(receives.Wait(slot, call.deadline));
     RABIT_RETURN_IF_ERROR(sends.Wait(slot, call.deadline));
-    start(step + kWindow);
+    start(step + kStepsInFlight);
   }
   return Status();
 }

@@ -10,7 +10,7 @@
 namespace rabit {
 namespace {
 
-constexpr int64_t kWindow = 3;  // chunks in flight in each direction
+constexpr int64_t kExchangeWindow = 3;  // chunks in flight in each direction
 
 }  // namespace
 
@@ -23,24 +23,24 @@ Status ExchangeAndReduce(const CollectiveCall& call, int peer, Tag tag, ConstByt
       std::max(kChunkBytesMax, call.transport.chunk_limits().bytes_min) / element_bytes;
   const int64_t scratch_chunk = std::min(chunk, in_range.count()) * element_bytes;
   RABIT_ASSIGN_OR_RETURN(std::byte * scratch,
-                         call.scratch.Get(static_cast<size_t>(kWindow * scratch_chunk)));
+                         call.scratch.Get(static_cast<size_t>(kExchangeWindow * scratch_chunk)));
   const Elements send_from(const_cast<std::byte*>(outgoing.data()), dtype);
   const Elements reduce_into(into.data(), dtype);
   const int64_t chunks_in = ChunksIn(in_range, chunk);
   const int64_t chunks_out = ChunksIn(out_range, chunk);
   const PairReducer reducer(op, dtype, order);
-  OperationSlots receives(kWindow);
-  OperationSlots sends(kWindow);
+  OperationSlots receives(kExchangeWindow);
+  OperationSlots sends(kExchangeWindow);
   // What is being sent must not change: where it is the same memory, the reduction waits until the
   // chunk has left.  A transport that copies takes it at once, and then it can be reduced on
   // arrival.
   const bool is_same_memory = outgoing.data() == into.data() && !into.empty();
-  std::array<bool, kWindow> is_reduced_on_arrival{};
+  std::array<bool, kExchangeWindow> is_reduced_on_arrival{};
   const auto send = [&](int64_t k) {
     return call.transport.Send(peer, tag, send_from.In(ChunkOf(out_range, chunk, k)));
   };
   const auto start = [&](int64_t k) {
-    const size_t slot = static_cast<size_t>(k % kWindow);
+    const size_t slot = static_cast<size_t>(k % kExchangeWindow);
     bool has_left = !is_same_memory;
     if (k < chunks_out && is_same_memory) {
       Operation sent = send(k);
@@ -49,7 +49,7 @@ Status ExchangeAndReduce(const CollectiveCall& call, int peer, Tag tag, ConstByt
     }
     if (k < chunks_in) {
       const Bytes target = reduce_into.In(ChunkOf(in_range, chunk, k));
-      const Bytes received(scratch + k % kWindow * scratch_chunk, target.size());
+      const Bytes received(scratch + k % kExchangeWindow * scratch_chunk, target.size());
       is_reduced_on_arrival[slot] = has_left;
       receives.Start(slot, has_left ? call.transport.RecvReduce(peer, tag, target, received,
                                                                 reducer.AsPieceReducer())
@@ -57,16 +57,16 @@ Status ExchangeAndReduce(const CollectiveCall& call, int peer, Tag tag, ConstByt
     }
     if (k < chunks_out && !is_same_memory) sends.Start(slot, send(k));
   };
-  for (int64_t k = 0; k < kWindow; ++k) start(k);
+  for (int64_t k = 0; k < kExchangeWindow; ++k) start(k);
   for (int64_t k = 0; k < std::max(chunks_in, chunks_out); ++k) {
-    const size_t slot = static_cast<size_t>(k % kWindow);
+    const size_t slot = static_cast<size_t>(k % kExchangeWindow);
     RABIT_RETURN_IF_ERROR(receives.Wait(slot, call.deadline));
     RABIT_RETURN_IF_ERROR(sends.Wait(slot, call.deadline));
     if (k < chunks_in && !is_reduced_on_arrival[slot]) {
       const Bytes target = reduce_into.In(ChunkOf(in_range, chunk, k));
-      reducer.Run(target, {scratch + k % kWindow * scratch_chunk, target.size()});
+      reducer.Run(target, {scratch + k % kExchangeWindow * scratch_chunk, target.size()});
     }
-    start(k + kWindow);
+    start(k + kExchangeWindow);
   }
   return Status();
 }

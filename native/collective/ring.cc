@@ -12,7 +12,7 @@
 namespace rabit {
 namespace {
 
-constexpr int64_t kWindow = 4;  // messages in flight in each direction
+constexpr int64_t kRingWindow = 4;  // messages in flight in each direction
 
 // Message i of the run: chunk i % chunks_ of step i / chunks_.  All messages to the right carry one
 // tag; the transport keeps their order.
@@ -25,8 +25,8 @@ class RingRun {
         size_(call.size()),
         elements_(args.buffer),
         reducer_(args.op, args.buffer.dtype, Order::kTheirsFirst),
-        receives_(kWindow),
-        sends_(kWindow) {}
+        receives_(kRingWindow),
+        sends_(kRingWindow) {}
 
   Status Run();
 
@@ -43,7 +43,7 @@ class RingRun {
   Range Incoming(int64_t message) const { return RegionOf(message, Previous(rank_, 1, size_)); }
   bool IsReduced(int64_t message) const { return message < (size_ - 1) * chunks_; }
   std::byte* ScratchOf(int64_t message) const {
-    return scratch_ + message % kWindow * elements_.BytesIn(chunk_count_);
+    return scratch_ + message % kRingWindow * elements_.BytesIn(chunk_count_);
   }
 
   Status PostReceivesUpTo(int64_t end);
@@ -72,14 +72,14 @@ Status RingRun::Run() {
       longest);
   chunks_ = ChunksIn({0, longest}, chunk_count_);
   RABIT_ASSIGN_OR_RETURN(
-      scratch_, call_.scratch.Get(static_cast<size_t>(kWindow * elements_.BytesIn(chunk_count_))));
+      scratch_, call_.scratch.Get(static_cast<size_t>(kRingWindow * elements_.BytesIn(chunk_count_))));
   const int64_t messages = 2 * (size_ - 1) * chunks_;
   // A receive may not be posted before the send that it would overwrite has been started, see
   // PostReceivesUpTo.
-  const int64_t ahead = std::min(kWindow, (size_ - 1) * chunks_);
+  const int64_t ahead = std::min(kRingWindow, (size_ - 1) * chunks_);
   for (int64_t i = 0; i < messages; ++i) {
     RABIT_RETURN_IF_ERROR(PostReceivesUpTo(std::min(messages, i + ahead)));
-    RABIT_RETURN_IF_ERROR(WaitSendsUpTo(i - kWindow + 1));
+    RABIT_RETURN_IF_ERROR(WaitSendsUpTo(i - kRingWindow + 1));
     Send(i);
     RABIT_RETURN_IF_ERROR(Receive(i));
   }
@@ -90,7 +90,7 @@ Status RingRun::PostReceivesUpTo(int64_t end) {
   for (; posted_ < end; ++posted_) {
     const Range region = Incoming(posted_);
     if (region.empty()) continue;
-    const size_t slot = static_cast<size_t>(posted_ % kWindow);
+    const size_t slot = static_cast<size_t>(posted_ % kRingWindow);
     const int left = Previous(rank_, 1, size_);
     const Bytes into = elements_.In(region);
     if (IsReduced(posted_)) {
@@ -108,7 +108,7 @@ Status RingRun::PostReceivesUpTo(int64_t end) {
 
 Status RingRun::WaitSendsUpTo(int64_t end) {
   for (; sent_done_ < end; ++sent_done_) {
-    RABIT_RETURN_IF_ERROR(sends_.Wait(static_cast<size_t>(sent_done_ % kWindow), call_.deadline));
+    RABIT_RETURN_IF_ERROR(sends_.Wait(static_cast<size_t>(sent_done_ % kRingWindow), call_.deadline));
   }
   return Status();
 }
@@ -116,13 +116,13 @@ Status RingRun::WaitSendsUpTo(int64_t end) {
 void RingRun::Send(int64_t message) {
   const Range region = Outgoing(message);
   if (region.empty()) return;
-  sends_.Start(static_cast<size_t>(message % kWindow),
+  sends_.Start(static_cast<size_t>(message % kRingWindow),
                call_.transport.Send(Next(rank_, 1, size_), call_.tag, elements_.In(region)));
 }
 
 Status RingRun::Receive(int64_t message) {
   if (Incoming(message).empty()) return Status();
-  return receives_.Wait(static_cast<size_t>(message % kWindow), call_.deadline);
+  return receives_.Wait(static_cast<size_t>(message % kRingWindow), call_.deadline);
 }
 
 }  // namespace

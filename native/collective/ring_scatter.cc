@@ -13,7 +13,7 @@
 namespace rabit {
 namespace {
 
-constexpr int64_t kWindow = 4;  // messages in flight in each direction
+constexpr int64_t kScatterWindow = 4;  // messages in flight in each direction
 
 // Message i: chunk i % chunks_ of step i / chunks_.  All parts have as many chunks as the longest;
 // what lies behind the end of a shorter one is empty, and not sent.
@@ -28,8 +28,8 @@ class ScatterRun {
         out_(out),
         offsets_(offsets),
         reducer_(op, in.dtype, Order::kTheirsFirst),
-        receives_(kWindow),
-        sends_(kWindow) {}
+        receives_(kScatterWindow),
+        sends_(kScatterWindow) {}
 
   Status Run();
 
@@ -47,10 +47,10 @@ class ScatterRun {
       const int64_t begin = Incoming(message).begin - offsets_[static_cast<size_t>(rank_)];
       return out_ + in_.BytesIn(begin);
     }
-    return sums_ + message % (chunks_ + kWindow) * in_.BytesIn(chunk_count_);
+    return sums_ + message % (chunks_ + kScatterWindow) * in_.BytesIn(chunk_count_);
   }
   std::byte* ScratchOf(int64_t message) const {
-    return scratch_ + message % kWindow * in_.BytesIn(chunk_count_);
+    return scratch_ + message % kScatterWindow * in_.BytesIn(chunk_count_);
   }
 
   Status PostReceive(int64_t message);
@@ -82,22 +82,22 @@ Status ScatterRun::Run() {
   chunk_count_ = std::min(
       ChunkCountFor(call_.transport.chunk_limits(), in_.BytesIn(longest), in_.dtype()), longest);
   chunks_ = ChunksIn({0, longest}, chunk_count_);
-  const int64_t slots = chunks_ + 2 * kWindow;
+  const int64_t slots = chunks_ + 2 * kScatterWindow;
   RABIT_ASSIGN_OR_RETURN(sums_,
                          call_.scratch.Get(static_cast<size_t>(slots * in_.BytesIn(chunk_count_))));
-  scratch_ = sums_ + (chunks_ + kWindow) * in_.BytesIn(chunk_count_);
+  scratch_ = sums_ + (chunks_ + kScatterWindow) * in_.BytesIn(chunk_count_);
 
   const int64_t messages = (size_ - 1) * chunks_;
   // A message may not be expected before the one that carries its sum on can be sent.
-  const int64_t ahead = std::min(kWindow, chunks_);
+  const int64_t ahead = std::min(kScatterWindow, chunks_);
   int64_t posted = 0;
   for (int64_t i = 0; i < messages; ++i) {
     for (; posted < std::min(messages, i + ahead); ++posted) {
       RABIT_RETURN_IF_ERROR(PostReceive(posted));
     }
-    RABIT_RETURN_IF_ERROR(WaitSendsUpTo(i - kWindow + 1));
+    RABIT_RETURN_IF_ERROR(WaitSendsUpTo(i - kScatterWindow + 1));
     Send(i);
-    RABIT_RETURN_IF_ERROR(receives_.Wait(static_cast<size_t>(i % kWindow), call_.deadline));
+    RABIT_RETURN_IF_ERROR(receives_.Wait(static_cast<size_t>(i % kScatterWindow), call_.deadline));
   }
   return WaitSendsUpTo(messages);
 }
@@ -106,12 +106,12 @@ Status ScatterRun::PostReceive(int64_t message) {
   const Range region = Incoming(message);
   if (region.empty()) return Status();
   // The memory of a sum is used again when the message that carried the old one has been sent.
-  RABIT_RETURN_IF_ERROR(WaitSendsUpTo(message - kWindow + 1));
+  RABIT_RETURN_IF_ERROR(WaitSendsUpTo(message - kScatterWindow + 1));
   const Bytes own = in_.In(region);
   const Bytes sum(SumOf(message), own.size());
   if (sum.data() != own.data()) std::memcpy(sum.data(), own.data(), own.size());
   receives_.Start(
-      static_cast<size_t>(message % kWindow),
+      static_cast<size_t>(message % kScatterWindow),
       call_.transport.RecvReduce(Previous(rank_, 1, size_), call_.tag, sum,
                                  Bytes(ScratchOf(message), own.size()), reducer_.AsPieceReducer()));
   return Status();
@@ -119,7 +119,7 @@ Status ScatterRun::PostReceive(int64_t message) {
 
 Status ScatterRun::WaitSendsUpTo(int64_t end) {
   for (; sent_done_ < end; ++sent_done_) {
-    RABIT_RETURN_IF_ERROR(sends_.Wait(static_cast<size_t>(sent_done_ % kWindow), call_.deadline));
+    RABIT_RETURN_IF_ERROR(sends_.Wait(static_cast<size_t>(sent_done_ % kScatterWindow), call_.deadline));
   }
   return Status();
 }
@@ -129,7 +129,7 @@ void ScatterRun::Send(int64_t message) {
   if (region.empty()) return;
   const std::byte* from = message < chunks_ ? in_.At(region.begin) : SumOf(message - chunks_);
   const auto bytes = static_cast<size_t>(in_.BytesIn(region.count()));
-  sends_.Start(static_cast<size_t>(message % kWindow),
+  sends_.Start(static_cast<size_t>(message % kScatterWindow),
                call_.transport.Send(Next(rank_, 1, size_), call_.tag, ConstBytes(from, bytes)));
 }
 

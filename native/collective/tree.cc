@@ -14,7 +14,7 @@
 namespace rabit {
 namespace {
 
-constexpr int64_t kWindow = 4;  // chunks that may arrive from a child ahead of their turn
+constexpr int64_t kTreeWindow = 4;  // chunks that may arrive from a child ahead of their turn
 constexpr int kChildren = 2;
 
 struct TreeNode {
@@ -91,12 +91,12 @@ class TreePass {
         down_tag_(tag + 1),
         elements_(args.buffer),
         scratch_(scratch),
-        from_children_(kWindow * kChildren),
+        from_children_(kTreeWindow * kChildren),
         to_parent_(1),
         from_parent_(static_cast<size_t>(chunks_)),
         to_children_(static_cast<size_t>(chunks_) * kChildren) {}
 
-  static int64_t ScratchChunks() { return kWindow * kChildren; }
+  static int64_t ScratchChunks() { return kTreeWindow * kChildren; }
   int64_t iterations() const { return chunks_ + down_lag_ + kFinishLag; }
 
   Status Iterate(int64_t k) {
@@ -109,7 +109,7 @@ class TreePass {
     return Finish(k - down_lag_ - kFinishLag);
   }
   void Start() {
-    for (int64_t k = 0; k < kWindow; ++k) ExpectChildren(k);
+    for (int64_t k = 0; k < kTreeWindow; ++k) ExpectChildren(k);
   }
 
  private:
@@ -118,7 +118,7 @@ class TreePass {
   bool Has(int64_t k) const { return k >= 0 && k < chunks_; }
   Range Chunk(int64_t k) const { return ChunkOf(range_, chunk_count_, k); }
   size_t ChildSlot(int64_t k, int child) const {
-    return static_cast<size_t>(k % kWindow * kChildren + child);
+    return static_cast<size_t>(k % kTreeWindow * kChildren + child);
   }
   std::byte* ScratchOf(int64_t k, int child) const {
     return scratch_ + static_cast<int64_t>(ChildSlot(k, child)) * elements_.BytesIn(chunk_count_);
@@ -165,7 +165,7 @@ Status TreePass::ReduceUp(int64_t k) {
   }
   Reduce(args_.op, args_.buffer.dtype, {inputs, input_count}, elements_.At(chunk.begin),
          chunk.count());
-  ExpectChildren(k + kWindow);
+  ExpectChildren(k + kTreeWindow);
   if (node_.parent >= 0) {
     to_parent_.Start(0, call_.transport.Send(node_.parent, up_tag_, elements_.In(chunk)));
   }

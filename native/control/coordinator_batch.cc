@@ -43,12 +43,13 @@ bool Coordinator::BeginBatch(const AnnounceMessage& message, const Arrival& arri
     named_cycle = std::max(named_cycle, record->named_cycle);
     before = id;
   }
-  batch_.emplace();
-  batch_->ids = message.cached;
-  batch_->named_cycle = named_cycle;
-  batch_->arrived = arrival.ranks;
-  batch_->first_us = batch_->before_last_us = batch_->last_us = arrival.now_us;
-  batch_->last_rank = arrival.last_rank;
+  batch_ = Batch{.ids = message.cached,
+                 .named_cycle = named_cycle,
+                 .arrived = arrival.ranks,
+                 .first_us = arrival.now_us,
+                 .before_last_us = arrival.now_us,
+                 .last_us = arrival.now_us,
+                 .last_rank = arrival.last_rank};
   SetTick(arrival.now_us);
   if (batch_->arrived.count() == options_.size) CompleteBatch();
   return true;

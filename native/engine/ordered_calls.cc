@@ -9,7 +9,7 @@
 namespace rabit {
 namespace {
 
-constexpr auto kVerdictTimeout = std::chrono::seconds(2);
+constexpr auto kOrderedVerdictTimeout = std::chrono::seconds(2);
 
 // 40 bits that are equal on all ranks exactly if they make the same call: messages of different
 // calls never match, so that different tensors are never combined.
@@ -55,7 +55,7 @@ Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
       Status(status.code(), Describe(call) + " (not negotiated: every rank must make the same " +
                                 "ordered calls in the same order): " + status.message())
           .WithCulprit(status.culprit()),
-      After(kVerdictTimeout));
+      After(kOrderedVerdictTimeout));
 }
 
 Status OrderedCalls::Execute(const OrderedCall& call, const Group& group, const LaneContext& lane) {

@@ -26,9 +26,11 @@ class OrderedCalls {
  private:
   Status Check(const OrderedCall& call, const Group& group) const;
   Status CheckCounts(const OrderedCall& call, int64_t size) const;
-  Status Execute(const OrderedCall& call, const Group& group, const LaneContext& lane);
+  Status Execute(const OrderedCall& call, const Group& group, const LaneContext& lane)
+      RABIT_REQUIRES(mutex_);
   Status Allreduce(const OrderedCall& call, Backend& backend, const LaneContext& lane);
-  Status ReduceScatter(const OrderedCall& call, Backend& backend, const LaneContext& lane);
+  Status ReduceScatter(const OrderedCall& call, Backend& backend, const LaneContext& lane)
+      RABIT_REQUIRES(mutex_);
   Status Bad(const OrderedCall& call, const std::string& why) const;
   std::string Describe(const OrderedCall& call) const;
 

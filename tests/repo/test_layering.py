@@ -43,7 +43,7 @@ ENGINE_MAY_SEE = {
     "backend/backend.h",
 }
 FORBIDDEN_IN_SCHEDULE = {"chrono", "thread", "mutex", "atomic", "random"}
-TESTS_AND_BENCH = {"testing", "bench"}
+TESTS_AND_BENCH = {"testing", "bench", "fuzz"}
 
 
 def native_sources() -> list[Path]:

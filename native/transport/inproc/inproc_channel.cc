@@ -13,7 +13,7 @@
 namespace rabit {
 namespace {
 
-enum class RankState { kOpen, kGone, kLost };
+enum class Presence { kOpen, kGone, kLost };
 
 // What Receive returns next: a message, or the loss of a peer.
 struct Event {
@@ -42,12 +42,12 @@ struct InprocHub::Shared {
       inboxes.push_back(std::make_unique<Inbox>(tree.size()));
   }
   int size() const { return static_cast<int>(inboxes.size()); }
-  RankState StateOf(int rank) const { return states[static_cast<size_t>(rank)].load(); }
+  Presence StateOf(int rank) const { return states[static_cast<size_t>(rank)].load(); }
   Inbox& InboxOf(int rank) { return *inboxes[static_cast<size_t>(rank)]; }
 
   // The first of goodbye and death counts; false if it came second.
-  bool Leave(int rank, RankState how) {
-    RankState open = RankState::kOpen;
+  bool Leave(int rank, Presence how) {
+    Presence open = Presence::kOpen;
     return states[static_cast<size_t>(rank)].compare_exchange_strong(open, how);
   }
 
@@ -63,14 +63,14 @@ struct InprocHub::Shared {
 
   const RankTree tree;
   std::vector<std::unique_ptr<Inbox>> inboxes;
-  std::vector<std::atomic<RankState>> states;
+  std::vector<std::atomic<Presence>> states;
 };
 
 class InprocHub::HubChannel final : public Channel {
  public:
   HubChannel(std::shared_ptr<Shared> shared, int rank)
       : shared_(std::move(shared)), rank_(rank), inbox_(shared_->InboxOf(rank)) {}
-  ~HubChannel() override { shared_->Leave(rank_, RankState::kGone); }
+  ~HubChannel() override { shared_->Leave(rank_, Presence::kGone); }
 
   int rank() const override { return rank_; }
   int size() const override { return shared_->size(); }
@@ -85,11 +85,11 @@ class InprocHub::HubChannel final : public Channel {
                              std::to_string(message.size()) + " bytes; at most " +
                              std::to_string(kChannelMessageBytesMax) + " are allowed");
     }
-    if (shared_->StateOf(peer) == RankState::kGone) {
+    if (shared_->StateOf(peer) == Presence::kGone) {
       return Aborted("rank " + std::to_string(peer) +
                      " has left the job: nothing can be sent to it");
     }
-    if (shared_->StateOf(peer) == RankState::kLost || shared_->StateOf(rank_) == RankState::kLost) {
+    if (shared_->StateOf(peer) == Presence::kLost || shared_->StateOf(rank_) == Presence::kLost) {
       return PeerLost(peer, "rank " + std::to_string(peer) + " is lost: nothing can be sent to it");
     }
     Inbox& inbox = shared_->InboxOf(peer);
@@ -142,7 +142,7 @@ std::unique_ptr<Channel> InprocHub::Connect(int rank) {
 }
 
 void InprocHub::Kill(int rank, std::string_view how) {
-  if (!shared_->Leave(rank, RankState::kLost)) return;
+  if (!shared_->Leave(rank, Presence::kLost)) return;
   for (int other = 0; other < shared_->size(); ++other) {
     if (!shared_->tree.AreLinked(other, rank)) continue;
     shared_->Push(other,

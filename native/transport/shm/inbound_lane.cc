@@ -17,8 +17,6 @@ constexpr uint64_t kStashedMax = 1024;
 // Consumed by one call before the caller's other lanes get their turn.
 constexpr uint64_t kProgressBytes = 64 * 1024;
 
-uint64_t Aligned(uint64_t bytes) { return (bytes + kDataAlignment - 1) & ~uint64_t{63}; }
-
 }  // namespace
 
 void InboundLane::Post(RecvState& recv) {

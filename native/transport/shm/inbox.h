@@ -26,6 +26,10 @@ inline constexpr uint32_t kSlots = 128;         // messages and chunks in flight
 inline constexpr uint32_t kOffers = 64;         // single-copy messages in flight per lane
 inline constexpr uint32_t kInlineBytes = 24;    // what a slot carries itself
 inline constexpr uint32_t kDataAlignment = 64;  // of every chunk in the data ring
+// What a chunk takes of the data ring.
+inline constexpr uint64_t Aligned(uint64_t bytes) {
+  return (bytes + kDataAlignment - 1) & ~uint64_t{kDataAlignment - 1};
+}
 
 enum class SlotKind : uint32_t {
   kInline = 1,  // a whole message inside the slot

@@ -4,12 +4,6 @@
 #include <cstring>
 
 namespace rabit {
-namespace {
-
-uint64_t Aligned(uint64_t bytes) { return (bytes + kDataAlignment - 1) & ~uint64_t{63}; }
-
-}  // namespace
-
 bool OutboundLane::TrySendNow(Tag tag, ConstBytes buffer) {
   if (!queue_.empty() || buffer.size() > options_.chunk_bytes ||
       buffer.size() >= options_.single_copy_min_bytes || !HasSlot()) {

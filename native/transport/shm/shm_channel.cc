@@ -14,7 +14,7 @@ namespace rabit {
 namespace {
 
 // The clock is read once in this many looks.
-constexpr int kLooksPerClock = 16;
+constexpr int kLooksPerReading = 16;
 // The channel beneath is looked at once in this many messages, however busy the shared memory is.
 constexpr uint32_t kMessagesPerLookBeneath = 64;
 
@@ -142,7 +142,7 @@ Result<std::optional<ChannelMessage>> ShmChannel::Receive(Deadline deadline) {
       if (is_spinning && !has_slept) spin.PaidOff();
       return std::optional<ChannelMessage>();
     }
-    if (look % kLooksPerClock == 0 || gives_way) {
+    if (look % kLooksPerReading == 0 || gives_way) {
       const Deadline now = Clock::now();
       if (now >= deadline) {
         LookBeneath();
