@@ -229,6 +229,7 @@ def _style(request: Request) -> Style:
         is_collapsed=request.is_collapsed,
         has_colour=wants_colour(1, request.environ),
         is_terminal=os.isatty(1),
+        draws_bars=os.isatty(1) and os.isatty(2) and request.environ.get("TERM") != "dumb",
     )
 
 

@@ -16,6 +16,7 @@ from rabit.errors import InvalidArgument
 from rabit.launch.nodes.node import STDERR, STDOUT
 from rabit.launch.nodes.sink import Sink
 from rabit.launch.output.collapse import Collapser, rank_list
+from rabit.launch.output.progress import Bars, last_state, rewritten_lines
 
 __all__ = ["Output", "OutputFiles", "Style", "tail_text", "wants_colour"]
 
@@ -36,12 +37,17 @@ class Style:
     is_collapsed: bool = False
     has_colour: bool = False
     is_terminal: bool = False
+    draws_bars: bool = False  # both streams go to one terminal
 
     def prefix(self, rank: int) -> bytes:
         label = f"[{self.labels[rank]}]"
         if self.has_colour:
             label = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{label}\x1b[0m"
         return f"{self.stamp()}{label} ".encode()
+
+    def width(self, rank: int) -> int:
+        """Columns of the prefix."""
+        return len(self.stamp()) + len(self.labels[rank]) + len("[] ")
 
     def stamp(self) -> str:
         if not self.has_timestamps:
@@ -106,6 +112,16 @@ class Output:
         self._tails: dict[int, deque[bytes]] = {}
         self._open_line: tuple[int, int] | None = None
         self._collapser = Collapser(len(style.labels)) if style.is_collapsed else None
+        self._bars = {each: self._make_bars(sinks[each]) for each in (STDOUT, STDERR)}
+        if style.draws_bars:
+            self._bars[STDOUT] = self._bars[STDERR]
+
+    def _make_bars(self, sink: Sink) -> Bars:
+        return Bars(
+            sink.write,
+            _terminal_size if self._style.draws_bars else None,
+            lambda rank: (self._style.prefix(rank), self._style.width(rank)),
+        )
 
     def feed(self, rank: int, stream: int, data: bytes) -> None:
         """`rank` wrote `data`; lines may begin in one call and end in another."""
@@ -115,14 +131,19 @@ class Output:
         self._remember(rank, place.partial, data)
         end = data.rfind(b"\n") + 1
         if end:
-            self._emit(rank, stream, place.partial + data[:end])
+            self._bars[stream].end(rank, stream)
+            self._emit(rank, stream, rewritten_lines(place.partial + data[:end]))
             place.partial = data[end:]
             place.partial_since = time.monotonic()
         else:
             if not place.partial:
                 place.partial_since = time.monotonic()
             place.partial += data
-        if len(place.partial) >= _LONGEST_PARTIAL_BYTES:
+        if b"\r" in place.partial and self._collapser is None:
+            state = last_state(place.partial)
+            place.partial = b"\r" + state
+            self._bars[stream].show(rank, stream, state, time.monotonic())
+        elif len(place.partial) >= _LONGEST_PARTIAL_BYTES:
             self._emit_partial(rank, stream, place)
 
     def close(self, rank: int, stream: int) -> None:
@@ -130,16 +151,27 @@ class Output:
         place = self._streams.pop((rank, stream), None)
         if place is None:
             return
+        self._bars[stream].end(rank, stream)
         is_open = self._open_line == (rank, stream)
         if place.partial or is_open:
-            self._emit(rank, stream, place.partial + b"\n")
+            self._emit(rank, stream, rewritten_lines(place.partial + b"\n"))
 
     def tick(self, now: float) -> None:
         """Writes lines that have waited long enough for their end or for other ranks."""
         if self._collapser is not None:
             self._write_collapsed(now)
-        if self._collapser is not None or not self._style.is_terminal:
-            return
+        # A line without an end would stand where the bars are drawn.
+        if self._collapser is None and self._style.is_terminal and not self._has_bars():
+            self._write_partials(now)
+        for bars in self._bars.values():
+            if len(bars) and self._style.draws_bars:
+                self._end_open_line()
+            bars.tick(now)
+
+    def _has_bars(self) -> bool:
+        return any(len(each) for each in self._bars.values())
+
+    def _write_partials(self, now: float) -> None:
         for (rank, stream), place in self._streams.items():
             if place.partial and now - place.partial_since >= _PARTIAL_WAIT_S:
                 self._emit_partial(rank, stream, place)
@@ -148,10 +180,11 @@ class Output:
         """When `tick` has something to do, as time.monotonic(), or None."""
         if self._collapser is not None:
             return self._collapser.due
-        if not self._style.is_terminal:
-            return None
-        waiting = [each.partial_since for each in self._streams.values() if each.partial]
-        return min(waiting) + _PARTIAL_WAIT_S if waiting else None
+        times = [each for each in (bars.due() for bars in self._bars.values()) if each is not None]
+        if self._style.is_terminal and not self._has_bars():
+            waiting = (each.partial_since for each in self._streams.values() if each.partial)
+            times += [each + _PARTIAL_WAIT_S for each in waiting]
+        return min(times, default=None)
 
     def finish(self) -> None:
         """Ends every line.  No more output may follow."""
@@ -164,6 +197,11 @@ class Output:
 
     def end_line(self) -> None:
         """Makes sure that what is written next starts a line."""
+        for bars in self._bars.values():
+            bars.erase()
+        self._end_open_line()
+
+    def _end_open_line(self) -> None:
         if self._open_line is not None:
             self._sinks[self._open_line[1]].write(b"\n")
             self._open_line = None
@@ -193,6 +231,8 @@ class Output:
                 self._collapser.add(rank, stream, line, now)
             self._write_collapsed(now)
             return
+        for bars in self._bars.values():
+            bars.erase()
         prefix = self._style.prefix(rank)
         body = lines[:-1].replace(b"\n", b"\n" + prefix) + b"\n"
         self._sinks[stream].write(self._start(rank, stream, prefix) + body)
@@ -229,6 +269,14 @@ def tail_text(line: bytes) -> str:
     # Of a progress bar, the last state is what the user saw.
     text = text.rpartition("\r")[2].expandtabs()
     return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
+
+
+def _terminal_size() -> tuple[int, int]:
+    try:
+        size = os.get_terminal_size(2)
+        return size.columns, size.lines
+    except OSError:
+        return 80, 24  # It has gone: nobody sees what is drawn.
 
 
 def wants_colour(descriptor: int, environ: Mapping[str, str]) -> bool:
