@@ -1,13 +1,16 @@
 #include "abi/connections.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "rendezvous/tcp_store.h"
 #include "transport/connect.h"
 #include "transport/routed_transport.h"
@@ -32,6 +35,14 @@ std::string SystemHostKey() {
   return boot + "/" + name;
 }
 
+// Between ranks that differ in this there is no shared memory: they meet at an abstract Unix socket,
+// which belongs to a network namespace, and show each other their user.
+std::string SharingKey() {
+  struct stat network{};
+  (void)::stat("/proc/self/ns/net", &network);
+  return std::to_string(network.st_ino) + "/" + std::to_string(::geteuid());
+}
+
 std::string Key(const Options& options, const char* what, int rank) {
   return std::to_string(options.epoch) + "/" + what + "/" + std::to_string(rank);
 }
@@ -43,6 +54,12 @@ std::string ListenAddress(const std::string& bind_address) {
   return (is_bare_v6 ? "[" + address + "]" : address) + ":0";
 }
 
+void Warn(const Options& options, const std::string& what) {
+  if (options.log_level == "error" || options.log_level == "off") return;
+  Logger(LogLevel::kWarning, options.rank)
+      .Warning("rank " + std::to_string(options.rank) + " " + what);
+}
+
 Status AddContext(const Options& options, const char* doing, const Status& status) {
   return Status(status.code(), "rank " + std::to_string(options.rank) + " of " +
                                    std::to_string(options.size) + ", while " + doing + ": " +
@@ -52,9 +69,11 @@ Status AddContext(const Options& options, const char* doing, const Status& statu
 
 // Hosts are numbered by first appearance, so that all ranks number them alike.
 Result<Topology> ExchangeHosts(const Options& options, Store& store, Deadline deadline) {
-  const std::string mine = options.host_key.empty() ? SystemHostKey() : options.host_key;
+  const std::string host_key = options.host_key.empty() ? SystemHostKey() : options.host_key;
+  const std::string mine = host_key + " " + SharingKey();
   RABIT_RETURN_IF_ERROR(
       store.Set(Key(options, "host", options.rank), ToText(FindProcessors()) + " " + mine));
+  int apart = -1;  // a rank of this host with which no memory can be shared
   std::map<std::string, int> numbers;
   std::vector<std::vector<Processors>> processors;  // host number -> those of its ranks
   Topology topology;
@@ -75,11 +94,18 @@ Result<Topology> ExchangeHosts(const Options& options, Store& store, Deadline de
                         of_rank.status().message() + ". Install one version on all ranks")
           .WithCulprit(rank);
     }
+    const std::string theirs = host->substr(std::min(space + 1, host->size()));
+    if (theirs != mine && theirs.starts_with(host_key + " ")) apart = rank;
     const auto next = static_cast<int>(numbers.size());
     const int number = numbers.emplace(host->substr(space), next).first->second;
     topology.host_of.push_back(number);
     if (number == next) processors.emplace_back();
     processors[static_cast<size_t>(number)].push_back(*std::move(of_rank));
+  }
+  if (apart >= 0 && options.transport != "tcp") {
+    Warn(options, "shares no memory with rank " + std::to_string(apart) +
+                      " of the same host, which is in another network namespace or of another "
+                      "user; the two use TCP");
   }
   for (const auto& ranks : processors) topology.cores_of.push_back(ShareCores(ranks));
   return topology;
@@ -92,20 +118,55 @@ int SpinFor(const Options& options, const HostCores& cores) {
   return cores.each >= 2 ? 50 : 0;
 }
 
-bool WantsShm(const Options& options, int local_size) {
-  return options.transport == "shm" ||
-         (options.transport == "auto" && local_size > 1 && ProbeShm(ShmOptions()).ok());
+ShmOptions ShmOptionsFrom(const Options& options) {
+  ShmOptions shm;
+  shm.spin_us = options.spin_us;
+  shm.single_copy = options.shm_single_copy ? SingleCopy::kAuto : SingleCopy::kOff;
+  shm.ring_bytes = static_cast<uint32_t>(options.shm_ring_bytes / 4096 * 4096);
+  return shm;
+}
+
+// The memory of this rank, if all ranks of the host have theirs and want to use it; else they all
+// do without, because a pair of which only one has memory would not know how to talk.
+Result<std::optional<Inbox>> ReserveShmOfHost(const Options& options,
+                                              const ConnectContext& context) {
+  if (options.transport == "tcp") return std::optional<Inbox>();
+  std::vector<int> others;
+  for (int rank = 0; rank < options.size; ++rank) {
+    if (rank != options.rank && context.topology.SameHost(rank, options.rank)) {
+      others.push_back(rank);
+    }
+  }
+  if (others.empty() && options.transport == "auto") return std::optional<Inbox>();
+  Result<Inbox> inbox = ReserveShm(context, ShmOptionsFrom(options));
+  if (!inbox.ok() && options.transport == "shm") return inbox.status();
+  RABIT_RETURN_IF_ERROR(context.store.Set(Key(options, "memory", options.rank),
+                                          inbox.ok() ? "yes" : inbox.status().message()));
+  for (const int rank : others) {
+    RABIT_ASSIGN_OR_RETURN(const std::string theirs,
+                           context.store.Get(Key(options, "memory", rank), context.deadline));
+    if (theirs == "yes" || !inbox.ok()) continue;
+    if (options.transport == "shm") {
+      return ResourceExhausted("rank " + std::to_string(rank) + " has no shared memory: " + theirs)
+          .WithCulprit(rank);
+    }
+    return std::optional<Inbox>();
+  }
+  if (inbox.ok()) return std::optional<Inbox>(*std::move(inbox));
+  Warn(options, "has no shared memory, so that the ranks of its host use TCP: " +
+                    inbox.status().message());
+  return std::optional<Inbox>();
 }
 
 // Neighbours of one host talk through shared memory, the others by TCP, which also tells of deaths.
 Result<std::unique_ptr<Channel>> ConnectChannel(const Options& options,
                                                 const ConnectContext& context, const RankTree& tree,
-                                                const HostCores& cores) {
+                                                const HostCores& cores, bool has_memory) {
   const std::vector<int> neighbours = tree.Neighbours(options.rank);
   const bool has_local = std::any_of(neighbours.begin(), neighbours.end(), [&](int peer) {
     return context.topology.SameHost(peer, options.rank);
   });
-  const bool shares_memory = has_local && WantsShm(options, cores.ranks);
+  const bool shares_memory = has_local && has_memory;
   ChannelOptions tcp;
   tcp.heartbeat_timeout = std::chrono::milliseconds(options.heartbeat_timeout_ms);
   if (!shares_memory) tcp.spin = SocketSpinTimesFor(options.spin_us, cores);
@@ -117,14 +178,11 @@ Result<std::unique_ptr<Channel>> ConnectChannel(const Options& options,
 }
 
 // Sets what of `made` moves data.
-Status ConnectTransports(const Options& options, const ConnectContext& context, Connections& made) {
+Status ConnectTransports(const Options& options, const ConnectContext& context,
+                         std::optional<Inbox> inbox, Connections& made) {
   const HostCores& cores = made.cores;
   const int local_size = cores.ranks;
-  ShmOptions shm;
-  shm.spin_us = options.spin_us;
-  shm.single_copy = options.shm_single_copy ? SingleCopy::kAuto : SingleCopy::kOff;
-  shm.ring_bytes = static_cast<uint32_t>(options.shm_ring_bytes / 4096 * 4096);
-  made.shares_memory = WantsShm(options, local_size);
+  made.shares_memory = inbox.has_value();
   const bool wants_tcp = !made.shares_memory || local_size < options.size;
   if (options.transport == "shm" && local_size < options.size) {
     return Unsupported("transport shm reaches only the " + std::to_string(local_size) +
@@ -133,7 +191,8 @@ Status ConnectTransports(const Options& options, const ConnectContext& context, 
   }
   std::vector<std::unique_ptr<Transport>> parts;
   if (made.shares_memory) {
-    RABIT_ASSIGN_OR_RETURN(auto transport, ConnectShmTransport(context, shm));
+    RABIT_ASSIGN_OR_RETURN(
+        auto transport, ConnectShmTransport(context, ShmOptionsFrom(options), *std::move(inbox)));
     if (!wants_tcp) {
       made.transport = std::move(transport);
       return Status();
@@ -216,11 +275,13 @@ Result<Connections> ConnectRanks(const Options& options) {
       *made.listener, secret,       made.topology, options.started_lanes() + 1,
       deadline};
   made.tree = ControlTree(options, made.topology);
+  Result<std::optional<Inbox>> inbox = ReserveShmOfHost(options, context);
+  if (!inbox.ok()) return AddContext(options, "taking shared memory", inbox.status());
   Result<std::unique_ptr<Channel>> channel =
-      ConnectChannel(options, context, made.tree, made.cores);
+      ConnectChannel(options, context, made.tree, made.cores, inbox->has_value());
   if (!channel.ok()) return AddContext(options, "making the control channel", channel.status());
   made.channel = std::move(channel).value();
-  const Status connected = ConnectTransports(options, context, made);
+  const Status connected = ConnectTransports(options, context, *std::move(inbox), made);
   if (!connected.ok()) return AddContext(options, "connecting to its peers", connected);
   return made;
 }

@@ -1,5 +1,6 @@
 #include "rendezvous/listener.h"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -25,6 +26,8 @@ namespace {
 
 constexpr std::chrono::seconds kStrangerTime{2};
 constexpr size_t kStrangersMax = 64;
+// Of the files that this process may open, strangers get one in so many: it must still dial.
+constexpr size_t kFilesPerStranger = 4;
 // Authenticated, but nobody has asked for their purpose yet.
 constexpr size_t kParkedMax = 4096;
 constexpr uint64_t kAcceptKey = 0;
@@ -69,6 +72,14 @@ void RemoveAbandonedSocket(const SocketAddress& address, const std::string& path
   if (status.code() == Code::kPeerLost) ::unlink(path.c_str());
 }
 
+size_t StrangersMax() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return kStrangersMax;
+  }
+  return std::clamp<size_t>(limit.rlim_cur / kFilesPerStranger, 1, kStrangersMax);
+}
+
 bool IsOfThisUser(int fd) {
   ucred credentials{};
   socklen_t bytes = sizeof credentials;
@@ -83,6 +94,7 @@ class EpollListener final : public Listener {
       : secret_(secret),
         epoch_(epoch),
         rank_(rank),
+        strangers_max_(StrangersMax()),
         bound_(bound),
         logger_(LogLevel::kWarning, rank),
         socket_(std::move(socket)),
@@ -132,6 +144,7 @@ class EpollListener final : public Listener {
   const Secret secret_;
   const uint64_t epoch_;
   const int32_t rank_;
+  const size_t strangers_max_;
   const SocketAddress bound_;
   const Logger logger_;
   RateLimit log_limit_{std::chrono::seconds(1)};
@@ -179,6 +192,11 @@ void EpollListener::Accept() {
   for (size_t i = 0; i < kStrangersMax; ++i) {
     UniqueFd fd(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.is_open()) {
+      if ((errno == EMFILE || errno == ENFILE) && !strangers_.empty()) {
+        Refuse(strangers_.front().fd.get(), "no more files can be opened (ulimit -n)");
+        strangers_.pop_front();
+        continue;
+      }
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         logger_.Error("cannot accept connections: " + ErrnoText(errno) +
                       "; raise the limit of open files (ulimit -n)");
@@ -192,7 +210,7 @@ void EpollListener::Accept() {
       Refuse(fd.get(), "it belongs to another user");
       continue;
     }
-    if (strangers_.size() >= kStrangersMax) {
+    if (strangers_.size() >= strangers_max_) {
       Refuse(strangers_.front().fd.get(), "too many connections have not proved who they are");
       strangers_.pop_front();
     }

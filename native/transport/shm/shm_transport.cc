@@ -14,9 +14,11 @@
 namespace rabit {
 namespace {
 
-constexpr uint32_t kRingBytesDefault = 512 * 1024;
-constexpr uint32_t kRingBytesMin = 64 * 1024;
-constexpr uint64_t kInboxBytesWanted = uint64_t{64} << 20;
+constexpr uint32_t kRingBytesMax = 1 << 20;
+constexpr uint32_t kRingBytesMin = 16 * 1024;
+// The number of lanes grows with the square of the ranks, the memory of a host does not: this is
+// what all inboxes of a host take together, unless the smallest rings need more.
+constexpr uint64_t kHostBytesWanted = uint64_t{1} << 30;
 
 class ShmTransport final : public Transport {
  public:
@@ -124,14 +126,33 @@ Status CheckOptions(const ShmOptions& options) {
   return Status();
 }
 
-uint32_t RingBytes(const ShmOptions& options, int lanes) {
-  if (options.ring_bytes != 0) return options.ring_bytes;
-  const uint64_t share = kInboxBytesWanted / static_cast<uint64_t>(std::max(lanes, 1));
-  return static_cast<uint32_t>(
-      std::clamp<uint64_t>(share / 4096 * 4096, kRingBytesMin, kRingBytesDefault));
+std::vector<int> LocalPeers(const ConnectContext& context) {
+  std::vector<int> peers;
+  for (int rank = 0; rank < context.size; ++rank) {
+    if (rank != context.rank && context.topology.SameHost(rank, context.rank)) {
+      peers.push_back(rank);
+    }
+  }
+  return peers;
 }
 
 }  // namespace
+
+uint32_t ShmRingBytes(const ShmOptions& options, int local_ranks, int streams) {
+  if (options.ring_bytes != 0) return options.ring_bytes;
+  const int64_t lanes = int64_t{local_ranks} * (local_ranks - 1) * streams;
+  const uint64_t share = kHostBytesWanted / static_cast<uint64_t>(std::max<int64_t>(lanes, 1));
+  return static_cast<uint32_t>(
+      std::clamp<uint64_t>(share / 4096 * 4096, kRingBytesMin, kRingBytesMax));
+}
+
+Result<Inbox> ReserveShm(const ConnectContext& context, const ShmOptions& options) {
+  RABIT_RETURN_IF_ERROR(CheckOptions(options));
+  const auto peers = static_cast<int>(LocalPeers(context).size());
+  return Inbox::Create({.senders = peers,
+                        .streams = context.streams,
+                        .ring_bytes = ShmRingBytes(options, peers + 1, context.streams)});
+}
 
 Status ProbeShm(const ShmOptions& options) {
   RABIT_RETURN_IF_ERROR(CheckOptions(options));
@@ -140,25 +161,24 @@ Status ProbeShm(const ShmOptions& options) {
 
 Result<std::unique_ptr<Transport>> ConnectShmTransport(const ConnectContext& context,
                                                        const ShmOptions& options) {
-  RABIT_RETURN_IF_ERROR(CheckOptions(options));
-  std::vector<int> local_ranks;
-  std::vector<int> peers;
-  for (int rank = 0; rank < context.size; ++rank) {
-    if (!context.topology.SameHost(rank, context.rank)) continue;
-    local_ranks.push_back(rank);
-    if (rank != context.rank) peers.push_back(rank);
-  }
+  RABIT_ASSIGN_OR_RETURN(Inbox inbox, ReserveShm(context, options));
+  return ConnectShmTransport(context, options, std::move(inbox));
+}
+
+Result<std::unique_ptr<Transport>> ConnectShmTransport(const ConnectContext& context,
+                                                       const ShmOptions& options, Inbox inbox) {
+  const std::vector<int> peers = LocalPeers(context);
+  std::vector<int> local_ranks = peers;
+  local_ranks.insert(std::upper_bound(local_ranks.begin(), local_ranks.end(), context.rank),
+                     context.rank);
   ShmAgreement agreement;
   agreement.rank = context.rank;
   agreement.epoch = context.epoch;
   agreement.single_copy = options.single_copy;
-  agreement.shape.senders = static_cast<int>(peers.size());
-  agreement.shape.streams = context.streams;
-  agreement.shape.ring_bytes = RingBytes(options, static_cast<int>(peers.size()) * context.streams);
+  agreement.shape = inbox.shape();
   // At least four chunks in the ring: two are copied in and out while two are on their way.
   const uint32_t chunk_bytes = std::min(options.chunk_bytes, agreement.shape.ring_bytes / 4);
 
-  RABIT_ASSIGN_OR_RETURN(Inbox inbox, Inbox::Create(agreement.shape));
   RABIT_ASSIGN_OR_RETURN(std::vector<ShmSocket> sockets, ConnectShmSockets(context, peers, "shm"));
   RABIT_ASSIGN_OR_RETURN(std::vector<ShmPeer> connected,
                          SwapInboxes(std::move(sockets), inbox, agreement, context.deadline));

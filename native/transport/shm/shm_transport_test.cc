@@ -115,5 +115,16 @@ TEST(ShmTransport, a_peer_that_leaves_is_named_and_its_last_messages_still_arriv
   EXPECT_EQ(status.culprit(), 1);
 }
 
+TEST(ShmTransport, the_memory_of_a_host_does_not_grow_with_the_square_of_its_ranks) {
+  for (const int ranks : {2, 4, 8, 64, 128}) {
+    const uint32_t ring = ShmRingBytes({}, ranks, 3);
+    EXPECT_EQ(ring % 4096, 0u);
+    const uint64_t all = uint64_t{ring} * static_cast<uint64_t>(ranks * (ranks - 1) * 3);
+    EXPECT_LE(all, uint64_t{1} << 30) << ranks;
+  }
+  EXPECT_EQ(ShmRingBytes({}, 4, 3), 1u << 20);
+  EXPECT_EQ(ShmRingBytes({.ring_bytes = 8192}, 64, 3), 8192u);
+}
+
 }  // namespace
 }  // namespace rabit

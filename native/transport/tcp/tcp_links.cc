@@ -54,8 +54,10 @@ Status TcpLinks::Connect(Store& store, Deadline deadline) {
   }
   listener_.SetHandler(plan_.purpose, [this](AuthenticatedPeer peer) { Accept(std::move(peer)); });
   is_connecting_ = true;
-  for (const int peer : plan_.peers) {
-    if (peer > rank_) break;
+  // Every rank begins with another one: whoever all dialled at once would drop some of them.
+  for (auto lower = std::lower_bound(plan_.peers.begin(), plan_.peers.end(), rank_);
+       lower != plan_.peers.begin();) {
+    const int peer = *--lower;
     for (const auto& link : links_[static_cast<size_t>(peer)]) {
       Result<UniqueFd> fd = Dial(addresses_[static_cast<size_t>(peer)], secret_,
                                  GreetingFor(link->index()), peer, deadline);
