@@ -82,8 +82,20 @@ def init(
         sizes = allgather([engine.local_size], name="rabit.local_size")
         _state.is_homogeneous = len(set(sizes.tolist())) == 1
     if not isinstance(process_sets, str):
-        for each in process_sets or ():
+        for each in _distinct(process_sets or ()):
             each.register(engine)
+
+
+def _distinct(process_sets: Sequence[ProcessSet]) -> Sequence[ProcessSet]:
+    seen: set[tuple[int, ...]] = set()
+    for each in process_sets:
+        ranks = tuple(each.ranks)
+        if ranks in seen:
+            raise InvalidArgument(
+                f"init: process_sets has the set of ranks {list(ranks)} twice. Pass each set once."
+            )
+        seen.add(ranks)
+    return process_sets
 
 
 def shutdown(timeout: float = 30.0) -> None:
@@ -100,8 +112,15 @@ def shutdown(timeout: float = 30.0) -> None:
 
 
 def _close(engine: Engine, timeout: float) -> None:
+    first = sys.exc_info()[1]
     try:
         engine.close(timeout)
+    except RabitError as error:
+        # While an error of the engine is handled, what its end then finds is a consequence, which
+        # would hide it.
+        if not isinstance(first, RabitError):
+            raise
+        print(f"rabit: at shutdown: {error}", file=sys.stderr)
     finally:
         if engine.config.summary and engine.rank == 0:
             from rabit.diagnostics.summary import summary_text

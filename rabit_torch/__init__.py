@@ -196,3 +196,13 @@ __all__ = [
     "summary",
     "synchronize",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "elastic":
+        raise AttributeError(
+            "rabit_torch has no module 'elastic': the number of ranks of a job does not change while "
+            "it runs. Save checkpoints and have the job started again after a failure, as torchrun "
+            "--max-restarts does; rabit_torch.should_stop() lets all ranks save and leave together."
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

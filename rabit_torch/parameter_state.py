@@ -50,6 +50,7 @@ class ParameterState:
         "priority",
         "rows",
         "slot",
+        "sparse_dim",
         "two_halves",
         "was_absent",
         "wire",
@@ -71,6 +72,7 @@ class ParameterState:
         self.slot: Any = None  # if a strategy exchanges its gradient
         self.codec: CompressionCodec | None = None  # of a strategy, where the engine applies it
         self.is_dense = True  # no gradient has been sparse so far
+        self.sparse_dim: int | None = None  # of gradients that travel dense (sparse_as_dense)
         self.rows: RowExchange | None = None  # if its touched rows travel
         self.early: EarlyPart | None = None  # if its rows travel: what may leave before them
         self.pack: Pack | None = None

@@ -33,14 +33,23 @@ def allreduce_sparse(
     shape, size = tensor.shape, process_set.size()
 
     def finish() -> torch.Tensor:
-        rows = values.wait()
-        if op == ReduceOp.AVERAGE:
-            rows = rows / size if rows.is_floating_point() else rows // size
-        return torch.sparse_coo_tensor(
-            indices.wait().t(), rows, shape, check_invariants=False
-        ).coalesce()
+        return _added_up(indices.wait(), values.wait(), shape, size if op == ReduceOp.AVERAGE else 1)
 
-    return TorchHandle([], finish)
+    return TorchHandle([*indices.engine_handles, *values.engine_handles], finish)
+
+
+def _added_up(
+    places: torch.Tensor, rows: torch.Tensor, shape: torch.Size, divisor: int
+) -> torch.Tensor:
+    """The rows of all ranks, added up and divided; integers truncate toward zero, as dense ones."""
+    total = torch.sparse_coo_tensor(places.t(), rows, shape, check_invariants=False).coalesce()
+    if divisor == 1:
+        return total
+    mode = None if rows.is_floating_point() or rows.is_complex() else "trunc"
+    mean = torch.div(total.values(), divisor, rounding_mode=mode)
+    return torch.sparse_coo_tensor(
+        total.indices(), mean, shape, check_invariants=False, is_coalesced=True
+    )
 
 
 def allreduce_sparse_on(
@@ -65,11 +74,8 @@ def allreduce_sparse_on(
     def result() -> torch.Tensor:
         places = tensor_from(handles[0], indices.dtype)
         rows = tensor_from(handles[1], values.dtype)
-        if op == ReduceOp.AVERAGE:
-            rows = rows / engine.size
-        return torch.sparse_coo_tensor(
-            places.t(), rows, tensor.shape, check_invariants=False
-        ).coalesce()
+        divisor = engine.size if op == ReduceOp.AVERAGE else 1
+        return _added_up(places, rows, tensor.shape, divisor)
 
     return handles, result
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from rabit import InvalidArgument, ProcessSet, default_engine
+from rabit_torch.compression import by_hand
 from rabit_torch.ops.adasum import Adasum
 from rabit_torch.ops.collectives import _start_allreduce
 from rabit_torch.tensors import check
@@ -31,8 +32,9 @@ class AdasumReducer:
         number = default_engine().next_number("adasum_optimizer")
         self._prefix = "adasum" if number == 1 else f"adasum.{number}"
         self._names = dict(names)
-        self._compression = compression
+        self._compression = by_hand(compression, "DistributedOptimizer(op=Adasum)")
         self._process_set = process_set
+        self._is_alone = process_set.size() == 1 or not process_set.included()
         self.backward_passes = backward_passes
         self.set_backward_passes(backward_passes)
         for parameter, name in names.items():
@@ -71,7 +73,7 @@ class AdasumReducer:
         parameters = [p for p in self._names if p.requires_grad]
         before = [p.detach().clone() for p in parameters]
         result = local_step()
-        if self._process_set.size() == 1 or not parameters:
+        if self._is_alone or not parameters:
             return result
         wires, contexts = [], []
         for parameter, start in zip(parameters, before, strict=True):

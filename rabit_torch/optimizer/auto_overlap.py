@@ -56,6 +56,7 @@ class AutoOverlap:
                 self._note(each.bytes)
             )
             for each in reducer.states
+            if each.parameter.requires_grad
         ]
         self._script: Generator[None, float, None] | None = self._run()
         next(self._script)

@@ -157,8 +157,8 @@ class _DistributedMixin:
         if self._rabit_auto is not None:
             self._rabit_auto.stop()
             self._rabit_auto = None
-        assert isinstance(self._rabit_reducer, GradientReducer)
-        self._rabit_reducer.set_overlap(overlap)
+        if isinstance(self._rabit_reducer, GradientReducer):  # Adasum has "none" alone
+            self._rabit_reducer.set_overlap(overlap)
 
     def flush(self) -> None:
         """Waits until every update of the steps so far is done.  Returns at once if none waits.
@@ -478,7 +478,8 @@ def DistributedOptimizer(
         and `step()` combines the steps adaptively (blocks; takes no groups).
     gradient_predivide_factor: f divides by f before the sum and by size/f after it; Average only.
     num_groups, groups: parameters that travel together (a number, or lists of parameters).
-    sparse_as_dense: turns sparse gradients into dense ones before they are sent.
+    process_set: the ranks that train together; a rank outside of it trains by itself.
+    sparse_as_dense: sends sparse gradients as dense ones; `.grad` is sparse again then.
     row_sparse: names of parameters (embeddings) whose gradients are zero in most rows: only the other
         rows travel, and `.grad` stays dense, with the same values.  True: those of two dimensions and
         at least 256 KiB for which that costs fewer bytes.  Of a table that an output projection
@@ -578,7 +579,7 @@ def _wrapped(
         _rabit_synchronized=False,
         _rabit_auto=None,
     )
-    if isinstance(reducer, GradientReducer) and wants_auto:
+    if isinstance(reducer, GradientReducer) and wants_auto and process_set.included():
         result._rabit_auto = AutoOverlap(reducer, process_set)
         reducer.engine.reports["overlap"] = result._rabit_auto.report
     return result

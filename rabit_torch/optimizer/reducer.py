@@ -66,7 +66,10 @@ class GradientReducer:
         # never use one name for two things.
         number = self._engine.next_number("optimizer")
         self._prefix = "gradient" if number == 1 else f"gradient.{number}"
-        self._is_alone = process_set.size() == 1 and strategy is None
+        if not process_set.included():
+            strategy = None
+        # A rank outside of the set trains by itself, as in one process.
+        self._is_alone = not process_set.included() or (process_set.size() == 1 and strategy is None)
         self._is_paused = False
         self._graph_task = -1
         self._state_of: dict[torch.Tensor, ParameterState] = {}
@@ -379,6 +382,8 @@ class GradientReducer:
         grad = state.parameter.grad
         assert grad is not None
         if grad.is_sparse and (self._sparse_as_dense or state.pack is not None or state.slot):
+            if self._sparse_as_dense:
+                state.sparse_dim = grad.sparse_dim()
             grad = state.parameter.grad = grad.to_dense()
         state.grad = grad
         if state.early is not None:
@@ -427,8 +432,19 @@ class GradientReducer:
         for state in states:
             if state.pack is not None and state.pack.handle is not None:
                 state.pack.finish()
+                for member in state.pack.states:
+                    self._make_sparse_again(member)
             if state.handle is not None:
                 self._finish(state)
+                self._make_sparse_again(state)
+
+    def _make_sparse_again(self, state: ParameterState) -> None:
+        """What was sent dense for the caller's sake reaches an optimizer that wants it sparse."""
+        if state.sparse_dim is None or state.grad is None or state.grad.is_sparse:
+            return
+        state.grad = state.grad.to_sparse(state.sparse_dim)
+        if not state.is_guarded:
+            state.parameter.grad = state.grad
 
     def _settle(self, states: Iterable[ParameterState]) -> None:
         """Waits for everything of `states`; raises the first error after all have finished."""

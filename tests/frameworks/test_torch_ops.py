@@ -237,3 +237,109 @@ report(texts)
         results[0], ["complex64", "to_dense()", "torch.Tensor", "'meta'"], strict=True
     ):
         assert "odd" in text and word in text
+
+
+def test_a_sparse_handle_is_done_when_waiting_does_not_block(on_ranks):
+    results = on_ranks(
+        2,
+        """
+rows = torch.sparse_coo_tensor([[rabit.rank(), 2]], torch.tensor([3, -5]), (4,))
+handle = None
+if rabit.rank() == 0:
+    handle = rabit.sparse_allreduce_async(rows, "a", rabit.Average)
+    before = rabit.poll(handle)
+    try:
+        handle.wait(0.05)
+        before = "the other rank has not called, and wait(0.05) returned"
+    except rabit.TimedOut:
+        pass
+rabit.barrier()
+handle = handle or rabit.sparse_allreduce_async(rows, "a", rabit.Average)
+result = handle.wait()
+report([before if rabit.rank() == 0 else False, result.to_dense().tolist(), str(result.dtype)])
+""",
+    )
+
+    # Integers truncate toward zero after the sum, as dense ones do: -10 / 2 and 3 / 2.
+    assert results == [[False, [1, 1, -5, 0], "torch.int64"]] * 2
+
+
+def test_elastic_says_what_to_use(on_ranks):
+    results = on_ranks(
+        1,
+        """
+try:
+    rabit.elastic.run
+except AttributeError as error:
+    report(str(error))
+""",
+    )
+
+    assert "torchrun --max-restarts" in results[0] and "should_stop()" in results[0]
+
+
+def test_a_process_set_is_refused_twice(on_ranks):
+    results = on_ranks(
+        1,
+        """
+rabit.shutdown()
+try:
+    rabit.init(process_sets=[rabit.ProcessSet([0]), rabit.ProcessSet([0])])
+    text = "accepted"
+except rabit.InvalidArgument as error:
+    text = str(error)
+report(text)
+""",
+    )
+
+    assert results == ["init: process_sets has the set of ranks [0] twice. Pass each set once."]
+
+
+def test_buckets_of_a_model_that_is_gone_give_their_numbers_to_nobody():
+    import numpy
+    import torch
+
+    from rabit_torch.distributed.hook import _number_of
+
+    class Bucket:
+        def __init__(self, parameter):
+            self.parameter = parameter
+
+        def parameters(self):
+            return [self.parameter]
+
+        def buffer(self):
+            return self.parameter.detach()
+
+    memory = numpy.zeros(4, numpy.float32)
+    first = Bucket(torch.nn.Parameter(torch.from_numpy(memory)))
+    number = _number_of(first)
+    assert _number_of(first) == number
+    del first
+    second = Bucket(torch.nn.Parameter(torch.from_numpy(memory)))
+
+    assert _number_of(second) == number + 1
+
+
+def test_shutdown_while_an_error_is_handled_leaves_it_the_first(tmp_path, rank_server):
+    from support.processes import run_processes
+
+    script = """
+import os, signal, sys
+import torch
+import rabit_torch as rabit
+rabit.init()
+if rabit.rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    try:
+        rabit.allreduce(torch.ones(2), name="a")
+    finally:
+        rabit.shutdown()
+except rabit.RabitError as error:
+    print("first:", error, "after:", error.__context__)
+"""
+    ended = run_processes(2, script, tmp_path, command=rank_server.command)
+
+    assert ended[0].status == 0, ended[0].errors
+    assert "first: " in ended[0].output and "after: None" in ended[0].output, ended[0].output

@@ -386,3 +386,105 @@ report(texts)
         strict=True,
     ):
         assert word in text
+
+
+def test_a_rank_outside_of_the_process_set_trains_by_itself(on_ranks):
+    results = on_ranks(
+        3,
+        SETUP
+        + """
+pair = rabit.add_process_set([0, 1])
+answers = []
+for arguments in ({}, {"op": rabit.Adasum}, {"overlap": "auto"}, {"overlap": "next-forward"},
+                  {"find_unused_parameters": True}, {"row_sparse": True}, {"strategy": "topk:ratio=0.5,small=0"}):
+    torch.manual_seed(3)
+    for p in model.parameters():
+        nn.init.constant_(p, 0.1)
+        p.grad = None
+    optimizer = wrap(process_set=pair, **arguments)
+    for step in range(3):
+        optimizer.zero_grad()
+        (model(torch.full((1, 6), rank + 1.0)).sum()).backward()
+        optimizer.step()
+    optimizer.synchronize()
+    answers.append(flat())
+alone = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+for p in alone.parameters():
+    nn.init.constant_(p, 0.1)
+plain = torch.optim.SGD(alone.parameters(), lr=0.1)
+for step in range(3):
+    plain.zero_grad()
+    alone(torch.full((1, 6), 3.0)).sum().backward()
+    plain.step()
+report([answers, torch.cat([p.detach().reshape(-1) for p in alone.parameters()]).tolist()])
+""",
+    )
+
+    for answers in zip(*[each[0] for each in results], strict=True):
+        assert close(answers[0], answers[1])
+        assert close(answers[2], results[2][1])
+        assert not close(answers[0], answers[2])
+
+
+def test_a_frozen_parameter_may_be_there_when_the_overlap_is_chosen_by_measuring(on_ranks):
+    results = on_ranks(
+        2,
+        SETUP
+        + """
+model[0].weight.requires_grad_(False)
+optimizer = wrap(overlap="auto")
+loss_of(0).backward()
+optimizer.step()
+report(optimizer.overlap)
+""",
+    )
+
+    assert results == ["backward"] * 2
+
+
+def test_an_adasum_optimizer_takes_the_overlap_it_has(on_ranks):
+    results = on_ranks(
+        2,
+        SETUP
+        + """
+import rabit as core
+optimizer = wrap(op=rabit.Adasum)
+optimizer.set_overlap("none")
+try:
+    wrap(op=rabit.Adasum, compression=core.CompressionCodec("fp16"))
+    report("accepted")
+except rabit.Unsupported as error:
+    report([optimizer.overlap, str(error)])
+""",
+    )
+
+    for overlap, text in results:
+        assert overlap == "none"
+        assert "DistributedOptimizer(op=Adasum): compression" in text and "is for allreduce" in text
+
+
+def test_sparse_gradients_sent_dense_are_sparse_again_for_the_optimizer(on_ranks):
+    results = on_ranks(
+        2,
+        """
+torch.manual_seed(0)
+tables = torch.nn.ModuleList(torch.nn.Embedding(6, 2, sparse=True) for _ in range(2))
+torch.nn.init.ones_(tables[0].weight), torch.nn.init.ones_(tables[1].weight)
+optimizer = rabit.DistributedOptimizer(
+    torch.optim.SparseAdam(tables.parameters(), lr=0.1), sparse_as_dense=True
+)
+answers = []
+for step in range(3):
+    optimizer.zero_grad()
+    rows = torch.tensor([rabit.rank(), 4])
+    sum(table(rows).sum() for table in tables).backward()
+    gradient = tables[0].weight.grad
+    answers.append([gradient.is_sparse, gradient.to_dense()[:, 0].tolist()])
+    optimizer.step()
+report([answers, tables[1].weight[:, 0].tolist()])
+""",
+    )
+
+    for answers, weight in results:
+        assert answers == [[True, [0.5, 0.5, 0.0, 0.0, 1.0, 0.0]]] * 3
+        assert [value < 1 for value in weight] == [True, True, False, False, True, False]
