@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sysconfig
+import os
 import traceback
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,8 @@ __all__ = ["folded_traceback", "one_line", "users_frame"]
 _PACKAGES = ("rabit", "rabit_torch", "rabit_mxnet")
 _HOME = Path(__file__).resolve().parents[2]
 _OURS = tuple(f"{_HOME / each}/" for each in _PACKAGES)
-_INSTALLED = tuple(
-    {f"{sysconfig.get_path(each)}/" for each in ("stdlib", "platstdlib", "purelib", "platlib")}
-)
+_STANDARD = (f"{Path(os.__file__).parent}/", "<frozen ")
+_INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 class _FoldedStack(traceback.StackSummary):
@@ -61,9 +60,13 @@ def users_frame(error: BaseException) -> traceback.FrameSummary | None:
     Without such a frame, the innermost one outside this library; None if there is none at all.
     """
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not _is_ours(each)]
-    own = [each for each in frames if not each.filename.startswith((*_INSTALLED, "<frozen "))]
+    own = [each for each in frames if not _is_installed(each.filename)]
     found = own or frames
     return found[-1] if found else None
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith(_STANDARD) or any(each in file for each in _INSTALLED)
 
 
 def _is_ours(frame: traceback.FrameSummary) -> bool:

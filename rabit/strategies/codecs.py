@@ -16,7 +16,8 @@ from rabit.training.strategy import Array, Ranks
 
 __all__ = ["Codec", "pack_bits", "randomness", "unpack_bits"]
 
-Random = Callable[[], np.random.Generator]
+# In quotes: NumPy loads its generators at the first use of their name.
+Random = Callable[[], "np.random.Generator"]
 
 
 class Codec(Protocol):

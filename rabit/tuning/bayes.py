@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 __all__ = ["GaussianProcess", "Minimizer", "expected_improvement"]
 
-Array = npt.NDArray[np.floating[Any]]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[np.floating[Any]]
+else:
+    Array = np.ndarray
 
 # What the fit tries.  Lengths are in units of the cube's edge, noise is the standard deviation of a
 # measurement in units of that of the function.

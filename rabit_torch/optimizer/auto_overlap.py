@@ -12,7 +12,6 @@ it where that is not slower.
 from __future__ import annotations
 
 import itertools
-import statistics
 import time
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -142,7 +141,7 @@ class AutoOverlap:
             self._arrived = []
             times.append((yield))
             self._rounds.append(self._arrived)
-        return statistics.median(times)
+        return float(np.median(times))
 
     def _predict(self) -> dict[str, float]:
         layers = layers_from(self._rounds)
@@ -179,7 +178,7 @@ def layers_from(rounds: Sequence[Sequence[tuple[float, int]]]) -> list[Layer]:
     whole = [each for each in rounds if len(each) == count]
     if not count:
         return []
-    moments = [statistics.median(each[i][0] for each in whole) for i in range(count)]
+    moments = [float(np.median([each[i][0] for each in whole])) for i in range(count)]
     backward = [after - before for before, after in itertools.pairwise(moments)]
     # moments[0] is the whole forward, half of all backwards, and the backward of the last layer.
     last = max(0.0, (moments[0] - sum(backward) / 2) / 1.5)
