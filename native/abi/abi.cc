@@ -290,6 +290,25 @@ int32_t rabit_wait(rabit_engine* engine, rabit_handle handle, int64_t timeout_ms
   });
 }
 
+int32_t rabit_wait_any(rabit_engine* engine, const rabit_handle* handles, int32_t count,
+                       int64_t timeout_ms, int32_t* which, uint64_t* news) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    RABIT_REQUIRE_POINTER(which);
+    *which = -1;
+    if (count < 0 || (count > 0 && handles == nullptr)) {
+      return InvalidArgument("rabit_wait_any: " + std::to_string(count) +
+                             " handles are announced but not there; pass them, or a count of 0");
+    }
+    std::vector<Handle> wanted;
+    wanted.reserve(static_cast<size_t>(count));
+    for (int32_t i = 0; i < count; ++i) wanted.push_back(Handle{handles[i]});
+    RABIT_ASSIGN_OR_RETURN(*which,
+                           engine->wired->engine().WaitAny(wanted, news, DeadlineFor(timeout_ms)));
+    return Status();
+  });
+}
+
 int32_t rabit_is_done(rabit_engine* engine, rabit_handle handle, int32_t* done) {
   return Guard([&]() -> Status {
     RABIT_REQUIRE_POINTER(engine);

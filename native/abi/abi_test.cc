@@ -147,6 +147,10 @@ TEST(Abi, bad_arguments_are_named_and_nothing_is_enqueued) {
   requests[0] = RequestOf("", RABIT_ALLREDUCE, values, shape);
   EXPECT_EQ(rabit_submit(engine, requests, 1, handles), RABIT_INVALID_ARGUMENT);
   EXPECT_EQ(rabit_wait(engine, 12345, 0), RABIT_INVALID_ARGUMENT);
+  int32_t which = 0;
+  EXPECT_EQ(rabit_wait_any(engine, nullptr, 1, 0, &which, nullptr), RABIT_INVALID_ARGUMENT);
+  EXPECT_EQ(rabit_wait_any(engine, nullptr, 0, 0, &which, nullptr), RABIT_TIMED_OUT);
+  EXPECT_EQ(which, -1);
   EXPECT_EQ(RunInPlace(engine, "same", values), RABIT_OK) << rabit_last_error();
   int32_t found = -1;
   EXPECT_EQ(rabit_find_backend(engine, "nccl9", &found), RABIT_INVALID_ARGUMENT);

@@ -6,6 +6,7 @@
 #include "engine/engine_state.h"
 #include "engine/engine_thread.h"
 #include "engine/json_text.h"
+#include "engine/lone_waits.h"
 #include "engine/ordered_calls.h"
 #include "engine/request_check.h"
 
@@ -48,14 +49,22 @@ class EngineImplementation final : public Engine {
 
   Status Submit(std::span<Request> requests, std::span<Handle> handles) override;
   Status Run(Request request, Handle& handle, Deadline deadline) override;
-  Status Wait(Handle handle, Deadline deadline) override {
-    return state_->handles.Wait(handle, deadline);
+  Status Wait(Handle handle, Deadline deadline) override;
+  Result<int> WaitAny(std::span<const Handle> handles, uint64_t* news, Deadline deadline) override {
+    WakeForUnattended();
+    return state_->handles.WaitAny(handles, news, deadline);
   }
-  Result<bool> IsDone(Handle handle) const override { return state_->handles.IsDone(handle); }
+  Result<bool> IsDone(Handle handle) const override {
+    WakeForUnattended();
+    return state_->handles.IsDone(handle);
+  }
   Result<HandleOutput> Output(Handle handle) const override {
     return state_->handles.Output(handle);
   }
-  void Release(Handle handle) override { state_->handles.Release(handle); }
+  void Release(Handle handle) override {
+    WakeForUnattended();
+    state_->handles.Release(handle);
+  }
 
   Status RunOrdered(const OrderedCall& call, Deadline deadline) override {
     return ordered_calls_.Run(call, deadline);
@@ -85,12 +94,22 @@ class EngineImplementation final : public Engine {
   Status CheckSameRanks(const std::vector<int>& mine, std::span<const int32_t> all) const;
   Status CheckProposes() const;
   Status WhyEnded() const;
+  // Hands one request over that its caller has opened; nobody is woken if it is `awaited`.
+  Status Push(const std::shared_ptr<PendingRequest>& pending, bool is_awaited);
+  // Whoever does anything but wait for it leaves it to the engine thread.
+  void WakeForUnattended() const {
+    if (unattended_.load(std::memory_order_relaxed) != 0 && unattended_.exchange(0) != 0) {
+      state_->Wake();
+    }
+  }
   std::string Where() const { return "rank " + std::to_string(state_->parts.rank); }
 
   const std::shared_ptr<EngineState> state_;
   const std::shared_ptr<EngineThread> engine_thread_;
   OrderedCalls ordered_calls_;
   const RequestLimits limits_;
+  LoneWaits lone_waits_;
+  mutable std::atomic<uint64_t> unattended_{0};  // submitted without waking anybody; a handle
   std::thread thread_;
   Mutex groups_mutex_;  // one AddGroup or RemoveGroup at a time
   uint64_t group_calls_ RABIT_GUARDED_BY(groups_mutex_) = 0;
@@ -114,16 +133,52 @@ Status EngineImplementation::Submit(std::span<Request> requests, std::span<Handl
     }
     RABIT_RETURN_IF_ERROR(CheckRequest(limits_, *group, request));
   }
+  WakeForUnattended();
+  const bool is_awaited = requests.size() == 1 && lone_waits_.Expects();
+  requests[0].is_waited_for = is_awaited;
   RABIT_ASSIGN_OR_RETURN(auto opened, state_->handles.Open(requests));
   for (size_t i = 0; i < opened.size(); ++i) handles[i] = opened[i]->handle;
   uint64_t work_hash = 0;
   for (const auto& pending : opened) work_hash += HashOf(pending->request.signature);
-  if (Status status = state_->submissions.Push(opened); !status.ok()) {
+  if (opened.size() > 1) lone_waits_.OnSubmitSeveral();
+  const Status status =
+      opened.size() == 1 ? Push(opened[0], is_awaited) : state_->submissions.Push(opened);
+  if (!status.ok()) {
     state_->handles.Forget(opened);
     return status;
   }
   state_->statistics.AddSubmitted(static_cast<int64_t>(opened.size()), work_hash);
   return Status();
+}
+
+Status EngineImplementation::Push(const std::shared_ptr<PendingRequest>& pending, bool is_awaited) {
+  bool is_quiet = false;
+  if (is_awaited) {
+    RABIT_ASSIGN_OR_RETURN(is_quiet, engine_thread_->SubmitQuietly(pending));
+  }
+  lone_waits_.OnSubmit(pending->handle, is_quiet);
+  if (!is_quiet) return state_->submissions.Push({&pending, 1});
+  unattended_.store(pending->handle.value);
+  return Status();
+}
+
+Status EngineImplementation::Wait(Handle handle, Deadline deadline) {
+  RABIT_ASSIGN_OR_RETURN(const auto pending, state_->handles.Find(handle));
+  lone_waits_.OnWait(handle, NowNs() - pending->submitted_ns);
+  const uint64_t unattended =
+      unattended_.load(std::memory_order_relaxed) == 0 ? 0 : unattended_.exchange(0);
+  if (unattended == handle.value) {
+    OverlapClock& clock = state_->statistics.clock();
+    clock.Enter(OverlapClock::kWaiting);
+    const bool is_driven = engine_thread_->DriveSubmitted(pending, deadline);
+    clock.Leave(OverlapClock::kWaiting);
+    if (!is_driven) state_->Wake();
+  } else if (unattended != 0) {
+    state_->Wake();
+  } else if (lone_waits_.Expects()) {
+    engine_thread_->LeaveStepsToCallers();
+  }
+  return state_->handles.Wait(handle, deadline);
 }
 
 Status EngineImplementation::Run(Request request, Handle& handle, Deadline deadline) {

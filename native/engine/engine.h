@@ -76,6 +76,11 @@ class Engine {
   virtual Status Run(Request request, Handle& handle, Deadline deadline) = 0;
   // Waits.  kTimedOut leaves the handle open; any other status is the operation's own.
   virtual Status Wait(Handle handle, Deadline deadline) = 0;
+  // Waits until one of `handles` has finished, well or not, and returns its place; the first of
+  // several.  `news`: null, or how many operations had finished when the caller looked last; then
+  // it returns -1 as well as soon as there are more, and says how many.  kTimedOut at the deadline.
+  virtual Result<int> WaitAny(std::span<const Handle> handles, uint64_t* news,
+                              Deadline deadline) = 0;
   // True when finished, well or not.
   virtual Result<bool> IsDone(Handle handle) const = 0;
   // Only after a successful Wait; valid until Release.

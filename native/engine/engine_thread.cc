@@ -101,6 +101,36 @@ Result<bool> EngineThread::Drive(const std::shared_ptr<PendingRequest>& pending,
     step_mutex_.Unlock();
     return status;
   }
+  DriveLocked(pending, deadline, began_ns);
+  return true;
+}
+
+Result<bool> EngineThread::SubmitQuietly(const std::shared_ptr<PendingRequest>& pending) {
+  last_drive_ns_.store(NowNs());
+  if (!step_mutex_.TryLock()) return false;
+  // Whoever has the mutex next takes it: steps begin with that.
+  const Status status = is_running_ ? state_->submissions.PushQuietly({&pending, 1}) : Status();
+  const bool is_submitted = is_running_;
+  step_mutex_.Unlock();
+  if (!status.ok()) return status;
+  return is_submitted;
+}
+
+bool EngineThread::DriveSubmitted(const std::shared_ptr<PendingRequest>& pending,
+                                  Deadline deadline) {
+  const int64_t began_ns = NowNs();
+  last_drive_ns_.store(began_ns);
+  if (!step_mutex_.TryLock()) return false;
+  if (!is_running_) {
+    step_mutex_.Unlock();
+    return false;
+  }
+  DriveLocked(pending, deadline, began_ns);
+  return true;
+}
+
+void EngineThread::DriveLocked(const std::shared_ptr<PendingRequest>& pending, Deadline deadline,
+                               int64_t began_ns) {
   state_->parts.controller->SetWaiter(Waiter::kCaller);
   driven_ = pending.get();
   is_driven_agreed_ = false;
@@ -118,7 +148,6 @@ Result<bool> EngineThread::Drive(const std::shared_ptr<PendingRequest>& pending,
   const int64_t ended_ns = NowNs();
   hand_back_ns_.store(HandBackNs(ended_ns - began_ns));
   last_drive_ns_.store(ended_ns);
-  return true;
 }
 
 int64_t EngineThread::HandBackNs(int64_t call_ns) const {

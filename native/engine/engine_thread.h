@@ -34,6 +34,14 @@ class EngineThread {
   // other hands; nothing is submitted.
   Result<bool> Drive(const std::shared_ptr<PendingRequest>& pending, Deadline deadline);
 
+  // The two halves of Drive, for a caller that submits and then waits; false as above, from the
+  // second if the steps have gone into other hands in between.  Between them nobody does anything,
+  // for as long as the engine thread leaves the steps to callers.
+  Result<bool> SubmitQuietly(const std::shared_ptr<PendingRequest>& pending);
+  bool DriveSubmitted(const std::shared_ptr<PendingRequest>& pending, Deadline deadline);
+  // As after a call that drove.
+  void LeaveStepsToCallers() { last_drive_ns_.store(NowNs()); }
+
   // Runs `command` on the engine thread and waits for it; false if the thread has ended.
   bool RunCommand(std::function<void()> command, Deadline deadline);
   // Rides on the next announcement; false if the thread has ended.  Of several, the values that are
@@ -66,6 +74,9 @@ class EngineThread {
     BucketJob job;
   };
 
+  // With step_mutex_, which it gives up.
+  void DriveLocked(const std::shared_ptr<PendingRequest>& pending, Deadline deadline,
+                   int64_t began_ns);
   bool Step(Deadline deadline);  // false: the engine ends
   bool CanPark() const;          // nothing is open and nothing is to be told
   void Park();                   // until a caller that drives has been gone for a while

@@ -105,6 +105,8 @@ void HandleTable::Drop(const std::shared_ptr<PendingRequest>& request) {
 void HandleTable::Finish(const std::shared_ptr<PendingRequest>& request) {
   CloseName(request->named);  // before the waiter wakes: it may submit the same name at once
   request->Finish();
+  finished_.fetch_add(1, std::memory_order_release);
+  any_finished_.Notify();
   const Completion& completion = request->request.completion;
   if (completion.notify == nullptr) return;
   const Status& status = request->status();
@@ -140,6 +142,35 @@ Status HandleTable::Wait(Handle handle, Deadline deadline) {
     }
   }
   return request->status();
+}
+
+Result<int> HandleTable::WaitAny(std::span<const Handle> handles, uint64_t* news,
+                                 Deadline deadline) {
+  std::vector<std::shared_ptr<PendingRequest>> requests;
+  requests.reserve(handles.size());
+  for (const Handle handle : handles) {
+    RABIT_ASSIGN_OR_RETURN(requests.emplace_back(), Find(handle));
+  }
+  int which = -1;
+  uint64_t seen = 0;
+  const auto is_over = [&] {
+    seen = finished_.load(std::memory_order_acquire);  // before the look at each
+    const auto found = std::find_if(requests.begin(), requests.end(),
+                                    [](const auto& each) { return each->is_finished(); });
+    if (found != requests.end()) which = static_cast<int>(found - requests.begin());
+    return which >= 0 || (news != nullptr && seen != *news);
+  };
+  clock_.Enter(OverlapClock::kWaiting);
+  const bool is_found = any_finished_.Wait(is_over, deadline);
+  clock_.Leave(OverlapClock::kWaiting);
+  if (!is_found) {
+    return TimedOut("rank " + std::to_string(rank_) + ": none of " +
+                    std::to_string(handles.size()) +
+                    " requests has finished in time: other ranks may not have submitted them; "
+                    "wait again, or look at the stall report");
+  }
+  if (news != nullptr) *news = seen;
+  return which;
 }
 
 Result<bool> HandleTable::IsDone(Handle handle) const {

@@ -33,7 +33,10 @@ class HandleTable {
 
   // Waits.  kTimedOut leaves the handle open.
   Status Wait(Handle handle, Deadline deadline);
+  // See Engine::WaitAny.
+  Result<int> WaitAny(std::span<const Handle> handles, uint64_t* news, Deadline deadline);
   Result<bool> IsDone(Handle handle) const;
+  Result<std::shared_ptr<PendingRequest>> Find(Handle handle) const;
   Result<HandleOutput> Output(Handle handle) const;
   void Release(Handle handle);
 
@@ -49,7 +52,6 @@ class HandleTable {
 
   Shard& ShardOf(Handle handle) { return shards_[handle.value % kShards]; }
   const Shard& ShardOf(Handle handle) const { return shards_[handle.value % kShards]; }
-  Result<std::shared_ptr<PendingRequest>> Find(Handle handle) const;
   void Finish(const std::shared_ptr<PendingRequest>& request);
 
   const int rank_;
@@ -58,6 +60,8 @@ class HandleTable {
   std::atomic<uint64_t> next_handle_{1};
   std::array<Shard, kShards> shards_;
   OverlapClock& clock_;
+  std::atomic<uint64_t> finished_{0};  // operations, ever
+  WakeSignal any_finished_;
 
   // All requests' names or none.
   Result<std::vector<NamedTensor*>> OpenNames(std::span<const Request> requests);

@@ -211,10 +211,8 @@ TEST(EngineRun, backends_learn_whether_a_lane_waits_or_a_caller) {
     return std::make_unique<NotingTransport>(std::move(inner), waits);
   };
   TestJob(2, options).Run([&](Engine& engine, int) {
-    std::vector<float> values = {1.0f};
-    for (int i = 0; i < 20; ++i) {
-      (void)testing::RunOne<float>(engine, MakeRequest("x", Kind::kAllreduce, values));
-    }
+    std::vector<float> values = {1.0f}, other = {1.0f};
+    for (int i = 0; i < 20; ++i) SumInAnyOrder(engine, 0, values, other);  // in one bucket
     const OrderedCall call{.input = {values.data(), 1, DType::kFloat32, {}},
                            .output = {values.data(), 1, DType::kFloat32, {}}};
     for (int i = 0; i < 30; ++i) EXPECT_OK(engine.RunOrdered(call, Soon()));
@@ -273,6 +271,86 @@ TEST(EngineRun, a_caller_that_drives_sees_the_other_rank_stop) {
     }
     EXPECT_FALSE(RunAndRelease(engine, InPlace("x", values)).ok());
     (void)engine.Stop(Soon());
+  });
+}
+
+Handle SubmitOne(Engine& engine, Request request) {
+  Handle handle;
+  EXPECT_OK(engine.Submit(std::span(&request, 1), std::span(&handle, 1)));
+  return handle;
+}
+
+TEST(EngineRun, a_caller_that_submits_and_waits_in_a_row_does_the_work) {
+  std::atomic<std::thread::id> finished_by[2];
+  TestJob(2).Run([&](Engine& engine, int rank) {
+    int driven = 0;
+    for (int i = 0; i < 2000; ++i) {
+      std::vector<float> values = {1.0f, static_cast<float>(i)};
+      finished_by[rank].store({});
+      const Handle handle = SubmitOne(engine, Noted("x", values, finished_by[rank]));
+      ASSERT_OK(engine.Wait(handle, Soon()));
+      engine.Release(handle);
+      ASSERT_EQ(values, (std::vector<float>{2.0f, 2.0f * static_cast<float>(i)}));
+      driven += finished_by[rank].load() == std::this_thread::get_id() ? 1 : 0;
+    }
+    EXPECT_GT(driven, 10);
+  });
+}
+
+// Whatever a caller does after a row of submissions with their waits, its requests proceed.
+TEST(EngineRun, a_request_that_nobody_waits_for_after_all_finishes) {
+  TestJob(2).Run([](Engine& engine, int) {
+    std::vector<float> row = {1.0f}, last = {1.0f}, other = {1.0f};
+    for (int variant = 0; variant < 5; ++variant) {
+      for (int i = 0; i < 40; ++i) {
+        const Handle handle = SubmitOne(engine, InPlace("row", row));
+        ASSERT_OK(engine.Wait(handle, Soon()));
+        engine.Release(handle);
+      }
+      const Handle handle = SubmitOne(engine, InPlace("last", last));
+      if (variant == 0) {
+        ASSERT_OK(RunAndRelease(engine, InPlace("other", other)));
+      } else if (variant == 1) {
+        std::vector<float> a = {1.0f}, b = {2.0f};
+        SumInAnyOrder(engine, 0, a, b);
+      } else if (variant == 2) {
+        const Deadline end = Soon();
+        while (!*engine.IsDone(handle) && std::chrono::steady_clock::now() < end) {
+          std::this_thread::yield();
+        }
+        EXPECT_TRUE(*engine.IsDone(handle));
+      } else if (variant == 3) {
+        EXPECT_EQ(*engine.WaitAny(std::span(&handle, 1), nullptr, Soon()), 0);
+      }
+      ASSERT_OK(engine.Wait(handle, Soon()));
+      engine.Release(handle);
+    }
+  });
+}
+
+TEST(EngineRun, waiting_for_any_returns_the_one_that_has_finished) {
+  TestJob(2).Run([](Engine& engine, int rank) {
+    std::vector<float> held = {1.0f}, free = {1.0f}, go = {1.0f};
+    Handle handles[2];
+    if (rank == 0) handles[0] = SubmitOne(engine, InPlace("held", held));
+    handles[1] = SubmitOne(engine, InPlace("free", free));
+    if (rank == 0) {
+      EXPECT_EQ(*engine.WaitAny(handles, nullptr, Soon()), 1);
+      EXPECT_EQ(engine.WaitAny(std::span(handles, 1), nullptr, After({})).status().code(),
+                Code::kTimedOut);
+      uint64_t news = 0;
+      EXPECT_EQ(*engine.WaitAny(std::span(handles, 1), &news, Soon()), -1);
+      EXPECT_EQ(news, 1u);
+      EXPECT_EQ(engine.WaitAny(std::span(handles, 1), &news, After({})).status().code(),
+                Code::kTimedOut);
+    }
+    ASSERT_OK(RunAndRelease(engine, InPlace("go", go)));
+    if (rank == 1) handles[0] = SubmitOne(engine, InPlace("held", held));
+    for (Handle handle : handles) EXPECT_OK(engine.Wait(handle, Soon()));
+    EXPECT_EQ(*engine.WaitAny(handles, nullptr, Soon()), 0);
+    const Handle unknown{12345};
+    EXPECT_EQ(engine.WaitAny(std::span(&unknown, 1), nullptr, Soon()).status().code(),
+              Code::kInvalidArgument);
   });
 }
 

@@ -147,6 +147,12 @@ RABIT_API int32_t rabit_run(rabit_engine* engine, const rabit_request* request, 
                             rabit_handle* handle);
 /* RABIT_TIMED_OUT leaves the handle open; timeout_ms < 0 waits without limit. */
 RABIT_API int32_t rabit_wait(rabit_engine* engine, rabit_handle handle, int64_t timeout_ms);
+/* Waits until one of count handles has finished, well or not; *which is its place.  news: NULL, or
+ * in and out how many operations of the engine have finished, 0 at first; then it returns with a
+ * *which of -1 as well, as soon as there are more: for a caller whose handles become more while it
+ * waits. RABIT_TIMED_OUT otherwise; timeout_ms < 0 waits without limit. */
+RABIT_API int32_t rabit_wait_any(rabit_engine* engine, const rabit_handle* handles, int32_t count,
+                                 int64_t timeout_ms, int32_t* which, uint64_t* news);
 RABIT_API int32_t rabit_is_done(rabit_engine* engine, rabit_handle handle, int32_t* done);
 /* shape has room for 8 extents, splits for the size of the group (or NULL); valid until release. */
 RABIT_API int32_t rabit_output(rabit_engine* engine, rabit_handle handle, rabit_tensor* output,

@@ -1,0 +1,75 @@
+// LoneWaits: guesses whether the caller that submits a request will wait for it at once.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/mutex.h"
+#include "engine/engine.h"
+
+namespace rabit {
+
+// A caller that submits one request and then waits for it, again and again, is better off if
+// nobody is woken in between and it does the engine's work itself.  A wrong guess holds a request
+// up until the engine thread looks by itself, so each makes the next guess take four times as
+// many waits in a row; a caller that lost its core in between looks the same, so many right ones
+// halve that again.  Thread-safe.
+class LoneWaits {
+ public:
+  // Longer after the submission, the caller has done something else meanwhile.
+  static constexpr int64_t kSoonNs = 50'000;
+
+  bool Expects() const {
+    MutexLock lock(mutex_);
+    return last_ == Handle{}.value && row_ >= needed_;
+  }
+
+  // `was_guess`: nobody was woken.
+  void OnSubmit(Handle handle, bool was_guess) {
+    MutexLock lock(mutex_);
+    if (last_ != Handle{}.value) Break();  // the request before has not been waited for
+    last_ = handle.value;
+    was_guess_ = was_guess;
+  }
+
+  // Several requests at once: their caller has more to do than to wait for one.
+  void OnSubmitSeveral() {
+    MutexLock lock(mutex_);
+    Break();
+  }
+
+  // `age_ns`: since it was submitted.
+  void OnWait(Handle handle, int64_t age_ns) {
+    MutexLock lock(mutex_);
+    if (handle.value != last_) return;
+    if (age_ns > kSoonNs) return Break();
+    last_ = Handle{}.value;
+    row_ = std::min(row_ + 1, kNeededMax);
+    if (!was_guess_) return;
+    was_guess_ = false;
+    if (++right_ < kForgiven) return;
+    right_ = 0;
+    needed_ = std::max(needed_ / 2, kNeededMin);
+  }
+
+ private:
+  static constexpr int32_t kNeededMin = 8;
+  static constexpr int32_t kNeededMax = 1 << 20;
+  static constexpr int32_t kForgiven = 64;
+
+  void Break() RABIT_REQUIRES(mutex_) {
+    if (was_guess_) needed_ = std::min(4 * needed_, kNeededMax);
+    was_guess_ = false;
+    last_ = Handle{}.value;
+    row_ = right_ = 0;
+  }
+
+  mutable Mutex mutex_;
+  uint64_t last_ RABIT_GUARDED_BY(mutex_) = Handle{}.value;  // submitted and not waited for
+  bool was_guess_ RABIT_GUARDED_BY(mutex_) = false;
+  int32_t row_ RABIT_GUARDED_BY(mutex_) = 0;
+  int32_t right_ RABIT_GUARDED_BY(mutex_) = 0;  // guesses in a row
+  int32_t needed_ RABIT_GUARDED_BY(mutex_) = kNeededMin;
+};
+
+}  // namespace rabit
