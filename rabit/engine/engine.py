@@ -14,7 +14,7 @@ from rabit._native import check, ffi, read_json
 from rabit.compression import CompressionCodec
 from rabit.config.config import Config
 from rabit.engine import mpi
-from rabit.engine.handle import Handle
+from rabit.engine.handle import Handle, wait_any
 from rabit.engine.job import Job
 from rabit.engine.native_engine import NativeEngine
 from rabit.engine.repeats import Repeat, Repeats
@@ -174,6 +174,13 @@ class Engine:
         library, pointer = self._native.library, self._native.open_pointer()
         check(library, library.rabit_remove_group(pointer, group, self._timeout_ms(timeout)))
         self._members.pop(group, None)
+
+    def wait_any(self, handles: Sequence[Handle], timeout: float | None = None) -> int:
+        """Blocks until one of `handles` has finished, well or not; its place in the list.
+
+        At most `timeout` seconds; then it raises TimedOut, and all stay in flight.
+        """
+        return wait_any(self._native, handles, timeout)
 
     def members(self, group: int = 0) -> tuple[int, ...]:
         """The global ranks of a group, ascending."""

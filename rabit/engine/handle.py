@@ -111,6 +111,20 @@ class Handle:
         self._is_done = True
         self._keepalive = None
 
+    def wait_news(self, seen: int, timeout: float) -> int:
+        """Blocks until more operations of the engine than `seen` have finished; how many have.
+
+        seen: 0, or what it returned before, on any handle.  At most `timeout` seconds.
+        """
+        native = self._native
+        which, news = ffi.new("int32_t*"), ffi.new("uint64_t*", seen)
+        pointer, limit_ms = native.live_pointer(), int(timeout * 1000)
+        wait_any = native.library.rabit_wait_any
+        code = wait_any(pointer, ffi.NULL, 0, limit_ms, which, news)
+        if code != _TIMED_OUT:
+            check(native.library, code)
+        return int(news[0])
+
     def result(self, timeout: float | None = None) -> Any:
         """Waits, then returns what the operation produced.
 
@@ -186,6 +200,22 @@ class GroupHandle:
         if first is not None:
             raise first
         return results
+
+
+def wait_any(native: NativeEngine, handles: Sequence[Handle], timeout: float | None) -> int:
+    """See `Engine.wait_any`."""
+    values = ffi.new("rabit_handle[]", [each._value for each in handles])
+    which = ffi.new("int32_t*")
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = SLICE_MS
+        if deadline is not None:
+            left = max(0, min(SLICE_MS, int((deadline - time.monotonic()) * 1000 + 0.999)))
+        pointer = native.live_pointer()
+        code = native.library.rabit_wait_any(pointer, values, len(handles), left, which, ffi.NULL)
+        if code != _TIMED_OUT or (deadline is not None and time.monotonic() >= deadline):
+            check(native.library, code)
+            return int(which[0])
 
 
 class _Memory:

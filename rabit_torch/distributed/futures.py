@@ -7,11 +7,8 @@ them: one thread for each engine, which sleeps in the engine with the GIL releas
 from __future__ import annotations
 
 import atexit
-import contextlib
-import queue
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +18,7 @@ import rabit
 
 __all__ = ["Completion", "completion_of", "raise_after_backward"]
 
-# How long the thread sleeps for the oldest operation before it looks at the others.
-_SLICE_S = 0.02
+_WAIT_S = 1.0  # at a time, so that the thread notices that it is to end
 
 
 class _Failure:
@@ -60,12 +56,6 @@ class _Waiting:
     def is_due(self) -> bool:
         return all(handle.done() for handle in self.handles)
 
-    def sleep(self) -> None:
-        """Sleeps until it is due, at most a slice.  Errors belong to the future."""
-        for handle in self.handles:
-            with contextlib.suppress(rabit.RabitError):
-                handle.wait(_SLICE_S)
-
     def complete(self) -> None:
         try:
             held = self.finish()
@@ -78,8 +68,8 @@ class Completion:
     """The thread, started by the first future.  Thread-safe."""
 
     def __init__(self) -> None:
-        self._arrivals: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._open: list[_Waiting] = []
         self._thread: threading.Thread | None = None
         self._nested: Completion | None = None
 
@@ -94,46 +84,54 @@ class Completion:
             self._nested = self._nested or Completion()
             return self._nested.future(handles, finish)
         waiting = _Waiting(handles, finish)
+        with self._changed:
+            self._start()
+            self._open.append(waiting)
+            self._changed.notify()
+        # The thread may sleep already, for news that came before this future.
         if waiting.is_due():
-            waiting.complete()
-            return waiting.future
-        self._start()
-        self._arrivals.put(waiting)
+            self._complete([waiting])
         return waiting.future
 
     def stop(self) -> None:
         """Ends the thread after what is in flight; at most a second.  Idempotent."""
-        with self._lock:
+        with self._changed:
             thread, self._thread = self._thread, None
+            self._changed.notify()
         if thread is not None:
-            self._arrivals.put(None)
             thread.join(1.0)
         if self._nested is not None:
             self._nested.stop()
 
     def _start(self) -> None:
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="rabit completion", daemon=True
-                )
-                self._thread.start()
-                atexit.register(self.stop)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="rabit completion", daemon=True)
+            self._thread.start()
+            atexit.register(self.stop)
 
     def _run(self) -> None:
-        open_: deque[_Waiting] = deque()
+        seen = 0
         while True:
-            while not open_ or not self._arrivals.empty():
-                arrival = self._arrivals.get()
-                if arrival is None:
+            with self._changed:
+                self._changed.wait_for(lambda: self._open or self._thread is None)
+                if not self._open:
                     return
-                open_.append(arrival)
-            if not open_[0].is_due():
-                open_[0].sleep()
-            due = [each for each in open_ if each.is_due()]
-            for each in due:
-                open_.remove(each)
-                each.complete()
+                handle = next((each for every in self._open for each in every.handles), None)
+            # What finishes after this look is news: none is missed, whatever is added meanwhile.
+            if handle is not None:
+                seen = handle.wait_news(seen, _WAIT_S)
+            with self._changed:
+                due = [each for each in self._open if each.is_due()]
+            self._complete(due)
+
+    def _complete(self, due: list[_Waiting]) -> None:
+        """Completes those that nobody else has."""
+        for each in due:
+            with self._changed:
+                if each not in self._open:
+                    continue
+                self._open.remove(each)
+            each.complete()
 
 
 _completions: weakref.WeakKeyDictionary[rabit.Engine, Completion] = weakref.WeakKeyDictionary()

@@ -165,3 +165,39 @@ except core.InvalidArgument as error:
     )
 
     assert results == [True]
+
+
+def test_wait_any_and_futures_do_not_wait_for_the_oldest(on_ranks):
+    results = on_ranks(
+        2,
+        """
+import rabit as core
+from rabit_torch.distributed.futures import completion_of
+
+engine = core.default_engine()
+array = lambda: torch.ones(4).numpy()
+answers = []
+if rabit.rank() == 0:
+    held = core.allreduce_async_(array(), name="held")
+    late = completion_of(engine).future([held], lambda: "late")
+    free = core.allreduce_async_(array(), name="free")
+    answers.append(engine.wait_any([held, free], 60.0) == 1)
+    try:
+        engine.wait_any([held], 0.0)
+    except core.TimedOut:
+        answers.append(not held.done())
+    more = core.allreduce_async_(array(), name="more")
+    answers.append(completion_of(engine).future([more], lambda: "early").wait() == "early")
+    answers.append(not late.done())
+    core.barrier(name="go")
+    answers.append(late.wait() == "late" and held.done())
+else:
+    core.allreduce_(array(), name="free")
+    core.allreduce_(array(), name="more")
+    core.barrier(name="go")
+    core.allreduce_(array(), name="held")
+report(answers)
+""",
+    )
+
+    assert results == [[True] * 5, []]
