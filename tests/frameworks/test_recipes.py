@@ -1,0 +1,71 @@
+"""The programs of the guides run as they are written."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# The libraries take long to load where several processes share a processor.
+pytestmark = pytest.mark.timeout(400)
+
+GUIDES = Path(__file__).parents[2] / "docs" / "guides"
+
+
+def programs(page):
+    """The blocks of a page that begin with the name of a file: name -> text."""
+    blocks = re.findall(
+        r"^```python\n# (\w+\.py)\n(.*?)^```", (GUIDES / page).read_text(), re.M | re.S
+    )
+    return dict(blocks)
+
+
+def run(folder, name, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "rabit.launch", "-np", "2", sys.executable, name, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("with_accelerate.py", "accelerate"),
+        ("with_fabric.py", "lightning_fabric"),
+        ("with_trainer.py", "transformers"),
+    ],
+)
+def test_a_library_trains_on_the_backend_rabit(tmp_path, name, package):
+    pytest.importorskip(package)
+    (tmp_path / name).write_text(programs("recipes.md")[name])
+
+    assert "2 ranks on rabit, loss " in run(tmp_path, name)
+
+
+def test_a_job_goes_on_where_another_ended(tmp_path):
+    (tmp_path / "resume.py").write_text(programs("day_one.md")["resume.py"])
+
+    first = run(tmp_path, "resume.py", "2")
+    second = run(tmp_path, "resume.py", "3")
+    (tmp_path / "state.pt").unlink()
+    whole = run(tmp_path, "resume.py", "3")
+
+    assert re.findall(r"epoch (\d)", first + second) == ["0", "1", "2"]
+    assert whole.splitlines()[-1] == second.splitlines()[-1]
+
+
+def test_a_metric_is_averaged_over_samples(tmp_path):
+    (tmp_path / "metrics.py").write_text(programs("day_one.md")["metrics.py"])
+
+    assert "accuracy 0.6190 over 21 samples" in run(tmp_path, "metrics.py")
