@@ -105,9 +105,7 @@ class Config(
     def replace_from(self, origin: str, **changes: Any) -> Config:
         """A copy with `changes`, which come from `origin`."""
         kept = {name: text for name, text in self.origins.items() if name not in changes}
-        changed = {
-            name: origin for name, value in changes.items() if value != getattr(self, name)
-        }
+        changed = {name: origin for name, value in changes.items() if value != getattr(self, name)}
         same = {name: self.origins[name] for name in changes
                 if name not in changed and name in self.origins}  # fmt: skip
         origins = {**kept, **same, **changed}

@@ -13,20 +13,14 @@ __all__ = ["PlacementSettings"]
 class PlacementSettings:
     """Where this process stands in its job.  The launcher sets these."""
 
-    rank: int = setting(
-        0, "Rank of this process among all.", native="rank", minimum=0
-    )
-    size: int = setting(
-        1, "Number of ranks in the job.", native="size", minimum=1
-    )
+    rank: int = setting(0, "Rank of this process among all.", native="rank", minimum=0)
+    size: int = setting(1, "Number of ranks in the job.", native="size", minimum=1)
     local_rank: int = setting(
         0,
         "Rank among the processes of this host.",
         minimum=0,
     )
-    local_size: int = setting(
-        1, "Number of ranks on this host.", native="local_size", minimum=1
-    )
+    local_size: int = setting(1, "Number of ranks on this host.", native="local_size", minimum=1)
     cross_rank: int = setting(
         0,
         "Position of this host among the hosts that have this local rank.",
@@ -57,6 +51,4 @@ class PlacementSettings:
         "File with the secret of the job as 64 hex digits; must be the user's, mode 0600.",
         flag="--secret-file",
     )
-    secret: bytes = setting(
-        b"", "Secret of the job: 32 bytes.", kind="secret", native="secret"
-    )
+    secret: bytes = setting(b"", "Secret of the job: 32 bytes.", kind="secret", native="secret")

@@ -41,12 +41,24 @@ def randomness(seed: int, ranks: Ranks) -> Random:
 
 def pack_bits(codes: Array, bits: int) -> Array:
     """Numbers below 2**bits, `bits` bits each."""
+    codes = codes.astype(np.uint8, copy=False)
+    if 8 % bits == 0:  # Whole numbers to a byte.
+        in_byte = 8 // bits
+        padded = np.zeros(-(-codes.size // in_byte) * in_byte, np.uint8)
+        padded[: codes.size] = codes
+        shifts = np.arange(0, 8, bits, dtype=np.uint8)
+        packed: Array = np.bitwise_or.reduce(padded.reshape(-1, in_byte) << shifts, axis=1)
+        return packed
     planes = (codes.astype(np.uint8)[:, None] >> np.arange(bits, dtype=np.uint8)) & 1
     return np.packbits(planes.reshape(-1))
 
 
 def unpack_bits(packed: Array, bits: int, count: int) -> Array:
     """The `count` numbers that `pack_bits` was given."""
+    if 8 % bits == 0:
+        shifts = np.arange(0, 8, bits, dtype=np.uint8)
+        numbers: Array = (packed[:, None] >> shifts) & np.uint8((1 << bits) - 1)
+        return numbers.reshape(-1)[:count]
     planes = np.unpackbits(packed, count=count * bits).reshape(count, bits)
     weights = (1 << np.arange(bits)).astype(np.uint8)
     found: Array = planes @ weights

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rabit.errors import InvalidArgument
 from rabit.training.strategy import Array
 
 from .codecs import Random, pack_bits, unpack_bits
@@ -41,6 +42,19 @@ class Levels:
     norm: Literal["max", "l2"] = "max"
     clip: float = 0.0
 
+    def __post_init__(self) -> None:
+        table = self.table
+        if (
+            not 2 <= len(table) <= 128
+            or table[0] != 0
+            or table[-1] != 1
+            or sorted(table) != [*table]
+        ):
+            raise InvalidArgument(
+                f"a table of {len(table)} levels from {table[:1]} to {table[-1:]}: it takes 2 to 128 that "
+                "rise from 0 to 1, so that one fits in a byte with its sign."
+            )
+
     @property
     def is_biased(self) -> bool:
         return self.clip > 0
@@ -54,6 +68,17 @@ class Levels:
         padded[: x.size] = x
         return padded.reshape(-1, self.block)
 
+    def _below(self, part: Array, table: Array) -> Array:
+        """The last level that is not above each part, and below the last level of all."""
+        top = len(table) - 2
+        if self.table == uniform(len(self.table).bit_length()):  # Found by multiplying.
+            low = np.nan_to_num(part * (top + 1)).astype(np.intp)
+            low -= table[np.minimum(low, top)] > part  # What rounding has lifted.
+            clipped: Array = np.clip(low, 0, top)
+            return clipped
+        found: Array = np.clip(np.searchsorted(table, part, side="right") - 1, 0, top)
+        return found
+
     def encode(self, x: Array, random: Random) -> Any:
         blocks = self._blocks(x)
         if self.clip and x.size:
@@ -61,12 +86,14 @@ class Levels:
             blocks = np.clip(blocks, -limit, limit)
         size = np.abs(blocks)
         scale = size.max(axis=1) if self.norm == "max" else np.sqrt((size * size).sum(axis=1))
-        table = np.array(self.table)
-        part = np.minimum(size / np.where(scale > 0, scale, 1)[:, None], 1).reshape(-1)[: x.size]
-        low = np.clip(np.searchsorted(table, part, side="right") - 1, 0, len(table) - 2)
+        table = np.array(self.table, x.dtype)
+        part = size / np.where(scale > 0, scale, 1)[:, None]
+        part = np.minimum(part, 1, out=part).reshape(-1)[: x.size]
+        low = self._below(part, table)
         up = (part - table[low]) / (table[low + 1] - table[low])
-        level = low + (random().random(x.size) < up)
-        codes = (level << 1) | np.signbit(blocks.reshape(-1)[: x.size])
+        draws = random().random(x.size, np.float64 if x.dtype == np.float64 else np.float32)
+        codes = (low + (draws < up)).astype(np.uint8)
+        codes = (codes << np.uint8(1)) | np.signbit(x)
         return scale.astype(x.dtype), pack_bits(codes, self._bits)
 
     def decode(self, code: Any, like: Array) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import rabit
 import rabit.strategies as methods
 from rabit.training.encoding import pack
 
@@ -112,3 +113,20 @@ def test_an_infinity_does_not_pass_for_a_number(name):
         found = CODECS[name].decode(CODECS[name].encode(x, randoms()), x)
 
     assert not np.all(np.isfinite(found))
+
+
+@pytest.mark.parametrize(
+    "table", [(0.0,), (0.5, 1.0), (0.0, 0.5), (0.0, 0.7, 0.5, 1.0), (0.0,) * 200]
+)
+def test_a_table_that_is_none_is_refused(table):
+    with pytest.raises(rabit.InvalidArgument, match="rise from 0 to 1"):
+        methods.Levels(table)
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_packed_bits_come_back(bits):
+    for count in (0, 1, 7, 8, 9, 1000):
+        codes = np.random.default_rng(count).integers(0, 1 << bits, count)
+        packed = methods.pack_bits(codes, bits)
+        assert packed.size == -(-count * bits // 8)
+        assert methods.unpack_bits(packed, bits, count).tolist() == codes.tolist()
