@@ -4,6 +4,6 @@ Stable for such packages; programs do not need it.
 """
 
 from rabit.training.pipeline import Pipeline
-from rabit.training.tasks import Task
+from rabit.training.tasks import Gate, Task, driver_of, finished
 
-__all__ = ["Pipeline", "Task"]
+__all__ = ["Gate", "Pipeline", "Task", "driver_of", "finished"]

@@ -11,8 +11,10 @@ other has not begun.
 
 from __future__ import annotations
 
+import threading
 import time
 import types
+import weakref
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,7 +26,7 @@ from rabit.errors import Internal, InvalidArgument, RabitError, TimedOut
 if TYPE_CHECKING:
     from rabit.engine.engine import Engine
 
-__all__ = ["Driver", "Moment", "Operation", "Task", "suspend"]
+__all__ = ["Driver", "Gate", "Moment", "Operation", "Task", "driver_of", "finished", "suspend"]
 
 # A moment of training: steps that have ended, and 1 once this step's gradients are complete.
 Moment = tuple[int, int]
@@ -32,19 +34,38 @@ Moment = tuple[int, int]
 
 @dataclass(frozen=True)
 class Operation:
-    """What a task waits for most: requests to the engine.
+    """What a task waits for most: requests to the engine, or handles of such that are in flight.
 
     finish: makes of their finished handles what `await` gives.
     """
 
     requests: Sequence[Request]
     finish: Callable[[Sequence[Handle]], Any]
+    handles: Sequence[Handle] = ()
 
 
 @types.coroutine
-def suspend(wish: Operation | Task | Moment) -> Generator[Any, Any, Any]:
+def suspend(wish: Operation | Task | Moment | Gate) -> Generator[Any, Any, Any]:
     """Gives the Driver what the task waits for; goes on with what came of it."""
     return (yield wish)
+
+
+async def finished(handles: Sequence[Handle]) -> None:
+    """Goes on when operations that were started by other means have finished."""
+    if handles:
+        await suspend(Operation((), lambda _: None, handles))
+
+
+class Gate:
+    """Holds tasks until it is opened."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+
+    async def passed(self) -> None:
+        """Goes on when the gate is open."""
+        if not self.is_open:
+            await suspend(self)
 
 
 class Task:
@@ -56,7 +77,7 @@ class Task:
         self.result: Any = None
         self.error: Exception | None = None
         self.is_done = False
-        self.waits_for: Operation | Task | Moment | None = None
+        self.waits_for: Operation | Task | Moment | Gate | None = None
         self.handles: Sequence[Handle] = ()  # of the operation, once it has been submitted
         self._driver = driver
         self._children = 0
@@ -93,6 +114,8 @@ class Task:
         """True if it, or a task that it waits for, goes on only at a later moment."""
         if isinstance(self.waits_for, Task):
             return self.waits_for.sleeps(now)
+        if isinstance(self.waits_for, Gate):
+            return not self.waits_for.is_open
         return isinstance(self.waits_for, tuple) and self.waits_for > now
 
     def done(self) -> bool:
@@ -113,7 +136,7 @@ class Task:
 
 
 class Driver:
-    """Goes on with the tasks of one rank.  Called by one thread at a time."""
+    """Goes on with the tasks of one rank.  Thread-safe; tasks run in the thread that pumps."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         """name: of the optimizer; the names of its tasks begin with it."""
@@ -124,6 +147,7 @@ class Driver:
         self._queued: list[Task] = []
         self._lost: list[Task] = []
         self._is_pumping = False
+        self._lock = threading.RLock()
 
     @property
     def open_tasks(self) -> list[Task]:
@@ -143,11 +167,12 @@ class Driver:
         name: equal on all ranks; of a task that sleeps still, a number is appended.
         is_child: a task starts it, and may forget it: its error is raised by the next wait then.
         """
-        name = self._free_name(name)
-        task = Task(self, name, priority)
-        task._is_child = is_child
-        self._open[name] = (task, body(task))
-        self._advance(task)
+        with self._lock:
+            name = self._free_name(name)
+            task = Task(self, name, priority)
+            task._is_child = is_child
+            self._open[name] = (task, body(task))
+            self._advance(task)
         return task
 
     def _free_name(self, name: str) -> str:
@@ -182,19 +207,19 @@ class Driver:
 
     def pump(self) -> bool:
         """Goes on with every task that can; False if none could."""
-        if self._is_pumping:  # A task asks whether another is done.
-            return False
-        self._is_pumping = True
-        has_moved = False
-        try:
-            while sum(
-                self._try(task) for task in self.open_tasks
-            ):  # All of them, not to the first.
-                has_moved = True
+        with self._lock:
+            if self._is_pumping:  # A task asks whether another is done.
+                return False
+            self._is_pumping = True
+            has_moved = False
+            try:
+                # The sum goes through all of them, not to the first.
+                while sum(self._try(task) for task in self.open_tasks):
+                    has_moved = True
+                    self.flush()
                 self.flush()
-            self.flush()
-        finally:
-            self._is_pumping = False
+            finally:
+                self._is_pumping = False
         return has_moved
 
     def wait(self, tasks: Iterable[Task], timeout: float | None = None) -> None:
@@ -215,7 +240,7 @@ class Driver:
                     f"task '{left[0].name}' on rank {self.engine.rank} has not finished after "
                     f"{timeout:g} s. Look for the rank whose method takes another way."
                 )
-            wait_any(handles)
+            wait_any(handles, deadline)
         self._raise_first(waited)
 
     def finish(self, timeout: float | None = None) -> None:
@@ -244,8 +269,8 @@ class Driver:
             if wish.is_done:
                 self._advance(task)
             return wish.is_done
-        if isinstance(wish, tuple):
-            is_due = wish <= self.now
+        if isinstance(wish, (tuple, Gate)):
+            is_due = wish.is_open if isinstance(wish, Gate) else wish <= self.now
             if is_due:
                 self._advance(task)
             return is_due
@@ -275,7 +300,9 @@ class Driver:
             self._end(task, None, failure)
             return
         task.waits_for = wish
-        if isinstance(wish, Operation):
+        if isinstance(wish, Operation) and wish.handles:
+            task.handles = wish.handles
+        elif isinstance(wish, Operation):
             self._queued.append(task)
 
     def _end(self, task: Task, result: Any, error: Exception | None) -> None:
@@ -292,9 +319,24 @@ class Driver:
         )
 
 
-def wait_any(handles: Sequence[Handle]) -> None:
+_drivers: weakref.WeakKeyDictionary[Engine, Driver] = weakref.WeakKeyDictionary()
+_making = threading.Lock()
+
+
+def driver_of(engine: Engine) -> Driver:
+    """The driver of operations that belong to no optimizer; one for each engine."""
+    with _making:
+        found = _drivers.get(engine)
+        if found is None:  # Which must not keep the engine alive.
+            found = _drivers[engine] = Driver(weakref.proxy(engine), "")
+        return found
+
+
+def wait_any(handles: Sequence[Handle], deadline: float | None = None) -> None:
     """Blocks until one of `handles` has finished, or for a moment; errors stay in the handles."""
     seconds = 0.1 if len(handles) == 1 else 0.001
+    if deadline is not None:
+        seconds = min(seconds, max(0.0, deadline - time.monotonic()))
     try:
         handles[0].wait(seconds)
     except RabitError as error:

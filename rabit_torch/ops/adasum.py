@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
-from rabit import InvalidArgument, ProcessSet, Sum, Unsupported
+from rabit import InvalidArgument, ProcessSet, Sum, Unsupported, default_engine
+from rabit.framework import Task, driver_of, finished
+from rabit_torch.ops.handles import TorchHandle
 
 __all__ = ["Adasum", "AdasumOp", "combine", "start_adasum"]
 
@@ -45,23 +47,35 @@ def start_adasum(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
-) -> Any:
+) -> Task:
     """Starts the adaptive sum of every tensor by itself; `wait()` gives the list of new tensors.
 
     Each rank combines one slice of all vectors: an alltoall brings the slices together, the scalar
     products of each level of the tree are summed over the ranks, and an allgather spreads the
     result.  A rank thus sends twice its data, whatever the number of ranks.
-    The later steps run in `wait()`, so that ranks must wait for such handles in the same order.
     """
-    from rabit_torch.ops.collectives import alltoall_async
-    from rabit_torch.ops.handles import TorchHandle
-
     for tensor in tensors:
         if not tensor.is_floating_point():
             raise Unsupported(
                 f"adasum '{name}': {tensor.dtype} has no scalar product here; use a float type, "
                 "or op=Sum for integers"
             )
+    driver = driver_of(default_engine())
+    task = driver.spawn(lambda _: _rounds(tensors, name, prescale, postscale, process_set), name)
+    if task.is_done:
+        task.outcome()
+    return task
+
+
+async def _rounds(
+    tensors: Sequence[torch.Tensor],
+    name: str,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> list[torch.Tensor]:
+    from rabit_torch.ops.collectives import allgather_async, alltoall_async
+
     size = process_set.size()
     sent, widths = [], []
     for index, tensor in enumerate(tensors):
@@ -70,24 +84,31 @@ def start_adasum(
         splits = [stop - start for start, stop in itertools.pairwise(cuts)]
         widths.append(splits[process_set.rank()])
         sent.append(alltoall_async(flat, splits, f"{name}.{index}.slices", process_set))
+    slices = [part for part, _ in await _all(sent)]
+    parts = [
+        list(rows.to(_accumulator(rows.dtype)).reshape(size, width).unbind(0))
+        for rows, width in zip(slices, widths, strict=True)
+    ]
+    totals = await _reduce_tree(parts, name, process_set)
+    spread = [
+        allgather_async((total * postscale).to(t.dtype), f"{name}.{index}.total", process_set)
+        for index, (total, t) in enumerate(zip(totals, tensors, strict=True))
+    ]
+    wholes = await _all(spread)
+    return [whole.reshape(tensor.shape) for whole, tensor in zip(wholes, tensors, strict=True)]
 
-    def finish() -> list[torch.Tensor]:
-        slices = [handle.wait()[0] for handle in sent]
-        parts = [
-            list(rows.to(_accumulator(rows.dtype)).reshape(size, width).unbind(0))
-            for rows, width in zip(slices, widths, strict=True)
-        ]
-        totals = _reduce_tree(parts, name, process_set)
-        return _spread(totals, tensors, name, postscale, process_set)
 
-    return TorchHandle([each for handle in sent for each in handle.engine_handles], finish)
+async def _all(handles: Sequence[TorchHandle]) -> list[Any]:
+    """The results of `handles`, when all have finished."""
+    await finished([each for handle in handles for each in handle.engine_handles])
+    return [handle.wait() for handle in handles]
 
 
 def _accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.itemsize < 4 else dtype
 
 
-def _reduce_tree(
+async def _reduce_tree(
     parts: list[list[torch.Tensor]], name: str, process_set: ProcessSet
 ) -> list[torch.Tensor]:
     """Combines the slices of all ranks, neighbours first, level by level."""
@@ -104,7 +125,7 @@ def _reduce_tree(
                 products[row, pair, 1] = a.dot(a)
                 products[row, pair, 2] = b.dot(b)
         total = f"{name}.products.{level}"
-        allreduce_async_(products, None, total, Sum, process_set=process_set).wait()
+        await _all([allreduce_async_(products, None, total, Sum, process_set=process_set)])
         parts = [
             [combine(v[2 * pair], v[2 * pair + 1], products[row, pair]) for pair in range(pairs)]
             + v[2 * pairs :]
@@ -112,25 +133,6 @@ def _reduce_tree(
         ]
         level += 1
     return [vectors[0] for vectors in parts]
-
-
-def _spread(
-    totals: list[torch.Tensor],
-    tensors: Sequence[torch.Tensor],
-    name: str,
-    postscale: float,
-    process_set: ProcessSet,
-) -> list[torch.Tensor]:
-    from rabit_torch.ops.collectives import allgather_async
-
-    gathered = [
-        allgather_async((total * postscale).to(t.dtype), f"{name}.{index}.total", process_set)
-        for index, (total, t) in enumerate(zip(totals, tensors, strict=True))
-    ]
-    return [
-        handle.wait().reshape(tensor.shape)
-        for handle, tensor in zip(gathered, tensors, strict=True)
-    ]
 
 
 def refuse(what: str) -> InvalidArgument:

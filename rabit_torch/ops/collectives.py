@@ -167,14 +167,14 @@ def _adaptive(
     started = start_adasum(tensors, name, prescale, postscale, process_set)
 
     def finish() -> Any:
-        results = started.wait()
+        results = started.outcome()
         if is_in_place:
             for tensor, result in zip(tensors, results, strict=True):
                 tensor.detach().copy_(result)
             results = list(tensors)
         return results if is_grouped else results[0]
 
-    return TorchHandle(started.engine_handles, finish)
+    return TorchHandle([started], finish)
 
 
 def allreduce_async(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import rabit
+from rabit.framework import Task
 
 
 class TorchHandle:
@@ -13,15 +14,16 @@ class TorchHandle:
 
     __slots__ = ("_finish", "_handles", "_is_finished", "_result")
 
-    def __init__(self, handles: Sequence[rabit.Handle], finish: Callable[[], Any]) -> None:
+    def __init__(self, handles: Sequence[rabit.Handle | Task], finish: Callable[[], Any]) -> None:
+        """finish: called when all `handles` have finished; does not block."""
         self._handles = list(handles)
         self._finish: Callable[[], Any] | None = finish
         self._is_finished = False
         self._result: Any = None
 
     @property
-    def engine_handles(self) -> list[rabit.Handle]:
-        """The operations of the engine that have to finish first."""
+    def engine_handles(self) -> list[Any]:
+        """What has to finish first: operations of the engine, or tasks, which are waited for alike."""
         return list(self._handles)
 
     def __call__(self) -> Any:
@@ -29,7 +31,7 @@ class TorchHandle:
         return self.wait()
 
     def done(self) -> bool:
-        """True when the operations of the engine that were submitted at the start are done."""
+        """True when `wait` will not block."""
         return self._is_finished or all(handle.done() for handle in self._handles)
 
     def wait(self, timeout: float | None = None) -> Any:

@@ -12,14 +12,14 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, ProcessSet, ReduceOp
+from rabit.framework import driver_of
 from rabit.strategies import Strategy
 from rabit_torch.compression import IDENTITY
 from rabit_torch.optimizer.agreements import agree_on_any, no_gradient
 from rabit_torch.optimizer.method import Method
 from rabit_torch.optimizer.packs import Pack, make_packs
-from rabit_torch.optimizer.row_sparse import choose_row_sparse, send_rows
+from rabit_torch.optimizer.row_sparse import choose_row_sparse
 from rabit_torch.optimizer.sender import GradientSender
-from rabit_torch.optimizer.two_halves import ScatterGatherHandle
 from rabit_torch.overlap.compile import LateGradients, watch_compilations
 from rabit_torch.overlap.deferred import Crossing
 from rabit_torch.overlap.tied import EarlyPart
@@ -74,6 +74,7 @@ class GradientReducer:
         self._graph_task = -1
         self._state_of: dict[torch.Tensor, ParameterState] = {}
         self._order: list[ParameterState] = []
+        self._tasks = driver_of(self._engine)
         self._waiting_groups: dict[int, list[ParameterState]] = {}
         self._group_sizes: dict[int, int] = {}
         self._sender = GradientSender(
@@ -304,14 +305,16 @@ class GradientReducer:
         )
 
     def start_second_halves(self) -> None:
-        """Between backward and the next forward: waits for sums, and starts to collect them."""
-        if not self._is_halved:
-            return
-        handles = [(state.place, state.handle) for state in self._order]
-        handles += [(min(s.place for s in pack.states), pack.handle) for pack in self._packs]
-        halves = [each for each in handles if isinstance(each[1], ScatterGatherHandle)]
-        for _, handle in sorted(halves, key=lambda each: each[0]):
-            handle.start_gather()
+        """Waits for the sums of what is on its way in two halves, and starts to collect them.
+
+        Of everything, whoever asks for whatever: ranks may ask in different orders.
+        """
+        halves, self._sender.halves = self._sender.halves, []
+        for _, half in halves:
+            half.open()
+        for _, half in sorted(halves, key=lambda each: each[0]):
+            half.wait_for_sum()
+            self._tasks.pump()
 
     def _agree_on_order(self, order: tuple[list[int], list[int]]) -> None:
         """Every rank takes the order of first use on the first rank; packs depend on it.
@@ -429,6 +432,8 @@ class GradientReducer:
 
         After an error, which is raised at once, the gradient counts as not delivered.
         """
+        self._tasks.pump()
+        self.start_second_halves()
         for state in states:
             if state.pack is not None and state.pack.handle is not None:
                 state.pack.finish()
@@ -450,7 +455,6 @@ class GradientReducer:
         """Waits for everything of `states`; raises the first error after all have finished."""
         first_error: rabit.RabitError | None = None
         states = list(states)
-        send_rows(states)
         for state in states:
             try:
                 self.deliver([state])
@@ -511,7 +515,10 @@ class GradientReducer:
             if pack.arrived:
                 self._sender.send_pack(pack, self._is_halved)
         self._sender.flush(self._is_halved)
-        send_rows(self._order)
+        for state in self._order:
+            if state.rows is not None:
+                state.rows.wait_for_indices()
+        self._tasks.pump()  # The rows leave here, at the same place on all ranks.
 
     def _unused_everywhere(self, missing: list[ParameterState]) -> frozenset[int]:
         """The indices of the parameters that have no gradient on any rank.  Blocks."""

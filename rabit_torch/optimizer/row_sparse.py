@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import torch
 
 import rabit
 from rabit import InvalidArgument, ProcessSet, ReduceOp
+from rabit.framework import Task, driver_of, finished
 from rabit_torch.ops.collectives import allgather_async
 from rabit_torch.ops.handles import TorchHandle
 from rabit_torch.overlap.tied import SentPart
 from rabit_torch.parameter_state import ParameterState
 
-__all__ = ["RowExchange", "choose_row_sparse", "send_rows"]
+__all__ = ["RowExchange", "choose_row_sparse"]
 
 # Without names, what is smaller is not worth a look: an exchange of indices costs a round trip.
 _LEAST_BYTES = 256 * 1024
@@ -93,9 +94,15 @@ class RowExchange:
         self._size = process_set.size()  # shutdown() finishes updates when it cannot be asked for
         self._is_named = is_named
         self._dense_running = 0
+        self._indices: TorchHandle | None = None
 
-    def start(self, codec: Any, priority: int, send_dense: Callable[[], Any]) -> RowHandle:
-        """Sends the indices of the touched rows of the gradient.  Does not block.
+    def wait_for_indices(self) -> None:
+        """Waits until every rank has said which rows it sends; they can leave then."""
+        if self._indices is not None:
+            self._indices.wait()
+
+    def start(self, codec: Any, priority: int, send_dense: Callable[[], rabit.Handle]) -> Task:
+        """Starts the exchange of the gradient, in place.  Does not block.
 
         codec: of the engine; rows travel in its type if it is one for floating-point numbers.
         priority: of indices and rows.
@@ -103,14 +110,57 @@ class RowExchange:
         """
         grad = self._state.grad
         assert grad is not None
-        wire_dtype = getattr(codec, "wire_dtype", None)
+        wire_dtype = getattr(codec, "wire_dtype", None) or grad.dtype
         early = self._state.early
         sent = early.take() if early is not None and early.is_agreed else None
         rest = grad.detach()
         if sent is not None and sent.local is not None:
             rest = torch.ne(rest, sent.local)
         touched = rest.flatten(1).any(dim=1).nonzero().reshape(-1)
-        return RowHandle(self, self._state, touched, sent, wire_dtype, priority, send_dense)
+
+        def body(_: Task) -> Coroutine[Any, Any, None]:
+            return self._exchange(grad, touched, sent, wire_dtype, priority, send_dense)
+
+        task = driver_of(rabit.default_engine()).spawn(body, self._state.name)
+        if task.is_done:
+            task.outcome()
+        return task
+
+    async def _exchange(
+        self,
+        grad: torch.Tensor,
+        touched: torch.Tensor,
+        early: SentPart | None,
+        wire_dtype: torch.dtype,
+        priority: int,
+        send_dense: Callable[[], rabit.Handle],
+    ) -> None:
+        name, local = self._state.name, None if early is None else early.local
+        narrow = touched.to(torch.int32) if grad.shape[0] < 1 << 31 else touched
+        found = allgather_async(narrow, f"{name}.indices", self._process_set, priority)
+        self._indices = found
+        await finished(found.engine_handles)
+        places = found.wait().long()
+        with torch.no_grad():
+            pays = self.pays(len(places), grad[:1], wire_dtype.itemsize)
+            if pays:
+                rows = grad.detach().index_select(0, touched)
+                if local is not None:
+                    rows -= local.index_select(0, touched)
+            elif local is not None:
+                grad.sub_(local)
+        if not pays:
+            await finished([send_dense()])
+            if early is not None:
+                await finished([early.handle])
+                (grad if self._state.wire is None else self._state.wire).add_(early.wire)
+            return
+        found = allgather_async(rows.to(wire_dtype), f"{name}.rows", self._process_set, priority)
+        await finished(found.engine_handles)
+        if early is not None:
+            await finished([early.handle])
+        base = None if early is None else early.wire
+        self.add_up(grad, base, touched, places, found.wait().to(grad.dtype))
 
     def pays(self, row_count: int, row: torch.Tensor, wire_bytes: int) -> bool:
         """True if `row_count` rows, of all ranks together, cost fewer bytes than the gradient.
@@ -161,88 +211,3 @@ class RowExchange:
             if self._op == ReduceOp.AVERAGE:
                 sums /= self._size
             grad.index_add_(0, union, sums)
-
-
-class RowHandle:
-    """One exchange of rows: `start_second()` when all have started, then `wait()`."""
-
-    def __init__(
-        self,
-        exchange: RowExchange,
-        state: ParameterState,
-        touched: torch.Tensor,
-        early: SentPart | None,
-        wire_dtype: torch.dtype | None,
-        priority: int,
-        send_dense: Callable[[], Any],
-    ) -> None:
-        self._exchange = exchange
-        self._state = state
-        self._name = state.name
-        self._set = exchange._process_set
-        assert state.grad is not None
-        self._grad = state.grad
-        self._touched = touched
-        self._early = early
-        self._wire_dtype = wire_dtype
-        self._priority = priority
-        self._send_dense = send_dense
-        narrow = touched.to(torch.int32) if self._grad.shape[0] < 1 << 31 else touched
-        self._indices: TorchHandle = allgather_async(
-            narrow, f"{state.name}.indices", self._set, priority
-        )
-        self._places: torch.Tensor | None = None
-        self._rows: TorchHandle | None = None
-        self._dense: Any = None
-
-    def start_second(self) -> None:
-        """Waits for the indices of all ranks; sends the rows, or all that has not left early."""
-        if self._rows is not None or self._dense is not None:
-            return
-        places = self._indices.wait().long()
-        row = self._grad[:1]
-        wire = self._wire_dtype or row.dtype
-        local = None if self._early is None else self._early.local
-        with torch.no_grad():
-            if not self._exchange.pays(len(places), row, wire.itemsize):
-                if local is not None:
-                    self._grad.sub_(local)
-                self._dense = self._send_dense()
-                return
-            rows = self._grad.detach().index_select(0, self._touched)
-            if local is not None:
-                rows -= local.index_select(0, self._touched)
-        self._places = places
-        self._rows = allgather_async(rows.to(wire), f"{self._name}.rows", self._set, self._priority)
-
-    def done(self) -> bool:
-        """True when `wait()` will not block."""
-        second = self._rows or self._dense
-        is_early_done = self._early is None or self._early.handle.done()
-        return second is not None and bool(second.done()) and bool(is_early_done)
-
-    def wait(self, timeout: float | None = None) -> torch.Tensor:
-        """Blocks until the gradient is reduced in place; returns it."""
-        self.start_second()
-        base = None
-        if self._early is not None:
-            self._early.handle.wait(timeout)
-            base = self._early.wire
-        if self._rows is not None:
-            rows = self._rows.wait(timeout).to(self._grad.dtype)
-            self._exchange.add_up(self._grad, base, self._touched, self._places, rows)
-        else:
-            self._dense.wait(timeout)
-            if base is not None:
-                (self._grad if self._state.wire is None else self._state.wire).add_(base)
-        return self._grad
-
-
-def send_rows(states: Iterable[ParameterState]) -> None:
-    """Waits for the indices of every exchange, then sends its rows.  On all ranks at the same place.
-
-    All ranks send here, before one of them waits for a gradient that another has not asked for.
-    """
-    for state in states:
-        if isinstance(state.handle, RowHandle):
-            state.handle.start_second()

@@ -45,6 +45,9 @@ class GradientSender:
         self.pending_bytes = 0
         self._batch: rabit.Batch | None = None
         self.method: Method | None = None
+        self.halves: list[
+            tuple[int, ScatterGather]
+        ] = []  # whose second half has not been let start
 
     def forget_requests(self) -> None:
         """Parameters have been added, or their order has changed."""
@@ -80,6 +83,7 @@ class GradientSender:
                     if state.two_halves is None:
                         state.two_halves = self._halve(self._request(state))
                     state.handle = state.two_halves.start(pointer, state.wire)
+                    self.halves.append((state.place, state.two_halves))
                     continue
                 batch.set_pointers(state.index, pointer, pointer)
                 plain.append(state)
@@ -102,6 +106,7 @@ class GradientSender:
             if pack.two_halves is None:
                 pack.two_halves = self._halve(self._pack_request(pack))
             pack.handle = pack.two_halves.start(pack.buffer.data_ptr(), pack.buffer)
+            self.halves.append((min(s.place for s in pack.states), pack.two_halves))
             return
         (pack.handle,) = pack.batch.submit([0], [pack.buffer])
 

@@ -9,9 +9,10 @@ import torch
 
 import rabit
 from rabit import Handle, Kind, Request, TensorView
+from rabit.framework import Gate, Task, driver_of, finished
 from rabit_torch.tensors import torch_dtype, view
 
-__all__ = ["ScatterGather", "ScatterGatherHandle"]
+__all__ = ["ScatterGather"]
 
 
 class ScatterGather:
@@ -31,6 +32,10 @@ class ScatterGather:
         buffer = torch.empty(rows, dtype=torch_dtype(request.input.dtype))
         part = view(buffer, name)
         self._part = buffer
+        self._engine = engine
+        self._name = name
+        self._sum: Handle | None = None
+        self._gate: Gate | None = None
         self._batch = engine.prepare(
             [
                 dataclasses.replace(
@@ -51,43 +56,31 @@ class ScatterGather:
             ]
         )
 
-    def start(self, pointer: int, keepalive: Any) -> ScatterGatherHandle:
-        """Starts the first half on memory of the right size; does not block."""
+    def start(self, pointer: int, keepalive: Any) -> Task:
+        """Starts the first half on memory of the right size; does not block.
+
+        The second starts after `open`; the task has finished when the memory holds the sum.
+        """
         part = self._part.data_ptr()
         self._batch.set_pointers(0, pointer, part)
         self._batch.set_pointers(1, part, pointer)
-        (handle,) = self._batch.submit([0], [(self, keepalive)])
-        return ScatterGatherHandle(self._batch, handle, (self, keepalive))
+        keep = (self, keepalive)
+        (self._sum,) = self._batch.submit([0], [keep])
+        self._gate = Gate()
+        rounds = self._rounds(self._sum, self._gate, keep)
+        return driver_of(self._engine).spawn(lambda _: rounds, self._name)
 
+    def open(self) -> None:
+        """Lets the second half start when the first has finished."""
+        if self._gate is not None:
+            self._gate.is_open = True
 
-class ScatterGatherHandle:
-    """Both halves of one exchange in flight."""
+    def wait_for_sum(self) -> None:
+        """Waits for the first half."""
+        if self._sum is not None:
+            self._sum.wait()
 
-    __slots__ = ("_batch", "_gather", "_has_failed", "_keepalive", "_scatter")
-
-    def __init__(self, batch: rabit.Batch, scatter: Handle, keepalive: Any) -> None:
-        self._batch = batch
-        self._scatter = scatter
-        self._gather: Handle | None = None
-        self._has_failed = False
-        self._keepalive = keepalive
-
-    def start_gather(self) -> None:
-        """Waits for the first half and starts the second, unless it has been started."""
-        if self._gather is None:
-            try:
-                self._scatter.wait()
-                (self._gather,) = self._batch.submit([1], [self._keepalive])
-            except rabit.RabitError:
-                self._has_failed = True
-                raise
-
-    def done(self) -> bool:
-        """True when `wait` would not block."""
-        return self._has_failed or (self._gather is not None and self._gather.done())
-
-    def wait(self) -> None:
-        """Blocks until the memory holds the sum.  Raises what went wrong."""
-        self.start_gather()
-        assert self._gather is not None
-        self._gather.wait()
+    async def _rounds(self, first: Handle, gate: Gate, keepalive: Any) -> None:
+        await finished([first])
+        await gate.passed()
+        await finished(self._batch.submit([1], [keepalive]))
