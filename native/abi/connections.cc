@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "rendezvous/equal_settings.h"
 #include "rendezvous/tcp_store.h"
 #include "transport/connect.h"
 #include "transport/routed_transport.h"
@@ -71,8 +72,9 @@ Status AddContext(const Options& options, const char* doing, const Status& statu
 Result<Topology> ExchangeHosts(const Options& options, Store& store, Deadline deadline) {
   const std::string host_key = options.host_key.empty() ? SystemHostKey() : options.host_key;
   const std::string mine = host_key + " " + SharingKey();
-  RABIT_RETURN_IF_ERROR(
-      store.Set(Key(options, "host", options.rank), ToText(FindProcessors()) + " " + mine));
+  const std::string digest = SettingsDigest(options.equal_settings);
+  RABIT_RETURN_IF_ERROR(store.Set(Key(options, "host", options.rank),
+                                  digest + " " + ToText(FindProcessors()) + " " + mine));
   int apart = -1;  // a rank of this host with which no memory can be shared
   std::map<std::string, int> numbers;
   std::vector<std::vector<Processors>> processors;  // host number -> those of its ranks
@@ -86,18 +88,25 @@ Result<Topology> ExchangeHosts(const Options& options, Store& store, Deadline de
                         ". Look at why it did not start, or raise connect_timeout_ms")
           .WithCulprit(rank);
     }
-    const size_t space = std::min(host->find(' '), host->size());
-    Result<Processors> of_rank = ParseProcessors(std::string_view(*host).substr(0, space));
+    std::string_view record = *host;
+    if (!record.starts_with(digest + " ")) {
+      const std::string scope = std::to_string(options.epoch) + "/settings/";
+      return RefuseSettings(store, scope, options.rank, options.size, options.equal_settings,
+                            deadline);
+    }
+    record.remove_prefix(digest.size() + 1);
+    const size_t space = std::min(record.find(' '), record.size());
+    Result<Processors> of_rank = ParseProcessors(record.substr(0, space));
     if (!of_rank.ok()) {
       return Status(of_rank.status().code(),
                     "rank " + std::to_string(rank) + " tells where it runs: " +
                         of_rank.status().message() + ". Install one version on all ranks")
           .WithCulprit(rank);
     }
-    const std::string theirs = host->substr(std::min(space + 1, host->size()));
+    const std::string theirs(record.substr(std::min(space + 1, record.size())));
     if (theirs != mine && theirs.starts_with(host_key + " ")) apart = rank;
     const auto next = static_cast<int>(numbers.size());
-    const int number = numbers.emplace(host->substr(space), next).first->second;
+    const int number = numbers.emplace(theirs, next).first->second;
     topology.host_of.push_back(number);
     if (number == next) processors.emplace_back();
     processors[static_cast<size_t>(number)].push_back(*std::move(of_rank));

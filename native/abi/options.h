@@ -32,6 +32,8 @@ struct Options {
   std::string tcp_checksum = "auto";      // auto, on, off: of payloads; auto: between hosts
   bool shm_single_copy = true;            // process_vm_readv where the kernel allows it
   int64_t shm_ring_bytes = 0;  // per pair of ranks, lane and direction; 0: adaptive
+  // What must be equal on all ranks, for comparison alone (rendezvous/equal_settings.h).
+  std::string equal_settings;
   // How work is cut, ordered and run.
   int32_t lanes = 0;      // in use at first; 0: kLanes, or one where ranks share cores
   int32_t lanes_max = 0;  // what rabit_propose_tunables may ask for; 0: no more

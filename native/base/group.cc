@@ -16,4 +16,18 @@ Topology Topology::Alike(std::vector<int> host_of, const Processors& processors)
   return topology;
 }
 
+std::string RankList(std::span<const int> ascending) {
+  std::string text;
+  for (size_t i = 0; i < ascending.size();) {
+    size_t end = i + 1;
+    while (end < ascending.size() && ascending[end] == ascending[end - 1] + 1) ++end;
+    if (!text.empty()) text += ", ";
+    text += std::to_string(ascending[i]);
+    if (end - i == 2) text += ", " + std::to_string(ascending[end - 1]);
+    if (end - i > 2) text += "-" + std::to_string(ascending[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
 }  // namespace rabit

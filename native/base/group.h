@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "base/ids.h"
@@ -21,6 +23,9 @@ struct Group {
     return it != ranks.end() && *it == global_rank ? static_cast<int>(it - ranks.begin()) : -1;
   }
 };
+
+// "0-2, 5"
+std::string RankList(std::span<const int> ascending);
 
 // Where every rank runs; identical on all ranks.
 struct Topology {

@@ -153,20 +153,6 @@ Status CheckPair(std::string_view name, const RankSignature& a, const RankSignat
   return {};
 }
 
-std::string RankList(std::span<const int> ascending) {
-  std::string text;
-  for (size_t i = 0; i < ascending.size();) {
-    size_t end = i + 1;
-    while (end < ascending.size() && ascending[end] == ascending[end - 1] + 1) ++end;
-    if (!text.empty()) text += ", ";
-    text += std::to_string(ascending[i]);
-    if (end - i == 2) text += ", " + std::to_string(ascending[end - 1]);
-    if (end - i > 2) text += "-" + std::to_string(ascending[end - 1]);
-    i = end;
-  }
-  return text;
-}
-
 std::string Title(Kind kind, std::string_view name) {
   return std::string(Name(kind)) + " " + Quote(name);
 }

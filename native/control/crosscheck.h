@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/group.h"
 #include "base/status.h"
 #include "control/agreement.h"
 
@@ -30,8 +31,6 @@ bool HasVariablePart(Kind kind);
 // Equal except for the variable part: this rank may announce `b` by the id it got for `a`.
 bool HasSameFixedPart(const Signature& a, const Signature& b);
 
-// "0-2, 5"
-std::string RankList(std::span<const int> ascending);
 // "allreduce 'conv1.weight'"
 std::string Title(Kind kind, std::string_view name);
 

@@ -30,6 +30,8 @@ def process_environment() -> Mapping[str, str]:
 
 
 _CODE = "set in code"
+_PART_SEPARATOR, _SETTING_SEPARATOR = "\x1f", "\x1e"
+_LONGEST_PART = 500  # characters; a store takes at most 64 KiB from a rank
 # Group in the reference -> its fields.
 _THEMES: dict[str, type] = {
     "placement": PlacementSettings,
@@ -130,9 +132,16 @@ class Config(
         return "\n".join(lines) + "\n"
 
     def equal_settings(self) -> str:
-        """A line for each setting that must be equal on all ranks: name, value and its origin."""
-        return "\n".join(
-            f"{each.name}\t{each.format(getattr(self, each.name))}\t{self.origin(each.name)}"
+        """What must be equal on all ranks, as native/rendezvous/equal_settings.h reads it."""
+        return _SETTING_SEPARATOR.join(
+            _PART_SEPARATOR.join(
+                _printable(part)
+                for part in (
+                    each.name,
+                    each.format(getattr(self, each.name)),
+                    self.origin(each.name),
+                )
+            )
             for each in self.settings()
             if each.is_equal
         )
@@ -147,6 +156,7 @@ class Config(
             value = getattr(self, each.name)
             if each.native and value not in ("", b""):
                 lines.append(f"{each.native}={each.native_value(value)}")
+        lines.append(f"equal_settings={self.equal_settings()}")
         lines.extend(f"{key}={value}" for key, value in extra.items())
         return "\n".join(lines) + "\n"
 
@@ -166,3 +176,7 @@ def _settings() -> tuple[Setting, ...]:
         for group, theme in _THEMES.items()
         for each in dataclasses.fields(theme)
     )
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:_LONGEST_PART]

@@ -202,7 +202,6 @@ class TuningSettings:
         "A blocking allreduce of at most so many bytes is negotiated with its data and has its "
         "result with the agreement; 0: none. At most 16 KiB divided by the ranks, and only where "
         "rank 0 talks to every rank and the builtin backend is the only one.",
-        is_equal=True,
         native="inline_bytes",
         flag="--inline-bytes",
         minimum=0,

@@ -146,6 +146,7 @@ def test_options_are_lines_with_units():
 def test_the_native_table_has_the_same_keys():
     mine = {each.native for each in Config.settings() if each.native} | {
         "epoch",
+        "equal_settings",
         "lanes_max",
         "mpi",
     }
@@ -351,13 +352,25 @@ def test_explain_shows_value_source_and_meaning_and_no_secret():
     assert all(f"  {each.name} = " in text for each in Config.settings())
 
 
-def test_the_lines_to_compare_are_those_of_the_settings_that_must_be_equal():
-    lines = Config.from_environ({"RABIT_SCHEDULER": "fifo"}).equal_settings().splitlines()
+def test_what_is_compared_are_the_settings_that_must_be_equal():
+    config = Config.from_environ({"RABIT_SCHEDULER": "fifo"})
 
-    assert "scheduler\tfifo\tRABIT_SCHEDULER" in lines
-    assert [line.split("\t")[0] for line in lines] == [
+    entries = [entry.split("\x1f") for entry in config.equal_settings().split("\x1e")]
+
+    assert ["scheduler", "fifo", "RABIT_SCHEDULER"] in entries
+    assert [name for name, _, _ in entries] == [
         each.name for each in Config.settings() if each.is_equal
     ]
-    assert not {"rank", "host_key", "bind_address", "log_level"} & {
-        line.split("\t")[0] for line in lines
-    }
+    assert not {"rank", "host_key", "bind_address", "log_level"} & {name for name, _, _ in entries}
+
+
+def test_an_origin_cannot_break_the_options(tmp_path):
+    folder = tmp_path / "a\nb\x1ec"
+    folder.mkdir()
+    path = folder / "rabit.toml"
+    path.write_text("lanes = 3\n")
+
+    config = Config.from_environ({}, config_file=None).replace_from(f"lanes in {path}", lanes=3)
+
+    assert config.equal_settings().count("\x1e") == Config().equal_settings().count("\x1e")
+    assert "\n" not in config.equal_settings()
