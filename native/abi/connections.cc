@@ -85,7 +85,7 @@ Result<Topology> ExchangeHosts(const Options& options, Store& store, Deadline de
       return Status(host.status().code(),
                     "rank " + std::to_string(rank) +
                         " has not appeared: " + host.status().message() +
-                        ". Look at why it did not start, or raise connect_timeout_ms")
+                        ". Look at why it did not start, or raise RABIT_CONNECT_TIMEOUT")
           .WithCulprit(rank);
     }
     std::string_view record = *host;

@@ -53,6 +53,27 @@ except rabit.RabitError as error:
         assert "2" in started.output(rank)
 
 
+def test_a_rank_that_never_comes_is_named_with_the_setting_to_raise(job):
+    started = job(
+        2,
+        """
+import os
+import rabit
+
+if os.environ["RABIT_RANK"] == "0":
+    try:
+        rabit.init()
+    except rabit.RabitError as error:
+        print("ERROR", type(error).__name__, error.rank, error)
+""",
+        RABIT_CONNECT_TIMEOUT="1s",
+    )
+    started.wait(timeout=60)
+
+    assert "ERROR TimedOut 1 " in started.output(0)
+    assert "raise RABIT_CONNECT_TIMEOUT" in started.output(0)
+
+
 def test_arrival_skew_names_the_rank_that_others_waited_for():
     def work(engine):
         for step in range(5):
