@@ -181,8 +181,8 @@ def _headline(culprit: Failure, size: int) -> str:
         return f"{who} raised {told.raised}{message}\n  That was {when}."
     if culprit.is_own:
         return f"{who} {describe_status(culprit.status)}, {when}."
-    ended = "exited with status 0" if culprit.status == 0 else "came to its end"
-    return f"{who} {ended} while others waited for it: did it call fewer collectives?"
+    # With status 0, or stopped by the launcher while it waited at its end for the others.
+    return f"{who} ended without an error while others waited for it: did it call fewer collectives?"
 
 
 def _waiting(culprit: Failure, failures: Sequence[Failure]) -> list[str]:

@@ -42,7 +42,7 @@ except rabit.RabitError as error:
 HEADLINES = {
     "raise": (1, "raised ValueError: sample 7 is bad\n"),
     "exit": (3, "exited with status 3, "),
-    "return": (1, "exited with status 0 while others waited for it: did it call fewer"),
+    "return": (1, "ended without an error while others waited for it: did it call fewer"),
     "vanish": (4, "exited with status 4, "),
     "SIGKILL": (137, "was killed by SIGKILL (signal 9), "),
     "SIGTERM": (143, "was killed by SIGTERM (signal 15), "),
