@@ -62,6 +62,7 @@ struct Announcement {
   std::vector<Entry> ready;
   uint64_t buckets_done = 0;         // buckets finished so far on this rank, in order of their ids
   bool wants_stop = false;           // this rank calls no further collective
+  bool doubts = false;               // an exchange of this rank lasts: all ranks are to compare
   std::optional<Tunables> tunables;  // rank 0 only: for every rank, from the next agreement on
 };
 
@@ -104,6 +105,7 @@ struct Agreement {
   uint64_t buckets_done = 0;         // smallest over the ranks: the credit
   int last_joined = -1;              // set in the agreement in which every rank has joined
   bool stop = false;                 // every rank wants to stop
+  bool compares = false;             // every rank reports what it has made of the agreements so far
   std::optional<Tunables> tunables;  // in force before anything of this agreement is scheduled
 };
 

@@ -329,7 +329,8 @@ void Encode(const AnnounceMessage& message, std::vector<std::byte>& out) {
   WriteHeader(to, ControlType::kAnnounce);
   to.Varint(message.seen_cycle);
   to.Varint(message.buckets_done);
-  to.U8(static_cast<uint8_t>((message.wants_stop ? 1 : 0) | (message.joins ? 2 : 0)));
+  to.U8(static_cast<uint8_t>((message.wants_stop ? 1 : 0) | (message.joins ? 2 : 0) |
+                             (message.doubts ? 4 : 0)));
   WriteIds(to, message.cached);
   to.Varint(message.variable.size());
   for (const VariablePart& part : message.variable) {
@@ -354,6 +355,7 @@ Result<AnnounceMessage> DecodeAnnounce(ConstBytes bytes) {
   const uint8_t bits = from.U8();
   message.wants_stop = (bits & 1) != 0;
   message.joins = (bits & 2) != 0;
+  message.doubts = (bits & 4) != 0;
   message.cached = ReadIds(from);
   ReadEach(from, message.variable, [](WireReader& in) {
     VariablePart part;
@@ -382,7 +384,8 @@ void Encode(const AgreeMessage& message, std::vector<std::byte>& out) {
   to.Varint(message.cycle);
   to.Varint(message.buckets_done);
   to.Varint(static_cast<uint64_t>(message.last_joined + 1));
-  to.U8(static_cast<uint8_t>((message.stop ? 1 : 0) | (message.tunables ? 2 : 0)));
+  to.U8(static_cast<uint8_t>((message.stop ? 1 : 0) | (message.tunables ? 2 : 0) |
+                             (message.compares ? 4 : 0)));
   WriteIds(to, message.evicted);
   WriteIds(to, message.plain);
   to.Varint(message.references.size());
@@ -410,6 +413,7 @@ Result<AgreeMessage> DecodeAgree(ConstBytes bytes) {
   message.last_joined = ReadOptional(from, kControlRanksMax);
   const uint8_t bits = from.U8();
   message.stop = (bits & 1) != 0;
+  message.compares = (bits & 4) != 0;
   message.evicted = ReadIds(from);
   message.plain = ReadIds(from);
   ReadEach(from, message.references, [](WireReader& in) { return ReadReady(in); });
@@ -491,7 +495,7 @@ Result<ControlType> TypeOf(ConstBytes message) {
                        ". Install the same version of rabit on every host.");
   }
   const auto type = static_cast<uint8_t>(message[1]);
-  if (type < 1 || type > static_cast<uint8_t>(ControlType::kLost))
+  if (type < 1 || type > static_cast<uint8_t>(ControlType::kDigest))
     return Internal("a control message of unknown type " + std::to_string(type));
   return static_cast<ControlType>(type);
 }

@@ -38,6 +38,7 @@ enum class ControlType : uint8_t {
   kStall = 6,
   kBundle = 7,  // to a parent in the tree: bundle_wire.h
   kLost = 8,    // to a parent: a rank below is gone
+  kDigest = 9,  // to rank 0: schedule_digest.h
 };
 
 // What may differ between ranks and steps, for a tensor whose signature is otherwise unchanged.
@@ -53,6 +54,7 @@ struct AnnounceMessage {
   uint64_t buckets_done = 0;
   bool wants_stop = false;
   bool joins = false;
+  bool doubts = false;
   std::vector<TensorId> cached;  // ascending; the signature is the one of the last agreement
   std::vector<VariablePart> variable;
   std::vector<Announcement::Entry> full;
@@ -85,6 +87,7 @@ struct AgreeMessage {
   uint64_t buckets_done = 0;
   int32_t last_joined = -1;
   bool stop = false;
+  bool compares = false;
   std::optional<Tunables> tunables;
   std::vector<TensorId> evicted;  // applied first
   std::vector<TensorId> plain;    // ascending; ready, nothing to add

@@ -42,6 +42,7 @@ AnnounceMessage Announcer::Prepare(const Announcement& mine, int64_t now_us) {
   message.seen_cycle = cycle_;
   message.buckets_done = mine.buckets_done;
   message.wants_stop = mine.wants_stop;
+  message.doubts = mine.doubts;
   message.cached.reserve(repeated_.size() + mine.ready.size());
   for (TensorId id : repeated_) rounds_[static_cast<size_t>(id)].open_us = now_us;
   message.cached.insert(message.cached.end(), repeated_.begin(), repeated_.end());
@@ -78,7 +79,7 @@ bool Announcer::HasNews(const AnnounceMessage& message) {
   told_done_ = message.buckets_done;
   told_stop_ = message.wants_stop;
   return has_progress || !message.cached.empty() || !message.variable.empty() ||
-         !message.full.empty() || message.joins;
+         !message.full.empty() || message.joins || message.doubts;
 }
 
 void Announcer::PrepareEntry(const Announcement::Entry& entry, int64_t now_us,
@@ -235,6 +236,7 @@ Result<Agreement> Announcer::Apply(AgreeMessage&& message) {
   agreement.buckets_done = message.buckets_done;
   agreement.last_joined = message.last_joined;
   agreement.stop = message.stop;
+  agreement.compares = message.compares;
   agreement.tunables = message.tunables;
   RABIT_RETURN_IF_ERROR(FillReady(message, agreement));
   for (RejectMessage& rejected : message.rejected) ApplyRejection(std::move(rejected), agreement);

@@ -69,7 +69,7 @@ Status Combiner::OnPart(int child, const RankSet& below, const BundlePart& part,
     OnGroup(ranks, group, now_us);
     return {};
   }
-  if (type != ControlType::kAbandon && type != ControlType::kLost)
+  if (type != ControlType::kAbandon && type != ControlType::kLost && type != ControlType::kDigest)
     return Internal("it sent a message that only rank 0 sends");
   AppendRaw(ranks, part.message);
   return {};
@@ -95,6 +95,7 @@ void Combiner::OnAnnounce(const Source& from, const AnnounceMessage& message, in
   for (const VariablePart& part : message.variable) OnVariable(from, part, now_us);
   for (const Announcement::Entry& entry : message.full) OnFull(from, entry, now_us);
   if (message.joins) PartFor(from, false).message.joins = true;
+  if (message.doubts) PartFor(from, false).message.doubts = true;
   if (message.wants_stop) OnStop(from.ranks, now_us);
 }
 
@@ -141,9 +142,9 @@ void Combiner::OnFull(const Source& from, const Announcement::Entry& entry, int6
     return;
   }
   Round& round = id < 0 ? unnamed_[key] : known_[static_cast<size_t>(id)].round;
-  const bool differs = !round.claims.empty() &&
-                       (round.full.empty() || round.full[0].signature != entry.signature ||
-                        round.full[0].data != entry.data);
+  const bool differs =
+      !round.claims.empty() && (round.full.empty() || round.full[0].signature != entry.signature ||
+                                round.full[0].data != entry.data);
   if (differs) FlushRound(id, round);
   if (!Holds(round, entry.signature.group, from, now_us)) {
     PartFor(from, false).message.full.push_back(entry);

@@ -11,6 +11,7 @@
 #include "base/spin_budget.h"
 #include "base/status.h"
 #include "control/agreement.h"
+#include "control/schedule_digest.h"
 
 namespace rabit {
 
@@ -35,6 +36,9 @@ class Controller {
   // Tells every rank why this one gives up, so that they report the cause and not its
   // consequences.  Best effort, at once.
   virtual void Abandon(const Status& why) = 0;
+  // What this rank has made of the agreements up to one that compares; every rank calls
+  // it when it has carried that one out.  Ranks that differ end the job with kMismatch.
+  virtual void Compare(const ScheduleDigest& mine) = 0;
   // A group that later signatures may name.  Every rank calls it with the same arguments in the
   // same order, before it announces a tensor of that group.
   virtual void AddGroup(const Group& group) = 0;

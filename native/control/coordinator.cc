@@ -28,7 +28,8 @@ Coordinator::Coordinator(const CoordinatorOptions& options)
     : options_(options),
       ranks_(static_cast<size_t>(options.size)),
       records_(std::clamp<size_t>(options.cache_capacity, 1, kTensorIdLimit)),
-      skew_(options.size) {
+      skew_(options.size),
+      digests_(options.size) {
   RABIT_CHECK(options.size >= 1 && options.size <= kControlRanksMax, "not a number of ranks");
   std::vector<int> all;
   for (int rank = 0; rank < options.size; ++rank) all.push_back(rank);
@@ -56,6 +57,10 @@ void Coordinator::OnMessage(int rank, ConstBytes message, int64_t now_us) {
   if (*type == ControlType::kLost) {
     const Result<StatusMessage> cause = DecodeStatus(message);
     return cause.ok() ? OnLost(cause->why.culprit(), cause->why) : refuse(cause.status());
+  }
+  if (*type == ControlType::kDigest) {
+    Result<ScheduleDigest> digest = DecodeDigest(message);
+    return digest.ok() ? OnDigest(rank, *std::move(digest)) : refuse(digest.status());
   }
   refuse(Internal("it sent a message that only rank 0 sends"));
 }
@@ -87,6 +92,11 @@ Status Coordinator::OnPart(const RankSet& below, const BundlePart& part, int64_t
     OnGroup(ranks.lowest(), group);
     return {};
   }
+  if (type == ControlType::kDigest) {
+    RABIT_ASSIGN_OR_RETURN(ScheduleDigest digest, DecodeDigest(part.message));
+    OnDigest(ranks.lowest(), std::move(digest));
+    return {};
+  }
   if (type != ControlType::kAbandon && type != ControlType::kLost)
     return Internal("it sent a message that only rank 0 sends");
   RABIT_ASSIGN_OR_RETURN(const StatusMessage cause, DecodeStatus(part.message));
@@ -109,6 +119,7 @@ void Coordinator::OnAnnounce(const AnnounceMessage& message, const Arrival& arri
       [&](int rank) { at(rank).seen_cycle = std::max(at(rank).seen_cycle, message.seen_cycle); });
   if (!with_late_.empty()) ForgetLate();
   UpdateCredit(ranks, message.buckets_done);
+  if (message.doubts) next_.compares = has_news_ = true;
   if (JoinsBatch(message, arrival)) return;
   for (TensorId id : message.cached) ArriveCached(arrival, id);
   for (const VariablePart& part : message.variable) ArriveVariable(arrival, part);
@@ -147,6 +158,11 @@ void Coordinator::OnGroup(int rank, const GroupMessage& message) {
 void Coordinator::OnAbandon(int rank, const Status& why) {
   if (has_stopped_) return;
   Fail(GaveUp(rank, why));
+}
+
+void Coordinator::OnDigest(int rank, ScheduleDigest digest) {
+  if (!failure_.ok() || has_stopped_) return;
+  if (Status same = digests_.Add(rank, std::move(digest)); !same.ok()) Fail(std::move(same));
 }
 
 void Coordinator::OnProposal(const Tunables& tunables) {

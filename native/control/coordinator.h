@@ -13,6 +13,7 @@
 #include "control/agreement_wire.h"
 #include "control/bundle_wire.h"
 #include "control/crosscheck.h"
+#include "control/schedule_digest.h"
 #include "control/skew.h"
 #include "control/tensor_record.h"
 
@@ -42,6 +43,8 @@ class Coordinator {
   void OnBundle(int child, const RankSet& below, ConstBytes message, int64_t now_us);
   void OnGroup(int rank, const GroupMessage& message);
   void OnAbandon(int rank, const Status& why);
+  // Ranks whose digests differ fail the job.
+  void OnDigest(int rank, ScheduleDigest digest);
   // For every rank from the next agreement on.
   void OnProposal(const Tunables& tunables);
   // No loss if every rank has agreed to stop.
@@ -152,6 +155,7 @@ class Coordinator {
   bool has_reported_ = false;
   std::optional<std::vector<std::string>> report_;
   SkewStatistics skew_;
+  DigestRound digests_;
 };
 
 }  // namespace rabit

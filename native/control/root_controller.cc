@@ -122,6 +122,11 @@ void RootController::Abandon(const Status& why) {
   Flush();
 }
 
+void RootController::Compare(const ScheduleDigest& mine) {
+  coordinator_.OnDigest(0, mine);
+  Flush();
+}
+
 void RootController::AddGroup(const Group& group) {
   announcer_.AddGroup(group);
   coordinator_.OnGroup(0, {group.id, group.ranks});

@@ -186,6 +186,12 @@ void WorkerController::Abandon(const Status& why) {
   (void)channel_->Send(parent_, buffer_);  // best effort: the parent may be the reason
 }
 
+void WorkerController::Compare(const ScheduleDigest& mine) {
+  if (!failure_.ok() || has_stopped_) return;
+  Encode(mine, buffer_);
+  (void)Send();  // a failure is kept and reported by the next Await
+}
+
 void WorkerController::AddGroup(const Group& group) {
   announcer_.AddGroup(group);
   if (combiner_) combiner_->AddGroup(group);

@@ -36,6 +36,7 @@ struct BucketJob {
   Bucket bucket;
   std::shared_ptr<const Group> group;  // this rank is a member
   std::vector<BucketItem> items;       // one per partition
+  uint64_t hash = 0;                   // ContentHash of all this
 };
 
 }  // namespace rabit

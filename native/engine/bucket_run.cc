@@ -6,6 +6,7 @@
 
 #include "arithmetic/reduce.h"
 #include "engine/averaging.h"
+#include "engine/content_hash.h"
 #include "engine/handle_table.h"
 
 namespace rabit {
@@ -39,8 +40,8 @@ BucketRun::BucketRun(const LaneServices& services, const BucketJob& job, FusionB
       bucket_(job.bucket),
       group_(*job.group),
       buffer_(buffer),
-      lane_{bucket_.lane, MakeTag(bucket_.lane, bucket_.id),
-            OperationDeadline(services.options.operation_timeout_ms), group_, waiter} {
+      lane_{bucket_.lane, Tag{0}, OperationDeadline(services.options.operation_timeout_ms), group_,
+            waiter} {
   device_.kind = bucket_.device_kind;
   for (const BucketItem& item : job_.items) {
     count_ += item.partition.count;
@@ -61,9 +62,27 @@ Status BucketRun::Run() {
     }
   }
   const bool is_reduction = bucket_.kind == Kind::kAllreduce || bucket_.kind == Kind::kReduce;
+  Enter();
   Status status = is_reduction ? RunReduction() : RunEach();
+  services_.running.Leave(bucket_.lane);
   Record(started_ns);
   return status;
+}
+
+void BucketRun::Enter() {
+  const uint64_t hash = MixHash(MixHash(job_.hash, backend_->name()), algorithm_);
+  lane_.tag = MakeTag(bucket_.lane, CheckedSequence(bucket_.id, hash));
+  services_.running.Enter(bucket_.lane, {ScheduleDigest::kBuckets, bucket_.id, hash, {}},
+                          [this] { return Describe(); });
+}
+
+std::string BucketRun::Describe() const {
+  std::string text(Name(bucket_.kind));
+  if (!job_.items.empty()) text += " '" + job_.items.front().tensor->ready->name + "'";
+  if (job_.items.size() > 1) text += " and " + std::to_string(job_.items.size() - 1) + " more";
+  return text + " (" + std::to_string(count_) + " elements of " + std::string(Name(bucket_.dtype)) +
+         " by " + algorithm_ + ", " + std::string(backend_->name()) + ", lane " +
+         std::to_string(bucket_.lane) + ")";
 }
 
 ReduceOp BucketRun::wire_op() const { return WireOp(bucket_.op); }

@@ -12,6 +12,7 @@
 #include "engine/codec_states.h"
 #include "engine/engine.h"
 #include "engine/fusion_buffer.h"
+#include "engine/running_work.h"
 #include "engine/segments.h"
 #include "engine/statistics.h"
 #include "engine/timeline.h"
@@ -27,6 +28,7 @@ struct LaneServices {
   CodecStates& codec_states;
   Statistics& statistics;
   Timeline& timeline;
+  RunningWork& running;
 };
 
 // Runs once.  The lane's thread.
@@ -71,6 +73,9 @@ class BucketRun {
   void Trace(std::string_view name, int64_t begin_ns, int64_t end_ns,
              const std::string& arguments = {}) const;
   void Record(int64_t started_ns) const;
+  // Claims the tags of this content, and shows what runs as long as it does.
+  void Enter();
+  std::string Describe() const;
 
   ReduceOp wire_op() const;    // what the backend is asked for
   double post_factor() const;  // what remains to be multiplied after the reduction

@@ -12,7 +12,8 @@ EngineState::EngineState(EngineParts given)
       groups(parts.rank, parts.size),
       timeline(parts.rank),
       selector(parts.backends),
+      running(parts.options.lanes),
       lane_services{parts.rank,   parts.options, parts.codecs, selector,
-                    codec_states, statistics,    timeline} {}
+                    codec_states, statistics,    timeline,     running} {}
 
 }  // namespace rabit

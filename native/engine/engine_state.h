@@ -15,6 +15,7 @@
 #include "engine/failure_board.h"
 #include "engine/group_table.h"
 #include "engine/handle_table.h"
+#include "engine/running_work.h"
 #include "engine/statistics.h"
 #include "engine/submission_queue.h"
 #include "engine/timeline.h"
@@ -45,6 +46,7 @@ struct EngineState {
   CodecStates codec_states;
   BackendSelector selector;
   DoneCounter done;
+  RunningWork running;
   const LaneServices lane_services;
 
   std::atomic<bool> needs_step{false};  // cleared by the step that serves it
@@ -52,6 +54,9 @@ struct EngineState {
   // Lanes wake the engine thread after a bucket only if somebody waits for credit.
   std::atomic<bool> needs_credit{false};
   std::atomic<bool> wants_stop{false};
+  // The engine thread looks after ordered calls from time to time; it clears this when there are
+  // none any more.
+  std::atomic<bool> has_ordered{false};
 };
 
 }  // namespace rabit

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/kind.h"
 #include "engine/agreed_result.h"
+#include "engine/content_hash.h"
 #include "engine/scheduled_from.h"
 
 namespace rabit {
@@ -39,6 +40,7 @@ EngineThread::EngineThread(std::shared_ptr<EngineState> state)
     : state_(std::move(state)),
       hand_back_ns_(kHandBackMax.count()),
       stall_monitor_(state_->logger, state_->parts.options.stall_warning_ms),
+      stuck_watch_(*state_),
       start_limits_(state_->parts.scheduler->limits()) {
   const EngineParts& parts = state_->parts;
   if (parts.options.chooses_limits && parts.rank == 0 && parts.size > 1) {
@@ -348,7 +350,9 @@ Status EngineThread::AnnounceIfNeeded() {
   if (state_->wants_stop.load() && done == issued_) next_.wants_stop = true;
   const bool returns_credit = state_->needs_credit.load() && done > announced_done_;
   const bool starts_stop = next_.wants_stop && !has_announced_stop_;
-  const bool has_news = !next_.ready.empty() || has_repeated_ || next_.tunables.has_value();
+  next_.doubts = stuck_watch_.Look(issued_);
+  const bool has_news =
+      !next_.ready.empty() || has_repeated_ || next_.tunables.has_value() || next_.doubts;
   if (!has_news && !starts_stop && !returns_credit) return Status();
   next_.buckets_done = done;
   announced_done_ = done;
@@ -362,7 +366,7 @@ Status EngineThread::AnnounceIfNeeded() {
 }
 
 Deadline EngineThread::NextDeadline() const {
-  return std::min(stall_monitor_.NextCheck(!open_.empty()), grace_end_);
+  return std::min({stall_monitor_.NextCheck(!open_.empty()), grace_end_, stuck_watch_.next()});
 }
 
 bool EngineThread::FailIfSuspected() {
@@ -414,6 +418,10 @@ void EngineThread::Process(Agreement agreement) {
   std::vector<Bucket> buckets = state_->parts.scheduler->Advance(scheduled, agreement.buckets_done);
   state_->needs_credit.store(state_->parts.scheduler->backlog() > 0);
   for (Bucket& bucket : buckets) Dispatch(std::move(bucket));
+  // Every rank is at this agreement now: what they have issued by it must be the same.
+  if (!agreement.compares) return;
+  stuck_watch_.OnCompared();
+  state_->parts.controller->Compare({agreement.cycle, issued_, chain_, state_->running.List()});
 }
 
 // The scheduler is a replicated state machine, and an agreement is the same event on every rank:
@@ -552,16 +560,20 @@ void EngineThread::Dispatch(Bucket bucket) {
       job.items.push_back({partition, entry->tensor});
     }
   }
+  const bool is_pair = TraitsOf(bucket.kind).is_pair;
+  const uint64_t id = bucket.id;
+  const auto lane = static_cast<size_t>(bucket.lane);
+  job.bucket = std::move(bucket);
+  job.hash = ContentHash(job);
+  chain_ = MixHash(chain_, job.hash);
   ++issued_;
-  if (!is_member || (TraitsOf(bucket.kind).is_pair && !has_request)) {
+  if (!is_member || (is_pair && !has_request)) {
     for (const BucketItem& item : job.items) {
       if (item.request() != nullptr) state_->handles.Drop(item.tensor->request);
     }
-    state_->done.MarkDone(bucket.id);  // nothing to do on this rank
+    state_->done.MarkDone(id);  // nothing to do on this rank
     return;
   }
-  const auto lane = static_cast<size_t>(bucket.lane);
-  job.bucket = std::move(bucket);
   if (!TryOwn(job)) lanes_[lane]->Push(std::move(job));
 }
 

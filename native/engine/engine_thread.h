@@ -11,6 +11,7 @@
 #include "engine/lane.h"
 #include "engine/slot_table.h"
 #include "engine/stall_monitor.h"
+#include "engine/stuck_watch.h"
 #include "schedule/limit_choice.h"
 
 namespace rabit {
@@ -138,6 +139,8 @@ class EngineThread {
   ScheduledTensors last_scheduled_;
   std::vector<std::shared_ptr<PendingRequest>> joins_;
   uint64_t issued_ = 0;  // buckets
+  uint64_t chain_ = 0;   // of the contents of all of them, in order
+  StuckWatch stuck_watch_;
   uint64_t tunings_ = 0;
   int64_t negotiated_ = 0;  // tensors of the agreement at hand
   int64_t negotiation_ns_ = 0;

@@ -4,6 +4,7 @@
 
 #include "base/kind.h"
 #include "engine/averaging.h"
+#include "engine/content_hash.h"
 #include "engine/overlap.h"
 
 namespace rabit {
@@ -11,22 +12,19 @@ namespace {
 
 constexpr auto kOrderedVerdictTimeout = std::chrono::seconds(2);
 
-// 40 bits that are equal on all ranks exactly if they make the same call: messages of different
-// calls never match, so that different tensors are never combined.
-uint64_t SequenceOf(const OrderedCall& call, uint64_t number) {
+// Equal on all ranks exactly if they make the same call.
+uint64_t ContentHash(const OrderedCall& call, uint64_t number) {
   uint64_t hash = 0xcbf29ce484222325;
-  const auto add = [&hash](int64_t value) {
-    hash = (hash ^ static_cast<uint64_t>(value)) * 0x9e3779b97f4a7c15;
-    hash ^= hash >> 29;
-  };
+  const auto add = [&hash](auto value) { hash = MixHash(hash, static_cast<uint64_t>(value)); };
   const TensorView& view = call.kind == Kind::kBroadcast ? call.output : call.input;
-  add(static_cast<int64_t>(call.kind));
-  add(static_cast<int64_t>(call.op));
-  add(static_cast<int64_t>(view.dtype));
+  add(number);
+  add(call.kind);
+  add(call.op);
+  add(view.dtype);
   add(view.count);
   add(call.root);
   add(call.group);
-  return (number & 0xffffff) << 16 | (hash >> 32 & 0xffff);
+  return hash;
 }
 
 ConstBytes InputBytes(const OrderedCall& call) {
@@ -47,9 +45,13 @@ Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
   RABIT_RETURN_IF_ERROR(Check(call, *group));
   MutexLock lock(mutex_);
   const uint64_t number = ++calls_made_[call.group];
-  const LaneContext lane{lane_, MakeTag(lane_, SequenceOf(call, number)), deadline, *group,
+  const uint64_t hash = ContentHash(call, number);
+  const LaneContext lane{lane_, MakeTag(lane_, CheckedSequence(number, hash)), deadline, *group,
                          Waiter::kCaller};
+  state_.running.Enter(lane_, {call.group, number, hash, {}}, [&] { return Values(call); });
+  if (!state_.has_ordered.exchange(true)) state_.Wake();
   const Status status = Execute(call, *group, lane);
+  state_.running.Leave(lane_);
   if (status.ok() || status.code() == Code::kUnsupported) return status;
   return state_.failure.Resolve(
       Status(status.code(), Describe(call) + " (not negotiated: every rank must make the same " +
@@ -167,6 +169,19 @@ Status OrderedCalls::CheckCounts(const OrderedCall& call, int64_t size) const {
     return Bad(call, "the output is the input; pass other memory");
   }
   return Status();
+}
+
+std::string OrderedCalls::Values(const OrderedCall& call) {
+  const std::string kind(Name(call.kind));
+  if (call.kind == Kind::kBarrier) return kind;
+  const TensorView& view = call.kind == Kind::kBroadcast ? call.output : call.input;
+  const std::string elements =
+      std::to_string(view.count) + " elements of " + std::string(Name(view.dtype));
+  if (call.kind == Kind::kBroadcast) {
+    return kind + " of " + elements + " from rank " + std::to_string(call.root);
+  }
+  return TraitsOf(call.kind).reduces ? kind + " (" + std::string(Name(call.op)) + ") of " + elements
+                                     : kind + " of " + elements;
 }
 
 std::string OrderedCalls::Describe(const OrderedCall& call) const {

@@ -33,6 +33,8 @@ class OrderedCalls {
       RABIT_REQUIRES(mutex_);
   Status Bad(const OrderedCall& call, const std::string& why) const;
   std::string Describe(const OrderedCall& call) const;
+  // "allreduce (sum) of 4 elements of float32"
+  static std::string Values(const OrderedCall& call);
 
   EngineState& state_;
   const int32_t lane_;

@@ -214,7 +214,11 @@ struct JobOptions {
   bool is_fifo = false;
   // Wraps the transport of a rank; for faults.
   std::function<std::unique_ptr<Transport>(int, std::unique_ptr<Transport>)> wrap;
-  int fan_out = 0;  // 0: rank 0 talks to every rank
+  std::function<std::unique_ptr<Backend>(int, std::unique_ptr<Backend>)> wrap_backend;
+  int fan_out = 0;    // 0: rank 0 talks to every rank
+  int odd_rank = -1;  // a rank whose scheduler has these limits and the other order
+  ScheduleLimits odd_limits;
+  bool is_odd_fifo = false;
 };
 
 inline RankTree OneHostTree(int size, int fan_out) {
@@ -237,13 +241,17 @@ class TestJob {
     parts.size = size_;
     parts.topology.host_of.assign(static_cast<size_t>(size_), 0);
     parts.options = options_.engine;
-    options_.limits.lanes = options_.engine.lanes;
+    const bool is_odd = rank == options_.odd_rank;
+    ScheduleLimits limits = is_odd ? options_.odd_limits : options_.limits;
+    if (!is_odd) limits.lanes = options_.engine.lanes;
+    const bool is_fifo = is_odd ? options_.is_odd_fifo : options_.is_fifo;
     parts.controller = MakeController(hub_.Connect(rank), tree_, options_.controller);
-    parts.scheduler = options_.is_fifo ? MakeFifoScheduler(options_.limits)
-                                       : MakePriorityScheduler(options_.limits);
+    parts.scheduler = is_fifo ? MakeFifoScheduler(limits) : MakePriorityScheduler(limits);
     std::unique_ptr<Transport> transport = fabric_.Connect(rank);
     if (options_.wrap) transport = options_.wrap(rank, std::move(transport));
-    parts.backends.push_back(std::make_unique<PlainBackend>(std::move(transport)));
+    std::unique_ptr<Backend> backend = std::make_unique<PlainBackend>(std::move(transport));
+    if (options_.wrap_backend) backend = options_.wrap_backend(rank, std::move(backend));
+    parts.backends.push_back(std::move(backend));
     parts.codecs.push_back(std::make_unique<PlainIdentity>());
     parts.codecs.push_back(std::make_unique<PlainGather>());
     Result<std::unique_ptr<Engine>> engine = Engine::Start(std::move(parts));

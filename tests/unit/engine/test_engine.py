@@ -219,7 +219,7 @@ def test_an_exception_inside_the_block_of_an_engine_is_what_the_other_ranks_hear
         with pytest.raises(ValueError, match="no such file"), engine:
             raise ValueError("no such file")
 
-    with pytest.raises(PeerLost, match="'x'.*rank 1 is ending after ValueError: no such") as raised:
+    with pytest.raises(PeerLost, match=r"'x'.*rank 1 is ending after ValueError: no such") as raised:
         run_ranks(2, on_rank)
 
     assert raised.value.rank == 1

@@ -1,0 +1,42 @@
+#include "engine/content_hash.h"
+
+#include <bit>
+
+#include "base/kind.h"
+
+namespace rabit {
+
+uint64_t MixHash(uint64_t hash, std::string_view text) {
+  for (const char c : text) hash = MixHash(hash, static_cast<uint64_t>(c));
+  return MixHash(hash, text.size());
+}
+
+uint64_t ContentHash(const BucketJob& job) {
+  const Bucket& bucket = job.bucket;
+  uint64_t hash = 0xcbf29ce484222325;
+  const auto add = [&hash](auto value) { hash = MixHash(hash, static_cast<uint64_t>(value)); };
+  add(bucket.id);
+  add(bucket.lane);
+  add(bucket.kind);
+  add(bucket.dtype);
+  add(bucket.op);
+  add(bucket.device_kind);
+  add(std::bit_cast<uint64_t>(bucket.prescale));
+  add(std::bit_cast<uint64_t>(bucket.postscale));
+  add(bucket.root);
+  add(bucket.group);
+  add(bucket.codec);
+  add(bucket.backend);
+  for (const int rank : bucket.joined) add(rank);
+  // Ranks outside of a group do not know how much the members of some kinds bring.
+  const bool has_equal_counts = TraitsOf(bucket.kind).has_equal_counts;
+  for (const BucketItem& item : job.items) {
+    add(item.tensor->ready->id);
+    if (!has_equal_counts) continue;
+    add(item.partition.offset);
+    add(item.partition.count);
+  }
+  return hash;
+}
+
+}  // namespace rabit

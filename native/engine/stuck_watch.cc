@@ -1,0 +1,64 @@
+#include "engine/stuck_watch.h"
+
+#include <algorithm>
+
+namespace rabit {
+namespace {
+
+constexpr auto kFirstDoubt = std::chrono::seconds(1);
+constexpr int kDoublingsMax = 5;
+
+}  // namespace
+
+bool StuckWatch::Look(uint64_t issued) {
+  const bool is_bucket_stuck = LookAtBuckets(issued);
+  const bool is_call_stuck = LookAtOrdered();
+  return is_bucket_stuck || is_call_stuck;
+}
+
+bool StuckWatch::LookAtBuckets(uint64_t issued) {
+  const uint64_t done = state_.done.count();
+  if (done == issued) {
+    buckets_.next = Deadline::max();
+    return false;
+  }
+  const Deadline now = std::chrono::steady_clock::now();
+  if (buckets_.next == Deadline::max() || done != buckets_.seen) {
+    buckets_ = {done, 0, now + kFirstDoubt};
+    return false;
+  }
+  return now >= buckets_.next && Doubt(buckets_, now);
+}
+
+// Calls run on their own threads and wake nobody; the first after a pause has set has_ordered.
+bool StuckWatch::LookAtOrdered() {
+  if (!state_.has_ordered.load()) return false;
+  const Deadline now = std::chrono::steady_clock::now();
+  if (ordered_.next == Deadline::max()) ordered_.next = now + kFirstDoubt;
+  if (now < ordered_.next) return false;
+  // Before the look: a call that begins after it sets it again, and wakes this thread.
+  state_.has_ordered.store(false);
+  const RunningWork::Progress progress = state_.running.ProgressAt(state_.parts.options.lanes);
+  const bool has_moved = progress.begun != ordered_.seen;
+  if (has_moved || progress.is_active) state_.has_ordered.store(true);
+  if (has_moved || !progress.is_active) {
+    ordered_ = {progress.begun, 0, has_moved ? now + kFirstDoubt : Deadline::max()};
+    return false;
+  }
+  return Doubt(ordered_, now);
+}
+
+bool StuckWatch::Doubt(Watch& watch, Deadline now) {
+  watch.doubts = std::min(watch.doubts + 1, kDoublingsMax);
+  watch.next = now + kFirstDoubt * (1 << watch.doubts);
+  return true;
+}
+
+void StuckWatch::OnCompared() {
+  const Deadline soon = After(kFirstDoubt);
+  for (Watch* watch : {&buckets_, &ordered_}) {
+    if (watch->next != Deadline::max()) watch->next = std::max(watch->next, soon);
+  }
+}
+
+}  // namespace rabit
