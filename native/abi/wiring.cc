@@ -51,14 +51,12 @@ Result<int32_t> Position(const char* what, const std::vector<std::string>& names
 
 class WiredEngineImplementation final : public WiredEngine {
  public:
-  WiredEngineImplementation(const Options& options, Connections connections,
-                            std::vector<std::string> codecs, std::vector<std::string> backends,
-                            std::unique_ptr<Engine> engine)
+  WiredEngineImplementation(const Options& options, std::vector<std::string> codecs,
+                            std::vector<std::string> backends, std::unique_ptr<Engine> engine)
       : rank_(options.rank),
         size_(options.size),
         codecs_(std::move(codecs)),
         backends_(std::move(backends)),
-        connections_(std::move(connections)),
         engine_(std::move(engine)) {}
 
   Engine& engine() override { return *engine_; }
@@ -76,7 +74,6 @@ class WiredEngineImplementation final : public WiredEngine {
   const int size_;
   const std::vector<std::string> codecs_;
   const std::vector<std::string> backends_;
-  const Connections connections_;  // outlive the engine
   const std::unique_ptr<Engine> engine_;
 };
 
@@ -233,10 +230,10 @@ Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options) {
   }
   std::vector<std::string> backend_names;
   for (const auto& each : parts.backends) backend_names.emplace_back(each->name());
+  parts.ground = std::make_shared<const Connections>(std::move(connections));
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Start(std::move(parts)));
   return std::unique_ptr<WiredEngine>(std::make_unique<WiredEngineImplementation>(
-      options, std::move(connections), std::move(codec_names), std::move(backend_names),
-      std::move(engine)));
+      options, std::move(codec_names), std::move(backend_names), std::move(engine)));
 }
 
 Result<std::unique_ptr<ServedStore>> ServeStore(std::string_view options) {

@@ -60,9 +60,10 @@ struct Announcement {
     std::vector<std::byte> data = {};
   };
   std::vector<Entry> ready;
-  uint64_t buckets_done = 0;         // buckets finished so far on this rank, in order of their ids
-  bool wants_stop = false;           // this rank calls no further collective
-  bool doubts = false;               // an exchange of this rank lasts: all ranks are to compare
+  uint64_t buckets_done = 0;  // buckets finished so far on this rank, in order of their ids
+  bool wants_stop = false;    // this rank calls no further collective
+  bool is_busy = false;       // something is open, agreed or exchanged; does not leave this rank
+  bool doubts = false;        // an exchange of this rank lasts: all ranks are to compare
   std::optional<Tunables> tunables;  // rank 0 only: for every rank, from the next agreement on
 };
 

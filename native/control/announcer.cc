@@ -290,6 +290,7 @@ void Announcer::Evict(TensorId id) {
   if (round.open != Open::kNo) {
     // Rank 0 takes back only what nobody has open, so this announcement is still on its way.  By
     // id it means nothing any more; in full it stands.
+    if (round.open == Open::kCached) std::erase(repeated_, static_cast<TensorId>(id));
     if (round.open == Open::kCached) resend_.full.push_back({known.key.name, known.own});
     unnamed_[known.key] = {known.own, round.open_us, round.token};
   }

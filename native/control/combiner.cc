@@ -80,6 +80,10 @@ void Combiner::OnOwn(const AnnounceMessage& message, int64_t now_us) {
   OnAnnounce({below_.at(rank_), message.seen_cycle, message.seen_cycle, rank_}, message, now_us);
 }
 
+void Combiner::OnOwnGroup(const GroupMessage& message, int64_t now_us) {
+  OnGroup(below_.at(rank_), message, now_us);
+}
+
 void Combiner::UpdateCredit(int child, uint64_t buckets_done) {
   uint64_t& done = done_.at(child);
   done = std::max(done, buckets_done);
@@ -147,6 +151,8 @@ void Combiner::OnFull(const Source& from, const Announcement::Entry& entry, int6
                                 round.full[0].data != entry.data);
   if (differs) FlushRound(id, round);
   if (!Holds(round, entry.signature.group, from, now_us)) {
+    // The rank below has defined the group before, and rank 0 may not know it yet.
+    ReleaseGroup(entry.signature.group);
     PartFor(from, false).message.full.push_back(entry);
     return;
   }

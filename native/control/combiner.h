@@ -35,8 +35,9 @@ class Combiner {
   // A message of `child`, which speaks for its own subtree.  An error means that it must not be
   // listened to any more; it names the child as the culprit.
   Status OnMessage(int child, ConstBytes message, int64_t now_us);
-  // What this rank itself announces.
+  // What this rank itself announces, or defines.
   void OnOwn(const AnnounceMessage& message, int64_t now_us);
+  void OnOwnGroup(const GroupMessage& message, int64_t now_us);
   // Every agreement of rank 0, in order, before any child can have seen it.
   void OnAgreement(const AgreeMessage& message);
   void OnTick(int64_t now_us);

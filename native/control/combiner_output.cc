@@ -115,6 +115,7 @@ void Combiner::ReleaseGroup(GroupId group) {
 }
 
 void Combiner::FlushRound(TensorId id, Round& round) {
+  if (!round.full.empty()) ReleaseGroup(round.full[0].signature.group);
   for (size_t i = 0; i < round.claims.size(); ++i) {
     const Claim& claim = round.claims[i];
     AnnounceMessage& message =

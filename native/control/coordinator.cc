@@ -196,10 +196,23 @@ void Coordinator::Stop(int rank) {
   const std::vector<TensorRecord*> open = open_;
   for (TensorRecord* record : open) RejectIfStopped(*record);
   CheckAllJoined();
-  if (stopped_count_ < options_.size) return;
+  CheckStop();
+}
+
+// A rank may say that it stops while something of its own is open, so that the others do not wait
+// for what never comes; but nobody closes a connection before all ranks are through with all
+// buckets.  Their number is rank 0's, as soon as it is quiet, for every rank counts the same.
+void Coordinator::CheckStop() {
+  const bool is_done = !is_root_busy_ && credit_ >= at(0).buckets_done;
+  if (stopped_count_ < options_.size || has_stopped_ || !is_done) return;
   next_.stop = true;
   has_news_ = true;
   has_stopped_ = true;
+}
+
+void Coordinator::OnRootQuiet() {
+  is_root_busy_ = false;
+  if (failure_.ok()) CheckStop();
 }
 
 // A rank that stops without a join does not keep the joined ones waiting.
@@ -228,6 +241,7 @@ void Coordinator::UpdateCredit(const RankSet& ranks, uint64_t buckets_done) {
   if (lowest == credit_) return;
   credit_ = lowest;
   has_news_ = has_news_ || announces_credit_;
+  CheckStop();
 }
 
 // A rank that has read of a failure will not send what belongs to the failed round any more.

@@ -45,6 +45,8 @@ class Coordinator {
   void OnAbandon(int rank, const Status& why);
   // Ranks whose digests differ fail the job.
   void OnDigest(int rank, ScheduleDigest digest);
+  // Rank 0 is through with everything that was agreed up to now.
+  void OnRootQuiet();
   // For every rank from the next agreement on.
   void OnProposal(const Tunables& tunables);
   // No loss if every rank has agreed to stop.
@@ -123,6 +125,7 @@ class Coordinator {
   Status OnPart(const RankSet& below, const BundlePart& part, int64_t now_us);
   void Join(int rank);
   void Stop(int rank);
+  void CheckStop();
   void CheckAllJoined();
   void UpdateCredit(const RankSet& ranks, uint64_t buckets_done);
   void ForgetLate();
@@ -148,6 +151,7 @@ class Coordinator {
   AgreeMessage next_;
   bool has_news_ = false;
   bool has_stopped_ = false;
+  bool is_root_busy_ = false;  // what was agreed last may not be issued, let alone done
   Status failure_;
   bool announces_credit_ = options_.announces_credit;
   int64_t tick_us_ = kNever;

@@ -57,7 +57,7 @@ bool Coordinator::BeginBatch(const AnnounceMessage& message, const Arrival& arri
 
 void Coordinator::CompleteBatch() {
   const Batch batch = *std::exchange(batch_, std::nullopt);
-  has_news_ = true;
+  has_news_ = is_root_busy_ = true;
   for (TensorId id : batch.ids) {
     TensorRecord& record = *records_.Find(id);
     record.first_us = batch.first_us;

@@ -311,7 +311,7 @@ void Coordinator::Complete(TensorRecord& record) {
 }
 
 void Coordinator::Publish(TensorRecord& record, ReadyReference ready) {
-  has_news_ = true;
+  has_news_ = is_root_busy_ = true;
   const bool is_unchanged = record.id >= 0 && (record.speaker_is_cached ||
                                                HasSameFixedPart(record.spoken, record.agreed));
   if (record.id < 0 && !records_.GiveId(record, next_cycle(), next_.evicted))

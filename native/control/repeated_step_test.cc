@@ -257,5 +257,38 @@ TEST(RepeatedStep, random_deviations_are_agreed_as_in_the_general_way) {
   }
 }
 
+// What is repeated waits for the next announcement; if its id is taken back before that, the tensor
+// is announced again in full, and the id not at all.
+TEST(RepeatedStep, an_id_that_is_taken_back_before_the_announcement_is_not_sent) {
+  Announcer announcer(1, 2);
+  Announcement mine;
+  mine.ready.push_back(Tensor(0));
+  mine.ready[0].version = 7;
+  (void)announcer.Prepare(mine, 0);
+  AgreeMessage first;
+  first.cycle = 1;
+  first.definitions.push_back(
+      {{0, {}, {}}, KeyOf("t0", mine.ready[0].signature, 1), mine.ready[0].signature});
+  ASSERT_OK(announcer.Apply(std::move(first)).status());
+  for (uint64_t cycle : {2, 3}) {
+    (void)announcer.Prepare(mine, 0);
+    AgreeMessage again;
+    again.cycle = cycle;
+    again.plain = {0};
+    ASSERT_OK(announcer.Apply(std::move(again)).status());
+  }
+  ASSERT_TRUE(announcer.Repeat(7, 11));
+
+  AgreeMessage taken;
+  taken.cycle = 4;
+  taken.evicted = {0};
+  ASSERT_OK(announcer.Apply(std::move(taken)).status());
+
+  EXPECT_TRUE(announcer.Prepare(Announcement(), 0).cached.empty());
+  const auto resent = announcer.TakeResend();
+  ASSERT_TRUE(resent.has_value());
+  EXPECT_EQ(resent->full.size(), 1u);
+}
+
 }  // namespace
 }  // namespace rabit

@@ -36,6 +36,7 @@ Status RootController::Announce(const Announcement& mine) {
   const bool has_news = announcer_.HasNews(message);
   if (mine.tunables) coordinator_.OnProposal(*mine.tunables);
   if (has_news) coordinator_.OnAnnounce(0, message, now_us);
+  is_busy_ = mine.is_busy;
   if (has_news || mine.tunables) Flush();
   return coordinator_.failure();
 }
@@ -48,6 +49,11 @@ Result<std::optional<Agreement>> RootController::Await(Deadline deadline) {
       return next;
     }
     if (!coordinator_.failure().ok()) return coordinator_.failure();
+    if (!is_busy_) {  // and has carried out every agreement, or would not ask for the next one
+      coordinator_.OnRootQuiet();
+      Flush();
+      if (!agreed_.empty()) continue;
+    }
     const int64_t tick_us = coordinator_.next_tick_us();
     const bool is_tick = tick_us != Coordinator::kNever && DeadlineAt(tick_us) < deadline;
     Result<std::optional<ChannelMessage>> received =

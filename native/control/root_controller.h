@@ -46,6 +46,7 @@ class RootController final : public Controller {
   std::deque<Agreement> agreed_;
   std::vector<std::byte> buffer_;  // kept for its memory
   bool has_sent_failure_ = false;
+  bool is_busy_ = false;  // said this rank's engine the last time
   uint64_t bytes_sent_ = 0;
   uint64_t bytes_received_ = 0;
   uint64_t messages_sent_ = 0;

@@ -196,8 +196,14 @@ void WorkerController::AddGroup(const Group& group) {
   announcer_.AddGroup(group);
   if (combiner_) combiner_->AddGroup(group);
   if (!failure_.ok() || has_stopped_) return;
+  // A failure to send is kept and reported by the next Await.
+  if (combiner_) {
+    combiner_->OnOwnGroup({group.id, group.ranks}, NowMicros());
+    (void)SendUp();
+    return;
+  }
   Encode(GroupMessage{group.id, group.ranks}, buffer_);
-  (void)Send();  // a failure is kept and reported by the next Await
+  (void)Send();
 }
 
 std::string WorkerController::StatisticsJson() const {

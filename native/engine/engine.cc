@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 
 #include "engine/engine_state.h"
@@ -89,8 +90,12 @@ class EngineImplementation final : public Engine {
   Status Stop(Deadline deadline) override;
 
  private:
-  // Submits one request of the engine's own, waits, and returns its output.
-  Result<std::vector<int32_t>> RunInternal(Request request, Deadline deadline);
+  // Submits one request of the engine's own, without data, and waits.
+  Status RunInternal(Request request, Deadline deadline);
+  std::vector<int32_t> ValuesOf(Handle handle) const;  // of a finished request
+  Status BeginGroup(std::vector<int> mine) RABIT_REQUIRES(groups_mutex_);
+  Result<GroupId> FinishGroup(Deadline deadline) RABIT_REQUIRES(groups_mutex_);
+  Result<GroupId> Define(const std::shared_ptr<const Group>& group, Deadline deadline);
   Status CheckSameRanks(const std::vector<int>& mine, std::span<const int32_t> all) const;
   Status CheckProposes() const;
   Status WhyEnded() const;
@@ -111,8 +116,16 @@ class EngineImplementation final : public Engine {
   LoneWaits lone_waits_;
   mutable std::atomic<uint64_t> unattended_{0};  // submitted without waking anybody; a handle
   std::thread thread_;
+  // An AddGroup that some rank has not called yet.  It outlasts a call whose deadline has passed:
+  // the others may have succeeded, and count on.
+  struct PendingGroup {
+    std::vector<int> ranks;
+    std::unique_ptr<std::vector<int32_t>> message;
+    Handle handle;
+  };
   Mutex groups_mutex_;  // one AddGroup or RemoveGroup at a time
   uint64_t group_calls_ RABIT_GUARDED_BY(groups_mutex_) = 0;
+  std::optional<PendingGroup> pending_group_ RABIT_GUARDED_BY(groups_mutex_);
   Mutex stop_mutex_;
   std::atomic<bool> is_stopped_{false};
   Status stop_status_ RABIT_GUARDED_BY(stop_mutex_);
@@ -203,22 +216,19 @@ Status EngineImplementation::Run(Request request, Handle& handle, Deadline deadl
   return Wait(handle, deadline);
 }
 
-Result<std::vector<int32_t>> EngineImplementation::RunInternal(Request request, Deadline deadline) {
+Status EngineImplementation::RunInternal(Request request, Deadline deadline) {
   Handle handle;
   RABIT_RETURN_IF_ERROR(Submit(std::span(&request, 1), std::span(&handle, 1)));
-  Status status = Wait(handle, deadline);
-  std::vector<int32_t> values;
-  if (status.ok()) {
-    Result<HandleOutput> output = Output(handle);
-    if (output.ok() && output->view.data != nullptr) {
-      const auto* data = static_cast<const int32_t*>(output->view.data);
-      values.assign(data, data + output->view.count);
-    }
-  }
-  // After a timeout the input must stay alive: it is the caller's, which leaks it then.
+  const Status status = Wait(handle, deadline);
   Release(handle);
-  if (!status.ok()) return status;
-  return values;
+  return status;
+}
+
+std::vector<int32_t> EngineImplementation::ValuesOf(Handle handle) const {
+  const Result<HandleOutput> output = Output(handle);
+  if (!output.ok() || output->view.data == nullptr) return {};
+  const auto* data = static_cast<const int32_t*>(output->view.data);
+  return {data, data + output->view.count};
 }
 
 Status EngineImplementation::Propose(const Tunables& tunables) {
@@ -254,6 +264,17 @@ Status EngineImplementation::WhyEnded() const {
 Result<GroupId> EngineImplementation::AddGroup(std::span<const int> ranks, Deadline deadline) {
   RABIT_ASSIGN_OR_RETURN(std::vector<int> mine, state_->groups.Normalize(ranks));
   MutexLock lock(groups_mutex_);
+  if (pending_group_) {
+    // The other ranks have counted it, so it comes first here as well.
+    const bool is_same = pending_group_->ranks == mine;
+    Result<GroupId> finished = FinishGroup(deadline);
+    if (is_same || pending_group_) return finished;
+  }
+  RABIT_RETURN_IF_ERROR(BeginGroup(std::move(mine)));
+  return FinishGroup(deadline);
+}
+
+Status EngineImplementation::BeginGroup(std::vector<int> mine) {
   // Every rank sends its number of ranks first, so that the lists can be told apart.
   auto message = std::make_unique<std::vector<int32_t>>(mine.begin(), mine.end());
   message->insert(message->begin(), static_cast<int32_t>(mine.size()));
@@ -264,14 +285,32 @@ Result<GroupId> EngineImplementation::AddGroup(std::span<const int> ranks, Deadl
   request.signature.dtype = DType::kInt32;
   request.signature.shape = {count};
   request.input = TensorView{message->data(), count, DType::kInt32, {}};
-  Result<std::vector<int32_t>> all = RunInternal(std::move(request), deadline);
-  if (!all.ok()) {
-    if (all.status().code() == Code::kTimedOut) (void)message.release();  // still in flight
-    return all.status();
-  }
+  Handle handle;
+  RABIT_RETURN_IF_ERROR(Submit(std::span(&request, 1), std::span(&handle, 1)));
   ++group_calls_;
-  RABIT_RETURN_IF_ERROR(CheckSameRanks(mine, *all));
-  std::shared_ptr<const Group> group = state_->groups.Add(std::move(mine));
+  pending_group_ = PendingGroup{std::move(mine), std::move(message), handle};
+  return Status();
+}
+
+Result<GroupId> EngineImplementation::FinishGroup(Deadline deadline) {
+  const Handle handle = pending_group_->handle;
+  Status status = Wait(handle, deadline);
+  if (const Result<bool> is_done = IsDone(handle); is_done.ok() && !*is_done) {
+    return TimedOut(Where() +
+                    ": add_group: not every rank has called it yet; call it on every rank, and "
+                    "here once more with the same ranks to go on waiting");
+  }
+  PendingGroup pending = std::move(*pending_group_);
+  pending_group_.reset();
+  const std::vector<int32_t> all = status.ok() ? ValuesOf(handle) : std::vector<int32_t>();
+  Release(handle);
+  if (!status.ok()) return status;
+  RABIT_RETURN_IF_ERROR(CheckSameRanks(pending.ranks, all));
+  return Define(state_->groups.Add(std::move(pending.ranks)), deadline);
+}
+
+Result<GroupId> EngineImplementation::Define(const std::shared_ptr<const Group>& group,
+                                             Deadline deadline) {
   auto status = std::make_shared<Status>();
   const bool is_done = engine_thread_->RunCommand(
       [state = state_, group, status] {
@@ -283,6 +322,10 @@ Result<GroupId> EngineImplementation::AddGroup(std::span<const int> ranks, Deadl
       deadline);
   if (!is_done) {
     if (state_->failure.has_verdict()) return state_->failure.verdict();
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return TimedOut(Where() + ": group " + std::to_string(group->id) +
+                      " is agreed, but this engine had no time to take it; allow more time");
+    }
     return Aborted(Where() + ": the group was not added: the engine is stopping; add it earlier");
   }
   if (!status->ok()) return *status;
@@ -316,8 +359,7 @@ Status EngineImplementation::RemoveGroup(GroupId group, Deadline deadline) {
   Request request;
   request.name = "rabit.remove_group." + std::to_string(group);
   request.signature.kind = Kind::kBarrier;
-  Result<std::vector<int32_t>> all = RunInternal(std::move(request), deadline);
-  if (!all.ok()) return all.status();
+  RABIT_RETURN_IF_ERROR(RunInternal(std::move(request), deadline));
   return state_->groups.Remove(group);
 }
 

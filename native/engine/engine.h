@@ -31,6 +31,9 @@ struct EngineOptions {
 };
 
 struct EngineParts {  // everything is passed in; tests pass fakes
+  // What the parts below stand on (listener, store).  A lane that is left behind keeps both alive,
+  // so it is destroyed after them, whoever is the last.
+  std::shared_ptr<const void> ground;
   int rank = 0;
   int size = 1;
   Topology topology;
@@ -96,6 +99,8 @@ class Engine {
   virtual Status RunOrdered(const OrderedCall& call, Deadline deadline) = 0;
 
   // Collective: every rank calls it with the same ranks in the same order.  Waits until all did.
+  // After kTimedOut it is still under way: the same call again goes on waiting for it, and any
+  // other one waits for it first.
   virtual Result<GroupId> AddGroup(std::span<const int> ranks, Deadline deadline) = 0;
   virtual Status RemoveGroup(GroupId group, Deadline deadline) = 0;
   virtual Result<Group> GetGroup(GroupId group) const = 0;

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/wake_signal.h"
 #include "engine/engine.h"
 #include "testing/engine_job.h"
 #include "testing/transport_wrapper.h"
@@ -373,6 +374,125 @@ TEST(EngineTimeline, events_of_every_stage_are_written_as_one_json_array) {
   EXPECT_TRUE(text.ends_with("\n]\n"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '{'), std::count(text.begin(), text.end(), '}'));
   std::remove(path.c_str());
+}
+
+// A rank whose deadline passes has still been counted by the others.
+TEST(EngineFailure, a_group_that_is_added_late_keeps_its_number_on_every_rank) {
+  TestJob job(2);
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (int rank = 0; rank < 2; ++rank) engines.push_back(job.Start(rank));
+  const std::vector<int> both = {0, 1}, alone = {0};
+
+  const Status early = engines[0]->AddGroup(both, After(std::chrono::milliseconds(20))).status();
+  EXPECT_EQ(early.code(), Code::kTimedOut);
+  EXPECT_TRUE(Has(early.message(), "rank 0: add_group: not every rank")) << early.message();
+  const Result<GroupId> on_1 = engines[1]->AddGroup(both, Soon());
+  ASSERT_OK(on_1.status());
+  const Result<GroupId> on_0 = engines[0]->AddGroup(both, After(std::chrono::seconds(3)));
+
+  ASSERT_OK(on_0.status());
+  EXPECT_EQ(*on_0, *on_1);
+  RunRanks(2, [&](int rank) {
+    const Result<GroupId> next = engines[static_cast<size_t>(rank)]->AddGroup(alone, Soon());
+    ASSERT_OK(next.status());
+    EXPECT_EQ(*next, *on_1 + 1);
+    std::vector<float> values = {1.0f};
+    Request request = MakeRequest("x", Kind::kAllreduce, values);
+    request.signature.group = *on_1;
+    EXPECT_EQ(RunOne<float>(*engines[static_cast<size_t>(rank)], std::move(request)),
+              std::vector<float>{2.0f});
+  });
+}
+
+// Opens when it is told, or after a time.
+class Gate {
+ public:
+  // True: it was opened; false: the time is over.
+  bool Wait(std::chrono::milliseconds time) {
+    return changed_.Wait([this] { return is_open_.load(); }, After(time));
+  }
+  void Open() {
+    is_open_.store(true);
+    changed_.Notify();
+  }
+
+ private:
+  std::atomic<bool> is_open_{false};
+  WakeSignal changed_;
+};
+
+// Holds what rank 1 sends rank 2 until rank 0 has stopped, or for a while.
+class HeldTransport final : public TransportWrapper {
+ public:
+  HeldTransport(std::unique_ptr<Transport> inner, Gate& gate, std::atomic<bool>& was_opened)
+      : TransportWrapper(std::move(inner)), gate_(gate), was_opened_(was_opened) {}
+  Operation Send(int peer, Tag tag, ConstBytes buffer) override {
+    if (peer == 2 && gate_.Wait(std::chrono::milliseconds(300))) was_opened_.store(true);
+    return inner().Send(peer, tag, buffer);
+  }
+
+ private:
+  Gate& gate_;
+  std::atomic<bool>& was_opened_;
+};
+
+// Two ranks stop with a tensor open, whose part on rank 0 ends long before theirs.
+TEST(EngineFailure, nobody_stops_while_others_still_exchange) {
+  Gate gate;
+  std::atomic<bool> stopped_early{false};
+  JobOptions options;
+  options.wrap = [&](int rank, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+    if (rank != 1) return inner;
+    return std::make_unique<HeldTransport>(std::move(inner), gate, stopped_early);
+  };
+  TestJob job(3, options);
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (int rank = 0; rank < 3; ++rank) engines.push_back(job.Start(rank));
+  RunRanks(3, [&](int rank) {
+    Engine& engine = *engines[static_cast<size_t>(rank)];
+    std::vector<float> values = {static_cast<float>(rank)};
+    const Handle handle = SubmitOne(engine, MakeRequest("x", Kind::kAllgather, values));
+    if (rank == 0) EXPECT_OK(engine.Wait(handle, Soon()));
+    EXPECT_OK(engine.Stop(Soon()));
+    if (rank == 0) gate.Open();
+    EXPECT_OK(engine.Wait(handle, Soon())) << "rank " << rank;
+  });
+  EXPECT_FALSE(stopped_early.load());
+}
+
+// Says when it is gone.
+class NotingBackend final : public Backend {
+ public:
+  explicit NotingBackend(std::unique_ptr<Backend> inner, std::vector<std::string>& gone)
+      : inner_(std::move(inner)), gone_(gone) {}
+  ~NotingBackend() override { gone_.emplace_back("backend"); }
+  std::string_view name() const override { return inner_->name(); }
+  Result<double> CostMicros(const CollectiveSpec& spec, const Group& group) const override {
+    return inner_->CostMicros(spec, group);
+  }
+  void Abort(Status why) override { inner_->Abort(std::move(why)); }
+
+ private:
+  const std::unique_ptr<Backend> inner_;
+  std::vector<std::string>& gone_;
+};
+
+TEST(EngineFailure, what_a_backend_stands_on_outlives_it) {
+  std::vector<std::string> gone;
+  JobOptions options;
+  options.wrap_backend = [&](int, std::unique_ptr<Backend> inner) {
+    return std::make_unique<NotingBackend>(std::move(inner), gone);
+  };
+  options.ground =
+      std::shared_ptr<const void>(&gone, [&gone](const void*) { gone.emplace_back("ground"); });
+  TestJob job(1, std::move(options));
+
+  std::unique_ptr<Engine> engine = job.Start(0);
+  job.DropGround();
+  EXPECT_TRUE(gone.empty());
+  engine.reset();
+
+  EXPECT_EQ(gone, (std::vector<std::string>{"backend", "ground"}));
 }
 
 }  // namespace

@@ -92,6 +92,8 @@ bool EngineThread::CanPark() const {
 
 Result<bool> EngineThread::Drive(const std::shared_ptr<PendingRequest>& pending,
                                  Deadline deadline) {
+  // Without time for a step nobody would be woken for what is pushed quietly.
+  if (std::chrono::steady_clock::now() >= deadline) return false;
   const int64_t began_ns = NowNs();
   last_drive_ns_.store(began_ns);
   if (!step_mutex_.TryLock()) return false;
@@ -346,14 +348,20 @@ void EngineThread::AnnounceInFull(int32_t token, bool carries) {
 
 Status EngineThread::AnnounceIfNeeded() {
   const uint64_t done = state_->done.count();
-  // Quiet lanes on every rank before anybody stops: nobody closes a connection that is in use.
+  // What is open does not keep this rank from saying that it stops, or ranks with something open
+  // would wait for each other; Coordinator::CheckStop waits until everybody is through.
+  next_.is_busy = done != issued_ || !open_.empty() || !in_flight_.empty();
   if (state_->wants_stop.load() && done == issued_) next_.wants_stop = true;
   const bool returns_credit = state_->needs_credit.load() && done > announced_done_;
   const bool starts_stop = next_.wants_stop && !has_announced_stop_;
+  const bool follows_stop =
+      has_announced_stop_ && (state_->parts.rank == 0 || done > announced_done_);
   next_.doubts = stuck_watch_.Look(issued_);
   const bool has_news =
       !next_.ready.empty() || has_repeated_ || next_.tunables.has_value() || next_.doubts;
-  if (!has_news && !starts_stop && !returns_credit) return Status();
+  if (!has_news && !starts_stop && !follows_stop && !returns_credit) {
+    return Status();
+  }
   next_.buckets_done = done;
   announced_done_ = done;
   has_announced_stop_ = next_.wants_stop;

@@ -27,8 +27,9 @@ void StallMonitor::Check(const Controller& controller, int64_t oldest_ns, size_t
   if (waited_ms < warning_ms_ || now_ns < next_report_ns_) return;
   next_report_ns_ = now_ns + warning_ms_ * 1'000'000;
   ++reports_;
-  std::string text = "stall: " + std::to_string(open) + " tensors wait, the oldest for " +
-                     std::to_string(waited_ms / 1000) +
+  const std::string what =
+      open == 1 ? "1 tensor waits" : std::to_string(open) + " tensors wait, the oldest";
+  std::string text = "stall: " + what + " for " + std::to_string(waited_ms / 1000) +
                      " s: not every rank has submitted them. Every rank must submit the same "
                      "tensors; look at what the missing ranks are doing.";
   const std::vector<std::string> waiting = controller.Waiting();

@@ -215,7 +215,8 @@ struct JobOptions {
   // Wraps the transport of a rank; for faults.
   std::function<std::unique_ptr<Transport>(int, std::unique_ptr<Transport>)> wrap;
   std::function<std::unique_ptr<Backend>(int, std::unique_ptr<Backend>)> wrap_backend;
-  int fan_out = 0;    // 0: rank 0 talks to every rank
+  std::shared_ptr<const void> ground;  // EngineParts::ground of every rank
+  int fan_out = 0;                     // 0: rank 0 talks to every rank
   int odd_rank = -1;  // a rank whose scheduler has these limits and the other order
   ScheduleLimits odd_limits;
   bool is_odd_fifo = false;
@@ -237,6 +238,7 @@ class TestJob {
 
   std::unique_ptr<Engine> Start(int rank) {
     EngineParts parts;
+    parts.ground = options_.ground;
     parts.rank = rank;
     parts.size = size_;
     parts.topology.host_of.assign(static_cast<size_t>(size_), 0);
@@ -271,6 +273,7 @@ class TestJob {
   }
 
   InprocHub& hub() { return hub_; }
+  void DropGround() { options_.ground.reset(); }
   int size() const { return size_; }
 
  private:
