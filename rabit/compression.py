@@ -2,7 +2,14 @@
 
     rabit.allreduce(x, compression=rabit.Compression.fp16)
 
-The engine converts while it copies into the fusion buffer, which happens anyway.
+    residual = numpy.zeros_like(x)
+    for step in range(steps):
+        ...
+        rabit.allreduce(x, name="x", compression=rabit.Compression.sign(), residual=residual)
+
+fp16 and bf16 are summed as they travel.  The others are encoded block by block; what one block
+becomes depends on that block alone, so results do not depend on how tensors are cut and joined.
+A block with a value that is not finite arrives as values that are not finite.
 """
 
 from __future__ import annotations
@@ -26,7 +33,7 @@ class CompressionCodec:
 
 
 class Compression:
-    """The codecs.
+    """The codecs of the engine.
 
     none: the tensor as it is.
     fp16: float32 and float64 travel and are summed as float16 (range 65504, 11 bits).
@@ -36,3 +43,46 @@ class Compression:
     none = CompressionCodec("")
     fp16 = CompressionCodec("fp16")
     bf16 = CompressionCodec("bf16")
+
+    @staticmethod
+    def levels(
+        bits: int = 4, block: int = 512, levels: str = "uniform", norm: str = "max"
+    ) -> CompressionCodec:
+        """Rounds at random, without bias, to levels between 0 and each block's norm.
+
+        float32.  bits: 2 to 8 for each element, one of them its sign.
+        levels: "uniform" (QSGD) or "exponential": 0 and powers of two (NUQSGD).
+        norm: "max" or "l2", which has the smaller code and the larger error.
+        Wants a `seed`; with norm "l2" and few bits no residual, which would grow.
+        Source: Alistarh et al., 2017; Ramezani-Kebrya et al., 2021.
+        """
+        return CompressionCodec(f"levels:bits={bits},block={block},levels={levels},norm={norm}")
+
+    @staticmethod
+    def sign(block: int = 512) -> CompressionCodec:
+        """Sends the sign of each element and the mean magnitude of each block.
+
+        float32.  Biased, so it wants a `residual`.  Every rank gets the bits of all ranks.
+        Source: Karimireddy et al., 2019.
+        """
+        return CompressionCodec(f"sign:block={block}")
+
+    @staticmethod
+    def topk(ratio: float = 0.01, block: int = 1 << 20, exact: bool = False) -> CompressionCodec:
+        """Sends the elements with the largest magnitudes, and where they are.
+
+        float32.  ratio: of the elements of each block; zeros are never sent.  Unless `exact`, the
+        threshold comes from a sample and 0.8 to 1.3 times as many are sent.
+        Biased, so it wants a `residual`.  Every rank gets the elements of all ranks.
+        Source: Aji and Heafield, 2017; Lin et al., 2018.
+        """
+        count = "exact" if exact else "sampled"
+        return CompressionCodec(f"topk:ratio={ratio:.9g},block={block},count={count}")
+
+    @staticmethod
+    def minmax8(block: int = 512) -> CompressionCodec:
+        """Sends 8 bits for each element, between the least and the largest of its block.
+
+        float32.  Rounds to the nearest, so it needs no seed.
+        """
+        return CompressionCodec(f"minmax8:block={block}")

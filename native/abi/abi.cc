@@ -107,7 +107,6 @@ Status FillSignature(const rabit_request& given, const rabit_tensor& shaped, Sig
   signature.root = given.root;
   signature.priority = given.priority;
   signature.group = given.group;
-  signature.codec = given.codec;
   signature.backend = given.backend;
   signature.prescale = given.prescale;
   signature.postscale = given.postscale;
@@ -133,7 +132,7 @@ Result<OrderedCall> OrderedCallFrom(const rabit_request& given) {
   return call;
 }
 
-Result<Request> RequestFrom(const rabit_request& given) {
+Result<Request> RequestFrom(const WiredEngine& wired, const rabit_request& given) {
   RABIT_RETURN_IF_ERROR(CheckStructSize(given));
   Request request;
   if (given.name != nullptr) request.name = given.name;
@@ -150,6 +149,16 @@ Result<Request> RequestFrom(const rabit_request& given) {
   request.signature.dtype = has_input ? request.input.dtype : request.output.dtype;
   request.device = has_input ? request.input.device : request.output.device;
   request.signature.device_kind = request.device.kind;
+  if (given.codec != 0) {
+    Result<std::string> spec = wired.CodecSpecOf(given.codec);
+    if (!spec.ok()) {
+      return InvalidArgument("request '" + request.name + "': " + spec.status().message());
+    }
+    request.signature.codec = std::move(*spec);
+  }
+  request.residual = request.input;
+  request.residual.data = given.residual;
+  request.seed = given.seed;
   request.ready_event = given.input.ready_event;
   request.completion = {given.notify, given.notify_context};
   return request;
@@ -223,7 +232,7 @@ int32_t rabit_add_codec(rabit_engine* engine, const char* spec, int32_t* codec) 
     RABIT_REQUIRE_POINTER(engine);
     RABIT_REQUIRE_POINTER(spec);
     RABIT_REQUIRE_POINTER(codec);
-    RABIT_ASSIGN_OR_RETURN(*codec, engine->wired->FindCodec(spec));
+    RABIT_ASSIGN_OR_RETURN(*codec, engine->wired->AddCodec(spec));
     return Status();
   });
 }
@@ -248,7 +257,7 @@ int32_t rabit_submit(rabit_engine* engine, const rabit_request* requests, int32_
     std::vector<Request> parsed;
     parsed.reserve(static_cast<size_t>(count));
     for (int32_t i = 0; i < count; ++i) {
-      RABIT_ASSIGN_OR_RETURN(Request request, RequestFrom(requests[i]));
+      RABIT_ASSIGN_OR_RETURN(Request request, RequestFrom(*engine->wired, requests[i]));
       parsed.push_back(std::move(request));
     }
     std::vector<Handle> given(static_cast<size_t>(count));
@@ -265,7 +274,7 @@ int32_t rabit_run(rabit_engine* engine, const rabit_request* request, int64_t ti
     RABIT_REQUIRE_POINTER(request);
     RABIT_REQUIRE_POINTER(handle);
     *handle = 0;
-    RABIT_ASSIGN_OR_RETURN(Request parsed, RequestFrom(*request));
+    RABIT_ASSIGN_OR_RETURN(Request parsed, RequestFrom(*engine->wired, *request));
     Handle given;
     const Status status =
         engine->wired->engine().Run(std::move(parsed), given, DeadlineFor(timeout_ms));

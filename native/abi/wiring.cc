@@ -8,6 +8,7 @@
 #include "arithmetic/reduce.h"
 #include "backend/builtin/builtin_backend.h"
 #include "base/check.h"
+#include "base/mutex.h"
 #include "codec/codec_table.h"
 #include "control/channel_controller.h"
 #include "engine/json_text.h"
@@ -49,21 +50,35 @@ Result<int32_t> Position(const char* what, const std::vector<std::string>& names
                          "': this engine has " + List(names) + "; name one of them");
 }
 
+constexpr std::string_view kNoCodec = "none";
+
 class WiredEngineImplementation final : public WiredEngine {
  public:
-  WiredEngineImplementation(const Options& options, std::vector<std::string> codecs,
-                            std::vector<std::string> backends, std::unique_ptr<Engine> engine)
+  WiredEngineImplementation(const Options& options, std::vector<std::string> backends,
+                            std::unique_ptr<Engine> engine)
       : rank_(options.rank),
         size_(options.size),
-        codecs_(std::move(codecs)),
         backends_(std::move(backends)),
         engine_(std::move(engine)) {}
 
   Engine& engine() override { return *engine_; }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  Result<CodecId> FindCodec(std::string_view name) const override {
-    return Position("codec", codecs_, name);
+  Result<int32_t> AddCodec(std::string_view spec) override {
+    if (spec == kNoCodec) return 0;
+    RABIT_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> codec, MakeCodec(spec));
+    MutexLock lock(codecs_mutex_);
+    const auto found = std::find(codec_specs_.begin(), codec_specs_.end(), codec->spec());
+    const auto number = static_cast<int32_t>(found - codec_specs_.begin());
+    if (found == codec_specs_.end()) codec_specs_.emplace_back(codec->spec());
+    return number;
+  }
+  Result<std::string> CodecSpecOf(int32_t number) const override {
+    MutexLock lock(codecs_mutex_);
+    if (number >= 0 && static_cast<size_t>(number) < codec_specs_.size())
+      return codec_specs_[static_cast<size_t>(number)];
+    return InvalidArgument("there is no codec " + std::to_string(number) + ": this engine has " +
+                           std::to_string(codec_specs_.size()) + "; add it first");
   }
   Result<BackendId> FindBackend(std::string_view name) const override {
     return Position("backend", backends_, name);
@@ -72,8 +87,9 @@ class WiredEngineImplementation final : public WiredEngine {
  private:
   const int rank_;
   const int size_;
-  const std::vector<std::string> codecs_;
   const std::vector<std::string> backends_;
+  mutable Mutex codecs_mutex_;
+  std::vector<std::string> codec_specs_ RABIT_GUARDED_BY(codecs_mutex_) = {""};
   const std::unique_ptr<Engine> engine_;
 };
 
@@ -223,17 +239,13 @@ Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options) {
 
   RABIT_ASSIGN_OR_RETURN(parts.backends, MakeBackends(options, connections, std::move(builtin)));
 
-  std::vector<std::string> codec_names;
-  for (const CodecRow& row : CodecTable()) {
-    parts.codecs.push_back(row.make());
-    codec_names.emplace_back(row.name);
-  }
+  parts.codecs = MakeCodecSet();
   std::vector<std::string> backend_names;
   for (const auto& each : parts.backends) backend_names.emplace_back(each->name());
   parts.ground = std::make_shared<const Connections>(std::move(connections));
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Start(std::move(parts)));
   return std::unique_ptr<WiredEngine>(std::make_unique<WiredEngineImplementation>(
-      options, std::move(codec_names), std::move(backend_names), std::move(engine)));
+      options, std::move(backend_names), std::move(engine)));
 }
 
 Result<std::unique_ptr<ServedStore>> ServeStore(std::string_view options) {
@@ -271,7 +283,7 @@ std::string CapabilitiesJson() {
     }
     return text + "]";
   };
-  std::vector<std::string> kernels, algorithms, codecs;
+  std::vector<std::string> kernels, algorithms, codecs = {std::string(kNoCodec)};
   for (const CodecRow& row : CodecTable()) codecs.emplace_back(row.name);
   for (const KernelSet set : AvailableKernelSets()) kernels.emplace_back(Name(set));
   for (const AllreduceAlgorithm& each : AllreduceAlgorithms()) algorithms.emplace_back(each.name);

@@ -20,8 +20,11 @@ class WiredEngine {
   virtual Engine& engine() = 0;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Positions in the tables that requests name.
-  virtual Result<CodecId> FindCodec(std::string_view name) const = 0;
+  // The number by which requests of this engine name a codec; 0 is none.
+  virtual Result<int32_t> AddCodec(std::string_view spec) = 0;
+  // Its specification with every parameter, which is what ranks agree about.
+  virtual Result<std::string> CodecSpecOf(int32_t number) const = 0;
+  // The position in the table that requests name.
   virtual Result<BackendId> FindBackend(std::string_view name) const = 0;
 };
 

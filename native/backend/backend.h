@@ -75,12 +75,6 @@ class Backend {
   // The algorithm that Allreduce would use, for the statistics: "ring", "direct", …
   virtual std::string AlgorithmFor(const CollectiveSpec& spec, const Group& group) const;
   virtual std::string StatisticsJson() const { return "{}"; }
-
-  // Memory this backend moves fastest (registered, shared); nullptr: ordinary memory will do.
-  virtual std::byte* AllocateBuffer(int32_t lane, size_t bytes) {
-    (void)lane, (void)bytes;
-    return nullptr;
-  }
 };
 
 }  // namespace rabit

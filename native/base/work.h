@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "base/dtype.h"
 #include "base/ids.h"
@@ -19,7 +20,7 @@ struct Work {
   double prescale = 1.0;   // applied before the reduction
   double postscale = 1.0;  // applied to the result
   GroupId group = kWorld;
-  CodecId codec = kIdentityCodec;
+  std::string codec;  // what it travels as, with every parameter; empty: as it is
   BackendId backend = kAnyBackend;
 
   bool operator==(const Work&) const = default;

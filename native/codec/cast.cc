@@ -1,7 +1,6 @@
 #include "codec/cast.h"
 
-#include <algorithm>
-#include <array>
+#include <cstring>
 #include <string>
 
 #include "arithmetic/reduce.h"
@@ -9,78 +8,77 @@
 namespace rabit {
 namespace {
 
-// DecodeAdd converts this many elements at a time, on the stack.
-constexpr int64_t kBlock = 512;
-
-// Linear: the encodings are reduced as 16-bit floats, accumulated in float32.
+// The encodings are summed as they are: 16-bit floats, accumulated in float32.  Tensors that are
+// neither float32 nor float64 travel as they are.
 class CastCodec final : public Codec {
  public:
-  CastCodec(std::string_view name, DType wire) : name_(name), wire_(wire) {}
+  CastCodec(std::string spec, DType wire) : spec_(std::move(spec)), wire_(wire) {}
 
-  std::string_view name() const override { return name_; }
-  Algebra algebra() const override { return Algebra::kLinear; }
-  bool Accepts(DType dtype) const override {
-    return dtype == DType::kFloat32 || dtype == DType::kFloat64;
-  }
-  bool RunsOn(DeviceKind device) const override { return device == DeviceKind::kCpu; }
-  int64_t EncodedBytes(int64_t count, DType) const override {
-    return count * static_cast<int64_t>(SizeOf(wire_));
-  }
-  DType WireDType(DType) const override { return wire_; }
+  std::string_view spec() const override { return spec_; }
+  bool takes_residual() const override { return false; }
 
-  Status Encode(const TensorView& from, Bytes to, PartitionState*) const override {
-    RABIT_RETURN_IF_ERROR(Check(to.size(), from));
-    Convert(from.dtype, static_cast<const std::byte*>(from.data), wire_, to.data(), from.count);
-    return {};
+  Status Accepts(Kind kind, DType) const override {
+    if (kind == Kind::kAllreduce || kind == Kind::kReduce) return {};
+    return Unsupported("codec '" + spec_ + "' is for allreduce and reduce. Use no codec");
   }
 
-  Status Decode(ConstBytes from, const TensorView& to) const override {
-    RABIT_RETURN_IF_ERROR(Check(from.size(), to));
-    Convert(wire_, from.data(), to.dtype, static_cast<std::byte*>(to.data), to.count);
-    return {};
-  }
-
-  Status DecodeAdd(ConstBytes from, const TensorView& to) const override {
-    RABIT_RETURN_IF_ERROR(Check(from.size(), to));
-    alignas(64) std::array<std::byte, kBlock * sizeof(double)> block;
-    const size_t wire_bytes = SizeOf(wire_);
-    const size_t bytes = SizeOf(to.dtype);
-    for (int64_t done = 0; done < to.count; done += kBlock) {
-      const int64_t count = std::min(kBlock, to.count - done);
-      auto* out = static_cast<std::byte*>(to.data) + static_cast<size_t>(done) * bytes;
-      Convert(wire_, from.data() + static_cast<size_t>(done) * wire_bytes, to.dtype, block.data(),
-              count);
-      const std::array<const std::byte*, 2> inputs = {out, block.data()};
-      Reduce(ReduceOp::kSum, to.dtype, inputs, out, count);
+  Status Reduce(Exchange& wire, std::span<const CodecPart> parts) const override {
+    if (parts.empty()) return {};
+    const DType dtype = parts.front().in.dtype;
+    const bool converts = dtype == DType::kFloat32 || dtype == DType::kFloat64;
+    const DType wire_dtype = converts ? wire_ : dtype;
+    const size_t element_bytes = SizeOf(wire_dtype);
+    int64_t count = 0;
+    for (const CodecPart& part : parts) count += part.in.count;
+    if (count == 0) return {};
+    RABIT_ASSIGN_OR_RETURN(const Bytes buffer,
+                           wire.Scratch(0, static_cast<size_t>(count) * element_bytes));
+    size_t at = 0;
+    for (const CodecPart& part : parts) {
+      const size_t bytes = static_cast<size_t>(part.in.count) * element_bytes;
+      Copy(part.in, TensorView{buffer.data() + at, part.in.count, wire_dtype, {}});
+      at += bytes;
+    }
+    RABIT_RETURN_IF_ERROR(wire.Allreduce(TensorView{buffer.data(), count, wire_dtype, {}}));
+    at = 0;
+    for (const CodecPart& part : parts) {
+      const size_t bytes = static_cast<size_t>(part.in.count) * element_bytes;
+      const TensorView from{buffer.data() + at, part.in.count, wire_dtype, {}};
+      if (part.out.data != nullptr) Copy(from, part.out);
+      at += bytes;
     }
     return {};
   }
 
  private:
-  Status Check(size_t have, const TensorView& tensor) const {
-    if (!Accepts(tensor.dtype)) {
-      return Unsupported("codec '" + std::string(name_) + "' takes float32 and float64, not " +
-                         std::string(Name(tensor.dtype)) + ". Send that dtype uncompressed.");
+  static void Copy(const TensorView& from, const TensorView& to) {
+    auto* const out = static_cast<std::byte*>(to.data);
+    if (to.count == 0) return;
+    if (from.data == nullptr) {  // zero is all bits zero in every dtype
+      std::memset(out, 0, to.bytes());
+    } else if (from.dtype == to.dtype) {
+      std::memcpy(out, from.data, to.bytes());
+    } else {
+      Convert(from.dtype, static_cast<const std::byte*>(from.data), to.dtype, out, to.count);
     }
-    const auto need = static_cast<size_t>(EncodedBytes(tensor.count, tensor.dtype));
-    if (have == need) return {};
-    return InvalidArgument("codec '" + std::string(name_) + "': " + std::to_string(have) +
-                           " encoded bytes for " + std::to_string(tensor.count) +
-                           " elements, which take " + std::to_string(need) +
-                           ". Pass a buffer of that size.");
   }
 
-  const std::string_view name_;
+  const std::string spec_;
   const DType wire_;
 };
 
+Result<std::unique_ptr<Codec>> Make(CodecSpec& spec, DType wire) {
+  RABIT_RETURN_IF_ERROR(spec.Finish());
+  return std::unique_ptr<Codec>(std::make_unique<CastCodec>(spec.canonical(), wire));
+}
+
 }  // namespace
 
-std::unique_ptr<Codec> MakeFloat16Codec() {
-  return std::make_unique<CastCodec>("fp16", DType::kFloat16);
+Result<std::unique_ptr<Codec>> MakeFloat16Codec(CodecSpec& spec) {
+  return Make(spec, DType::kFloat16);
 }
-std::unique_ptr<Codec> MakeBfloat16Codec() {
-  return std::make_unique<CastCodec>("bf16", DType::kBfloat16);
+Result<std::unique_ptr<Codec>> MakeBfloat16Codec(CodecSpec& spec) {
+  return Make(spec, DType::kBfloat16);
 }
 
 }  // namespace rabit

@@ -1,13 +1,15 @@
-// The cast codecs: float32 and float64 travel as 16-bit floats, rounded to nearest even.
+// fp16, bf16: float32 and float64 travel and are summed as 16-bit floats.
 #pragma once
 
 #include <memory>
 
+#include "base/result.h"
 #include "codec/codec.h"
+#include "codec/codec_spec.h"
 
 namespace rabit {
 
-std::unique_ptr<Codec> MakeFloat16Codec();   // "fp16": 11 bits of mantissa, up to 65504
-std::unique_ptr<Codec> MakeBfloat16Codec();  // "bf16": 8 bits of mantissa, the range of float32
+Result<std::unique_ptr<Codec>> MakeFloat16Codec(CodecSpec& spec);
+Result<std::unique_ptr<Codec>> MakeBfloat16Codec(CodecSpec& spec);
 
 }  // namespace rabit

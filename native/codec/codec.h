@@ -1,46 +1,54 @@
-// Codec: compresses a partition for the wire.
+// Codec: how the parts of one bucket are reduced when they travel compressed.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
 #include <string_view>
 
-#include "base/bytes.h"
 #include "base/dtype.h"
+#include "base/result.h"
 #include "base/status.h"
+#include "codec/exchange.h"
 
 namespace rabit {
 
-enum class Algebra {
-  kLinear,      // encodings may be reduced as they are: identity, fp16, bf16
-  kGatherOnly,  // must be gathered, decoded and added: top-k, 1-bit, QSGD
+// A partition of one tensor.  `in`, `out` and `residual` have as many elements of one dtype.
+struct CodecPart {
+  TensorView in;   // no data on a rank that has joined: it contributes zeros
+  TensorView out;  // gets the sum; may be `in`; no data where nobody wants it
+  TensorView
+      residual;        // what earlier calls left unsent, replaced by what this one does; or no data
+  uint64_t key = 0;    // of random numbers: the same on all ranks, another one in every call
+  int64_t offset = 0;  // of the first element in its tensor; a multiple of Codec::block()
 };
 
-class PartitionState {  // e.g. an error-feedback residual
- public:
-  virtual ~PartitionState() = default;
-};
-
-// Stateless and thread-safe; whatever must be remembered is a PartitionState, kept by the engine
-// per (tensor, partition).  Contract checked by testing/codec_conformance.h.
+// Plain blocking code over an Exchange, as many rounds as it needs.  Without state: whatever has to
+// be remembered is an operand of the request.  Thread-safe.
+// The result of an element depends on the element's block alone, not on what else is in the bucket
+// and not on where tensors are cut.  Contract checked by testing/codec_conformance.h.
 class Codec {
  public:
   virtual ~Codec() = default;
-  virtual std::string_view name() const = 0;
-  virtual Algebra algebra() const = 0;
-  virtual bool Accepts(DType dtype) const = 0;  // other dtypes travel uncompressed
-  virtual bool RunsOn(DeviceKind device) const = 0;
-  // Exact, and the same on every rank.
-  virtual int64_t EncodedBytes(int64_t count, DType dtype) const = 0;
-  // kLinear only: the dtype in which the encoded bytes are reduced.
-  virtual DType WireDType(DType dtype) const = 0;
-  virtual Status Encode(const TensorView& from, Bytes to, PartitionState* state) const = 0;
-  virtual Status Decode(ConstBytes from, const TensorView& to) const = 0;
-  virtual Status DecodeAdd(ConstBytes from, const TensorView& to) const = 0;
-  virtual std::unique_ptr<PartitionState> NewState(int64_t count, DType dtype) const {
-    (void)count, (void)dtype;
-    return nullptr;
-  }
+  // The name and every parameter: "levels:bits=4,block=512,…".  The ranks agree about this text.
+  virtual std::string_view spec() const = 0;
+  // Tensors are cut at multiples of so many elements.
+  virtual int64_t block() const { return 1; }
+  // OK, or why tensors of this kind and dtype cannot travel so.
+  virtual Status Accepts(Kind kind, DType dtype) const = 0;
+  virtual bool takes_residual() const = 0;
+  // All parts have one dtype, which is accepted.
+  virtual Status Reduce(Exchange& wire, std::span<const CodecPart> parts) const = 0;
+};
+
+// The codecs that requests name by their spec.  Thread-safe.
+class CodecSet {
+ public:
+  virtual ~CodecSet() = default;
+  // Lives as long as the set.  kInvalidArgument says what is wrong with the spec.
+  virtual Result<const Codec*> Find(std::string_view spec) = 0;
 };
 
 }  // namespace rabit

@@ -1,31 +1,58 @@
 #include "codec/codec_table.h"
 
+#include <map>
 #include <string>
 
+#include "base/mutex.h"
 #include "codec/cast.h"
-#include "codec/identity.h"
+#include "codec/levels.h"
+#include "codec/min_max.h"
+#include "codec/sign.h"
+#include "codec/top_k.h"
 
 namespace rabit {
 namespace {
 
 constexpr CodecRow kRows[] = {
-    {"none", "no compression", &MakeIdentityCodec},
     {"fp16", "float32 and float64 travel as float16", &MakeFloat16Codec},
     {"bf16", "float32 and float64 travel as bfloat16", &MakeBfloat16Codec},
+    {"levels", "stochastic levels of 2 to 8 bits with a scale for each block", &MakeLevelsCodec},
+    {"sign", "one bit and a scale for each block", &MakeSignCodec},
+    {"topk", "the largest elements of each block", &MakeTopKCodec},
+    {"minmax8", "8 bits between the least and the largest of each block", &MakeMinMaxCodec},
+};
+
+class Codecs final : public CodecSet {
+ public:
+  Result<const Codec*> Find(std::string_view spec) override {
+    MutexLock lock(mutex_);
+    auto found = made_.find(spec);
+    if (found == made_.end()) {
+      RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Codec> codec, MakeCodec(spec));
+      found = made_.emplace(std::string(spec), std::move(codec)).first;
+    }
+    return static_cast<const Codec*>(found->second.get());
+  }
+
+ private:
+  Mutex mutex_;
+  std::map<std::string, std::unique_ptr<Codec>, std::less<>> made_ RABIT_GUARDED_BY(mutex_);
 };
 
 }  // namespace
 
 std::span<const CodecRow> CodecTable() { return kRows; }
 
-Result<std::unique_ptr<Codec>> MakeCodec(std::string_view spec) {
+Result<std::unique_ptr<Codec>> MakeCodec(std::string_view text) {
+  RABIT_ASSIGN_OR_RETURN(CodecSpec spec, CodecSpec::Parse(text));
   std::string known;
   for (const CodecRow& row : kRows) {
-    if (row.name == spec) return row.make();
+    if (row.name == spec.name()) return row.make(spec);
     known += (known.empty() ? "'" : ", '") + std::string(row.name) + "'";
   }
-  return InvalidArgument("no codec is called '" + std::string(spec) + "'. Choose one of " + known +
-                         ".");
+  return InvalidArgument("no codec is called '" + spec.name() + "'. Choose one of " + known + ".");
 }
+
+std::unique_ptr<CodecSet> MakeCodecSet() { return std::make_unique<Codecs>(); }
 
 }  // namespace rabit

@@ -1,4 +1,4 @@
-// The table of codecs: name -> factory.  A new codec is one row.
+// The table of codecs: name -> maker.  A new codec is one row.
 #pragma once
 
 #include <memory>
@@ -7,18 +7,22 @@
 
 #include "base/result.h"
 #include "codec/codec.h"
+#include "codec/codec_spec.h"
 
 namespace rabit {
 
 struct CodecRow {
-  std::string_view name;     // what a user writes: "fp16"
+  std::string_view name;     // what a user writes before the colon: "levels"
   std::string_view summary;  // one line for help texts
-  std::unique_ptr<Codec> (*make)();
+  Result<std::unique_ptr<Codec>> (*make)(CodecSpec& spec);
 };
 
 std::span<const CodecRow> CodecTable();
 
-// kInvalidArgument for an unknown name; the text lists the known ones.
+// kInvalidArgument for an unknown name, whose text lists the known ones, or a wrong parameter.
 Result<std::unique_ptr<Codec>> MakeCodec(std::string_view spec);
+
+// Makes each codec when it is first asked for.
+std::unique_ptr<CodecSet> MakeCodecSet();
 
 }  // namespace rabit

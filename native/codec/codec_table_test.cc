@@ -1,55 +1,75 @@
 #include "codec/codec_table.h"
 
-#include <cmath>
-#include <limits>
+#include <string>
 
-#include "codec/cast.h"
-#include "codec/identity.h"
 #include "testing/codec_conformance.h"
 #include "testing/test.h"
 
 namespace rabit {
 namespace {
 
-RABIT_CODEC_SUITE(IdentityCodec, &MakeIdentityCodec);
-RABIT_CODEC_SUITE(Float16Codec, &MakeFloat16Codec);
-RABIT_CODEC_SUITE(Bfloat16Codec, &MakeBfloat16Codec);
+RABIT_CODEC_SUITE(Float16Codec, "fp16");
+RABIT_CODEC_SUITE(Bfloat16Codec, "bf16");
+RABIT_CODEC_SUITE(LevelsCodec, "levels:bits=4,block=64");
+RABIT_CODEC_SUITE(L2LevelsCodec, "levels:bits=6,block=64,norm=l2");
+RABIT_CODEC_SUITE(ExponentialLevelsCodec, "levels:bits=5,block=256,levels=exponential");
+RABIT_CODEC_SUITE(SignCodec, "sign:block=64");
+RABIT_CODEC_SUITE(MinMaxCodec, "minmax8:block=64");
+RABIT_CODEC_SUITE(TopKCodec, "topk:ratio=0.1,block=64");
+RABIT_CODEC_SUITE(SampledTopKCodec, "topk:ratio=0.05,block=16384");
+RABIT_CODEC_SUITE(ExactTopKCodec, "topk:ratio=0.05,block=512,count=exact");
 
-TEST(CodecTable, makes_every_codec_under_its_own_name) {
+TEST(CodecTable, a_specification_is_completed_with_the_defaults) {
   for (const CodecRow& row : CodecTable()) {
     auto codec = MakeCodec(row.name);
     ASSERT_OK(codec);
-    EXPECT_EQ((*codec)->name(), row.name);
+    const std::string spec((*codec)->spec());
+    EXPECT_TRUE(spec == row.name || spec.starts_with(std::string(row.name) + ":")) << spec;
+    auto again = MakeCodec(spec);
+    ASSERT_OK(again);
+    EXPECT_EQ((*again)->spec(), spec);
   }
+  EXPECT_EQ((*MakeCodec("levels:block=1024"))->spec(),
+            "levels:bits=4,block=1024,levels=uniform,norm=max");
+  EXPECT_EQ((*MakeCodec("topk:count=exact,ratio=0.001"))->spec(),
+            "topk:ratio=0.001,block=1048576,count=exact");
 }
 
-TEST(CodecTable, an_unknown_name_lists_the_known_ones) {
-  EXPECT_EQ(MakeCodec("fp8").status().message(),
-            "no codec is called 'fp8'. Choose one of 'none', 'fp16', 'bf16'.");
+TEST(CodecTable, mistakes_in_a_specification_are_named) {
+  const auto message = [](const char* spec) { return MakeCodec(spec).status().message(); };
+  EXPECT_EQ(message("fp8"),
+            "no codec is called 'fp8'. Choose one of 'fp16', 'bf16', 'levels', 'sign', 'topk', "
+            "'minmax8'.");
+  EXPECT_EQ(message("levels:bits=9"),
+            "codec 'levels:bits=9': bits is '9'; it is an integer from 2 to 8. Correct it.");
+  EXPECT_EQ(message("sign:block=12"),
+            "codec 'sign:block=12': block is '12'; it is an integer from 8 to 65536, a multiple of "
+            "8. Correct it.");
+  EXPECT_EQ(message("topk:ratio=2"),
+            "codec 'topk:ratio=2': ratio is '2'; it is a number above 0 and up to 1. Correct it.");
+  EXPECT_EQ(message("levels:norm=l1"),
+            "codec 'levels:norm=l1': norm is 'l1'; it is 'max' or 'l2'. Correct it.");
+  EXPECT_EQ(message("levels:bit=4"),
+            "codec 'levels:bit=4': 'bit' is no parameter of 'levels', or is given twice. It has "
+            "bits, block, levels, norm.");
+  EXPECT_EQ(message("fp16:bits=4"),
+            "codec 'fp16:bits=4': 'bits' is no parameter of 'fp16', or is given twice. It has "
+            "none.");
+  EXPECT_EQ(
+      message("levels:bits"),
+      "codec 'levels:bits': 'bits' is not key=value. Write it like 'levels:bits=4,block=512'.");
+  EXPECT_EQ(MakeCodec("").status().code(), Code::kInvalidArgument);
 }
 
-TEST(CastCodec, halves_float32_and_refuses_integers) {
-  const auto codec = MakeFloat16Codec();
+TEST(CodecSet, finds_the_same_codec_again) {
+  const auto codecs = MakeCodecSet();
+  auto first = codecs->Find("sign:block=64");
+  auto second = codecs->Find("sign:block=64");
 
-  EXPECT_EQ(codec->EncodedBytes(5, DType::kFloat32), 10);
-  EXPECT_FALSE(codec->Accepts(DType::kInt32));
-  int32_t value = 1;
-  std::byte out[2];
-  EXPECT_EQ(codec->Encode({&value, 1, DType::kInt32, {}}, out, nullptr).code(), Code::kUnsupported);
-}
-
-TEST(CastCodec, rounds_to_nearest_even_and_overflows_to_infinity) {
-  const auto codec = MakeFloat16Codec();
-  float values[] = {1.0f + 1.0f / 2048, 1.0f + 3.0f / 2048, 1e6f};
-  std::byte bytes[6];
-  float back[3];
-
-  ASSERT_OK(codec->Encode({values, 3, DType::kFloat32, {}}, bytes, nullptr));
-  ASSERT_OK(codec->Decode(bytes, {back, 3, DType::kFloat32, {}}));
-
-  EXPECT_EQ(back[0], 1.0f);
-  EXPECT_EQ(back[1], 1.0f + 2.0f / 1024);
-  EXPECT_EQ(back[2], std::numeric_limits<float>::infinity());
+  ASSERT_OK(first);
+  ASSERT_OK(second);
+  EXPECT_TRUE(*first == *second);
+  EXPECT_EQ(codecs->Find("sign:block=63").status().code(), Code::kInvalidArgument);
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ int32_t ReadSigned32(WireReader& from) {
   return 0;
 }
 
-constexpr int64_t kIdSpace = int64_t{1} << 31;  // groups, codecs and backends
+constexpr int64_t kIdSpace = int64_t{1} << 31;  // groups and backends
 
 void WriteExtents(WireWriter& to, const std::vector<int64_t>& extents) {
   to.Varint(extents.size());
@@ -202,7 +202,7 @@ void WriteSignature(WireWriter& to, const Signature& signature) {
   to.F64(signature.postscale);
   to.Varint(ZigZag(signature.priority));
   to.Varint(static_cast<uint64_t>(signature.group));
-  to.Varint(static_cast<uint64_t>(signature.codec));
+  WriteText(to, signature.codec, kCodecBytesMax);
   to.Varint(static_cast<uint64_t>(signature.backend + 1));
   to.U8(static_cast<uint8_t>(signature.device_kind));
   WriteExtents(to, signature.splits);
@@ -237,7 +237,7 @@ Signature ReadSignature(WireReader& from) {
   signature.postscale = from.F64();
   signature.priority = ReadSigned32(from);
   signature.group = ReadBelow(from, kIdSpace);
-  signature.codec = ReadBelow(from, kIdSpace);
+  signature.codec = ReadText(from, kCodecBytesMax);
   signature.backend = ReadOptional(from, kIdSpace - 1);
   signature.device_kind = static_cast<DeviceKind>(from.U8());
   if (signature.device_kind != DeviceKind::kCpu && signature.device_kind != DeviceKind::kCuda)

@@ -18,10 +18,11 @@
 
 namespace rabit {
 
-inline constexpr uint8_t kControlVersion = 3;
+inline constexpr uint8_t kControlVersion = 4;
 
 // Bounds of what a decoder accepts.
 inline constexpr size_t kNameBytesMax = 1024;
+inline constexpr size_t kCodecBytesMax = 256;
 inline constexpr int32_t kTensorIdLimit = 1 << 20;
 inline constexpr int32_t kControlRanksMax = 1 << 16;
 inline constexpr size_t kDimensionsMax = 64;

@@ -28,7 +28,7 @@ Signature FullSignature() {
   s.postscale = -0.25;
   s.priority = -7;
   s.group = 3;
-  s.codec = 1;
+  s.codec = "fp16";
   s.backend = 4;
   s.device_kind = DeviceKind::kCuda;
   s.splits = {1, 2};
@@ -105,8 +105,8 @@ void DecodeAnything(ConstBytes bytes) {
   (void)DecodeStall(bytes);
 }
 
-TEST(AgreementWire, the_bytes_of_version_3_are_frozen) {
-  const auto path = testing::Testdata("control/testdata/messages_v3.txt");
+TEST(AgreementWire, the_bytes_of_version_4_are_frozen) {
+  const auto path = testing::Testdata("control/testdata/messages_v4.txt");
   std::ifstream file(path);
   ASSERT_TRUE(file.is_open()) << path.string();
   std::string line;
@@ -114,7 +114,7 @@ TEST(AgreementWire, the_bytes_of_version_3_are_frozen) {
     ASSERT_TRUE(static_cast<bool>(std::getline(file, line)));
     EXPECT_EQ(Hex(message), line);
   }
-  EXPECT_EQ(static_cast<int>(kControlVersion), 3);
+  EXPECT_EQ(static_cast<int>(kControlVersion), 4);
 }
 
 TEST(AgreementWire, an_announcement_survives_the_wire) {
@@ -248,7 +248,7 @@ TEST(AgreementWire, names_another_version) {
   const std::byte message[] = {std::byte{1}, std::byte{1}};
 
   EXPECT_EQ(TypeOf(message).status().message(),
-            "it speaks version 1 of the control format, this rank version 3. Install the same "
+            "it speaks version 1 of the control format, this rank version 4. Install the same "
             "version of rabit on every host.");
 }
 

@@ -179,7 +179,8 @@ Status Announcer::CheckSendable(const Announcement::Entry& entry) const {
                            "numbers, overflow 64 bits, or have more than " +
                            std::to_string(kDimensionsMax) + " axes. Pass a smaller tensor.");
   }
-  if (s.root < -1 || s.root >= kControlRanksMax || s.codec < 0 || s.backend < kAnyBackend)
+  if (s.root < -1 || s.root >= kControlRanksMax || s.codec.size() > kCodecBytesMax ||
+      s.backend < kAnyBackend)
     return InvalidArgument(who() + ": root, codec or backend is out of range. Pass valid numbers.");
   return {};
 }

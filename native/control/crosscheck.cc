@@ -21,6 +21,8 @@ std::string NumberText(double value) {
 
 std::string DeviceText(DeviceKind kind) { return kind == DeviceKind::kCpu ? "the CPU" : "a GPU"; }
 
+std::string CodecText(const std::string& codec) { return codec.empty() ? "none" : codec; }
+
 Status Differ(std::string_view name, const RankSignature& a, const RankSignature& b,
               std::string_view what, const std::string& a_value, const std::string& b_value,
               std::string_view advice) {
@@ -139,7 +141,7 @@ Status CheckPair(std::string_view name, const RankSignature& a, const RankSignat
                   kSameCall);
   }
   if (x.codec != y.codec) {
-    return Differ(name, a, b, "codec", std::to_string(x.codec), std::to_string(y.codec),
+    return Differ(name, a, b, "codec", CodecText(x.codec), CodecText(y.codec),
                   "Choose the same compression on every rank.");
   }
   if (x.backend != y.backend) {

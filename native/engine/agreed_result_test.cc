@@ -123,9 +123,9 @@ TEST(EngineInline, only_what_is_small_and_waited_for_carries_its_data) {
   EXPECT_TRUE(CarriesData(request, 16));
   EXPECT_FALSE(CarriesData(request, 15));
   EXPECT_FALSE(CarriesData(request, 0));
-  request.signature.codec = 1;
+  request.signature.codec = "fp16";
   EXPECT_FALSE(CarriesData(request, 1024));
-  request.signature.codec = kIdentityCodec;
+  request.signature.codec.clear();
   request.signature.backend = 0;  // by name
   EXPECT_FALSE(CarriesData(request, 1024));
   request.signature.backend = kAnyBackend;

@@ -19,12 +19,12 @@ Deadline OperationDeadline(int64_t timeout_ms) {
   return After(std::chrono::milliseconds(timeout_ms));
 }
 
+}  // namespace
+
 const std::byte* InputOf(const BucketItem& item, DType dtype) {
   return static_cast<const std::byte*>(item.request()->request.input.data) +
          static_cast<size_t>(item.partition.offset) * SizeOf(dtype);
 }
-
-}  // namespace
 
 std::string DescribeBucket(const BucketJob& job, int rank) {
   std::string text(Name(job.bucket.kind));
@@ -99,20 +99,8 @@ void BucketRun::Finalize(std::byte* data, int64_t count) const {
   FinishReduction(bucket_.op, bucket_.dtype, data, count, group_.size(), bucket_.postscale);
 }
 
-const Codec* BucketRun::CodecOfBucket() const {
-  if (bucket_.codec == kIdentityCodec || wire_op() != ReduceOp::kSum) return nullptr;
-  const Codec& codec = *services_.codecs[static_cast<size_t>(bucket_.codec)];
-  return codec.Accepts(bucket_.dtype) ? &codec : nullptr;
-}
-
 Status BucketRun::RunReduction() {
-  const Codec* codec = CodecOfBucket();
-  if (codec != nullptr && codec->algebra() == Algebra::kGatherOnly &&
-      bucket_.kind == Kind::kAllreduce) {
-    return RunGatherOnly(*codec);
-  }
-  if (codec != nullptr && codec->algebra() == Algebra::kGatherOnly) codec = nullptr;
-  if (codec != nullptr) return RunFused(job_.items, codec);
+  if (!bucket_.codec.empty()) return RunCodec();
   is_in_place_ = true;
   const auto element_bytes = static_cast<int64_t>(SizeOf(bucket_.dtype));
   for (const Segment& segment : SegmentsOf(job_.items, element_bytes, kAloneBytesMin)) {
@@ -127,7 +115,7 @@ Status BucketRun::RunSegment(const Segment& segment) {
     return RunInPlace(segment);
   }
   is_in_place_ = false;
-  return RunFused(segment.items, nullptr);
+  return RunFused(segment);
 }
 
 Result<std::byte*> BucketRun::OutputOf(const BucketItem& item) const {
@@ -147,32 +135,21 @@ Status BucketRun::RunInPlace(const Segment& segment) {
   return Status();
 }
 
-Status BucketRun::RunFused(std::span<const BucketItem> items, const Codec* codec) {
-  size_t bytes = 0;
-  int64_t count = 0;
-  for (const BucketItem& item : items) {
-    count += item.partition.count;
-    bytes += codec == nullptr
-                 ? static_cast<size_t>(item.partition.count) * SizeOf(bucket_.dtype)
-                 : static_cast<size_t>(codec->EncodedBytes(item.partition.count, bucket_.dtype));
-  }
-  RABIT_ASSIGN_OR_RETURN(Bytes buffer, buffer_.Get(*backend_, bytes));
-  const DType wire_dtype = codec == nullptr ? bucket_.dtype : codec->WireDType(bucket_.dtype);
+Status BucketRun::RunFused(const Segment& segment) {
+  const size_t bytes = static_cast<size_t>(segment.count) * SizeOf(bucket_.dtype);
+  RABIT_ASSIGN_OR_RETURN(Bytes buffer, buffer_.Get(FusionBuffer::kPacked, bytes));
 
   const int64_t pack_ns = NowNs();
-  RABIT_RETURN_IF_ERROR(Pack(items, codec, buffer));
+  Pack(segment.items, buffer);
   Trace("MEMCPY_IN_FUSION_BUFFER", pack_ns, NowNs());
 
-  const auto wire_count = static_cast<int64_t>(bytes / SizeOf(wire_dtype));
   RABIT_RETURN_IF_ERROR(
-      ExchangeReduction(TensorView{buffer.data(), wire_count, wire_dtype, device_}));
+      ExchangeReduction(TensorView{buffer.data(), segment.count, bucket_.dtype, device_}));
   if (bucket_.kind == Kind::kReduce && bucket_.root != services_.rank) return Status();
 
   const int64_t unpack_ns = NowNs();
-  if (codec == nullptr && must_divide()) {
-    Divide(bucket_.dtype, buffer.data(), count, group_.size());
-  }
-  RABIT_RETURN_IF_ERROR(Unpack(items, codec, buffer));
+  if (must_divide()) Divide(bucket_.dtype, buffer.data(), segment.count, group_.size());
+  RABIT_RETURN_IF_ERROR(Unpack(segment.items, buffer));
   Trace("MEMCPY_OUT_FUSION_BUFFER", unpack_ns, NowNs());
   return Status();
 }
@@ -185,107 +162,30 @@ Status BucketRun::ExchangeReduction(const TensorView& buffer) {
   });
 }
 
-Status BucketRun::Pack(std::span<const BucketItem> items, const Codec* codec, Bytes buffer) {
-  size_t at = 0;
-  for (const BucketItem& item : items) {
-    const int64_t count = item.partition.count;
-    const size_t bytes = codec == nullptr
-                             ? static_cast<size_t>(count) * SizeOf(bucket_.dtype)
-                             : static_cast<size_t>(codec->EncodedBytes(count, bucket_.dtype));
-    RABIT_RETURN_IF_ERROR(PackOne(item, codec, buffer.subspan(at, bytes)));
-    at += bytes;
-  }
-  return Status();
-}
-
 // A rank that has joined contributes what changes nothing.
-Status BucketRun::PackOne(const BucketItem& item, const Codec* codec, Bytes to) {
-  const int64_t count = item.partition.count;
-  const DType dtype = bucket_.dtype;
-  if (codec == nullptr) {
-    if (item.request() == nullptr) {
-      FillIdentity(wire_op(), dtype, to.data(), count);
-    } else {
-      CopyScaled(dtype, InputOf(item, dtype), to.data(), count, bucket_.prescale);
-    }
-    return Status();
-  }
-  TensorView from{nullptr, count, dtype, device_};
-  PartitionState* state = nullptr;
-  if (item.request() != nullptr && bucket_.prescale == 1.0) {
-    // Encoders only read.
-    from.data = const_cast<std::byte*>(InputOf(item, dtype));
-    state = StateOf(item, *codec);
-  } else {
-    RABIT_ASSIGN_OR_RETURN(Bytes scratch, buffer_.GetScratch(from.bytes()));
-    from.data = scratch.data();
-    if (item.request() == nullptr) {
-      FillIdentity(wire_op(), dtype, scratch.data(), count);
-    } else {
-      CopyScaled(dtype, InputOf(item, dtype), scratch.data(), count, bucket_.prescale);
-      state = StateOf(item, *codec);
-    }
-  }
-  return codec->Encode(from, to, state);
-}
-
-PartitionState* BucketRun::StateOf(const BucketItem& item, const Codec& codec) {
-  const std::string key = NameKey(bucket_.group, item.tensor->ready->name);
-  return services_.codec_states.Get(codec, bucket_.codec, key, item.partition, bucket_.dtype);
-}
-
-Status BucketRun::Unpack(std::span<const BucketItem> items, const Codec* codec, ConstBytes buffer) {
-  size_t at = 0;
+void BucketRun::Pack(std::span<const BucketItem> items, Bytes buffer) {
+  std::byte* to = buffer.data();
   for (const BucketItem& item : items) {
     const int64_t count = item.partition.count;
-    const size_t bytes = codec == nullptr
-                             ? static_cast<size_t>(count) * SizeOf(bucket_.dtype)
-                             : static_cast<size_t>(codec->EncodedBytes(count, bucket_.dtype));
-    const ConstBytes from = buffer.subspan(at, bytes);
-    at += bytes;
-    if (item.request() == nullptr) continue;
-    RABIT_ASSIGN_OR_RETURN(std::byte* const output, OutputOf(item));
-    if (codec == nullptr) {  // the whole buffer has been divided already
-      CopyScaled(bucket_.dtype, from.data(), output, count, post_factor());
-      continue;
+    if (item.request() == nullptr) {
+      FillIdentity(wire_op(), bucket_.dtype, to, count);
+    } else {
+      CopyScaled(bucket_.dtype, InputOf(item, bucket_.dtype), to, count, bucket_.prescale);
     }
-    RABIT_RETURN_IF_ERROR(codec->Decode(from, TensorView{output, count, bucket_.dtype, device_}));
-    Finalize(output, count);
+    to += static_cast<size_t>(count) * SizeOf(bucket_.dtype);
   }
-  return Status();
 }
 
-// Encodings that cannot be added as they are: everybody gets all of them and adds in rank order, so
-// that every rank computes the same bits.
-Status BucketRun::RunGatherOnly(const Codec& codec) {
-  int64_t bytes = 0;
-  for (const BucketItem& item : job_.items) {
-    bytes += codec.EncodedBytes(item.partition.count, bucket_.dtype);
-  }
-  if (count_ == 0) return Status();
-  const auto part = static_cast<size_t>(bytes);
-  const auto size = static_cast<size_t>(group_.size());
-  RABIT_ASSIGN_OR_RETURN(Bytes all, buffer_.Get(*backend_, part * size));
-  const Bytes mine = all.subspan(part * static_cast<size_t>(group_.my_index), part);
-  RABIT_RETURN_IF_ERROR(Pack(job_.items, &codec, mine));
-  const std::vector<int64_t> part_bytes(size, bytes);
-  RABIT_RETURN_IF_ERROR(
-      Communicate(bytes, [&] { return backend_->Allgather(lane_, mine, all, part_bytes); }));
-
-  size_t at = 0;
-  for (const BucketItem& item : job_.items) {
+// The whole buffer has been divided already.
+Status BucketRun::Unpack(std::span<const BucketItem> items, ConstBytes buffer) {
+  const std::byte* from = buffer.data();
+  for (const BucketItem& item : items) {
     const int64_t count = item.partition.count;
-    const auto encoded = static_cast<size_t>(codec.EncodedBytes(count, bucket_.dtype));
     if (item.request() != nullptr) {
       RABIT_ASSIGN_OR_RETURN(std::byte* const output, OutputOf(item));
-      const TensorView to{output, count, bucket_.dtype, device_};
-      std::memset(output, 0, to.bytes());
-      for (size_t rank = 0; rank < size; ++rank) {
-        RABIT_RETURN_IF_ERROR(codec.DecodeAdd(all.subspan(rank * part + at, encoded), to));
-      }
-      Finalize(output, count);
+      CopyScaled(bucket_.dtype, from, output, count, post_factor());
     }
-    at += encoded;
+    from += static_cast<size_t>(count) * SizeOf(bucket_.dtype);
   }
   return Status();
 }
@@ -310,8 +210,7 @@ void BucketRun::Record(int64_t started_ns) const {
   record.is_in_place = is_in_place_;
   record.backend = backend_->name();
   record.algorithm = algorithm_;
-  const Codec* codec = CodecOfBucket();
-  record.codec = codec == nullptr ? "identity" : codec->name();
+  record.codec = bucket_.codec.empty() ? "identity" : std::string_view(bucket_.codec);
   services_.statistics.AddBucket(record);
 }
 

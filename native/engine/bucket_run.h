@@ -9,7 +9,6 @@
 #include "codec/codec.h"
 #include "engine/backend_selector.h"
 #include "engine/bucket_job.h"
-#include "engine/codec_states.h"
 #include "engine/engine.h"
 #include "engine/fusion_buffer.h"
 #include "engine/running_work.h"
@@ -23,9 +22,8 @@ namespace rabit {
 struct LaneServices {
   int rank = 0;
   EngineOptions options;
-  std::span<const std::unique_ptr<Codec>> codecs;
+  CodecSet& codecs;
   const BackendSelector& selector;
-  CodecStates& codec_states;
   Statistics& statistics;
   Timeline& timeline;
   RunningWork& running;
@@ -46,16 +44,17 @@ class BucketRun {
   Status RunReduction();
   Status RunSegment(const Segment& segment);
   Status RunInPlace(const Segment& segment);
-  Status RunFused(std::span<const BucketItem> items, const Codec* codec);
-  Status RunGatherOnly(const Codec& codec);
+  Status RunFused(const Segment& segment);
   Status ExchangeReduction(const TensorView& buffer);
-  Status Pack(std::span<const BucketItem> items, const Codec* codec, Bytes buffer);
-  Status PackOne(const BucketItem& item, const Codec* codec, Bytes to);
-  Status Unpack(std::span<const BucketItem> items, const Codec* codec, ConstBytes buffer);
+  void Pack(std::span<const BucketItem> items, Bytes buffer);
+  Status Unpack(std::span<const BucketItem> items, ConstBytes buffer);
   void Finalize(std::byte* data, int64_t count) const;
   Result<std::byte*> OutputOf(const BucketItem& item) const;
-  const Codec* CodecOfBucket() const;
-  PartitionState* StateOf(const BucketItem& item, const Codec& codec);
+
+  // codec_run.cc: reductions that travel compressed.
+  class Wire;
+  Status RunCodec();
+  Result<CodecPart> CodecPartOf(const BucketItem& item, std::byte* scaled) const;
 
   // vector_run.cc: kinds whose ranks hold different parts; one tensor at a time.
   Status RunEach();
@@ -95,6 +94,8 @@ class BucketRun {
   std::string algorithm_;
 };
 
+// Where this rank's part of a partition lies; of items with a request.
+const std::byte* InputOf(const BucketItem& item, DType dtype);
 // "allreduce 'a' and 3 more on rank 1"
 std::string DescribeBucket(const BucketJob& job, int rank);
 

@@ -25,7 +25,7 @@ uint64_t ContentHash(const BucketJob& job) {
   add(std::bit_cast<uint64_t>(bucket.postscale));
   add(bucket.root);
   add(bucket.group);
-  add(bucket.codec);
+  hash = MixHash(hash, std::string_view(bucket.codec));
   add(bucket.backend);
   for (const int rank : bucket.joined) add(rank);
   // Ranks outside of a group do not know how much the members of some kinds bring.

@@ -41,7 +41,7 @@ struct EngineParts {  // everything is passed in; tests pass fakes
   std::unique_ptr<Controller> controller;
   std::unique_ptr<Scheduler> scheduler;
   std::vector<std::unique_ptr<Backend>> backends;  // index = BackendId
-  std::vector<std::unique_ptr<Codec>> codecs;      // index = CodecId; [0] is the identity
+  std::unique_ptr<CodecSet> codecs;
 };
 
 struct HandleOutput {

@@ -13,7 +13,7 @@ EngineState::EngineState(EngineParts given)
       timeline(parts.rank),
       selector(parts.backends),
       running(parts.options.lanes),
-      lane_services{parts.rank,   parts.options, parts.codecs, selector,
-                    codec_states, statistics,    timeline,     running} {}
+      lane_services{parts.rank, parts.options, *parts.codecs, selector,
+                    statistics, timeline,      running} {}
 
 }  // namespace rabit

@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "engine/backend_selector.h"
 #include "engine/bucket_run.h"
-#include "engine/codec_states.h"
 #include "engine/done_counter.h"
 #include "engine/engine.h"
 #include "engine/failure_board.h"
@@ -43,7 +42,6 @@ struct EngineState {
   FailureBoard failure;
   GroupTable groups;
   Timeline timeline;
-  CodecStates codec_states;
   BackendSelector selector;
   DoneCounter done;
   RunningWork running;

@@ -257,16 +257,60 @@ TEST(Engine, zero_element_tensors_work_for_every_kind) {
   }
 }
 
-TEST(Engine, a_gather_only_codec_sums_and_averages) {
+// Sizes of the gathered encodings differ between the ranks.
+TEST(Engine, a_codec_sums_and_averages_and_keeps_the_residual) {
   TestJob(3).Run([&](Engine& engine, int rank) {
-    std::vector<float> input = Ramp(rank, 100);
+    std::vector<float> input(100, 0.0f), residual(100, 0.0f);
+    for (int i = 0; i <= rank; ++i) input[static_cast<size_t>(i)] = static_cast<float>(3 * i + 3);
     Request request = MakeRequest("x", Kind::kAllreduce, input);
-    request.signature.codec = 1;
+    request.signature.codec = "topk:ratio=0.02,block=64,count=exact";
     request.signature.op = ReduceOp::kAverage;
+    request.signature.prescale = 2.0;
+    request.residual = request.input;
+    request.residual.data = residual.data();
     const auto average = RunOne<float>(engine, std::move(request));
-    for (size_t i = 0; i < average.size(); ++i)
-      EXPECT_EQ(average[i], 2.0f * static_cast<float>(i + 1));
+    // The larger of 6, 12 and 18 on every rank: 2% of 64 is one.
+    EXPECT_EQ(average[0], 2.0f);
+    EXPECT_EQ(average[1], 4.0f);
+    EXPECT_EQ(average[2], 6.0f);
+    EXPECT_EQ(residual[0], rank == 0 ? 0.0f : 6.0f);
+    EXPECT_EQ(residual[1], rank == 2 ? 12.0f : 0.0f);
+    EXPECT_EQ(residual[2], 0.0f);
   });
+}
+
+// Cutting and joining are how buckets come about; the result must not tell.
+TEST(Engine, how_tensors_are_cut_and_joined_does_not_change_what_a_codec_gives) {
+  std::vector<std::vector<float>> results;
+  for (const int64_t partition_bytes : {int64_t{1} << 20, int64_t{3000}, int64_t{100}}) {
+    JobOptions options;
+    options.limits.partition_bytes = partition_bytes;
+    options.limits.fusion_bytes = partition_bytes == 3000 ? 0 : 1 << 20;
+    std::vector<float> result;
+    TestJob(2, options).Run([&](Engine& engine, int rank) {
+      std::vector<std::vector<float>> values(3);
+      std::vector<Request> requests;
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] = Ramp(rank, 700 + 50 * static_cast<int>(i));
+        requests.push_back(MakeRequest("t" + std::to_string(i), Kind::kAllreduce, values[i]));
+        requests.back().output = requests.back().input;
+        requests.back().signature.codec = "levels:bits=3,block=64";
+        requests.back().seed = 5;
+      }
+      std::vector<Handle> handles(requests.size());
+      EXPECT_OK(engine.Submit(requests, handles));
+      for (const Handle handle : handles) {
+        EXPECT_OK(engine.Wait(handle, After(std::chrono::seconds(20))));
+        engine.Release(handle);
+      }
+      if (rank == 0) {
+        for (const auto& each : values) result.insert(result.end(), each.begin(), each.end());
+      }
+    });
+    results.push_back(std::move(result));
+  }
+  EXPECT_TRUE(results[0] == results[1]);
+  EXPECT_TRUE(results[0] == results[2]);
 }
 
 TEST(Engine, join_lets_the_others_go_on_and_names_the_last_rank) {

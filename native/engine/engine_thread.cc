@@ -52,7 +52,7 @@ void EngineThread::Run() {
   ::pthread_setname_np(::pthread_self(), "rabit-engine");
   step_mutex_.Lock();
   for (int32_t i = 0; i < state_->parts.options.lanes; ++i) {
-    lanes_.push_back(std::make_unique<Lane>(state_, i));
+    lanes_.push_back(std::make_unique<Lane>(state_));
   }
   is_running_ = true;
   while (is_running_ && Step(Deadline::max())) {
@@ -494,13 +494,24 @@ ScheduledTensors EngineThread::Accept(const Agreement& agreement) {
     // one.
     const int32_t slot =
         in_flight_.Add({std::shared_ptr<const AgreedTensor>(accepted, &agreed), count, false});
-    if (!is_repeated) scheduled.push_back(ScheduledFrom(tensor, slot, count));
+    if (!is_repeated)
+      scheduled.push_back(ScheduledFrom(tensor, slot, count, CutMultipleOf(tensor)));
   }
   if (is_repeated) return last_scheduled_;
   const bool can_repeat = starts_empty && scheduled.size() == ready.size();
   last_ready_ = can_repeat ? ready : ReadyTensors();
   last_scheduled_ = ScheduledTensors(std::move(scheduled));
   return last_scheduled_;
+}
+
+// Ranks that take no part cut as well, so that they count the same buckets.
+int64_t EngineThread::CutMultipleOf(const ReadyTensor& ready) const {
+  const std::string& spec = ready.signature.codec;
+  if (spec.empty()) return 1;
+  const Result<const Codec*> codec = state_->parts.codecs->Find(spec);
+  // Whoever submitted it has the codec, and all ranks run one version.
+  RABIT_CHECK(codec.ok(), "an agreed codec is unknown on this rank");
+  return (*codec)->block();
 }
 
 void EngineThread::NoteNegotiated(const ReadyTensor& ready, const PendingRequest& request,

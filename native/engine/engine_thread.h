@@ -100,6 +100,7 @@ class EngineThread {
   ScheduledTensors Accept(const Agreement& agreement);
   void ObserveRound(const ReadyTensor& ready, int64_t count);
   void Reject(const Rejection& rejection);
+  int64_t CutMultipleOf(const ReadyTensor& ready) const;
   void NoteNegotiated(const ReadyTensor& ready, const PendingRequest& request, int64_t now_ns);
   void FinishVote(const ReadyTensor& ready, int32_t token);
   void FinishCarried(const ReadyTensor& ready, int32_t token, int64_t now_ns);

@@ -5,16 +5,8 @@
 
 namespace rabit {
 
-Result<Bytes> FusionBuffer::Get(Backend& backend, size_t bytes) {
-  if (std::byte* registered = backend.AllocateBuffer(lane_, bytes); registered != nullptr) {
-    return Bytes(registered, bytes);
-  }
-  return Grow(packed_, bytes);
-}
-
-Result<Bytes> FusionBuffer::GetScratch(size_t bytes) { return Grow(scratch_, bytes); }
-
-Result<Bytes> FusionBuffer::Grow(Region& region, size_t bytes) {
+Result<Bytes> FusionBuffer::Get(size_t slot, size_t bytes) {
+  Region& region = regions_[slot];
   if (region.memory == nullptr || region.bytes < bytes) {
     // Half as much again, so that slowly growing buckets do not allocate each time.
     const size_t target = std::max(bytes, region.bytes + region.bytes / 2);

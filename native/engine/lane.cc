@@ -22,7 +22,7 @@ Status Wrap(const std::string& what, const Status& status) {
 }  // namespace
 
 struct Lane::Inbox {
-  Inbox(std::chrono::microseconds spin, int32_t number) : changed(spin), buffer(number) {}
+  explicit Inbox(std::chrono::microseconds spin) : changed(spin) {}
 
   bool HasWork() {
     MutexLock lock(mutex);
@@ -45,10 +45,9 @@ struct Lane::Inbox {
   FusionBuffer buffer;  // whoever has made the lane busy
 };
 
-Lane::Lane(std::shared_ptr<EngineState> state, int32_t number)
+Lane::Lane(std::shared_ptr<EngineState> state)
     : state_(std::move(state)),
-      inbox_(std::make_shared<Inbox>(std::chrono::microseconds(state_->parts.options.spin_us),
-                                     number)),
+      inbox_(std::make_shared<Inbox>(std::chrono::microseconds(state_->parts.options.spin_us))),
       thread_([state = state_, inbox = inbox_] { Loop(*state, *inbox); }) {}
 
 Lane::~Lane() {

@@ -18,7 +18,7 @@ namespace rabit {
 // therefore run the buckets of a lane in one order, and none waits for another in a circle.
 class Lane {
  public:
-  Lane(std::shared_ptr<EngineState> state, int32_t number);
+  explicit Lane(std::shared_ptr<EngineState> state);
   ~Lane();
 
   // Engine thread only (or who does its work; see EngineThread::Drive).

@@ -36,8 +36,7 @@ Bytes OutputBytes(const OrderedCall& call) {
 
 }  // namespace
 
-OrderedCalls::OrderedCalls(EngineState& state)
-    : state_(state), lane_(state.parts.options.lanes), buffer_(lane_) {}
+OrderedCalls::OrderedCalls(EngineState& state) : state_(state), lane_(state.parts.options.lanes) {}
 
 Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
   if (state_.failure.has_verdict()) return state_.failure.verdict();
@@ -104,7 +103,7 @@ Status OrderedCalls::ReduceScatter(const OrderedCall& call, Backend& backend,
   if (out.count == 0) return Status();
   TensorView in = call.input;
   if (call.prescale != 1.0 || Overlap(InputBytes(call), OutputBytes(call))) {
-    RABIT_ASSIGN_OR_RETURN(const Bytes scaled, buffer_.Get(backend, in.bytes()));
+    RABIT_ASSIGN_OR_RETURN(const Bytes scaled, buffer_.Get(FusionBuffer::kPacked, in.bytes()));
     CopyScaled(in.dtype, static_cast<const std::byte*>(in.data), scaled.data(), in.count,
                call.prescale);
     in.data = scaled.data();

@@ -28,6 +28,10 @@ struct Request {
   Device device;  // of this rank's memory; what the ranks agree on is its kind
   TensorView input;
   TensorView output;  // data == nullptr: the engine allocates it when its size is known
+  // What a codec has not sent in earlier calls, of the input's dtype and count; or no data.  The
+  // caller's, until the request is finished.
+  TensorView residual;
+  uint64_t seed = 0;  // of a codec's random numbers: equal on all ranks, another one in every call
   uint64_t ready_event = 0;
   Completion completion;
   bool is_waited_for = false;  // by the thread that submits it

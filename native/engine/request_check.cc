@@ -35,6 +35,7 @@ class Check {
     RABIT_RETURN_IF_ERROR(CheckArithmetic());
     RABIT_RETURN_IF_ERROR(CheckShape());
     RABIT_RETURN_IF_ERROR(CheckMemory());
+    RABIT_RETURN_IF_ERROR(CheckCodec());
     return CheckSplits();
   }
 
@@ -69,10 +70,6 @@ class Check {
     if (traits_.is_pair && signature_.root == limits_.rank) {
       return Bad("the partner is this rank itself: a message needs two ranks; name another one");
     }
-    if (signature_.codec < 0 || static_cast<size_t>(signature_.codec) >= limits_.codecs) {
-      return Bad("there is no codec " + std::to_string(signature_.codec) + ": this engine has " +
-                 std::to_string(limits_.codecs) + "; add it first");
-    }
     if (signature_.backend < kAnyBackend ||
         (signature_.backend >= 0 && static_cast<size_t>(signature_.backend) >= limits_.backends)) {
       return Bad("there is no backend " + std::to_string(signature_.backend) +
@@ -95,12 +92,34 @@ class Check {
       return Bad(std::string(Name(signature_.op)) + " of " + std::string(Name(signature_.dtype)) +
                  " is not defined: bitwise operations need integers or bool; use another op");
     }
-    const bool is_sum = signature_.op == ReduceOp::kSum || signature_.op == ReduceOp::kAverage;
-    if (signature_.codec != kIdentityCodec && !is_sum) {
+    return Status();
+  }
+
+  Status CheckCodec() const {
+    const TensorView& residual = request_.residual;
+    if (signature_.codec.empty()) {
+      if (residual.data == nullptr) return Status();
+      return Bad("it has a residual and no codec, which alone could use it; pass a codec as well");
+    }
+    const Result<const Codec*> codec = limits_.codecs->Find(signature_.codec);
+    if (!codec.ok()) return Bad(codec.status().message());
+    const Status accepts = (*codec)->Accepts(signature_.kind, signature_.dtype);
+    if (!accepts.ok()) return Bad(accepts.message());
+    if (signature_.op != ReduceOp::kSum && signature_.op != ReduceOp::kAverage) {
       return Bad("a codec cannot be combined with " + std::string(Name(signature_.op)) +
                  ": compressed values can only be summed or averaged; use no codec");
     }
-    return Status();
+    if (residual.data == nullptr) return Status();
+    if (!(*codec)->takes_residual()) {
+      return Bad("codec '" + signature_.codec + "' keeps no residual; pass none");
+    }
+    if (residual.count == request_.input.count && residual.dtype == signature_.dtype) {
+      return Status();
+    }
+    return Bad("the residual has " + std::to_string(residual.count) + " elements of " +
+               std::string(Name(residual.dtype)) + ", the input " +
+               std::to_string(request_.input.count) + " of " + std::string(Name(signature_.dtype)) +
+               ": pass one of the input's shape and dtype");
   }
 
   // The bits travel as the only extent of the signature.

@@ -10,8 +10,8 @@ namespace rabit {
 // What a request may refer to.
 struct RequestLimits {
   int rank = 0;
-  size_t codecs = 1;
   size_t backends = 1;
+  CodecSet* codecs = nullptr;  // never null in use
 };
 
 // Also fills in what follows from the rest: even splits of an alltoall or scatter, the input of an

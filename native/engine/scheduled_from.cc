@@ -15,8 +15,9 @@ int64_t AgreedCount(const ReadyTensor& ready) {
   return count;
 }
 
-ScheduledTensor ScheduledFrom(const ReadyTensor& ready, int32_t slot, int64_t count) {
-  return {ready.signature, slot, count, ready.signature.priority, ready.joined};
+ScheduledTensor ScheduledFrom(const ReadyTensor& ready, int32_t slot, int64_t count,
+                              int64_t cut_multiple) {
+  return {ready.signature, slot, count, ready.signature.priority, ready.joined, cut_multiple};
 }
 
 }  // namespace rabit

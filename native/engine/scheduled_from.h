@@ -11,6 +11,7 @@ namespace rabit {
 // Elements; equal on all ranks even where their parts differ.
 int64_t AgreedCount(const ReadyTensor& ready);
 // slot: what the scheduler's buckets call the tensor.
-ScheduledTensor ScheduledFrom(const ReadyTensor& ready, int32_t slot, int64_t count);
+ScheduledTensor ScheduledFrom(const ReadyTensor& ready, int32_t slot, int64_t count,
+                              int64_t cut_multiple);
 
 }  // namespace rabit

@@ -118,7 +118,7 @@ Status BucketRun::RunBroadcast(const BucketItem& item) {
     }
   } else {
     const auto bytes = static_cast<size_t>(item.partition.count) * SizeOf(bucket_.dtype);
-    RABIT_ASSIGN_OR_RETURN(buffer, buffer_.Get(*backend_, bytes));
+    RABIT_ASSIGN_OR_RETURN(buffer, buffer_.Get(FusionBuffer::kPacked, bytes));
   }
   if (buffer.empty()) return Status();
   return Communicate(static_cast<int64_t>(buffer.size()), [&] {
@@ -136,7 +136,7 @@ Status BucketRun::RunAllgather(const BucketItem& item) {
     RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(WithRows(ShapeOf(item), Sum(rows))));
     all = OutputBytes(item);
   } else {
-    RABIT_ASSIGN_OR_RETURN(all, buffer_.Get(*backend_, bytes));
+    RABIT_ASSIGN_OR_RETURN(all, buffer_.Get(FusionBuffer::kPacked, bytes));
   }
   if (bytes == 0) return Status();
   return Communicate(static_cast<int64_t>(bytes),
@@ -174,7 +174,8 @@ Status BucketRun::RunScatter(const BucketItem& item) {
     RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(WithRows(ShapeOf(item), rows[my_index])));
     mine = OutputBytes(item);
   } else {
-    RABIT_ASSIGN_OR_RETURN(mine, buffer_.Get(*backend_, static_cast<size_t>(part_bytes[my_index])));
+    RABIT_ASSIGN_OR_RETURN(
+        mine, buffer_.Get(FusionBuffer::kPacked, static_cast<size_t>(part_bytes[my_index])));
   }
   const int64_t bytes = Sum(part_bytes);
   if (bytes == 0) return Status();
@@ -198,8 +199,8 @@ Status BucketRun::RunReduceScatter(const BucketItem& item) {
   TensorView out{nullptr, part_counts[static_cast<size_t>(group_.my_index)], bucket_.dtype,
                  device_};
   if (item.request() == nullptr) {
-    RABIT_ASSIGN_OR_RETURN(Bytes buffer, buffer_.Get(*backend_, in.bytes()));
-    RABIT_ASSIGN_OR_RETURN(Bytes scratch, buffer_.GetScratch(out.bytes()));
+    RABIT_ASSIGN_OR_RETURN(Bytes buffer, buffer_.Get(FusionBuffer::kPacked, in.bytes()));
+    RABIT_ASSIGN_OR_RETURN(Bytes scratch, buffer_.Get(FusionBuffer::kScratch, out.bytes()));
     in.data = buffer.data();
     out.data = scratch.data();
     FillIdentity(wire_op(), bucket_.dtype, buffer.data(), in.count);
@@ -208,7 +209,7 @@ Status BucketRun::RunReduceScatter(const BucketItem& item) {
     in.data = item.request()->request.input.data;
     out.data = item.request()->output().view.data;
     if (bucket_.prescale != 1.0 || Overlap(InputBytes(item), OutputBytes(item))) {
-      RABIT_ASSIGN_OR_RETURN(Bytes buffer, buffer_.Get(*backend_, in.bytes()));
+      RABIT_ASSIGN_OR_RETURN(Bytes buffer, buffer_.Get(FusionBuffer::kPacked, in.bytes()));
       CopyScaled(bucket_.dtype, InputBytes(item).data(), buffer.data(), in.count, bucket_.prescale);
       in.data = buffer.data();
     }
@@ -240,7 +241,8 @@ Status BucketRun::RunAlltoall(const BucketItem& item) {
     item.request()->SetReceivedSplits(received);
     out = OutputBytes(item);
   } else {
-    RABIT_ASSIGN_OR_RETURN(out, buffer_.Get(*backend_, static_cast<size_t>(Sum(receive_bytes))));
+    RABIT_ASSIGN_OR_RETURN(
+        out, buffer_.Get(FusionBuffer::kPacked, static_cast<size_t>(Sum(receive_bytes))));
   }
   if (Sum(matrix) * row_bytes == 0) return Status();
   return Communicate(Sum(send_bytes), [&] {

@@ -101,7 +101,7 @@ typedef struct rabit_request {
   int32_t root;         /* global rank; the partner for send and recv */
   int32_t priority;     /* larger runs first */
   int32_t group;        /* 0: all ranks */
-  int32_t codec;        /* 0: none; else from rabit_add_codec */
+  int32_t codec;        /* 0: none; else from rabit_add_codec, on this rank */
   int32_t backend;      /* -1: the engine chooses; else from rabit_find_backend */
   double prescale;
   double postscale;
@@ -114,6 +114,10 @@ typedef struct rabit_request {
    * native dependency engine; it must not block and must not enter an interpreter. */
   void (*notify)(void* context, int32_t code, const char* message);
   void* notify_context;
+  /* With a codec: what it has not sent in earlier calls, as many elements as the input and of its
+   * dtype, or NULL.  Read and written until the handle has finished. */
+  void* residual;
+  uint64_t seed; /* of a codec's random numbers: equal on all ranks, another one in every call */
 } rabit_request;
 
 /* How work is cut, joined and held back; below zero: as it is. */
@@ -135,6 +139,7 @@ RABIT_API int32_t rabit_topology(rabit_engine* engine, int32_t group, int32_t* r
 RABIT_API int32_t rabit_add_group(rabit_engine* engine, const int32_t* ranks, int32_t count,
                                   int64_t timeout_ms, int32_t* group);
 RABIT_API int32_t rabit_remove_group(rabit_engine* engine, int32_t group, int64_t timeout_ms);
+/* spec: "levels:bits=4,block=512"; what is left out has its default. */
 RABIT_API int32_t rabit_add_codec(rabit_engine* engine, const char* spec, int32_t* codec);
 RABIT_API int32_t rabit_find_backend(rabit_engine* engine, const char* name, int32_t* backend);
 

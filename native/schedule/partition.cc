@@ -21,8 +21,11 @@ void AppendOne(const std::shared_ptr<const ScheduledTensor>& shared, const Sched
     return;
   }
   int64_t step = tensor.count;
-  if (limits.partition_bytes > 0)
-    step = std::min(step, std::max<int64_t>(limits.partition_bytes / element_bytes, 1));
+  if (limits.partition_bytes > 0) {
+    const int64_t multiple = std::max<int64_t>(tensor.cut_multiple, 1);
+    const int64_t whole = limits.partition_bytes / element_bytes / multiple * multiple;
+    step = std::min(step, std::max(whole, multiple));
+  }
   int64_t offset = 0;
   do {
     const int64_t count = std::min(step, tensor.count - offset);

@@ -21,8 +21,8 @@ struct QueuedPartition {
 };
 
 // Appends the partitions of the tensors, each in order of offset.  Every cut is at a multiple of
-// limits.partition_bytes, rounded down to whole elements (0: never cut).  A tensor without
-// elements is one empty partition.
+// limits.partition_bytes, rounded down to the tensor's cut_multiple (0: never cut).  A tensor
+// without elements is one empty partition.
 void AppendPartitions(const ScheduledTensors& ready, const ScheduleLimits& limits,
                       uint64_t& next_sequence, std::vector<QueuedPartition>& to);
 

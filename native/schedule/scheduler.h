@@ -18,6 +18,7 @@ struct ScheduledTensor : Work {
   int64_t count = 0;     // elements on this rank; equal on all ranks where is_divisible
   int32_t priority = 0;  // larger runs first
   std::vector<int> joined;
+  int64_t cut_multiple = 1;  // elements: it is cut at multiples of so many only
 };
 
 using ScheduledTensors = SharedList<ScheduledTensor>;

@@ -10,7 +10,7 @@
 
 #include "arithmetic/reduce.h"
 #include "backend/backend.h"
-#include "codec/codec.h"
+#include "codec/codec_table.h"
 #include "control/channel_controller.h"
 #include "engine/engine.h"
 #include "schedule/fifo_scheduler.h"
@@ -157,56 +157,6 @@ class PlainBackend final : public Backend {
   const std::unique_ptr<Transport> transport_;
 };
 
-class PlainIdentity final : public Codec {
- public:
-  std::string_view name() const override { return "identity"; }
-  Algebra algebra() const override { return Algebra::kLinear; }
-  bool Accepts(DType) const override { return true; }
-  bool RunsOn(DeviceKind) const override { return true; }
-  int64_t EncodedBytes(int64_t count, DType dtype) const override {
-    return count * static_cast<int64_t>(SizeOf(dtype));
-  }
-  DType WireDType(DType dtype) const override { return dtype; }
-  Status Encode(const TensorView& from, Bytes to, PartitionState*) const override {
-    std::memcpy(to.data(), from.data, from.bytes());
-    return Status();
-  }
-  Status Decode(ConstBytes from, const TensorView& to) const override {
-    std::memcpy(to.data, from.data(), to.bytes());
-    return Status();
-  }
-  Status DecodeAdd(ConstBytes from, const TensorView& to) const override {
-    const std::byte* inputs[] = {static_cast<std::byte*>(to.data), from.data()};
-    rabit::Reduce(ReduceOp::kSum, to.dtype, inputs, static_cast<std::byte*>(to.data), to.count);
-    return Status();
-  }
-};
-
-// A gather-only codec without loss: the identity with the other algebra.
-class PlainGather final : public Codec {
- public:
-  std::string_view name() const override { return "plain_gather"; }
-  Algebra algebra() const override { return Algebra::kGatherOnly; }
-  bool Accepts(DType dtype) const override { return IsFloat(dtype); }
-  bool RunsOn(DeviceKind) const override { return true; }
-  int64_t EncodedBytes(int64_t count, DType dtype) const override {
-    return identity_.EncodedBytes(count, dtype);
-  }
-  DType WireDType(DType dtype) const override { return dtype; }
-  Status Encode(const TensorView& from, Bytes to, PartitionState* state) const override {
-    return identity_.Encode(from, to, state);
-  }
-  Status Decode(ConstBytes from, const TensorView& to) const override {
-    return identity_.Decode(from, to);
-  }
-  Status DecodeAdd(ConstBytes from, const TensorView& to) const override {
-    return identity_.DecodeAdd(from, to);
-  }
-
- private:
-  PlainIdentity identity_;
-};
-
 struct JobOptions {
   ScheduleLimits limits;
   EngineOptions engine;
@@ -254,8 +204,7 @@ class TestJob {
     std::unique_ptr<Backend> backend = std::make_unique<PlainBackend>(std::move(transport));
     if (options_.wrap_backend) backend = options_.wrap_backend(rank, std::move(backend));
     parts.backends.push_back(std::move(backend));
-    parts.codecs.push_back(std::make_unique<PlainIdentity>());
-    parts.codecs.push_back(std::make_unique<PlainGather>());
+    parts.codecs = MakeCodecSet();
     Result<std::unique_ptr<Engine>> engine = Engine::Start(std::move(parts));
     if (!engine.ok()) return nullptr;
     return std::move(engine).value();

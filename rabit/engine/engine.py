@@ -196,8 +196,8 @@ class Engine:
         """The number of a codec on this engine; 0 for none."""
         if not isinstance(compression, CompressionCodec):
             raise InvalidArgument(
-                f"compression is {compression!r}: expected Compression.none, Compression.fp16 or "
-                "Compression.bf16."
+                f"compression is {compression!r}: expected one of rabit.Compression, such as "
+                "Compression.bf16 or Compression.levels(bits=4)."
             )
         spec = compression.spec
         found = self._codecs.get(spec)

@@ -28,6 +28,7 @@ class Request:
     root: global rank; for SEND and RECV the other rank.
     group, codec, backend: numbers from the same engine.
     splits: alltoall, scatter: rows for each rank of the group.
+    residual, seed: of the codec; see rabit.allreduce.
     finish: turns the finished handle into what `Handle.result` returns.
     """
 
@@ -44,6 +45,8 @@ class Request:
     prescale: float = 1.0
     postscale: float = 1.0
     splits: Sequence[int] | None = None
+    residual: TensorView | None = None
+    seed: int = 0
     finish: Finish | None = None
 
 
@@ -248,6 +251,8 @@ def run(native: NativeEngine, request: Request) -> Handle:
 
 
 def _with_plan(native: NativeEngine, request: Request, start: Start) -> Handle:
+    if request.residual is not None or request.seed:
+        return Batch(native, (request,)).submit()[0]
     layout = _layout_of(request)
     plans = _here.plans
     plan = plans.pop(layout, None)  # Away while it is used: a signal handler may call as well.
@@ -315,6 +320,9 @@ def _fill(struct: Any, request: Request, borrowed: list[Any]) -> None:
         borrowed.append(splits)
         struct.splits = splits
         struct.splits_count = len(request.splits)
+    if request.residual is not None:
+        struct.residual = ffi.cast("void*", request.residual.data)
+    struct.seed = request.seed
     _fill_tensor(struct.input, request.input, borrowed)
     _fill_tensor(struct.output, request.output, borrowed)
 
@@ -346,8 +354,9 @@ def _encode_name(name: str) -> bytes:
     return encoded
 
 
-def _keepalive(request: Request) -> tuple[Any, Any]:
+def _keepalive(request: Request) -> tuple[Any, ...]:
     return (
         request.input.keepalive if request.input is not None else None,
         request.output.keepalive if request.output is not None else None,
+        request.residual.keepalive if request.residual is not None else None,
     )

@@ -16,7 +16,8 @@ from rabit.engine.engine import Engine
 from rabit.engine.handle import Handle
 from rabit.engine.process_set import ProcessSet, global_process_set
 from rabit.engine.request import Request
-from rabit.engine.tensor import view_input, view_output
+from rabit.engine.tensor import TensorView, view_input, view_output
+from rabit.errors import InvalidArgument
 from rabit.ops.reductions import Call, empty_like, scale
 from rabit.types import Kind, ReduceOp
 
@@ -36,6 +37,8 @@ def allreduce_async(
     priority: int = 0,
     engine: Engine | None = None,
     backend: str = "",
+    residual: Any = None,
+    seed: int = 0,
 ) -> Handle:
     """Like `allreduce`, but returns a Handle at once."""
     call = _Allreduce(
@@ -45,6 +48,7 @@ def allreduce_async(
         process_set,
         engine,
         (average, op, prescale_factor, postscale_factor, compression, priority, backend),
+        (residual, seed),
     )
     return call.start(call.new_output())
 
@@ -62,12 +66,18 @@ def allreduce(
     priority: int = 0,
     engine: Engine | None = None,
     backend: str = "",
+    residual: Any = None,
+    seed: int = 0,
 ) -> Any:
     """Combines `tensor` of every rank element by element; the same result on every rank.
 
     tensor: same shape and dtype on all ranks.  op: Average unless given.
     prescale_factor, postscale_factor: multiplied before and after the combination.
     average: Horovod's old form of `op`; True is Average, False is Sum.
+    residual: what lossy compressions have not sent yet; an array like `tensor`, zeros at first, that
+    this call reads and updates and the next one of the same tensor takes again.  None: it is lost.
+    seed: of the random numbers of Compression.levels and Compression.topk; equal on all ranks and
+    another one in every call, such as the number of the step.
     Returns a new array.
     """
     call = _Allreduce(
@@ -77,6 +87,7 @@ def allreduce(
         process_set,
         engine,
         (average, op, prescale_factor, postscale_factor, compression, priority, backend),
+        (residual, seed),
     )
     return call.run(call.new_output())
 
@@ -94,6 +105,8 @@ def allreduce_async_(
     priority: int = 0,
     engine: Engine | None = None,
     backend: str = "",
+    residual: Any = None,
+    seed: int = 0,
 ) -> Handle:
     """Like `allreduce_`, but returns a Handle at once."""
     call = _Allreduce(
@@ -103,6 +116,7 @@ def allreduce_async_(
         process_set,
         engine,
         (average, op, prescale_factor, postscale_factor, compression, priority, backend),
+        (residual, seed),
     )
     return call.start(None)
 
@@ -120,6 +134,8 @@ def allreduce_(
     priority: int = 0,
     engine: Engine | None = None,
     backend: str = "",
+    residual: Any = None,
+    seed: int = 0,
 ) -> Any:
     """Like `allreduce`, but the result replaces the values of `tensor`, which is returned."""
     call = _Allreduce(
@@ -129,6 +145,7 @@ def allreduce_(
         process_set,
         engine,
         (average, op, prescale_factor, postscale_factor, compression, priority, backend),
+        (residual, seed),
     )
     return call.run(None)
 
@@ -136,7 +153,15 @@ def allreduce_(
 class _Allreduce:
     """One call of a public function."""
 
-    __slots__ = ("_again", "_arguments", "_engine", "_name", "_process_set", "_tensor")
+    __slots__ = (
+        "_again",
+        "_arguments",
+        "_engine",
+        "_feedback",
+        "_name",
+        "_process_set",
+        "_tensor",
+    )
 
     def __init__(
         self,
@@ -146,12 +171,16 @@ class _Allreduce:
         process_set: ProcessSet,
         engine: Engine | None,
         arguments: tuple[Any, ...],
+        feedback: tuple[Any, int],
     ) -> None:
         engine = engine_for_work() if engine is None else engine
         group = 0 if process_set is global_process_set else process_set.group_on(engine)
         self._engine = engine
         self._again = engine.again(what, "allreduce", name, group, arguments, tensor)
         self._arguments = arguments
+        # What belongs to one call alone, so that such a call is prepared anew; None: nothing.
+        residual, seed = feedback
+        self._feedback = None if residual is None and seed == 0 else feedback
         self._name = name
         self._process_set = process_set
         self._tensor = tensor
@@ -163,22 +192,26 @@ class _Allreduce:
 
     def run(self, output: Any) -> Any:
         """Returns `output`, or else the tensor; blocks."""
-        if output is not _PREPARE and self._again.run(self._tensor, output):
+        can_repeat = self._feedback is None
+        if can_repeat and output is not _PREPARE and self._again.run(self._tensor, output):
             return self._tensor if output is None else output
         request = self._request(output is None)
         result = self._engine.run(request).result()
-        self._again.keep(request, self._tensor)
+        if can_repeat:
+            self._again.keep(request, self._tensor)
         return result
 
     def start(self, output: Any) -> Handle:
-        if output is not _PREPARE:
+        can_repeat = self._feedback is None
+        if can_repeat and output is not _PREPARE:
             result = self._tensor if output is None else output
             handle = self._again.start(self._tensor, output, lambda _: result)
             if handle is not None:
                 return handle
         request = self._request(output is None)
         handle = self._engine.submit((request,))[0]
-        self._again.keep(request, self._tensor)
+        if can_repeat:
+            self._again.keep(request, self._tensor)
         return handle
 
     def _request(self, is_in_place: bool) -> Request:
@@ -195,7 +228,28 @@ class _Allreduce:
             request = call.request(source, target, finish=lambda _: result)
         scale(request, op, average, prescale, postscale)
         request.codec = self._engine.codec_id(compression)
+        if self._feedback is not None:
+            residual, request.seed = self._feedback
+            if not 0 <= request.seed < 1 << 64:
+                raise InvalidArgument(
+                    f"allreduce '{request.name}': the seed is {request.seed}. Pass one from 0 to "
+                    "2**64 - 1."
+                )
+            if residual is not None:
+                request.residual = _view_residual(residual, request, call)
         return request
+
+
+def _view_residual(residual: Any, request: Request, call: Call) -> TensorView:
+    view = view_output(residual, call)
+    source = request.input
+    assert source is not None  # an allreduce has an input
+    if view.shape == source.shape and view.dtype == source.dtype:
+        return view
+    raise InvalidArgument(
+        f"allreduce '{request.name}': the residual is {view.dtype.name.lower()}{list(view.shape)}, "
+        f"the tensor {source.dtype.name.lower()}{list(source.shape)}. Pass a residual like the tensor."
+    )
 
 
 _PREPARE = object()

@@ -40,6 +40,8 @@ ENGINE_MAY_SEE = {
     "schedule/limit_choice.h",
     "schedule/scheduler.h",
     "codec/codec.h",
+    "codec/exchange.h",
+    "codec/random.h",
     "backend/backend.h",
 }
 FORBIDDEN_IN_SCHEDULE = {"chrono", "thread", "mutex", "atomic", "random"}

@@ -1,0 +1,94 @@
+// Reductions that travel compressed: hands the bucket's partitions and its wire to the codec.
+#include <string>
+#include <vector>
+
+#include "codec/random.h"
+#include "engine/averaging.h"
+#include "engine/bucket_run.h"
+
+namespace rabit {
+
+// The exchange of one bucket.
+class BucketRun::Wire final : public Exchange {
+ public:
+  explicit Wire(BucketRun& run) : run_(run) {}
+
+  int rank() const override { return run_.group_.my_index; }
+  int size() const override { return run_.group_.size(); }
+
+  // The sum: kAverage is divided afterwards.
+  Status Allreduce(const TensorView& in_out) override { return run_.ExchangeReduction(in_out); }
+
+  Status Allgather(ConstBytes mine, Bytes all, std::span<const int64_t> part_bytes) override {
+    return run_.Communicate(static_cast<int64_t>(mine.size()), [&] {
+      return run_.backend_->Allgather(run_.lane_, mine, all, part_bytes);
+    });
+  }
+
+  Status Alltoall(ConstBytes in, std::span<const int64_t> send_bytes, Bytes out,
+                  std::span<const int64_t> receive_bytes) override {
+    return run_.Communicate(static_cast<int64_t>(in.size()), [&] {
+      return run_.backend_->Alltoall(run_.lane_, in, send_bytes, out, receive_bytes);
+    });
+  }
+
+  Result<Bytes> Scratch(size_t slot, size_t bytes) override {
+    if (slot < kScratchSlots) return run_.buffer_.Get(FusionBuffer::kOfCodec + slot, bytes);
+    return Internal("a codec asks for scratch " + std::to_string(slot) + " of " +
+                    std::to_string(kScratchSlots) + "; report this");
+  }
+
+ private:
+  BucketRun& run_;
+};
+
+Status BucketRun::RunCodec() {
+  RABIT_ASSIGN_OR_RETURN(const Codec* const codec, services_.codecs.Find(bucket_.codec));
+  const bool is_scaled = bucket_.prescale != 1.0;
+  const size_t scaled_bytes =
+      is_scaled ? static_cast<size_t>(count_) * SizeOf(bucket_.dtype) : size_t{0};
+  RABIT_ASSIGN_OR_RETURN(Bytes scaled, buffer_.Get(FusionBuffer::kScratch, scaled_bytes));
+  std::vector<CodecPart> parts;
+  parts.reserve(job_.items.size());
+  for (const BucketItem& item : job_.items) {
+    RABIT_ASSIGN_OR_RETURN(CodecPart part, CodecPartOf(item, is_scaled ? scaled.data() : nullptr));
+    if (is_scaled) scaled = scaled.subspan(part.in.bytes());
+    parts.push_back(part);
+  }
+  Wire wire(*this);
+  RABIT_RETURN_IF_ERROR(codec->Reduce(wire, parts));
+  for (const CodecPart& part : parts) {
+    if (part.out.data != nullptr) Finalize(static_cast<std::byte*>(part.out.data), part.out.count);
+  }
+  return Status();
+}
+
+// `scaled`: where the scaled input goes; null: it is not scaled.
+Result<CodecPart> BucketRun::CodecPartOf(const BucketItem& item, std::byte* scaled) const {
+  const int64_t count = item.partition.count;
+  const DType dtype = bucket_.dtype;
+  CodecPart part;
+  part.in = part.out = part.residual = TensorView{nullptr, count, dtype, device_};
+  part.offset = item.partition.offset;
+  const PendingRequest* const pending = item.request();
+  // A rank that has joined knows no seed.  What it encodes for all is rounded by other numbers
+  // than another rank would take, and decoded alike everywhere.
+  part.key = KeyOfTensor(pending == nullptr ? 0 : pending->request.seed, item.tensor->ready->name);
+  if (pending == nullptr) return part;
+  const std::byte* input = InputOf(item, dtype);
+  if (scaled != nullptr) {
+    CopyScaled(dtype, input, scaled, count, bucket_.prescale);
+    input = scaled;
+  }
+  part.in.data = const_cast<std::byte*>(input);  // codecs only read it
+  if (pending->request.residual.data != nullptr) {
+    part.residual.data = static_cast<std::byte*>(pending->request.residual.data) +
+                         static_cast<size_t>(item.partition.offset) * SizeOf(dtype);
+  }
+  const bool has_result = bucket_.kind == Kind::kAllreduce || bucket_.root == services_.rank;
+  if (!has_result) return part;
+  RABIT_ASSIGN_OR_RETURN(part.out.data, OutputOf(item));
+  return part;
+}
+
+}  // namespace rabit
