@@ -16,7 +16,8 @@ NATIVE := $(shell find native -name '*.cc' -o -name '*.h' -o -name 'CMakeLists.t
 PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -name '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-native test-sanitizers test-python test-mxnet test-mpich check format bench bench-native bench-schedule docs clean
+.PHONY: help demo test test-full packages build-native test-native test-sanitizers test-python test-python-short \
+  test-python-slow test-mxnet test-mpich fuzz check format bench bench-native bench-schedule docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -56,16 +57,24 @@ $(VENV)/.tools: tests/requirements.txt | $(VENV)/.torch
 demo: $(VENV)/.torch $(VENV)/.package ## train a CNN on real digits with 2 ranks
 	$(BIN)/rabitrun -np 2 $(BIN)/python examples/torch_digits.py
 
-test: test-native test-sanitizers test-python ## everything, native and Python
+test: ## every area in its short form, in some minutes
+	@$(PYTHON) tests/stages.py short
+
+test-full: ## what make test leaves out: slow tests, sanitizers, MXNet, MPICH, fuzzing, the pages
+	@$(PYTHON) tests/stages.py full
+
+packages: $(VENV)/.tools $(VENV)/.package
 
 SANITIZE = -DRABIT_TESTS=ON -DRABIT_SANITIZE=$* -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1
 
 $(BUILD)/address/build.ninja $(BUILD)/thread/build.ninja: $(BUILD)/%/build.ninja: native/CMakeLists.txt | $(VENV)/.build-tools
 	$(CMAKE) -S native -B $(BUILD)/$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) $(SANITIZE) >/dev/null
 
-test-native: $(VENV)/.package ## native tests, release build; the benchmarks must compile
+build-native: $(VENV)/.package
 	$(CMAKE) -S native -B $(WHEEL_BUILD) -DRABIT_TESTS=ON -DRABIT_BENCH=ON >/dev/null
 	$(BIN)/ninja -C $(WHEEL_BUILD) --quiet
+
+test-native: build-native ## native tests, release build; the benchmarks must compile
 	$(WHEEL_BUILD)/rabit_tests
 
 # The builds give way to tests that run beside them with make -j.
@@ -77,6 +86,25 @@ test-sanitizers: $(BUILD)/address/build.ninja $(BUILD)/thread/build.ninja ## nat
 
 test-python: $(VENV)/.package $(VENV)/.tools ## Python tests, real processes included
 	$(BIN)/pytest tests
+
+# Most tests wait for processes: two at a time use the processors better.
+test-python-short: $(VENV)/.package $(VENV)/.tools
+	$(BIN)/pytest tests -m "not slow" -n 2 --dist loadfile -q --ignore=tests/repo
+
+test-python-slow: $(VENV)/.package $(VENV)/.tools
+	$(BIN)/pytest tests -m slow -n 2 --dist loadfile -q
+
+CLANG ?= clang++
+FUZZ_SECONDS ?= 30
+
+# Clang compiles every file by itself here, with -Wthread-safety -Werror.
+fuzz: $(VENV)/.build-tools ## fuzz every decoder for FUZZ_SECONDS; takes Clang
+	@command -v $(CLANG) >/dev/null || \
+	  { echo "make fuzz needs Clang for libFuzzer ($(CLANG) is not there): install clang, or set CLANG="; exit 1; }
+	CXX=$(CLANG) $(CMAKE) -S native -B $(BUILD)/fuzz -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
+	  -DRABIT_FUZZ=ON -DRABIT_UNITY=OFF -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1 >/dev/null
+	$(BIN)/ninja -C $(BUILD)/fuzz --quiet
+	$(BIN)/python native/fuzz/run.py $(BUILD)/fuzz $(FUZZ_SECONDS)
 
 MXVENV ?= .venv-mxnet
 

@@ -6,8 +6,16 @@ import importlib.util
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
+
+# Tests that `make test` leaves to `make test-full`: see the head of the file.
+SLOW = {
+    line
+    for line in (Path(__file__).parent / "slow.txt").read_text().splitlines()
+    if line and not line.startswith("#")
+}
 
 
 def pytest_configure():
@@ -22,6 +30,8 @@ def pytest_collection_modifyitems(items):
         "mpi": None if importlib.util.find_spec("mpi4py") else "mpi4py is not installed",
     }
     for item in items:
+        if item.nodeid in SLOW or item.nodeid.split("[")[0] in SLOW:
+            item.add_marker("slow")
         for marker, reason in reasons.items():
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))

@@ -1,0 +1,52 @@
+"""The seeds of the fuzz targets: the frozen messages of the tests, as files."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+NATIVE = Path(__file__).resolve().parents[1]
+
+
+def frozen(relative: str) -> list[bytes]:
+    """The messages of a file of hexadecimal lines; words before the digits are labels."""
+    text = (NATIVE / relative).read_text()
+    return [bytes.fromhex(digits) for digits in re.findall(r"\b(?:[0-9a-f]{2}){4,}\b", text)]
+
+
+def store_frames() -> list[bytes]:
+    """Requests of every operation and a response; a byte in front says which of the two it is."""
+    bodies = []
+    for operation in (1, 2, 3):
+        key, value = b"rank.1.address", b"127.0.0.1:4000"
+        body = struct.pack("<BB", 1, operation) + bytes([len(key)]) + key
+        bodies.append(body + bytes([len(value)]) + value + bytes(8))
+    return [b"\0" + body for body in bodies] + [b"\1" + struct.pack("<BB", 1, 0) + b"\2ok"]
+
+
+def settings() -> list[bytes]:
+    texts = [
+        "rank=1\nsize=4\nstore=127.0.0.1:4000\nsecret=" + "0" * 64 + "\ntransport=tcp\n",
+        "partition_bytes=4194304\nfusion_bytes=0\nscheduler=fifo\ndeterministic=true\n",
+        "allreduce_algorithm=ring:1M,tree\nlink_model=fixed\nlanes=2\nlanes_max=4\n",
+        "stall_warning_ms=10000\nlog_level=debug\nbackend=builtin\nspin_us=-1\n",
+    ]
+    return [text.encode() for text in texts]
+
+
+def write(folder: Path) -> None:
+    """Writes folder/fuzz_control/seed0 and so on, one file a message."""
+    seeds = {
+        "fuzz_control": frozen("control/testdata/messages_v3.txt"),
+        "fuzz_frame": frozen("transport/tcp/testdata/frame_v2.txt"),
+        "fuzz_handshake": frozen("rendezvous/testdata/handshake_v1.txt"),
+        "fuzz_store": store_frames(),
+        "fuzz_settings": settings(),
+    }
+    for target, messages in seeds.items():
+        if not messages:
+            raise ValueError(f"no seeds for {target}: its testdata has another form than expected")
+        (folder / target).mkdir(parents=True, exist_ok=True)
+        for number, message in enumerate(messages):
+            (folder / target / f"seed{number}").write_bytes(message)
