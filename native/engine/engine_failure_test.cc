@@ -468,7 +468,9 @@ TEST(EngineFailure, nobody_stops_while_others_still_exchange) {
     Engine& engine = *engines[static_cast<size_t>(rank)];
     std::vector<float> values = {static_cast<float>(rank)};
     const Handle handle = SubmitOne(engine, MakeRequest("x", Kind::kAllgather, values));
-    if (rank == 0) EXPECT_OK(engine.Wait(handle, Soon()));
+    if (rank == 0) {
+      EXPECT_OK(engine.Wait(handle, Soon()));
+    }
     EXPECT_OK(engine.Stop(Soon()));
     if (rank == 0) gate.Open();
     EXPECT_OK(engine.Wait(handle, Soon())) << "rank " << rank;
