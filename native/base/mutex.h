@@ -15,6 +15,8 @@
 
 #define RABIT_GUARDED_BY(mutex) RABIT_THREAD_ANNOTATION(guarded_by(mutex))
 #define RABIT_REQUIRES(mutex) RABIT_THREAD_ANNOTATION(requires_capability(mutex))
+// The function is called with the mutex held, and returns without it.
+#define RABIT_RELEASES(mutex) RABIT_THREAD_ANNOTATION(release_capability(mutex))
 #define RABIT_EXCLUDES(mutex) RABIT_THREAD_ANNOTATION(locks_excluded(mutex))
 
 namespace rabit {

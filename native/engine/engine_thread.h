@@ -63,6 +63,14 @@ class EngineThread {
   std::string ControllerJson(Deadline deadline);
 
  private:
+  // How long after a call that drove the engine thread leaves the steps to callers.  Each look at
+  // the time takes the core from a caller that works, so short times slow down calls in a row. News
+  // from other ranks may wait for so long, once, after a rank has stopped making blocking calls.
+  // Rank 0 may have to agree for groups that it does not belong to: where there are such, it is
+  // only twice as long as the call, so that a row of long calls finds the steps free as well.
+  static constexpr std::chrono::nanoseconds kHandBackMax = std::chrono::milliseconds(10);
+  static constexpr std::chrono::nanoseconds kHandBackMin = std::chrono::microseconds(500);
+
   struct InFlight {
     std::shared_ptr<const AgreedTensor> tensor;
     int64_t left = 0;  // elements not yet in a bucket
@@ -77,7 +85,7 @@ class EngineThread {
 
   // With step_mutex_, which it gives up.
   void DriveLocked(const std::shared_ptr<PendingRequest>& pending, Deadline deadline,
-                   int64_t began_ns);
+                   int64_t began_ns) RABIT_RELEASES(step_mutex_);
   bool Step(Deadline deadline);  // false: the engine ends
   bool CanPark() const;          // nothing is open and nothing is to be told
   void Park();                   // until a caller that drives has been gone for a while

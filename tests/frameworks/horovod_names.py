@@ -8,7 +8,10 @@ from __future__ import annotations
 _REDUCE = (
     "average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=SET"
 )
-_REDUCE_SYNC = "average=None, name=None, compression=NONE, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=SET"
+_REDUCE_SYNC = (
+    "average=None, name=None, compression=NONE, op=None, prescale_factor=1.0, postscale_factor=1.0, "
+    "process_set=SET"
+)
 _SCATTER = "name=None, op=0, process_set=SET, prescale_factor=1.0, postscale_factor=1.0"
 _SCATTER_SYNC = (
     "name=None, compression=NONE, op=0, process_set=SET, prescale_factor=1.0, postscale_factor=1.0"

@@ -1,0 +1,111 @@
+// What callers of blocking operations do of the engine thread's work.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "engine/engine_thread.h"
+
+namespace rabit {
+
+Result<bool> EngineThread::Drive(const std::shared_ptr<PendingRequest>& pending,
+                                 Deadline deadline) {
+  // Without time for a step nobody would be woken for what is pushed quietly.
+  if (std::chrono::steady_clock::now() >= deadline) return false;
+  const int64_t began_ns = NowNs();
+  last_drive_ns_.store(began_ns);
+  if (!step_mutex_.TryLock()) return false;
+  if (!is_running_) {
+    step_mutex_.Unlock();
+    return false;
+  }
+  if (Status status = state_->submissions.PushQuietly({&pending, 1}); !status.ok()) {
+    step_mutex_.Unlock();
+    return status;
+  }
+  DriveLocked(pending, deadline, began_ns);
+  return true;
+}
+
+Result<bool> EngineThread::SubmitQuietly(const std::shared_ptr<PendingRequest>& pending) {
+  last_drive_ns_.store(NowNs());
+  if (!step_mutex_.TryLock()) return false;
+  // Whoever has the mutex next takes it: steps begin with that.
+  const Status status = is_running_ ? state_->submissions.PushQuietly({&pending, 1}) : Status();
+  const bool is_submitted = is_running_;
+  step_mutex_.Unlock();
+  if (!status.ok()) return status;
+  return is_submitted;
+}
+
+bool EngineThread::DriveSubmitted(const std::shared_ptr<PendingRequest>& pending,
+                                  Deadline deadline) {
+  const int64_t began_ns = NowNs();
+  last_drive_ns_.store(began_ns);
+  if (!step_mutex_.TryLock()) return false;
+  if (!is_running_) {
+    step_mutex_.Unlock();
+    return false;
+  }
+  DriveLocked(pending, deadline, began_ns);
+  return true;
+}
+
+void EngineThread::DriveLocked(const std::shared_ptr<PendingRequest>& pending, Deadline deadline,
+                               int64_t began_ns) {
+  state_->parts.controller->SetWaiter(Waiter::kCaller);
+  driven_ = pending.get();
+  is_driven_agreed_ = false;
+  while (is_running_ && !is_driven_agreed_ && !pending->is_finished() &&
+         std::chrono::steady_clock::now() < deadline) {
+    is_running_ = Step(deadline);
+  }
+  driven_ = nullptr;
+  state_->parts.controller->SetWaiter(Waiter::kBackground);
+  std::vector<OwnJob> own = std::exchange(own_jobs_, {});
+  const bool leaves_work = !is_running_ || !CanPark();
+  step_mutex_.Unlock();
+  if (leaves_work) state_->Wake();
+  RunOwn(std::move(own), deadline);
+  const int64_t ended_ns = NowNs();
+  hand_back_ns_.store(HandBackNs(ended_ns - began_ns));
+  last_drive_ns_.store(ended_ns);
+}
+
+int64_t EngineThread::HandBackNs(int64_t call_ns) const {
+  if (!state_->groups.has_added()) return kHandBackMax.count();
+  return std::clamp(2 * call_ns, kHandBackMin.count(), kHandBackMax.count());
+}
+
+// The caller runs its own request where it has a bucket for itself and nothing is before it: on one
+// thread in the order of the buckets, which is that of every lane on every rank.
+bool EngineThread::TryOwn(BucketJob& job) {
+  if (driven_ == nullptr) return false;
+  for (const BucketItem& item : job.items) {
+    if (item.request() != driven_) return false;
+  }
+  Lane* const lane = lanes_[static_cast<size_t>(job.bucket.lane)].get();
+  const bool is_claimed = std::any_of(own_jobs_.rbegin(), own_jobs_.rend(),
+                                      [lane](const OwnJob& own) { return own.lane == lane; });
+  if (is_claimed ? !lane->CanExtendClaim() : !lane->TryClaim()) return false;
+  own_jobs_.push_back({lane, std::move(job)});
+  return true;
+}
+
+// A lane is free for others as soon as its last job is over; what the deadline leaves runs there.
+void EngineThread::RunOwn(std::vector<OwnJob> own, Deadline deadline) {
+  const auto release_after = [&own](size_t i) {
+    const bool has_more =
+        std::any_of(own.begin() + static_cast<std::ptrdiff_t>(i) + 1, own.end(),
+                    [&](const OwnJob& later) { return later.lane == own[i].lane; });
+    if (!has_more) own[i].lane->Release();
+  };
+  size_t begun = 0;
+  while (begun < own.size() && (begun == 0 || std::chrono::steady_clock::now() < deadline)) {
+    own[begun].lane->RunClaimed(std::move(own[begun].job));
+    release_after(begun++);
+  }
+  for (size_t i = own.size(); i-- > begun;) own[i].lane->GiveBack(std::move(own[i].job));
+  for (size_t i = begun; i < own.size(); ++i) release_after(i);
+}
+
+}  // namespace rabit
