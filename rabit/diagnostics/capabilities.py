@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import sys
 from typing import Any
 
 from rabit._native import capabilities
@@ -48,12 +49,10 @@ def mpi_enabled() -> bool:
 
 
 def mpi_threads_supported() -> bool:
-    """True if the MPI library lets several threads call it."""
-    if not mpi_enabled():
-        return False
-    from mpi4py import MPI
-
-    return bool(MPI.Is_initialized() and MPI.Query_thread() == MPI.THREAD_MULTIPLE)
+    """True if MPI has been initialised in this process, and lets several threads call it."""
+    # Asking must not load MPI: that fails where mpi4py is installed without a library.
+    mpi = sys.modules.get("mpi4py.MPI")
+    return bool(mpi and mpi.Is_initialized() and mpi.Query_thread() == mpi.THREAD_MULTIPLE)
 
 
 def gloo_built() -> bool:
