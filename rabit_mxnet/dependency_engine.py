@@ -11,16 +11,14 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import rabit
 from rabit import Kind, Request
 from rabit_mxnet.arrays import symbolic_view
 from rabit_mxnet.library import check, ffi, handle_of, has_engine_functions, library, mxnet_setting
 from rabit_mxnet.loaded import mx
-
-if TYPE_CHECKING:
-    from rabit_mxnet.operation import Operation
+from rabit_mxnet.operation import Operation
 
 # Values of mxnet::Context and mxnet::FnProperty: cpu(0), and the workers that compute does not use.
 _CPU = ffi.new("int32_t[2]", [1, 0])
@@ -80,9 +78,7 @@ def push(operations: Sequence[Operation], priority: int) -> None:
     _engines.add(engine)
     copies: dict[int, Any] = {}
     requests = [_request(each, priority, copies) for each in operations]
-    job = engine.make_job(
-        requests, _address_of("MXNDArrayGetData"), _address_of("MXNDArrayFree")
-    )
+    job = engine.make_job(requests, _address_of("MXNDArrayGetData"), _address_of("MXNDArrayFree"))
     sources = [each.source for each in operations if each.source is not each.target]
     reads = ffi.new("void*[]", [handle_of(each) for each in sources])
     writes = ffi.new("void*[]", [handle_of(each.target) for each in operations])

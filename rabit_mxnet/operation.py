@@ -1,15 +1,12 @@
-"""Operation: one collective on MXNet arrays; run() starts several that become ready together."""
+"""Operation: one collective on MXNet arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import rabit
-from rabit import Handle, Kind, Request
-from rabit_mxnet import dependency_engine
-from rabit_mxnet.arrays import read_view, write_view
+from rabit import Kind
 
 
 @dataclass(slots=True)
@@ -30,31 +27,3 @@ class Operation:
     def what(self) -> str:
         """How messages name the operation."""
         return f"{self.kind} '{self.name}' on rank {rabit.rank()}"
-
-
-def run(operations: Sequence[Operation], priority: int) -> None:
-    """Runs operations so that whoever reads a target afterwards sees the result.
-
-    priority: larger runs first.
-    """
-    if dependency_engine.is_usable():
-        dependency_engine.push(operations, priority)
-    else:
-        run_and_wait(operations, priority)
-
-
-def run_and_wait(operations: Sequence[Operation], priority: int) -> None:
-    """Waits for the arrays, runs the operations, and waits for the results."""
-    requests = []
-    for each in operations:
-        target = write_view(each.target, each.what)
-        source = target if each.source is each.target else read_view(each.source, each.what)
-        requests.append(
-            Request(each.kind, each.name, source, target, priority=priority, **each.fields)
-        )
-    wait_all(rabit.default_engine().submit(requests))
-
-
-def wait_all(handles: Sequence[Handle]) -> None:
-    """Waits for every handle, then raises the first error, if any."""
-    rabit.GroupHandle(handles).wait()

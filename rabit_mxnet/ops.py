@@ -32,8 +32,9 @@ from rabit import (
     global_process_set,
 )
 from rabit_mxnet.arrays import array_like, check, may_be_blocked, private_copy, read_view
+from rabit_mxnet.execution import run, wait_all
 from rabit_mxnet.loaded import mx
-from rabit_mxnet.operation import Operation, run, wait_all
+from rabit_mxnet.operation import Operation
 
 # --- allreduce ------------------------------------------------------------------------------------
 
@@ -364,14 +365,15 @@ def _allgather(
     engine = rabit.default_engine()
     group = process_set.group_on(engine)
     requests = []
-    for tensor, each in zip(tensors, _names(Kind.ALLGATHER, name, tensors, is_grouped), strict=True):
+    for tensor, each in zip(
+        tensors, _names(Kind.ALLGATHER, name, tensors, is_grouped), strict=True
+    ):
         view = _view_of_rows(Kind.ALLGATHER, tensor, each)
         requests.append(Request(Kind.ALLGATHER, each, view, priority=priority, group=group))
     handles = engine.submit(requests)
     wait_all(handles)
     return [
-        array_like(handle.result(), tensor)
-        for handle, tensor in zip(handles, tensors, strict=True)
+        array_like(handle.result(), tensor) for handle, tensor in zip(handles, tensors, strict=True)
     ]
 
 

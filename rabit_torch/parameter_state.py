@@ -1,19 +1,66 @@
-"""ParameterState: what is known of one parameter between its gradient and its update."""
+"""ParameterState: what is known of one parameter between its gradient and its update.
+
+A Pack is several of them that travel as one tensor.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
-if TYPE_CHECKING:
-    from rabit import CompressionCodec
-    from rabit_torch.optimizer.packs import Pack
-    from rabit_torch.optimizer.row_sparse import RowExchange
-    from rabit_torch.overlap.partial_step import HyperParameters
-    from rabit_torch.overlap.tied import EarlyPart
+from rabit import CompressionCodec, Handle
 
-__all__ = ["ParameterState"]
+__all__ = ["Early", "HyperParameters", "Pack", "ParameterState", "Rows", "SentPart"]
+
+# The hyper-parameters of every group of an optimizer, as they are when step() is called.
+HyperParameters = list[dict[str, Any]]
+
+
+class SentPart(NamedTuple):
+    """The early part of a gradient on its way."""
+
+    local: torch.Tensor | None  # of this rank; None: zero
+    wire: Any  # the tensor that is reduced in place
+    handle: Any
+
+
+class Early(Protocol):
+    """The part of one gradient that leaves before the rest; see EarlyPart."""
+
+    is_looked_up: bool
+    is_multiplied: bool
+    is_agreed: bool
+    is_decided: bool
+
+    def listen(self) -> None:
+        """From here on, uses are told apart.  Between steps."""
+
+    def stop(self) -> None:
+        """The gradient is complete: the optimizer must find a plain parameter."""
+
+    def resume(self) -> None:
+        """Listens again if `listen` has been called."""
+
+    def pause(self) -> None:
+        """Makes the parameter a plain one for a while."""
+
+    def take(self) -> SentPart:
+        """What has been sent in this step, or is sent now.  Once in a step, on every rank."""
+
+    def next_step(self) -> None:
+        """Forgets the step."""
+
+
+class Rows(Protocol):
+    """The exchange of the touched rows of one gradient; see RowExchange."""
+
+    def wait_for_indices(self) -> None:
+        """Waits until every rank has said which rows it sends; they can leave then."""
+
+    def start(self, codec: Any, priority: int, send_dense: Callable[[], Handle]) -> Any:
+        """Starts the exchange of the gradient, in place; gives what is to be waited for."""
 
 
 class ParameterState:
@@ -73,8 +120,8 @@ class ParameterState:
         self.codec: CompressionCodec | None = None  # of a strategy, where the engine applies it
         self.is_dense = True  # no gradient has been sparse so far
         self.sparse_dim: int | None = None  # of gradients that travel dense (sparse_as_dense)
-        self.rows: RowExchange | None = None  # if its touched rows travel
-        self.early: EarlyPart | None = None  # if its rows travel: what may leave before them
+        self.rows: Rows | None = None  # if its touched rows travel
+        self.early: Early | None = None  # if its rows travel: what may leave before them
         self.pack: Pack | None = None
         self.may_pack = True
         self.was_absent = False  # from some step so far, on this rank
@@ -95,3 +142,64 @@ class ParameterState:
     @property
     def is_committed(self) -> bool:
         return self.hyper_parameters is not None
+
+
+class Pack:
+    """Gradients of neighbouring parameters, copied into one buffer when all have arrived."""
+
+    __slots__ = (
+        "all_views",
+        "arrived",
+        "batch",
+        "buffer",
+        "gradients",
+        "handle",
+        "name",
+        "states",
+        "two_halves",
+        "views",
+    )
+
+    def __init__(self, states: list[ParameterState], prefix: str) -> None:
+        self.states = states
+        first, last = states[-1].name, states[0].name[len(prefix) + 1 :]
+        self.name = f"{first}..{last}"
+        counts = [state.parameter.numel() for state in states]
+        self.buffer = torch.zeros(sum(counts), dtype=states[0].parameter.dtype)
+        self.all_views = [
+            part.view(state.parameter.shape)
+            for part, state in zip(self.buffer.split(counts), states, strict=True)  # type: ignore[no-untyped-call]
+        ]
+        self.arrived = 0
+        self.views: list[torch.Tensor] = []  # of what travels, and the gradients it is for
+        self.gradients: list[torch.Tensor] = []
+        self.batch: Any = None
+        self.handle: Any = None
+        self.two_halves: Any = None
+
+    def fill(self) -> None:
+        """Copies the gradients that have arrived into the buffer, and zeros for the others."""
+        self.arrived = 0
+        self.views, self.gradients = self.all_views, []
+        for state in self.states:
+            if state.in_pack and state.grad is not None:
+                self.gradients.append(state.grad)
+        if len(self.gradients) < len(self.states):
+            self.buffer.zero_()
+            self.views = [
+                view
+                for state, view in zip(self.states, self.all_views, strict=True)
+                if state.in_pack and state.grad is not None
+            ]
+        for state in self.states:
+            state.in_pack = False
+        with torch.no_grad():
+            torch._foreach_copy_(self.views, self.gradients)
+
+    def finish(self) -> None:
+        """Waits, then copies the results back.  After an error it is still to finish."""
+        self.handle.wait()
+        self.handle = None
+        gradients, self.gradients = self.gradients, []
+        with torch.no_grad():
+            torch._foreach_copy_(gradients, self.views)

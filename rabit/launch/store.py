@@ -17,14 +17,8 @@ def serve_store(address: str, secret: bytes) -> Iterator[str]:
     The store runs in a native thread until the block ends.  Raises RabitError when the native
     library is missing or the address is not of this host.
     """
-    from rabit import _native
+    # Jobs of one process and of other launchers need no store, and no native library here.
+    from rabit.rendezvous.discovery import StoreServer
 
-    library = _native.load()
-    store = _native.ffi.new("rabit_store**")
-    port = _native.ffi.new("int32_t*")
-    options = f"address={address}\nport=0\nsecret={secret.hex()}\n"
-    _native.check(library, library.rabit_store_start(options.encode(), store, port))
-    try:
-        yield format_address(address, int(port[0]))
-    finally:
-        library.rabit_store_stop(store[0])
+    with contextlib.closing(StoreServer(address, 0, secret)) as store:
+        yield format_address(address, store.port)

@@ -17,8 +17,8 @@ import torch.distributed as dist
 import rabit
 from rabit import DType, Kind, ReduceOp, TensorView, Unsupported
 from rabit_torch.distributed.call_order import CallOrder
+from rabit_torch.distributed.late_ranks import MonitoredBarrier
 from rabit_torch.distributed.messages import Mail
-from rabit_torch.distributed.monitored_barrier import MonitoredBarrier
 from rabit_torch.distributed.request_slots import MESSAGE, Lines
 from rabit_torch.distributed.work import Work
 from rabit_torch.ops.sparse import allreduce_sparse_on

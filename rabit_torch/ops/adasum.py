@@ -8,9 +8,9 @@ Source: Maleki et al., "Scaling Distributed Training with Adaptive Summation", 2
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,7 +18,7 @@ from rabit import InvalidArgument, ProcessSet, Sum, Unsupported, default_engine
 from rabit.framework import Task, driver_of, finished
 from rabit_torch.ops.handles import TorchHandle
 
-__all__ = ["Adasum", "AdasumOp", "combine", "start_adasum"]
+__all__ = ["Adasum", "AdasumOp", "Rounds", "combine", "start_adasum"]
 
 
 class AdasumOp(IntEnum):
@@ -33,6 +33,14 @@ class AdasumOp(IntEnum):
 Adasum = AdasumOp.ADASUM
 
 
+class Rounds(NamedTuple):
+    """The collectives that an adaptive sum is made of, which stand above it."""
+
+    allreduce_in_place: Callable[..., TorchHandle]
+    allgather: Callable[..., TorchHandle]
+    alltoall: Callable[..., TorchHandle]
+
+
 def combine(a: torch.Tensor, b: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
     """The adaptive sum of two vectors; products: [a·b, a·a, b·b] over their whole length."""
     dot, aa, bb = products.tolist()
@@ -42,6 +50,7 @@ def combine(a: torch.Tensor, b: torch.Tensor, products: torch.Tensor) -> torch.T
 
 
 def start_adasum(
+    rounds: Rounds,
     tensors: Sequence[torch.Tensor],
     name: str,
     prescale: float,
@@ -61,21 +70,22 @@ def start_adasum(
                 "or op=Sum for integers"
             )
     driver = driver_of(default_engine())
-    task = driver.spawn(lambda _: _rounds(tensors, name, prescale, postscale, process_set), name)
+    task = driver.spawn(
+        lambda _: _sum(rounds, tensors, name, prescale, postscale, process_set), name
+    )
     if task.is_done:
         task.outcome()
     return task
 
 
-async def _rounds(
+async def _sum(
+    rounds: Rounds,
     tensors: Sequence[torch.Tensor],
     name: str,
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
 ) -> list[torch.Tensor]:
-    from rabit_torch.ops.collectives import allgather_async, alltoall_async
-
     size = process_set.size()
     sent, widths = [], []
     for index, tensor in enumerate(tensors):
@@ -83,15 +93,15 @@ async def _rounds(
         cuts = [flat.numel() * rank // size for rank in range(size + 1)]
         splits = [stop - start for start, stop in itertools.pairwise(cuts)]
         widths.append(splits[process_set.rank()])
-        sent.append(alltoall_async(flat, splits, f"{name}.{index}.slices", process_set))
+        sent.append(rounds.alltoall(flat, splits, f"{name}.{index}.slices", process_set))
     slices = [part for part, _ in await _all(sent)]
     parts = [
         list(rows.to(_accumulator(rows.dtype)).reshape(size, width).unbind(0))
         for rows, width in zip(slices, widths, strict=True)
     ]
-    totals = await _reduce_tree(parts, name, process_set)
+    totals = await _reduce_tree(rounds, parts, name, process_set)
     spread = [
-        allgather_async((total * postscale).to(t.dtype), f"{name}.{index}.total", process_set)
+        rounds.allgather((total * postscale).to(t.dtype), f"{name}.{index}.total", process_set)
         for index, (total, t) in enumerate(zip(totals, tensors, strict=True))
     ]
     wholes = await _all(spread)
@@ -109,11 +119,9 @@ def _accumulator(dtype: torch.dtype) -> torch.dtype:
 
 
 async def _reduce_tree(
-    parts: list[list[torch.Tensor]], name: str, process_set: ProcessSet
+    rounds: Rounds, parts: list[list[torch.Tensor]], name: str, process_set: ProcessSet
 ) -> list[torch.Tensor]:
     """Combines the slices of all ranks, neighbours first, level by level."""
-    from rabit_torch.ops.collectives import allreduce_async_
-
     level = 0
     while len(parts[0]) > 1:
         pairs = len(parts[0]) // 2
@@ -125,7 +133,8 @@ async def _reduce_tree(
                 products[row, pair, 1] = a.dot(a)
                 products[row, pair, 2] = b.dot(b)
         total = f"{name}.products.{level}"
-        await _all([allreduce_async_(products, None, total, Sum, process_set=process_set)])
+        summed = rounds.allreduce_in_place(products, None, total, Sum, process_set=process_set)
+        await _all([summed])
         parts = [
             [combine(v[2 * pair], v[2 * pair + 1], products[row, pair]) for pair in range(pairs)]
             + v[2 * pairs :]

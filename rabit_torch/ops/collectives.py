@@ -13,7 +13,7 @@ import torch
 
 import rabit
 from rabit import Average, InvalidArgument, Kind, ProcessSet, ReduceOp, Request, global_process_set
-from rabit_torch.ops.adasum import Adasum, AdasumOp, refuse, start_adasum
+from rabit_torch.ops.adasum import Adasum, AdasumOp, Rounds, refuse, start_adasum
 from rabit_torch.ops.handles import TorchHandle
 from rabit_torch.results import tensor_from
 from rabit_torch.tensors import check, memory_order, view
@@ -164,7 +164,8 @@ def _adaptive(
 ) -> TorchHandle:
     for index, tensor in enumerate(tensors):
         check(tensor, f"{name}.{index}")
-    started = start_adasum(tensors, name, prescale, postscale, process_set)
+    rounds = Rounds(allreduce_async_, allgather_async, alltoall_async)
+    started = start_adasum(rounds, tensors, name, prescale, postscale, process_set)
 
     def finish() -> Any:
         results = started.outcome()

@@ -17,13 +17,13 @@ from rabit.strategies import Strategy
 from rabit_torch.compression import IDENTITY
 from rabit_torch.optimizer.agreements import agree_on_any, no_gradient
 from rabit_torch.optimizer.method import Method
-from rabit_torch.optimizer.packs import Pack, make_packs
+from rabit_torch.optimizer.packs import make_packs
 from rabit_torch.optimizer.row_sparse import choose_row_sparse
 from rabit_torch.optimizer.sender import GradientSender
 from rabit_torch.overlap.compile import LateGradients, watch_compilations
 from rabit_torch.overlap.deferred import Crossing
 from rabit_torch.overlap.tied import EarlyPart
-from rabit_torch.parameter_state import ParameterState
+from rabit_torch.parameter_state import Pack, ParameterState
 from rabit_torch.tensors import check
 
 Overlap = Literal["none", "backward", "next-forward", "reduce-scatter"]
@@ -69,7 +69,9 @@ class GradientReducer:
         if not process_set.included():
             strategy = None
         # A rank outside of the set trains by itself, as in one process.
-        self._is_alone = not process_set.included() or (process_set.size() == 1 and strategy is None)
+        self._is_alone = not process_set.included() or (
+            process_set.size() == 1 and strategy is None
+        )
         self._is_paused = False
         self._graph_task = -1
         self._state_of: dict[torch.Tensor, ParameterState] = {}

@@ -13,8 +13,7 @@ from rabit import InvalidArgument, ProcessSet, ReduceOp
 from rabit.framework import Task, driver_of, finished
 from rabit_torch.ops.collectives import allgather_async
 from rabit_torch.ops.handles import TorchHandle
-from rabit_torch.overlap.tied import SentPart
-from rabit_torch.parameter_state import ParameterState
+from rabit_torch.parameter_state import ParameterState, SentPart
 
 __all__ = ["RowExchange", "choose_row_sparse"]
 

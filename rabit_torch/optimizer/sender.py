@@ -12,9 +12,8 @@ from rabit import Kind, ProcessSet, ReduceOp, Request
 from rabit_torch.compression import IDENTITY, split
 from rabit_torch.ops.sparse import allreduce_sparse
 from rabit_torch.optimizer.method import Method
-from rabit_torch.optimizer.packs import Pack
 from rabit_torch.optimizer.two_halves import ScatterGather
-from rabit_torch.parameter_state import ParameterState
+from rabit_torch.parameter_state import Pack, ParameterState
 from rabit_torch.tensors import dtype_of, memory_order, view
 
 __all__ = ["GradientSender"]

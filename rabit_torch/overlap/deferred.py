@@ -11,8 +11,8 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 import torch
 
@@ -22,9 +22,6 @@ from rabit_torch.overlap.clip import GradientClip, clip_values
 from rabit_torch.overlap.partial_step import PartialStep
 from rabit_torch.overlap.watched import can_guard, guard, unguard
 from rabit_torch.parameter_state import ParameterState
-
-if TYPE_CHECKING:
-    from rabit_torch.optimizer.reducer import GradientReducer
 
 __all__ = ["Crossing"]
 
@@ -43,12 +40,37 @@ _READ_WARNING = (
 _live: weakref.WeakSet[Crossing] = weakref.WeakSet()
 
 
+class Sender(Protocol):
+    """Who exchanges the gradients of an optimizer, as a Crossing needs it; see GradientReducer."""
+
+    overlap: Any  # the mode, for messages
+
+    @property
+    def states(self) -> Sequence[ParameterState]:
+        """The state of every parameter, by index."""
+
+    def is_on_its_way(self, state: ParameterState) -> bool:
+        """False when a sent gradient still waits for `send_all`, here or on other ranks."""
+
+    def is_there(self, state: ParameterState) -> bool:
+        """True when `deliver` would not block."""
+
+    def deliver(self, states: Iterable[ParameterState]) -> None:
+        """Waits until the gradients of `states` are reduced, in `state.grad`."""
+
+    def send_all(self) -> None:
+        """Sends what no backward pass has sent."""
+
+    def start_second_halves(self) -> None:
+        """Starts to collect the sums of what is on its way in two halves."""
+
+
 class Crossing:
     """The updates of one optimizer that are committed and not done.  Thread-safe."""
 
-    def __init__(self, reducer: GradientReducer, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, reducer: Sender, optimizer: torch.optim.Optimizer) -> None:
         self._reducer = weakref.ref(reducer)
-        self._keep: GradientReducer | None = None  # while an update needs it
+        self._keep: Sender | None = None  # while an update needs it
         self._states = reducer.states
         self._optimizer = optimizer
         self._step = PartialStep(optimizer)
@@ -280,7 +302,7 @@ class Crossing:
                 if not self._queue:
                     self._keep = None
 
-    def _deliver(self, reducer: GradientReducer, state: ParameterState) -> list[ParameterState]:
+    def _deliver(self, reducer: Sender, state: ParameterState) -> list[ParameterState]:
         """Waits for `state`; returns it with those next in use that are there as well."""
         batch = [each for each in _with_packs([state]) if each.is_committed]
         reducer.deliver(batch)
@@ -300,7 +322,7 @@ class Crossing:
             self._queue.popleft()
         return batch
 
-    def _clip_committed(self, reducer: GradientReducer, clip: GradientClip) -> None:
+    def _clip_committed(self, reducer: Sender, clip: GradientClip) -> None:
         """Clips all gradients of the step; measures each while the later ones still travel."""
         for state in self._queue:
             reducer.deliver(_with_packs([state]))

@@ -9,13 +9,11 @@ from typing import Any
 
 import torch
 
-from rabit_torch.parameter_state import ParameterState
+from rabit_torch.parameter_state import HyperParameters, ParameterState
 
-__all__ = ["HyperParameters", "PartialStep", "why_coupled"]
+__all__ = ["PartialStep", "why_coupled"]
 
 _OPTIMIZER_MODULE = sys.modules[torch.optim.Optimizer.__module__]
-# The hyper-parameters of every group of an optimizer, as they are when step() is called.
-HyperParameters = list[dict[str, Any]]
 
 
 def why_coupled(optimizer: torch.optim.Optimizer) -> str | None:

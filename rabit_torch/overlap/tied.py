@@ -14,10 +14,12 @@ import copy
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
+
+from rabit_torch.parameter_state import SentPart
 
 __all__ = ["EarlyPart", "TiedTable", "reduce_plainly", "stop_listening"]
 
@@ -152,14 +154,6 @@ def _reduce_for_sharing(table: Any) -> Any:
 
 
 ForkingPickler.register(TiedTable, _reduce_for_sharing)
-
-
-class SentPart(NamedTuple):
-    """The early part of a gradient on its way."""
-
-    local: torch.Tensor | None  # of this rank; None: zero
-    wire: Any  # the tensor that is reduced in place
-    handle: Any
 
 
 class EarlyPart:

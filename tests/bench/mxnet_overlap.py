@@ -34,7 +34,6 @@ import numpy as np
 import rabit_mxnet as rabit
 import mxnet as mx
 from rabit_mxnet import dependency_engine
-from rabit_mxnet import operation
 
 width, layers, batch, turns, steps, timeline, emulates = json.loads(sys.argv[1])
 rabit.init()
@@ -107,12 +106,12 @@ def apart(count):
 
 
 def waiting(count):
-    original = operation._dependency_engine.is_usable
-    operation._dependency_engine.is_usable = lambda: False
+    original = dependency_engine.is_usable
+    dependency_engine.is_usable = lambda: False
     try:
         return run(count)
     finally:
-        operation._dependency_engine.is_usable = original
+        dependency_engine.is_usable = original
 
 
 def set_compute(amount):

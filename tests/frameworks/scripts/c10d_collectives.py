@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 import rabit_torch.distributed
-from rabit_torch.distributed.monitored_barrier import MonitoredBarrier
+from rabit_torch.distributed.late_ranks import MonitoredBarrier
 
 torch.set_num_threads(1)
 dist.init_process_group("rabit", timeout=timedelta(seconds=60))
