@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-import ast
+import functools
 import re
 from pathlib import Path
 
 import pytest
+from support.imports import (
+    Import,
+    circles,
+    forbidden,
+    imports_of,
+    layers,
+    modules_of,
+    room_of,
+    shadowed,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = ROOT / "native"
@@ -113,56 +123,206 @@ def test_the_checker_sees_every_folder():
 
 # --- Python ---------------------------------------------------------------------------------------
 
+_GROUND = "errors types version compression"
+_SETTINGS = f"config _native {_GROUND}"
+_TRAINING = f"training ops engine {_SETTINGS}"
+_SESSION = f"rendezvous diagnostics tuning ops engine {_SETTINGS}"
+_TENSORS = "tensors results compression"
+_OVERLAP = f"overlap parameter_state ops {_TENSORS}"
+_ARRAYS = "arrays library loaded"
 
-def imported_modules(path: Path) -> list[str]:
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            found.append(node.module)
-            if node.module == "rabit":
-                found += [f"rabit.{alias.name}" for alias in node.names]
-    return found
-
-
-# What a package for a framework may import besides the names of `rabit` itself.
+# A room is a folder or a file of a package; imports in functions and for type checkers count.
+PYTHON_LAYERS: dict[str, set[str]] = {
+    **layers(
+        "rabit",
+        {
+            _GROUND: "",
+            "config _native": _GROUND,  # Callers pass `config.library`.
+            "engine rendezvous": _SETTINGS,
+            "ops diagnostics": f"engine {_SETTINGS}",
+            "training": f"ops engine {_SETTINGS}",
+            "strategies tuning": _TRAINING,
+            "launch": f"config rendezvous diagnostics {_GROUND}",
+            "session": _SESSION,
+            "board testing": f"session {_SESSION}",
+            "framework": f"session strategies training {_SESSION}",
+            "api": "*",
+            "": "api version",
+        },
+    ),
+    **layers(
+        "rabit_torch",
+        {
+            f"{_TENSORS} parameter_state": "",
+            "ops": _TENSORS,
+            "overlap": f"parameter_state ops {_TENSORS}",
+            "optimizer distributed state sync_batch_norm": _OVERLAP,
+            "": "*",
+        },
+    ),
+    **layers(
+        "rabit_mxnet",
+        {
+            "loaded compression": "",
+            "library": "loaded",
+            "backward": "library",
+            "arrays": "library loaded",
+            "operation": _ARRAYS,
+            "dependency_engine": f"operation {_ARRAYS}",
+            "execution": f"dependency_engine operation {_ARRAYS}",
+            "ops": f"execution operation {_ARRAYS}",
+            "optimizer state": "ops loaded",
+            "trainer": "optimizer ops compression library loaded",
+            "session": "dependency_engine backward library loaded",
+            "": "*",
+        },
+    ),
+}
+# What packages for frameworks may import of rabit.
 STABLE_MODULES = {
     "rabit",
     "rabit.compression",
     "rabit.framework",
     "rabit.strategies",
     "rabit.testing",
+    "rabit.tuning.step_time",
 }
-STABLE_MODULES |= {"rabit.tuning.step_time"}
+# (module, what it imports) -> why it still does.  The list may only shrink.
+PYTHON_EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("rabit._native", "rabit.config.config"): "RABIT_LIBRARY, which only config reads",
+    ("rabit.engine.engine", "rabit.tuning.attach"): "an engine starts its own autotuner",
+    ("rabit.engine.engine", "rabit.tuning.overlap_choice"): "an engine starts its own autotuner",
+    ("rabit.engine.engine", "rabit.tuning.tuner"): "an engine starts its own autotuner",
+}
+MODULES = modules_of(ROOT, ["rabit", "rabit_torch", "rabit_mxnet"])
 
 
-@pytest.mark.parametrize("package", ["rabit_torch", "rabit_mxnet"])
-def test_framework_packages_use_stable_modules_of_rabit_only(package):
-    found = []
-    for path in sorted((ROOT / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                modules = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-                modules = [node.module]
-            else:
-                continue
-            for module in modules:
-                if module.split(".")[0] == "rabit" and module not in STABLE_MODULES:
-                    found.append(f"{path.relative_to(ROOT)} imports {module}")
+@functools.cache
+def imports() -> list[Import]:
+    return imports_of(MODULES)
+
+
+def is_broken(each: Import) -> bool:
+    """True if the rule of the layers forbids an import, exception or not."""
+    if each.source.split(".")[0] == each.target.split(".")[0]:
+        return bool(forbidden([each], PYTHON_LAYERS))
+    return each.source.split(".")[0] == "rabit" or each.target not in STABLE_MODULES
+
+
+def test_python_imports_go_downward():
+    found = [
+        f"{each.source}:{each.line} imports {each.target}"
+        for each in imports()
+        if is_broken(each) and (each.source, each.target) not in PYTHON_EXCEPTIONS
+    ]
 
     assert not found, "\n".join(found)
+
+
+def test_no_python_module_imports_itself_through_others():
+    kept = [each for each in imports() if each[:2] not in PYTHON_EXCEPTIONS]
+
+    assert not circles(kept)
+
+
+def test_every_exception_is_needed():
+    broken = {each[:2] for each in imports() if is_broken(each)}
+
+    assert set(PYTHON_EXCEPTIONS) <= broken, "delete what no module needs any more"
+
+
+def test_every_python_module_has_a_room():
+    rooms = {room_of(each, PYTHON_LAYERS) for each in MODULES}
+
+    assert [each for each in MODULES if not room_of(each, PYTHON_LAYERS)] == []
+    assert rooms == set(PYTHON_LAYERS), "delete rooms that hold no module from the table"
+
+
+def test_no_module_has_the_name_of_what_its_package_offers():
+    assert shadowed(MODULES) == []
+
+
+def written(folder: Path, sources: dict[str, str]) -> dict[str, Path]:
+    """The modules of a package "p" of these files, each with this text."""
+    for name, text in sources.items():
+        path = folder / "p" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return modules_of(folder, ["p"])
+
+
+IMPORTS_OF_ABOVE = {
+    "absolute": "import p.above",
+    "from the package": "from p import above",
+    "of a name": "from p.above import name",
+    "of a module inside": "from p.above.inner import name",
+    "relative": "from . import above",
+    "relative, of a name": "from .above import name",
+    "in a function": "def f():\n    from p.above import name",
+    "in a method": "class C:\n    async def f(self):\n        import p.above.inner",
+    "in a try": "try:\n    import p.above\nexcept ImportError:\n    raise",
+    "for type checkers": "if typing.TYPE_CHECKING:\n    from .above import name",
+    "by text": "import importlib\nimportlib.import_module('p.above')",
+}
+
+
+@pytest.mark.parametrize("text", IMPORTS_OF_ABOVE.values(), ids=IMPORTS_OF_ABOVE)
+def test_the_checker_finds_an_import_upward(tmp_path, text):
+    table = layers("p", {"below": "", "above": "below", "": "*"})
+    files = {"__init__.py": "", "above/__init__.py": "", "above/inner.py": "name = 1"}
+    modules = written(tmp_path, {**files, "below.py": text})
+
+    found = forbidden(imports_of(modules), table)
+
+    assert [(each.source, room_of(each.target, table)) for each in found] == [
+        ("p.below", "p.above")
+    ]
+
+
+@pytest.mark.parametrize("text", IMPORTS_OF_ABOVE.values(), ids=IMPORTS_OF_ABOVE)
+def test_the_checker_allows_the_same_import_downward(tmp_path, text):
+    table = layers("p", {"below": "above", "above": "", "": "*"})
+    files = {"__init__.py": "", "above/__init__.py": "", "above/inner.py": "name = 1"}
+    modules = written(tmp_path, {**files, "below.py": text})
+
+    assert imports_of(modules)
+    assert forbidden(imports_of(modules), table) == []
+
+
+def test_the_checker_counts_dots_from_the_package_of_a_module(tmp_path):
+    sources = {"a/__init__.py": "from .x import f", "a/x.py": "from ..b import y", "b/y.py": ""}
+    modules = written(tmp_path, {"__init__.py": "", "b/__init__.py": "", **sources})
+
+    assert {each[:2] for each in imports_of(modules)} == {("p.a", "p.a.x"), ("p.a.x", "p.b.y")}
+
+
+def test_the_checker_finds_a_circle_through_a_function(tmp_path):
+    sources = {"a.py": "import p.b", "b.py": "def f():\n    import p.c", "c.py": "import p.a"}
+    modules = written(tmp_path, {"__init__.py": "", "d.py": "import p.a", **sources})
+
+    assert circles(imports_of(modules)) == [["p.a", "p.b", "p.c"]]
+
+
+def test_the_checker_finds_a_module_behind_a_function_of_its_name(tmp_path):
+    names = {"x.py": "def x(): ...", "y.py": "", "z.py": "def f(): ..."}
+    start = "from .x import x\nfrom .z import f\nfrom p import y\n"
+    modules = written(tmp_path, {"__init__.py": start, **names})
+
+    assert shadowed(modules) == ["p.x has the name of p.x.x"]
 
 
 def test_the_core_package_knows_no_framework():
     found = []
-    for path in sorted((ROOT / "rabit").rglob("*.py")):
-        for module in imported_modules(path):
-            if module.split(".")[0] in {"torch", "mxnet", "rabit_torch", "rabit_mxnet"}:
-                found.append(f"{path.relative_to(ROOT)} imports {module}")
+    for name, path in MODULES.items():
+        if name.split(".")[0] == "rabit":
+            found += [f"{name} imports {each}" for each in outside_modules(path)]
 
     assert not found, "\n".join(found)
+
+
+def outside_modules(path: Path) -> list[str]:
+    pattern = r"^\s*(?:import|from)\s+(torch|mxnet|rabit_torch|rabit_mxnet)\b"
+    return re.findall(pattern, path.read_text(), re.M)
 
 
 def test_only_config_reads_the_environment():
