@@ -80,7 +80,7 @@ def _view(tensor: Any, what: str) -> TensorView:
 
 def may_be_blocked(tensor: Any) -> bool:
     """True if oneDNN may have given the array its blocked layout, as it does to convolutions'."""
-    return np.dtype(tensor.dtype) == np.float32 and tensor.ndim > 2
+    return np.dtype(tensor.dtype) == np.float32 and bool(tensor.ndim > 2)
 
 
 def private_copy(tensor: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import importlib
 import types
 from typing import Any
 
@@ -25,7 +26,7 @@ def _restore_removed_names() -> list[str]:
 
 def _import_mxnet() -> types.ModuleType:
     try:
-        import mxnet
+        mxnet: types.ModuleType = importlib.import_module("mxnet")
     except ModuleNotFoundError as error:
         if error.name != "mxnet":
             raise
