@@ -21,6 +21,7 @@ from rabit_torch.optimizer.packs import make_packs
 from rabit_torch.optimizer.row_sparse import choose_row_sparse
 from rabit_torch.optimizer.sender import GradientSender
 from rabit_torch.overlap.compile import LateGradients, watch_compilations
+from rabit_torch.overlap.crossing_report import report_crossing
 from rabit_torch.overlap.deferred import Crossing
 from rabit_torch.overlap.tied import EarlyPart
 from rabit_torch.parameter_state import Pack, ParameterState
@@ -281,6 +282,7 @@ class GradientReducer:
         self._agree_on_early_parts()
         if self._crossing is not None and self._crossing.is_recording:
             self._agree_on_order(self._crossing.stop_recording())
+            report_crossing(self._order, self._prefix, self._engine, self.overlap)
         for state in self._order:
             state.pack = None
         self._packs = []

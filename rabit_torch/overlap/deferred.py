@@ -19,6 +19,7 @@ import torch
 import rabit
 from rabit import InvalidArgument
 from rabit_torch.overlap.clip import GradientClip, clip_values
+from rabit_torch.overlap.forward_pass import is_forward_pass
 from rabit_torch.overlap.partial_step import PartialStep
 from rabit_torch.overlap.watched import can_guard, guard, unguard
 from rabit_torch.parameter_state import ParameterState
@@ -150,7 +151,7 @@ class Crossing:
     def value_is_read(self, state: ParameterState, func: Callable[..., Any]) -> None:
         if state.is_committed:
             self.update(state)
-        elif state.is_watched and torch.is_grad_enabled() and func not in _NO_USE:
+        elif state.is_watched and func not in _NO_USE and is_forward_pass():
             state.is_watched = False
             state.is_seen = True
             if self.is_recording:
