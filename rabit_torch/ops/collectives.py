@@ -13,37 +13,11 @@ import torch
 
 import rabit
 from rabit import Average, InvalidArgument, Kind, ProcessSet, ReduceOp, Request, global_process_set
-from rabit_torch.ops.adasum import Adasum, AdasumOp, Rounds, refuse, start_adasum
+from rabit_torch.ops.adasum import AdasumOp, Rounds, start_adasum
+from rabit_torch.ops.arguments import checked_splits, reduce_op, scatter_op
 from rabit_torch.ops.handles import TorchHandle
 from rabit_torch.results import tensor_from
 from rabit_torch.tensors import check, memory_order, view
-
-
-def reduce_op(op: ReduceOp | int | None, average: bool | None) -> ReduceOp | AdasumOp:
-    """Resolves the `op` argument and Horovod's old `average` keyword; at most one may be given."""
-    if average is not None:
-        if op is not None:
-            raise InvalidArgument(
-                f"average={average} and op={op!r} were both given; use op alone (average is the old form)"
-            )
-        return ReduceOp.AVERAGE if average else ReduceOp.SUM
-    if op is None:
-        return ReduceOp.AVERAGE
-    if op == Adasum:
-        return Adasum
-    try:
-        return ReduceOp(op)
-    except ValueError:
-        known = ", ".join(f"{each.value} ({each})" for each in [*ReduceOp, Adasum])
-        raise InvalidArgument(f"op is {op!r}, which is no reduction (known: {known})") from None
-
-
-def scatter_op(op: ReduceOp | int, what: str) -> ReduceOp:
-    """Resolves the `op` argument of a reducescatter."""
-    resolved = reduce_op(op, None)
-    if isinstance(resolved, AdasumOp):
-        raise refuse(what)
-    return resolved
 
 
 def auto_name(kind: Kind, name: str | None, process_set: ProcessSet) -> str:
@@ -483,18 +457,6 @@ def grouped_reducescatter_async(
     )
 
 
-def _checked_splits(splits: Any, tensor: torch.Tensor, name: str) -> list[int] | None:
-    if splits is None:
-        return None
-    if isinstance(splits, torch.Tensor):
-        if splits.is_floating_point() or splits.is_complex():
-            raise InvalidArgument(
-                f"splits of '{name}' have dtype {splits.dtype}; rows are counted in integers"
-            )
-        splits = splits.tolist()
-    return [int(rows) for rows in splits]
-
-
 def alltoall_async(
     tensor: torch.Tensor,
     splits: Any = None,
@@ -517,7 +479,7 @@ def start_alltoall(
 ) -> TorchHandle:
     """Starts an alltoall; the handle gives (rows, received_splits) with splits and without."""
     full_name = auto_name(Kind.ALLTOALL, name, process_set)
-    checked = _checked_splits(splits, tensor, full_name)
+    checked = checked_splits(splits, full_name)
 
     def with_splits(handle: Any, result: torch.Tensor) -> Any:
         return result, torch.tensor(handle.received_splits, dtype=torch.int32)

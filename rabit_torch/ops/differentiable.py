@@ -11,6 +11,7 @@ import rabit
 from rabit import Average, ProcessSet, ReduceOp, Sum, global_process_set
 from rabit_torch.compression import IDENTITY, Compression, by_hand, split
 from rabit_torch.ops import collectives
+from rabit_torch.ops.arguments import reduce_op, scatter_op
 
 
 def _apply(function: Any, *arguments: Any) -> Any:
@@ -101,7 +102,7 @@ def allreduce(
     `process_set` has called it with the same name.
     Raises Mismatch if shape, dtype or op differ between ranks, PeerLost if a rank died.
     """
-    resolved = collectives.reduce_op(op, average)
+    resolved = reduce_op(op, average)
     codec, compressor = split(compression)
     factors = (prescale_factor, postscale_factor)
     if compressor is IDENTITY and not _needs_gradient(tensor):
@@ -137,7 +138,7 @@ def grouped_allreduce(
     results = _apply(
         _Allreduce,
         name,
-        collectives.reduce_op(op, average),
+        reduce_op(op, average),
         prescale_factor,
         postscale_factor,
         process_set,
@@ -330,7 +331,7 @@ def reducescatter(
     result = _apply(
         _Reducescatter,
         name,
-        collectives.scatter_op(op, f"reducescatter '{name}'"),
+        scatter_op(op, f"reducescatter '{name}'"),
         process_set,
         prescale_factor,
         postscale_factor,
@@ -355,7 +356,7 @@ def grouped_reducescatter(
     results = _apply(
         _Reducescatter,
         name,
-        collectives.scatter_op(op, f"grouped reducescatter '{name}'"),
+        scatter_op(op, f"grouped reducescatter '{name}'"),
         process_set,
         prescale_factor,
         postscale_factor,

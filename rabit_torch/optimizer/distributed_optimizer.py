@@ -20,7 +20,7 @@ from rabit import (
 from rabit.strategies import Exchange, Strategy
 from rabit_torch.compression import Compression
 from rabit_torch.ops.adasum import Adasum
-from rabit_torch.ops.collectives import reduce_op
+from rabit_torch.ops.arguments import reduce_op
 from rabit_torch.optimizer.adasum_reducer import AdasumReducer
 from rabit_torch.optimizer.auto_overlap import AutoOverlap
 from rabit_torch.optimizer.method import Method, check_strategy_overlap, checked_strategy

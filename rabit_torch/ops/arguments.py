@@ -1,0 +1,58 @@
+"""Arguments that several operations share, resolved and checked."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+import rabit
+from rabit import InvalidArgument, ReduceOp
+from rabit_torch.ops.adasum import Adasum, AdasumOp, refuse
+
+__all__ = ["checked_splits", "reduce_op", "scatter_op"]
+
+
+def reduce_op(op: ReduceOp | int | None, average: bool | None) -> ReduceOp | AdasumOp:
+    """Resolves the `op` argument and Horovod's old `average` keyword; at most one may be given."""
+    if average is not None:
+        if op is not None:
+            raise InvalidArgument(
+                f"average={average} and op={op!r} were both given; use op alone (average is the old form)"
+            )
+        return ReduceOp.AVERAGE if average else ReduceOp.SUM
+    if op is None:
+        return ReduceOp.AVERAGE
+    if op == Adasum:
+        return Adasum
+    try:
+        return ReduceOp(op)
+    except ValueError:
+        known = ", ".join(f"{each.value} ({each})" for each in [*ReduceOp, Adasum])
+        raise InvalidArgument(f"op is {op!r}, which is no reduction (known: {known})") from None
+
+
+def scatter_op(op: ReduceOp | int, what: str) -> ReduceOp:
+    """Resolves the `op` argument of an operation that has no Adasum, which `what` names."""
+    resolved = reduce_op(op, None)
+    if isinstance(resolved, AdasumOp):
+        raise refuse(what)
+    return resolved
+
+
+def checked_splits(splits: Any, name: str) -> list[int] | None:
+    """The rows for each rank as integers; raises InvalidArgument for numbers that are none."""
+    if splits is None:
+        return None
+    dtype = ""
+    if isinstance(splits, torch.Tensor):
+        dtype = f" of dtype {splits.dtype}"
+        splits = splits.tolist()
+    try:
+        return [operator.index(rows) for rows in splits]
+    except TypeError:
+        raise InvalidArgument(
+            f"splits of '{name}' on rank {rabit.rank()} are {splits}{dtype}; rows are counted in "
+            "integers, one for each rank"
+        ) from None
