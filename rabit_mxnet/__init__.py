@@ -12,7 +12,6 @@ from rabit import (
     BitwiseAnd,
     BitwiseOr,
     BitwiseXor,
-    Compression,
     Internal,
     InvalidArgument,
     Max,
@@ -61,6 +60,7 @@ from rabit import (
     stop_timeline,
     summary,
 )
+from rabit_mxnet.compression import Compression
 from rabit_mxnet.ops import (
     allgather,
     allreduce,

@@ -3,14 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 import rabit
 
+__all__ = ["Compression", "MXNetCodec", "choose"]
+
+_FLOATS = ("float16", "float32", "float64")
+
+
+@dataclass(frozen=True)
+class MXNetCodec(rabit.CompressionCodec):
+    """A codec of the engine that can also be applied by hand, as Horovod's compressors can.
+
+    wire_dtype: what floating-point arrays travel as; "": as they are.
+    """
+
+    wire_dtype: str = ""
+
+    def compress(self, tensor: Any) -> tuple[Any, Any]:
+        """The array in the type that travels, and the type of `tensor` for `decompress`.
+
+        Arrays of other than floating-point types come back as they are, with None.
+        Raises Unsupported for bf16, which MXNet's arrays do not have.
+        """
+        if not self.wire_dtype or np.dtype(tensor.dtype).name not in _FLOATS:
+            return tensor, None
+        if self.wire_dtype == "bfloat16":
+            raise rabit.Unsupported(
+                f"Compression.{self} cannot be applied by hand to an array of "
+                f"{np.dtype(tensor.dtype).name}: collectives carry no bfloat16 arrays of MXNet. Pass "
+                "it to allreduce or DistributedTrainer as compression=, or use Compression.fp16."
+            )
+        return tensor.astype(self.wire_dtype), tensor.dtype
+
+    def decompress(self, tensor: Any, context: Any) -> Any:
+        """The array in the type that `compress` was given."""
+        return tensor if context is None else tensor.astype(context)
+
+
+class Compression(rabit.Compression):
+    """What travels in place of an array.
+
+    none: the array as it is.
+    fp16: float32 and float64 travel and are summed as float16 (range 65504, 11 bits).
+    bf16: float32 and float64 travel and are summed as bfloat16 (range of float32, 8 bits).
+    """
+
+    none = MXNetCodec("")
+    fp16 = MXNetCodec("fp16", "float16")
+    bf16 = MXNetCodec("bf16", "bfloat16")
+
+
 _CODECS = {
-    "none": rabit.Compression.none,
-    "fp16": rabit.Compression.fp16,
-    "bf16": rabit.Compression.bf16,
+    "none": Compression.none,
+    "fp16": Compression.fp16,
+    "bf16": Compression.bf16,
 }
 
 
@@ -22,7 +73,7 @@ def choose(compression: Any, params: Mapping[str, Any] | None) -> tuple[Any, Any
     params: {"type": "fp16"}, the form of Gluon's Trainer; it excludes `compression`.
     """
     if params is not None:
-        if compression is not rabit.Compression.none:
+        if getattr(compression, "spec", None) != "":
             raise rabit.InvalidArgument(
                 f"both compression={compression} and compression_params={dict(params)} are given. "
                 "Pass one of them."
@@ -33,7 +84,7 @@ def choose(compression: Any, params: Mapping[str, Any] | None) -> tuple[Any, Any
     if callable(getattr(compression, "compress", None)) and callable(
         getattr(compression, "decompress", None)
     ):
-        return rabit.Compression.none, compression
+        return Compression.none, compression
     raise rabit.InvalidArgument(
         f"compression is {compression!r}. Use Compression.none, Compression.fp16, Compression.bf16, "
         "or an object with compress(tensor) and decompress(tensor, context)."

@@ -23,7 +23,6 @@ import numpy as np
 import rabit
 from rabit import (
     Average,
-    Compression,
     InvalidArgument,
     Kind,
     ProcessSet,
@@ -32,6 +31,7 @@ from rabit import (
     global_process_set,
 )
 from rabit_mxnet.arrays import array_like, check, may_be_blocked, private_copy, read_view
+from rabit_mxnet.compression import Compression
 from rabit_mxnet.execution import run, wait_all
 from rabit_mxnet.loaded import mx
 from rabit_mxnet.operation import Operation
@@ -394,7 +394,7 @@ def alltoall(
 ) -> Any:
     """Sends each rank its rows of `tensor`, and returns the rows that came, in rank order.  Blocks.
 
-    splits: rows for each rank, adding up to all; None: equal parts.
+    splits: rows for each rank (integers), adding up to all; None: equal parts.
     Returns a new array; with `splits` the pair (array, rows from each rank as an int32 array).
     """
     engine = rabit.default_engine()
@@ -424,6 +424,12 @@ def _rows_for_ranks(splits: Any, rows: int, size: int, name: str) -> list[int]:
             )
         return [rows // size] * size
     array = splits.asnumpy() if isinstance(splits, mx.nd.NDArray) else np.asarray(splits)
+    if array.size and array.dtype.kind not in "iu":
+        raise InvalidArgument(
+            f"alltoall '{name}' on rank {rabit.rank()}: splits are {array.reshape(-1).tolist()} of "
+            f"type {array.dtype}, and rows are counted in integers. Convert them, such as with "
+            "splits.astype('int32')."
+        )
     given = [int(each) for each in array.reshape(-1)]
     if len(given) != size or min(given) < 0 or sum(given) != rows:
         raise InvalidArgument(

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import rabit
-from rabit import Compression, InvalidArgument, ProcessSet, global_process_set
-from rabit_mxnet.compression import choose
+from rabit import InvalidArgument, ProcessSet, global_process_set
+from rabit_mxnet.compression import Compression, choose
 from rabit_mxnet.library import mxnet_setting
 from rabit_mxnet.loaded import mx
 from rabit_mxnet.ops import reduce_gradients
