@@ -267,6 +267,22 @@ int32_t rabit_submit(rabit_engine* engine, const rabit_request* requests, int32_
   });
 }
 
+int32_t rabit_refuse(rabit_engine* engine, const rabit_request* given, const char* reason) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    RABIT_REQUIRE_POINTER(given);
+    RABIT_REQUIRE_POINTER(reason);
+    RABIT_RETURN_IF_ERROR(CheckStructSize(*given));
+    Request request;
+    if (given->name != nullptr) request.name = given->name;
+    RABIT_ASSIGN_OR_RETURN(request.signature.kind, KindOf(*given));
+    request.signature.group = given->group;
+    request.signature.root = given->root;
+    engine->wired->engine().Refuse(request, InvalidArgument(reason));
+    return Status();
+  });
+}
+
 int32_t rabit_run(rabit_engine* engine, const rabit_request* request, int64_t timeout_ms,
                   rabit_handle* handle) {
   return Guard([&]() -> Status {

@@ -454,6 +454,26 @@ Result<GroupMessage> DecodeGroup(ConstBytes bytes) {
   return message;
 }
 
+void Encode(const RefusalMessage& message, std::vector<std::byte>& out) {
+  out.clear();
+  WireWriter to(out);
+  WriteHeader(to, ControlType::kRefuse);
+  to.Varint(message.seen_cycle);
+  WriteKey(to, message.key);
+  WriteStatus(to, message.why);
+}
+
+Result<RefusalMessage> DecodeRefusal(ConstBytes bytes) {
+  WireReader from = Body(bytes);
+  RefusalMessage message;
+  message.seen_cycle = from.Varint();
+  message.key = ReadKey(from);
+  message.why = ReadStatus(from);
+  RABIT_RETURN_IF_ERROR(from.Finish("a refusal"));
+  if (message.why.ok()) return Internal("a refusal came without a reason");
+  return message;
+}
+
 void EncodeStatus(ControlType type, const Status& why, std::vector<std::byte>& out) {
   out.clear();
   WireWriter to(out);
@@ -495,7 +515,7 @@ Result<ControlType> TypeOf(ConstBytes message) {
                        ". Install the same version of rabit on every host.");
   }
   const auto type = static_cast<uint8_t>(message[1]);
-  if (type < 1 || type > static_cast<uint8_t>(ControlType::kDigest))
+  if (type < 1 || type > static_cast<uint8_t>(ControlType::kRefuse))
     return Internal("a control message of unknown type " + std::to_string(type));
   return static_cast<ControlType>(type);
 }

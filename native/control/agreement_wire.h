@@ -37,9 +37,10 @@ enum class ControlType : uint8_t {
   kAgree = 4,  // from rank 0
   kAbort = 5,
   kStall = 6,
-  kBundle = 7,  // to a parent in the tree: bundle_wire.h
-  kLost = 8,    // to a parent: a rank below is gone
-  kDigest = 9,  // to rank 0: schedule_digest.h
+  kBundle = 7,   // to a parent in the tree: bundle_wire.h
+  kLost = 8,     // to a parent: a rank below is gone
+  kDigest = 9,   // to rank 0: schedule_digest.h
+  kRefuse = 10,  // to rank 0
 };
 
 // What may differ between ranks and steps, for a tensor whose signature is otherwise unchanged.
@@ -102,10 +103,18 @@ struct GroupMessage {
   std::vector<int> ranks;
 };
 
+// A rank has turned its own tensor down, and will not announce this round of it.
+struct RefusalMessage {
+  uint64_t seen_cycle = 0;
+  TensorKey key;
+  Status why;
+};
+
 // Each replaces the content of `out`.
 void Encode(const AnnounceMessage& message, std::vector<std::byte>& out);
 void Encode(const AgreeMessage& message, std::vector<std::byte>& out);
 void Encode(const GroupMessage& message, std::vector<std::byte>& out);
+void Encode(const RefusalMessage& message, std::vector<std::byte>& out);
 void EncodeStatus(ControlType type, const Status& why, std::vector<std::byte>& out);
 void EncodeStall(const std::vector<std::string>& lines, std::vector<std::byte>& out);
 
@@ -114,6 +123,7 @@ Result<ControlType> TypeOf(ConstBytes message);
 Result<AnnounceMessage> DecodeAnnounce(ConstBytes message);
 Result<AgreeMessage> DecodeAgree(ConstBytes message);
 Result<GroupMessage> DecodeGroup(ConstBytes message);
+Result<RefusalMessage> DecodeRefusal(ConstBytes message);
 // The first error is about the message; the second is its content.
 struct StatusMessage {
   Status why;

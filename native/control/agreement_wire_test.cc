@@ -74,7 +74,7 @@ AgreeMessage TuningAgree() {
 }
 
 std::vector<std::vector<std::byte>> AllMessages() {
-  std::vector<std::vector<std::byte>> all(7);
+  std::vector<std::vector<std::byte>> all(8);
   Encode(FullAnnounce(), all[0]);
   Encode(GroupMessage{2, {0, 5, 300}}, all[1]);
   EncodeStatus(ControlType::kAbandon, PeerLost(4, "rank 4 died"), all[2]);
@@ -82,6 +82,7 @@ std::vector<std::vector<std::byte>> AllMessages() {
   EncodeStatus(ControlType::kAbort, TimedOut("stalled"), all[4]);
   EncodeStall({"'a' waits", ""}, all[5]);
   Encode(TuningAgree(), all[6]);
+  Encode(RefusalMessage{300, {"w", 2, -1, -1}, InvalidArgument("no").WithCulprit(4)}, all[7]);
   return all;
 }
 
@@ -103,6 +104,7 @@ void DecodeAnything(ConstBytes bytes) {
   (void)DecodeGroup(bytes);
   (void)DecodeStatus(bytes);
   (void)DecodeStall(bytes);
+  (void)DecodeRefusal(bytes);
 }
 
 TEST(AgreementWire, the_bytes_of_version_4_are_frozen) {

@@ -187,25 +187,37 @@ Status Announcer::CheckSendable(const Announcement::Entry& entry) const {
 
 bool Announcer::RejectLocally(const Announcement::Entry& entry) {
   Status why = CheckSendable(entry);
-  if (why.ok() && !failed_rounds_.empty()) {
-    const auto found = failed_rounds_.find(entry.name);
-    if (found == failed_rounds_.end()) return false;
-    std::vector<FailedRound>& rounds = found->second;
-    const TensorKey key = KeyOf(entry.name, entry.signature, rank_);
-    const auto round = std::find_if(rounds.begin(), rounds.end(),
-                                    [&](const FailedRound& each) { return each.key == key; });
-    if (round != rounds.end()) {
-      why = round->why;
-      rounds.erase(round);
-      if (rounds.empty()) failed_rounds_.erase(found);
-    }
-  }
+  if (why.ok() && !failed_rounds_.empty())
+    why = TakeFailedRound(KeyOf(entry.name, entry.signature, rank_));
   if (why.ok()) return false;
   ++counters_.rejected;
   const TensorKey key = KeyOf(entry.name, entry.signature, rank_);
   local_.rejected.push_back(
       {key.name, key.group, std::move(why), key.sender, key.receiver, entry.token});
   return true;
+}
+
+Status Announcer::TakeFailedRound(const TensorKey& key) {
+  const auto found = failed_rounds_.find(key.name);
+  if (found == failed_rounds_.end()) return {};
+  std::vector<FailedRound>& rounds = found->second;
+  const auto round = std::find_if(rounds.begin(), rounds.end(),
+                                  [&](const FailedRound& each) { return each.key == key; });
+  if (round == rounds.end()) return {};
+  Status why = std::move(round->why);
+  rounds.erase(round);
+  if (rounds.empty()) failed_rounds_.erase(found);
+  return why;
+}
+
+std::optional<RefusalMessage> Announcer::Refuse(const TensorKey& key, const Status& why) {
+  const Group* const group = FindGroup(key.group);
+  const bool has_partners = group != nullptr && group->is_member() && group->size() > 1;
+  if (has_joined_ || !has_partners) return std::nullopt;
+  // The round has failed on the others before, and this is how it fails here.
+  if (!TakeFailedRound(key).ok()) return std::nullopt;
+  ++refused_[key];
+  return RefusalMessage{cycle_, key, why};
 }
 
 std::optional<Agreement> Announcer::TakeLocal() {
@@ -385,6 +397,11 @@ Status Announcer::FillExtents(const Known& known, ReadyTensor& tensor) const {
 
 void Announcer::ApplyRejection(RejectMessage&& rejected, Agreement& agreement) {
   const TensorKey& key = rejected.key;
+  // What is open of this name belongs to a later round than the one that this rank has refused.
+  if (const auto refused = refused_.find(key); refused != refused_.end()) {
+    if (--refused->second == 0) refused_.erase(refused);
+    return;
+  }
   int32_t token = kNoToken;
   bool was_open = false;
   if (const auto unnamed = unnamed_.find(key); unnamed != unnamed_.end()) {

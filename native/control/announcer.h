@@ -30,6 +30,9 @@ class Announcer {
   // promise to send it.
   bool HasNews(const AnnounceMessage& message);
 
+  // What rank 0 must hear of a tensor that this rank has turned down; empty: nobody waits for it.
+  std::optional<RefusalMessage> Refuse(const TensorKey& key, const Status& why);
+
   // Agreements in order.  kInternal: it does not fit what this rank knows.
   Result<Agreement> Apply(AgreeMessage&& message);
   // What must be announced again because rank 0 took ids back while this rank used them.
@@ -78,6 +81,8 @@ class Announcer {
 
   void PrepareEntry(const Announcement::Entry& entry, int64_t now_us, AnnounceMessage& message);
   bool RejectLocally(const Announcement::Entry& entry);
+  // Why the next round of `key` has failed on the other ranks already, once; ok: it has not.
+  Status TakeFailedRound(const TensorKey& key);
   TensorId Find(const std::string& name, const Signature& signature);
   void AnnounceCached(TensorId id, const Announcement::Entry& entry, AnnounceMessage& message);
   Status CheckSendable(const Announcement::Entry& entry) const;
@@ -100,6 +105,8 @@ class Announcer {
   std::unordered_map<TensorKey, TensorId, TensorKeyHash> by_key_;
   std::unordered_map<TensorKey, Unnamed, TensorKeyHash> unnamed_;
   std::unordered_map<std::string, std::vector<FailedRound>> failed_rounds_;
+  // Rounds that this rank has turned down and rank 0 has not answered yet.
+  std::unordered_map<TensorKey, int, TensorKeyHash> refused_;
   TensorId last_announced_ = -1;
   std::vector<TensorId> repeated_;  // for the next announcement
   bool has_joined_ = false;

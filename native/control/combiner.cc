@@ -69,8 +69,13 @@ Status Combiner::OnPart(int child, const RankSet& below, const BundlePart& part,
     OnGroup(ranks, group, now_us);
     return {};
   }
-  if (type != ControlType::kAbandon && type != ControlType::kLost && type != ControlType::kDigest)
+  if (type == ControlType::kRefuse) {
+    RABIT_ASSIGN_OR_RETURN(const RefusalMessage refusal, DecodeRefusal(part.message));
+    ReleaseGroup(refusal.key.group);  // rank 0 may not know it yet
+  } else if (type != ControlType::kAbandon && type != ControlType::kLost &&
+             type != ControlType::kDigest) {
     return Internal("it sent a message that only rank 0 sends");
+  }
   AppendRaw(ranks, part.message);
   return {};
 }
@@ -82,6 +87,13 @@ void Combiner::OnOwn(const AnnounceMessage& message, int64_t now_us) {
 
 void Combiner::OnOwnGroup(const GroupMessage& message, int64_t now_us) {
   OnGroup(below_.at(rank_), message, now_us);
+}
+
+void Combiner::OnOwnRefusal(const RefusalMessage& message) {
+  ReleaseGroup(message.key.group);
+  std::vector<std::byte> bytes;
+  Encode(message, bytes);
+  AppendRaw(below_.at(rank_), std::move(bytes));
 }
 
 void Combiner::UpdateCredit(int child, uint64_t buckets_done) {

@@ -38,6 +38,7 @@ class Combiner {
   // What this rank itself announces, or defines.
   void OnOwn(const AnnounceMessage& message, int64_t now_us);
   void OnOwnGroup(const GroupMessage& message, int64_t now_us);
+  void OnOwnRefusal(const RefusalMessage& message);
   // Every agreement of rank 0, in order, before any child can have seen it.
   void OnAgreement(const AgreeMessage& message);
   void OnTick(int64_t now_us);

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "control/agreement.h"
 #include "control/schedule_digest.h"
+#include "control/tensor_key.h"
 
 namespace rabit {
 
@@ -36,6 +37,9 @@ class Controller {
   // Tells every rank why this one gives up, so that they report the cause and not its
   // consequences.  Best effort, at once.
   virtual void Abandon(const Status& why) = 0;
+  // This rank has turned its own tensor down before it was announced: the others are told, so that
+  // they do not wait for it.  The next announcement of it belongs to the next round.
+  virtual void Refuse(const TensorKey& key, const Status& why) = 0;
   // What this rank has made of the agreements up to one that compares; every rank calls
   // it when it has carried that one out.  Ranks that differ end the job with kMismatch.
   virtual void Compare(const ScheduleDigest& mine) = 0;

@@ -62,6 +62,10 @@ void Coordinator::OnMessage(int rank, ConstBytes message, int64_t now_us) {
     Result<ScheduleDigest> digest = DecodeDigest(message);
     return digest.ok() ? OnDigest(rank, *std::move(digest)) : refuse(digest.status());
   }
+  if (*type == ControlType::kRefuse) {
+    const Result<RefusalMessage> refusal = DecodeRefusal(message);
+    return refusal.ok() ? OnRefusal(rank, *refusal, now_us) : refuse(refusal.status());
+  }
   refuse(Internal("it sent a message that only rank 0 sends"));
 }
 
@@ -95,6 +99,11 @@ Status Coordinator::OnPart(const RankSet& below, const BundlePart& part, int64_t
   if (type == ControlType::kDigest) {
     RABIT_ASSIGN_OR_RETURN(ScheduleDigest digest, DecodeDigest(part.message));
     OnDigest(ranks.lowest(), std::move(digest));
+    return {};
+  }
+  if (type == ControlType::kRefuse) {
+    RABIT_ASSIGN_OR_RETURN(const RefusalMessage refusal, DecodeRefusal(part.message));
+    OnRefusal(ranks.lowest(), refusal, now_us);
     return {};
   }
   if (type != ControlType::kAbandon && type != ControlType::kLost)

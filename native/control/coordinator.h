@@ -42,6 +42,8 @@ class Coordinator {
   // What `child` sent for the ranks `below` it in the tree, itself included.
   void OnBundle(int child, const RankSet& below, ConstBytes message, int64_t now_us);
   void OnGroup(int rank, const GroupMessage& message);
+  // The round fails on every member; to `rank` it is over.
+  void OnRefusal(int rank, const RefusalMessage& message, int64_t now_us);
   void OnAbandon(int rank, const Status& why);
   // Ranks whose digests differ fail the job.
   void OnDigest(int rank, ScheduleDigest digest);

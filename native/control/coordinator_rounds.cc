@@ -154,6 +154,28 @@ void Coordinator::Arrive(TensorRecord& record, const Arrival& arrival, const Sig
   if (record.missing == 0) Complete(record);
 }
 
+void Coordinator::OnRefusal(int rank, const RefusalMessage& message, int64_t now_us) {
+  if (!failure_.ok() || has_stopped_) return;
+  at(rank).seen_cycle = std::max(at(rank).seen_cycle, message.seen_cycle);
+  if (!with_late_.empty()) ForgetLate();
+  SplitBatch();
+  const TensorKey& key = message.key;
+  const auto group = groups_.find(key.group);
+  const bool is_member = group != groups_.end() && group->second->set.Contains(rank) &&
+                         (!key.is_pair() || rank == key.sender || rank == key.receiver);
+  if (!is_member) {
+    return Fail(Internal(RankText(rank) + " refused '" + key.name +
+                         "' of a group that it is not a member of.")
+                    .WithCulprit(rank));
+  }
+  TensorRecord* record = records_.Find(key);
+  if (record == nullptr) record = &records_.Add(key, MembersOf(key));
+  if (!IsExpected(*record, rank)) return;
+  if (!record->is_open) Open(*record, now_us);
+  record->arrived.Add(RankSet(rank));
+  Reject(*record, Status(message.why).WithCulprit(rank), true);
+}
+
 // False: the job has failed.
 bool Coordinator::Carry(TensorRecord& record, const RankSet& ranks, ConstBytes data) {
   const Signature& said = record.reference_is_agreed ? record.agreed : record.reference;

@@ -128,6 +128,13 @@ void RootController::Abandon(const Status& why) {
   Flush();
 }
 
+void RootController::Refuse(const TensorKey& key, const Status& why) {
+  const std::optional<RefusalMessage> refusal = announcer_.Refuse(key, why);
+  if (!refusal) return;
+  coordinator_.OnRefusal(0, *refusal, NowMicros());
+  Flush();
+}
+
 void RootController::Compare(const ScheduleDigest& mine) {
   coordinator_.OnDigest(0, mine);
   Flush();

@@ -60,6 +60,18 @@ class SimulatedJob {
     if (at(rank).announcer.HasNews(message)) Post(rank, message);
   }
 
+  // The rank turns its own tensor down.
+  void Refuse(int rank, const TensorKey& key, const Status& why) {
+    const std::optional<RefusalMessage> refusal = at(rank).announcer.Refuse(key, why);
+    if (!refusal) return;
+    if (at(rank).combiner) {
+      at(rank).combiner->OnOwnRefusal(*refusal);
+      return PostCombined(rank);
+    }
+    Encode(*refusal, at(rank).up.emplace_back());
+    CountUp(rank);
+  }
+
   bool HasUp(int rank) { return !at(rank).up.empty(); }
   bool HasDown(int rank) { return !at(rank).down.empty(); }
 

@@ -186,6 +186,20 @@ void WorkerController::Abandon(const Status& why) {
   (void)channel_->Send(parent_, buffer_);  // best effort: the parent may be the reason
 }
 
+void WorkerController::Refuse(const TensorKey& key, const Status& why) {
+  if (!failure_.ok() || has_stopped_) return;
+  const std::optional<RefusalMessage> refusal = announcer_.Refuse(key, why);
+  if (!refusal) return;
+  // A failure to send is kept and reported by the next Await.
+  if (combiner_) {
+    combiner_->OnOwnRefusal(*refusal);
+    (void)SendUp();
+    return;
+  }
+  Encode(*refusal, buffer_);
+  (void)Send();
+}
+
 void WorkerController::Compare(const ScheduleDigest& mine) {
   if (!failure_.ok() || has_stopped_) return;
   Encode(mine, buffer_);

@@ -26,6 +26,7 @@ class WorkerController final : public Controller {
   void SetWaiter(Waiter waiter) override { channel_->SetWaiter(waiter); }
   void Wake() override { channel_->Wake(); }
   void Abandon(const Status& why) override;
+  void Refuse(const TensorKey& key, const Status& why) override;
   void Compare(const ScheduleDigest& mine) override;
   void AddGroup(const Group& group) override;
   std::string StatisticsJson() const override;

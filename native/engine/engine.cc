@@ -9,6 +9,7 @@
 #include "engine/json_text.h"
 #include "engine/lone_waits.h"
 #include "engine/ordered_calls.h"
+#include "engine/refusal.h"
 #include "engine/request_check.h"
 
 namespace rabit {
@@ -67,6 +68,7 @@ class EngineImplementation final : public Engine {
     state_->handles.Release(handle);
   }
 
+  void Refuse(const Request& request, const Status& why) override;
   Status RunOrdered(const OrderedCall& call, Deadline deadline) override {
     return ordered_calls_.Run(call, deadline);
   }
@@ -90,6 +92,7 @@ class EngineImplementation final : public Engine {
   Status Stop(Deadline deadline) override;
 
  private:
+  Status CheckAll(std::span<Request> requests);
   // Submits one request of the engine's own, without data, and waits.
   Status RunInternal(Request request, Deadline deadline);
   std::vector<int32_t> ValuesOf(Handle handle) const;  // of a finished request
@@ -139,12 +142,10 @@ Status EngineImplementation::Submit(std::span<Request> requests, std::span<Handl
                            std::to_string(handles.size()) + " handles; pass as many");
   }
   if (requests.empty()) return Status();
-  std::shared_ptr<const Group> group;
-  for (Request& request : requests) {
-    if (group == nullptr || group->id != request.signature.group) {
-      RABIT_ASSIGN_OR_RETURN(group, state_->groups.Find(request.signature.group));
-    }
-    RABIT_RETURN_IF_ERROR(CheckRequest(limits_, *group, request));
+  if (Status status = CheckAll(requests); !status.ok()) {
+    // All or none: the other ranks wait for none of them.
+    for (const Request& request : requests) Refuse(request, status);
+    return status;
   }
   WakeForUnattended();
   const bool is_awaited = requests.size() == 1 && lone_waits_.Expects();
@@ -162,6 +163,27 @@ Status EngineImplementation::Submit(std::span<Request> requests, std::span<Handl
   }
   state_->statistics.AddSubmitted(static_cast<int64_t>(opened.size()), work_hash);
   return Status();
+}
+
+Status EngineImplementation::CheckAll(std::span<Request> requests) {
+  std::shared_ptr<const Group> group;
+  for (Request& request : requests) {
+    if (group == nullptr || group->id != request.signature.group) {
+      RABIT_ASSIGN_OR_RETURN(group, state_->groups.Find(request.signature.group));
+    }
+    RABIT_RETURN_IF_ERROR(CheckRequest(limits_, *group, request));
+  }
+  return Status();
+}
+
+void EngineImplementation::Refuse(const Request& request, const Status& why) {
+  const auto group = state_->groups.Find(request.signature.group);
+  if (!group.ok() || !IsAwaited(request, **group, state_->parts.rank)) return;
+  // The round in flight is good, and the others wait for no further one yet.
+  if (state_->handles.IsOpen(request)) return;
+  const int rank = state_->parts.rank;
+  engine_thread_->Refuse(KeyOf(request.name, request.signature, rank),
+                         RefusedBy(rank, request, why));
 }
 
 Status EngineImplementation::Push(const std::shared_ptr<PendingRequest>& pending, bool is_awaited) {
@@ -196,8 +218,10 @@ Status EngineImplementation::Wait(Handle handle, Deadline deadline) {
 
 Status EngineImplementation::Run(Request request, Handle& handle, Deadline deadline) {
   handle = Handle{};
-  RABIT_ASSIGN_OR_RETURN(const auto group, state_->groups.Find(request.signature.group));
-  RABIT_RETURN_IF_ERROR(CheckRequest(limits_, *group, request));
+  if (Status status = CheckAll({&request, 1}); !status.ok()) {
+    Refuse(request, status);
+    return status;
+  }
   request.is_waited_for = true;
   RABIT_ASSIGN_OR_RETURN(auto opened, state_->handles.Open({&request, 1}));
   const uint64_t work_hash = HashOf(opened[0]->request.signature);

@@ -91,6 +91,10 @@ class Engine {
   // Frees a finished handle; an open one is freed as soon as it finishes.
   virtual void Release(Handle handle) = 0;
 
+  // The caller turns this request down before it is submitted, as Submit and Run do themselves with
+  // one that they refuse: the other ranks of its group fail that round with `why`.
+  virtual void Refuse(const Request& request, const Status& why) = 0;
+
   // Runs an operation on the calling thread, at once: nothing is negotiated, so every member of the
   // group must make the same ordered calls, in the same order.  Waits until it is done; calls of
   // several threads run one after the other.  A failure or a passed deadline fails the engine,

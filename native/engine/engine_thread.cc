@@ -85,8 +85,9 @@ bool EngineThread::CanPark() const {
 
 bool EngineThread::Step(Deadline deadline) {
   state_->needs_step.store(false);
-  RunCommands();
+  // In this order, what was submitted after a command is announced after it.
   TakeSubmissions();
+  RunCommands();
   if (Status status = AnnounceIfNeeded(); !status.ok()) {
     Fail(status);
     return false;
@@ -153,6 +154,12 @@ bool EngineThread::ResetTunables() {
   });
   state_->Wake();
   return is_taken;
+}
+
+void EngineThread::Refuse(const TensorKey& key, const Status& why) {
+  // A thread that has ended has failed every round, or all ranks have stopped.
+  (void)commands_.Push([this, key, why] { state_->parts.controller->Refuse(key, why); });
+  state_->Wake();
 }
 
 void EngineThread::Merge(const Tunables& tunables) {

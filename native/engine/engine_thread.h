@@ -50,6 +50,8 @@ class EngineThread {
   bool Propose(const Tunables& tunables);
   // In the same way, what would be in force without any proposal.
   bool ResetTunables();
+  // Tells the other ranks what this one has turned down, before anything that is submitted later.
+  void Refuse(const TensorKey& key, const Status& why);
   // Gives up without the other ranks' consent.  The first reason is kept.
   struct ForcedEnd {
     Status why;   // on this rank

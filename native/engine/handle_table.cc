@@ -83,6 +83,12 @@ Result<std::vector<NamedTensor*>> HandleTable::OpenNames(std::span<const Request
   return opened;
 }
 
+bool HandleTable::IsOpen(const Request& request) const {
+  MutexLock lock(names_mutex_);
+  const auto found = names_.find(KeyOf(request));
+  return found != names_.end() && found->second.is_open;
+}
+
 void HandleTable::CloseName(NamedTensor& named) {
   MutexLock lock(names_mutex_);
   named.is_open = false;

@@ -41,6 +41,7 @@ class HandleTable {
   void Release(Handle handle);
 
   size_t open_count() const;
+  bool IsOpen(const Request& request) const;  // its name is in flight
 
  private:
   static constexpr size_t kShards = 16;

@@ -11,7 +11,6 @@
 namespace rabit {
 namespace {
 
-constexpr size_t kNameBytesMax = 1024;
 constexpr int64_t kElementsMax = int64_t{1} << 46;
 
 // Whether this rank hands data in; of kinds that move data.
@@ -46,11 +45,11 @@ class Check {
   }
 
   Status CheckName() const {
-    if (!request_.name.empty() && request_.name.size() <= kNameBytesMax) return Status();
+    if (!request_.name.empty() && request_.name.size() <= kRequestNameBytesMax) return Status();
     return InvalidArgument("a request on rank " + std::to_string(limits_.rank) + " has a name of " +
                            std::to_string(request_.name.size()) +
                            " bytes: names tell tensors apart and have 1 to " +
-                           std::to_string(kNameBytesMax) + " bytes; pass such a name");
+                           std::to_string(kRequestNameBytesMax) + " bytes; pass such a name");
   }
 
   Status CheckReferences() const {

@@ -7,6 +7,8 @@
 
 namespace rabit {
 
+inline constexpr size_t kRequestNameBytesMax = 1024;
+
 // What a request may refer to.
 struct RequestLimits {
   int rank = 0;

@@ -146,6 +146,11 @@ RABIT_API int32_t rabit_find_backend(rabit_engine* engine, const char* name, int
 /* All or none; the requests of one call become ready together. */
 RABIT_API int32_t rabit_submit(rabit_engine* engine, const rabit_request* requests, int32_t count,
                                rabit_handle* handles);
+/* The caller turns a request down before it submits it, as rabit_submit does itself with one that
+ * it refuses: the other ranks of the group fail that round with RABIT_INVALID_ARGUMENT and the
+ * reason. Of the request, struct_size, kind, name, group and root count. */
+RABIT_API int32_t rabit_refuse(rabit_engine* engine, const rabit_request* request,
+                               const char* reason);
 /* rabit_submit and rabit_wait in one, for one request, with fewer thread changes.  *handle is 0 if
  * the request was refused; else it has to be released. */
 RABIT_API int32_t rabit_run(rabit_engine* engine, const rabit_request* request, int64_t timeout_ms,
@@ -203,8 +208,8 @@ RABIT_API int32_t rabit_stop(rabit_engine* engine, int64_t timeout_ms);
  * other ranks fail with RABIT_PEER_LOST, this rank as the culprit, and a text that says "rank 1 is
  * ending after" and the reason, instead of finding a closed connection.  Open handles of this
  * engine get RABIT_ABORTED.  Returns when the others have been told and the engine has ended, or
- * after timeout_ms; does nothing to an engine that has stopped or failed.  rabit_stop and rabit_free
- * may follow. */
+ * after timeout_ms; does nothing to an engine that has stopped or failed.  rabit_stop and
+ * rabit_free may follow. */
 RABIT_API int32_t rabit_abort(rabit_engine* engine, const char* reason, int64_t timeout_ms);
 RABIT_API void rabit_free(rabit_engine* engine);
 

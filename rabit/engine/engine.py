@@ -18,7 +18,7 @@ from rabit.engine.handle import Handle, wait_any
 from rabit.engine.job import Job
 from rabit.engine.native_engine import NativeEngine
 from rabit.engine.repeats import Repeat, Repeats
-from rabit.engine.request import WAITING, Batch, Request, Waiting, run, submit
+from rabit.engine.request import WAITING, Batch, Request, Waiting, refuse, run, submit
 from rabit.errors import InvalidArgument, RabitError
 from rabit.tuning import attach
 from rabit.tuning.overlap_choice import OverlapChoice
@@ -102,6 +102,14 @@ class Engine:
         Raises InvalidArgument for a name that is in flight, NotInitialized after `close`.
         """
         return submit(self._native, requests)
+
+    def refuse(self, request: Request, reason: str) -> None:
+        """Says that this rank will not submit `request`, because of `reason`; it then raises that.
+
+        The other ranks of the group raise InvalidArgument with it instead of waiting.  Of the request,
+        kind, name, group and root count.
+        """
+        refuse(self._native, request, reason)
 
     def waiting(self) -> Waiting:
         """A context in which this thread waits for each operation that it submits by itself.

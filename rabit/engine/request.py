@@ -15,7 +15,7 @@ from rabit.engine.tensor import TensorView
 from rabit.errors import InvalidArgument
 from rabit.types import Kind, ReduceOp
 
-__all__ = ["WAITING", "Batch", "Request", "Waiting", "new_struct", "run", "submit"]
+__all__ = ["WAITING", "Batch", "Request", "Waiting", "new_struct", "refuse", "run", "submit"]
 
 Finish = Callable[[Handle], Any]
 
@@ -298,6 +298,15 @@ def new_struct(request: Request) -> tuple[Any, Any]:
     array: Any = ffi.new("rabit_request[]", 1)
     _fill(array[0], request, borrowed)
     return array, borrowed
+
+
+def refuse(native: NativeEngine, request: Request, reason: str) -> None:
+    """See Engine.refuse."""
+    struct = ffi.new("rabit_request*")
+    borrowed: list[Any] = []
+    _fill(struct, request, borrowed)
+    pointer = native.open_pointer()
+    check(native.library, native.library.rabit_refuse(pointer, struct, reason.encode()))
 
 
 def _fill(struct: Any, request: Request, borrowed: list[Any]) -> None:

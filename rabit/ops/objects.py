@@ -34,7 +34,7 @@ def broadcast_object(
     Blocks until every rank has called it.
     """
     call = Call(engine, Kind.BROADCAST, name, process_set, 0)
-    is_root = call.engine.rank == call.check_rank(root_rank, "root_rank")
+    is_root = call.engine.rank == root_rank
     data = _pickle(obj, str(call)) if is_root else np.empty(0, np.uint8)
     length = np.array([data.size], np.int64)
     broadcast_(length, root_rank, f"{call.name}.size", process_set, engine=call.engine)

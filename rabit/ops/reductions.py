@@ -380,12 +380,20 @@ class Call:
     def run(self, request: Request) -> Any:
         return self.engine.run(request).result()
 
+    def refusal(self, why: str) -> InvalidArgument:
+        """The error of a call that cannot work.  The other ranks, who wait for it, get it too."""
+        message = f"{self}: {why}"
+        # A message that names no partner is one that nobody can be said to wait for.
+        if self.kind not in (Kind.SEND, Kind.RECV):
+            self.engine.refuse(Request(self.kind, self.name, group=self.group), message)
+        return InvalidArgument(message)
+
     def check_rank(self, rank: int, argument: str) -> int:
         """`rank` if it is a global rank of the process set."""
         members = self.engine.members(self.group)
         if rank not in members:
-            raise InvalidArgument(
-                f"{self}: {argument} is {rank}, which is not among the ranks "
+            raise self.refusal(
+                f"{argument} is {rank}, which is not among the ranks "
                 f"{shorten(members)}. Pass the global rank of a member."
             )
         return rank
@@ -398,8 +406,8 @@ class Call:
         """The same number of rows for every member."""
         size = len(self.engine.members(self.group))
         if view.shape[0] % size:
-            raise InvalidArgument(
-                f"{self}: {view.shape[0]} rows cannot be divided evenly among {size} ranks. "
+            raise self.refusal(
+                f"{view.shape[0]} rows cannot be divided evenly among {size} ranks. "
                 "Pass splits, the rows for each rank."
             )
         return [view.shape[0] // size] * size
@@ -409,8 +417,8 @@ class Call:
         rows = [int(each) for each in splits]
         size = len(self.engine.members(self.group))
         if len(rows) != size or min(rows) < 0 or sum(rows) != view.shape[0]:
-            raise InvalidArgument(
-                f"{self}: splits are {shorten(rows)}, and the tensor has {view.shape[0]} rows "
+            raise self.refusal(
+                f"splits are {shorten(rows)}, and the tensor has {view.shape[0]} rows "
                 f"for {size} ranks. Pass one number per rank, none negative, that add up to the "
                 "rows."
             )

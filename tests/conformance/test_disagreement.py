@@ -128,3 +128,39 @@ def test_a_dropped_handle_lets_its_operation_finish():
         return array.sum()
 
     assert run_ranks(2, on_rank) == [2000.0, 2000.0]
+
+
+REFUSALS = {
+    "root": (
+        lambda bad: rabit.broadcast(np.ones(2), 7 if bad else 0, name="w"),
+        ("broadcast 'w'", "root_rank is 7"),
+    ),
+    "number of splits": (
+        lambda bad: rabit.alltoall(np.ones(4), splits=[1] * 4 if bad else [2, 2], name="w"),
+        ("alltoall 'w'", "[1, 1, 1, 1]"),
+    ),
+    "uneven rows": (
+        lambda bad: rabit.alltoall(np.ones(5 if bad else 4), name="w"),
+        ("alltoall 'w'", "5 rows"),
+    ),
+}
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+@pytest.mark.parametrize("how", REFUSALS)
+def test_what_one_rank_refuses_fails_on_the_others(how, culprit):
+    call, words = REFUSALS[how]
+
+    def on_rank(engine):
+        for _ in range(2):
+            with pytest.raises(rabit.InvalidArgument) as caught:
+                call(engine.rank == culprit)
+            # The same name works right after.
+            assert rabit.allreduce(1.0, name="w", op=rabit.Sum) == 2.0
+        return str(caught.value), caught.value.rank
+
+    message, rank = run_ranks(2, on_rank)[1 - culprit]
+    assert f"rank {culprit} refused it" in message
+    assert rank == culprit
+    for word in words:
+        assert word in message
