@@ -220,7 +220,7 @@ def test_torch_and_mxnet_share_one_engine(on_ranks):
 def test_what_the_forward_pass_needs_first_goes_first_and_is_updated_alone(on_ranks):
     """Gluon orders by name, dense10 before dense2, and updates four parameters at a time."""
     script = """
-    from rabit_mxnet import trainer
+    from rabit_mxnet import trainer as trainer_module
     net = mx.gluon.nn.HybridSequential(prefix="net_")
     with net.name_scope():
         for _ in range(12):
@@ -228,7 +228,7 @@ def test_what_the_forward_pass_needs_first_goes_first_and_is_updated_alone(on_ra
     net.initialize()
     trainer = rabit.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
     reduced, updated = [], []
-    reduce_gradients = trainer.reduce_gradients
+    reduce_gradients = trainer_module.reduce_gradients
     update = trainer._optimizer.update_multi_precision
     def note_reduction(gradients, names, priority, *more):
         reduced.append((priority, trainer._params[int(names[0])].name))
@@ -236,7 +236,7 @@ def test_what_the_forward_pass_needs_first_goes_first_and_is_updated_alone(on_ra
     def note_update(index, *arrays):
         updated.append(len(index))
         update(index, *arrays)
-    trainer.reduce_gradients = note_reduction
+    trainer_module.reduce_gradients = note_reduction
     trainer._optimizer.update_multi_precision = note_update
     with mx.autograd.record():
         loss = net(mx.nd.ones((1, 2))).sum()
