@@ -170,7 +170,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
             "operation": _ARRAYS,
             "dependency_engine": f"operation {_ARRAYS}",
             "execution": f"dependency_engine operation {_ARRAYS}",
-            "ops": f"execution operation {_ARRAYS}",
+            "ops": f"execution operation compression {_ARRAYS}",
             "optimizer state": "ops loaded",
             "trainer": "optimizer ops compression library loaded",
             "session": "dependency_engine backward library loaded",
