@@ -1,15 +1,12 @@
 #include "arithmetic/reduce.h"
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
 #include <cstring>
 #include <limits>
 #include <vector>
 
 #include "arithmetic/kernels.h"
 #include "base/check.h"
+#include "base/cpu_features.h"
 
 namespace rabit {
 namespace {
@@ -26,14 +23,6 @@ const Kernels* KernelsOf(KernelSet set) {
   return nullptr;
 }
 
-#if defined(__x86_64__)
-// Clang 14 knows no "f16c" in __builtin_cpu_supports.
-bool CpuConvertsHalfFloats() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
-}
-#endif
-
 bool CpuOffers(KernelSet set) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -41,8 +30,7 @@ bool CpuOffers(KernelSet set) {
     case KernelSet::kPortable:
       return true;
     case KernelSet::kAvx2:
-      return __builtin_cpu_supports("avx2") && CpuConvertsHalfFloats() &&
-             __builtin_cpu_supports("fma");
+      return CpuHasAvx2();
     case KernelSet::kAvx512:
       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
