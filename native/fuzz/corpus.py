@@ -9,9 +9,9 @@ from pathlib import Path
 NATIVE = Path(__file__).resolve().parents[1]
 
 
-def frozen(relative: str) -> list[bytes]:
-    """The messages of a file of hexadecimal lines; words before the digits are labels."""
-    text = (NATIVE / relative).read_text()
+def frozen(pattern: str) -> list[bytes]:
+    """The messages of files of hexadecimal lines, of whichever version; words before the digits are labels."""
+    text = "\n".join(path.read_text() for path in sorted(NATIVE.glob(pattern)))
     return [bytes.fromhex(digits) for digits in re.findall(r"\b(?:[0-9a-f]{2}){4,}\b", text)]
 
 
@@ -38,9 +38,9 @@ def settings() -> list[bytes]:
 def write(folder: Path) -> None:
     """Writes folder/fuzz_control/seed0 and so on, one file a message."""
     seeds = {
-        "fuzz_control": frozen("control/testdata/messages_v3.txt"),
-        "fuzz_frame": frozen("transport/tcp/testdata/frame_v2.txt"),
-        "fuzz_handshake": frozen("rendezvous/testdata/handshake_v1.txt"),
+        "fuzz_control": frozen("control/testdata/messages_v*.txt"),
+        "fuzz_frame": frozen("transport/tcp/testdata/frame_v*.txt"),
+        "fuzz_handshake": frozen("rendezvous/testdata/handshake_v*.txt"),
         "fuzz_store": store_frames(),
         "fuzz_settings": settings(),
     }

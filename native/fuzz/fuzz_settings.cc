@@ -9,7 +9,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const Result<Options> options = ParseOptions(text);
   if (options.ok()) {
-    RABIT_CHECK(options->rank >= 0 && options->rank < options->size, "a rank outside its job was accepted");
+    RABIT_CHECK(options->rank >= 0 && options->rank < options->size,
+                "a rank outside its job was accepted");
     RABIT_CHECK(options->started_lanes() >= 1, "an engine without lanes was accepted");
   } else {
     RABIT_CHECK(!options.status().message().empty(), "settings were refused without a reason");

@@ -6,7 +6,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace rabit;
   if (size == 0) return 0;
   const ConstBytes bytes = fuzz::AsBytes(data, size).subspan(1);
-  // The length in front of a frame is read from the socket before it, and no part of what is decoded.
+  // The length in front of a frame is read from the socket before it, and no part of what is
+  // decoded.
   const auto content = [](std::vector<std::byte> frame) {
     frame.erase(frame.begin(), frame.begin() + kStoreLengthBytes);
     return frame;
