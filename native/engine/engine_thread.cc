@@ -85,6 +85,8 @@ bool EngineThread::CanPark() const {
 
 bool EngineThread::Step(Deadline deadline) {
   state_->needs_step.store(false);
+  // Read before the queues: what comes before a stop is announced before it.
+  wants_stop_ = state_->wants_stop.load();
   // In this order, what was submitted after a command is announced after it.
   TakeSubmissions();
   RunCommands();
@@ -250,7 +252,7 @@ Status EngineThread::AnnounceIfNeeded() {
   // What is open does not keep this rank from saying that it stops, or ranks with something open
   // would wait for each other; Coordinator::CheckStop waits until everybody is through.
   next_.is_busy = done != issued_ || !open_.empty() || !in_flight_.empty();
-  if (state_->wants_stop.load() && done == issued_) next_.wants_stop = true;
+  if (wants_stop_ && done == issued_) next_.wants_stop = true;
   const bool returns_credit = state_->needs_credit.load() && done > announced_done_;
   const bool starts_stop = next_.wants_stop && !has_announced_stop_;
   const bool follows_stop =

@@ -158,6 +158,7 @@ class EngineThread {
   const ScheduleLimits start_limits_;
   std::optional<LimitChoice> choice_;  // rank 0; paused while the sizes are somebody's proposal
   uint64_t announced_done_ = 0;
+  bool wants_stop_ = false;
   bool has_announced_stop_ = false;
   Deadline next_stall_check_{};
   Deadline grace_end_ = Deadline::max();

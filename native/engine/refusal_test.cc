@@ -81,6 +81,21 @@ TEST(EngineRefusal, what_was_submitted_with_it_fails_as_well) {
   });
 }
 
+// What a rank does just before it stops reaches the others before its stop does.
+TEST(EngineRefusal, is_heard_when_the_rank_stops_at_once) {
+  for (int i = 0; i < 50; ++i) {
+    TestJob(2).Run([](Engine& engine, int rank) {
+      std::vector<float> values(4, 1.0f);
+      Request request = MakeRequest("w", Kind::kBroadcast, values);
+      request.signature.root = rank == 1 ? 7 : 0;
+      Handle handle;
+      const Status submitted = engine.Submit({&request, 1}, {&handle, 1});
+      if (rank == 0) ExpectTold(engine.Wait(handle, InTime()), rank, 1);
+      if (rank == 1) EXPECT_EQ(submitted.code(), Code::kInvalidArgument);
+    });
+  }
+}
+
 TEST(EngineRefusal, a_mistake_of_every_rank_leaves_nothing_behind) {
   TestJob(3).Run([](Engine& engine, int) {
     std::vector<float> values(4, 1.0f);
