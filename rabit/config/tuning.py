@@ -164,6 +164,13 @@ class TuningSettings:
         minimum=1,
         maximum=200,
     )
+    strategy: str = setting(
+        "",
+        "Gradient method of optimizers that are given none, such as powersgd:rank=2; empty: the mean of "
+        "the gradients. `rabitrun --strategy help` lists the methods.",
+        is_equal=True,
+        flag="--strategy",
+    )
     deterministic: bool = setting(
         False,
         "Results are bitwise equal from run to run and for every fusion and partition size.",

@@ -30,6 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from rabit.diagnostics.check_build import print_report
 
             return print_report(as_json=parsed.check_build_json)
+        if parsed.list_strategies or parsed.setting_strategy == "help":
+            from rabit.strategies import describe
+
+            print(describe(), end="")
+            return 0
         if parsed.show_config:
             from rabit.launch.options.settings import job_config
 
@@ -52,6 +57,7 @@ def _run(parsed: argparse.Namespace) -> int:
     tuning, notices = tuning_environ(parsed, environ)
     for notice in notices:
         print(f"rabitrun: {notice}", file=sys.stderr)
+    _check_strategy(tuning.get("RABIT_STRATEGY") or environ.get("RABIT_STRATEGY"))
     from rabit.launch.options.environment import user_environ
 
     request = Request(
@@ -91,6 +97,14 @@ def _run(parsed: argparse.Namespace) -> int:
         print(describe(request))
         return 0
     return launch(request).status
+
+
+def _check_strategy(text: str | None) -> None:
+    """A mistake is told once, and not by every rank after it has started."""
+    if text:
+        from rabit.strategies import make
+
+        make(text)
 
 
 def _is_here(path: str) -> bool:

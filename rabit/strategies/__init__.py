@@ -28,7 +28,7 @@ from .outer_steps import Nesterov, SlowMomentum
 from .phases import Phases
 from .powersgd import PowerSGD
 from .programs import Gathered, TwoPhase
-from .registry import as_strategy, available, make
+from .registry import as_strategy, available, describe, make
 from .row_sparse import RowSparse
 from .sign import Signs
 from .synchronous import Bypass, Mean, Synchronous
@@ -75,6 +75,7 @@ __all__ = [
     "Wire",
     "as_strategy",
     "available",
+    "describe",
     "generator",
     "geometric",
     "leaf",

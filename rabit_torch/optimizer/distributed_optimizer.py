@@ -23,7 +23,7 @@ from rabit_torch.ops.adasum import Adasum
 from rabit_torch.ops.arguments import reduce_op
 from rabit_torch.optimizer.adasum_reducer import AdasumReducer
 from rabit_torch.optimizer.auto_overlap import AutoOverlap
-from rabit_torch.optimizer.method import Method, check_strategy_overlap, checked_strategy
+from rabit_torch.optimizer.method import Method, check_strategy_overlap, chosen_strategy
 from rabit_torch.optimizer.reducer import CROSSING, GradientReducer, Overlap
 from rabit_torch.overlap.clip import GradientClip
 from rabit_torch.overlap.partial_step import why_coupled
@@ -503,15 +503,17 @@ def DistributedOptimizer(
         Horovod, and nothing has to be agreed.
     strategy: a method of `rabit.strategies`, in place of the mean of the gradients in every step: an
         Exchange, which gets error feedback where it needs it, and leaves small parameters alone; a
-        Strategy, as it is; or a text such as "powersgd:rank=2".
+        Strategy, as it is; or a text such as "powersgd:rank=2".  None: RABIT_STRATEGY, which
+        `rabitrun --strategy` sets, or the mean.
 
     Raises InvalidArgument for names that are missing or double, or arguments out of range.
     """
     resolved = reduce_op(op, None)
     _check_predivide_factor(gradient_predivide_factor, resolved)
     names = _checked_names(optimizer, named_parameters)
-    chosen = checked_strategy(
+    chosen = chosen_strategy(
         strategy,
+        default_engine().config.strategy,
         optimizer,
         {
             "compression": compression is not Compression.none,

@@ -14,7 +14,7 @@ from rabit.framework import Pipeline, Task
 from rabit.strategies import Array, Strategy, as_strategy
 from rabit_torch.parameter_state import ParameterState
 
-__all__ = ["Method", "TorchSlot", "check_strategy_overlap", "checked_strategy"]
+__all__ = ["Method", "TorchSlot", "check_strategy_overlap", "chosen_strategy"]
 
 _PUTS_OFF = ("next-forward", "reduce-scatter", "auto")
 
@@ -182,13 +182,27 @@ class Method:
         self.pipeline.load_state_dict(loaded)
 
 
-def checked_strategy(
-    method: Any, optimizer: torch.optim.Optimizer, others: Mapping[str, Any]
+def chosen_strategy(
+    method: Any, configured: str, optimizer: torch.optim.Optimizer, others: Mapping[str, Any]
 ) -> Strategy | None:
-    """The strategy of an argument; raises InvalidArgument where it cannot work with the rest.
+    """The strategy of an argument, None: of the configuration; refuses what cannot work with the rest.
 
     others: arguments that say otherwise how gradients travel, by name, where they were given.
     """
+    if method is not None or not configured:
+        return _checked_strategy(method, optimizer, others)
+    try:
+        return _checked_strategy(configured, optimizer, others)
+    except InvalidArgument as error:
+        raise InvalidArgument(
+            f"RABIT_STRATEGY or --strategy is {configured!r}, and this optimizer on rank {rabit.rank()} "
+            f"has no strategy of its own: {error}"
+        ) from error
+
+
+def _checked_strategy(
+    method: Any, optimizer: torch.optim.Optimizer, others: Mapping[str, Any]
+) -> Strategy | None:
     if method is None:
         return None
     given = [name for name, value in others.items() if value]

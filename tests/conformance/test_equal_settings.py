@@ -75,6 +75,7 @@ def another_value(each: Setting, seed: random.Random):
             "allreduce_algorithm": "ring",
             "autotune_knobs": "lanes",
             "backend": "builtin,mpi",
+            "strategy": "powersgd:rank=2",
         }[each.name]
     low = int(each.minimum or 0)
     high = int(min(each.maximum or 1 << 20, 1 << 20))

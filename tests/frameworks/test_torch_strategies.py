@@ -230,3 +230,24 @@ report(optimizer_is_there)
     )
 
     assert found == [True] * ranks
+
+
+def test_a_script_that_names_no_method_takes_the_configured_one(on_ranks):
+    found = on_ranks(
+        2,
+        TRAIN
+        + """
+model, optimizer = make()
+report([
+    repr(optimizer.strategy), repr(make("mean")[1].strategy),
+    distance(train(), train("powersgd:rank=1,small=0")), raised(None, op=rabit.Sum),
+])
+""",
+        RABIT_STRATEGY="powersgd:rank=1,small=0",
+    )
+
+    for configured, given, difference, refusal in found:
+        assert "PowerSGD(rank=1" in configured and "Mean(" in given
+        assert difference == 0
+        assert refusal.startswith("RABIT_STRATEGY or --strategy is 'powersgd:rank=1,small=0', and this")
+        assert "so does op=sum" in refusal

@@ -538,3 +538,19 @@ def test_check_build_ticks_mpi_only_with_an_mpi_library(rabitrun, tmp_path):
 
     assert "[ ] mpi " in job.out
     assert "finds no MPI library (RuntimeError: cannot load MPI library)" in job.out
+
+
+@pytest.mark.parametrize("flags", [("--strategy", "help"), ("--list-strategies",)])
+def test_methods_are_listed(flags, capsys):
+    assert cli.main([*flags]) == 0
+
+    assert "  powersgd:rank=2,start=0,small=65536\n" in capsys.readouterr().out
+
+
+def test_a_wrong_method_is_told_before_anything_starts(capsys, monkeypatch):
+    by_flag = refused(capsys, "-np", "2", "--strategy", "powersdg", "no-such-program")
+    monkeypatch.setenv("RABIT_STRATEGY", "powersgd:rnk=2")
+    by_variable = refused(capsys, "-np", "2", "no-such-program")
+
+    assert "there is no method 'powersdg'; did you mean 'powersgd'?" in by_flag
+    assert "did you mean 'rank'?" in by_variable

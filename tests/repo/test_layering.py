@@ -142,7 +142,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
             "ops diagnostics": f"engine {_SETTINGS}",
             "training": f"ops engine {_SETTINGS}",
             "strategies tuning": _TRAINING,
-            "launch": f"config rendezvous diagnostics {_GROUND}",
+            "launch": f"config rendezvous diagnostics strategies {_GROUND}",
             "session": _SESSION,
             "board testing": f"session {_SESSION}",
             "framework": f"session strategies training {_SESSION}",

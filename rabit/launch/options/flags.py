@@ -123,6 +123,10 @@ def _add_job_flags(group: argparse._ArgumentGroup) -> None:
         help="print every setting with its value, where the value comes from, and what it means",
     )
     group.add_argument(
+        "--list-strategies", action="store_true",
+        help="list the gradient methods with their parameters, bits and memory; also --strategy help",
+    )  # fmt: skip
+    group.add_argument(
         "-cb", "--check-build", action="store_true", help="list what is available, and why not"
     )
     group.add_argument(

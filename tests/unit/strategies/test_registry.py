@@ -25,7 +25,7 @@ def test_arguments_are_read_by_type():
     ("spec", "says"),
     [
         ("powersdg", "did you mean 'powersgd'"),
-        ("powersgd:rnk=2", "takes rank=2, start=0, small=65536"),
+        ("powersgd:rnk=2", "did you mean 'rank'. it takes rank=2,start=0,small=65536"),
         ("powersgd:rank=x", "rank is 'x', where int such as 2 is expected"),
         ("powersgd:rank", "'rank' is not an argument"),
         ("anybatch:x=1", "it takes none"),
@@ -46,3 +46,11 @@ def test_a_biased_exchange_gets_error_feedback_and_small_parameters_the_mean():
 def test_what_is_no_method_is_refused():
     with pytest.raises(rabit.InvalidArgument, match="strategy is 5; use a rabit"):
         methods.as_strategy(5)
+
+
+def test_the_list_names_every_method_with_its_parameters():
+    text = methods.describe()
+
+    for name in methods.available():
+        assert f"\n  {name}" in text
+    assert "  powersgd:rank=2,start=0,small=65536\n      bits a coordinate: 32·rank" in text

@@ -1,0 +1,196 @@
+"""What each text of `make` builds: the methods as their papers have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rabit.compression import CompressionCodec
+from rabit.training.strategy import Exchange, Strategy
+
+from .accordion import Accordion
+from .adasum import AdaptiveSum
+from .any_batch import AnyBatch
+from .async_average import AsyncAverage
+from .decentralized import Decentralized, LowPrecisionRing
+from .dgc import MomentumCorrection
+from .ef21 import Differences
+from .feedback import ErrorFeedback
+from .levels import Levels, Natural, geometric, uniform
+from .local_sgd import LocalSGD
+from .minmax import MinMax8
+from .onebit_adam import OneBitAdam
+from .outer_steps import Nesterov, SlowMomentum
+from .phases import Phases
+from .powersgd import PowerSGD
+from .programs import Gathered, TwoPhase
+from .row_sparse import RowSparse
+from .sign import Signs
+from .synchronous import Bypass, Mean, Synchronous
+from .topk import LargestEntries, RandomK
+
+__all__ = ["METHODS", "SMALL_BYTES", "Method", "usual"]
+
+# Parameters below go as plain means, unless a text says otherwise.
+SMALL_BYTES = 64 * 1024
+_SMALL = SMALL_BYTES
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of the table that `rabitrun --strategy help` prints.
+
+    bits: what one rank sends for each coordinate in a step, for few ranks.  keeps: on each rank, in
+    sizes of the parameter.  use: when it is worth a try, and what it needs.
+    """
+
+    build: Callable[..., Strategy]
+    bits: str
+    keeps: str
+    use: str
+
+
+def usual(exchange: Exchange, small: int, start: int = 0) -> Strategy:
+    """In every step, with error feedback if it is biased, and small parameters by the plain mean."""
+    if exchange.is_biased:
+        exchange = ErrorFeedback(exchange)
+    if start:
+        exchange = Phases(start, exchange)
+    return Synchronous(Bypass(exchange, small))
+
+
+def _mean(codec: str = "") -> Strategy:
+    return Synchronous(Mean(CompressionCodec(codec)))
+
+
+def _powersgd(rank: int = 2, start: int = 0, small: int = _SMALL) -> Strategy:
+    return usual(PowerSGD(rank), small, start)
+
+
+def _topk(ratio: float = 0.01, start: int = 0, small: int = _SMALL) -> Strategy:
+    return usual(Gathered(LargestEntries(ratio)), small, start)
+
+
+def _randomk(ratio: float = 0.1, scale: bool = False, small: int = _SMALL) -> Strategy:
+    return usual(RandomK(ratio, scale), small)
+
+
+def _dgc(
+    ratio: float = 0.001, momentum: float = 0.9, clip: float = 0.0, small: int = _SMALL
+) -> Strategy:
+    correction = MomentumCorrection(Gathered(LargestEntries(ratio)), momentum, clip=clip)
+    # Small parameters are complete in every step: their momentum is the plain one.
+    rest = MomentumCorrection(Mean(), momentum, masks=False)
+    return Synchronous(Bypass(correction, small, rest))
+
+
+def _ef21(ratio: float = 0.01, small: int = _SMALL) -> Strategy:
+    return usual(Differences(Gathered(LargestEntries(ratio))), small)
+
+
+def _sign(block: int = 4096, small: int = _SMALL) -> Strategy:
+    return usual(TwoPhase(Signs(block), second_feedback=True), small)
+
+
+def _qsgd(bits: int = 8, block: int = 512, small: int = _SMALL) -> Strategy:
+    return usual(TwoPhase(Levels(uniform(bits), block)), small)
+
+
+def _nuqsgd(bits: int = 4, block: int = 512, small: int = _SMALL) -> Strategy:
+    return usual(TwoPhase(Levels(geometric(bits), block)), small)
+
+
+def _terngrad(clip: float = 2.5, block: int = 4096, small: int = _SMALL) -> Strategy:
+    return Synchronous(Bypass(Gathered(Levels((0.0, 1.0), block, clip=clip)), small))
+
+
+def _natural(small: int = _SMALL) -> Strategy:
+    return usual(TwoPhase(Natural()), small)
+
+
+def _bytegrad(block: int = 4096, small: int = _SMALL) -> Strategy:
+    return usual(TwoPhase(MinMax8(block)), small)
+
+
+def _rowsparse(small: int = _SMALL) -> Strategy:
+    return usual(RowSparse(), small)
+
+
+def _adasum() -> Strategy:
+    return Synchronous(AdaptiveSum())
+
+
+def _accordion(
+    low: int = 4, high: int = 1, interval: int = 100, eta: float = 0.5, small: int = _SMALL
+) -> Strategy:
+    return usual(Accordion(PowerSGD(low), PowerSGD(high), interval, eta), small)
+
+
+def _local(every: int = 8, start: int = 0) -> Strategy:
+    return LocalSGD(every, start=start)
+
+
+def _slowmo(every: int = 12, alpha: float = 1.0, beta: float = 0.5, start: int = 0) -> Strategy:
+    return LocalSGD(every, SlowMomentum(alpha, beta), start=start)
+
+
+def _diloco(every: int = 500, lr: float = 0.7, momentum: float = 0.9) -> Strategy:
+    return LocalSGD(every, Nesterov(lr, momentum))
+
+
+def _streaming(
+    every: int = 100, fragments: int = 4, delay: int = 5, mix: float = 0.5, lr: float = 0.7
+) -> Strategy:
+    return LocalSGD(every, Nesterov(lr, 0.9), fragments=fragments, delay=delay, mix=mix)
+
+
+def _sparseloco(every: int = 30, ratio: float = 0.02, decay: float = 0.95) -> Strategy:
+    exchange = ErrorFeedback(Gathered(LargestEntries(ratio)), decay)
+    return LocalSGD(every, exchange=exchange)
+
+
+def _onebit_adam(warmup: int = 1000, block: int = 4096, small: int = _SMALL) -> Strategy:
+    exchange = ErrorFeedback(TwoPhase(Signs(block), second_feedback=True))
+    return OneBitAdam(Bypass(exchange, small), warmup)
+
+
+def _qadam(warmup: int = 100, block: int = 4096, small: int = _SMALL) -> Strategy:
+    return OneBitAdam(Bypass(TwoPhase(MinMax8(block)), small), warmup)
+
+
+def _lowprecision(block: int = 4096) -> Strategy:
+    return LowPrecisionRing(MinMax8(block))
+
+
+def _decentralized(peers: str = "all", every: int = 1) -> Strategy:
+    return Decentralized(peers, every)  # type: ignore[arg-type]  # it checks
+
+
+METHODS: dict[str, Method] = {
+    "accordion": Method(_accordion, "as PowerSGD", "2", "PowerSGD where some phases bear little"),
+    "adasum": Method(_adasum, "64", "0", "many ranks at the learning rate of one"),
+    "anybatch": Method(AnyBatch, "32", "0", "ranks of unequal speed; set strategy.samples"),
+    "async": Method(AsyncAverage, "up to 32", "0", "ranks of unequal speed; nobody waits"),
+    "bytegrad": Method(_bytegrad, "8", "0", "slow networks, nothing to tune"),
+    "decentralized": Method(_decentralized, "32", "0", "long delays; peers=shift-one"),
+    "dgc": Method(_dgc, "64·ratio", "2", "very slow networks, few ranks; plain SGD"),
+    "diloco": Method(_diloco, "32/every", "2", "ranks far apart; long training"),
+    "ef21": Method(_ef21, "64·ratio", "2", "ranks with different data"),
+    "local": Method(_local, "32/every", "1", "slow networks; start= for post-local SGD"),
+    "lowprecision": Method(_lowprecision, "16", "3", "rings of slow links"),
+    "mean": Method(_mean, "32; codec=bf16: 16", "0", "the default"),
+    "natural": Method(_natural, "9", "0", "unbiased, with little variance"),
+    "nuqsgd": Method(_nuqsgd, "bits", "0", "unbiased; many small entries"),
+    "onebit-adam": Method(_onebit_adam, "1 after the warm-up", "3", "Adam; plain SGD as optimizer"),
+    "powersgd": Method(_powersgd, "32·rank·(n+m)/(n·m)", "1", "large matrices on slow networks"),
+    "qadam": Method(_qadam, "8 after the warm-up", "2", "Adam; plain SGD as optimizer"),
+    "qsgd": Method(_qsgd, "bits", "0", "unbiased; slow networks"),
+    "randomk": Method(_randomk, "32·ratio", "1", "many ranks"),
+    "rowsparse": Method(_rowsparse, "by the rows", "0", "embedding tables; exact"),
+    "sign": Method(_sign, "1", "1", "slow networks, large models"),
+    "slowmo": Method(_slowmo, "32/every", "2", "Local SGD that trains worse than the mean"),
+    "sparseloco": Method(_sparseloco, "64·ratio/every", "2", "ranks very far apart"),
+    "streaming-diloco": Method(_streaming, "32/every", "2", "DiLoCo with an even load"),
+    "terngrad": Method(_terngrad, "2", "0", "unbiased; few ranks"),
+    "topk": Method(_topk, "64·ratio", "1", "very slow networks, few ranks"),
+}
