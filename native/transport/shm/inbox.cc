@@ -15,12 +15,11 @@ namespace rabit {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-constexpr size_t kPageBytes = 4096;
 
 constexpr size_t kSlotsAt = sizeof(ReaderState) + sizeof(SenderState);
 constexpr size_t kAcknowledgedAt = kSlotsAt + kSlots * sizeof(Slot);
 constexpr size_t kRevokedAt = kAcknowledgedAt + kOffers * sizeof(uint64_t);
-constexpr size_t kDataAt =
+constexpr size_t kLaneHeadBytes =
     (kRevokedAt + kOffers * sizeof(uint64_t) + kPageBytes - 1) / kPageBytes * kPageBytes;
 
 size_t DoorbellBytes(int streams) {
@@ -38,25 +37,42 @@ Result<std::byte*> MapShared(int fd, size_t bytes) {
   return static_cast<std::byte*>(base);
 }
 
+// Whether the kernel knows MADV_POPULATE_WRITE: it checks the advice before the range.
+bool CanReserveByUse() { return ::madvise(nullptr, 0, MADV_POPULATE_WRITE) == 0; }
+
 }  // namespace
 
-size_t InboxShape::LaneBytes() const { return kDataAt + ring_bytes; }
-
-size_t InboxShape::TotalBytes() const {
-  return DoorbellBytes(streams) +
-         static_cast<size_t>(senders) * static_cast<size_t>(streams) * LaneBytes();
+Status LaneMemory::Reserve(uint64_t begin, uint64_t end) const {
+  if (::madvise(data + begin, end - begin, MADV_POPULATE_WRITE) == 0) return Status();
+  if (errno == EINVAL) return Status();  // a kernel before 5.14, where Create reserves the rings
+  return ResourceExhausted("shm: reserving " + std::to_string(end - begin) +
+                           " bytes of shared memory failed: " + ErrnoText(errno) +
+                           "; raise the memory limit or use RABIT_TRANSPORT=tcp");
 }
 
-Result<Inbox> Inbox::Create(const InboxShape& shape) {
+size_t InboxShape::HeadBytes() const {
+  return DoorbellBytes(streams) +
+         static_cast<size_t>(senders) * static_cast<size_t>(streams) * kLaneHeadBytes;
+}
+
+size_t InboxShape::TotalBytes() const {
+  return HeadBytes() + static_cast<size_t>(senders) * static_cast<size_t>(streams) * ring_bytes;
+}
+
+Result<Inbox> Inbox::Create(const InboxShape& shape, Rings rings) {
   UniqueFd fd(memfd_create("rabit-inbox", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.is_open()) {
     return Unsupported("shm: memfd_create failed: " + ErrnoText(errno) +
                        "; use RABIT_TRANSPORT=tcp on this kernel");
   }
   const size_t bytes = shape.TotalBytes();
-  int error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+  if (rings == Rings::kReservedByUse && !CanReserveByUse()) rings = Rings::kReserved;
+  const size_t reserved = rings == Rings::kReserved ? bytes : shape.HeadBytes();
+  int error = ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  if (error == 0) error = posix_fallocate(fd.get(), 0, static_cast<off_t>(reserved));
   if (error != 0) {
-    return ResourceExhausted("shm: reserving " + std::to_string(bytes) +
+    return ResourceExhausted("shm: reserving " + std::to_string(reserved) + " of " +
+                             std::to_string(bytes) +
                              " bytes of shared memory failed: " + ErrnoText(error) +
                              "; raise the memory limit or use RABIT_TRANSPORT=tcp");
   }
@@ -91,14 +107,14 @@ Doorbell& Inbox::doorbell(int stream) const { return reinterpret_cast<Doorbell*>
 LaneMemory Inbox::lane(int sender, int stream) const {
   const size_t index = static_cast<size_t>(sender) * static_cast<size_t>(shape_.streams) +
                        static_cast<size_t>(stream);
-  std::byte* at = base_ + DoorbellBytes(shape_.streams) + index * shape_.LaneBytes();
+  std::byte* at = base_ + DoorbellBytes(shape_.streams) + index * kLaneHeadBytes;
   LaneMemory memory;
   memory.reader = reinterpret_cast<ReaderState*>(at);
   memory.sender = reinterpret_cast<SenderState*>(at + sizeof(ReaderState));
   memory.slots = reinterpret_cast<Slot*>(at + kSlotsAt);
   memory.acknowledged = reinterpret_cast<std::atomic<uint64_t>*>(at + kAcknowledgedAt);
   memory.revoked = reinterpret_cast<std::atomic<uint64_t>*>(at + kRevokedAt);
-  memory.data = at + kDataAt;
+  memory.data = base_ + shape_.HeadBytes() + index * shape_.ring_bytes;
   memory.ring_bytes = shape_.ring_bytes;
   return memory;
 }

@@ -2,9 +2,10 @@
 //
 // One memory file per rank, anonymous (memfd: it has no name in any file system and goes when the
 // last process that maps it goes, however it dies) and sealed, so that nobody can cut it short
-// under a reader.  Layout: one Doorbell per stream, then one lane of traffic per (sender, stream):
+// under a reader.  Layout: one Doorbell per stream, then the heads of all lanes, one lane per
+// (sender, stream), then their data rings:
 //
-//   ReaderState | SenderState | slots | acknowledgements | revocations | data ring
+//   ReaderState | SenderState | slots | acknowledgements | revocations
 //
 // A lane has one writer per word and no lock, so a process killed between any two instructions
 // leaves its peer nothing worse than silence.
@@ -17,6 +18,7 @@
 #include <utility>
 
 #include "base/result.h"
+#include "base/status.h"
 #include "base/unique_fd.h"
 #include "transport/shm/doorbell.h"
 
@@ -26,6 +28,7 @@ inline constexpr uint32_t kSlots = 128;         // messages and chunks in flight
 inline constexpr uint32_t kOffers = 64;         // single-copy messages in flight per lane
 inline constexpr uint32_t kInlineBytes = 24;    // what a slot carries itself
 inline constexpr uint32_t kDataAlignment = 64;  // of every chunk in the data ring
+inline constexpr uint64_t kPageBytes = 4096;
 // What a chunk takes of the data ring.
 inline constexpr uint64_t Aligned(uint64_t bytes) {
   return (bytes + kDataAlignment - 1) & ~uint64_t{kDataAlignment - 1};
@@ -76,6 +79,9 @@ struct LaneMemory {
   std::atomic<uint64_t>* revoked = nullptr;
   std::byte* data = nullptr;
   uint32_t ring_bytes = 0;
+
+  // Of the ring; a multiple of pages.  Before anything is written there for the first time.
+  Status Reserve(uint64_t begin, uint64_t end) const;
 };
 
 struct InboxShape {
@@ -83,16 +89,21 @@ struct InboxShape {
   int streams = 0;
   uint32_t ring_bytes = 0;  // a multiple of 4096
 
-  size_t LaneBytes() const;
+  size_t HeadBytes() const;   // all but the rings
   size_t TotalBytes() const;
   bool operator==(const InboxShape&) const = default;
 };
 
+// Most lanes use little of their ring, or nothing: an algorithm talks with few peers, on few
+// streams.
+enum class Rings { kReserved, kReservedByUse };
+
 class Inbox {
  public:
-  // A new one, zeroed; all its memory is reserved, so that a full host fails here, by
-  // kResourceExhausted, and not by SIGBUS in the middle of a message.
-  static Result<Inbox> Create(const InboxShape& shape);
+  // A new one, zeroed; the memory of the heads, and that of the rings unless their users do it, is
+  // reserved, so that a full host fails here, by kResourceExhausted, and not by SIGBUS in the
+  // middle of a message.
+  static Result<Inbox> Create(const InboxShape& shape, Rings rings = Rings::kReserved);
   // Of a peer.  Refuses a file that is not sealed or smaller than `shape` says.
   static Result<Inbox> Map(UniqueFd fd, const InboxShape& shape);
 

@@ -1,5 +1,7 @@
 // Both halves of a lane, driven by hand: what is rare, or never done by an honest peer.
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -107,6 +109,56 @@ TEST(ShmLane, a_cancelled_offer_fails_its_receive_and_the_next_message_arrives) 
   lane.inbound->Post(next_recv);
   EXPECT_OK(lane.Progress());
   EXPECT_TRUE(next_send.is_done && next_recv.is_done && received == second);
+}
+
+TEST(ShmLane, a_ring_takes_the_memory_that_it_uses) {
+  constexpr uint32_t kRingBytes = 1 << 20;
+  const Inbox inbox = *Inbox::Create({.senders = 1, .streams = 3, .ring_bytes = kRingBytes},
+                                     Rings::kReservedByUse);
+  const auto reserved_bytes = [&] {
+    struct stat status{};
+    EXPECT_EQ(fstat(inbox.fd(), &status), 0);
+    return static_cast<uint32_t>(status.st_blocks) * 512;
+  };
+  const uint32_t heads = reserved_bytes();
+  const LaneOptions options{.chunk_bytes = 65536, .single_copy_min_bytes = ~uint64_t{0}};
+  OutboundLane outbound(inbox.lane(0, 1), inbox.doorbell(1), options);
+  const Buffer tiny(kInlineBytes), small(100), large(300'000);
+  SendState sends[] = {SendOf(1, tiny), SendOf(2, small), SendOf(3, large)};
+  EXPECT_LT(heads, kRingBytes);
+
+  outbound.Queue(sends[0]);
+  EXPECT_EQ(reserved_bytes(), heads);
+  outbound.Queue(sends[1]);
+  EXPECT_EQ(reserved_bytes(), heads + 4096);
+  outbound.Queue(sends[2]);
+  EXPECT_EQ(reserved_bytes(), heads + 74 * 4096);
+
+  for (const SendState& send : sends) EXPECT_TRUE(send.is_done && send.status.ok());
+}
+
+TEST(ShmLane, a_send_fails_when_no_memory_is_left_for_it) {
+  Lane lane;
+  const UniqueFd file(memfd_create("short", MFD_CLOEXEC));
+  ASSERT_TRUE(ftruncate(file.get(), 8192) == 0);
+  void* const short_memory =
+      mmap(nullptr, 16384, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  LaneMemory memory = lane.memory;
+  memory.data = static_cast<std::byte*>(short_memory);
+  OutboundLane outbound(memory, lane.inbox.doorbell(0),
+                        {.chunk_bytes = 4096, .single_copy_min_bytes = ~uint64_t{0}});
+  const Buffer small(8), large(12'000);
+  SendState send = SendOf(1, large);
+
+  outbound.Queue(send);
+
+  EXPECT_TRUE(send.is_done);
+  EXPECT_EQ(send.status.code(), Code::kResourceExhausted);
+  EXPECT_NE(send.status.message().find("reserving 4096 bytes of shared memory"), std::string::npos)
+      << send.status;
+  EXPECT_EQ(lane.memory.slots[2].kind, SlotKind::kBroken);
+  EXPECT_TRUE(outbound.TrySendNow(2, small));
+  munmap(short_memory, 16384);
 }
 
 TEST(ShmLane, messages_nobody_receives_are_set_aside_up_to_a_limit) {

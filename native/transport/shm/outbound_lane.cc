@@ -17,7 +17,8 @@ bool OutboundLane::TrySendNow(Tag tag, ConstBytes buffer) {
     const uint64_t to_end = memory_.ring_bytes - bytes_used_ % memory_.ring_bytes;
     if (to_end < buffer.size() || FreeBytes(buffer.size()) < Aligned(buffer.size())) return false;
   }
-  const bool is_sent = PushChunk(send, kNoOffer);
+  Status failure;  // Queue meets it again, and tells it
+  const bool is_sent = PushChunk(send, kNoOffer, failure);
   Ring(peer_bell_);
   return is_sent;
 }
@@ -132,7 +133,15 @@ bool OutboundLane::PushFront(uint64_t& finished) {
     queue_.pop_front();
     return true;
   }
-  if (!PushChunk(send, item.offer)) return false;
+  Status failure;
+  if (!PushChunk(send, item.offer, failure)) {
+    if (failure.ok()) return false;
+    // The next call tells the peer.
+    queue_.front().send = nullptr;
+    send.Finish(failure);
+    ++finished;
+    return true;
+  }
   if (send.sent == send.buffer.size()) {
     queue_.pop_front();
     send.Finish(Status());
@@ -151,7 +160,8 @@ bool OutboundLane::PushOffer(SendState& send) {
   return true;
 }
 
-bool OutboundLane::PushChunk(SendState& send, uint64_t offer) {
+// False: no room, or no memory, which `failure` tells.
+bool OutboundLane::PushChunk(SendState& send, uint64_t offer, Status& failure) {
   const uint64_t message_bytes = send.buffer.size();
   if (message_bytes <= kInlineBytes && offer == kNoOffer) {
     // An empty buffer may have no address; a slot always has one.
@@ -165,12 +175,22 @@ bool OutboundLane::PushChunk(SendState& send, uint64_t offer) {
   const uint64_t at = bytes_used_ % memory_.ring_bytes;
   const uint64_t chunk = std::min<uint64_t>(wanted, memory_.ring_bytes - at);
   if (FreeBytes(chunk) < Aligned(chunk)) return false;
+  failure = Reserve(at + chunk);
+  if (!failure.ok()) return false;
   std::memcpy(memory_.data + at, send.buffer.data() + send.sent, chunk);
   send.sent += chunk;
   bytes_used_ += Aligned(chunk);
   Publish(send.tag, message_bytes, offer, static_cast<uint32_t>(chunk),
           offer == kNoOffer ? SlotKind::kData : SlotKind::kRetry, nullptr);
   return true;
+}
+
+Status OutboundLane::Reserve(uint64_t end) {
+  if (end <= reserved_bytes_) return Status();
+  const uint64_t pages_end = (end + kPageBytes - 1) / kPageBytes * kPageBytes;
+  RABIT_RETURN_IF_ERROR(memory_.Reserve(reserved_bytes_, pages_end));
+  reserved_bytes_ = pages_end;
+  return Status();
 }
 
 bool OutboundLane::ReapOffers(uint64_t& finished) {

@@ -59,7 +59,8 @@ class OutboundLane {
                SlotKind kind, const std::byte* inline_data);
   bool PushFront(uint64_t& finished);
   bool PushOffer(SendState& send);
-  bool PushChunk(SendState& send, uint64_t offer);
+  bool PushChunk(SendState& send, uint64_t offer, Status& failure);
+  Status Reserve(uint64_t end);
   bool ReapOffers(uint64_t& finished);
 
   const LaneMemory memory_;
@@ -76,6 +77,7 @@ class OutboundLane {
   uint64_t slots_consumed_ = 0;  // last seen
   uint64_t bytes_consumed_ = 0;
   bool wants_room_ = false;
+  uint64_t reserved_bytes_ = 0;  // of the ring, from its beginning
 };
 
 }  // namespace rabit

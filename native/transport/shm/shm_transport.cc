@@ -17,7 +17,7 @@ namespace {
 constexpr uint32_t kRingBytesMax = 1 << 20;
 constexpr uint32_t kRingBytesMin = 16 * 1024;
 // The number of lanes grows with the square of the ranks, the memory of a host does not: this is
-// what all inboxes of a host take together, unless the smallest rings need more.
+// what all inboxes of a host take together at most, unless the smallest rings need more.
 constexpr uint64_t kHostBytesWanted = uint64_t{1} << 30;
 
 class ShmTransport final : public Transport {
@@ -151,7 +151,8 @@ Result<Inbox> ReserveShm(const ConnectContext& context, const ShmOptions& option
   const auto peers = static_cast<int>(LocalPeers(context).size());
   return Inbox::Create({.senders = peers,
                         .streams = context.streams,
-                        .ring_bytes = ShmRingBytes(options, peers + 1, context.streams)});
+                        .ring_bytes = ShmRingBytes(options, peers + 1, context.streams)},
+                       Rings::kReservedByUse);
 }
 
 Status ProbeShm(const ShmOptions& options) {

@@ -53,6 +53,7 @@ Status SingleCopyTrial::TryRead(int pid, uint64_t address, uint64_t value) {
 }
 
 bool SingleCopyTrial::IsFaster(int pid, uint64_t address) {
+  if (is_faster_) return *is_faster_;
   bool has_failed = false;
   const auto read = Fastest([&] {
     has_failed |= ReadMemory(pid, address, copy_.get(), kBytes) != static_cast<ssize_t>(kBytes);
@@ -61,7 +62,8 @@ bool SingleCopyTrial::IsFaster(int pid, uint64_t address) {
     std::memcpy(copy_.get(), memory_.get(), kBytes);
     asm volatile("" : : "r"(copy_.get()) : "memory");  // or the copy is optimised away
   });
-  return !has_failed && read < 2 * copy;
+  is_faster_ = !has_failed && read < 2 * copy;
+  return *is_faster_;
 }
 
 }  // namespace rabit
