@@ -165,7 +165,7 @@ bench-native: $(VENV)/.package $(VENV)/.tools ## native benchmarks
 bench-schedule: $(VENV)/.package $(VENV)/.tools ## step times beside the ideal, on shaped links (root)
 	$(BIN)/python tests/bench/schedule.py
 
-docs: $(VENV)/.package ## HTML pages in docs/_build
+docs: $(VENV)/.torch $(VENV)/.package ## HTML pages in docs/_build
 	$(BIN)/pip install --quiet sphinx furo myst-parser
 	$(BIN)/sphinx-build -W -q docs docs/_build
 

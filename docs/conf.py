@@ -1,8 +1,30 @@
 """Sphinx settings."""
 
+import sys
+from pathlib import Path
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).parent))  # docstrings.py
+
 project = "rabit"
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings"]
 html_theme = "furo"
 exclude_patterns = ["_build", "changes"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
+
+default_role = "py:obj"
+add_module_names = False
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+
+
+class Base:
+    """Stands for a class of MXNet's."""
+
+    __module__ = "mxnet"
+
+
+# MXNet shares no environment with NumPy 2; rabit_mxnet is only looked at here.
+sys.modules["mxnet"] = mock.MagicMock(**{"optimizer.Optimizer": Base, "gluon.Trainer": Base})
+sys.modules["rabit_mxnet.library"] = mock.MagicMock()

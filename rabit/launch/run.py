@@ -62,11 +62,14 @@ def run(
 
     func: any function, of a notebook as well.  It calls rabit.init() itself.  What it returns must
     be picklable.
-    hosts, hostfile: as for rabitrun; without them all ranks run on this machine.
-    start_timeout: seconds, 30.  executable: Python on the other hosts.
+    hosts, hostfile, ssh_port, ssh_identity_file, ssh_options, output_filename, verbose: as for rabitrun;
+    without hosts all ranks run on this machine.
+    start_timeout: seconds, 30.  grace_time: seconds that ranks get to end once one has failed.
+    env: variables for the ranks, on top of this process's.  executable: Python on the other hosts.
     np, network_interface: older names of num_proc and network_interfaces.
-    The positional arguments are those of horovod.run.  Refused are those of elastic jobs and of
-    MPI; disable_cache and use_gloo change nothing.
+    The positional arguments are those of horovod.run.  Refused are those of elastic jobs (slots,
+    min_num_proc, max_num_proc, min_np, max_np, reset_limit, cooldown_range, host_discovery_script)
+    and of MPI (use_mpi, mpi_args); disable_cache and use_gloo change nothing.
     Blocks until every rank has ended.  What ranks print appears as with rabitrun.
     Raises RunFailed with the report about the cause if a rank fails.
     """

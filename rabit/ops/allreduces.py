@@ -78,7 +78,8 @@ def allreduce(
     this call reads and updates and the next one of the same tensor takes again.  None: it is lost.
     seed: of the random numbers of Compression.levels and Compression.topk; equal on all ranks and
     another one in every call, such as the number of the step.
-    Returns a new array.
+    Returns a new array.  Blocks.  Raises Mismatch if shape, dtype or op differ between ranks,
+    PeerLost if a rank died.
     """
     call = _Allreduce(
         "allreduce",

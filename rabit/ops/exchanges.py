@@ -74,6 +74,7 @@ def alltoall(
     tensor: shape (n, *rest); `rest` and dtype equal on all ranks.
     splits: rows for each rank, adding up to n; None: n / size each.
     Returns a new array; with `splits` the pair (array, list of the rows from each rank).
+    Blocks.  Raises Mismatch if dtype or `rest` differ between ranks, PeerLost if a rank died.
     """
     with WAITING:
         handle = alltoall_async(
@@ -159,7 +160,8 @@ def scatter(
     tensor: shape (n, *rest) on the root.  Elsewhere only dtype and `rest` count, so
     numpy.empty((0, *rest), dtype) will do.
     splits: on the root, the rows for each rank, adding up to n; None: n / size each.
-    Returns a new array.
+    Returns a new array.  Blocks.  Raises Mismatch if dtype or `rest` differ between ranks,
+    PeerLost if a rank died.
     """
     with WAITING:
         handle = scatter_async(
@@ -204,6 +206,7 @@ def send(
 
     name: None numbers the messages from this rank to `dst` in the order of the calls.
     Returns when `tensor` may be changed.
+    Blocks.  Raises Mismatch if shape or dtype differ between the two, PeerLost if a rank died.
     """
     send_async(tensor, dst, name, engine=engine, backend=backend).result()
 
@@ -237,6 +240,7 @@ def recv(
     """Receives into `tensor` what rank `src` sends, and returns it.
 
     tensor: of the shape and dtype that is sent.
+    Blocks.  Raises Mismatch if shape or dtype differ between the two, PeerLost if a rank died.
     """
     return recv_async(tensor, src, name, engine=engine, backend=backend).result()
 

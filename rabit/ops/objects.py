@@ -53,6 +53,7 @@ def allgather_object(
 ) -> list[Any]:
     """The list of the objects that the ranks passed, in rank order.
 
+    obj: anything that pickle takes; objects of the ranks may differ in size and type.
     Blocks until every rank has called it.
     """
     call = Call(engine, Kind.ALLGATHER, name, process_set, 0)

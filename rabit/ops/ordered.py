@@ -82,7 +82,10 @@ def ordered_allreduce_(
     timeout: float = _TIMEOUT,
     engine: Engine | None = None,
 ) -> Any:
-    """Combines `tensor` of every rank element by element, in place, and returns it."""
+    """Combines `tensor` of every rank element by element, in place, and returns it.
+
+    Blocks.  Raises Mismatch or TimedOut where calls of the ranks differ, PeerLost if a rank died.
+    """
     if engine is None:
         engine = engine_for_work()
     native = engine._native
@@ -105,7 +108,10 @@ def ordered_broadcast_(
     timeout: float = _TIMEOUT,
     engine: Engine | None = None,
 ) -> Any:
-    """Gives `tensor` the values that it has on global rank `root_rank`, and returns it."""
+    """Gives `tensor` the values that it has on global rank `root_rank`, and returns it.
+
+    Blocks.  Raises Mismatch or TimedOut where calls of the ranks differ, PeerLost if a rank died.
+    """
     memory, count, code = _memory(tensor)
     nothing = ffi.NULL
     _run(engine, _BROADCAST, process_set, timeout, nothing, 0, memory, count, code, root=root_rank)
@@ -123,6 +129,7 @@ def ordered_allgather_into(
     """Writes `tensor` of every rank into `output`, in rank order, and returns `output`.
 
     tensor: as many elements on every rank; output: that many for each rank.
+    Blocks.  Raises Mismatch or TimedOut where calls of the ranks differ, PeerLost if a rank died.
     """
     return _into(output, tensor, Kind.ALLGATHER, process_set, timeout, engine)
 
@@ -139,6 +146,7 @@ def ordered_reducescatter_into(
     """Combines `tensor` of every rank; writes this rank's part of the result into `output`.
 
     tensor: a part of as many elements as `output` for each rank, in rank order; not changed.
+    Blocks.  Raises Mismatch or TimedOut where calls of the ranks differ, PeerLost if a rank died.
     """
     return _into(output, tensor, Kind.REDUCESCATTER, process_set, timeout, engine, op)
 
@@ -154,6 +162,7 @@ def ordered_alltoall_into(
     """Sends part i of `tensor` to the i-th rank; `output` gets a part from each, in rank order.
 
     tensor, output: as many elements; the parts are of equal size.
+    Blocks.  Raises Mismatch or TimedOut where calls of the ranks differ, PeerLost if a rank died.
     """
     return _into(output, tensor, Kind.ALLTOALL, process_set, timeout, engine)
 

@@ -156,6 +156,7 @@ def reducescatter(
     tensor: shape (n, *rest), the same on all ranks.  The ranks get n // size rows each, in rank
     order, and the first n % size of them one more.  op: Average unless given.
     compression: only Compression.none.
+    Blocks.  Raises Mismatch if shape, dtype or op differ between ranks, PeerLost if a rank died.
     """
     if compression != Compression.none:
         raise InvalidArgument(
@@ -205,6 +206,7 @@ def allgather(
     tensor: shape (n_r, *rest); `rest` and dtype equal on all ranks, n_r may differ.  A scalar
     counts as one row.
     Returns a new array of shape (sum of n_r, *rest).
+    Blocks.  Raises Mismatch if dtype or `rest` differ between ranks, PeerLost if a rank died.
     """
     with WAITING:
         handle = allgather_async(
@@ -245,6 +247,7 @@ def broadcast(
     """A new array with the values that `tensor` has on rank `root_rank`.
 
     tensor: same shape and dtype on all ranks.  root_rank: a global rank of the process set.
+    Blocks.  Raises Mismatch if shape, dtype or root differ between ranks, PeerLost if a rank died.
     """
     with WAITING:
         handle = broadcast_async(
@@ -278,7 +281,10 @@ def broadcast_(
     engine: Engine | None = None,
     backend: str = "",
 ) -> Any:
-    """Gives `tensor` the values that it has on rank `root_rank`, and returns it."""
+    """Gives `tensor` the values that it has on rank `root_rank`, and returns it.
+
+    Blocks.  Raises Mismatch if shape, dtype or root differ between ranks, PeerLost if a rank died.
+    """
     call = Call(engine, Kind.BROADCAST, name, process_set, priority, backend)
     return call.run(_broadcast_in_place(call, tensor, root_rank))
 
@@ -315,12 +321,12 @@ def barrier(
 
 
 def poll(handle: Any) -> bool:
-    """True when the operation has finished, well or not.  Returns at once."""
+    """True when the operation of `handle` has finished, well or not.  Returns at once."""
     return bool(handle.done())
 
 
 def synchronize(handle: Any) -> Any:
-    """Waits for the operation and returns its result."""
+    """Waits for the operation of `handle` and returns its result; raises its error if it failed."""
     return handle.result()
 
 

@@ -35,6 +35,7 @@ def ddp_hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tenso
 
     state: None for all ranks; a ProcessSet with the ranks of DDP's own group; or a compression such
     as Compression.bf16.  Call rabit.init() first.
+    bucket: from DDP.  Returns a future at once; DDP waits for it at the end of the backward pass.
     """
     process_set = state if isinstance(state, ProcessSet) else global_process_set
     compression = state if isinstance(state, rabit.CompressionCodec) else rabit.Compression.none

@@ -199,7 +199,10 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Reduces `tensor` over all ranks in place and returns it.  Blocks."""
+    """Reduces `tensor` over all ranks in place and returns it.  Blocks.
+
+    Raises Mismatch if shape, dtype or op differ between ranks, PeerLost if a rank died.
+    """
     arguments = (average, op, prescale_factor, postscale_factor, rabit.Compression.none, 0)
     return _Allreduce(True, tensor, name, process_set, arguments).run()
 
@@ -311,7 +314,7 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> TorchHandle:
-    """Like grouped_allreduce_async, in place."""
+    """Like `grouped_allreduce_async`, in place."""
     return _start_allreduce(
         list(tensors),
         True,
@@ -553,7 +556,10 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Overwrites `tensor` with that of `root_rank` and returns it.  Blocks."""
+    """Overwrites `tensor` with that of `root_rank` and returns it.  Blocks.
+
+    Raises Mismatch if shape, dtype or root differ between ranks, PeerLost if a rank died.
+    """
     with rabit.default_engine().waiting():
         handle = broadcast_async_(tensor, root_rank, name, process_set)
     result: torch.Tensor = handle.wait()

@@ -241,6 +241,7 @@ def broadcast(
     """Returns the tensor of `root_rank` (a global rank) on every rank, a new tensor.
 
     Shapes and dtypes must be equal on all ranks.  Differentiable.  Blocks.
+    Raises Mismatch if shape, dtype or root differ between ranks, PeerLost if a rank died.
     """
     result: torch.Tensor = _apply(_Broadcast, tensor, root_rank, name, process_set)
     return result
@@ -274,6 +275,7 @@ def alltoall(
 
     splits: rows for each rank (integers, sum = extent 0); None: extent 0 is divided evenly.
     Returns the rows; with splits the pair (rows, received_splits as int32).  Differentiable.  Blocks.
+    Raises Mismatch if dtype or the other extents differ between ranks, PeerLost if a rank died.
     """
     rows, received = _apply(_Alltoall, tensor, splits, name, process_set)
     return rows if splits is None else (rows, received)
@@ -325,6 +327,7 @@ def reducescatter(
 
     Extent 0 is divided as evenly as it goes; the low ranks get one row more.  Differentiable for Sum
     and Average.  Blocks.
+    Raises Mismatch if shape, dtype or op differ between ranks, PeerLost if a rank died.
     """
     compressor = by_hand(compression, f"reducescatter '{name}'")
     wire, undo = compressor.compress(tensor)

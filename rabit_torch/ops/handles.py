@@ -56,5 +56,5 @@ def poll(handle: TorchHandle) -> bool:
 
 
 def synchronize(handle: TorchHandle) -> Any:
-    """Blocks until an asynchronous operation is finished and returns its result."""
+    """Blocks until the operation of `handle` has finished; returns its result or raises its error."""
     return handle.wait()

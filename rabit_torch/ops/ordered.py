@@ -52,6 +52,7 @@ def ordered_allreduce_(
     """Combines `tensor` of every rank element by element, in place, and returns it.  Blocks.
 
     tensor: same shape and dtype on all ranks.  op: any but Adasum.  timeout: seconds.
+    Raises Mismatch or TimedOut where calls of the ranks differ, PeerLost if a rank died.
     """
     what = "ordered allreduce"
     rabit.ordered_allreduce_(
@@ -70,6 +71,7 @@ def ordered_broadcast_(
     """Gives `tensor` the values that it has on global rank `root_rank`, and returns it.  Blocks.
 
     tensor: same shape and dtype on all ranks.  timeout: seconds.
+    Raises Mismatch or TimedOut where calls of the ranks differ, PeerLost if a rank died.
     """
     memory = _memory(tensor, "ordered broadcast")
     rabit.ordered_broadcast_(memory, root_rank, process_set, timeout=timeout)
@@ -87,6 +89,7 @@ def ordered_allgather_into(
 
     tensor: as many elements on every rank; output: that many for each rank, of the same dtype.
     timeout: seconds.
+    Raises Mismatch or TimedOut where calls of the ranks differ, PeerLost if a rank died.
     """
     what = "ordered allgather"
     rabit.ordered_allgather_into(
@@ -107,6 +110,7 @@ def ordered_reducescatter_into(
 
     tensor: a part of as many elements as `output` for each rank, in rank order; not changed.
     Both have one dtype.  op: any but Adasum.  timeout: seconds.  Blocks.
+    Raises Mismatch or TimedOut where calls of the ranks differ, PeerLost if a rank died.
     """
     what = "ordered reducescatter"
     rabit.ordered_reducescatter_into(
@@ -130,6 +134,7 @@ def ordered_alltoall_into(
 
     tensor, output: as many elements of one dtype; the parts are of equal size.  Returns `output`.
     timeout: seconds.  Blocks.
+    Raises Mismatch or TimedOut where calls of the ranks differ, PeerLost if a rank died.
     """
     what = "ordered alltoall"
     rabit.ordered_alltoall_into(

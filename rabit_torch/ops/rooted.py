@@ -108,6 +108,7 @@ def reduce(
     op: Average (default), Sum, Min, Max, Product, or bitwise on integers and bool; InvalidArgument for
         Adasum.
     Returns a new tensor of the same shape and dtype on the root, None elsewhere.  Blocks.
+    Raises Mismatch if shape, dtype or op differ between ranks, PeerLost if a rank died.
     """
     with rabit.default_engine().waiting():
         handle = reduce_async(
@@ -154,6 +155,7 @@ def gather(
     tensor: shape (n_r, *rest); `rest` and dtype equal on all ranks, n_r may differ.  A scalar counts
         as one row.
     Returns a new tensor of shape (sum of n_r, *rest) on the root, None elsewhere.  Blocks.
+    Raises Mismatch if dtype or `rest` differ between ranks, PeerLost if a rank died.
     """
     with rabit.default_engine().waiting():
         handle = gather_async(tensor, root_rank, name, process_set, priority=priority)
@@ -199,7 +201,7 @@ def scatter(
         torch.empty(0, *rest, dtype=…) will do.
     splits: on the root, the rows for each rank, in rank order (integers, sum = n); None: n / size
         each, InvalidArgument where that is no whole number.
-    Blocks.
+    Blocks.  Raises Mismatch if dtype or `rest` differ between ranks, PeerLost if a rank died.
     """
     with rabit.default_engine().waiting():
         handle = scatter_async(tensor, root_rank, splits, name, process_set, priority=priority)
