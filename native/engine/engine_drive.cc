@@ -73,7 +73,7 @@ void EngineThread::DriveLocked(const std::shared_ptr<PendingRequest>& pending, D
 
 int64_t EngineThread::HandBackNs(int64_t call_ns) const {
   if (!state_->groups.has_added()) return kHandBackMax.count();
-  return std::clamp(2 * call_ns, kHandBackMin.count(), kHandBackMax.count());
+  return std::clamp<int64_t>(2 * call_ns, kHandBackMin.count(), kHandBackMax.count());
 }
 
 // The caller runs its own request where it has a bucket for itself and nothing is before it: on one
