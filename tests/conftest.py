@@ -19,9 +19,11 @@ SLOW = {
 
 
 def pytest_configure():
-    # A shell starts what runs in the background with SIGINT ignored, and processes inherit that:
-    # nobody who is tested would hear Ctrl-C.
+    # A shell starts what runs in the background with SIGINT and SIGQUIT ignored, nohup with SIGHUP,
+    # and processes inherit that: nobody who is tested would hear Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for ignored in (signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items):
