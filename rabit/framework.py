@@ -5,5 +5,6 @@ Stable for such packages; programs do not need it.
 
 from rabit.training.pipeline import Pipeline
 from rabit.training.tasks import Gate, Task, driver_of, finished
+from rabit.training.wire import Operands
 
-__all__ = ["Gate", "Pipeline", "Task", "driver_of", "finished"]
+__all__ = ["Gate", "Operands", "Pipeline", "Task", "driver_of", "finished"]

@@ -78,6 +78,7 @@ class ParameterState:
         "grad",
         "group",
         "handle",
+        "has_operands",
         "hook",
         "hyper_parameters",
         "in_pack",
@@ -118,6 +119,7 @@ class ParameterState:
         self.two_halves: Any = None  # its ScatterGather, where gradients travel so
         self.slot: Any = None  # if a strategy exchanges its gradient
         self.codec: CompressionCodec | None = None  # of a strategy, where the engine applies it
+        self.has_operands = False  # that codec takes a residual or a seed
         self.is_dense = True  # no gradient has been sparse so far
         self.sparse_dim: int | None = None  # of gradients that travel dense (sparse_as_dense)
         self.rows: Rows | None = None  # if its touched rows travel

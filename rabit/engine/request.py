@@ -95,6 +95,12 @@ class Batch:
         self._words[first + _INPUT_WORD] = input_ptr
         self._words[first + _OUTPUT_WORD] = output_ptr
 
+    def set_operands(self, index: int, residual_ptr: int, seed: int) -> None:
+        """Gives request `index` its codec's residual, 0: none, and seed, as `set_pointers` does."""
+        struct = self._array[index]
+        struct.residual = ffi.cast("void*", residual_ptr)
+        struct.seed = seed
+
     def submit(
         self,
         indices: Sequence[int] | None = None,

@@ -20,6 +20,7 @@ from .decentralized import Decentralized, LowPrecisionRing
 from .dgc import MomentumCorrection
 from .ef21 import Differences
 from .feedback import ErrorFeedback
+from .in_engine import InEngine
 from .levels import Levels, Natural, geometric, uniform
 from .local_sgd import LocalSGD, OuterStep, TakeMean
 from .minmax import MinMax8
@@ -48,6 +49,7 @@ __all__ = [
     "ErrorFeedback",
     "Exchange",
     "Gathered",
+    "InEngine",
     "LargestEntries",
     "Levels",
     "LocalSGD",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rabit.compression import CompressionCodec
+from rabit.compression import Compression, CompressionCodec
 from rabit.training.strategy import Exchange, Strategy
 
 from .accordion import Accordion
@@ -16,6 +16,7 @@ from .decentralized import Decentralized, LowPrecisionRing
 from .dgc import MomentumCorrection
 from .ef21 import Differences
 from .feedback import ErrorFeedback
+from .in_engine import InEngine
 from .levels import Levels, Natural, geometric, uniform
 from .local_sgd import LocalSGD
 from .minmax import MinMax8
@@ -59,6 +60,18 @@ def usual(exchange: Exchange, small: int, start: int = 0) -> Strategy:
     return Synchronous(Bypass(exchange, small))
 
 
+def _largest(ratio: float) -> Exchange:
+    return InEngine(Compression.topk(ratio), Gathered(LargestEntries(ratio)))
+
+
+def _signs(block: int) -> Exchange:
+    return InEngine(Compression.sign(block), TwoPhase(Signs(block), second_feedback=True))
+
+
+def _eight_bits(block: int) -> Exchange:
+    return InEngine(Compression.minmax8(block), TwoPhase(MinMax8(block)))
+
+
 def _mean(codec: str = "") -> Strategy:
     return Synchronous(Mean(CompressionCodec(codec)))
 
@@ -68,7 +81,7 @@ def _powersgd(rank: int = 2, start: int = 0, small: int = _SMALL) -> Strategy:
 
 
 def _topk(ratio: float = 0.01, start: int = 0, small: int = _SMALL) -> Strategy:
-    return usual(Gathered(LargestEntries(ratio)), small, start)
+    return usual(_largest(ratio), small, start)
 
 
 def _randomk(ratio: float = 0.1, scale: bool = False, small: int = _SMALL) -> Strategy:
@@ -78,26 +91,28 @@ def _randomk(ratio: float = 0.1, scale: bool = False, small: int = _SMALL) -> St
 def _dgc(
     ratio: float = 0.001, momentum: float = 0.9, clip: float = 0.0, small: int = _SMALL
 ) -> Strategy:
-    correction = MomentumCorrection(Gathered(LargestEntries(ratio)), momentum, clip=clip)
+    correction = MomentumCorrection(_largest(ratio), momentum, clip=clip)
     # Small parameters are complete in every step: their momentum is the plain one.
     rest = MomentumCorrection(Mean(), momentum, masks=False)
     return Synchronous(Bypass(correction, small, rest))
 
 
 def _ef21(ratio: float = 0.01, small: int = _SMALL) -> Strategy:
-    return usual(Differences(Gathered(LargestEntries(ratio))), small)
+    return usual(Differences(_largest(ratio)), small)
 
 
 def _sign(block: int = 4096, small: int = _SMALL) -> Strategy:
-    return usual(TwoPhase(Signs(block), second_feedback=True), small)
+    return usual(_signs(block), small)
 
 
 def _qsgd(bits: int = 8, block: int = 512, small: int = _SMALL) -> Strategy:
-    return usual(TwoPhase(Levels(uniform(bits), block)), small)
+    codec = Compression.levels(bits, block, "uniform")
+    return usual(InEngine(codec, TwoPhase(Levels(uniform(bits), block))), small)
 
 
 def _nuqsgd(bits: int = 4, block: int = 512, small: int = _SMALL) -> Strategy:
-    return usual(TwoPhase(Levels(geometric(bits), block)), small)
+    codec = Compression.levels(bits, block, "exponential")
+    return usual(InEngine(codec, TwoPhase(Levels(geometric(bits), block))), small)
 
 
 def _terngrad(clip: float = 2.5, block: int = 4096, small: int = _SMALL) -> Strategy:
@@ -109,7 +124,7 @@ def _natural(small: int = _SMALL) -> Strategy:
 
 
 def _bytegrad(block: int = 4096, small: int = _SMALL) -> Strategy:
-    return usual(TwoPhase(MinMax8(block)), small)
+    return usual(_eight_bits(block), small)
 
 
 def _rowsparse(small: int = _SMALL) -> Strategy:
@@ -145,17 +160,17 @@ def _streaming(
 
 
 def _sparseloco(every: int = 30, ratio: float = 0.02, decay: float = 0.95) -> Strategy:
-    exchange = ErrorFeedback(Gathered(LargestEntries(ratio)), decay)
+    exchange = ErrorFeedback(_largest(ratio), decay)
     return LocalSGD(every, exchange=exchange)
 
 
 def _onebit_adam(warmup: int = 1000, block: int = 4096, small: int = _SMALL) -> Strategy:
-    exchange = ErrorFeedback(TwoPhase(Signs(block), second_feedback=True))
+    exchange = ErrorFeedback(_signs(block))
     return OneBitAdam(Bypass(exchange, small), warmup)
 
 
 def _qadam(warmup: int = 100, block: int = 4096, small: int = _SMALL) -> Strategy:
-    return OneBitAdam(Bypass(TwoPhase(MinMax8(block)), small), warmup)
+    return OneBitAdam(Bypass(_eight_bits(block), small), warmup)
 
 
 def _lowprecision(block: int = 4096) -> Strategy:

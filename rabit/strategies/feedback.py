@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from rabit.training.state import leaf
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot, Wire
+from rabit.training.wire import Residual
 
 __all__ = ["ErrorFeedback"]
-
-
-@dataclass
-class FeedbackState:
-    """residual: in units of the parameter's change per `unit`."""
-
-    residual: Array = leaf(scope="local", elastic="mean")
-    unit: float = 1.0
-    inner: Any = None
 
 
 @dataclass(frozen=True)
@@ -42,18 +33,19 @@ class ErrorFeedback(Exchange):
         return self.inner.has_momentum
 
     def wire(self, slot: Slot) -> Wire | None:
-        """Where nothing is lost, nothing is fed back."""
+        """By the engine, where it keeps what it did not send; where nothing is lost, none is fed back."""
         wire = self.inner.wire(slot)
+        if wire is not None and wire.has_operands:
+            return dataclasses.replace(wire, decay=self.decay)
         return wire if wire is not None and not wire.codec.spec else None
 
-    def state(self, slot: Slot) -> FeedbackState:
+    def state(self, slot: Slot) -> Residual:
         zeros = np.zeros(slot.shape, slot.dtype)
-        return FeedbackState(residual=zeros, inner=self.inner.state(slot))
+        return Residual(zeros, inner=self.inner.state(slot))
 
-    async def __call__(self, x: Array, state: FeedbackState, ranks: Ranks) -> Reduced:
-        # At a learning rate of zero nothing is applied, and a residual has no other unit to go to.
-        unit = ranks.unit or state.unit
-        whole = x + state.residual * x.dtype.type(self.decay * state.unit / unit)
+    async def __call__(self, x: Array, state: Residual, ranks: Ranks) -> Reduced:
+        residual, unit = state.in_unit(ranks.unit, self.decay)
+        whole = x + residual
         found = await self.inner(whole, state.inner, ranks)
         sent = whole if found.sent is None else found.sent
         state.residual, state.unit = whole - sent, unit

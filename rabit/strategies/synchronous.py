@@ -77,7 +77,8 @@ class Synchronous(Strategy):
 
     def plan(self, slots: Sequence[Slot]) -> None:
         for slot in slots:
-            if slot.state is None and self.exchange.wire(slot) is None:
+            wire = self.exchange.wire(slot)
+            if slot.state is None and (wire is None or wire.decay is not None):
                 slot.state = self.exchange.state(slot)
 
     def wire(self, slot: Slot) -> Wire | None:
@@ -86,6 +87,7 @@ class Synchronous(Strategy):
     async def gradient(self, slot: Slot, ranks: Ranks) -> None:
         wire = self.exchange.wire(slot)
         if wire is not None:
-            slot.grad = await ranks.mean(slot.grad, codec=wire.codec)
+            residual, seed = wire.operands(slot, ranks.step)
+            slot.grad = await ranks.mean(slot.grad, codec=wire.codec, residual=residual, seed=seed)
             return
         slot.grad = (await self.exchange(slot.grad, slot.state, ranks)).value

@@ -59,6 +59,9 @@ class ArrayTrainer:
 
     parameters: by name; changed in place.
     update: applies `slot.grad` with `slot.lr` to `slot.value`.
+    name: equal on all ranks, and no other trainer's in use; random numbers of the engine's codecs
+    depend on it, so that one which goes on from a saved state is named like the one that saved it.
+    None: by number.
     For trying methods out, and for frameworks without a package.
     """
 
@@ -71,12 +74,14 @@ class ArrayTrainer:
         update: Callable[[ArraySlot], None] = gradient_descent,
         process_set: ProcessSet = global_process_set,
         engine: Engine | None = None,
+        name: str | None = None,
     ) -> None:
         self.lr = lr
         self._update = update
         found = engine or current_engine()
-        number = found.next_number("array_trainer")
-        name = "array" if number == 1 else f"array.{number}"
+        if name is None:
+            number = found.next_number("array_trainer")
+            name = "array" if number == 1 else f"array.{number}"
         count = len(parameters)
         self.slots = [
             ArraySlot(key, value, count - index)

@@ -10,8 +10,9 @@ from rabit.errors import InvalidArgument
 
 from .ranks import Members, Ranks
 from .state import Undo, leaves, restored
-from .strategy import Slot, Strategy, Wire
+from .strategy import Slot, Strategy
 from .tasks import Driver, Task
+from .wire import Operands, Wire
 
 if TYPE_CHECKING:
     from rabit.engine.engine import Engine
@@ -64,7 +65,17 @@ class Pipeline:
 
     def wire(self, slot: Slot) -> Wire | None:
         """Not None: the gradient of `slot` is for the engine alone, and never `ready` here."""
-        return self.strategy.wire(slot)
+        wire = self.strategy.wire(slot)
+        if wire is not None:
+            self._driver.engine.codec_id(wire.codec)  # Which refuses what it does not know.
+        return wire
+
+    def operands(self, slot: Slot) -> Operands:
+        """What goes to the engine with the gradient of a slot whose `wire` has operands."""
+        self._undo.keep(slot)
+        wire = self.strategy.wire(slot)
+        assert wire is not None
+        return wire.operands(slot, self.step)
 
     def ready(self, slot: Slot) -> Task:
         """The gradient of `slot` is complete: its exchange starts, and leaves with `flush`.

@@ -76,9 +76,19 @@ class Ranks:
 
     # --- all together -----------------------------------------------------------------------------
 
-    async def mean(self, x: Array, *, codec: CompressionCodec = Compression.none) -> Array:
-        """The mean over the ranks; shape and dtype equal on all.  codec: of the engine."""
-        return await self._reduce(x, ReduceOp.AVERAGE, codec)
+    async def mean(
+        self,
+        x: Array,
+        *,
+        codec: CompressionCodec = Compression.none,
+        residual: Array | None = None,
+        seed: int = 0,
+    ) -> Array:
+        """The mean over the ranks; shape and dtype equal on all.
+
+        codec, residual, seed: as of rabit.allreduce; the residual is written into.
+        """
+        return await self._reduce(x, ReduceOp.AVERAGE, codec, residual, seed)
 
     async def sum(self, x: Array, *, codec: CompressionCodec = Compression.none) -> Array:
         """The sum over the ranks."""
@@ -196,12 +206,21 @@ class Ranks:
 
     # --- requests -------------------------------------------------------------------------------------
 
-    async def _reduce(self, x: Array, op: ReduceOp, codec: CompressionCodec) -> Array:
+    async def _reduce(
+        self,
+        x: Array,
+        op: ReduceOp,
+        codec: CompressionCodec,
+        residual: Array | None = None,
+        seed: int = 0,
+    ) -> Array:
         source = np.ascontiguousarray(x).reshape(np.shape(x))
         target = np.empty_like(source)
         request = self._request(Kind.ALLREDUCE, view_input(source))
         request.output, request.op = view_output(target), op
-        request.codec = self._driver.engine.codec_id(codec)
+        request.codec, request.seed = self._driver.engine.codec_id(codec), seed
+        if residual is not None:
+            request.residual = view_output(residual)
         await suspend(Operation([request], _nothing))
         return target
 

@@ -9,15 +9,12 @@ different ways would wait for each other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from rabit.compression import Compression, CompressionCodec
-from rabit.types import ReduceOp
-
 from .ranks import Ranks
+from .wire import Wire
 
 __all__ = ["Array", "Exchange", "Ranks", "Reduced", "Slot", "Strategy", "Wire"]
 
@@ -68,14 +65,6 @@ class Slot(Protocol):
     @property
     def lr(self) -> float:
         """The optimizer's learning rate for it, at this moment."""
-
-
-@dataclass(frozen=True)
-class Wire:
-    """An exchange of one round that the engine does by itself, without a coroutine."""
-
-    codec: CompressionCodec = Compression.none
-    op: ReduceOp = ReduceOp.AVERAGE
 
 
 class Exchange:

@@ -10,7 +10,7 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, ProcessSet
-from rabit.framework import Pipeline, Task
+from rabit.framework import Operands, Pipeline, Task
 from rabit.strategies import Array, Strategy, as_strategy
 from rabit_torch.parameter_state import ParameterState
 
@@ -90,7 +90,7 @@ class Method:
         self._prefix = prefix
         self._optimizer = optimizer
         self._group_of: dict[int, dict[str, Any]] = {}
-        self._priority_of: dict[int, int] = {}
+        self._slot_in_engine: dict[int, TorchSlot] = {}
         self.strategy = strategy
         engine = rabit.default_engine()
         slots = self._slots(states)
@@ -121,8 +121,13 @@ class Method:
         """What the engine does in one round by itself goes the way of plain gradients."""
         for state, slot in zip(states, slots, strict=True):
             wire = self.pipeline.wire(slot)
+            if wire is not None and wire.has_operands and state.parameter.dtype != torch.float32:
+                wire = None  # The engine gets the slot's array of float32, by a coroutine.
             state.slot = slot if wire is None else None
             state.codec = None if wire is None else wire.codec
+            state.has_operands = wire is not None and wire.has_operands
+            if state.has_operands:
+                self._slot_in_engine[state.index] = slot
 
     def priority(self, state: ParameterState) -> int:
         """What the next forward pass needs first runs first."""
@@ -137,6 +142,10 @@ class Method:
         assert state.grad is not None
         state.slot.take(state.grad)
         return self.pipeline.ready(state.slot)
+
+    def operands(self, state: ParameterState) -> Operands:
+        """What goes to the engine with a gradient that is its own and `has_operands`."""
+        return self.pipeline.operands(self._slot_in_engine[state.index])
 
     def progress(self) -> None:
         """Goes on with what can go on, and submits what is to leave."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from rabit import CompressionCodec
 from rabit_torch.parameter_state import Pack, ParameterState
 
 __all__ = ["make_packs"]
@@ -11,6 +12,9 @@ __all__ = ["make_packs"]
 # A gradient of at most this size costs more to announce and to schedule than to copy.
 _SMALL_BYTES = 128 * 1024
 _PACK_BYTES = 512 * 1024
+
+# What the members of a pack have in common: element type, and codec of a strategy.
+Kind = tuple[torch.dtype, CompressionCodec | None]
 
 
 def make_packs(
@@ -24,32 +28,33 @@ def make_packs(
     equal on all ranks.
     """
     packs: list[Pack] = []
-    open_: dict[torch.dtype, list[ParameterState]] = {}
-    sizes: dict[torch.dtype, int] = {}
-    starts: dict[torch.dtype, int] = {}
+    open_: dict[Kind, list[ParameterState]] = {}
+    sizes: dict[Kind, int] = {}
+    starts: dict[Kind, int] = {}
 
-    def close(dtype: torch.dtype) -> None:
-        members = open_.pop(dtype, [])
+    def close(kind: Kind) -> None:
+        members = open_.pop(kind, [])
         if len(members) > 1:
             packs.append(Pack(members, prefix))
 
     passed = 0
     for state in sorted(states, key=lambda each: each.place, reverse=True):
-        dtype, size = state.parameter.dtype, state.bytes
+        kind, size = (state.parameter.dtype, state.codec), state.bytes
         passed += size
         if size > _SMALL_BYTES or size == 0 or state.group is not None or not state.is_dense:
             continue
-        if not state.may_pack or state.rows is not None or state.slot is not None:
+        is_alone = state.rows is not None or state.slot is not None or state.has_operands
+        if not state.may_pack or is_alone:
             continue
-        if dtype in open_ and (
-            sizes[dtype] + size > _PACK_BYTES
-            or (span_bytes is not None and passed - starts[dtype] > span_bytes)
+        if kind in open_ and (
+            sizes[kind] + size > _PACK_BYTES
+            or (span_bytes is not None and passed - starts[kind] > span_bytes)
         ):
-            close(dtype)
-        if dtype not in open_:
-            open_[dtype], sizes[dtype], starts[dtype] = [], 0, passed - size
-        open_[dtype].append(state)
-        sizes[dtype] += size
-    for dtype in list(open_):
-        close(dtype)
+            close(kind)
+        if kind not in open_:
+            open_[kind], sizes[kind], starts[kind] = [], 0, passed - size
+        open_[kind].append(state)
+        sizes[kind] += size
+    for kind in list(open_):
+        close(kind)
     return packs

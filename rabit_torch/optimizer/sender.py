@@ -66,7 +66,7 @@ class GradientSender:
             return
         pending, self._pending, self.pending_bytes = self._pending, [], 0
         batch = self._prepare()
-        plain: list[ParameterState] = []
+        plain: list[tuple[ParameterState, Any]] = []
         for state in pending:
             if state.grad is None or self.compressor is not IDENTITY or state.grad.is_sparse:
                 self._send_alone(state)
@@ -78,21 +78,19 @@ class GradientSender:
                 )
             else:
                 pointer = self._wire(state)
-                if is_halved:
+                if is_halved and not self._codec(state).spec:
                     if state.two_halves is None:
                         state.two_halves = self._halve(self._request(state))
                     state.handle = state.two_halves.start(pointer, state.wire)
                     self.halves.append((state.place, state.two_halves))
                     continue
                 batch.set_pointers(state.index, pointer, pointer)
-                plain.append(state)
+                plain.append((state, self._keepalive(batch, state)))
         if self.method is not None:
             self.method.progress()
         if plain:
-            handles = batch.submit(
-                [state.index for state in plain], [state.wire for state in plain]
-            )
-            for state, handle in zip(plain, handles, strict=True):
+            handles = batch.submit([state.index for state, _ in plain], [keep for _, keep in plain])
+            for (state, _), handle in zip(plain, handles, strict=True):
                 state.handle = handle
 
     def prepare_pack(self, pack: Pack) -> None:
@@ -126,6 +124,17 @@ class GradientSender:
             self._batch = self._engine.prepare([self._request(state) for state in self._states])
         return self._batch
 
+    def _keepalive(self, batch: rabit.Batch, state: ParameterState) -> Any:
+        """What owns the memory of a request, whose codec gets its operands of this step."""
+        if not state.has_operands or self.method is None:
+            return state.wire
+        residual, seed = self.method.operands(state)
+        batch.set_operands(state.index, 0 if residual is None else residual.ctypes.data, seed)
+        return state.wire, residual
+
+    def _codec(self, state: ParameterState) -> rabit.CompressionCodec:
+        return self.codec if state.codec is None else state.codec
+
     def _priority(self, state: ParameterState) -> int:
         """What the next forward pass needs first runs first."""
         return len(self._states) - state.place if state.priority is None else state.priority
@@ -144,7 +153,7 @@ class GradientSender:
             op=self._op,
             priority=self._priority(state),
             group=self._process_set.group_on(self._engine),
-            codec=self._engine.codec_id(self.codec if state.codec is None else state.codec),
+            codec=self._engine.codec_id(self._codec(state)),
             prescale=self._prescale,
             postscale=self._postscale,
         )

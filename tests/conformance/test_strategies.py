@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support import strategy_suite as suite
 
+import rabit
 import rabit.strategies as methods
 from rabit.testing import run_ranks
 
@@ -45,7 +46,15 @@ def test_what_is_not_sent_is_sent_later_also_when_the_learning_rate_falls(name):
 
 @pytest.mark.parametrize("name", suite.TOGETHER)
 def test_ranks_stay_together_and_states_can_be_saved_and_taken_back(name):
-    run = suite.Run(suite.TOGETHER[name])
+    assert_stays_together(suite.Run(suite.TOGETHER[name]))
+
+
+@pytest.mark.parametrize("name", suite.TOGETHER_IN_ENGINE)
+def test_ranks_stay_together_where_the_engine_encodes(name):
+    assert_stays_together(suite.Run(suite.TOGETHER_IN_ENGINE[name], dtype=np.float32))
+
+
+def assert_stays_together(run):
     plain = outcomes(run)
 
     assert suite.spread(plain) == 0
@@ -54,6 +63,76 @@ def test_ranks_stay_together_and_states_can_be_saved_and_taken_back(name):
     if not run.method().uses_step:
         assert suite.distance(plain, outcomes(dataclasses.replace(run, skips=5))) == 0
     assert suite.distance(plain, outcomes(dataclasses.replace(run, reverses=True))) == 0
+
+
+@pytest.mark.parametrize("name", suite.SAME)
+def test_the_engine_and_numpy_send_the_same(name):
+    native, reference = suite.SAME[name]
+
+    found = outcomes(suite.Run(native, dtype=np.float32))
+    expected = outcomes(suite.Run(reference, dtype=np.float32))
+
+    assert suite.distance(found, expected) <= 1e-5
+
+
+@pytest.mark.parametrize("exchange", [suite.NATIVE_TOPK, suite.NATIVE_SIGNS], ids=["topk", "sign"])
+def test_the_engine_loses_nothing_when_the_learning_rate_falls(exchange):
+    run = suite.Run(
+        suite.feedback(exchange),
+        lr=lambda step: 0.1 if step < 4 else 0.01,
+        gradient=suite.pure_noise,
+        dtype=np.float32,
+    )
+
+    assert suite.unconserved(outcomes(run), run) <= 1e-5
+
+
+UNBIASED = {
+    "qsgd": (methods.uniform, "uniform"),
+    "nuqsgd": (methods.geometric, "exponential"),
+}
+
+
+@pytest.mark.parametrize("name", UNBIASED)
+def test_levels_of_the_engine_and_of_numpy_have_one_mean_and_variance(name):
+    table, levels = UNBIASED[name]
+    numpy_codec = methods.TwoPhase(methods.Levels(table(3), 32))
+    native = methods.InEngine(rabit.Compression.levels(3, 32, levels), numpy_codec)
+    gradient = np.random.default_rng(5).standard_normal((8, 8)).astype(np.float32)
+
+    def decoded(exchange):
+        def on_rank(engine):
+            found = []
+            trainer = methods.ArrayTrainer(
+                {"w": np.zeros_like(gradient)},
+                methods.Synchronous(exchange),
+                lr=1.0,
+                update=lambda slot: found.append(slot.grad),
+                engine=engine,
+            )
+            for _ in range(600):
+                trainer.step({"w": gradient})
+            return np.array(found, np.float64)
+
+        return run_ranks(1, on_rank, timeout=30)[0]
+
+    draws, reference = decoded(native), decoded(numpy_codec)
+    error = np.abs(draws.mean(axis=0) - gradient)
+
+    assert np.all(error <= 4 * draws.std(axis=0) / np.sqrt(len(draws)) + 1e-6)
+    assert np.isclose(draws.var(axis=0).sum(), reference.var(axis=0).sum(), rtol=0.1)
+
+
+def test_eight_bits_of_the_engine_and_of_numpy_are_within_a_step():
+    numpy_codec = methods.TwoPhase(methods.MinMax8(32))
+    native = methods.InEngine(rabit.Compression.minmax8(32), numpy_codec)
+
+    found, expected = (
+        run_ranks(1, suite.Run(suite.every(each), steps=1, dtype=np.float32), timeout=30)
+        for each in (native, numpy_codec)
+    )
+
+    assert suite.distance(found, expected) <= 0.1 * 8 / 255
 
 
 @pytest.mark.parametrize("name", ["topk", "powersgd", "qsgd", "accordion"])

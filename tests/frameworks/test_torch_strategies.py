@@ -163,15 +163,47 @@ for name, remake in {
     "top-k": lambda: every(methods.ErrorFeedback(topk(0.1))),
     "qsgd": lambda: methods.make("qsgd:small=0"),
     "slowmo": lambda: methods.LocalSGD(4, methods.SlowMomentum()),
+    "engine": lambda: methods.make("sign:block=64,small=0"),
 }.items():
-    plain = train(remake())
-    results[name] = [distance(train(remake(), around=each), plain) for each in (skip, reload)]
+    dtype = torch.float32 if name == "engine" else torch.float64
+    plain = train(remake(), dtype=dtype)
+    results[name] = [
+        distance(train(remake(), around=each, dtype=dtype), plain) for each in (skip, reload)
+    ]
 report(results)
 """,
     )
 
     assert all(rank == {name: [0, 0] for name in rank} for rank in found)
-    assert len(found[0]) == 4
+    assert len(found[0]) == 5
+
+
+def test_codecs_of_the_engine_go_without_a_coroutine_in_every_overlap(on_ranks):
+    found = on_ranks(
+        2,
+        TRAIN
+        + """
+results = {}
+for spec in ("sign:block=64,small=0", "bytegrad:small=0"):
+    plain = train(spec, dtype=torch.float32)
+    results[spec] = [spread(plain)] + [
+        distance(train(spec, dtype=torch.float32, overlap=overlap), plain)
+        for overlap in ("none", "next-forward", "reduce-scatter")
+    ]
+
+
+def coroutines(dtype):
+    _, optimizer = make("topk:ratio=0.1,small=512", dtype=dtype)
+    return sum(state.slot is not None for state in optimizer._rabit_reducer.states)
+
+
+report([results, coroutines(torch.float32), coroutines(torch.float64)])
+""",
+    )
+
+    for results, native, numpy in found:
+        assert results == {name: [0, 0, 0, 0] for name in results}
+        assert native == 0 and numpy > 0
 
 
 def test_arguments_that_cannot_work_are_refused(on_ranks):
@@ -249,5 +281,7 @@ report([
     for configured, given, difference, refusal in found:
         assert "PowerSGD(rank=1" in configured and "Mean(" in given
         assert difference == 0
-        assert refusal.startswith("RABIT_STRATEGY or --strategy is 'powersgd:rank=1,small=0', and this")
+        assert refusal.startswith(
+            "RABIT_STRATEGY or --strategy is 'powersgd:rank=1,small=0', and this"
+        )
         assert "so does op=sum" in refusal

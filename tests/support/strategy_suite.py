@@ -1,4 +1,4 @@
-"""What every gradient method must satisfy, in float64; run on ranks that are threads or processes.
+"""What every gradient method must satisfy; run on ranks that are threads or processes.
 
 A case is a function of an engine, which each rank calls; it returns this rank's parameters.
 """
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import rabit.strategies as methods
+from rabit import Compression
 
 SHAPES: dict[str, tuple[int, ...]] = {"w": (6, 5), "b": (5,)}
 STEPS = 8
@@ -93,16 +94,22 @@ class Run:
     reverses: bool = False  # odd ranks wait for their gradients in the opposite order
     skips: int = -1  # the step before which another one is begun and taken back
     reloads: int = -1  # the step before which the state is saved, and loaded into a new strategy
+    dtype: type = np.float64
 
     def trainer(self, engine: Any, parameters: Arrays) -> methods.ArrayTrainer:
         return methods.ArrayTrainer(
-            parameters, self.method(), lr=self.lr(0), update=self.update(), engine=engine
+            parameters,
+            self.method(),
+            lr=self.lr(0),
+            update=self.update(),
+            engine=engine,
+            name="run",
         )
 
     def __call__(self, engine: Any) -> Outcome:
         random = np.random.default_rng(1)
         parameters = {
-            name: random.standard_normal(shape) + self.apart * engine.rank
+            name: (random.standard_normal(shape) + self.apart * engine.rank).astype(self.dtype)
             for name, shape in SHAPES.items()
         }
         first = {name: value.copy() for name, value in parameters.items()}
@@ -110,13 +117,15 @@ class Run:
         for step in range(self.steps):
             trainer.set_lr(self.lr(step))
             if step == self.skips:
-                trainer.start({name: 1e6 * noise(name, engine.rank, 999) for name in SHAPES})
+                trainer.start(
+                    {n: (1e6 * noise(n, engine.rank, 999)).astype(self.dtype) for n in SHAPES}
+                )
                 trainer.skip_step()
             if step == self.reloads:
                 trainer = self._reloaded(engine, parameters, trainer)
-            trainer.start(
-                {n: self.gradient(n, parameters[n], engine.rank, step) for n in reversed(SHAPES)}
-            )
+            for name in reversed(SHAPES):
+                gradient = self.gradient(name, parameters[name], engine.rank, step)
+                trainer.start({name: gradient.astype(self.dtype)})
             if self.reverses and engine.rank % 2:
                 for slot in trainer.slots:
                     trainer.pipeline.wait([slot])
@@ -309,3 +318,49 @@ def _any_batch() -> methods.Strategy:
     method = methods.AnyBatch()
     method.samples = 3
     return method
+
+
+def feedback(exchange: methods.Exchange) -> Callable[[], methods.Strategy]:
+    return every(methods.ErrorFeedback(exchange))
+
+
+NATIVE_TOPK = methods.InEngine(Compression.topk(0.2, exact=True), topk(0.2))
+NATIVE_SIGNS = methods.InEngine(Compression.sign(8), methods.Gathered(methods.Signs(8)))
+
+# Codecs of the engine and of NumPy that send the same, but for rounding: (the one, the other).
+SAME: dict[str, tuple[Callable[[], methods.Strategy], Callable[[], methods.Strategy]]] = {
+    "topk": (feedback(NATIVE_TOPK), feedback(NATIVE_TOPK.otherwise)),
+    "sign": (feedback(NATIVE_SIGNS), feedback(NATIVE_SIGNS.otherwise)),
+    "topk without feedback": (every(NATIVE_TOPK), every(NATIVE_TOPK.otherwise)),
+    "ef21": (
+        every(methods.Differences(NATIVE_TOPK)),
+        every(methods.Differences(NATIVE_TOPK.otherwise)),
+    ),
+    "dgc": (
+        every(methods.MomentumCorrection(NATIVE_TOPK)),
+        every(methods.MomentumCorrection(NATIVE_TOPK.otherwise)),
+    ),
+    "phases": (
+        feedback(methods.Phases(3, NATIVE_SIGNS)),
+        feedback(methods.Phases(3, NATIVE_SIGNS.otherwise)),
+    ),
+}
+
+# In float32, where the engine encodes.
+TOGETHER_IN_ENGINE: dict[str, Callable[[], methods.Strategy]] = {
+    **{name: pair[0] for name, pair in SAME.items()},
+    **{
+        spec: lambda spec=spec: methods.make(spec)
+        for spec in (
+            "qsgd:bits=4,block=8,small=0",
+            "nuqsgd:bits=3,block=8,small=0",
+            "bytegrad:block=8,small=0",
+            "sign:block=8,small=0",
+            "topk:ratio=0.1,small=0",
+            "dgc:ratio=0.2,small=0",
+            "ef21:ratio=0.2,small=0",
+            "qadam:warmup=3,block=8,small=0",
+            "onebit-adam:warmup=3,block=8,small=0",
+        )
+    },
+}

@@ -17,7 +17,7 @@ def test_arguments_are_read_by_type():
     found = methods.make("powersgd:rank=4,small=0").exchange
 
     assert found == methods.Bypass(methods.ErrorFeedback(methods.PowerSGD(4)), 0)
-    assert methods.make("topk:ratio=1").exchange.inner.inner.codec.ratio == 1.0
+    assert methods.make("topk:ratio=1").exchange.inner.inner.otherwise.codec.ratio == 1.0
     assert methods.make("mean:codec=bf16").exchange.codec == rabit.Compression.bf16
 
 

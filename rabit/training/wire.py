@@ -1,0 +1,85 @@
+"""Wire: an exchange of one round that the engine does by itself, and what it takes beside the gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rabit.compression import Compression, CompressionCodec
+from rabit.types import ReduceOp
+
+from .state import leaf
+
+__all__ = ["Operands", "Residual", "Wire", "seed_of"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Residual:
+    """The state of error feedback.
+
+    residual: what was not sent, in units of the parameter's change per `unit`.
+    inner: the state of the exchange that it goes around.
+    """
+
+    residual: Array = leaf(scope="local", elastic="mean")
+    unit: float = 1.0
+    inner: Any = None
+
+    def in_unit(self, unit: float, decay: float) -> tuple[Array, float]:
+        """`decay` of the residual in a new array, in `unit`; and the unit that it is in.
+
+        At a learning rate of zero nothing is applied, and a residual has no other unit to go to.
+        """
+        unit = unit or self.unit
+        factor = decay * self.unit / unit
+        if factor == 1:
+            return self.residual.copy(), unit
+        return self.residual * self.residual.dtype.type(factor), unit
+
+
+class Operands(NamedTuple):
+    """What a codec of the engine takes beside the gradient; `residual` is written into."""
+
+    residual: Array | None
+    seed: int
+
+
+@dataclass(frozen=True)
+class Wire:
+    """An exchange of one round that the engine does by itself, without a coroutine.
+
+    seed: of the codec's random numbers; None for codecs that draw none and keep nothing (casts).
+    decay: not None: error feedback by the engine.  The state of the slot is a Residual, of which so
+    much is added to what is sent.
+    """
+
+    codec: CompressionCodec = Compression.none
+    op: ReduceOp = ReduceOp.AVERAGE
+    seed: int | None = None
+    decay: float | None = None
+
+    @property
+    def has_operands(self) -> bool:
+        """True if the codec takes a residual or a seed, which are others in every step."""
+        return self.seed is not None
+
+    def operands(self, slot: Any, step: int) -> Operands:
+        """Those of one step.  `slot.state` gets the array that the engine writes into.
+
+        It is a new one, so that the step can be taken back.
+        """
+        seed = 0 if self.seed is None else seed_of(self.seed, step)
+        if self.decay is None:
+            return Operands(None, seed)
+        residual, unit = slot.state.in_unit(slot.lr, self.decay)
+        slot.state = Residual(residual, unit, slot.state.inner)
+        return Operands(residual, seed)
+
+
+def seed_of(seed: int, step: int) -> int:
+    """The seed of one step for the engine, which mixes in the tensor, the rank and the element."""
+    return ((seed << 32) + step) % (1 << 64)
