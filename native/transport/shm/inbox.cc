@@ -37,6 +37,11 @@ Result<std::byte*> MapShared(int fd, size_t bytes) {
   return static_cast<std::byte*>(base);
 }
 
+// Since Linux 5.14; headers of older systems, which wheels are built on, do not have it.
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
 // Whether the kernel knows MADV_POPULATE_WRITE: it checks the advice before the range.
 bool CanReserveByUse() { return ::madvise(nullptr, 0, MADV_POPULATE_WRITE) == 0; }
 
