@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Driver", "Gate", "Moment", "Operation", "Task", "driver_of", "finished", "suspend"]
 
+_WAIT_S = 1.0  # at a time, between two looks at what else could go on
+
 # A moment of training: steps that have ended, and 1 once this step's gradients are complete.
 Moment = tuple[int, int]
 
@@ -240,8 +242,23 @@ class Driver:
                     f"task '{left[0].name}' on rank {self.engine.rank} has not finished after "
                     f"{timeout:g} s. Look for the rank whose method takes another way."
                 )
-            wait_any(handles, deadline)
+            self._wait_any(handles, deadline)
         self._raise_first(waited)
+
+    def _wait_any(self, handles: Sequence[Handle], deadline: float | None) -> None:
+        """Blocks until another one of `handles` has finished, or for a while; errors stay in them."""
+        left = handles if len(handles) == 1 else [each for each in handles if not each.done()]
+        seconds = _WAIT_S
+        if deadline is not None:
+            seconds = min(seconds, max(0.0, deadline - time.monotonic()))
+        try:
+            if len(left) == 1:  # A caller that waits for one operation may do the engine's work.
+                left[0].wait(seconds)
+            elif left:
+                self.engine.wait_any(left, seconds)
+        except RabitError as error:
+            if not isinstance(error, TimedOut) and not any(each.done() for each in left):
+                raise
 
     def finish(self, timeout: float | None = None) -> None:
         """Waits for everything that does not sleep."""
@@ -330,18 +347,6 @@ def driver_of(engine: Engine) -> Driver:
         if found is None:  # Which must not keep the engine alive.
             found = _drivers[engine] = Driver(weakref.proxy(engine), "")
         return found
-
-
-def wait_any(handles: Sequence[Handle], deadline: float | None = None) -> None:
-    """Blocks until one of `handles` has finished, or for a moment; errors stay in the handles."""
-    seconds = 0.1 if len(handles) == 1 else 0.001
-    if deadline is not None:
-        seconds = min(seconds, max(0.0, deadline - time.monotonic()))
-    try:
-        handles[0].wait(seconds)
-    except RabitError as error:
-        if not handles[0].done() and not isinstance(error, TimedOut):
-            raise
 
 
 def _operation(task: Task) -> Operation:

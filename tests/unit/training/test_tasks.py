@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
 import rabit
 import rabit.strategies as methods
+from rabit.framework import driver_of, finished
 from rabit.testing import run_ranks
 
 
@@ -86,6 +89,37 @@ def test_swap_reaches_the_neighbours_only():
 
     for rank, (found,) in enumerate(run(4, body)):
         assert [int(each[0]) for each in found] == [(rank - 1) % 4, (rank + 1) % 4]
+
+
+def test_a_wait_for_several_tasks_sleeps_until_any_goes_on():
+    """Rank 1 answers the second task only once rank 0 sleeps for both, and the first only then."""
+    sleeps = threading.Event()
+
+    def on_rank(engine):
+        def start(name):
+            return engine.submit([rabit.Request(rabit.Kind.BARRIER, name)])
+
+        if engine.rank == 1:
+            answers = [sleeps.wait(20)]
+            for name in ("second", "first"):
+                start(name)[0].wait(20)
+            return answers
+        driver, wait_any, seen = driver_of(engine), engine.wait_any, []
+
+        def watched(handles, timeout=None):
+            seen.append(len(handles))
+            sleeps.set()
+            return wait_any(handles, timeout)
+
+        engine.wait_any = watched
+        handles = {name: start(name) for name in ("first", "second")}
+        tasks = [driver.spawn(lambda task: finished(handles[task.name]), name) for name in handles]
+        driver.wait(tasks, 20)
+        return seen
+
+    asleep, answers = run_ranks(2, on_rank, timeout=30)
+    assert answers == [True]
+    assert set(asleep) == {2}
 
 
 def test_a_task_sleeps_for_steps_and_goes_on_at_the_same_step_everywhere():
