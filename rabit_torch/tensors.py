@@ -52,7 +52,7 @@ def check(tensor: object, name: str | None) -> torch.Tensor:
             f"tensor '{name}' has layout {tensor.layout}; use sparse_allreduce_async, "
             "DistributedOptimizer(sparse_as_dense=True), or to_dense() first"
         )
-    if tensor.device.type != "cpu":
+    if not tensor.is_cpu:
         raise Unsupported(
             f"tensor '{name}' is on device '{tensor.device}'; the backends of this build move CPU "
             "memory only. Call .cpu() first"

@@ -8,6 +8,7 @@
 // the addresses that Python passes, and so fits whichever was loaded.
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "include/rabit_abi.h"
 #include "python/tensor_memory.h"
@@ -16,6 +17,7 @@ namespace {
 
 using rabit::python::TensorMemory;
 
+constexpr Py_ssize_t kSeveralMax = 1 << 20;
 constexpr double kTimeoutMax = 1e9;  // seconds; so that milliseconds fit into 64 bits
 
 // What of the library is called, and for which engine.  engine: null when it takes no more work,
@@ -26,6 +28,7 @@ struct Calls {
   decltype(&rabit_run_ordered) run_ordered;
   decltype(&rabit_submit) submit;
   rabit_engine* engine;
+  rabit_engine* live;  // the same; for what is in flight, also when it takes no more work
   decltype(&rabit_wait) wait;
   decltype(&rabit_release) release;
 };
@@ -55,19 +58,14 @@ PyObject* DoesNotFit() {
 // A request that was made before, for other tensors.
 class Repeated {
  public:
-  // arguments: address of a rabit_request, which is only read; input; output, None: the same
-  // memory; name, None: that of the request.  False: they do not fit.
+  // arguments: address of a rabit_request, which is only read; input, None: the memory that the
+  // request has; output, None: the same memory; name, None: that of the request.  False: they do
+  // not fit.
   bool Read(Arguments arguments) {
     const auto* const kept = static_cast<const rabit_request*>(PyLong_AsVoidPtr(arguments[0]));
     if (kept == nullptr) return false;
     request = *kept;
-    const bool is_in_place = arguments[2] == Py_None;
-    if (!input_.Read(arguments[1], is_in_place) || !input_.IsLike(kept->input)) return false;
-    request.input.data = request.output.data = input_.data();
-    if (!is_in_place) {
-      if (!output_.Read(arguments[2], true) || !output_.IsLike(kept->output)) return false;
-      request.output.data = output_.data();
-    }
+    if (arguments[1] != Py_None && !ReadMemory(*kept, arguments[1], arguments[2])) return false;
     if (arguments[3] == Py_None) return true;
     request.name = PyUnicode_AsUTF8AndSize(arguments[3], nullptr);
     return request.name != nullptr;
@@ -76,6 +74,16 @@ class Repeated {
   rabit_request request{};
 
  private:
+  bool ReadMemory(const rabit_request& kept, PyObject* input, PyObject* output) {
+    const bool is_in_place = output == Py_None;
+    if (!input_.Read(input, is_in_place) || !input_.IsLike(kept.input)) return false;
+    request.input.data = request.output.data = input_.data();
+    if (is_in_place) return true;
+    if (!output_.Read(output, true) || !output_.IsLike(kept.output)) return false;
+    request.output.data = output_.data();
+    return true;
+  }
+
   TensorMemory input_, output_;
 };
 
@@ -141,17 +149,64 @@ PyObject* StartAgain(PyObject* self, Arguments arguments, Py_ssize_t count) {
   return PyLong_FromUnsignedLongLong(handle);
 }
 
-// wait(engine, handle, timeout_ms) -> code.  engine: its address; it may take no more work.
-PyObject* Wait(PyObject* self, Arguments arguments, Py_ssize_t count) {
-  if (!HasArguments("wait", count, 3)) return nullptr;
+// The list `values` gives the i-th of `count` requests its memory, which is like what it was made for.
+bool Place(PyObject* values, Py_ssize_t count, rabit_tensor rabit_request::*tensor, bool is_written,
+           rabit_request* requests) {
+  if (PyList_Check(values) == 0 || PyList_Size(values) != count) return false;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    TensorMemory memory;
+    PyObject* const value = PyList_GetItem(values, i);
+    if (value == nullptr || !memory.Read(value, is_written)) return false;
+    if (!memory.IsLike(requests[i].*tensor)) return false;
+    (requests[i].*tensor).data = memory.data();
+  }
+  return true;
+}
+
+// start_several(requests, inputs, outputs) -> list of handles, -code, or False: the tensors do not
+// fit.  requests: the address of as many as there are inputs, which are only read; outputs, None: the
+// inputs.  They are submitted together.
+PyObject* StartSeveral(PyObject* self, Arguments arguments, Py_ssize_t count) {
+  if (!HasArguments("start_several", count, 3)) return nullptr;
   const Calls& calls = CallsOf(self);
-  auto* const engine = static_cast<rabit_engine*>(PyLong_AsVoidPtr(arguments[0]));
-  const rabit_handle handle = PyLong_AsUnsignedLongLong(arguments[1]);
-  const int64_t timeout_ms = PyLong_AsLongLong(arguments[2]);
+  const auto* const kept = static_cast<const rabit_request*>(PyLong_AsVoidPtr(arguments[0]));
+  const Py_ssize_t size = PyList_Check(arguments[1]) != 0 ? PyList_Size(arguments[1]) : 0;
+  if (kept == nullptr || size == 0 || size > kSeveralMax) return DoesNotFit();
+  std::vector<rabit_request> requests(kept, kept + size);
+  const bool is_in_place = arguments[2] == Py_None;
+  PyObject* const outputs = is_in_place ? arguments[1] : arguments[2];
+  if (!Place(outputs, size, &rabit_request::output, true, requests.data())) return DoesNotFit();
+  if (is_in_place) {
+    for (rabit_request& request : requests) request.input.data = request.output.data;
+  } else if (!Place(arguments[1], size, &rabit_request::input, false, requests.data())) {
+    return DoesNotFit();
+  }
+  std::vector<rabit_handle> handles(requests.size());
+  PyObject* const list = PyList_New(size);  // before there is something that nobody would wait for
+  if (list == nullptr) return nullptr;
+  const auto wanted = static_cast<int32_t>(size);
+  const int32_t code = calls.submit(calls.engine, requests.data(), wanted, handles.data());
+  if (code != RABIT_OK) {
+    Py_DECREF(list);
+    return PyLong_FromLong(-code);
+  }
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    PyObject* const handle = PyLong_FromUnsignedLongLong(handles[static_cast<size_t>(i)]);
+    if (handle == nullptr || PyList_SetItem(list, i, handle) != 0) return nullptr;
+  }
+  return list;
+}
+
+// wait(handle, timeout_ms) -> code.
+PyObject* Wait(PyObject* self, Arguments arguments, Py_ssize_t count) {
+  if (!HasArguments("wait", count, 2)) return nullptr;
+  const Calls& calls = CallsOf(self);
+  const rabit_handle handle = PyLong_AsUnsignedLongLong(arguments[0]);
+  const int64_t timeout_ms = PyLong_AsLongLong(arguments[1]);
   if (PyErr_Occurred() != nullptr) return nullptr;
   int32_t code = RABIT_OK;
   Py_BEGIN_ALLOW_THREADS;
-  code = calls.wait(engine, handle, timeout_ms);
+  code = calls.wait(calls.live, handle, timeout_ms);
   Py_END_ALLOW_THREADS;
   return PyLong_FromLong(code);
 }
@@ -175,7 +230,7 @@ int Initialize(PyObject* self, PyObject* arguments, PyObject*) {
   calls.submit = reinterpret_cast<decltype(calls.submit)>(address[2]);
   calls.wait = reinterpret_cast<decltype(calls.wait)>(address[3]);
   calls.release = reinterpret_cast<decltype(calls.release)>(address[4]);
-  calls.engine = reinterpret_cast<rabit_engine*>(address[5]);
+  calls.engine = calls.live = reinterpret_cast<rabit_engine*>(address[5]);
   return 0;
 }
 
@@ -192,6 +247,7 @@ PyMethodDef calls_methods[] = {
     {"ordered_allreduce", Quick(OrderedAllreduce), METH_FASTCALL, nullptr},
     {"run", Quick(RunAgain), METH_FASTCALL, nullptr},
     {"start", Quick(StartAgain), METH_FASTCALL, nullptr},
+    {"start_several", Quick(StartSeveral), METH_FASTCALL, nullptr},
     {"wait", Quick(Wait), METH_FASTCALL, nullptr},
     {"refuse_work", RefuseWork, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};

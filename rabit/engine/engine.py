@@ -17,7 +17,7 @@ from rabit.engine import mpi
 from rabit.engine.handle import Handle, wait_any
 from rabit.engine.job import Job
 from rabit.engine.native_engine import NativeEngine
-from rabit.engine.repeats import Repeat, Repeats
+from rabit.engine.repeats import GroupRepeat, Repeat, Repeats
 from rabit.engine.request import WAITING, Batch, Request, Waiting, refuse, run, submit
 from rabit.errors import InvalidArgument, RabitError
 from rabit.tuning import attach
@@ -165,6 +165,17 @@ class Engine:
         if name is None:
             number = self.auto_name(kind if group == 0 else f"{kind}.set{group}")
         return Repeat(self._repeats, caller, name, number, (group, *arguments), tensor)
+
+    def again_grouped(
+        self,
+        caller: str,
+        name: str | None,
+        group: int,
+        arguments: tuple[Any, ...],
+        tensors: Sequence[Any],
+    ) -> GroupRepeat:
+        """A call of the public function `caller` for several tensors, which may have come before."""
+        return GroupRepeat(self._repeats, caller, name, (group, *arguments), tensors)
 
     def add_group(self, ranks: Sequence[int], timeout: float | None = None) -> int:
         """The number of the group of `ranks`.  Collective; blocks until every rank has called."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ __all__ = ["GroupHandle", "Handle"]
 # A wait returns to the interpreter this often, so that Ctrl-C works.
 SLICE_MS = 100
 _TIMED_OUT = 5
+_making = threading.RLock()  # of the handles of a GroupHandle; a destructor may come in between
 
 
 class Handle:
@@ -69,6 +71,11 @@ class Handle:
         if native is not None:
             native.release(self._value, None if self._is_done else self._keepalive)
 
+    @property
+    def has_succeeded(self) -> bool:
+        """True when a wait for it has returned and raised nothing."""
+        return self._is_done and self._error is None
+
     def done(self) -> bool:
         """True when the operation has finished, well or not.  Returns at once."""
         return self._is_done or self._native.is_done(self._value)
@@ -85,18 +92,19 @@ class Handle:
 
     def _wait(self, timeout: float | None) -> None:
         native, value = self._native, self._value
-        wait, pointer = native.wait, native.live_pointer()
+        native.live_pointer()
+        wait = native.wait
         deadline = None if timeout is None else time.monotonic() + timeout
         slice_ms = SLICE_MS
         while True:
             if deadline is not None:
                 left_ms = (deadline - time.monotonic()) * 1000
                 slice_ms = max(0, min(SLICE_MS, int(left_ms + 0.999)))
-            code = wait(pointer, value, slice_ms)
+            code = wait(value, slice_ms)
             if code != _TIMED_OUT:
                 break
             if native.is_done(value):  # The operation has finished; this gives its own status.
-                code = wait(pointer, value, 0)
+                code = wait(value, 0)
                 break
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimedOut(
@@ -164,19 +172,28 @@ class Handle:
 
 
 class GroupHandle:
-    """Several operations that were submitted together."""
+    """Several operations that were submitted together.  Thread-safe."""
 
-    __slots__ = ("_handles",)
+    __slots__ = ("_made", "_make")
 
-    def __init__(self, handles: Sequence[Handle]) -> None:
-        self._handles = tuple(handles)
+    def __init__(
+        self, handles: Sequence[Handle] = (), *, make: Callable[[], Sequence[Handle]] | None = None
+    ) -> None:
+        """make: makes the handles when somebody first asks for them, which may be after the time
+        that counts; None: they are `handles`."""
+        self._made = tuple(handles)
+        self._make = make
+
+    def __del__(self) -> None:
+        if getattr(self, "_make", None) is not None:
+            _ = self.handles  # They let their operations finish.
 
     def __len__(self) -> int:
-        return len(self._handles)
+        return len(self.handles)
 
     def done(self) -> bool:
         """True when all have finished."""
-        return all(each.done() for each in self._handles)
+        return all(each.done() for each in self.handles)
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits for all, at most `timeout` seconds; then raises the first error, if any."""
@@ -191,7 +208,7 @@ class GroupHandle:
         deadline = None if timeout is None else time.monotonic() + timeout
         results: list[Any] = []
         first: BaseException | None = None
-        for each in self._handles:
+        for each in self.handles:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
                 results.append(method(each, left))
@@ -200,6 +217,16 @@ class GroupHandle:
         if first is not None:
             raise first
         return results
+
+    @property
+    def handles(self) -> tuple[Handle, ...]:
+        """One for each operation, in the order of the call."""
+        if self._make is not None:
+            with _making:
+                make = self._make
+                if make is not None:
+                    self._made, self._make = tuple(make()), None
+        return self._made
 
 
 def wait_any(native: NativeEngine, handles: Sequence[Handle], timeout: float | None) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import weakref
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from rabit._native import address_of_pointer, check, ffi, last_error, load, load_calls
@@ -29,12 +31,17 @@ class NativeEngine:
         # Bound once: looking a function up in the library takes as long as calling it.
         self.run: Any = self.library.rabit_run
         self.run_ordered: Any = self.library.rabit_run_ordered
-        self.wait: Any = self.library.rabit_wait
         # For calls that cannot afford `open_pointer`: NULL when it would raise, which the library
         # refuses; `fail` then says why.
         self.work_pointer: Any = self._pointer
         # The calls of the extension module; None: it is not there.
         self.calls: Any = self._make_calls(library_path)
+        # (handle, milliseconds) -> code.  After `live_pointer`, which knows a forked child.
+        self.wait: Callable[[int, int], int] = (
+            functools.partial(self.library.rabit_wait, self._pointer)
+            if self.calls is None
+            else self.calls.wait
+        )
         self._release: Any = self.library.rabit_release
         self._pid = os.getpid()
         self._done = ffi.typeof("int32_t*")

@@ -7,31 +7,34 @@ the memory of NumPy arrays and of tensors that offer DLPack's C exchange interfa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rabit._native import address_of_pointer
-from rabit.engine.handle import SLICE_MS, Handle
+from rabit.engine.handle import SLICE_MS, GroupHandle, Handle
 from rabit.engine.native_engine import NativeEngine
-from rabit.engine.request import Request, new_struct
+from rabit.engine.request import Request, new_structs
 
-__all__ = ["Repeat", "Repeats"]
+__all__ = ["GroupRepeat", "Repeat", "Repeats"]
 
 _KEPT_MAX = 1024
 
 
 class _Kept:
-    """One request in its C form, which is only read."""
+    """Requests of one call in their C form, which is only read."""
 
-    __slots__ = ("address", "arguments", "kind", "name", "owned")
+    __slots__ = ("address", "arguments", "kind", "name", "names", "owned")
 
-    def __init__(self, request: Request, arguments: tuple[Any, ...], kind: type) -> None:
-        struct, borrowed = new_struct(request)
-        self.owned = (struct, borrowed)
-        self.address = address_of_pointer(struct)
+    def __init__(
+        self, requests: Sequence[Request], arguments: tuple[Any, ...], tensors: Sequence[Any]
+    ) -> None:
+        self.owned = new_structs(requests)
+        self.address = address_of_pointer(self.owned[0])
         self.arguments = arguments
-        self.kind = kind
-        self.name = request.name
+        self.kind = type(tensors[0])
+        self.names = [each.name for each in requests]
+        self.name = self.names[0]
 
 
 class Repeat:
@@ -110,12 +113,79 @@ class Repeat:
 
     def keep(self, request: Request, tensor: Any) -> None:
         """Lets `request`, made for this call, come again with tensors like `tensor`."""
-        repeats = self._repeats
-        if repeats.native.calls is None:
-            return
-        if len(repeats.kept) >= _KEPT_MAX:
-            repeats.kept.clear()
-        repeats.kept[self._key] = _Kept(request, self._arguments, type(tensor))
+        self._repeats.keep(self._key, (request,), self._arguments, (tensor,))
+
+
+class GroupRepeat:
+    """One call for a list of tensors, which may have come before; calls without a name are not kept."""
+
+    __slots__ = ("_arguments", "_kept", "_key", "_repeats", "_tensors")
+
+    def __init__(
+        self,
+        repeats: Repeats,
+        caller: str,
+        name: str | None,
+        arguments: tuple[Any, ...],
+        tensors: Sequence[Any],
+    ) -> None:
+        """caller, arguments: as of a Repeat."""
+        key = None if name is None else (caller, name, len(tensors))
+        kept = repeats.kept.get(key)
+        if kept is not None and (
+            kept.arguments != arguments or {*map(type, tensors)} != {kept.kind}
+        ):
+            kept = None
+        self._kept = kept
+        self._repeats = repeats
+        self._key = key
+        self._arguments = arguments
+        self._tensors = tensors
+
+    @property
+    def comes_again(self) -> bool:
+        """False: `start` would refuse any tensors."""
+        return self._kept is not None
+
+    def start(self, targets: Sequence[Any] | None = None) -> GroupHandle | None:
+        """Starts it, in place unless there are `targets`; None: it was for other tensors.
+
+        What each handle gives is the target, or else the tensor.
+        """
+        kept = self._kept
+        if kept is None:
+            return None
+        native = self._repeats.native
+        if native.orphans:
+            native.sweep()
+        tensors = list(self._tensors)
+        outputs = tensors if targets is None else list(targets)
+        written = None if targets is None else outputs
+        values = native.calls.start_several(kept.address, tensors, written)
+        if values is False:
+            return None
+        if type(values) is int:
+            native.fail(-values)
+
+        def make() -> list[Handle]:
+            places = zip(values, kept.names, tensors, outputs, strict=True)
+            return [
+                Handle(
+                    native, value, name, (kept, tensor, output), functools.partial(_given, output)
+                )
+                for value, name, tensor, output in places
+            ]
+
+        return GroupHandle(make=make)
+
+    def keep(self, requests: Sequence[Request]) -> None:
+        """Lets `requests`, made for this call, come again with tensors like these."""
+        if self._key is not None and len(set(map(type, self._tensors))) == 1:
+            self._repeats.keep(self._key, requests, self._arguments, self._tensors)
+
+
+def _given(output: Any, _: Handle) -> Any:
+    return output
 
 
 class Repeats:
@@ -126,3 +196,17 @@ class Repeats:
     def __init__(self, native: NativeEngine) -> None:
         self.native = native
         self.kept: dict[Any, _Kept] = {}
+
+    def keep(
+        self,
+        key: Any,
+        requests: Sequence[Request],
+        arguments: tuple[Any, ...],
+        tensors: Sequence[Any],
+    ) -> None:
+        """Keeps what a call with equal arguments, for tensors like these, makes anew else."""
+        if self.native.calls is None:
+            return
+        if len(self.kept) >= _KEPT_MAX:
+            self.kept.clear()
+        self.kept[key] = _Kept(requests, arguments, tensors)

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rabit._native import check, ffi
+from rabit._native import address_of_pointer, check, ffi
 from rabit.engine.handle import SLICE_MS, Handle
 from rabit.engine.native_engine import NativeEngine
 from rabit.engine.tensor import TensorView
 from rabit.errors import InvalidArgument
 from rabit.types import Kind, ReduceOp
 
-__all__ = ["WAITING", "Batch", "Request", "Waiting", "new_struct", "refuse", "run", "submit"]
+__all__ = ["WAITING", "Batch", "Request", "Waiting", "new_structs", "refuse", "run", "submit"]
 
 Finish = Callable[[Handle], Any]
 
@@ -64,17 +64,17 @@ class Batch:
 
     def __init__(self, native: NativeEngine, requests: Sequence[Request]) -> None:
         self._native = native
-        count = len(requests)
-        self._array: Any = ffi.new("rabit_request[]", count)
         self._names = [each.name for each in requests]
         self._finishes = [each.finish for each in requests]
         self._keepalives: list[Any] = [_keepalive(each) for each in requests]
-        self._borrowed: list[Any] = []
-        for index, each in enumerate(requests):
-            _fill(self._array[index], each, self._borrowed)
+        self._array, self._borrowed = new_structs(requests)
 
     def __len__(self) -> int:
         return len(self._names)
+
+    @functools.cached_property
+    def _address(self) -> int:
+        return address_of_pointer(self._array)
 
     @functools.cached_property
     def _words(self) -> memoryview:
@@ -150,6 +150,25 @@ class Batch:
         owned = (self._names[0], (self, self._keepalives[0]), self._finishes[0])
         return _run(self._native, self._array, ffi.new("rabit_handle*"), owned)
 
+    def finish(self, keepalive: Any) -> Handle | None:
+        """Like `run`, for callers that want no result; None: it has succeeded.
+
+        keepalive: what owns the memory.
+        """
+        native, owned = self._native, (self._names[0], (self, keepalive), self._finishes[0])
+        if native.calls is None:
+            handle = _run(native, self._array, ffi.new("rabit_handle*"), owned)
+            return None if handle.has_succeeded else handle
+        if native.orphans:
+            native.sweep()
+        failed = native.calls.run(self._address, None, None, None, SLICE_MS)
+        if failed is None:
+            return None
+        code, value = failed
+        if not value:
+            native.fail(code)
+        return Handle(native, value, *owned, code)
+
     def _gather(self, indices: Sequence[int]) -> Any:
         """The structs of `indices` side by side."""
         structs = ffi.new("rabit_request[]", len(indices))
@@ -195,7 +214,7 @@ class _Plan:
     __slots__ = ("_borrowed", "_name", "_words", "array", "handle")
 
     def __init__(self, request: Request) -> None:
-        self.array, self._borrowed = new_struct(request)
+        self.array, self._borrowed = new_structs((request,))
         self._words = memoryview(ffi.buffer(self.array)).cast("B").cast("Q")
         self._name = request.name
         self.handle: Any = ffi.new("rabit_handle*")
@@ -298,11 +317,12 @@ def _layout_of_view(view: TensorView | None) -> tuple[Any, ...] | None:
     return (tuple(view.shape), view.dtype, view.device, view.device_index, view.ready_event)
 
 
-def new_struct(request: Request) -> tuple[Any, Any]:
-    """The C form of `request`, and what it points to."""
+def new_structs(requests: Sequence[Request]) -> tuple[Any, list[Any]]:
+    """The C form of `requests`, and what it points to: of the first one its name first."""
     borrowed: list[Any] = []
-    array: Any = ffi.new("rabit_request[]", 1)
-    _fill(array[0], request, borrowed)
+    array: Any = ffi.new("rabit_request[]", len(requests))
+    for index, each in enumerate(requests):
+        _fill(array[index], each, borrowed)
     return array, borrowed
 
 

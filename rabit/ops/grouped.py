@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from rabit.compression import Compression, CompressionCodec
 from rabit.engine.engine import Engine
 from rabit.engine.handle import GroupHandle, Handle
@@ -45,17 +47,8 @@ def grouped_allreduce_async(
     backend: str = "",
 ) -> GroupHandle:
     """Like `grouped_allreduce`, but returns a GroupHandle at once."""
-    requests: list[Request] = []
-    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
-    codec = call.engine.codec_id(compression)
-    for tensor, each in _members(call, tensors):
-        source = view_input(tensor, each)
-        result, target = empty_like(source, tensor)
-        request = each.request(source, target, finish=_returning(result))
-        scale(request, op, average, prescale_factor, postscale_factor)
-        request.codec = codec
-        requests.append(request)
-    return GroupHandle(call.engine.submit(requests))
+    arguments = (average, op, prescale_factor, postscale_factor, compression, priority, backend)
+    return _start_allreduces(False, tensors, name, process_set, engine, arguments)
 
 
 def grouped_allreduce(
@@ -103,16 +96,8 @@ def grouped_allreduce_async_(
     backend: str = "",
 ) -> GroupHandle:
     """Like `grouped_allreduce_`, but returns a GroupHandle at once."""
-    requests: list[Request] = []
-    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
-    codec = call.engine.codec_id(compression)
-    for tensor, each in _members(call, tensors):
-        target = view_output(tensor, each)
-        request = each.request(target, target, finish=_returning(tensor))
-        scale(request, op, average, prescale_factor, postscale_factor)
-        request.codec = codec
-        requests.append(request)
-    return GroupHandle(call.engine.submit(requests))
+    arguments = (average, op, prescale_factor, postscale_factor, compression, priority, backend)
+    return _start_allreduces(True, tensors, name, process_set, engine, arguments)
 
 
 def grouped_allreduce_(
@@ -143,6 +128,43 @@ def grouped_allreduce_(
         engine=engine,
         backend=backend,
     ).result()
+
+
+def _start_allreduces(
+    is_in_place: bool,
+    tensors: Sequence[Any],
+    name: str | None,
+    process_set: ProcessSet,
+    engine: Engine | None,
+    arguments: tuple[Any, ...],
+) -> GroupHandle:
+    """arguments: the others of `grouped_allreduce_async`, in their order."""
+    average, op, prescale, postscale, compression, priority, backend = arguments
+    call = Call(engine, Kind.ALLREDUCE, name, process_set, priority, backend)
+    _check_list(call, tensors)
+    caller = "grouped_allreduce_" if is_in_place else "grouped_allreduce"
+    again = call.engine.again_grouped(caller, name, call.group, arguments, tensors)
+    if again.comes_again and (is_in_place or all(type(each) is np.ndarray for each in tensors)):
+        targets = None if is_in_place else [np.empty(each.shape, each.dtype) for each in tensors]
+        handle = again.start(targets)
+        if handle is not None:
+            return handle
+    codec = call.engine.codec_id(compression)
+    requests: list[Request] = []
+    for tensor, each in _members(call, tensors):
+        if is_in_place:
+            target = view_output(tensor, each)
+            request = each.request(target, target, finish=_returning(tensor))
+        else:
+            source = view_input(tensor, each)
+            result, target = empty_like(source, tensor)
+            request = each.request(source, target, finish=_returning(result))
+        scale(request, op, average, prescale, postscale)
+        request.codec = codec
+        requests.append(request)
+    handle = GroupHandle(call.engine.submit(requests))
+    again.keep(requests)
+    return handle
 
 
 def grouped_allgather_async(
@@ -233,10 +255,14 @@ def _returning(result: Any) -> Callable[[Handle], Any]:
 
 def _members(call: Call, tensors: Sequence[Any]) -> list[tuple[Any, Call]]:
     """Each tensor with the call that names it."""
+    _check_list(call, tensors)
+    return [(tensor, call.member(f"{call.name}.{index}")) for index, tensor in enumerate(tensors)]
+
+
+def _check_list(call: Call, tensors: Sequence[Any]) -> None:
     if not isinstance(tensors, (list, tuple)) or not tensors:
         raise InvalidArgument(
             f"{call}: a grouped operation takes a list of one or more tensors, not "
             f"{type(tensors).__name__} of length {len(tensors) if tensors is not None else 0}. "
             "For one tensor use the form without 'grouped_'."
         )
-    return [(tensor, call.member(f"{call.name}.{index}")) for index, tensor in enumerate(tensors)]

@@ -32,12 +32,12 @@ class CallOrder:
         self._size = size
         self._group = group
         self._count = 0
-        self._calls: deque[tuple[int, str]] = deque(maxlen=_REMEMBERED)
+        self._calls: deque[tuple[int, tuple[Any, ...]]] = deque(maxlen=_REMEMBERED)
 
     def note(self, key: tuple[Any, ...]) -> None:
         """This rank calls a collective.  key: its kind, what must be equal of it, and its type."""
         self._count += 1
-        self._calls.append((self._count, _described(key)))
+        self._calls.append((self._count, key))
 
     def wait(self, handle: rabit.Handle, limit_s: float | None) -> None:
         """Waits for an operation of the group, at most `limit_s`; None: as long as the engine does.
@@ -67,7 +67,7 @@ class CallOrder:
     def _difference(self) -> str:
         """What ranks disagree about, in words; empty if they do not, or if nobody can be asked."""
         try:
-            mine = list(self._calls)
+            mine = [(number, _described(key)) for number, key in self._calls.copy()]
             self._store.set(f"calls.{self._rank}", json.dumps(mine))
             if self._store.check(["mismatch"]):
                 return str(self._store.get("mismatch").decode())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -15,59 +15,17 @@ import torch
 import torch.distributed as dist
 
 import rabit
-from rabit import DType, Kind, ReduceOp, TensorView, Unsupported
+from rabit import DType, Kind, ReduceOp, TensorView
 from rabit_torch.distributed.call_order import CallOrder
 from rabit_torch.distributed.late_ranks import MonitoredBarrier
 from rabit_torch.distributed.messages import Mail
+from rabit_torch.distributed.operands import copying, dense, flat, op_of, real
 from rabit_torch.distributed.request_slots import MESSAGE, Lines
 from rabit_torch.distributed.work import Work
 from rabit_torch.ops.sparse import allreduce_sparse_on
-from rabit_torch.tensors import _DTYPES, check, memory_order
+from rabit_torch.tensors import _DTYPES, memory_order
 
 __all__ = ["ProcessGroup"]
-
-_OPS = {
-    int(getattr(dist.ReduceOp.RedOpType, name)): op
-    for name, op in {
-        "SUM": ReduceOp.SUM,
-        "AVG": ReduceOp.AVERAGE,
-        "MIN": ReduceOp.MIN,
-        "MAX": ReduceOp.MAX,
-        "PRODUCT": ReduceOp.PRODUCT,
-        "BAND": ReduceOp.BITWISE_AND,
-        "BOR": ReduceOp.BITWISE_OR,
-        "BXOR": ReduceOp.BITWISE_XOR,
-    }.items()
-}
-Started = tuple[list[rabit.Handle], Any]
-
-
-def _op_of(options: Any) -> ReduceOp:
-    wanted = options.reduceOp
-    number = int(getattr(wanted, "op", wanted))
-    if number not in _OPS:
-        raise Unsupported(
-            f"reduce operation {wanted} has no counterpart; use SUM, AVG, MIN, MAX, PRODUCT, BAND, "
-            "BOR or BXOR"
-        )
-    return _OPS[number]
-
-
-def _flat(memory: torch.Tensor, shape: tuple[int, ...] | None = None) -> TensorView:
-    """A contiguous tensor as a view of one dimension; bytes where the engine lacks the type."""
-    dtype = _DTYPES.get(memory.dtype)
-    count = memory.numel()
-    if dtype is None:
-        width = memory.element_size()
-        flat = (count * width,) if shape is None else (*shape[:-1], shape[-1] * width)
-        return TensorView(memory.data_ptr(), flat, DType.UINT8, keepalive=memory)
-    return TensorView(memory.data_ptr(), shape or (count,), dtype, keepalive=memory)
-
-
-def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
-        check(tensor, "tensor of a process group")
-    return tensor.detach().contiguous()
 
 
 class ProcessGroup(dist.ProcessGroup):
@@ -189,14 +147,33 @@ class ProcessGroup(dist.ProcessGroup):
             self._collected.append(work)
         return work
 
+    def _start(
+        self,
+        opts: Any,
+        count: int,
+        key: tuple[Any, ...],
+        variant: Any,
+        make: Callable[[str], rabit.Request],
+        pointers: tuple[int, int] | None,
+        keepalive: Any,
+    ) -> list[rabit.Handle]:
+        """Starts one of the `count` operations of a call; what is to be waited for.
+
+        Callers that torch has wait as soon as the call returns have it run in their own thread.
+        """
+        waits = count == 1 and self._collected is None and not getattr(opts, "asyncOp", True)
+        if waits:
+            return self._lines.finish(key, variant, make, pointers, keepalive)
+        return [self._lines.submit(key, variant, make, pointers, keepalive)]
+
     # --- reductions -------------------------------------------------------------------------------
 
     def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:
         """Reduces every tensor in place; the result is equal on all ranks."""
-        op = ReduceOp.SUM if opts is None else _op_of(opts)
+        op = ReduceOp.SUM if opts is None else op_of(opts)
         if any(tensor.is_sparse for tensor in tensors):
             return self._allreduce_sparse(tensors, op)
-        return self._reduced(Kind.ALLREDUCE, tensors, op, -1)
+        return self._reduced(Kind.ALLREDUCE, tensors, op, -1, opts)
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:
         """The same as `allreduce`: the engine fuses what becomes ready together."""
@@ -204,37 +181,40 @@ class ProcessGroup(dist.ProcessGroup):
 
     def reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> Work:
         """Reduces every tensor in place on the root; the others keep theirs."""
-        return self._reduced(Kind.REDUCE, tensors, _op_of(opts), opts.rootRank)
+        return self._reduced(Kind.REDUCE, tensors, op_of(opts), opts.rootRank, opts)
 
     def _reduced(
-        self, kind: Kind, tensors: Sequence[torch.Tensor], op: ReduceOp, root: int
+        self,
+        kind: Kind,
+        tensors: Sequence[torch.Tensor],
+        op: ReduceOp,
+        root: int,
+        opts: Any = None,
     ) -> Work:
-        handles, copies = [], []
+        handles: list[rabit.Handle] = []
+        copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         receives = root in (-1, self._engine.rank)
         for tensor in tensors:
-            value = tensor.detach()
-            if value.is_complex():
-                if op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
-                    raise Unsupported(f"{kind} of {tensor.dtype} with {op}; use SUM or AVG")
-                value = torch.view_as_real(value)
-            memory = memory_order(check(value, str(kind)))
+            value = real(tensor, kind, op)
+            memory = memory_order(value)
             if memory is None:
-                memory = value.contiguous()
-                copies.append((value, memory))
+                memory = value.detach().contiguous()
+                copies.append((value.detach(), memory))
             target = memory if receives else torch.empty_like(memory)
-            count = memory.numel()
-            dtype = _DTYPES[memory.dtype]
-            key = (kind, count, dtype)
-            source = TensorView(memory.data_ptr(), (count,), dtype)
-            result = TensorView(target.data_ptr(), (count,), dtype)
+            pointers = (memory.data_ptr(), target.data_ptr())
+            count, dtype = memory.numel(), _DTYPES[memory.dtype]
 
             def make(
-                name: str, source: TensorView = source, result: TensorView = result
+                name: str,
+                places: tuple[int, int] = pointers,
+                count: int = count,
+                dtype: DType = dtype,
             ) -> rabit.Request:
+                source, result = (TensorView(place, (count,), dtype) for place in places)
                 return rabit.Request(kind, name, source, result, op, root)
 
-            pointers = (source.data, result.data)
-            handles.append(self._lines.submit(key, (op, root), make, pointers, (memory, target)))
+            key, variant, owners = (kind, count, dtype), (op, root), (memory, target)
+            handles += self._start(opts, len(tensors), key, variant, make, pointers, owners)
 
         def finish() -> None:
             for value, memory in copies:
@@ -263,20 +243,20 @@ class ProcessGroup(dist.ProcessGroup):
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> Work:
         """`reduce_scatter_single` of several pairs."""
-        op = ReduceOp.SUM if opts is None else _op_of(opts)
+        op = ReduceOp.SUM if opts is None else op_of(opts)
         handles: list[rabit.Handle] = []
         copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         for output, source in zip(outputs, inputs, strict=True):
-            part, whole = output.detach(), _dense(source)
+            part, whole = output.detach(), dense(source)
             if whole.is_complex():
                 part, whole = torch.view_as_real(part), torch.view_as_real(whole)
             self._check_parts("reduce_scatter", whole, part)
             memory = part if part.is_contiguous() else torch.empty_like(part).contiguous()
             if memory is not part:
                 copies.append((part, memory))
-            rows = _flat(whole, (self._engine.size, part.numel()))
-            handles.append(self._direct(Kind.REDUCESCATTER, rows, memory, whole, op))
-        return self._work(handles, list(outputs), _copying(copies))
+            rows = flat(whole, (self._engine.size, part.numel()))
+            handles += self._direct(opts, len(outputs), Kind.REDUCESCATTER, rows, memory, whole, op)
+        return self._work(handles, list(outputs), copying(copies))
 
     def reduce_scatter(
         self,
@@ -286,10 +266,10 @@ class ProcessGroup(dist.ProcessGroup):
     ) -> Work:
         """Reduces the list of tensors and gives each rank the one of its number."""
         (output,), (parts,) = outputs, input_lists
-        whole = torch.cat([_dense(each).reshape(-1) for each in parts])
+        whole = torch.cat([dense(each).reshape(-1) for each in parts])
         if all(each.numel() == output.numel() for each in parts):
             return self.reduce_scatter_single(output, whole, opts)
-        op = ReduceOp.SUM if opts is None else _op_of(opts)
+        op = ReduceOp.SUM if opts is None else op_of(opts)
         everything = self._reduced(Kind.ALLREDUCE, [whole], op, -1)
         first = sum(each.numel() for each in parts[: self._engine.rank])
 
@@ -314,13 +294,13 @@ class ProcessGroup(dist.ProcessGroup):
         handles: list[rabit.Handle] = []
         copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         for output, source in zip(outputs, inputs, strict=True):
-            whole, mine = output.detach(), _dense(source)
+            whole, mine = output.detach(), dense(source)
             self._check_parts("all_gather", whole, mine)
             memory = whole if whole.is_contiguous() else torch.empty_like(whole).contiguous()
             if memory is not whole:
                 copies.append((whole, memory))
-            handles.append(self._direct(Kind.ALLGATHER, _flat(mine), memory, mine))
-        return self._work(handles, list(outputs), _copying(copies))
+            handles += self._direct(opts, len(outputs), Kind.ALLGATHER, flat(mine), memory, mine)
+        return self._work(handles, list(outputs), copying(copies))
 
     def allgather(
         self,
@@ -332,16 +312,16 @@ class ProcessGroup(dist.ProcessGroup):
         handles: list[rabit.Handle] = []
         copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         for outputs, source in zip(output_lists, inputs, strict=True):
-            mine = _dense(source)
+            mine = dense(source)
             total = sum(each.numel() for each in outputs)
             whole = torch.empty(total, dtype=mine.dtype)
-            handles.append(self._direct(Kind.ALLGATHER, _flat(mine), whole, mine))
+            handles += self._direct(opts, len(inputs), Kind.ALLGATHER, flat(mine), whole, mine)
             parts = whole.split([each.numel() for each in outputs])
             copies.extend(
                 (each.detach(), part.reshape(each.shape))
                 for each, part in zip(outputs, parts, strict=True)
             )
-        return self._work(handles, [list(each) for each in output_lists], _copying(copies))
+        return self._work(handles, [list(each) for each in output_lists], copying(copies))
 
     def allgather_coalesced(
         self,
@@ -360,24 +340,24 @@ class ProcessGroup(dist.ProcessGroup):
     ) -> Work:
         """Gives the root the tensors of all ranks, which have one shape."""
         (source,) = inputs
-        mine = _dense(source)
+        mine = dense(source)
         is_root = opts.rootRank == self._engine.rank
         outputs = list(output_lists[0]) if is_root else []
         whole = torch.empty(mine.numel() * self._engine.size if is_root else 0, dtype=mine.dtype)
-        view = _flat(mine)
+        view = flat(mine)
         key = (Kind.GATHER, view.count, view.dtype)
-        target = _flat(whole) if is_root else None
+        target = flat(whole) if is_root else None
 
         def make(name: str) -> rabit.Request:
             return rabit.Request(Kind.GATHER, name, view, target, root=opts.rootRank)
 
-        handle = self._lines.submit(key, None, make, None, (mine, whole))
+        handles = self._start(opts, 1, key, None, make, None, (mine, whole))
         parts = whole.split(mine.numel()) if is_root and mine.numel() else []
         copies = [
             (each.detach(), part.reshape(each.shape))
             for each, part in zip(outputs, parts, strict=False)
         ]
-        return self._work([handle], outputs, _copying(copies))
+        return self._work(handles, outputs, copying(copies))
 
     # --- scatters and exchanges -------------------------------------------------------------------
 
@@ -388,18 +368,18 @@ class ProcessGroup(dist.ProcessGroup):
         root = opts.rootRank
         for tensor in tensors:
             value = tensor.detach()
-            memory = _dense(value)
+            memory = dense(value)
             if memory.data_ptr() != value.data_ptr():
                 copies.append((value, memory))
-            view = _flat(memory)
+            view = flat(memory)
 
             def make(name: str, view: TensorView = view) -> rabit.Request:
                 return rabit.Request(Kind.BROADCAST, name, view, view, root=root)
 
             key = (Kind.BROADCAST, view.count, view.dtype)
             pointers = (view.data, view.data)
-            handles.append(self._lines.submit(key, root, make, pointers, memory))
-        return self._work(handles, list(tensors), _copying(copies))
+            handles += self._start(opts, len(tensors), key, root, make, pointers, memory)
+        return self._work(handles, list(tensors), copying(copies))
 
     def scatter(
         self,
@@ -410,13 +390,13 @@ class ProcessGroup(dist.ProcessGroup):
         """Gives each rank the tensor of its number in the root's list; all have one shape."""
         (output,) = outputs
         is_root = opts.rootRank == self._engine.rank
-        parts = [_dense(each).reshape(-1) for each in input_lists[0]] if is_root else []
+        parts = [dense(each).reshape(-1) for each in input_lists[0]] if is_root else []
         whole = torch.cat(parts) if is_root else torch.empty(0, dtype=output.dtype)
         width = output.numel()
         memory = torch.empty(width, dtype=output.dtype)
-        view = _flat(whole, (self._engine.size if is_root else 0, width))
+        view = flat(whole, (self._engine.size if is_root else 0, width))
         splits = [1] * self._engine.size if is_root else None
-        target = _flat(memory)
+        target = flat(memory)
 
         def make(name: str) -> rabit.Request:
             return rabit.Request(
@@ -424,9 +404,9 @@ class ProcessGroup(dist.ProcessGroup):
             )
 
         key = (Kind.SCATTER, target.count, target.dtype)
-        handle = self._lines.submit(key, None, make, None, (whole, memory))
+        handles = self._start(opts, 1, key, None, make, None, (whole, memory))
         return self._work(
-            [handle], [output], _copying([(output.detach(), memory.reshape(output.shape))])
+            handles, [output], copying([(output.detach(), memory.reshape(output.shape))])
         )
 
     def all_to_all_single(
@@ -438,42 +418,48 @@ class ProcessGroup(dist.ProcessGroup):
         opts: Any = None,
     ) -> Work:
         """Sends rows of `input` to every rank and puts the rows received into `output`."""
-        source = _dense(input)
+        source = dense(input)
         width = source[0].numel() if source.shape[0] else output.detach()[:1].numel()
         memory = output.detach()
         if not memory.is_contiguous():
             memory = torch.empty(output.shape, dtype=output.dtype)
-        view = _flat(source, (source.shape[0], width))
+        view = flat(source, (source.shape[0], width))
         splits = list(input_split_sizes or []) or self._even(source.shape[0])
-        handle = self._exchange(view, splits, memory, source)
+        handles = self._exchange(opts, view, splits, memory, source)
         copies = [] if memory.data_ptr() == output.data_ptr() else [(output.detach(), memory)]
-        return self._work([handle], [output], _copying(copies))
+        return self._work(handles, [output], copying(copies))
 
     def alltoall(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> Work:
         """Sends inputs[r] to rank r and receives outputs[r] from it."""
-        source = torch.cat([_dense(each).reshape(-1) for each in inputs])
+        source = torch.cat([dense(each).reshape(-1) for each in inputs])
         memory = torch.empty(sum(each.numel() for each in outputs), dtype=source.dtype)
-        view = _flat(source, (source.numel(), 1))
-        handle = self._exchange(view, [each.numel() for each in inputs], memory, source)
+        view = flat(source, (source.numel(), 1))
+        splits = [each.numel() for each in inputs]
+        handles = self._exchange(opts, view, splits, memory, source)
         parts = memory.split([each.numel() for each in outputs])
         copies = [
             (each.detach(), part.reshape(each.shape))
             for each, part in zip(outputs, parts, strict=True)
         ]
-        return self._work([handle], list(outputs), _copying(copies))
+        return self._work(handles, list(outputs), copying(copies))
 
     def _exchange(
-        self, view: TensorView, splits: list[int], memory: torch.Tensor, source: torch.Tensor
-    ) -> rabit.Handle:
-        target = _flat(memory)
+        self,
+        opts: Any,
+        view: TensorView,
+        splits: list[int],
+        memory: torch.Tensor,
+        source: torch.Tensor,
+    ) -> list[rabit.Handle]:
+        target = flat(memory)
 
         def make(name: str) -> rabit.Request:
             return rabit.Request(Kind.ALLTOALL, name, view, target, splits=splits)
 
         key = (Kind.ALLTOALL, view.dtype)
-        return self._lines.submit(key, None, make, None, (source, memory))
+        return self._start(opts, 1, key, None, make, None, (source, memory))
 
     def barrier(self, opts: Any = None) -> Work:
         """Completes when every rank has called it."""
@@ -481,7 +467,7 @@ class ProcessGroup(dist.ProcessGroup):
         def make(name: str) -> rabit.Request:
             return rabit.Request(Kind.BARRIER, name)
 
-        return self._work([self._lines.submit((Kind.BARRIER,), None, make, (0, 0), None)], [])
+        return self._work(self._start(opts, 1, (Kind.BARRIER,), None, make, (0, 0), None), [])
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
@@ -499,8 +485,8 @@ class ProcessGroup(dist.ProcessGroup):
     def send(self, tensors: Sequence[torch.Tensor], dst: int, tag: int = 0) -> Work:
         """Sends a tensor to rank `dst` of the group, which receives with the same tag."""
         (tensor,) = tensors
-        memory = _dense(tensor)
-        view = _flat(memory)
+        memory = dense(tensor)
+        view = flat(memory)
 
         def make(name: str) -> rabit.Request:
             return rabit.Request(Kind.SEND, name, view, None, root=dst)
@@ -514,7 +500,7 @@ class ProcessGroup(dist.ProcessGroup):
         (tensor,) = tensors
         value = tensor.detach()
         memory = value if value.is_contiguous() else torch.empty_like(value).contiguous()
-        view = _flat(memory)
+        view = flat(memory)
 
         def make(name: str) -> rabit.Request:
             return rabit.Request(Kind.RECV, name, view, view, root=src)
@@ -523,7 +509,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._mail.received(src, tag)
         handle = self._lines.submit(key, None, make, None, memory)
         copies = [] if memory is value else [(value, memory)]
-        return self._work([handle], [tensor], _copying(copies), src)
+        return self._work([handle], [tensor], copying(copies), src)
 
     def recv_anysource(self, tensors: Sequence[torch.Tensor], tag: int = 0) -> Work:
         """Receives from whichever rank sends next with this tag.  Blocks until one has sent."""
@@ -533,14 +519,16 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _direct(
         self,
+        opts: Any,
+        count: int,
         kind: Kind,
         source: TensorView,
         memory: torch.Tensor,
         keepalive: torch.Tensor,
         op: ReduceOp = ReduceOp.SUM,
-    ) -> rabit.Handle:
-        """Starts an operation whose result the engine writes into `memory`."""
-        target = _flat(memory)
+    ) -> list[rabit.Handle]:
+        """Starts one of `count` operations whose result the engine writes into `memory`."""
+        target = flat(memory)
 
         def make(name: str) -> rabit.Request:
             return rabit.Request(kind, name, source, target, op)
@@ -550,7 +538,7 @@ class ProcessGroup(dist.ProcessGroup):
         key = (kind, size, source.dtype)
         variant = (op, source.shape)
         pointers = (source.data, target.data)
-        return self._lines.submit(key, variant, make, pointers, (keepalive, memory))
+        return self._start(opts, count, key, variant, make, pointers, (keepalive, memory))
 
     def _check_parts(self, what: str, whole: torch.Tensor, part: torch.Tensor) -> None:
         size = self._engine.size
@@ -575,14 +563,3 @@ class ProcessGroup(dist.ProcessGroup):
     alltoall_base = all_to_all_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-
-
-def _copying(copies: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
-    if not copies:
-        return None
-
-    def finish() -> None:
-        for target, source in copies:
-            target.copy_(source)
-
-    return finish

@@ -57,6 +57,36 @@ class Lines:
         make: makes the request with a name.  pointers: its input and output; None: the request is
         not kept, because it differs from call to call.
         """
+        batch, place = self._next(key, variant, make, pointers)
+        (handle,) = batch.submit(keepalive=[keepalive])
+        self._keep(place, handle)
+        return handle
+
+    def finish(
+        self,
+        key: tuple[Any, ...],
+        variant: Any,
+        make: Callable[[str], rabit.Request],
+        pointers: tuple[int, int] | None,
+        keepalive: Any,
+    ) -> list[rabit.Handle]:
+        """Like `submit`, for a caller that waits next: this thread does the engine's work for a while.
+
+        What is still to be waited for; nothing if it has succeeded.
+        """
+        batch, place = self._next(key, variant, make, pointers)
+        handle = batch.finish(keepalive)
+        self._keep(place, handle)
+        return [] if handle is None else [handle]
+
+    def _next(
+        self,
+        key: tuple[Any, ...],
+        variant: Any,
+        make: Callable[[str], rabit.Request],
+        pointers: tuple[int, int] | None,
+    ) -> tuple[rabit.Batch, tuple[_Line, int]]:
+        """The next request of a kind, and its place."""
         if key[0] != MESSAGE:
             self._order.note(key)
         line = self._lines.get(key)
@@ -77,9 +107,12 @@ class Lines:
             if pointers is not None and (kept is not None or self._prepared < _PREPARED_MAX):
                 self._prepared += kept is None
                 line.batches[slot] = variant, batch
-        (handle,) = batch.submit(keepalive=[keepalive])
+        return batch, (line, slot)
+
+    @staticmethod
+    def _keep(place: tuple[_Line, int], handle: rabit.Handle | None) -> None:
+        line, slot = place
         line.handles[slot] = handle
-        return handle
 
     def _wait_before(self, handle: rabit.Handle) -> None:
         try:

@@ -13,6 +13,7 @@ import torch
 
 import rabit
 from rabit import Average, InvalidArgument, Kind, ProcessSet, ReduceOp, Request, global_process_set
+from rabit.framework import engine_for_work
 from rabit_torch.ops.adasum import AdasumOp, Rounds, start_adasum
 from rabit_torch.ops.arguments import checked_splits, reduce_op, scatter_op
 from rabit_torch.ops.handles import TorchHandle
@@ -86,15 +87,16 @@ def _start_allreduce(
     process_set: ProcessSet,
     compression: Any,
     priority: int,
+    *,
     is_grouped: bool,
-    again: Any = None,
+    again: Any,
 ) -> TorchHandle:
-    """again: what `Engine.again` says of a call for one tensor, if it may come again."""
+    """again: what `Engine.again` or, of a group, `Engine.again_grouped` says of the call."""
     if is_grouped and not tensors:
         raise InvalidArgument(
             "a grouped allreduce needs at least one tensor, and the list is empty"
         )
-    number = None if again is None else again.number
+    number = None if is_grouped else again.number
     base = auto_name(Kind.ALLREDUCE, name, process_set) if number is None else number
     names = [f"{base}.{index}" for index in range(len(tensors))] if is_grouped else [base]
     if isinstance(op, AdasumOp):
@@ -122,7 +124,9 @@ def _start_allreduce(
         inputs, outputs, names, op, prescale, postscale, process_set, _codec(compression), priority
     )
     started = _submit(requests, finish)
-    if again is not None:
+    if is_grouped:
+        again.keep(requests)
+    else:
         again.keep(requests[0], tensors[0])
     return started
 
@@ -170,7 +174,7 @@ def allreduce_async(
     Product, or bitwise on integers and bool.  Does not block.
     """
     arguments = (average, op, prescale_factor, postscale_factor, compression, priority)
-    return _Allreduce(False, tensor, name, process_set, arguments).start()
+    return _start_one(False, tensor, name, process_set, arguments)
 
 
 def allreduce_async_(
@@ -187,7 +191,7 @@ def allreduce_async_(
 ) -> TorchHandle:
     """Starts an allreduce in place; returns a handle.  Does not block."""
     arguments = (average, op, prescale_factor, postscale_factor, compression, priority)
-    return _Allreduce(True, tensor, name, process_set, arguments).start()
+    return _start_one(True, tensor, name, process_set, arguments)
 
 
 def allreduce_(
@@ -204,68 +208,117 @@ def allreduce_(
     Raises Mismatch if shape, dtype or op differ between ranks, PeerLost if a rank died.
     """
     arguments = (average, op, prescale_factor, postscale_factor, rabit.Compression.none, 0)
-    return _Allreduce(True, tensor, name, process_set, arguments).run()
+    return _run_one(True, tensor, name, process_set, arguments)
 
 
-class _Allreduce:
-    """One allreduce of one tensor, which may have come before."""
+def _again(
+    is_in_place: bool,
+    tensor: torch.Tensor,
+    name: str | None,
+    process_set: ProcessSet,
+    arguments: tuple[Any, ...],
+) -> Any:
+    """What the engine knows of an allreduce, which may have come before."""
+    engine = engine_for_work()
+    group = 0 if process_set is global_process_set else process_set.group_on(engine)
+    caller = "torch.allreduce_" if is_in_place else "torch.allreduce"
+    return engine.again(caller, "allreduce", name, group, arguments, tensor)
 
-    __slots__ = ("_again", "_arguments", "_is_in_place", "_name", "_process_set", "_tensor")
 
-    def __init__(
-        self,
-        is_in_place: bool,
-        tensor: torch.Tensor,
-        name: str | None,
-        process_set: ProcessSet,
-        arguments: tuple[Any, ...],
-    ) -> None:
-        engine = rabit.default_engine()
-        group = process_set.group_on(engine)
-        caller = "torch.allreduce_" if is_in_place else "torch.allreduce"
-        self._again = engine.again(caller, "allreduce", name, group, arguments, tensor)
-        self._arguments = arguments
-        self._is_in_place = is_in_place
-        self._name = name
-        self._process_set = process_set
-        self._tensor = tensor
+def _run_one(
+    is_in_place: bool,
+    tensor: torch.Tensor,
+    name: str | None,
+    process_set: ProcessSet,
+    arguments: tuple[Any, ...],
+) -> torch.Tensor:
+    """An allreduce of one tensor.  Blocks.  arguments: as `allreduce_async` lists them."""
+    again = _again(is_in_place, tensor, name, process_set, arguments)
+    if again.comes_again:
+        output = None if is_in_place else torch.empty_like(tensor)
+        if again.run(tensor, output):
+            return tensor if output is None else output
+    with rabit.default_engine().waiting():
+        handle = _prepare_one(is_in_place, tensor, name, process_set, arguments, again)
+    result: torch.Tensor = handle.wait()
+    return result
 
-    def run(self) -> torch.Tensor:
-        again, tensor = self._again, self._tensor
-        if again.comes_again:
-            output = None if self._is_in_place else torch.empty_like(tensor, requires_grad=False)
-            if again.run(tensor, output):
-                return tensor if output is None else output
-        with rabit.default_engine().waiting():
-            handle = self._prepare()
-        result: torch.Tensor = handle.wait()
-        return result
 
-    def start(self) -> TorchHandle:
-        again, tensor = self._again, self._tensor
-        if again.comes_again:
-            output = None if self._is_in_place else torch.empty_like(tensor, requires_grad=False)
-            handle = again.start(tensor, output)
-            if handle is not None:
-                result = tensor if output is None else output
-                return TorchHandle((handle,), lambda: result)
-        return self._prepare()
+def _start_one(
+    is_in_place: bool,
+    tensor: torch.Tensor,
+    name: str | None,
+    process_set: ProcessSet,
+    arguments: tuple[Any, ...],
+) -> TorchHandle:
+    """Like `_run_one`, but returns a handle at once."""
+    again = _again(is_in_place, tensor, name, process_set, arguments)
+    if again.comes_again:
+        output = None if is_in_place else torch.empty_like(tensor)
+        handle = again.start(tensor, output)
+        if handle is not None:
+            result = tensor if output is None else output
+            return TorchHandle((handle,), lambda: result)
+    return _prepare_one(is_in_place, tensor, name, process_set, arguments, again)
 
-    def _prepare(self) -> TorchHandle:
-        average, op, prescale, postscale, compression, priority = self._arguments
-        return _start_allreduce(
-            (self._tensor,),
-            self._is_in_place,
-            self._name,
-            reduce_op(op, average),
-            prescale,
-            postscale,
-            self._process_set,
-            compression,
-            priority,
-            False,
-            self._again,
-        )
+
+def _prepare_one(
+    is_in_place: bool,
+    tensor: torch.Tensor,
+    name: str | None,
+    process_set: ProcessSet,
+    arguments: tuple[Any, ...],
+    again: Any,
+) -> TorchHandle:
+    average, op, prescale, postscale, compression, priority = arguments
+    return _start_allreduce(
+        (tensor,),
+        is_in_place,
+        name,
+        reduce_op(op, average),
+        prescale,
+        postscale,
+        process_set,
+        compression,
+        priority,
+        is_grouped=False,
+        again=again,
+    )
+
+
+def start_group(
+    is_in_place: bool,
+    tensors: Sequence[torch.Tensor],
+    name: str | None,
+    op: ReduceOp | AdasumOp,
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+    compression: Any = rabit.Compression.none,
+) -> TorchHandle:
+    """Starts an allreduce of several tensors; `op` is resolved, factors: before and after it."""
+    tensors = list(tensors)
+    engine = engine_for_work()
+    group = 0 if process_set is global_process_set else process_set.group_on(engine)
+    caller = "torch.grouped_allreduce_" if is_in_place else "torch.grouped_allreduce"
+    again = engine.again_grouped(caller, name, group, (op, *factors, compression), tensors)
+    if again.comes_again:
+        outputs = None if is_in_place else [torch.empty_like(each) for each in tensors]
+        handle = again.start(outputs)
+        if handle is not None:
+            results = tensors if outputs is None else outputs
+            return TorchHandle((handle,), lambda: results)
+    return _start_allreduce(
+        tensors,
+        is_in_place,
+        name,
+        op,
+        *factors,
+        process_set,
+        compression,
+        0,
+        is_grouped=True,
+        again=again,
+    )
 
 
 def allreduce_into_new(
@@ -278,7 +331,7 @@ def allreduce_into_new(
 ) -> torch.Tensor:
     """The allreduce of one tensor, outside of its gradient.  Blocks."""
     arguments = (None, op, *factors, compression, 0)
-    return _Allreduce(False, tensor, name, process_set, arguments).run()
+    return _run_one(False, tensor, name, process_set, arguments)
 
 
 def grouped_allreduce_async(
@@ -291,18 +344,8 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> TorchHandle:
     """Starts one allreduce for several tensors that become ready together.  Does not block."""
-    return _start_allreduce(
-        list(tensors),
-        False,
-        name,
-        reduce_op(op, average),
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        rabit.Compression.none,
-        0,
-        True,
-    )
+    factors = (prescale_factor, postscale_factor)
+    return start_group(False, tensors, name, reduce_op(op, average), factors, process_set)
 
 
 def grouped_allreduce_async_(
@@ -315,18 +358,8 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> TorchHandle:
     """Like `grouped_allreduce_async`, in place."""
-    return _start_allreduce(
-        list(tensors),
-        True,
-        name,
-        reduce_op(op, average),
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        rabit.Compression.none,
-        0,
-        True,
-    )
+    factors = (prescale_factor, postscale_factor)
+    return start_group(True, tensors, name, reduce_op(op, average), factors, process_set)
 
 
 def grouped_allreduce_(

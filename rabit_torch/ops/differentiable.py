@@ -60,8 +60,8 @@ class _Allreduce(torch.autograd.Function):
                 tensor, name, op, context.factors, process_set, codec
             )
         with rabit.default_engine().waiting():
-            handle = collectives._start_allreduce(
-                tensors, False, name, op, prescale, postscale, process_set, codec, 0, True
+            handle = collectives.start_group(
+                False, tensors, name, op, context.factors, process_set, codec
             )
         return tuple(handle.wait())
 
@@ -70,17 +70,8 @@ class _Allreduce(torch.autograd.Function):
         # The reduction is linear for Sum and Average, and so is its transpose: itself.
         _refuse_gradient("allreduce", context.op)
         prescale, postscale = context.factors
-        handle = collectives._start_allreduce(
-            gradients,
-            False,
-            None,
-            context.op,
-            postscale,
-            prescale,
-            context.process_set,
-            Compression.none,
-            0,
-            True,
+        handle = collectives.start_group(
+            False, gradients, None, context.op, (postscale, prescale), context.process_set
         )
         return (None,) * 7 + tuple(handle.wait())
 
@@ -174,8 +165,8 @@ class _Allgather(torch.autograd.Function):
         process_set, rows = context.process_set, torch.tensor(context.rows)
         all_rows = collectives.allgather_async(rows.reshape(1, -1), None, process_set).wait()
         op = Sum if _is_transposed() else Average
-        reduced = collectives._start_allreduce(
-            gradients, False, None, op, 1.0, 1.0, process_set, Compression.none, 0, True
+        reduced = collectives.start_group(
+            False, gradients, None, op, (1.0, 1.0), process_set
         ).wait()
         first = all_rows[: process_set.rank()].sum(dim=0).tolist()
         mine = [

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import rabit
+from rabit import GroupHandle
 from rabit.framework import Task
 
 
@@ -14,9 +15,11 @@ class TorchHandle:
 
     __slots__ = ("_finish", "_handles", "_is_finished", "_result")
 
-    def __init__(self, handles: Sequence[rabit.Handle | Task], finish: Callable[[], Any]) -> None:
+    def __init__(
+        self, handles: Sequence[rabit.Handle | GroupHandle | Task], finish: Callable[[], Any]
+    ) -> None:
         """finish: called when all `handles` have finished; does not block."""
-        self._handles = list(handles)
+        self._handles = handles
         self._finish: Callable[[], Any] | None = finish
         self._is_finished = False
         self._result: Any = None
@@ -24,7 +27,13 @@ class TorchHandle:
     @property
     def engine_handles(self) -> list[Any]:
         """What has to finish first: operations of the engine, or tasks, which are waited for alike."""
-        return list(self._handles)
+        found: list[Any] = []
+        for each in self._handles:
+            if isinstance(each, GroupHandle):
+                found.extend(each.handles)
+            else:
+                found.append(each)
+        return found
 
     def __call__(self) -> Any:
         """The same as `wait()`: sparse_allreduce_async of Horovod returns a callable."""
@@ -46,7 +55,7 @@ class TorchHandle:
             self._result = self._finish()
             self._finish = None
             self._is_finished = True
-            self._handles = []
+            self._handles = ()
         return self._result
 
 

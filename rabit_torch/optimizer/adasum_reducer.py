@@ -11,7 +11,7 @@ import torch
 from rabit import InvalidArgument, ProcessSet, default_engine
 from rabit_torch.compression import by_hand
 from rabit_torch.ops.adasum import Adasum
-from rabit_torch.ops.collectives import _start_allreduce
+from rabit_torch.ops.collectives import start_group
 from rabit_torch.tensors import check
 
 
@@ -80,9 +80,7 @@ class AdasumReducer:
             wire, context = self._compression.compress(parameter.detach() - start)
             wires.append(wire)
             contexts.append(context)
-        sums = _start_allreduce(
-            wires, False, self._prefix, Adasum, 1.0, 1.0, self._process_set, None, 0, True
-        ).wait()
+        sums = start_group(False, wires, self._prefix, Adasum, (1.0, 1.0), self._process_set).wait()
         for parameter, start, total, context in zip(
             parameters, before, sums, contexts, strict=True
         ):

@@ -60,6 +60,95 @@ report(answers)
     assert all(all(answers.values()) for answers in results), results
 
 
+def test_grouped_allreduces_come_again_in_one_call(on_ranks):
+    results = on_ranks(
+        2,
+        COUNTED
+        + """
+rank = rabit.rank()
+new = lambda: [torch.full((2, index + 1), rank + 1.0 + index) for index in range(5)]
+arrays = lambda: [tensor.numpy() for tensor in new()]
+sum_ = {"op": rabit.Sum}
+forms = {
+    "in place": lambda: rabit.grouped_allreduce_(new(), name="a", **sum_),
+    "new": lambda: rabit.synchronize(rabit.grouped_allreduce_async(new(), name="b", **sum_)),
+    "blocking": lambda: rabit.grouped_allreduce(new(), name="c", **sum_),
+    "arrays in place": lambda: core.grouped_allreduce_(arrays(), name="d", **sum_),
+    "arrays": lambda: core.grouped_allreduce(arrays(), name="e", **sum_),
+}
+answers = {}
+for form, call in forms.items():
+    call()
+    for _ in range(2):
+        names, results = taken(call)
+        answers[form] = names.count("start_several") == 1 and len(results) == 5 and all(
+            tuple(each.shape) == (2, index + 1) and bool((each == 3 + 2 * index).all())
+            for index, each in enumerate(results)
+        )
+tensors = new()
+names, handle = taken(lambda: rabit.grouped_allreduce_async_(tensors, name="a", **sum_))
+answers["same list"] = all(a is b for a, b in zip(rabit.synchronize(handle), tensors, strict=True))
+report(answers)
+""",
+    )
+
+    assert all(all(answers.values()) for answers in results), results
+
+
+def test_a_group_of_other_tensors_is_prepared_anew(on_ranks):
+    results = on_ranks(
+        2,
+        COUNTED
+        + """
+groups = [
+    [torch.ones(4), torch.ones(3)],
+    [torch.ones(3), torch.ones(4)],
+    [torch.ones(4), torch.ones(3), torch.ones(1)],
+    [torch.ones(6)[::2], torch.ones(3)],
+    [torch.ones(4, dtype=torch.int64), torch.nn.Parameter(torch.ones(3))],
+    [torch.ones(0), torch.ones(())],
+]
+answers = []
+for _ in range(2):
+    for group in groups:
+        for tensor in group:
+            tensor.data.fill_(1)
+        result = rabit.grouped_allreduce_(group, name="x", op=rabit.Sum)
+        answers.append(all(a is b and bool((a == 2).all()) for a, b in zip(result, group, strict=True)))
+        result = rabit.grouped_allreduce(group, name="y", op=rabit.Sum)
+        answers.append(all(bool((each == 4).all()) for each in result))
+names, _ = taken(lambda: rabit.grouped_allreduce_([torch.ones(4), torch.ones(3)]))
+report(answers + ["start_several" not in names])
+""",
+    )
+
+    assert all(all(answers) for answers in results), results
+
+
+def test_a_group_that_nobody_waits_for_finishes_and_may_come_again(on_ranks):
+    results = on_ranks(
+        2,
+        COUNTED
+        + """
+import gc
+
+new = lambda: [torch.ones(4), torch.ones(3)]
+rabit.grouped_allreduce_(new(), name="x", op=rabit.Sum)
+for round in range(20):
+    rabit.grouped_allreduce_async_(new(), name=f"x.{round % 2}" if round < 4 else "x", op=rabit.Sum)
+    core.barrier(name="submitted")
+    # The drop hands the operations to the engine: when it has swept them, nothing is in flight.
+    while native.orphans:
+        native.sweep()
+gc.collect()
+last = rabit.grouped_allreduce_(new(), name="x", op=rabit.Sum)
+report([all(bool((each == 2).all()) for each in last), len(native.orphans)])
+""",
+    )
+
+    assert results == [[True, 0]] * 2
+
+
 def test_a_call_that_comes_again_with_another_tensor_is_prepared_anew(on_ranks):
     results = on_ranks(
         2,
@@ -127,6 +216,12 @@ try:
     rabit.allreduce_(torch.ones(4), name="x", op=rabit.Max if rank else rabit.Sum)
 except core.Mismatch as error:
     messages.append("'allreduce.x'" in str(error))
+for _ in range(2):
+    rabit.grouped_allreduce_([torch.ones(4), torch.ones(2)], name="g", op=rabit.Sum)
+try:
+    rabit.grouped_allreduce_([torch.ones(4), torch.ones(3 if rank else 2)], name="g", op=rabit.Sum)
+except core.Mismatch as error:
+    messages.append("'allreduce.g.1'" in str(error))
 handle = rabit.allreduce_async_(torch.ones(4), name="x")
 other = rabit.allreduce_async_(torch.ones(4), name="y")
 rabit.synchronize(other)
@@ -146,7 +241,7 @@ report(messages)
 """,
     )
 
-    assert results == [[True, True], [True]]
+    assert results == [[True, True, True], [True, True]]
 
 
 def test_memory_that_is_read_only_is_refused(on_ranks):
@@ -201,3 +296,43 @@ report(answers)
     )
 
     assert results == [[True] * 5, []]
+
+
+def test_blocking_collectives_of_torch_run_in_the_thread_that_calls(on_ranks):
+    results = on_ranks(
+        2,
+        COUNTED
+        + """
+import torch.distributed as dist
+import rabit_torch.distributed
+
+dist.init_process_group("rabit", rank=rabit.rank(), world_size=2)
+tensor, parts = torch.ones(8), [torch.ones(8), torch.ones(8)]
+calls = {
+    "all_reduce": lambda: dist.all_reduce(tensor),
+    "reduce": lambda: dist.reduce(tensor, 1),
+    "broadcast": lambda: dist.broadcast(tensor, 1),
+    "all_gather": lambda: dist.all_gather(parts, tensor),
+    "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(torch.empty(16), tensor),
+    "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(torch.empty(4), tensor),
+    "all_to_all_single": lambda: dist.all_to_all_single(torch.empty(8), tensor),
+    "gather": lambda: dist.gather(tensor, parts if rabit.rank() == 0 else None, 0),
+    "scatter": lambda: dist.scatter(tensor, parts if rabit.rank() == 0 else None, 0),
+    "barrier": lambda: dist.barrier(),
+}
+answers = {}
+for name, call in calls.items():
+    for _ in range(10):
+        names, _ = taken(call)
+        answers[name] = names[0] == "run"
+tensor.fill_(rabit.rank() + 1.0)
+names, work = taken(lambda: dist.all_reduce(tensor, async_op=True))
+answers["async"] = "run" not in names and work.wait() and tensor.tolist() == [3.0] * 8
+names, _ = taken(lambda: dist.all_reduce(tensor))
+answers["sum"] = tensor.tolist() == [6.0] * 8
+dist.destroy_process_group()
+report(answers)
+""",
+    )
+
+    assert all(all(answers.values()) for answers in results), results
