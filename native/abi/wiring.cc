@@ -2,16 +2,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <initializer_list>
 
 #include "abi/connections.h"
 #include "abi/mpi_wiring.h"
 #include "arithmetic/reduce.h"
 #include "backend/builtin/builtin_backend.h"
 #include "base/check.h"
+#include "base/json_writer.h"
 #include "base/mutex.h"
 #include "codec/codec_table.h"
 #include "control/channel_controller.h"
-#include "engine/json_text.h"
 #include "include/rabit_abi.h"
 #include "rendezvous/store_server.h"
 #include "schedule/fifo_scheduler.h"
@@ -226,7 +227,6 @@ Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options) {
   EngineParts parts;
   parts.rank = options.rank;
   parts.size = options.size;
-  parts.topology = connections.topology;
   parts.options = EngineOptionsFrom(options, connections.spin_us);
   parts.options.inline_bytes = InlineBytes(options, connections.tree);
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<BuiltinBackend> builtin,
@@ -276,33 +276,33 @@ Result<std::unique_ptr<ServedStore>> ServeStore(std::string_view options) {
 }
 
 std::string CapabilitiesJson() {
-  const auto list = [](const std::vector<std::string>& names) {
-    std::string text = "[";
-    for (const std::string& name : names) {
-      text += (text.size() > 1 ? "," : "") + JsonQuoted(name);
-    }
-    return text + "]";
+  JsonWriter json;
+  const auto list = [&json](std::string_view key, const auto& rows, auto name) {
+    json.Key(key).BeginArray();
+    for (const auto& row : rows) json.Value(std::string_view(name(row)));
+    json.EndArray();
   };
-  std::vector<std::string> kernels, algorithms, codecs = {std::string(kNoCodec)};
-  for (const CodecRow& row : CodecTable()) codecs.emplace_back(row.name);
-  for (const KernelSet set : AvailableKernelSets()) kernels.emplace_back(Name(set));
-  for (const AllreduceAlgorithm& each : AllreduceAlgorithms()) algorithms.emplace_back(each.name);
-  std::vector<std::string> transports = {"inproc", "tcp"};
+  const auto names = [&list](std::string_view key, std::initializer_list<std::string_view> all) {
+    list(key, all, [](std::string_view name) { return name; });
+  };
   const Status shm = ProbeShm(ShmOptions());
-  if (shm.ok()) transports.emplace_back("shm");
-  std::string options = "[";
+  json.BeginObject().Member("abi_version", RABIT_ABI_VERSION);
+  list("kernels", AvailableKernelSets(), [](KernelSet set) { return Name(set); });
+  shm.ok() ? names("transports", {"tcp", "shm"}) : names("transports", {"tcp"});
+  json.Member("shm_unavailable", shm.ok() ? std::string() : shm.message());
+  names("backends", {"builtin", "mpi"});
+  json.Key("codecs").BeginArray().Value(kNoCodec);
+  for (const CodecRow& row : CodecTable()) json.Value(row.name);
+  json.EndArray();
+  list("algorithms", AllreduceAlgorithms(), [](const auto& row) { return row.name; });
+  names("schedulers", {"priority", "fifo"});
+  json.Key("options").BeginArray();
   for (const OptionInfo& info : DescribeOptions()) {
-    options +=
-        (options.size() > 1 ? "," : "") + std::string("{\"key\":") + JsonQuoted(info.key) +
-        ",\"type\":" + JsonQuoted(info.type) + ",\"default\":" + JsonQuoted(info.default_value) +
-        ",\"range\":" + JsonQuoted(info.range) + ",\"summary\":" + JsonQuoted(info.summary) + "}";
+    json.BeginObject().Member("key", info.key).Member("type", info.type);
+    json.Member("default", info.default_value).Member("range", info.range);
+    json.Member("summary", info.summary).EndObject();
   }
-  return "{\"abi_version\":" + std::to_string(RABIT_ABI_VERSION) + ",\"kernels\":" + list(kernels) +
-         ",\"transports\":" + list(transports) +
-         ",\"shm_unavailable\":" + JsonQuoted(shm.ok() ? "" : shm.message()) +
-         ",\"backends\":" + list({"builtin", "mpi"}) + ",\"codecs\":" + list(codecs) +
-         ",\"algorithms\":" + list(algorithms) + ",\"schedulers\":" + list({"priority", "fifo"}) +
-         ",\"options\":" + options + "]}";
+  return json.EndArray().EndObject().Take();
 }
 
 }  // namespace rabit

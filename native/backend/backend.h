@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/dtype.h"
 #include "base/group.h"
+#include "base/json_writer.h"
 #include "base/result.h"
 #include "base/spin_budget.h"
 #include "base/status.h"
@@ -74,7 +75,8 @@ class Backend {
 
   // The algorithm that Allreduce would use, for the statistics: "ring", "direct", …
   virtual std::string AlgorithmFor(const CollectiveSpec& spec, const Group& group) const;
-  virtual std::string StatisticsJson() const { return "{}"; }
+  // Members of an object.
+  virtual void WriteStatistics(JsonWriter&) const {}
 };
 
 }  // namespace rabit

@@ -432,13 +432,11 @@ void Announcer::ApplyRejection(RejectMessage&& rejected, Agreement& agreement) {
     failed_rounds_[key.name].push_back({key, std::move(rejected.why)});
 }
 
-std::string Announcer::CountersJson() const {
-  return "\"cycles\":" + std::to_string(counters_.cycles) +
-         ",\"announced\":" + std::to_string(counters_.announced) +
-         ",\"announced_cached\":" + std::to_string(counters_.announced_cached) +
-         ",\"rejected\":" + std::to_string(counters_.rejected) +
-         ",\"evicted\":" + std::to_string(counters_.evicted) +
-         ",\"tensors_known\":" + std::to_string(by_key_.size());
+void Announcer::WriteCounters(JsonWriter& json) const {
+  json.Member("cycles", counters_.cycles).Member("announced", counters_.announced);
+  json.Member("announced_cached", counters_.announced_cached);
+  json.Member("rejected", counters_.rejected).Member("evicted", counters_.evicted);
+  json.Member("tensors_known", by_key_.size());
 }
 
 std::vector<std::string> Announcer::Waiting(int64_t now_us, int64_t older_than_us) const {

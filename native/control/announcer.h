@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/group.h"
+#include "base/json_writer.h"
 #include "base/result.h"
 #include "control/agreement_wire.h"
 #include "control/tensor_key.h"
@@ -51,7 +52,7 @@ class Announcer {
     uint64_t evicted = 0;
   };
   const Counters& counters() const { return counters_; }
-  std::string CountersJson() const;  // "cycles":…, without braces
+  void WriteCounters(JsonWriter& json) const;  // members of an object
 
  private:
   enum class Open { kNo, kCached, kFull };

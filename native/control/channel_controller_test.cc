@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "testing/controller_conformance.h"
+#include "testing/inproc_channel.h"
 #include "testing/test.h"
-#include "transport/inproc/inproc_channel.h"
 
 namespace rabit {
 namespace {
@@ -25,7 +25,7 @@ class InprocControllers {
  private:
   const RankTree tree_;
   const ControllerOptions options_;
-  InprocHub hub_;
+  testing::InprocHub hub_;
 };
 
 RABIT_CONTROLLER_SUITE(ChannelController, InprocControllers);
@@ -57,13 +57,14 @@ TEST(LocalController, agrees_at_once_and_rejects_what_is_wrong) {
   auto nothing = controller->Await(After(std::chrono::milliseconds(1)));
   ASSERT_OK(nothing);
   EXPECT_FALSE(nothing->has_value());
-  EXPECT_TRUE(controller->StatisticsJson().find("\"cycles\":1,\"announced\":4") !=
-              std::string::npos)
-      << controller->StatisticsJson();
+  JsonWriter json;
+  controller->WriteStatistics(json);
+  const std::string text = json.Take();
+  EXPECT_TRUE(text.find("\"cycles\":1,\"announced\":4") != std::string::npos) << text;
 }
 
 TEST(ChannelController, a_rank_of_another_wire_version_ends_the_job_by_name) {
-  InprocHub hub(2);
+  testing::InprocHub hub(2);
   const std::unique_ptr<Controller> root = MakeController(hub.Connect(0), RankTree::Star(2), {});
   const std::unique_ptr<Channel> stranger = hub.Connect(1);
   const std::byte message[] = {std::byte{9}, std::byte{1}, std::byte{0}};

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/group.h"
+#include "base/json_writer.h"
 #include "base/result.h"
 #include "base/spin_budget.h"
 #include "base/status.h"
@@ -46,8 +47,9 @@ class Controller {
   // A group that later signatures may name.  Every rank calls it with the same arguments in the
   // same order, before it announces a tensor of that group.
   virtual void AddGroup(const Group& group) = 0;
-  // A JSON object: cycles, bytes, cache hits; on rank 0 also arrival skew per rank and tensor.
-  virtual std::string StatisticsJson() const = 0;
+  // Members of an object: cycles, bytes, cache hits; on rank 0 also arrival skew per rank and
+  // tensor.
+  virtual void WriteStatistics(JsonWriter& json) const = 0;
   // What is waiting for whom, one line each ("'conv1.weight' waits 12 s for rank 3"); for reports.
   virtual std::vector<std::string> Waiting() const = 0;
 };

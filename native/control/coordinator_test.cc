@@ -533,7 +533,9 @@ TEST(Coordinator, keeps_who_was_waited_for_and_how_long) {
   EXPECT_EQ(skew.times, 2u);
   EXPECT_EQ(skew.total_us, 1000);
   EXPECT_EQ(skew.max_us, 500);
-  EXPECT_EQ(job.coordinator().skew().JsonFields(job.coordinator().records()),
+  JsonWriter json;
+  job.coordinator().skew().Write(job.coordinator().records(), json);
+  EXPECT_EQ(json.Take(),
             "\"waited_for\":[{\"rank\":1,\"times\":2,\"total_us\":1000,\"max_us\":500,"
             "\"worst_tensor\":\"a\"}],\"skew\":[{\"tensor\":\"a\",\"max_us\":510,\"last_rank\":1},"
             "{\"tensor\":\"b\\\"\",\"max_us\":510,\"last_rank\":1}]");
@@ -546,7 +548,7 @@ TEST(Coordinator, counts_time_once_in_which_several_tensors_wait_for_a_rank) {
     job.Announce(rank, Say(name, Floats({1})));
     ASSERT_OK(job.DeliverAll());
   };
-  announce(0, "first", 0);    // waits from 0 to 1100
+  announce(0, "first", 0);     // waits from 0 to 1100
   announce(0, "second", 100);  // waits from 100 to 500
   announce(0, "third", 100);   // waits from 200 to 700
   announce(1, "second", 300);

@@ -146,12 +146,11 @@ void RootController::AddGroup(const Group& group) {
   Flush();
 }
 
-std::string RootController::StatisticsJson() const {
-  return "{" + announcer_.CountersJson() + ",\"bytes_sent\":" + std::to_string(bytes_sent_) +
-         ",\"bytes_received\":" + std::to_string(bytes_received_) +
-         ",\"messages_sent\":" + std::to_string(messages_sent_) +
-         ",\"messages_received\":" + std::to_string(messages_received_) + "," +
-         coordinator_.skew().JsonFields(coordinator_.records()) + "}";
+void RootController::WriteStatistics(JsonWriter& json) const {
+  announcer_.WriteCounters(json);
+  json.Member("bytes_sent", bytes_sent_).Member("bytes_received", bytes_received_);
+  json.Member("messages_sent", messages_sent_).Member("messages_received", messages_received_);
+  coordinator_.skew().Write(coordinator_.records(), json);
 }
 
 std::vector<std::string> RootController::Waiting() const {

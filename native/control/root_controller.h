@@ -31,7 +31,7 @@ class RootController final : public Controller {
   void Refuse(const TensorKey& key, const Status& why) override;
   void Compare(const ScheduleDigest& mine) override;
   void AddGroup(const Group& group) override;
-  std::string StatisticsJson() const override;
+  void WriteStatistics(JsonWriter& json) const override;
   std::vector<std::string> Waiting() const override;
 
  private:

@@ -47,35 +47,32 @@ void SkewStatistics::Add(TensorRecord& record) {
   }
 }
 
-std::string SkewStatistics::JsonFields(const RecordTable& records) const {
+void SkewStatistics::Write(const RecordTable& records, JsonWriter& json) const {
   std::vector<std::pair<int64_t, int>> order;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     if (ranks_[rank].times > 0) order.emplace_back(-ranks_[rank].total_us, static_cast<int>(rank));
   }
   std::sort(order.begin(), order.end());
-  std::string json = "\"waited_for\":[";
+  json.Key("waited_for").BeginArray();
   for (const auto& [cost, index] : order) {
     const RankSkew& rank = ranks_[static_cast<size_t>(index)];
-    if (json.back() != '[') json += ',';
-    json += "{\"rank\":" + std::to_string(index) + ",\"times\":" + std::to_string(rank.times) +
-            ",\"total_us\":" + std::to_string(rank.total_us) +
-            ",\"max_us\":" + std::to_string(rank.max_us) +
-            ",\"worst_tensor\":" + JsonText(rank.worst_tensor) + "}";
+    json.BeginObject().Member("rank", index).Member("times", rank.times);
+    json.Member("total_us", rank.total_us).Member("max_us", rank.max_us);
+    json.Member("worst_tensor", rank.worst_tensor).EndObject();
   }
+  json.EndArray();
   std::vector<const TensorRecord*> worst;
   for (const TensorRecord* record : records.named())
     if (record->skew_us_max > 0) worst.push_back(record);
   std::stable_sort(worst.begin(), worst.end(),
                    [](const auto* a, const auto* b) { return a->skew_us_max > b->skew_us_max; });
   if (worst.size() > kTensorsReported) worst.resize(kTensorsReported);
-  json += "],\"skew\":[";
+  json.Key("skew").BeginArray();
   for (const TensorRecord* record : worst) {
-    if (json.back() != '[') json += ',';
-    json += "{\"tensor\":" + JsonText(record->key.name) +
-            ",\"max_us\":" + std::to_string(record->skew_us_max) +
-            ",\"last_rank\":" + std::to_string(record->skew_rank) + "}";
+    json.BeginObject().Member("tensor", record->key.name).Member("max_us", record->skew_us_max);
+    json.Member("last_rank", record->skew_rank).EndObject();
   }
-  return json + "]";
+  json.EndArray();
 }
 
 std::string WaitingLine(const TensorRecord& record, std::vector<int> absent, int64_t now_us) {
@@ -88,23 +85,6 @@ std::string WaitingLine(const TensorRecord& record, std::vector<int> absent, int
   return "'" + record.key.name + "' (" + std::string(Name(signature.kind)) + " " +
          Describe(signature) + "): ready on " + RanksText(present) + ", waits " + seconds +
          " for " + RanksText(absent);
-}
-
-std::string JsonText(std::string_view text) {
-  std::string json = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      json += '\\';
-      json += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof escaped, "\\u%04x", static_cast<unsigned>(c));
-      json += escaped;
-    } else {
-      json += c;
-    }
-  }
-  return json + "\"";
 }
 
 }  // namespace rabit

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json_writer.h"
 #include "control/tensor_record.h"
 
 namespace rabit {
@@ -36,7 +37,7 @@ class SkewStatistics {
   const std::vector<RankSkew>& ranks() const { return ranks_; }
 
   // "waited_for":[…],"skew":[…]; ranks and tensors in order of the time they cost.
-  std::string JsonFields(const RecordTable& records) const;
+  void Write(const RecordTable& records, JsonWriter& json) const;
 
  private:
   std::vector<RankSkew> ranks_;
@@ -44,8 +45,5 @@ class SkewStatistics {
 
 // "'conv1.weight' (allreduce float32[64]): ready on ranks 0-2, waits 12.3 s for rank 3"
 std::string WaitingLine(const TensorRecord& record, std::vector<int> absent, int64_t now_us);
-
-// `text` in quotes, with what JSON forbids escaped.
-std::string JsonText(std::string_view text);
 
 }  // namespace rabit

@@ -220,11 +220,10 @@ void WorkerController::AddGroup(const Group& group) {
   (void)Send();
 }
 
-std::string WorkerController::StatisticsJson() const {
-  return "{" + announcer_.CountersJson() + ",\"bytes_sent\":" + std::to_string(bytes_sent_) +
-         ",\"bytes_received\":" + std::to_string(bytes_received_) +
-         ",\"messages_sent\":" + std::to_string(messages_sent_) +
-         ",\"messages_received\":" + std::to_string(messages_received_) + "}";
+void WorkerController::WriteStatistics(JsonWriter& json) const {
+  announcer_.WriteCounters(json);
+  json.Member("bytes_sent", bytes_sent_).Member("bytes_received", bytes_received_);
+  json.Member("messages_sent", messages_sent_).Member("messages_received", messages_received_);
 }
 
 std::vector<std::string> WorkerController::Waiting() const {

@@ -29,7 +29,7 @@ class WorkerController final : public Controller {
   void Refuse(const TensorKey& key, const Status& why) override;
   void Compare(const ScheduleDigest& mine) override;
   void AddGroup(const Group& group) override;
-  std::string StatisticsJson() const override;
+  void WriteStatistics(JsonWriter& json) const override;
   std::vector<std::string> Waiting() const override;
 
  private:

@@ -4,9 +4,9 @@
 #include <optional>
 #include <thread>
 
+#include "base/json_writer.h"
 #include "engine/engine_state.h"
 #include "engine/engine_thread.h"
-#include "engine/json_text.h"
 #include "engine/lone_waits.h"
 #include "engine/ordered_calls.h"
 #include "engine/refusal.h"
@@ -388,25 +388,20 @@ Status EngineImplementation::RemoveGroup(GroupId group, Deadline deadline) {
 }
 
 std::string EngineImplementation::StatisticsJson() const {
-  std::string json = "{\"rank\":" + std::to_string(state_->parts.rank) +
-                     ",\"size\":" + std::to_string(state_->parts.size) +
-                     ",\"lanes\":" + std::to_string(state_->parts.options.lanes) +
-                     ",\"open\":" + std::to_string(state_->handles.open_count()) + "," +
-                     state_->statistics.JsonMembers();
-  json += ",\"backend_details\":{";
-  bool is_first = true;
+  JsonWriter json;
+  json.BeginObject().Member("rank", state_->parts.rank).Member("size", state_->parts.size);
+  json.Member("lanes", state_->parts.options.lanes).Member("open", state_->handles.open_count());
+  state_->statistics.Write(json);
+  json.Key("backend_details").BeginObject();
   for (const auto& backend : state_->parts.backends) {
-    json += (is_first ? "" : ",") + JsonQuoted(backend->name()) + ":" + backend->StatisticsJson();
-    is_first = false;
+    json.Key(backend->name()).BeginObject();
+    backend->WriteStatistics(json);
+    json.EndObject();
   }
-  json += "}";
-  const std::string controller =
-      engine_thread_->ControllerJson(After(std::chrono::milliseconds(500)));
-  if (!controller.empty()) json += "," + controller;
-  if (state_->failure.has_verdict()) {
-    json += ",\"failure\":" + JsonQuoted(state_->failure.verdict().ToString());
-  }
-  return json + "}";
+  json.EndObject();
+  json.Splice(engine_thread_->ControllerJson(After(std::chrono::milliseconds(500))));
+  if (state_->failure.has_verdict()) json.Member("failure", state_->failure.verdict().ToString());
+  return json.EndObject().Take();
 }
 
 void EngineImplementation::Abort(const std::string& reason, Deadline deadline) {

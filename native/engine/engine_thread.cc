@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "base/check.h"
+#include "base/json_writer.h"
 #include "base/kind.h"
 #include "engine/agreed_result.h"
 #include "engine/content_hash.h"
@@ -204,12 +205,14 @@ std::string EngineThread::ControllerJson(Deadline deadline) {
 
 std::string EngineThread::MakeControllerJson() const {
   const ScheduleLimits& limits = state_->parts.scheduler->limits();
-  return "\"stall_reports\":" + std::to_string(stall_monitor_.reports()) +
-         ",\"tunables\":{\"partition_bytes\":" + std::to_string(limits.partition_bytes) +
-         ",\"fusion_bytes\":" + std::to_string(limits.fusion_bytes) +
-         ",\"credit_bytes\":" + std::to_string(limits.credit_bytes) +
-         ",\"lanes\":" + std::to_string(limits.lanes) + ",\"changes\":" + std::to_string(tunings_) +
-         "}" + ",\"controller\":" + state_->parts.controller->StatisticsJson();
+  JsonWriter json;
+  json.Member("stall_reports", stall_monitor_.reports()).Key("tunables").BeginObject();
+  json.Member("partition_bytes", limits.partition_bytes);
+  json.Member("fusion_bytes", limits.fusion_bytes).Member("credit_bytes", limits.credit_bytes);
+  json.Member("lanes", limits.lanes).Member("changes", tunings_).EndObject();
+  json.Key("controller").BeginObject();
+  state_->parts.controller->WriteStatistics(json);
+  return json.EndObject().Take();
 }
 
 void EngineThread::TakeSubmissions() {

@@ -2,16 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/json_text.h"
-
 namespace rabit {
-namespace {
-
-std::string Member(std::string_view key, int64_t value) {
-  return "\"" + std::string(key) + "\":" + std::to_string(value);
-}
-
-}  // namespace
 
 void Statistics::AddSubmitted(int64_t requests, uint64_t work_hash) {
   MutexLock lock(mutex_);
@@ -69,45 +60,43 @@ void Statistics::Add(Totals& totals, const BucketRecord& record) {
   totals.in_place += record.is_in_place ? 1 : 0;
 }
 
-std::string Statistics::Json(const Totals& totals) {
-  return "{" + Member("tensors", totals.tensors) + "," + Member("buckets", totals.buckets) + "," +
-         Member("partitions", totals.partitions) + "," + Member("bytes", totals.bytes) + "," +
-         Member("wire_bytes", totals.wire_bytes) + "," + Member("busy_us", totals.busy_ns / 1000) +
-         "," + Member("in_place", totals.in_place) + "}";
+void Statistics::Write(const Totals& totals, JsonWriter& json) {
+  json.BeginObject().Member("tensors", totals.tensors).Member("buckets", totals.buckets);
+  json.Member("partitions", totals.partitions).Member("bytes", totals.bytes);
+  json.Member("wire_bytes", totals.wire_bytes).Member("busy_us", totals.busy_ns / 1000);
+  json.Member("in_place", totals.in_place).EndObject();
 }
 
-std::string Statistics::Json(const std::map<std::string, Totals, std::less<>>& by_name) {
-  std::string text = "{";
-  for (const auto& [name, totals] : by_name) {
-    if (text.size() > 1) text += ",";
-    text += JsonQuoted(name) + ":" + Json(totals);
-  }
-  return text + "}";
+void Statistics::Write(const ByName& by_name, JsonWriter& json) {
+  json.BeginObject();
+  for (const auto& [name, totals] : by_name) Write(totals, json.Key(name));
+  json.EndObject();
 }
 
-std::string Statistics::JsonMembers() const {
+void Statistics::Write(JsonWriter& json) const {
   const OverlapClock::Totals times = clock_.totals();
   const double hidden_share =
       times.communicating_ns == 0
           ? 0.0
           : 1.0 - static_cast<double>(times.both_ns) / static_cast<double>(times.communicating_ns);
   MutexLock lock(mutex_);
-  std::map<std::string, Totals, std::less<>> by_kind;
+  ByName by_kind;
   for (int kind = 0; kind < kKindCount; ++kind) {
     const Totals& totals = by_kind_[static_cast<size_t>(kind)];
     if (totals.buckets > 0) by_kind.emplace(Name(static_cast<Kind>(kind)), totals);
   }
-  return Member("uptime_us", (NowNs() - started_ns_) / 1000) +
-         ",\"work_hash\":" + std::to_string(work_hash_) + "," + Member("submitted", submitted_) +
-         "," + Member("agreed", agreed_) + "," + Member("rejected", rejected_) + "," +
-         Member("inlined", carried_) + "," + Member("inlined_bytes", carried_bytes_) + "," +
-         Member("tensors", all_.tensors) + "," + Member("buckets", all_.buckets) + "," +
-         Member("bytes", all_.bytes) + "," + Member("negotiation_us", negotiation_ns_ / 1000) +
-         "," + Member("communication_us", times.communicating_ns / 1000) + "," +
-         Member("blocked_us", times.waiting_ns / 1000) +
-         ",\"hidden_share\":" + std::to_string(hidden_share) + ",\"totals\":" + Json(all_) +
-         ",\"kinds\":" + Json(by_kind) + ",\"backends\":" + Json(by_backend_) +
-         ",\"algorithms\":" + Json(by_algorithm_) + ",\"codecs\":" + Json(by_codec_);
+  json.Member("uptime_us", (NowNs() - started_ns_) / 1000).Member("work_hash", work_hash_);
+  json.Member("submitted", submitted_).Member("agreed", agreed_).Member("rejected", rejected_);
+  json.Member("inlined", carried_).Member("inlined_bytes", carried_bytes_);
+  json.Member("tensors", all_.tensors).Member("buckets", all_.buckets).Member("bytes", all_.bytes);
+  json.Member("negotiation_us", negotiation_ns_ / 1000);
+  json.Member("communication_us", times.communicating_ns / 1000);
+  json.Member("blocked_us", times.waiting_ns / 1000).Member("hidden_share", hidden_share);
+  Write(all_, json.Key("totals"));
+  Write(by_kind, json.Key("kinds"));
+  Write(by_backend_, json.Key("backends"));
+  Write(by_algorithm_, json.Key("algorithms"));
+  Write(by_codec_, json.Key("codecs"));
 }
 
 }  // namespace rabit

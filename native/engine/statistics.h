@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/dtype.h"
+#include "base/json_writer.h"
 #include "base/mutex.h"
 #include "engine/clock.h"
 #include "schedule/limit_choice.h"
@@ -46,8 +47,8 @@ class Statistics {
   // Around the exchange of a bucket, and around what a caller waits for.
   OverlapClock& clock() { return clock_; }
 
-  // The members of a JSON object, without the braces.
-  std::string JsonMembers() const;
+  // Members of an object.
+  void Write(JsonWriter& json) const;
 
  private:
   struct Totals {
@@ -59,9 +60,10 @@ class Statistics {
     int64_t busy_ns = 0;
     int64_t in_place = 0;
   };
+  using ByName = std::map<std::string, Totals, std::less<>>;
   static void Add(Totals& totals, const BucketRecord& record);
-  static std::string Json(const Totals& totals);
-  static std::string Json(const std::map<std::string, Totals, std::less<>>& by_name);
+  static void Write(const Totals& totals, JsonWriter& json);
+  static void Write(const ByName& by_name, JsonWriter& json);
 
   const int64_t started_ns_ = NowNs();
   OverlapClock clock_;
@@ -77,9 +79,9 @@ class Statistics {
   Totals all_ RABIT_GUARDED_BY(mutex_);
   int64_t shortest_ns_ RABIT_GUARDED_BY(mutex_) = INT64_MAX;  // allreduce
   std::array<Totals, kKindCount> by_kind_ RABIT_GUARDED_BY(mutex_);
-  std::map<std::string, Totals, std::less<>> by_backend_ RABIT_GUARDED_BY(mutex_);
-  std::map<std::string, Totals, std::less<>> by_algorithm_ RABIT_GUARDED_BY(mutex_);
-  std::map<std::string, Totals, std::less<>> by_codec_ RABIT_GUARDED_BY(mutex_);
+  ByName by_backend_ RABIT_GUARDED_BY(mutex_);
+  ByName by_algorithm_ RABIT_GUARDED_BY(mutex_);
+  ByName by_codec_ RABIT_GUARDED_BY(mutex_);
 };
 
 }  // namespace rabit

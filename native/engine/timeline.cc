@@ -4,8 +4,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/json_writer.h"
 #include "engine/clock.h"
-#include "engine/json_text.h"
 
 namespace rabit {
 namespace {

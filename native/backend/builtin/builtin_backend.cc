@@ -385,28 +385,22 @@ void BuiltinBackend::Abort(Status why) {
   if (transport_ != nullptr) transport_->Abort(std::move(why));
 }
 
-std::string BuiltinBackend::StatisticsJson() const {
+void BuiltinBackend::WriteStatistics(JsonWriter& json) const {
   const TransportCounters counters =
       transport_ == nullptr ? TransportCounters{} : transport_->counters();
-  const auto field = [](const char* name, uint64_t value) {
-    return ",\"" + std::string(name) + "\":" + std::to_string(value);
-  };
-  return "{\"transport\":{\"name\":\"" +
-         std::string(transport_ == nullptr ? "none" : transport_->name()) + "\"" +
-         field("bytes_sent", counters.bytes_sent) +
-         field("bytes_received", counters.bytes_received) +
-         field("messages_sent", counters.messages_sent) +
-         field("messages_received", counters.messages_received) +
-         field("frames_corrupt", counters.frames_corrupt) +
-         field("frames_resent", counters.frames_resent) +
-         field("connections_restored", counters.connections_restored) +
-         "},\"link\":{\"is_measured\":" + (link_.is_measured ? "true" : "false") +
-         ",\"latency_us\":" + std::to_string(link_.latency_us) +
-         ",\"fan_us\":" + std::to_string(link_.fan_us) +
-         ",\"message_us\":" + std::to_string(link_.message_us) +
-         ",\"bytes_per_us\":" + std::to_string(link_.bytes_per_us) +
-         ",\"reduce_bytes_per_us\":" + std::to_string(link_.reduce_bytes_per_us) +
-         "},\"algorithms\":" + statistics_.ToJson() + "}";
+  json.Key("transport").BeginObject();
+  json.Member("name", transport_ == nullptr ? "none" : transport_->name());
+  json.Member("bytes_sent", counters.bytes_sent).Member("bytes_received", counters.bytes_received);
+  json.Member("messages_sent", counters.messages_sent);
+  json.Member("messages_received", counters.messages_received);
+  json.Member("frames_corrupt", counters.frames_corrupt);
+  json.Member("frames_resent", counters.frames_resent);
+  json.Member("connections_restored", counters.connections_restored).EndObject();
+  json.Key("link").BeginObject().Member("is_measured", link_.is_measured);
+  json.Member("latency_us", link_.latency_us).Member("fan_us", link_.fan_us);
+  json.Member("message_us", link_.message_us).Member("bytes_per_us", link_.bytes_per_us);
+  json.Member("reduce_bytes_per_us", link_.reduce_bytes_per_us).EndObject();
+  statistics_.Write(json.Key("algorithms"));
 }
 
 }  // namespace rabit

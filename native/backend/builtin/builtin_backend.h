@@ -62,7 +62,7 @@ class BuiltinBackend final : public Backend {
 
   void Abort(Status why) override;
   std::string AlgorithmFor(const CollectiveSpec& spec, const Group& group) const override;
-  std::string StatisticsJson() const override;
+  void WriteStatistics(JsonWriter& json) const override;
 
  private:
   BuiltinBackend(std::unique_ptr<Transport> transport, Topology topology, BuiltinOptions options,

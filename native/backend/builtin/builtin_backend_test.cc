@@ -3,10 +3,10 @@
 #include <cstring>
 
 #include "testing/backend_conformance.h"
+#include "testing/inproc_transport.h"
 #include "testing/run_ranks.h"
 #include "testing/test.h"
 #include "testing/transport_wrapper.h"
-#include "transport/inproc/inproc_transport.h"
 
 namespace rabit {
 namespace {
@@ -18,7 +18,7 @@ const Processors kTwoProcessors{0, 1};
 
 std::vector<std::unique_ptr<Backend>> MakeBackends(int size, const std::vector<int>& host_of,
                                                    const BuiltinOptions& options) {
-  InprocFabric fabric(size);
+  testing::InprocFabric fabric(size);
   std::vector<std::unique_ptr<Backend>> backends;
   for (int rank = 0; rank < size; ++rank) {
     auto backend = BuiltinBackend::Create(size == 1 ? nullptr : fabric.Connect(rank),
@@ -70,7 +70,7 @@ class NotingTransport final : public TransportWrapper {
 };
 
 TEST(BuiltinBackend, tells_the_transport_who_waits_on_which_stream) {
-  InprocFabric fabric(2);
+  testing::InprocFabric fabric(2);
   std::vector<std::pair<int, Waiter>> waits[2];
   testing::RunRanks(2, [&](int rank) {
     auto& mine = waits[static_cast<size_t>(rank)];
@@ -92,7 +92,7 @@ TEST(BuiltinBackend, tells_the_transport_who_waits_on_which_stream) {
 }
 
 std::unique_ptr<BuiltinBackend> One(std::vector<int> host_of, BuiltinOptions options) {
-  static InprocFabric fabric(4);
+  static testing::InprocFabric fabric(4);
   auto transport = host_of.size() == 1 ? nullptr : fabric.Connect(0);
   auto backend = BuiltinBackend::Create(std::move(transport),
                                         Topology::Alike(std::move(host_of), kTwoProcessors),
@@ -212,7 +212,9 @@ TEST(BuiltinBackend, statistics_name_the_algorithm_and_the_transport) {
     Values values(100);
     EXPECT_OK(me.backend().Allreduce(me.Next(), testing::ViewOf(values), ReduceOp::kSum));
   });
-  const std::string json = backends[0]->StatisticsJson();
+  JsonWriter writer;
+  backends[0]->WriteStatistics(writer);
+  const std::string json = writer.Take();
   EXPECT_TRUE(json.find("\"allreduce/ring\":{\"calls\":1,\"bytes\":400") != std::string::npos)
       << json;
   EXPECT_TRUE(json.find("\"name\":\"inproc\",\"bytes_sent\":400") != std::string::npos) << json;

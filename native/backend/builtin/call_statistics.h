@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/json_writer.h"
 
 namespace rabit {
 
@@ -31,20 +32,18 @@ class CallStatistics {
   }
 
   // By "allreduce/ring", in alphabetical order.
-  std::string ToJson() const {
+  void Write(JsonWriter& json) const {
     std::map<std::string, CallCounter> by_name;
     {
       std::lock_guard lock(mutex_);
       for (const Entry& entry : entries_) by_name[entry.name()] = entry.counter;
     }
-    std::string json = "{";
+    json.BeginObject();
     for (const auto& [what, counter] : by_name) {
-      if (json.size() > 1) json += ",";
-      json += "\"" + what + "\":{\"calls\":" + std::to_string(counter.calls) +
-              ",\"bytes\":" + std::to_string(counter.bytes) +
-              ",\"busy_us\":" + std::to_string(counter.busy_us) + "}";
+      json.Key(what).BeginObject().Member("calls", counter.calls).Member("bytes", counter.bytes);
+      json.Member("busy_us", counter.busy_us).EndObject();
     }
-    return json + "}";
+    json.EndObject();
   }
 
  private:

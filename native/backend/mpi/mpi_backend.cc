@@ -322,25 +322,27 @@ Status MpiBackend::Recv(const LaneContext& lane, Bytes buffer, int peer) {
   return OursFor(lane.group).Recv(lane, buffer, peer);
 }
 
-std::string MpiBackend::StatisticsJson() const {
+void MpiBackend::WriteStatistics(JsonWriter& json) const {
   const MpiHandles& handles = job_->handles();
-  std::string calls;
-  for (size_t kind = 0; kind < counters_.size(); ++kind) {
-    const uint64_t count = counters_[kind].calls.load();
-    if (count == 0) continue;
-    calls += (calls.empty() ? "\"" : ",\"") + std::string(Name(static_cast<Kind>(kind))) +
-             "\":{\"calls\":" + std::to_string(count) +
-             ",\"bytes\":" + std::to_string(counters_[kind].bytes.load()) + "}";
-  }
   const bool is_shared = host_links_.has_value();
-  const Backend* across = is_shared ? host_links_->across.get() : nullptr;
-  const std::string mixed = across == nullptr ? "" : ",\"across\":" + across->StatisticsJson();
-  return "{\"rank\":" + std::to_string(job_->options().rank) + ",\"library\":\"" +
-         Printable(handles.version) + "\",\"transport\":\"" + Printable(handles.transport) +
-         "\",\"thread_level\":\"" + (handles.is_serialized ? "serialized" : "multiple") +
-         "\",\"inside_host\":\"" + (is_shared ? "shm" : "mpi") +
-         "\",\"communicators\":" + std::to_string(job_->communicators()) + ",\"calls\":{" + calls +
-         "},\"messages\":" + messages_->StatisticsJson() + mixed + "}";
+  json.Member("rank", job_->options().rank).Member("library", Printable(handles.version));
+  json.Member("transport", Printable(handles.transport));
+  json.Member("thread_level", handles.is_serialized ? "serialized" : "multiple");
+  json.Member("inside_host", is_shared ? "shm" : "mpi");
+  json.Member("communicators", job_->communicators()).Key("calls").BeginObject();
+  for (size_t kind = 0; kind < counters_.size(); ++kind) {
+    const uint64_t calls = counters_[kind].calls.load();
+    if (calls == 0) continue;
+    json.Key(Name(static_cast<Kind>(kind))).BeginObject().Member("calls", calls);
+    json.Member("bytes", counters_[kind].bytes.load()).EndObject();
+  }
+  json.EndObject().Key("messages").BeginObject();
+  messages_->WriteStatistics(json);
+  json.EndObject();
+  if (!is_shared || host_links_->across == nullptr) return;
+  json.Key("across").BeginObject();
+  host_links_->across->WriteStatistics(json);
+  json.EndObject();
 }
 
 }  // namespace rabit

@@ -65,7 +65,7 @@ class MpiBackend final : public Backend {
 
   void Abort(Status why) override;
   std::string AlgorithmFor(const CollectiveSpec& spec, const Group& group) const override;
-  std::string StatisticsJson() const override;
+  void WriteStatistics(JsonWriter& json) const override;
 
  private:
   // The ranks of the group share a host and do without MPI.
