@@ -31,7 +31,6 @@ const std::vector<Row>& Table() {
       {"rank", &Options::rank, 0, 65'535, "", "the number of this process"},
       {"size", &Options::size, 1, 65'536, "", "how many processes there are"},
       {"epoch", &Options::epoch, 1, int64_t{1} << 40, "", "counts the inits of this process"},
-      {"local_size", &Options::local_size, 0, 65'536, "", "ranks on this host; 0: counted"},
       {"host_key", &Options::host_key, 0, 0, "", "equal for ranks that can share memory"},
       {"store", &Options::store, 0, 0, "", "host:port of the rendezvous store"},
       {"secret", &Options::secret, 0, 0, "", "64 hexadecimal digits, equal on all ranks"},
@@ -183,11 +182,6 @@ Status CheckTogether(const Options& options) {
     return InvalidArgument("option rank is " + std::to_string(options.rank) + " but size is " +
                            std::to_string(options.size) +
                            ": ranks count from 0 to size - 1; correct one of them");
-  }
-  if (options.local_size > options.size) {
-    return InvalidArgument("option local_size is " + std::to_string(options.local_size) +
-                           " but size is " + std::to_string(options.size) +
-                           ": a host cannot hold more ranks than the job; correct one of them");
   }
   if (options.size == 1) return Status();
   if (options.store.empty()) {

@@ -18,9 +18,8 @@ struct Options {
   // Who this process is.
   int32_t rank = 0;
   int32_t size = 1;
-  int64_t epoch = 1;       // 1, 2, 3, … per init; equal on all ranks
-  int32_t local_size = 0;  // ranks on this host; 0: counted from the host keys
-  std::string host_key;    // equal for ranks that can share memory; empty: asked from the system
+  int64_t epoch = 1;     // 1, 2, 3, … per init; equal on all ranks
+  std::string host_key;  // equal for ranks that can share memory; empty: asked from the system
   // How the ranks find each other; needed when size > 1.
   std::string store;   // "host:port"
   std::string secret;  // 64 hexadecimal digits
@@ -28,10 +27,10 @@ struct Options {
   std::string transport = "auto";  // auto, tcp, shm
   int64_t connect_timeout_ms = 60'000;
   int64_t heartbeat_timeout_ms = 3000;  // a rank that is silent for longer is lost
-  int32_t tcp_connections = 1;            // per pair of ranks and lane
-  std::string tcp_checksum = "auto";      // auto, on, off: of payloads; auto: between hosts
-  bool shm_single_copy = true;            // process_vm_readv where the kernel allows it
-  int64_t shm_ring_bytes = 0;  // per pair of ranks, lane and direction; 0: adaptive
+  int32_t tcp_connections = 1;          // per pair of ranks and lane
+  std::string tcp_checksum = "auto";    // auto, on, off: of payloads; auto: between hosts
+  bool shm_single_copy = true;          // process_vm_readv where the kernel allows it
+  int64_t shm_ring_bytes = 0;           // per pair of ranks, lane and direction; 0: adaptive
   // What must be equal on all ranks, for comparison alone (rendezvous/equal_settings.h).
   std::string equal_settings;
   // How work is cut, ordered and run.

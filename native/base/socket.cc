@@ -6,19 +6,15 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <string_view>
 
 namespace rabit {
 namespace {
-
-constexpr std::string_view kUnixPrefix = "unix:";
 
 Status SystemError(std::string what, int error_number, std::string advice) {
   std::string text = std::move(what) + ": " + ErrnoText(error_number) + "; " + advice;
@@ -37,21 +33,6 @@ Status SystemError(std::string what, int error_number, std::string advice) {
     default:
       return Internal(std::move(text));
   }
-}
-
-Result<std::vector<SocketAddress>> UnixAddress(std::string_view path) {
-  sockaddr_un name{};
-  if (path.empty() || path.size() >= sizeof name.sun_path) {
-    return InvalidArgument("unix socket path '" + std::string(path) + "' has " +
-                           std::to_string(path.size()) + " bytes; it must have 1 to " +
-                           std::to_string(sizeof name.sun_path - 1) + ": use a shorter directory");
-  }
-  name.sun_family = AF_UNIX;
-  std::memcpy(name.sun_path, path.data(), path.size());
-  SocketAddress address;
-  std::memcpy(&address.storage, &name, sizeof name);
-  address.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + 1);
-  return std::vector<SocketAddress>{address};
 }
 
 // Splits "host:port" and "[host]:port"; false if the form is neither.
@@ -108,8 +89,6 @@ Status ConnectError(const SocketAddress& address, int error_number) {
     case ECONNREFUSED:
     case ECONNRESET:
     case ECONNABORTED:
-    case ENOENT:
-    case EAGAIN:  // a Unix listener whose backlog is full
     case EHOSTUNREACH:
     case ENETUNREACH:
     case EHOSTDOWN:
@@ -164,23 +143,16 @@ std::string SocketAddress::ToString() const {
     return shown.append(text).append(scope).append("]:").append(
         std::to_string(ntohs(in.sin6_port)));
   }
-  if (family() == AF_UNIX) {
-    const auto& un = reinterpret_cast<const sockaddr_un&>(storage);
-    const size_t path_max =
-        bytes > offsetof(sockaddr_un, sun_path) ? bytes - offsetof(sockaddr_un, sun_path) : 0;
-    return std::string(kUnixPrefix) + std::string(un.sun_path, ::strnlen(un.sun_path, path_max));
-  }
   return "unknown";
 }
 
 Result<std::vector<SocketAddress>> Resolve(std::string_view address) {
-  if (address.starts_with(kUnixPrefix)) return UnixAddress(address.substr(kUnixPrefix.size()));
   std::string host;
   std::string port;
   if (!SplitHostPort(address, host, port)) {
     std::string text("'");
-    return InvalidArgument(text.append(address).append(
-        "' is not an address; write host:port, [ipv6]:port or unix:/path"));
+    return InvalidArgument(
+        text.append(address).append("' is not an address; write host:port or [ipv6]:port"));
   }
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -215,9 +187,7 @@ Result<UniqueFd> Listen(const SocketAddress& address, int backlog) {
     return SystemError("cannot make a socket for " + address.ToString(), errno,
                        "raise the limit of open files or use another address family");
   }
-  if (address.family() != AF_UNIX) {
-    RABIT_RETURN_IF_ERROR(SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"));
-  }
+  RABIT_RETURN_IF_ERROR(SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"));
   if (address.family() == AF_INET6) {
     RABIT_RETURN_IF_ERROR(SetOption(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1, "IPV6_V6ONLY"));
   }

@@ -16,17 +16,17 @@
 
 namespace rabit {
 
-// An IPv4, IPv6 or Unix address as the kernel takes it.
+// An IPv4 or IPv6 address as the kernel takes it.
 struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t bytes = 0;
 
   int family() const { return storage.ss_family; }
-  std::string ToString() const;  // "127.0.0.1:80", "[::1]:80", "unix:/run/job/listener"
+  std::string ToString() const;  // "127.0.0.1:80", "[::1]:80"
 };
 
-// "host:port", "1.2.3.4:port", "[::1]:port" or "unix:/path".  All addresses of the name, in the
-// order to try them.  May ask a name server and thus block for seconds; never for a literal.
+// "host:port", "1.2.3.4:port" or "[::1]:port".  All addresses of the name, in the order to try
+// them.  May ask a name server and thus block for seconds; never for a literal.
 Result<std::vector<SocketAddress>> Resolve(std::string_view address);
 
 // A listening socket on `address`; port 0 takes a free one (see LocalAddress).  A port in use is

@@ -81,14 +81,14 @@ TEST(Socket, a_connection_within_the_host_takes_reno) {
 }
 
 TEST(Socket, addresses_print_as_they_are_written) {
-  for (std::string_view text : {"127.0.0.1:80", "[::1]:65535", "unix:/tmp/some/socket"}) {
+  for (std::string_view text : {"127.0.0.1:80", "[::1]:65535"}) {
     EXPECT_EQ(One(text).ToString(), text);
   }
 }
 
 TEST(Socket, a_malformed_address_is_refused_with_the_forms_that_work) {
-  for (std::string_view text : {"", ":", "host", ":80", "host:", "host:x", "1.2.3.4:65536",
-                                "::1:80", "[::1]", "[]:1", "unix:"}) {
+  for (std::string_view text :
+       {"", ":", "host", ":80", "host:", "host:x", "1.2.3.4:65536", "::1:80", "[::1]", "[]:1"}) {
     auto result = Resolve(text);
     EXPECT_EQ(result.status().code(), Code::kInvalidArgument) << text;
   }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "rendezvous/listener.h"
-#include "rendezvous/memory_store.h"
+#include "testing/memory_store.h"
 #include "testing/run_ranks.h"
 #include "transport/tcp/tcp_transport.h"
 
@@ -70,7 +70,7 @@ Timing Measure(const std::vector<std::unique_ptr<Transport>>& ranks, size_t byte
 
 int Main() {
   Secret secret;
-  MemoryStore store;
+  testing::MemoryStore store;
   Topology topology = Topology::Alike({0, 0}, FindProcessors());
   std::vector<std::unique_ptr<Listener>> listeners(2);
   for (int rank = 0; rank < 2; ++rank) {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "testing/collective_conformance.h"
+#include "testing/inproc_transport.h"
 #include "testing/test.h"
 #include "testing/transport_wrapper.h"
-#include "transport/inproc/inproc_transport.h"
 
 namespace rabit {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 using testing::Buffer;
 
 std::vector<std::unique_ptr<Transport>> Rendezvous(int size) {
-  InprocFabric fabric(size);
+  testing::InprocFabric fabric(size);
   std::vector<std::unique_ptr<Transport>> transports;
   for (int rank = 0; rank < size; ++rank) transports.push_back(fabric.Connect(rank));
   return transports;

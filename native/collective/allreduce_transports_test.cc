@@ -2,8 +2,8 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/memory_store.h"
 #include "testing/collective_conformance.h"
+#include "testing/memory_store.h"
 #include "testing/tcp_job.h"
 #include "testing/test.h"
 #include "transport/shm/shm_testing.h"
@@ -51,7 +51,7 @@ testing::TransportMaker Lending(const TransportSet& set) {
 TransportSet MakeShm(int size) {
   TransportSet set;
   set.ranks.resize(static_cast<size_t>(size));
-  MemoryStore store;
+  testing::MemoryStore store;
   testing::RunRanks(size, [&](int rank) {
     const int spin_us = size % 2 == 0 ? -1 : 0;
     auto transport = testing::ConnectOneHost(store, rank, size, {.spin_us = spin_us});

@@ -3,10 +3,10 @@
 #include <vector>
 
 #include "collective/allreduce.h"
+#include "testing/inproc_transport.h"
 #include "testing/run_ranks.h"
 #include "testing/test.h"
 #include "transport/group_transport.h"
-#include "transport/inproc/inproc_transport.h"
 
 namespace rabit {
 namespace {
@@ -18,7 +18,7 @@ constexpr auto kTimeout = std::chrono::seconds(60);
 // What every rank of a job finds; rank r has the budget budgets[r].
 std::vector<LinkModel> MeasureOn(const std::vector<std::chrono::milliseconds>& budgets) {
   const int size = static_cast<int>(budgets.size());
-  InprocFabric fabric(size);
+  testing::InprocFabric fabric(size);
   std::vector<LinkModel> found(budgets.size());
   testing::RunRanks(size, [&](int rank) {
     const auto transport = fabric.Connect(rank);
@@ -58,7 +58,7 @@ TEST(MeasureLink, without_a_budget_the_start_comes_back) {
 }
 
 TEST(MeasureLink, a_lone_rank_measures_nothing) {
-  InprocFabric fabric(1);
+  testing::InprocFabric fabric(1);
   const auto transport = fabric.Connect(0);
   Scratch scratch;
   const CollectiveCall call{*transport, MakeTag(0, 1), After(kTimeout), scratch};
@@ -68,7 +68,7 @@ TEST(MeasureLink, a_lone_rank_measures_nothing) {
 }
 
 TEST(MeasureLink, the_groups_of_a_world_measure_at_once_and_rank_0s_counts) {
-  InprocFabric fabric(5);
+  testing::InprocFabric fabric(5);
   std::vector<LinkModel> found(5);
   testing::RunRanks(5, [&](int rank) {
     const auto transport = fabric.Connect(rank);
@@ -89,7 +89,7 @@ TEST(MeasureLink, the_groups_of_a_world_measure_at_once_and_rank_0s_counts) {
 }
 
 TEST(MeasureLink, a_rank_that_is_lost_ends_it) {
-  InprocFabric fabric(2);
+  testing::InprocFabric fabric(2);
   const auto transport = fabric.Connect(0);
   Scratch scratch;
   const CollectiveCall call{*transport, MakeTag(0, 1), After(20ms), scratch};

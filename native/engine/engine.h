@@ -36,7 +36,6 @@ struct EngineParts {  // everything is passed in; tests pass fakes
   std::shared_ptr<const void> ground;
   int rank = 0;
   int size = 1;
-  Topology topology;
   EngineOptions options;
   std::unique_ptr<Controller> controller;
   std::unique_ptr<Scheduler> scheduler;

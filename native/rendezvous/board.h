@@ -1,4 +1,4 @@
-// Board: the keys and values of a store, bounded.  What MemoryStore and StoreServer share.
+// Board: the keys and values of a store, bounded.  What StoreServer serves.
 #pragma once
 
 #include <cstddef>

@@ -4,7 +4,7 @@
 #include <thread>
 #include <vector>
 
-#include "rendezvous/memory_store.h"
+#include "testing/memory_store.h"
 #include "testing/run_ranks.h"
 #include "testing/test.h"
 
@@ -19,15 +19,17 @@ std::string Text(const char* scheduler, const char* source, const char* lanes = 
 TEST(EqualSettings, a_digest_is_of_names_and_values_alone) {
   EXPECT_EQ(SettingsDigest(Text("fifo", "RABIT_SCHEDULER")), SettingsDigest(Text("fifo", "code")));
   EXPECT_NE(SettingsDigest(Text("fifo", "code")), SettingsDigest(Text("priority", "code")));
-  EXPECT_NE(SettingsDigest("a\x1f" "bc\x1fs"), SettingsDigest("ab\x1f" "c\x1fs"));
+  EXPECT_NE(SettingsDigest("a\x1f"
+                           "bc\x1fs"),
+            SettingsDigest("ab\x1f"
+                           "c\x1fs"));
   EXPECT_EQ(SettingsDigest("").size(), 16u);
 }
 
 TEST(EqualSettings, differences_name_values_ranks_and_sources) {
-  const std::vector<std::string> settings = {Text("priority", "default"),
-                                             Text("fifo", "RABIT_SCHEDULER"),
-                                             Text("priority", "file.toml"), "",
-                                             Text("fifo", "RABIT_SCHEDULER", "3")};
+  const std::vector<std::string> settings = {
+      Text("priority", "default"), Text("fifo", "RABIT_SCHEDULER"), Text("priority", "file.toml"),
+      "", Text("fifo", "RABIT_SCHEDULER", "3")};
 
   EXPECT_EQ(DescribeDifferences(settings),
             "scheduler is priority on ranks 0, 2 (default, file.toml) and fifo on ranks 1, 4 "
@@ -42,7 +44,7 @@ TEST(EqualSettings, equal_settings_have_no_differences) {
 
 TEST(EqualSettings, every_rank_gets_the_same_mismatch) {
   constexpr int kSize = 4;
-  MemoryStore store;
+  testing::MemoryStore store;
   std::vector<Status> refused(kSize);
 
   testing::RunRanks(kSize, [&](int rank) {
@@ -60,7 +62,7 @@ TEST(EqualSettings, every_rank_gets_the_same_mismatch) {
 }
 
 TEST(EqualSettings, a_rank_that_does_not_tell_its_own_is_named) {
-  MemoryStore store;
+  testing::MemoryStore store;
   const Status refused = RefuseSettings(store, "1/settings/", 0, 2, Text("fifo", "code"),
                                         After(std::chrono::milliseconds(20)));
 

@@ -2,7 +2,6 @@
 
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,7 +30,6 @@ constexpr size_t kFilesPerStranger = 4;
 // Authenticated, but nobody has asked for their purpose yet.
 constexpr size_t kParkedMax = 4096;
 constexpr uint64_t kAcceptKey = 0;
-constexpr std::string_view kUnixPrefix = "unix:";
 
 // A connection that has proved nothing yet.  Reads exactly the bytes of the handshake, because
 // what follows them belongs to the purpose's owner.
@@ -47,44 +45,12 @@ struct Stranger {
 
 using Handler = std::function<void(AuthenticatedPeer)>;
 
-Status CheckUnixDirectory(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  const std::string directory =
-      slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
-  struct stat info{};
-  if (::stat(directory.c_str(), &info) != 0) {
-    return InvalidArgument("the directory of socket " + path +
-                           " cannot be used: " + ErrnoText(errno));
-  }
-  if (info.st_uid != ::geteuid() || (info.st_mode & 077) != 0) {
-    return InvalidArgument("the directory of socket " + path +
-                           " must belong to this user and have mode 0700, so that no other user "
-                           "can reach the socket");
-  }
-  return {};
-}
-
-// A killed process leaves its socket behind, and bind would refuse the path.
-void RemoveAbandonedSocket(const SocketAddress& address, const std::string& path) {
-  struct stat info{};
-  if (::lstat(path.c_str(), &info) != 0 || !S_ISSOCK(info.st_mode)) return;
-  const Status status = Connect(address, After(std::chrono::seconds(1))).status();
-  if (status.code() == Code::kPeerLost) ::unlink(path.c_str());
-}
-
 size_t StrangersMax() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
     return kStrangersMax;
   }
   return std::clamp<size_t>(limit.rlim_cur / kFilesPerStranger, 1, kStrangersMax);
-}
-
-bool IsOfThisUser(int fd) {
-  ucred credentials{};
-  socklen_t bytes = sizeof credentials;
-  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0 &&
-         credentials.uid == ::geteuid();
 }
 
 class EpollListener final : public Listener {
@@ -104,7 +70,6 @@ class EpollListener final : public Listener {
     is_stopping_.store(true);
     poller_.Wake();
     if (thread_.joinable()) thread_.join();
-    if (bound_.family() == AF_UNIX) ::unlink(bound_.ToString().substr(kUnixPrefix.size()).c_str());
   }
 
   Status Start() {
@@ -205,10 +170,6 @@ void EpollListener::Accept() {
         accept_again_ = After(std::chrono::milliseconds(100));
       }
       return;
-    }
-    if (bound_.family() == AF_UNIX && !IsOfThisUser(fd.get())) {
-      Refuse(fd.get(), "it belongs to another user");
-      continue;
     }
     if (strangers_.size() >= strangers_max_) {
       Refuse(strangers_.front().fd.get(), "too many connections have not proved who they are");
@@ -356,11 +317,6 @@ void EpollListener::HandOver() {
 Result<std::unique_ptr<Listener>> Listener::Open(std::string_view address, const Secret& secret,
                                                  uint64_t epoch, int32_t rank) {
   RABIT_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses, Resolve(address));
-  if (addresses.front().family() == AF_UNIX) {
-    const std::string path(address.substr(5));
-    RABIT_RETURN_IF_ERROR(CheckUnixDirectory(path));
-    RemoveAbandonedSocket(addresses.front(), path);
-  }
   RABIT_ASSIGN_OR_RETURN(UniqueFd socket, Listen(addresses.front(), 1024));
   RABIT_ASSIGN_OR_RETURN(SocketAddress bound, LocalAddress(socket.get()));
   RABIT_ASSIGN_OR_RETURN(Poller poller, Poller::Open());

@@ -38,19 +38,21 @@ struct AuthenticatedPeer {
 
 // One event-loop thread accepts, authenticates and hands connections over by purpose.  Strangers
 // can neither crash nor stall it: 2 s and 4 KiB until authenticated, at most 64 pending, or a
-// quarter of the files that this process may open (the oldest is dropped), one log line a second.  Thread-safe.
+// quarter of the files that this process may open (the oldest is dropped), one log line a second.
+// Thread-safe.
 class Listener {
  public:
   virtual ~Listener() = default;
 
-  // `address`: "127.0.0.1:0", "[::1]:0", "unix:/path" (0700 directory, peer uid checked).
+  // `address`: "127.0.0.1:0" or "[::1]:0".
   static Result<std::unique_ptr<Listener>> Open(std::string_view address, const Secret& secret,
                                                 uint64_t epoch, int32_t rank);
 
   virtual std::string address() const = 0;  // with the port that was bound
   // Connections for `purpose` go to `handler`, on the listener's thread; it must not block.
   // Connections that came before the handler was set are kept (bounded) and handed over at once.
-  virtual void SetHandler(std::string_view purpose, std::function<void(AuthenticatedPeer)> handler) = 0;
+  virtual void SetHandler(std::string_view purpose,
+                          std::function<void(AuthenticatedPeer)> handler) = 0;
   // Returns when the handler is not running and will not run again.
   virtual void RemoveHandler(std::string_view purpose) = 0;
 };

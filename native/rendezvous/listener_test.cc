@@ -1,12 +1,9 @@
 #include "rendezvous/listener.h"
 
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <filesystem>
 #include <fstream>
 #include <random>
 #include <thread>
@@ -114,36 +111,6 @@ TEST(Listener, hands_over_who_came_and_their_bytes) {
     ASSERT_OK(ReadFull(peer.fd.get(), text, Soon()));
     EXPECT_EQ(AsText(text), "right behind");
   }
-}
-
-TEST(Listener, serves_a_unix_socket_in_a_private_directory_and_removes_it) {
-  char directory[] = "/tmp/rabit-listener-XXXXXX";
-  ASSERT_TRUE(::mkdtemp(directory) != nullptr);
-  const std::string path = std::string(directory) + "/socket";
-  {
-    Host host("unix:" + path);
-    EXPECT_EQ(host.listener->address(), "unix:" + path);
-    ExpectPrompt(host);
-    EXPECT_EQ(Listener::Open("unix:" + path, SecretOf(1), 1, 0).status().code(),
-              Code::kResourceExhausted);
-  }
-  EXPECT_FALSE(std::filesystem::exists(path));
-
-  // What a killed process leaves behind does not stop the next one.
-  {
-    auto left = Listen(Resolve("unix:" + path)->front(), 1);
-  }
-  EXPECT_TRUE(std::filesystem::exists(path));
-  {
-    Host host("unix:" + path);
-    ExpectPrompt(host);
-  }
-
-  ::chmod(directory, 0755);
-  const Status status = Listener::Open("unix:" + path, SecretOf(1), 1, 0).status();
-  EXPECT_EQ(status.code(), Code::kInvalidArgument);
-  EXPECT_NE(status.message().find("0700"), std::string::npos) << status;
-  std::filesystem::remove_all(directory);
 }
 
 TEST(Listener, keeps_connections_until_their_handler_is_set) {

@@ -15,10 +15,10 @@
 #include "engine/engine.h"
 #include "schedule/fifo_scheduler.h"
 #include "schedule/priority_scheduler.h"
+#include "testing/inproc_channel.h"
+#include "testing/inproc_transport.h"
 #include "testing/run_ranks.h"
 #include "testing/test.h"
-#include "transport/inproc/inproc_channel.h"
-#include "transport/inproc/inproc_transport.h"
 
 namespace rabit::testing {
 
@@ -191,7 +191,6 @@ class TestJob {
     parts.ground = options_.ground;
     parts.rank = rank;
     parts.size = size_;
-    parts.topology.host_of.assign(static_cast<size_t>(size_), 0);
     parts.options = options_.engine;
     const bool is_odd = rank == options_.odd_rank;
     ScheduleLimits limits = is_odd ? options_.odd_limits : options_.limits;
@@ -229,8 +228,8 @@ class TestJob {
   const int size_;
   JobOptions options_;
   const RankTree tree_;
-  InprocHub hub_;
-  InprocFabric fabric_;
+  testing::InprocHub hub_;
+  testing::InprocFabric fabric_;
 };
 
 template <class T>

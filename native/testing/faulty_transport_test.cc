@@ -2,9 +2,9 @@
 
 #include <array>
 
+#include "testing/inproc_transport.h"
 #include "testing/test.h"
 #include "testing/transport_conformance.h"
-#include "transport/inproc/inproc_transport.h"
 
 namespace rabit {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 using namespace std::chrono_literals;
 
 testing::TransportSet MakeFaulty(int size, const FaultPlan& plan) {
-  InprocFabric fabric(size);
+  testing::InprocFabric fabric(size);
   testing::TransportSet set;
   for (int rank = 0; rank < size; ++rank) {
     set.ranks.push_back(std::make_unique<FaultyTransport>(fabric.Connect(rank), plan));

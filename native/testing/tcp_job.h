@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "rendezvous/listener.h"
-#include "rendezvous/memory_store.h"
+#include "testing/memory_store.h"
 #include "testing/run_ranks.h"
 #include "testing/test.h"
 #include "testing/transport_conformance.h"
@@ -44,7 +44,7 @@ struct TcpJob {
             .deadline = After(time)};
   }
 
-  MemoryStore store;
+  testing::MemoryStore store;
   Secret secret;
   Topology topology;
   std::vector<std::unique_ptr<Listener>> listeners;

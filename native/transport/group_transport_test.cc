@@ -1,8 +1,8 @@
 #include "transport/group_transport.h"
 
+#include "testing/inproc_transport.h"
 #include "testing/test.h"
 #include "testing/transport_conformance.h"
-#include "transport/inproc/inproc_transport.h"
 
 namespace rabit {
 namespace {
@@ -16,7 +16,7 @@ struct Support {
 // The odd ranks of a world of 2 n + 1.
 testing::TransportSet MakeGroup(int size) {
   auto support = std::make_shared<Support>();
-  InprocFabric fabric(2 * size + 1);
+  testing::InprocFabric fabric(2 * size + 1);
   Group group{.id = 7, .ranks = {}, .my_index = -1};
   for (int i = 0; i < size; ++i) group.ranks.push_back(2 * i + 1);
   testing::TransportSet set;

@@ -1,8 +1,8 @@
 #include "transport/routed_transport.h"
 
+#include "testing/inproc_transport.h"
 #include "testing/tcp_job.h"
 #include "testing/transport_wrapper.h"
-#include "transport/inproc/inproc_transport.h"
 #include "transport/shared_transport.h"
 
 namespace rabit {
@@ -10,7 +10,7 @@ namespace {
 
 // Neighbours (0 and 1, 2 and 3) share a host; everyone else is reached over TCP.
 testing::TransportSet MakeRouted(int size) {
-  InprocFabric fabric(size);
+  testing::InprocFabric fabric(size);
   testing::TransportSet set = testing::MakeTcp(size, [](int) { return TcpOptions{}; });
   for (int rank = 0; rank < static_cast<int>(set.ranks.size()); ++rank) {
     std::vector<std::unique_ptr<Transport>> parts;
@@ -42,7 +42,7 @@ class WithLongMessages final : public TransportWrapper {
 };
 
 TEST(RoutedTransport, messages_are_as_long_as_a_part_wants) {
-  InprocFabric fabric(2), other(2);
+  testing::InprocFabric fabric(2), other(2);
   std::vector<std::unique_ptr<Transport>> parts;
   parts.push_back(fabric.Connect(0));
   parts.push_back(std::make_unique<WithLongMessages>(other.Connect(0)));
@@ -53,7 +53,7 @@ TEST(RoutedTransport, messages_are_as_long_as_a_part_wants) {
 }
 
 testing::TransportSet MakeShared(int size) {
-  InprocFabric fabric(size);
+  testing::InprocFabric fabric(size);
   testing::TransportSet set;
   for (int rank = 0; rank < size; ++rank) {
     set.ranks.push_back(std::make_unique<SharedTransport>(fabric.Connect(rank)));
@@ -65,7 +65,7 @@ testing::TransportSet MakeShared(int size) {
     testing::RegisterTransportConformance({.suite = "SharedTransport", .make = MakeShared});
 
 TEST(SharedTransport, an_abort_through_one_owner_reaches_the_others) {
-  InprocFabric fabric(2);
+  testing::InprocFabric fabric(2);
   const std::shared_ptr<Transport> both = fabric.Connect(0);
   SharedTransport one(both), other(both);
 

@@ -48,7 +48,7 @@ struct ChunkLimits {
 class Transport {
  public:
   virtual ~Transport() = default;
-  virtual std::string_view name() const = 0;  // "tcp", "shm", "inproc"
+  virtual std::string_view name() const = 0;  // "tcp", "shm"
   virtual std::string_view name_for(int peer) const {
     (void)peer;
     return name();

@@ -22,7 +22,7 @@ class PlacementSettings:
         "Rank among the processes of this host.",
         minimum=0,
     )
-    local_size: int = setting(1, "Number of ranks on this host.", native="local_size", minimum=1)
+    local_size: int = setting(1, "Number of ranks on this host.", minimum=1)
     cross_rank: int = setting(
         0,
         "Position of this host among the hosts that have this local rank.",

@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "include": set(),
 }
 # Implementations of one seam never include each other; only these see one another's interface.
-TRANSPORT_FOLDERS = {"transport/inproc", "transport/tcp", "transport/shm"}
+TRANSPORT_FOLDERS = {"transport/tcp", "transport/shm"}
 # The engine sees the interfaces of the layer below, never an implementation.
 ENGINE_MAY_SEE = {
     "control/controller.h",

@@ -2,10 +2,10 @@
 #include <sched.h>
 #include <sys/socket.h>
 
-#include "rendezvous/memory_store.h"
+#include "testing/inproc_channel.h"
+#include "testing/memory_store.h"
 #include "testing/run_ranks.h"
 #include "testing/test.h"
-#include "transport/inproc/inproc_channel.h"
 #include "transport/shm/control_ring.h"
 #include "transport/shm/shm_channel.h"
 #include "transport/shm/shm_stream.h"
@@ -58,7 +58,7 @@ TEST(SharedCore, a_wait_for_data_tells_the_core) {
 
 TEST(SharedCore, a_wait_for_control_messages_tells_the_core) {
   const OnOneCore pinned;
-  InprocHub hub(2);
+  testing::InprocHub hub(2);
   Inbox mine = std::move(Inbox::Create(ShmChannelShape()).value());
   Inbox theirs = std::move(Inbox::Create(ShmChannelShape()).value());
   const auto& ring = *reinterpret_cast<const ControlRing*>(mine.lane(0, 0).data);
@@ -76,7 +76,7 @@ TEST(SharedCore, a_wait_for_control_messages_tells_the_core) {
 // Who looks for half an hour before it sleeps gets on with its peer only if one lets the other run.
 TEST(SharedCore, ranks_on_one_core_exchange_messages) {
   const OnOneCore pinned;
-  MemoryStore store;
+  testing::MemoryStore store;
   testing::RunRanks(2, [&](int rank) {
     auto transport = testing::ConnectOneHost(store, rank, 2, {.spin_us = 2'000'000'000});
     ASSERT_OK(transport);

@@ -3,9 +3,9 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/memory_store.h"
 #include "testing/channel_conformance.h"
-#include "transport/inproc/inproc_channel.h"
+#include "testing/inproc_channel.h"
+#include "testing/memory_store.h"
 #include "transport/shm/control_ring.h"
 #include "transport/shm/shm_testing.h"
 
@@ -55,7 +55,7 @@ class Fixture {
   void Kill(int rank) { hub_.Kill(rank, "was killed"); }
 
  private:
-  InprocHub hub_;
+  testing::InprocHub hub_;
   std::vector<std::vector<ShmChannelPeer>> shared_;
 };
 
@@ -130,7 +130,7 @@ class Counting final : public Channel {
 };
 
 TEST(ShmChannel, only_what_has_no_room_takes_the_detour) {
-  InprocHub hub(2);
+  testing::InprocHub hub(2);
   auto [root_end, other_end] = MakePair(1);
   std::vector<ShmChannelPeer> of_root, of_other;
   of_root.push_back(std::move(root_end));
@@ -157,7 +157,7 @@ TEST(ShmChannel, only_what_has_no_room_takes_the_detour) {
 }
 
 TEST(ShmChannel, a_rank_that_writes_nonsense_is_lost) {
-  InprocHub hub(2);
+  testing::InprocHub hub(2);
   auto [root_end, other_end] = MakePair(1);
   std::vector<ShmChannelPeer> of_root;
   of_root.push_back(std::move(root_end));
@@ -174,8 +174,8 @@ TEST(ShmChannel, a_rank_that_writes_nonsense_is_lost) {
 
 // Ranks 0, 1 and 3 are on one host, rank 2 on another.
 TEST(ShmChannel, connects_the_ranks_of_rank_zeros_host) {
-  InprocHub hub(4);
-  MemoryStore store;
+  testing::InprocHub hub(4);
+  testing::MemoryStore store;
   testing::RunRanks(4, [&](int rank) {
     testing::NoListener listener;
     const Secret secret{};

@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "rendezvous/memory_store.h"
+#include "testing/memory_store.h"
 #include "testing/run_ranks.h"
 #include "testing/test.h"
 #include "testing/transport_conformance.h"
@@ -36,7 +36,7 @@ ShmOptions TinyRing() {
 testing::TransportSet MakeThreads(int size, const ShmOptions& options) {
   testing::TransportSet set;
   set.ranks.resize(static_cast<size_t>(size));
-  MemoryStore store;
+  testing::MemoryStore store;
   RunRanks(size, [&](int rank) {
     auto transport = ConnectOneHost(store, rank, size, options);
     EXPECT_OK(transport);
@@ -83,7 +83,7 @@ TEST(ShmTransport, a_tiny_ring_carries_long_messages_both_ways) {
 }
 
 TEST(ShmTransport, ranks_that_disagree_about_the_ring_are_refused_by_name) {
-  MemoryStore store;
+  testing::MemoryStore store;
   RunRanks(2, [&](int rank) {
     const ShmOptions options{.ring_bytes = rank == 0 ? 65536u : 131072u};
     const Status status = ConnectOneHost(store, rank, 2, options).status();

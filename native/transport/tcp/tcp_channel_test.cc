@@ -6,9 +6,9 @@
 #include <thread>
 
 #include "base/socket.h"
-#include "rendezvous/memory_store.h"
 #include "testing/bad_wire.h"
 #include "testing/channel_conformance.h"
+#include "testing/memory_store.h"
 #include "testing/mortal_listener.h"
 #include "transport/tcp/frame.h"
 #include "transport/tcp/heartbeat.h"
@@ -67,7 +67,7 @@ struct Job {
   const int size;
   Secret secret;
   Topology topology;
-  MemoryStore store;
+  testing::MemoryStore store;
   std::vector<std::unique_ptr<MortalListener>> listeners;
 };
 
@@ -122,7 +122,8 @@ TEST(TcpChannel, a_goodbye_is_not_a_loss) {
   EXPECT_EQ(AsText(NextMessage(*root).payload), "last");
   Status status;
   const Deadline deadline = ChannelSoon();
-  while ((status = root->Send(1, AsBytes("x"))).ok() && std::chrono::steady_clock::now() < deadline) {
+  while ((status = root->Send(1, AsBytes("x"))).ok() &&
+         std::chrono::steady_clock::now() < deadline) {
     EXPECT_OK(root->Receive(After(1ms)));
   }
   EXPECT_EQ(status.code(), Code::kAborted) << status;
@@ -136,7 +137,8 @@ void ExchangeNumbered(std::array<std::unique_ptr<Channel>, 2>& ends, int message
     const auto size_of = [](int i) { return static_cast<size_t>(i % 10 == 0 ? 20000 : i % 300); };
     for (int i = 0; i < messages; ++i) {
       if (rank == 0 && before) before(i);
-      EXPECT_OK(channel.Send(1 - rank, testing::Pattern(size_of(i), static_cast<unsigned>(i + rank))));
+      EXPECT_OK(
+          channel.Send(1 - rank, testing::Pattern(size_of(i), static_cast<unsigned>(i + rank))));
       const ChannelMessage message = NextMessage(channel);
       EXPECT_TRUE(testing::SameBytes(
           message.payload, testing::Pattern(size_of(i), static_cast<unsigned>(i + 1 - rank))))

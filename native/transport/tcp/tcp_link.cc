@@ -39,15 +39,6 @@ void Tune(int fd, const TcpOptions& options) {
   (void)SetNoDelay(fd);
   AvoidPacingWithinHost(fd);
   KeepAlive(fd, options.silence_max);
-  if (options.not_sent_low_water_bytes > 0) {
-    const int bytes = static_cast<int>(options.not_sent_low_water_bytes);
-    ::setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
-  }
-  if (options.socket_buffer_bytes > 0) {
-    const int bytes = static_cast<int>(options.socket_buffer_bytes);
-    ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
-    ::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
-  }
 }
 
 }  // namespace

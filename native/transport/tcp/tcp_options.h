@@ -53,8 +53,6 @@ struct TcpOptions {
   PayloadChecks payload_checks = PayloadChecks::kAuto;  // of what this rank sends
   int frame_attempts_max = 3;                // copies of one frame that may arrive corrupt
   int connections_without_progress_max = 8;  // in a row, before the peer is lost
-  size_t not_sent_low_water_bytes = 0;       // TCP_NOTSENT_LOWAT; 0: the kernel's default
-  size_t socket_buffer_bytes = 0;            // SO_SNDBUF and SO_RCVBUF; 0: the kernel tunes them
   // How long waits look for data before they sleep.
   SpinTimes spin;
   // Larger messages are waited for asleep.  Ranks that share a core work on them for long: a wait

@@ -35,7 +35,6 @@ TransportSet MakeNarrow(int size) {
     options.copied_bytes_max = 2000;
     options.retained_bytes_max = 4000;
     options.unexpected_bytes_soft = 1;
-    options.not_sent_low_water_bytes = 65536;
     options.spin = {20us, 20us};
     options.spin_bytes_max = 100;
     options.payload_checks = PayloadChecks::kOn;

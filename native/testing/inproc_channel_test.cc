@@ -1,4 +1,4 @@
-#include "transport/inproc/inproc_channel.h"
+#include "testing/inproc_channel.h"
 
 #include "testing/channel_conformance.h"
 
@@ -12,13 +12,13 @@ class Fixture {
   void Kill(int rank) { hub_.Kill(rank, "was killed"); }
 
  private:
-  InprocHub hub_;
+  testing::InprocHub hub_;
 };
 
 RABIT_CHANNEL_SUITE(InprocChannel, Fixture);
 
 TEST(InprocChannel, the_loss_says_how_the_rank_died) {
-  InprocHub hub(2);
+  testing::InprocHub hub(2);
   std::unique_ptr<Channel> root = hub.Connect(0);
   hub.Kill(1, "was killed by signal 9");
 

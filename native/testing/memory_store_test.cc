@@ -1,4 +1,4 @@
-#include "rendezvous/memory_store.h"
+#include "testing/memory_store.h"
 
 #include "testing/store_conformance.h"
 
@@ -25,7 +25,7 @@ class BorrowedStore final : public Store {
 
 struct Fixture {
   std::unique_ptr<Store> Open() { return std::make_unique<BorrowedStore>(store); }
-  MemoryStore store;
+  testing::MemoryStore store;
 };
 
 RABIT_STORE_SUITE(MemoryStore, Fixture);

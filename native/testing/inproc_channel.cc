@@ -1,4 +1,4 @@
-#include "transport/inproc/inproc_channel.h"
+#include "testing/inproc_channel.h"
 
 #include <atomic>
 #include <deque>
@@ -10,7 +10,7 @@
 #include "base/wake_signal.h"
 #include "transport/channel_options.h"
 
-namespace rabit {
+namespace rabit::testing {
 namespace {
 
 enum class Presence { kOpen, kGone, kLost };
@@ -150,4 +150,4 @@ void InprocHub::Kill(int rank, std::string_view how) {
   }
 }
 
-}  // namespace rabit
+}  // namespace rabit::testing

@@ -1,4 +1,4 @@
-#include "transport/inproc/inproc_transport.h"
+#include "testing/inproc_transport.h"
 
 #include <atomic>
 #include <condition_variable>
@@ -12,7 +12,7 @@
 
 #include "base/check.h"
 
-namespace rabit {
+namespace rabit::testing {
 namespace {
 
 // One side of a message.  Everything but the bytes in the buffers is guarded by the mutex of the
@@ -295,4 +295,4 @@ std::unique_ptr<Transport> InprocFabric::Connect(int rank) {
   return std::make_unique<InprocTransport>(state_, rank);
 }
 
-}  // namespace rabit
+}  // namespace rabit::testing

@@ -7,7 +7,7 @@
 #include "transport/channel.h"
 #include "transport/rank_tree.h"
 
-namespace rabit {
+namespace rabit::testing {
 
 // Thread-safe.  Channels stay usable after the hub is gone.
 class InprocHub {
@@ -29,4 +29,4 @@ class InprocHub {
   std::shared_ptr<Shared> shared_;
 };
 
-}  // namespace rabit
+}  // namespace rabit::testing

@@ -5,7 +5,7 @@
 
 #include "transport/transport.h"
 
-namespace rabit {
+namespace rabit::testing {
 
 class InprocFabricState;
 
@@ -25,4 +25,4 @@ class InprocFabric {
   std::shared_ptr<InprocFabricState> state_;
 };
 
-}  // namespace rabit
+}  // namespace rabit::testing

@@ -1,4 +1,4 @@
-#include "transport/inproc/inproc_transport.h"
+#include "testing/inproc_transport.h"
 
 #include <array>
 
@@ -11,7 +11,7 @@ namespace {
 using namespace std::chrono_literals;
 
 testing::TransportSet MakeInproc(int size) {
-  InprocFabric fabric(size);
+  testing::InprocFabric fabric(size);
   testing::TransportSet set;
   for (int rank = 0; rank < size; ++rank) set.ranks.push_back(fabric.Connect(rank));
   return set;
