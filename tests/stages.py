@@ -27,6 +27,7 @@ FULL = [
     ("test-mxnet", "MXNet, in an environment of its own", 90),
     ("test-mpich", "MPICH, in an environment of its own", 90),
     ("fuzz", "Clang, thread-safety analysis and the fuzz targets", 240),
+    ("wheel", "sdist and wheel for other machines", 200),
     ("docs", "the HTML pages", 60),
 ]
 
