@@ -20,20 +20,34 @@ RUNS = {
         ["--batches", "1", "--measurements", "1", "--compression", "bf16"],
         "images/s",
     ),
+    "torch_resnet.py": (
+        RABITRUN,
+        ["--epochs", "2", "--images", "800", "--blocks", "1", "--width", "8"],
+        "test accuracy",
+    ),
+    "torch_finetune.py": (RABITRUN, ["--steps", "60", "--pretraining", "20"], "accuracy"),
     "torch_gan_two_optimizers.py": (RABITRUN, ["--steps", "8"], "mean radius"),
     "torch_ddp_backend.py": (TORCHRUN, ["--steps", "8", "--sharded"], "steps/s on rabit"),
 }
 
 
-def run(command: list[str]) -> str:
-    done = subprocess.run(
+SWITCHED = ["torch_resnet.py", "torch_finetune.py", "torch_resume.py"]
+
+
+def start(command: list[str], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, *command],
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=100,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=False,
     )
+
+
+def run(command: list[str], folder: Path | None = None) -> str:
+    done = start(command, folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -48,3 +62,24 @@ def test_example_runs_on_two_ranks(name):
 @pytest.mark.parametrize("name", RUNS)
 def test_example_explains_itself(name):
     assert "usage:" in run([str(EXAMPLES / name), "--help"])
+
+
+def test_a_job_goes_on_where_a_crash_ended_another(tmp_path):
+    command = [*RABITRUN, str(EXAMPLES / "torch_resume.py"), "--epochs", "3"]
+    crashed = start([*command, "--crash-after", "2"], tmp_path)
+    resumed = run(command, tmp_path)
+    whole = run([*command, "--checkpoint", "other.pt"], tmp_path)
+
+    assert crashed.returncode == 137
+    assert "rank 1 of 2" in crashed.stderr
+    assert "going on after epoch 2" in resumed
+    assert "epoch 3/3" in whole.splitlines()[-1]
+    assert resumed.splitlines()[-1] == whole.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", SWITCHED)
+def test_what_makes_an_example_distributed_is_three_lines(name):
+    lines = (EXAMPLES / name).read_text().splitlines()
+
+    assert sum(line.endswith("  # +") for line in lines) == 3
+    assert len(lines) <= 120
