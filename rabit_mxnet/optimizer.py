@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from rabit import Compression, InvalidArgument, ProcessSet, global_process_set
+from rabit.strategies import Exchange, Strategy
 from rabit_mxnet.loaded import mx
+from rabit_mxnet.method import Method, chosen_strategy
 from rabit_mxnet.ops import reduce_gradients
 
 
@@ -17,6 +19,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
     is divided by the number of ranks, which turns the sum into the mean.
     gradient_predivide_factor: gradients are divided by it before the sum and multiplied after.
     num_groups: 0, or into how many groups a list of gradients is divided that travel together.
+    strategy: a method of `rabit.strategies` for gradients, or a text such as "powersgd:rank=2", in place
+    of the mean; `update` blocks then.  None: RABIT_STRATEGY, or the mean.
     """
 
     def __init__(
@@ -25,6 +29,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         gradient_predivide_factor: float = 1.0,
         num_groups: int = 0,
         process_set: ProcessSet = global_process_set,
+        *,
+        strategy: Strategy | Exchange | str | None = None,
     ) -> None:
         if not isinstance(optimizer, mx.optimizer.Optimizer):
             raise InvalidArgument(
@@ -36,7 +42,17 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         self._gradient_predivide_factor = gradient_predivide_factor
         self._num_groups = num_groups
         self._process_set = process_set
-        self._rescale = gradient_predivide_factor / process_set.size()
+        has_other = gradient_predivide_factor != 1.0 or num_groups != 0
+        chosen = chosen_strategy(strategy, optimizer, has_other)
+        if chosen is not None and chosen.uses_step:
+            raise InvalidArgument(
+                f"{type(chosen).__name__} works on updated parameters, and an optimizer is not told when "
+                "all of them are. Use gluon and DistributedTrainer(strategy=...)."
+            )
+        self._method = None
+        if chosen is not None and process_set.included():
+            self._method = Method(chosen, process_set)
+        self._rescale = 1.0 if chosen else gradient_predivide_factor / process_set.size()
         optimizer.rescale_grad *= self._rescale
 
     def unwrap(self) -> Any:
@@ -59,12 +75,12 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Sums `grad` over the ranks, then updates `weight`.  Does not block."""
-        self._reduce(index, grad)
+        self._reduce(index, weight, grad)
         self._optimizer.update(index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Like `update`, for weights of lower precision than the state."""
-        self._reduce(index, grad)
+        self._reduce(index, weight, grad)
         self._optimizer.update_multi_precision(index, weight, grad, state)
 
     def set_learning_rate(self, lr: float) -> None:
@@ -79,22 +95,36 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         """Sets the weight decay multipliers of the wrapped optimizer."""
         self._optimizer.set_wd_mult(args_wd_mult)
 
-    def _reduce(self, index: Any, grad: Any) -> None:
+    def _reduce(self, index: Any, weight: Any, grad: Any) -> None:
+        if not isinstance(index, (list, tuple)):
+            index, weight, grad = [index], [weight], [grad]
+        if self._method is not None:
+            slots = [
+                self._method.slot(str(i), w, self._priority(i), self._learning_rate)
+                for i, w in zip(index, weight, strict=True)
+            ]
+            self._method.exchange(slots, grad)
+            return
         if self._process_set.size() == 1 or not self._process_set.included():
             return
-        if not isinstance(index, (list, tuple)):
-            index, grad = [index], [grad]
         sizes = group_sizes(len(index), self._num_groups)
         prescale = 1.0 / self._gradient_predivide_factor
         first = 0
         for size in sizes:
             members = slice(first, first + size)
             names = [str(each) for each in index[members]]
-            priority = -index[first] if isinstance(index[first], int) else -first
+            priority = self._priority(index[first], first)
             reduce_gradients(
                 grad[members], names, priority, prescale, self._process_set, Compression.none
             )
             first += size
+
+
+    def _priority(self, index: Any, place: int = 0) -> int:
+        return -index if isinstance(index, int) else -place
+
+    def _learning_rate(self) -> float:
+        return float(self._optimizer.learning_rate)
 
 
 def group_sizes(count: int, num_groups: int) -> Sequence[int]:

@@ -8,9 +8,11 @@ from typing import Any
 
 import rabit
 from rabit import InvalidArgument, ProcessSet, global_process_set
+from rabit.strategies import Exchange, Strategy
 from rabit_mxnet.compression import Compression, choose
 from rabit_mxnet.library import mxnet_setting
 from rabit_mxnet.loaded import mx
+from rabit_mxnet.method import ArraySlot, Method, chosen_strategy
 from rabit_mxnet.ops import reduce_gradients
 from rabit_mxnet.optimizer import DistributedOptimizer, group_sizes
 
@@ -24,6 +26,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     gradient_predivide_factor: gradients are divided by it before the sum and multiplied after.
     prefix: put before the names of gradients, to tell several trainers apart.
     num_groups: 0, or into how many groups the gradients are divided that travel together.
+    strategy: a method of `rabit.strategies`, or a text such as "diloco:every=100", in place of the mean
+    in every step; `step` blocks then.  None: RABIT_STRATEGY, or the mean.
     """
 
     def __init__(
@@ -38,6 +42,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         process_set: ProcessSet = global_process_set,
         *,
         compression_params: Mapping[str, Any] | None = None,
+        strategy: Strategy | Exchange | str | None = None,
     ) -> None:
         if prefix is not None and not isinstance(prefix, str):
             raise InvalidArgument(f"prefix is {prefix!r}, and a string is expected. Leave it out.")
@@ -60,7 +65,14 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         if num_groups == 0 and mxnet_setting("MXNET_OPTIMIZER_AGGREGATION_SIZE") is None:
             # One update of several parameters would make each of them wait for all gradients.
             self._optimizer.aggregate_num = min(self._optimizer.aggregate_num, 1)
-        self._scale *= gradient_predivide_factor / process_set.size()
+        has_other = gradient_predivide_factor != 1.0 or num_groups != 0
+        has_other = has_other or bool(self._codec.spec) or self._compressor is not None
+        chosen = chosen_strategy(strategy, self._optimizer, has_other)
+        self._method = None
+        if chosen is not None and process_set.included():
+            self._method = Method(chosen, process_set)
+        if chosen is None:
+            self._scale *= gradient_predivide_factor / process_set.size()
         self._gradient_predivide_factor = gradient_predivide_factor
         self._prefix = prefix or ""
         self._num_groups = num_groups
@@ -69,13 +81,57 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
         """Sums the gradients over the ranks and updates the parameters.  Does not block."""
         super().step(batch_size, ignore_stale_grad)
+        if self._method is not None:
+            self._method.after_step()
         engine = rabit.default_engine()
         if engine.is_tuning:  # The step is only queued, and its time is what counts.
             mx.nd.waitall()
         engine.end_step()
 
+    def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
+        """Updates the parameters after `allreduce_grads`, which took the mean."""
+        super().update(batch_size, ignore_stale_grad)
+        if self._method is not None:
+            self._method.after_step()
+
+    def strategy_state_dict(self) -> dict[str, Any]:
+        """The state of the strategy as NumPy arrays; between steps, on all ranks alike.  Blocks.
+
+        "replicated" is equal on all ranks, "local" is this rank's own: each rank saves its own.
+        """
+        return self._needed_method().state_dict()
+
+    def load_strategy_state_dict(self, saved: dict[str, Any]) -> None:
+        """Goes on from what `strategy_state_dict` gave; the parameters must have their shapes."""
+        method = self._needed_method()
+        self._slots()
+        method.load_state_dict(saved)
+
+    def _needed_method(self) -> Method:
+        if self._method is None:
+            raise InvalidArgument(
+                "this trainer has no strategy. Give one to DistributedTrainer(strategy=...)."
+            )
+        return self._method
+
+    def _slots(self) -> list[ArraySlot]:
+        method, count = self._needed_method(), len(self._places)
+        return [
+            method.slot(str(each.name), each.data(), count - self._places[each.name], self._rate)
+            for each in self._params
+            if each.grad_req != "null"
+        ]
+
+    def _rate(self) -> float:
+        return float(self._optimizer.learning_rate)
+
     def _allreduce_grads(self) -> None:
         """Gluon calls this from `step` and `allreduce_grads`."""
+        if self._method is not None:
+            indices = [i for i, each in enumerate(self._params) if each.grad_req != "null"]
+            self._method.exchange(self._slots(), [self._gradient(i) for i in indices])
+            self._method.before_step()
+            return
         if self._process_set.size() == 1 or not self._process_set.included():
             return
         indices = [i for i, each in enumerate(self._params) if each.grad_req != "null"]

@@ -66,6 +66,7 @@ from rabit import (
     summary,
 )
 from rabit_torch.compression import Compression
+from rabit_torch.distributed.ddp_method import DdpMethod
 from rabit_torch.distributed.hook import ddp_hook
 from rabit_torch.ops.adasum import Adasum
 from rabit_torch.ops.collectives import (
@@ -131,6 +132,7 @@ __all__ = [
     "BitwiseOr",
     "BitwiseXor",
     "Compression",
+    "DdpMethod",
     "DistributedOptimizer",
     "HorovodInternalError",
     "Internal",

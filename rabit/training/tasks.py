@@ -125,6 +125,16 @@ class Task:
         self._driver.pump()
         return self.is_done
 
+    def wait_news(self, seen: int, timeout: float) -> int:
+        """Blocks until operations may have finished, as Handle.wait_news; for threads that only look.
+
+        Where it waits for no operation, another thread goes on with it: it looks again soon.
+        """
+        if self.handles:
+            return self.handles[0].wait_news(seen, timeout)
+        threading.Event().wait(min(timeout, 0.001))
+        return seen
+
     def wait(self, timeout: float | None = None) -> Any:
         """Blocks until the task has finished; returns its result, or raises what went wrong."""
         self._driver.wait([self], timeout)
@@ -231,10 +241,13 @@ class Driver:
         """
         waited = list(tasks)
         deadline = None if timeout is None else time.monotonic() + timeout
-        while left := [each for each in waited if not each.is_done and not each.sleeps(self.now)]:
-            if self.pump():
-                continue
-            handles = [handle for task in self.open_tasks for handle in task.handles]
+        while True:
+            with self._lock:  # Else another thread may end what is left before it is looked at.
+                self.pump()
+                left = [each for each in waited if not each.is_done and not each.sleeps(self.now)]
+                handles = [handle for task in self.open_tasks for handle in task.handles]
+            if not left:
+                break
             if not handles:
                 raise self._knot(left)
             if deadline is not None and time.monotonic() >= deadline:

@@ -10,6 +10,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 import rabit
 from rabit import Average, ProcessSet, global_process_set
+from rabit_torch.distributed.ddp_method import DdpMethod
 from rabit_torch.distributed.futures import completion_of, raise_after_backward
 from rabit_torch.ops.collectives import allreduce_async_
 
@@ -33,10 +34,12 @@ def _number_of(bucket: GradBucket) -> int:
 def ddp_hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages a bucket over all ranks of the job; for `model.register_comm_hook(state, ddp_hook)`.
 
-    state: None for all ranks; a ProcessSet with the ranks of DDP's own group; or a compression such
-    as Compression.bf16.  Call rabit.init() first.
+    state: None for all ranks; a ProcessSet with the ranks of DDP's own group; a compression such as
+    Compression.bf16, or a DdpMethod.  Call rabit.init() first.
     bucket: from DDP.  Returns a future at once; DDP waits for it at the end of the backward pass.
     """
+    if isinstance(state, DdpMethod):
+        return state.start(bucket)
     process_set = state if isinstance(state, ProcessSet) else global_process_set
     compression = state if isinstance(state, rabit.CompressionCodec) else rabit.Compression.none
     buffer: torch.Tensor = bucket.buffer()

@@ -2,75 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 import rabit
 from rabit import InvalidArgument, ProcessSet
 from rabit.framework import Operands, Pipeline, Task
-from rabit.strategies import Array, Strategy, as_strategy
+from rabit.strategies import Strategy, as_strategy
 from rabit_torch.parameter_state import ParameterState
+from rabit_torch.torch_slot import TorchSlot, with_arrays, with_tensors
 
-__all__ = ["Method", "TorchSlot", "check_strategy_overlap", "chosen_strategy"]
+__all__ = ["Method", "check_strategy_overlap", "chosen_strategy"]
 
 _PUTS_OFF = ("next-forward", "reduce-scatter", "auto")
-
-
-class TorchSlot:
-    """One parameter as methods see it: NumPy arrays over torch's memory; 16-bit floats as float32."""
-
-    def __init__(self, method: Method, state: ParameterState, name: str) -> None:
-        self.name = name
-        self.grad: Any = None
-        self.state: Any = None
-        self._method = method
-        self._parameter_state = state
-        self._parameter = state.parameter
-        self._gradient: torch.Tensor | None = None
-        self._known: Any = None  # what the gradient's memory holds
-
-    @property
-    def value(self) -> Array:
-        return _array(self._parameter)
-
-    @value.setter
-    def value(self, array: Array) -> None:
-        _copy(self._parameter, array)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self._parameter.shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        wide = self._parameter.dtype == torch.float64
-        return np.dtype(np.float64 if wide else np.float32)
-
-    @property
-    def priority(self) -> int:
-        return self._method.priority(self._parameter_state)
-
-    @property
-    def lr(self) -> float:
-        return self._method.learning_rate(self._parameter)
-
-    def take(self, gradient: torch.Tensor) -> None:
-        """What travels is `gradient`; `write_back` goes there."""
-        self._gradient = gradient
-        self.grad = self._known = _array(gradient)
-
-    def write_back(self) -> None:
-        """Puts what the optimizer is to use into the gradient."""
-        if self._gradient is not None and self.grad is not self._known:
-            _copy(self._gradient, self.grad)
-            self._known = self.grad
-
-    def forget(self) -> None:
-        """The step has ended."""
-        self._gradient = self.grad = self._known = None
 
 
 class Method:
@@ -115,7 +62,15 @@ class Method:
                     f"parameter '{state.name}' on rank {rabit.rank()} has elements of type "
                     f"{state.parameter.dtype}; a strategy works on floating-point parameters"
                 )
-        return [TorchSlot(self, each, each.name[len(self._prefix) + 1 :]) for each in states]
+        return [self._slot(each) for each in states]
+
+    def _slot(self, state: ParameterState) -> TorchSlot:
+        return TorchSlot(
+            state.name[len(self._prefix) + 1 :],
+            state.parameter,
+            functools.partial(self._priority, state),
+            functools.partial(self._learning_rate, state.parameter),
+        )
 
     def _choose(self, states: Sequence[ParameterState], slots: Sequence[TorchSlot]) -> None:
         """What the engine does in one round by itself goes the way of plain gradients."""
@@ -129,11 +84,11 @@ class Method:
             if state.has_operands:
                 self._slot_in_engine[state.index] = slot
 
-    def priority(self, state: ParameterState) -> int:
+    def _priority(self, state: ParameterState) -> int:
         """What the next forward pass needs first runs first."""
         return len(self._states) - state.place if state.priority is None else state.priority
 
-    def learning_rate(self, parameter: torch.Tensor) -> float:
+    def _learning_rate(self, parameter: torch.Tensor) -> float:
         """Of the optimizer at this moment; 1 where it has none."""
         return float(self._group_of[id(parameter)].get("lr", 1.0))
 
@@ -178,17 +133,11 @@ class Method:
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the method, with tensors in place of arrays."""
-        saved = self.pipeline.state_dict()
-        for scope in ("replicated", "local"):
-            saved[scope] = {path: _saved(value) for path, value in saved[scope].items()}
-        return saved
+        return with_tensors(self.pipeline.state_dict())
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` gave."""
-        loaded: dict[str, Any] = {"step": saved["step"]}
-        for scope in ("replicated", "local"):
-            loaded[scope] = {path: _loaded(value) for path, value in saved[scope].items()}
-        self.pipeline.load_state_dict(loaded)
+        self.pipeline.load_state_dict(with_arrays(saved))
 
 
 def chosen_strategy(
@@ -243,25 +192,3 @@ def _check_optimizer(strategy: Strategy, optimizer: torch.optim.Optimizer) -> No
             f"strategy {type(strategy).__name__} keeps momentum by itself, and {type(optimizer).__name__} would add "
             "its own. Use torch.optim.SGD with momentum=0"
         )
-
-
-def _array(tensor: torch.Tensor) -> Array:
-    """The elements in row-major order; the tensor's own memory where they lie so."""
-    dense = tensor.detach()
-    if dense.dtype not in (torch.float32, torch.float64):
-        dense = dense.float()
-    array: Array = dense.contiguous().numpy()
-    return array
-
-
-def _copy(target: torch.Tensor, array: Array) -> None:
-    with torch.no_grad():
-        target.detach().copy_(torch.from_numpy(np.ascontiguousarray(array).reshape(target.shape)))
-
-
-def _saved(value: Any) -> Any:
-    return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
-
-
-def _loaded(value: Any) -> Any:
-    return value.numpy() if isinstance(value, torch.Tensor) else value

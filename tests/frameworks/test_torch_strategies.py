@@ -285,3 +285,88 @@ report([
             "RABIT_STRATEGY or --strategy is 'powersgd:rank=1,small=0', and this"
         )
         assert "so does op=sum" in refusal
+
+
+DDP = (
+    TRAIN
+    + """
+import torch.distributed as dist
+
+dist.init_process_group(
+    "rabit", rank=rabit.rank(), world_size=rabit.size(), init_method=f"file://{sys.argv[0]}.meet"
+)
+
+
+def ddp(method, steps=6, reload=None, dtype=torch.float64, **arguments):
+    torch.manual_seed(7)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 4)).to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    wrapped = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.01, **arguments)
+    hook = None
+    if method is not None:
+        hook = rabit.DdpMethod(method, model.named_parameters(), optimizer)
+        wrapped.register_comm_hook(hook, rabit.ddp_hook)
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = 0.1 if step < 3 else 0.05
+        if step == reload:
+            hook.load_state_dict(hook.state_dict())
+        optimizer.zero_grad()
+        backward(wrapped, step)
+        optimizer.step()
+    return torch.cat([p.detach().double().reshape(-1) for p in model.parameters()])
+"""
+)
+
+
+def test_methods_are_communication_hooks_of_ddp(on_ranks):
+    found = on_ranks(
+        2,
+        DDP
+        + """
+mean = ddp(None)
+sent = ddp(every(methods.ErrorFeedback(topk(0.1))))
+report([
+    distance(ddp(every(power(99))), mean),
+    distance(ddp(every(power(99)), static_graph=True), mean),
+    distance(ddp("mean"), mean),
+    spread(sent),
+    spread(ddp("topk:ratio=0.1,small=0", dtype=torch.float32)),
+    distance(ddp(every(methods.ErrorFeedback(topk(0.1))), reload=4), sent),
+    distance(sent, mean),
+])
+dist.destroy_process_group()
+""",
+    )
+
+    for *equal, apart in found:
+        assert max(equal) <= 1e-12
+        assert 0 < apart < 1
+
+
+def test_what_cannot_be_a_hook_of_ddp_is_refused(on_ranks):
+    (found,) = on_ranks(
+        1,
+        DDP
+        + """
+def refused(call):
+    try:
+        call()
+    except rabit.InvalidArgument as error:
+        return str(error)
+
+
+model = nn.Linear(4, 4)
+wrapped = nn.parallel.DistributedDataParallel(model)
+wrapped.register_comm_hook(rabit.DdpMethod("topk", [("other", nn.Linear(2, 2).weight)]), rabit.ddp_hook)
+report([
+    refused(lambda: rabit.DdpMethod(methods.LocalSGD(2), model.named_parameters())),
+    refused(lambda: wrapped(torch.ones(1, 4)).sum().backward()),
+])
+dist.destroy_process_group()
+""",
+    )
+
+    assert "LocalSGD works on parameters in step(), of which a communication hook" in found[0]
+    assert "parameters of shapes [(4, 4), (4,)] that this DdpMethod was not given" in found[1] or (
+        "parameters of shapes [(4,), (4, 4)]" in found[1]
+    )

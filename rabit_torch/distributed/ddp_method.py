@@ -1,0 +1,127 @@
+"""DdpMethod: a gradient method inside torch's DistributedDataParallel."""
+
+# No postponed annotations here: DDP compares those of a hook with its own classes.
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Optional
+
+import torch
+from torch._C._distributed_c10d import GradBucket
+
+import rabit
+from rabit import InvalidArgument, ProcessSet, global_process_set
+from rabit.framework import Pipeline
+from rabit.strategies import Exchange, Strategy, as_strategy
+from rabit_torch.distributed.futures import completion_of, raise_after_backward
+from rabit_torch.torch_slot import TorchSlot, with_arrays, with_tensors
+
+__all__ = ["DdpMethod"]
+
+
+class DdpMethod:
+    """The state of `ddp_hook` that exchanges gradients by a method of `rabit.strategies`.
+
+    method: an Exchange, a Strategy that works on gradients alone, or a text.
+    named_parameters: `model.named_parameters()`; names appear in errors and saved states.
+    optimizer: the one that steps, whose learning rate error feedback follows.  None: residuals stay in
+    the unit of gradients, and what they hold is not conserved when the learning rate changes.
+    process_set: the ranks of DDP's own group.
+    One for each model.  State is kept by parameter, so DDP may form other buckets.  Every backward pass
+    that DDP exchanges counts as a step, whether the optimizer steps afterwards or not.
+    """
+
+    def __init__(
+        self,
+        method: Strategy | Exchange | str,
+        named_parameters: Iterable[tuple[str, torch.Tensor]],
+        optimizer: Optional[torch.optim.Optimizer] = None,  # noqa: UP045
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        strategy = as_strategy(method)
+        if strategy.uses_step:
+            raise InvalidArgument(
+                f"{type(strategy).__name__} works on parameters in step(), of which a communication hook "
+                "is not told. Use rabit_torch.DistributedOptimizer(strategy=...) without DDP"
+            )
+        engine = rabit.default_engine()
+        number = engine.next_number("ddp_method")
+        name = "ddp_method" if number == 1 else f"ddp_method.{number}"
+        # Of the parameter, which the slot keeps alive.
+        self._slot_of = _slots(named_parameters, optimizer)
+        slots = list(self._slot_of.values())
+        self._pipeline = Pipeline(
+            strategy, slots, engine=engine, process_set=process_set, name=name
+        )
+        self._completion = completion_of(engine)
+        self._is_complete = False
+        engine.before_close(self._pipeline.finish)
+
+    def start(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Starts the exchange of the gradients of a bucket; the future gets the bucket's memory."""
+        if self._is_complete:  # This is the next backward pass.
+            self._pipeline.after_step()
+            self._is_complete = False
+        slots = self._slots(bucket.parameters())
+        tasks: list[Any] = []
+        for slot, gradient in zip(slots, bucket.gradients(), strict=True):
+            slot.take(gradient)
+            tasks.append(self._pipeline.ready(slot))
+        self._pipeline.flush()
+        if bucket.is_last():
+            self._is_complete = True
+            self._pipeline.gradients_complete()
+        buffer: torch.Tensor = bucket.buffer()
+
+        def finish() -> torch.Tensor:
+            self._pipeline.wait(slots)
+            for slot in slots:
+                slot.write_back()
+                slot.forget()
+            return buffer
+
+        # Whoever looks goes on with the rounds: the thread of the futures, or this one at the end.
+        future: torch.futures.Future[torch.Tensor] = self._completion.future(tasks, finish)
+        raise_after_backward(lambda: self._pipeline.wait(slots))
+        return future
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the method, between steps, on all ranks alike; "local" is each rank's own."""
+        return with_tensors(self._pipeline.state_dict())
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` gave."""
+        self._pipeline.load_state_dict(with_arrays(saved))
+
+    def _slots(self, parameters: Sequence[torch.Tensor]) -> list[TorchSlot]:
+        missing = [tuple(each.shape) for each in parameters if id(each) not in self._slot_of]
+        if missing:
+            raise InvalidArgument(
+                f"DDP on rank {rabit.rank()} exchanges parameters of shapes {missing[:5]} that this DdpMethod "
+                "was not given. Pass named_parameters of the model that DDP wraps, one object each"
+            )
+        return [self._slot_of[id(each)] for each in parameters]
+
+
+def _slots(
+    named_parameters: Iterable[tuple[str, torch.Tensor]],
+    optimizer: Optional[torch.optim.Optimizer],  # noqa: UP045
+) -> dict[int, TorchSlot]:
+    group_of = {
+        id(parameter): group
+        for group in ([] if optimizer is None else optimizer.param_groups)
+        for parameter in group["params"]
+    }
+
+    def rate(parameter: torch.Tensor) -> Callable[[], float]:
+        group = group_of.get(id(parameter), {})
+        return lambda: float(group.get("lr", 1.0))
+
+    trained = [(name, each) for name, each in named_parameters if each.requires_grad]
+    return {
+        id(each): TorchSlot(name, each, _urgency(len(trained) - place), rate(each))
+        for place, (name, each) in enumerate(trained)
+    }
+
+
+def _urgency(number: int) -> Callable[[], int]:
+    """What comes first in the model is needed first."""
+    return lambda: number
