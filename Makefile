@@ -54,6 +54,11 @@ $(VENV)/.tools: tests/requirements.txt | $(VENV)/.torch
 	$(BIN)/pip install --quiet -r tests/requirements.txt
 	@touch $@
 
+# Naming torch keeps pip from taking another build of it.
+$(VENV)/.recipes: tests/requirements-recipes.txt | $(VENV)/.torch
+	$(BIN)/pip install --quiet $(TORCH) -r tests/requirements-recipes.txt
+	@touch $@
+
 demo: $(VENV)/.torch $(VENV)/.package ## train a CNN on real digits with 2 ranks
 	$(BIN)/rabitrun -np 2 $(BIN)/python examples/torch_digits.py
 
@@ -91,7 +96,7 @@ test-python: $(VENV)/.package $(VENV)/.tools ## Python tests, real processes inc
 test-python-short: $(VENV)/.package $(VENV)/.tools
 	$(BIN)/pytest tests -m "not slow" -n 2 --dist loadfile -q --ignore=tests/repo
 
-test-python-slow: $(VENV)/.package $(VENV)/.tools
+test-python-slow: $(VENV)/.package $(VENV)/.tools $(VENV)/.recipes
 	$(BIN)/pytest tests -m slow -n 2 --dist loadfile -q
 
 CLANG ?= clang++

@@ -22,7 +22,7 @@ SHORT = [
     ("test-python-short", "Python tests, each under two seconds", 150),
 ]
 FULL = [
-    ("test-python-slow", "Python tests of two seconds and more", 420),
+    ("test-python-slow", "Python tests of two seconds and more", 480),
     ("test-sanitizers", "native tests under ASan, UBSan and TSan", 420),
     ("test-mxnet", "MXNet, in an environment of its own", 90),
     ("test-mpich", "MPICH, in an environment of its own", 90),
