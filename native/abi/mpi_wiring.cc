@@ -1,14 +1,18 @@
 #include "abi/mpi_wiring.h"
 
+#include <algorithm>
+#include <array>
 #include <chrono>
-#include <optional>
 #include <set>
+#include <span>
 #include <string_view>
+#include <tuple>
 #include <utility>
-#include <vector>
 
+#include "backend/builtin/builtin_backend.h"
 #include "backend/mpi/mpi_backend.h"
 #include "backend/mpi/mpi_transport.h"
+#include "collective/hosts.h"
 #include "transport/routed_transport.h"
 #include "transport/shared_transport.h"
 
@@ -41,45 +45,49 @@ std::unique_ptr<Transport> RouteByHost(const Connections& connections,
   return std::make_unique<RoutedTransport>(std::move(parts), std::move(route));
 }
 
-Result<HostLinks> LinkHosts(const Connections& connections, std::shared_ptr<MpiJob> job,
-                            const BuiltinOptions& builtin_options, Backend& builtin) {
-  HostLinks links{connections.topology, builtin, nullptr};
-  const std::vector<int>& hosts = links.topology.host_of;
-  if (std::set<int>(hosts.begin(), hosts.end()).size() == 1) return links;
-  std::unique_ptr<Transport> routed = RouteByHost(connections, MakeMpiTransport(std::move(job)));
-  RABIT_ASSIGN_OR_RETURN(
-      links.across, BuiltinBackend::Create(std::move(routed), links.topology, builtin_options));
-  return links;
+template <size_t kSize>
+std::array<bool, kSize> Known(std::span<const MpiHandle> handles) {
+  std::array<bool, kSize> known{};
+  for (size_t i = 0; i < std::min(kSize, handles.size()); ++i) known[i] = handles[i] != 0;
+  return known;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Backend>> WireMpi(const Options& options, const Connections& connections,
-                                         const BuiltinOptions& builtin_options, Backend& builtin) {
+Result<WiredMpi> WireMpi(const Options& options, const Connections& connections, int32_t first) {
   RABIT_ASSIGN_OR_RETURN(MpiHandles handles, MpiHandles::Parse(options.mpi));
+  WiredMpi wired;
+  MpiRows& rows = wired.rows;
+  rows.library = first;
+  rows.messages = first + 1;
+  rows.collectives = MpiCollectivesFrom(options.mpi_collectives);
+  rows.is_default = options.backend.starts_with("mpi");
+  rows.dtypes = Known<kDTypeCount>(handles.dtypes);
+  rows.ops = Known<std::tuple_size_v<decltype(rows.ops)>>(handles.ops);
   const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));
   RABIT_ASSIGN_OR_RETURN(
       std::shared_ptr<MpiJob> job,
       MpiJob::Open(std::move(handles), {options.rank, options.size, options.started_lanes() + 1,
                                         connections.spin_us, deadline}));
-  RABIT_ASSIGN_OR_RETURN(
-      std::unique_ptr<BuiltinBackend> messages,
-      BuiltinBackend::Create(MakeMpiTransport(job), connections.topology, builtin_options));
   // One rank without shared memory, or with another setting, and all do without: they must agree
   // on what runs where.
-  RABIT_ASSIGN_OR_RETURN(const bool shares_memory,
-                         job->IsTrueOnAll(CanShareMemory(options, connections)));
-  std::optional<HostLinks> links;
-  if (shares_memory) {
-    RABIT_ASSIGN_OR_RETURN(HostLinks found, LinkHosts(connections, job, builtin_options, builtin));
-    links.emplace(std::move(found));
-  }
-  MpiOptions mpi;
-  mpi.collectives = MpiCollectivesFrom(options.mpi_collectives);
-  mpi.is_default = options.backend.starts_with("mpi");
-  mpi.is_deterministic = options.deterministic;
-  return std::unique_ptr<Backend>(
-      std::make_unique<MpiBackend>(std::move(job), std::move(messages), mpi, std::move(links)));
+  RABIT_ASSIGN_OR_RETURN(rows.shares_hosts, job->IsTrueOnAll(CanShareMemory(options, connections)));
+  const Topology& topology = connections.topology;
+  wired.backends.push_back(std::make_unique<MpiBackend>(
+      job, rows.shares_hosts, [topology, shares_hosts = rows.shares_hosts](const Group& group) {
+        return !shares_hosts || CountHosts(topology, group) > 1;
+      }));
+  RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Backend> messages,
+                         BuiltinBackend::Create(MakeMpiTransport(job), topology, "mpi.messages"));
+  wired.backends.push_back(std::move(messages));
+  const std::vector<int>& hosts = topology.host_of;
+  if (!rows.shares_hosts || std::set<int>(hosts.begin(), hosts.end()).size() == 1) return wired;
+  rows.across = first + 2;
+  RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Backend> across,
+                         BuiltinBackend::Create(RouteByHost(connections, MakeMpiTransport(job)),
+                                                topology, "mpi.across"));
+  wired.backends.push_back(std::move(across));
+  return wired;
 }
 
 }  // namespace rabit

@@ -1,18 +1,25 @@
 // Wiring of the MPI backend: what of MPI and of shared memory it stands on.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "abi/connections.h"
 #include "abi/options.h"
-#include "backend/builtin/builtin_backend.h"
+#include "backend/backend.h"
 #include "base/result.h"
+#include "route/mpi_rows.h"
 
 namespace rabit {
 
-// Collective.  `builtin` runs the groups whose ranks share a host, if memory is shared there, and
-// must outlive the backend.  Waits until all ranks have come, at most connect_timeout_ms.
-Result<std::unique_ptr<Backend>> WireMpi(const Options& options, const Connections& connections,
-                                         const BuiltinOptions& builtin_options, Backend& builtin);
+struct WiredMpi {
+  std::vector<std::unique_ptr<Backend>> backends;
+  MpiRows rows;
+};
+
+// Collective.  The backends take the places from `first` on.  Waits until all ranks have come, at
+// most connect_timeout_ms.
+Result<WiredMpi> WireMpi(const Options& options, const Connections& connections, int32_t first);
 
 }  // namespace rabit

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <initializer_list>
+#include <iterator>
 
 #include "abi/connections.h"
 #include "abi/mpi_wiring.h"
@@ -12,9 +13,11 @@
 #include "base/json_writer.h"
 #include "base/mutex.h"
 #include "codec/codec_table.h"
+#include "collective/allreduce.h"
 #include "control/channel_controller.h"
 #include "include/rabit_abi.h"
 #include "rendezvous/store_server.h"
+#include "route/router.h"
 #include "schedule/fifo_scheduler.h"
 #include "schedule/priority_scheduler.h"
 #include "transport/shm/shm_transport.h"
@@ -168,45 +171,50 @@ std::vector<std::string_view> Split(std::string_view text, char separator) {
   }
 }
 
-BuiltinOptions BuiltinOptionsFrom(const Options& options) {
-  BuiltinOptions builtin;
-  builtin.algorithms = options.allreduce_algorithm;
-  builtin.is_deterministic = options.deterministic;
-  return builtin;
-}
-
 Result<std::unique_ptr<BuiltinBackend>> MakeBuiltin(const Options& options,
                                                     Connections& connections) {
-  RABIT_ASSIGN_OR_RETURN(std::unique_ptr<BuiltinBackend> builtin,
-                         BuiltinBackend::Create(std::move(connections.transport),
-                                                connections.topology, BuiltinOptionsFrom(options)));
+  RABIT_ASSIGN_OR_RETURN(
+      std::unique_ptr<BuiltinBackend> builtin,
+      BuiltinBackend::Create(std::move(connections.transport), connections.topology));
   const std::chrono::microseconds budget(options.link_model == "measured" ? kMeasuringTime : 0ms);
   RABIT_RETURN_IF_ERROR(
       builtin->MeasureLinks(budget, After(std::chrono::milliseconds(options.connect_timeout_ms))));
   return builtin;
 }
 
-// Always the builtin one first, then what option backend names.
-Result<std::vector<std::unique_ptr<Backend>>> MakeBackends(const Options& options,
-                                                           const Connections& connections,
-                                                           std::unique_ptr<BuiltinBackend> first) {
+// What a collective may be routed to.
+struct Executors {
   std::vector<std::unique_ptr<Backend>> backends;
-  backends.push_back(std::move(first));
+  std::unique_ptr<const Router> router;
+  std::vector<std::string> names;  // those that a request can name
+};
+
+// Always the builtin one first, then what option backend names.
+Result<Executors> MakeExecutors(const Options& options, const Connections& connections,
+                                std::unique_ptr<BuiltinBackend> builtin) {
+  Executors made;
+  RouterOptions router;
+  router.topology = connections.topology;
+  router.is_deterministic = options.deterministic;
+  router.links = builtin->links();
+  RABIT_ASSIGN_OR_RETURN(router.rules,
+                         AlgorithmRules::Parse(options.allreduce_algorithm, options.deterministic));
+  made.backends.push_back(std::move(builtin));
+  made.names.emplace_back("builtin");
   for (const std::string_view name : Split(options.backend, ',')) {
-    const bool is_repeated = std::any_of(backends.begin(), backends.end(),
-                                         [&](const auto& each) { return each->name() == name; });
-    if (is_repeated) continue;
+    if (name == "builtin" || (name == "mpi" && router.mpi.has_value())) continue;
     if (name != "mpi") {
       return InvalidArgument("option backend is '" + options.backend + "': there is no backend '" +
                              std::string(name) +
                              "'; name builtin or mpi, or both with a comma, the default first");
     }
-    RABIT_ASSIGN_OR_RETURN(
-        std::unique_ptr<Backend> mpi,
-        WireMpi(options, connections, BuiltinOptionsFrom(options), *backends.front()));
-    backends.push_back(std::move(mpi));
+    RABIT_ASSIGN_OR_RETURN(WiredMpi mpi, WireMpi(options, connections, 1));
+    std::move(mpi.backends.begin(), mpi.backends.end(), std::back_inserter(made.backends));
+    made.names.emplace_back("mpi");
+    router.mpi = mpi.rows;
   }
-  return backends;
+  made.router = std::make_unique<const Router>(std::move(router));
+  return made;
 }
 
 class ServedStoreImplementation final : public ServedStore {
@@ -237,15 +245,15 @@ Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options) {
 
   parts.controller = MakeJobController(options, connections.tree, std::move(connections.channel));
 
-  RABIT_ASSIGN_OR_RETURN(parts.backends, MakeBackends(options, connections, std::move(builtin)));
+  RABIT_ASSIGN_OR_RETURN(Executors made, MakeExecutors(options, connections, std::move(builtin)));
+  parts.backends = std::move(made.backends);
+  parts.router = std::move(made.router);
 
   parts.codecs = MakeCodecSet();
-  std::vector<std::string> backend_names;
-  for (const auto& each : parts.backends) backend_names.emplace_back(each->name());
   parts.ground = std::make_shared<const Connections>(std::move(connections));
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Start(std::move(parts)));
   return std::unique_ptr<WiredEngine>(std::make_unique<WiredEngineImplementation>(
-      options, std::move(backend_names), std::move(engine)));
+      options, std::move(made.names), std::move(engine)));
 }
 
 Result<std::unique_ptr<ServedStore>> ServeStore(std::string_view options) {

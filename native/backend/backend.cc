@@ -38,8 +38,5 @@ Status Backend::Scatter(const LaneContext&, ConstBytes, std::span<const int64_t>
 Status Backend::Barrier(const LaneContext&) { return Missing(*this, "barrier"); }
 Status Backend::Send(const LaneContext&, ConstBytes, int) { return Missing(*this, "send"); }
 Status Backend::Recv(const LaneContext&, Bytes, int) { return Missing(*this, "recv"); }
-std::string Backend::AlgorithmFor(const CollectiveSpec&, const Group&) const {
-  return std::string(name());
-}
 
 }  // namespace rabit

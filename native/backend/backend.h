@@ -16,14 +16,6 @@
 
 namespace rabit {
 
-struct CollectiveSpec {
-  Kind kind = Kind::kAllreduce;
-  DType dtype = DType::kFloat32;
-  Device device;
-  ReduceOp op = ReduceOp::kSum;
-  int64_t count = 0;  // elements
-};
-
 // Where and until when one collective runs.
 struct LaneContext {
   int32_t lane = 0;
@@ -31,6 +23,7 @@ struct LaneContext {
   Deadline deadline;
   const Group& group;
   Waiter waiter = Waiter::kBackground;  // whose thread this is
+  std::string_view algorithm = {};      // that the route names; of backends that have several
 };
 
 // Methods block and run one at a time per lane.  `group` in the context names the members; ranks
@@ -41,10 +34,6 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
-  // kUnsupported, or an estimate in microseconds.  A pure function of arguments that are equal on
-  // all ranks, so that every rank chooses the same backend.
-  virtual Result<double> CostMicros(const CollectiveSpec& spec, const Group& group) const = 0;
-
   // Called on every rank in the same order, before the first collective of the group.
   virtual Status AddGroup(const Group& group);
 
@@ -73,8 +62,6 @@ class Backend {
   // Fails every present and future call with `why`.  Any thread; the first reason is kept.
   virtual void Abort(Status why) = 0;
 
-  // The algorithm that Allreduce would use, for the statistics: "ring", "direct", …
-  virtual std::string AlgorithmFor(const CollectiveSpec& spec, const Group& group) const;
   // Members of an object.
   virtual void WriteStatistics(JsonWriter&) const {}
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace rabit {
 
@@ -17,6 +18,13 @@ struct LinkModel {
   // over all of them decides.
   bool is_crowded = false;
   bool is_measured = false;
+};
+
+// What the links of a job cost.
+struct LinkCosts {
+  LinkModel slowest;  // of the slowest links that there are
+  // Of ranks that share a host, where others do not; nothing: not measured.
+  std::optional<LinkModel> within_host = {};
 };
 
 // gather_all takes one step for each piece of this size.

@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "base/group.h"
+#include "base/result.h"
 #include "control/agreement.h"
 #include "engine/pending_request.h"
+#include "route/route.h"
 #include "schedule/scheduler.h"
 
 namespace rabit {
@@ -36,7 +38,9 @@ struct BucketJob {
   Bucket bucket;
   std::shared_ptr<const Group> group;  // this rank is a member
   std::vector<BucketItem> items;       // one per partition
-  uint64_t hash = 0;                   // ContentHash of all this
+  uint64_t hash = 0;                   // ContentHash of all above
+  Load load;                           // of the whole bucket
+  Result<Route> route = Route();       // of that load; the status of one that nobody can run
 };
 
 }  // namespace rabit

@@ -51,10 +51,8 @@ BucketRun::BucketRun(const LaneServices& services, const BucketJob& job, FusionB
 
 Status BucketRun::Run() {
   const int64_t started_ns = NowNs();
-  const CollectiveSpec spec{bucket_.kind, bucket_.dtype, device_, wire_op(), count_};
-  RABIT_ASSIGN_OR_RETURN(backend_, services_.selector.Choose(spec, group_, bucket_.backend));
-  algorithm_ = bucket_.kind == Kind::kAllreduce ? backend_->AlgorithmFor(spec, group_)
-                                                : std::string(Name(bucket_.kind));
+  if (!job_.route.ok()) return job_.route.status();
+  route_ = *job_.route;
   if (services_.timeline.is_active()) {
     for (const BucketItem& item : job_.items) {
       services_.timeline.Span(std::string(Name(bucket_.kind)) + "." + item.tensor->ready->name,
@@ -70,7 +68,7 @@ Status BucketRun::Run() {
 }
 
 void BucketRun::Enter() {
-  const uint64_t hash = MixHash(MixHash(job_.hash, backend_->name()), algorithm_);
+  const uint64_t hash = MixHash(MixHash(job_.hash, executor().name()), route_.algorithm);
   lane_.tag = MakeTag(bucket_.lane, CheckedSequence(bucket_.id, hash));
   services_.running.Enter(bucket_.lane, {ScheduleDigest::kBuckets, bucket_.id, hash, {}},
                           [this] { return Describe(); });
@@ -81,8 +79,17 @@ std::string BucketRun::Describe() const {
   if (!job_.items.empty()) text += " '" + job_.items.front().tensor->ready->name + "'";
   if (job_.items.size() > 1) text += " and " + std::to_string(job_.items.size() - 1) + " more";
   return text + " (" + std::to_string(count_) + " elements of " + std::string(Name(bucket_.dtype)) +
-         " by " + algorithm_ + ", " + std::string(backend_->name()) + ", lane " +
-         std::to_string(bucket_.lane) + ")";
+         " by " + std::string(route_.algorithm) + ", " + std::string(executor().name()) +
+         ", lane " + std::to_string(bucket_.lane) + ")";
+}
+
+Result<Route> BucketRun::RouteOf(const Work& work, Load load) const {
+  if (&work == &bucket_ && load == job_.load) return route_;
+  return services_.router.Of(work, load, group_);
+}
+
+const Backend& BucketRun::executor() const {
+  return *services_.backends[static_cast<size_t>(route_.executor)];
 }
 
 ReduceOp BucketRun::wire_op() const { return WireOp(bucket_.op); }
@@ -156,9 +163,17 @@ Status BucketRun::RunFused(const Segment& segment) {
 
 Status BucketRun::ExchangeReduction(const TensorView& buffer) {
   if (buffer.count == 0) return Status();  // on every rank alike
-  return Communicate(static_cast<int64_t>(buffer.bytes()), [&] {
-    if (bucket_.kind == Kind::kAllreduce) return backend_->Allreduce(lane_, buffer, wire_op());
-    return backend_->Reduce(lane_, buffer, wire_op(), group_.IndexOf(bucket_.root));
+  const auto bytes = static_cast<int64_t>(buffer.bytes());
+  Work converted;
+  const Work* work = &bucket_;
+  if (buffer.dtype != bucket_.dtype) {  // by a codec
+    converted = bucket_;
+    converted.dtype = buffer.dtype;
+    work = &converted;
+  }
+  return Communicate(*work, {bytes}, bytes, [&](Backend& backend) {
+    if (bucket_.kind == Kind::kAllreduce) return backend.Allreduce(lane_, buffer, wire_op());
+    return backend.Reduce(lane_, buffer, wire_op(), group_.IndexOf(bucket_.root));
   });
 }
 
@@ -208,8 +223,8 @@ void BucketRun::Record(int64_t started_ns) const {
   record.wire_bytes = wire_bytes_;
   record.busy_ns = NowNs() - started_ns;
   record.is_in_place = is_in_place_;
-  record.backend = backend_->name();
-  record.algorithm = algorithm_;
+  record.backend = services_.backends[static_cast<size_t>(route_.backend)]->name();
+  record.algorithm = bucket_.kind == Kind::kAllreduce ? route_.algorithm : Name(bucket_.kind);
   record.codec = bucket_.codec.empty() ? "identity" : std::string_view(bucket_.codec);
   services_.statistics.AddBucket(record);
 }

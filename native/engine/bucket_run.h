@@ -4,10 +4,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "backend/backend.h"
 #include "codec/codec.h"
-#include "engine/backend_selector.h"
 #include "engine/bucket_job.h"
 #include "engine/engine.h"
 #include "engine/fusion_buffer.h"
@@ -15,6 +15,7 @@
 #include "engine/segments.h"
 #include "engine/statistics.h"
 #include "engine/timeline.h"
+#include "route/router.h"
 
 namespace rabit {
 
@@ -23,7 +24,8 @@ struct LaneServices {
   int rank = 0;
   EngineOptions options;
   CodecSet& codecs;
-  const BackendSelector& selector;
+  const Router& router;
+  std::span<const std::unique_ptr<Backend>> backends;  // by Route::executor
   Statistics& statistics;
   Timeline& timeline;
   RunningWork& running;
@@ -66,9 +68,13 @@ class BucketRun {
   Status RunAlltoall(const BucketItem& item);
   Status RunSendOrRecv(const BucketItem& item);
 
-  // Times `exchange` as communication and as an event of every tensor.
+  // Calls `exchange(backend)` on the route of this work and load; times it as communication and as
+  // an event of every tensor.
   template <class Exchange>
-  Status Communicate(int64_t wire_bytes, Exchange exchange);
+  Status Communicate(const Work& work, Load load, int64_t wire_bytes, Exchange exchange);
+  // That of the bucket, unless it is other work or another load: tensors that run one by one,
+  // segments, and the rounds of a codec, whose sizes are known no earlier.
+  Result<Route> RouteOf(const Work& work, Load load) const;
   void Trace(std::string_view name, int64_t begin_ns, int64_t end_ns,
              const std::string& arguments = {}) const;
   void Record(int64_t started_ns) const;
@@ -76,9 +82,10 @@ class BucketRun {
   void Enter();
   std::string Describe() const;
 
-  ReduceOp wire_op() const;    // what the backend is asked for
-  double post_factor() const;  // what remains to be multiplied after the reduction
-  bool must_divide() const;    // an average that a multiplication would not give exactly
+  const Backend& executor() const;  // of the bucket as a whole
+  ReduceOp wire_op() const;         // what the backend is asked for
+  double post_factor() const;       // what remains to be multiplied after the reduction
+  bool must_divide() const;         // an average that a multiplication would not give exactly
 
   const LaneServices& services_;
   const BucketJob& job_;
@@ -86,12 +93,11 @@ class BucketRun {
   const Group& group_;
   FusionBuffer& buffer_;
   LaneContext lane_;
-  Backend* backend_ = nullptr;
   Device device_;           // of the tensors, on this rank
   int64_t count_ = 0;       // elements of all partitions
   int64_t wire_bytes_ = 0;  // that the exchange carries
   bool is_in_place_ = false;
-  std::string algorithm_;
+  Route route_;  // of the bucket as a whole
 };
 
 // Where this rank's part of a partition lies; of items with a request.
@@ -100,17 +106,22 @@ const std::byte* InputOf(const BucketItem& item, DType dtype);
 std::string DescribeBucket(const BucketJob& job, int rank);
 
 template <class Exchange>
-Status BucketRun::Communicate(int64_t wire_bytes, Exchange exchange) {
+Status BucketRun::Communicate(const Work& work, Load load, int64_t wire_bytes, Exchange exchange) {
+  RABIT_ASSIGN_OR_RETURN(const Route route, RouteOf(work, load));
+  Backend& backend = *services_.backends[static_cast<size_t>(route.executor)];
+  lane_.algorithm = route.algorithm;
+  services_.statistics.AddExchange(work.kind, route, backend.name(), load.bytes);
   wire_bytes_ += wire_bytes;
   const int64_t begin_ns = NowNs();
   services_.statistics.clock().Enter(OverlapClock::kCommunicating);
-  Status status = exchange();
+  Status status = exchange(backend);
   services_.statistics.clock().Leave(OverlapClock::kCommunicating);
   if (services_.timeline.is_active()) {
     std::string name(Name(bucket_.kind));
     for (char& c : name) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
     Trace(name, begin_ns, NowNs(),
-          "\"algorithm\":\"" + algorithm_ + "\",\"bytes\":" + std::to_string(wire_bytes) +
+          "\"algorithm\":\"" + std::string(route.algorithm) + "\",\"row\":\"" +
+              std::string(route.row) + "\",\"bytes\":" + std::to_string(wire_bytes) +
               ",\"lane\":" + std::to_string(bucket_.lane));
   }
   return status;

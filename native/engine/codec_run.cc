@@ -1,4 +1,6 @@
 // Reductions that travel compressed: hands the bucket's partitions and its wire to the codec.
+#include <algorithm>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -20,16 +22,20 @@ class BucketRun::Wire final : public Exchange {
   Status Allreduce(const TensorView& in_out) override { return run_.ExchangeReduction(in_out); }
 
   Status Allgather(ConstBytes mine, Bytes all, std::span<const int64_t> part_bytes) override {
-    return run_.Communicate(static_cast<int64_t>(mine.size()), [&] {
-      return run_.backend_->Allgather(run_.lane_, mine, all, part_bytes);
-    });
+    const Load load{std::accumulate(part_bytes.begin(), part_bytes.end(), int64_t{0}),
+                    std::find(part_bytes.begin(), part_bytes.end(), 0) != part_bytes.end()};
+    return run_.Communicate(
+        As(Kind::kAllgather), load, static_cast<int64_t>(mine.size()),
+        [&](Backend& backend) { return backend.Allgather(run_.lane_, mine, all, part_bytes); });
   }
 
+  // What the other ranks exchange is not known here, and no row asks for it.
   Status Alltoall(ConstBytes in, std::span<const int64_t> send_bytes, Bytes out,
                   std::span<const int64_t> receive_bytes) override {
-    return run_.Communicate(static_cast<int64_t>(in.size()), [&] {
-      return run_.backend_->Alltoall(run_.lane_, in, send_bytes, out, receive_bytes);
-    });
+    return run_.Communicate(
+        As(Kind::kAlltoall), {}, static_cast<int64_t>(in.size()), [&](Backend& backend) {
+          return backend.Alltoall(run_.lane_, in, send_bytes, out, receive_bytes);
+        });
   }
 
   Result<Bytes> Scratch(size_t slot, size_t bytes) override {
@@ -39,6 +45,12 @@ class BucketRun::Wire final : public Exchange {
   }
 
  private:
+  Work As(Kind kind) const {
+    Work work = run_.bucket_;
+    work.kind = kind;
+    return work;
+  }
+
   BucketRun& run_;
 };
 

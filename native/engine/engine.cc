@@ -35,7 +35,7 @@ class EngineImplementation final : public Engine {
       : state_(std::make_shared<EngineState>(std::move(parts))),
         engine_thread_(std::make_shared<EngineThread>(state_)),
         ordered_calls_(*state_),
-        limits_{state_->parts.rank, state_->parts.backends.size(), state_->parts.codecs.get()},
+        limits_{state_->parts.rank, state_->parts.router->backends(), state_->parts.codecs.get()},
         thread_([engine_thread = engine_thread_] { engine_thread->Run(); }) {}
 
   ~EngineImplementation() override {
@@ -437,11 +437,11 @@ Status EngineImplementation::Stop(Deadline deadline) {
 
 Result<std::unique_ptr<Engine>> Engine::Start(EngineParts parts) {
   const std::string where = "rank " + std::to_string(parts.rank);
-  if (parts.controller == nullptr || parts.scheduler == nullptr || parts.backends.empty() ||
-      parts.codecs == nullptr) {
+  if (parts.controller == nullptr || parts.scheduler == nullptr || parts.router == nullptr ||
+      parts.backends.empty() || parts.codecs == nullptr) {
     return Internal(where +
-                    ": an engine needs a controller, a scheduler, a backend and a set of "
-                    "codecs; report this");
+                    ": an engine needs a controller, a scheduler, a router, a backend and a "
+                    "set of codecs; report this");
   }
   if (parts.options.lanes < 1 || parts.options.lanes > 64) {
     return InvalidArgument(where + ": " + std::to_string(parts.options.lanes) +

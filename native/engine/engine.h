@@ -15,6 +15,7 @@
 #include "codec/codec.h"
 #include "control/controller.h"
 #include "engine/request.h"
+#include "route/router.h"
 #include "schedule/scheduler.h"
 
 namespace rabit {
@@ -39,7 +40,9 @@ struct EngineParts {  // everything is passed in; tests pass fakes
   EngineOptions options;
   std::unique_ptr<Controller> controller;
   std::unique_ptr<Scheduler> scheduler;
-  std::vector<std::unique_ptr<Backend>> backends;  // index = BackendId
+  std::unique_ptr<const Router> router;
+  // By Route::executor.  A request can name those of which the router knows.
+  std::vector<std::unique_ptr<Backend>> backends;
   std::unique_ptr<CodecSet> codecs;
 };
 

@@ -485,9 +485,6 @@ class NotingBackend final : public Backend {
       : inner_(std::move(inner)), gone_(gone) {}
   ~NotingBackend() override { gone_.emplace_back("backend"); }
   std::string_view name() const override { return inner_->name(); }
-  Result<double> CostMicros(const CollectiveSpec& spec, const Group& group) const override {
-    return inner_->CostMicros(spec, group);
-  }
   void Abort(Status why) override { inner_->Abort(std::move(why)); }
 
  private:

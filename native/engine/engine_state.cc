@@ -11,9 +11,8 @@ EngineState::EngineState(EngineParts given)
       failure([this] { Wake(); }),
       groups(parts.rank, parts.size),
       timeline(parts.rank),
-      selector(parts.backends),
       running(parts.options.lanes),
-      lane_services{parts.rank, parts.options, *parts.codecs, selector,
-                    statistics, timeline,      running} {}
+      lane_services{parts.rank,     parts.options, *parts.codecs, *parts.router,
+                    parts.backends, statistics,    timeline,      running} {}
 
 }  // namespace rabit

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/log.h"
-#include "engine/backend_selector.h"
 #include "engine/bucket_run.h"
 #include "engine/done_counter.h"
 #include "engine/engine.h"
@@ -42,7 +41,6 @@ struct EngineState {
   FailureBoard failure;
   GroupTable groups;
   Timeline timeline;
-  BackendSelector selector;
   DoneCounter done;
   RunningWork running;
   const LaneServices lane_services;

@@ -10,6 +10,7 @@
 #include "base/kind.h"
 #include "engine/agreed_result.h"
 #include "engine/content_hash.h"
+#include "engine/load.h"
 #include "engine/scheduled_from.h"
 
 namespace rabit {
@@ -35,6 +36,7 @@ EngineThread::EngineThread(std::shared_ptr<EngineState> state)
       hand_back_ns_(kHandBackMax.count()),
       stall_monitor_(state_->logger, state_->parts.options.stall_warning_ms),
       stuck_watch_(*state_),
+      routes_(*state_->parts.router),
       start_limits_(state_->parts.scheduler->limits()) {
   const EngineParts& parts = state_->parts;
   if (parts.options.chooses_limits && parts.rank == 0 && parts.size > 1) {
@@ -490,6 +492,11 @@ void EngineThread::Dispatch(Bucket bucket) {
   job.hash = ContentHash(job);
   chain_ = MixHash(chain_, job.hash);
   ++issued_;
+  // Ranks outside of the group may not know it yet, and have nothing to run.
+  if (is_member) {
+    job.load = LoadOf(job);
+    job.route = routes_.Of(job.bucket, job.load, *job.group);
+  }
   if (!is_member || (is_pair && !has_request)) {
     for (const BucketItem& item : job.items) {
       if (item.request() != nullptr) state_->handles.Drop(item.tensor->request);

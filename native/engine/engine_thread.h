@@ -9,6 +9,7 @@
 #include "engine/command_queue.h"
 #include "engine/engine_state.h"
 #include "engine/lane.h"
+#include "engine/route_memory.h"
 #include "engine/slot_table.h"
 #include "engine/stall_monitor.h"
 #include "engine/stuck_watch.h"
@@ -152,6 +153,7 @@ class EngineThread {
   uint64_t issued_ = 0;  // buckets
   uint64_t chain_ = 0;   // of the contents of all of them, in order
   StuckWatch stuck_watch_;
+  RouteMemory routes_;
   uint64_t tunings_ = 0;
   int64_t negotiated_ = 0;  // tensors of the agreement at hand
   int64_t negotiation_ns_ = 0;

@@ -27,6 +27,26 @@ uint64_t ContentHash(const OrderedCall& call, uint64_t number) {
   return hash;
 }
 
+Work WorkOf(const OrderedCall& call) {
+  const TensorView& view = call.kind == Kind::kBroadcast ? call.output : call.input;
+  Work work;
+  work.kind = call.kind;
+  work.dtype = view.dtype;
+  work.op = WireOp(call.op);
+  work.device_kind = view.device.kind;
+  work.root = call.root;
+  work.group = call.group;
+  work.backend = call.backend;
+  return work;
+}
+
+Load LoadOf(const OrderedCall& call, const Group& group) {
+  if (call.kind == Kind::kBroadcast) return {static_cast<int64_t>(call.output.bytes())};
+  const auto bytes = static_cast<int64_t>(call.input.bytes());
+  if (call.kind == Kind::kAllgather) return {bytes * group.size(), bytes == 0};
+  return {bytes};
+}
+
 ConstBytes InputBytes(const OrderedCall& call) {
   return {static_cast<const std::byte*>(call.input.data), call.input.bytes()};
 }
@@ -36,7 +56,8 @@ Bytes OutputBytes(const OrderedCall& call) {
 
 }  // namespace
 
-OrderedCalls::OrderedCalls(EngineState& state) : state_(state), lane_(state.parts.options.lanes) {}
+OrderedCalls::OrderedCalls(EngineState& state)
+    : state_(state), lane_(state.parts.options.lanes), routes_(*state.parts.router) {}
 
 Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
   if (state_.failure.has_verdict()) return state_.failure.verdict();
@@ -59,12 +80,14 @@ Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
       After(kOrderedVerdictTimeout));
 }
 
-Status OrderedCalls::Execute(const OrderedCall& call, const Group& group, const LaneContext& lane) {
-  const TensorView& view = call.kind == Kind::kBroadcast ? call.output : call.input;
-  const CollectiveSpec spec{call.kind, view.dtype, view.device, WireOp(call.op), view.count};
-  RABIT_ASSIGN_OR_RETURN(Backend* const backend, state_.selector.Choose(spec, group, call.backend));
+Status OrderedCalls::Execute(const OrderedCall& call, const Group& group, LaneContext lane) {
   const auto size = static_cast<size_t>(group.size());
   const auto in_bytes = static_cast<int64_t>(call.input.bytes());
+  const Load load = LoadOf(call, group);
+  RABIT_ASSIGN_OR_RETURN(const Route route, routes_.Of(WorkOf(call), load, group));
+  Backend* const backend = state_.parts.backends[static_cast<size_t>(route.executor)].get();
+  lane.algorithm = route.algorithm;
+  state_.statistics.AddExchange(call.kind, route, backend->name(), load.bytes);
   switch (call.kind) {
     case Kind::kAllreduce:
       return Allreduce(call, *backend, lane);

@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/engine_state.h"
 #include "engine/fusion_buffer.h"
+#include "engine/route_memory.h"
 
 namespace rabit {
 
@@ -26,7 +27,7 @@ class OrderedCalls {
  private:
   Status Check(const OrderedCall& call, const Group& group) const;
   Status CheckCounts(const OrderedCall& call, int64_t size) const;
-  Status Execute(const OrderedCall& call, const Group& group, const LaneContext& lane)
+  Status Execute(const OrderedCall& call, const Group& group, LaneContext lane)
       RABIT_REQUIRES(mutex_);
   Status Allreduce(const OrderedCall& call, Backend& backend, const LaneContext& lane);
   Status ReduceScatter(const OrderedCall& call, Backend& backend, const LaneContext& lane)
@@ -40,6 +41,7 @@ class OrderedCalls {
   const int32_t lane_;
   Mutex mutex_;
   FusionBuffer buffer_ RABIT_GUARDED_BY(mutex_);
+  RouteMemory routes_ RABIT_GUARDED_BY(mutex_);
   std::map<GroupId, uint64_t> calls_made_ RABIT_GUARDED_BY(mutex_);
 };
 

@@ -117,34 +117,10 @@ TEST(ScheduleMismatch, other_lanes) {
   ExpectMismatch(options, 3);
 }
 
-// A backend that says it runs another algorithm than the others.
-class OddBackend final : public Backend {
- public:
-  OddBackend(std::unique_ptr<Backend> inner, bool is_odd)
-      : inner_(std::move(inner)), is_odd_(is_odd) {}
-  std::string_view name() const override { return inner_->name(); }
-  Result<double> CostMicros(const CollectiveSpec& spec, const Group& group) const override {
-    return inner_->CostMicros(spec, group);
-  }
-  void Abort(Status why) override { inner_->Abort(std::move(why)); }
-  std::string AlgorithmFor(const CollectiveSpec&, const Group&) const override {
-    return is_odd_ ? "ring" : "direct";
-  }
-  Status Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override {
-    return inner_->Allreduce(lane, in_out, op);
-  }
-
- private:
-  const std::unique_ptr<Backend> inner_;
-  const bool is_odd_;
-};
-
 TEST(ScheduleMismatch, another_algorithm) {
   JobOptions options;
   options.odd_rank = -1;
-  options.wrap_backend = [](int rank, std::unique_ptr<Backend> inner) {
-    return std::make_unique<OddBackend>(std::move(inner), rank == 2);
-  };
+  options.algorithms = [](int rank) { return rank == 2 ? "ring" : "direct"; };
   ExpectMismatch(options, 3);
 }
 

@@ -44,6 +44,21 @@ void Statistics::AddBucket(const BucketRecord& record) {
   add_to(by_codec_, record.codec);
 }
 
+void Statistics::AddExchange(Kind kind, const Route& route, std::string_view executor,
+                             int64_t bytes) {
+  MutexLock lock(mutex_);
+  const auto is_this = [&](const RouteTotals& each) {
+    return each.kind == kind && each.executor == executor && each.algorithm == route.algorithm &&
+           each.row == route.row;
+  };
+  auto found = std::find_if(by_route_.begin(), by_route_.end(), is_this);
+  if (found == by_route_.end()) {
+    found = by_route_.insert(found, {kind, executor, route.algorithm, route.row});
+  }
+  found->exchanges += 1;
+  found->bytes += bytes;
+}
+
 LinkTotals Statistics::link_totals() const {
   const int64_t communicating_ns = clock_.totals().communicating_ns;
   MutexLock lock(mutex_);
@@ -73,6 +88,16 @@ void Statistics::Write(const ByName& by_name, JsonWriter& json) {
   json.EndObject();
 }
 
+void Statistics::WriteRoutes(JsonWriter& json) const {
+  json.Key("routes").BeginArray();
+  for (const RouteTotals& route : by_route_) {
+    json.BeginObject().Member("kind", Name(route.kind)).Member("backend", route.executor);
+    json.Member("algorithm", route.algorithm).Member("row", route.row);
+    json.Member("exchanges", route.exchanges).Member("bytes", route.bytes).EndObject();
+  }
+  json.EndArray();
+}
+
 void Statistics::Write(JsonWriter& json) const {
   const OverlapClock::Totals times = clock_.totals();
   const double hidden_share =
@@ -97,6 +122,7 @@ void Statistics::Write(JsonWriter& json) const {
   Write(by_backend_, json.Key("backends"));
   Write(by_algorithm_, json.Key("algorithms"));
   Write(by_codec_, json.Key("codecs"));
+  WriteRoutes(json);
 }
 
 }  // namespace rabit

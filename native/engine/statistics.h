@@ -6,11 +6,13 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/json_writer.h"
 #include "base/mutex.h"
 #include "engine/clock.h"
+#include "route/route.h"
 #include "schedule/limit_choice.h"
 
 namespace rabit {
@@ -37,6 +39,8 @@ class Statistics {
   // names, so that the difference between two steps tells one model from another.
   void AddSubmitted(int64_t requests, uint64_t work_hash);
   void AddBucket(const BucketRecord& record);
+  // An exchange that takes this route.
+  void AddExchange(Kind kind, const Route& route, std::string_view executor, int64_t bytes);
   void AddNegotiation(int64_t tensors, int64_t waited_ns);
   void AddRejected(int64_t tensors);
   // An allreduce of which nothing was left to exchange.
@@ -60,10 +64,19 @@ class Statistics {
     int64_t busy_ns = 0;
     int64_t in_place = 0;
   };
+  struct RouteTotals {
+    Kind kind;
+    std::string_view executor;
+    std::string_view algorithm;
+    std::string_view row;
+    int64_t exchanges = 0;
+    int64_t bytes = 0;
+  };
   using ByName = std::map<std::string, Totals, std::less<>>;
   static void Add(Totals& totals, const BucketRecord& record);
   static void Write(const Totals& totals, JsonWriter& json);
   static void Write(const ByName& by_name, JsonWriter& json);
+  void WriteRoutes(JsonWriter& json) const RABIT_REQUIRES(mutex_);
 
   const int64_t started_ns_ = NowNs();
   OverlapClock clock_;
@@ -82,6 +95,8 @@ class Statistics {
   ByName by_backend_ RABIT_GUARDED_BY(mutex_);
   ByName by_algorithm_ RABIT_GUARDED_BY(mutex_);
   ByName by_codec_ RABIT_GUARDED_BY(mutex_);
+  // A handful: looking through them is faster than building a name.
+  std::vector<RouteTotals> by_route_ RABIT_GUARDED_BY(mutex_);
 };
 
 }  // namespace rabit

@@ -1,5 +1,6 @@
 // The kinds whose ranks hold different parts of a tensor.  They run one tensor at a time: messages
 // with the same peer and tag arrive in order, so the tensors of a bucket may share its tag.
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -91,7 +92,8 @@ Status BucketRun::RunEach() {
         status = RunAlltoall(item);
         break;
       case Kind::kBarrier:
-        status = Communicate(0, [&] { return backend_->Barrier(lane_); });
+        status =
+            Communicate(bucket_, {}, 0, [&](Backend& backend) { return backend.Barrier(lane_); });
         break;
       case Kind::kSend:
       case Kind::kRecv:
@@ -121,8 +123,9 @@ Status BucketRun::RunBroadcast(const BucketItem& item) {
     RABIT_ASSIGN_OR_RETURN(buffer, buffer_.Get(FusionBuffer::kPacked, bytes));
   }
   if (buffer.empty()) return Status();
-  return Communicate(static_cast<int64_t>(buffer.size()), [&] {
-    return backend_->Broadcast(lane_, buffer, group_.IndexOf(bucket_.root));
+  const auto bytes = static_cast<int64_t>(buffer.size());
+  return Communicate(bucket_, {bytes}, bytes, [&](Backend& backend) {
+    return backend.Broadcast(lane_, buffer, group_.IndexOf(bucket_.root));
   });
 }
 
@@ -139,8 +142,11 @@ Status BucketRun::RunAllgather(const BucketItem& item) {
     RABIT_ASSIGN_OR_RETURN(all, buffer_.Get(FusionBuffer::kPacked, bytes));
   }
   if (bytes == 0) return Status();
-  return Communicate(static_cast<int64_t>(bytes),
-                     [&] { return backend_->Allgather(lane_, InputBytes(item), all, part_bytes); });
+  const Load load{static_cast<int64_t>(bytes),
+                  std::find(rows.begin(), rows.end(), 0) != rows.end()};
+  return Communicate(bucket_, load, load.bytes, [&](Backend& backend) {
+    return backend.Allgather(lane_, InputBytes(item), all, part_bytes);
+  });
 }
 
 Status BucketRun::RunGather(const BucketItem& item) {
@@ -156,8 +162,8 @@ Status BucketRun::RunGather(const BucketItem& item) {
     RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(WithRows(ShapeOf(item), 0)));
   }
   if (bytes == 0) return Status();
-  return Communicate(bytes, [&] {
-    return backend_->Gather(lane_, InputBytes(item), all, part_bytes, group_.IndexOf(bucket_.root));
+  return Communicate(bucket_, {bytes}, bytes, [&](Backend& backend) {
+    return backend.Gather(lane_, InputBytes(item), all, part_bytes, group_.IndexOf(bucket_.root));
   });
 }
 
@@ -180,7 +186,9 @@ Status BucketRun::RunScatter(const BucketItem& item) {
   const int64_t bytes = Sum(part_bytes);
   if (bytes == 0) return Status();
   const ConstBytes all = group_.my_index == root ? InputBytes(item) : ConstBytes();
-  return Communicate(bytes, [&] { return backend_->Scatter(lane_, all, part_bytes, mine, root); });
+  return Communicate(bucket_, {bytes}, bytes, [&](Backend& backend) {
+    return backend.Scatter(lane_, all, part_bytes, mine, root);
+  });
 }
 
 // Uneven extent 0: the low ranks get one more row.
@@ -215,8 +223,9 @@ Status BucketRun::RunReduceScatter(const BucketItem& item) {
     }
   }
   if (in.count == 0) return Status();
-  RABIT_RETURN_IF_ERROR(Communicate(static_cast<int64_t>(in.bytes()), [&] {
-    return backend_->ReduceScatter(lane_, in, out, part_counts, wire_op());
+  const auto bytes = static_cast<int64_t>(in.bytes());
+  RABIT_RETURN_IF_ERROR(Communicate(bucket_, {bytes}, bytes, [&](Backend& backend) {
+    return backend.ReduceScatter(lane_, in, out, part_counts, wire_op());
   }));
   if (item.request() != nullptr) Finalize(static_cast<std::byte*>(out.data), out.count);
   return Status();
@@ -245,8 +254,8 @@ Status BucketRun::RunAlltoall(const BucketItem& item) {
         out, buffer_.Get(FusionBuffer::kPacked, static_cast<size_t>(Sum(receive_bytes))));
   }
   if (Sum(matrix) * row_bytes == 0) return Status();
-  return Communicate(Sum(send_bytes), [&] {
-    return backend_->Alltoall(lane_, InputBytes(item), send_bytes, out, receive_bytes);
+  return Communicate(bucket_, job_.load, Sum(send_bytes), [&](Backend& backend) {
+    return backend.Alltoall(lane_, InputBytes(item), send_bytes, out, receive_bytes);
   });
 }
 
@@ -257,13 +266,13 @@ Status BucketRun::RunSendOrRecv(const BucketItem& item) {
   const int peer = group_.IndexOf(mine.root);
   if (mine.kind == Kind::kSend) {
     const ConstBytes input = InputBytes(item);
-    return Communicate(static_cast<int64_t>(input.size()),
-                       [&] { return backend_->Send(lane_, input, peer); });
+    return Communicate(bucket_, job_.load, static_cast<int64_t>(input.size()),
+                       [&](Backend& backend) { return backend.Send(lane_, input, peer); });
   }
   RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(ShapeOf(item)));
   const Bytes output = OutputBytes(item);
-  return Communicate(static_cast<int64_t>(output.size()),
-                     [&] { return backend_->Recv(lane_, output, peer); });
+  return Communicate(bucket_, job_.load, static_cast<int64_t>(output.size()),
+                     [&](Backend& backend) { return backend.Recv(lane_, output, peer); });
 }
 
 }  // namespace rabit

@@ -13,6 +13,7 @@
 #include "codec/codec_table.h"
 #include "control/channel_controller.h"
 #include "engine/engine.h"
+#include "route/router.h"
 #include "schedule/fifo_scheduler.h"
 #include "schedule/priority_scheduler.h"
 #include "testing/inproc_channel.h"
@@ -28,7 +29,6 @@ class PlainBackend final : public Backend {
   explicit PlainBackend(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
 
   std::string_view name() const override { return "plain"; }
-  Result<double> CostMicros(const CollectiveSpec&, const Group&) const override { return 1.0; }
   void Abort(Status why) override { transport_->Abort(std::move(why)); }
 
   Status Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override {
@@ -165,8 +165,9 @@ struct JobOptions {
   // Wraps the transport of a rank; for faults.
   std::function<std::unique_ptr<Transport>(int, std::unique_ptr<Transport>)> wrap;
   std::function<std::unique_ptr<Backend>(int, std::unique_ptr<Backend>)> wrap_backend;
-  std::shared_ptr<const void> ground;  // EngineParts::ground of every rank
-  int fan_out = 0;                     // 0: rank 0 talks to every rank
+  std::function<std::string(int)> algorithms;  // a rank's rules; the backend reads none
+  std::shared_ptr<const void> ground;          // EngineParts::ground of every rank
+  int fan_out = 0;                             // 0: rank 0 talks to every rank
   int odd_rank = -1;  // a rank whose scheduler has these limits and the other order
   ScheduleLimits odd_limits;
   bool is_odd_fifo = false;
@@ -203,6 +204,7 @@ class TestJob {
     std::unique_ptr<Backend> backend = std::make_unique<PlainBackend>(std::move(transport));
     if (options_.wrap_backend) backend = options_.wrap_backend(rank, std::move(backend));
     parts.backends.push_back(std::move(backend));
+    parts.router = MakeRouter(rank);
     parts.codecs = MakeCodecSet();
     Result<std::unique_ptr<Engine>> engine = Engine::Start(std::move(parts));
     if (!engine.ok()) return nullptr;
@@ -218,6 +220,17 @@ class TestJob {
       body(engine, rank);
       EXPECT_OK(engine.Stop(After(std::chrono::seconds(20)))) << "rank " << rank;
     });
+  }
+
+  std::unique_ptr<const Router> MakeRouter(int rank) const {
+    RouterOptions router;
+    router.topology.host_of.assign(static_cast<size_t>(size_), 0);
+    if (options_.algorithms) {
+      Result<AlgorithmRules> rules = AlgorithmRules::Parse(options_.algorithms(rank), false);
+      EXPECT_OK(rules);
+      router.rules = std::move(rules).value();
+    }
+    return std::make_unique<const Router>(std::move(router));
   }
 
   InprocHub& hub() { return hub_; }

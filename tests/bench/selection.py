@@ -113,17 +113,19 @@ def measure_size(args: argparse.Namespace, engines: dict, size: int) -> dict:
 
 
 def chosen(engine, size: int) -> str:
-    """What the engine would run: of the algorithms that have run once more than before."""
+    """What the engine would run: the algorithm that has run once more than before."""
     import rabit
 
     def counts() -> dict[str, int]:
-        found = engine.statistics()["backend_details"]["builtin"]["algorithms"]
-        return {key: each["calls"] for key, each in found.items() if "allreduce" in key}
+        found = engine.statistics()["routes"]
+        return {
+            each["algorithm"]: each["exchanges"] for each in found if each["kind"] == "allreduce"
+        }
 
     before = counts()
     rabit.ordered_allreduce_(np.ones(size // 4, dtype=np.float32), rabit.Max, engine=engine)
     after = counts()
-    return next(key.split("/")[1] for key in after if after[key] != before.get(key, 0))
+    return next(key for key in after if after[key] != before.get(key, 0))
 
 
 def work(args: argparse.Namespace) -> None:

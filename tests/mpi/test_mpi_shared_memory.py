@@ -34,7 +34,9 @@ for name, count in sizes.items():
         assert (total == 3).all()
 rabit.barrier()
 if rank == 0:
-    print("details", json.dumps(rabit.default_engine().statistics()["backend_details"]), flush=True)
+    found = rabit.default_engine().statistics()
+    details = {"routes": found["routes"], **found["backend_details"]}
+    print("details", json.dumps(details), flush=True)
 rabit.shutdown()
 """
 
@@ -56,37 +58,40 @@ def details(mpi, tmp_path):
     return run
 
 
-def algorithms(part):
-    return {name: row["calls"] for name, row in part["algorithms"].items()}
+def exchanges(found, backend):
+    """How many exchanges a backend ran, by "kind/algorithm"."""
+    return {
+        f"{route['kind']}/{route['algorithm']}": route["exchanges"]
+        for route in found["routes"]
+        if route["backend"] == backend
+    }
 
 
 def test_one_host_needs_no_mpi(details):
     found = details(2, 2)
 
     assert found["mpi"]["inside_host"] == "shm"
-    assert found["mpi"]["calls"] == {}
-    assert found["mpi"]["messages"]["algorithms"] == {}
-    reductions = algorithms(found["builtin"])
+    assert exchanges(found, "mpi") == exchanges(found, "mpi.messages") == {}
+    reductions = exchanges(found, "builtin")
     assert sum(calls for name, calls in reductions.items() if name.startswith("allreduce/")) == 4
 
 
 def test_between_hosts_the_messages_are_those_of_mpi(details):
     found = details(4, 2)
 
-    mpi = found["mpi"]
-    assert mpi["calls"]["allreduce"]["calls"] == 1  # the small one of all ranks
-    assert algorithms(mpi["across"]) == {"allreduce/hierarchical": 1}
-    assert mpi["across"]["transport"]["name"] == "shm+mpi"
-    assert mpi["messages"]["algorithms"] == {}
-    reductions = algorithms(found["builtin"])  # those of the pair on one host
+    assert exchanges(found, "mpi")["allreduce/library"] == 1  # the small one of all ranks
+    assert exchanges(found, "mpi.across") == {"allreduce/hierarchical": 1}
+    assert found["mpi.across"]["transport"]["name"] == "shm+mpi"
+    assert exchanges(found, "mpi.messages") == {}
+    reductions = exchanges(found, "builtin")  # those of the pair on one host
     assert sum(calls for name, calls in reductions.items() if name.startswith("allreduce/")) == 2
 
 
 def test_sums_in_rank_order_across_hosts_are_made_of_messages(details):
     found = details(4, 2, {"RABIT_DETERMINISTIC": "1"})
 
-    assert algorithms(found["mpi"]["across"]) == {}
-    assert sum(algorithms(found["mpi"]["messages"]).values()) == 2
+    assert exchanges(found, "mpi.across") == {}
+    assert sum(exchanges(found, "mpi.messages").values()) == 2
 
 
 @pytest.mark.parametrize(
@@ -102,13 +107,13 @@ def test_everything_goes_through_mpi_where_it_is_asked_for(details, environ):
     found = details(2, 2, environ)
 
     assert found["mpi"]["inside_host"] == "mpi"
-    calls = sum(row["calls"] for row in found["mpi"]["calls"].values())
-    assert calls + sum(algorithms(found["mpi"]["messages"]).values()) >= 4
-    assert algorithms(found["builtin"]) == {}
+    through_mpi = {**exchanges(found, "mpi"), **exchanges(found, "mpi.messages")}
+    assert sum(through_mpi.values()) >= 4
+    assert exchanges(found, "builtin") == {}
 
 
 def test_one_rank_that_wants_mpi_everywhere_decides_for_all(details):
     found = details(2, 2, is_mixed=True)
 
     assert found["mpi"]["inside_host"] == "mpi"
-    assert algorithms(found["builtin"]) == {}
+    assert exchanges(found, "builtin") == {}

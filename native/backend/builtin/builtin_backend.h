@@ -6,42 +6,36 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/builtin/algorithm_rules.h"
-#include "backend/builtin/call_statistics.h"
-#include "backend/builtin/choice_memory.h"
-#include "collective/allreduce.h"
+#include "collective/call.h"
+#include "collective/cost.h"
 #include "collective/scratch.h"
 #include "transport/transport.h"
 
 namespace rabit {
 
-struct BuiltinOptions {
-  LinkModel link;                 // unless it is measured
-  std::string algorithms;         // see AlgorithmRules; empty: by cost
-  bool is_deterministic = false;  // only algorithms that sum in rank order
-};
-
-// Thread-safe for different lanes; one lane runs one collective at a time.
+// Runs the algorithm that LaneContext names: see AlgorithmNames in route/algorithm_rules.h for the
+// kinds that have several.  Thread-safe for different lanes; one lane runs one collective at a
+// time.
 class BuiltinBackend final : public Backend {
  public:
   // `transport` has one rank per entry of `topology`; nullptr for a job of one rank.
   static Result<std::unique_ptr<BuiltinBackend>> Create(std::unique_ptr<Transport> transport,
-                                                        Topology topology, BuiltinOptions options);
+                                                        Topology topology,
+                                                        std::string name = "builtin");
 
   // Finds out what the links cost, in about `budget`; none: the defaults stay.  Collective, before
   // anything else; rank 0's budget counts.
   Status MeasureLinks(std::chrono::microseconds budget, Deadline deadline);
+  const LinkCosts& links() const { return links_; }
 
   // Whether the links were measured and ranks share cores; equal on all ranks.
-  bool shares_cores() const { return link_.is_measured && link_.is_crowded; }
+  bool shares_cores() const { return links_.slowest.is_measured && links_.slowest.is_crowded; }
 
-  std::string_view name() const override { return "builtin"; }
-  Result<double> CostMicros(const CollectiveSpec& spec, const Group& group) const override;
+  std::string_view name() const override { return name_; }
 
   Status Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override;
   Status Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op, int root) override;
@@ -61,40 +55,23 @@ class BuiltinBackend final : public Backend {
   Status Recv(const LaneContext& lane, Bytes buffer, int peer) override;
 
   void Abort(Status why) override;
-  std::string AlgorithmFor(const CollectiveSpec& spec, const Group& group) const override;
   void WriteStatistics(JsonWriter& json) const override;
 
  private:
-  BuiltinBackend(std::unique_ptr<Transport> transport, Topology topology, BuiltinOptions options,
-                 AlgorithmRules rules);
+  BuiltinBackend(std::unique_ptr<Transport> transport, Topology topology, std::string name);
 
-  const AllreduceAlgorithm& ChooseAllreduce(const Group& group, DType dtype, int64_t bytes) const;
-  const AllreduceAlgorithm& BestAllreduce(const Group& group, DType dtype, int64_t bytes) const;
-  std::string_view ChooseAllgather(const Group& group, int64_t bytes) const;
-  std::string_view ChooseBroadcast(const Group& group, int64_t bytes) const;
-  // Several hosts, and one of them with several ranks of the group.
-  bool IsHierarchical(const Group& group) const;
-  bool WantsHierarchy(const Group& group, int64_t bytes, double flat_us) const;
-  // More than two hosts with one rank of the group each, and enough bytes.
-  bool WantsRing(const Group& group, int64_t bytes) const;
-
-  // Runs `body` for this lane and counts it.  A group of one rank needs no transport; `body` is
-  // then called with one that has no peers.
-  Status Run(const LaneContext& lane, Kind kind, std::string_view algorithm, size_t bytes,
+  // Runs `body` for this lane.  A group of one rank needs no transport; `body` is then called with
+  // one that has no peers.
+  Status Run(const LaneContext& lane, Kind kind,
              const std::function<Status(const CollectiveCall&)>& body);
+  Status NoAlgorithm(const LaneContext& lane, Kind kind) const;
   Status CheckPosition(const LaneContext& lane, Kind kind, const char* what, int position) const;
   Status FailureSoFar() const;
 
   const std::unique_ptr<Transport> transport_;
   const Topology topology_;
-  const BuiltinOptions options_;
-  const AlgorithmRules rules_;
-  // Fixed before the first collective.
-  LinkModel link_;  // of the slowest links there are
-  std::optional<LinkModel>
-      local_link_;  // measured; of ranks that share a host, where others do not
-  mutable ChoiceMemory allreduce_choices_;  // indices into AllreduceAlgorithms()
-  CallStatistics statistics_;
+  const std::string name_;
+  LinkCosts links_;               // fixed before the first collective
   std::vector<Scratch> scratch_;  // by lane; each touched by its lane only
 
   std::atomic<bool> has_failed_{false};

@@ -1,4 +1,4 @@
-#include "backend/builtin/algorithm_rules.h"
+#include "route/algorithm_rules.h"
 
 #include <algorithm>
 #include <charconv>

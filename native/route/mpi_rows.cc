@@ -1,0 +1,43 @@
+#include "route/mpi_rows.h"
+
+#include <limits>
+
+#include "base/kind.h"
+
+namespace rabit {
+namespace {
+
+// Above this the library's forms that return at once lose to our own algorithms (they are
+// written for overlap rather than speed): 1 MiB on two ranks takes them twice as long.
+constexpr int64_t kLibraryReduceBytesMax = 128 << 10;
+constexpr int64_t kCountMax = std::numeric_limits<int>::max();
+
+}  // namespace
+
+bool MpiRows::RunsInLibrary(const Work& work, Load load, const Group& group,
+                            bool is_deterministic) const {
+  if (collectives == MpiCollectives::kMessages || group.size() == 1) return false;
+  if (TraitsOf(work.kind).is_pair) return false;
+  // No rank knows how much the others exchange, so size cannot decide.
+  if (work.kind == Kind::kAlltoall) return collectives == MpiCollectives::kLibrary;
+  if (load.bytes > kCountMax) return false;
+  // In Intel MPI 2021.18 an MPI_Iallgatherv of some 100 kB to which a rank brings nothing never
+  // ends.
+  if (work.kind == Kind::kAllgather) return !load.has_empty_part;
+  return !TraitsOf(work.kind).reduces || Reduces(work, load.bytes, is_deterministic);
+}
+
+bool MpiRows::Reduces(const Work& work, int64_t bytes, bool is_deterministic) const {
+  if (is_deterministic) return false;
+  // The engine divides the sum.
+  const ReduceOp op = work.op == ReduceOp::kAverage ? ReduceOp::kSum : work.op;
+  if (!dtypes[static_cast<size_t>(work.dtype)] || !ops[static_cast<size_t>(op)]) return false;
+  // MPI has no 16-bit floats and no sum of bool, and does not say what a NaN does to a minimum.
+  const bool is_order = op == ReduceOp::kMin || op == ReduceOp::kMax;
+  const bool is_unpromised = work.dtype == DType::kFloat16 || work.dtype == DType::kBfloat16 ||
+                             work.dtype == DType::kBool || (IsFloat(work.dtype) && is_order);
+  if (is_unpromised) return false;
+  return collectives == MpiCollectives::kLibrary || bytes <= kLibraryReduceBytesMax;
+}
+
+}  // namespace rabit

@@ -1,0 +1,26 @@
+// Route: who runs one exchange, and how.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/ids.h"
+
+namespace rabit {
+
+// What an exchange carries, as far as its route depends on it; equal on all ranks of the group.
+struct Load {
+  int64_t bytes = 0;            // of the buffer that is reduced or sent; of all parts together
+  bool has_empty_part = false;  // of a gathering: some rank brings nothing
+
+  bool operator==(const Load&) const = default;
+};
+
+struct Route {
+  BackendId backend = 0;       // as users count them
+  int32_t executor = 0;        // place in EngineParts::backends
+  std::string_view algorithm;  // "ring"; lives as long as the router
+  std::string_view row;        // which row decided: "link_model" (see Router)
+};
+
+}  // namespace rabit

@@ -1,0 +1,133 @@
+#include "route/router.h"
+
+#include <string>
+
+#include "collective/allreduce.h"
+#include "collective/hosts.h"
+
+namespace rabit {
+namespace {
+
+// Below this the extra steps of a hierarchy cost more than the slow links save.
+constexpr int64_t kHierarchicalBytesMin = 64 << 10;
+// From parts of this size on, senders that meet at one receiver overflow the queue of its link, and
+// what TCP then repeats costs more than the steps of a ring, where every link has one sender.
+constexpr int64_t kRingPartBytesMin = 16 << 10;
+// Up to here a message to everybody is cheaper than more steps.
+constexpr int64_t kRingAllgatherBytesMin = 1 << 20;
+constexpr int64_t kChainBroadcastBytesMin = 128 << 10;
+
+constexpr std::string_view kHierarchical = "hierarchical";
+
+// A ring rounds at every step.
+bool RoundsToSixteenBits(DType dtype) {
+  return dtype == DType::kFloat16 || dtype == DType::kBfloat16;
+}
+
+// More than two hosts with one rank of the group each, and enough bytes.
+bool WantsRing(const Topology& topology, const Group& group, int64_t bytes) {
+  if (group.size() <= 2 || bytes < kRingPartBytesMin * group.size()) return false;
+  return CountHosts(topology, group) == group.size();
+}
+
+bool WantsHierarchy(const Topology& topology, const Group& group, const LinkCosts& links,
+                    int64_t bytes, double flat_us) {
+  if (!HasHierarchy(topology, group)) return false;
+  if (!links.within_host.has_value()) return bytes >= kHierarchicalBytesMin;
+  const int hosts = CountHosts(topology, group);
+  const int local_size = (group.size() + hosts - 1) / hosts;
+  return HierarchicalCostMicros(*links.within_host, links.slowest, local_size, hosts, bytes) <
+         flat_us;
+}
+
+}  // namespace
+
+Result<Route> Router::Of(const Work& work, Load load, const Group& group) const {
+  if (work.device_kind != DeviceKind::kCpu) {
+    return Unsupported("no backend runs a " + std::string(Name(work.kind)) +
+                       " in the memory of a device; copy the tensor to that of the host");
+  }
+  const std::optional<MpiRows>& mpi = options_.mpi;
+  const bool is_unnamed = work.backend == kAnyBackend;
+  if (mpi.has_value() && (is_unnamed ? mpi->is_default : work.backend == mpi->library)) {
+    return OverMpi(work, load, group);
+  }
+  const Choice choice = Choose(options_.links, work, load.bytes, group);
+  return Route{kBuiltin, kBuiltin, choice.algorithm, choice.row};
+}
+
+Route Router::OverMpi(const Work& work, Load load, const Group& group) const {
+  const MpiRows& mpi = *options_.mpi;
+  const auto ours = [&](int32_t executor, Choice choice) {
+    return Route{mpi.library, executor, choice.algorithm, choice.row};
+  };
+  if (mpi.shares_hosts && CountHosts(options_.topology, group) == 1) {
+    return ours(kBuiltin, Choose(options_.links, work, load.bytes, group));
+  }
+  if (mpi.RunsInLibrary(work, load, group, options_.is_deterministic)) {
+    return {mpi.library, mpi.library, "library", "mpi_collectives"};
+  }
+  // What MPI's messages cost is not measured.
+  const Choice choice = Choose(LinkCosts{}, work, load.bytes, group);
+  // Shared memory and MPI both move bytes only while somebody waits on them.  Of the algorithms,
+  // `hierarchical` alone is through with one before it begins with the other; in any other, ranks
+  // that wait on different ones could wait in a circle.
+  const bool crosses = mpi.across >= 0 && choice.algorithm == kHierarchical;
+  return ours(crosses ? mpi.across : mpi.messages, choice);
+}
+
+Router::Choice Router::Choose(const LinkCosts& links, const Work& work, int64_t bytes,
+                              const Group& group) const {
+  if (group.size() <= 1) return {"none", "alone"};
+  switch (work.kind) {
+    case Kind::kAllreduce:
+      return ChooseAllreduce(links, work.dtype, bytes, group);
+    case Kind::kAllgather:
+      return ChooseAllgather(bytes, group);
+    case Kind::kBroadcast:
+      return ChooseBroadcast(bytes, group);
+    case Kind::kReduceScatter:
+      return ChooseReduceScatter(work.dtype, bytes, group);
+    case Kind::kAlltoall:
+      return {"pairwise", "only"};
+    case Kind::kBarrier:
+      return {"dissemination", "only"};
+    default:
+      return {"direct", "only"};
+  }
+}
+
+Router::Choice Router::ChooseAllreduce(const LinkCosts& links, DType dtype, int64_t bytes,
+                                       const Group& group) const {
+  const std::string_view wanted = options_.rules.Find(Kind::kAllreduce, bytes);
+  if (!wanted.empty()) return {FindAllreduceAlgorithm(wanted)->name, "user_rule"};
+  const AllreduceAlgorithm& flat = ChooseAllreduceAlgorithm(links.slowest, group.size(), bytes,
+                                                            dtype, options_.is_deterministic);
+  if (options_.is_deterministic || RoundsToSixteenBits(dtype)) return {flat.name, "link_model"};
+  const double flat_us = flat.cost_us(links.slowest, group.size(), bytes);
+  if (WantsHierarchy(options_.topology, group, links, bytes, flat_us)) {
+    return {kHierarchical, "hosts"};
+  }
+  if (WantsRing(options_.topology, group, bytes)) return {"ring", "hosts"};
+  return {flat.name, "link_model"};
+}
+
+Router::Choice Router::ChooseAllgather(int64_t bytes, const Group& group) const {
+  const std::string_view wanted = options_.rules.Find(Kind::kAllgather, bytes);
+  if (!wanted.empty()) return {wanted, "user_rule"};
+  if (WantsRing(options_.topology, group, bytes)) return {"ring", "hosts"};
+  return {group.size() > 2 && bytes >= kRingAllgatherBytesMin ? "ring" : "direct", "size"};
+}
+
+Router::Choice Router::ChooseBroadcast(int64_t bytes, const Group& group) const {
+  const std::string_view wanted = options_.rules.Find(Kind::kBroadcast, bytes);
+  if (!wanted.empty()) return {wanted, "user_rule"};
+  return {group.size() > 2 && bytes >= kChainBroadcastBytesMin ? "chain" : "binomial", "size"};
+}
+
+Router::Choice Router::ChooseReduceScatter(DType dtype, int64_t bytes, const Group& group) const {
+  const bool may_ring = !options_.is_deterministic && !RoundsToSixteenBits(dtype);
+  return {may_ring && WantsRing(options_.topology, group, bytes) ? "ring" : "direct", "hosts"};
+}
+
+}  // namespace rabit

@@ -1,0 +1,65 @@
+// Router: decides who runs a collective, and how, before any lane sees it.
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include "base/group.h"
+#include "base/result.h"
+#include "base/work.h"
+#include "collective/cost.h"
+#include "route/algorithm_rules.h"
+#include "route/mpi_rows.h"
+#include "route/route.h"
+
+namespace rabit {
+
+// Equal on all ranks, whatever they run on.
+struct RouterOptions {
+  Topology topology;
+  AlgorithmRules rules;
+  bool is_deterministic = false;  // only algorithms that sum in rank order
+  LinkCosts links;
+  std::optional<MpiRows> mpi;  // there is a backend 'mpi'
+};
+
+// The rows, in the order in which they are asked:
+//   alone            a group of one rank exchanges nothing
+//   mpi_collectives  the MPI library's own functions, in a job that uses them
+//   user_rule        what the user has said of this kind and size
+//   hosts            which ranks share a host
+//   size             the number of bytes
+//   link_model       the cheapest by what the links cost
+//   only             there is nothing to choose
+// A pure function of arguments that all ranks of a group agree on, so that they choose alike.
+// Constant and thread-safe.
+class Router {
+ public:
+  static constexpr BackendId kBuiltin = 0;
+
+  explicit Router(RouterOptions options) : options_(std::move(options)) {}
+
+  // How many backends a request can name; the last place is one less.
+  size_t backends() const { return options_.mpi.has_value() ? 2 : 1; }
+  // kUnsupported if no backend can.
+  Result<Route> Of(const Work& work, Load load, const Group& group) const;
+
+ private:
+  struct Choice {
+    std::string_view algorithm;
+    std::string_view row;
+  };
+
+  Route OverMpi(const Work& work, Load load, const Group& group) const;
+  // Of our own algorithms, over links of these costs.
+  Choice Choose(const LinkCosts& links, const Work& work, int64_t bytes, const Group& group) const;
+  Choice ChooseAllreduce(const LinkCosts& links, DType dtype, int64_t bytes,
+                         const Group& group) const;
+  Choice ChooseAllgather(int64_t bytes, const Group& group) const;
+  Choice ChooseBroadcast(int64_t bytes, const Group& group) const;
+  Choice ChooseReduceScatter(DType dtype, int64_t bytes, const Group& group) const;
+
+  const RouterOptions options_;
+};
+
+}  // namespace rabit

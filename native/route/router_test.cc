@@ -1,0 +1,204 @@
+#include "route/router.h"
+
+#include <vector>
+
+#include "collective/allreduce.h"
+#include "testing/test.h"
+
+namespace rabit {
+namespace {
+
+constexpr int32_t kMpi = 1, kMessages = 2, kAcross = 3;
+
+// Four ranks.
+RouterOptions On(std::vector<int> host_of) {
+  RouterOptions options;
+  options.topology = Topology::Alike(std::move(host_of), Processors{0, 1});
+  return options;
+}
+
+RouterOptions Ruled(std::string_view rules) {
+  RouterOptions options = On({0, 0, 0, 0});
+  Result<AlgorithmRules> parsed = AlgorithmRules::Parse(rules, false);
+  EXPECT_OK(parsed);
+  options.rules = std::move(parsed).value();
+  return options;
+}
+
+// An MPI job of two hosts with two ranks each.
+RouterOptions Mpi(MpiCollectives collectives, bool shares_hosts) {
+  RouterOptions options = On({0, 0, 1, 1});
+  MpiRows& rows = options.mpi.emplace();
+  rows.library = kMpi;
+  rows.messages = kMessages;
+  rows.across = shares_hosts ? kAcross : -1;
+  rows.collectives = collectives;
+  rows.is_default = true;
+  rows.shares_hosts = shares_hosts;
+  rows.dtypes.fill(true);
+  rows.ops.fill(true);
+  return options;
+}
+
+Work Of(Kind kind, DType dtype = DType::kFloat32, ReduceOp op = ReduceOp::kSum) {
+  Work work;
+  work.kind = kind;
+  work.dtype = dtype;
+  work.op = op;
+  return work;
+}
+
+Group Ranks(std::vector<int> ranks) {
+  Group group;
+  group.id = 7;
+  group.my_index = 0;
+  group.ranks = std::move(ranks);
+  return group;
+}
+
+Group World(int size = 4) {
+  Group group;
+  group.my_index = 0;
+  for (int rank = 0; rank < size; ++rank) group.ranks.push_back(rank);
+  return group;
+}
+
+Route Take(RouterOptions options, const Work& work, Load load, const Group& group = World()) {
+  const Result<Route> route = Router(std::move(options)).Of(work, load, group);
+  EXPECT_OK(route);
+  return *route;
+}
+
+// "executor algorithm row"
+std::string Text(const Route& route) {
+  return std::to_string(route.executor) + " " + std::string(route.algorithm) + " " +
+         std::string(route.row);
+}
+
+std::string Chosen(RouterOptions options, DType dtype, int64_t bytes) {
+  return Text(Take(std::move(options), Of(Kind::kAllreduce, dtype), {bytes}));
+}
+
+TEST(Router, rules_of_the_user_come_first_and_choose_by_size) {
+  const char* const rules = "allreduce:0-64K@recursive_doubling;allreduce:64K-inf@tree";
+  const Router router(Ruled(rules));
+  const Group world = World();
+
+  EXPECT_EQ(Text(*router.Of(Of(Kind::kAllreduce), {(64 << 10) - 4}, world)),
+            "0 recursive_doubling user_rule");
+  EXPECT_EQ(Text(*router.Of(Of(Kind::kAllreduce), {64 << 10}, world)), "0 tree user_rule");
+  EXPECT_EQ(Text(*router.Of(Of(Kind::kBroadcast), {64}, world)), "0 binomial size");
+}
+
+TEST(Router, several_hosts_with_several_ranks_use_the_hierarchy) {
+  constexpr int64_t kLarge = 1 << 20;
+  EXPECT_EQ(Chosen(On({0, 0, 1, 1}), DType::kFloat32, kLarge), "0 hierarchical hosts");
+  for (const std::vector<int>& host_of : {std::vector<int>{0, 1, 2, 3}, {0, 0, 0, 0}}) {
+    EXPECT_NE(Chosen(On(host_of), DType::kFloat32, kLarge), "0 hierarchical hosts");
+  }
+  EXPECT_EQ(Chosen(On({0, 0, 1, 1}), DType::kFloat16, kLarge), "0 direct link_model");
+  RouterOptions deterministic = On({0, 0, 1, 1});
+  deterministic.is_deterministic = true;
+  EXPECT_EQ(Chosen(deterministic, DType::kFloat32, kLarge), "0 direct link_model");
+}
+
+TEST(Router, hosts_of_one_rank_each_form_a_ring_for_all_but_small_tensors) {
+  const RouterOptions options = On({0, 1, 2, 3});
+  EXPECT_EQ(Chosen(options, DType::kFloat32, 64 << 10), "0 ring hosts");
+  EXPECT_NE(Chosen(On({0, 0, 0, 0}), DType::kFloat32, 64 << 10), "0 ring hosts");
+  EXPECT_NE(Chosen(options, DType::kFloat32, 32 << 10), "0 ring hosts");
+  EXPECT_NE(Chosen(options, DType::kBfloat16, 1 << 20), "0 ring hosts");  // rounds at every step
+  RouterOptions deterministic = options;
+  deterministic.is_deterministic = true;
+  EXPECT_EQ(Chosen(deterministic, DType::kFloat32, 64 << 10), "0 direct link_model");
+  EXPECT_EQ(Text(Take(options, Of(Kind::kReduceScatter), {1 << 20})), "0 ring hosts");
+  EXPECT_EQ(Text(Take(options, Of(Kind::kAllgather), {1 << 20})), "0 ring hosts");
+}
+
+TEST(Router, deterministic_jobs_sum_in_rank_order_at_every_size) {
+  RouterOptions options = On({0, 0, 0, 0});
+  options.is_deterministic = true;
+  const Router router(options);
+  for (int64_t bytes = 4; bytes <= 1 << 28; bytes *= 4) {
+    const Route route = *router.Of(Of(Kind::kAllreduce), {bytes}, World());
+    EXPECT_TRUE(FindAllreduceAlgorithm(route.algorithm)->is_rank_ordered) << route.algorithm;
+  }
+}
+
+TEST(Router, rules_and_determinism_win_over_what_was_measured) {
+  RouterOptions ruled = Ruled("tree");
+  ruled.links.slowest.is_measured = true;
+  ruled.links.slowest.latency_us = 1000;
+  EXPECT_EQ(Chosen(ruled, DType::kFloat32, 1 << 20), "0 tree user_rule");
+}
+
+TEST(Router, a_group_of_one_rank_exchanges_nothing) {
+  EXPECT_EQ(Text(Take(Ruled("ring"), Of(Kind::kAllreduce), {4}, World(1))), "0 none alone");
+}
+
+TEST(Router, memory_of_a_device_is_refused) {
+  Work work = Of(Kind::kAllreduce);
+  work.device_kind = DeviceKind::kCuda;
+  const Result<Route> route = Router(On({0, 0, 0, 0})).Of(work, {64}, World());
+  EXPECT_EQ(route.status().code(), Code::kUnsupported);
+  EXPECT_NE(route.status().message().find("copy the tensor"), std::string::npos);
+}
+
+TEST(Router, mpi_runs_in_its_library_what_that_does_well) {
+  const RouterOptions options = Mpi(MpiCollectives::kAuto, false);
+  const auto chosen = [&](const Work& work, Load load) { return Text(Take(options, work, load)); };
+  const std::string library = "1 library mpi_collectives";
+
+  EXPECT_EQ(chosen(Of(Kind::kAllreduce), {128 << 10}), library);
+  EXPECT_EQ(chosen(Of(Kind::kAllreduce), {(128 << 10) + 4}), "2 hierarchical hosts");
+  EXPECT_EQ(chosen(Of(Kind::kAllreduce, DType::kFloat32, ReduceOp::kAverage), {64}), library);
+  // What MPI does not promise.
+  EXPECT_EQ(chosen(Of(Kind::kAllreduce, DType::kFloat32, ReduceOp::kMin), {1 << 10}).front(), '2');
+  EXPECT_EQ(chosen(Of(Kind::kAllreduce, DType::kInt32, ReduceOp::kMin), {1 << 10}), library);
+  EXPECT_EQ(chosen(Of(Kind::kAllreduce, DType::kFloat16), {1 << 10}).front(), '2');
+  EXPECT_EQ(chosen(Of(Kind::kAllgather), {1 << 20}), library);
+  EXPECT_EQ(chosen(Of(Kind::kAllgather), {1 << 20, true}), "2 ring size");
+  EXPECT_EQ(chosen(Of(Kind::kBroadcast), {int64_t{1} << 31}), "2 chain size");
+  EXPECT_EQ(chosen(Of(Kind::kAlltoall), {64}), "2 pairwise only");
+  EXPECT_EQ(chosen(Of(Kind::kSend), {64}), "2 direct only");
+}
+
+TEST(Router, mpi_does_as_it_is_told) {
+  const RouterOptions library = Mpi(MpiCollectives::kLibrary, false);
+  EXPECT_EQ(Take(library, Of(Kind::kAlltoall), {64}).executor, kMpi);
+  EXPECT_EQ(Take(library, Of(Kind::kAllreduce), {1 << 20}).executor, kMpi);
+  RouterOptions deterministic = library;
+  deterministic.is_deterministic = true;
+  EXPECT_EQ(Take(deterministic, Of(Kind::kAllreduce), {64}).executor, kMessages);
+
+  const RouterOptions messages = Mpi(MpiCollectives::kMessages, false);
+  EXPECT_EQ(Take(messages, Of(Kind::kBroadcast), {64}).executor, kMessages);
+  RouterOptions no_type = Mpi(MpiCollectives::kAuto, false);
+  no_type.mpi->dtypes.fill(false);
+  EXPECT_EQ(Take(no_type, Of(Kind::kAllreduce), {64}).executor, kMessages);
+}
+
+TEST(Router, ranks_of_one_host_do_without_mpi_where_they_share_memory) {
+  const RouterOptions options = Mpi(MpiCollectives::kAuto, true);
+  EXPECT_EQ(Take(options, Of(Kind::kAllreduce), {64}, Ranks({2, 3})).executor, 0);
+  EXPECT_EQ(Take(options, Of(Kind::kAllreduce), {64}, Ranks({0, 2})).executor, kMpi);
+  EXPECT_EQ(Text(Take(options, Of(Kind::kAllreduce), {1 << 20})), "3 hierarchical hosts");
+  // Another algorithm would wait for shared memory and MPI at once.
+  EXPECT_EQ(Take(options, Of(Kind::kAllreduce, DType::kFloat16), {1 << 20}).executor, kMessages);
+  EXPECT_EQ(Take(options, Of(Kind::kAllreduce), {64}, Ranks({2, 3})).backend, kMpi);
+}
+
+TEST(Router, a_request_may_name_the_backend) {
+  RouterOptions options = Mpi(MpiCollectives::kAuto, false);
+  Work work = Of(Kind::kAllreduce);
+  work.backend = Router::kBuiltin;
+  EXPECT_EQ(Take(options, work, {64}).executor, 0);
+  options.mpi->is_default = false;
+  EXPECT_EQ(Take(options, Of(Kind::kAllreduce), {64}).executor, 0);
+  work.backend = kMpi;
+  EXPECT_EQ(Take(options, work, {64}).executor, kMpi);
+  EXPECT_EQ(Router(options).backends(), 2u);
+}
+
+}  // namespace
+}  // namespace rabit
