@@ -52,12 +52,15 @@ from rabit import (
     nccl_built,
     rank,
     remove_process_set,
+    request_stop,
     rocm_built,
+    run,
     should_stop,
     size,
     start_timeline,
     statistics,
     stop_timeline,
+    strategies,
     summary,
 )
 from rabit_mxnet.compression import Compression
@@ -79,6 +82,8 @@ from rabit_mxnet.session import init, shutdown
 from rabit_mxnet.state import broadcast_parameters
 from rabit_mxnet.trainer import DistributedTrainer
 
+HorovodInternalError = RabitError  # Horovod's name for what a failed operation raises
+
 __all__ = [
     "Aborted",
     "Average",
@@ -88,6 +93,7 @@ __all__ = [
     "Compression",
     "DistributedOptimizer",
     "DistributedTrainer",
+    "HorovodInternalError",
     "Internal",
     "InvalidArgument",
     "Max",
@@ -141,12 +147,15 @@ __all__ = [
     "rank",
     "reducescatter",
     "remove_process_set",
+    "request_stop",
     "rocm_built",
+    "run",
     "should_stop",
     "shutdown",
     "size",
     "start_timeline",
     "statistics",
     "stop_timeline",
+    "strategies",
     "summary",
 ]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import types
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ["rabit", "rabit_torch"]
+# MXNet's engine has to run dry at both ends.
+OWN_IN_MXNET = {"init", "shutdown"}
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -36,3 +41,28 @@ def test_public_callables_have_docstrings(name):
     ]
 
     assert not silent
+
+
+def names_from_rabit(package):
+    """What a package for a framework passes on; read from its text, since MXNet is rarely there."""
+    for node in ast.parse((ROOT / package / "__init__.py").read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module == "rabit":
+            return {each.name for each in node.names}
+    raise AssertionError(f"{package} imports nothing of rabit")
+
+
+def test_packages_for_frameworks_pass_on_the_same_names():
+    assert names_from_rabit("rabit_mxnet") | OWN_IN_MXNET == names_from_rabit("rabit_torch")
+
+
+def test_all_of_rabit_mxnet_is_its_sorted_public_names():
+    found, listed = set(), []
+    for node in ast.parse((ROOT / "rabit_mxnet" / "__init__.py").read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            found |= {each.asname or each.name for each in node.names}
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            listed = ast.literal_eval(node.value)
+        elif isinstance(node, ast.Assign):
+            found |= {ast.unparse(each) for each in node.targets}
+
+    assert listed == sorted(found)
