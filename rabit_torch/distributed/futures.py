@@ -1,7 +1,9 @@
 """Completion: torch futures that complete when operations of an engine do.
 
 Code in C++ waits for such futures (DDP's reducer, the autograd engine), so somebody has to complete
-them: one thread for each engine, which sleeps in the engine with the GIL released.
+them: one thread for each engine, which sleeps in the engine with the GIL released.  In a backward
+pass nobody is woken for that: its own thread waits for the operations at its end, and completes the
+futures before DDP looks at them.  It needs the thread only where Python asks for one earlier.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import torch
 
 import rabit
 
-__all__ = ["Completion", "completion_of", "raise_after_backward"]
+__all__ = ["Completion", "completion_of", "future_of", "raise_after_backward"]
 
 _WAIT_S = 1.0  # at a time, so that the thread notices that it is to end
 
@@ -62,6 +64,62 @@ class _Waiting:
         except BaseException as error:
             held = _Failure(error)
         self._promise.set_result(held)
+
+
+class _AwaitedFuture(torch.futures.Future[Any]):
+    """Completed at the end of a backward pass, or by the completion thread once Python asks for it."""
+
+    def __init__(
+        self, completion: Completion, handles: list[rabit.Handle], finish: Callable[[], Any]
+    ) -> None:
+        """finish: gives the result when all handles are done; it does not block then."""
+        super().__init__()
+        self._completion = completion
+        self._handles = handles
+        self._lock = threading.Lock()
+        self._is_asked_for = False
+        self._is_settled = False
+        self._finish = finish
+
+    def settle(self) -> None:
+        """Completes it, once.  All handles are done."""
+        with self._lock:
+            if self._is_settled:
+                return
+            self._is_settled = True
+        try:
+            result = self._finish()
+        except BaseException as error:
+            self.set_exception(error)
+        else:
+            self.set_result(result)
+
+    def done(self) -> bool:
+        self._ask()
+        return super().done()
+
+    def wait(self) -> Any:
+        self._ask()
+        return super().wait()
+
+    def value(self) -> Any:
+        self._ask()
+        return super().value()
+
+    def then(self, callback: Callable[[Any], Any]) -> Any:
+        self._ask()
+        return super().then(callback)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self._ask()
+        super().add_done_callback(callback)
+
+    def _ask(self) -> None:
+        with self._lock:
+            is_first, self._is_asked_for = not self._is_asked_for, True
+            if not is_first or self._is_settled:
+                return
+        self._completion.future(self._handles, self.settle)
 
 
 class Completion:
@@ -154,3 +212,29 @@ def raise_after_backward(wait: Callable[[], Any]) -> None:
     """
     if torch._C._current_graph_task_id() != -1:
         torch.autograd.Variable._execution_engine.queue_callback(wait)
+
+
+def future_of(
+    engine: rabit.Engine,
+    handles: list[rabit.Handle],
+    finish: Callable[[], Any],
+    wait: Callable[[], Any],
+) -> Any:
+    """A torch future with the result of `finish()`, called when all `handles` are done.
+
+    finish: as for `Completion.future`.  wait: waits for them, at the end of a backward pass, which
+    then raises what it raises.
+    """
+    completion = completion_of(engine)
+    if torch._C._current_graph_task_id() == -1:
+        return completion.future(handles, finish)
+    future = _AwaitedFuture(completion, handles, finish)
+
+    def end() -> None:
+        try:
+            wait()
+        finally:
+            future.settle()
+
+    raise_after_backward(end)
+    return future

@@ -11,7 +11,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 import rabit
 from rabit import Average, ProcessSet, global_process_set
 from rabit_torch.distributed.ddp_method import DdpMethod
-from rabit_torch.distributed.futures import completion_of, raise_after_backward
+from rabit_torch.distributed.futures import future_of
 from rabit_torch.ops.collectives import allreduce_async_
 
 __all__ = ["ddp_hook"]
@@ -48,12 +48,12 @@ def ddp_hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tenso
         buffer, None, f"ddp.{number}", Average, process_set=process_set, compression=compression
     )
     open_ = handle.engine_handles
-    completion = completion_of(rabit.default_engine())
-    future: torch.futures.Future[torch.Tensor] = completion.future(open_, handle.wait)
 
     def wait() -> None:
         for each in open_:
             each.wait()
 
-    raise_after_backward(wait)
+    future: torch.futures.Future[torch.Tensor] = future_of(
+        rabit.default_engine(), open_, handle.wait, wait
+    )
     return future

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 import rabit
 from rabit_torch.distributed.call_order import CallOrder
-from rabit_torch.distributed.futures import completion_of, raise_after_backward
+from rabit_torch.distributed.futures import future_of
 
 __all__ = ["Work"]
 
@@ -99,8 +99,7 @@ class Work(dist.Work):
         In a backward pass, `backward()` raises what went wrong.
         """
         if self._future is None:
-            self._future = completion_of(self._engine).future(self._open, self._settle)
-            raise_after_backward(self.wait)
+            self._future = future_of(self._engine, self._open, self._settle, self.wait)
         return self._future
 
     def _settle(self) -> list[Any]:

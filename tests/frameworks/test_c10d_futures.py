@@ -1,0 +1,97 @@
+"""Futures of backend "rabit" in backward passes: who completes them, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+TRAINING = """
+import threading
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+import rabit_torch.distributed
+
+dist.init_process_group("rabit", rank=rabit.rank(), world_size=2)
+torch.manual_seed(0)
+layers = [torch.nn.Linear(16, 16) for _ in range(4)]
+model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.001)
+
+def gradients_are_averages():
+    answers = []
+    for step in range(3):
+        model.zero_grad()
+        x = torch.full((2, 16), step + 1.0 + rabit.rank())
+        model(x).sum().backward()
+        mine = torch.autograd.grad(model.module(x).sum(), list(model.parameters()))
+        for parameter, own in zip(model.parameters(), mine, strict=True):
+            total = own.clone()
+            dist.all_reduce(total)
+            answers.append(torch.allclose(parameter.grad, total / 2, rtol=1e-5, atol=1e-5))
+    return all(answers)
+
+def completion_threads():
+    return [each.name for each in threading.enumerate() if each.name == "rabit completion"]
+"""
+END = "\ndist.destroy_process_group()\n"
+
+
+def test_ddp_needs_no_thread_for_its_futures(on_ranks):
+    results = on_ranks(
+        2, TRAINING + "report([gradients_are_averages(), completion_threads()])" + END
+    )
+
+    assert results == [[True, []]] * 2
+
+
+HOOKS = {
+    "wait": "return future.wait()[0]",
+    "then": "return future.then(lambda done: [done.value()[0]]).wait()[0]",
+    "done": "while not future.done():\n        pass\n    return future.value()[0]",
+}
+
+
+@pytest.mark.parametrize("asks", list(HOOKS))
+def test_a_future_that_python_asks_for_in_a_backward_pass_completes_there(on_ranks, asks):
+    results = on_ranks(
+        2,
+        TRAINING
+        + f"""
+def reduced(future):
+    {HOOKS[asks]}
+
+def hook(state, bucket):
+    work = dist.all_reduce(bucket.buffer().div_(2), async_op=True)
+    answer = torch.futures.Future()
+    answer.set_result(reduced(work.get_future()))
+    return answer
+
+model.register_comm_hook(None, hook)
+report([gradients_are_averages(), len(completion_threads())])
+"""
+        + END,
+    )
+
+    assert results == [[True, 1]] * 2
+
+
+def test_chained_futures_of_a_hook_complete_within_the_backward_pass(on_ranks):
+    results = on_ranks(
+        2,
+        TRAINING
+        + """
+seen = []
+
+def hook(state, bucket):
+    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    def halved(done):
+        (reduced,) = done.value()
+        seen.append(reduced.numel())
+        return reduced / 2
+    return work.get_future().then(halved)
+
+model.register_comm_hook(None, hook)
+report([gradients_are_averages(), len(seen) > 0])
+"""
+        + END,
+    )
+
+    assert results == [[True, True]] * 2
