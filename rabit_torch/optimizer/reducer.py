@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import torch
@@ -16,6 +16,7 @@ from rabit.framework import driver_of
 from rabit.strategies import Strategy
 from rabit_torch.compression import IDENTITY
 from rabit_torch.optimizer.agreements import agree_on_any, no_gradient
+from rabit_torch.optimizer.hooks import make_hook
 from rabit_torch.optimizer.method import Method
 from rabit_torch.optimizer.packs import make_packs
 from rabit_torch.optimizer.row_sparse import choose_row_sparse
@@ -177,7 +178,7 @@ class GradientReducer:
             return
         check(state.parameter, state.name)
         register: Any = state.parameter.register_post_accumulate_grad_hook
-        state.hook = register(self._make_hook(state))
+        state.hook = register(make_hook(weakref.ref(self), state))
 
     def _look_at_uses(self) -> None:
         """Tables whose rows travel may be tied; a dense part of their gradient can leave early."""
@@ -220,19 +221,6 @@ class GradientReducer:
             if state.early is not None and not state.early.is_agreed:
                 state.early.stop()
                 state.early = None
-
-    def _make_hook(self, state: ParameterState) -> Callable[[torch.Tensor], None]:
-        reducer = weakref.ref(self)
-
-        def arrived(parameter: torch.Tensor) -> None:
-            alive = reducer()
-            if alive is not None:
-                alive._arrived(state)
-
-        # Compiled autograd must not trace into the engine, nor into what this calls.
-        opaque: Any = torch.compiler.disable
-        hook: Callable[[torch.Tensor], None] = opaque(arrived)
-        return hook
 
     def add_parameters(self, parameters: Iterable[torch.Tensor]) -> None:
         """Takes parameters that were added to the optimizer later on."""
@@ -336,7 +324,7 @@ class GradientReducer:
 
     # --- backward ---------------------------------------------------------------------------------
 
-    def _arrived(self, state: ParameterState) -> None:
+    def arrived(self, state: ParameterState) -> None:
         """Autograd has finished adding to the gradient of `state`.  Runs for every gradient."""
         if self._is_paused:
             return
@@ -458,8 +446,13 @@ class GradientReducer:
     def _settle(self, states: Iterable[ParameterState]) -> None:
         """Waits for everything of `states`; raises the first error after all have finished."""
         first_error: rabit.RabitError | None = None
-        states = list(states)
+        try:
+            self.deliver(())
+        except rabit.RabitError as error:
+            first_error = error
         for state in states:
+            if state.handle is None and (state.pack is None or state.pack.handle is None):
+                continue
             try:
                 self.deliver([state])
             except rabit.RabitError as error:

@@ -1,0 +1,47 @@
+"""Hooks of parameters: they tell a reducer that autograd has finished a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch.compiler import is_compiling
+
+from rabit_torch.parameter_state import ParameterState
+
+__all__ = ["make_hook"]
+
+
+class Arrivals(Protocol):
+    """Who is told; see GradientReducer."""
+
+    def arrived(self, state: ParameterState) -> None:
+        """Autograd has finished adding to the gradient of `state`."""
+
+
+def make_hook(
+    reducer: Callable[[], Arrivals | None], state: ParameterState
+) -> Callable[[torch.Tensor], None]:
+    """The hook of one parameter, for register_post_accumulate_grad_hook.
+
+    reducer: a weak reference; the parameter may live longer.
+    """
+
+    def arrived(parameter: torch.Tensor) -> None:
+        alive = reducer()
+        if alive is not None:
+            alive.arrived(state)
+
+    # Compiled autograd must not trace into the engine, nor into what this calls.  Outside of a
+    # trace the opaque form would cost as much as the rest of the hook.
+    disable: Any = torch.compiler.disable
+    opaque: Callable[[torch.Tensor], None] = disable(arrived)
+
+    def hook(parameter: torch.Tensor) -> None:
+        if is_compiling():
+            opaque(parameter)
+        else:
+            arrived(parameter)
+
+    return hook
