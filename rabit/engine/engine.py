@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import threading
+import itertools
 import weakref
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +46,6 @@ class Engine:
         extra.update(attach.extra_options(self.config))
         self._native = NativeEngine(self.config.to_options(**extra), self.config.library)
         self._repeats = Repeats(self._native)
-        self._lock = threading.Lock()
         self.reports: dict[str, dict[str, Any]] = {}  # of framework packages, for `statistics`
         self.steps = 0  # training steps; see end_step
         self._tuner: Tuner | None = None
@@ -57,7 +55,7 @@ class Engine:
         self._before_close: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._codecs: dict[str, int] = {"": 0, "none": 0}
         self._backends: dict[str, int] = {}
-        self._counters: defaultdict[str, int] = defaultdict(int)
+        self._counters: dict[str, Iterator[int]] = {}
         self._members: dict[int, tuple[int, ...]] = {0: tuple(range(self._native.size))}
         if self.config.timeline and (self.rank == 0 or "{rank}" in self.config.timeline):
             path = self.config.timeline.replace("{rank}", str(self.rank))
@@ -140,9 +138,10 @@ class Engine:
 
     def next_number(self, key: str) -> int:
         """1, 2, 3, ... for each key; equal on ranks that make the same calls in the same order."""
-        with self._lock:
-            self._counters[key] += 1
-            return self._counters[key]
+        counter = self._counters.get(key)
+        if counter is None:  # Two threads that get here agree on one of two.
+            counter = self._counters.setdefault(key, itertools.count(1))
+        return next(counter)
 
     def auto_name(self, key: str) -> str:
         """A name for an operation that was given none."""
@@ -161,10 +160,11 @@ class Engine:
 
         kind: of the operation, whose number is its name if there is none.
         """
-        number = None
-        if name is None:
-            number = self.auto_name(kind if group == 0 else f"{kind}.set{group}")
-        return Repeat(self._repeats, caller, name, number, (group, *arguments), tensor)
+        if name is not None:
+            return Repeat(self._repeats, (caller, name, group), None, arguments, tensor)
+        number = self.auto_name(kind if group == 0 else f"{kind}.set{group}")
+        key = (caller, None, group, getattr(tensor, "shape", None))
+        return Repeat(self._repeats, key, number, arguments, tensor)
 
     def again_grouped(
         self,
@@ -175,7 +175,8 @@ class Engine:
         tensors: Sequence[Any],
     ) -> GroupRepeat:
         """A call of the public function `caller` for several tensors, which may have come before."""
-        return GroupRepeat(self._repeats, caller, name, (group, *arguments), tensors)
+        key = None if name is None else (caller, name, group, len(tensors))
+        return GroupRepeat(self._repeats, key, arguments, tensors)
 
     def add_group(self, ranks: Sequence[int], timeout: float | None = None) -> int:
         """The number of the group of `ranks`.  Collective; blocks until every rank has called."""

@@ -48,18 +48,17 @@ class Repeat:
     def __init__(
         self,
         repeats: Repeats,
-        caller: str,
-        name: str | None,
+        key: tuple[Any, ...],
         number: str | None,
         arguments: tuple[Any, ...],
         tensor: Any,
     ) -> None:
-        """caller: the public function; arguments: its other ones, which with `caller`, `name` and
-        a tensor of one kind make one request."""
-        key = (caller, name) if number is None else (caller, None, getattr(tensor, "shape", None))
+        """key: the public function and where its request is kept; arguments: its other ones, which with
+        the key and a tensor of one kind make one request."""
         kept = repeats.kept.get(key)
-        fits = kept is not None and kept.kind is type(tensor) and kept.arguments == arguments
-        self._kept = kept if fits else None
+        if kept is not None and (kept.kind is not type(tensor) or kept.arguments != arguments):
+            kept = None
+        self._kept = kept
         self._repeats = repeats
         self._key = key
         self._arguments = arguments
@@ -124,13 +123,11 @@ class GroupRepeat:
     def __init__(
         self,
         repeats: Repeats,
-        caller: str,
-        name: str | None,
+        key: tuple[Any, ...] | None,
         arguments: tuple[Any, ...],
         tensors: Sequence[Any],
     ) -> None:
-        """caller, arguments: as of a Repeat."""
-        key = None if name is None else (caller, name, len(tensors))
+        """key, arguments: as of a Repeat; None: it is not kept."""
         kept = repeats.kept.get(key)
         if kept is not None and (
             kept.arguments != arguments or {*map(type, tensors)} != {kept.kind}

@@ -254,10 +254,9 @@ def _start_one(
     """Like `_run_one`, but returns a handle at once."""
     again = _again(is_in_place, tensor, name, process_set, arguments)
     if again.comes_again:
-        output = None if is_in_place else torch.empty_like(tensor)
-        handle = again.start(tensor, output)
+        result = tensor if is_in_place else torch.empty_like(tensor)
+        handle = again.start(tensor, None if is_in_place else result)
         if handle is not None:
-            result = tensor if output is None else output
             return TorchHandle((handle,), lambda: result)
     return _prepare_one(is_in_place, tensor, name, process_set, arguments, again)
 

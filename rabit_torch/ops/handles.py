@@ -13,15 +13,14 @@ from rabit.framework import Task
 class TorchHandle:
     """One asynchronous operation, or a group of them; `wait()` returns what the sync form returns."""
 
-    __slots__ = ("_finish", "_handles", "_is_finished", "_result")
+    __slots__ = ("_finish", "_handles", "_result")
 
     def __init__(
         self, handles: Sequence[rabit.Handle | GroupHandle | Task], finish: Callable[[], Any]
     ) -> None:
         """finish: called when all `handles` have finished; does not block."""
         self._handles = handles
-        self._finish: Callable[[], Any] | None = finish
-        self._is_finished = False
+        self._finish: Callable[[], Any] | None = finish  # None: it has been called
         self._result: Any = None
 
     @property
@@ -41,20 +40,18 @@ class TorchHandle:
 
     def done(self) -> bool:
         """True when `wait` will not block."""
-        return self._is_finished or all(handle.done() for handle in self._handles)
+        return self._finish is None or all(handle.done() for handle in self._handles)
 
     def wait(self, timeout: float | None = None) -> Any:
         """Blocks until the operation is finished and returns its result; may be called again.
 
         timeout: seconds; TimedOut leaves the operation in flight.  Raises Mismatch, PeerLost, ….
         """
-        if not self._is_finished:
+        if self._finish is not None:
             for handle in self._handles:
                 handle.wait(timeout)
-            assert self._finish is not None
             self._result = self._finish()
             self._finish = None
-            self._is_finished = True
             self._handles = ()
         return self._result
 
