@@ -5,7 +5,8 @@
     sudo python tests/bench/schedule.py --ways sequential,barrier,crossing-fifo,alphabetical,whole,crossing,dear
     sudo python tests/bench/schedule.py --ways barrier,crossing,crossing@512K:1M:2   # p, credit, lanes
 
-rho is communication over computation.  Every rank has a network namespace; all ways to communicate
+backward, next-forward and reduce-scatter are the overlaps of DistributedOptimizer, with its own hooks, SGD
+and settings.  rho is communication over computation.  Every rank has a network namespace; all ways to communicate
 live in the same processes and take turns.  T* is the shortest step that any order of communication
 can reach with the measured link, T_bar the shortest while the update waits for all gradients (see
 docs/guides/scheduling.md).  Printed are epsilon = T*/T, the speed-up over rabit's own fused FIFO with
@@ -78,6 +79,7 @@ def ways_and_engines(options: argparse.Namespace) -> tuple[dict[str, Any], dict[
     }
     engines = {
         "scheduled": {"scheduler": "priority", **scheduled},
+        "defaults": {},
         "fifo": {"scheduler": "fifo", "fusion_bytes": 64 << 20, "credit_bytes": 0},
         "whole": {
             "scheduler": "priority",
@@ -100,6 +102,10 @@ def ways_and_engines(options: argparse.Namespace) -> tuple[dict[str, Any], dict[
         "dear": {"kind": "dear", "engine": "fifo", "group_bytes": options.group_bytes},
         "sequential": {"kind": "sequential", "engine": "fifo"},
         "ddp": {"kind": "ddp"},
+        **{
+            overlap: {"kind": "optimizer", "engine": "defaults", "overlap": overlap}
+            for overlap in ("backward", "next-forward", "reduce-scatter")
+        },
     }
     chosen = {}
     for name in options.ways:
@@ -209,6 +215,9 @@ def predicted(way: str, layers: list[Layer], slope: float, group_bytes: int) -> 
         "dear": dear,
         "sequential": sequential,
         "ddp": barrier,
+        "backward": barrier,
+        "next-forward": crossing,
+        "reduce-scatter": crossing,
     }
     if way in formulas:
         return formulas[way](layers, costs)
@@ -272,7 +281,7 @@ def main() -> None:
     parser.add_argument(
         "--compute", type=float, default=0.5, help="seconds of a step's computation"
     )
-    parser.add_argument("--ways", default="barrier,crossing,dear,ddp")
+    parser.add_argument("--ways", default="barrier,crossing,dear,ddp,next-forward")
     parser.add_argument("--turns", type=int, default=3, help="turns of each way")
     parser.add_argument("--steps", type=int, default=5, help="timed steps of a turn")
     parser.add_argument(

@@ -1,8 +1,8 @@
 """One rank of tests/bench/schedule.py: an emulated device, and the ways to communicate beside it.
 
 The device is a clock: a layer advances it by the layer's time and sleeps to that moment, an absolute
-one, so that lateness does not add up.  Gradients are real buffers.  All ways live in one process and
-take turns on the same links.
+one, so that lateness does not add up (schedule_device.py).  Gradients are real buffers.  All ways
+live in one process and take turns on the same links.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from schedule_device import Silent
 from schedule_shapes import SHAPES, scaled
 
 import rabit
@@ -27,62 +28,6 @@ from rabit.engine.request import Request
 from rabit.engine.tensor import view_output
 from rabit.tuning.step_time import Layer
 from rabit.types import Kind, ReduceOp
-
-
-class Device:
-    """Runs layers one after the other, without a processor."""
-
-    def __init__(self) -> None:
-        self._free_at = time.perf_counter()
-
-    def run(self, seconds: float) -> None:
-        self._free_at = max(self._free_at, time.perf_counter()) + seconds
-        self.wait()
-
-    def continue_for(self, seconds: float) -> None:
-        """As `run`, for work that was queued behind the work before it."""
-        self._free_at += seconds
-        self.wait()
-
-    def wait(self) -> None:
-        left = self._free_at - time.perf_counter()
-        if left > 0:
-            time.sleep(left)
-
-
-class Silent:
-    """No communication: what the device alone takes."""
-
-    def __init__(self, layers: Sequence[Layer]) -> None:
-        self.layers = layers
-        self.device = Device()
-
-    def submit(self, index: int) -> None:
-        pass
-
-    def after_backward(self) -> None:
-        pass
-
-    def before_layer(self, index: int) -> None:
-        pass
-
-    def drain(self) -> None:
-        pass
-
-    def steps(self, count: int) -> list[float]:
-        """Runs steps; the moment when each began, and the moment after the last."""
-        moments = []
-        for _ in range(count):
-            moments.append(time.perf_counter())
-            for index, layer in enumerate(self.layers):
-                self.before_layer(index)
-                self.device.run(layer.forward)
-            for index in reversed(range(len(self.layers))):
-                self.device.continue_for(self.layers[index].backward)
-                self.submit(index)
-            self.after_backward()
-        moments.append(time.perf_counter())
-        return moments
 
 
 class Reduced(Silent):
@@ -202,60 +147,6 @@ def neighbours(sizes: Sequence[int], limit: int) -> list[list[int]]:
     return groups
 
 
-class Ddp(Silent):
-    """torch's DistributedDataParallel on gloo, over modules that occupy the same device."""
-
-    def __init__(
-        self, layers: Sequence[Layer], rank: int, ranks: int, store: str, bucket_bytes: int
-    ) -> None:
-        super().__init__(layers)
-        import torch
-        import torch.distributed as dist
-        from torch.nn.parallel import DistributedDataParallel
-
-        torch.set_num_threads(1)
-        device = self.device
-
-        class Occupy(torch.autograd.Function):
-            @staticmethod
-            def forward(context: Any, x: Any, weight: Any, number: int) -> Any:
-                context.number, context.like = number, weight
-                device.run(layers[number].forward)
-                return x.clone()
-
-            @staticmethod
-            def backward(context: Any, grad: Any) -> Any:
-                device.continue_for(layers[context.number].backward)
-                return grad, torch.empty_like(context.like), None
-
-        class Emulated(torch.nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                sizes = [each.bytes // 4 for each in layers]
-                self.weights = torch.nn.ParameterList(torch.zeros(size) for size in sizes)
-
-            def forward(self, x: Any) -> Any:
-                for number, weight in enumerate(self.weights):
-                    x = Occupy.apply(x, weight, number)
-                return x
-
-        if not dist.is_initialized():
-            dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
-        self._model = DistributedDataParallel(
-            Emulated(), gradient_as_bucket_view=True, bucket_cap_mb=bucket_bytes / (1 << 20)
-        )
-        self._x = torch.zeros(1, requires_grad=True)
-
-    def steps(self, count: int) -> list[float]:
-        moments = []
-        for _ in range(count):
-            moments.append(time.perf_counter())
-            self._model.zero_grad(set_to_none=True)
-            self._model(self._x).sum().backward()
-        moments.append(time.perf_counter())
-        return moments
-
-
 class Bench:
     """What one rank does: measures the link, then the ways, a turn each."""
 
@@ -329,13 +220,8 @@ class Bench:
         engine = self.engines.get(spec.get("engine", ""), self.main)
         makers: dict[str, Callable[[], Silent]] = {
             "silent": lambda: Silent(layers),
-            "ddp": lambda: Ddp(
-                layers,
-                self.rank,
-                self.ranks,
-                self.task["gloo"],
-                ddp_bucket_bytes(layers, self.shape),
-            ),
+            "ddp": lambda: self.ddp(layers),
+            "optimizer": lambda: self.optimizer(layers, engine, spec["overlap"]),
             "dear": lambda: Dear(layers, buffers, engine, spec["group_bytes"]),
             "sequential": lambda: Unoverlapped(
                 layers, buffers, engine, has_barrier=True, order=None
@@ -349,6 +235,17 @@ class Bench:
             ),
         }
         return makers[spec["kind"]]()
+
+    def ddp(self, layers: list[Layer]) -> Silent:
+        from schedule_torch import Ddp
+
+        bucket_bytes = ddp_bucket_bytes(layers, self.shape)
+        return Ddp(layers, self.rank, self.ranks, self.task["gloo"], bucket_bytes)
+
+    def optimizer(self, layers: list[Layer], engine: Engine, overlap: str) -> Silent:
+        from schedule_torch import Trained
+
+        return Trained(layers, engine, overlap)
 
 
 def ddp_bucket_bytes(layers: Sequence[Layer], shape: str) -> int:
