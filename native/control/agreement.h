@@ -17,11 +17,13 @@
 namespace rabit {
 
 // Everything the ranks must agree on for one tensor, except what may differ by nature: extent 0 of
-// gathers, splits of an alltoall.  A vote's bits are its only extent.
+// gathers and of an alltoall, splits.  A vote's bits are its only extent.
 struct Signature : Work {
   std::vector<int64_t> shape;
-  int32_t priority = 0;         // larger runs first
-  std::vector<int64_t> splits;  // alltoall and scatter: rows for each rank of the group; or empty
+  int32_t priority = 0;  // larger runs first
+  // Scatter: rows for each rank of the group.  Alltoall: empty where every rank of the group gets
+  // as many; otherwise extent 0 alone, for the ranks tell each other on the lane who gets how many.
+  std::vector<int64_t> splits;
 
   int64_t count() const {  // product of the shape
     int64_t product = 1;
@@ -73,9 +75,10 @@ struct ReadyTensor {
   TensorId id = -1;
   std::string name;
   Signature signature;  // of the lowest rank that announced it; scatter: of the root
-  // Kinds whose ranks may differ: extent 0 of every rank of the group (gathers), or the whole
-  // split matrix, row-major, sender by receiver (alltoall, scatter).  Messages: the global ranks of
-  // sender and receiver.  Votes: the OR of all.  Empty otherwise.
+  // Kinds whose ranks may differ: extent 0 of every rank of the group (gathers), or the rows that
+  // each rank of the group gets (scatter).  An alltoall has the mean of the ranks' extents 0, and
+  // none if every rank brings the signature's rows and cuts them evenly.  Messages: the global
+  // ranks of sender and receiver.  Votes: the OR of all.  Empty otherwise.
   std::vector<int64_t> extents;
   std::vector<int> joined;  // global ranks that contribute the identity element
   // The reduction of what all ranks have brought along, neither divided nor postscaled: nothing is

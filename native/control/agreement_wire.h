@@ -47,7 +47,7 @@ enum class ControlType : uint8_t {
 struct VariablePart {
   TensorId id = -1;
   int64_t rows = 0;                  // extent 0
-  std::vector<int64_t> splits;       // alltoall; scatter on its root
+  std::vector<int64_t> splits;       // alltoall; scatter on its root: as in Signature
   std::vector<std::byte> data = {};  // allreduce: the input; may be empty
 };
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 #include <utility>
 
+#include "control/alltoall_rows.h"
 #include "control/carried_data.h"
 #include "control/crosscheck.h"
 
@@ -117,11 +119,14 @@ void Announcer::AnnounceCached(TensorId id, const Announcement::Entry& entry,
                                AnnounceMessage& message) {
   const Signature& signature = entry.signature;
   Known& known = known_[static_cast<size_t>(id)];
-  rounds_[static_cast<size_t>(id)].open = Open::kCached;
+  Round& round = rounds_[static_cast<size_t>(id)];
+  round.open = Open::kCached;
   ++counters_.announced_cached;
-  const bool is_variable = HasVariablePart(signature.kind) &&
-                           !(signature.kind == Kind::kScatter && signature.root != rank_);
+  const bool is_variable = BringsOwnPart(signature, known.agreed);
+  known.own.shape = signature.shape;
+  known.own.splits = signature.splits;
   if (!is_variable && entry.data.empty()) {
+    round.version = entry.version;
     message.cached.push_back(id);
     return;
   }
@@ -129,10 +134,15 @@ void Announcer::AnnounceCached(TensorId id, const Announcement::Entry& entry,
     message.variable.push_back({id, 0, {}, entry.data});
     return;
   }
-  known.own.shape = signature.shape;
-  known.own.splits = signature.splits;
   message.variable.push_back(
       {id, signature.shape.empty() ? 0 : signature.shape[0], signature.splits});
+}
+
+// Whether the id does not say all that this rank has to say.
+bool Announcer::BringsOwnPart(const Signature& mine, const Signature& agreed) const {
+  if (mine.kind == Kind::kAlltoall) return !IsSameEvenAlltoall(mine, agreed);
+  if (mine.kind == Kind::kScatter) return mine.root == rank_;
+  return HasVariablePart(mine.kind);
 }
 
 // -1: no id.  Tensors tend to come in the order of the last step, so that one comparison of names
@@ -367,31 +377,26 @@ Status Announcer::FillExtents(const Known& known, ReadyTensor& tensor) const {
     return {};
   }
   if (!HasVariablePart(signature.kind)) return {};
+  if (signature.kind == Kind::kAlltoall && tensor.extents.empty()) return {};  // even, as agreed
   const Group* group = FindGroup(signature.group);
   if (group == nullptr) return {};  // of other ranks; this one only counts the bucket
   const auto size = static_cast<size_t>(group->size());
   const bool is_gather = signature.kind == Kind::kAllgather || signature.kind == Kind::kGather;
-  const bool is_vote = signature.kind == Kind::kVote;
-  if (tensor.extents.size() != (is_vote ? 1 : is_gather ? size : size * size)) {
+  if (tensor.extents.size() != (is_gather || signature.kind == Kind::kScatter ? size : 1)) {
     return Internal("rank 0 sent " + std::to_string(tensor.extents.size()) + " extents of '" +
                     tensor.name + "' for a group of " + std::to_string(size));
   }
-  if (is_vote) return {};
-  size_t speaker = 0;
-  while (speaker + 1 < size &&
-         std::binary_search(tensor.joined.begin(), tensor.joined.end(), group->ranks[speaker]))
-    ++speaker;
-  if (signature.kind == Kind::kScatter)
-    speaker = static_cast<size_t>(std::max(group->IndexOf(signature.root), 0));
-  if (signature.shape.empty()) return {};
+  if (signature.kind == Kind::kVote || signature.shape.empty()) return {};
   if (is_gather) {
+    size_t speaker = 0;
+    while (speaker + 1 < size &&
+           std::binary_search(tensor.joined.begin(), tensor.joined.end(), group->ranks[speaker]))
+      ++speaker;
     signature.shape[0] = tensor.extents[speaker];
     return {};
   }
-  const auto row = tensor.extents.begin() + static_cast<std::ptrdiff_t>(speaker * size);
-  signature.splits.assign(row, row + static_cast<std::ptrdiff_t>(size));
-  signature.shape[0] = 0;
-  for (int64_t split : signature.splits) signature.shape[0] += split;
+  signature.splits = tensor.extents;
+  signature.shape[0] = std::accumulate(tensor.extents.begin(), tensor.extents.end(), int64_t{0});
   return {};
 }
 

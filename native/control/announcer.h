@@ -86,6 +86,7 @@ class Announcer {
   Status TakeFailedRound(const TensorKey& key);
   TensorId Find(const std::string& name, const Signature& signature);
   void AnnounceCached(TensorId id, const Announcement::Entry& entry, AnnounceMessage& message);
+  bool BringsOwnPart(const Signature& mine, const Signature& agreed) const;
   Status CheckSendable(const Announcement::Entry& entry) const;
   void Evict(TensorId id);
   Status Define(const Definition& definition);

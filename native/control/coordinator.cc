@@ -266,15 +266,29 @@ void Coordinator::ForgetLate() {
   });
 }
 
-std::optional<AgreeMessage> Coordinator::TakeAgreement() {
-  if (!has_news_ || !failure_.ok()) return std::nullopt;
+void Coordinator::Spend(size_t bytes) {
+  next_bytes_ += bytes;
+  if (next_bytes_ >= options_.agreement_bytes) CompleteAgreement();
+}
+
+void Coordinator::CompleteAgreement() {
+  complete_.push_back(std::exchange(next_, {}));
+  next_bytes_ = 0;
   has_news_ = false;
-  next_.cycle = ++cycle_;
-  next_.buckets_done = credit_;
-  if (!std::is_sorted(next_.plain.begin(), next_.plain.end()))
-    std::sort(next_.plain.begin(), next_.plain.end());
-  std::sort(next_.evicted.begin(), next_.evicted.end());
-  return std::exchange(next_, {});
+}
+
+std::optional<AgreeMessage> Coordinator::TakeAgreement() {
+  if (!failure_.ok()) return std::nullopt;
+  if (complete_.empty() && has_news_) CompleteAgreement();
+  if (complete_.empty()) return std::nullopt;
+  AgreeMessage message = std::move(complete_.front());
+  complete_.pop_front();
+  message.cycle = ++cycle_;
+  message.buckets_done = credit_;
+  if (!std::is_sorted(message.plain.begin(), message.plain.end()))
+    std::sort(message.plain.begin(), message.plain.end());
+  std::sort(message.evicted.begin(), message.evicted.end());
+  return message;
 }
 
 std::optional<std::vector<std::string>> Coordinator::TakeStallReport() {

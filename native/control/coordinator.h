@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +27,9 @@ struct CoordinatorOptions {
   int64_t stall_abort_us = 0;  // 0: never
   // False saves an agreement whenever only the credit has moved; for schedulers without a limit.
   bool announces_credit = true;
+  // From this size on the next tensor goes into another agreement: what is agreed at once may be
+  // more than a channel takes as one message.
+  size_t agreement_bytes = 1 << 20;
 };
 
 // Times are microseconds of one monotonic clock.  A tensor is agreed with the message that makes it
@@ -109,7 +113,7 @@ class Coordinator {
   void SetTick(int64_t now_us);  // when the first tensor is opened
   void Close(TensorRecord& record);
   Status Compare(TensorRecord& record, int rank, const Signature* signature);
-  void Remember(TensorRecord& record, int rank, const Signature* signature);
+  void Remember(TensorRecord& record, const RankSet& ranks, const Signature* signature);
   bool RejectIfStopped(TensorRecord& record);
   void Complete(TensorRecord& record);
   // coordinator_batch.cc
@@ -133,7 +137,9 @@ class Coordinator {
   void ForgetLate();
   std::string NamesakeHint(const TensorRecord& record, const std::vector<int>& absent) const;
   void Fail(Status why);
-  uint64_t next_cycle() const { return cycle_ + 1; }
+  void Spend(size_t bytes);  // of the next agreement
+  void CompleteAgreement();
+  uint64_t next_cycle() const { return cycle_ + complete_.size() + 1; }
   std::shared_ptr<const Members> MembersOf(const TensorKey& key) const;  // null: unknown group
   RankState& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
   const RankState& at(int rank) const { return ranks_[static_cast<size_t>(rank)]; }
@@ -151,6 +157,8 @@ class Coordinator {
   uint64_t cycle_ = 0;
   uint64_t credit_ = 0;
   AgreeMessage next_;
+  size_t next_bytes_ = 0;              // of its parts that grow with the ranks; estimated
+  std::deque<AgreeMessage> complete_;  // go before next_
   bool has_news_ = false;
   bool has_stopped_ = false;
   bool is_root_busy_ = false;  // what was agreed last may not be issued, let alone done

@@ -38,7 +38,7 @@ bool Coordinator::BeginBatch(const AnnounceMessage& message, const Arrival& arri
     const TensorRecord* const record = records_.Find(id);
     const bool is_common = record != nullptr && record->named_cycle <= arrival.ids_cycle &&
                            record->key.group == kWorld && !record->key.is_pair() &&
-                           !HasVariablePart(record->agreed.kind) && id > before;
+                           IsSaidById(record->agreed) && id > before;
     if (!is_common) return false;
     named_cycle = std::max(named_cycle, record->named_cycle);
     before = id;

@@ -8,6 +8,8 @@
 namespace rabit {
 namespace {
 
+constexpr size_t kVarintBytesMax = 10;
+
 // A pair is described from its sender's side.
 Signature SenderView(const Signature& signature, const TensorKey& key) {
   Signature view = signature;
@@ -18,7 +20,29 @@ Signature SenderView(const Signature& signature, const TensorKey& key) {
   return view;
 }
 
+std::vector<int64_t> RowsOfScatter(const Signature& root, size_t size) {
+  if (!root.splits.empty()) return root.splits;
+  return std::vector<int64_t>(size, root.shape[0] / static_cast<int64_t>(size));
+}
+
 std::string RankText(int rank) { return "rank " + std::to_string(rank); }
+
+// Whether `ready`, of which a rank has spoken so, can refer to what was agreed before.
+bool FollowsFrom(const Signature& agreed, const Signature& spoken, const ReadyReference& ready) {
+  if (!HasSameFixedPart(spoken, agreed)) return false;
+  const bool is_even_alltoall = spoken.kind == Kind::kAlltoall && ready.extents.empty();
+  return !is_even_alltoall || IsSameEvenAlltoall(spoken, agreed);
+}
+
+// At most so many on the wire.
+size_t BytesOf(const ReadyReference& ready) {
+  return kVarintBytesMax * (3 + ready.extents.size() + ready.joined.size()) + ready.data.size();
+}
+
+size_t BytesOf(const TensorKey& key, const Signature& signature) {
+  const size_t numbers = 16 + signature.shape.size() + signature.splits.size();
+  return key.name.size() + signature.codec.size() + kVarintBytesMax * numbers;
+}
 
 // Runs `arrive` for each rank alone: what ranks of one message say may still mean something else
 // for each of them.
@@ -42,8 +66,9 @@ void Coordinator::ArriveCached(const Arrival& arrival, TensorId id) {
   }
   const int rank = arrival.ranks.lowest();
   if (!IsExpected(*record, rank)) return;
-  if (HasVariablePart(kind) && !(kind == Kind::kScatter && rank != record->agreed.root))
-    return ArriveVariable(arrival, {id, 0, {}});
+  const bool is_variable = HasVariablePart(kind) && kind != Kind::kAlltoall &&
+                           !(kind == Kind::kScatter && rank != record->agreed.root);
+  if (is_variable) return ArriveVariable(arrival, {id, 0, {}});
   Arrive(*record, arrival, nullptr);
 }
 
@@ -148,7 +173,7 @@ void Coordinator::Arrive(TensorRecord& record, const Arrival& arrival, const Sig
   }
   if (const Status same = Compare(record, rank, signature); !same.ok())
     return Reject(record, same.WithCulprit(rank), true);
-  Remember(record, rank, signature);
+  Remember(record, arrival.ranks, signature);
   if (!data.empty() && !Carry(record, arrival.ranks, data)) return;
   if (stopped_count_ > 0 && RejectIfStopped(record)) return;
   if (record.missing == 0) Complete(record);
@@ -216,6 +241,7 @@ void Coordinator::Open(TensorRecord& record, int64_t now_us) {
   record.reference_is_agreed = record.speaker_is_cached = true;
   record.reference_differs = false;
   record.extents.clear();
+  record.alltoall = {};
   ++*record.rounds_of_name;
   if (open_.empty()) SetTick(now_us);
   open_.push_back(&record);
@@ -256,7 +282,8 @@ Status Coordinator::Compare(TensorRecord& record, int rank, const Signature* sig
 }
 
 // Keeps what the agreement will carry: the speaker's signature, and everybody's extents.
-void Coordinator::Remember(TensorRecord& record, int rank, const Signature* signature) {
+void Coordinator::Remember(TensorRecord& record, const RankSet& ranks, const Signature* signature) {
+  const int rank = ranks.lowest();
   const Signature& said = signature == nullptr ? record.agreed : *signature;
   bool speaks = record.speaker < 0 || rank < record.speaker;
   if (said.kind == Kind::kScatter)
@@ -281,12 +308,9 @@ void Coordinator::Remember(TensorRecord& record, int rank, const Signature* sign
     record.extents[0] |= said.shape[0];
     return;
   }
-  record.extents.resize(size * size);
-  if (said.kind == Kind::kScatter && rank != said.root) return;
-  for (size_t i = 0; i < size; ++i) {
-    record.extents[member * size + i] =
-        said.splits.empty() ? said.shape[0] / static_cast<int64_t>(size) : said.splits[i];
-  }
+  if (said.kind == Kind::kAlltoall) return record.alltoall.Add(said, ranks.count());
+  record.extents.resize(size);
+  if (rank == said.root) record.extents = RowsOfScatter(said, size);
 }
 
 bool Coordinator::RejectIfStopped(TensorRecord& record) {
@@ -327,6 +351,7 @@ void Coordinator::Complete(TensorRecord& record) {
   }
   if (ready.joined.empty()) skew_.Add(record);
   ready.extents = std::move(record.extents);
+  if (said.kind == Kind::kAlltoall) ready.extents = record.alltoall.Extents();
   if (record.carried.IsComplete()) ready.data = record.carried.Reduce(said);
   Publish(record, std::move(ready));
   Close(record);
@@ -335,12 +360,13 @@ void Coordinator::Complete(TensorRecord& record) {
 void Coordinator::Publish(TensorRecord& record, ReadyReference ready) {
   has_news_ = is_root_busy_ = true;
   const bool is_unchanged = record.id >= 0 && (record.speaker_is_cached ||
-                                               HasSameFixedPart(record.spoken, record.agreed));
+                                               FollowsFrom(record.agreed, record.spoken, ready));
   if (record.id < 0 && !records_.GiveId(record, next_cycle(), next_.evicted))
     return Fail(ResourceExhausted("more than " + std::to_string(kTensorIdLimit) +
                                   " tensors are in flight. Wait for some of them."));
   records_.Touch(record, next_cycle());
   ready.id = record.id;
+  const size_t bytes = BytesOf(ready) + (is_unchanged ? 0 : BytesOf(record.key, record.spoken));
   if (!is_unchanged) {
     record.agreed = record.spoken;
     next_.definitions.push_back({std::move(ready), record.key, record.agreed});
@@ -349,11 +375,13 @@ void Coordinator::Publish(TensorRecord& record, ReadyReference ready) {
   } else {
     next_.references.push_back(std::move(ready));
   }
+  Spend(bytes);
 }
 
 // The record may be gone afterwards.
 void Coordinator::Reject(TensorRecord& record, Status why, bool fails_late_members) {
   has_news_ = true;
+  const size_t bytes = record.key.name.size() + why.message().size() + kVarintBytesMax;
   next_.rejected.push_back({record.key, std::move(why), fails_late_members});
   if (fails_late_members) {
     for (const int rank : record.members->ranks) {
@@ -369,6 +397,7 @@ void Coordinator::Reject(TensorRecord& record, Status why, bool fails_late_membe
   record.told_cycle = next_cycle();
   Close(record);
   if (record.id < 0 && !record.is_kept) records_.Remove(record);
+  Spend(bytes);
 }
 
 }  // namespace rabit

@@ -60,6 +60,12 @@ Status CheckSplits(std::string_view name, const RankSignature& one, size_t membe
                            std::to_string(rows) + " rows do not divide among " +
                            std::to_string(members) + " ranks. Pass splits, one per rank.");
   }
+  if (s.kind == Kind::kAlltoall) {
+    if (s.splits.size() == 1 && s.splits[0] == rows) return {};
+    return InvalidArgument(who + " submitted " + std::to_string(s.splits.size()) + " splits with " +
+                           Describe(s) + ": splits of an alltoall go from rank " +
+                           "to rank, and only their sum is announced. Report this.");
+  }
   if (s.splits.size() != members) {
     return InvalidArgument(who + " submitted " + std::to_string(s.splits.size()) +
                            " splits for a group of " + std::to_string(members) +

@@ -117,6 +117,8 @@ void RootController::SendToAll() {
     if (sent.ok()) {
       bytes_sent_ += buffer_.size();
       ++messages_sent_;
+    } else if (sent.code() == Code::kInvalidArgument) {
+      coordinator_.OnAbandon(0, sent);  // rank 0 cannot say it, and no connection is at fault
     } else {
       coordinator_.OnLost(peer, sent);
     }

@@ -14,6 +14,7 @@
 #include "base/group.h"
 #include "base/status.h"
 #include "control/agreement.h"
+#include "control/alltoall_rows.h"
 #include "control/carried_data.h"
 #include "control/rank_set.h"
 #include "control/tensor_key.h"
@@ -62,6 +63,7 @@ struct TensorRecord {
   bool speaker_is_cached = true;    // then `spoken` is not filled
   Signature spoken;
   std::vector<int64_t> extents;
+  AlltoallRows alltoall;
   CarriedData carried;
 
   // Members that had not announced a round when it failed, oldest first.  Their announcement of

@@ -66,6 +66,8 @@ class BucketRun {
   Status RunScatter(const BucketItem& item);
   Status RunReduceScatter(const BucketItem& item);
   Status RunAlltoall(const BucketItem& item);
+  Result<std::vector<int64_t>> ExchangeRows(const BucketItem& item,
+                                            const std::vector<int64_t>& sent);
   Status RunSendOrRecv(const BucketItem& item);
 
   // Calls `exchange(backend)` on the route of this work and load; times it as communication and as

@@ -217,6 +217,59 @@ TEST(Engine, alltoall_sends_uneven_splits_and_reports_what_came) {
   });
 }
 
+// One name, step after step: even, even with other rows, uneven, one rank other than the rest.
+TEST(Engine, an_alltoall_may_change_its_rows_from_step_to_step) {
+  constexpr int kRanks = 3;
+  TestJob(kRanks).Run([&](Engine& engine, int rank) {
+    std::mt19937 steps(5);
+    for (int step = 0; step < 40; ++step) {
+      const auto rows = static_cast<int64_t>(steps() % 3);
+      const unsigned form = steps() % 4;
+      // Rank r sends rank j so many rows, each of which says both and the step.
+      const auto rows_of = [&](int r, int j) -> int64_t {
+        if (form < 2) return rows;
+        if (form == 2) return r == 1 ? rows + 1 : rows;
+        return (r + 2 * j + step) % 4;
+      };
+      std::vector<int32_t> input, expected;
+      std::vector<int64_t> splits, from;
+      for (int j = 0; j < kRanks; ++j) {
+        splits.push_back(rows_of(rank, j));
+        from.push_back(rows_of(j, rank));
+        input.insert(input.end(), static_cast<size_t>(splits.back()), 100 * step + 10 * rank + j);
+        expected.insert(expected.end(), static_cast<size_t>(from.back()),
+                        100 * step + 10 * j + rank);
+      }
+      Request request = MakeRequest("moe", Kind::kAlltoall, input);
+      if (form != 0) request.signature.splits = splits;
+      HandleOutput output;
+      EXPECT_EQ(RunOne<int32_t>(engine, std::move(request), nullptr, &output), expected) << step;
+      EXPECT_EQ(output.received_splits, from) << step;
+    }
+  });
+}
+
+TEST(Engine, a_rank_that_has_joined_sends_no_rows_in_an_alltoall) {
+  TestJob(3).Run([&](Engine& engine, int rank) {
+    for (const bool is_even : {true, false}) {
+      if (rank != 1) {
+        std::vector<int32_t> input = {10 * rank, 10 * rank + 1, 10 * rank + 2};
+        Request request = MakeRequest("moe", Kind::kAlltoall, input);
+        if (!is_even) request.signature.splits = {2, 0, 1};
+        HandleOutput output;
+        const auto got = RunOne<int32_t>(engine, std::move(request), nullptr, &output);
+        std::vector<int32_t> expected = {rank, 20 + rank};
+        if (!is_even) expected = rank == 0 ? std::vector{0, 1, 20, 21} : std::vector{2, 22};
+        EXPECT_EQ(got, expected);
+        const int64_t each = is_even ? 1 : rank == 0 ? 2 : 1;
+        EXPECT_EQ(output.received_splits, (std::vector<int64_t>{each, 0, each}));
+      }
+      std::vector<int32_t> none;
+      RunOne<int32_t>(engine, MakeRequest("join", Kind::kJoin, none));
+    }
+  });
+}
+
 TEST(Engine, send_and_recv_move_a_tensor_around_a_ring) {
   TestJob(3).Run([&](Engine& engine, int rank) {
     std::vector<float> out = Ramp(rank, 5), in(5);

@@ -31,6 +31,8 @@ struct Request {
   // What a codec has not sent in earlier calls, of the input's dtype and count; or no data.  The
   // caller's, until the request is finished.
   TensorView residual;
+  // Alltoall: rows for each rank of the group, also where the signature has none.
+  std::vector<int64_t> splits;
   uint64_t seed = 0;  // of a codec's random numbers: equal on all ranks, another one in every call
   uint64_t ready_event = 0;
   Completion completion;

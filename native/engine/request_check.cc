@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "base/kind.h"
 
@@ -199,7 +200,7 @@ class Check {
     }
     const int64_t rows = signature_.shape[0];
     const int64_t size = group_.size();
-    std::vector<int64_t>& splits = signature_.splits;
+    std::vector<int64_t> splits = std::exchange(signature_.splits, {});
     if (splits.empty()) {
       if (is_alltoall && rows % size != 0) {
         return Bad("extent 0 is " + std::to_string(rows) + ", which " + std::to_string(size) +
@@ -207,6 +208,7 @@ class Check {
                    "splits");
       }
       for (int64_t i = 0; i < size; ++i) splits.push_back(rows / size + (i < rows % size ? 1 : 0));
+      KeepSplits(std::move(splits));
       return Status();
     }
     const bool is_complete = static_cast<int64_t>(splits.size()) == size;
@@ -214,11 +216,26 @@ class Check {
         std::any_of(splits.begin(), splits.end(), [](int64_t split) { return split < 0; });
     int64_t sum = 0;
     for (int64_t split : splits) sum += split > rows ? rows + 1 : split;
-    if (is_complete && !has_negative && sum == rows) return Status();
+    if (is_complete && !has_negative && sum == rows) {
+      KeepSplits(std::move(splits));
+      return Status();
+    }
     return Bad("the splits are " + std::to_string(splits.size()) + " numbers that sum to " +
                std::to_string(sum) + ": there must be one for each of " + std::to_string(size) +
                " ranks, none negative, and they must sum to extent 0, which is " +
                std::to_string(rows) + "; correct them");
+  }
+
+  // Those of an alltoall stay on this rank: in the agreement they would be a matrix.
+  void KeepSplits(std::vector<int64_t> splits) {
+    if (signature_.kind == Kind::kScatter) {
+      signature_.splits = std::move(splits);
+      return;
+    }
+    const bool is_even = std::all_of(splits.begin(), splits.end(),
+                                     [&](int64_t split) { return split == splits[0]; });
+    if (!is_even) signature_.splits = {signature_.shape[0]};
+    request_.splits = std::move(splits);
   }
 
   const RequestLimits& limits_;

@@ -2,6 +2,7 @@
 // with the same peer and tag arrive in order, so the tensors of a bucket may share its tag.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -169,10 +170,9 @@ Status BucketRun::RunGather(const BucketItem& item) {
 
 Status BucketRun::RunScatter(const BucketItem& item) {
   const size_t size = group_.ranks.size();
-  RABIT_RETURN_IF_ERROR(CheckExtents(item, size * size));
+  RABIT_RETURN_IF_ERROR(CheckExtents(item, size));
   const int root = group_.IndexOf(bucket_.root);
-  const auto rows =
-      std::span(item.tensor->ready->extents).subspan(static_cast<size_t>(root) * size, size);
+  const std::vector<int64_t>& rows = item.tensor->ready->extents;
   const std::vector<int64_t> part_bytes = Times(rows, RowBytes(item, bucket_.dtype));
   const auto my_index = static_cast<size_t>(group_.my_index);
   Bytes mine;
@@ -232,20 +232,24 @@ Status BucketRun::RunReduceScatter(const BucketItem& item) {
 }
 
 Status BucketRun::RunAlltoall(const BucketItem& item) {
+  const PendingRequest* const pending = item.request();
   const size_t size = group_.ranks.size();
-  RABIT_RETURN_IF_ERROR(CheckExtents(item, size * size));
-  const std::vector<int64_t>& matrix = item.tensor->ready->extents;
-  const auto my_index = static_cast<size_t>(group_.my_index);
   const int64_t row_bytes = RowBytes(item, bucket_.dtype);
-  std::vector<int64_t> received;
-  for (size_t sender = 0; sender < size; ++sender) {
-    received.push_back(matrix[sender * size + my_index]);
+  const bool is_even = item.tensor->ready->extents.empty();
+  const int64_t even_rows = is_even ? ShapeOf(item)[0] / group_.size() : 0;
+  const std::vector<int64_t> sent =
+      pending == nullptr ? std::vector<int64_t>(size) : pending->request.splits;
+  std::vector<int64_t> received(size, even_rows);
+  if (is_even) {
+    for (const int joined : bucket_.joined)
+      received[static_cast<size_t>(group_.IndexOf(joined))] = 0;
+  } else {
+    RABIT_ASSIGN_OR_RETURN(received, ExchangeRows(item, sent));
   }
-  const std::vector<int64_t> send_bytes =
-      Times(std::span(matrix).subspan(my_index * size, size), row_bytes);
+  const std::vector<int64_t> send_bytes = Times(sent, row_bytes);
   const std::vector<int64_t> receive_bytes = Times(received, row_bytes);
   Bytes out;
-  if (item.request() != nullptr) {
+  if (pending != nullptr) {
     RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(WithRows(ShapeOf(item), Sum(received))));
     item.request()->SetReceivedSplits(received);
     out = OutputBytes(item);
@@ -253,10 +257,36 @@ Status BucketRun::RunAlltoall(const BucketItem& item) {
     RABIT_ASSIGN_OR_RETURN(
         out, buffer_.Get(FusionBuffer::kPacked, static_cast<size_t>(Sum(receive_bytes))));
   }
-  if (Sum(matrix) * row_bytes == 0) return Status();
+  const bool is_empty = is_even && even_rows * row_bytes == 0;
+  if (is_empty) return Status();
   return Communicate(bucket_, job_.load, Sum(send_bytes), [&](Backend& backend) {
     return backend.Alltoall(lane_, InputBytes(item), send_bytes, out, receive_bytes);
   });
+}
+
+// How many rows each rank has for this one, where they are not agreed.
+Result<std::vector<int64_t>> BucketRun::ExchangeRows(const BucketItem& item,
+                                                     const std::vector<int64_t>& sent) {
+  const size_t size = sent.size();
+  std::vector<int64_t> received(size);
+  const std::vector<int64_t> number_bytes(size, sizeof(int64_t));
+  const auto bytes = static_cast<int64_t>(size * sizeof(int64_t));
+  RABIT_RETURN_IF_ERROR(Communicate(bucket_, job_.load, bytes, [&](Backend& backend) {
+    return backend.Alltoall(lane_, std::as_bytes(std::span(sent)), number_bytes,
+                            std::as_writable_bytes(std::span(received)), number_bytes);
+  }));
+  const int64_t row_bytes = std::max<int64_t>(RowBytes(item, bucket_.dtype), 1);
+  int64_t left = std::numeric_limits<int64_t>::max() / row_bytes;
+  for (size_t i = 0; i < size; ++i) {
+    if (received[i] < 0 || received[i] > left) {
+      return Internal("rank " + std::to_string(group_.ranks[i]) + " has " +
+                      std::to_string(received[i]) + " rows of " + std::to_string(row_bytes) +
+                      " bytes for this rank, which cannot be; report this")
+          .WithCulprit(group_.ranks[i]);
+    }
+    left -= received[i];
+  }
+  return received;
 }
 
 // Only the two partners have a request; their own kinds tell who sends.

@@ -1,0 +1,173 @@
+// What the ranks agree on where each has other rows for every other: no more than they must.
+#include "control/alltoall_rows.h"
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "control/simulated_job.h"
+#include "testing/test.h"
+
+namespace rabit {
+namespace {
+
+// As the engine describes it; uneven: the splits stay with the rank.
+Signature Rows(int64_t rows, bool is_even) {
+  Signature signature;
+  signature.kind = Kind::kAlltoall;
+  signature.shape = {rows, 2};
+  if (!is_even) signature.splits = {rows};
+  return signature;
+}
+
+Announcement Say(Signature signature) {
+  Announcement mine;
+  mine.ready.push_back({"moe", std::move(signature)});
+  return mine;
+}
+
+RankTree Hosts(int size) {
+  Topology topology;
+  for (int rank = 0; rank < size; ++rank) topology.host_of.push_back(rank / 4);
+  return RankTree::Over(topology, 4);
+}
+
+// Delivers what is on its way; every rank has then been told the same one tensor, which returns.
+ReadyTensor Agree(SimulatedJob& job) {
+  EXPECT_OK(job.DeliverAll());
+  ReadyTensor first;
+  for (int rank = 0; rank < job.size(); ++rank) {
+    std::vector<ReadyTensor> told;
+    for (const Agreement& each : job.agreed(rank)) {
+      EXPECT_TRUE(each.rejected.empty());
+      told.insert(told.end(), each.ready.begin(), each.ready.end());
+    }
+    job.agreed(rank).clear();
+    EXPECT_EQ(told.size(), 1u) << rank;
+    if (told.empty()) continue;
+    if (rank == 0) first = told[0];
+    EXPECT_TRUE(told[0].extents == first.extents && told[0].joined == first.joined &&
+                told[0].signature == first.signature)
+        << rank;
+  }
+  return first;
+}
+
+TEST(AlltoallRows, an_even_alltoall_costs_what_an_allreduce_does) {
+  SimulatedJob job({.size = 64});
+  for (int step = 0; step < 3; ++step) {
+    job.bytes_from_root = job.bytes_to_root = 0;
+    for (int rank = 0; rank < 64; ++rank) job.Announce(rank, Say(Rows(128, true)));
+    const ReadyTensor ready = Agree(job);
+
+    EXPECT_TRUE(ready.extents.empty());
+    EXPECT_EQ(ready.signature.shape[0], 128);
+    if (step == 0) continue;
+    EXPECT_LE(job.bytes_from_root, 20u);
+    EXPECT_LE(job.bytes_to_root, 64u * 20u);
+  }
+}
+
+TEST(AlltoallRows, an_uneven_alltoall_is_said_in_numbers_that_do_not_grow_with_the_ranks) {
+  for (const int size : {4, 256}) {
+    SimulatedJob job({.size = size}, Hosts(size));
+    for (int step = 0; step < 3; ++step) {
+      job.bytes_from_root = job.bytes_to_root = 0;
+      for (int rank = 0; rank < size; ++rank) {
+        job.Announce(rank, Say(Rows(1000 * size + 2 * rank, false)));
+      }
+      const ReadyTensor ready = Agree(job);
+
+      ASSERT_EQ(ready.extents.size(), 1u);
+      EXPECT_EQ(ready.extents[0], 1000 * size + size - 1);
+      EXPECT_LE(job.bytes_from_root, 100u);
+      EXPECT_LE(job.bytes_to_root, 100u * static_cast<uint64_t>(size));
+    }
+  }
+}
+
+TEST(AlltoallRows, any_rank_that_differs_makes_it_uneven_for_all) {
+  SimulatedJob job({.size = 3});
+  for (const int other : {0, 1, 2}) {
+    for (int rank = 0; rank < 3; ++rank) {
+      job.Announce(rank, Say(rank == other ? Rows(9, true) : Rows(6, true)));
+    }
+    EXPECT_TRUE(Agree(job).extents == std::vector<int64_t>{7}) << other;
+    for (int rank = 0; rank < 3; ++rank) job.Announce(rank, Say(Rows(6, rank != other)));
+    EXPECT_TRUE(Agree(job).extents == std::vector<int64_t>{6}) << other;
+  }
+}
+
+// Known by their number or not, combined by the tree or not: the agreement fits what was said.
+TEST(AlltoallRows, follow_what_is_announced_from_step_to_step) {
+  std::mt19937 random(11);
+  for (const int size : {3, 16, 40}) {
+    const RankTree tree = size == 3 ? RankTree::Star(size) : Hosts(size);
+    SimulatedJob job({.size = size}, tree);
+    for (int step = 0; step < 60; ++step) {
+      const int64_t rows = size * static_cast<int64_t>(1 + random() % 2);
+      const bool is_even = random() % 3 > 0;
+      const int odd_one = random() % 3 == 0 ? static_cast<int>(random()) % size : -1;
+      int64_t total = 0;
+      for (int rank = size - 1; rank >= 0; --rank) {
+        const int64_t mine = rank == odd_one ? 3 * rows : rows;
+        job.Announce(rank, Say(Rows(mine, is_even)));
+        total += mine;
+      }
+      const ReadyTensor ready = Agree(job);
+
+      if (is_even && odd_one < 0) {
+        EXPECT_TRUE(ready.extents.empty()) << step;
+        EXPECT_EQ(ready.signature.shape[0], rows) << step;
+      } else {
+        ASSERT_EQ(ready.extents.size(), 1u) << step;
+        EXPECT_EQ(ready.extents[0], (total + size - 1) / size) << step;
+      }
+    }
+  }
+}
+
+TEST(AlltoallRows, rows_that_do_not_divide_are_refused_without_splits) {
+  SimulatedJob job({.size = 2});
+  job.Announce(0, Say(Rows(5, true)));
+  job.Announce(1, Say(Rows(4, true)));
+  ASSERT_OK(job.DeliverAll());
+
+  ASSERT_EQ(job.agreed(1).size(), 1u);
+  ASSERT_EQ(job.agreed(1)[0].rejected.size(), 1u);
+  EXPECT_TRUE(job.agreed(1)[0].rejected[0].why.message().find("5 rows do not divide") !=
+              std::string::npos)
+      << job.agreed(1)[0].rejected[0].why;
+}
+
+TEST(AlltoallRows, what_is_too_much_for_one_agreement_comes_in_several) {
+  constexpr int kRanks = 8;
+  constexpr int kTensors = 100;
+  SimulatedJob job({.size = kRanks, .agreement_bytes = 1000});
+  Announcement mine;
+  for (int i = 0; i < kTensors; ++i) {
+    Announcement::Entry& entry = mine.ready.emplace_back();
+    entry.name = "gather" + std::to_string(i);
+    entry.signature.kind = Kind::kAllgather;
+    entry.signature.shape = {7};
+  }
+  for (int step = 0; step < 2; ++step) {
+    for (int rank = 0; rank < kRanks; ++rank) job.Announce(rank, mine);
+    ASSERT_OK(job.DeliverAll());
+    for (int rank = 0; rank < kRanks; ++rank) {
+      int told = 0;
+      for (const Agreement& each : job.agreed(rank)) {
+        const auto ready = static_cast<int>(each.ready.size());
+        EXPECT_LE(ready, 12) << "of some 100 bytes each";
+        for (int i = 0; i < ready; ++i)
+          EXPECT_EQ(each.ready[static_cast<size_t>(i)].name, "gather" + std::to_string(told + i));
+        told += ready;
+      }
+      EXPECT_EQ(told, kTensors) << rank;
+      job.agreed(rank).clear();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rabit
