@@ -56,10 +56,10 @@ struct Options {
   std::string mpi_collectives = "auto";  // auto, library, messages
   bool mpi_shm = true;                   // with auto: shared memory instead inside a host
   // When something does not go on.
-  int64_t stall_warning_ms = 10'000;  // 0: never
-  int64_t stall_abort_ms = 0;         // 0: never
-  int64_t operation_timeout_ms = 0;   // of one bucket; 0: as long as all peers live
-  std::string log_level = "warning";  // debug, info, warning, error, off
+  int64_t stall_warning_ms = 10'000;   // 0: never
+  int64_t stall_abort_ms = 1'800'000;  // 0: never
+  int64_t operation_timeout_ms = 0;    // of one bucket; 0: as long as all peers live
+  std::string log_level = "warning";   // debug, info, warning, error, off
 
   static constexpr int32_t kLanes = 2;
   int32_t started_lanes() const { return std::max(lanes > 0 ? lanes : kLanes, lanes_max); }

@@ -1,6 +1,7 @@
 #include "control/coordinator.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "base/check.h"
@@ -18,6 +19,12 @@ std::shared_ptr<const Members> GroupMembers(std::vector<int> ranks, int size) {
   members->set = RankSet(ranks);
   members->ranks = std::move(ranks);
   return members;
+}
+
+std::string SecondsText(int64_t us) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", static_cast<double>(us) * 1e-6);
+  return text;
 }
 
 std::string RankText(int rank) { return "rank " + std::to_string(rank); }
@@ -310,13 +317,19 @@ std::vector<std::string> Coordinator::Waiting(int64_t now_us, int64_t older_than
       lines.push_back("and " + std::to_string(waiting.size() - kStallLinesMax) + " more");
       break;
     }
-    std::vector<int> absent;
-    for (const int rank : record->members->ranks) {
-      if (!record->arrived.Contains(rank) && !at(rank).has_joined) absent.push_back(rank);
-    }
+    const std::vector<int> absent = Absent(*record);
     lines.push_back(WaitingLine(*record, absent, now_us) + NamesakeHint(*record, absent));
   }
   return lines;
+}
+
+// Whom an open tensor waits for.
+std::vector<int> Coordinator::Absent(const TensorRecord& record) const {
+  std::vector<int> absent;
+  for (const int rank : record.members->ranks) {
+    if (!record.arrived.Contains(rank) && !at(rank).has_joined) absent.push_back(rank);
+  }
+  return absent;
 }
 
 // A rank that is waited for may have submitted the name elsewhere: another group, or a message.
@@ -348,10 +361,7 @@ void Coordinator::OnTick(int64_t now_us) {
   for (const TensorRecord* record : open_) oldest_us = std::min(oldest_us, record->first_us);
   const int64_t limit_us = options_.stall_abort_us;
   if (limit_us > 0 && now_us - oldest_us >= limit_us) {
-    std::string text =
-        "no progress for longer than the limit of " + std::to_string(limit_us / 1'000'000) + " s";
-    for (const std::string& line : Waiting(now_us, limit_us)) text += "; " + line;
-    return Fail(TimedOut(text + ". Submit the same tensors on every rank, or raise the limit."));
+    return FailStalled(now_us);
   }
   if (now_us - oldest_us >= options_.stall_warning_us) {
     report_ = Waiting(now_us, options_.stall_warning_us);
@@ -363,6 +373,19 @@ void Coordinator::OnTick(int64_t now_us) {
     tick_us_ = oldest_us + options_.stall_warning_us;
   }
   if (limit_us > 0) tick_us_ = std::min(tick_us_, oldest_us + limit_us);
+}
+
+void Coordinator::FailStalled(int64_t now_us) {
+  const int64_t limit_us = options_.stall_abort_us;
+  std::string text = "no progress for " + SecondsText(limit_us) + " s, the limit for stalls";
+  for (const std::string& line : Waiting(now_us, limit_us)) text += "; " + line;
+  int missing = -1;
+  for (const TensorRecord* record : open_) {
+    if (now_us - record->first_us < limit_us) continue;
+    for (const int rank : Absent(*record)) missing = missing < 0 ? rank : std::min(missing, rank);
+  }
+  Fail(TimedOut(text + ". Submit the same tensors on every rank, or raise RABIT_STALL_ABORT.")
+           .WithCulprit(missing));
 }
 
 void Coordinator::Fail(Status why) {

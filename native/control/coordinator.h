@@ -136,6 +136,8 @@ class Coordinator {
   void UpdateCredit(const RankSet& ranks, uint64_t buckets_done);
   void ForgetLate();
   std::string NamesakeHint(const TensorRecord& record, const std::vector<int>& absent) const;
+  std::vector<int> Absent(const TensorRecord& record) const;
+  void FailStalled(int64_t now_us);
   void Fail(Status why);
   void Spend(size_t bytes);  // of the next agreement
   void CompleteAgreement();

@@ -459,8 +459,12 @@ TEST(Coordinator, a_stall_names_the_tensor_and_the_missing_ranks_and_ends_in_a_f
 
   coordinator.OnTick(60'000'000);
   EXPECT_EQ(coordinator.failure().code(), Code::kTimedOut);
-  EXPECT_TRUE(coordinator.failure().message().find("waits 60.0 s for rank 3") != std::string::npos)
-      << coordinator.failure();
+  EXPECT_EQ(coordinator.failure().culprit(), 3);
+  EXPECT_EQ(
+      coordinator.failure().message(),
+      "no progress for 60 s, the limit for stalls; 'conv1.weight' (allreduce float32[64]): "
+      "ready on ranks 0-2, waits 60.0 s for rank 3. Submit the same tensors on every rank, or "
+      "raise RABIT_STALL_ABORT.");
 }
 
 TEST(Coordinator, the_report_ends_with_the_stall) {

@@ -25,8 +25,8 @@ class FailureSettings:
         unit="seconds",
     )
     stall_abort: float = setting(
-        0.0,
-        "The job is aborted after this time of stall; 0: never.",
+        1800.0,
+        "The job ends when a tensor has waited so long for ranks that have not submitted it; 0: never.",
         kind="duration",
         native="stall_abort_ms",
         flag="--stall-abort",

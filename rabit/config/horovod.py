@@ -75,6 +75,8 @@ TWINS = (
         "stall_warning", "HOROVOD_STALL_CHECK_DISABLE", "--no-stall-check", "stall_check.enabled",
         implied="0", is_negated=True,
     ),
+    # Who wants to hear of no stall does not want the job to end because of one.
+    Twin("stall_abort", "HOROVOD_STALL_CHECK_DISABLE", "--no-stall-check", implied="0"),
     Twin(
         "allreduce_algorithm", "HOROVOD_HIERARCHICAL_ALLREDUCE", "--hierarchical-allreduce",
         "params.hierarchical_allreduce", implied="hierarchical",

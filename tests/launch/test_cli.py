@@ -305,6 +305,7 @@ def test_flags_of_horovodrun_are_understood():
         "RABIT_FUSION_BYTES": "32M",
         "RABIT_ALLREDUCE_ALGORITHM": "hierarchical",
         "RABIT_STALL_WARNING": "0s",
+        "RABIT_STALL_ABORT": "0s",
         "RABIT_NETWORK_INTERFACES": "eth0,eth1",
         "RABIT_CONNECT_TIMEOUT": "9s",
         "RABIT_AUTOTUNE": "1",

@@ -51,9 +51,11 @@ _ELASTIC = ("min_np", "max_np", "host_discovery_script")
 
 def add_to(group: argparse._ArgumentGroup) -> None:
     """Adds every flag.  Only those with a twin are shown by --help."""
+    added = set()
     for twin in TWINS:
-        if not twin.flag:
+        if not twin.flag or twin.flag in added:
             continue
+        added.add(twin.flag)
         name = twin.setting.replace("_", "-")
         if twin.implied:
             group.add_argument(

@@ -238,15 +238,22 @@ def test_our_variable_wins_over_horovods():
             "RABIT_CACHE_CAPACITY": "9",
             "HOROVOD_STALL_CHECK_DISABLE": "1",
             "RABIT_STALL_WARNING": "3",
+            "RABIT_STALL_ABORT": "60",
         }
     )
 
-    assert (config.cache_capacity, config.stall_warning) == (9, 3.0)
+    assert (config.cache_capacity, config.stall_warning, config.stall_abort) == (9, 3.0, 60.0)
     assert config.notices == ()
 
 
 def test_disabled_stall_check_means_never():
-    assert Config.from_environ({"HOROVOD_STALL_CHECK_DISABLE": "1"}).stall_warning == 0
+    config = Config.from_environ({"HOROVOD_STALL_CHECK_DISABLE": "1"})
+
+    assert (config.stall_warning, config.stall_abort) == (0, 0)
+
+
+def test_a_stall_ends_the_job_by_default_long_after_the_warning():
+    assert (Config().stall_warning, Config().stall_abort) == (10, 1800)
 
 
 def test_a_malformed_variable_of_horovod_is_an_error():
