@@ -209,8 +209,8 @@ void BucketRun::Trace(std::string_view name, int64_t begin_ns, int64_t end_ns,
                       const std::string& arguments) const {
   if (!services_.timeline.is_active()) return;
   for (const BucketItem& item : job_.items) {
-    services_.timeline.Span(std::string(Name(bucket_.kind)) + "." + item.tensor->ready->name, name,
-                            begin_ns, end_ns, arguments);
+    services_.timeline.Span(TimelineRow(bucket_.kind, item.tensor->ready->name), name, begin_ns,
+                            end_ns, arguments);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/wake_signal.h"
 #include "engine/engine.h"
+#include "engine/timeline.h"
 #include "testing/engine_job.h"
 #include "testing/transport_wrapper.h"
 
@@ -284,6 +285,13 @@ TEST(EngineFailure, requests_that_cannot_work_are_refused_with_the_reason) {
     request.signature.codec.clear();
     request.residual = request.input;
     EXPECT_TRUE(Has(message(request), "a residual and no codec"));
+    for (const Kind kind :
+         {Kind::kBroadcast, Kind::kAllgather, Kind::kReduceScatter, Kind::kGather}) {
+      request = MakeRequest("x", kind, values);
+      request.signature.root = 0;
+      request.signature.codec = "fp16";
+      EXPECT_TRUE(Has(message(request), "codec 'fp16' is for allreduce and reduce")) << Name(kind);
+    }
     request = MakeRequest("x", Kind::kAllgather, values);
     request.signature.shape.clear();
     EXPECT_TRUE(Has(message(request), "scalar") || Has(message(request), "elements"));
@@ -354,7 +362,7 @@ TEST(EngineTimeline, events_are_on_disk_soon_without_a_stop) {
       std::ifstream file(path);
       const std::string text((std::istreambuf_iterator<char>(file)),
                              std::istreambuf_iterator<char>());
-      is_written = Has(text, "\"ALLREDUCE\"");
+      is_written = Has(text, "\"ALLREDUCE\"") && text.ends_with("\n]\n");
     }
     EXPECT_TRUE(is_written);
   });
@@ -390,6 +398,24 @@ TEST(EngineTimeline, events_of_every_stage_are_written_as_one_json_array) {
   EXPECT_TRUE(text.ends_with("\n]\n"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '{'), std::count(text.begin(), text.end(), '}'));
   std::remove(path.c_str());
+}
+
+TEST(EngineTimeline, a_disk_that_takes_nothing_does_not_end_the_job) {
+  TestJob(1).Run([&](Engine& engine, int) {
+    EXPECT_OK(engine.StartTimeline("/dev/full", false));
+    std::vector<float> values = {1.0f};
+    EXPECT_EQ(RunOne<float>(engine, MakeRequest("x", Kind::kAllreduce, values)), values);
+    const Status stopped = engine.StopTimeline();
+    EXPECT_EQ(stopped.code(), Code::kResourceExhausted);
+    EXPECT_TRUE(Has(stopped.message(), "'/dev/full' is incomplete")) << stopped;
+    EXPECT_EQ(RunOne<float>(engine, MakeRequest("x", Kind::kAllreduce, values)), values);
+  });
+}
+
+TEST(EngineTimeline, names_that_begin_with_their_kind_keep_their_row) {
+  EXPECT_EQ(TimelineRow(Kind::kBroadcast, "conv1.weight"), "broadcast.conv1.weight");
+  EXPECT_EQ(TimelineRow(Kind::kBroadcast, "broadcast.conv1.weight"), "broadcast.conv1.weight");
+  EXPECT_EQ(TimelineRow(Kind::kAllreduce, "broadcast.x"), "allreduce.broadcast.x");
 }
 
 // A rank whose deadline passes has still been counted by the others.

@@ -10,7 +10,7 @@ EngineState::EngineState(EngineParts given)
       submissions([this] { Wake(); }),
       failure([this] { Wake(); }),
       groups(parts.rank, parts.size),
-      timeline(parts.rank),
+      timeline(parts.rank, logger),
       running(parts.options.lanes),
       lane_services{parts.rank,     parts.options, *parts.codecs, *parts.router,
                     parts.backends, statistics,    timeline,      running} {}

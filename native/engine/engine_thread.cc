@@ -20,7 +20,7 @@ namespace {
 constexpr auto kGrace = std::chrono::milliseconds(300);
 
 std::string RowOf(const ReadyTensor& ready) {
-  return std::string(Name(ready.signature.kind)) + "." + ready.name;
+  return TimelineRow(ready.signature.kind, ready.name);
 }
 
 std::string UpperName(Kind kind) {

@@ -1,8 +1,13 @@
 #include "engine/timeline.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "base/json_writer.h"
 #include "engine/clock.h"
@@ -13,6 +18,8 @@ namespace {
 constexpr size_t kEventsMax = 1 << 17;
 constexpr size_t kRowsMax = 1 << 16;
 constexpr auto kFlushInterval = std::chrono::milliseconds(50);
+constexpr size_t kWriteBytes = 8192;
+constexpr std::string_view kClosing = "\n]\n";
 
 std::string Micros(int64_t ns) {
   char text[40];
@@ -21,6 +28,11 @@ std::string Micros(int64_t ns) {
 }
 
 }  // namespace
+
+std::string TimelineRow(Kind kind, std::string_view name) {
+  const std::string prefix = std::string(Name(kind)) + ".";
+  return name.starts_with(prefix) ? std::string(name) : prefix + std::string(name);
+}
 
 Timeline::~Timeline() {
   if (is_active()) (void)Stop();
@@ -32,15 +44,16 @@ Status Timeline::Start(const std::string& path, bool mark_cycles) {
     return InvalidArgument("rank " + std::to_string(rank_) +
                            ": a timeline is open already: only one can be; stop it first");
   }
-  file_ = std::fopen(path.c_str(), "we");
-  if (file_ == nullptr) {
+  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (file_ < 0) {
     return InvalidArgument("rank " + std::to_string(rank_) + ": cannot write the timeline '" +
                            path + "': " + std::strerror(errno) +
-                           "; pass a path in a folder that "
-                           "exists and is writable");
+                           "; pass a path in a folder that exists and is writable");
   }
-  std::fputs("[\n", file_);
-  has_lines_ = false;
+  path_ = path;
+  lines_ = "[\n";
+  has_lines_ = ends_early_ = false;
+  end_ = 0;
   {
     MutexLock lock(mutex_);
     wants_stop_ = false;
@@ -50,8 +63,9 @@ Status Timeline::Start(const std::string& path, bool mark_cycles) {
     rows_.clear();
     new_rows_.clear();
   }
-  WriteLine("{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":" + std::to_string(rank_) +
-            ",\"args\":{\"name\":\"rank " + std::to_string(rank_) + "\"}}");
+  AddLine("{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":" + std::to_string(rank_) +
+          ",\"args\":{\"name\":\"rank " + std::to_string(rank_) + "\"}}");
+  WriteLines();
   marks_cycles_ = mark_cycles;
   is_active_ = true;
   writer_ = std::thread([this] { WriteLoop(); });
@@ -76,16 +90,15 @@ Status Timeline::Stop() {
     MutexLock lock(mutex_);
     dropped = dropped_;
   }
-  WriteLine("{\"ph\":\"M\",\"name\":\"process_labels\",\"pid\":" + std::to_string(rank_) +
-            ",\"args\":{\"labels\":\"events dropped: " + std::to_string(dropped) + "\"}}");
-  std::fputs("\n]\n", file_);
-  bool is_written = std::ferror(file_) == 0;
-  is_written = std::fclose(file_) == 0 && is_written;
-  file_ = nullptr;
-  if (is_written) return Status();
-  return ResourceExhausted("rank " + std::to_string(rank_) +
-                           ": the timeline is incomplete: the disk did not take it all; free some "
-                           "space and record again");
+  AddLine("{\"ph\":\"M\",\"name\":\"process_labels\",\"pid\":" + std::to_string(rank_) +
+          ",\"args\":{\"labels\":\"events dropped: " + std::to_string(dropped) + "\"}}");
+  WriteLines();
+  // Some file systems tell only now that they have no room.
+  const bool is_closed = ::close(std::exchange(file_, -1)) == 0;
+  if (is_closed && !ends_early_) return Status();
+  return ResourceExhausted("rank " + std::to_string(rank_) + ": the timeline '" + path_ +
+                           "' is incomplete: the disk did not take it all; free some space and "
+                           "record again");
 }
 
 void Timeline::Span(std::string_view row, std::string_view name, int64_t begin_ns, int64_t end_ns,
@@ -147,8 +160,8 @@ void Timeline::WriteEvents(const std::vector<Event>& events,
     origin_ns = origin_ns_;
   }
   for (const auto& [number, row] : new_rows) {
-    WriteLine("{\"ph\":\"M\",\"name\":\"thread_name\"" + process + ",\"tid\":" +
-              std::to_string(number) + ",\"args\":{\"name\":" + JsonQuoted(row) + "}}");
+    AddLine("{\"ph\":\"M\",\"name\":\"thread_name\"" + process +
+            ",\"tid\":" + std::to_string(number) + ",\"args\":{\"name\":" + JsonQuoted(row) + "}}");
   }
   for (const Event& event : events) {
     // A tensor may be older than the timeline.
@@ -162,15 +175,50 @@ void Timeline::WriteEvents(const std::vector<Event>& events,
       line += ",\"ph\":\"X\",\"dur\":" + Micros(std::max(event.end_ns - begin_ns, int64_t{0}));
     }
     if (!event.arguments.empty()) line += ",\"args\":{" + event.arguments + "}";
-    WriteLine(line + "}");
+    AddLine(line + "}");
   }
-  std::fflush(file_);
+  WriteLines();
 }
 
-void Timeline::WriteLine(const std::string& line) {
-  if (has_lines_) std::fputs(",\n", file_);
+void Timeline::AddLine(const std::string& line) {
+  if (has_lines_) lines_ += ",\n";
   has_lines_ = true;
-  std::fwrite(line.data(), 1, line.size(), file_);
+  lines_ += line;
+  if (lines_.size() >= kWriteBytes)
+    WriteLines();  // of a disk that fills up, all but the last are kept
+}
+
+// One write puts the lines where the closing bracket was, and a bracket behind them.
+void Timeline::WriteLines() {
+  std::string text = std::exchange(lines_, {});
+  if (ends_early_) return;
+  const auto bytes = static_cast<int64_t>(text.size());
+  text += kClosing;
+  if (const int error = WriteAt(text, end_); error != 0) return EndEarly(error);
+  end_ += bytes;
+}
+
+// What came before stays readable: the bracket goes where it was, in room that the file has.
+void Timeline::EndEarly(int error) {
+  ends_early_ = true;
+  const bool is_closed = end_ > 0 && WriteAt(kClosing, end_) == 0 &&
+                         ::ftruncate(file_, end_ + static_cast<int64_t>(kClosing.size())) == 0;
+  logger_.Warning("the timeline '" + path_ + "' ends here, after " + std::to_string(end_) +
+                  " bytes: " + std::strerror(error) + ". " +
+                  (is_closed ? "What is in it can be read; the" : "It cannot be read; the") +
+                  " job goes on without it. Free some space, or pass a path on another disk.");
+}
+
+int Timeline::WriteAt(std::string_view text, int64_t offset) {
+  while (!text.empty()) {
+    const ssize_t written = ::pwrite(file_, text.data(), text.size(), offset);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno;
+    if (written == 0) return ENOSPC;
+    text.remove_prefix(static_cast<size_t>(written));
+    offset += written;
+  }
+  return 0;
 }
 
 }  // namespace rabit

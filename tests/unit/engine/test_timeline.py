@@ -1,0 +1,71 @@
+"""The timeline's file in jobs that do not end well."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+LOOP = """
+import os, resource, sys
+import numpy as np
+{before}
+import rabit
+
+rabit.init()
+data = np.ones(8, dtype=np.float32)
+for step in range(int(sys.argv[1])):
+    for handle in [rabit.allreduce_async_(data, name=f"t{{i}}") for i in range(20)]:
+        handle.wait(20)
+rabit.shutdown()
+print("THROUGH")
+"""
+
+
+def start(folder: Path, steps: int, before: str = "") -> subprocess.Popen[str]:
+    script = folder / "script.py"
+    script.write_text(LOOP.format(before=before))
+    variables = {name: text for name, text in os.environ.items() if not name.startswith("RABIT_")}
+    if "RABIT_LIBRARY" in os.environ:
+        variables["RABIT_LIBRARY"] = os.environ["RABIT_LIBRARY"]
+    variables["RABIT_TIMELINE"] = str(folder / "trace.json")
+    return subprocess.Popen(
+        [sys.executable, str(script), str(steps)],
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def names(events) -> set[str]:
+    return {event["name"] for event in events}
+
+
+def test_a_killed_job_leaves_a_file_that_can_be_read(tmp_path):
+    path = tmp_path / "trace.json"
+    with start(tmp_path, 1_000_000) as process:
+        deadline = time.monotonic() + 60
+        while not path.exists() or path.stat().st_size < 20_000:
+            assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+    assert "NEGOTIATE_ALLREDUCE" in names(json.loads(path.read_text()))
+
+
+def test_a_disk_that_is_full_ends_the_timeline_and_not_the_job(tmp_path):
+    limit = "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))"
+    with start(tmp_path, 300, limit) as process:
+        out, said = process.communicate(timeout=60)
+
+    assert process.returncode == 0 and "THROUGH" in out, said
+    assert said.count("ends here, after") == 1 and "the job goes on without it" in said, said
+    path = tmp_path / "trace.json"
+    assert path.stat().st_size <= 30_000
+    assert "NEGOTIATE_ALLREDUCE" in names(json.loads(path.read_text()))
