@@ -55,25 +55,29 @@ void EngineThread::DriveLocked(const std::shared_ptr<PendingRequest>& pending, D
   state_->parts.controller->SetWaiter(Waiter::kCaller);
   driven_ = pending.get();
   is_driven_agreed_ = false;
-  while (is_running_ && !is_driven_agreed_ && !pending->is_finished() &&
+  // What others wait for by a callback does not wait for this call: the engine thread goes on.
+  while (is_running_ && !is_driven_agreed_ && !pending->is_finished() && completed_.empty() &&
          std::chrono::steady_clock::now() < deadline) {
     is_running_ = Step(deadline);
   }
   driven_ = nullptr;
   state_->parts.controller->SetWaiter(Waiter::kBackground);
   std::vector<OwnJob> own = std::exchange(own_jobs_, {});
+  const Requests completed = std::exchange(completed_, {});
   const bool leaves_work = !is_running_ || !CanPark();
   step_mutex_.Unlock();
   if (leaves_work) state_->Wake();
+  Notify(completed);
   RunOwn(std::move(own), deadline);
   const int64_t ended_ns = NowNs();
-  hand_back_ns_.store(HandBackNs(ended_ns - began_ns));
+  last_call_ns_.store(ended_ns - began_ns);
   last_drive_ns_.store(ended_ns);
 }
 
-int64_t EngineThread::HandBackNs(int64_t call_ns) const {
+int64_t EngineThread::HandBackNs() const {
+  if (serves_others_.load()) return kHandBackMin.count();
   if (!state_->groups.has_added()) return kHandBackMax.count();
-  return std::clamp<int64_t>(2 * call_ns, kHandBackMin.count(), kHandBackMax.count());
+  return std::clamp<int64_t>(2 * last_call_ns_.load(), kHandBackMin.count(), kHandBackMax.count());
 }
 
 // The caller runs its own request where it has a bucket for itself and nothing is before it: on one

@@ -33,7 +33,6 @@ std::string UpperName(Kind kind) {
 
 EngineThread::EngineThread(std::shared_ptr<EngineState> state)
     : state_(std::move(state)),
-      hand_back_ns_(kHandBackMax.count()),
       stall_monitor_(state_->logger, state_->parts.options.stall_warning_ms),
       stuck_watch_(*state_),
       routes_(*state_->parts.router),
@@ -52,13 +51,25 @@ void EngineThread::Run() {
   }
   is_running_ = true;
   while (is_running_ && Step(Deadline::max())) {
-    if (!CanPark()) continue;
+    const bool parks = CanPark();
+    if (!parks && completed_.empty()) continue;
+    const Requests completed = std::exchange(completed_, {});
     step_mutex_.Unlock();
-    Park();
+    Notify(completed);
+    if (parks) Park();
     step_mutex_.Lock();
   }
   is_running_ = false;
+  const Requests completed = std::exchange(completed_, {});
   step_mutex_.Unlock();
+  Notify(completed);
+  End();
+  has_ended_.store(true);
+  ended_.Notify();
+}
+
+void EngineThread::End() {
+  MutexLock lock(step_mutex_);
   commands_.Close();
   RunCommands();  // whoever waits for one sees the verdict
   for (auto& lane : lanes_) lane->Close();
@@ -68,13 +79,20 @@ void EngineThread::Run() {
     if (!lane->Join(deadline)) state_->logger.Error("a lane does not end; it is left behind");
   }
   last_json_ = MakeControllerJson();
-  has_ended_.store(true);
-  ended_.Notify();
+}
+
+// A callback may ask for what needs the steps, and so is made when they are free.
+void EngineThread::Drop(const std::shared_ptr<PendingRequest>& pending) {
+  if (state_->handles.DropQuietly(pending)) completed_.push_back(pending);
+}
+
+void EngineThread::Notify(const Requests& completed) {
+  for (const std::shared_ptr<PendingRequest>& pending : completed) HandleTable::Notify(*pending);
 }
 
 void EngineThread::Park() {
   for (;;) {
-    const int64_t until_ns = last_drive_ns_.load() + hand_back_ns_.load();
+    const int64_t until_ns = last_drive_ns_.load() + HandBackNs();
     if (NowNs() >= until_ns) return;
     const Deadline until{std::chrono::nanoseconds(until_ns)};
     if (state_->step_needed.Wait([this] { return state_->needs_step.load(); }, until)) return;
@@ -144,7 +162,7 @@ bool EngineThread::RunCommand(std::function<void()> command, Deadline deadline) 
 bool EngineThread::Propose(const Tunables& tunables) {
   const bool has_sizes =
       tunables.partition_bytes >= 0 || tunables.fusion_bytes >= 0 || tunables.credit_bytes >= 0;
-  const bool is_taken = commands_.Push([this, tunables, has_sizes] {
+  const bool is_taken = commands_.Push([this, tunables, has_sizes]() RABIT_REQUIRES(step_mutex_) {
     if (choice_ && has_sizes) choice_->Pause();
     Merge(tunables);
   });
@@ -153,7 +171,7 @@ bool EngineThread::Propose(const Tunables& tunables) {
 }
 
 bool EngineThread::ResetTunables() {
-  const bool is_taken = commands_.Push([this] {
+  const bool is_taken = commands_.Push([this]() RABIT_REQUIRES(step_mutex_) {
     const ScheduleLimits limits = choice_ ? choice_->Resume() : start_limits_;
     Merge({limits.partition_bytes, limits.fusion_bytes, limits.credit_bytes, limits.lanes});
   });
@@ -198,9 +216,17 @@ bool EngineThread::WaitEnded(Deadline deadline) {
 }
 
 std::string EngineThread::ControllerJson(Deadline deadline) {
+  // Nobody does the steps, or this is the callback of a request that the engine thread has
+  // finished: a command would wait for this very thread.
+  if (step_mutex_.TryLock()) {
+    std::string json = is_running_ ? MakeControllerJson() : std::string();
+    step_mutex_.Unlock();
+    if (!json.empty()) return json;
+  }
   // The command may run after this function has given up waiting.
   auto json = std::make_shared<std::string>();
-  const bool is_done = RunCommand([json, this] { *json = MakeControllerJson(); }, deadline);
+  const bool is_done = RunCommand(
+      [json, this]() RABIT_REQUIRES(step_mutex_) { *json = MakeControllerJson(); }, deadline);
   if (is_done) return *json;
   return has_ended_.load() ? last_json_ : std::string();
 }
@@ -208,7 +234,8 @@ std::string EngineThread::ControllerJson(Deadline deadline) {
 std::string EngineThread::MakeControllerJson() const {
   const ScheduleLimits& limits = state_->parts.scheduler->limits();
   JsonWriter json;
-  json.Member("stall_reports", stall_monitor_.reports()).Key("tunables").BeginObject();
+  json.Member("stall_reports", stall_monitor_.reports());
+  json.Member("hand_back_us", HandBackNs() / 1000).Key("tunables").BeginObject();
   json.Member("partition_bytes", limits.partition_bytes);
   json.Member("fusion_bytes", limits.fusion_bytes).Member("credit_bytes", limits.credit_bytes);
   json.Member("lanes", limits.lanes).Member("changes", tunings_).EndObject();
@@ -363,7 +390,7 @@ void EngineThread::Reject(const Rejection& rejection) {
   if (pending == nullptr) return;
   state_->statistics.AddRejected(1);
   pending->SetError(rejection.why);
-  state_->handles.Drop(pending);
+  Drop(pending);
 }
 
 ScheduledTensors EngineThread::Accept(const Agreement& agreement) {
@@ -393,6 +420,7 @@ ScheduledTensors EngineThread::Accept(const Agreement& agreement) {
     }
     AgreedTensor& agreed = accepted->tensors.emplace_back();
     agreed = {&tensor, TakeOpen(token), now_ns};
+    if (agreed.request == nullptr) serves_others_.store(true);
     if (agreed.request != nullptr) NoteNegotiated(tensor, *agreed.request, now_ns);
     const int64_t count = is_repeated ? last_scheduled_[i].count : AgreedCount(tensor);
     if (choice_) ObserveRound(tensor, count);
@@ -436,7 +464,7 @@ void EngineThread::FinishVote(const ReadyTensor& ready, int32_t token) {
   if (pending == nullptr) return;  // of a group without this rank
   state_->statistics.AddNegotiation(1, NowNs() - pending->submitted_ns);
   SetResult(*pending, ready.extents[0]);
-  state_->handles.Drop(pending);
+  Drop(pending);
 }
 
 // The same, of an allreduce whose data came with the announcements.
@@ -451,13 +479,13 @@ void EngineThread::FinishCarried(const ReadyTensor& ready, int32_t token, int64_
         RowOf(ready), UpperName(ready.signature.kind), now_ns, NowNs(),
         "\"algorithm\":\"inline\",\"bytes\":" + std::to_string(ready.data.size()));
   }
-  state_->handles.Drop(pending);
+  Drop(pending);
 }
 
 void EngineThread::FinishJoin(int last_joined) {
   for (const std::shared_ptr<PendingRequest>& join : joins_) {
     SetResult(*join, static_cast<int32_t>(last_joined));
-    state_->handles.Drop(join);
+    Drop(join);
   }
   joins_.clear();
 }
@@ -499,7 +527,7 @@ void EngineThread::Dispatch(Bucket bucket) {
   }
   if (!is_member || (is_pair && !has_request)) {
     for (const BucketItem& item : job.items) {
-      if (item.request() != nullptr) state_->handles.Drop(item.tensor->request);
+      if (item.request() != nullptr) Drop(item.tensor->request);
     }
     state_->done.MarkDone(id);  // nothing to do on this rank
     return;
@@ -522,19 +550,20 @@ void EngineThread::Fail(const Status& why) {
 void EngineThread::FinishOpen(const Status& why) {
   TakeSubmissions();
   next_.ready.clear();
-  const auto finish = [&](const std::shared_ptr<PendingRequest>& pending) {
-    if (pending == nullptr) return;
+  Requests open = std::exchange(joins_, {});
+  const auto add = [&open](const std::shared_ptr<PendingRequest>& pending) {
+    if (pending != nullptr) open.push_back(pending);
+  };
+  open_.ForEach(add);
+  in_flight_.ForEach([&](const InFlight& entry) { add(entry.tensor->request); });
+  open_.Clear();
+  in_flight_.Clear();
+  for (const std::shared_ptr<PendingRequest>& pending : open) {
     pending->SetError(
         Status(why.code(), pending->Describe(state_->parts.rank) + ": " + why.message())
             .WithCulprit(why.culprit()));
-    state_->handles.Drop(pending);
-  };
-  open_.ForEach(finish);
-  in_flight_.ForEach([&](const InFlight& entry) { finish(entry.tensor->request); });
-  for (const auto& pending : joins_) finish(pending);
-  open_.Clear();
-  in_flight_.Clear();
-  joins_.clear();
+    Drop(pending);
+  }
 }
 
 }  // namespace rabit

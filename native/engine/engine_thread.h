@@ -70,7 +70,9 @@ class EngineThread {
   // the time takes the core from a caller that works, so short times slow down calls in a row. News
   // from other ranks may wait for so long, once, after a rank has stopped making blocking calls.
   // Rank 0 may have to agree for groups that it does not belong to: where there are such, it is
-  // only twice as long as the call, so that a row of long calls finds the steps free as well.
+  // only twice as long as the call, so that a row of long calls finds the steps free as well.  Once
+  // others have done something without this rank, such as a message between two of them, it is the
+  // shortest time.
   static constexpr std::chrono::nanoseconds kHandBackMax = std::chrono::milliseconds(10);
   static constexpr std::chrono::nanoseconds kHandBackMin = std::chrono::microseconds(500);
 
@@ -86,52 +88,61 @@ class EngineThread {
     BucketJob job;
   };
 
+  using Requests = std::vector<std::shared_ptr<PendingRequest>>;
+
   // With step_mutex_, which it gives up.
   void DriveLocked(const std::shared_ptr<PendingRequest>& pending, Deadline deadline,
                    int64_t began_ns) RABIT_RELEASES(step_mutex_);
-  bool Step(Deadline deadline);  // false: the engine ends
-  bool CanPark() const;          // nothing is open and nothing is to be told
-  void Park();                   // until a caller that drives has been gone for a while
-  int64_t HandBackNs(int64_t call_ns) const;
-  bool TryOwn(BucketJob& job);
+  bool Step(Deadline deadline) RABIT_REQUIRES(step_mutex_);  // false: the engine ends
+  bool CanPark() const RABIT_REQUIRES(step_mutex_);  // nothing is open and nothing is to be told
+  void End();                                        // lanes and commands, after the last step
+  void Park();  // until a caller that drives has been gone for a while
+  int64_t HandBackNs() const;
+  bool TryOwn(BucketJob& job) RABIT_REQUIRES(step_mutex_);
   static void RunOwn(std::vector<OwnJob> own, Deadline deadline);
-  std::string MakeControllerJson() const;
+  std::string MakeControllerJson() const RABIT_REQUIRES(step_mutex_);
   void RunCommands();
-  void TakeSubmissions();
-  void AnnounceInFull(int32_t token, bool carries);
-  Status AnnounceIfNeeded();
-  Deadline NextDeadline() const;
-  bool FailIfSuspected();
-  void CheckStall();
+  void TakeSubmissions() RABIT_REQUIRES(step_mutex_);
+  void AnnounceInFull(int32_t token, bool carries) RABIT_REQUIRES(step_mutex_);
+  Status AnnounceIfNeeded() RABIT_REQUIRES(step_mutex_);
+  Deadline NextDeadline() const RABIT_REQUIRES(step_mutex_);
+  bool FailIfSuspected() RABIT_REQUIRES(step_mutex_);
+  void CheckStall() RABIT_REQUIRES(step_mutex_);
 
-  void Process(Agreement agreement);
-  Status ApplyTunables(const Tunables& tunables);
-  void Merge(const Tunables& tunables);  // into the next announcement
+  void Process(Agreement agreement) RABIT_REQUIRES(step_mutex_);
+  Status ApplyTunables(const Tunables& tunables) RABIT_REQUIRES(step_mutex_);
+  void Merge(const Tunables& tunables) RABIT_REQUIRES(step_mutex_);  // into the next announcement
   // What has been agreed is in flight from here on.  Returns what the scheduler is to know of it.
-  ScheduledTensors Accept(const Agreement& agreement);
-  void ObserveRound(const ReadyTensor& ready, int64_t count);
-  void Reject(const Rejection& rejection);
+  ScheduledTensors Accept(const Agreement& agreement) RABIT_REQUIRES(step_mutex_);
+  void ObserveRound(const ReadyTensor& ready, int64_t count) RABIT_REQUIRES(step_mutex_);
+  void Reject(const Rejection& rejection) RABIT_REQUIRES(step_mutex_);
   int64_t CutMultipleOf(const ReadyTensor& ready) const;
-  void NoteNegotiated(const ReadyTensor& ready, const PendingRequest& request, int64_t now_ns);
-  void FinishVote(const ReadyTensor& ready, int32_t token);
-  void FinishCarried(const ReadyTensor& ready, int32_t token, int64_t now_ns);
-  void FinishJoin(int last_joined);
-  void Dispatch(Bucket bucket);
+  void NoteNegotiated(const ReadyTensor& ready, const PendingRequest& request, int64_t now_ns)
+      RABIT_REQUIRES(step_mutex_);
+  void FinishVote(const ReadyTensor& ready, int32_t token) RABIT_REQUIRES(step_mutex_);
+  void FinishCarried(const ReadyTensor& ready, int32_t token, int64_t now_ns)
+      RABIT_REQUIRES(step_mutex_);
+  void FinishJoin(int last_joined) RABIT_REQUIRES(step_mutex_);
+  void Dispatch(Bucket bucket) RABIT_REQUIRES(step_mutex_);
   // The caller's own request, with its hold; null: this rank has none.
-  std::shared_ptr<PendingRequest> TakeOpen(int32_t token);
+  std::shared_ptr<PendingRequest> TakeOpen(int32_t token) RABIT_REQUIRES(step_mutex_);
 
-  void Fail(const Status& why);
-  void FinishOpen(const Status& why);
+  void Drop(const std::shared_ptr<PendingRequest>& pending) RABIT_REQUIRES(step_mutex_);
+  static void Notify(const Requests& completed);  // without step_mutex_
+  void Fail(const Status& why) RABIT_REQUIRES(step_mutex_);
+  void FinishOpen(const Status& why) RABIT_REQUIRES(step_mutex_);
 
   const std::shared_ptr<EngineState> state_;
   std::atomic<int64_t> last_drive_ns_{0};
-  std::atomic<int64_t> hand_back_ns_;  // how long after it the engine thread takes the steps
+  std::atomic<bool> serves_others_{false};  // something was agreed that it takes no part in
+  std::atomic<int64_t> last_call_ns_{0};    // how long the last call that drove took
   Mutex step_mutex_;
-  bool is_running_ = false;
-  PendingRequest* driven_ = nullptr;  // of the caller that drives
-  bool is_driven_agreed_ = false;
-  std::vector<OwnJob> own_jobs_;  // in the order of their buckets
-  StallMonitor stall_monitor_;
+  bool is_running_ RABIT_GUARDED_BY(step_mutex_) = false;
+  PendingRequest* driven_ RABIT_GUARDED_BY(step_mutex_) = nullptr;  // of the caller that drives
+  bool is_driven_agreed_ RABIT_GUARDED_BY(step_mutex_) = false;
+  Requests completed_ RABIT_GUARDED_BY(step_mutex_);            // whose callbacks are due
+  std::vector<OwnJob> own_jobs_ RABIT_GUARDED_BY(step_mutex_);  // in the order of their buckets
+  StallMonitor stall_monitor_ RABIT_GUARDED_BY(step_mutex_);
   CommandQueue commands_;
   std::atomic<bool> has_ended_{false};
   WakeSignal ended_;
@@ -140,31 +151,34 @@ class EngineThread {
   std::string last_json_;  // constant once the thread has ended
 
   // What the steps work on.
-  std::vector<std::unique_ptr<Lane>> lanes_;
-  Announcement next_;
-  bool has_repeated_ = false;                        // something that is not in next_.ready
-  std::vector<Announcement::Entry> spare_entries_;   // kept for their memory
-  SlotTable<std::shared_ptr<PendingRequest>> open_;  // by token; not yet agreed
-  SlotTable<InFlight> in_flight_;                    // agreed, not yet issued
+  std::vector<std::unique_ptr<Lane>> lanes_ RABIT_GUARDED_BY(step_mutex_);
+  Announcement next_ RABIT_GUARDED_BY(step_mutex_);
+  bool has_repeated_ RABIT_GUARDED_BY(step_mutex_) = false;  // something that is not in next_.ready
+  std::vector<Announcement::Entry> spare_entries_
+      RABIT_GUARDED_BY(step_mutex_);  // kept for their memory
+  SlotTable<std::shared_ptr<PendingRequest>> open_
+      RABIT_GUARDED_BY(step_mutex_);                             // by token; not yet agreed
+  SlotTable<InFlight> in_flight_ RABIT_GUARDED_BY(step_mutex_);  // agreed, not yet issued
   // Of the last agreement, for those that repeat it.
-  ReadyTensors last_ready_;
-  ScheduledTensors last_scheduled_;
-  std::vector<std::shared_ptr<PendingRequest>> joins_;
-  uint64_t issued_ = 0;  // buckets
-  uint64_t chain_ = 0;   // of the contents of all of them, in order
-  StuckWatch stuck_watch_;
-  RouteMemory routes_;
-  uint64_t tunings_ = 0;
-  int64_t negotiated_ = 0;  // tensors of the agreement at hand
-  int64_t negotiation_ns_ = 0;
+  ReadyTensors last_ready_ RABIT_GUARDED_BY(step_mutex_);
+  ScheduledTensors last_scheduled_ RABIT_GUARDED_BY(step_mutex_);
+  std::vector<std::shared_ptr<PendingRequest>> joins_ RABIT_GUARDED_BY(step_mutex_);
+  uint64_t issued_ RABIT_GUARDED_BY(step_mutex_) = 0;  // buckets
+  uint64_t chain_ RABIT_GUARDED_BY(step_mutex_) = 0;   // of the contents of all of them, in order
+  StuckWatch stuck_watch_ RABIT_GUARDED_BY(step_mutex_);
+  RouteMemory routes_ RABIT_GUARDED_BY(step_mutex_);
+  uint64_t tunings_ RABIT_GUARDED_BY(step_mutex_) = 0;
+  int64_t negotiated_ RABIT_GUARDED_BY(step_mutex_) = 0;  // tensors of the agreement at hand
+  int64_t negotiation_ns_ RABIT_GUARDED_BY(step_mutex_) = 0;
   const ScheduleLimits start_limits_;
-  std::optional<LimitChoice> choice_;  // rank 0; paused while the sizes are somebody's proposal
-  uint64_t announced_done_ = 0;
-  bool wants_stop_ = false;
-  bool has_announced_stop_ = false;
-  Deadline next_stall_check_{};
-  Deadline grace_end_ = Deadline::max();
-  Status grace_for_;
+  std::optional<LimitChoice> choice_
+      RABIT_GUARDED_BY(step_mutex_);  // rank 0; paused while the sizes are somebody's proposal
+  uint64_t announced_done_ RABIT_GUARDED_BY(step_mutex_) = 0;
+  bool wants_stop_ RABIT_GUARDED_BY(step_mutex_) = false;
+  bool has_announced_stop_ RABIT_GUARDED_BY(step_mutex_) = false;
+  Deadline next_stall_check_ RABIT_GUARDED_BY(step_mutex_){};
+  Deadline grace_end_ RABIT_GUARDED_BY(step_mutex_) = Deadline::max();
+  Status grace_for_ RABIT_GUARDED_BY(step_mutex_);
 };
 
 }  // namespace rabit

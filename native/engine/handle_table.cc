@@ -105,17 +105,21 @@ void HandleTable::Forget(std::span<const std::shared_ptr<PendingRequest>> reques
 }
 
 void HandleTable::Drop(const std::shared_ptr<PendingRequest>& request) {
-  if (request->DropHold()) Finish(request);
+  if (DropQuietly(request)) Notify(*request);
 }
 
-void HandleTable::Finish(const std::shared_ptr<PendingRequest>& request) {
+bool HandleTable::DropQuietly(const std::shared_ptr<PendingRequest>& request) {
+  if (!request->DropHold()) return false;
   CloseName(request->named);  // before the waiter wakes: it may submit the same name at once
   request->Finish();
   finished_.fetch_add(1, std::memory_order_release);
   any_finished_.Notify();
-  const Completion& completion = request->request.completion;
-  if (completion.notify == nullptr) return;
-  const Status& status = request->status();
+  return request->request.completion.notify != nullptr;
+}
+
+void HandleTable::Notify(const PendingRequest& request) {
+  const Completion& completion = request.request.completion;
+  const Status& status = request.status();
   completion.notify(completion.context, static_cast<int32_t>(status.code()),
                     status.message().c_str());
 }

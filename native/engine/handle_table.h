@@ -29,6 +29,9 @@ class HandleTable {
 
   // Drops one hold; the last one finishes the request: its name is free again, then the waiters
   // wake.
+  // As Drop, but the completion is left to the caller.  True: there is one, and it is due.
+  bool DropQuietly(const std::shared_ptr<PendingRequest>& request);
+  static void Notify(const PendingRequest& request);
   void Drop(const std::shared_ptr<PendingRequest>& request);
 
   // Waits.  kTimedOut leaves the handle open.
@@ -53,7 +56,6 @@ class HandleTable {
 
   Shard& ShardOf(Handle handle) { return shards_[handle.value % kShards]; }
   const Shard& ShardOf(Handle handle) const { return shards_[handle.value % kShards]; }
-  void Finish(const std::shared_ptr<PendingRequest>& request);
 
   const int rank_;
   const size_t capacity_;

@@ -1,5 +1,7 @@
 // Blocking calls whose thread does the engine's work; ranks are threads.
 #include <atomic>
+#include <chrono>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -352,6 +354,62 @@ TEST(EngineRun, waiting_for_any_returns_the_one_that_has_finished) {
     EXPECT_EQ(engine.WaitAny(std::span(&unknown, 1), nullptr, Soon()).status().code(),
               Code::kInvalidArgument);
   });
+}
+
+// Rank 0 must agree on messages between the others.  After a blocking call its engine thread leaves
+// the steps to callers, and the next message would wait for so long.
+TEST(EngineRun, a_rank_that_serves_others_soon_takes_the_steps_back_after_a_call) {
+  std::atomic<bool> has_looked{false};
+  TestJob(3).Run([&](Engine& engine, int rank) {
+    std::vector<float> values = {1.0f};
+    ASSERT_OK(RunAndRelease(engine, InPlace("step", values)));
+    if (rank == 0) {
+      EXPECT_TRUE(Has(engine.StatisticsJson(), "\"hand_back_us\":10000,"));
+      has_looked.store(true);
+    } else {
+      while (!has_looked.load()) std::this_thread::yield();
+      Request message = MakeRequest("m", rank == 1 ? Kind::kSend : Kind::kRecv, values);
+      message.signature.root = rank == 1 ? 2 : 1;
+      if (rank == 2) message.output = message.input;
+      ASSERT_OK(RunAndRelease(engine, std::move(message)));
+    }
+    ASSERT_OK(RunAndRelease(engine, InPlace("step", values)));
+    if (rank != 0) return;
+    EXPECT_TRUE(Has(engine.StatisticsJson(), "\"hand_back_us\":500,")) << engine.StatisticsJson();
+  });
+}
+
+struct Asked {
+  Engine* engine = nullptr;
+  std::string json;
+  std::atomic<bool> is_done{false};
+};
+
+void AskForStatistics(void* context, int32_t, const char*) {
+  auto* const asked = static_cast<Asked*>(context);
+  asked->json = asked->engine->StatisticsJson();
+  asked->is_done.store(true);
+}
+
+// A vote is finished by the engine's step, data by a lane.
+TEST(EngineRun, a_callback_may_ask_for_the_statistics) {
+  for (const Kind kind : {Kind::kVote, Kind::kAllreduce}) {
+    TestJob(2).Run([&](Engine& engine, int) {
+      Asked asked;
+      asked.engine = &engine;
+      std::vector<int64_t> values = {5};
+      Request request = MakeRequest("x", kind, values);
+      request.completion = {AskForStatistics, &asked};
+      Handle handle;
+      ASSERT_OK(engine.Submit({&request, 1}, {&handle, 1}));
+      EXPECT_OK(engine.Wait(handle, Soon()));
+      const Deadline deadline = Soon();
+      while (!asked.is_done.load() && std::chrono::steady_clock::now() < deadline)
+        std::this_thread::yield();
+      EXPECT_TRUE(Has(asked.json, "\"stall_reports\"")) << Name(kind) << asked.json;
+      engine.Release(handle);
+    });
+  }
 }
 
 }  // namespace
