@@ -9,8 +9,7 @@ import numpy as np
 
 import rabit
 from rabit import InvalidArgument, ProcessSet
-from rabit.framework import Pipeline
-from rabit.strategies import Array, Strategy, as_strategy
+from rabit.framework import Array, Pipeline, Strategy, as_strategy
 from rabit_mxnet.arrays import array_like
 from rabit_mxnet.loaded import mx
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rabit import Compression, InvalidArgument, ProcessSet, global_process_set
-from rabit.strategies import Exchange, Strategy
+from rabit.framework import Exchange, Strategy
 from rabit_mxnet.loaded import mx
 from rabit_mxnet.method import Method, chosen_strategy
 from rabit_mxnet.ops import reduce_gradients

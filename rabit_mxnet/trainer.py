@@ -8,7 +8,7 @@ from typing import Any
 
 import rabit
 from rabit import InvalidArgument, ProcessSet, global_process_set
-from rabit.strategies import Exchange, Strategy
+from rabit.framework import Exchange, Strategy
 from rabit_mxnet.compression import Compression, choose
 from rabit_mxnet.library import mxnet_setting
 from rabit_mxnet.loaded import mx

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rabit.strategies import Array
+from rabit.framework import Array
 
 __all__ = ["TorchSlot", "with_arrays", "with_tensors"]
 

@@ -6,83 +6,23 @@ An Exchange says how one array of every rank becomes one, a Strategy what travel
 one's own is a class with one `async` function; see the guide "Write a method".
 """
 
-from rabit.training.array_trainer import ArrayTrainer
-from rabit.training.noise import generator
-from rabit.training.state import leaf
-from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot, Strategy, Wire
+# The names load at the first use of any of them: most jobs use no method.
+import typing as _typing
+from importlib import import_module as _import_module
 
-from .accordion import Accordion
-from .adasum import AdaptiveSum
-from .any_batch import AnyBatch
-from .async_average import AsyncAverage
-from .codecs import Codec, pack_bits, unpack_bits
-from .decentralized import Decentralized, LowPrecisionRing
-from .dgc import MomentumCorrection
-from .ef21 import Differences
-from .feedback import ErrorFeedback
-from .in_engine import InEngine
-from .levels import Levels, Natural, geometric, uniform
-from .local_sgd import LocalSGD, OuterStep, TakeMean
-from .minmax import MinMax8
-from .onebit_adam import OneBitAdam
-from .outer_steps import Nesterov, SlowMomentum
-from .phases import Phases
-from .powersgd import PowerSGD
-from .programs import Gathered, TwoPhase
-from .registry import as_strategy, available, describe, make
-from .row_sparse import RowSparse
-from .sign import Signs
-from .synchronous import Bypass, Mean, Synchronous
-from .topk import LargestEntries, RandomK
+if _typing.TYPE_CHECKING:
+    from rabit.strategies.names import *  # noqa: F403
+    from rabit.strategies.names import __all__ as __all__
+else:
 
-__all__ = [
-    "Accordion",
-    "AdaptiveSum",
-    "AnyBatch",
-    "Array",
-    "ArrayTrainer",
-    "AsyncAverage",
-    "Bypass",
-    "Codec",
-    "Decentralized",
-    "Differences",
-    "ErrorFeedback",
-    "Exchange",
-    "Gathered",
-    "InEngine",
-    "LargestEntries",
-    "Levels",
-    "LocalSGD",
-    "LowPrecisionRing",
-    "Mean",
-    "MinMax8",
-    "MomentumCorrection",
-    "Natural",
-    "Nesterov",
-    "OneBitAdam",
-    "OuterStep",
-    "Phases",
-    "PowerSGD",
-    "RandomK",
-    "Ranks",
-    "Reduced",
-    "RowSparse",
-    "Signs",
-    "Slot",
-    "SlowMomentum",
-    "Strategy",
-    "Synchronous",
-    "TakeMean",
-    "TwoPhase",
-    "Wire",
-    "as_strategy",
-    "available",
-    "describe",
-    "generator",
-    "geometric",
-    "leaf",
-    "make",
-    "pack_bits",
-    "uniform",
-    "unpack_bits",
-]
+    def __getattr__(name: str) -> _typing.Any:
+        if name == "__all__" or not name.startswith("_"):
+            names = _import_module("rabit.strategies.names")
+            globals().update({each: getattr(names, each) for each in names.__all__})
+            globals()["__all__"] = list(names.__all__)
+            if name in globals():
+                return globals()[name]
+        raise AttributeError(f"module 'rabit.strategies' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted(__getattr__("__all__"))

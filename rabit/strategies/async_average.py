@@ -16,7 +16,8 @@ class AsyncAverage(Strategy):
     """x_i = x_i + mean(y) - y_i when the mean of what was sent, y, is there; then the next is sent.
 
     The ranks step as fast as each can; an average travels beside, and the next starts when it has come.
-    Stopping and saving bring all ranks to the same number of averages, and wait.
+    Saving and ending bring all ranks to the same number of averages, and wait.  `pause` ends averaging
+    when every rank has called it, `resume` starts it again; neither waits, and steps go on.
     State: none beside the parameters, which differ between ranks.
     Source: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", 2021.
     """
@@ -28,6 +29,16 @@ class AsyncAverage(Strategy):
         self._sent: list[Array] = []
         self._move: Task | None = None
         self._started = 0
+        self._wants_pause = False
+        self.is_paused = False  # every rank has asked for it
+
+    def pause(self) -> None:
+        """Asks for an end of averaging; `is_paused` when the others have asked as well."""
+        self._wants_pause = True
+
+    def resume(self) -> None:
+        """Averages from the next step on, with the ranks that do so too."""
+        self._wants_pause = self.is_paused = False
 
     def plan(self, slots: Sequence[Slot]) -> None:
         self._slots = slots
@@ -35,7 +46,7 @@ class AsyncAverage(Strategy):
     async def after_step(self, ranks: Ranks) -> None:
         if self._move is not None and self._move.is_done:
             await self._take()
-        if self._move is None:
+        if self._move is None and not self.is_paused:
             self._send(ranks)
 
     async def finish(self, ranks: Ranks) -> None:
@@ -49,14 +60,18 @@ class AsyncAverage(Strategy):
         self._sent = [slot.value.copy() for slot in self._slots]
         self._started += 1
 
-        async def body(ranks: Ranks) -> list[Array]:
-            return [await ranks.mean(each) for each in self._sent]
+        asks = np.array([self._wants_pause], np.int64)
+
+        async def body(ranks: Ranks) -> tuple[list[Array], bool]:
+            means = [await ranks.mean(each) for each in self._sent]
+            return means, int((await ranks.sum(asks))[0]) == ranks.size
 
         self._move = ranks.start(body, name="average")
 
     async def _take(self) -> None:
         assert self._move is not None
-        means = await self._move
+        means, all_ask = await self._move
+        self.is_paused = all_ask and self._wants_pause
         for slot, sent, mean in zip(self._slots, self._sent, means, strict=True):
             slot.value = slot.value + (mean - sent)
         self._move = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from rabit.compression import Compression, CompressionCodec
 from rabit.training.strategy import Exchange, Strategy
@@ -12,12 +13,16 @@ from .accordion import Accordion
 from .adasum import AdaptiveSum
 from .any_batch import AnyBatch
 from .async_average import AsyncAverage
+from .by_chance import ByChance
 from .decentralized import Decentralized, LowPrecisionRing
+from .demo import FrequencyMomentum
 from .dgc import MomentumCorrection
 from .ef21 import Differences
 from .feedback import ErrorFeedback
+from .gossip import Gossip
 from .in_engine import InEngine
-from .levels import Levels, Natural, geometric, uniform
+from .levels import Levels, Natural, float8, geometric, uniform
+from .local_momentum import LocalMomentum
 from .local_sgd import LocalSGD
 from .minmax import MinMax8
 from .onebit_adam import OneBitAdam
@@ -25,10 +30,12 @@ from .outer_steps import Nesterov, SlowMomentum
 from .phases import Phases
 from .powersgd import PowerSGD
 from .programs import Gathered, TwoPhase
+from .refit import FittedLevels
 from .row_sparse import RowSparse
 from .sign import Signs
 from .synchronous import Bypass, Mean, Synchronous
 from .topk import LargestEntries, RandomK
+from .two_means import TwoMeans
 
 __all__ = ["METHODS", "SMALL_BYTES", "Method", "usual"]
 
@@ -89,9 +96,17 @@ def _randomk(ratio: float = 0.1, scale: bool = False, small: int = _SMALL) -> St
 
 
 def _dgc(
-    ratio: float = 0.001, momentum: float = 0.9, clip: float = 0.0, small: int = _SMALL
+    ratio: float = 0.001,
+    momentum: float = 0.9,
+    clip: float = 0.0,
+    ramp: int = 0,
+    small: int = _SMALL,
 ) -> Strategy:
-    correction = MomentumCorrection(_largest(ratio), momentum, clip=clip)
+    inner = _largest(ratio)
+    for number, denser in reversed(list(enumerate((0.25, 0.063, 0.015, 0.004), 1))):
+        if ramp and denser > ratio:
+            inner = Phases(number * ramp, inner, _largest(denser))
+    correction = MomentumCorrection(inner, momentum, clip=clip)
     # Small parameters are complete in every step: their momentum is the plain one.
     rest = MomentumCorrection(Mean(), momentum, masks=False)
     return Synchronous(Bypass(correction, small, rest))
@@ -99,6 +114,43 @@ def _dgc(
 
 def _ef21(ratio: float = 0.01, small: int = _SMALL) -> Strategy:
     return usual(Differences(_largest(ratio)), small)
+
+
+def _ef21_sgdm(ratio: float = 0.01, rate: float = 0.1, small: int = _SMALL) -> Strategy:
+    # Small parameters are complete in every step, and have the same momentum.
+    large = LocalMomentum(Differences(_largest(ratio)), rate)
+    return Synchronous(Bypass(large, small, LocalMomentum(Mean(), rate)))
+
+
+def _demo(momentum: float = 0.999, chunk: int = 64, count: int = 8, signs: bool = True) -> Strategy:
+    return Synchronous(FrequencyMomentum(momentum, chunk, count, signs))
+
+
+def _wangni(ratio: float = 0.05, small: int = _SMALL) -> Strategy:
+    return usual(Gathered(ByChance(ratio)), small)
+
+
+def _fitted(
+    fit: Literal["best", "powers"],
+) -> Callable[..., Strategy]:
+    def build(
+        bits: int = 3, block: int = 512, first: int = 1, every: int = 1000, small: int = _SMALL
+    ) -> Strategy:
+        return usual(FittedLevels(bits, block, first, every, fit), small)
+
+    return build
+
+
+def _onebit(block: int = 512, small: int = _SMALL) -> Strategy:
+    return usual(TwoPhase(TwoMeans(block), second_feedback=True), small)
+
+
+def _fp8(block: int = 512, small: int = _SMALL) -> Strategy:
+    return usual(TwoPhase(Levels(float8(), block)), small)
+
+
+def _gossip(rounds: int = 1, every: int = 1) -> Strategy:
+    return Gossip("ring", rounds, every)
 
 
 def _sign(block: int = 4096, small: int = _SMALL) -> Strategy:
@@ -184,18 +236,29 @@ def _decentralized(peers: str = "all", every: int = 1) -> Strategy:
 METHODS: dict[str, Method] = {
     "accordion": Method(_accordion, "as PowerSGD", "2", "PowerSGD where some phases bear little"),
     "adasum": Method(_adasum, "64", "0", "many ranks at the learning rate of one"),
+    "alq": Method(
+        _fitted("best"), "bits", "0", "unbiased, 2 to 4 bits, levels fitted to the gradients"
+    ),
+    "amq": Method(_fitted("powers"), "bits", "0", "as alq, with levels that are powers"),
     "anybatch": Method(AnyBatch, "32", "0", "ranks of unequal speed; set strategy.samples"),
     "async": Method(AsyncAverage, "up to 32", "0", "ranks of unequal speed; nobody waits"),
     "bytegrad": Method(_bytegrad, "8", "0", "slow networks, nothing to tune"),
     "decentralized": Method(_decentralized, "32", "0", "long delays; peers=shift-one"),
+    "demo": Method(
+        _demo, "48·count/chunk", "1", "very slow networks; plain SGD, small learning rate"
+    ),
     "dgc": Method(_dgc, "64·ratio", "2", "very slow networks, few ranks; plain SGD"),
     "diloco": Method(_diloco, "32/every", "2", "ranks far apart; long training"),
     "ef21": Method(_ef21, "64·ratio", "2", "ranks with different data"),
+    "ef21-sgdm": Method(_ef21_sgdm, "64·ratio", "3", "EF21 with small batches; plain SGD"),
+    "fp8": Method(_fp8, "8", "0", "unbiased; entries of very different size"),
+    "gossip": Method(_gossip, "64·rounds/every", "0", "a ring of neighbours, nobody else waits"),
     "local": Method(_local, "32/every", "1", "slow networks; start= for post-local SGD"),
     "lowprecision": Method(_lowprecision, "16", "3", "rings of slow links"),
     "mean": Method(_mean, "32; codec=bf16: 16", "0", "the default"),
     "natural": Method(_natural, "9", "0", "unbiased, with little variance"),
     "nuqsgd": Method(_nuqsgd, "bits", "0", "unbiased; many small entries"),
+    "onebit": Method(_onebit, "1", "1", "as sign, with two means for each block"),
     "onebit-adam": Method(_onebit_adam, "1 after the warm-up", "3", "Adam; plain SGD as optimizer"),
     "powersgd": Method(_powersgd, "32·rank·(n+m)/(n·m)", "1", "large matrices on slow networks"),
     "qadam": Method(_qadam, "8 after the warm-up", "2", "Adam; plain SGD as optimizer"),
@@ -208,4 +271,5 @@ METHODS: dict[str, Method] = {
     "streaming-diloco": Method(_streaming, "32/every", "2", "DiLoCo with an even load"),
     "terngrad": Method(_terngrad, "2", "0", "unbiased; few ranks"),
     "topk": Method(_topk, "64·ratio", "1", "very slow networks, few ranks"),
+    "wangni": Method(_wangni, "64·ratio", "0", "unbiased and sparse; few ranks"),
 }

@@ -12,7 +12,7 @@ from rabit.training.strategy import Array
 
 from .codecs import Random, pack_bits, unpack_bits
 
-__all__ = ["Levels", "Natural", "geometric", "uniform"]
+__all__ = ["Levels", "Natural", "float8", "geometric", "uniform"]
 
 
 def uniform(bits: int) -> tuple[float, ...]:
@@ -26,6 +26,16 @@ def geometric(bits: int) -> tuple[float, ...]:
     return (0.0, *(2.0 ** -(count - 2 - index) for index in range(count - 1)))
 
 
+def float8() -> tuple[float, ...]:
+    """The magnitudes of an 8-bit float (4 bits of exponent, 3 of mantissa) over the largest, 448.
+
+    Source: Micikevicius et al., "FP8 Formats for Deep Learning", 2022 (E4M3).
+    """
+    small = [mantissa * 2.0**-9 for mantissa in range(8)]
+    large = [(1 + m / 8) * 2.0 ** (e - 7) for e in range(1, 16) for m in range(8)]
+    return tuple(each / 448 for each in (small + large)[:127])
+
+
 @dataclass(frozen=True)
 class Levels:
     """s = ‖x‖ of each block; |x|/s goes to a neighbouring level at random, so that E[D(C(x))] = x.
@@ -34,7 +44,7 @@ class Levels:
     few bits.  clip: entries beyond so many standard deviations of the block are cut first, 0 for none
     (TernGrad: 2.5).  Unbiased without clip.  ⌈log₂(levels)⌉ + 1 bits an entry, 32 a block.
     Source: Alistarh et al., "QSGD", 2017 (uniform); Ramezani-Kebrya et al., "NUQSGD", 2021 (geometric);
-    Wen et al., "TernGrad", 2017 (0 and 1).
+    Wen et al., "TernGrad", 2017 (0 and 1).  float8() with a scale for each block is 8-bit floats.
     """
 
     table: tuple[float, ...]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from rabit.errors import InvalidArgument
 from rabit.training.strategy import Exchange, Strategy
 
-from .catalog import METHODS, SMALL_BYTES, usual
+if TYPE_CHECKING:
+    from .catalog import Method
 
 __all__ = ["as_strategy", "available", "describe", "make"]
 
@@ -30,19 +32,21 @@ def as_strategy(method: Strategy | Exchange | str) -> Strategy:
             f"strategy is {method!r}; use a rabit.strategies.Strategy or Exchange, or a text such as "
             f"'powersgd:rank=2' (known: {', '.join(available())})"
         )
+    from .catalog import SMALL_BYTES, usual
+
     return usual(method, SMALL_BYTES)
 
 
 def available() -> list[str]:
     """The names of the methods that `make` knows."""
-    return sorted(METHODS)
+    return sorted(_methods())
 
 
 def describe() -> str:
     """A text that lists every method with its parameters, for `rabitrun --strategy help`."""
     lines = ["Gradient methods: NAME or NAME:parameter=value,parameter=value", ""]
     for name in available():
-        method = METHODS[name]
+        method = _methods()[name]
         lines.append(f"  {name}:{_defaults(name)}".rstrip(":"))
         lines.append(f"      bits a coordinate: {method.bits}; keeps: {method.keeps}; {method.use}")
     lines.append("")
@@ -53,12 +57,13 @@ def describe() -> str:
 def make(spec: str) -> Strategy:
     """The strategy of a text: "name" or "name:key=value,key=value", with the method's arguments."""
     name, _, rest = spec.partition(":")
-    if name not in METHODS:
+    methods = _methods()
+    if name not in methods:
         raise InvalidArgument(
-            f"strategy {spec!r}: there is no method {name!r}; {_nearest(name, METHODS)}"
+            f"strategy {spec!r}: there is no method {name!r}; {_nearest(name, methods)}"
             f"known: {', '.join(available())}"
         )
-    build = METHODS[name].build
+    build = methods[name].build
     known = inspect.signature(build).parameters
     given = {}
     for part in filter(None, rest.split(",")):
@@ -72,13 +77,20 @@ def make(spec: str) -> Strategy:
     return build(**given)
 
 
+def _methods() -> Mapping[str, Method]:
+    """Loaded when they are asked for: most jobs use no method."""
+    from .catalog import METHODS
+
+    return METHODS
+
+
 def _nearest(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, list(known), 1)
     return f"did you mean {near[0]!r}? " if near and near[0] != name else ""
 
 
 def _defaults(name: str) -> str:
-    known = inspect.signature(METHODS[name].build).parameters
+    known = inspect.signature(_methods()[name].build).parameters
     return ",".join(f"{each.name}={each.default}" for each in known.values())
 
 

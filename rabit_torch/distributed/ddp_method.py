@@ -9,8 +9,7 @@ from torch._C._distributed_c10d import GradBucket
 
 import rabit
 from rabit import InvalidArgument, ProcessSet, global_process_set
-from rabit.framework import Pipeline
-from rabit.strategies import Exchange, Strategy, as_strategy
+from rabit.framework import Exchange, Pipeline, Strategy, as_strategy
 from rabit_torch.distributed.futures import completion_of, raise_after_backward
 from rabit_torch.torch_slot import TorchSlot, with_arrays, with_tensors
 

@@ -17,7 +17,7 @@ from rabit import (
     default_engine,
     global_process_set,
 )
-from rabit.strategies import Exchange, Strategy
+from rabit.framework import Exchange, Strategy
 from rabit_torch.compression import Compression
 from rabit_torch.ops.adasum import Adasum
 from rabit_torch.ops.arguments import reduce_op

@@ -10,8 +10,7 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, ProcessSet
-from rabit.framework import Operands, Pipeline, Task
-from rabit.strategies import Strategy, as_strategy
+from rabit.framework import Operands, Pipeline, Strategy, Task, as_strategy
 from rabit_torch.parameter_state import ParameterState
 from rabit_torch.torch_slot import TorchSlot, with_arrays, with_tensors
 

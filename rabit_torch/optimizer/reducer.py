@@ -12,8 +12,7 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, ProcessSet, ReduceOp
-from rabit.framework import driver_of
-from rabit.strategies import Strategy
+from rabit.framework import Strategy, driver_of
 from rabit_torch.compression import IDENTITY
 from rabit_torch.optimizer.agreements import agree_on_any, no_gradient
 from rabit_torch.optimizer.hooks import make_hook

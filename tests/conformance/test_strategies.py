@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
 import numpy as np
 import pytest
@@ -199,3 +200,56 @@ def test_any_batch_is_the_step_on_the_union_of_the_samples():
     union = 1.0 - (0 + 0 + 1) / 3
 
     assert all(np.allclose(each, union, atol=1e-15) for each in run_ranks(3, train))
+
+
+def test_gossip_keeps_the_mean_and_shrinks_the_distance_by_the_second_eigenvalue():
+    run = suite.Run(
+        lambda: methods.Gossip("ring", rounds=2), steps=3, gradient=suite.nothing, apart=1.0
+    )
+
+    found = outcomes(run, 4)
+
+    firsts, lasts = (
+        np.array([getattr(each, name)["w"] for each in found]) for name in ("first", "values")
+    )
+    assert np.abs(lasts.mean(axis=0) - firsts.mean(axis=0)).max() <= 1e-12
+    before, after = (np.linalg.norm(each - each.mean(axis=0)) for each in (firsts, lasts))
+    assert after <= before / 3**6 * (1 + 1e-9)  # Of a ring of 4 the eigenvalue is 1/3.
+
+
+def test_a_graph_that_names_a_neighbour_on_one_side_is_refused():
+    def on_rank(engine):
+        method = methods.Gossip({0: [1], 1: []})
+        trainer = methods.ArrayTrainer({"w": np.zeros(2)}, method, lr=0.1, engine=engine)
+        with pytest.raises(rabit.InvalidArgument, match="has 1 as a neighbour of rank 0, and not"):
+            trainer.step({"w": np.zeros(2)})
+
+    run_ranks(2, on_rank)
+
+
+def test_asynchronous_averages_pause_when_all_have_asked_and_resume():
+    def on_rank(engine):
+        method, w = methods.AsyncAverage(), np.full(3, float(engine.rank))
+        trainer = methods.ArrayTrainer({"w": w}, method, lr=1.0, engine=engine)
+        nothing = {"w": np.zeros(3)}
+        for _ in range(engine.rank + 3):  # Ranks are at different steps.
+            trainer.step(nothing)
+        for _ in range(2):
+            method.pause()
+            deadline = time.monotonic() + 20
+            while not method.is_paused and time.monotonic() < deadline:
+                trainer.step(nothing)
+            assert method.is_paused
+            started = method._started
+            trainer.step(nothing)
+            assert method._started == started
+            method.resume()
+            trainer.step(nothing)
+            assert method._started == started + 1
+        trainer.pipeline.finish()
+        return w
+
+    found = run_ranks(3, on_rank, timeout=60)
+
+    assert np.abs(np.mean(found, axis=0) - 1.0).max() <= 1e-12  # The mean of the ranks stays.
+    assert np.ptp(found, axis=0).max() < 1.0  # 2 before

@@ -37,7 +37,7 @@ TRIVIAL = {
 def public_names(package: str) -> list[str]:
     """__all__ as it is written: rabit_mxnet cannot be imported everywhere."""
     if package == "rabit.strategies":
-        path = ROOT / "rabit" / "strategies" / "__init__.py"
+        path = ROOT / "rabit" / "strategies" / "names.py"
     else:
         path = ROOT / package / ("api.py" if package == "rabit" else "__init__.py")
     for node in ast.parse(path.read_text()).body:

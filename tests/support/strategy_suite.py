@@ -78,6 +78,16 @@ def adam() -> Callable[[Any], None]:
     return update
 
 
+def moving_average() -> Callable[[Any], None]:
+    momenta: Arrays = {}
+
+    def update(slot: Any) -> None:
+        m = momenta[slot.name] = 0.9 * momenta.get(slot.name, 0) + 0.1 * slot.grad
+        slot.value = slot.value - slot.lr * m
+
+    return update
+
+
 # --- one run ----------------------------------------------------------------------------------------
 
 
@@ -234,6 +244,26 @@ EQUIVALENCES: dict[str, tuple[Run, Run]] = {
         Run(every(methods.MomentumCorrection(topk(1.0)))),
         MEAN,
     ),
+    "EF21-SGDM of all entries is the moving average": (
+        Run(every(methods.LocalMomentum(methods.Differences(topk(1.0)), 0.1))),
+        Run(every(methods.Mean()), update=moving_average),
+    ),
+    "EF21-SGDM of rate 1 is EF21": (
+        Run(every(methods.LocalMomentum(methods.Differences(topk(0.2)), 1.0))),
+        Run(every(methods.Differences(topk(0.2)))),
+    ),
+    "DeMo of all frequencies without momentum is the mean": (
+        Run(every(methods.FrequencyMomentum(0.0, 8, 8, signs=False))),
+        MEAN,
+    ),
+    "DeMo of all frequencies keeps no momentum": (
+        Run(every(methods.FrequencyMomentum(0.9, 8, 8, signs=False))),
+        MEAN,
+    ),
+    "gossip with everybody is Local SGD at every step": (
+        Run(lambda: methods.Gossip("ring")),  # of 2 or 3 ranks
+        Run(lambda: methods.LocalSGD(1)),
+    ),
     "row-sparse is the mean": (
         with_gradient(Run(every(methods.RowSparse())), few_rows),
         with_gradient(MEAN, few_rows),
@@ -280,6 +310,7 @@ CONSERVING: dict[str, methods.Exchange] = {
     "top-k": methods.ErrorFeedback(topk(0.1)),
     "powersgd": methods.ErrorFeedback(power(1)),
     "sign": methods.ErrorFeedback(methods.Gathered(methods.Signs())),
+    "two means": methods.ErrorFeedback(methods.Gathered(methods.TwoMeans(8))),
     "random-k": methods.ErrorFeedback(methods.RandomK(0.2)),
     "two roads": methods.ErrorFeedback(methods.Accordion(topk(0.5), topk(0.1), interval=3)),
     "phases": methods.ErrorFeedback(methods.Phases(3, topk(0.1))),
@@ -302,6 +333,16 @@ TOGETHER: dict[str, Callable[[], methods.Strategy]] = {
     "rowsparse": every(methods.RowSparse()),
     "adasum": every(methods.AdaptiveSum()),
     "accordion": every(methods.ErrorFeedback(methods.Accordion(power(2), power(1), interval=3))),
+    "ef21-sgdm": every(methods.LocalMomentum(methods.Differences(topk(0.2)))),
+    "demo": every(methods.FrequencyMomentum(0.9, 8, 2)),
+    "wangni": every(methods.Gathered(methods.ByChance(0.3))),
+    "alq": every(methods.FittedLevels(3, 8, every=3)),
+    "amq": every(methods.FittedLevels(3, 8, every=3, fit="powers")),
+    "fp8": every(methods.TwoPhase(methods.Levels(methods.float8(), 8))),
+    "onebit": every(
+        methods.ErrorFeedback(methods.TwoPhase(methods.TwoMeans(8), second_feedback=True))
+    ),
+    "dgc with a ramp": lambda: methods.make("dgc:ratio=0.1,ramp=2,small=0"),
     "local": lambda: methods.LocalSGD(4),
     "post-local": lambda: methods.LocalSGD(2, start=4),
     "slowmo": lambda: methods.LocalSGD(4, methods.SlowMomentum()),

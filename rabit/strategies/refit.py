@@ -1,0 +1,124 @@
+"""Levels that follow the gradients: one histogram of all ranks, and the best table for it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from rabit.errors import InvalidArgument
+from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot
+
+from .levels import Levels, uniform
+from .programs import TwoPhase
+
+__all__ = ["FittedLevels", "best_levels", "best_powers"]
+
+BINS = 256
+Table = tuple[float, ...]
+
+
+def best_levels(histogram: Array, count: int) -> Table:
+    """The `count` levels from 0 to 1 with the least variance of stochastic rounding.
+
+    histogram: how many |x|/s lie in each of equal parts of 0 to 1.  Levels lie on the edges of parts.
+    Source: Ben Basat et al., "Optimal and Approximate Adaptive Stochastic Quantization", 2024 (dynamic
+    program over sorted values, here over parts).
+    """
+    bins = len(histogram)
+    edge, between = _variances(histogram)
+    cost, before = between[0], []
+    for _ in range(count - 2):
+        step = cost[:, None] + between
+        before.append(step.argmin(axis=0))
+        cost = step.min(axis=0)
+    at, table = bins, [1.0]
+    for came_from in reversed(before):
+        at = int(came_from[at])
+        table.append(float(edge[at]))
+    return (0.0, *reversed(table))
+
+
+def best_powers(histogram: Array, count: int) -> Table:
+    """0 and the powers 1, p, p², ... with the least variance; they differ in one number.
+
+    Source: Faghri et al., 2020 (AMQ); p of 1/256 to 255/256, by trying them.
+    """
+    edge, between = _variances(histogram)
+    tables = [(0.0, *(p**power for power in range(count - 2, -1, -1))) for p in edge[1:-1].tolist()]
+    at = [np.rint(np.array(table) * len(histogram)).astype(int) for table in tables]
+    costs = [sum(between[a, b] for a, b in itertools.pairwise(each) if a < b) for each in at]
+    return tables[int(np.argmin(costs))]
+
+
+def _variances(histogram: Array) -> tuple[Array, Array]:
+    """The edges of the parts, and Σ (edge_b - r)(r - edge_a) over the parts between edges a and b."""
+    bins = len(histogram)
+    edge, middle = np.arange(bins + 1) / bins, (np.arange(bins) + 0.5) / bins
+    sums = [np.concatenate([[0.0], np.cumsum(histogram * middle**power)]) for power in range(3)]
+    n, m, s = (part[None, :] - part[:, None] for part in sums)
+    between = (edge[None, :] + edge[:, None]) * m - s - edge[None, :] * edge[:, None] * n
+    between[np.tril_indices(bins + 1)] = np.inf
+    return edge, between
+
+
+@dataclass
+class FittedState:
+    """table: levels in use, replicated."""
+
+    table: Any
+
+
+@dataclass(frozen=True)
+class FittedLevels(Exchange):
+    """Two phases of levels, whose table is fitted to one summed histogram of |x|/‖x‖ at some steps.
+
+    Unbiased, with the least variance that so many bits can have for the gradients of the moment.
+    fit: "best" for free levels (ALQ), "powers" for 0 and powers of one number (AMQ).
+    At the steps `first` and then every `every`, the histogram of 256 parts travels before, 1 KiB.  The
+    table follows from it alone, so it is equal on all ranks; in between nothing is added.
+    State: the table, replicated.
+    Source: Faghri et al., "Adaptive Gradient Quantization for Data-Parallel SGD", 2020.
+    """
+
+    bits: int = 3
+    block: int = 512
+    first: int = 1
+    every: int = 1000
+    fit: Literal["best", "powers"] = "best"
+
+    def __post_init__(self) -> None:
+        is_known = self.fit in ("best", "powers")
+        if not 2 <= self.bits <= 7 or self.every < 1 or self.first < 0 or not is_known:
+            raise InvalidArgument(
+                f"FittedLevels(bits={self.bits}, first={self.first}, every={self.every}, fit={self.fit!r}): "
+                "it takes 2 to 7 bits, first >= 0, every >= 1, and fit 'best' or 'powers'."
+            )
+
+    def state(self, slot: Slot) -> FittedState:
+        return FittedState(np.array(uniform(self.bits)))
+
+    async def __call__(self, x: Array, state: FittedState, ranks: Ranks) -> Reduced:
+        since = ranks.step - self.first
+        if since >= 0 and since % self.every == 0:
+            histogram = (await ranks.sum(self._histogram(x))).astype(np.float64)
+            fitted = best_levels if self.fit == "best" else best_powers
+            if histogram.sum() > 0:
+                state.table = np.array(fitted(histogram, len(state.table)))
+        levels = Levels(tuple(state.table.tolist()), self.block)
+        return await TwoPhase(levels)(x, None, ranks)
+
+    def _histogram(self, x: Array) -> Array:
+        padded = np.zeros(-(-x.size // self.block) * self.block, x.dtype)
+        padded[: x.size] = np.abs(x).reshape(-1)
+        blocks = padded.reshape(-1, self.block)
+        scale = blocks.max(axis=1, keepdims=True, initial=0)
+        scale = np.where(np.isfinite(scale), scale, 0)
+        parts = (blocks / np.where(scale > 0, scale, np.inf)).reshape(-1)
+        # What a block contributes to the variance grows with the square of its norm.
+        weights = np.repeat((scale / (scale.max(initial=0) or 1)) ** 2, self.block)
+        inside = (parts > 0) & (parts <= 1)
+        counts, _ = np.histogram(parts[inside], BINS, (0.0, 1.0), weights=weights[inside])
+        return counts.astype(np.float32)

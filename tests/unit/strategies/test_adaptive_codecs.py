@@ -1,0 +1,107 @@
+"""Fitted levels, chances, two means, 8-bit floats and frequencies against their closed forms."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import rabit.strategies as methods
+from rabit.strategies.by_chance import probabilities
+from rabit.strategies.demo import _cosines
+from rabit.strategies.refit import best_levels, best_powers
+
+GAUSS = np.random.default_rng(3).standard_normal((16, 8192))
+
+
+def variance(table, blocks):
+    """Of stochastic rounding to the levels of a table, over the square of the norm."""
+    levels = np.array(table)
+    scale = np.abs(blocks).max(axis=1, keepdims=True)
+    part = np.abs(blocks) / scale
+    low = np.clip(np.searchsorted(levels, part, side="right") - 1, 0, len(levels) - 2)
+    lost = scale**2 * (levels[low + 1] - part) * (part - levels[low])
+    return lost.sum() / (blocks**2).sum()
+
+
+def histogram(blocks, bins=256):
+    scale = np.abs(blocks).max(axis=1, keepdims=True)
+    parts, weights = np.abs(blocks) / scale, np.broadcast_to(scale**2, blocks.shape)
+    return np.histogram(parts.reshape(-1), bins, (0, 1), weights=weights.reshape(-1))[0]
+
+
+def test_fitted_levels_have_the_variance_of_the_theory():
+    counts = histogram(GAUSS)
+
+    best, powers = (variance(fit(counts, 4), GAUSS) for fit in (best_levels, best_powers))
+
+    assert variance(methods.uniform(3), GAUSS) == pytest.approx(0.290, abs=0.02)
+    assert best == pytest.approx(0.160, abs=0.01)
+    assert best <= powers * 1.005 and powers <= 1.35 * best
+
+
+def test_fitted_levels_are_the_best_of_all():
+    counts = np.random.default_rng(0).integers(0, 50, 10).astype(float)
+    middle = (np.arange(10) + 0.5) / 10
+
+    def cost(table):
+        low = np.searchsorted(table, middle, side="right") - 1
+        above, below = np.array(table)[low + 1], np.array(table)[low]
+        return (counts * (above - middle) * (middle - below)).sum()
+
+    found = best_levels(counts, 4)
+    tables = [(0, a / 10, b / 10, 1) for a, b in itertools.combinations(range(1, 10), 2)]
+
+    assert cost(found) == pytest.approx(min(map(cost, tables)), rel=1e-12)
+
+
+def test_chances_have_the_density_and_the_variance_of_the_theory():
+    size = np.abs(GAUSS[0])
+
+    chance = probabilities(size, 0.05)
+
+    assert chance.mean() == pytest.approx(0.05, rel=1e-4)
+    assert (size**2 / chance).sum() / (size**2).sum() == pytest.approx(12.7, rel=0.05)
+    assert np.all(probabilities(np.ones(100), 0.2) == pytest.approx(0.2))
+
+
+def test_entries_by_chance_have_the_right_mean():
+    codec, x = methods.ByChance(0.3), GAUSS[1][:64]
+    generator = np.random.default_rng(8)
+
+    draws = np.array([codec.decode(codec.encode(x, lambda: generator), x) for _ in range(4000)])
+
+    error = np.abs(draws.mean(axis=0) - x)
+    assert np.all(error <= 4 * draws.std(axis=0) / np.sqrt(len(draws)) + 1e-12)
+    assert np.count_nonzero(draws) / draws.size == pytest.approx(0.3, rel=0.02)
+
+
+def test_two_means_keep_the_mean_of_a_block_and_lose_nothing_of_two_values():
+    codec = methods.TwoMeans(8)
+    x = GAUSS[2][:21]
+    two = np.where(np.arange(16) % 3 == 0, -2.0, 5.0)
+
+    found = codec.decode(codec.encode(x, None), x)
+
+    for first in range(0, 21, 8):
+        assert found[first : first + 8].mean() == pytest.approx(x[first : first + 8].mean())
+    assert abs(found @ (x - found)) <= 1e-12  # A projection.
+    assert np.array_equal(codec.decode(codec.encode(two, None), two), two)
+
+
+def test_8_bit_floats_are_exact_where_they_can_be():
+    table = methods.float8()
+    x = np.array([448, -448, 1, 0.875, 0, -(2.0**-9)])
+    codec = methods.Levels(table, 8)
+    generator = np.random.default_rng(1)
+
+    assert len(table) == 127 and sorted(table) == [*table] and (table[0], table[-1]) == (0, 1)
+    assert codec.decode(codec.encode(x, lambda: generator), x) == pytest.approx(x, rel=1e-15)
+
+
+@pytest.mark.parametrize("size", [1, 8, 64])
+def test_frequencies_lose_nothing(size):
+    basis = _cosines(size)
+
+    assert np.abs(basis @ basis.T - np.eye(size)).max() <= 4e-15
