@@ -25,6 +25,10 @@ from rabit import _native
 rabit.init()
 assert rabit.size() == 2 and rabit.allreduce(np.ones(1000), name="x", op=rabit.Sum).sum() == 2000
 assert _native.library_path().startswith(sys.argv[1]), _native.library_path()
+flags = open("/proc/cpuinfo").read().split()
+wanted = {"portable"} | ({"avx2"} if {"avx2", "f16c", "fma"} <= set(flags) else set())
+found = set(rabit.capabilities()["kernels"])
+assert wanted <= found, f"the processor offers {wanted}, the library uses {found}"
 try:
     rabit.allreduce(np.ones(1 + rabit.rank()), name="y")
 except rabit.Mismatch:

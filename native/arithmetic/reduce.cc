@@ -24,20 +24,15 @@ const Kernels* KernelsOf(KernelSet set) {
 }
 
 bool CpuOffers(KernelSet set) {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
   switch (set) {
     case KernelSet::kPortable:
       return true;
     case KernelSet::kAvx2:
       return CpuHasAvx2();
     case KernelSet::kAvx512:
-      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-             CpuOffers(KernelSet::kAvx2);
+      return CpuHasAvx512();
   }
-#endif
-  return set == KernelSet::kPortable;
+  return false;
 }
 
 const std::vector<KernelSet>& Available() {

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstring>
 
+#include "base/cpu_features.h"
+
 namespace rabit {
 namespace {
 
@@ -49,23 +51,13 @@ uint32_t Crc32cExtendPortable(uint32_t crc, ConstBytes bytes) {
 }
 
 bool HasCrc32cInstruction() {
-#if defined(__x86_64__)
-  static const bool has = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
+  static const bool has = CpuHasSse42();
   return has;
-#else
-  return false;
-#endif
 }
 
 bool HasCrc32cFolding() {
-#if defined(__x86_64__)
-  static const bool has = HasCrc32cInstruction() && __builtin_cpu_supports("avx512f") &&
-                          __builtin_cpu_supports("avx512vl") &&
-                          __builtin_cpu_supports("vpclmulqdq");
+  static const bool has = CpuHasVectorPclmul();
   return has;
-#else
-  return false;
-#endif
 }
 
 uint32_t Crc32cExtend(uint32_t crc, ConstBytes bytes) {

@@ -4,9 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
+#include "base/cpu_features.h"
 
 namespace rabit {
 namespace {
@@ -45,16 +43,8 @@ void Blocks(std::array<uint32_t, 8>& state, const std::byte* data, size_t blocks
 }  // namespace
 
 bool HasSha256Instructions() {
-#if defined(__x86_64__)
-  static const bool has = [] {
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    return __builtin_cpu_supports("sse4.1") && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 &&
-           (b & (1u << 29)) != 0;
-  }();
+  static const bool has = CpuHasSha();
   return has;
-#else
-  return false;
-#endif
 }
 
 void Sha256BlocksPortable(std::array<uint32_t, 8>& state, const std::byte* data, size_t blocks) {
