@@ -140,6 +140,20 @@ TEST(AlltoallRows, rows_that_do_not_divide_are_refused_without_splits) {
       << job.agreed(1)[0].rejected[0].why;
 }
 
+TEST(AlltoallRows, an_agreement_without_rows_is_refused) {
+  Announcer announcer(0, 2);
+  AgreeMessage message;
+  message.cycle = 1;
+  Signature scalar = Rows(2, true);
+  scalar.shape.clear();
+  message.definitions.push_back({{0, {}, {}}, {"moe", kWorld, -1, -1}, scalar});
+
+  const Result<Agreement> applied = announcer.Apply(std::move(message));
+
+  EXPECT_EQ(applied.status().code(), Code::kInternal);
+  EXPECT_TRUE(applied.status().message().find("without rows") != std::string::npos);
+}
+
 TEST(AlltoallRows, what_is_too_much_for_one_agreement_comes_in_several) {
   constexpr int kRanks = 8;
   constexpr int kTensors = 100;

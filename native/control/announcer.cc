@@ -377,7 +377,10 @@ Status Announcer::FillExtents(const Known& known, ReadyTensor& tensor) const {
     return {};
   }
   if (!HasVariablePart(signature.kind)) return {};
-  if (signature.kind == Kind::kAlltoall && tensor.extents.empty()) return {};  // even, as agreed
+  if (signature.kind == Kind::kAlltoall && tensor.extents.empty()) {  // even, as agreed
+    if (!signature.shape.empty()) return {};
+    return Internal("rank 0 agreed on '" + tensor.name + "', an alltoall without rows");
+  }
   const Group* group = FindGroup(signature.group);
   if (group == nullptr) return {};  // of other ranks; this one only counts the bucket
   const auto size = static_cast<size_t>(group->size());
