@@ -24,10 +24,12 @@ else:
     def __getattr__(name: str) -> _typing.Any:
         if name == "__all__" or not name.startswith("_"):
             api = _import_module("rabit.api")
-            globals().update({each: getattr(api, each) for each in api.__all__})
+            globals().update({each: vars(api)[each] for each in api.__all__ if each in vars(api)})
             globals()["__all__"] = list(api.__all__)
             if name in globals():
                 return globals()[name]
+            if name in api.__all__:
+                return getattr(api, name)
         raise AttributeError(f"module 'rabit' has no attribute {name!r}")
 
     def __dir__() -> list[str]:

@@ -1,6 +1,8 @@
 """The public names of rabit, all of them; `rabit` itself loads them at the first use."""
 
-import rabit.strategies as strategies
+import typing as _typing
+from importlib import import_module as _import_module
+
 from rabit.board import Board, connect
 from rabit.compression import Compression, CompressionCodec
 from rabit.config.config import Config
@@ -125,6 +127,17 @@ from rabit.types import (
     Sum,
 )
 from rabit.version import __version__
+
+if _typing.TYPE_CHECKING:
+    import rabit.strategies as strategies
+else:
+
+    def __getattr__(name: str) -> _typing.Any:
+        # Most programs use none of its methods, and init() would wait for all of them to load.
+        if name == "strategies":
+            return _import_module("rabit.strategies")
+        raise AttributeError(f"module 'rabit.api' has no attribute {name!r}")
+
 
 __all__ = [
     "Aborted",
