@@ -69,18 +69,20 @@ Status AddContext(const Options& options, const char* doing, const Status& statu
 }
 
 // Hosts are numbered by first appearance, so that all ranks number them alike.
-Result<Topology> ExchangeHosts(const Options& options, Store& store, Deadline deadline) {
+Result<Topology> ExchangeHosts(const Options& options, TcpStore& store, StartWatch& watch,
+                               Deadline deadline) {
   const std::string host_key = options.host_key.empty() ? SystemHostKey() : options.host_key;
   const std::string mine = host_key + " " + SharingKey();
   const std::string digest = SettingsDigest(options.equal_settings);
-  RABIT_RETURN_IF_ERROR(store.Set(Key(options, "host", options.rank),
+  RABIT_RETURN_IF_ERROR(watch.Set(Key(options, "host", options.rank),
                                   digest + " " + ToText(FindProcessors()) + " " + mine));
   int apart = -1;  // a rank of this host with which no memory can be shared
   std::map<std::string, int> numbers;
   std::vector<std::vector<Processors>> processors;  // host number -> those of its ranks
   Topology topology;
   for (int rank = 0; rank < options.size; ++rank) {
-    Result<std::string> host = store.Get(Key(options, "host", rank), deadline);
+    Result<std::string> host = watch.Get(Key(options, "host", rank), deadline);
+    if (!host.ok() && host.status().code() != Code::kTimedOut) return host.status();
     if (!host.ok()) {
       return Status(host.status().code(),
                     "rank " + std::to_string(rank) +
@@ -254,35 +256,34 @@ Connections ConnectAlone(const Options& options) {
   return alone;
 }
 
-}  // namespace
-
-Result<Connections> ConnectRanks(const Options& options) {
-  if (options.size == 1) return ConnectAlone(options);
-  const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));
+// Everything but the store.
+Status ConnectThrough(StartWatch& watch, const Options& options, const Secret& secret,
+                      Deadline deadline, Connections& made) {
   const auto epoch = static_cast<uint64_t>(options.epoch);
-  RABIT_ASSIGN_OR_RETURN(const Secret secret, Secret::FromHex(options.secret));
-  Connections made;
-  Result<std::unique_ptr<TcpStore>> store =
-      TcpStore::Connect(options.store, secret, options.rank, deadline);
-  if (!store.ok()) return AddContext(options, "connecting to the store", store.status());
-  made.store = std::move(store).value();
+  RABIT_RETURN_IF_ERROR(watch.Join(deadline));
   Result<std::unique_ptr<Listener>> listener =
       Listener::Open(ListenAddress(options.bind_address), secret, epoch, options.rank);
   if (!listener.ok()) return AddContext(options, "opening its port", listener.status());
   made.listener = std::move(listener).value();
   RABIT_RETURN_IF_ERROR(
-      made.store->Set(Key(options, "address", options.rank), made.listener->address()));
-  Result<Topology> topology = ExchangeHosts(options, *made.store, deadline);
+      watch.Set(Key(options, "address", options.rank), made.listener->address()));
+  Result<Topology> topology = ExchangeHosts(options, *made.store, watch, deadline);
   if (!topology.ok()) return AddContext(options, "looking for all ranks", topology.status());
   made.topology = std::move(topology).value();
   made.cores = made.topology.CoresAt(options.rank);
   made.spin_us = SpinFor(options, made.cores);
 
   // One stream for each lane, and one for ordered calls.
-  const ConnectContext context{
-      options.rank,   options.size, epoch,         *made.store,
-      *made.listener, secret,       made.topology, options.started_lanes() + 1,
-      deadline};
+  const ConnectContext context{options.rank,
+                               options.size,
+                               epoch,
+                               watch,
+                               *made.listener,
+                               secret,
+                               made.topology,
+                               options.started_lanes() + 1,
+                               deadline,
+                               &watch};
   made.tree = ControlTree(options, made.topology);
   Result<std::optional<Inbox>> inbox = ReserveShmOfHost(options, context);
   if (!inbox.ok()) return AddContext(options, "taking shared memory", inbox.status());
@@ -292,6 +293,23 @@ Result<Connections> ConnectRanks(const Options& options) {
   made.channel = std::move(channel).value();
   const Status connected = ConnectTransports(options, context, *std::move(inbox), made);
   if (!connected.ok()) return AddContext(options, "connecting to its peers", connected);
+  return Status();
+}
+
+}  // namespace
+
+Result<Connections> ConnectRanks(const Options& options) {
+  if (options.size == 1) return ConnectAlone(options);
+  const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));
+  RABIT_ASSIGN_OR_RETURN(const Secret secret, Secret::FromHex(options.secret));
+  Connections made;
+  Result<std::unique_ptr<TcpStore>> store =
+      TcpStore::Connect(options.store, secret, options.rank, deadline);
+  if (!store.ok()) return AddContext(options, "connecting to the store", store.status());
+  made.store = std::move(store).value();
+  made.watch = std::make_unique<StartWatch>(*made.store, options.epoch, options.rank);
+  const Status connected = ConnectThrough(*made.watch, options, secret, deadline, made);
+  if (!connected.ok()) return made.watch->Fail(connected);
   return made;
 }
 

@@ -7,7 +7,8 @@
 #include "base/group.h"
 #include "base/result.h"
 #include "rendezvous/listener.h"
-#include "rendezvous/store.h"
+#include "rendezvous/start_watch.h"
+#include "rendezvous/tcp_store.h"
 #include "transport/channel.h"
 #include "transport/rank_tree.h"
 #include "transport/transport.h"
@@ -17,7 +18,8 @@ namespace rabit {
 // What one engine stands on.  The channel and the transport go to the controller and the backend;
 // the listener and the store must outlive both.
 struct Connections {
-  std::unique_ptr<Store> store;        // null when there is one rank
+  std::unique_ptr<TcpStore> store;     // null when there is one rank
+  std::unique_ptr<StartWatch> watch;   // null when there is one rank
   std::unique_ptr<Listener> listener;  // null when there is one rank
   Topology topology;
   HostCores cores;                       // of this rank's host
@@ -29,7 +31,8 @@ struct Connections {
   std::shared_ptr<Transport> shm;        // that part of it, if it has another; else null
 };
 
-// Waits until all ranks are connected, at most connect_timeout_ms.
+// Waits until all ranks are connected, at most connect_timeout_ms.  Whoever fails after this tells
+// `watch`, while others may still wait.
 Result<Connections> ConnectRanks(const Options& options);
 
 }  // namespace rabit

@@ -228,10 +228,9 @@ class ServedStoreImplementation final : public ServedStore {
   const int port_;
 };
 
-}  // namespace
-
-Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options) {
-  RABIT_ASSIGN_OR_RETURN(Connections connections, ConnectRanks(options));
+Result<std::unique_ptr<WiredEngine>> StartOn(std::shared_ptr<Connections> ground,
+                                             const Options& options) {
+  Connections& connections = *ground;
   EngineParts parts;
   parts.rank = options.rank;
   parts.size = options.size;
@@ -250,10 +249,20 @@ Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options) {
   parts.router = std::move(made.router);
 
   parts.codecs = MakeCodecSet();
-  parts.ground = std::make_shared<const Connections>(std::move(connections));
+  parts.ground = std::move(ground);
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Start(std::move(parts)));
   return std::unique_ptr<WiredEngine>(std::make_unique<WiredEngineImplementation>(
       options, std::move(made.names), std::move(engine)));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options) {
+  RABIT_ASSIGN_OR_RETURN(Connections connections, ConnectRanks(options));
+  const auto ground = std::make_shared<Connections>(std::move(connections));
+  Result<std::unique_ptr<WiredEngine>> started = StartOn(ground, options);
+  if (started.ok() || ground->watch == nullptr) return started;
+  return ground->watch->Fail(started.status());
 }
 
 Result<std::unique_ptr<ServedStore>> ServeStore(std::string_view options) {

@@ -39,6 +39,12 @@ Status Board::Set(std::string_view key, std::string_view value) {
   return {};
 }
 
+Result<std::string> Board::SetOnce(std::string_view key, std::string_view value) {
+  if (const std::string* held = Find(key); held != nullptr) return *held;
+  RABIT_RETURN_IF_ERROR(Set(key, value));
+  return std::string(value);
+}
+
 const std::string* Board::Find(std::string_view key) const {
   auto found = entries_.find(key);
   return found == entries_.end() ? nullptr : &found->second;

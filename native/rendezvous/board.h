@@ -28,6 +28,8 @@ class Board {
       : total_bytes_max_(total_bytes_max) {}
 
   Status Set(std::string_view key, std::string_view value);
+  // Unless it exists; what it holds then.
+  Result<std::string> SetOnce(std::string_view key, std::string_view value);
   // Null if absent; valid until the next change.
   const std::string* Find(std::string_view key) const;
   // Counters are kept as decimal text; kInvalidArgument if the value is something else.

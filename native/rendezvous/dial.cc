@@ -71,7 +71,8 @@ bool IsWorthAnotherTry(const Status& status) {
 }  // namespace
 
 Result<UniqueFd> Dial(std::string_view address, const Secret& secret, const Greeting& mine,
-                      int32_t expected_rank, Deadline deadline) {
+                      int32_t expected_rank, Deadline deadline,
+                      const std::function<Status()>& look) {
   const auto start = std::chrono::steady_clock::now();
   Result<std::vector<SocketAddress>> resolved = Resolve(address);
   if (!resolved.ok()) {
@@ -93,6 +94,7 @@ Result<UniqueFd> Dial(std::string_view address, const Secret& secret, const Gree
                       TargetText(address, mine, expected_rank) + ": " + last.message());
       }
     }
+    if (look) RABIT_RETURN_IF_ERROR(look());
     const auto now = std::chrono::steady_clock::now();
     if (now + pause >= deadline) {
       return TimedOut(TargetText(address, mine, expected_rank) + " within " + Seconds(now - start) +

@@ -58,9 +58,11 @@ class Listener {
 };
 
 // Connects and authenticates; tries again while the peer refuses, until the deadline.
-// `expected_rank`: the peer must prove to be this rank; -1: any.
+// `expected_rank`: the peer must prove to be this rank; -1: any.  `look`: asked between two tries; an
+// error ends them.
 Result<UniqueFd> Dial(std::string_view address, const Secret& secret, const Greeting& mine,
-                      int32_t expected_rank, Deadline deadline);
+                      int32_t expected_rank, Deadline deadline,
+                      const std::function<Status()>& look = {});
 // The same, but tries each address of the name once.  kPeerLost: the peer's host says that nobody
 // listens there; kTimedOut: it did not work for any other reason that may pass.
 Result<UniqueFd> DialOnce(std::string_view address, const Secret& secret, const Greeting& mine,

@@ -31,6 +31,8 @@ struct Connection {
   bool is_write_watched = false;
   std::string awaited_key;  // of a Get that waits; else empty
   Deadline wait_deadline{};
+  std::string will_key;  // set to will_value when the connection ends; empty: no will
+  std::string will_value;
 
   bool is_waiting() const { return !awaited_key.empty(); }
   bool is_sending() const { return sent < output.size(); }
@@ -66,6 +68,7 @@ class EpollStoreServer final : public StoreServer {
   bool Read(Key key, Connection& connection);
   bool Write(Key key, Connection& connection);
   bool Handle(Key key, Connection& connection);
+  bool TakeWill(Key key, Connection& connection, const StoreRequest& request);
   bool Answer(Key key, Connection& connection, const StoreResponse& response);
   void AnswerWaiters(const std::string& store_key);
   void AnswerOverdue();
@@ -144,6 +147,15 @@ bool EpollStoreServer::Read(Key key, Connection& connection) {
   }
 }
 
+bool EpollStoreServer::TakeWill(Key key, Connection& connection, const StoreRequest& request) {
+  const Status status = CheckStoreKey(request.key);
+  if (status.ok()) {
+    connection.will_key = request.value.empty() ? std::string() : request.key;
+    connection.will_value = request.value;
+  }
+  return Answer(key, connection, {status.code(), status.message()});
+}
+
 bool EpollStoreServer::Handle(Key key, Connection& connection) {
   Result<StoreRequest> request =
       DecodeStoreRequest(ConstBytes(connection.input).subspan(kStoreLengthBytes));
@@ -163,6 +175,14 @@ bool EpollStoreServer::Handle(Key key, Connection& connection) {
           key, connection,
           {value.status().code(), value.ok() ? std::to_string(*value) : value.status().message()});
     }
+    case StoreOp::kSetOnce: {
+      const Result<std::string> held = board_.SetOnce(request->key, request->value);
+      AnswerWaiters(request->key);
+      return Answer(key, connection,
+                    {held.status().code(), held.ok() ? *held : held.status().message()});
+    }
+    case StoreOp::kWill:
+      return TakeWill(key, connection, *request);
     case StoreOp::kGet:
       break;
   }
@@ -247,7 +267,13 @@ void EpollStoreServer::Close(Key key) {
     if (waiting->second.empty()) waiters_.erase(waiting);
   }
   poller_.Remove(connection.fd.get());
+  const std::string will_key = std::move(connection.will_key);
+  const std::string will_value = std::move(connection.will_value);
   connections_.erase(found);
+  if (will_key.empty()) return;
+  // A full board keeps no will: those who wait for it then wait until their deadline.
+  (void)board_.SetOnce(will_key, will_value);
+  AnswerWaiters(will_key);
 }
 
 }  // namespace

@@ -22,6 +22,8 @@ std::vector<std::byte> EncodeStoreRequest(const StoreRequest& request) {
   writer.Text(request.key);
   switch (request.op) {
     case StoreOp::kSet:
+    case StoreOp::kSetOnce:
+    case StoreOp::kWill:
       writer.Text(request.value);
       break;
     case StoreOp::kGet:
@@ -54,6 +56,8 @@ Result<StoreRequest> DecodeStoreRequest(ConstBytes frame) {
   request.key = reader.Text(kStoreKeyBytesMax);
   switch (op) {
     case static_cast<uint8_t>(StoreOp::kSet):
+    case static_cast<uint8_t>(StoreOp::kSetOnce):
+    case static_cast<uint8_t>(StoreOp::kWill):
       request.value = reader.Text(kStoreValueBytesMax);
       break;
     case static_cast<uint8_t>(StoreOp::kGet):

@@ -18,12 +18,13 @@ inline constexpr size_t kStoreLengthBytes = 4;
 // Of what follows the length: the largest key and value, and room for fields and error texts.
 inline constexpr size_t kStoreFrameBytesMax = kStoreKeyBytesMax + kStoreValueBytesMax + 1024;
 
-enum class StoreOp : uint8_t { kSet = 1, kGet = 2, kAdd = 3 };
+// kWill: when the connection ends the server does a kSetOnce, unless the value is empty.
+enum class StoreOp : uint8_t { kSet = 1, kGet = 2, kAdd = 3, kSetOnce = 4, kWill = 5 };
 
 struct StoreRequest {
   StoreOp op = StoreOp::kGet;
   std::string key;
-  std::string value;     // kSet
+  std::string value;     // kSet, kSetOnce, kWill
   int64_t amount = 0;    // kAdd
   uint32_t wait_ms = 0;  // kGet: how long the server waits for the key
 };

@@ -41,6 +41,14 @@ Result<std::unique_ptr<TcpStore>> TcpStore::Connect(std::string_view address, co
 }
 
 Status TcpStore::Set(std::string_view key, std::string_view value) {
+  return Put(StoreOp::kSet, key, value).status();
+}
+
+Result<std::string> TcpStore::SetOnce(std::string_view key, std::string_view value) {
+  return Put(StoreOp::kSetOnce, key, value);
+}
+
+Result<std::string> TcpStore::Put(StoreOp op, std::string_view key, std::string_view value) {
   RABIT_RETURN_IF_ERROR(CheckStoreKey(key));
   if (value.size() > kStoreValueBytesMax) {
     return InvalidArgument("the value of store key '" + std::string(key) + "' has " +
@@ -48,11 +56,37 @@ Status TcpStore::Set(std::string_view key, std::string_view value) {
                            std::to_string(kStoreValueBytesMax));
   }
   StoreRequest request;
-  request.op = StoreOp::kSet;
+  request.op = op;
   request.key = key;
   request.value = value;
-  RABIT_ASSIGN_OR_RETURN(const StoreResponse response, Ask(request, After(kAnswerTime)));
-  return Status(response.code, response.text);
+  RABIT_ASSIGN_OR_RETURN(StoreResponse response, Ask(request, After(kAnswerTime)));
+  if (response.code != Code::kOk) return Status(response.code, std::move(response.text));
+  return std::move(response.text);
+}
+
+Status TcpStore::LeaveWill(std::string_view key, std::string_view value, Deadline deadline) {
+  StoreRequest request;
+  request.op = StoreOp::kWill;
+  request.key = key;
+  request.value = value;
+  RABIT_ASSIGN_OR_RETURN(UniqueFd fd,
+                         Dial(address_, secret_, {"store", 0, rank_, 0}, -1, deadline));
+  RABIT_ASSIGN_OR_RETURN(const StoreResponse response,
+                         Exchange(fd.get(), EncodeStoreRequest(request), deadline));
+  if (response.code != Code::kOk) return Status(response.code, response.text);
+  will_ = std::move(fd);
+  will_key_ = key;
+  return Status();
+}
+
+void TcpStore::TakeBackWill() {
+  if (!will_.is_open()) return;
+  StoreRequest request;
+  request.op = StoreOp::kWill;
+  request.key = will_key_;
+  // One small message: the kernel takes it at once, and the server reads it before the end.
+  (void)WriteFull(will_.get(), EncodeStoreRequest(request), Deadline{});
+  will_.reset();
 }
 
 Result<std::string> TcpStore::Get(std::string_view key, Deadline deadline) {

@@ -23,10 +23,16 @@ class TcpStore final : public Store {
   static Result<std::unique_ptr<TcpStore>> Connect(std::string_view address, const Secret& secret,
                                                    int32_t rank, Deadline deadline);
 
-  // Set and Add give the server 30 s to answer; a Get gives it 2 s beyond its deadline.
+  // Set, SetOnce and Add give the server 30 s to answer; a Get gives it 2 s beyond its deadline.
   Status Set(std::string_view key, std::string_view value) override;
   Result<std::string> Get(std::string_view key, Deadline deadline) override;
+  Result<std::string> SetOnce(std::string_view key, std::string_view value) override;
   Result<int64_t> Add(std::string_view key, int64_t amount) override;
+
+  // Once this process has ended, the server does SetOnce(key, value).  One will at a time.
+  Status LeaveWill(std::string_view key, std::string_view value, Deadline deadline);
+  // Never waits.
+  void TakeBackWill();
 
  private:
   TcpStore(std::string_view address, const Secret& secret, int32_t rank)
@@ -34,11 +40,14 @@ class TcpStore final : public Store {
 
   Result<UniqueFd> TakeConnection(Deadline deadline);
   void KeepConnection(UniqueFd fd);
+  Result<std::string> Put(StoreOp op, std::string_view key, std::string_view value);
   Result<StoreResponse> Ask(const StoreRequest& request, Deadline deadline);
 
   const std::string address_;
   const Secret secret_;
   const int32_t rank_;
+  UniqueFd will_;  // the connection with whose end the will is done
+  std::string will_key_;
   Mutex mutex_;
   std::vector<UniqueFd> idle_ RABIT_GUARDED_BY(mutex_);
 };

@@ -47,6 +47,9 @@ class ForkStore final : public Store {
     } while (std::chrono::steady_clock::now() < deadline);
     return TimedOut("the test's store has no key '" + std::string(key) + "'");
   }
+  Result<std::string> SetOnce(std::string_view key, std::string_view) override {
+    return Unsupported("the test's store sets keys without a look ('" + std::string(key) + "')");
+  }
   Result<int64_t> Add(std::string_view key, int64_t) override {
     return Unsupported("the test's store does not count ('" + std::string(key) + "')");
   }

@@ -30,6 +30,13 @@ class MemoryStore final : public Store {
     }
   }
 
+  Result<std::string> SetOnce(std::string_view key, std::string_view value) override {
+    MutexLock lock(mutex_);
+    Result<std::string> held = board_.SetOnce(key, value);
+    changed_.NotifyAll();
+    return held;
+  }
+
   Result<int64_t> Add(std::string_view key, int64_t amount) override {
     MutexLock lock(mutex_);
     Result<int64_t> value = board_.Add(key, amount);

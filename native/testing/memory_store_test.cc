@@ -15,6 +15,9 @@ class BorrowedStore final : public Store {
   Result<std::string> Get(std::string_view key, Deadline deadline) override {
     return store_.Get(key, deadline);
   }
+  Result<std::string> SetOnce(std::string_view key, std::string_view value) override {
+    return store_.SetOnce(key, value);
+  }
   Result<int64_t> Add(std::string_view key, int64_t amount) override {
     return store_.Add(key, amount);
   }

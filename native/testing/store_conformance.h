@@ -54,6 +54,13 @@ inline void StoreGetEndsAtTheDeadline(Store& one, Store& other) {
   EXPECT_EQ(*one.Get("never", Deadline{}), "1");
 }
 
+inline void StoreSetsOnce(Store& one, Store& other) {
+  EXPECT_EQ(*one.SetOnce("verdict", "first"), "first");
+  EXPECT_EQ(*other.SetOnce("verdict", "second"), "first");
+  EXPECT_EQ(*other.Get("verdict", StoreSoon()), "first");
+  EXPECT_EQ(one.SetOnce("", "value").status().code(), Code::kInvalidArgument);
+}
+
 inline void StoreAddCounts(Store& one, Store& other) {
   EXPECT_EQ(*one.Add("counter", 0), 0);
   EXPECT_EQ(*one.Add("counter", 5), 5);
@@ -99,6 +106,7 @@ void RegisterStoreSuite(const std::string& suite) {
       {"gives_back_what_was_set", StoreGivesBackWhatWasSet},
       {"get_waits_for_the_key", StoreGetWaitsForTheKey},
       {"get_ends_at_the_deadline", StoreGetEndsAtTheDeadline},
+      {"sets_once", StoreSetsOnce},
       {"add_counts", StoreAddCounts},
       {"adds_of_many_threads_all_count", StoreAddsOfManyThreadsAllCount},
       {"refuses_what_is_too_long", StoreRefusesWhatIsTooLong},

@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/group.h"
 #include "rendezvous/listener.h"
+#include "rendezvous/start_watch.h"
 #include "rendezvous/store.h"
 
 namespace rabit {
@@ -21,6 +22,13 @@ struct ConnectContext {
   const Topology& topology;
   int streams = 2;           // one per lane, and one for ordered calls
   Deadline deadline;
+  StartWatch* watch = nullptr;  // null: nobody tells of ranks that fail meanwhile
+
+  // Of a rank that has failed.  Whoever waits asks this a few times a second.
+  Status Look() const { return watch == nullptr ? Status() : watch->Look(); }
 };
+
+// Between two looks of a wait that something else ends.
+inline constexpr std::chrono::milliseconds kStartLookInterval{100};
 
 }  // namespace rabit

@@ -150,13 +150,19 @@ Result<UniqueFd> DialPeer(int rank, const ShmToken& name, Deadline deadline) {
 }
 
 // Takes connections until every rank in `missing` has introduced itself.  Strangers are dropped.
-Status AcceptPeers(int listener, const ShmToken& mine, std::vector<int> missing, Deadline deadline,
-                   std::vector<ShmSocket>& sockets) {
+Status AcceptPeers(int listener, const ShmToken& mine, std::vector<int> missing,
+                   const ConnectContext& context, std::vector<ShmSocket>& sockets) {
   while (!missing.empty()) {
-    RABIT_RETURN_IF_ERROR(WaitFor(listener, POLLIN, deadline, PeerText(missing.front())));
+    RABIT_RETURN_IF_ERROR(context.Look());
+    const Deadline next = std::min(context.deadline, After(kStartLookInterval));
+    const Status waited = WaitFor(listener, POLLIN, next, PeerText(missing.front()));
+    if (waited.code() == Code::kTimedOut && std::chrono::steady_clock::now() < context.deadline) {
+      continue;
+    }
+    if (!waited.ok()) return waited.WithCulprit(missing.front());
     UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd.is_open() || !IsOwnUser(fd.get())) continue;
-    const Deadline patience = std::min(deadline, After(kStrangerTime));
+    const Deadline patience = std::min(context.deadline, After(kStrangerTime));
     if (!WaitFor(fd.get(), POLLIN, patience, "an introduction").ok()) continue;
     Introduction introduction{};
     if (recv(fd.get(), &introduction, sizeof introduction, 0) != sizeof introduction) continue;
@@ -294,7 +300,7 @@ Result<std::vector<ShmSocket>> ConnectShmSockets(const ConnectContext& context,
     }
   }
   RABIT_RETURN_IF_ERROR(
-      AcceptPeers(listener.get(), token, std::move(missing), context.deadline, sockets));
+      AcceptPeers(listener.get(), token, std::move(missing), context, sockets));
   return sockets;
 }
 

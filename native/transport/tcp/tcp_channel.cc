@@ -84,8 +84,8 @@ class TcpChannel final : public Channel {
   Peer* Find(int rank);
   std::string TextOf(const Peer& peer) const;
   Status LossOf(const Peer& peer, const Status& why) const;
-  Status Introduce(const RankTree& tree, Deadline deadline);
-  Status ReadIntroduction(Peer& peer, Deadline deadline);
+  Status Introduce(const RankTree& tree, const ConnectContext& context);
+  Status ReadIntroduction(Peer& peer, const ConnectContext& context);
   Deadline Tick();
 
   const int rank_;
@@ -133,9 +133,9 @@ Status TcpChannel::Connect(const ConnectContext& context, const RankTree& tree,
   RABIT_ASSIGN_OR_RETURN(loop_, IoLoop::Start([this] { return Tick(); }));
   // Hellos must be answered while this thread dials.
   RABIT_RETURN_IF_ERROR(stream_->Attach(*loop_));
-  RABIT_RETURN_IF_ERROR(links_->Connect(context.store, context.deadline));
+  RABIT_RETURN_IF_ERROR(links_->Connect(context));
   stream_->Detach();
-  return Introduce(tree, context.deadline);
+  return Introduce(tree, context);
 }
 
 Status TcpChannel::Send(int rank, ConstBytes message) {
@@ -218,21 +218,21 @@ Status TcpChannel::LossOf(const Peer& peer, const Status& why) const {
 
 // Ranks introduce themselves to their parent when they have heard all their children, and rank 0
 // answers when it has heard all of its own, so that nobody starts before everybody has come.
-Status TcpChannel::Introduce(const RankTree& tree, Deadline deadline) {
+Status TcpChannel::Introduce(const RankTree& tree, const ConnectContext& context) {
   const std::vector<std::byte> mine = Encode(Introduction::OfThisProcess());
   Peer* const parent = tree.parent(rank_) < 0 ? nullptr : Find(tree.parent(rank_));
   for (const int child : tree.children(rank_)) {
-    RABIT_RETURN_IF_ERROR(ReadIntroduction(*Find(child), deadline));
+    RABIT_RETURN_IF_ERROR(ReadIntroduction(*Find(child), context));
   }
   if (parent != nullptr) {
     RABIT_RETURN_IF_ERROR(Send(parent->rank, mine));
-    RABIT_RETURN_IF_ERROR(ReadIntroduction(*parent, deadline));
+    RABIT_RETURN_IF_ERROR(ReadIntroduction(*parent, context));
   }
   for (const int child : tree.children(rank_)) RABIT_RETURN_IF_ERROR(Send(child, mine));
   return {};
 }
 
-Status TcpChannel::ReadIntroduction(Peer& peer, Deadline deadline) {
+Status TcpChannel::ReadIntroduction(Peer& peer, const ConnectContext& context) {
   for (;;) {
     has_news_.store(false);
     if (const auto message = peer.link->Take(kMessages)) {
@@ -242,13 +242,14 @@ Status TcpChannel::ReadIntroduction(Peer& peer, Deadline deadline) {
     for (const Peer& each : peers_) {
       if (each.link->has_failed()) return LossOf(each, each.link->failure());
     }
-    if (Clock::now() >= deadline) {
+    RABIT_RETURN_IF_ERROR(context.Look());
+    if (Clock::now() >= context.deadline) {
       return TimedOut("rank " + std::to_string(rank_) + " waited for the introduction of rank " +
                       std::to_string(peer.rank) +
                       "; see whether that rank, and those below it in the tree, have started")
           .WithCulprit(peer.rank);
     }
-    stream_->Wait(has_news_, looker_, true, deadline);
+    stream_->Wait(has_news_, looker_, true, std::min(context.deadline, After(kStartLookInterval)));
   }
 }
 

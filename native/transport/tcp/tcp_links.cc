@@ -44,28 +44,36 @@ void TcpLinks::StopConnecting() {
   redialer_.Stop();
 }
 
-Status TcpLinks::Connect(Store& store, Deadline deadline) {
+Status TcpLinks::Connect(const ConnectContext& context) {
   // Whoever dials this rank waits in the listener until the addresses are known.
   for (const int peer : plan_.peers) {
     const std::string key = std::to_string(epoch_) + "/address/" + std::to_string(peer);
-    Result<std::string> address = store.Get(key, deadline);
-    if (!address.ok()) return Status(address.status()).WithCulprit(peer);
+    Result<std::string> address = context.store.Get(key, context.deadline);
+    if (!address.ok()) {
+      // Who has failed may be another one than whose address is missing.
+      const int known = address.status().culprit();
+      return Status(address.status()).WithCulprit(known >= 0 ? known : peer);
+    }
     addresses_[static_cast<size_t>(peer)] = *std::move(address);
   }
   listener_.SetHandler(plan_.purpose, [this](AuthenticatedPeer peer) { Accept(std::move(peer)); });
   is_connecting_ = true;
+  const auto look = [&context] { return context.Look(); };
   // Every rank begins with another one: whoever all dialled at once would drop some of them.
   for (auto lower = std::lower_bound(plan_.peers.begin(), plan_.peers.end(), rank_);
        lower != plan_.peers.begin();) {
     const int peer = *--lower;
     for (const auto& link : links_[static_cast<size_t>(peer)]) {
       Result<UniqueFd> fd = Dial(addresses_[static_cast<size_t>(peer)], secret_,
-                                 GreetingFor(link->index()), peer, deadline);
-      if (!fd.ok()) return Status(fd.status()).WithCulprit(peer);
+                                 GreetingFor(link->index()), peer, context.deadline, look);
+      if (!fd.ok()) {
+        const int known = fd.status().culprit();
+        return Status(fd.status()).WithCulprit(known >= 0 ? known : peer);
+      }
       link->Attach(*std::move(fd));
     }
   }
-  return WaitUntilReady(deadline);
+  return WaitUntilReady(context);
 }
 
 // The listener's thread.  Also how a broken link comes back.
@@ -77,28 +85,41 @@ void TcpLinks::Accept(AuthenticatedPeer peer) {
   link.Renew();  // this rank is the one that dials
 }
 
-Status TcpLinks::WaitUntilReady(Deadline deadline) {
+Status TcpLinks::WaitUntilReady(const ConnectContext& context) {
+  const auto is_ready = [this](int peer) { return IsReady(peer); };
   for (;;) {
-    std::string missing;
-    int first_missing = -1;
-    MutexLock lock(mutex_);
-    for (const int peer : plan_.peers) {
-      const auto& links = links_[static_cast<size_t>(peer)];
-      const auto is_missing = [](const auto& link) { return !link->is_ready(); };
-      if (std::none_of(links.begin(), links.end(), is_missing)) continue;
-      missing += (missing.empty() ? "" : ", ") + std::to_string(peer);
-      if (first_missing < 0) first_missing = peer;
+    {
+      MutexLock lock(mutex_);
+      if (std::all_of(plan_.peers.begin(), plan_.peers.end(), is_ready)) return Status();
+      for (const auto& [peer, why] : failures_) return why;
+      const Deadline next = std::min(context.deadline, After(kStartLookInterval));
+      if (!connected_.WaitUntil(mutex_, next) &&
+          std::chrono::steady_clock::now() >= context.deadline) {
+        return Missing();
+      }
     }
-    if (missing.empty()) return Status();
-    for (const auto& [peer, why] : failures_) return why;
-    if (!connected_.WaitUntil(mutex_, deadline)) {
-      return TimedOut("rank " + std::to_string(rank_) + ": no " + plan_.what +
-                      " connection with rank(s) " + missing +
-                      " before the deadline; are they running, and does a firewall " +
-                      "between the hosts let their ports through?")
-          .WithCulprit(first_missing);
-    }
+    RABIT_RETURN_IF_ERROR(context.Look());
   }
+}
+
+bool TcpLinks::IsReady(int peer) const {
+  const auto& links = links_[static_cast<size_t>(peer)];
+  return std::all_of(links.begin(), links.end(), [](const auto& link) { return link->is_ready(); });
+}
+
+Status TcpLinks::Missing() const {
+  std::string missing;
+  int first_missing = -1;
+  for (const int peer : plan_.peers) {
+    if (IsReady(peer)) continue;
+    missing += (missing.empty() ? "" : ", ") + std::to_string(peer);
+    if (first_missing < 0) first_missing = peer;
+  }
+  return TimedOut("rank " + std::to_string(rank_) + ": no " + plan_.what +
+                  " connection with rank(s) " + missing +
+                  " before the deadline; are they running, and does a firewall " +
+                  "between the hosts let their ports through?")
+      .WithCulprit(first_missing);
 }
 
 void TcpLinks::Abort(const Status& why) {

@@ -39,7 +39,7 @@ class TcpLinks final : public TcpLinkHost {
   ~TcpLinks() override;
 
   // Returns when every link works.
-  Status Connect(Store& store, Deadline deadline);
+  Status Connect(const ConnectContext& context);
   // The links with one peer; empty if it is none.
   std::span<const std::unique_ptr<TcpLink>> With(int peer) const {
     return peer >= 0 && peer < size_ ? std::span(links_[static_cast<size_t>(peer)])
@@ -63,7 +63,9 @@ class TcpLinks final : public TcpLinkHost {
 
   Greeting GreetingFor(int index) const { return {plan_.purpose, epoch_, rank_, index}; }
   void Accept(AuthenticatedPeer peer);
-  Status WaitUntilReady(Deadline deadline);
+  Status WaitUntilReady(const ConnectContext& context);
+  Status Missing() const;
+  bool IsReady(int peer) const;
 
   const int rank_;
   const int size_;

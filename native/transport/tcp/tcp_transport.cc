@@ -166,7 +166,7 @@ Status TcpTransport::Connect(const ConnectContext& context) {
   links_ = std::make_unique<TcpLinks>(context, options_, std::move(plan));
   RABIT_ASSIGN_OR_RETURN(loop_, IoLoop::Start([this] { return Tick(); }));
   for (const auto& stream : tcp_streams_) RABIT_RETURN_IF_ERROR(stream->Attach(*loop_));
-  return links_->Connect(context.store, context.deadline);
+  return links_->Connect(context);
 }
 
 Status TcpTransport::CheckArguments(int peer, Tag tag) const {
