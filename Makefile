@@ -17,7 +17,7 @@ PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full packages build-native test-native test-sanitizers test-python test-python-short \
-  test-python-slow test-mxnet test-mpich fuzz wheel check format bench bench-native bench-schedule docs clean
+  test-python-slow test-mxnet test-mpich fuzz flips wheel check format bench bench-native bench-schedule docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -81,6 +81,9 @@ build-native: $(VENV)/.package
 
 test-native: build-native ## native tests, release build; the benchmarks must compile
 	$(WHEEL_BUILD)/rabit_tests
+
+flips: build-native ## flip ten thousand bits between two ranks, every bit of a connection's start among them
+	$(WHEEL_BUILD)/rabit_tests --filter=Flips --repeat=100
 
 # The builds give way to tests that run beside them with make -j.
 test-sanitizers: $(BUILD)/address/build.ninja $(BUILD)/thread/build.ninja ## native tests under ASan+UBSan and TSan

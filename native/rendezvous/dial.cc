@@ -11,6 +11,9 @@
 namespace rabit {
 namespace {
 
+// A bit that flips on the way looks like another secret or another version; so often in a row, it
+// is one.
+constexpr int kStrangeAnswersMax = 3;
 // A listener that drops the oldest of too many strangers may drop an honest one: try again.
 constexpr std::chrono::seconds kHandshakeTime{5};
 
@@ -80,6 +83,7 @@ Result<UniqueFd> Dial(std::string_view address, const Secret& secret, const Gree
                   TargetText(address, mine, expected_rank) + ": " + resolved.status().message());
   }
   std::chrono::nanoseconds pause = std::chrono::milliseconds(1);
+  int strange_answers = 0;
   for (;;) {
     Status last;
     for (size_t i = 0; i < resolved->size(); ++i) {
@@ -89,7 +93,7 @@ Result<UniqueFd> Dial(std::string_view address, const Secret& secret, const Gree
       Result<UniqueFd> fd = TryOnce((*resolved)[i], secret, mine, expected_rank, share);
       if (fd.ok()) return fd;
       last = fd.status();
-      if (!IsWorthAnotherTry(last)) {
+      if (!IsWorthAnotherTry(last) && ++strange_answers >= kStrangeAnswersMax) {
         return Status(last.code(),
                       TargetText(address, mine, expected_rank) + ": " + last.message());
       }

@@ -92,6 +92,8 @@ class BadWire::Pump {
     const Fate fate = harm_({connection.number, side == 1, connection.bytes_read[side], bytes});
     connection.bytes_read[side] += static_cast<uint64_t>(got);
     if (fate == Fate::kReset) return false;
+    if (fate == Fate::kResetTarget) Close(connection.fd[1]);
+    if (!connection.fd[1 - side].is_open()) return true;
     if (fate == Fate::kSwallow) return true;
     if (fate == Fate::kSwallowOneByte) bytes = bytes.subspan(1);
     std::vector<std::byte>& output = connection.output[1 - side];
@@ -114,12 +116,15 @@ class BadWire::Pump {
   }
 
   void Drop(Connection& connection) {
-    for (UniqueFd& fd : connection.fd) {
-      const linger at_once = {1, 0};  // a reset
-      ::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-      poller_.Remove(fd.get());
-      fd.reset();
-    }
+    for (UniqueFd& fd : connection.fd) Close(fd);
+  }
+
+  void Close(UniqueFd& fd) {
+    if (!fd.is_open()) return;
+    const linger at_once = {1, 0};  // a reset
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    poller_.Remove(fd.get());
+    fd.reset();
   }
 
   const SocketAddress target_;

@@ -48,6 +48,7 @@ class BadWire {
     kSwallow,       // the piece is gone; nobody is told
     kSwallowOneByte,  // the first byte is
     kReset,         // both ends see the connection break
+    kResetTarget,   // the target does; the dialler hears nothing more
   };
   // May change the bytes.  One call at a time; any thread.
   using Harm = std::function<Fate(const Piece& piece)>;

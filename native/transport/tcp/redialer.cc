@@ -78,9 +78,9 @@ bool Redialer::Try(Broken& broken) {
     return false;
   }
   broken.refusals = 0;
-  if (fd.status().code() == Code::kTimedOut) return true;
-  link.Fail(fd.status().WithCulprit(link.peer()));
-  return false;
+  // The two have met before: what looks like a stranger's answer is one that changed on the way.
+  link.NoteBrokenBy(fd.status().message());
+  return true;
 }
 
 }  // namespace rabit

@@ -249,6 +249,35 @@ TEST(TcpFaults, a_wire_that_stays_dead_names_the_peer_on_both_sides) {
 }
 
 // A peer that computes for long leaves a large message in its socket: that is no stall for good.
+// The higher rank dials, but it looks away: nobody there wants the message whose header has come.
+TEST(TcpFaults, a_break_that_only_the_lower_rank_sees_is_healed_while_the_higher_one_pauses) {
+  std::atomic<bool> is_cut{false};
+  BadlyWiredJob job(
+      [&](const BadWire::Piece& piece) {
+        const bool is_amid = piece.connection == 0 && piece.is_answer && piece.offset > 100'000;
+        return is_amid && !is_cut.exchange(true) ? BadWire::Fate::kResetTarget
+                                                 : BadWire::Fate::kPass;
+      },
+      CheckedOptions());
+  ASSERT_TRUE(job.ranks[0] != nullptr && job.ranks[1] != nullptr);
+  const Buffer message = RandomBytes(4 << 20, 5);
+  Buffer received(message.size());
+  const auto start = std::chrono::steady_clock::now();
+
+  Operation send = job.ranks[0]->Send(1, MakeTag(0, 1), message);
+  const Deadline end = Soon();
+  while (job.ranks[1]->counters().connections_restored == 0 &&
+         std::chrono::steady_clock::now() < end) {
+    std::this_thread::yield();
+  }
+
+  EXPECT_EQ(job.ranks[1]->counters().connections_restored, 1u);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, TcpOptions().reconnect_window);
+  EXPECT_OK(job.ranks[1]->Recv(0, MakeTag(0, 1), received).Wait(Soon()));
+  EXPECT_OK(send.Wait(Soon()));
+  EXPECT_TRUE(SameBytes(received, message));
+}
+
 TEST(TcpFaults, a_peer_that_takes_a_message_late_gets_it_whole) {
   BadlyWiredJob job([](const BadWire::Piece&) { return BadWire::Fate::kPass; },
                     CheckedOptions(50ms));

@@ -86,6 +86,8 @@ class TcpLink final : public TcpStream::Member {
   // Breaks a connection on which nothing was heard for half of `timeout`; after all of it the peer
   // is lost.
   void CheckSilence(Deadline now, std::chrono::milliseconds timeout);
+  // Why no other connection could be made so far; for the message, should it stay so.
+  void NoteBrokenBy(const std::string& reason);
   // The peer has found the connection broken and asks for another.
   void Renew();
   // Shows the peer that this process is alive, and acknowledges what has come.

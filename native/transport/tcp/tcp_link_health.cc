@@ -40,6 +40,11 @@ void TcpLink::Lose(const std::string& why) {
   FailLocked(Lost("the connection broke (" + break_reason_ + ") and " + why), false);
 }
 
+void TcpLink::NoteBrokenBy(const std::string& reason) {
+  MutexLock receive(receive_mutex_);
+  if (outage_deadline_) break_reason_ = reason;
+}
+
 void TcpLink::Renew() {
   MutexLock receive(receive_mutex_);
   Break("the peer found it broken");
