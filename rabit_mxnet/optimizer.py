@@ -119,7 +119,6 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
             )
             first += size
 
-
     def _priority(self, index: Any, place: int = 0) -> int:
         return -index if isinstance(index, int) else -place
 

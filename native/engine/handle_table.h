@@ -29,10 +29,10 @@ class HandleTable {
 
   // Drops one hold; the last one finishes the request: its name is free again, then the waiters
   // wake.
-  // As Drop, but the completion is left to the caller.  True: there is one, and it is due.
+  void Drop(const std::shared_ptr<PendingRequest>& request);
+  // The same, but the completion is left to the caller.  True: there is one, and it is due.
   bool DropQuietly(const std::shared_ptr<PendingRequest>& request);
   static void Notify(const PendingRequest& request);
-  void Drop(const std::shared_ptr<PendingRequest>& request);
 
   // Waits.  kTimedOut leaves the handle open.
   Status Wait(Handle handle, Deadline deadline);
