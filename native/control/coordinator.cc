@@ -143,7 +143,7 @@ void Coordinator::OnAnnounce(const AnnounceMessage& message, const Arrival& arri
   if (!message.joins && !message.wants_stop) return;
   ranks.ForEach([&](int rank) {
     if (message.joins && !at(rank).has_joined) Join(rank);
-    if (message.wants_stop && !at(rank).wants_stop) Stop(rank);
+    if (message.wants_stop && !at(rank).wants_stop()) Stop(rank);
   });
 }
 
@@ -207,8 +207,7 @@ void Coordinator::Join(int rank) {
 }
 
 void Coordinator::Stop(int rank) {
-  at(rank).wants_stop = true;
-  ++stopped_count_;
+  at(rank).stop_place = ++stopped_count_;
   const std::vector<TensorRecord*> open = open_;
   for (TensorRecord* record : open) RejectIfStopped(*record);
   CheckAllJoined();
@@ -235,7 +234,7 @@ void Coordinator::OnRootQuiet() {
 void Coordinator::CheckAllJoined() {
   if (joined_count_ == 0) return;
   for (const RankState& state : ranks_) {
-    if (!state.has_joined && !state.wants_stop) return;
+    if (!state.has_joined && !state.wants_stop()) return;
   }
   for (RankState& state : ranks_) state.has_joined = false;
   joined_count_ = 0;

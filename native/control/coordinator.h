@@ -97,7 +97,9 @@ class Coordinator {
     uint64_t seen_cycle = 0;
     uint64_t buckets_done = 0;
     bool has_joined = false;
-    bool wants_stop = false;
+    int stop_place = 0;  // 1: it was the first that wanted to stop; 0: it does not
+
+    bool wants_stop() const { return stop_place > 0; }
   };
 
   // coordinator_rounds.cc

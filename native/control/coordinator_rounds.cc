@@ -314,18 +314,20 @@ void Coordinator::Remember(TensorRecord& record, const RankSet& ranks, const Sig
 }
 
 bool Coordinator::RejectIfStopped(TensorRecord& record) {
+  int first = -1;  // Others may have stopped because it did.
   for (const int rank : record.members->ranks) {
-    if (record.arrived.Contains(rank) || !at(rank).wants_stop || at(rank).has_joined) continue;
-    const Signature& said = record.reference_is_agreed ? record.agreed : record.reference;
-    Reject(record,
-           Aborted(Title(said.kind, record.key.name) + ": " + RankText(rank) +
-                   " has called shutdown and will not take part. Call the same collectives on " +
-                   "every rank before shutdown.")
-               .WithCulprit(rank),
-           false);
-    return true;
+    if (record.arrived.Contains(rank) || !at(rank).wants_stop() || at(rank).has_joined) continue;
+    if (first < 0 || at(rank).stop_place < at(first).stop_place) first = rank;
   }
-  return false;
+  if (first < 0) return false;
+  const Signature& said = record.reference_is_agreed ? record.agreed : record.reference;
+  Reject(record,
+         Aborted(Title(said.kind, record.key.name) + ": " + RankText(first) +
+                 " has called shutdown and will not take part. Call the same collectives on " +
+                 "every rank before shutdown.")
+             .WithCulprit(first),
+         false);
+  return true;
 }
 
 void Coordinator::Complete(TensorRecord& record) {

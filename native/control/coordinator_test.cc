@@ -380,6 +380,22 @@ TEST(Coordinator, a_joined_rank_holds_nobody_up_and_the_last_one_is_named) {
   EXPECT_TRUE(seen.ready[0].joined.empty());
 }
 
+TEST(Coordinator, of_ranks_that_have_stopped_the_first_is_named) {
+  SimulatedJob job = Job(3);
+  Announcement stop;
+  stop.wants_stop = true;
+  job.Announce(1, stop);
+  ASSERT_OK(job.DeliverAll());
+  job.Announce(0, stop);
+  ASSERT_OK(job.DeliverAll());
+  job.Announce(2, Say("w", Floats({2})));
+  ASSERT_OK(job.DeliverAll());
+
+  const Agreement seen = Drain(job, 2);
+  ASSERT_EQ(seen.rejected.size(), 1u);
+  EXPECT_EQ(seen.rejected[0].why.culprit(), 1);
+}
+
 TEST(Coordinator, stop_needs_every_rank_and_rejects_what_can_never_be_ready) {
   SimulatedJob job = Job(3);
   job.Announce(0, Say("w", Floats({2})));
