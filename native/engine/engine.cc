@@ -154,7 +154,7 @@ Status EngineImplementation::Submit(std::span<Request> requests, std::span<Handl
   for (size_t i = 0; i < opened.size(); ++i) handles[i] = opened[i]->handle;
   uint64_t work_hash = 0;
   for (const auto& pending : opened) work_hash += HashOf(pending->request.signature);
-  if (opened.size() > 1) lone_waits_.OnSubmitSeveral();
+  if (opened.size() > 1) lone_waits_.OnSubmitSeveral(opened[0]->submitted_ns);
   const Status status =
       opened.size() == 1 ? Push(opened[0], is_awaited) : state_->submissions.Push(opened);
   if (!status.ok()) {
@@ -191,7 +191,7 @@ Status EngineImplementation::Push(const std::shared_ptr<PendingRequest>& pending
   if (is_awaited) {
     RABIT_ASSIGN_OR_RETURN(is_quiet, engine_thread_->SubmitQuietly(pending));
   }
-  lone_waits_.OnSubmit(pending->handle, is_quiet);
+  lone_waits_.OnSubmit(pending->handle, is_quiet, pending->submitted_ns);
   if (!is_quiet) return state_->submissions.Push({&pending, 1});
   unattended_.store(pending->handle.value);
   return Status();

@@ -13,7 +13,8 @@ namespace rabit {
 // nobody is woken in between and it does the engine's work itself.  A wrong guess holds a request
 // up until the engine thread looks by itself, so each makes the next guess take four times as
 // many waits in a row; a caller that lost its core in between looks the same, so many right ones
-// halve that again.  Thread-safe.
+// halve that again.  Where the next request follows soon nothing was held up, and a guess costs
+// nothing.  Thread-safe.
 class LoneWaits {
  public:
   // Longer after the submission, the caller has done something else meanwhile.
@@ -24,25 +25,27 @@ class LoneWaits {
     return last_ == Handle{}.value && row_ >= needed_;
   }
 
-  // `was_guess`: nobody was woken.
-  void OnSubmit(Handle handle, bool was_guess) {
+  // `was_guess`: nobody was woken.  `now_ns`: the time of the submission.
+  void OnSubmit(Handle handle, bool was_guess, int64_t now_ns) {
     MutexLock lock(mutex_);
-    if (last_ != Handle{}.value) Break();  // the request before has not been waited for
+    // The request before has not been waited for.
+    if (last_ != Handle{}.value) Break(now_ns - last_ns_ > kSoonNs);
     last_ = handle.value;
+    last_ns_ = now_ns;
     was_guess_ = was_guess;
   }
 
   // Several requests at once: their caller has more to do than to wait for one.
-  void OnSubmitSeveral() {
+  void OnSubmitSeveral(int64_t now_ns) {
     MutexLock lock(mutex_);
-    Break();
+    Break(last_ != Handle{}.value && now_ns - last_ns_ > kSoonNs);
   }
 
   // `age_ns`: since it was submitted.
   void OnWait(Handle handle, int64_t age_ns) {
     MutexLock lock(mutex_);
     if (handle.value != last_) return;
-    if (age_ns > kSoonNs) return Break();
+    if (age_ns > kSoonNs) return Break(true);
     last_ = Handle{}.value;
     row_ = std::min(row_ + 1, kNeededMax);
     if (!was_guess_) return;
@@ -54,11 +57,12 @@ class LoneWaits {
 
  private:
   static constexpr int32_t kNeededMin = 8;
-  static constexpr int32_t kNeededMax = 1 << 20;
+  // So many right guesses save about what the dearest wrong one costs (some 65 us each, and 10 ms).
+  static constexpr int32_t kNeededMax = 128;
   static constexpr int32_t kForgiven = 64;
 
-  void Break() RABIT_REQUIRES(mutex_) {
-    if (was_guess_) needed_ = std::min(4 * needed_, kNeededMax);
+  void Break(bool held_up) RABIT_REQUIRES(mutex_) {
+    if (was_guess_ && held_up) needed_ = std::min(4 * needed_, kNeededMax);
     was_guess_ = false;
     last_ = Handle{}.value;
     row_ = right_ = 0;
@@ -66,6 +70,7 @@ class LoneWaits {
 
   mutable Mutex mutex_;
   uint64_t last_ RABIT_GUARDED_BY(mutex_) = Handle{}.value;  // submitted and not waited for
+  int64_t last_ns_ RABIT_GUARDED_BY(mutex_) = 0;             // when
   bool was_guess_ RABIT_GUARDED_BY(mutex_) = false;
   int32_t row_ RABIT_GUARDED_BY(mutex_) = 0;
   int32_t right_ RABIT_GUARDED_BY(mutex_) = 0;  // guesses in a row

@@ -14,7 +14,7 @@ int Repeat(LoneWaits& waits, uint64_t first, int times, int64_t age_ns = kAtOnce
     const Handle handle{first + static_cast<uint64_t>(i)};
     const bool is_expected = waits.Expects();
     expected += is_expected ? 1 : 0;
-    waits.OnSubmit(handle, is_expected);
+    waits.OnSubmit(handle, is_expected, 0);
     waits.OnWait(handle, age_ns);
   }
   return expected;
@@ -31,12 +31,12 @@ TEST(LoneWaits, that_come_late_or_for_one_of_several_do_not_count) {
   EXPECT_EQ(Repeat(late, 1, 50, kLate), 0);
   LoneWaits several;
   Repeat(several, 1, 8);
-  several.OnSubmitSeveral();
+  several.OnSubmitSeveral(kAtOnce);
   EXPECT_FALSE(several.Expects());
   LoneWaits two;
   Repeat(two, 1, 8);
-  two.OnSubmit(Handle{100}, false);
-  two.OnSubmit(Handle{101}, false);
+  two.OnSubmit(Handle{100}, false, 0);
+  two.OnSubmit(Handle{101}, false, kAtOnce);
   two.OnWait(Handle{101}, kAtOnce);
   EXPECT_FALSE(two.Expects());
 }
@@ -44,20 +44,44 @@ TEST(LoneWaits, that_come_late_or_for_one_of_several_do_not_count) {
 TEST(LoneWaits, nothing_is_expected_while_one_is_open) {
   LoneWaits waits;
   Repeat(waits, 1, 8);
-  waits.OnSubmit(Handle{100}, true);
+  waits.OnSubmit(Handle{100}, true, 0);
   EXPECT_FALSE(waits.Expects());
 }
 
 TEST(LoneWaits, a_wrong_guess_makes_the_next_four_times_as_dear_and_right_ones_forgive) {
   LoneWaits waits;
   Repeat(waits, 1, 8);
-  waits.OnSubmit(Handle{100}, true);
+  waits.OnSubmit(Handle{100}, true, 0);
   waits.OnWait(Handle{100}, kLate);
   EXPECT_EQ(Repeat(waits, 200, 32), 0);
   EXPECT_EQ(Repeat(waits, 300, 64), 64);
-  waits.OnSubmitSeveral();
+  waits.OnSubmitSeveral(kAtOnce);
   EXPECT_EQ(Repeat(waits, 400, 16), 0);
   EXPECT_EQ(Repeat(waits, 500, 1), 1);
+}
+
+TEST(LoneWaits, a_guess_that_holds_nothing_up_costs_nothing) {
+  LoneWaits waits;
+  Repeat(waits, 1, 8);
+  waits.OnSubmit(Handle{100}, true, 0);
+  waits.OnSubmit(Handle{101}, false, kAtOnce);
+  waits.OnWait(Handle{101}, kLate);
+  EXPECT_EQ(Repeat(waits, 200, 9), 1);
+
+  waits.OnSubmit(Handle{300}, true, 0);
+  waits.OnSubmit(Handle{301}, false, kLate);
+  waits.OnWait(Handle{301}, kAtOnce);
+  EXPECT_EQ(Repeat(waits, 400, 32), 1);
+}
+
+TEST(LoneWaits, many_wrong_guesses_are_forgiven_in_some_hundred_waits) {
+  LoneWaits waits;
+  for (uint64_t i = 0; i < 20; ++i) {
+    Repeat(waits, 1000 * (i + 1), 200);
+    waits.OnSubmit(Handle{1}, waits.Expects(), 0);
+    waits.OnWait(Handle{1}, kLate);
+  }
+  EXPECT_GE(Repeat(waits, 50'000, 200), 72);
 }
 
 }  // namespace
