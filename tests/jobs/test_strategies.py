@@ -48,7 +48,7 @@ def test_methods_equal_what_they_must(tmp_path):
 
 
 def test_ranks_stay_together_and_saved_states_go_on(tmp_path):
-    ended = run_processes(3, TOGETHER, tmp_path)
+    ended = run_processes(3, TOGETHER, tmp_path, {"RABIT_DETERMINISTIC": "1"})
 
     assert_all_ended_well(ended)
     assert [each.output for each in ended] == ["[] True\n"] * 3
