@@ -5,22 +5,20 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.pages import program_of, run_program_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "reference" / "api"
 PACKAGES = ["rabit", "rabit_torch", "rabit_mxnet"]
 DIRECTIVE = re.compile(r"^\.\. (?:auto\w+|py:data):: (\w+)", re.M)
 SAME_AS_IN_RABIT = re.compile(r"\{py:obj\}`~rabit\.(\w+)`")
-PROGRAM = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 BLOCKS = re.compile(
     r"\b([Bb]locks?|[Dd]oes not block|Returns when|[Ww]aits|at once|See `|of every tensor of the list)\b|^Like `|See `"
 )
@@ -65,7 +63,7 @@ def test_every_public_name_is_on_its_page_once(package):
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_public_name_has_an_example(package):
     text = page_of(package)
-    used = set(re.findall(r"\brabit\.(\w+)", "".join(PROGRAM.findall(text))))
+    used = set(re.findall(r"\brabit\.(\w+)", program_of(text)))
     own = set(DIRECTIVE.findall(text))
     # Nobody makes these happen in two lines: the pages of errors say when they come.
     errors = set(re.findall(r"^\.\. autoexception:: (\w+)", text, re.M))
@@ -132,16 +130,4 @@ def test_docstrings_of_collectives_say_what_they_raise():
 
 @pytest.mark.parametrize("package", ["rabit", "rabit_torch"])
 def test_the_program_of_a_page_runs(package, tmp_path):
-    (tmp_path / "page.py").write_text("\n".join(PROGRAM.findall(page_of(package))))
-
-    done = subprocess.run(
-        [sys.executable, "-m", "rabit.launch", "-np", "2", sys.executable, "page.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_program_of(page_of(package), tmp_path)

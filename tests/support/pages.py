@@ -1,0 +1,33 @@
+"""The programs that pages of the documentation show."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
+
+
+def program_of(page: str) -> str:
+    """All blocks of Python of a page, in their order: later ones use names of earlier ones."""
+    return "\n".join(PROGRAM.findall(page))
+
+
+def run_program_of(page: str, folder: Path) -> None:
+    """Runs it in `folder` with 2 ranks; fails with what they printed."""
+    (folder / "page.py").write_text(program_of(page))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "rabit.launch", "-np", "2", sys.executable, "page.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
