@@ -16,8 +16,9 @@ NATIVE := $(shell find native -name '*.cc' -o -name '*.h' -o -name 'CMakeLists.t
 PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -name '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full packages build-native test-native test-sanitizers test-python test-python-short \
-  test-python-slow test-mxnet test-mpich fuzz flips wheel check format bench bench-native bench-schedule docs clean
+.PHONY: help demo test test-full packages build-native test-native build-sanitizers test-sanitizers \
+  test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz flips \
+  wheel check format bench bench-native bench-schedule docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -85,11 +86,12 @@ test-native: build-native ## native tests, release build; the benchmarks must co
 flips: build-native ## flip ten thousand bits between two ranks, every bit of a connection's start among them
 	$(WHEEL_BUILD)/rabit_tests --filter=Flips --repeat=100
 
-# The builds give way to tests that run beside them with make -j.
-test-sanitizers: $(BUILD)/address/build.ninja $(BUILD)/thread/build.ninja ## native tests under ASan+UBSan and TSan
-	nice $(BIN)/ninja -C $(BUILD)/address --quiet rabit_tests
+build-sanitizers: $(BUILD)/address/build.ninja $(BUILD)/thread/build.ninja
+	$(BIN)/ninja -C $(BUILD)/address --quiet rabit_tests
+	$(BIN)/ninja -C $(BUILD)/thread --quiet rabit_tests
+
+test-sanitizers: build-sanitizers ## native tests under ASan+UBSan and TSan
 	$(BUILD)/address/rabit_tests
-	nice $(BIN)/ninja -C $(BUILD)/thread --quiet rabit_tests
 	$(BUILD)/thread/rabit_tests
 
 test-python: $(VENV)/.package $(VENV)/.tools ## Python tests, real processes included
@@ -124,7 +126,9 @@ $(MXVENV)/.ready: $(BUILD)/.wheel tests/requirements.txt
 	  "$$(ls $(abspath $(BUILD))/wheel/*.whl)[mxnet]"
 	@touch $@
 
-test-mxnet: $(MXVENV)/.ready ## tests that need MXNet, in an environment of their own
+ready-mxnet: $(MXVENV)/.ready
+
+test-mxnet: ready-mxnet ## tests that need MXNet, in an environment of their own
 	$(MXVENV)/bin/pytest tests/mxnet
 
 MPICHVENV ?= .venv-mpich
@@ -135,7 +139,9 @@ $(MPICHVENV)/.ready:
 	$(MPICHVENV)/bin/pip install --quiet mpich mpi4py numpy cffi
 	@touch $@
 
-test-mpich: $(MPICHVENV)/.ready $(VENV)/.package $(VENV)/.tools ## MPI tests over MPICH, which make test leaves out
+ready-mpich: $(MPICHVENV)/.ready
+
+test-mpich: ready-mpich $(VENV)/.package $(VENV)/.tools ## MPI tests over MPICH, which make test leaves out
 	MPICH_PYTHON=$(abspath $(MPICHVENV))/bin/python $(BIN)/pytest tests/mpi -k mpich
 
 WHEELVENV ?= .venv-wheel

@@ -1,39 +1,174 @@
-"""Runs the parts of `make test` or `make test-full` one after the other, saying how far it is and how long it takes.
+"""Runs the parts of `make test` or `make test-full`, saying how far it is and how long it takes.
 
     python tests/stages.py short|full
 
-Each part is a target of the Makefile. A part that fails ends the run; what it printed stands above.
+Each part is a target of the Makefile. Tests run one part after the other, and what they print is shown. They
+mostly wait, so builds run beside them and give way to them; what a build prints is shown if it fails. The first
+part that fails ends the run.
 The estimates are seconds on 2 cores from nothing; the share of them that earlier parts took corrects the rest.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
+from typing import IO, NamedTuple
 
-# target, what it is, seconds on a machine with 2 cores
-SHORT = [
-    ("packages", "Python packages and the library", 130),
-    ("check", "lint, types and the rules of the repository", 45),
-    ("build-native", "building the native tests", 75),
-    ("test-native", "native tests", 45),
-    ("test-python-short", "Python tests, each under two seconds", 150),
-]
-FULL = [
-    ("test-python-slow", "Python tests of two seconds and more", 480),
-    ("test-sanitizers", "native tests under ASan, UBSan and TSan", 420),
-    ("test-mxnet", "MXNet, in an environment of its own", 90),
-    ("test-mpich", "MPICH, in an environment of its own", 90),
-    ("fuzz", "Clang, thread-safety analysis and the fuzz targets", 240),
-    ("wheel", "sdist and wheel for other machines", 200),
-    ("docs", "the HTML pages", 60),
-]
+
+class Part(NamedTuple):
+    """One target; `needs` names those of the builds beside it that must have ended before."""
+
+    target: str
+    what: str
+    seconds: float
+    needs: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+
+
+class Stages(NamedTuple):
+    tests: list[Part]
+    beside: list[Part]  # begin when the first part of the tests has ended
+
+
+PACKAGES = Part("packages", "Python packages and the library", 100, flags=("-j2",))
+SHORT = Stages(
+    tests=[
+        PACKAGES,
+        Part("check", "lint, types and the rules of the repository", 50),
+        Part("test-python-short", "Python tests, each under two seconds", 150),
+        Part("test-native", "native tests", 60, needs=("build-native",)),
+    ],
+    beside=[Part("build-native", "building the native tests", 120)],
+)
+FULL = Stages(
+    tests=[
+        PACKAGES,
+        Part("test-python-slow", "Python tests of two seconds and more", 480),
+        Part("test-sanitizers", "native tests under ASan, UBSan and TSan", 480, needs=("build-sanitizers",)),
+        Part("test-mxnet", "MXNet, in an environment of its own", 60, needs=("ready-mxnet",)),
+        Part("test-mpich", "MPICH, in an environment of its own", 60, needs=("ready-mpich",)),
+    ],
+    beside=[
+        Part("build-sanitizers", "building the native tests for the sanitizers", 360),
+        Part("ready-mxnet", "installing MXNet", 60),
+        Part("ready-mpich", "installing MPICH", 30),
+        Part("fuzz", "Clang, thread-safety analysis and the fuzz targets", 300),
+        Part("wheel", "sdist and wheel for other machines", 240),
+        Part("docs", "the HTML pages", 60),
+    ],
+)
 
 
 def minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def command(part: Part) -> list[str]:
+    return [os.environ.get("MAKE", "make"), "--no-print-directory", *part.flags, part.target]
+
+
+def say(text: str) -> None:
+    print(f"== {text}", flush=True)
+
+
+class Beside:
+    """The builds that run while tests wait: one after the other, in a thread that starts them."""
+
+    def __init__(self, parts: list[Part]) -> None:
+        self.failed: Part | None = None
+        self._ended = {part.target: threading.Event() for part in parts}
+        self._parts = parts
+        self._lock = threading.Lock()
+        self._running: subprocess.Popen[bytes] | None = None
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wait(self, target: str) -> None:
+        """Returns when this build has ended, or will never end because one before it has failed."""
+        self._ended[target].wait()
+
+    def wait_for_all(self) -> None:
+        self._thread.join()
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            if self._running is not None and self._running.poll() is None:
+                os.killpg(self._running.pid, signal.SIGTERM)
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        for part in self._parts:
+            if not self._passes(part):
+                break
+            self._ended[part.target].set()
+        for event in self._ended.values():
+            event.set()
+
+    def _passes(self, part: Part) -> bool:
+        start = time.monotonic()
+        with tempfile.TemporaryFile() as printed:
+            if not self._begin(part, printed):
+                return False
+            assert self._running is not None
+            code = self._running.wait()
+            if self._stopped:
+                return False
+            if code == 0:
+                say(f"beside: {part.what}: passed in {minutes(time.monotonic() - start)}")
+                return True
+            printed.seek(0)
+            sys.stdout.write(printed.read().decode(errors="replace"))
+        say(f"beside: {part.what} failed, see above; `make {part.target}` runs it alone")
+        self.failed = part
+        return False
+
+    def _begin(self, part: Part, printed: IO[bytes]) -> bool:
+        with self._lock:
+            if self._stopped:
+                return False
+            self._running = subprocess.Popen(
+                ["nice", "-n", "19", *command(part)],
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                preexec_fn=os.setpgrp,
+            )
+        return True
+
+
+def run_tests(stages: Stages, beside: Beside) -> int:
+    start = time.monotonic()
+    expected = 0.0
+    for number, part in enumerate(stages.tests, 1):
+        for target in part.needs:
+            beside.wait(target)
+        if beside.failed:
+            return 1
+        pace = (time.monotonic() - start) / expected if expected else 1.0
+        left = sum(each.seconds for each in stages.tests[number:]) * pace
+        say(
+            f"{number}/{len(stages.tests)} {part.what}: about {minutes(part.seconds * pace)}, "
+            f"then {minutes(left)} more"
+        )
+        code = subprocess.run(command(part)).returncode
+        if code != 0:
+            say(f"{part.what} failed; `make {part.target}` runs it alone")
+            return code
+        if number == 1:
+            beside.start()
+        expected += part.seconds
+    beside.wait_for_all()
+    return 1 if beside.failed else 0
 
 
 def main() -> int:
@@ -42,23 +177,17 @@ def main() -> int:
         return 2
     stages = SHORT if sys.argv[1] == "short" else FULL
     start = time.monotonic()
-    expected = 0
-    for number, (target, what, estimate) in enumerate(stages, 1):
-        spent = time.monotonic() - start
-        pace = spent / expected if expected else 1.0
-        left = sum(each[2] for each in stages[number - 1 :]) * pace
-        print(
-            f"== {number}/{len(stages)} {what}: about {minutes(estimate * pace)}, then "
-            f"{minutes(left - estimate * pace)} more",
-            flush=True,
-        )
-        code = subprocess.run([os.environ.get("MAKE", "make"), "--no-print-directory", target]).returncode
-        if code != 0:
-            print(f"== {what} failed; `make {target}` runs it alone", file=sys.stderr)
-            return code
-        expected += estimate
-    print(f"== all {len(stages)} parts passed in {minutes(time.monotonic() - start)}", flush=True)
-    return 0
+    beside = Beside(stages.beside)
+    try:
+        code = run_tests(stages, beside)
+    except KeyboardInterrupt:
+        code = 130
+    finally:
+        beside.stop()
+    parts = len(stages.tests) + len(stages.beside)
+    if code == 0:
+        say(f"all {parts} parts passed in {minutes(time.monotonic() - start)}")
+    return code
 
 
 if __name__ == "__main__":

@@ -1,0 +1,83 @@
+"""What runs `make test` runs every part once, builds before the tests that need them, and hides no failure."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STAGES = Path(__file__).resolve().parents[1] / "stages.py"
+# Plays make: it notes the target, and fails for the one named in $FAILS.
+MAKE = """#!/bin/sh
+for target; do :; done
+echo "$target" >> "$NOTES"
+echo "what $target prints"
+[ "$target" != "$FAILS" ]
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "make").write_text(MAKE)
+    (tmp_path / "make").chmod(0o755)
+
+    def run(kind: str, fails: str = "none") -> tuple[subprocess.CompletedProcess[str], list[str]]:
+        notes = tmp_path / "notes"
+        notes.write_text("")
+        done = subprocess.run(
+            [sys.executable, str(STAGES), kind],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env={**os.environ, "MAKE": str(tmp_path / "make"), "NOTES": str(notes), "FAILS": fails},
+        )
+        return done, notes.read_text().split()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("kind", "build", "tests"),
+    [
+        ("short", "build-native", "test-native"),
+        ("full", "build-sanitizers", "test-sanitizers"),
+        ("full", "ready-mxnet", "test-mxnet"),
+    ],
+)
+def test_every_part_runs_once_and_builds_come_before_their_tests(run, kind, build, tests):
+    done, targets = run(kind)
+
+    assert done.returncode == 0, done.stdout
+    assert f"all {len(targets)} parts passed" in done.stdout
+    assert len(set(targets)) == len(targets)
+    assert targets[0] == "packages"
+    assert targets.index(build) < targets.index(tests)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fails", "tests"),
+    [
+        ("short", "build-native", "test-native"),
+        ("full", "build-sanitizers", "test-sanitizers"),
+        ("full", "docs", "none"),
+    ],
+)
+def test_a_build_that_fails_is_shown_and_fails_the_run(run, kind, fails, tests):
+    done, targets = run(kind, fails)
+
+    assert done.returncode == 1
+    assert f"what {fails} prints" in done.stdout
+    assert f"`make {fails}` runs it alone" in done.stdout
+    assert tests not in targets
+
+
+def test_a_test_that_fails_ends_the_run(run):
+    done, targets = run("short", "check")
+
+    assert done.returncode == 1
+    assert "`make check` runs it alone" in done.stdout
+    assert "test-python-short" not in targets
