@@ -133,8 +133,8 @@ std::unique_ptr<Controller> MakeJobController(const Options& options, const Rank
       options.stall_warning_ms > 0 ? options.stall_warning_ms : int64_t{3'600'000};
   controller.stall_abort_ms = options.stall_abort_ms;
   controller.announces_credit = options.credit_bytes > 0;
-  if (channel == nullptr) return MakeLocalController(controller);
-  return MakeController(std::move(channel), tree, controller);
+  if (channel == nullptr) return MakeLocalController(controller, kSteadyClock);
+  return MakeController(std::move(channel), tree, controller, kSteadyClock);
 }
 
 EngineOptions EngineOptionsFrom(const Options& options, int spin_us) {

@@ -9,14 +9,15 @@
 namespace rabit {
 
 std::unique_ptr<Controller> MakeController(std::unique_ptr<Channel> channel, const RankTree& tree,
-                                           const ControllerOptions& options) {
+                                           const ControllerOptions& options, const Clock& clock) {
   if (channel->rank() == 0)
-    return std::make_unique<RootController>(std::move(channel), tree, options);
-  return std::make_unique<WorkerController>(std::move(channel), tree, options);
+    return std::make_unique<RootController>(std::move(channel), tree, options, clock);
+  return std::make_unique<WorkerController>(std::move(channel), tree, options, clock);
 }
 
-std::unique_ptr<Controller> MakeLocalController(const ControllerOptions& options) {
-  return MakeController(std::make_unique<LoneChannel>(), RankTree::Star(1), options);
+std::unique_ptr<Controller> MakeLocalController(const ControllerOptions& options,
+                                                const Clock& clock) {
+  return MakeController(std::make_unique<LoneChannel>(), RankTree::Star(1), options, clock);
 }
 
 }  // namespace rabit

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/clock.h"
 #include "control/controller.h"
 #include "transport/channel.h"
 #include "transport/rank_tree.h"
@@ -21,11 +22,13 @@ struct ControllerOptions {            // equal on all ranks
   bool announces_credit = true;
 };
 
-// Takes the channel's rank as its own; the tree is the one that the channel connects.
+// Takes the channel's rank as its own; the tree is the one that the channel connects, and `clock`,
+// which outlives it, the one that the channel's deadlines are of.
 std::unique_ptr<Controller> MakeController(std::unique_ptr<Channel> channel, const RankTree& tree,
-                                           const ControllerOptions& options);
+                                           const ControllerOptions& options, const Clock& clock);
 
 // For a job of one rank: every announcement is agreed at once.
-std::unique_ptr<Controller> MakeLocalController(const ControllerOptions& options);
+std::unique_ptr<Controller> MakeLocalController(const ControllerOptions& options,
+                                                const Clock& clock);
 
 }  // namespace rabit

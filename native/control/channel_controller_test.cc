@@ -17,8 +17,8 @@ class InprocControllers {
       : tree_(std::move(tree)), options_(options), hub_(tree_) {}
 
   std::unique_ptr<Controller> Connect(int rank) {
-    if (tree_.size() == 1) return MakeLocalController(options_);
-    return MakeController(hub_.Connect(rank), tree_, options_);
+    if (tree_.size() == 1) return MakeLocalController(options_, kSteadyClock);
+    return MakeController(hub_.Connect(rank), tree_, options_, kSteadyClock);
   }
   void Kill(int rank) { hub_.Kill(rank, "was killed by signal 9"); }
 
@@ -41,7 +41,7 @@ class ControllersInAChain : public InprocControllers {
 RABIT_CONTROLLER_SUITE(TreeController, ControllersInAChain);
 
 TEST(LocalController, agrees_at_once_and_rejects_what_is_wrong) {
-  const std::unique_ptr<Controller> controller = MakeLocalController({});
+  const std::unique_ptr<Controller> controller = MakeLocalController({}, kSteadyClock);
   Announcement announcement;
   announcement.ready.push_back(testing::FloatEntry("a", {2}));
   announcement.ready.push_back(testing::FloatEntry("b", {2}));
@@ -65,7 +65,8 @@ TEST(LocalController, agrees_at_once_and_rejects_what_is_wrong) {
 
 TEST(ChannelController, a_rank_of_another_wire_version_ends_the_job_by_name) {
   testing::InprocHub hub(2);
-  const std::unique_ptr<Controller> root = MakeController(hub.Connect(0), RankTree::Star(2), {});
+  const std::unique_ptr<Controller> root =
+      MakeController(hub.Connect(0), RankTree::Star(2), {}, kSteadyClock);
   const std::unique_ptr<Channel> stranger = hub.Connect(1);
   const std::byte message[] = {std::byte{9}, std::byte{1}, std::byte{0}};
 

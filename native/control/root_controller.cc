@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "control/clock.h"
-
 namespace rabit {
 namespace {
 
@@ -21,8 +19,9 @@ CoordinatorOptions From(const ControllerOptions& options, int size) {
 }  // namespace
 
 RootController::RootController(std::unique_ptr<Channel> channel, const RankTree& tree,
-                               const ControllerOptions& options)
-    : channel_(std::move(channel)),
+                               const ControllerOptions& options, const Clock& clock)
+    : clock_(clock),
+      channel_(std::move(channel)),
       tree_(tree),
       coordinator_(From(options, channel_->size())),
       announcer_(0, channel_->size()) {
@@ -30,7 +29,7 @@ RootController::RootController(std::unique_ptr<Channel> channel, const RankTree&
 }
 
 Status RootController::Announce(const Announcement& mine) {
-  const int64_t now_us = NowMicros();
+  const int64_t now_us = MicrosOf(clock_.Now());
   const AnnounceMessage message = announcer_.Prepare(mine, now_us);
   if (std::optional<Agreement> local = announcer_.TakeLocal()) agreed_.push_back(std::move(*local));
   const bool has_news = announcer_.HasNews(message);
@@ -55,10 +54,10 @@ Result<std::optional<Agreement>> RootController::Await(Deadline deadline) {
       if (!agreed_.empty()) continue;
     }
     const int64_t tick_us = coordinator_.next_tick_us();
-    const bool is_tick = tick_us != Coordinator::kNever && DeadlineAt(tick_us) < deadline;
+    const bool is_tick = tick_us != Coordinator::kNever && DeadlineAtMicros(tick_us) < deadline;
     Result<std::optional<ChannelMessage>> received =
-        channel_->Receive(is_tick ? DeadlineAt(tick_us) : deadline);
-    const int64_t now_us = NowMicros();
+        channel_->Receive(is_tick ? DeadlineAtMicros(tick_us) : deadline);
+    const int64_t now_us = MicrosOf(clock_.Now());
     if (!received.ok()) {
       // After the agreed stop the ranks leave one by one, and there is nothing to wait for.
       if (coordinator_.has_stopped()) return std::optional<Agreement>();
@@ -99,7 +98,7 @@ void RootController::Flush() {
     } else {
       coordinator_.OnAbandon(0, agreement.status());
     }
-    if (const auto again = announcer_.TakeResend()) coordinator_.OnAnnounce(0, *again, NowMicros());
+    if (const auto again = announcer_.TakeResend()) coordinator_.OnAnnounce(0, *again, now_us());
   }
   if (const auto report = coordinator_.TakeStallReport()) {
     EncodeStall(*report, buffer_);
@@ -133,7 +132,7 @@ void RootController::Abandon(const Status& why) {
 void RootController::Refuse(const TensorKey& key, const Status& why) {
   const std::optional<RefusalMessage> refusal = announcer_.Refuse(key, why);
   if (!refusal) return;
-  coordinator_.OnRefusal(0, *refusal, NowMicros());
+  coordinator_.OnRefusal(0, *refusal, now_us());
   Flush();
 }
 
@@ -156,7 +155,7 @@ void RootController::WriteStatistics(JsonWriter& json) const {
 }
 
 std::vector<std::string> RootController::Waiting() const {
-  return coordinator_.Waiting(NowMicros(), 0);
+  return coordinator_.Waiting(now_us(), 0);
 }
 
 }  // namespace rabit

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/clock.h"
 #include "control/announcer.h"
 #include "control/channel_controller.h"
 #include "control/coordinator.h"
@@ -18,7 +19,7 @@ namespace rabit {
 class RootController final : public Controller {
  public:
   RootController(std::unique_ptr<Channel> channel, const RankTree& tree,
-                 const ControllerOptions& options);
+                 const ControllerOptions& options, const Clock& clock);
 
   Status Announce(const Announcement& mine) override;
   bool Repeat(uint64_t version, int32_t token) override {
@@ -39,6 +40,9 @@ class RootController final : public Controller {
   void SendToAll();
   void OnMessage(int peer, ConstBytes message, int64_t now_us);
 
+  int64_t now_us() const { return MicrosOf(clock_.Now()); }
+
+  const Clock& clock_;
   const std::unique_ptr<Channel> channel_;
   const RankTree tree_;
   std::unordered_map<int, RankSet> below_;  // by child

@@ -4,8 +4,6 @@
 #include <iterator>
 #include <utility>
 
-#include "control/clock.h"
-
 namespace rabit {
 namespace {
 
@@ -20,8 +18,9 @@ int64_t HoldUs(const ControllerOptions& options) {
 }  // namespace
 
 WorkerController::WorkerController(std::unique_ptr<Channel> channel, const RankTree& tree,
-                                   const ControllerOptions& options)
-    : channel_(std::move(channel)),
+                                   const ControllerOptions& options, const Clock& clock)
+    : clock_(clock),
+      channel_(std::move(channel)),
       parent_(tree.parent(channel_->rank())),
       children_(tree.children(channel_->rank())),
       announcer_(channel_->rank(), channel_->size()) {
@@ -31,7 +30,7 @@ WorkerController::WorkerController(std::unique_ptr<Channel> channel, const RankT
 Status WorkerController::Announce(const Announcement& mine) {
   if (!failure_.ok()) return failure_;
   if (has_stopped_) return {};
-  const AnnounceMessage message = announcer_.Prepare(mine, NowMicros());
+  const AnnounceMessage message = announcer_.Prepare(mine, now_us());
   if (std::optional<Agreement> local = announcer_.TakeLocal()) {
     if (!local_) local_.emplace();
     local_->cycle = local->cycle;
@@ -44,7 +43,7 @@ Status WorkerController::Announce(const Announcement& mine) {
 
 Status WorkerController::Say(const AnnounceMessage& message) {
   if (combiner_) {
-    combiner_->OnOwn(message, NowMicros());
+    combiner_->OnOwn(message, now_us());
     return SendUp();
   }
   Encode(message, buffer_);
@@ -96,9 +95,9 @@ Result<std::optional<Agreement>> WorkerController::Await(Deadline deadline) {
     if (local_) return std::exchange(local_, std::nullopt);
     if (!failure_.ok()) return failure_;
     const int64_t tick_us = combiner_ ? combiner_->next_tick_us() : Combiner::kNever;
-    const bool is_tick = tick_us != Combiner::kNever && DeadlineAt(tick_us) < deadline;
+    const bool is_tick = tick_us != Combiner::kNever && DeadlineAtMicros(tick_us) < deadline;
     Result<std::optional<ChannelMessage>> received =
-        channel_->Receive(is_tick ? DeadlineAt(tick_us) : deadline);
+        channel_->Receive(is_tick ? DeadlineAtMicros(tick_us) : deadline);
     if (!received.ok()) {
       // After the agreed stop the others may leave at any time.
       if (has_stopped_) return std::optional<Agreement>();
@@ -107,8 +106,8 @@ Result<std::optional<Agreement>> WorkerController::Await(Deadline deadline) {
     }
     if (!*received) {
       // Woken, or at a tick, or both at once: the caller looks again, or a wake would be lost.
-      if (is_tick && NowMicros() >= tick_us) {
-        combiner_->OnTick(NowMicros());
+      if (is_tick && now_us() >= tick_us) {
+        combiner_->OnTick(now_us());
         (void)SendUp();  // a failure is kept
       }
       if (failure_.ok()) return std::optional<Agreement>();
@@ -128,7 +127,7 @@ Result<std::optional<Agreement>> WorkerController::Await(Deadline deadline) {
 Result<std::optional<Agreement>> WorkerController::OnMessage(const ChannelMessage& message) {
   if (message.peer == parent_) return OnParent(message.payload);
   if (has_stopped_) return std::optional<Agreement>();
-  RABIT_RETURN_IF_ERROR(combiner_->OnMessage(message.peer, message.payload, NowMicros()));
+  RABIT_RETURN_IF_ERROR(combiner_->OnMessage(message.peer, message.payload, now_us()));
   (void)SendUp();  // a failure is kept and reported by Await
   return std::optional<Agreement>();
 }
@@ -212,7 +211,7 @@ void WorkerController::AddGroup(const Group& group) {
   if (!failure_.ok() || has_stopped_) return;
   // A failure to send is kept and reported by the next Await.
   if (combiner_) {
-    combiner_->OnOwnGroup({group.id, group.ranks}, NowMicros());
+    combiner_->OnOwnGroup({group.id, group.ranks}, now_us());
     (void)SendUp();
     return;
   }
@@ -227,7 +226,7 @@ void WorkerController::WriteStatistics(JsonWriter& json) const {
 }
 
 std::vector<std::string> WorkerController::Waiting() const {
-  return stalled_.empty() ? announcer_.Waiting(NowMicros(), 0) : stalled_;
+  return stalled_.empty() ? announcer_.Waiting(now_us(), 0) : stalled_;
 }
 
 }  // namespace rabit

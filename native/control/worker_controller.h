@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "control/announcer.h"
 #include "control/channel_controller.h"
 #include "control/combiner.h"
@@ -16,7 +17,7 @@ namespace rabit {
 class WorkerController final : public Controller {
  public:
   WorkerController(std::unique_ptr<Channel> channel, const RankTree& tree,
-                   const ControllerOptions& options);
+                   const ControllerOptions& options, const Clock& clock);
 
   Status Announce(const Announcement& mine) override;
   bool Repeat(uint64_t version, int32_t token) override {
@@ -43,6 +44,9 @@ class WorkerController final : public Controller {
   void OnLost(const Status& why);
   void Fail(const Status& why);
 
+  int64_t now_us() const { return MicrosOf(clock_.Now()); }
+
+  const Clock& clock_;
   const std::unique_ptr<Channel> channel_;
   const int parent_;
   const std::vector<int> children_;

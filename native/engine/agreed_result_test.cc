@@ -140,7 +140,7 @@ TEST(EngineInline, a_result_of_another_size_is_not_written) {
   std::vector<float> values(2, 1.0f);
   NamedTensor named;
   PendingRequest pending(Handle{1}, MakeRequest("x", Kind::kAllreduce, values), named,
-                         std::chrono::microseconds(0));
+                         std::chrono::microseconds(0), 0);
   ReadyTensor ready;
   ready.name = "x";
   ready.signature.shape = {3};

@@ -150,7 +150,7 @@ Status EngineImplementation::Submit(std::span<Request> requests, std::span<Handl
   WakeForUnattended();
   const bool is_awaited = requests.size() == 1 && lone_waits_.Expects();
   requests[0].is_waited_for = is_awaited;
-  RABIT_ASSIGN_OR_RETURN(auto opened, state_->handles.Open(requests));
+  RABIT_ASSIGN_OR_RETURN(auto opened, state_->handles.Open(requests, NowNs()));
   for (size_t i = 0; i < opened.size(); ++i) handles[i] = opened[i]->handle;
   uint64_t work_hash = 0;
   for (const auto& pending : opened) work_hash += HashOf(pending->request.signature);
@@ -223,7 +223,7 @@ Status EngineImplementation::Run(Request request, Handle& handle, Deadline deadl
     return status;
   }
   request.is_waited_for = true;
-  RABIT_ASSIGN_OR_RETURN(auto opened, state_->handles.Open({&request, 1}));
+  RABIT_ASSIGN_OR_RETURN(auto opened, state_->handles.Open({&request, 1}, NowNs()));
   const uint64_t work_hash = HashOf(opened[0]->request.signature);
   OverlapClock& clock = state_->statistics.clock();
   clock.Enter(OverlapClock::kWaiting);

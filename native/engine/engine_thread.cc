@@ -111,19 +111,21 @@ bool EngineThread::Step(Deadline deadline) {
   // In this order, what was submitted after a command is announced after it.
   TakeSubmissions();
   RunCommands();
-  if (Status status = AnnounceIfNeeded(); !status.ok()) {
+  const Deadline began = kSteadyClock.Now();
+  if (Status status = AnnounceIfNeeded(began); !status.ok()) {
     Fail(status);
     return false;
   }
   Result<std::optional<Agreement>> agreement =
-      state_->parts.controller->Await(std::min(NextDeadline(), deadline));
+      state_->parts.controller->Await(std::min(NextDeadline(began), deadline));
   if (!agreement.ok()) {
     Fail(agreement.status());
     return false;
   }
+  const Deadline now = kSteadyClock.Now();
   if (agreement->has_value()) {
     const bool is_stop = (*agreement)->stop;
-    Process(**std::move(agreement));
+    Process(**std::move(agreement), now);
     if (state_->failure.has_verdict()) return false;
     if (is_stop) {
       const std::string rank = std::to_string(state_->parts.rank);
@@ -134,8 +136,8 @@ bool EngineThread::Step(Deadline deadline) {
       return false;
     }
   }
-  if (FailIfSuspected()) return false;
-  CheckStall();
+  if (FailIfSuspected(now)) return false;
+  CheckStall(now);
   return true;
 }
 
@@ -279,7 +281,7 @@ void EngineThread::AnnounceInFull(int32_t token, bool carries) {
   next_.ready.push_back(std::move(entry));
 }
 
-Status EngineThread::AnnounceIfNeeded() {
+Status EngineThread::AnnounceIfNeeded(Deadline now) {
   const uint64_t done = state_->done.count();
   // What is open does not keep this rank from saying that it stops, or ranks with something open
   // would wait for each other; Coordinator::CheckStop waits until everybody is through.
@@ -289,7 +291,7 @@ Status EngineThread::AnnounceIfNeeded() {
   const bool starts_stop = next_.wants_stop && !has_announced_stop_;
   const bool follows_stop =
       has_announced_stop_ && (state_->parts.rank == 0 || done > announced_done_);
-  next_.doubts = stuck_watch_.Look(issued_);
+  next_.doubts = stuck_watch_.Look(issued_, now);
   const bool has_news =
       !next_.ready.empty() || has_repeated_ || next_.tunables.has_value() || next_.doubts;
   if (!has_news && !starts_stop && !follows_stop && !returns_credit) {
@@ -306,11 +308,11 @@ Status EngineThread::AnnounceIfNeeded() {
   return status;
 }
 
-Deadline EngineThread::NextDeadline() const {
-  return std::min({stall_monitor_.NextCheck(!open_.empty()), grace_end_, stuck_watch_.next()});
+Deadline EngineThread::NextDeadline(Deadline now) const {
+  return std::min({stall_monitor_.NextCheck(!open_.empty(), now), grace_end_, stuck_watch_.next()});
 }
 
-bool EngineThread::FailIfSuspected() {
+bool EngineThread::FailIfSuspected(Deadline now) {
   ForcedEnd forced;
   {
     MutexLock lock(force_mutex_);
@@ -323,27 +325,27 @@ bool EngineThread::FailIfSuspected() {
   }
   if (grace_for_.ok()) {
     grace_for_ = state_->failure.suspicion();
-    if (!grace_for_.ok()) grace_end_ = After(kGrace);
+    if (!grace_for_.ok()) grace_end_ = now + kGrace;
   }
-  if (grace_for_.ok() || std::chrono::steady_clock::now() < grace_end_) return false;
+  if (grace_for_.ok() || now < grace_end_) return false;
   state_->parts.controller->Abandon(grace_for_);
   Fail(grace_for_);
   return true;
 }
 
-void EngineThread::CheckStall() {
+void EngineThread::CheckStall(Deadline now) {
   if (open_.empty() || state_->parts.options.stall_warning_ms <= 0) return;
-  int64_t oldest_ns = NowNs();
+  int64_t oldest_ns = NanosOf(now);
   // Looking at every tensor is dear; nothing can be reported before the warning time is over.
-  if (std::chrono::steady_clock::now() < next_stall_check_) return;
-  next_stall_check_ = stall_monitor_.NextCheck(true);
+  if (now < next_stall_check_) return;
+  next_stall_check_ = stall_monitor_.NextCheck(true, now);
   open_.ForEach([&](const std::shared_ptr<PendingRequest>& pending) {
     oldest_ns = std::min(oldest_ns, pending->submitted_ns);
   });
-  stall_monitor_.Check(*state_->parts.controller, oldest_ns, open_.size());
+  stall_monitor_.Check(*state_->parts.controller, oldest_ns, open_.size(), now);
 }
 
-void EngineThread::Process(Agreement agreement) {
+void EngineThread::Process(Agreement agreement, Deadline now) {
   state_->timeline.MarkCycle(agreement.cycle);
   if (agreement.tunables) {
     if (Status status = ApplyTunables(*agreement.tunables); !status.ok()) {
@@ -352,7 +354,7 @@ void EngineThread::Process(Agreement agreement) {
     }
   }
   for (const Rejection& rejection : agreement.rejected) Reject(rejection);
-  const ScheduledTensors scheduled = Accept(agreement);
+  const ScheduledTensors scheduled = Accept(agreement, NanosOf(now));
   if (negotiated_ > 0) state_->statistics.AddNegotiation(negotiated_, negotiation_ns_);
   negotiated_ = negotiation_ns_ = 0;
   if (agreement.last_joined >= 0) FinishJoin(agreement.last_joined);
@@ -361,7 +363,7 @@ void EngineThread::Process(Agreement agreement) {
   for (Bucket& bucket : buckets) Dispatch(std::move(bucket));
   // Every rank is at this agreement now: what they have issued by it must be the same.
   if (!agreement.compares) return;
-  stuck_watch_.OnCompared();
+  stuck_watch_.OnCompared(now);
   state_->parts.controller->Compare({agreement.cycle, issued_, chain_, state_->running.List()});
 }
 
@@ -393,10 +395,9 @@ void EngineThread::Reject(const Rejection& rejection) {
   Drop(pending);
 }
 
-ScheduledTensors EngineThread::Accept(const Agreement& agreement) {
+ScheduledTensors EngineThread::Accept(const Agreement& agreement, int64_t now_ns) {
   const ReadyTensors& ready = agreement.ready;
   if (ready.empty()) return {};
-  const int64_t now_ns = NowNs();
   // Where nothing is in flight, slots are given out from 0 on, as in the agreement before if that
   // found nothing in flight either; then what the scheduler was told holds again.
   const bool starts_empty = in_flight_.empty();
@@ -411,7 +412,7 @@ ScheduledTensors EngineThread::Accept(const Agreement& agreement) {
     const ReadyTensor& tensor = ready[i];
     const int32_t token = agreement.tokens[i];
     if (!is_repeated && tensor.signature.kind == Kind::kVote) {
-      FinishVote(tensor, token);
+      FinishVote(tensor, token, now_ns);
       continue;
     }
     if (!is_repeated && !tensor.data.empty()) {
@@ -459,10 +460,10 @@ void EngineThread::NoteNegotiated(const ReadyTensor& ready, const PendingRequest
 }
 
 // The agreement is the result: nothing is scheduled and no lane takes part.
-void EngineThread::FinishVote(const ReadyTensor& ready, int32_t token) {
+void EngineThread::FinishVote(const ReadyTensor& ready, int32_t token, int64_t now_ns) {
   const std::shared_ptr<PendingRequest> pending = TakeOpen(token);
   if (pending == nullptr) return;  // of a group without this rank
-  state_->statistics.AddNegotiation(1, NowNs() - pending->submitted_ns);
+  state_->statistics.AddNegotiation(1, now_ns - pending->submitted_ns);
   SetResult(*pending, ready.extents[0]);
   Drop(pending);
 }

@@ -104,22 +104,23 @@ class EngineThread {
   void RunCommands();
   void TakeSubmissions() RABIT_REQUIRES(step_mutex_);
   void AnnounceInFull(int32_t token, bool carries) RABIT_REQUIRES(step_mutex_);
-  Status AnnounceIfNeeded() RABIT_REQUIRES(step_mutex_);
-  Deadline NextDeadline() const RABIT_REQUIRES(step_mutex_);
-  bool FailIfSuspected() RABIT_REQUIRES(step_mutex_);
-  void CheckStall() RABIT_REQUIRES(step_mutex_);
+  Status AnnounceIfNeeded(Deadline now) RABIT_REQUIRES(step_mutex_);
+  Deadline NextDeadline(Deadline now) const RABIT_REQUIRES(step_mutex_);
+  bool FailIfSuspected(Deadline now) RABIT_REQUIRES(step_mutex_);
+  void CheckStall(Deadline now) RABIT_REQUIRES(step_mutex_);
 
-  void Process(Agreement agreement) RABIT_REQUIRES(step_mutex_);
+  void Process(Agreement agreement, Deadline now) RABIT_REQUIRES(step_mutex_);
   Status ApplyTunables(const Tunables& tunables) RABIT_REQUIRES(step_mutex_);
   void Merge(const Tunables& tunables) RABIT_REQUIRES(step_mutex_);  // into the next announcement
   // What has been agreed is in flight from here on.  Returns what the scheduler is to know of it.
-  ScheduledTensors Accept(const Agreement& agreement) RABIT_REQUIRES(step_mutex_);
+  ScheduledTensors Accept(const Agreement& agreement, int64_t now_ns) RABIT_REQUIRES(step_mutex_);
   void ObserveRound(const ReadyTensor& ready, int64_t count) RABIT_REQUIRES(step_mutex_);
   void Reject(const Rejection& rejection) RABIT_REQUIRES(step_mutex_);
   int64_t CutMultipleOf(const ReadyTensor& ready) const;
   void NoteNegotiated(const ReadyTensor& ready, const PendingRequest& request, int64_t now_ns)
       RABIT_REQUIRES(step_mutex_);
-  void FinishVote(const ReadyTensor& ready, int32_t token) RABIT_REQUIRES(step_mutex_);
+  void FinishVote(const ReadyTensor& ready, int32_t token, int64_t now_ns)
+      RABIT_REQUIRES(step_mutex_);
   void FinishCarried(const ReadyTensor& ready, int32_t token, int64_t now_ns)
       RABIT_REQUIRES(step_mutex_);
   void FinishJoin(int last_joined) RABIT_REQUIRES(step_mutex_);

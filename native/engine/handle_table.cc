@@ -31,15 +31,15 @@ HandleTable::HandleTable(int rank, size_t capacity, std::chrono::microseconds sp
                          OverlapClock& clock)
     : rank_(rank), capacity_(capacity), spin_(spin), clock_(clock) {}
 
-Result<std::vector<std::shared_ptr<PendingRequest>>> HandleTable::Open(
-    std::span<Request> requests) {
+Result<std::vector<std::shared_ptr<PendingRequest>>> HandleTable::Open(std::span<Request> requests,
+                                                                       int64_t now_ns) {
   RABIT_ASSIGN_OR_RETURN(const std::vector<NamedTensor*> named, OpenNames(requests));
   std::vector<std::shared_ptr<PendingRequest>> opened;
   opened.reserve(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
     const Handle handle{next_handle_.fetch_add(1, std::memory_order_relaxed)};
     opened.push_back(
-        std::make_shared<PendingRequest>(handle, std::move(requests[i]), *named[i], spin_));
+        std::make_shared<PendingRequest>(handle, std::move(requests[i]), *named[i], spin_, now_ns));
     Shard& shard = ShardOf(handle);
     MutexLock lock(shard.mutex);
     shard.requests.emplace(handle.value, opened.back());

@@ -12,7 +12,7 @@
 
 #include "base/mutex.h"
 #include "base/result.h"
-#include "engine/clock.h"
+#include "engine/overlap_clock.h"
 #include "engine/pending_request.h"
 
 namespace rabit {
@@ -23,7 +23,8 @@ class HandleTable {
   HandleTable(int rank, size_t capacity, std::chrono::microseconds spin, OverlapClock& clock);
 
   // All or none: fails if a name is open in its group already, or the table is full.
-  Result<std::vector<std::shared_ptr<PendingRequest>>> Open(std::span<Request> requests);
+  Result<std::vector<std::shared_ptr<PendingRequest>>> Open(std::span<Request> requests,
+                                                            int64_t now_ns);
   // Takes back what Open gave, as if it had not been called; nobody else knows the handles yet.
   void Forget(std::span<const std::shared_ptr<PendingRequest>> requests);
 

@@ -1,13 +1,12 @@
 #include "engine/pending_request.h"
 
 #include "base/check.h"
-#include "engine/clock.h"
 
 namespace rabit {
 
 PendingRequest::PendingRequest(Handle handle, Request request, NamedTensor& named,
-                               std::chrono::microseconds spin)
-    : submitted_ns(NowNs()),
+                               std::chrono::microseconds spin, int64_t submitted_ns)
+    : submitted_ns(submitted_ns),
       version(named.version),
       handle(handle),
       named(named),

@@ -27,8 +27,8 @@ struct NamedTensor {
 // never finishes while a lane may still touch its memory.
 class PendingRequest {
  public:
-  PendingRequest(Handle handle, Request request, NamedTensor& named,
-                 std::chrono::microseconds spin);
+  PendingRequest(Handle handle, Request request, NamedTensor& named, std::chrono::microseconds spin,
+                 int64_t submitted_ns);
 
   // In the order in which the engine thread looks at them.
   const int64_t submitted_ns;

@@ -7,8 +7,8 @@
 
 namespace rabit {
 
-// Whether others wait for `request` under a name that this rank can tell them.  Not so a join, and a
-// message whose partner is the mistake.
+// Whether others wait for `request` under a name that this rank can tell them.  Not so a join, and
+// a message whose partner is the mistake.
 bool IsAwaited(const Request& request, const Group& group, int rank);
 
 // `why` as the others read it: "broadcast 'w': rank 1 refused it: …".

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 
 namespace rabit {
 namespace {
@@ -15,14 +15,15 @@ constexpr size_t kLinesMax = 20;
 StallMonitor::StallMonitor(const Logger& logger, int64_t warning_ms)
     : logger_(logger), warning_ms_(warning_ms) {}
 
-Deadline StallMonitor::NextCheck(bool has_open) const {
-  if (warning_ms_ <= 0 || !has_open) return After(std::chrono::hours(1));
-  return After(std::chrono::milliseconds(std::clamp<int64_t>(warning_ms_ / 4, 10, 1000)));
+Deadline StallMonitor::NextCheck(bool has_open, Deadline now) const {
+  if (warning_ms_ <= 0 || !has_open) return now + std::chrono::hours(1);
+  return now + std::chrono::milliseconds(std::clamp<int64_t>(warning_ms_ / 4, 10, 1000));
 }
 
-void StallMonitor::Check(const Controller& controller, int64_t oldest_ns, size_t open) {
+void StallMonitor::Check(const Controller& controller, int64_t oldest_ns, size_t open,
+                         Deadline now) {
   if (warning_ms_ <= 0 || open == 0) return;
-  const int64_t now_ns = NowNs();
+  const int64_t now_ns = NanosOf(now);
   const int64_t waited_ms = (now_ns - oldest_ns) / 1'000'000;
   if (waited_ms < warning_ms_ || now_ns < next_report_ns_) return;
   next_report_ns_ = now_ns + warning_ms_ * 1'000'000;

@@ -18,9 +18,9 @@ class StallMonitor {
   StallMonitor(const Logger& logger, int64_t warning_ms);
 
   // When Check wants to be called next; `has_open` tells whether this rank waits for anything.
-  Deadline NextCheck(bool has_open) const;
+  Deadline NextCheck(bool has_open, Deadline now) const;
   // Reports when it is time to; `oldest_ns` is when the oldest open request was submitted.
-  void Check(const Controller& controller, int64_t oldest_ns, size_t open);
+  void Check(const Controller& controller, int64_t oldest_ns, size_t open, Deadline now);
 
   int64_t reports() const { return reports_; }
 

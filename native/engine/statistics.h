@@ -11,7 +11,7 @@
 #include "base/dtype.h"
 #include "base/json_writer.h"
 #include "base/mutex.h"
-#include "engine/clock.h"
+#include "engine/overlap_clock.h"
 #include "route/route.h"
 #include "schedule/limit_choice.h"
 

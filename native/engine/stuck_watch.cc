@@ -10,19 +10,18 @@ constexpr int kDoublingsMax = 5;
 
 }  // namespace
 
-bool StuckWatch::Look(uint64_t issued) {
-  const bool is_bucket_stuck = LookAtBuckets(issued);
-  const bool is_call_stuck = LookAtOrdered();
+bool StuckWatch::Look(uint64_t issued, Deadline now) {
+  const bool is_bucket_stuck = LookAtBuckets(issued, now);
+  const bool is_call_stuck = LookAtOrdered(now);
   return is_bucket_stuck || is_call_stuck;
 }
 
-bool StuckWatch::LookAtBuckets(uint64_t issued) {
+bool StuckWatch::LookAtBuckets(uint64_t issued, Deadline now) {
   const uint64_t done = state_.done.count();
   if (done == issued) {
     buckets_.next = Deadline::max();
     return false;
   }
-  const Deadline now = std::chrono::steady_clock::now();
   if (buckets_.next == Deadline::max() || done != buckets_.seen) {
     buckets_ = {done, 0, now + kFirstDoubt};
     return false;
@@ -31,9 +30,8 @@ bool StuckWatch::LookAtBuckets(uint64_t issued) {
 }
 
 // Calls run on their own threads and wake nobody; the first after a pause has set has_ordered.
-bool StuckWatch::LookAtOrdered() {
+bool StuckWatch::LookAtOrdered(Deadline now) {
   if (!state_.has_ordered.load()) return false;
-  const Deadline now = std::chrono::steady_clock::now();
   if (ordered_.next == Deadline::max()) ordered_.next = now + kFirstDoubt;
   if (now < ordered_.next) return false;
   // Before the look: a call that begins after it sets it again, and wakes this thread.
@@ -54,8 +52,8 @@ bool StuckWatch::Doubt(Watch& watch, Deadline now) {
   return true;
 }
 
-void StuckWatch::OnCompared() {
-  const Deadline soon = After(kFirstDoubt);
+void StuckWatch::OnCompared(Deadline now) {
+  const Deadline soon = now + kFirstDoubt;
   for (Watch* watch : {&buckets_, &ordered_}) {
     if (watch->next != Deadline::max()) watch->next = std::max(watch->next, soon);
   }

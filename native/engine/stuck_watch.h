@@ -16,12 +16,12 @@ class StuckWatch {
   // `state` outlives it.
   explicit StuckWatch(EngineState& state) : state_(state) {}
 
-  // True: it is time to compare.  Reads the clock only while something is under way.
-  bool Look(uint64_t issued);
+  // True: it is time to compare.
+  bool Look(uint64_t issued, Deadline now);
   // When to look again.
   Deadline next() const { return std::min(buckets_.next, ordered_.next); }
   // The ranks have just compared: nobody else needs to ask for it.
-  void OnCompared();
+  void OnCompared(Deadline now);
 
  private:
   struct Watch {
@@ -30,8 +30,8 @@ class StuckWatch {
     Deadline next = Deadline::max();
   };
 
-  bool LookAtBuckets(uint64_t issued);
-  bool LookAtOrdered();
+  bool LookAtBuckets(uint64_t issued, Deadline now);
+  bool LookAtOrdered(Deadline now);
   static bool Doubt(Watch& watch, Deadline now);  // true
 
   EngineState& state_;

@@ -9,8 +9,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/json_writer.h"
-#include "engine/clock.h"
 
 namespace rabit {
 namespace {

@@ -197,7 +197,7 @@ class TestJob {
     ScheduleLimits limits = is_odd ? options_.odd_limits : options_.limits;
     if (!is_odd) limits.lanes = options_.engine.lanes;
     const bool is_fifo = is_odd ? options_.is_odd_fifo : options_.is_fifo;
-    parts.controller = MakeController(hub_.Connect(rank), tree_, options_.controller);
+    parts.controller = MakeController(hub_.Connect(rank), tree_, options_.controller, kSteadyClock);
     parts.scheduler = is_fifo ? MakeFifoScheduler(limits) : MakePriorityScheduler(limits);
     std::unique_ptr<Transport> transport = fabric_.Connect(rank);
     if (options_.wrap) transport = options_.wrap(rank, std::move(transport));

@@ -1,18 +1,12 @@
-// NowNs and OverlapClock: how the engine measures where time goes.
+// OverlapClock: how the engine measures where time goes.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 
 namespace rabit {
-
-inline int64_t NowNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 // How long the lanes communicated, how long callers waited, and how long both at once: what
 // communicates while nobody waits is hidden behind compute.  Thread-safe.
