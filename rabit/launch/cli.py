@@ -26,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line `arguments` (default: that of the process); returns the exit status."""
     parsed = make_parser().parse_args(arguments)
     try:
+        if parsed.command:
+            parsed = _of_subcommand(parsed)
         if parsed.check_build or parsed.check_build_json:
             from rabit.diagnostics.check_build import print_report
 
@@ -44,6 +46,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RabitError as error:
         print(f"rabitrun: {error}", file=sys.stderr)
         return _USAGE_STATUS if isinstance(error, InvalidArgument) else 1
+
+
+def _of_subcommand(parsed: argparse.Namespace) -> argparse.Namespace:
+    """The line with the program that a subcommand stands for, where its first word is one."""
+    from rabit.launch.subcommands import apply_subcommand, find_subcommand
+
+    found, notice = find_subcommand(parsed.command[0], process_environment())
+    if notice:
+        print(f"rabitrun: {notice}", file=sys.stderr)
+    return parsed if found is None else apply_subcommand(found, parsed)
 
 
 def _run(parsed: argparse.Namespace) -> int:
@@ -80,6 +92,7 @@ def _run(parsed: argparse.Namespace) -> int:
         has_timestamps=parsed.timestamps,
         is_collapsed=parsed.collapse_output,
         is_verbose=parsed.verbose,
+        has_bare_rank_0=getattr(parsed, "is_subcommand", False),
         bind_to=parsed.bind_to,
         mpi_arguments=_mpi_arguments(parsed),
         secret=_secret(parsed),

@@ -38,6 +38,7 @@ __all__ = ["Request", "is_started_here", "launch", "store_host", "thread_note"]
 class Request:
     """What to start.  tuning and user: variables on top of `environ`, the user's last.
 
+    has_bare_rank_0: what rank 0 writes is the program's whole output, and gets no prefix.
     mpi_arguments: for mpiexec alone, with the launcher mpi.
     """
 
@@ -53,6 +54,7 @@ class Request:
     has_timestamps: bool = False
     is_collapsed: bool = False
     is_verbose: bool = False
+    has_bare_rank_0: bool = False
     bind_to: str = "none"
     mpi_arguments: tuple[str, ...] = ()
     secret: bytes | None = field(default=None, repr=False)
@@ -221,7 +223,11 @@ def _style(request: Request) -> Style:
     is_one_host = len(request.plan.hosts) == 1
     return Style(
         labels={
-            place.rank: str(place.rank) if is_one_host else f"{each.host}:{place.rank}"
+            place.rank: ""
+            if request.has_bare_rank_0 and place.rank == 0
+            else str(place.rank)
+            if is_one_host
+            else f"{each.host}:{place.rank}"
             for each in request.plan.hosts
             for place in each.places
         },

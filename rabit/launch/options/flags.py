@@ -24,6 +24,7 @@ examples:
   rabitrun -np 4 --dry-run python train.py           show what would be started
   rabitrun --show-config --config-file rabit.yaml    every setting and where it comes from
   rabitrun --check-build                             what this installation can do
+  rabitrun -np 4 bench allreduce --bytes 1K:64M      time and check collectives (bench --help)
 
 Ranks find their place by rabit.init(). The first rank that fails is reported with its last
 lines, the others are stopped, and rabitrun exits with its status (128 + signal if killed).
@@ -47,8 +48,11 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"rabitrun: {message}\n")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The parser; `command` is the rest of the line after the last flag."""
+def make_parser(is_whole: bool = True) -> argparse.ArgumentParser:
+    """The parser; `command` is the rest of the line after the last flag.
+
+    is_whole: False: of the flags alone, to be found among others, without a command and --help.
+    """
     parser = _Parser(
         prog="rabitrun",
         usage="rabitrun -np N [flags] command [argument ...]",
@@ -56,6 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        add_help=is_whole,
     )
     parser.add_argument("-v", "--version", action="version", version=f"rabitrun {__version__}")
     _add_job_flags(parser.add_argument_group("job"))
@@ -73,7 +78,8 @@ def make_parser() -> argparse.ArgumentParser:
         if each.flag:
             _add_setting(groups[each.group], each)
     horovod.add_to(parser.add_argument_group("flags of horovodrun, understood as well"))
-    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    if is_whole:
+        parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
 

@@ -30,7 +30,7 @@ _COLOURS = (36, 32, 33, 35, 34, 31, 96, 92, 93, 95, 94, 91)
 
 @dataclass(frozen=True)
 class Style:
-    """How lines look.  labels: rank -> text in brackets."""
+    """How lines look.  labels: rank -> text in brackets; empty: no brackets."""
 
     labels: Mapping[int, str]
     has_timestamps: bool = False
@@ -40,6 +40,8 @@ class Style:
     draws_bars: bool = False  # both streams go to one terminal
 
     def prefix(self, rank: int) -> bytes:
+        if not self.labels[rank]:
+            return self.stamp().encode()
         label = f"[{self.labels[rank]}]"
         if self.has_colour:
             label = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{label}\x1b[0m"
@@ -47,7 +49,8 @@ class Style:
 
     def width(self, rank: int) -> int:
         """Columns of the prefix."""
-        return len(self.stamp()) + len(self.labels[rank]) + len("[] ")
+        label = self.labels[rank]
+        return len(self.stamp()) + (len(label) + len("[] ") if label else 0)
 
     def stamp(self) -> str:
         if not self.has_timestamps:

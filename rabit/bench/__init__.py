@@ -1,0 +1,1 @@
+"""What collectives cost here: `rabitrun bench`, which is `python -m rabit.bench` on every rank."""

@@ -1,0 +1,127 @@
+"""How long a case takes: many calls, each begun together, each as slow as its slowest rank."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rabit.bench.cases import Case, Spec, bus_factor
+from rabit.engine.engine import Engine
+from rabit.ops.allreduces import allreduce
+from rabit.ops.ordered import ordered_barrier
+from rabit.ops.reductions import allgather
+from rabit.types import Max, Sum
+
+__all__ = ["Figures", "measure"]
+
+_WARM_UP_CALLS = 2
+_FEWEST_CALLS, _MOST_CALLS = 5, 2000
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one row of the table says.  seconds: of every timed call, of its slowest rank."""
+
+    spec: Spec
+    size: int
+    count: int
+    bytes: int
+    seconds: tuple[float, ...]
+    wrong: int | None  # None: not checked
+    route: str
+
+    @property
+    def p50_us(self) -> float:
+        return statistics.median(self.seconds) * 1e6
+
+    @property
+    def p95_us(self) -> float:
+        ranked = sorted(self.seconds)
+        return ranked[math.ceil(0.95 * len(ranked)) - 1] * 1e6
+
+    @property
+    def algbw(self) -> float:
+        """GB/s, of 10^9 bytes."""
+        return self.bytes / self.p50_us / 1e3
+
+    @property
+    def busbw(self) -> float:
+        return self.algbw * bus_factor(self.spec.kind, self.size)
+
+
+def measure(
+    engine: Engine, spec: Spec, *, calls: int = 0, longest_s: float = 0.3, checks: bool = True
+) -> Figures:
+    """Times `spec` on all ranks of `engine`, which call this together.  Blocks.
+
+    calls: how many are timed; 0: as many as fit in about `longest_s`.
+    The figures are equal on all ranks.
+    """
+    case = Case(spec, engine)
+    name = f"bench.{spec.kind}.{spec.dtype}.{spec.op}.{spec.backend}.{spec.bytes}"
+    batch = engine.prepare([case.request(name, engine)])
+
+    def call() -> None:
+        batch.run().wait()
+
+    before = _routes(engine)
+    wrong = _checked(case, call) if checks else 0
+    route = _route_since(before, _routes(engine), str(spec.kind))
+    case.prepare(False)
+    once = 0.0
+    for _ in range(_WARM_UP_CALLS):
+        once = _timed(engine, call)
+    if calls == 0:
+        slowest = float(allreduce(np.array([once]), op=Max, engine=engine)[0])
+        calls = max(_FEWEST_CALLS, min(_MOST_CALLS, int(longest_s / max(slowest, 1e-7))))
+    mine = np.array([_timed(engine, call) for _ in range(calls)])
+    everyone = allgather(mine, engine=engine).reshape(engine.size, calls)
+    if checks:
+        wrong += _checked(case, call)
+        wrong = int(allreduce(np.array([wrong], np.int64), op=Sum, engine=engine)[0])
+    return Figures(
+        spec,
+        engine.size,
+        case.count,
+        case.bytes,
+        tuple(everyone.max(axis=0).tolist()),
+        wrong if checks else None,
+        route,
+    )
+
+
+def _timed(engine: Engine, call: Any) -> float:
+    # A root may run ahead of what its peers have received: start together.
+    ordered_barrier(engine=engine)
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _checked(case: Case, call: Any) -> int:
+    case.prepare(True)
+    call()
+    return case.wrong()
+
+
+def _routes(engine: Engine) -> Mapping[tuple[str, str], int]:
+    """Exchanges of each executor and algorithm so far, by kind."""
+    found: dict[tuple[str, str], int] = {}
+    for row in engine.statistics()["routes"]:
+        key = (row["kind"], f"{row['backend']}/{row['algorithm']}")
+        found[key] = found.get(key, 0) + row["exchanges"]
+    return found
+
+
+def _route_since(
+    before: Mapping[tuple[str, str], int], after: Mapping[tuple[str, str], int], kind: str
+) -> str:
+    """Who has run exchanges of `kind` meanwhile; "agreement" where the negotiation did it all."""
+    ran = [key[1] for key in after if key[0] == kind and after[key] > before.get(key, 0)]
+    return " ".join(ran) or "agreement"

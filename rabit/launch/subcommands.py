@@ -1,0 +1,68 @@
+"""Subcommands of rabitrun: words that stand for a program of this package on every rank."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+
+from rabit.launch.options.flags import make_parser
+
+__all__ = ["Subcommand", "apply_subcommand", "find_subcommand"]
+
+
+@dataclass(frozen=True)
+class Subcommand:
+    """A word, the module that runs on the ranks, and the function that reads its command line.
+
+    parser: module and function; it takes the words, and raises InvalidArgument for a mistake.
+    """
+
+    name: str
+    module: str
+    parser: tuple[str, str]
+
+
+_SUBCOMMANDS = {
+    each.name: each
+    for each in (Subcommand("bench", "rabit.bench", ("rabit.bench.options", "parse_bench")),)
+}
+
+
+def find_subcommand(word: str, environ: Mapping[str, str]) -> tuple[Subcommand | None, str]:
+    """The subcommand that `word` stands for, if any, and a notice for the user.
+
+    A program of that name in PATH comes first: it is what the same line runs without rabit.  A
+    path, such as ./bench, is never a subcommand.
+    """
+    found = _SUBCOMMANDS.get(word)
+    if found is None:
+        return None, ""
+    program = shutil.which(word, path=environ.get("PATH"))
+    if program is None:
+        return found, ""
+    return None, (
+        f"'{word}' is {program} here; for that of rabit: rabitrun -np N python -m {found.module}"
+    )
+
+
+def apply_subcommand(subcommand: Subcommand, parsed: argparse.Namespace) -> argparse.Namespace:
+    """What `rabitrun FLAGS bench ...` stands for: `parsed` with the program written out.
+
+    Flags of rabitrun may stand on both sides of the word; what rabitrun does not know is the
+    subcommand's, which checks it here once.
+    """
+    whole, own = make_parser(is_whole=False).parse_known_args(parsed.command[1:], parsed)
+    backends = [each.strip() for each in (whole.setting_backend or "").split(",") if each.strip()]
+    if backends:
+        own += ["--backend", ",".join(backends)]
+    if "mpi" in backends:
+        whole.launcher = "mpi"
+    module, function = subcommand.parser
+    getattr(import_module(module), function)(own)
+    whole.command = [sys.executable, "-m", subcommand.module, *own]
+    whole.is_subcommand = True
+    return whole
