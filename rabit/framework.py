@@ -4,6 +4,7 @@ Stable for such packages; programs do not need it.
 """
 
 from rabit.engine.current import engine_for_work
+from rabit.ops.overlap_choice import offer_overlap
 from rabit.strategies.registry import as_strategy
 from rabit.training.pipeline import Pipeline
 from rabit.training.strategy import Array, Exchange, Strategy
@@ -22,4 +23,5 @@ __all__ = [
     "driver_of",
     "engine_for_work",
     "finished",
+    "offer_overlap",
 ]

@@ -20,7 +20,6 @@ from rabit.engine.repeats import GroupRepeat, Repeat, Repeats
 from rabit.engine.request import WAITING, Batch, Request, Waiting, refuse, run, submit
 from rabit.errors import InvalidArgument, RabitError
 from rabit.tuning import attach
-from rabit.tuning.overlap_choice import OverlapChoice
 
 if TYPE_CHECKING:
     from rabit.tuning.tuner import Tuner
@@ -49,7 +48,7 @@ class Engine:
         self.reports: dict[str, dict[str, Any]] = {}  # of framework packages, for `statistics`
         self.steps = 0  # training steps; see end_step
         self._tuner: Tuner | None = None
-        self.overlap_choice: OverlapChoice | None = None
+        self.overlap_choice: attach.Choice | None = None  # see rabit.ops.overlap_choice
         self.wants_stop = False  # see rabit.ops.votes
         self.stops_on_signals = False
         self._before_close: list[weakref.WeakMethod[Callable[[], None]]] = []
@@ -262,16 +261,6 @@ class Engine:
     def is_tuning(self) -> bool:
         """True while the autotuner measures; on rank 0 only."""
         return self._tuner is not None and not self._tuner.is_done
-
-    def offer_overlap(self) -> OverlapChoice | None:
-        """Makes the autotuner wait until an optimizer has settled on an overlap; see OverlapChoice.
-
-        None if another optimizer has done so.
-        """
-        if self.overlap_choice is not None:
-            return None
-        self.overlap_choice = OverlapChoice(self)
-        return self.overlap_choice
 
     def propose_tunables(
         self,

@@ -5,21 +5,62 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rabit.config.config import Config, process_environment
 from rabit.tuning.records import Cache, Log, cache_folder
 from rabit.tuning.space import KNOBS, Values, parse_knobs
 
 if TYPE_CHECKING:
-    from rabit.engine.engine import Engine
     from rabit.tuning.tuner import Tuner, Work
 
-__all__ = ["extra_options", "make_tuner"]
+__all__ = ["Choice", "TunedEngine", "extra_options", "make_tuner"]
 
 _NATIVE_KNOBS = tuple(name for name in KNOBS if name != "overlap")
 # So many lanes are started if their number is tuned.
 _LANES = 4
+
+
+class Choice(Protocol):
+    """The overlap of an optimizer, where the tuner may choose it."""
+
+    names: tuple[str, ...]
+    current: str
+    is_open: bool
+    is_closed: bool
+
+    def propose(self, name: str) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class TunedEngine(Protocol):
+    """What the autotuner needs of an engine."""
+
+    config: Config
+    overlap_choice: Choice | None
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def local_size(self) -> int: ...
+
+    def statistics(self) -> dict[str, Any]: ...
+
+    def propose_tunables(
+        self,
+        *,
+        partition_bytes: int | None = None,
+        fusion_bytes: int | None = None,
+        credit_bytes: int | None = None,
+        lanes: int | None = None,
+    ) -> None: ...
+
+    def reset_tunables(self) -> None: ...
 
 
 def extra_options(config: Config) -> dict[str, object]:
@@ -27,7 +68,7 @@ def extra_options(config: Config) -> dict[str, object]:
     return {"lanes_max": _lanes_max(config)} if _is_wanted(config) else {}
 
 
-def make_tuner(engine: Engine) -> Tuner | None:
+def make_tuner(engine: TunedEngine) -> Tuner | None:
     """The autotuner of this job; None if none is wanted, or on another rank than 0.
 
     Raises InvalidArgument for a log file that cannot be used.
@@ -72,7 +113,7 @@ def make_tuner(engine: Engine) -> Tuner | None:
 
 
 class _EngineSubject:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: TunedEngine) -> None:
         self._engine = engine
         self._values: Values = {name: getattr(engine.config, name) for name in _NATIVE_KNOBS}
 

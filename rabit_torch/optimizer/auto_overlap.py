@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 import rabit
+from rabit.framework import offer_overlap
 from rabit.tuning.step_time import MODES, Layer, Link, best_mode, predict
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class AutoOverlap:
         self._reducer = reducer
         self._process_set = process_set
         is_global = process_set.size() == reducer.engine.size
-        self._choice = reducer.engine.offer_overlap() if is_global else None
+        self._choice = offer_overlap(reducer.engine) if is_global else None
         self._arrived: list[tuple[float, int]] = []  # gradients of this step: moment, bytes
         self._began = 0.0
         self._hooks = [

@@ -128,8 +128,9 @@ def test_the_checker_sees_every_folder():
 
 _GROUND = "errors types version compression"
 _SETTINGS = f"config _native {_GROUND}"
-_TRAINING = f"training ops engine {_SETTINGS}"
-_SESSION = f"rendezvous diagnostics tuning ops engine {_SETTINGS}"
+_ENGINE = f"engine tuning {_SETTINGS}"
+_TRAINING = f"training ops {_ENGINE}"
+_SESSION = f"rendezvous diagnostics ops {_ENGINE}"
 _TENSORS = "tensors results compression"
 _OVERLAP = f"overlap parameter_state ops {_TENSORS}"
 _ARRAYS = "arrays library loaded"
@@ -140,11 +141,13 @@ PYTHON_LAYERS: dict[str, set[str]] = {
         "rabit",
         {
             _GROUND: "",
-            "config _native": _GROUND,  # Callers pass `config.library`.
-            "engine rendezvous": _SETTINGS,
-            "ops diagnostics": f"engine {_SETTINGS}",
-            "training": f"ops engine {_SETTINGS}",
-            "strategies tuning": _TRAINING,
+            "config": _GROUND,
+            "_native": f"config {_GROUND}",
+            "rendezvous tuning": _SETTINGS,
+            "engine": f"tuning {_SETTINGS}",
+            "ops diagnostics": _ENGINE,
+            "training": f"ops {_ENGINE}",
+            "strategies": _TRAINING,
             "launch": f"bench config rendezvous diagnostics strategies {_GROUND}",
             "session": _SESSION,
             "bench": f"session {_SESSION}",
@@ -193,13 +196,6 @@ STABLE_MODULES = {
     "rabit.testing",
     "rabit.tuning.step_time",
 }
-# (module, what it imports) -> why it still does.  The list may only shrink.
-PYTHON_EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("rabit._native", "rabit.config.config"): "RABIT_LIBRARY, which only config reads",
-    ("rabit.engine.engine", "rabit.tuning.attach"): "an engine starts its own autotuner",
-    ("rabit.engine.engine", "rabit.tuning.overlap_choice"): "an engine starts its own autotuner",
-    ("rabit.engine.engine", "rabit.tuning.tuner"): "an engine starts its own autotuner",
-}
 MODULES = modules_of(ROOT, ["rabit", "rabit_torch", "rabit_mxnet"])
 
 
@@ -209,7 +205,7 @@ def imports() -> list[Import]:
 
 
 def is_broken(each: Import) -> bool:
-    """True if the rule of the layers forbids an import, exception or not."""
+    """True if the rule of the layers forbids an import."""
     if each.source.split(".")[0] == each.target.split(".")[0]:
         return bool(forbidden([each], PYTHON_LAYERS))
     return each.source.split(".")[0] == "rabit" or each.target not in STABLE_MODULES
@@ -219,22 +215,14 @@ def test_python_imports_go_downward():
     found = [
         f"{each.source}:{each.line} imports {each.target}"
         for each in imports()
-        if is_broken(each) and (each.source, each.target) not in PYTHON_EXCEPTIONS
+        if is_broken(each)
     ]
 
     assert not found, "\n".join(found)
 
 
 def test_no_python_module_imports_itself_through_others():
-    kept = [each for each in imports() if each[:2] not in PYTHON_EXCEPTIONS]
-
-    assert not circles(kept)
-
-
-def test_every_exception_is_needed():
-    broken = {each[:2] for each in imports() if is_broken(each)}
-
-    assert set(PYTHON_EXCEPTIONS) <= broken, "delete what no module needs any more"
+    assert not circles(imports())
 
 
 def test_every_python_module_has_a_room():

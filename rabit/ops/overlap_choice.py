@@ -11,7 +11,7 @@ from rabit.tuning.space import OVERLAPS
 if TYPE_CHECKING:
     from rabit.engine.engine import Engine
 
-__all__ = ["OverlapChoice"]
+__all__ = ["OverlapChoice", "offer_overlap"]
 
 _ENDS = 1 << len(OVERLAPS)
 
@@ -71,3 +71,15 @@ class OverlapChoice:
             bits = 1 << OVERLAPS.index(self._wanted) | (_ENDS if self._ends else 0)
         self._vote = Vote(bits, "rabit.overlap.choice", engine=self._engine)
         return self.current
+
+
+def offer_overlap(engine: Engine) -> OverlapChoice | None:
+    """Makes the autotuner of `engine` wait until an optimizer has settled on an overlap.
+
+    None if another optimizer has done so.
+    """
+    if engine.overlap_choice is not None:
+        return None
+    choice = OverlapChoice(engine)
+    engine.overlap_choice = choice
+    return choice
