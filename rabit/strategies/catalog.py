@@ -20,12 +20,15 @@ from .dgc import MomentumCorrection
 from .ef21 import Differences
 from .feedback import ErrorFeedback
 from .gossip import Gossip
+from .hierarchical import Hierarchical
 from .in_engine import InEngine
 from .levels import Levels, Natural, float8, geometric, uniform
 from .local_momentum import LocalMomentum
 from .local_sgd import LocalSGD
 from .minmax import MinMax8
+from .mirror_descent import AnyBatchMirrorDescent
 from .onebit_adam import OneBitAdam
+from .onebit_lamb import OneBitLamb
 from .outer_steps import Nesterov, SlowMomentum
 from .phases import Phases
 from .powersgd import PowerSGD
@@ -36,6 +39,7 @@ from .sign import Signs
 from .synchronous import Bypass, Mean, Synchronous
 from .topk import LargestEntries, RandomK
 from .two_means import TwoMeans
+from .zero_one_adam import ZeroOneAdam
 
 __all__ = ["METHODS", "SMALL_BYTES", "Method", "usual"]
 
@@ -149,22 +153,40 @@ def _fp8(block: int = 512, small: int = _SMALL) -> Strategy:
     return usual(TwoPhase(Levels(float8(), block)), small)
 
 
-def _gossip(rounds: int = 1, every: int = 1) -> Strategy:
-    return Gossip("ring", rounds, every)
+def _gossip(graph: str = "ring", rounds: int = 1, every: int = 1) -> Strategy:
+    return Gossip(graph, rounds, every)  # type: ignore[arg-type]  # it checks
+
+
+def _dabmd(graph: str = "all", rounds: int = 1) -> Strategy:
+    return AnyBatchMirrorDescent(graph=graph, rounds=rounds)  # type: ignore[arg-type]  # it checks
+
+
+def _hierarchical(
+    bits: int = 8, block: int = 512, island: int = 0, small: int = _SMALL
+) -> Strategy:
+    return usual(Hierarchical(_levels(bits, block), island), small)
 
 
 def _sign(block: int = 4096, small: int = _SMALL) -> Strategy:
     return usual(_signs(block), small)
 
 
-def _qsgd(bits: int = 8, block: int = 512, small: int = _SMALL) -> Strategy:
+def _levels(bits: int, block: int) -> Exchange:
     codec = Compression.levels(bits, block, "uniform")
-    return usual(InEngine(codec, TwoPhase(Levels(uniform(bits), block))), small)
+    return InEngine(codec, TwoPhase(Levels(uniform(bits), block)))
+
+
+def _powers(bits: int, block: int) -> Exchange:
+    codec = Compression.levels(bits, block, "exponential")
+    return InEngine(codec, TwoPhase(Levels(geometric(bits), block)))
+
+
+def _qsgd(bits: int = 8, block: int = 512, small: int = _SMALL) -> Strategy:
+    return usual(_levels(bits, block), small)
 
 
 def _nuqsgd(bits: int = 4, block: int = 512, small: int = _SMALL) -> Strategy:
-    codec = Compression.levels(bits, block, "exponential")
-    return usual(InEngine(codec, TwoPhase(Levels(geometric(bits), block))), small)
+    return usual(_powers(bits, block), small)
 
 
 def _terngrad(clip: float = 2.5, block: int = 4096, small: int = _SMALL) -> Strategy:
@@ -206,9 +228,17 @@ def _diloco(every: int = 500, lr: float = 0.7, momentum: float = 0.9) -> Strateg
 
 
 def _streaming(
-    every: int = 100, fragments: int = 4, delay: int = 5, mix: float = 0.5, lr: float = 0.7
+    every: int = 100,
+    fragments: int = 4,
+    delay: int = 5,
+    mix: float = 0.5,
+    lr: float = 0.7,
+    bits: int = 32,
 ) -> Strategy:
-    return LocalSGD(every, Nesterov(lr, 0.9), fragments=fragments, delay=delay, mix=mix)
+    # Powers of two in 4 bits are the paper's floats of three bits of exponent.
+    exchange = _powers(bits, 512) if bits < 32 else None
+    outer = Nesterov(lr, 0.9)
+    return LocalSGD(every, outer, exchange=exchange, fragments=fragments, delay=delay, mix=mix)
 
 
 def _sparseloco(every: int = 30, ratio: float = 0.02, decay: float = 0.95) -> Strategy:
@@ -219,6 +249,22 @@ def _sparseloco(every: int = 30, ratio: float = 0.02, decay: float = 0.95) -> St
 def _onebit_adam(warmup: int = 1000, block: int = 4096, small: int = _SMALL) -> Strategy:
     exchange = ErrorFeedback(_signs(block))
     return OneBitAdam(Bypass(exchange, small), warmup)
+
+
+def _onebit_lamb(warmup: int = 1000, block: int = 4096, small: int = _SMALL) -> Strategy:
+    return OneBitLamb(Bypass(ErrorFeedback(_signs(block)), small), warmup)
+
+
+def _zero_one_adam(
+    start: int = 1000,
+    refresh: int = 16,
+    grow: int = 1000,
+    every: int = 16,
+    block: int = 4096,
+    small: int = _SMALL,
+) -> Strategy:
+    exchange = Bypass(ErrorFeedback(_signs(block)), small)
+    return ZeroOneAdam(exchange, start, refresh=refresh, grow=grow, every=every)
 
 
 def _qadam(warmup: int = 100, block: int = 4096, small: int = _SMALL) -> Strategy:
@@ -243,6 +289,7 @@ METHODS: dict[str, Method] = {
     "anybatch": Method(AnyBatch, "32", "0", "ranks of unequal speed; set strategy.samples"),
     "async": Method(AsyncAverage, "up to 32", "0", "ranks of unequal speed; nobody waits"),
     "bytegrad": Method(_bytegrad, "8", "0", "slow networks, nothing to tune"),
+    "dabmd": Method(_dabmd, "32·neighbours·rounds", "0", "ranks of unequal speed in any graph"),
     "decentralized": Method(_decentralized, "32", "0", "long delays; peers=shift-one"),
     "demo": Method(
         _demo, "48·count/chunk", "1", "very slow networks; plain SGD, small learning rate"
@@ -253,6 +300,12 @@ METHODS: dict[str, Method] = {
     "ef21-sgdm": Method(_ef21_sgdm, "64·ratio", "3", "EF21 with small batches; plain SGD"),
     "fp8": Method(_fp8, "8", "0", "unbiased; entries of very different size"),
     "gossip": Method(_gossip, "64·rounds/every", "0", "a ring of neighbours, nobody else waits"),
+    "hierarchical": Method(
+        _hierarchical,
+        "32 in the island; bits/island beyond",
+        "0",
+        "fast hosts, slow links between them",
+    ),
     "local": Method(_local, "32/every", "1", "slow networks; start= for post-local SGD"),
     "lowprecision": Method(_lowprecision, "16", "3", "rings of slow links"),
     "mean": Method(_mean, "32; codec=bf16: 16", "0", "the default"),
@@ -260,6 +313,9 @@ METHODS: dict[str, Method] = {
     "nuqsgd": Method(_nuqsgd, "bits", "0", "unbiased; many small entries"),
     "onebit": Method(_onebit, "1", "1", "as sign, with two means for each block"),
     "onebit-adam": Method(_onebit_adam, "1 after the warm-up", "3", "Adam; plain SGD as optimizer"),
+    "onebit-lamb": Method(
+        _onebit_lamb, "1 after the warm-up", "4", "LAMB, large batches; plain SGD as optimizer"
+    ),
     "powersgd": Method(_powersgd, "32·rank·(n+m)/(n·m)", "1", "large matrices on slow networks"),
     "qadam": Method(_qadam, "8 after the warm-up", "2", "Adam; plain SGD as optimizer"),
     "qsgd": Method(_qsgd, "bits", "0", "unbiased; slow networks"),
@@ -272,4 +328,10 @@ METHODS: dict[str, Method] = {
     "terngrad": Method(_terngrad, "2", "0", "unbiased; few ranks"),
     "topk": Method(_topk, "64·ratio", "1", "very slow networks, few ranks"),
     "wangni": Method(_wangni, "64·ratio", "0", "unbiased and sparse; few ranks"),
+    "zero-one-adam": Method(
+        _zero_one_adam,
+        "1/every in the end",
+        "5",
+        "Adam over very slow links; plain SGD as optimizer",
+    ),
 }

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Literal
 
 import numpy as np
 
 from rabit.errors import InvalidArgument
+from rabit.training.noise import generator
 from rabit.training.strategy import Array, Ranks, Slot, Strategy
 
-__all__ = ["Gossip"]
+__all__ = ["Gossip", "Graph", "graph_weights", "losing_links"]
 
-Graph = Literal["ring"] | Mapping[int, Sequence[int]]
+Neighbours = Mapping[int, Sequence[int]]
+Graph = Literal["ring", "all"] | Neighbours | Callable[[int], Neighbours]
 
 
 class Gossip(Strategy):
     """x_i = Σ_j P_ij x_j over rank i and its neighbours, `rounds` times after every `every` updates.
 
-    graph: "ring", or the neighbours of every rank; whoever names a rank is named by it.
+    graph: "ring", "all", or the neighbours of every rank; whoever names a rank is named by it.  A function
+    of the step, equal on all ranks, where the graph varies: see losing_links.
     P_ij = 1/(1 + max(degree_i, degree_j)) for neighbours, the rest stays at home, so that the mean of
     the ranks is conserved and their distance from it shrinks by P's second largest eigenvalue a round.
     State: none beside the parameters, which differ between ranks.
@@ -30,9 +34,9 @@ class Gossip(Strategy):
     uses_step = True
 
     def __init__(self, graph: Graph = "ring", rounds: int = 1, every: int = 1) -> None:
-        if rounds < 1 or every < 1 or (isinstance(graph, str) and graph != "ring"):
+        if rounds < 1 or every < 1 or (isinstance(graph, str) and graph not in ("ring", "all")):
             raise InvalidArgument(
-                f"Gossip(graph={graph!r}, rounds={rounds}, every={every}): it takes 'ring' or the "
+                f"Gossip(graph={graph!r}, rounds={rounds}, every={every}): it takes 'ring', 'all' or the "
                 "neighbours of every rank, rounds >= 1 and every >= 1."
             )
         self.graph, self.rounds, self.every = graph, rounds, every
@@ -44,7 +48,7 @@ class Gossip(Strategy):
     async def after_step(self, ranks: Ranks) -> None:
         if ranks.step % self.every:
             return
-        weights = metropolis_weights(self.graph, ranks.size)[ranks.rank]
+        weights = graph_weights(self.graph, ranks.size, ranks.step - 1)[ranks.rank]
         moves = [
             ranks.start(functools.partial(self._move, slot, weights), name=f"gossip.{slot.name}")
             for slot in self._slots
@@ -63,21 +67,54 @@ class Gossip(Strategy):
         slot.value = value
 
 
-def metropolis_weights(graph: Graph, size: int) -> Array:
-    """The matrix P of a graph of `size` ranks; refuses a graph that is none of them."""
-    if isinstance(graph, str):
-        graph = {rank: [(rank - 1) % size, (rank + 1) % size] for rank in range(size)}
+def graph_weights(graph: Graph, size: int, step: int) -> Array:
+    """The matrix P of a graph of `size` ranks in a step; refuses a graph that is none of them."""
+    if callable(graph):
+        graph = graph(step)
+    elif isinstance(graph, str):
+        graph = named_graph(graph, size)
     neighbours = {rank: set(graph.get(rank, ())) - {rank} for rank in range(size)}
     for rank, peers in neighbours.items():
         for peer in peers:
             if not 0 <= peer < size or rank not in neighbours[peer]:
                 raise InvalidArgument(
-                    f"the graph of Gossip has {peer} as a neighbour of rank {rank}, and not the other way "
-                    f"round among {size} ranks. Name both."
+                    f"the graph of step {step} has {peer} as a neighbour of rank {rank}, and not the other "
+                    f"way round among {size} ranks. Name both."
                 )
     weights = np.zeros((size, size))
     for rank, peers in neighbours.items():
-        for peer in peers:
-            weights[rank, peer] = 1 / (1 + max(len(peers), len(neighbours[peer])))
-        weights[rank, rank] = 1 - weights[rank].sum()
+        shares = {peer: Fraction(1, 1 + max(len(peers), len(neighbours[peer]))) for peer in peers}
+        # In fractions, so that ranks which are all neighbours have one weight, to the last bit.
+        shares[rank] = 1 - sum(shares.values(), Fraction(0))
+        for peer, share in shares.items():
+            weights[rank, peer] = float(share)
     return weights
+
+
+def named_graph(name: Literal["ring", "all"], size: int) -> Neighbours:
+    """The neighbours of every rank."""
+    if name == "all":
+        return {rank: [peer for peer in range(size) if peer != rank] for rank in range(size)}
+    return {rank: [(rank - 1) % size, (rank + 1) % size] for rank in range(size)}
+
+
+def losing_links(
+    graph: Literal["ring", "all"] | Neighbours, size: int, chance: float, seed: int = 0
+) -> Callable[[int], Neighbours]:
+    """The graph without some of its links, others in every step: each is lost with `chance`.
+
+    Both ends of a link know that it is lost, so that nobody waits, and the mean of the ranks stays.
+    """
+    whole = named_graph(graph, size) if isinstance(graph, str) else graph
+
+    def left(step: int) -> Neighbours:
+        random = generator(seed, "links", step)
+        found: dict[int, list[int]] = {rank: [] for rank in range(size)}
+        for rank in range(size):
+            for peer in sorted({each for each in whole.get(rank, ()) if each > rank}):
+                if random.random() >= chance:
+                    found[rank].append(peer)
+                    found[peer].append(rank)
+        return found
+
+    return left

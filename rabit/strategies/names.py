@@ -11,18 +11,23 @@ from .any_batch import AnyBatch
 from .async_average import AsyncAverage
 from .by_chance import ByChance
 from .codecs import Codec, pack_bits, unpack_bits
+from .deadline import Deadline
 from .decentralized import Decentralized, LowPrecisionRing
 from .demo import FrequencyMomentum
 from .dgc import MomentumCorrection
 from .ef21 import Differences
 from .feedback import ErrorFeedback
-from .gossip import Gossip
+from .gossip import Gossip, losing_links
+from .hierarchical import Hierarchical
 from .in_engine import InEngine
 from .levels import Levels, Natural, float8, geometric, uniform
 from .local_momentum import LocalMomentum
 from .local_sgd import LocalSGD, OuterStep, TakeMean
 from .minmax import MinMax8
+from .mirror_descent import AnyBatchMirrorDescent
+from .mirror_maps import Entropy, Euclidean, MirrorMap
 from .onebit_adam import OneBitAdam
+from .onebit_lamb import OneBitLamb
 from .outer_steps import Nesterov, SlowMomentum
 from .phases import Phases
 from .powersgd import PowerSGD
@@ -34,25 +39,31 @@ from .sign import Signs
 from .synchronous import Bypass, Mean, Synchronous
 from .topk import LargestEntries, RandomK
 from .two_means import TwoMeans
+from .zero_one_adam import ZeroOneAdam
 
 __all__ = [
     "Accordion",
     "AdaptiveSum",
     "AnyBatch",
+    "AnyBatchMirrorDescent",
     "Array",
     "ArrayTrainer",
     "AsyncAverage",
     "ByChance",
     "Bypass",
     "Codec",
+    "Deadline",
     "Decentralized",
     "Differences",
+    "Entropy",
     "ErrorFeedback",
+    "Euclidean",
     "Exchange",
     "FittedLevels",
     "FrequencyMomentum",
     "Gathered",
     "Gossip",
+    "Hierarchical",
     "InEngine",
     "LargestEntries",
     "Levels",
@@ -61,10 +72,12 @@ __all__ = [
     "LowPrecisionRing",
     "Mean",
     "MinMax8",
+    "MirrorMap",
     "MomentumCorrection",
     "Natural",
     "Nesterov",
     "OneBitAdam",
+    "OneBitLamb",
     "OuterStep",
     "Phases",
     "PowerSGD",
@@ -81,6 +94,7 @@ __all__ = [
     "TwoMeans",
     "TwoPhase",
     "Wire",
+    "ZeroOneAdam",
     "as_strategy",
     "available",
     "describe",
@@ -88,6 +102,7 @@ __all__ = [
     "generator",
     "geometric",
     "leaf",
+    "losing_links",
     "make",
     "pack_bits",
     "uniform",

@@ -74,6 +74,11 @@ class Ranks:
         """Of the task, without the optimizer's; equal on all ranks."""
         return self._task.name.removeprefix(f"{self._driver.name}.")
 
+    @property
+    def engine(self) -> Engine:
+        """The engine that they are ranks of."""
+        return self._driver.engine
+
     # --- all together -----------------------------------------------------------------------------
 
     async def mean(
@@ -168,10 +173,12 @@ class Ranks:
         found: list[Any] = await suspend(Operation(requests, finish))
         return found
 
-    def within(self, process_set: ProcessSet) -> Ranks:
+    def within(self, some: ProcessSet | Members) -> Ranks:
         """Some of these ranks, this one among them; for hierarchies."""
-        members = Members.of(process_set, self._driver.engine)
-        return Ranks(self._driver, self._task, members, self.unit)
+        members = some if isinstance(some, Members) else Members.of(some, self._driver.engine)
+        found = Ranks(self._driver, self._task, members, self.unit)
+        found.step = self.step
+        return found
 
     # --- time -----------------------------------------------------------------------------------------
 

@@ -139,7 +139,10 @@ def _rules(field: dataclasses.Field[Any]) -> tuple[Scope, Elastic]:
 def _collect(tree: Any, prefix: str, rules: tuple[Scope, Elastic], found: dict[str, Leaf]) -> None:
     if _is_node(tree):
         for each in _fields(tree):
-            _collect(getattr(tree, each.name), f"{prefix}/{each.name}", _rules(each), found)
+            scope, elastic = _rules(each)
+            if rules[0] == "local":  # A tree that is this rank's own has no value that is not.
+                scope = "local"
+            _collect(getattr(tree, each.name), f"{prefix}/{each.name}", (scope, elastic), found)
     elif isinstance(tree, (list, tuple)):
         for index, each in enumerate(tree):
             _collect(each, f"{prefix}/{index}", rules, found)

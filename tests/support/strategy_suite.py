@@ -78,6 +78,20 @@ def adam() -> Callable[[Any], None]:
     return update
 
 
+def lamb() -> Callable[[Any], None]:
+    moments: dict[str, Any] = {}
+
+    def update(slot: Any) -> None:
+        m, v = moments.get(slot.name, (0, 0))
+        m, v = 0.9 * m + 0.1 * slot.grad, 0.999 * v + 0.001 * slot.grad**2
+        moments[slot.name] = m, v
+        u = m / (np.sqrt(v) + 1e-6)
+        ratio = np.clip(np.linalg.norm(slot.value) / np.linalg.norm(u), 0.01, 10)
+        slot.value = slot.value - slot.lr * ratio * u
+
+    return update
+
+
 def moving_average() -> Callable[[Any], None]:
     momenta: Arrays = {}
 
@@ -299,6 +313,22 @@ EQUIVALENCES: dict[str, tuple[Run, Run]] = {
         Run(lambda: methods.OneBitAdam(methods.Mean(), 99)),
         ADAM,
     ),
+    "1-bit LAMB in its warm-up is LAMB": (
+        Run(lambda: methods.OneBitLamb(methods.Mean(), 99)),
+        Run(every(methods.Mean()), update=lamb),
+    ),
+    "0/1 Adam that refreshes and meets in every step is Adam": (
+        Run(lambda: methods.ZeroOneAdam(methods.Mean(), 99, refresh=99)),
+        ADAM,
+    ),
+    "any-batch mirror descent among all is the step on the union": (
+        Run(lambda: _one_sample(methods.AnyBatchMirrorDescent())),
+        MEAN,
+    ),
+    "a hierarchy of single ranks is its exchange": (
+        Run(every(methods.Hierarchical(methods.AdaptiveSum(), 1))),
+        Run(every(methods.AdaptiveSum())),
+    ),
     "decentralized with all is Local SGD at every step": (
         dataclasses.replace(Run(lambda: methods.Decentralized("all")), steps=6),
         dataclasses.replace(Run(lambda: methods.LocalSGD(1)), steps=6),
@@ -314,6 +344,7 @@ CONSERVING: dict[str, methods.Exchange] = {
     "random-k": methods.ErrorFeedback(methods.RandomK(0.2)),
     "two roads": methods.ErrorFeedback(methods.Accordion(topk(0.5), topk(0.1), interval=3)),
     "phases": methods.ErrorFeedback(methods.Phases(3, topk(0.1))),
+    "hierarchy": methods.ErrorFeedback(methods.Hierarchical(topk(0.1), 1)),
 }
 
 # Ranks stay together bit for bit, nothing of a skipped step remains, a saved state goes on bit for bit.
@@ -351,13 +382,23 @@ TOGETHER: dict[str, Callable[[], methods.Strategy]] = {
         methods.ErrorFeedback(methods.TwoPhase(methods.Signs(8), second_feedback=True)), 4
     ),
     "qadam": lambda: methods.OneBitAdam(methods.TwoPhase(methods.MinMax8(8)), 4),
-    "anybatch": lambda: _any_batch(),
+    "onebit-lamb": lambda: methods.OneBitLamb(
+        methods.ErrorFeedback(methods.TwoPhase(methods.Signs(8), second_feedback=True)), 4
+    ),
+    "zero-one-adam": lambda: methods.ZeroOneAdam(
+        methods.ErrorFeedback(methods.TwoPhase(methods.Signs(8), second_feedback=True)),
+        4,
+        refresh=2,
+        grow=2,
+    ),
+    "hierarchical": every(methods.ErrorFeedback(methods.Hierarchical(power(2), 1))),
+    "dabmd": lambda: _one_sample(methods.AnyBatchMirrorDescent()),
+    "anybatch": lambda: _one_sample(methods.AnyBatch()),
 }
 
 
-def _any_batch() -> methods.Strategy:
-    method = methods.AnyBatch()
-    method.samples = 3
+def _one_sample(method: Any) -> methods.Strategy:
+    method.samples = 1
     return method
 
 
@@ -402,6 +443,9 @@ TOGETHER_IN_ENGINE: dict[str, Callable[[], methods.Strategy]] = {
             "ef21:ratio=0.2,small=0",
             "qadam:warmup=3,block=8,small=0",
             "onebit-adam:warmup=3,block=8,small=0",
+            "onebit-lamb:warmup=3,block=8,small=0",
+            "zero-one-adam:start=4,grow=2,refresh=2,block=8,small=0",
+            "hierarchical:island=1,block=8,small=0",
         )
     },
 }

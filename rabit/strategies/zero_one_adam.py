@@ -1,0 +1,137 @@
+"""0/1 Adam: Adam whose variance is refreshed ever less often, and whose ranks step alone in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rabit.errors import InvalidArgument
+from rabit.training.state import leaf
+from rabit.training.strategy import Array, Exchange, Ranks, Slot, Strategy
+
+__all__ = ["ZeroOneAdam"]
+
+
+@dataclass
+class ZeroOneState:
+    """anchor: where the ranks were together last.  sum: Σ η·m since then, and `lr` Σ η.
+
+    times: how often v was refreshed.
+    """
+
+    v: Array
+    anchor: Array
+    m: Array = leaf(scope="local")
+    sum: Array = leaf(scope="local", elastic="mean")
+    lr: float = 0.0
+    times: int = 0
+    inner: Any = None
+
+
+class ZeroOneAdam(Strategy):
+    """m_i = β₁·m_i + (1-β₁)·g_i;  u_i = u_i + η·m_i;  x_i = x_i - η·m_i/(√v + ε), η = lr/(1-β₁^t).
+
+    When ranks meet: ū = exchange(u_i);  m_i = ū/Ση;  x_i = anchor - ū/(√v + ε);  u_i = 0.
+    v is refreshed from the mean gradient in the step 0, and then after 2^⌊j/refresh⌋ steps for the j-th
+    time, as long as ranks meet in every step: until `start`.  From there on v stays, and ranks meet every
+    2^⌊(t - start)/grow⌋ steps, `every` at most.  Refreshed and met in every step, it is Adam.
+    exchange: error feedback over two phases of signs.  Where v is 0, nothing moves.
+    State: v and the anchor, replicated; m and u, local; and the exchange's.
+    Needs plain SGD as optimizer, whose step this is, and a learning rate above 0 where ranks meet.
+    Refuses updates that are put off (overlap="next-forward").
+    Source: Lu et al., "Maximizing Communication Efficiency for Large-scale Training via 0/1 Adam", 2022.
+    """
+
+    has_momentum = True
+    uses_step = True
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        start: int,
+        *,
+        refresh: int = 16,
+        grow: int = 1000,
+        every: int = 16,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ) -> None:
+        if min(start, refresh, grow, every) < 1:
+            raise InvalidArgument(
+                f"ZeroOneAdam(start={start}, refresh={refresh}, grow={grow}, every={every}): each is a "
+                "number of steps or times, 1 at least."
+            )
+        self.exchange, self.start, self.refresh = exchange, start, refresh
+        self.grow, self.every, self.betas, self.eps = grow, every, betas, eps
+        self._slots: Sequence[Slot] = ()
+
+    def plan(self, slots: Sequence[Slot]) -> None:
+        self._slots = slots
+        for slot in slots:
+            if slot.state is None:
+                zeros = np.zeros(slot.shape, slot.dtype)
+                value = slot.value.copy()
+                inner = self.exchange.state(slot)
+                slot.state = ZeroOneState(zeros, value, zeros, zeros, inner=inner)
+
+    def refreshes(self, step: int) -> bool:
+        """True where the variance takes another gradient."""
+        at, times = 0, 0
+        while at < min(step + 1, self.start):
+            if at == step:
+                return True
+            at += 2 ** (times // self.refresh)
+            times += 1
+        return False
+
+    def meets(self, step: int) -> bool:
+        """True where the ranks come together after `step`."""
+        alone = step - self.start
+        if alone < 0:
+            return True
+        interval = int(min(2 ** min(alone // self.grow, 30), self.every))
+        return (alone + 1) % interval == 0
+
+    async def gradient(self, slot: Slot, ranks: Ranks) -> None:
+        state, kind, (b1, b2) = slot.state, slot.dtype.type, self.betas
+        if self.refreshes(ranks.step):
+            g = await ranks.mean(slot.grad)
+            state.v = kind(b2) * state.v + kind(1 - b2) * g * g
+            state.times += 1
+        state.m = kind(b1) * state.m + kind(1 - b1) * slot.grad
+        correction = 1 / (1 - b1 ** (ranks.step + 1))
+        state.sum = state.sum + kind(slot.lr * correction) * state.m
+        state.lr += slot.lr * correction
+        if self.meets(ranks.step):
+            if not state.lr:
+                raise InvalidArgument(
+                    f"'{slot.name}' on rank {ranks.rank}: 0/1 Adam divides by the sum of the learning rates "
+                    f"since the ranks met last, which is 0 in step {ranks.step}. Keep it above zero."
+                )
+            state.sum = (await self.exchange(state.sum, state.inner, _whole(ranks))).value
+            state.m = state.sum / kind(state.lr)
+        slot.grad = self._over_root(kind(correction) * state.m, state)
+
+    async def after_step(self, ranks: Ranks) -> None:
+        if not self.meets(ranks.step - 1):
+            return
+        for slot in self._slots:
+            state = slot.state
+            state.anchor = state.anchor - self._over_root(state.sum, state)
+            slot.value = state.anchor
+            state.sum, state.lr = np.zeros_like(state.sum), 0.0
+
+    def _over_root(self, x: Array, state: ZeroOneState) -> Array:
+        kind = state.v.dtype.type
+        root = np.sqrt(state.v / kind(1 - self.betas[1] ** state.times)) + kind(self.eps)
+        found: Array = np.where(state.v > 0, x / root, kind(0))
+        return found
+
+
+def _whole(ranks: Ranks) -> Ranks:
+    """What travels is in units of the parameter: its residuals follow no learning rate."""
+    ranks.unit = 1.0
+    return ranks
