@@ -1,4 +1,4 @@
-// CommandQueue: small jobs that only the engine thread may do.
+// CommandQueue: what is to be done to the core, between two steps.
 #pragma once
 
 #include <functional>
@@ -8,17 +8,21 @@
 
 namespace rabit {
 
+class EngineCore;
+
 // Thread-safe.
 class CommandQueue {
  public:
+  using Command = std::function<void(EngineCore& core)>;
+
   // False after Close: the command will not run.
-  bool Push(std::function<void()> command) {
+  bool Push(Command command) {
     MutexLock lock(mutex_);
     if (is_closed_) return false;
     commands_.push_back(std::move(command));
     return true;
   }
-  std::vector<std::function<void()>> TakeAll() {
+  std::vector<Command> TakeAll() {
     MutexLock lock(mutex_);
     return std::move(commands_);
   }
@@ -30,7 +34,7 @@ class CommandQueue {
  private:
   Mutex mutex_;
   bool is_closed_ RABIT_GUARDED_BY(mutex_) = false;
-  std::vector<std::function<void()>> commands_ RABIT_GUARDED_BY(mutex_);
+  std::vector<Command> commands_ RABIT_GUARDED_BY(mutex_);
 };
 
 }  // namespace rabit

@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "base/json_writer.h"
+#include "engine/engine_loop.h"
 #include "engine/engine_state.h"
-#include "engine/engine_thread.h"
 #include "engine/lone_waits.h"
 #include "engine/ordered_calls.h"
 #include "engine/refusal.h"
@@ -33,15 +33,15 @@ class EngineImplementation final : public Engine {
  public:
   explicit EngineImplementation(EngineParts parts)
       : state_(std::make_shared<EngineState>(std::move(parts))),
-        engine_thread_(std::make_shared<EngineThread>(state_)),
+        loop_(std::make_shared<EngineLoop>(state_)),
         ordered_calls_(*state_),
         limits_{state_->parts.rank, state_->parts.router->backends(), state_->parts.codecs.get()},
-        thread_([engine_thread = engine_thread_] { engine_thread->Run(); }) {}
+        thread_([loop = loop_] { loop->Run(); }) {}
 
   ~EngineImplementation() override {
     if (!is_stopped_) (void)Stop(After(kShortStop));
     if (!thread_.joinable()) return;
-    if (engine_thread_->WaitEnded(After(std::chrono::seconds(2)))) {
+    if (loop_->WaitEnded(After(std::chrono::seconds(2)))) {
       thread_.join();
     } else {
       state_->logger.Error("the engine thread does not end; it is left behind");
@@ -113,7 +113,7 @@ class EngineImplementation final : public Engine {
   std::string Where() const { return "rank " + std::to_string(state_->parts.rank); }
 
   const std::shared_ptr<EngineState> state_;
-  const std::shared_ptr<EngineThread> engine_thread_;
+  const std::shared_ptr<EngineLoop> loop_;
   OrderedCalls ordered_calls_;
   const RequestLimits limits_;
   LoneWaits lone_waits_;
@@ -182,14 +182,16 @@ void EngineImplementation::Refuse(const Request& request, const Status& why) {
   // The round in flight is good, and the others wait for no further one yet.
   if (state_->handles.IsOpen(request)) return;
   const int rank = state_->parts.rank;
-  engine_thread_->Refuse(KeyOf(request.name, request.signature, rank),
-                         RefusedBy(rank, request, why));
+  const TensorKey key = KeyOf(request.name, request.signature, rank);
+  const Status told = RefusedBy(rank, request, why);
+  // A thread that has ended has failed every round, or all ranks have stopped.
+  (void)loop_->Tell([key, told](EngineCore& core) { core.Refuse(key, told); });
 }
 
 Status EngineImplementation::Push(const std::shared_ptr<PendingRequest>& pending, bool is_awaited) {
   bool is_quiet = false;
   if (is_awaited) {
-    RABIT_ASSIGN_OR_RETURN(is_quiet, engine_thread_->SubmitQuietly(pending));
+    RABIT_ASSIGN_OR_RETURN(is_quiet, loop_->SubmitQuietly(pending));
   }
   lone_waits_.OnSubmit(pending->handle, is_quiet, pending->submitted_ns);
   if (!is_quiet) return state_->submissions.Push({&pending, 1});
@@ -205,13 +207,13 @@ Status EngineImplementation::Wait(Handle handle, Deadline deadline) {
   if (unattended == handle.value) {
     OverlapClock& clock = state_->statistics.clock();
     clock.Enter(OverlapClock::kWaiting);
-    const bool is_driven = engine_thread_->DriveSubmitted(pending, deadline);
+    const bool is_driven = loop_->DriveSubmitted(pending, deadline);
     clock.Leave(OverlapClock::kWaiting);
     if (!is_driven) state_->Wake();
   } else if (unattended != 0) {
     state_->Wake();
   } else if (lone_waits_.Expects()) {
-    engine_thread_->LeaveStepsToCallers();
+    loop_->LeaveStepsToCallers();
   }
   return state_->handles.Wait(handle, deadline);
 }
@@ -227,7 +229,7 @@ Status EngineImplementation::Run(Request request, Handle& handle, Deadline deadl
   const uint64_t work_hash = HashOf(opened[0]->request.signature);
   OverlapClock& clock = state_->statistics.clock();
   clock.Enter(OverlapClock::kWaiting);
-  const Result<bool> is_driven = engine_thread_->Drive(opened[0], deadline);
+  const Result<bool> is_driven = loop_->Drive(opened[0], deadline);
   clock.Leave(OverlapClock::kWaiting);
   Status status = is_driven.status();
   if (status.ok() && !*is_driven) status = state_->submissions.Push(opened);
@@ -264,12 +266,14 @@ Status EngineImplementation::Propose(const Tunables& tunables) {
                            " bytes: it takes 1 to " + std::to_string(lanes) +
                            " lanes, as many as were started, and at least one byte; correct them");
   }
-  return engine_thread_->Propose(tunables) ? Status() : WhyEnded();
+  const bool is_taken = loop_->Tell([tunables](EngineCore& core) { core.Propose(tunables); });
+  return is_taken ? Status() : WhyEnded();
 }
 
 Status EngineImplementation::ResetTunables() {
   RABIT_RETURN_IF_ERROR(CheckProposes());
-  return engine_thread_->ResetTunables() ? Status() : WhyEnded();
+  const bool is_taken = loop_->Tell([](EngineCore& core) { core.ResetTunables(); });
+  return is_taken ? Status() : WhyEnded();
 }
 
 Status EngineImplementation::CheckProposes() const {
@@ -336,9 +340,9 @@ Result<GroupId> EngineImplementation::FinishGroup(Deadline deadline) {
 Result<GroupId> EngineImplementation::Define(const std::shared_ptr<const Group>& group,
                                              Deadline deadline) {
   auto status = std::make_shared<Status>();
-  const bool is_done = engine_thread_->RunCommand(
-      [state = state_, group, status] {
-        state->parts.controller->AddGroup(*group);
+  const bool is_done = loop_->TellAndWait(
+      [state = state_, group, status](EngineCore& core) {
+        core.AddGroup(*group);
         for (auto& backend : state->parts.backends) {
           if (status->ok()) *status = backend->AddGroup(*group);
         }
@@ -399,7 +403,7 @@ std::string EngineImplementation::StatisticsJson() const {
     json.EndObject();
   }
   json.EndObject();
-  json.Splice(engine_thread_->ControllerJson(After(std::chrono::milliseconds(500))));
+  json.Splice(loop_->CoreJson(After(std::chrono::milliseconds(500))));
   if (state_->failure.has_verdict()) json.Member("failure", state_->failure.verdict().ToString());
   return json.EndObject().Take();
 }
@@ -407,8 +411,8 @@ std::string EngineImplementation::StatisticsJson() const {
 void EngineImplementation::Abort(const std::string& reason, Deadline deadline) {
   const int rank = state_->parts.rank;
   const std::string text = Where() + " is ending after " + reason;
-  engine_thread_->ForceStop({Aborted(text).WithCulprit(rank), PeerLost(rank, text)});
-  (void)engine_thread_->WaitEnded(deadline);
+  loop_->ForceStop({Aborted(text).WithCulprit(rank), PeerLost(rank, text)});
+  (void)loop_->WaitEnded(deadline);
 }
 
 Status EngineImplementation::Stop(Deadline deadline) {
@@ -417,15 +421,15 @@ Status EngineImplementation::Stop(Deadline deadline) {
   is_stopped_ = true;
   state_->wants_stop.store(true);
   state_->Wake();
-  if (!engine_thread_->WaitEnded(deadline)) {
+  if (!loop_->WaitEnded(deadline)) {
     stop_status_ = TimedOut(Where() +
                             ": the other ranks did not stop in time: one of them is "
                             "still working or waits; call stop on every rank, or allow more time");
     const Status why = Aborted(Where() +
                                " stopped without waiting for the other ranks; look at why that "
                                "rank ended first");
-    engine_thread_->ForceStop({why, why});
-    (void)engine_thread_->WaitEnded(After(std::chrono::seconds(2)));
+    loop_->ForceStop({why, why});
+    (void)loop_->WaitEnded(After(std::chrono::seconds(2)));
   } else if (state_->failure.has_verdict()) {
     stop_status_ = state_->failure.verdict();
   }

@@ -1,16 +1,15 @@
 // What callers of blocking operations do of the engine thread's work.
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
-#include "engine/engine_thread.h"
+#include "base/clock.h"
+#include "engine/engine_loop.h"
 
 namespace rabit {
 
-Result<bool> EngineThread::Drive(const std::shared_ptr<PendingRequest>& pending,
-                                 Deadline deadline) {
+Result<bool> EngineLoop::Drive(const std::shared_ptr<PendingRequest>& pending, Deadline deadline) {
   // Without time for a step nobody would be woken for what is pushed quietly.
-  if (std::chrono::steady_clock::now() >= deadline) return false;
+  if (kSteadyClock.Now() >= deadline) return false;
   const int64_t began_ns = NowNs();
   last_drive_ns_.store(began_ns);
   if (!step_mutex_.TryLock()) return false;
@@ -26,7 +25,7 @@ Result<bool> EngineThread::Drive(const std::shared_ptr<PendingRequest>& pending,
   return true;
 }
 
-Result<bool> EngineThread::SubmitQuietly(const std::shared_ptr<PendingRequest>& pending) {
+Result<bool> EngineLoop::SubmitQuietly(const std::shared_ptr<PendingRequest>& pending) {
   last_drive_ns_.store(NowNs());
   if (!step_mutex_.TryLock()) return false;
   // Whoever has the mutex next takes it: steps begin with that.
@@ -37,8 +36,7 @@ Result<bool> EngineThread::SubmitQuietly(const std::shared_ptr<PendingRequest>& 
   return is_submitted;
 }
 
-bool EngineThread::DriveSubmitted(const std::shared_ptr<PendingRequest>& pending,
-                                  Deadline deadline) {
+bool EngineLoop::DriveSubmitted(const std::shared_ptr<PendingRequest>& pending, Deadline deadline) {
   const int64_t began_ns = NowNs();
   last_drive_ns_.store(began_ns);
   if (!step_mutex_.TryLock()) return false;
@@ -50,15 +48,15 @@ bool EngineThread::DriveSubmitted(const std::shared_ptr<PendingRequest>& pending
   return true;
 }
 
-void EngineThread::DriveLocked(const std::shared_ptr<PendingRequest>& pending, Deadline deadline,
-                               int64_t began_ns) {
+void EngineLoop::DriveLocked(const std::shared_ptr<PendingRequest>& pending, Deadline deadline,
+                             int64_t began_ns) {
   state_->parts.controller->SetWaiter(Waiter::kCaller);
   driven_ = pending.get();
-  is_driven_agreed_ = false;
   // What others wait for by a callback does not wait for this call: the engine thread goes on.
-  while (is_running_ && !is_driven_agreed_ && !pending->is_finished() && completed_.empty() &&
-         std::chrono::steady_clock::now() < deadline) {
-    is_running_ = Step(deadline);
+  while (is_running_ && !pending->is_agreed && !pending->is_finished() && completed_.empty()) {
+    const Deadline now = kSteadyClock.Now();
+    if (now >= deadline) break;
+    is_running_ = Step(now, deadline);
   }
   driven_ = nullptr;
   state_->parts.controller->SetWaiter(Waiter::kBackground);
@@ -74,7 +72,7 @@ void EngineThread::DriveLocked(const std::shared_ptr<PendingRequest>& pending, D
   last_drive_ns_.store(ended_ns);
 }
 
-int64_t EngineThread::HandBackNs() const {
+int64_t EngineLoop::HandBackNs() const {
   if (serves_others_.load()) return kHandBackMin.count();
   if (!state_->groups.has_added()) return kHandBackMax.count();
   return std::clamp<int64_t>(2 * last_call_ns_.load(), kHandBackMin.count(), kHandBackMax.count());
@@ -82,7 +80,7 @@ int64_t EngineThread::HandBackNs() const {
 
 // The caller runs its own request where it has a bucket for itself and nothing is before it: on one
 // thread in the order of the buckets, which is that of every lane on every rank.
-bool EngineThread::TryOwn(BucketJob& job) {
+bool EngineLoop::TryOwn(BucketJob& job) {
   if (driven_ == nullptr) return false;
   for (const BucketItem& item : job.items) {
     if (item.request() != driven_) return false;
@@ -96,7 +94,7 @@ bool EngineThread::TryOwn(BucketJob& job) {
 }
 
 // A lane is free for others as soon as its last job is over; what the deadline leaves runs there.
-void EngineThread::RunOwn(std::vector<OwnJob> own, Deadline deadline) {
+void EngineLoop::RunOwn(std::vector<OwnJob> own, Deadline deadline) {
   const auto release_after = [&own](size_t i) {
     const bool has_more =
         std::any_of(own.begin() + static_cast<std::ptrdiff_t>(i) + 1, own.end(),
@@ -104,7 +102,7 @@ void EngineThread::RunOwn(std::vector<OwnJob> own, Deadline deadline) {
     if (!has_more) own[i].lane->Release();
   };
   size_t begun = 0;
-  while (begun < own.size() && (begun == 0 || std::chrono::steady_clock::now() < deadline)) {
+  while (begun < own.size() && (begun == 0 || kSteadyClock.Now() < deadline)) {
     own[begun].lane->RunClaimed(std::move(own[begun].job));
     release_after(begun++);
   }

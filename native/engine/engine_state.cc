@@ -15,4 +15,11 @@ EngineState::EngineState(EngineParts given)
       lane_services{parts.rank,     parts.options, *parts.codecs, *parts.router,
                     parts.backends, statistics,    timeline,      running} {}
 
+CoreServices EngineState::core_services() {
+  return {parts.rank,       parts.size,    parts.options, *parts.controller,
+          *parts.scheduler, *parts.router, *parts.codecs, logger,
+          groups,           done,          running,       has_ordered,
+          statistics,       timeline};
+}
+
 }  // namespace rabit

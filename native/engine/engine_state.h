@@ -10,6 +10,7 @@
 #include "engine/bucket_run.h"
 #include "engine/done_counter.h"
 #include "engine/engine.h"
+#include "engine/engine_core.h"
 #include "engine/failure_board.h"
 #include "engine/group_table.h"
 #include "engine/handle_table.h"
@@ -20,11 +21,13 @@
 
 namespace rabit {
 
-// Members are thread-safe, except the scheduler and the controller, which belong to the engine
-// thread (Controller::Wake may be called by anybody).  Threads hold it by shared_ptr, so that a
+// Members are thread-safe, except the scheduler and the controller, which belong to the engine's
+// core (Controller::Wake may be called by anybody).  Threads hold it by shared_ptr, so that a
 // thread that cannot be joined in time never sees freed memory.
 struct EngineState {
   explicit EngineState(EngineParts given);
+
+  CoreServices core_services();
 
   // Makes whoever runs the engine's steps look again, and the engine thread if nobody does.
   void Wake() {
@@ -50,9 +53,7 @@ struct EngineState {
   // Lanes wake the engine thread after a bucket only if somebody waits for credit.
   std::atomic<bool> needs_credit{false};
   std::atomic<bool> wants_stop{false};
-  // The engine thread looks after ordered calls from time to time; it clears this when there are
-  // none any more.
-  std::atomic<bool> has_ordered{false};
+  std::atomic<bool> has_ordered{false};  // see StuckWatch
 };
 
 }  // namespace rabit

@@ -21,7 +21,7 @@ class Lane {
   explicit Lane(std::shared_ptr<EngineState> state);
   ~Lane();
 
-  // Engine thread only (or who does its work; see EngineThread::Drive).
+  // Engine thread only (or who does its work; see EngineLoop::Drive).
   void Push(BucketJob job);
   // The same; if the lane is idle, keeps it so until Release: the caller is to run the next job
   // itself.  Jobs that are pushed meanwhile run afterwards.

@@ -36,6 +36,7 @@ class PendingRequest {
   const Handle handle;
   NamedTensor& named;  // the handle table's
   const Request request;
+  bool is_agreed = false;  // engine core and who does its steps only
 
   // "allreduce 'conv1.weight' on rank 3"
   std::string Describe(int rank) const;

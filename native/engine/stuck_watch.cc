@@ -17,7 +17,7 @@ bool StuckWatch::Look(uint64_t issued, Deadline now) {
 }
 
 bool StuckWatch::LookAtBuckets(uint64_t issued, Deadline now) {
-  const uint64_t done = state_.done.count();
+  const uint64_t done = done_.count();
   if (done == issued) {
     buckets_.next = Deadline::max();
     return false;
@@ -31,14 +31,14 @@ bool StuckWatch::LookAtBuckets(uint64_t issued, Deadline now) {
 
 // Calls run on their own threads and wake nobody; the first after a pause has set has_ordered.
 bool StuckWatch::LookAtOrdered(Deadline now) {
-  if (!state_.has_ordered.load()) return false;
+  if (!has_ordered_.load()) return false;
   if (ordered_.next == Deadline::max()) ordered_.next = now + kFirstDoubt;
   if (now < ordered_.next) return false;
   // Before the look: a call that begins after it sets it again, and wakes this thread.
-  state_.has_ordered.store(false);
-  const RunningWork::Progress progress = state_.running.ProgressAt(state_.parts.options.lanes);
+  has_ordered_.store(false);
+  const RunningWork::Progress progress = running_.ProgressAt(ordered_place_);
   const bool has_moved = progress.begun != ordered_.seen;
-  if (has_moved || progress.is_active) state_.has_ordered.store(true);
+  if (has_moved || progress.is_active) has_ordered_.store(true);
   if (has_moved || !progress.is_active) {
     ordered_ = {progress.begun, 0, has_moved ? now + kFirstDoubt : Deadline::max()};
     return false;

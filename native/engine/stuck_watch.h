@@ -1,20 +1,27 @@
 // StuckWatch: notices exchanges that last, so that the ranks compare what they exchange.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 
 #include "base/bytes.h"
-#include "engine/engine_state.h"
+#include "engine/done_counter.h"
+#include "engine/running_work.h"
 
 namespace rabit {
 
 // A slow link is nothing to worry about, and a comparison costs a message of each rank: the first
-// one comes after a second without an end, the next after twice the time each.  Engine thread only
-// (or who does its work; see EngineThread::Drive).
+// one comes after a second without an end, the next after twice the time each.  Engine core
+// only.
 class StuckWatch {
  public:
-  // `state` outlives it.
-  explicit StuckWatch(EngineState& state) : state_(state) {}
+  // The references outlive it.  Ordered calls run at `ordered_place`; `has_ordered` tells whether
+  // there may be any: whoever makes the first one sets it, the watch clears it when there are none
+  // any more.
+  StuckWatch(const DoneCounter& done, const RunningWork& running, int32_t ordered_place,
+             std::atomic<bool>& has_ordered)
+      : done_(done), running_(running), ordered_place_(ordered_place), has_ordered_(has_ordered) {}
 
   // True: it is time to compare.
   bool Look(uint64_t issued, Deadline now);
@@ -34,7 +41,10 @@ class StuckWatch {
   bool LookAtOrdered(Deadline now);
   static bool Doubt(Watch& watch, Deadline now);  // true
 
-  EngineState& state_;
+  const DoneCounter& done_;
+  const RunningWork& running_;
+  const int32_t ordered_place_;
+  std::atomic<bool>& has_ordered_;
   Watch buckets_;
   Watch ordered_;
 };

@@ -108,6 +108,11 @@ void Timeline::Span(std::string_view row, std::string_view name, int64_t begin_n
   Add({RowNumber(row), begin_ns, end_ns, std::string(name), std::move(arguments)});
 }
 
+void Timeline::SpanUntilNow(std::string_view row, std::string_view name, int64_t begin_ns,
+                            std::string arguments) {
+  Span(row, name, begin_ns, NowNs(), std::move(arguments));
+}
+
 void Timeline::MarkCycle(uint64_t cycle) {
   if (!is_active() || !marks_cycles_.load(std::memory_order_relaxed)) return;
   MutexLock lock(mutex_);

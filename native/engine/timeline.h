@@ -39,6 +39,8 @@ class Timeline {
   // JSON object, or empty.
   void Span(std::string_view row, std::string_view name, int64_t begin_ns, int64_t end_ns,
             std::string arguments = {});
+  void SpanUntilNow(std::string_view row, std::string_view name, int64_t begin_ns,
+                    std::string arguments);
   void MarkCycle(uint64_t cycle);
 
  private:

@@ -42,6 +42,18 @@ def test_nothing_sleeps_to_wait_for_another_thread():
     assert [line for line in found if line.split(":")[0] not in MAY_SLEEP] == []
 
 
+# What a simulation runs in its own time.
+WITHOUT_CLOCK = re.compile(
+    r"native/(control|schedule)/|native/engine/(engine_core|core_agreement|stall_monitor|stuck_watch)\."
+)
+
+
+def test_state_machines_are_told_the_time():
+    found = matching(r"\bsteady_clock\b|\bkSteadyClock\b|\bNowNs\(|\bAfter\(")
+
+    assert [line for line in found if WITHOUT_CLOCK.match(line)] == []
+
+
 def test_native_code_has_no_mutable_globals():
     found = matching(
         r"^(static|inline|thread_local)\s+(?!constexpr|const\b|inline\s+const|_Noreturn)[\w:<>,\s*]+\s+g_\w+"

@@ -1,0 +1,233 @@
+// What follows from an agreement: the same on every rank.
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/kind.h"
+#include "engine/agreed_result.h"
+#include "engine/content_hash.h"
+#include "engine/engine_core.h"
+#include "engine/load.h"
+#include "engine/scheduled_from.h"
+
+namespace rabit {
+namespace {
+
+std::string RowOf(const ReadyTensor& ready) {
+  return TimelineRow(ready.signature.kind, ready.name);
+}
+
+std::string UpperName(Kind kind) {
+  std::string name(Name(kind));
+  for (char& c : name) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  return name;
+}
+
+}  // namespace
+
+void EngineCore::CarryOut(Agreement agreement, Deadline now) {
+  services_.timeline.MarkCycle(agreement.cycle);
+  if (agreement.tunables) {
+    if (Status status = ApplyTunables(*agreement.tunables); !status.ok()) {
+      services_.controller.Abandon(status);
+      return Fail(status);
+    }
+  }
+  for (const Rejection& rejection : agreement.rejected) Reject(rejection);
+  const ScheduledTensors scheduled = Accept(agreement, NanosOf(now));
+  if (negotiated_ > 0) services_.statistics.AddNegotiation(negotiated_, negotiation_ns_);
+  negotiated_ = negotiation_ns_ = 0;
+  if (agreement.last_joined >= 0) FinishJoin(agreement.last_joined);
+  std::vector<Bucket> buckets = services_.scheduler.Advance(scheduled, agreement.buckets_done);
+  wants_credit_ = services_.scheduler.backlog() > 0;
+  output_.WantCredit(wants_credit_);
+  for (Bucket& bucket : buckets) Dispatch(std::move(bucket));
+  // Every rank is at this agreement now: what they have issued by it must be the same.
+  if (!agreement.compares) return;
+  stuck_watch_.OnCompared(now);
+  services_.controller.Compare({agreement.cycle, issued_, chain_, services_.running.List()});
+}
+
+// The scheduler is a replicated state machine, and an agreement is the same event on every rank:
+// all cut and join alike from here on, whatever each has in flight.
+Status EngineCore::ApplyTunables(const Tunables& tunables) {
+  const int32_t started = services_.options.lanes;
+  if (tunables.lanes > started) {
+    return Mismatch("rank 0 chose " + std::to_string(tunables.lanes) + " lanes, and rank " +
+                    std::to_string(services_.rank) + " has started " + std::to_string(started) +
+                    ": give every rank the same lanes")
+        .WithCulprit(services_.rank);
+  }
+  ScheduleLimits limits = services_.scheduler.limits();
+  if (tunables.partition_bytes >= 0) limits.partition_bytes = tunables.partition_bytes;
+  if (tunables.fusion_bytes >= 0) limits.fusion_bytes = tunables.fusion_bytes;
+  if (tunables.credit_bytes >= 0) limits.credit_bytes = tunables.credit_bytes;
+  if (tunables.lanes > 0) limits.lanes = tunables.lanes;
+  services_.scheduler.SetLimits(limits);
+  ++tunings_;
+  return Status();
+}
+
+void EngineCore::Reject(const Rejection& rejection) {
+  std::shared_ptr<PendingRequest> pending = TakeOpen(rejection.token);
+  if (pending == nullptr) return;
+  services_.statistics.AddRejected(1);
+  pending->SetError(rejection.why);
+  output_.Drop(pending);
+}
+
+ScheduledTensors EngineCore::Accept(const Agreement& agreement, int64_t now_ns) {
+  const ReadyTensors& ready = agreement.ready;
+  if (ready.empty()) return {};
+  // Where nothing is in flight, slots are given out from 0 on, as in the agreement before if that
+  // found nothing in flight either; then what the scheduler was told holds again.
+  const bool starts_empty = in_flight_.empty();
+  if (starts_empty) in_flight_.Clear();
+  const bool is_repeated = starts_empty && ready.IsSameAs(last_ready_);
+  const auto accepted = std::make_shared<AgreedTensors>();
+  accepted->ready = ready;
+  accepted->tensors.reserve(ready.size());
+  std::vector<ScheduledTensor> scheduled;
+  if (!is_repeated) scheduled.reserve(ready.size());
+  for (size_t i = 0; i < ready.size(); ++i) {
+    const ReadyTensor& tensor = ready[i];
+    const int32_t token = agreement.tokens[i];
+    if (!is_repeated && tensor.signature.kind == Kind::kVote) {
+      FinishVote(tensor, token, now_ns);
+      continue;
+    }
+    if (!is_repeated && !tensor.data.empty()) {
+      FinishCarried(tensor, token, now_ns);
+      continue;
+    }
+    AgreedTensor& agreed = accepted->tensors.emplace_back();
+    agreed = {&tensor, TakeOpen(token), now_ns};
+    if (agreed.request == nullptr) serves_others_ = true;
+    if (agreed.request != nullptr) NoteNegotiated(tensor, *agreed.request, now_ns);
+    const int64_t count = is_repeated ? last_scheduled_[i].count : AgreedCount(tensor);
+    if (choice_) ObserveRound(tensor, count);
+    // Not the agreed id, which may belong to another tensor before the scheduler has issued this
+    // one.
+    const int32_t slot =
+        in_flight_.Add({std::shared_ptr<const AgreedTensor>(accepted, &agreed), count, false});
+    if (!is_repeated)
+      scheduled.push_back(ScheduledFrom(tensor, slot, count, CutMultipleOf(tensor)));
+  }
+  if (is_repeated) return last_scheduled_;
+  const bool can_repeat = starts_empty && scheduled.size() == ready.size();
+  last_ready_ = can_repeat ? ready : ReadyTensors();
+  last_scheduled_ = ScheduledTensors(std::move(scheduled));
+  return last_scheduled_;
+}
+
+// Ranks that take no part cut as well, so that they count the same buckets.
+int64_t EngineCore::CutMultipleOf(const ReadyTensor& ready) const {
+  const std::string& spec = ready.signature.codec;
+  if (spec.empty()) return 1;
+  const Result<const Codec*> codec = services_.codecs.Find(spec);
+  // Whoever submitted it has the codec, and all ranks run one version.
+  RABIT_CHECK(codec.ok(), "an agreed codec is unknown on this rank");
+  return (*codec)->block();
+}
+
+void EngineCore::NoteNegotiated(const ReadyTensor& ready, PendingRequest& request, int64_t now_ns) {
+  request.is_agreed = true;
+  ++negotiated_;
+  negotiation_ns_ += now_ns - request.submitted_ns;
+  if (!services_.timeline.is_active()) return;
+  services_.timeline.Span(RowOf(ready), "NEGOTIATE_" + UpperName(ready.signature.kind),
+                          request.submitted_ns, now_ns);
+}
+
+// The agreement is the result: nothing is scheduled and no lane takes part.
+void EngineCore::FinishVote(const ReadyTensor& ready, int32_t token, int64_t now_ns) {
+  const std::shared_ptr<PendingRequest> pending = TakeOpen(token);
+  if (pending == nullptr) return;  // of a group without this rank
+  services_.statistics.AddNegotiation(1, now_ns - pending->submitted_ns);
+  SetResult(*pending, ready.extents[0]);
+  output_.Drop(pending);
+}
+
+// The same, of an allreduce whose data came with the announcements.
+void EngineCore::FinishCarried(const ReadyTensor& ready, int32_t token, int64_t now_ns) {
+  const std::shared_ptr<PendingRequest> pending = TakeOpen(token);
+  if (pending == nullptr) return;  // of a group without this rank
+  NoteNegotiated(ready, *pending, now_ns);
+  services_.statistics.AddCarried(static_cast<int64_t>(ready.data.size()));
+  SetResult(*pending, ready, services_.groups.FindEver(ready.signature.group)->size());
+  if (services_.timeline.is_active()) {
+    services_.timeline.SpanUntilNow(
+        RowOf(ready), UpperName(ready.signature.kind), now_ns,
+        "\"algorithm\":\"inline\",\"bytes\":" + std::to_string(ready.data.size()));
+  }
+  output_.Drop(pending);
+}
+
+void EngineCore::FinishJoin(int last_joined) {
+  for (const std::shared_ptr<PendingRequest>& join : joins_) {
+    SetResult(*join, static_cast<int32_t>(last_joined));
+    output_.Drop(join);
+  }
+  joins_.clear();
+}
+
+void EngineCore::Dispatch(Bucket bucket) {
+  BucketJob job;
+  job.group = services_.groups.FindEver(bucket.group);
+  // Members agree to nothing before they know their group, but others may be faster than this rank
+  // in adding one that it does not belong to.
+  const bool is_member = job.group != nullptr && job.group->is_member();
+  bool has_request = false;
+  job.items.reserve(bucket.partitions.size());
+  for (const Partition& partition : bucket.partitions) {
+    InFlight* const entry = in_flight_.Find(partition.tensor);
+    RABIT_CHECK(entry != nullptr, "a bucket holds a tensor that was never agreed");
+    entry->left -= partition.count;
+    entry->has_last = entry->has_last || partition.is_last;
+    PendingRequest* const request = entry->tensor->request.get();
+    has_request = has_request || request != nullptr;
+    if (entry->has_last && entry->left == 0) {
+      // The core's hold becomes that of the last partition.
+      job.items.push_back({partition, in_flight_.Take(partition.tensor).tensor});
+    } else {
+      if (request != nullptr) request->AddHold();
+      job.items.push_back({partition, entry->tensor});
+    }
+  }
+  const bool is_pair = TraitsOf(bucket.kind).is_pair;
+  const uint64_t id = bucket.id;
+  job.bucket = std::move(bucket);
+  job.hash = ContentHash(job);
+  chain_ = MixHash(chain_, job.hash);
+  ++issued_;
+  // Ranks outside of the group may not know it yet, and have nothing to run.
+  if (is_member) {
+    job.load = LoadOf(job);
+    job.route = routes_.Of(job.bucket, job.load, *job.group);
+  }
+  if (!is_member || (is_pair && !has_request)) {
+    for (const BucketItem& item : job.items) {
+      if (item.request() != nullptr) output_.Drop(item.tensor->request);
+    }
+    services_.done.MarkDone(id);  // nothing to do on this rank
+    return;
+  }
+  output_.Run(std::move(job));
+}
+
+std::shared_ptr<PendingRequest> EngineCore::TakeOpen(int32_t token) {
+  if (open_.Find(token) == nullptr) return nullptr;
+  return open_.Take(token);
+}
+
+void EngineCore::ObserveRound(const ReadyTensor& ready, int64_t count) {
+  const Signature& agreed = ready.signature;
+  if (agreed.kind != Kind::kAllreduce) return;
+  const auto bytes = count * static_cast<int64_t>(SizeOf(agreed.dtype));
+  if (!choice_->OnAgreed(static_cast<size_t>(ready.id), bytes, agreed.priority)) return;
+  const auto limits = choice_->OnRound(services_.statistics.link_totals());
+  if (limits) Merge({limits->partition_bytes, limits->fusion_bytes, limits->credit_bytes, -1});
+}
+
+}  // namespace rabit

@@ -1,0 +1,194 @@
+#include "engine/engine_core.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "base/clock.h"
+#include "engine/agreed_result.h"
+
+namespace rabit {
+namespace {
+
+// How long the control plane may take to name the culprit of what a lane only suspects.
+constexpr auto kGrace = std::chrono::milliseconds(300);
+
+}  // namespace
+
+EngineCore::EngineCore(const CoreServices& services, CoreOutput& output)
+    : services_(services),
+      output_(output),
+      routes_(services.router),
+      start_limits_(services.scheduler.limits()),
+      stall_monitor_(services.logger, services.options.stall_warning_ms),
+      stuck_watch_(services.done, services.running, services.options.lanes, services.has_ordered) {
+  if (services.options.chooses_limits && services.rank == 0 && services.size > 1) {
+    choice_.emplace(start_limits_);
+  }
+}
+
+void EngineCore::Submit(Requests batch) {
+  for (std::shared_ptr<PendingRequest>& pending : batch) {
+    const uint64_t version = pending->version;
+    const bool carries = CarriesData(pending->request, services_.options.inline_bytes);
+    const int32_t token = open_.Add(std::move(pending));
+    // What follows an entry stays behind it: after a join, nothing may be announced.
+    if (!carries && next_.ready.empty() && services_.controller.Repeat(version, token)) {
+      has_repeated_ = true;
+    } else {
+      AnnounceInFull(token, carries);
+    }
+  }
+}
+
+void EngineCore::AnnounceInFull(int32_t token, bool carries) {
+  const PendingRequest& pending = **open_.Find(token);
+  // Assigned, not made anew: the name and the shape find memory there.
+  Announcement::Entry entry;
+  if (!spare_entries_.empty()) {
+    entry = std::move(spare_entries_.back());
+    spare_entries_.pop_back();
+  }
+  entry.name = pending.request.name;
+  entry.signature = pending.request.signature;
+  entry.token = token;
+  entry.version = pending.version;
+  entry.data.clear();
+  if (carries) CopyInput(pending.request, entry.data);
+  if (entry.signature.kind == Kind::kJoin) {
+    entry.token = kNoToken;
+    joins_.push_back(open_.Take(token));
+  }
+  next_.ready.push_back(std::move(entry));
+}
+
+void EngineCore::Propose(const Tunables& tunables) {
+  const bool has_sizes =
+      tunables.partition_bytes >= 0 || tunables.fusion_bytes >= 0 || tunables.credit_bytes >= 0;
+  if (choice_ && has_sizes) choice_->Pause();
+  Merge(tunables);
+}
+
+void EngineCore::ResetTunables() {
+  const ScheduleLimits limits = choice_ ? choice_->Resume() : start_limits_;
+  Merge({limits.partition_bytes, limits.fusion_bytes, limits.credit_bytes, limits.lanes});
+}
+
+void EngineCore::Merge(const Tunables& tunables) {
+  if (!next_.tunables) next_.tunables.emplace();
+  const auto replace = [](auto& old, auto given) { old = given < 0 ? old : given; };
+  replace(next_.tunables->partition_bytes, tunables.partition_bytes);
+  replace(next_.tunables->fusion_bytes, tunables.fusion_bytes);
+  replace(next_.tunables->credit_bytes, tunables.credit_bytes);
+  replace(next_.tunables->lanes, tunables.lanes);
+}
+
+void EngineCore::Announce(bool wants_stop, Deadline now) {
+  const uint64_t done = services_.done.count();
+  // What is open does not keep this rank from saying that it stops, or ranks with something open
+  // would wait for each other; Coordinator::CheckStop waits until everybody is through.
+  next_.is_busy = done != issued_ || !open_.empty() || !in_flight_.empty();
+  if (wants_stop && done == issued_) next_.wants_stop = true;
+  next_.doubts = stuck_watch_.Look(issued_, now);
+  if (!HasNews(done)) return;
+  next_.buckets_done = done;
+  announced_done_ = done;
+  has_announced_stop_ = next_.wants_stop;
+  const Status status = services_.controller.Announce(next_);
+  std::move(next_.ready.begin(), next_.ready.end(), std::back_inserter(spare_entries_));
+  next_.ready.clear();
+  next_.tunables.reset();
+  has_repeated_ = false;
+  if (!status.ok()) Fail(status);
+}
+
+bool EngineCore::HasNews(uint64_t done) const {
+  const bool returns_credit = wants_credit_ && done > announced_done_;
+  const bool starts_stop = next_.wants_stop && !has_announced_stop_;
+  const bool follows_stop = has_announced_stop_ && (services_.rank == 0 || done > announced_done_);
+  return !next_.ready.empty() || has_repeated_ || next_.tunables.has_value() || next_.doubts ||
+         starts_stop || follows_stop || returns_credit;
+}
+
+Deadline EngineCore::NextDeadline(Deadline now) const {
+  return std::min({stall_monitor_.NextCheck(!open_.empty(), now), grace_end_, stuck_watch_.next()});
+}
+
+void EngineCore::Process(Result<std::optional<Agreement>> agreement, Deadline now) {
+  if (!agreement.ok()) return Fail(agreement.status());
+  if (!agreement->has_value()) return;
+  const bool is_stop = (*agreement)->stop;
+  CarryOut(**std::move(agreement), now);
+  if (!is_stop || !end_.ok()) return;
+  end_ = Aborted("the engine of rank " + std::to_string(services_.rank) +
+                 " has stopped: every rank asked for it; start a new engine");
+}
+
+void EngineCore::GiveUp(const ForcedEnd& end) {
+  services_.controller.Abandon(end.told);
+  Fail(end.why);
+}
+
+void EngineCore::Watch(const Status& suspicion, Deadline now) {
+  if (grace_for_.ok() && !suspicion.ok()) {
+    grace_for_ = suspicion;
+    grace_end_ = now + kGrace;
+  }
+  if (!grace_for_.ok() && now >= grace_end_) {
+    services_.controller.Abandon(grace_for_);
+    return Fail(grace_for_);
+  }
+  CheckStall(now);
+}
+
+void EngineCore::CheckStall(Deadline now) {
+  if (open_.empty() || services_.options.stall_warning_ms <= 0) return;
+  // Looking at every tensor is dear; nothing can be reported before the warning time is over.
+  if (now < next_stall_check_) return;
+  next_stall_check_ = stall_monitor_.NextCheck(true, now);
+  int64_t oldest_ns = NanosOf(now);
+  open_.ForEach([&](const std::shared_ptr<PendingRequest>& pending) {
+    oldest_ns = std::min(oldest_ns, pending->submitted_ns);
+  });
+  stall_monitor_.Check(services_.controller, oldest_ns, open_.size(), now);
+}
+
+void EngineCore::Fail(const Status& why) {
+  end_ = why;
+  has_failed_ = true;
+}
+
+void EngineCore::FinishOpen(const Status& why) {
+  next_.ready.clear();
+  Requests open = std::exchange(joins_, {});
+  const auto add = [&open](const std::shared_ptr<PendingRequest>& pending) {
+    if (pending != nullptr) open.push_back(pending);
+  };
+  open_.ForEach(add);
+  in_flight_.ForEach([&](const InFlight& entry) { add(entry.tensor->request); });
+  open_.Clear();
+  in_flight_.Clear();
+  for (const std::shared_ptr<PendingRequest>& pending : open) {
+    pending->SetError(Status(why.code(), pending->Describe(services_.rank) + ": " + why.message())
+                          .WithCulprit(why.culprit()));
+    output_.Drop(pending);
+  }
+}
+
+bool EngineCore::is_idle() const {
+  return open_.empty() && in_flight_.empty() && joins_.empty() && grace_for_.ok();
+}
+
+void EngineCore::WriteStatistics(JsonWriter& json) const {
+  const ScheduleLimits& limits = services_.scheduler.limits();
+  json.Member("stall_reports", stall_monitor_.reports()).Key("tunables").BeginObject();
+  json.Member("partition_bytes", limits.partition_bytes);
+  json.Member("fusion_bytes", limits.fusion_bytes).Member("credit_bytes", limits.credit_bytes);
+  json.Member("lanes", limits.lanes).Member("changes", tunings_).EndObject();
+  json.Key("controller").BeginObject();
+  services_.controller.WriteStatistics(json);
+  json.EndObject();
+}
+
+}  // namespace rabit

@@ -1,0 +1,177 @@
+#include "engine/engine_loop.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+
+namespace rabit {
+
+EngineLoop::EngineLoop(std::shared_ptr<EngineState> state)
+    : state_(std::move(state)), core_(state_->core_services(), *this) {}
+
+void EngineLoop::Run() {
+  ::pthread_setname_np(::pthread_self(), "rabit-engine");
+  step_mutex_.Lock();
+  for (int32_t i = 0; i < state_->parts.options.lanes; ++i) {
+    lanes_.push_back(std::make_unique<Lane>(state_));
+  }
+  is_running_ = true;
+  while (is_running_ && Step(kSteadyClock.Now(), Deadline::max())) {
+    const bool parks = CanPark();
+    if (!parks && completed_.empty()) continue;
+    const Requests completed = std::exchange(completed_, {});
+    step_mutex_.Unlock();
+    Notify(completed);
+    if (parks) Park();
+    step_mutex_.Lock();
+  }
+  is_running_ = false;
+  const Requests completed = std::exchange(completed_, {});
+  step_mutex_.Unlock();
+  Notify(completed);
+  End();
+  has_ended_.store(true);
+  ended_.Notify();
+}
+
+void EngineLoop::End() {
+  MutexLock lock(step_mutex_);
+  commands_.Close();
+  RunCommands();  // whoever waits for one sees the verdict
+  for (auto& lane : lanes_) lane->Close();
+  // Failed lanes return at once, because their backends are aborted.
+  const Deadline deadline = After(std::chrono::milliseconds(1500));
+  for (auto& lane : lanes_) {
+    if (!lane->Join(deadline)) state_->logger.Error("a lane does not end; it is left behind");
+  }
+  last_json_ = MakeJson(core_);
+}
+
+void EngineLoop::Run(BucketJob job) {
+  if (TryOwn(job)) return;
+  Lane& lane = *lanes_[static_cast<size_t>(job.bucket.lane)];
+  lane.Push(std::move(job));
+}
+
+// A callback may ask for what needs the steps, and so is made when they are free.
+void EngineLoop::Drop(const std::shared_ptr<PendingRequest>& pending) {
+  if (state_->handles.DropQuietly(pending)) completed_.push_back(pending);
+}
+
+void EngineLoop::Notify(const Requests& completed) {
+  for (const std::shared_ptr<PendingRequest>& pending : completed) HandleTable::Notify(*pending);
+}
+
+void EngineLoop::Park() {
+  for (;;) {
+    const int64_t until_ns = last_drive_ns_.load() + HandBackNs();
+    if (NowNs() >= until_ns) return;
+    const Deadline until{std::chrono::nanoseconds(until_ns)};
+    if (state_->step_needed.Wait([this] { return state_->needs_step.load(); }, until)) return;
+  }
+}
+
+bool EngineLoop::CanPark() const {
+  return core_.is_idle() && !state_->wants_stop.load() && !state_->needs_credit.load();
+}
+
+bool EngineLoop::Step(Deadline now, Deadline deadline) {
+  state_->needs_step.store(false);
+  // Read before the queues: what comes before a stop is announced before it.
+  const bool wants_stop = state_->wants_stop.load();
+  // In this order, what was submitted after a command is announced after it.
+  core_.Submit(state_->submissions.TakeAll());
+  RunCommands();
+  core_.Announce(wants_stop, now);
+  if (core_.end().ok()) {
+    auto agreement = state_->parts.controller->Await(std::min(core_.NextDeadline(now), deadline));
+    const Deadline then = kSteadyClock.Now();
+    core_.Process(std::move(agreement), then);
+    if (core_.serves_others()) serves_others_.store(true, std::memory_order_relaxed);
+    if (const ForcedEnd end = forced(); core_.end().ok() && !end.why.ok()) core_.GiveUp(end);
+    if (core_.end().ok()) core_.Watch(state_->failure.suspicion(), then);
+  }
+  if (core_.end().ok()) return true;
+  FinishCore();
+  return false;
+}
+
+void EngineLoop::FinishCore() {
+  const Status& why = core_.end();
+  state_->submissions.Close(why);
+  if (core_.has_failed()) {
+    for (auto& backend : state_->parts.backends) backend->Abort(why);
+    state_->failure.Settle(why);
+  }
+  core_.Submit(state_->submissions.TakeAll());
+  core_.FinishOpen(why);
+}
+
+void EngineLoop::RunCommands() {
+  for (Command& command : commands_.TakeAll()) command(core_);
+}
+
+bool EngineLoop::Tell(Command command) {
+  const bool is_taken = commands_.Push(std::move(command));
+  state_->Wake();
+  return is_taken;
+}
+
+bool EngineLoop::TellAndWait(Command command, Deadline deadline) {
+  struct Call {
+    WakeSignal finished;
+    std::atomic<bool> is_done{false};
+  };
+  auto call = std::make_shared<Call>();
+  const bool is_taken = Tell([call, command = std::move(command)](EngineCore& core) {
+    command(core);
+    call->is_done.store(true);
+    call->finished.Notify();
+  });
+  return is_taken && call->finished.Wait([&] { return call->is_done.load(); }, deadline);
+}
+
+void EngineLoop::ForceStop(const ForcedEnd& end) {
+  {
+    MutexLock lock(force_mutex_);
+    if (forced_.why.ok()) forced_ = end;
+  }
+  state_->Wake();
+}
+
+EngineLoop::ForcedEnd EngineLoop::forced() {
+  MutexLock lock(force_mutex_);
+  return forced_;
+}
+
+bool EngineLoop::WaitEnded(Deadline deadline) {
+  return ended_.Wait([this] { return has_ended_.load(); }, deadline);
+}
+
+std::string EngineLoop::CoreJson(Deadline deadline) {
+  // Nobody does the steps, or this is the callback of a request that the engine thread has
+  // finished: a command would wait for this very thread.
+  if (step_mutex_.TryLock()) {
+    std::string json = is_running_ ? MakeJson(core_) : std::string();
+    step_mutex_.Unlock();
+    if (!json.empty()) return json;
+  }
+  // The command may run after this function has given up waiting.
+  auto json = std::make_shared<std::string>();
+  const bool is_done =
+      TellAndWait([json, this](EngineCore& core) { *json = MakeJson(core); }, deadline);
+  if (is_done) return *json;
+  return has_ended_.load() ? last_json_ : std::string();
+}
+
+std::string EngineLoop::MakeJson(const EngineCore& core) const {
+  JsonWriter json;
+  json.Member("hand_back_us", HandBackNs() / 1000);
+  core.WriteStatistics(json);
+  return json.Take();
+}
+
+}  // namespace rabit
