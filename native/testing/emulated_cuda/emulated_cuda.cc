@@ -1,0 +1,416 @@
+// A CUDA driver for tests without a GPU: a shared library with the driver's names.  A stream is a
+// thread with a queue and seeded delays; the memory of a device is mapped twice, once where the
+// host may not touch it, which is its address, and once for the streams.
+#include "testing/emulated_cuda/emulated_cuda.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using namespace rabit::cuda;           // NOLINT: the driver's own words
+using namespace rabit::emulated_cuda;  // NOLINT
+
+constexpr int kDevicesMax = 8;
+constexpr int32_t kVersion = 12080;
+
+struct StreamState {
+  int device = 0;
+  std::deque<std::function<void()>> queue;
+  bool is_working = false;
+  bool is_closed = false;
+  std::minstd_rand random;
+  std::thread thread;
+};
+
+struct EventState {
+  uint64_t recorded = 0;  // how often
+  uint64_t reached = 0;   // the last of those that is done
+  int references = 1;     // the owner and the work that names it
+};
+
+struct DeviceMemory {
+  std::byte* inside = nullptr;
+  size_t bytes = 0;
+  int device = 0;
+};
+
+struct Failure {
+  uint64_t skip = 0;
+  Result error = kSuccess;
+};
+
+// One lock for all: a driver of tests has time.
+struct Driver {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int32_t devices = 2;
+  uint64_t seed = 1;
+  uint32_t delay_us_max = 0;
+  int32_t capture_status = kCaptureStatusNone;
+  Result broken = kSuccess;  // what every call gives
+  Counts counts;
+  std::map<std::string, uint64_t> calls;
+  std::map<std::string, Failure> failures;
+  std::map<uintptr_t, size_t> pinned;
+  std::map<uintptr_t, DeviceMemory> memory;
+  std::map<int, StreamState*> default_streams;
+};
+
+// Lives on: threads of streams may outlive main.
+Driver& driver() {
+  static Driver* const the_one = new Driver;
+  return *the_one;
+}
+
+thread_local std::vector<int> current_devices;
+
+using Lock = std::unique_lock<std::mutex>;
+
+Context ContextOf(int device) { return reinterpret_cast<Context>(uintptr_t{0x1000} + device); }
+int DeviceOf(Context context) {
+  return static_cast<int>(reinterpret_cast<uintptr_t>(context) - 0x1000);
+}
+
+Result Injected(Driver& all, const std::string& function) {
+  const auto found = all.failures.find(function);
+  if (found == all.failures.end()) return kSuccess;
+  if (found->second.skip-- > 0) return kSuccess;
+  const Result error = found->second.error;
+  all.failures.erase(found);
+  return error;
+}
+
+// What every function of the driver begins with.
+Result Enter(Driver& all, const char* function, bool needs_context = true) {
+  ++all.calls[function];
+  if (const Result error = Injected(all, function); error != kSuccess) return error;
+  if (all.broken != kSuccess) return all.broken;
+  return needs_context && current_devices.empty() ? kInvalidContext : kSuccess;
+}
+
+#define RABIT_ENTER(...)                                                                           \
+  Driver& all = driver();                                                                          \
+  Lock lock(all.mutex);                                                                            \
+  if (const Result entered = Enter(all, __func__ __VA_OPT__(, ) __VA_ARGS__); entered != kSuccess) \
+  return entered
+
+void Work(StreamState* stream) {
+  Driver& all = driver();
+  Lock lock(all.mutex);
+  for (;;) {
+    all.changed.wait(lock, [&] { return !stream->queue.empty() || stream->is_closed; });
+    if (stream->queue.empty()) break;
+    const std::function<void()> work = std::move(stream->queue.front());
+    stream->queue.pop_front();
+    stream->is_working = true;
+    const uint32_t delay_us =
+        all.delay_us_max == 0 ? 0 : static_cast<uint32_t>(stream->random()) % all.delay_us_max;
+    lock.unlock();
+    if (delay_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
+    work();
+    lock.lock();
+    stream->is_working = false;
+    all.changed.notify_all();
+  }
+  --all.counts.streams;
+  lock.unlock();
+  delete stream;
+}
+
+StreamState* NewStream(Driver& all, int device) {
+  auto* const stream = new StreamState;
+  stream->device = device;
+  stream->random.seed(static_cast<uint32_t>(all.seed++));
+  ++all.counts.streams;
+  std::thread(Work, stream).detach();
+  return stream;
+}
+
+StreamState* Find(Driver& all, int device, Stream stream) {
+  if (stream != nullptr) return reinterpret_cast<StreamState*>(stream);
+  StreamState*& found = all.default_streams[device];
+  if (found == nullptr) {
+    found = NewStream(all, device);
+    --all.counts.streams;  // nobody has made it
+  }
+  return found;
+}
+
+StreamState* Find(Driver& all, Stream stream) { return Find(all, current_devices.back(), stream); }
+
+void Put(Driver& all, StreamState* stream, std::function<void()> work) {
+  stream->queue.push_back(std::move(work));
+  all.changed.notify_all();
+}
+
+// With the lock.
+void Unreference(EventState* event) {
+  if (--event->references == 0) delete event;
+}
+
+bool IsPinned(Driver& all, const void* memory, size_t bytes) {
+  const auto at = reinterpret_cast<uintptr_t>(memory);
+  auto found = all.pinned.upper_bound(at);
+  if (found == all.pinned.begin()) return false;
+  --found;
+  return at + bytes <= found->first + found->second;
+}
+
+std::byte* InsideOf(Driver& all, Pointer memory, size_t bytes, int device) {
+  auto found = all.memory.upper_bound(memory);
+  if (found == all.memory.begin()) return nullptr;
+  --found;
+  const size_t offset = memory - found->first;
+  if (offset + bytes > found->second.bytes) return nullptr;
+  if (device >= 0 && found->second.device != device) return nullptr;
+  return found->second.inside + offset;
+}
+
+Result Copy(Driver& all, Stream stream, void* host, Pointer memory, size_t bytes, bool is_to_host) {
+  StreamState* const on = Find(all, stream);
+  if (!IsPinned(all, host, bytes)) return kInvalidValue;
+  if (InsideOf(all, memory, bytes, on->device) == nullptr) return kInvalidValue;
+  Put(all, on, [&all, host, memory, bytes, is_to_host] {
+    std::byte* inside = nullptr;
+    {
+      Lock lock(all.mutex);
+      if (const Result error = Injected(all, "copy"); error != kSuccess) all.broken = error;
+      if (all.broken != kSuccess) return;
+      inside = InsideOf(all, memory, bytes, -1);
+      if (inside == nullptr || !IsPinned(all, host, bytes)) {
+        ++all.counts.violations;
+        return;
+      }
+      ++all.counts.copies;
+    }
+    std::memcpy(is_to_host ? host : inside, is_to_host ? inside : host, bytes);
+  });
+  return kSuccess;
+}
+
+}  // namespace
+
+#define RABIT_EXPORT extern "C" __attribute__((visibility("default")))
+
+RABIT_EXPORT Result cuInit(uint32_t) {
+  RABIT_ENTER(false);
+  return all.devices == 0 ? kNoDevice : kSuccess;
+}
+RABIT_EXPORT Result cuDriverGetVersion(int32_t* version) {
+  RABIT_ENTER(false);
+  *version = kVersion;
+  return kSuccess;
+}
+RABIT_EXPORT Result cuGetErrorName(Result error, const char** name) {
+  ++driver().calls[__func__];
+  *name = error == kOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_EMULATED";
+  return kSuccess;
+}
+RABIT_EXPORT Result cuGetErrorString(Result error, const char** text) {
+  ++driver().calls[__func__];
+  *text = error == kOutOfMemory ? "out of memory" : "an emulated failure";
+  return kSuccess;
+}
+RABIT_EXPORT Result cuDeviceGetCount(int32_t* count) {
+  RABIT_ENTER(false);
+  *count = all.devices;
+  return kSuccess;
+}
+RABIT_EXPORT Result cuDeviceGet(Device* device, int32_t index) {
+  RABIT_ENTER(false);
+  if (index < 0 || index >= all.devices) return kInvalidDevice;
+  *device = index;
+  return kSuccess;
+}
+RABIT_EXPORT Result cuDevicePrimaryCtxRetain(Context* context, Device device) {
+  RABIT_ENTER(false);
+  ++all.counts.contexts;
+  *context = ContextOf(device);
+  return kSuccess;
+}
+RABIT_EXPORT Result cuDevicePrimaryCtxRelease_v2(Device) {
+  RABIT_ENTER(false);
+  --all.counts.contexts;
+  return kSuccess;
+}
+RABIT_EXPORT Result cuCtxPushCurrent_v2(Context context) {
+  RABIT_ENTER(false);
+  const int device = DeviceOf(context);
+  if (device < 0 || device >= kDevicesMax) return kInvalidContext;
+  current_devices.push_back(device);
+  return kSuccess;
+}
+RABIT_EXPORT Result cuCtxPopCurrent_v2(Context* context) {
+  Driver& all = driver();
+  Lock lock(all.mutex);
+  ++all.calls[__func__];
+  if (current_devices.empty()) {
+    ++all.counts.violations;
+    return kInvalidContext;
+  }
+  *context = ContextOf(current_devices.back());
+  current_devices.pop_back();
+  return kSuccess;
+}
+RABIT_EXPORT Result cuStreamCreate(Stream* stream, uint32_t) {
+  RABIT_ENTER();
+  *stream = reinterpret_cast<Stream>(NewStream(all, current_devices.back()));
+  return kSuccess;
+}
+RABIT_EXPORT Result cuStreamDestroy_v2(Stream stream) {
+  RABIT_ENTER();
+  reinterpret_cast<StreamState*>(stream)->is_closed = true;  // what it has, it does
+  all.changed.notify_all();
+  return kSuccess;
+}
+RABIT_EXPORT Result cuStreamWaitEvent(Stream stream, Event event, uint32_t) {
+  RABIT_ENTER();
+  auto* const awaited = reinterpret_cast<EventState*>(event);
+  ++awaited->references;
+  Put(all, Find(all, stream), [&all, awaited, recorded = awaited->recorded] {
+    Lock lock(all.mutex);
+    all.changed.wait(lock, [&] { return awaited->reached >= recorded || all.broken != kSuccess; });
+    Unreference(awaited);
+  });
+  return kSuccess;
+}
+RABIT_EXPORT Result cuStreamIsCapturing(Stream, int32_t* status) {
+  RABIT_ENTER();
+  *status = all.capture_status;
+  return kSuccess;
+}
+RABIT_EXPORT Result cuEventCreate(Event* event, uint32_t) {
+  RABIT_ENTER();
+  ++all.counts.events;
+  *event = reinterpret_cast<Event>(new EventState);
+  return kSuccess;
+}
+RABIT_EXPORT Result cuEventDestroy_v2(Event event) {
+  RABIT_ENTER();
+  --all.counts.events;
+  Unreference(reinterpret_cast<EventState*>(event));
+  return kSuccess;
+}
+RABIT_EXPORT Result cuEventRecord(Event event, Stream stream) {
+  RABIT_ENTER();
+  auto* const recorded = reinterpret_cast<EventState*>(event);
+  ++recorded->references;
+  Put(all, Find(all, stream), [&all, recorded, number = ++recorded->recorded] {
+    Lock lock(all.mutex);
+    recorded->reached = std::max(recorded->reached, number);
+    Unreference(recorded);
+    all.changed.notify_all();
+  });
+  return kSuccess;
+}
+RABIT_EXPORT Result cuEventQuery(Event event) {
+  RABIT_ENTER();
+  const auto* const asked = reinterpret_cast<EventState*>(event);
+  return asked->reached >= asked->recorded ? kSuccess : kNotReady;
+}
+RABIT_EXPORT Result cuMemHostAlloc(void** memory, size_t bytes, uint32_t) {
+  RABIT_ENTER();
+  *memory = ::operator new(bytes == 0 ? 1 : bytes);
+  all.pinned[reinterpret_cast<uintptr_t>(*memory)] = bytes;
+  ++all.counts.pinned;
+  return kSuccess;
+}
+RABIT_EXPORT Result cuMemFreeHost(void* memory) {
+  RABIT_ENTER();
+  if (all.pinned.erase(reinterpret_cast<uintptr_t>(memory)) == 0) return kInvalidValue;
+  --all.counts.pinned;
+  ::operator delete(memory);
+  return kSuccess;
+}
+RABIT_EXPORT Result cuMemcpyDtoHAsync_v2(void* to, Pointer from, size_t bytes, Stream stream) {
+  RABIT_ENTER();
+  return Copy(all, stream, to, from, bytes, true);
+}
+RABIT_EXPORT Result cuMemcpyHtoDAsync_v2(Pointer to, const void* from, size_t bytes,
+                                         Stream stream) {
+  RABIT_ENTER();
+  return Copy(all, stream, const_cast<void*>(from), to, bytes, false);
+}
+
+RABIT_EXPORT void rabit_emulated_delays(uint64_t seed, uint32_t delay_us_max) {
+  Lock lock(driver().mutex);
+  driver().seed = seed;
+  driver().delay_us_max = delay_us_max;
+}
+RABIT_EXPORT void rabit_emulated_fail(const char* function, uint64_t skip, Result error) {
+  Lock lock(driver().mutex);
+  if (error == kSuccess) {
+    driver().failures.erase(function);
+    driver().broken = kSuccess;
+  } else {
+    driver().failures[function] = {skip, error};
+  }
+}
+RABIT_EXPORT void rabit_emulated_counts(Counts* counts) {
+  Lock lock(driver().mutex);
+  *counts = driver().counts;
+}
+RABIT_EXPORT uint64_t rabit_emulated_calls(const char* function) {
+  Lock lock(driver().mutex);
+  return driver().calls[function];
+}
+RABIT_EXPORT void rabit_emulated_capture(int32_t status) {
+  Lock lock(driver().mutex);
+  driver().capture_status = status;
+}
+RABIT_EXPORT void rabit_emulated_devices(int32_t count) {
+  Lock lock(driver().mutex);
+  driver().devices = count;
+}
+RABIT_EXPORT Pointer rabit_emulated_allocate(int32_t device, size_t bytes) {
+  const int file = ::memfd_create("rabit-emulated-device", MFD_CLOEXEC);
+  if (file < 0) return 0;
+  void* outside = MAP_FAILED;
+  void* inside = MAP_FAILED;
+  if (::ftruncate(file, static_cast<off_t>(bytes)) == 0) {
+    outside = ::mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, file, 0);
+    inside = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  }
+  ::close(file);
+  if (outside == MAP_FAILED || inside == MAP_FAILED) return 0;
+  Lock lock(driver().mutex);
+  const auto address = reinterpret_cast<uintptr_t>(outside);
+  driver().memory[address] = {static_cast<std::byte*>(inside), bytes, device};
+  return address;
+}
+RABIT_EXPORT void rabit_emulated_free(Pointer memory) {
+  Lock lock(driver().mutex);
+  const auto found = driver().memory.find(memory);
+  if (found == driver().memory.end()) return;
+  ::munmap(reinterpret_cast<void*>(memory), found->second.bytes);
+  ::munmap(found->second.inside, found->second.bytes);
+  driver().memory.erase(found);
+}
+RABIT_EXPORT void* rabit_emulated_inside(Pointer memory) {
+  Lock lock(driver().mutex);
+  return InsideOf(driver(), memory, 0, -1);
+}
+RABIT_EXPORT void rabit_emulated_launch(int32_t device, Stream stream, void (*kernel)(void*),
+                                        void* argument) {
+  Lock lock(driver().mutex);
+  Put(driver(), Find(driver(), device, stream), [kernel, argument] { kernel(argument); });
+}
+RABIT_EXPORT void rabit_emulated_finish(int32_t device, Stream stream) {
+  Lock lock(driver().mutex);
+  StreamState* const awaited = Find(driver(), device, stream);
+  driver().changed.wait(lock, [&] { return awaited->queue.empty() && !awaited->is_working; });
+}
