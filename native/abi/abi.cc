@@ -1,12 +1,11 @@
 // The C ABI: every function validates, calls, and turns a Status into a code.  Nothing is thrown
 // through it.
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <new>
 #include <string>
 #include <vector>
 
+#include "abi/guard.h"
 #include "abi/wiring.h"
 #include "include/rabit_abi.h"
 
@@ -14,53 +13,10 @@ struct rabit_engine {
   std::unique_ptr<rabit::WiredEngine> wired;
 };
 
-struct rabit_store {
-  std::unique_ptr<rabit::ServedStore> served;
-};
-
 namespace rabit {
 namespace {
 
 constexpr int kDimensionsMax = 8;
-
-// Of this thread's last failed call.
-thread_local std::string last_error;
-thread_local int32_t last_culprit = -1;
-
-int32_t Report(const Status& status) {
-  if (status.ok()) return RABIT_OK;
-  last_error = status.message();
-  last_culprit = status.culprit();
-  return static_cast<int32_t>(status.code());
-}
-
-// Runs `body`, which returns a Status; memory shortage is the only exception that can come.
-template <class Body>
-int32_t Guard(Body body) noexcept {
-  try {
-    return Report(body());
-  } catch (const std::bad_alloc&) {
-    last_error.clear();  // shorter than the capacity: allocates nothing
-    last_culprit = -1;
-    return RABIT_RESOURCE_EXHAUSTED;
-  } catch (const std::exception& error) {
-    return Report(Internal(std::string("unexpected exception: ") + error.what() + "; report this"));
-  }
-}
-
-Status NullArgument(const char* function, const char* argument) {
-  return InvalidArgument(std::string(function) + ": " + argument +
-                         " is NULL: the call cannot work without it; pass a valid pointer");
-}
-
-#define RABIT_REQUIRE_POINTER(pointer) \
-  if ((pointer) == nullptr) return NullArgument(__func__, #pointer)
-
-Deadline DeadlineFor(int64_t timeout_ms) {
-  constexpr int64_t kYearMs = int64_t{365} * 24 * 3'600'000;
-  if (timeout_ms < 0 || timeout_ms > kYearMs) timeout_ms = kYearMs;
-  return After(std::chrono::milliseconds(timeout_ms));
-}
 
 Result<TensorView> ViewOf(const rabit_tensor& tensor) {
   const std::optional<DType> dtype = DTypeFrom(tensor.dtype);
@@ -179,10 +135,6 @@ Status CopyText(const std::string& text, char* to, size_t capacity, size_t* need
 using namespace rabit;  // NOLINT: the functions below are the library's outside
 
 uint32_t rabit_abi_version(void) { return RABIT_ABI_VERSION; }
-
-const char* rabit_last_error(void) { return last_error.c_str(); }
-
-int32_t rabit_last_culprit(void) { return last_culprit; }
 
 int32_t rabit_start(const char* options, rabit_engine** engine) {
   return Guard([&]() -> Status {
@@ -437,21 +389,6 @@ int32_t rabit_abort(rabit_engine* engine, const char* reason, int64_t timeout_ms
 }
 
 void rabit_free(rabit_engine* engine) { delete engine; }
-
-int32_t rabit_store_start(const char* options, rabit_store** store, int32_t* port) {
-  return Guard([&]() -> Status {
-    RABIT_REQUIRE_POINTER(options);
-    RABIT_REQUIRE_POINTER(store);
-    RABIT_REQUIRE_POINTER(port);
-    *store = nullptr;
-    RABIT_ASSIGN_OR_RETURN(std::unique_ptr<ServedStore> served, ServeStore(options));
-    *port = served->port();
-    *store = new rabit_store{std::move(served)};
-    return Status();
-  });
-}
-
-void rabit_store_stop(rabit_store* store) { delete store; }
 
 int32_t rabit_capabilities(char* json, size_t capacity, size_t* needed) {
   return Guard([&]() -> Status {

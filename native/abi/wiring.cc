@@ -16,7 +16,6 @@
 #include "collective/allreduce.h"
 #include "control/channel_controller.h"
 #include "include/rabit_abi.h"
-#include "rendezvous/store_server.h"
 #include "route/router.h"
 #include "schedule/fifo_scheduler.h"
 #include "schedule/priority_scheduler.h"
@@ -217,17 +216,6 @@ Result<Executors> MakeExecutors(const Options& options, const Connections& conne
   return made;
 }
 
-class ServedStoreImplementation final : public ServedStore {
- public:
-  ServedStoreImplementation(std::unique_ptr<StoreServer> server, int port)
-      : server_(std::move(server)), port_(port) {}
-  int port() const override { return port_; }
-
- private:
-  const std::unique_ptr<StoreServer> server_;
-  const int port_;
-};
-
 Result<std::unique_ptr<WiredEngine>> StartOn(std::shared_ptr<Connections> ground,
                                              const Options& options) {
   Connections& connections = *ground;
@@ -263,33 +251,6 @@ Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options) {
   Result<std::unique_ptr<WiredEngine>> started = StartOn(ground, options);
   if (started.ok() || ground->watch == nullptr) return started;
   return ground->watch->Fail(started.status());
-}
-
-Result<std::unique_ptr<ServedStore>> ServeStore(std::string_view options) {
-  RABIT_ASSIGN_OR_RETURN(const std::vector<OptionLine> lines, SplitOptionLines(options));
-  std::string address = "127.0.0.1";
-  std::string port = "0";
-  std::string secret_hex;
-  for (const OptionLine& line : lines) {
-    if (line.key == "address") {
-      address = line.value;
-    } else if (line.key == "port") {
-      port = line.value;
-    } else if (line.key == "secret") {
-      secret_hex = line.value;
-    } else {
-      return UnknownOption(line.key, {"address", "port", "secret"});
-    }
-  }
-  RABIT_ASSIGN_OR_RETURN(const Secret secret, Secret::FromHex(secret_hex));
-  const bool is_bare_v6 = address.find(':') != std::string::npos && address.front() != '[';
-  if (is_bare_v6) address = "[" + address + "]";
-  RABIT_ASSIGN_OR_RETURN(std::unique_ptr<StoreServer> server,
-                         StoreServer::Start(address + ":" + port, secret));
-  const std::string bound = server->address();
-  const int bound_port = std::atoi(bound.c_str() + bound.rfind(':') + 1);
-  return std::unique_ptr<ServedStore>(
-      std::make_unique<ServedStoreImplementation>(std::move(server), bound_port));
 }
 
 std::string CapabilitiesJson() {

@@ -31,14 +31,6 @@ class WiredEngine {
 // Waits until all ranks are connected, at most connect_timeout_ms.
 Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options);
 
-// The rendezvous board, in a thread of its own until destroyed.
-class ServedStore {
- public:
-  virtual ~ServedStore() = default;
-  virtual int port() const = 0;
-};
-Result<std::unique_ptr<ServedStore>> ServeStore(std::string_view options);
-
 // What this build and machine offer, as JSON.
 std::string CapabilitiesJson();
 

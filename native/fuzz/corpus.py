@@ -11,28 +11,33 @@ NATIVE = Path(__file__).resolve().parents[1]
 
 def frozen(pattern: str) -> list[bytes]:
     """The messages of files of hexadecimal lines, of whichever version; words before the digits are labels."""
-    text = "\n".join(path.read_text() for path in sorted(NATIVE.glob(pattern)))
-    return [bytes.fromhex(digits) for digits in re.findall(r"\b(?:[0-9a-f]{2}){4,}\b", text)]
+    lines = "\n".join(path.read_text() for path in sorted(NATIVE.glob(pattern)))
+    return [bytes.fromhex(digits) for digits in re.findall(r"\b(?:[0-9a-f]{2}){4,}\b", lines)]
+
+
+def text(content: bytes) -> bytes:
+    return struct.pack("<I", len(content)) + content
 
 
 def store_frames() -> list[bytes]:
-    """Requests of every operation and a response; a byte in front says which of the two it is."""
-    bodies = []
-    for operation in (1, 2, 3):
-        key, value = b"rank.1.address", b"127.0.0.1:4000"
-        body = struct.pack("<BB", 1, operation) + bytes([len(key)]) + key
-        bodies.append(body + bytes([len(value)]) + value + bytes(8))
-    return [b"\0" + body for body in bodies] + [b"\1" + struct.pack("<BB", 1, 0) + b"\2ok"]
+    """Requests of every operation and responses; a byte in front says which of the two it is."""
+    key, value = text(b"1/address/0"), text(b"127.0.0.1:4000")
+    version, wait_ms = struct.pack("<Q", 3), struct.pack("<I", 500)
+    arguments = {1: value, 2: version + wait_ms, 3: version + value, 4: value}
+    requests = [struct.pack("<BB", 2, each) + key + rest for each, rest in arguments.items()]
+    found = struct.pack("<BBBQ", 2, 0, 1, 3) + value
+    refused = struct.pack("<BBBQ", 2, 5, 0, 0) + text(b"not set before the deadline")
+    return [b"\0" + each for each in requests] + [b"\1" + found, b"\1" + refused]
 
 
 def settings() -> list[bytes]:
-    texts = [
+    options = [
         "rank=1\nsize=4\nstore=127.0.0.1:4000\nsecret=" + "0" * 64 + "\ntransport=tcp\n",
         "partition_bytes=4194304\nfusion_bytes=0\nscheduler=fifo\ndeterministic=true\n",
         "allreduce_algorithm=ring:1M,tree\nlink_model=fixed\nlanes=2\nlanes_max=4\n",
         "stall_warning_ms=10000\nlog_level=debug\nbackend=builtin\nspin_us=-1\n",
     ]
-    return [text.encode() for text in texts]
+    return [each.encode() for each in options]
 
 
 def write(folder: Path) -> None:

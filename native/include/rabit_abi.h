@@ -24,6 +24,7 @@ extern "C" {
 #define RABIT_ABI_VERSION 1
 
 typedef struct rabit_engine rabit_engine; /* opaque */
+typedef struct rabit_store_client rabit_store_client; /* opaque */
 typedef struct rabit_store rabit_store;   /* opaque */
 typedef struct rabit_job rabit_job;       /* opaque */
 typedef uint64_t rabit_handle;            /* 0 is never a handle */
@@ -217,6 +218,25 @@ RABIT_API void rabit_free(rabit_engine* engine);
  * secret (hex).  The board lives in its own thread until rabit_store_stop. */
 RABIT_API int32_t rabit_store_start(const char* options, rabit_store** store, int32_t* port);
 RABIT_API void rabit_store_stop(rabit_store* store);
+
+/* A process that reads and writes a board, the one that serves it too.  Options: address (host:port),
+ * secret (hex), rank (of this process, for messages; -1), timeout_ms. Thread-safe. */
+#define RABIT_STORE_VALUE_MAX 65536
+RABIT_API int32_t rabit_store_connect(const char* options, rabit_store_client** client);
+RABIT_API void rabit_store_disconnect(rabit_store_client* client);
+RABIT_API int32_t rabit_store_set(rabit_store_client* client, const char* key, const void* value,
+                                  size_t bytes);
+/* Waits until the key has a higher version than *version, which then is that of the value; a version
+ * counts how often the key was set, 0: never.  Writes at most capacity bytes; *bytes is the size of
+ * the value, RABIT_STORE_VALUE_MAX at most.  RABIT_TIMED_OUT after timeout_ms; 0 looks and returns. */
+RABIT_API int32_t rabit_store_watch(rabit_store_client* client, const char* key, int64_t timeout_ms,
+                                    void* value, size_t capacity, size_t* bytes, uint64_t* version);
+/* Sets the key if it has *version still: *is_mine is 1.  In any case *version and *held are what the
+ * key holds then. */
+RABIT_API int32_t rabit_store_compare_and_set(rabit_store_client* client, const char* key,
+                                              const void* value, size_t bytes, void* held,
+                                              size_t capacity, size_t* held_bytes,
+                                              uint64_t* version, int32_t* is_mine);
 
 /* What this build and machine offer, as JSON: version, kernels, transports, backends, codecs. */
 RABIT_API int32_t rabit_capabilities(char* json, size_t capacity, size_t* needed);

@@ -1,7 +1,5 @@
 #include "rendezvous/board.h"
 
-#include <charconv>
-
 namespace rabit {
 namespace {
 
@@ -15,6 +13,16 @@ Status CheckStoreKey(std::string_view key) {
                          std::to_string(kStoreKeyBytesMax));
 }
 
+Status NotSetInTime(std::string_view key, uint64_t seen) {
+  if (seen == 0) {
+    return TimedOut("store key '" + std::string(key) +
+                    "' was not set before the deadline; has every rank started?");
+  }
+  return TimedOut("store key '" + std::string(key) + "' has version " + std::to_string(seen) +
+                  " still: nobody has set it again before the deadline; wait longer, or see " +
+                  "whether the process that sets it still runs");
+}
+
 Status Board::Set(std::string_view key, std::string_view value) {
   RABIT_RETURN_IF_ERROR(CheckStoreKey(key));
   if (value.size() > kStoreValueBytesMax) {
@@ -23,7 +31,7 @@ Status Board::Set(std::string_view key, std::string_view value) {
                            std::to_string(kStoreValueBytesMax));
   }
   auto found = entries_.find(key);
-  const size_t old_bytes = found == entries_.end() ? 0 : found->second.size();
+  const size_t old_bytes = found == entries_.end() ? 0 : found->second.value.size();
   const size_t new_key_bytes = found == entries_.end() ? key.size() + kEntryOverheadBytes : 0;
   if (total_bytes_ - old_bytes + value.size() + new_key_bytes > total_bytes_max_) {
     return ResourceExhausted("the store is full: it holds " + std::to_string(total_bytes_) +
@@ -31,39 +39,24 @@ Status Board::Set(std::string_view key, std::string_view value) {
                              std::string(key) + "' was not set");
   }
   total_bytes_ = total_bytes_ - old_bytes + value.size() + new_key_bytes;
-  if (found == entries_.end()) {
-    entries_.emplace(key, value);
-  } else {
-    found->second = value;
-  }
+  if (found == entries_.end()) found = entries_.emplace(std::string(key), Versioned{}).first;
+  ++found->second.version;
+  found->second.value = value;
   return {};
 }
 
-Result<std::string> Board::SetOnce(std::string_view key, std::string_view value) {
-  if (const std::string* held = Find(key); held != nullptr) return *held;
+Result<Swap> Board::CompareAndSet(std::string_view key, uint64_t version, std::string_view value) {
+  const Versioned* const held = Find(key);
+  if ((held == nullptr ? 0 : held->version) != version) {
+    return Swap{false, held == nullptr ? Versioned{} : *held};
+  }
   RABIT_RETURN_IF_ERROR(Set(key, value));
-  return std::string(value);
+  return Swap{true, *Find(key)};
 }
 
-const std::string* Board::Find(std::string_view key) const {
+const Versioned* Board::Find(std::string_view key) const {
   auto found = entries_.find(key);
   return found == entries_.end() ? nullptr : &found->second;
-}
-
-Result<int64_t> Board::Add(std::string_view key, int64_t amount) {
-  int64_t value = 0;
-  if (const std::string* text = Find(key); text != nullptr) {
-    const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-    if (error != std::errc() || end != text->data() + text->size()) {
-      return InvalidArgument("store key '" + std::string(key) +
-                             "' does not hold a number; add only to counters");
-    }
-  }
-  if (__builtin_add_overflow(value, amount, &value)) {
-    return InvalidArgument("the counter at store key '" + std::string(key) + "' would overflow");
-  }
-  RABIT_RETURN_IF_ERROR(Set(key, std::to_string(value)));
-  return value;
 }
 
 }  // namespace rabit

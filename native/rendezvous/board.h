@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "base/status.h"
+#include "rendezvous/store.h"
 
 namespace rabit {
 
@@ -21,6 +22,9 @@ inline constexpr size_t kStoreTotalBytesMax = 256 * 1024 * 1024;
 // Whether a store takes this key: 1 to kStoreKeyBytesMax bytes.
 Status CheckStoreKey(std::string_view key);
 
+// What a Watch that has waited in vain returns.
+Status NotSetInTime(std::string_view key, uint64_t seen);
+
 // One thread at a time; never waits.
 class Board {
  public:
@@ -28,17 +32,15 @@ class Board {
       : total_bytes_max_(total_bytes_max) {}
 
   Status Set(std::string_view key, std::string_view value);
-  // Unless it exists; what it holds then.
-  Result<std::string> SetOnce(std::string_view key, std::string_view value);
+  // As Store::CompareAndSet.
+  Result<Swap> CompareAndSet(std::string_view key, uint64_t version, std::string_view value);
   // Null if absent; valid until the next change.
-  const std::string* Find(std::string_view key) const;
-  // Counters are kept as decimal text; kInvalidArgument if the value is something else.
-  Result<int64_t> Add(std::string_view key, int64_t amount);
+  const Versioned* Find(std::string_view key) const;
 
  private:
   const size_t total_bytes_max_;
   size_t total_bytes_ = 0;
-  std::map<std::string, std::string, std::less<>> entries_;
+  std::map<std::string, Versioned, std::less<>> entries_;
 };
 
 }  // namespace rabit

@@ -130,10 +130,11 @@ Status RefuseSettings(Store& store, const std::string& scope, int rank, int size
     of_ranks.push_back(found.ok() ? *std::move(found) : std::string());
   }
   if (silent.empty()) {
-    // The last to have read all lets everybody go.  Who cannot hear of it knows enough already.
-    const Result<int64_t> readers = store.Add(scope + "readers", 1);
-    if (readers.ok() && *readers == size) RABIT_RETURN_IF_ERROR(store.Set(scope + "read", "1"));
-    if (readers.ok()) (void)store.Get(scope + "read", end);
+    // The version counts the ranks that have read all.  Who cannot hear of the last of them knows
+    // enough already.
+    if (store.Set(scope + "read", "").ok()) {
+      (void)store.Watch(scope + "read", static_cast<uint64_t>(size) - 1, end);
+    }
   }
   std::string text = DescribeDifferences(of_ranks);
   if (text.empty()) text = "those of this rank are not those of another, in a way that neither can name";

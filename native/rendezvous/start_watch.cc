@@ -10,7 +10,7 @@ namespace {
 using std::chrono_literals::operator""ms;
 
 constexpr auto kLookInterval = 100ms;
-// Of a Get that waits; then it looks.
+// Of a Watch that waits; then it looks.
 constexpr auto kSlice = 200ms;
 // Who notices that a rank has gone may notice a consequence: the cause is known about now.
 constexpr auto kCauseTime = 300ms;
@@ -76,9 +76,9 @@ Status StartWatch::Look() {
   return Read(Deadline{});
 }
 
-Result<std::string> StartWatch::Get(std::string_view key, Deadline deadline) {
+Result<Versioned> StartWatch::Watch(std::string_view key, uint64_t seen, Deadline deadline) {
   for (;;) {
-    Result<std::string> value = store_.Get(key, std::min(deadline, After(kSlice)));
+    Result<Versioned> value = store_.Watch(key, seen, std::min(deadline, After(kSlice)));
     const bool waits = value.status().code() == Code::kTimedOut &&
                        std::chrono::steady_clock::now() < deadline;
     if (!waits) return value;

@@ -13,7 +13,7 @@ namespace rabit {
 
 // Every rank leaves a will with the store: its connection there ends with its process.  A rank that
 // fails says so first, under the same key, and whoever comes second takes over the first verdict,
-// so that all ranks name the same culprit.  As a Store it is the one beneath, but a Get that waits
+// so that all ranks name the same culprit.  As a Store it is the one beneath, but a Watch that waits
 // ends when a rank has failed.  Thread-safe.
 class StartWatch final : public Store {
  public:
@@ -31,12 +31,10 @@ class StartWatch final : public Store {
   Status Set(std::string_view key, std::string_view value) override {
     return store_.Set(key, value);
   }
-  Result<std::string> Get(std::string_view key, Deadline deadline) override;
-  Result<std::string> SetOnce(std::string_view key, std::string_view value) override {
-    return store_.SetOnce(key, value);
-  }
-  Result<int64_t> Add(std::string_view key, int64_t amount) override {
-    return store_.Add(key, amount);
+  Result<Versioned> Watch(std::string_view key, uint64_t seen, Deadline deadline) override;
+  Result<Swap> CompareAndSet(std::string_view key, uint64_t version,
+                             std::string_view value) override {
+    return store_.CompareAndSet(key, version, value);
   }
 
  private:

@@ -29,7 +29,8 @@ struct Connection {
   std::vector<std::byte> output;
   size_t sent = 0;
   bool is_write_watched = false;
-  std::string awaited_key;  // of a Get that waits; else empty
+  std::string awaited_key;  // of a Watch that waits; else empty
+  uint64_t seen_version = 0;
   Deadline wait_deadline{};
   std::string will_key;  // set to will_value when the connection ends; empty: no will
   std::string will_value;
@@ -37,6 +38,10 @@ struct Connection {
   bool is_waiting() const { return !awaited_key.empty(); }
   bool is_sending() const { return sent < output.size(); }
 };
+
+StoreResponse ErrorResponse(const Status& status) {
+  return {status.code(), false, 0, status.message()};
+}
 
 class EpollStoreServer final : public StoreServer {
  public:
@@ -69,6 +74,8 @@ class EpollStoreServer final : public StoreServer {
   bool Write(Key key, Connection& connection);
   bool Handle(Key key, Connection& connection);
   bool TakeWill(Key key, Connection& connection, const StoreRequest& request);
+  bool StartWatching(Key key, Connection& connection, const StoreRequest& request);
+  void StopWatching(Key key, Connection& connection);
   bool Answer(Key key, Connection& connection, const StoreResponse& response);
   void AnswerWaiters(const std::string& store_key);
   void AnswerOverdue();
@@ -153,7 +160,7 @@ bool EpollStoreServer::TakeWill(Key key, Connection& connection, const StoreRequ
     connection.will_key = request.value.empty() ? std::string() : request.key;
     connection.will_value = request.value;
   }
-  return Answer(key, connection, {status.code(), status.message()});
+  return Answer(key, connection, ErrorResponse(status));
 }
 
 bool EpollStoreServer::Handle(Key key, Connection& connection) {
@@ -166,69 +173,70 @@ bool EpollStoreServer::Handle(Key key, Connection& connection) {
     case StoreOp::kSet: {
       const Status status = board_.Set(request->key, request->value);
       AnswerWaiters(request->key);
-      return Answer(key, connection, {status.code(), status.message()});
+      return Answer(key, connection, ErrorResponse(status));
     }
-    case StoreOp::kAdd: {
-      const Result<int64_t> value = board_.Add(request->key, request->amount);
-      AnswerWaiters(request->key);
-      return Answer(
-          key, connection,
-          {value.status().code(), value.ok() ? std::to_string(*value) : value.status().message()});
-    }
-    case StoreOp::kSetOnce: {
-      const Result<std::string> held = board_.SetOnce(request->key, request->value);
-      AnswerWaiters(request->key);
+    case StoreOp::kCompareAndSet: {
+      const Result<Swap> swap =
+          board_.CompareAndSet(request->key, request->version, request->value);
+      if (!swap.ok()) return Answer(key, connection, ErrorResponse(swap.status()));
+      if (swap->is_mine) AnswerWaiters(request->key);
       return Answer(key, connection,
-                    {held.status().code(), held.ok() ? *held : held.status().message()});
+                    {Code::kOk, swap->is_mine, swap->held.version, swap->held.value});
     }
     case StoreOp::kWill:
       return TakeWill(key, connection, *request);
-    case StoreOp::kGet:
-      break;
+    case StoreOp::kWatch:
+      return StartWatching(key, connection, *request);
   }
-  if (Status status = CheckStoreKey(request->key); !status.ok()) {
-    return Answer(key, connection, {status.code(), status.message()});
+  return false;
+}
+
+bool EpollStoreServer::StartWatching(Key key, Connection& connection,
+                                     const StoreRequest& request) {
+  if (Status status = CheckStoreKey(request.key); !status.ok()) {
+    return Answer(key, connection, ErrorResponse(status));
   }
-  if (const std::string* value = board_.Find(request->key); value != nullptr) {
-    return Answer(key, connection, {Code::kOk, *value});
+  const Versioned* const held = board_.Find(request.key);
+  if (held != nullptr && held->version > request.version) {
+    return Answer(key, connection, {Code::kOk, false, held->version, held->value});
   }
-  connection.wait_deadline = After(std::chrono::milliseconds(request->wait_ms));
-  connection.awaited_key = request->key;
-  waiters_[request->key].insert(key);
+  connection.wait_deadline = After(std::chrono::milliseconds(request.wait_ms));
+  connection.awaited_key = request.key;
+  connection.seen_version = request.version;
+  waiters_[request.key].insert(key);
   wait_deadlines_.insert({connection.wait_deadline, key});
   return true;
 }
 
 void EpollStoreServer::AnswerWaiters(const std::string& store_key) {
   const auto found = waiters_.find(store_key);
-  const std::string* value = board_.Find(store_key);
-  if (found == waiters_.end() || value == nullptr) return;
-  const std::set<Key> keys = std::exchange(found->second, {});
-  waiters_.erase(found);
+  const Versioned* const held = board_.Find(store_key);
+  if (found == waiters_.end() || held == nullptr) return;
+  const std::set<Key> keys = found->second;
   for (const Key key : keys) {
     Connection& connection = connections_.at(key);
-    wait_deadlines_.erase({connection.wait_deadline, key});
-    connection.awaited_key.clear();
-    if (!Answer(key, connection, {Code::kOk, *value})) Close(key);
+    if (connection.seen_version >= held->version) continue;
+    StopWatching(key, connection);
+    if (!Answer(key, connection, {Code::kOk, false, held->version, held->value})) Close(key);
   }
+}
+
+void EpollStoreServer::StopWatching(Key key, Connection& connection) {
+  wait_deadlines_.erase({connection.wait_deadline, key});
+  const auto waiting = waiters_.find(std::exchange(connection.awaited_key, {}));
+  waiting->second.erase(key);
+  if (waiting->second.empty()) waiters_.erase(waiting);
 }
 
 void EpollStoreServer::AnswerOverdue() {
   const auto now = std::chrono::steady_clock::now();
   while (!wait_deadlines_.empty() && wait_deadlines_.begin()->first <= now) {
     const Key key = wait_deadlines_.begin()->second;
-    wait_deadlines_.erase(wait_deadlines_.begin());
     Connection& connection = connections_.at(key);
-    const std::string store_key = std::exchange(connection.awaited_key, {});
-    const auto waiting = waiters_.find(store_key);
-    waiting->second.erase(key);
-    if (waiting->second.empty()) waiters_.erase(waiting);
-    if (!Answer(
-            key, connection,
-            {Code::kTimedOut, "store key '" + store_key + "' was not set before the deadline; " +
-                                  "has every rank started?"})) {
-      Close(key);
-    }
+    const std::string store_key = connection.awaited_key;
+    StopWatching(key, connection);
+    const Status overdue = NotSetInTime(store_key, connection.seen_version);
+    if (!Answer(key, connection, ErrorResponse(overdue))) Close(key);
   }
 }
 
@@ -260,19 +268,14 @@ bool EpollStoreServer::Write(Key key, Connection& connection) {
 void EpollStoreServer::Close(Key key) {
   const auto found = connections_.find(key);
   Connection& connection = found->second;
-  if (connection.is_waiting()) {
-    wait_deadlines_.erase({connection.wait_deadline, key});
-    const auto waiting = waiters_.find(connection.awaited_key);
-    waiting->second.erase(key);
-    if (waiting->second.empty()) waiters_.erase(waiting);
-  }
+  if (connection.is_waiting()) StopWatching(key, connection);
   poller_.Remove(connection.fd.get());
   const std::string will_key = std::move(connection.will_key);
   const std::string will_value = std::move(connection.will_value);
   connections_.erase(found);
   if (will_key.empty()) return;
   // A full board keeps no will: those who wait for it then wait until their deadline.
-  (void)board_.SetOnce(will_key, will_value);
+  (void)board_.CompareAndSet(will_key, 0, will_value);
   AnswerWaiters(will_key);
 }
 

@@ -6,6 +6,8 @@ namespace rabit {
 namespace {
 
 constexpr size_t kFrameStart = kStoreLengthBytes;
+// Version of the wire, code, is_mine, version of the key, length of the text.
+constexpr size_t kResponseHeadBytes = 1 + 1 + 1 + 8 + 4;
 
 void StoreLength(std::vector<std::byte>& frame) {
   StoreLittle(frame.data(), static_cast<uint32_t>(frame.size() - kFrameStart));
@@ -22,15 +24,16 @@ std::vector<std::byte> EncodeStoreRequest(const StoreRequest& request) {
   writer.Text(request.key);
   switch (request.op) {
     case StoreOp::kSet:
-    case StoreOp::kSetOnce:
     case StoreOp::kWill:
       writer.Text(request.value);
       break;
-    case StoreOp::kGet:
+    case StoreOp::kWatch:
+      writer.U64(request.version);
       writer.U32(request.wait_ms);
       break;
-    case StoreOp::kAdd:
-      writer.I64(request.amount);
+    case StoreOp::kCompareAndSet:
+      writer.U64(request.version);
+      writer.Text(request.value);
       break;
   }
   StoreLength(frame);
@@ -43,7 +46,9 @@ std::vector<std::byte> EncodeStoreResponse(const StoreResponse& response) {
   writer.U32(0);
   writer.U8(kStoreWireVersion);
   writer.U8(static_cast<uint8_t>(response.code));
-  writer.Text(std::string_view(response.text).substr(0, kStoreFrameBytesMax - 6));
+  writer.U8(response.is_mine ? 1 : 0);
+  writer.U64(response.version);
+  writer.Text(std::string_view(response.text).substr(0, kStoreFrameBytesMax - kResponseHeadBytes));
   StoreLength(frame);
   return frame;
 }
@@ -56,15 +61,16 @@ Result<StoreRequest> DecodeStoreRequest(ConstBytes frame) {
   request.key = reader.Text(kStoreKeyBytesMax);
   switch (op) {
     case static_cast<uint8_t>(StoreOp::kSet):
-    case static_cast<uint8_t>(StoreOp::kSetOnce):
     case static_cast<uint8_t>(StoreOp::kWill):
       request.value = reader.Text(kStoreValueBytesMax);
       break;
-    case static_cast<uint8_t>(StoreOp::kGet):
+    case static_cast<uint8_t>(StoreOp::kWatch):
+      request.version = reader.U64();
       request.wait_ms = reader.U32();
       break;
-    case static_cast<uint8_t>(StoreOp::kAdd):
-      request.amount = reader.I64();
+    case static_cast<uint8_t>(StoreOp::kCompareAndSet):
+      request.version = reader.U64();
+      request.value = reader.Text(kStoreValueBytesMax);
       break;
     default:
       reader.Fail();
@@ -80,10 +86,15 @@ Result<StoreResponse> DecodeStoreResponse(ConstBytes frame) {
   WireReader reader(frame);
   const uint8_t version = reader.U8();
   const uint8_t code = reader.U8();
+  const uint8_t is_mine = reader.U8();
   StoreResponse response;
+  response.version = reader.U64();
   response.text = reader.Text(kStoreFrameBytesMax);
-  if (version != kStoreWireVersion || code > static_cast<uint8_t>(Code::kInternal)) reader.Fail();
+  if (version != kStoreWireVersion || code > static_cast<uint8_t>(Code::kInternal) || is_mine > 1) {
+    reader.Fail();
+  }
   RABIT_RETURN_IF_ERROR(reader.Finish("a store response"));
+  response.is_mine = is_mine == 1;
   response.code = static_cast<Code>(code);
   return response;
 }

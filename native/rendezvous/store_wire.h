@@ -13,25 +13,27 @@
 
 namespace rabit {
 
-inline constexpr uint8_t kStoreWireVersion = 1;
+inline constexpr uint8_t kStoreWireVersion = 2;
 inline constexpr size_t kStoreLengthBytes = 4;
 // Of what follows the length: the largest key and value, and room for fields and error texts.
 inline constexpr size_t kStoreFrameBytesMax = kStoreKeyBytesMax + kStoreValueBytesMax + 1024;
 
-// kWill: when the connection ends the server does a kSetOnce, unless the value is empty.
-enum class StoreOp : uint8_t { kSet = 1, kGet = 2, kAdd = 3, kSetOnce = 4, kWill = 5 };
+// kWill: when the connection ends the server sets the key unless it exists, or the value is empty.
+enum class StoreOp : uint8_t { kSet = 1, kWatch = 2, kCompareAndSet = 3, kWill = 4 };
 
 struct StoreRequest {
-  StoreOp op = StoreOp::kGet;
+  StoreOp op = StoreOp::kWatch;
   std::string key;
-  std::string value;     // kSet, kSetOnce, kWill
-  int64_t amount = 0;    // kAdd
-  uint32_t wait_ms = 0;  // kGet: how long the server waits for the key
+  std::string value;     // kSet, kCompareAndSet, kWill
+  uint64_t version = 0;  // kWatch: that was seen; kCompareAndSet: that the key must have
+  uint32_t wait_ms = 0;  // kWatch: how long the server waits for a later version
 };
 
 struct StoreResponse {
   Code code = Code::kOk;
-  std::string text;  // the value, the counter in decimal, or the error's message
+  bool is_mine = false;  // kCompareAndSet: this request has set the key
+  uint64_t version = 0;
+  std::string text;  // the value, or the error's message
 };
 
 // With the length in front.

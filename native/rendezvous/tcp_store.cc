@@ -1,7 +1,6 @@
 #include "rendezvous/tcp_store.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/socket.h"
 #include "base/wire.h"
@@ -10,7 +9,7 @@ namespace rabit {
 namespace {
 
 constexpr std::chrono::seconds kAnswerTime{30};
-constexpr std::chrono::seconds kGetGrace{2};
+constexpr std::chrono::seconds kWatchGrace{2};
 // A server that answered once and refuses now is gone rather than late.
 constexpr std::chrono::seconds kRedialTime{5};
 constexpr size_t kIdleMax = 4;
@@ -41,27 +40,32 @@ Result<std::unique_ptr<TcpStore>> TcpStore::Connect(std::string_view address, co
 }
 
 Status TcpStore::Set(std::string_view key, std::string_view value) {
-  return Put(StoreOp::kSet, key, value).status();
-}
-
-Result<std::string> TcpStore::SetOnce(std::string_view key, std::string_view value) {
-  return Put(StoreOp::kSetOnce, key, value);
-}
-
-Result<std::string> TcpStore::Put(StoreOp op, std::string_view key, std::string_view value) {
-  RABIT_RETURN_IF_ERROR(CheckStoreKey(key));
-  if (value.size() > kStoreValueBytesMax) {
-    return InvalidArgument("the value of store key '" + std::string(key) + "' has " +
-                           std::to_string(value.size()) + " bytes; a store takes at most " +
-                           std::to_string(kStoreValueBytesMax));
-  }
   StoreRequest request;
-  request.op = op;
+  request.op = StoreOp::kSet;
   request.key = key;
   request.value = value;
-  RABIT_ASSIGN_OR_RETURN(StoreResponse response, Ask(request, After(kAnswerTime)));
-  if (response.code != Code::kOk) return Status(response.code, std::move(response.text));
-  return std::move(response.text);
+  return Put(request).status();
+}
+
+Result<Swap> TcpStore::CompareAndSet(std::string_view key, uint64_t version,
+                                     std::string_view value) {
+  StoreRequest request;
+  request.op = StoreOp::kCompareAndSet;
+  request.key = key;
+  request.version = version;
+  request.value = value;
+  RABIT_ASSIGN_OR_RETURN(StoreResponse response, Put(request));
+  return Swap{response.is_mine, {response.version, std::move(response.text)}};
+}
+
+Result<StoreResponse> TcpStore::Put(const StoreRequest& request) {
+  RABIT_RETURN_IF_ERROR(CheckStoreKey(request.key));
+  if (request.value.size() > kStoreValueBytesMax) {
+    return InvalidArgument("the value of store key '" + request.key + "' has " +
+                           std::to_string(request.value.size()) +
+                           " bytes; a store takes at most " + std::to_string(kStoreValueBytesMax));
+  }
+  return Ask(request, After(kAnswerTime));
 }
 
 Status TcpStore::LeaveWill(std::string_view key, std::string_view value, Deadline deadline) {
@@ -89,33 +93,17 @@ void TcpStore::TakeBackWill() {
   will_.reset();
 }
 
-Result<std::string> TcpStore::Get(std::string_view key, Deadline deadline) {
+Result<Versioned> TcpStore::Watch(std::string_view key, uint64_t seen, Deadline deadline) {
   RABIT_RETURN_IF_ERROR(CheckStoreKey(key));
   StoreRequest request;
-  request.op = StoreOp::kGet;
+  request.op = StoreOp::kWatch;
   request.key = key;
+  request.version = seen;
   request.wait_ms = WaitMs(deadline);
-  const Deadline answer_deadline = std::max(deadline, std::chrono::steady_clock::now()) + kGetGrace;
+  const Deadline answer_deadline =
+      std::max(deadline, std::chrono::steady_clock::now()) + kWatchGrace;
   RABIT_ASSIGN_OR_RETURN(StoreResponse response, Ask(request, answer_deadline));
-  if (response.code != Code::kOk) return Status(response.code, std::move(response.text));
-  return std::move(response.text);
-}
-
-Result<int64_t> TcpStore::Add(std::string_view key, int64_t amount) {
-  RABIT_RETURN_IF_ERROR(CheckStoreKey(key));
-  StoreRequest request;
-  request.op = StoreOp::kAdd;
-  request.key = key;
-  request.amount = amount;
-  RABIT_ASSIGN_OR_RETURN(StoreResponse response, Ask(request, After(kAnswerTime)));
-  if (response.code != Code::kOk) return Status(response.code, std::move(response.text));
-  int64_t value = 0;
-  const char* end = response.text.data() + response.text.size();
-  if (std::from_chars(response.text.data(), end, value).ptr != end || response.text.empty()) {
-    return Internal("the store at " + address_ + " answered Add of '" + std::string(key) +
-                    "' with something other than a number");
-  }
-  return value;
+  return Versioned{response.version, std::move(response.text)};
 }
 
 Result<StoreResponse> TcpStore::Ask(const StoreRequest& request, Deadline deadline) {
@@ -130,6 +118,7 @@ Result<StoreResponse> TcpStore::Ask(const StoreRequest& request, Deadline deadli
                                                 "; is the launcher (or rank 0) still running?");
   }
   KeepConnection(std::move(fd));
+  if (response->code != Code::kOk) return Status(response->code, std::move(response->text));
   return response;
 }
 

@@ -15,7 +15,7 @@
 namespace rabit {
 
 // Thread-safe: calls that overlap use connections of their own, which are kept for later calls, so
-// that a Get that waits holds up nobody.
+// that a Watch that waits holds up nobody.
 class TcpStore final : public Store {
  public:
   // Connects once, so that a wrong address or secret is told here.  `rank`: of this process, for
@@ -23,11 +23,11 @@ class TcpStore final : public Store {
   static Result<std::unique_ptr<TcpStore>> Connect(std::string_view address, const Secret& secret,
                                                    int32_t rank, Deadline deadline);
 
-  // Set, SetOnce and Add give the server 30 s to answer; a Get gives it 2 s beyond its deadline.
+  // Set and CompareAndSet give the server 30 s to answer; a Watch gives it 2 s beyond its deadline.
   Status Set(std::string_view key, std::string_view value) override;
-  Result<std::string> Get(std::string_view key, Deadline deadline) override;
-  Result<std::string> SetOnce(std::string_view key, std::string_view value) override;
-  Result<int64_t> Add(std::string_view key, int64_t amount) override;
+  Result<Versioned> Watch(std::string_view key, uint64_t seen, Deadline deadline) override;
+  Result<Swap> CompareAndSet(std::string_view key, uint64_t version,
+                             std::string_view value) override;
 
   // Once this process has ended, the server does SetOnce(key, value).  One will at a time.
   Status LeaveWill(std::string_view key, std::string_view value, Deadline deadline);
@@ -40,7 +40,8 @@ class TcpStore final : public Store {
 
   Result<UniqueFd> TakeConnection(Deadline deadline);
   void KeepConnection(UniqueFd fd);
-  Result<std::string> Put(StoreOp op, std::string_view key, std::string_view value);
+  Result<StoreResponse> Put(const StoreRequest& request);
+  // A refusal by the server is an error here.
   Result<StoreResponse> Ask(const StoreRequest& request, Deadline deadline);
 
   const std::string address_;

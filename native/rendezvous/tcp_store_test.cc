@@ -52,7 +52,7 @@ TEST(TcpStore, two_hundred_clients_in_turn_are_quick) {
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < 200; ++i) {
     auto store = fixture.Open();
-    EXPECT_EQ(*store->Add("clients", 1), i + 1);
+    EXPECT_EQ(*store->SetOnce("clients", std::to_string(i)), "0");
   }
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
 }
@@ -85,9 +85,9 @@ TEST(StoreServer, a_client_that_sends_nonsense_is_dropped_and_the_others_are_ser
     if (round % 4 == 0) bytes[4] = std::byte{kStoreWireVersion};
     ASSERT_OK(WriteFull(fd.get(), bytes, Soon()));
     if (round % 10 != 0) continue;
-    EXPECT_OK(store->Add("round", 1));
+    EXPECT_OK(store->Set("round", std::to_string(round)));
   }
-  EXPECT_EQ(*store->Add("round", 0), 50);
+  EXPECT_EQ(store->Watch("round", 0, Soon())->version, 50u);
 }
 
 TEST(StoreServer, an_oversized_length_is_refused_before_memory_is_taken) {
@@ -126,7 +126,7 @@ TEST(StoreWire, truncated_frames_are_refused_at_every_byte) {
   for (size_t cut = 0; cut < body.size(); ++cut) {
     EXPECT_FALSE(DecodeStoreRequest(body.first(cut)).ok()) << cut;
   }
-  const std::vector<std::byte> answer = EncodeStoreResponse({Code::kOk, "value"});
+  const std::vector<std::byte> answer = EncodeStoreResponse({Code::kOk, true, 3, "value"});
   for (size_t cut = kStoreLengthBytes; cut < answer.size(); ++cut) {
     const ConstBytes part = ConstBytes(answer).first(cut).subspan(kStoreLengthBytes);
     EXPECT_FALSE(DecodeStoreResponse(part).ok()) << cut;

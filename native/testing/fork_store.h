@@ -37,21 +37,19 @@ class ForkStore final : public Store {
     entry.is_set.store(1, std::memory_order_release);
     return Status();
   }
-  Result<std::string> Get(std::string_view key, Deadline deadline) override {
+  Result<Versioned> Watch(std::string_view key, uint64_t seen, Deadline deadline) override {
+    if (seen != 0) return Unsupported("the test's store never changes a key");
     do {
       for (const Entry& entry : board_->entries) {
         if (entry.is_set.load(std::memory_order_acquire) == 0 || key != entry.key.data()) continue;
-        return std::string(entry.value.data(), entry.value_bytes);
+        return Versioned{1, std::string(entry.value.data(), entry.value_bytes)};
       }
       std::this_thread::yield();
     } while (std::chrono::steady_clock::now() < deadline);
     return TimedOut("the test's store has no key '" + std::string(key) + "'");
   }
-  Result<std::string> SetOnce(std::string_view key, std::string_view) override {
+  Result<Swap> CompareAndSet(std::string_view key, uint64_t, std::string_view) override {
     return Unsupported("the test's store sets keys without a look ('" + std::string(key) + "')");
-  }
-  Result<int64_t> Add(std::string_view key, int64_t) override {
-    return Unsupported("the test's store does not count ('" + std::string(key) + "')");
   }
 
  private:

@@ -17,31 +17,23 @@ class MemoryStore final : public Store {
     return status;
   }
 
-  Result<std::string> Get(std::string_view key, Deadline deadline) override {
+  Result<Versioned> Watch(std::string_view key, uint64_t seen, Deadline deadline) override {
     RABIT_RETURN_IF_ERROR(CheckStoreKey(key));
     MutexLock lock(mutex_);
     for (;;) {
-      if (const std::string* value = board_.Find(key); value != nullptr) return *value;
-      if (std::chrono::steady_clock::now() >= deadline) {
-        return TimedOut("store key '" + std::string(key) +
-                        "' was not set before the deadline; has every rank started?");
-      }
+      const Versioned* const held = board_.Find(key);
+      if (held != nullptr && held->version > seen) return *held;
+      if (std::chrono::steady_clock::now() >= deadline) return NotSetInTime(key, seen);
       changed_.WaitUntil(mutex_, deadline);
     }
   }
 
-  Result<std::string> SetOnce(std::string_view key, std::string_view value) override {
+  Result<Swap> CompareAndSet(std::string_view key, uint64_t version,
+                             std::string_view value) override {
     MutexLock lock(mutex_);
-    Result<std::string> held = board_.SetOnce(key, value);
+    Result<Swap> swap = board_.CompareAndSet(key, version, value);
     changed_.NotifyAll();
-    return held;
-  }
-
-  Result<int64_t> Add(std::string_view key, int64_t amount) override {
-    MutexLock lock(mutex_);
-    Result<int64_t> value = board_.Add(key, amount);
-    changed_.NotifyAll();
-    return value;
+    return swap;
   }
 
  private:

@@ -12,14 +12,12 @@ class BorrowedStore final : public Store {
   Status Set(std::string_view key, std::string_view value) override {
     return store_.Set(key, value);
   }
-  Result<std::string> Get(std::string_view key, Deadline deadline) override {
-    return store_.Get(key, deadline);
+  Result<Versioned> Watch(std::string_view key, uint64_t seen, Deadline deadline) override {
+    return store_.Watch(key, seen, deadline);
   }
-  Result<std::string> SetOnce(std::string_view key, std::string_view value) override {
-    return store_.SetOnce(key, value);
-  }
-  Result<int64_t> Add(std::string_view key, int64_t amount) override {
-    return store_.Add(key, amount);
+  Result<Swap> CompareAndSet(std::string_view key, uint64_t version,
+                             std::string_view value) override {
+    return store_.CompareAndSet(key, version, value);
   }
 
  private:
@@ -40,13 +38,17 @@ TEST(Board, a_full_board_refuses_and_keeps_what_it_has) {
   EXPECT_EQ(board.Set("b", std::string(500, 'x')).code(), Code::kResourceExhausted);
   EXPECT_EQ(board.Find("b"), nullptr);
   EXPECT_OK(board.Set("a", std::string(600, 'y')));
-  EXPECT_EQ(board.Find("a")->size(), 600u);
+  EXPECT_EQ(board.Find("a")->value.size(), 600u);
 }
 
-TEST(Board, a_counter_that_would_overflow_is_refused) {
-  Board board;
-  ASSERT_OK(board.Add("c", INT64_MAX));
-  EXPECT_EQ(board.Add("c", 1).status().code(), Code::kInvalidArgument);
+TEST(Board, what_does_not_fit_changes_no_version) {
+  Board board(1000);
+  ASSERT_OK(board.Set("a", "1"));
+
+  EXPECT_EQ(board.CompareAndSet("a", 1, std::string(2000, 'x')).status().code(),
+            Code::kResourceExhausted);
+  EXPECT_EQ(board.Find("a")->version, 1u);
+  EXPECT_TRUE(board.CompareAndSet("a", 1, "2")->is_mine);
 }
 
 }  // namespace

@@ -61,20 +61,80 @@ inline void StoreSetsOnce(Store& one, Store& other) {
   EXPECT_EQ(one.SetOnce("", "value").status().code(), Code::kInvalidArgument);
 }
 
-inline void StoreAddCounts(Store& one, Store& other) {
-  EXPECT_EQ(*one.Add("counter", 0), 0);
-  EXPECT_EQ(*one.Add("counter", 5), 5);
-  EXPECT_EQ(*other.Add("counter", -7), -2);
-  EXPECT_EQ(*one.Get("counter", StoreSoon()), "-2");
-  ASSERT_OK(one.Set("text", "abc"));
-  EXPECT_EQ(one.Add("text", 1).status().code(), Code::kInvalidArgument);
+inline void StoreVersionsCountWhatWasSet(Store& one, Store& other) {
+  ASSERT_OK(one.Set("name", "a"));
+  EXPECT_EQ(other.Watch("name", 0, StoreSoon())->version, 1u);
+  ASSERT_OK(other.Set("name", "b"));
+
+  const auto held = one.Watch("name", 0, StoreSoon());
+  EXPECT_EQ(held->version, 2u);
+  EXPECT_EQ(held->value, "b");
 }
 
-inline void StoreAddsOfManyThreadsAllCount(Store& one, Store& other) {
+inline void StoreSetsWhereTheVersionIsTheExpectedOne(Store& one, Store& other) {
+  const auto first = one.CompareAndSet("members", 0, "0,1");
+  ASSERT_OK(first);
+  EXPECT_TRUE(first->is_mine);
+  EXPECT_EQ(first->held.version, 1u);
+
+  const auto late = other.CompareAndSet("members", 0, "0,2");
+  EXPECT_FALSE(late->is_mine);
+  EXPECT_EQ(late->held.value, "0,1");
+  EXPECT_EQ(late->held.version, 1u);
+  const auto next = other.CompareAndSet("members", late->held.version, "0,2");
+  EXPECT_TRUE(next->is_mine);
+  EXPECT_EQ(next->held.version, 2u);
+  EXPECT_EQ(*one.Get("members", StoreSoon()), "0,2");
+  // A version from nowhere changes nothing, even where there is no such key.
+  EXPECT_FALSE(one.CompareAndSet("absent", 7, "x")->is_mine);
+  EXPECT_EQ(one.Watch("absent", 0, Deadline{}).status().code(), Code::kTimedOut);
+}
+
+// Each rank adds to a number by reading and comparing; none of the additions may be lost.
+inline void StoreAdditionsOfManyThreadsAllCount(Store& one, Store& other) {
   RunRanks(4, [&](int rank) {
-    for (int i = 0; i < 50; ++i) EXPECT_OK((rank % 2 == 0 ? one : other).Add("sum", rank + 1));
+    Store& store = rank % 2 == 0 ? one : other;
+    for (int i = 0; i < 25; ++i) {
+      Versioned seen;
+      for (;;) {
+        const int sum = seen.version == 0 ? 0 : std::stoi(seen.value);
+        auto swap = store.CompareAndSet("sum", seen.version, std::to_string(sum + rank + 1));
+        ASSERT_OK(swap);
+        if (swap->is_mine) break;
+        seen = std::move(swap->held);
+      }
+    }
   });
-  EXPECT_EQ(*one.Add("sum", 0), 50 * (1 + 2 + 3 + 4));
+  EXPECT_EQ(*one.Get("sum", StoreSoon()), std::to_string(25 * (1 + 2 + 3 + 4)));
+}
+
+inline void StoreWatchWaitsForAChange(Store& one, Store& other) {
+  ASSERT_OK(one.Set("epoch", "1"));
+  std::thread changer([&] {
+    EXPECT_OK(other.Get("watching", StoreSoon()));
+    EXPECT_OK(other.Set("epoch", "2"));
+  });
+  EXPECT_OK(one.Set("watching", ""));
+  const auto changed = one.Watch("epoch", 1, StoreSoon());
+  changer.join();
+
+  ASSERT_OK(changed);
+  EXPECT_EQ(changed->value, "2");
+  EXPECT_EQ(changed->version, 2u);
+}
+
+inline void StoreWatchEndsAtTheDeadline(Store& one, Store& other) {
+  ASSERT_OK(one.Set("epoch", "1"));
+  const Status status = other.Watch("epoch", 1, After(std::chrono::milliseconds(20))).status();
+
+  EXPECT_EQ(status.code(), Code::kTimedOut);
+  EXPECT_NE(status.message().find("'epoch' has version 1"), std::string::npos) << status;
+  // Those who wait for other versions of one key do not end each other's wait.
+  std::thread late([&] { EXPECT_EQ(other.Watch("epoch", 2, StoreSoon())->value, "3"); });
+  EXPECT_OK(one.Set("epoch", "2"));
+  EXPECT_EQ(one.Watch("epoch", 1, StoreSoon())->value, "2");
+  EXPECT_OK(one.Set("epoch", "3"));
+  late.join();
 }
 
 inline void StoreRefusesWhatIsTooLong(Store& one, Store& other) {
@@ -82,7 +142,8 @@ inline void StoreRefusesWhatIsTooLong(Store& one, Store& other) {
   const std::string long_value(kStoreValueBytesMax + 1, 'v');
   for (const Status& status : {one.Set("", "v"), one.Set(long_key, "v"), one.Set("key", long_value),
                                one.Get(long_key, StoreSoon()).status(),
-                               one.Get("", StoreSoon()).status(), one.Add(long_key, 1).status()}) {
+                               one.Get("", StoreSoon()).status(), 
+                               one.CompareAndSet(long_key, 0, "v").status()}) {
     EXPECT_EQ(status.code(), Code::kInvalidArgument) << status;
   }
   const std::string longest_key(kStoreKeyBytesMax, 'k');
@@ -94,7 +155,7 @@ inline void StoreRefusesWhatIsTooLong(Store& one, Store& other) {
 // A waiting Get must not hold up other calls on the same object.
 inline void StoreServesOthersWhileOneWaits(Store& one, Store& other) {
   std::thread waiter([&] { EXPECT_OK(one.Get("gate", StoreSoon())); });
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(*one.Add("calls", 1), i + 1);
+  for (int i = 0; i < 20; ++i) EXPECT_OK(one.Set("calls", std::to_string(i)));
   EXPECT_OK(one.Set("gate", "open"));
   waiter.join();
 }
@@ -107,8 +168,11 @@ void RegisterStoreSuite(const std::string& suite) {
       {"get_waits_for_the_key", StoreGetWaitsForTheKey},
       {"get_ends_at_the_deadline", StoreGetEndsAtTheDeadline},
       {"sets_once", StoreSetsOnce},
-      {"add_counts", StoreAddCounts},
-      {"adds_of_many_threads_all_count", StoreAddsOfManyThreadsAllCount},
+      {"versions_count_what_was_set", StoreVersionsCountWhatWasSet},
+      {"sets_where_the_version_is_the_expected_one", StoreSetsWhereTheVersionIsTheExpectedOne},
+      {"additions_of_many_threads_all_count", StoreAdditionsOfManyThreadsAllCount},
+      {"watch_waits_for_a_change", StoreWatchWaitsForAChange},
+      {"watch_ends_at_the_deadline", StoreWatchEndsAtTheDeadline},
       {"refuses_what_is_too_long", StoreRefusesWhatIsTooLong},
       {"serves_others_while_one_waits", StoreServesOthersWhileOneWaits},
   };
