@@ -18,7 +18,7 @@ PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full packages build-native test-native build-sanitizers test-sanitizers \
   test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz flips \
-  wheel check format bench bench-native bench-schedule docs clean
+  campaign-checkpoints wheel check format bench bench-native bench-schedule docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -85,6 +85,9 @@ test-native: build-native ## native tests, release build; the benchmarks must co
 
 flips: build-native ## flip ten thousand bits between two ranks, every bit of a connection's start among them
 	$(WHEEL_BUILD)/rabit_tests --filter=Flips --repeat=100
+
+campaign-checkpoints: packages ## crash, fill and damage checkpoints everywhere; some minutes
+	$(BIN)/python tests/faults/checkpoint_campaign.py
 
 build-sanitizers: $(BUILD)/address/build.ninja $(BUILD)/thread/build.ninja
 	$(BIN)/ninja -C $(BUILD)/address --quiet rabit_tests

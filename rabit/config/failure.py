@@ -55,3 +55,14 @@ class FailureSettings:
         maximum=86400,
         unit="seconds",
     )
+    checkpoint: str = setting(
+        "",
+        "Folder of the job's checkpoints, for a Checkpoint that is given none; all ranks must see it.",
+        is_equal=True,
+        flag="--checkpoint",
+    )
+    stop_file: str = setting(
+        "",
+        "File that asks the job to stop: when it exists, should_stop() is true on all ranks.",
+        flag="--stop-file",
+    )

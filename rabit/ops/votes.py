@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -84,14 +85,16 @@ def should_stop(*, engine: Engine | None = None) -> bool:
 
     Call it once a step: all ranks then leave at the same step.  The first call in the main thread
     makes SIGTERM and SIGUSR1 such requests, unless the program handles them itself; a second signal
-    ends the process as usual.
+    ends the process as usual.  A file that a rank sees under the name of RABIT_STOP_FILE is one too.
     Blocks until every rank has called it.
     """
     engine = engine or current_engine()
     if not engine.stops_on_signals:
         engine.stops_on_signals = True
         _listen()
-    stop = any_rank(engine.wants_stop, "rabit.should_stop", engine=engine)
+    stop_file = engine.config.stop_file
+    wants = engine.wants_stop or (bool(stop_file) and Path(stop_file).exists())
+    stop = any_rank(wants, "rabit.should_stop", engine=engine)
     engine.wants_stop = stop
     return stop
 

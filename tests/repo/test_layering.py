@@ -146,9 +146,9 @@ PYTHON_LAYERS: dict[str, set[str]] = {
             "rendezvous tuning": _SETTINGS,
             "engine": f"tuning {_SETTINGS}",
             "ops diagnostics": _ENGINE,
-            "training": f"ops {_ENGINE}",
+            "training checkpoint": f"ops {_ENGINE}",
             "strategies": _TRAINING,
-            "launch": f"bench config rendezvous diagnostics strategies {_GROUND}",
+            "launch": f"bench checkpoint config rendezvous diagnostics strategies {_GROUND}",
             "session": _SESSION,
             "bench": f"session {_SESSION}",
             "board testing": f"session {_SESSION}",
@@ -190,6 +190,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
 # What packages for frameworks may import of rabit.
 STABLE_MODULES = {
     "rabit",
+    "rabit.checkpoint",
     "rabit.compression",
     "rabit.framework",
     "rabit.strategies",

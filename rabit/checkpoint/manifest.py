@@ -1,0 +1,122 @@
+"""The manifest of a generation: what was saved, in which files, with which checksums."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rabit.checkpoint.leaves import ELEMENT_BYTES
+
+__all__ = ["FORMAT", "Manifest", "Shard", "StoredPiece", "Tensor", "sha256_of"]
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class StoredPiece:
+    """Elements `start` to `start + count` of a tensor, which lie in file `shard` as `name`."""
+
+    shard: int
+    name: str
+    start: int
+    count: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of the saved state; its pieces cover it, in order."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: tuple[StoredPiece, ...]
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.count * ELEMENT_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The file of one rank.  header_sha256: of all before the first tensor."""
+
+    file: str
+    bytes: int
+    header_sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All about one generation.
+
+    state: the document of what is equal on all ranks (see tree); local: those of what each rank has
+    for itself, in rank order.  tensors: of `state` by path; local_tensors: of each of `local`.
+    """
+
+    generation: int
+    step: int
+    size: int
+    saved_at: str
+    rabit: str
+    state: Any
+    local: tuple[Any, ...]
+    tensors: dict[str, Tensor]
+    local_tensors: tuple[dict[str, Tensor], ...]
+    shards: tuple[Shard, ...]
+    format: int = field(default=FORMAT)
+
+    @property
+    def bytes(self) -> int:
+        """Of all files but the manifest itself."""
+        return sum(each.bytes for each in self.shards)
+
+    def to_text(self) -> str:
+        """The file: JSON, whose "sha256" is that of the same text without it."""
+        document = asdict(self)
+        return _text({"sha256": sha256_of(_text(document).encode()), **document})
+
+    @classmethod
+    def from_text(cls, text: str) -> Manifest:
+        """Raises ValueError if `text` is not, to the last byte, what `to_text` gave."""
+        document = json.loads(text)
+        if not isinstance(document, dict) or _text(document) != text:
+            raise ValueError("the text was changed")
+        checksum = document.pop("sha256", None)
+        if checksum != sha256_of(_text(document).encode()):
+            raise ValueError("its checksum is that of another text")
+        if document["format"] != FORMAT:
+            raise ValueError(
+                f"it has format {document['format']}, and this version of rabit reads {FORMAT}"
+            )
+        document["tensors"] = _tensors(document["tensors"])
+        document["local_tensors"] = tuple(_tensors(each) for each in document["local_tensors"])
+        document["local"] = tuple(document["local"])
+        document["shards"] = tuple(Shard(**each) for each in document["shards"])
+        return cls(**document)
+
+
+def sha256_of(data: Any) -> str:
+    """Of anything with bytes; the interpreter runs other threads meanwhile."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _tensors(document: dict[str, Any]) -> dict[str, Tensor]:
+    return {
+        name: Tensor(
+            each["dtype"],
+            tuple(each["shape"]),
+            tuple(StoredPiece(**piece) for piece in each["pieces"]),
+        )
+        for name, each in document.items()
+    }
+
+
+def _text(document: Any) -> str:
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"

@@ -1,0 +1,69 @@
+"""The long form of test_checkpoint_faults.py: every crash point of jobs of one to three ranks under many
+fates of what was not synced, every failing operation, and damage by the ten thousand.
+
+    python tests/faults/checkpoint_campaign.py [--seeds 20] [--damages 20000]
+
+A failure prints the case; the same case fails again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support.checkpoint_faults import check_after, crash_points, damages_detected, die, fail
+
+from rabit.checkpoint import commit
+
+
+def crashes(seeds: int) -> int:
+    count = 0
+    for size in (1, 2, 3):
+        for rank, number in crash_points(size):
+            for survives, seed in [("all", 0), ("none", 0), *(("some", each) for each in range(seeds))]:
+                case = f"size {size}, rank {rank}, operation {number}, {survives} survives, seed {seed}"
+                try:
+                    check_after(die(size, rank, number), survives, seed, 1 + (number + seed) % 3)
+                except BaseException:
+                    print(f"failed: {case}", flush=True)
+                    raise
+                count += 1
+    return count
+
+
+def failures() -> int:
+    count = 0
+    for size in (1, 2, 3):
+        for rank in range(size):
+            for error in (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS):
+                for number in range(1, fail(size, rank, 0, error) + 1):
+                    try:
+                        fail(size, rank, number, error)
+                    except BaseException:
+                        print(f"failed: size {size}, rank {rank}, operation {number}, errno {error}")
+                        raise
+                    count += 1
+    return count
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=20, help="fates of each crash point")
+    parser.add_argument("--damages", type=int, default=20_000, help="changes of files")
+    arguments = parser.parse_args()
+    commit._WRITE_BYTES = 128
+    began = time.monotonic()
+    print(f"crashes: {crashes(arguments.seeds)}, none lost a generation", flush=True)
+    print(f"failing operations: {failures()}, all told and survived", flush=True)
+    found = damages_detected(arguments.damages, seed=int(began * 1000) % 2**31)
+    print(f"damages: {found}, all detected; {time.monotonic() - began:.0f} s in all")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
