@@ -14,7 +14,7 @@ A block with a value that is not finite arrives as values that are not finite.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["Compression", "CompressionCodec"]
 
@@ -24,9 +24,11 @@ class CompressionCodec:
     """A codec of the engine; compared and printed by its description.
 
     spec: the text for the native library; empty means no compression.
+    residuals: how many a `residual` holds: 2 where sums are rounded too, and what that loses is kept.
     """
 
     spec: str
+    residuals: int = field(default=1, kw_only=True)
 
     def __str__(self) -> str:
         return self.spec or "none"
@@ -59,13 +61,16 @@ class Compression:
         return CompressionCodec(f"levels:bits={bits},block={block},levels={levels},norm={norm}")
 
     @staticmethod
-    def sign(block: int = 512) -> CompressionCodec:
+    def sign(block: int = 512, phases: int = 1) -> CompressionCodec:
         """Sends the sign of each element and the mean magnitude of each block.
 
-        float32.  Biased, so it wants a `residual`.  Every rank gets the bits of all ranks.
-        Source: Karimireddy et al., 2019.
+        float32.  Biased, so it wants a `residual`.
+        phases: 1: every rank gets the bits of all ranks.  2: each rank adds some of the blocks up and
+        sends the signs of the sums, so that a rank sends and gets 2 bits an element, however many ranks
+        there are; the residual has a second row, [2, *shape], for what the sums lose.
+        Source: Karimireddy et al., 2019; two phases: Tang et al., "DoubleSqueeze", 2019.
         """
-        return CompressionCodec(f"sign:block={block}")
+        return CompressionCodec(f"sign:block={block},phases={phases}", residuals=phases)
 
     @staticmethod
     def topk(ratio: float = 0.01, block: int = 1 << 20, exact: bool = False) -> CompressionCodec:

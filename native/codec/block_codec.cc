@@ -49,7 +49,7 @@ class BlockCodec : public Codec {
 
   std::string_view spec() const final { return coder_->spec(); }
   int64_t block() const final { return coder_->block(); }
-  bool takes_residual() const final { return true; }
+  int residuals() const override { return 1; }
   Status Accepts(Kind kind, DType dtype) const final {
     if (kind == Kind::kAllreduce && dtype == DType::kFloat32) return {};
     return Unsupported("codec '" + std::string(spec()) + "' is for allreduce of float32, not " +
@@ -91,12 +91,17 @@ class BlockCodec : public Codec {
 
 class TwoPhaseCodec final : public BlockCodec {
  public:
-  using BlockCodec::BlockCodec;
+  TwoPhaseCodec(std::unique_ptr<const BlockCoder> coder, SumFeedback feedback)
+      : BlockCodec(std::move(coder)), feedback_(feedback) {}
+
+  int residuals() const override { return feedback_ == SumFeedback::kKept ? 2 : 1; }
 
   Status Reduce(Exchange& wire, std::span<const CodecPart> parts) const override {
-    const std::vector<Block> blocks = BlocksOf(parts, block());
+    std::vector<Block> blocks = BlocksOf(parts, block());
     if (blocks.empty()) return {};
-    const std::vector<size_t> firsts = Shares(blocks.size(), wire.size());
+    const std::vector<size_t> firsts = feedback_ == SumFeedback::kKept
+                                           ? SharesByIndex(blocks, wire.size())
+                                           : Shares(blocks.size(), wire.size());
     std::vector<int64_t> share_bytes(firsts.size() - 1);
     for (size_t rank = 0; rank + 1 < firsts.size(); ++rank) {
       for (size_t i = firsts[rank]; i < firsts[rank + 1]; ++i)
@@ -137,6 +142,20 @@ class TwoPhaseCodec final : public BlockCodec {
     return firsts;
   }
 
+  // Orders the blocks by the rank that adds them up, which their place in the tensor alone decides:
+  // what a rank keeps of a block's sum is then for that block in the next call too, however
+  // tensors are cut and joined.
+  static std::vector<size_t> SharesByIndex(std::vector<Block>& blocks, int size) {
+    const auto ranks = static_cast<uint64_t>(size);
+    const auto owner = [ranks](const Block& block) { return block.index % ranks; };
+    std::stable_sort(blocks.begin(), blocks.end(),
+                     [&](const Block& a, const Block& b) { return owner(a) < owner(b); });
+    std::vector<size_t> firsts(ranks + 1, 0);
+    for (const Block& block : blocks) ++firsts[owner(block) + 1];
+    for (size_t rank = 0; rank < ranks; ++rank) firsts[rank + 1] += firsts[rank];
+    return firsts;
+  }
+
   Result<Bytes> ValuesOf(Exchange& wire, std::span<const Block> blocks) const {
     return wire.Scratch(kValues, static_cast<size_t>(LargestBlock(blocks)) * sizeof(float));
   }
@@ -152,10 +171,23 @@ class TwoPhaseCodec final : public BlockCodec {
             [[maybe_unused]] const size_t read,
             coder_->DecodeAdd(theirs.subspan(rank * share.size() + at), block.count, 1.0f, sum));
       }
-      const uint64_t key = KeyOfBlock(block.part->key, kForAllRanks, block.index);
-      at += coder_->Encode(sum, block.count, key, share.data() + at);
+      at += EncodeSum(block, sum, share.data() + at);
     }
     return {};
+  }
+
+  // As EncodeOwn, of the sum of all ranks.
+  size_t EncodeSum(const Block& block, float* sum, std::byte* to) const {
+    const uint64_t key = KeyOfBlock(block.part->key, kForAllRanks, block.index);
+    float* const left = At(block.part->sum_residual, block.first);
+    if (left == nullptr) return coder_->Encode(sum, block.count, key, to);
+    const uint32_t largest = kernels_.add(sum, left, sum, block.count);
+    const size_t bytes = coder_->Encode(sum, block.count, key, to);
+    if (largest <= kLargestFinite) {
+      std::copy_n(sum, block.count, left);
+      (void)coder_->DecodeAdd({to, bytes}, block.count, -1.0f, left);  // it is our own
+    }
+    return bytes;
   }
 
   Status DecodeAll(std::span<const Block> blocks, ConstBytes all) const {
@@ -170,6 +202,8 @@ class TwoPhaseCodec final : public BlockCodec {
     }
     return {};
   }
+
+  const SumFeedback feedback_;
 };
 
 class GatherCodec final : public BlockCodec {
@@ -230,8 +264,9 @@ class GatherCodec final : public BlockCodec {
 
 }  // namespace
 
-std::unique_ptr<Codec> MakeTwoPhaseCodec(std::unique_ptr<const BlockCoder> coder) {
-  return std::make_unique<TwoPhaseCodec>(std::move(coder));
+std::unique_ptr<Codec> MakeTwoPhaseCodec(std::unique_ptr<const BlockCoder> coder,
+                                         SumFeedback feedback) {
+  return std::make_unique<TwoPhaseCodec>(std::move(coder), feedback);
 }
 
 std::unique_ptr<Codec> MakeGatherCodec(std::unique_ptr<const BlockCoder> coder) {

@@ -144,6 +144,7 @@ std::vector<OracleCase> OracleCases() {
           {"minmax8:block=512", MinMax(), true},
           {"sign:block=512", Sign(), false},
           {"sign:block=8", Sign(), false},
+          {"sign:block=64,phases=2", Sign(), true},
           {"topk:ratio=0.05,block=512,count=exact", ExactTopK(0.05), false}};
 }
 

@@ -36,9 +36,14 @@ class BlockCoder {
                                    float* to) const = 0;
 };
 
+// Whether a request may bring a second residual, for what encoding the sums leaves out.  Unbiased
+// coders need none.
+enum class SumFeedback { kNone, kKept };
+
 // Encodes, exchanges by all-to-all, adds the own share in rank order, encodes that again and
 // gathers.  For coders whose encodings are as large as EncodedBytesMax says.
-std::unique_ptr<Codec> MakeTwoPhaseCodec(std::unique_ptr<const BlockCoder> coder);
+std::unique_ptr<Codec> MakeTwoPhaseCodec(std::unique_ptr<const BlockCoder> coder,
+                                         SumFeedback feedback = SumFeedback::kNone);
 
 // Everybody gets the encodings of all and adds them in rank order.  Their sizes may differ.
 std::unique_ptr<Codec> MakeGatherCodec(std::unique_ptr<const BlockCoder> coder);

@@ -15,7 +15,7 @@ class CastCodec final : public Codec {
   CastCodec(std::string spec, DType wire) : spec_(std::move(spec)), wire_(wire) {}
 
   std::string_view spec() const override { return spec_; }
-  bool takes_residual() const override { return false; }
+  int residuals() const override { return 0; }
 
   Status Accepts(Kind kind, DType) const override {
     if (kind == Kind::kAllreduce || kind == Kind::kReduce) return {};

@@ -15,14 +15,15 @@
 
 namespace rabit {
 
-// A partition of one tensor.  `in`, `out` and `residual` have as many elements of one dtype.
+// A partition of one tensor.  All its views have as many elements of one dtype.
 struct CodecPart {
   TensorView in;   // no data on a rank that has joined: it contributes zeros
   TensorView out;  // gets the sum; may be `in`; no data where nobody wants it
   TensorView
-      residual;        // what earlier calls left unsent, replaced by what this one does; or no data
-  uint64_t key = 0;    // of random numbers: the same on all ranks, another one in every call
-  int64_t offset = 0;  // of the first element in its tensor; a multiple of Codec::block()
+      residual;  // what earlier calls left unsent, replaced by what this one does; or no data
+  TensorView sum_residual;  // the same of the blocks whose sum this rank encodes; or no data
+  uint64_t key = 0;         // of random numbers: the same on all ranks, another one in every call
+  int64_t offset = 0;       // of the first element in its tensor; a multiple of Codec::block()
 };
 
 // Plain blocking code over an Exchange, as many rounds as it needs.  Without state: whatever has to
@@ -38,7 +39,9 @@ class Codec {
   virtual int64_t block() const { return 1; }
   // OK, or why tensors of this kind and dtype cannot travel so.
   virtual Status Accepts(Kind kind, DType dtype) const = 0;
-  virtual bool takes_residual() const = 0;
+  // How many a request may bring, one behind the other: one for what this rank encodes, and one for
+  // sums that are encoded again.
+  virtual int residuals() const = 0;
   // All parts have one dtype, which is accepted.
   virtual Status Reduce(Exchange& wire, std::span<const CodecPart> parts) const = 0;
 };

@@ -14,6 +14,7 @@ RABIT_CODEC_SUITE(LevelsCodec, "levels:bits=4,block=64");
 RABIT_CODEC_SUITE(L2LevelsCodec, "levels:bits=6,block=64,norm=l2");
 RABIT_CODEC_SUITE(ExponentialLevelsCodec, "levels:bits=5,block=256,levels=exponential");
 RABIT_CODEC_SUITE(SignCodec, "sign:block=64");
+RABIT_CODEC_SUITE(SignInTwoPhasesCodec, "sign:block=64,phases=2");
 RABIT_CODEC_SUITE(MinMaxCodec, "minmax8:block=64");
 RABIT_CODEC_SUITE(TopKCodec, "topk:ratio=0.1,block=64");
 RABIT_CODEC_SUITE(SampledTopKCodec, "topk:ratio=0.05,block=16384");

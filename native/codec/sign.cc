@@ -54,8 +54,11 @@ class SignCoder final : public BlockCoder {
 
 Result<std::unique_ptr<Codec>> MakeSignCodec(CodecSpec& spec) {
   const int64_t block = spec.TakeInteger("block", 512, 8, 65536, 8);
+  const int64_t phases = spec.TakeInteger("phases", 1, 1, 2);
   RABIT_RETURN_IF_ERROR(spec.Finish());
-  return MakeGatherCodec(std::make_unique<SignCoder>(spec.canonical(), block));
+  auto coder = std::make_unique<SignCoder>(spec.canonical(), block);
+  if (phases == 1) return MakeGatherCodec(std::move(coder));
+  return MakeTwoPhaseCodec(std::move(coder), SumFeedback::kKept);
 }
 
 }  // namespace rabit

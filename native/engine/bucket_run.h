@@ -56,7 +56,8 @@ class BucketRun {
   // codec_run.cc: reductions that travel compressed.
   class Wire;
   Status RunCodec();
-  Result<CodecPart> CodecPartOf(const BucketItem& item, std::byte* scaled) const;
+  Result<CodecPart> CodecPartOf(const BucketItem& item, const Codec& codec,
+                                std::byte* scaled) const;
 
   // vector_run.cc: kinds whose ranks hold different parts; one tensor at a time.
   Status RunEach();

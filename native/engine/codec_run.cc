@@ -63,7 +63,8 @@ Status BucketRun::RunCodec() {
   std::vector<CodecPart> parts;
   parts.reserve(job_.items.size());
   for (const BucketItem& item : job_.items) {
-    RABIT_ASSIGN_OR_RETURN(CodecPart part, CodecPartOf(item, is_scaled ? scaled.data() : nullptr));
+    RABIT_ASSIGN_OR_RETURN(CodecPart part,
+                           CodecPartOf(item, *codec, is_scaled ? scaled.data() : nullptr));
     if (is_scaled) scaled = scaled.subspan(part.in.bytes());
     parts.push_back(part);
   }
@@ -76,11 +77,13 @@ Status BucketRun::RunCodec() {
 }
 
 // `scaled`: where the scaled input goes; null: it is not scaled.
-Result<CodecPart> BucketRun::CodecPartOf(const BucketItem& item, std::byte* scaled) const {
+Result<CodecPart> BucketRun::CodecPartOf(const BucketItem& item, const Codec& codec,
+                                         std::byte* scaled) const {
   const int64_t count = item.partition.count;
   const DType dtype = bucket_.dtype;
   CodecPart part;
-  part.in = part.out = part.residual = TensorView{nullptr, count, dtype, device_};
+  part.in = part.out = part.residual = part.sum_residual =
+      TensorView{nullptr, count, dtype, device_};
   part.offset = item.partition.offset;
   const PendingRequest* const pending = item.request();
   // A rank that has joined knows no seed.  What it encodes for all is rounded by other numbers
@@ -94,8 +97,10 @@ Result<CodecPart> BucketRun::CodecPartOf(const BucketItem& item, std::byte* scal
   }
   part.in.data = const_cast<std::byte*>(input);  // codecs only read it
   if (pending->request.residual.data != nullptr) {
-    part.residual.data = static_cast<std::byte*>(pending->request.residual.data) +
-                         static_cast<size_t>(item.partition.offset) * SizeOf(dtype);
+    auto* const first = static_cast<std::byte*>(pending->request.residual.data) +
+                        static_cast<size_t>(item.partition.offset) * SizeOf(dtype);
+    part.residual.data = first;
+    if (codec.residuals() == 2) part.sum_residual.data = first + pending->request.input.bytes();
   }
   const bool has_result = bucket_.kind == Kind::kAllreduce || bucket_.root == services_.rank;
   if (!has_result) return part;

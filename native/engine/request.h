@@ -28,8 +28,9 @@ struct Request {
   Device device;  // of this rank's memory; what the ranks agree on is its kind
   TensorView input;
   TensorView output;  // data == nullptr: the engine allocates it when its size is known
-  // What a codec has not sent in earlier calls, of the input's dtype and count; or no data.  The
-  // caller's, until the request is finished.
+  // What a codec has not sent in earlier calls, of the input's dtype and count; or no data.  Of a
+  // codec with two residuals there are as many elements behind these.  The caller's, until the
+  // request is finished.
   TensorView residual;
   // Alltoall: rows for each rank of the group, also where the signature has none.
   std::vector<int64_t> splits;

@@ -110,7 +110,7 @@ class Check {
                  ": compressed values can only be summed or averaged; use no codec");
     }
     if (residual.data == nullptr) return Status();
-    if (!(*codec)->takes_residual()) {
+    if ((*codec)->residuals() == 0) {
       return Bad("codec '" + signature_.codec + "' keeps no residual; pass none");
     }
     if (residual.count == request_.input.count && residual.dtype == signature_.dtype) {

@@ -116,7 +116,8 @@ typedef struct rabit_request {
   void (*notify)(void* context, int32_t code, const char* message);
   void* notify_context;
   /* With a codec: what it has not sent in earlier calls, as many elements as the input and of its
-   * dtype, or NULL.  Read and written until the handle has finished. */
+   * dtype, or NULL; twice as many with "sign:phases=2", where the second half is for sums.  Read and
+   * written until the handle has finished. */
   void* residual;
   uint64_t seed; /* of a codec's random numbers: equal on all ranks, another one in every call */
 } rabit_request;

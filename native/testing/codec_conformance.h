@@ -39,7 +39,7 @@ inline CodecPart PartOf(Floats& in, Floats& out, uint64_t key = 77) {
   CodecPart part;
   part.in = ViewOf(in);
   part.out = ViewOf(out);
-  part.residual = {nullptr, part.in.count, DType::kFloat32, {}};
+  part.residual = part.sum_residual = {nullptr, part.in.count, DType::kFloat32, {}};
   part.key = key;
   return part;
 }
@@ -47,7 +47,7 @@ inline CodecPart PartOf(Floats& in, Floats& out, uint64_t key = 77) {
 // A part of `whole`; `first` is a multiple of the codec's block.
 inline CodecPart Slice(const CodecPart& whole, int64_t first, int64_t count) {
   CodecPart part = whole;
-  for (TensorView* view : {&part.in, &part.out, &part.residual}) {
+  for (TensorView* view : {&part.in, &part.out, &part.residual, &part.sum_residual}) {
     if (view->data != nullptr) view->data = static_cast<float*>(view->data) + first;
     view->count = count;
   }
@@ -141,12 +141,15 @@ inline void CodecLetsValuesThatAreNotFiniteThrough(const Codec& codec) {
     RunExchange(2, [&](Exchange& wire) {
       Floats in = CodecInput(std::max<int64_t>(2 * codec.block(), 8), wire.rank());
       if (wire.rank() == 1) in[3] = bad;
-      Floats out(in.size()), residual(in.size(), 0.25f);
+      Floats out(in.size()), residual(in.size(), 0.25f), of_sums(in.size(), 0.5f);
       CodecPart part = PartOf(in, out);
-      if (codec.takes_residual()) part.residual = ViewOf(residual);
+      if (codec.residuals() > 0) part.residual = ViewOf(residual);
+      if (codec.residuals() > 1) part.sum_residual = ViewOf(of_sums);
       EXPECT_OK(codec.Reduce(wire, {&part, 1}));
       EXPECT_FALSE(std::isfinite(out[3]));
       for (const float value : residual) EXPECT_TRUE(std::isfinite(value));
+      for (const float value : of_sums) EXPECT_TRUE(std::isfinite(value));
+      EXPECT_EQ(of_sums[0], 0.5f);  // a sum that is lost leaves nothing
       if (wire.rank() == 1) {
         EXPECT_EQ(residual[0], 0.25f);
       }
@@ -158,7 +161,7 @@ inline void CodecLetsValuesThatAreNotFiniteThrough(const Codec& codec) {
 
 // Over many steps what has arrived is what was sent, but for what is still held back.
 inline void CodecLosesNothingWithAResidual(const Codec& codec) {
-  if (!codec.takes_residual()) SKIP_TEST("the codec takes no residual");
+  if (codec.residuals() == 0) SKIP_TEST("the codec takes no residual");
   RunExchange(1, [&](Exchange& wire) {
     constexpr int kSteps = 300;
     const Floats gradient = CodecInput(600, 0);

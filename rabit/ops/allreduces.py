@@ -237,19 +237,24 @@ class _Allreduce:
                     "2**64 - 1."
                 )
             if residual is not None:
-                request.residual = _view_residual(residual, request, call)
+                request.residual = _view_residual(residual, compression, request, call)
         return request
 
 
-def _view_residual(residual: Any, request: Request, call: Call) -> TensorView:
+def _view_residual(
+    residual: Any, compression: CompressionCodec, request: Request, call: Call
+) -> TensorView:
     view = view_output(residual, call)
     source = request.input
     assert source is not None  # an allreduce has an input
-    if view.shape == source.shape and view.dtype == source.dtype:
+    rows = compression.residuals
+    shape = source.shape if rows == 1 else (rows, *source.shape)
+    if tuple(view.shape) == tuple(shape) and view.dtype == source.dtype:
         return view
+    wanted = "like the tensor" if rows == 1 else f"of shape {list(shape)}, a row for the sums"
     raise InvalidArgument(
         f"allreduce '{request.name}': the residual is {view.dtype.name.lower()}{list(view.shape)}, "
-        f"the tensor {source.dtype.name.lower()}{list(source.shape)}. Pass a residual like the tensor."
+        f"the tensor {source.dtype.name.lower()}{list(source.shape)}. Pass a residual {wanted}."
     )
 
 

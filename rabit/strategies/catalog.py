@@ -76,7 +76,7 @@ def _largest(ratio: float) -> Exchange:
 
 
 def _signs(block: int) -> Exchange:
-    return InEngine(Compression.sign(block), TwoPhase(Signs(block), second_feedback=True))
+    return InEngine(Compression.sign(block, phases=2), TwoPhase(Signs(block), second_feedback=True))
 
 
 def _eight_bits(block: int) -> Exchange:
@@ -321,7 +321,7 @@ METHODS: dict[str, Method] = {
     "qsgd": Method(_qsgd, "bits", "0", "unbiased; slow networks"),
     "randomk": Method(_randomk, "32·ratio", "1", "many ranks"),
     "rowsparse": Method(_rowsparse, "by the rows", "0", "embedding tables; exact"),
-    "sign": Method(_sign, "1", "1", "slow networks, large models"),
+    "sign": Method(_sign, "1", "2", "slow networks, large models"),
     "slowmo": Method(_slowmo, "32/every", "2", "Local SGD that trains worse than the mean"),
     "sparseloco": Method(_sparseloco, "64·ratio/every", "2", "ranks very far apart"),
     "streaming-diloco": Method(_streaming, "32/every", "2", "DiLoCo with an even load"),

@@ -8,10 +8,19 @@ from typing import Any
 import numpy as np
 
 from rabit.compression import CompressionCodec
+from rabit.training.state import leaf
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot, Wire
 from rabit.training.wire import seed_of
 
 __all__ = ["InEngine"]
+
+
+@dataclass
+class SumsState:
+    """of_sums: what this rank's sums lost when they were encoded again; 0 before the first step."""
+
+    of_sums: Any = leaf(0.0, scope="local", elastic="mean")
+    unit: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -20,7 +29,8 @@ class InEngine(Exchange):
 
     Encoding, sums and the residual of error feedback around it are the engine's: in native code, in
     its threads, cut and ordered like every other tensor.  Inside another exchange as well.
-    State: none for float32.  Random numbers follow from `seed`, rank, tensor, step and element.
+    State: what sums lose, for codecs that keep it; else none for float32.  Random numbers follow from
+    `seed`, rank, tensor, step and element.
     """
 
     codec: CompressionCodec
@@ -37,12 +47,19 @@ class InEngine(Exchange):
         return Wire(self.codec, seed=self.seed)
 
     def state(self, slot: Slot) -> Any:
-        return None if slot.dtype == np.float32 else self.otherwise.state(slot)
+        if slot.dtype != np.float32:
+            return self.otherwise.state(slot)
+        return SumsState() if self.codec.residuals == 2 else None
 
     async def __call__(self, x: Array, state: Any, ranks: Ranks) -> Reduced:
         if x.dtype != np.float32:
             return await self.otherwise(x, state, ranks)
-        left = np.zeros(x.shape, x.dtype)
+        left = np.zeros((self.codec.residuals, *x.shape), x.dtype)
+        unit = ranks.unit or (1.0 if state is None else state.unit)
+        if state is not None:
+            left[1] = state.of_sums * x.dtype.type(state.unit / unit)
         seed = seed_of(self.seed, ranks.step)
         value = await ranks.mean(x, codec=self.codec, residual=left, seed=seed)
-        return Reduced(value, x - left)
+        if state is not None:
+            state.of_sums, state.unit = left[1].copy(), unit
+        return Reduced(value, x - left[0])

@@ -42,9 +42,10 @@ class Gathered(Exchange):
 
 @dataclass
 class TwoPhaseState:
-    """residual: of the part that this rank adds up; 0 before the first step."""
+    """residual: of the part that this rank adds up; 0 before the first step.  unit: what it is in."""
 
     residual: Any = leaf(0.0, scope="local", elastic="zero")
+    unit: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,12 @@ class TwoPhase(Exchange):
         for code in await ranks.scatter(mine):
             total += codec.decode(code, own)
         total = (total / ranks.size).astype(x.dtype, copy=False)
-        if state is not None:
-            total = total + np.asarray(state.residual, x.dtype)
+        if state is not None:  # Like error feedback, it follows the learning rate.
+            unit = ranks.unit or state.unit
+            total = total + np.asarray(state.residual, x.dtype) * x.dtype.type(state.unit / unit)
         again = codec.encode(total, randomness(self.seed + 1, ranks))
         if state is not None:
-            state.residual = total - codec.decode(again, own)
+            state.residual, state.unit = total - codec.decode(again, own), unit
         pieces = zip(await ranks.gather(again), parts, strict=True)
         value = np.concatenate([codec.decode(code, like) for code, like in pieces])
         sent = np.concatenate([codec.decode(c, like) for c, like in zip(mine, parts, strict=True)])

@@ -22,12 +22,15 @@ class Residual:
     """The state of error feedback.
 
     residual: what was not sent, in units of the parameter's change per `unit`.
+    of_sums: what this rank's sums lost when they were encoded again, where the engine keeps that; of the
+    sum over the ranks, not of the mean.  0 before the first step.
     inner: the state of the exchange that it goes around.
     """
 
     residual: Array = leaf(scope="local", elastic="mean")
     unit: float = 1.0
     inner: Any = None
+    of_sums: Any = leaf(0.0, scope="local", elastic="mean")
 
     def in_unit(self, unit: float, decay: float) -> tuple[Array, float]:
         """`decay` of the residual in a new array, in `unit`; and the unit that it is in.
@@ -39,6 +42,15 @@ class Residual:
         if factor == 1:
             return self.residual.copy(), unit
         return self.residual * self.residual.dtype.type(factor), unit
+
+    def both_in_unit(self, unit: float, decay: float) -> tuple[Array, float]:
+        """As `in_unit`, with a second row for what sums lost."""
+        unit = unit or self.unit
+        both = np.empty((2, *self.residual.shape), self.residual.dtype)
+        factor = both.dtype.type(decay * self.unit / unit)
+        np.multiply(self.residual, factor, out=both[0])
+        np.multiply(self.of_sums, factor, out=both[1])
+        return both, unit
 
 
 class Operands(NamedTuple):
@@ -75,8 +87,13 @@ class Wire:
         seed = 0 if self.seed is None else seed_of(self.seed, step)
         if self.decay is None:
             return Operands(None, seed)
-        residual, unit = slot.state.in_unit(slot.lr, self.decay)
-        slot.state = Residual(residual, unit, slot.state.inner)
+        state = slot.state
+        if self.codec.residuals == 2:
+            both, unit = state.both_in_unit(slot.lr, self.decay)
+            slot.state = Residual(both[0], unit, state.inner, both[1])
+            return Operands(both, seed)
+        residual, unit = state.in_unit(slot.lr, self.decay)
+        slot.state = Residual(residual, unit, state.inner)
         return Operands(residual, seed)
 
 

@@ -108,14 +108,16 @@ def blockwise(round_trip, values: np.ndarray, block: int, key: int, rank: int) -
     return np.concatenate(parts).astype(np.float32)
 
 
-def expected(arrays: list[np.ndarray], oracle, block: int, is_two_phase: bool, key: int):
-    """The sum, and what each rank has sent."""
+def expected(
+    arrays: list[np.ndarray], oracle, block: int, is_two_phase: bool, key: int, left_of_sums=0.0
+):
+    """The sum, and what each rank has sent.  left_of_sums: what earlier sums have lost."""
     sent = [blockwise(oracle, each, block, key, rank) for rank, each in enumerate(arrays)]
     total = np.zeros_like(arrays[0])
     for each in sent:
         total += each
     if is_two_phase:
-        total = blockwise(oracle, total, block, key, FOR_ALL_RANKS) + np.float32(0)
+        total = blockwise(oracle, total + left_of_sums, block, key, FOR_ALL_RANKS) + np.float32(0)
     return total, sent
 
 
@@ -127,6 +129,7 @@ CODECS = {
     "sign": (Compression.sign(512), sign, 512, False),
     "topk": (Compression.topk(0.03125, 512, exact=True), topk(0.03125), 512, False),
 }
+CUT = {**CODECS, "sign in two phases": (Compression.sign(512, phases=2),)}
 
 
 def gradient(rank: int, count: int, step: int = 0) -> np.ndarray:
@@ -165,9 +168,9 @@ def test_a_codec_gives_the_bits_of_the_oracle(codec, size, transport):
     run_ranks(size, on_rank, transport=transport)
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", CUT)
 def test_cuts_and_fusion_do_not_change_a_bit(codec):
-    compression = CODECS[codec][0]
+    compression = CUT[codec][0]
     results = []
 
     def on_rank(engine):
@@ -212,6 +215,61 @@ def test_a_sampled_topk_loses_nothing():
     run_ranks(2, on_rank, transport="shm")
 
 
+@pytest.mark.parametrize(("size", "transport"), JOBS)
+def test_signs_in_two_phases_keep_what_their_sums_lose(size, transport):
+    block, count = 64, 1000
+    compression = Compression.sign(block, phases=2)
+
+    def on_rank(engine):
+        residual = np.zeros((2, count), np.float32)
+        kept, left = [np.zeros(count, np.float32) for _ in range(size)], np.zeros(count, np.float32)
+        for step in range(4):
+            arrays = [gradient(rank, count, step) + kept[rank] for rank in range(size)]
+            key = tensor_key(step, "g")
+            total, sent = expected(arrays, sign, block, True, key, left)
+            kept = [mine - gone for mine, gone in zip(arrays, sent, strict=True)]
+            whole = np.zeros(count, np.float32)
+            for each in sent:
+                whole += each
+            left = whole + left - total
+            found = rabit.allreduce(
+                gradient(engine.rank, count, step),
+                name="g",
+                op=rabit.Sum,
+                compression=compression,
+                residual=residual,
+                seed=step,
+            )
+            np.testing.assert_array_equal(found, total)
+            np.testing.assert_array_equal(residual[0], kept[engine.rank])
+            is_mine = np.arange(count) // block % size == engine.rank
+            np.testing.assert_array_equal(residual[1], np.where(is_mine, left, 0))
+
+    run_ranks(size, on_rank, transport=transport)
+
+
+def test_a_rank_sends_two_bits_of_an_element_however_many_ranks_there_are():
+    count, size = 1 << 18, 4
+
+    def on_rank(engine):
+        data = gradient(engine.rank, count)
+        sent = []
+        for phases in (1, 2):
+            rabit.barrier()
+            before = bytes_sent(engine)
+            rabit.allreduce(data, name=f"p{phases}", compression=Compression.sign(512, phases))
+            sent.append(bytes_sent(engine) - before)
+        return sent
+
+    def bytes_sent(engine):
+        return engine.statistics()["backend_details"]["builtin"]["transport"]["bytes_sent"]
+
+    one = count / 8 * (1 + 32 / 512)
+    for gathered, two_phases in run_ranks(size, on_rank, transport="tcp"):
+        assert gathered == pytest.approx(one * (size - 1), rel=0.05)
+        assert two_phases == pytest.approx(2 * one * (size - 1) / size, rel=0.05)
+
+
 def test_torch_tensors_are_reduced_in_place_with_their_residual():
     torch = pytest.importorskip("torch")
 
@@ -254,6 +312,10 @@ def test_what_a_codec_cannot_do_is_refused():
             (
                 {"compression": Compression.sign(), "residual": np.zeros(7, np.float32)},
                 r"the residual is float32\[7\], the tensor float32\[8\]",
+            ),
+            (
+                {"compression": Compression.sign(phases=2), "residual": np.zeros(8, np.float32)},
+                r"the tensor float32\[8\]. Pass a residual of shape \[2, 8\], a row for the sums",
             ),
         ):
             with pytest.raises(InvalidArgument, match=text):

@@ -77,7 +77,11 @@ def test_the_engine_and_numpy_send_the_same(name):
     assert suite.distance(found, expected) <= 1e-5
 
 
-@pytest.mark.parametrize("exchange", [suite.NATIVE_TOPK, suite.NATIVE_SIGNS], ids=["topk", "sign"])
+@pytest.mark.parametrize(
+    "exchange",
+    [suite.NATIVE_TOPK, suite.NATIVE_SIGNS, suite.NATIVE_TWO_PHASES],
+    ids=["topk", "sign", "sign in two phases"],
+)
 def test_the_engine_loses_nothing_when_the_learning_rate_falls(exchange):
     run = suite.Run(
         suite.feedback(exchange),

@@ -205,7 +205,8 @@ def unconserved(outcomes: list[Outcome], run: Run) -> float:
     for name in SHAPES:
         moved = outcomes[0].first[name] - outcomes[0].values[name]
         states = [each.states[name] for each in outcomes]  # None: nothing is lost
-        left = np.mean([each.residual * each.unit if each else 0.0 for each in states], axis=0)
+        left = np.mean([_left(each) if each else 0.0 for each in states], axis=0)
+        left = left + _left_of_sums(states, name)
         ranks = range(len(outcomes))
         whole = sum(
             run.lr(step) * np.mean([noise(name, rank, step) for rank in ranks], axis=0)
@@ -213,6 +214,20 @@ def unconserved(outcomes: list[Outcome], run: Run) -> float:
         )
         worst = max(worst, float(np.abs(moved + left - whole).max()))
     return worst
+
+
+def _left(state: Any) -> Any:
+    """What a rank has not sent, of its gradients and of sums that it encoded again."""
+    return (state.residual + state.of_sums) * state.unit
+
+
+def _left_of_sums(states: list[Any], name: str) -> Any:
+    """What the second phase in NumPy keeps: each rank that of its part of the mean."""
+    inner = [getattr(each, "inner", None) for each in states]
+    if not hasattr(inner[0], "residual"):
+        return 0.0
+    whole = np.concatenate([each.residual * each.unit for each in inner])
+    return whole.reshape(SHAPES[name])
 
 
 # --- methods, as cases take them --------------------------------------------------------------------
@@ -340,6 +355,9 @@ CONSERVING: dict[str, methods.Exchange] = {
     "top-k": methods.ErrorFeedback(topk(0.1)),
     "powersgd": methods.ErrorFeedback(power(1)),
     "sign": methods.ErrorFeedback(methods.Gathered(methods.Signs())),
+    "sign in two phases": methods.ErrorFeedback(
+        methods.TwoPhase(methods.Signs(4), second_feedback=True)
+    ),
     "two means": methods.ErrorFeedback(methods.Gathered(methods.TwoMeans(8))),
     "random-k": methods.ErrorFeedback(methods.RandomK(0.2)),
     "two roads": methods.ErrorFeedback(methods.Accordion(topk(0.5), topk(0.1), interval=3)),
@@ -408,6 +426,9 @@ def feedback(exchange: methods.Exchange) -> Callable[[], methods.Strategy]:
 
 NATIVE_TOPK = methods.InEngine(Compression.topk(0.2, exact=True), topk(0.2))
 NATIVE_SIGNS = methods.InEngine(Compression.sign(8), methods.Gathered(methods.Signs(8)))
+NATIVE_TWO_PHASES = methods.InEngine(
+    Compression.sign(8, phases=2), methods.TwoPhase(methods.Signs(8), second_feedback=True)
+)
 
 # Codecs of the engine and of NumPy that send the same, but for rounding: (the one, the other).
 SAME: dict[str, tuple[Callable[[], methods.Strategy], Callable[[], methods.Strategy]]] = {
