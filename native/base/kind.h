@@ -20,6 +20,7 @@ struct KindTraits {
   bool needs_rows = false;        // joined or cut along axis 0, which a scalar does not have
   bool has_free_rows = false;     // extent 0 may differ between the ranks
   bool has_splits = false;        // the sender says how many rows each rank gets
+  bool has_even_parts = false;    // ranks hold parts of one whole, mostly even: see EvenRows
   bool is_divisible = false;      // element-wise: parts may run apart, and beside parts of others
   bool has_equal_counts = false;  // every rank, of other groups too, counts the same elements
 
@@ -33,7 +34,7 @@ inline constexpr std::array<KindTraits, 13> kKindTraits = {{
      .keeps_shape = true,
      .is_divisible = true,
      .has_equal_counts = true},
-    {.kind = Kind::kAllgather, .needs_rows = true, .has_free_rows = true},
+    {.kind = Kind::kAllgather, .needs_rows = true, .has_free_rows = true, .has_even_parts = true},
     {.kind = Kind::kBroadcast,
      .is_rooted = true,
      .starts_at_root = true,
@@ -46,7 +47,7 @@ inline constexpr std::array<KindTraits, 13> kKindTraits = {{
      .keeps_shape = true,
      .is_divisible = true,
      .has_equal_counts = true},
-    {.kind = Kind::kReduceScatter, .reduces = true, .needs_rows = true, .has_equal_counts = true},
+    {.kind = Kind::kReduceScatter, .reduces = true, .needs_rows = true, .has_even_parts = true},
     {.kind = Kind::kAlltoall, .needs_rows = true, .has_free_rows = true, .has_splits = true},
     {.kind = Kind::kGather, .is_rooted = true, .needs_rows = true, .has_free_rows = true},
     {.kind = Kind::kScatter,

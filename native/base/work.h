@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/ids.h"
+#include "base/kind.h"
 
 namespace rabit {
 
@@ -22,6 +23,14 @@ struct Work {
   GroupId group = kWorld;
   std::string codec;  // what it travels as, with every parameter; empty: as it is
   BackendId backend = kAnyBackend;
+  // Kinds whose ranks hold parts of one whole: into how many that is cut, by EvenRows.  0: the
+  // parts follow no rule.
+  int32_t even_parts = 0;
+
+  // Parts may run apart, and beside parts of others.
+  bool is_divisible() const { return TraitsOf(kind).is_divisible || even_parts > 0; }
+  // Every rank, of other groups too, counts the same elements.
+  bool has_equal_counts() const { return TraitsOf(kind).has_equal_counts || even_parts > 0; }
 
   bool operator==(const Work&) const = default;
 };

@@ -76,9 +76,10 @@ struct ReadyTensor {
   std::string name;
   Signature signature;  // of the lowest rank that announced it; scatter: of the root
   // Kinds whose ranks may differ: extent 0 of every rank of the group (gathers), or the rows that
-  // each rank of the group gets (scatter).  An alltoall has the mean of the ranks' extents 0, and
-  // none if every rank brings the signature's rows and cuts them evenly.  Messages: the global
-  // ranks of sender and receiver.  Votes: the OR of all.  Empty otherwise.
+  // each rank of the group gets (scatter).  An allgather has none if the ranks bring even parts of
+  // the signature's rows, which are then those of all ranks.  An alltoall has the mean of the
+  // ranks' extents 0, and none if every rank brings the signature's rows and cuts them evenly.
+  // Messages: the global ranks of sender and receiver.  Votes: the OR of all.  Empty otherwise.
   std::vector<int64_t> extents;
   std::vector<int> joined;  // global ranks that contribute the identity element
   // The reduction of what all ranks have brought along, neither divided nor postscaled: nothing is

@@ -206,6 +206,7 @@ void WriteSignature(WireWriter& to, const Signature& signature) {
   to.Varint(static_cast<uint64_t>(signature.backend + 1));
   to.U8(static_cast<uint8_t>(signature.device_kind));
   WriteExtents(to, signature.splits);
+  to.Varint(static_cast<uint64_t>(signature.even_parts));
 }
 
 std::vector<int64_t> ReadShape(WireReader& from) {
@@ -243,6 +244,7 @@ Signature ReadSignature(WireReader& from) {
   if (signature.device_kind != DeviceKind::kCpu && signature.device_kind != DeviceKind::kCuda)
     from.Fail();
   signature.splits = ReadExtents(from);
+  signature.even_parts = ReadBelow(from, kControlRanksMax + 1);
   return signature;
 }
 

@@ -18,7 +18,7 @@
 
 namespace rabit {
 
-inline constexpr uint8_t kControlVersion = 5;
+inline constexpr uint8_t kControlVersion = 6;
 
 // Bounds of what a decoder accepts.
 inline constexpr size_t kNameBytesMax = 1024;

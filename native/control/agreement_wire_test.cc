@@ -32,6 +32,7 @@ Signature FullSignature() {
   s.backend = 4;
   s.device_kind = DeviceKind::kCuda;
   s.splits = {1, 2};
+  s.even_parts = 300;
   return s;
 }
 
@@ -107,8 +108,8 @@ void DecodeAnything(ConstBytes bytes) {
   (void)DecodeRefusal(bytes);
 }
 
-TEST(AgreementWire, the_bytes_of_version_5_are_frozen) {
-  const auto path = testing::Testdata("control/testdata/messages_v5.txt");
+TEST(AgreementWire, the_bytes_of_version_6_are_frozen) {
+  const auto path = testing::Testdata("control/testdata/messages_v6.txt");
   std::ifstream file(path);
   ASSERT_TRUE(file.is_open()) << path.string();
   std::string line;
@@ -116,7 +117,7 @@ TEST(AgreementWire, the_bytes_of_version_5_are_frozen) {
     ASSERT_TRUE(static_cast<bool>(std::getline(file, line)));
     EXPECT_EQ(Hex(message), line);
   }
-  EXPECT_EQ(static_cast<int>(kControlVersion), 5);
+  EXPECT_EQ(static_cast<int>(kControlVersion), 6);
 }
 
 TEST(AgreementWire, an_announcement_survives_the_wire) {
@@ -250,7 +251,7 @@ TEST(AgreementWire, names_another_version) {
   const std::byte message[] = {std::byte{1}, std::byte{1}};
 
   EXPECT_EQ(TypeOf(message).status().message(),
-            "it speaks version 1 of the control format, this rank version 5. Install the same "
+            "it speaks version 1 of the control format, this rank version 6. Install the same "
             "version of rabit on every host.");
 }
 

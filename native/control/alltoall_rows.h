@@ -20,7 +20,7 @@ inline bool IsSameEvenAlltoall(const Signature& a, const Signature& b) {
 // Whether any rank may announce what was agreed as `signature` by its id alone.
 inline bool IsSaidById(const Signature& signature) {
   if (signature.kind == Kind::kAlltoall) return signature.splits.empty();
-  return !TraitsOf(signature.kind).has_free_rows;
+  return signature.kind == Kind::kAllgather || !TraitsOf(signature.kind).has_free_rows;
 }
 
 // Of one round.  Who gets which rows of whom would be a matrix, which grows faster than the job; so

@@ -163,10 +163,12 @@ TEST(AlltoallRows, what_is_too_much_for_one_agreement_comes_in_several) {
     Announcement::Entry& entry = mine.ready.emplace_back();
     entry.name = "gather" + std::to_string(i);
     entry.signature.kind = Kind::kAllgather;
-    entry.signature.shape = {7};
   }
   for (int step = 0; step < 2; ++step) {
-    for (int rank = 0; rank < kRanks; ++rank) job.Announce(rank, mine);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      for (Announcement::Entry& entry : mine.ready) entry.signature.shape = {rank == 3 ? 9 : 7};
+      job.Announce(rank, mine);
+    }
     ASSERT_OK(job.DeliverAll());
     for (int rank = 0; rank < kRanks; ++rank) {
       int told = 0;

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "base/even_rows.h"
+#include "base/kind.h"
 #include "control/alltoall_rows.h"
 #include "control/carried_data.h"
 #include "control/crosscheck.h"
@@ -13,15 +15,6 @@ namespace rabit {
 namespace {
 
 constexpr size_t kFailedNamesMax = 4096;
-
-bool IsShapeSendable(const std::vector<int64_t>& shape) {
-  int64_t product = 1;
-  for (int64_t extent : shape) {
-    if (extent < 0 || __builtin_mul_overflow(product, std::max<int64_t>(extent, 1), &product))
-      return false;
-  }
-  return shape.size() <= kDimensionsMax;
-}
 
 }  // namespace
 
@@ -142,6 +135,10 @@ void Announcer::AnnounceCached(TensorId id, const Announcement::Entry& entry,
 bool Announcer::BringsOwnPart(const Signature& mine, const Signature& agreed) const {
   if (mine.kind == Kind::kAlltoall) return !IsSameEvenAlltoall(mine, agreed);
   if (mine.kind == Kind::kScatter) return mine.root == rank_;
+  if (mine.kind == Kind::kAllgather) {
+    const Group& group = *FindGroup(mine.group);
+    return mine.shape[0] != EvenRows{agreed.shape[0], group.size()}.Of(group.my_index);
+  }
   return HasVariablePart(mine.kind);
 }
 
@@ -348,7 +345,20 @@ Status Announcer::Define(const Definition& definition) {
   // What this rank last said was about another signature, unless it took part in this one.
   if (round.open == Open::kNo) ForgetOwn(round);
   known.agreed = definition.signature;
+  RABIT_RETURN_IF_ERROR(CheckParts(known));
+  if (round.has_own && BringsOwnPart(known.own, known.agreed)) round.version = 0;
   return {};
+}
+
+// What lanes count on when they cut and join.
+Status Announcer::CheckParts(const Known& known) const {
+  const Signature& agreed = known.agreed;
+  const bool has_parts = TraitsOf(agreed.kind).has_even_parts;
+  const Group* const group = FindGroup(agreed.group);
+  const bool fits = group == nullptr || agreed.even_parts == group->size();
+  if (has_parts ? fits && !agreed.shape.empty() : agreed.even_parts == 0) return {};
+  return Internal("rank 0 agreed on '" + known.key.name + "', " + Describe(agreed) + ", in " +
+                  std::to_string(agreed.even_parts) + " parts");
 }
 
 Status Announcer::AppendReady(ReadyReference&& ready, std::vector<ReadyTensor>& to) {
@@ -365,6 +375,7 @@ Status Announcer::AppendReady(ReadyReference&& ready, std::vector<ReadyTensor>& 
   tensor.extents = std::move(ready.extents);
   tensor.joined = std::move(ready.joined);
   tensor.data = std::move(ready.data);
+  if (!tensor.extents.empty()) tensor.signature.even_parts = 0;  // this time
   if (!tensor.data.empty()) RABIT_RETURN_IF_ERROR(CheckCarried(tensor.signature, tensor.data));
   return FillExtents(known, tensor);
 }
@@ -381,6 +392,7 @@ Status Announcer::FillExtents(const Known& known, ReadyTensor& tensor) const {
     if (!signature.shape.empty()) return {};
     return Internal("rank 0 agreed on '" + tensor.name + "', an alltoall without rows");
   }
+  if (signature.kind == Kind::kAllgather && tensor.extents.empty()) return {};  // even, as agreed
   const Group* group = FindGroup(signature.group);
   if (group == nullptr) return {};  // of other ranks; this one only counts the bucket
   const auto size = static_cast<size_t>(group->size());

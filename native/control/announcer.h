@@ -96,6 +96,7 @@ class Announcer {
   int32_t TakeToken(TensorId id);
   static void ForgetOwn(Round& round);
   Round* Guess();  // of what is announced next, if it is as the last time; or null
+  Status CheckParts(const Known& known) const;
   Status FillExtents(const Known& known, ReadyTensor& tensor) const;
   void ApplyRejection(RejectMessage&& rejected, Agreement& agreement);
   const Group* FindGroup(GroupId id) const;

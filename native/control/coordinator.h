@@ -117,6 +117,7 @@ class Coordinator {
   Status Compare(TensorRecord& record, int rank, const Signature* signature);
   void Remember(TensorRecord& record, const RankSet& ranks, const Signature* signature);
   bool RejectIfStopped(TensorRecord& record);
+  static void SettleRows(TensorRecord& record, ReadyReference& ready);
   void Complete(TensorRecord& record);
   // coordinator_batch.cc
   // True: the message was only what the batch is, or has begun one.

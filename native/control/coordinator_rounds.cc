@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/even_rows.h"
 #include "base/kind.h"
 #include "control/coordinator.h"
 
@@ -9,6 +10,7 @@ namespace rabit {
 namespace {
 
 constexpr size_t kVarintBytesMax = 10;
+constexpr int64_t kAsAgreed = -1;  // rows: this member's part of those that were agreed
 
 // A pair is described from its sender's side.
 Signature SenderView(const Signature& signature, const TensorKey& key) {
@@ -30,8 +32,9 @@ std::string RankText(int rank) { return "rank " + std::to_string(rank); }
 // Whether `ready`, of which a rank has spoken so, can refer to what was agreed before.
 bool FollowsFrom(const Signature& agreed, const Signature& spoken, const ReadyReference& ready) {
   if (!HasSameFixedPart(spoken, agreed)) return false;
-  const bool is_even_alltoall = spoken.kind == Kind::kAlltoall && ready.extents.empty();
-  return !is_even_alltoall || IsSameEvenAlltoall(spoken, agreed);
+  if (!ready.extents.empty()) return true;
+  return spoken.kind == Kind::kAlltoall ? IsSameEvenAlltoall(spoken, agreed)
+                                        : spoken.shape == agreed.shape;
 }
 
 // At most so many on the wire.
@@ -59,14 +62,15 @@ void Coordinator::ArriveCached(const Arrival& arrival, TensorId id) {
   // full, as soon as it reads that the id was taken back.
   if (record == nullptr || record->named_cycle > arrival.ids_cycle) return;
   const Kind kind = record->agreed.kind;
-  if (arrival.ranks.count() > 1 && (!record->late.empty() || HasVariablePart(kind))) {
+  const bool differs = HasVariablePart(kind) && kind != Kind::kAllgather;
+  if (arrival.ranks.count() > 1 && (!record->late.empty() || differs)) {
     return ForEachAlone(arrival.ranks, [&](const RankSet& one, int rank) {
       ArriveCached({one, arrival.ids_cycle, rank, arrival.now_us}, id);
     });
   }
   const int rank = arrival.ranks.lowest();
   if (!IsExpected(*record, rank)) return;
-  const bool is_variable = HasVariablePart(kind) && kind != Kind::kAlltoall &&
+  const bool is_variable = differs && kind != Kind::kAlltoall &&
                            !(kind == Kind::kScatter && rank != record->agreed.root);
   if (is_variable) return ArriveVariable(arrival, {id, 0, {}});
   Arrive(*record, arrival, nullptr);
@@ -293,13 +297,17 @@ void Coordinator::Remember(TensorRecord& record, const RankSet& ranks, const Sig
   if (speaks) {
     record.speaker = rank;
     record.speaker_is_cached = signature == nullptr;
-    if (signature != nullptr) record.spoken = *signature;
+    if (signature != nullptr) {
+      record.spoken = *signature;
+      record.spoken.even_parts = TraitsOf(said.kind).has_even_parts ? record.members->size() : 0;
+    }
   }
   const auto size = static_cast<size_t>(record.members->size());
   if (!HasVariablePart(said.kind)) return;
+  if (said.kind == Kind::kAllgather && signature == nullptr) return;  // its part of what was agreed
   const auto member = static_cast<size_t>(record.members->IndexOf(rank));
   if (said.kind == Kind::kAllgather || said.kind == Kind::kGather) {
-    record.extents.resize(size);
+    record.extents.resize(size, said.kind == Kind::kAllgather ? kAsAgreed : 0);
     record.extents[member] = said.shape[0];
     return;
   }
@@ -330,6 +338,34 @@ bool Coordinator::RejectIfStopped(TensorRecord& record) {
   return true;
 }
 
+// Rows of an allgather that follow from their sum become part of the signature, so that ids say
+// them from now on.
+void Coordinator::SettleRows(TensorRecord& record, ReadyReference& ready) {
+  std::vector<int64_t>& rows = ready.extents;
+  const auto size = static_cast<size_t>(record.members->size());
+  if (rows.empty() && ready.joined.empty()) return;
+  rows.resize(size, kAsAgreed);
+  for (const int rank : ready.joined) rows[static_cast<size_t>(record.members->IndexOf(rank))] = 0;
+  int64_t sum = 0;
+  bool is_sendable = ready.joined.empty();
+  for (size_t i = 0; i < size; ++i) {
+    if (rows[i] == kAsAgreed) {
+      rows[i] =
+          EvenRows{record.agreed.shape[0], static_cast<int64_t>(size)}.Of(static_cast<int64_t>(i));
+    }
+    is_sendable = is_sendable && !__builtin_add_overflow(sum, rows[i], &sum);
+  }
+  const EvenRows even{sum, static_cast<int64_t>(size)};
+  for (size_t i = 0; i < size && is_sendable; ++i)
+    is_sendable = rows[i] == even.Of(static_cast<int64_t>(i));
+  Signature whole = record.speaker_is_cached ? record.agreed : record.spoken;
+  whole.shape[0] = sum;
+  if (!is_sendable || !IsShapeSendable(whole.shape)) return;
+  record.spoken = std::move(whole);
+  record.speaker_is_cached = false;
+  rows.clear();
+}
+
 void Coordinator::Complete(TensorRecord& record) {
   ReadyReference ready;
   if (record.arrived.count() < record.members->size()) {
@@ -353,6 +389,7 @@ void Coordinator::Complete(TensorRecord& record) {
   }
   if (ready.joined.empty()) skew_.Add(record);
   ready.extents = std::move(record.extents);
+  if (said.kind == Kind::kAllgather) SettleRows(record, ready);
   if (said.kind == Kind::kAlltoall) ready.extents = record.alltoall.Extents();
   if (record.carried.IsComplete()) ready.data = record.carried.Reduce(said);
   Publish(record, std::move(ready));

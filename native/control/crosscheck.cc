@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/kind.h"
+#include "control/agreement_wire.h"
 
 namespace rabit {
 namespace {
@@ -85,6 +86,15 @@ Status CheckSplits(std::string_view name, const RankSignature& one, size_t membe
 }
 
 }  // namespace
+
+bool IsShapeSendable(const std::vector<int64_t>& shape) {
+  int64_t product = 1;
+  for (int64_t extent : shape) {
+    if (extent < 0 || __builtin_mul_overflow(product, std::max<int64_t>(extent, 1), &product))
+      return false;
+  }
+  return shape.size() <= kDimensionsMax;
+}
 
 bool HasVariablePart(Kind kind) { return TraitsOf(kind).has_free_rows; }
 

@@ -26,6 +26,8 @@ Status CheckAlone(std::string_view name, const RankSignature& one, std::span<con
 // scatter away from its root.
 Status CheckPair(std::string_view name, const RankSignature& a, const RankSignature& b);
 
+// Whether decoders take it: no negative extents, a product that fits, even without those of zero.
+bool IsShapeSendable(const std::vector<int64_t>& shape);
 // Extent 0, or splits as well, are sent again with every announcement.
 bool HasVariablePart(Kind kind);
 // Equal except for the variable part: this rank may announce `b` by the id it got for `a`.

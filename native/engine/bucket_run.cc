@@ -61,7 +61,8 @@ Status BucketRun::Run() {
   }
   const bool is_reduction = bucket_.kind == Kind::kAllreduce || bucket_.kind == Kind::kReduce;
   Enter();
-  Status status = is_reduction ? RunReduction() : RunEach();
+  const bool has_even_parts = bucket_.even_parts > 0;
+  Status status = is_reduction ? RunReduction() : has_even_parts ? RunParts() : RunEach();
   services_.running.Leave(bucket_.lane);
   Record(started_ns);
   return status;
@@ -78,9 +79,9 @@ std::string BucketRun::Describe() const {
   std::string text(Name(bucket_.kind));
   if (!job_.items.empty()) text += " '" + job_.items.front().tensor->ready->name + "'";
   if (job_.items.size() > 1) text += " and " + std::to_string(job_.items.size() - 1) + " more";
-  return text + " (" + std::to_string(count_) + " elements of " + std::string(Name(bucket_.dtype)) +
-         " by " + std::string(route_.algorithm) + ", " + std::string(executor().name()) +
-         ", lane " + std::to_string(bucket_.lane) + ")";
+  return text + " (" + std::to_string(job_.load.bytes) + " bytes of " +
+         std::string(Name(bucket_.dtype)) + " by " + std::string(route_.algorithm) + ", " +
+         std::string(executor().name()) + ", lane " + std::to_string(bucket_.lane) + ")";
 }
 
 Result<Route> BucketRun::RouteOf(const Work& work, Load load) const {
@@ -219,7 +220,7 @@ void BucketRun::Record(int64_t started_ns) const {
   record.kind = bucket_.kind;
   record.partitions = static_cast<int64_t>(job_.items.size());
   for (const BucketItem& item : job_.items) record.tensors += item.partition.is_last ? 1 : 0;
-  record.bytes = count_ * static_cast<int64_t>(SizeOf(bucket_.dtype));
+  record.bytes = job_.load.bytes;
   record.wire_bytes = wire_bytes_;
   record.busy_ns = NowNs() - started_ns;
   record.is_in_place = is_in_place_;

@@ -59,13 +59,20 @@ class BucketRun {
   Result<CodecPart> CodecPartOf(const BucketItem& item, const Codec& codec,
                                 std::byte* scaled) const;
 
+  // parts_run.cc: kinds whose ranks hold even parts, which can be cut and fused as well.
+  Status RunParts();
+  Status GatherParts(const Segment& segment, std::span<const int64_t> counts);
+  Status ExchangeGather(ConstBytes mine, Bytes all, std::span<const int64_t> counts);
+  Status ScatterParts(const Segment& segment, std::span<const int64_t> counts);
+  Status PrepareScatter(const BucketItem& item);
+  void PackParts(const Segment& segment, Bytes buffer) const;
+
   // vector_run.cc: kinds whose ranks hold different parts; one tensor at a time.
   Status RunEach();
   Status RunBroadcast(const BucketItem& item);
   Status RunAllgather(const BucketItem& item);
   Status RunGather(const BucketItem& item);
   Status RunScatter(const BucketItem& item);
-  Status RunReduceScatter(const BucketItem& item);
   Status RunAlltoall(const BucketItem& item);
   Result<std::vector<int64_t>> ExchangeRows(const BucketItem& item,
                                             const std::vector<int64_t>& sent);

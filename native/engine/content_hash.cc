@@ -2,8 +2,6 @@
 
 #include <bit>
 
-#include "base/kind.h"
-
 namespace rabit {
 
 uint64_t MixHash(uint64_t hash, std::string_view text) {
@@ -27,9 +25,10 @@ uint64_t ContentHash(const BucketJob& job) {
   add(bucket.group);
   hash = MixHash(hash, std::string_view(bucket.codec));
   add(bucket.backend);
+  add(bucket.even_parts);
   for (const int rank : bucket.joined) add(rank);
   // Ranks outside of a group do not know how much the members of some kinds bring.
-  const bool has_equal_counts = TraitsOf(bucket.kind).has_equal_counts;
+  const bool has_equal_counts = bucket.has_equal_counts();
   for (const BucketItem& item : job.items) {
     add(item.tensor->ready->id);
     if (!has_equal_counts) continue;

@@ -1,5 +1,7 @@
 #include "engine/pending_request.h"
 
+#include <cstring>
+
 #include "base/check.h"
 
 namespace rabit {
@@ -52,6 +54,25 @@ Status PendingRequest::PrepareOutput(std::vector<int64_t> shape) {
                               std::to_string(count) + " arrived: pass no output, or a larger one");
   }
   return Status();
+}
+
+Status PendingRequest::CopyInput() {
+  MutexLock lock(mutex_);
+  if (input_copy_ != nullptr) return Status();
+  const size_t bytes = request.input.bytes();
+  input_copy_ = AllocateAligned(bytes);
+  if (input_copy_ == nullptr) {
+    return ResourceExhausted("no memory for a copy of " + std::to_string(bytes) +
+                             " bytes of input, which the output overlaps: pass an output apart " +
+                             "from the input");
+  }
+  std::memcpy(input_copy_.get(), request.input.data, bytes);
+  return Status();
+}
+
+const std::byte* PendingRequest::input() const {
+  if (input_copy_ != nullptr) return input_copy_.get();
+  return static_cast<const std::byte*>(request.input.data);
 }
 
 void PendingRequest::Finish() {

@@ -50,6 +50,11 @@ class PendingRequest {
   // Gives `output()` its memory: what the caller passed, or memory of our own.  The thread that
   // runs the request; several partitions may ask, and get the same.
   Status PrepareOutput(std::vector<int64_t> shape);
+  // Has `input()` be a copy from now on, because the output will be written where it lies.  As
+  // PrepareOutput; before anything is written.
+  Status CopyInput();
+  // The memory of the input; whoever has called CopyInput, or nobody does.
+  const std::byte* input() const;
   void SetReceivedSplits(std::vector<int64_t> splits) {
     output_.received_splits = std::move(splits);
   }
@@ -72,6 +77,7 @@ class PendingRequest {
   Status status_;  // written under mutex_ before is_finished_, constant afterwards
   HandleOutput output_;
   AlignedMemory owned_;
+  AlignedMemory input_copy_;
 };
 
 }  // namespace rabit

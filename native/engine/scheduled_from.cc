@@ -1,11 +1,17 @@
 #include "engine/scheduled_from.h"
 
+#include "base/even_rows.h"
 #include "base/kind.h"
 
 namespace rabit {
 
 int64_t AgreedCount(const ReadyTensor& ready) {
   const std::vector<int64_t>& shape = ready.signature.shape;
+  if (const int64_t parts = ready.signature.even_parts; parts > 0) {
+    int64_t count = EvenRows{shape[0], parts}.largest();
+    for (size_t i = 1; i < shape.size(); ++i) count *= shape[i];
+    return count;
+  }
   const KindTraits& traits = TraitsOf(ready.signature.kind);
   const bool has_extents = traits.has_free_rows && traits.moves_data;
   if (!has_extents || ready.extents.empty() || shape.empty()) return ready.signature.count();

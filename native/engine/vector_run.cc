@@ -1,16 +1,14 @@
-// The kinds whose ranks hold different parts of a tensor.  They run one tensor at a time: messages
-// with the same peer and tag arrive in order, so the tensors of a bucket may share its tag.
+// The kinds whose ranks hold different parts of a tensor, by no rule.  They run one tensor at a
+// time: messages with the same peer and tag arrive in order, so the tensors of a bucket may share
+// its tag.
 #include <algorithm>
 #include <cstring>
 #include <limits>
 #include <numeric>
 #include <vector>
 
-#include "arithmetic/reduce.h"
 #include "base/check.h"
-#include "engine/averaging.h"
 #include "engine/bucket_run.h"
-#include "engine/overlap.h"
 
 namespace rabit {
 namespace {
@@ -85,9 +83,6 @@ Status BucketRun::RunEach() {
         break;
       case Kind::kScatter:
         status = RunScatter(item);
-        break;
-      case Kind::kReduceScatter:
-        status = RunReduceScatter(item);
         break;
       case Kind::kAlltoall:
         status = RunAlltoall(item);
@@ -189,46 +184,6 @@ Status BucketRun::RunScatter(const BucketItem& item) {
   return Communicate(bucket_, {bytes}, bytes, [&](Backend& backend) {
     return backend.Scatter(lane_, all, part_bytes, mine, root);
   });
-}
-
-// Uneven extent 0: the low ranks get one more row.
-Status BucketRun::RunReduceScatter(const BucketItem& item) {
-  const std::vector<int64_t>& shape = ShapeOf(item);
-  const int64_t rows = shape.empty() ? 0 : shape[0];
-  const int64_t size = group_.size();
-  const int64_t row_count =
-      RowBytes(item, bucket_.dtype) / static_cast<int64_t>(SizeOf(bucket_.dtype));
-  std::vector<int64_t> part_counts;
-  for (int64_t i = 0; i < size; ++i) {
-    part_counts.push_back((rows / size + (i < rows % size ? 1 : 0)) * row_count);
-  }
-  const int64_t my_rows = rows / size + (group_.my_index < rows % size ? 1 : 0);
-  TensorView in{nullptr, Sum(part_counts), bucket_.dtype, device_};
-  TensorView out{nullptr, part_counts[static_cast<size_t>(group_.my_index)], bucket_.dtype,
-                 device_};
-  if (item.request() == nullptr) {
-    RABIT_ASSIGN_OR_RETURN(Bytes buffer, buffer_.Get(FusionBuffer::kPacked, in.bytes()));
-    RABIT_ASSIGN_OR_RETURN(Bytes scratch, buffer_.Get(FusionBuffer::kScratch, out.bytes()));
-    in.data = buffer.data();
-    out.data = scratch.data();
-    FillIdentity(wire_op(), bucket_.dtype, buffer.data(), in.count);
-  } else {
-    RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(WithRows(shape, my_rows)));
-    in.data = item.request()->request.input.data;
-    out.data = item.request()->output().view.data;
-    if (bucket_.prescale != 1.0 || Overlap(InputBytes(item), OutputBytes(item))) {
-      RABIT_ASSIGN_OR_RETURN(Bytes buffer, buffer_.Get(FusionBuffer::kPacked, in.bytes()));
-      CopyScaled(bucket_.dtype, InputBytes(item).data(), buffer.data(), in.count, bucket_.prescale);
-      in.data = buffer.data();
-    }
-  }
-  if (in.count == 0) return Status();
-  const auto bytes = static_cast<int64_t>(in.bytes());
-  RABIT_RETURN_IF_ERROR(Communicate(bucket_, {bytes}, bytes, [&](Backend& backend) {
-    return backend.ReduceScatter(lane_, in, out, part_counts, wire_op());
-  }));
-  if (item.request() != nullptr) Finalize(static_cast<std::byte*>(out.data), out.count);
-  return Status();
 }
 
 Status BucketRun::RunAlltoall(const BucketItem& item) {

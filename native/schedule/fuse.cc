@@ -2,13 +2,11 @@
 
 #include <algorithm>
 
-#include "base/kind.h"
-
 namespace rabit {
 
 bool CanFuse(const ScheduledTensor& a, const ScheduledTensor& b) {
   const Work& work = a;
-  return TraitsOf(a.kind).is_divisible && work == b && a.joined == b.joined;
+  return a.is_divisible() && work == b && a.joined == b.joined;
 }
 
 Bucket BucketFor(const ScheduledTensor& tensor, uint64_t id, const ScheduleLimits& limits) {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/kind.h"
-
 namespace rabit {
 namespace {
 
@@ -12,10 +10,10 @@ constexpr int64_t kNominalBytes = 1 << 20;
 void AppendOne(const std::shared_ptr<const ScheduledTensor>& shared, const ScheduleLimits& limits,
                uint64_t& next_sequence, std::vector<QueuedPartition>& to) {
   const ScheduledTensor& tensor = *shared;
-  const auto element_bytes = static_cast<int64_t>(SizeOf(tensor.dtype));
-  const KindTraits& traits = TraitsOf(tensor.kind);
-  if (!traits.is_divisible) {
-    const int64_t bytes = traits.has_equal_counts ? tensor.count * element_bytes : kNominalBytes;
+  const int64_t copies = std::max(tensor.even_parts, 1);
+  const int64_t element_bytes = copies * static_cast<int64_t>(SizeOf(tensor.dtype));
+  if (!tensor.is_divisible()) {
+    const int64_t bytes = tensor.has_equal_counts() ? tensor.count * element_bytes : kNominalBytes;
     to.push_back(
         {shared, {tensor.id, 0, tensor.count, true}, bytes, next_sequence++, tensor.priority});
     return;

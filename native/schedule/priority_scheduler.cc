@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/kind.h"
 #include "schedule/credit_window.h"
 #include "schedule/fuse.h"
 #include "schedule/partition.h"
@@ -83,7 +82,7 @@ class PriorityScheduler final : public Scheduler {
     const ScheduledTensor& first = *queue_[head].tensor;
     chosen_.assign(1, head);
     int64_t bytes = queue_[head].bytes;
-    if (limits_.fusion_bytes <= 0 || !TraitsOf(first.kind).is_divisible) return bytes;
+    if (limits_.fusion_bytes <= 0 || !first.is_divisible()) return bytes;
     size_t passed = 0;
     for (size_t i = head; i-- > 0 && passed < kLookAhead;) {
       if (queue_[i].tensor == nullptr) continue;

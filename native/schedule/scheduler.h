@@ -15,7 +15,8 @@ namespace rabit {
 // A tensor that all ranks have agreed to run; what the scheduler needs to know of it.
 struct ScheduledTensor : Work {
   TensorId id = -1;
-  int64_t count = 0;     // elements on this rank; equal on all ranks where is_divisible
+  // Elements on this rank, or of the largest of even parts; equal on all ranks where is_divisible.
+  int64_t count = 0;
   int32_t priority = 0;  // larger runs first
   std::vector<int> joined;
   int64_t cut_multiple = 1;  // elements: it is cut at multiples of so many only
@@ -25,7 +26,7 @@ using ScheduledTensors = SharedList<ScheduledTensor>;
 
 struct Partition {
   TensorId tensor = -1;
-  int64_t offset = 0;  // elements
+  int64_t offset = 0;  // elements; of every even part, as far as it reaches
   int64_t count = 0;
   bool is_last = false;  // of its tensor
 };

@@ -32,6 +32,7 @@ ScheduledTensor RandomTensor(std::mt19937& random, TensorId id) {
   constexpr Kind kKinds[] = {Kind::kAllreduce, Kind::kAllreduce, Kind::kAllreduce,
                              Kind::kBroadcast, Kind::kAllgather, Kind::kBarrier};
   tensor.kind = kKinds[random() % 6];
+  if (tensor.kind == Kind::kAllgather && random() % 2 == 0) tensor.even_parts = 3;
   if (tensor.kind == Kind::kBroadcast) tensor.root = static_cast<int32_t>(random() % 2);
   if (random() % 10 == 0) tensor.joined = {1};
   return tensor;
@@ -48,11 +49,12 @@ ScheduleLimits RandomLimits(std::mt19937& random) {
 int64_t BytesOf(const Bucket& bucket) {
   int64_t count = 0;
   for (const Partition& partition : bucket.partitions) count += partition.count;
-  return count * static_cast<int64_t>(SizeOf(bucket.dtype));
+  return count * static_cast<int64_t>(SizeOf(bucket.dtype)) * std::max(bucket.even_parts, 1);
 }
 
-bool IsElementwise(const Bucket& bucket) {
-  return bucket.kind == Kind::kAllreduce || bucket.kind == Kind::kBroadcast;
+bool CanBeCut(const Bucket& bucket) {
+  return bucket.kind == Kind::kAllreduce || bucket.kind == Kind::kBroadcast ||
+         bucket.even_parts > 0;
 }
 
 void ExpectEqual(const std::vector<Bucket>& a, const std::vector<Bucket>& b) {
@@ -100,8 +102,9 @@ class RandomJob {
       tensors_.push_back(ready.back());
       is_finished_.push_back(false);
       twin_ready.push_back(ready.back());
-      // The rows of a gather differ between ranks; the buckets must not.
-      if (ready.back().kind == Kind::kAllgather) twin_ready.back().count = 17;
+      // The rows of an uneven gather differ between ranks; the buckets must not.
+      if (ready.back().kind == Kind::kAllgather && ready.back().even_parts == 0)
+        twin_ready.back().count = 17;
     }
     const uint64_t in_flight = issued_.size() - done_;
     done_ += in_flight == 0 ? 0 : is_adding ? random_() % (in_flight + 1) : in_flight;
@@ -127,23 +130,25 @@ class RandomJob {
     for (const Partition& partition : bucket.partitions) {
       const ScheduledTensor& tensor = tensors_[static_cast<size_t>(partition.tensor)];
       EXPECT_TRUE(tensor.kind == bucket.kind && tensor.dtype == bucket.dtype &&
-                  tensor.joined == bucket.joined && tensor.root == bucket.root);
+                  tensor.joined == bucket.joined && tensor.root == bucket.root &&
+                  tensor.even_parts == bucket.even_parts);
       if (partition.is_last) is_finished_[static_cast<size_t>(partition.tensor)] = true;
-      if (limits_.partition_bytes > 0 && IsElementwise(bucket) && !retunes_) {
-        const auto element = static_cast<int64_t>(SizeOf(bucket.dtype));
+      if (limits_.partition_bytes > 0 && CanBeCut(bucket) && !retunes_) {
+        const auto element =
+            static_cast<int64_t>(SizeOf(bucket.dtype)) * std::max(bucket.even_parts, 1);
         const int64_t step = std::max<int64_t>(limits_.partition_bytes / element, 1);
         EXPECT_EQ(partition.offset % step, 0);
         EXPECT_LE(partition.count, step);
       }
     }
     if (bucket.partitions.size() > 1) {
-      EXPECT_TRUE(IsElementwise(bucket));
+      EXPECT_TRUE(CanBeCut(bucket));
       EXPECT_LE(BytesOf(bucket), limits_.fusion_bytes);
     }
-    if (limits_.credit_bytes > 0 && IsElementwise(bucket) && issued_.size() > done_) {
+    if (limits_.credit_bytes > 0 && CanBeCut(bucket) && issued_.size() > done_) {
       int64_t in_flight = BytesOf(bucket);
       for (size_t i = done_; i < issued_.size(); ++i)
-        if (IsElementwise(issued_[i])) in_flight += BytesOf(issued_[i]);
+        if (CanBeCut(issued_[i])) in_flight += BytesOf(issued_[i]);
       EXPECT_LE(in_flight, limits_.credit_bytes);
     }
     issued_.push_back(bucket);

@@ -169,6 +169,28 @@ def test_reducescatter_gives_the_low_ranks_one_more_row(size, transport):
     run_ranks(size, on_rank, transport)
 
 
+@pytest.mark.parametrize("partition_bytes", [100, 1 << 20])
+def test_even_parts_of_every_type_cut_and_fused(size, transport, partition_bytes):
+    dtypes = [DType.UINT8, DType.INT32, DType.INT64, DType.FLOAT16, DType.FLOAT32]
+
+    def on_rank(engine):
+        for dtype in dtypes:
+            wholes = [inputs(dtype, (rows, 3), size) for rows in (*oracle.counts(size), 0, 4099)]
+            shares = [np.array_split(each[0], size)[engine.rank] for each in wholes]
+            sums = [oracle.reduced(each, ReduceOp.SUM) for each in wholes]
+            for step in range(3):
+                mine = [each[engine.rank] for each in wholes]
+                scattered = rabit.grouped_reducescatter_async(mine, f"s{dtype}", rabit.Sum)
+                gathered = rabit.grouped_allgather(shares, f"g{dtype}")
+                for found, whole in zip(gathered, wholes, strict=True):
+                    oracle.assert_equal(found, whole[0], dtype, f"step {step}")
+                for found, total in zip(scattered.result(), sums, strict=True):
+                    share = np.array_split(total, size)[engine.rank]
+                    oracle.assert_equal(found, share, dtype, f"step {step}")
+
+    run_ranks(size, on_rank, transport, partition_bytes=partition_bytes)
+
+
 def test_allgather_with_uneven_rows_of_every_type(size, transport):
     def on_rank(engine):
         for dtype in oracle.PLAIN_DTYPES:

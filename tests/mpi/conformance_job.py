@@ -103,6 +103,22 @@ class Checks:
                 found = rabit.allgather(arrays[self.me], what, **self.where)
                 self.equal(found, np.concatenate(arrays), dtype, what)
 
+    def even_parts(self) -> None:
+        """Cut, and several in one bucket."""
+        for dtype in (DType.UINT8, DType.INT64, DType.FLOAT16, DType.FLOAT32):
+            wholes = [self.inputs(dtype, (rows, 3)) for rows in (*oracle.counts(self.size), 5001)]
+            mine = [each[self.me] for each in wholes]
+            shares = [np.array_split(each[0], self.size)[self.me] for each in wholes]
+            what = self.name(f"even.{dtype}")
+            sums = rabit.grouped_reducescatter(mine, f"{what}.s", rabit.Sum, **self.where)
+            for found, each in zip(sums, wholes, strict=True):
+                total = oracle.reduced(each, ReduceOp.SUM)
+                self.equal(found, np.array_split(total, self.size)[self.me], dtype, what)
+            for found, each in zip(
+                rabit.grouped_allgather(shares, f"{what}.g", **self.where), wholes, strict=True
+            ):
+                self.equal(found, each[0], dtype, what)
+
     def broadcast(self) -> None:
         for root in range(self.size):
             for dtype in oracle.PLAIN_DTYPES:
@@ -157,7 +173,7 @@ class Checks:
     def run(self) -> int:
         for check in (
             self.allreduce, self.allreduce_bfloat16, self.minimum_with_nan, self.reduce,
-            self.reducescatter, self.allgather, self.broadcast, self.alltoall,
+            self.reducescatter, self.allgather, self.even_parts, self.broadcast, self.alltoall,
             self.gather_and_scatter, self.messages,
         ):  # fmt: skip
             check()

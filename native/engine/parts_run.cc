@@ -1,0 +1,188 @@
+// Reduce-scatters, and allgathers of even parts.  A bucket's buffer has the parts in the order of
+// the ranks, and in each part the slices of all tensors, so that one exchange serves them all.
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "arithmetic/reduce.h"
+#include "engine/averaging.h"
+#include "engine/bucket_run.h"
+#include "engine/overlap.h"
+#include "engine/part_slices.h"
+
+namespace rabit {
+namespace {
+
+// Everything of one tensor: it lies in the caller's memory as the exchange wants it.
+bool IsWhole(const Segment& segment) {
+  const BucketItem& first = segment.items.front();
+  return segment.is_contiguous && first.partition.offset == 0 &&
+         segment.count == ElementsOf(first).Of(0);
+}
+
+int64_t Sum(std::span<const int64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+std::byte* OutputMemory(const BucketItem& item) {
+  return static_cast<std::byte*>(item.request()->output().view.data);
+}
+
+// The output of a reduce-scatter may be this rank's own part of the input: that, nobody else reads.
+Status KeepInput(const BucketItem& item, size_t own_offset) {
+  PendingRequest& pending = *item.request();
+  const auto* const input = static_cast<const std::byte*>(pending.request.input.data);
+  const TensorView& output = pending.output().view;
+  const ConstBytes written(static_cast<const std::byte*>(output.data), output.bytes());
+  if (written.data() == input + own_offset) return Status();
+  if (!Overlap({input, pending.request.input.bytes()}, written)) return Status();
+  return pending.CopyInput();
+}
+
+// Calls copy(item, first element in the whole tensor, elements) for each slice of a part, in order.
+template <class Copy>
+void ForEachSlice(const Segment& segment, int64_t part, Copy copy) {
+  for (const BucketItem& item : segment.items) {
+    const EvenElements elements = ElementsOf(item);
+    const int64_t count = SliceCount(item.partition, elements.Of(part));
+    copy(item, elements.Begin(part) + item.partition.offset, count);
+  }
+}
+
+}  // namespace
+
+Status BucketRun::RunParts() {
+  is_in_place_ = true;
+  const auto bytes = bucket_.even_parts * static_cast<int64_t>(SizeOf(bucket_.dtype));
+  for (const Segment& segment : SegmentsOf(job_.items, bytes, kAloneBytesMin)) {
+    const std::vector<int64_t> counts = PartCounts(segment.items);
+    is_in_place_ = is_in_place_ && IsWhole(segment);
+    RABIT_RETURN_IF_ERROR(bucket_.kind == Kind::kAllgather ? GatherParts(segment, counts)
+                                                           : ScatterParts(segment, counts));
+  }
+  return Status();
+}
+
+Status BucketRun::GatherParts(const Segment& segment, std::span<const int64_t> counts) {
+  for (const BucketItem& item : segment.items) {
+    // A rank that has joined would bring no rows, and the parts would not be even.
+    if (item.request() == nullptr) return Internal("an even allgather lacks a part; report this");
+    RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(item.tensor->ready->signature.shape));
+  }
+  const size_t element_bytes = SizeOf(bucket_.dtype);
+  const auto me = static_cast<size_t>(group_.my_index);
+  const size_t bytes = static_cast<size_t>(Sum(counts)) * element_bytes;
+  const size_t my_bytes = static_cast<size_t>(counts[me]) * element_bytes;
+  if (bytes == 0) return Status();
+  if (IsWhole(segment)) {
+    const BucketItem& item = segment.items.front();
+    return ExchangeGather({InputOf(item, bucket_.dtype), my_bytes}, {OutputMemory(item), bytes},
+                          counts);
+  }
+  RABIT_ASSIGN_OR_RETURN(const Bytes all, buffer_.Get(FusionBuffer::kPacked, bytes));
+  const Bytes mine =
+      all.subspan(static_cast<size_t>(Sum(counts.first(me))) * element_bytes, my_bytes);
+
+  const int64_t pack_ns = NowNs();
+  std::byte* to = mine.data();
+  ForEachSlice(segment, group_.my_index, [&](const BucketItem& item, int64_t, int64_t count) {
+    std::memcpy(to, InputOf(item, bucket_.dtype), static_cast<size_t>(count) * element_bytes);
+    to += static_cast<size_t>(count) * element_bytes;
+  });
+  Trace("MEMCPY_IN_FUSION_BUFFER", pack_ns, NowNs());
+
+  RABIT_RETURN_IF_ERROR(ExchangeGather(mine, all, counts));
+
+  const int64_t unpack_ns = NowNs();
+  const std::byte* from = all.data();
+  for (int part = 0; part < group_.size(); ++part) {
+    ForEachSlice(segment, part, [&](const BucketItem& item, int64_t first, int64_t count) {
+      std::byte* const output = OutputMemory(item) + static_cast<size_t>(first) * element_bytes;
+      std::memcpy(output, from, static_cast<size_t>(count) * element_bytes);
+      from += static_cast<size_t>(count) * element_bytes;
+    });
+  }
+  Trace("MEMCPY_OUT_FUSION_BUFFER", unpack_ns, NowNs());
+  return Status();
+}
+
+Status BucketRun::ExchangeGather(ConstBytes mine, Bytes all, std::span<const int64_t> counts) {
+  std::vector<int64_t> part_bytes(counts.begin(), counts.end());
+  for (int64_t& bytes : part_bytes) bytes *= static_cast<int64_t>(SizeOf(bucket_.dtype));
+  const Load load{static_cast<int64_t>(all.size()), counts.back() == 0};
+  return Communicate(bucket_, load, load.bytes, [&](Backend& backend) {
+    return backend.Allgather(lane_, mine, all, part_bytes);
+  });
+}
+
+Status BucketRun::ScatterParts(const Segment& segment, std::span<const int64_t> counts) {
+  const size_t element_bytes = SizeOf(bucket_.dtype);
+  const int64_t total = Sum(counts);
+  const int64_t mine = counts[static_cast<size_t>(group_.my_index)];
+  const int64_t before_me = Sum(counts.first(static_cast<size_t>(group_.my_index)));
+  for (const BucketItem& item : segment.items) {
+    if (item.request() != nullptr) RABIT_RETURN_IF_ERROR(PrepareScatter(item));
+  }
+  if (total == 0) return Status();
+  const BucketItem& first = segment.items.front();
+  const bool is_direct = IsWhole(segment) && first.request() != nullptr;
+  TensorView in{nullptr, total, bucket_.dtype, device_};
+  TensorView out{nullptr, mine, bucket_.dtype, device_};
+  if (is_direct && bucket_.prescale == 1.0) {
+    in.data = const_cast<std::byte*>(first.request()->input());  // which backends only read
+  } else {
+    RABIT_ASSIGN_OR_RETURN(const Bytes buffer, buffer_.Get(FusionBuffer::kPacked, in.bytes()));
+    PackParts(segment, buffer);
+    in.data = buffer.data();
+  }
+  out.data =
+      is_direct ? OutputMemory(first)
+                : static_cast<std::byte*>(in.data) + static_cast<size_t>(before_me) * element_bytes;
+  const Load load{static_cast<int64_t>(in.bytes())};
+  RABIT_RETURN_IF_ERROR(Communicate(bucket_, load, load.bytes, [&](Backend& backend) {
+    return backend.ReduceScatter(lane_, in, out, counts, wire_op());
+  }));
+  auto* const result = static_cast<std::byte*>(out.data);
+  Finalize(result, mine);
+  if (is_direct) return Status();
+  const int64_t unpack_ns = NowNs();
+  const std::byte* from = result;
+  ForEachSlice(segment, group_.my_index, [&](const BucketItem& item, int64_t, int64_t count) {
+    const size_t bytes = static_cast<size_t>(count) * element_bytes;
+    const auto offset = static_cast<size_t>(item.partition.offset) * element_bytes;
+    if (item.request() != nullptr) std::memcpy(OutputMemory(item) + offset, from, bytes);
+    from += bytes;
+  });
+  Trace("MEMCPY_OUT_FUSION_BUFFER", unpack_ns, NowNs());
+  return Status();
+}
+
+Status BucketRun::PrepareScatter(const BucketItem& item) {
+  const EvenElements elements = ElementsOf(item);
+  std::vector<int64_t> shape = item.tensor->ready->signature.shape;
+  shape[0] = elements.rows.Of(group_.my_index);
+  RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(std::move(shape)));
+  const auto own_offset =
+      static_cast<size_t>(elements.Begin(group_.my_index)) * SizeOf(bucket_.dtype);
+  return KeepInput(item, own_offset);
+}
+
+// A rank that has joined contributes what changes nothing.
+void BucketRun::PackParts(const Segment& segment, Bytes buffer) const {
+  const int64_t pack_ns = NowNs();
+  std::byte* to = buffer.data();
+  for (int part = 0; part < group_.size(); ++part) {
+    ForEachSlice(segment, part, [&](const BucketItem& item, int64_t first, int64_t count) {
+      if (item.request() == nullptr) {
+        FillIdentity(wire_op(), bucket_.dtype, to, count);
+      } else {
+        const size_t offset = static_cast<size_t>(first) * SizeOf(bucket_.dtype);
+        CopyScaled(bucket_.dtype, item.request()->input() + offset, to, count, bucket_.prescale);
+      }
+      to += static_cast<size_t>(count) * SizeOf(bucket_.dtype);
+    });
+  }
+  Trace("MEMCPY_IN_FUSION_BUFFER", pack_ns, NowNs());
+}
+
+}  // namespace rabit
