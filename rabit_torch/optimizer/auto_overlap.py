@@ -24,7 +24,8 @@ from rabit.framework import offer_overlap
 from rabit.tuning.step_time import MODES, Layer, Link, best_mode, predict
 
 if TYPE_CHECKING:
-    from rabit_torch.optimizer.reducer import GradientReducer, Overlap
+    from rabit_torch.optimizer.mode import Overlap
+    from rabit_torch.optimizer.reducer import GradientReducer
 
 __all__ = ["AutoOverlap", "layers_from"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 
@@ -22,11 +22,22 @@ from rabit_torch.compression import Compression
 from rabit_torch.ops.adasum import Adasum
 from rabit_torch.ops.arguments import reduce_op
 from rabit_torch.optimizer.adasum_reducer import AdasumReducer
+from rabit_torch.optimizer.arguments import (
+    check_overlap,
+    check_predivide_factor,
+    checked_names,
+    checked_priorities,
+    chosen_overlap,
+    group_numbers,
+    refuse_with_adasum,
+    wants_auto,
+)
 from rabit_torch.optimizer.auto_overlap import AutoOverlap
 from rabit_torch.optimizer.method import Method, check_strategy_overlap, chosen_strategy
-from rabit_torch.optimizer.reducer import CROSSING, GradientReducer, Overlap
+from rabit_torch.optimizer.mode import Overlap
+from rabit_torch.optimizer.reducer import GradientReducer
+from rabit_torch.optimizer.wrapped import WrappedMixin, crossing_of
 from rabit_torch.overlap.clip import GradientClip
-from rabit_torch.overlap.partial_step import why_coupled
 
 _STEP_WARNING = (
     "optimizer.step() called without optimizer.skip_synchronize() context after "
@@ -37,76 +48,10 @@ _STEP_WARNING = (
 )
 
 
-class _DistributedMixin:
+class _DistributedMixin(WrappedMixin):
     """The methods that a wrapped optimizer gains.  State lives in the optimizer that is wrapped."""
 
-    # GradScaler hands its scale to fused optimizers by attributes of the optimizer it is given, which
-    # would not reach the wrapped one: it must unscale by itself.
-    _step_supports_amp_scaling = False
-
-    _rabit_inner: torch.optim.Optimizer
-    _rabit_reducer: GradientReducer | AdasumReducer
     _rabit_auto: AutoOverlap | None
-
-    # The wrapped optimizer owns the state; the wrapper shows it, so nothing can drift apart.
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        return self._rabit_inner.param_groups
-
-    @param_groups.setter
-    def param_groups(self, value: list[dict[str, Any]]) -> None:
-        self._rabit_inner.param_groups = value
-
-    @property
-    def state(self) -> Any:
-        self.flush()
-        return self._rabit_inner.state
-
-    @state.setter
-    def state(self, value: Any) -> None:
-        self._rabit_inner.state = value
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        return self._rabit_inner.defaults
-
-    @defaults.setter
-    def defaults(self, value: dict[str, Any]) -> None:
-        self._rabit_inner.defaults = value
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_rabit_"):
-            raise AttributeError(name)
-        return getattr(self._rabit_inner, name)
-
-    def __repr__(self) -> str:
-        return f"Distributed{self._rabit_inner!r}"
-
-    def __reduce__(self) -> Any:
-        raise InvalidArgument(
-            "a DistributedOptimizer holds hooks and handles of this process and cannot be copied or "
-            "pickled; save optimizer.state_dict() instead"
-        )
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return self.__reduce__()
-
-    # Names that are private in Horovod and that scripts use all the same.
-    @property
-    def _parameter_names(self) -> dict[torch.Tensor, str]:
-        return self._rabit_reducer.names
-
-    @property
-    def _requires_update(self) -> set[torch.Tensor]:
-        return {p for p in self._rabit_reducer.names if p.requires_grad}
-
-    @property
-    def _handles(self) -> dict[torch.Tensor, Any]:
-        return self._rabit_reducer.in_flight
-
-    @property
-    def _allreduce_delay(self) -> dict[torch.Tensor, int]:
-        return self._rabit_reducer.passes_left
 
     def synchronize(self) -> None:
         """Waits until every gradient is reduced and in `.grad`, and every update is done.
@@ -153,26 +98,17 @@ class _DistributedMixin:
         The step after a change to a mode that crosses waits like a barrier and records the order in
         which the forward pass uses the parameters.
         """
-        _check_overlap(overlap, self._rabit_inner, self._rabit_reducer)
+        check_overlap(overlap, self._rabit_inner, self._rabit_reducer)
         if self._rabit_auto is not None:
             self._rabit_auto.stop()
             self._rabit_auto = None
         if isinstance(self._rabit_reducer, GradientReducer):  # Adasum has "none" alone
             self._rabit_reducer.set_overlap(overlap)
 
-    def flush(self) -> None:
-        """Waits until every update of the steps so far is done.  Returns at once if none waits.
-
-        Needed before code outside of Python reads parameters; everything else waits by itself.
-        """
-        crossing = _crossing_of(self._rabit_reducer)
-        if crossing is not None:
-            crossing.flush()
-
     @property
     def pending_updates(self) -> list[str]:
         """The names of the parameters whose update of the last step() waits for a read."""
-        crossing = _crossing_of(self._rabit_reducer)
+        crossing = crossing_of(self._rabit_reducer)
         names = self._rabit_reducer.names
         return [] if crossing is None else [names[state.parameter] for state in crossing.pending]
 
@@ -189,7 +125,7 @@ class _DistributedMixin:
         overlap="next-forward" step() still returns at once, and the first read of a parameter waits
         for all gradients.
         """
-        crossing = _crossing_of(self._rabit_reducer)
+        crossing = crossing_of(self._rabit_reducer)
         if crossing is not None and not crossing.is_recording:
             crossing.next_clip = GradientClip(max_norm, norm_type)
             return
@@ -202,7 +138,7 @@ class _DistributedMixin:
         The same as torch.nn.utils.clip_grad_value_, and costs no overlap.  With clip_grad_norm_ in
         the same step, the norm comes first.
         """
-        crossing = _crossing_of(self._rabit_reducer)
+        crossing = crossing_of(self._rabit_reducer)
         if crossing is not None and not crossing.is_recording:
             crossing.next_max_value = clip_value
             return
@@ -284,14 +220,6 @@ class _DistributedMixin:
         self._rabit_inner.add_param_group(param_group)
         self._rabit_reducer.add_parameters(self._rabit_inner.param_groups[-1]["params"])
 
-    def state_dict(self) -> dict[str, Any]:
-        self.flush()
-        return self._rabit_inner.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.flush()
-        self._rabit_inner.load_state_dict(state_dict)
-
     @property
     def strategy(self) -> Strategy:
         """The strategy that was given; raises InvalidArgument if none was."""
@@ -318,132 +246,6 @@ class _DistributedMixin:
                 "this optimizer has no strategy; give one to DistributedOptimizer(strategy=...)"
             )
         return method
-
-
-def _crossing_of(reducer: GradientReducer | AdasumReducer) -> Any:
-    return reducer.crossing if isinstance(reducer, GradientReducer) else None
-
-
-def _check_overlap(overlap: Any, optimizer: torch.optim.Optimizer, reducer: Any) -> None:
-    """Raises InvalidArgument, with the reason, unless `optimizer` can work with this overlap."""
-    known = get_args(Overlap)
-    if overlap not in known:
-        raise InvalidArgument(f"overlap is {overlap!r}; use one of {', '.join(map(repr, known))}")
-    if (reducer is AdasumReducer or isinstance(reducer, AdasumReducer)) and overlap != "none":
-        raise InvalidArgument(
-            f"overlap={overlap!r} with op=Adasum: it combines the steps of the ranks inside step(), "
-            "so there is nothing to overlap with. Leave overlap out"
-        )
-    check_strategy_overlap(getattr(getattr(reducer, "method", None), "strategy", None), overlap)
-    reason = why_coupled(optimizer) if overlap in CROSSING else None
-    if reason is not None:
-        raise InvalidArgument(
-            f"overlap={overlap!r} updates parameters one by one, and {reason}. "
-            "Use overlap='backward' with this optimizer"
-        )
-
-
-def _wants_auto(overlap: Any, optimizer: torch.optim.Optimizer) -> bool:
-    """True if the mode is to be found by measuring, and the optimizer can work with any."""
-    is_asked = overlap == "auto" or (overlap is None and default_engine().config.schedule == "auto")
-    return is_asked and why_coupled(optimizer) is None
-
-
-def _chosen_overlap(overlap: Any, optimizer: torch.optim.Optimizer) -> Overlap:
-    """The argument, checked; or what the configuration says, if the optimizer can."""
-    if overlap == "auto" or _wants_auto(overlap, optimizer):
-        return "backward"  # at first, or for good
-    if overlap is not None:
-        _check_overlap(overlap, optimizer, None)
-        chosen: Overlap = overlap
-        return chosen
-    if not default_engine().config.cross_barrier:
-        return "backward"
-    reason = why_coupled(optimizer)
-    if reason is None:
-        return "next-forward"
-    warnings.warn(
-        f"RABIT_CROSS_BARRIER is set, but {reason}; overlap='backward' is used instead",
-        stacklevel=3,
-    )
-    return "backward"
-
-
-def _check_predivide_factor(factor: float, op: Any) -> None:
-    if factor != 1.0 and op != Average:
-        raise InvalidArgument(
-            f"gradient_predivide_factor is {factor} with op {op}; it can be used with op=Average only"
-        )
-    if factor <= 0:
-        raise InvalidArgument(f"gradient_predivide_factor is {factor}; it must be positive")
-
-
-def _checked_names(
-    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
-) -> dict[torch.Tensor, str]:
-    """Maps every parameter of the optimizer to a name that is equal on all ranks."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    if named_parameters is None:
-        return {p: f"parameter.{index}" for index, p in enumerate(parameters)}
-    named = list(named_parameters)
-    if any(not isinstance(item, tuple) or len(item) != 2 for item in named):
-        raise InvalidArgument(
-            "named_parameters must be (name, parameter) pairs; pass model.named_parameters()"
-        )
-    names = [name for name, _ in named]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InvalidArgument(
-            f"named_parameters names {', '.join(twice)} more than once; give every parameter its own name"
-        )
-    by_parameter = {p: name for name, p in named}
-    unnamed = [index for index, p in enumerate(parameters) if p not in by_parameter]
-    if unnamed:
-        raise InvalidArgument(
-            f"named_parameters leaves {len(unnamed)} of {len(parameters)} parameters of the optimizer "
-            f"without a name (positions {unnamed[:5]}); name all of them, or pass no names at all"
-        )
-    return {p: by_parameter[p] for p in parameters}
-
-
-def _checked_priorities(
-    priorities: Mapping[str, int] | None, names: dict[torch.Tensor, str]
-) -> dict[str, int]:
-    found = dict(priorities or {})
-    strangers = sorted(set(found) - set(names.values()))
-    if strangers:
-        raise InvalidArgument(
-            f"priorities names {', '.join(map(repr, strangers[:5]))}, which no parameter of the "
-            "optimizer has; use the names of named_parameters"
-        )
-    for name, priority in found.items():
-        if not isinstance(priority, int) or abs(priority) >= 1 << 31:
-            raise InvalidArgument(
-                f"the priority of {name!r} is {priority!r}; it must be an integer of 32 bits"
-            )
-    return found
-
-
-def _group_numbers(
-    parameters: list[torch.Tensor], num_groups: int, groups: Any
-) -> dict[torch.Tensor, int]:
-    """Which parameters are sent together: parameter -> number of its group; absent: alone."""
-    if groups is not None and not isinstance(groups, int):
-        numbers = {p: number for number, group in enumerate(groups) for p in group}
-        strangers = [p for p in numbers if all(p is not known for known in parameters)]
-        if strangers:
-            raise InvalidArgument(
-                f"groups holds {len(strangers)} tensors that are not parameters of the optimizer; "
-                "pass lists of the same parameters"
-            )
-        return numbers
-    wanted = groups if isinstance(groups, int) else num_groups
-    if wanted < 0:
-        raise InvalidArgument(f"num_groups is {wanted}; it must be 0 (no groups) or more")
-    if wanted == 0:
-        return {}
-    size = -(-len(parameters) // wanted)
-    return {p: index // size for index, p in enumerate(parameters)}
 
 
 def DistributedOptimizer(
@@ -509,8 +311,8 @@ def DistributedOptimizer(
     Raises InvalidArgument for names that are missing or double, or arguments out of range.
     """
     resolved = reduce_op(op, None)
-    _check_predivide_factor(gradient_predivide_factor, resolved)
-    names = _checked_names(optimizer, named_parameters)
+    check_predivide_factor(gradient_predivide_factor, resolved)
+    names = checked_names(optimizer, named_parameters)
     chosen = chosen_strategy(
         strategy,
         default_engine().config.strategy,
@@ -528,8 +330,8 @@ def DistributedOptimizer(
     reducer: GradientReducer | AdasumReducer
     if resolved == Adasum:
         if overlap is not None:
-            _check_overlap(overlap, optimizer, AdasumReducer)
-        _refuse_with_adasum(bool(num_groups or groups is not None or row_sparse))
+            check_overlap(overlap, optimizer, AdasumReducer)
+        refuse_with_adasum(bool(num_groups or groups is not None or row_sparse))
         reducer = AdasumReducer(
             names,
             compression=compression,
@@ -540,9 +342,9 @@ def DistributedOptimizer(
         reducer = GradientReducer(
             names,
             optimizer=optimizer,
-            overlap=_chosen_overlap(overlap, optimizer),
-            priorities=_checked_priorities(priorities, names),
-            group_of=_group_numbers(list(names), num_groups, groups),
+            overlap=chosen_overlap(overlap, optimizer),
+            priorities=checked_priorities(priorities, names),
+            group_of=group_numbers(list(names), num_groups, groups),
             compression=compression,
             backward_passes=backward_passes_per_step,
             op=ReduceOp(resolved),
@@ -553,21 +355,13 @@ def DistributedOptimizer(
             process_set=process_set,
             strategy=chosen,
         )
-    return _wrapped(optimizer, reducer, _wants_auto(overlap, optimizer), process_set)
-
-
-def _refuse_with_adasum(is_grouped: bool) -> None:
-    if is_grouped:
-        raise InvalidArgument(
-            "op=Adasum combines all parameters in one step; leave num_groups, groups and "
-            "row_sparse out"
-        )
+    return _wrapped(optimizer, reducer, wants_auto(overlap, optimizer), process_set)
 
 
 def _wrapped(
     optimizer: torch.optim.Optimizer,
     reducer: GradientReducer | AdasumReducer,
-    wants_auto: bool,
+    is_auto: bool,
     process_set: ProcessSet,
 ) -> Any:
     """The optimizer, as an instance of its own class that also has the methods of the mixin."""
@@ -581,7 +375,7 @@ def _wrapped(
         _rabit_synchronized=False,
         _rabit_auto=None,
     )
-    if isinstance(reducer, GradientReducer) and wants_auto and process_set.included():
+    if isinstance(reducer, GradientReducer) and is_auto and process_set.included():
         result._rabit_auto = AutoOverlap(reducer, process_set)
         reducer.engine.reports["overlap"] = result._rabit_auto.report
     return result

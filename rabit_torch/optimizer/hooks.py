@@ -14,7 +14,7 @@ __all__ = ["make_hook"]
 
 
 class Arrivals(Protocol):
-    """Who is told; see GradientReducer."""
+    """Who is told; see GradientArrivals."""
 
     def arrived(self, state: ParameterState) -> None:
         """Autograd has finished adding to the gradient of `state`."""

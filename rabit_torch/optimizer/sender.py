@@ -48,6 +48,16 @@ class GradientSender:
             tuple[int, ScatterGather]
         ] = []  # whose second half has not been let start
 
+    @property
+    def is_compressed(self) -> bool:
+        """True if Python code compresses the gradients."""
+        return self.compressor is not IDENTITY
+
+    @property
+    def can_scatter(self) -> bool:
+        """True if gradients can travel in two halves: these take no compression."""
+        return not self.codec.spec and not self.is_compressed
+
     def forget_requests(self) -> None:
         """Parameters have been added, or their order has changed."""
         self._batch = None
@@ -68,7 +78,7 @@ class GradientSender:
         batch = self._prepare()
         plain: list[tuple[ParameterState, Any]] = []
         for state in pending:
-            if state.grad is None or self.compressor is not IDENTITY or state.grad.is_sparse:
+            if state.grad is None or self.is_compressed or state.grad.is_sparse:
                 self._send_alone(state)
             elif state.slot is not None and self.method is not None:
                 state.handle = self.method.start(state)

@@ -20,6 +20,7 @@ import rabit
 from rabit import InvalidArgument
 from rabit_torch.overlap.clip import GradientClip, clip_values
 from rabit_torch.overlap.forward_pass import is_forward_pass
+from rabit_torch.overlap.order_of_use import OrderOfUse
 from rabit_torch.overlap.partial_step import PartialStep
 from rabit_torch.overlap.watched import can_guard, guard, unguard
 from rabit_torch.parameter_state import ParameterState
@@ -41,17 +42,8 @@ _READ_WARNING = (
 _live: weakref.WeakSet[Crossing] = weakref.WeakSet()
 
 
-class Sender(Protocol):
-    """Who exchanges the gradients of an optimizer, as a Crossing needs it; see GradientReducer."""
-
-    overlap: Any  # the mode, for messages
-
-    @property
-    def states(self) -> Sequence[ParameterState]:
-        """The state of every parameter, by index."""
-
-    def is_on_its_way(self, state: ParameterState) -> bool:
-        """False when a sent gradient still waits for `send_all`, here or on other ranks."""
+class Deliveries(Protocol):
+    """Who waits for gradients on their way."""
 
     def is_there(self, state: ParameterState) -> bool:
         """True when `deliver` would not block."""
@@ -59,11 +51,30 @@ class Sender(Protocol):
     def deliver(self, states: Iterable[ParameterState]) -> None:
         """Waits until the gradients of `states` are reduced, in `state.grad`."""
 
-    def send_all(self) -> None:
-        """Sends what no backward pass has sent."""
-
     def start_second_halves(self) -> None:
         """Starts to collect the sums of what is on its way in two halves."""
+
+
+class Sender(Protocol):
+    """Who exchanges the gradients of an optimizer, as a Crossing needs it; see GradientReducer."""
+
+    @property
+    def overlap(self) -> str:
+        """The mode, for messages."""
+
+    @property
+    def states(self) -> Sequence[ParameterState]:
+        """The state of every parameter, by index."""
+
+    @property
+    def deliveries(self) -> Deliveries:
+        """What is on its way back."""
+
+    def is_on_its_way(self, state: ParameterState) -> bool:
+        """False when a sent gradient still waits for `send_all`, here or on other ranks."""
+
+    def send_all(self) -> None:
+        """Sends what no backward pass has sent."""
 
 
 class Crossing:
@@ -81,54 +92,25 @@ class Crossing:
         self._max_value: float | None = None
         self.next_clip: GradientClip | None = None  # of the step that comes
         self.next_max_value: float | None = None
-        self._uses = 0
+        self._order = OrderOfUse(self._states)
         self._has_warned = False
-        self.is_recording = False
-        self._refuse_shared()
+        _refuse_shared(self._states)
         _live.add(self)
         rabit.default_engine().before_close(self.flush)
 
-    def _refuse_shared(self) -> None:
-        mine = {id(state.parameter) for state in self._states}
-        for other in list(_live):
-            if other._reducer() is None:
-                continue
-            shared = [state.name for state in other._states if id(state.parameter) in mine]
-            if shared:
-                raise InvalidArgument(
-                    f"{len(shared)} parameters ({', '.join(shared[:3])}) already belong to another "
-                    "DistributedOptimizer that overlaps with the next forward pass; each parameter "
-                    "can wait for one of them only. Give the optimizers different parameters, or use "
-                    "overlap='backward' for one of them"
-                )
-
-    # --- the order of first use -------------------------------------------------------------------
+    @property
+    def is_recording(self) -> bool:
+        """True in the step that shows in which order parameters are used."""
+        return self._order.is_recording
 
     def start_recording(self) -> None:
         """Between steps: the next step waits like a barrier and shows what is read when."""
         self.flush()
-        self.is_recording = True
-        self._uses = 0
-        for state in self._states:
-            unguard(state)
-            state.owner = self
-            state.is_seen = False
-            state.place = len(self._states) + state.index
-            state.is_watched = can_guard(state.parameter)  # Frozen ones may be thawed later.
-            if state.is_watched:
-                guard(state)
+        self._order.start(self)
 
     def stop_recording(self) -> tuple[list[int], list[int]]:
-        """After the step: parameters (indices) in order of first use, and those not seen in use.
-
-        A parameter that has a gradient although nothing was seen to read it (TorchScript, compiled
-        code, extensions) is updated inside step() from here on.  One without a gradient stays
-        watched.
-        """
-        self.is_recording = False
-        ordered = sorted(self._states, key=lambda state: (state.place, state.index))
-        unseen = [state.index for state in ordered if not state.is_seen]
-        return [state.index for state in ordered], unseen
+        """After the step: parameters (indices) in order of first use, and those not seen in use."""
+        return self._order.stop()
 
     def stop(self) -> None:
         """Between steps: finishes everything and leaves the parameters alone."""
@@ -152,12 +134,7 @@ class Crossing:
         if state.is_committed:
             self.update(state)
         elif state.is_watched and func not in _NO_USE and is_forward_pass():
-            state.is_watched = False
-            state.is_seen = True
-            if self.is_recording:
-                state.place = self._uses
-                self._uses += 1
-            unguard(state)
+            self._order.see(state)
 
     def gradient_is_read(self, state: ParameterState) -> None:
         if state.is_committed or not state.is_sent:
@@ -208,7 +185,7 @@ class Crossing:
             batch = _with_packs(states)
             try:
                 if reducer is not None:
-                    reducer.deliver(batch)
+                    reducer.deliveries.deliver(batch)
             finally:
                 for state in batch:
                     if state.is_guarded and state.is_sent and not state.is_committed:
@@ -221,7 +198,7 @@ class Crossing:
         """A step of the optimizer.  Does not wait for gradients whose parameters tell of reads."""
         reducer = self._reducer()
         if reducer is not None:
-            reducer.start_second_halves()
+            reducer.deliveries.start_second_halves()
         with self._lock:
             self._step.hooks("pre")
             hyper_parameters = self._step.hyper_parameters()
@@ -306,16 +283,16 @@ class Crossing:
     def _deliver(self, reducer: Sender, state: ParameterState) -> list[ParameterState]:
         """Waits for `state`; returns it with those next in use that are there as well."""
         batch = [each for each in _with_packs([state]) if each.is_committed]
-        reducer.deliver(batch)
+        reducer.deliveries.deliver(batch)
         taken = set(map(id, batch))
         while self._queue and len(batch) < _TAKE_ALONG:
             head = self._queue[0]
             if head.is_committed and id(head) not in taken:
-                if not reducer.is_there(head):
+                if not reducer.deliveries.is_there(head):
                     break
                 more = [each for each in _with_packs([head]) if each.is_committed]
                 try:
-                    reducer.deliver(more)
+                    reducer.deliveries.deliver(more)
                 except rabit.RabitError:  # Whoever reads that parameter gets the error.
                     break
                 batch += more
@@ -326,7 +303,7 @@ class Crossing:
     def _clip_committed(self, reducer: Sender, clip: GradientClip) -> None:
         """Clips all gradients of the step; measures each while the later ones still travel."""
         for state in self._queue:
-            reducer.deliver(_with_packs([state]))
+            reducer.deliveries.deliver(_with_packs([state]))
             if state.grad is not None:
                 clip.measure(state.index, state.grad)
         clip.scale([state.grad for state in self._queue if state.grad is not None])
@@ -350,6 +327,22 @@ class Crossing:
             self._keep = None
         if first_error is not None:
             raise first_error
+
+
+def _refuse_shared(states: Sequence[ParameterState]) -> None:
+    """Raises InvalidArgument if updates of one of `states` wait for another optimizer already."""
+    mine = {id(state.parameter) for state in states}
+    for other in list(_live):
+        if other._reducer() is None:
+            continue
+        shared = [state.name for state in other._states if id(state.parameter) in mine]
+        if shared:
+            raise InvalidArgument(
+                f"{len(shared)} parameters ({', '.join(shared[:3])}) already belong to another "
+                "DistributedOptimizer that overlaps with the next forward pass; each parameter "
+                "can wait for one of them only. Give the optimizers different parameters, or use "
+                "overlap='backward' for one of them"
+            )
 
 
 def _with_packs(states: Sequence[ParameterState]) -> list[ParameterState]:

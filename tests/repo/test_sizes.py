@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 FUNCTION_LINES = 70
+CLASS_LINES = 250
 FILE_EXCEPTIONS: dict[str, int] = {}
 FUNCTION_EXCEPTIONS: dict[str, int] = {}
 
@@ -55,6 +56,18 @@ def python_functions(path: Path) -> list[tuple[str, int]]:
             length = (node.end_lineno or node.lineno) - node.lineno + 1 - docstring
             found.append((f"{path.relative_to(ROOT).as_posix()}:{node.name}", length))
     return found
+
+
+def test_python_classes_stay_small():
+    too_long = [
+        f"{path.relative_to(ROOT).as_posix()}:{node.name}: {length} lines, stop {CLASS_LINES}"
+        for path in tracked("rabit/*.py", "rabit_torch/*.py", "rabit_mxnet/*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        and (length := (node.end_lineno or node.lineno) - node.lineno + 1) > CLASS_LINES
+    ]
+
+    assert not too_long, "\n".join(too_long)
 
 
 CONTROL = re.compile(

@@ -763,7 +763,7 @@ def trap_32_priorities_are_the_order_of_first_use():
     check(
         priorities == sorted(priorities, reverse=True) and len(set(priorities)) == len(priorities)
     )
-    for pack in reducer._packs:
+    for pack in reducer._layout.packs:
         places = sorted(state.place for state in pack.states)
         urgent = reducer._sender._request(by_place[places[0]]).priority
         check(pack.batch.structs[0].priority == urgent, pack.name)

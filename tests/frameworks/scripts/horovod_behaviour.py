@@ -320,7 +320,7 @@ def later_steps_reduce_like_the_first():
             plain.step()
             for (name, p), q in zip(model.named_parameters(), reference.parameters(), strict=True):
                 assert torch.allclose(p, q, atol=1e-6), (arguments, step, name)
-        assert len(optimizer._rabit_reducer._packs) == 1
+        assert len(optimizer._rabit_reducer._layout.packs) == 1
         digest(model)
 
 

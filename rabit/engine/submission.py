@@ -1,0 +1,117 @@
+"""Submission: how operations get into an engine."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rabit.config.config import Config
+from rabit.engine.engine_base import EngineBase
+from rabit.engine.handle import Handle, wait_any
+from rabit.engine.job import Job
+from rabit.engine.native_engine import NativeEngine
+from rabit.engine.repeats import GroupRepeat, Repeat, Repeats
+from rabit.engine.request import WAITING, Batch, Request, Waiting, refuse, run, submit
+
+__all__ = ["Submission"]
+
+
+class Submission(EngineBase):
+    """The part of an Engine that starts operations, names them and waits for them."""
+
+    def __init__(self, config: Config, native: NativeEngine) -> None:
+        super().__init__(config, native)
+        self._repeats = Repeats(native)
+        self._counters: dict[str, Iterator[int]] = {}
+
+    def submit(self, requests: Sequence[Request]) -> list[Handle]:
+        """Submits all of `requests` or none; returns at once.
+
+        Raises InvalidArgument for a name that is in flight, NotInitialized after `close`.
+        """
+        return submit(self._native, requests)
+
+    def refuse(self, request: Request, reason: str) -> None:
+        """Says that this rank will not submit `request`, because of `reason`; it then raises that.
+
+        The other ranks of the group raise InvalidArgument with it instead of waiting.  Of the request,
+        kind, name, group and root count.
+        """
+        refuse(self._native, request, reason)
+
+    def waiting(self) -> Waiting:
+        """A context in which this thread waits for each operation that it submits by itself.
+
+        For blocking forms that are made of others: `with engine.waiting(): handle = start()`.  As
+        with `run`, the thread does the engine's work; several requests at once are submitted as
+        ever, and handles are to be waited for in any case.
+        """
+        return WAITING
+
+    def run(self, request: Request) -> Handle:
+        """Submits `request` and waits for it, for a while; faster than submit and wait.
+
+        The handle has finished, or is to be waited for as usual.
+        """
+        return run(self._native, request)
+
+    def prepare(self, requests: Sequence[Request]) -> Batch:
+        """Requests that will be submitted many times, in their C form."""
+        return Batch(self._native, requests)
+
+    def make_job(self, requests: Sequence[Request], address: int, release: int) -> Job:
+        """Requests for another runtime's dependency engine to submit; see Job.
+
+        The engine must outlive the job.
+        """
+        return Job(self._native, requests, address, release)
+
+    def next_number(self, key: str) -> int:
+        """1, 2, 3, ... for each key; equal on ranks that make the same calls in the same order."""
+        counter = self._counters.get(key)
+        if counter is None:  # Two threads that get here agree on one of two.
+            counter = self._counters.setdefault(key, itertools.count(1))
+        return next(counter)
+
+    def auto_name(self, key: str) -> str:
+        """A name for an operation that was given none."""
+        return f"{key}.noname.{self.next_number(key)}"
+
+    def again(
+        self,
+        caller: str,
+        kind: str,
+        name: str | None,
+        group: int,
+        arguments: tuple[Any, ...],
+        tensor: Any,
+    ) -> Repeat:
+        """A call of the public function `caller`, which may have come before.
+
+        kind: of the operation, whose number is its name if there is none.
+        """
+        if name is not None:
+            return Repeat(self._repeats, (caller, name, group), None, arguments, tensor)
+        number = self.auto_name(kind if group == 0 else f"{kind}.set{group}")
+        key = (caller, None, group, getattr(tensor, "shape", None))
+        return Repeat(self._repeats, key, number, arguments, tensor)
+
+    def again_grouped(
+        self,
+        caller: str,
+        name: str | None,
+        group: int,
+        arguments: tuple[Any, ...],
+        tensors: Sequence[Any],
+    ) -> GroupRepeat:
+        """A call of the public function `caller` for several tensors, which may have come before."""
+        key = None if name is None else (caller, name, group, len(tensors))
+        return GroupRepeat(self._repeats, key, arguments, tensors)
+
+    def wait_any(self, handles: Sequence[Handle], timeout: float | None = None) -> int:
+        """Blocks until one of `handles` has finished, well or not; its place in the list.
+
+        At most `timeout` seconds; then it raises TimedOut, and all stay in flight.
+        """
+        return wait_any(self._native, handles, timeout)

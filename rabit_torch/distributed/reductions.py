@@ -1,0 +1,140 @@
+"""Reductions of a group: all_reduce, reduce, reduce_scatter."""
+
+# torch's stubs list overloads with other argument names, which no caller uses.
+# mypy: disable-error-code="override,assignment,no-untyped-call"
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+import rabit
+from rabit import DType, Kind, ReduceOp, TensorView
+from rabit_torch.distributed.engine_group import EngineGroup
+from rabit_torch.distributed.operands import copying, dense, flat, op_of, real
+from rabit_torch.distributed.work import Work
+from rabit_torch.ops.sparse import allreduce_sparse_on
+from rabit_torch.tensors import _DTYPES, memory_order
+
+__all__ = ["Reductions"]
+
+
+class Reductions(EngineGroup):
+    """Complex tensors are reduced as pairs of real numbers."""
+
+    def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:
+        """Reduces every tensor in place; the result is equal on all ranks."""
+        op = ReduceOp.SUM if opts is None else op_of(opts)
+        if any(tensor.is_sparse for tensor in tensors):
+            return self._allreduce_sparse(tensors, op)
+        return self._reduced(Kind.ALLREDUCE, tensors, op, -1, opts)
+
+    def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:
+        """The same as `allreduce`: the engine fuses what becomes ready together."""
+        return self.allreduce(tensors, opts)
+
+    def reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> Work:
+        """Reduces every tensor in place on the root; the others keep theirs."""
+        return self._reduced(Kind.REDUCE, tensors, op_of(opts), opts.rootRank, opts)
+
+    def _reduced(
+        self,
+        kind: Kind,
+        tensors: Sequence[torch.Tensor],
+        op: ReduceOp,
+        root: int,
+        opts: Any = None,
+    ) -> Work:
+        handles: list[rabit.Handle] = []
+        copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        receives = root in (-1, self._engine.rank)
+        for tensor in tensors:
+            value = real(tensor, kind, op)
+            memory = memory_order(value)
+            if memory is None:
+                memory = value.detach().contiguous()
+                copies.append((value.detach(), memory))
+            target = memory if receives else torch.empty_like(memory)
+            pointers = (memory.data_ptr(), target.data_ptr())
+            count, dtype = memory.numel(), _DTYPES[memory.dtype]
+
+            def make(
+                name: str,
+                places: tuple[int, int] = pointers,
+                count: int = count,
+                dtype: DType = dtype,
+            ) -> rabit.Request:
+                source, result = (TensorView(place, (count,), dtype) for place in places)
+                return rabit.Request(kind, name, source, result, op, root)
+
+            key, variant, owners = (kind, count, dtype), (op, root), (memory, target)
+            handles += self._start(opts, len(tensors), key, variant, make, pointers, owners)
+
+        def finish() -> None:
+            for value, memory in copies:
+                value.copy_(memory)
+
+        return self._work(handles, list(tensors), finish if copies and receives else None)
+
+    def _allreduce_sparse(self, tensors: Sequence[torch.Tensor], op: ReduceOp) -> Work:
+        started = [allreduce_sparse_on(self._lines, self._engine, each, op) for each in tensors]
+
+        def finish() -> None:
+            with torch.no_grad():  # A detached sparse tensor would not share what it is given.
+                for tensor, (_, result) in zip(tensors, started, strict=True):
+                    tensor.copy_(result())
+
+        handles = [handle for each, _ in started for handle in each]
+        return self._work(handles, list(tensors), finish)
+
+    def reduce_scatter_single(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+    ) -> Work:
+        """Reduces `input` (size equal parts) and gives each rank its part in `output`."""
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        """`reduce_scatter_single` of several pairs."""
+        op = ReduceOp.SUM if opts is None else op_of(opts)
+        handles: list[rabit.Handle] = []
+        copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for output, source in zip(outputs, inputs, strict=True):
+            part, whole = output.detach(), dense(source)
+            if whole.is_complex():
+                part, whole = torch.view_as_real(part), torch.view_as_real(whole)
+            self._check_parts("reduce_scatter", whole, part)
+            memory = part if part.is_contiguous() else torch.empty_like(part).contiguous()
+            if memory is not part:
+                copies.append((part, memory))
+            rows = flat(whole, (self._engine.size, part.numel()))
+            handles += self._direct(opts, len(outputs), Kind.REDUCESCATTER, rows, memory, whole, op)
+        return self._work(handles, list(outputs), copying(copies))
+
+    def reduce_scatter(
+        self,
+        outputs: Sequence[torch.Tensor],
+        input_lists: Sequence[Sequence[torch.Tensor]],
+        opts: Any = None,
+    ) -> Work:
+        """Reduces the list of tensors and gives each rank the one of its number."""
+        (output,), (parts,) = outputs, input_lists
+        whole = torch.cat([dense(each).reshape(-1) for each in parts])
+        if all(each.numel() == output.numel() for each in parts):
+            return self.reduce_scatter_single(output, whole, opts)
+        op = ReduceOp.SUM if opts is None else op_of(opts)
+        everything = self._reduced(Kind.ALLREDUCE, [whole], op, -1)
+        first = sum(each.numel() for each in parts[: self._engine.rank])
+
+        def finish() -> None:
+            mine = whole[first : first + output.numel()]
+            output.detach().copy_(mine.reshape(output.shape))
+
+        return self._work(everything._open, [output], finish)
+
+    # Older names for the same operations.
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced

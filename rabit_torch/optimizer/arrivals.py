@@ -1,0 +1,193 @@
+"""GradientArrivals: takes every gradient when autograd has finished it, and sends what is complete."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+import rabit
+from rabit import InvalidArgument
+from rabit_torch.optimizer.deliveries import Deliveries
+from rabit_torch.optimizer.hooks import make_hook
+from rabit_torch.optimizer.layout import GradientLayout
+from rabit_torch.optimizer.mode import OverlapMode
+from rabit_torch.optimizer.sender import GradientSender
+from rabit_torch.overlap.compile import LateGradients
+from rabit_torch.parameter_state import ParameterState
+from rabit_torch.tensors import check
+
+__all__ = ["GradientArrivals"]
+
+_current_graph_task_id = torch._C._current_graph_task_id
+
+# A submit wakes the engine thread; small gradients wait for each other up to this many bytes.
+_FLUSH_BYTES = 512 * 1024
+
+
+class GradientArrivals:
+    """The part of a backward pass.  Called by the autograd thread, and by the trainer between passes."""
+
+    def __init__(
+        self,
+        layout: GradientLayout,
+        sender: GradientSender,
+        deliveries: Deliveries,
+        mode: OverlapMode,
+        *,
+        sparse_as_dense: bool,
+        waits_after_backward: bool,
+    ) -> None:
+        """waits_after_backward: gradients are reduced when backward() returns."""
+        self._layout = layout
+        self._sender = sender
+        self._deliveries = deliveries
+        self._mode = mode
+        self._sparse_as_dense = sparse_as_dense
+        self._waits = waits_after_backward
+        self._late = LateGradients([state.parameter for state in layout.states])
+        self._graph_task = -1
+        self.backward_passes = 1  # that add up before a gradient is sent
+        self._is_paused = False
+
+    def listen(self, states: Iterable[ParameterState]) -> None:
+        """Lets autograd tell of the gradients of `states`, except of frozen parameters."""
+        for state in states:
+            if state.parameter.requires_grad:
+                check(state.parameter, state.name)
+                register: Any = state.parameter.register_post_accumulate_grad_hook
+                state.hook = register(make_hook(weakref.ref(self), state))
+
+    def set_backward_passes(self, passes: int) -> None:
+        """Before next_step: how many passes add up before a gradient is sent."""
+        if not isinstance(passes, int) or passes < 1:
+            raise InvalidArgument(
+                f"backward_passes_per_step is {passes!r}; it must be an integer of at least 1"
+            )
+        self.backward_passes = passes
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside, backward passes send nothing and do not count."""
+        before, self._is_paused = self._is_paused, True
+        try:
+            yield
+        finally:
+            self._is_paused = before
+
+    def next_step(self) -> None:
+        """Makes every parameter wait for a new gradient."""
+        self._graph_task = -1
+        for state in self._layout.states:
+            state.passes_left = self.backward_passes
+            state.in_pack = False
+            if not state.is_committed:
+                state.grad = None
+            if state.early is not None:
+                state.early.next_step()
+                state.early.listen()
+        for pack in self._layout.packs:
+            pack.arrived = 0
+
+    def may_leave_early(self, state: ParameterState) -> bool | None:
+        """Whether a part of a gradient leaves at once; None: this is not the pass that sends."""
+        if self._is_paused or state.passes_left != 1 or state.is_sent:
+            return None
+        return self._mode.sends_in_backward
+
+    def arrived(self, state: ParameterState) -> None:
+        """Autograd has finished adding to the gradient of `state`.  Runs for every gradient."""
+        if self._is_paused:
+            return
+        crossing = self._mode.crossing
+        if state.is_guarded and crossing is not None:
+            crossing.gradient_arrives(state)
+        if state.grad is not None:
+            self._refuse_second_gradient(state)
+        state.passes_left -= 1
+        if state.passes_left > 0:
+            return
+        task = _current_graph_task_id()
+        if task != self._graph_task and task != -1:
+            self._call_back_after_backward(task)
+        self.take(state)
+        if self._sender.pending_bytes >= _FLUSH_BYTES and self._mode.sends_in_backward:
+            self.flush()
+
+    def take(self, state: ParameterState) -> None:
+        """Queues the gradient of a state, with its whole group if it has one."""
+        grad = state.parameter.grad
+        assert grad is not None
+        if grad.is_sparse and (self._sparse_as_dense or state.pack is not None or state.slot):
+            if self._sparse_as_dense:
+                state.sparse_dim = grad.sparse_dim()
+            grad = state.parameter.grad = grad.to_dense()
+        state.grad = grad
+        if state.early is not None:
+            state.early.stop()
+        if self._mode.crossing is not None:
+            self._mode.crossing.hide(state)
+        pack = state.pack
+        if pack is not None:
+            state.in_pack = True
+            pack.arrived += 1
+            if pack.arrived == len(pack.states) and self._mode.sends_in_backward:
+                self._sender.send_pack(pack, self._mode.is_halved)
+        elif state.group is None:
+            self._sender.queue(state)
+        else:
+            self._send_group(self._layout.join_group(state))
+
+    def flush(self) -> None:
+        """Submits what is queued."""
+        self._sender.flush(self._mode.is_halved)
+
+    def flush_incomplete(self) -> None:
+        """Submits all that has arrived, though others of its group or pack have not: they are frozen."""
+        for state in self._layout.leave_groups():
+            self._sender.queue(state)
+        for pack in self._layout.packs:
+            if pack.arrived:
+                self._sender.send_pack(pack, self._mode.is_halved)
+        self.flush()
+
+    def _send_group(self, members: list[ParameterState]) -> None:
+        if not members:
+            return
+        self.flush()
+        for member in members:
+            self._sender.queue(member)
+        self.flush()
+
+    def _refuse_second_gradient(self, state: ParameterState) -> None:
+        if state.is_guarded or state.parameter.grad is state.grad:
+            raise InvalidArgument(
+                f"gradient '{state.name}' on rank {rabit.rank()} arrived a second time before step() "
+                f"(backward_passes_per_step is {self.backward_passes}). Call optimizer.zero_grad() or "
+                "optimizer.step() in between, raise backward_passes_per_step, or use "
+                "optimizer.no_sync()"
+            )
+        # The caller has dropped the old gradient; what travels for it is of no more use.
+        self._deliveries.settle([state])
+        state.grad = None
+        state.passes_left = self.backward_passes
+
+    def _call_back_after_backward(self, task: int) -> None:
+        self._graph_task = task
+        self._late.look()
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(self._backward_done)
+
+    def _backward_done(self) -> None:
+        self._graph_task = -1
+        if not self._mode.sends_in_backward:
+            for pack in self._layout.packs:
+                if pack.arrived == len(pack.states):
+                    self._sender.send_pack(pack, self._mode.is_halved)
+        self.flush()
+        # Hidden gradients are waited for when somebody asks.
+        if self._waits:
+            self._deliveries.settle([s for s in self._layout.states if not s.is_guarded])

@@ -1,0 +1,108 @@
+"""Deliveries: waits for gradients on their way, and puts them where the trainer reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import rabit
+from rabit_torch.optimizer.sender import GradientSender
+from rabit_torch.parameter_state import ParameterState
+
+__all__ = ["Deliveries"]
+
+
+class Deliveries:
+    """What a GradientSender has sent, on its way back."""
+
+    def __init__(self, sender: GradientSender, tasks: Any) -> None:
+        """tasks: what runs the tasks of the engine (rabit.framework.driver_of)."""
+        self._sender = sender
+        self._tasks = tasks
+
+    def is_there(self, state: ParameterState) -> bool:
+        """True when `deliver` would not block."""
+        handle = state.handle
+        if handle is None and state.pack is not None:
+            handle = state.pack.handle
+        return handle is None or handle.done()
+
+    def start_second_halves(self) -> None:
+        """Waits for the sums of what is on its way in two halves, and starts to collect them.
+
+        Of everything, whoever asks for whatever: ranks may ask in different orders.
+        """
+        halves, self._sender.halves = self._sender.halves, []
+        for _, half in halves:
+            half.open()
+        for _, half in sorted(halves, key=lambda each: each[0]):
+            half.wait_for_sum()
+            self._tasks.pump()
+
+    def deliver(self, states: Iterable[ParameterState]) -> None:
+        """Waits until the gradients of `states` are reduced, in `state.grad`.
+
+        After an error, which is raised at once, the gradient counts as not delivered.
+        """
+        self._tasks.pump()
+        self.start_second_halves()
+        for state in states:
+            if state.pack is not None and state.pack.handle is not None:
+                state.pack.finish()
+                for member in state.pack.states:
+                    _make_sparse_again(member)
+            if state.handle is not None:
+                self._finish(state)
+                _make_sparse_again(state)
+
+    def settle(self, states: Iterable[ParameterState]) -> None:
+        """Waits for everything of `states`; raises the first error after all have finished."""
+        first_error: rabit.RabitError | None = None
+        try:
+            self.deliver(())
+        except rabit.RabitError as error:
+            first_error = error
+        for state in states:
+            if state.handle is None and (state.pack is None or state.pack.handle is None):
+                continue
+            try:
+                self.deliver([state])
+            except rabit.RabitError as error:
+                first_error = first_error or error
+                _drop(state)
+        if first_error is not None:
+            raise first_error
+
+    def _finish(self, state: ParameterState) -> None:
+        result = state.handle.wait()
+        state.handle = None
+        if state.grad is None:
+            return
+        if state.slot is not None:
+            state.slot.write_back()
+        elif state.grad.is_sparse:
+            state.grad = result
+            if not state.is_guarded:
+                state.parameter.grad = result
+        elif self._sender.is_compressed:
+            assert state.wire is not None
+            state.grad.copy_(self._sender.compressor.decompress(state.wire, state.context))
+        elif state.wire is not state.grad and state.wire is not None:
+            state.grad.copy_(state.wire)
+        state.wire = state.context = None
+
+
+def _make_sparse_again(state: ParameterState) -> None:
+    """What was sent dense for the caller's sake reaches an optimizer that wants it sparse."""
+    if state.sparse_dim is None or state.grad is None or state.grad.is_sparse:
+        return
+    state.grad = state.grad.to_sparse(state.sparse_dim)
+    if not state.is_guarded:
+        state.parameter.grad = state.grad
+
+
+def _drop(state: ParameterState) -> None:
+    """Forgets what has failed on the way."""
+    state.handle = None
+    if state.pack is not None and state.pack.handle is not None and state.pack.handle.done():
+        state.pack.handle = None

@@ -1,0 +1,139 @@
+"""GradientLayout: the gradients of an optimizer, their order, and which of them travel together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import rabit
+from rabit import ProcessSet
+from rabit_torch.optimizer.agreements import agree_on_any
+from rabit_torch.optimizer.packs import make_packs
+from rabit_torch.parameter_state import Pack, ParameterState
+
+__all__ = ["GradientLayout", "prefix_of_next"]
+
+
+def prefix_of_next(engine: rabit.Engine) -> str:
+    """The prefix of the gradients of one more optimizer.
+
+    Optimizers are made in the same order on every rank, so two of them on one model (a GAN) never use
+    one name for two things.
+    """
+    number = engine.next_number("optimizer")
+    return "gradient" if number == 1 else f"gradient.{number}"
+
+
+class GradientLayout:
+    """Equal on all ranks of `process_set`.
+
+    prefix: of all names; it tells the optimizers of one model apart.
+    """
+
+    def __init__(self, prefix: str, process_set: ProcessSet) -> None:
+        self.prefix = prefix
+        self.states: list[ParameterState] = []  # of every parameter, by index
+        # The first step sends every gradient by its name, so that ranks whose models differ are told
+        # where.  Then small ones travel in packs.
+        self.packs: list[Pack] = []
+        self.is_stale = True  # parameters or their order have changed since the packs were made
+        self._process_set = process_set
+        self._state_of: dict[torch.Tensor, ParameterState] = {}
+        self._group_sizes: dict[int, int] = {}
+        self._waiting: dict[int, list[ParameterState]] = {}  # of groups that are not complete
+
+    def __contains__(self, parameter: torch.Tensor) -> bool:
+        return parameter in self._state_of
+
+    @property
+    def names(self) -> dict[torch.Tensor, str]:
+        """The name of every parameter, without the prefix."""
+        return {p: state.name[len(self.prefix) + 1 :] for p, state in self._state_of.items()}
+
+    @property
+    def in_flight(self) -> dict[torch.Tensor, Any]:
+        """The handle of every gradient on its way."""
+        found = {
+            p: state.handle or (state.pack and state.pack.handle)
+            for p, state in self._state_of.items()
+        }
+        return {p: handle for p, handle in found.items() if handle is not None}
+
+    @property
+    def passes_left(self) -> dict[torch.Tensor, int]:
+        """How many backward passes each gradient still waits for."""
+        return {p: state.passes_left for p, state in self._state_of.items()}
+
+    def add(self, parameter: torch.Tensor, name: str, group: int | None) -> ParameterState:
+        """Takes a parameter; those of one group travel together."""
+        state = ParameterState(parameter, f"{self.prefix}.{name}", len(self.states), group)
+        self._state_of[parameter] = state
+        self.states.append(state)
+        self.is_stale = True
+        if group is not None:
+            self._group_sizes[group] = self._group_sizes.get(group, 0) + 1
+        return state
+
+    def take_order(self, order: tuple[list[int], list[int]]) -> None:
+        """Every rank takes the order of first use on the first rank; packs depend on it.  Blocks.
+
+        order: the indices of all parameters, and those of them that were not seen in use.  These are
+        updated inside step(), so a pack must not hold them.
+        """
+        root = self._process_set.ranks[0] if self._process_set.ranks else 0
+        name = f"{self.prefix}.order_of_use"
+        agreed, unseen = rabit.broadcast_object(order, root, name, self._process_set)
+        for place, index in enumerate(agreed):
+            self.states[index].place = place
+            self.states[index].may_pack = index not in unseen
+            self.states[index].two_halves = None
+
+    def unpack(self) -> None:
+        """Every gradient travels by itself."""
+        self.packs = []
+        for state in self.states:
+            state.pack = None
+
+    def pack(self, span_bytes: int | None) -> None:
+        """Makes the packs.  Blocks until every rank has called it.  span_bytes: see make_packs."""
+        # A pack whose members are not all used leaves at step() only, so the others would not be
+        # reduced when backward() returns.
+        absent = [state.was_absent for state in self.states]
+        for index in agree_on_any(absent, f"{self.prefix}.absent", self._process_set):
+            self.states[index].may_pack = False
+        self.packs = make_packs(self.states, self.prefix, span_bytes)
+        for pack in self.packs:
+            for state in pack.states:
+                state.pack = pack
+
+    def unused_everywhere(self, missing: list[ParameterState]) -> frozenset[int]:
+        """The indices of the parameters that have no gradient on any rank.  Blocks.
+
+        missing: those that no backward pass of this rank has sent.
+        """
+        used = [True] * len(self.states)
+        for state in missing:
+            used[state.index] = state.parameter.grad is not None
+        name = f"{self.prefix}.used"
+        return frozenset(range(len(used))) - agree_on_any(used, name, self._process_set)
+
+    # --- groups -----------------------------------------------------------------------------------
+
+    def join_group(self, state: ParameterState) -> list[ParameterState]:
+        """A gradient of a group has arrived: the whole group if it was the last of it, or else none."""
+        assert state.group is not None
+        waiting = self._waiting.setdefault(state.group, [])
+        waiting.append(state)
+        if len(waiting) < self._group_sizes[state.group]:
+            return []
+        return self._waiting.pop(state.group)
+
+    def waits_for_group(self, state: ParameterState) -> bool:
+        return state.group is not None and state in self._waiting.get(state.group, ())
+
+    def leave_groups(self) -> list[ParameterState]:
+        """Those that wait for others of their group, which wait no longer."""
+        waiting = [state for group in self._waiting.values() for state in group]
+        self._waiting.clear()
+        return waiting

@@ -1,0 +1,105 @@
+"""WrappedMixin: what makes the wrapper look like the optimizer that it wraps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rabit import InvalidArgument
+from rabit_torch.optimizer.adasum_reducer import AdasumReducer
+from rabit_torch.optimizer.reducer import GradientReducer
+
+__all__ = ["WrappedMixin", "crossing_of"]
+
+
+class WrappedMixin:
+    """The wrapped optimizer's state and attributes, and names that scripts know from Horovod."""
+
+    # GradScaler hands its scale to fused optimizers by attributes of the optimizer it is given, which
+    # would not reach the wrapped one: it must unscale by itself.
+    _step_supports_amp_scaling = False
+
+    _rabit_inner: torch.optim.Optimizer
+    _rabit_reducer: GradientReducer | AdasumReducer
+
+    # The wrapped optimizer owns the state; the wrapper shows it, so nothing can drift apart.
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self._rabit_inner.param_groups
+
+    @param_groups.setter
+    def param_groups(self, value: list[dict[str, Any]]) -> None:
+        self._rabit_inner.param_groups = value
+
+    @property
+    def state(self) -> Any:
+        self.flush()
+        return self._rabit_inner.state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        self._rabit_inner.state = value
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return self._rabit_inner.defaults
+
+    @defaults.setter
+    def defaults(self, value: dict[str, Any]) -> None:
+        self._rabit_inner.defaults = value
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_rabit_"):
+            raise AttributeError(name)
+        return getattr(self._rabit_inner, name)
+
+    def __repr__(self) -> str:
+        return f"Distributed{self._rabit_inner!r}"
+
+    def __reduce__(self) -> Any:
+        raise InvalidArgument(
+            "a DistributedOptimizer holds hooks and handles of this process and cannot be copied or "
+            "pickled; save optimizer.state_dict() instead"
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self.__reduce__()
+
+    # Names that are private in Horovod and that scripts use all the same.
+    @property
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        return self._rabit_reducer.names
+
+    @property
+    def _requires_update(self) -> set[torch.Tensor]:
+        return {p for p in self._rabit_reducer.names if p.requires_grad}
+
+    @property
+    def _handles(self) -> dict[torch.Tensor, Any]:
+        return self._rabit_reducer.in_flight
+
+    @property
+    def _allreduce_delay(self) -> dict[torch.Tensor, int]:
+        return self._rabit_reducer.passes_left
+
+    def flush(self) -> None:
+        """Waits until every update of the steps so far is done.  Returns at once if none waits.
+
+        Needed before code outside of Python reads parameters; everything else waits by itself.
+        """
+        crossing = crossing_of(self._rabit_reducer)
+        if crossing is not None:
+            crossing.flush()
+
+    def state_dict(self) -> dict[str, Any]:
+        self.flush()
+        return self._rabit_inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.flush()
+        self._rabit_inner.load_state_dict(state_dict)
+
+
+def crossing_of(reducer: GradientReducer | AdasumReducer) -> Any:
+    return reducer.crossing if isinstance(reducer, GradientReducer) else None
