@@ -78,5 +78,29 @@ TEST(ChannelController, a_rank_of_another_wire_version_ends_the_job_by_name) {
   EXPECT_TRUE(why.message().find("rank 1: it speaks version 9") != std::string::npos) << why;
 }
 
+TEST(ChannelController, a_stop_that_rank_0_told_before_it_left_is_heard) {
+  testing::InprocHub hub(2);
+  std::unique_ptr<Controller> root =
+      MakeController(hub.Connect(0), RankTree::Star(2), {}, kSteadyClock);
+  const std::unique_ptr<Controller> worker =
+      MakeController(hub.Connect(1), RankTree::Star(2), {}, kSteadyClock);
+  Announcement stop;
+  stop.wants_stop = true;
+  ASSERT_OK(worker->Announce(stop));
+  ASSERT_OK(root->Announce(stop));
+  auto agreed = root->Await(After(std::chrono::seconds(10)));
+  ASSERT_OK(agreed);
+  ASSERT_TRUE(agreed->has_value() && (*agreed)->stop);
+  root.reset();
+
+  stop.buckets_done = 1;
+  ASSERT_OK(worker->Announce(stop));  // and nobody is there to hear it
+  const auto heard = worker->Await(After(std::chrono::seconds(1)));
+
+  ASSERT_OK(heard);
+  ASSERT_TRUE(heard->has_value());
+  EXPECT_TRUE((*heard)->stop);
+}
+
 }  // namespace
 }  // namespace rabit

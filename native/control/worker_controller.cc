@@ -7,7 +7,6 @@
 namespace rabit {
 namespace {
 
-constexpr int kReadAheadMax = 1 << 16;
 // Rank 0 hears of a rank that keeps others waiting after this time at the latest.
 constexpr int64_t kHoldUsMax = 100'000;
 
@@ -37,37 +36,33 @@ Status WorkerController::Announce(const Announcement& mine) {
     local_->buckets_done = local->buckets_done;
     std::move(local->rejected.begin(), local->rejected.end(), std::back_inserter(local_->rejected));
   }
-  if (!announcer_.HasNews(message)) return {};
-  return Say(message);
+  if (announcer_.HasNews(message)) Say(message);
+  return {};
 }
 
-Status WorkerController::Say(const AnnounceMessage& message) {
+void WorkerController::Say(const AnnounceMessage& message) {
   if (combiner_) {
     combiner_->OnOwn(message, now_us());
     return SendUp();
   }
   Encode(message, buffer_);
-  return Send();
+  Send();
 }
 
-Status WorkerController::SendUp() { return combiner_->TakeUp(buffer_) ? Send() : Status(); }
+void WorkerController::SendUp() {
+  if (combiner_->TakeUp(buffer_)) Send();
+}
 
-// A failed send means that the parent is gone; why, it may have told before it went.
-Status WorkerController::Send() {
+// A failed send means that the parent is gone.  Why, or that all have stopped, it may have told
+// before it went: Await reads that first.
+void WorkerController::Send() {
   const Status sent = channel_->Send(parent_, buffer_);
   if (sent.ok()) {
     bytes_sent_ += buffer_.size();
     ++messages_sent_;
-    return sent;
+  } else if (parent_gone_.ok()) {
+    parent_gone_ = sent;
   }
-  for (int i = 0; i < kReadAheadMax && failure_.ok() && !has_stopped_; ++i) {
-    const auto received = channel_->Receive(Deadline::clock::now());
-    if (!received.ok() || !*received) break;
-    if ((*received)->peer == parent_) (void)OnParent((*received)->payload);
-  }
-  if (has_stopped_) return {};
-  Fail(sent);
-  return failure_;
 }
 
 void WorkerController::SendDown(ConstBytes message) {
@@ -91,13 +86,14 @@ void WorkerController::TellBelow(const Status& why) {
 }
 
 Result<std::optional<Agreement>> WorkerController::Await(Deadline deadline) {
-  for (;;) {
+  for (bool is_empty = false;;) {
     if (local_) return std::exchange(local_, std::nullopt);
     if (!failure_.ok()) return failure_;
     const int64_t tick_us = combiner_ ? combiner_->next_tick_us() : Combiner::kNever;
     const bool is_tick = tick_us != Combiner::kNever && DeadlineAtMicros(tick_us) < deadline;
-    Result<std::optional<ChannelMessage>> received =
-        channel_->Receive(is_tick ? DeadlineAtMicros(tick_us) : deadline);
+    const bool has_parent = parent_gone_.ok();
+    Result<std::optional<ChannelMessage>> received = channel_->Receive(
+        !has_parent ? clock_.Now() : is_tick ? DeadlineAtMicros(tick_us) : deadline);
     if (!received.ok()) {
       // After the agreed stop the others may leave at any time.
       if (has_stopped_) return std::optional<Agreement>();
@@ -108,11 +104,14 @@ Result<std::optional<Agreement>> WorkerController::Await(Deadline deadline) {
       // Woken, or at a tick, or both at once: the caller looks again, or a wake would be lost.
       if (is_tick && now_us() >= tick_us) {
         combiner_->OnTick(now_us());
-        (void)SendUp();  // a failure is kept
+        SendUp();
       }
-      if (failure_.ok()) return std::optional<Agreement>();
+      if (has_parent || has_stopped_) return std::optional<Agreement>();
+      // Once it may be a wake.
+      if (std::exchange(is_empty, true)) Fail(parent_gone_);
       continue;
     }
+    is_empty = false;
     bytes_received_ += (*received)->payload.size();
     ++messages_received_;
     Result<std::optional<Agreement>> handled = OnMessage(**received);
@@ -128,7 +127,7 @@ Result<std::optional<Agreement>> WorkerController::OnMessage(const ChannelMessag
   if (message.peer == parent_) return OnParent(message.payload);
   if (has_stopped_) return std::optional<Agreement>();
   RABIT_RETURN_IF_ERROR(combiner_->OnMessage(message.peer, message.payload, now_us()));
-  (void)SendUp();  // a failure is kept and reported by Await
+  SendUp();
   return std::optional<Agreement>();
 }
 
@@ -152,12 +151,11 @@ Result<std::optional<Agreement>> WorkerController::OnParent(ConstBytes message) 
     // Before the ranks below can answer it.
     combiner_->OnAgreement(agreed);
     SendDown(message);
-    (void)SendUp();
+    SendUp();
   }
   RABIT_ASSIGN_OR_RETURN(Agreement agreement, announcer_.Apply(std::move(agreed)));
   has_stopped_ = has_stopped_ || agreement.stop;
-  if (const auto again = announcer_.TakeResend())
-    (void)Say(*again);  // a failure is kept and reported by the next Await
+  if (const auto again = announcer_.TakeResend()) Say(*again);
   return std::optional<Agreement>(std::move(agreement));
 }
 
@@ -168,7 +166,7 @@ void WorkerController::OnLost(const Status& why) {
   if (!is_below) return Fail(why);
   if (!failure_.ok() || has_stopped_) return;
   EncodeStatus(ControlType::kLost, why, buffer_);
-  (void)Send();
+  Send();
 }
 
 void WorkerController::Fail(const Status& why) {
@@ -189,34 +187,32 @@ void WorkerController::Refuse(const TensorKey& key, const Status& why) {
   if (!failure_.ok() || has_stopped_) return;
   const std::optional<RefusalMessage> refusal = announcer_.Refuse(key, why);
   if (!refusal) return;
-  // A failure to send is kept and reported by the next Await.
   if (combiner_) {
     combiner_->OnOwnRefusal(*refusal);
-    (void)SendUp();
+    SendUp();
     return;
   }
   Encode(*refusal, buffer_);
-  (void)Send();
+  Send();
 }
 
 void WorkerController::Compare(const ScheduleDigest& mine) {
   if (!failure_.ok() || has_stopped_) return;
   Encode(mine, buffer_);
-  (void)Send();  // a failure is kept and reported by the next Await
+  Send();
 }
 
 void WorkerController::AddGroup(const Group& group) {
   announcer_.AddGroup(group);
   if (combiner_) combiner_->AddGroup(group);
   if (!failure_.ok() || has_stopped_) return;
-  // A failure to send is kept and reported by the next Await.
   if (combiner_) {
     combiner_->OnOwnGroup({group.id, group.ranks}, now_us());
-    (void)SendUp();
+    SendUp();
     return;
   }
   Encode(GroupMessage{group.id, group.ranks}, buffer_);
-  (void)Send();
+  Send();
 }
 
 void WorkerController::WriteStatistics(JsonWriter& json) const {

@@ -34,9 +34,9 @@ class WorkerController final : public Controller {
   std::vector<std::string> Waiting() const override;
 
  private:
-  Status Say(const AnnounceMessage& message);
-  Status SendUp();  // what the combiner has
-  Status Send();    // the buffer to the parent
+  void Say(const AnnounceMessage& message);
+  void SendUp();  // what the combiner has
+  void Send();    // the buffer to the parent; a failure is Await's to report
   void SendDown(ConstBytes message);
   void TellBelow(const Status& why);
   Result<std::optional<Agreement>> OnMessage(const ChannelMessage& message);
@@ -56,7 +56,8 @@ class WorkerController final : public Controller {
   std::vector<std::string> stalled_;  // rank 0's last report
   std::vector<std::byte> buffer_;     // kept for its memory
   bool has_stopped_ = false;
-  Status failure_;  // the first
+  Status parent_gone_;  // why nothing can be sent to it
+  Status failure_;      // the first
   uint64_t bytes_sent_ = 0;
   uint64_t bytes_received_ = 0;
   uint64_t messages_sent_ = 0;
