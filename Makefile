@@ -16,7 +16,7 @@ NATIVE := $(shell find native -name '*.cc' -o -name '*.h' -o -name 'CMakeLists.t
 PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -name '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full packages build-native test-native build-sanitizers test-sanitizers \
+.PHONY: help demo test test-full packages build-native test-native simulate build-sanitizers test-sanitizers \
   test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz flips \
   campaign-checkpoints wheel check format bench bench-native bench-schedule docs clean
 
@@ -88,6 +88,11 @@ flips: build-native ## flip ten thousand bits between two ranks, every bit of a 
 
 campaign-checkpoints: packages ## crash, fill and damage checkpoints everywhere; some minutes
 	$(BIN)/python tests/faults/checkpoint_campaign.py
+
+simulate: SCHEDULES ?= 100000
+simulate: SEED ?= 0
+simulate: build-native ## whole jobs in virtual time: SCHEDULES=1000000 SEED=N, and RANKS=, TENSORS= fix what the seed chooses
+	$(WHEEL_BUILD)/rabit_simulate --seed=$(SEED) --schedules=$(SCHEDULES) $(RANKS:%=--ranks=%) $(TENSORS:%=--tensors=%)
 
 build-sanitizers: $(BUILD)/address/build.ninja $(BUILD)/thread/build.ninja
 	$(BIN)/ninja -C $(BUILD)/address --quiet rabit_tests

@@ -108,6 +108,10 @@ class EngineCore {
   bool serves_others() const { return serves_others_; }
   void WriteStatistics(JsonWriter& json) const;  // members of an object
 
+  // Equal on all ranks after the same agreements.
+  uint64_t issued() const { return issued_; }
+  uint64_t chain() const { return chain_; }
+
  private:
   struct InFlight {
     std::shared_ptr<const AgreedTensor> tensor;
@@ -155,8 +159,8 @@ class EngineCore {
   SlotTable<InFlight> in_flight_;  // not yet issued
   ReadyTensors last_ready_;        // of the last agreement, for those that repeat it
   ScheduledTensors last_scheduled_;
-  uint64_t issued_ = 0;  // buckets
-  uint64_t chain_ = 0;   // of the contents of all of them, in order
+  uint64_t issued_ = 0;            // buckets
+  uint64_t chain_ = 0;             // of the contents of all of them, in order
   RouteMemory routes_;
   bool serves_others_ = false;
   int64_t negotiated_ = 0;  // tensors of the agreement at hand
