@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "base/group.h"
 #include "base/json_writer.h"
+#include "base/operation.h"
 #include "base/result.h"
 #include "base/spin_budget.h"
 #include "base/status.h"
@@ -26,10 +27,12 @@ struct LaneContext {
   std::string_view algorithm = {};      // that the route names; of backends that have several
 };
 
-// Methods block and run one at a time per lane.  `group` in the context names the members; ranks
-// in arguments (root, peer) and the order of parts are positions inside the group.  All sizes are
-// bytes or elements of `dtype`; parts of vector forms are given as bytes per group member.
-// kAverage arrives as kSum: the engine divides.
+// Methods are called one at a time per lane, in one order on all ranks.  What they return is over
+// if the backend blocks; else it is waited for later, after further calls, by the thread that made
+// it, and until then the arguments but for the context and the parts are used.  `group` in the
+// context names the members; ranks in arguments (root, peer) and the order of parts are positions
+// inside the group.  All sizes are bytes or elements of `dtype`; parts of vector forms are given as
+// bytes per group member. kAverage arrives as kSum: the engine divides.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -37,27 +40,29 @@ class Backend {
   // Called on every rank in the same order, before the first collective of the group.
   virtual Status AddGroup(const Group& group);
 
-  virtual Status Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op);
+  virtual Operation Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op);
   // Like Allreduce, but only `root` has the result; `in_out` elsewhere is scratch.
-  virtual Status Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op, int root);
+  virtual Operation Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op,
+                           int root);
   // `all` is the parts in group order; part i has part_bytes[i]; `mine` may lie inside `all`.
-  virtual Status Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
-                           std::span<const int64_t> part_bytes);
+  virtual Operation Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                              std::span<const int64_t> part_bytes);
   // `in` has the parts in group order, part i of part_counts[i] elements; `out` gets part
   // my_index, reduced, which may be that part of `in`.  All else of `in` stays as it is.
-  virtual Status ReduceScatter(const LaneContext& lane, const TensorView& in, const TensorView& out,
-                               std::span<const int64_t> part_counts, ReduceOp op);
-  virtual Status Broadcast(const LaneContext& lane, Bytes buffer, int root);
-  virtual Status Alltoall(const LaneContext& lane, ConstBytes in,
-                          std::span<const int64_t> send_bytes, Bytes out,
-                          std::span<const int64_t> receive_bytes);
-  virtual Status Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
-                        std::span<const int64_t> part_bytes, int root);
-  virtual Status Scatter(const LaneContext& lane, ConstBytes all,
-                         std::span<const int64_t> part_bytes, Bytes mine, int root);
-  virtual Status Barrier(const LaneContext& lane);
-  virtual Status Send(const LaneContext& lane, ConstBytes buffer, int peer);
-  virtual Status Recv(const LaneContext& lane, Bytes buffer, int peer);
+  virtual Operation ReduceScatter(const LaneContext& lane, const TensorView& in,
+                                  const TensorView& out, std::span<const int64_t> part_counts,
+                                  ReduceOp op);
+  virtual Operation Broadcast(const LaneContext& lane, Bytes buffer, int root);
+  virtual Operation Alltoall(const LaneContext& lane, ConstBytes in,
+                             std::span<const int64_t> send_bytes, Bytes out,
+                             std::span<const int64_t> receive_bytes);
+  virtual Operation Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                           std::span<const int64_t> part_bytes, int root);
+  virtual Operation Scatter(const LaneContext& lane, ConstBytes all,
+                            std::span<const int64_t> part_bytes, Bytes mine, int root);
+  virtual Operation Barrier(const LaneContext& lane);
+  virtual Operation Send(const LaneContext& lane, ConstBytes buffer, int peer);
+  virtual Operation Recv(const LaneContext& lane, Bytes buffer, int peer);
 
   // Fails every present and future call with `why`.  Any thread; the first reason is kept.
   virtual void Abort(Status why) = 0;

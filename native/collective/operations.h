@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "transport/operation.h"
+#include "base/operation.h"
 
 namespace rabit {
 

@@ -1,5 +1,6 @@
 #include "engine/bucket_run.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <vector>
@@ -49,23 +50,60 @@ BucketRun::BucketRun(const LaneServices& services, const BucketJob& job, FusionB
   }
 }
 
-Status BucketRun::Run() {
-  const int64_t started_ns = NowNs();
+Status BucketRun::Begin() {
+  started_ns_ = NowNs();
   if (!job_.route.ok()) return job_.route.status();
   route_ = *job_.route;
   if (services_.timeline.is_active()) {
     for (const BucketItem& item : job_.items) {
       services_.timeline.Span(std::string(Name(bucket_.kind)) + "." + item.tensor->ready->name,
-                              "QUEUE", item.tensor->agreed_ns, started_ns);
+                              "QUEUE", item.tensor->agreed_ns, started_ns_);
     }
   }
   const bool is_reduction = bucket_.kind == Kind::kAllreduce || bucket_.kind == Kind::kReduce;
   Enter();
   const bool has_even_parts = bucket_.even_parts > 0;
   Status status = is_reduction ? RunReduction() : has_even_parts ? RunParts() : RunEach();
-  services_.running.Leave(bucket_.lane);
-  Record(started_ns);
+  if (!status.ok()) pending_.reset();
+  if (!pending_) End();
   return status;
+}
+
+bool BucketRun::WaitOver(Deadline until) {
+  (void)pending_->operation.Wait(std::min(until, lane_.deadline));
+  return pending_->operation.is_finished() || std::chrono::steady_clock::now() >= lane_.deadline;
+}
+
+Status BucketRun::Finish() {
+  Status status = Settle();
+  End();
+  return status;
+}
+
+void BucketRun::End() {
+  services_.running.Leave(bucket_.lane, bucket_.id);
+  Record();
+}
+
+Status BucketRun::Settle() {
+  if (!pending_) return Status();
+  Pending pending = std::move(*pending_);
+  pending_.reset();
+  Status status = pending.operation.Wait(lane_.deadline);
+  Leave(pending.route, pending.begin_ns, pending.wire_bytes);
+  if (status.ok() && pending.rest) status = pending.rest();
+  return status;
+}
+
+void BucketRun::Leave(const Route& route, int64_t begin_ns, int64_t wire_bytes) {
+  services_.statistics.clock().Leave(OverlapClock::kCommunicating);
+  if (!services_.timeline.is_active()) return;
+  std::string name(Name(bucket_.kind));
+  for (char& c : name) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  Trace(name, begin_ns, NowNs(),
+        "\"algorithm\":\"" + std::string(route.algorithm) + "\",\"row\":\"" +
+            std::string(route.row) + "\",\"bytes\":" + std::to_string(wire_bytes) +
+            ",\"lane\":" + std::to_string(bucket_.lane));
 }
 
 void BucketRun::Enter() {
@@ -118,6 +156,7 @@ Status BucketRun::RunReduction() {
 }
 
 Status BucketRun::RunSegment(const Segment& segment) {
+  RABIT_RETURN_IF_ERROR(Settle());  // segments share the buffer
   const bool has_result = bucket_.kind == Kind::kAllreduce || bucket_.root == services_.rank;
   if (has_result && segment.is_contiguous && segment.items.front().request() != nullptr) {
     return RunInPlace(segment);
@@ -139,8 +178,10 @@ Status BucketRun::RunInPlace(const Segment& segment) {
   RABIT_ASSIGN_OR_RETURN(std::byte* const output, OutputOf(item));
   CopyScaled(bucket_.dtype, InputOf(item, bucket_.dtype), output, count, bucket_.prescale);
   RABIT_RETURN_IF_ERROR(ExchangeReduction(TensorView{output, count, bucket_.dtype, device_}));
-  Finalize(output, count);
-  return Status();
+  return Then([this, output, count] {
+    Finalize(output, count);
+    return Status();
+  });
 }
 
 Status BucketRun::RunFused(const Segment& segment) {
@@ -154,12 +195,13 @@ Status BucketRun::RunFused(const Segment& segment) {
   RABIT_RETURN_IF_ERROR(
       ExchangeReduction(TensorView{buffer.data(), segment.count, bucket_.dtype, device_}));
   if (bucket_.kind == Kind::kReduce && bucket_.root != services_.rank) return Status();
-
-  const int64_t unpack_ns = NowNs();
-  if (must_divide()) Divide(bucket_.dtype, buffer.data(), segment.count, group_.size());
-  RABIT_RETURN_IF_ERROR(Unpack(segment.items, buffer));
-  Trace("MEMCPY_OUT_FUSION_BUFFER", unpack_ns, NowNs());
-  return Status();
+  return Then([this, segment, buffer] {
+    const int64_t unpack_ns = NowNs();
+    if (must_divide()) Divide(bucket_.dtype, buffer.data(), segment.count, group_.size());
+    RABIT_RETURN_IF_ERROR(Unpack(segment.items, buffer));
+    Trace("MEMCPY_OUT_FUSION_BUFFER", unpack_ns, NowNs());
+    return Status();
+  });
 }
 
 Status BucketRun::ExchangeReduction(const TensorView& buffer) {
@@ -215,14 +257,14 @@ void BucketRun::Trace(std::string_view name, int64_t begin_ns, int64_t end_ns,
   }
 }
 
-void BucketRun::Record(int64_t started_ns) const {
+void BucketRun::Record() const {
   Statistics::BucketRecord record;
   record.kind = bucket_.kind;
   record.partitions = static_cast<int64_t>(job_.items.size());
   for (const BucketItem& item : job_.items) record.tensors += item.partition.is_last ? 1 : 0;
   record.bytes = job_.load.bytes;
   record.wire_bytes = wire_bytes_;
-  record.busy_ns = NowNs() - started_ns;
+  record.busy_ns = NowNs() - started_ns_;
   record.is_in_place = is_in_place_;
   record.backend = services_.backends[static_cast<size_t>(route_.backend)]->name();
   record.algorithm = bucket_.kind == Kind::kAllreduce ? route_.algorithm : Name(bucket_.kind);

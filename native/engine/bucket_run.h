@@ -1,7 +1,10 @@
-// BucketRun: one bucket from the tensors of this rank to their results, in plain blocking code.
+// BucketRun: one bucket from the tensors of this rank to their results, in plain code, which blocks
+// but for the last exchange.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,15 +34,20 @@ struct LaneServices {
   RunningWork& running;
 };
 
-// Runs once.  The lane's thread.
+// Runs once.  The lane's thread, or whoever has claimed the lane.
 class BucketRun {
  public:
   BucketRun(const LaneServices& services, const BucketJob& job, FusionBuffer& buffer,
             Waiter waiter);
 
-  // Blocks until the collective is done and the outputs of all requests are written.  An error is
-  // not yet wrapped with the tensor's name.
-  Status Run();
+  // Blocks until the collective is done and the outputs of all requests are written, or until its
+  // last exchange is in the hands of a backend that does not block: then it is pending, and Finish
+  // blocks for the rest.  An error is not yet wrapped with the tensor's name.
+  Status Begin();
+  bool is_pending() const { return pending_.has_value(); }
+  // Whether Finish has nothing to wait for; waits for that until `until`.
+  bool WaitOver(Deadline until);
+  Status Finish();
 
  private:
   // bucket_run.cc: kinds that reduce or copy whole tensors and can be cut and fused.
@@ -66,6 +74,8 @@ class BucketRun {
   Status ScatterParts(const Segment& segment, std::span<const int64_t> counts);
   Status PrepareScatter(const BucketItem& item);
   void PackParts(const Segment& segment, Bytes buffer) const;
+  Status UnpackGathered(const Segment& segment, ConstBytes all) const;
+  Status UnpackScattered(const Segment& segment, const std::byte* from) const;
 
   // vector_run.cc: kinds whose ranks hold different parts; one tensor at a time.
   Status RunEach();
@@ -79,15 +89,22 @@ class BucketRun {
   Status RunSendOrRecv(const BucketItem& item);
 
   // Calls `exchange(backend)` on the route of this work and load; times it as communication and as
-  // an event of every tensor.
+  // an event of every tensor.  It may be pending afterwards.
   template <class Exchange>
   Status Communicate(const Work& work, Load load, int64_t wire_bytes, Exchange exchange);
+  // What follows upon the exchange; now if it is over, else in Settle.
+  template <class Rest>
+  Status Then(Rest rest);
+  // Waits for the exchange that is pending, if one is.
+  Status Settle();
+  void Leave(const Route& route, int64_t begin_ns, int64_t wire_bytes);  // an exchange is over
+  void End();                                                            // all of them are
   // That of the bucket, unless it is other work or another load: tensors that run one by one,
   // segments, and the rounds of a codec, whose sizes are known no earlier.
   Result<Route> RouteOf(const Work& work, Load load) const;
   void Trace(std::string_view name, int64_t begin_ns, int64_t end_ns,
              const std::string& arguments = {}) const;
-  void Record(int64_t started_ns) const;
+  void Record() const;
   // Claims the tags of this content, and shows what runs as long as it does.
   void Enter();
   std::string Describe() const;
@@ -97,17 +114,27 @@ class BucketRun {
   double post_factor() const;       // what remains to be multiplied after the reduction
   bool must_divide() const;         // an average that a multiplication would not give exactly
 
+  struct Pending {
+    Operation operation;
+    Route route;
+    int64_t begin_ns;
+    int64_t wire_bytes;
+    std::function<Status()> rest;  // may be empty
+  };
+
   const LaneServices& services_;
   const BucketJob& job_;
   const Bucket& bucket_;
   const Group& group_;
   FusionBuffer& buffer_;
   LaneContext lane_;
-  Device device_;           // of the tensors, on this rank
+  Device device_;  // of the tensors, on this rank
+  int64_t started_ns_ = 0;
   int64_t count_ = 0;       // elements of all partitions
   int64_t wire_bytes_ = 0;  // that the exchange carries
   bool is_in_place_ = false;
   Route route_;  // of the bucket as a whole
+  std::optional<Pending> pending_;
 };
 
 // Where this rank's part of a partition lies; of items with a request.
@@ -124,17 +151,20 @@ Status BucketRun::Communicate(const Work& work, Load load, int64_t wire_bytes, E
   wire_bytes_ += wire_bytes;
   const int64_t begin_ns = NowNs();
   services_.statistics.clock().Enter(OverlapClock::kCommunicating);
-  Status status = exchange(backend);
-  services_.statistics.clock().Leave(OverlapClock::kCommunicating);
-  if (services_.timeline.is_active()) {
-    std::string name(Name(bucket_.kind));
-    for (char& c : name) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
-    Trace(name, begin_ns, NowNs(),
-          "\"algorithm\":\"" + std::string(route.algorithm) + "\",\"row\":\"" +
-              std::string(route.row) + "\",\"bytes\":" + std::to_string(wire_bytes) +
-              ",\"lane\":" + std::to_string(bucket_.lane));
+  Operation operation = exchange(backend);
+  if (!operation.is_finished()) {
+    pending_.emplace(Pending{std::move(operation), route, begin_ns, wire_bytes, nullptr});
+    return Status();
   }
-  return status;
+  Leave(route, begin_ns, wire_bytes);
+  return operation.Wait(lane_.deadline);
+}
+
+template <class Rest>
+Status BucketRun::Then(Rest rest) {
+  if (!pending_) return rest();
+  pending_->rest = std::move(rest);
+  return Status();
 }
 
 }  // namespace rabit

@@ -19,23 +19,28 @@ class BucketRun::Wire final : public Exchange {
   int size() const override { return run_.group_.size(); }
 
   // The sum: kAverage is divided afterwards.
-  Status Allreduce(const TensorView& in_out) override { return run_.ExchangeReduction(in_out); }
+  Status Allreduce(const TensorView& in_out) override {
+    RABIT_RETURN_IF_ERROR(run_.ExchangeReduction(in_out));
+    return run_.Settle();
+  }
 
   Status Allgather(ConstBytes mine, Bytes all, std::span<const int64_t> part_bytes) override {
     const Load load{std::accumulate(part_bytes.begin(), part_bytes.end(), int64_t{0}),
                     std::find(part_bytes.begin(), part_bytes.end(), 0) != part_bytes.end()};
-    return run_.Communicate(
+    RABIT_RETURN_IF_ERROR(run_.Communicate(
         As(Kind::kAllgather), load, static_cast<int64_t>(mine.size()),
-        [&](Backend& backend) { return backend.Allgather(run_.lane_, mine, all, part_bytes); });
+        [&](Backend& backend) { return backend.Allgather(run_.lane_, mine, all, part_bytes); }));
+    return run_.Settle();
   }
 
   // What the other ranks exchange is not known here, and no row asks for it.
   Status Alltoall(ConstBytes in, std::span<const int64_t> send_bytes, Bytes out,
                   std::span<const int64_t> receive_bytes) override {
-    return run_.Communicate(
+    RABIT_RETURN_IF_ERROR(run_.Communicate(
         As(Kind::kAlltoall), {}, static_cast<int64_t>(in.size()), [&](Backend& backend) {
           return backend.Alltoall(run_.lane_, in, send_bytes, out, receive_bytes);
-        });
+        }));
+    return run_.Settle();
   }
 
   Result<Bytes> Scratch(size_t slot, size_t bytes) override {

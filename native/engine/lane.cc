@@ -2,7 +2,10 @@
 
 #include <pthread.h>
 
+#include <array>
+#include <optional>
 #include <string>
+#include <utility>
 
 namespace rabit {
 namespace {
@@ -19,11 +22,41 @@ Status Wrap(const std::string& what, const Status& status) {
   return Status(status.code(), what + ": " + status.message()).WithCulprit(status.culprit());
 }
 
+// How many buckets a lane has begun and not finished: enough for a backend that does not block to
+// have the next one while it finishes one.
+constexpr size_t kFlightsMax = 4;
+// How often a lane that waits for one looks whether there is another to begin.
+constexpr auto kLookEvery = std::chrono::microseconds(200);
+
 }  // namespace
+
+// Each has a buffer of its own, because that of a pending one is in use.
+struct Lane::Flight {
+  // True: it is pending, and Finish is to follow.
+  bool Begin(EngineState& state, BucketJob next, Waiter waiter);
+  void Finish(EngineState& state);
+  void Conclude(EngineState& state, Status status);
+
+  BucketJob job;
+  FusionBuffer buffer;
+  std::optional<BucketRun> run;
+};
 
 struct Lane::Inbox {
   explicit Inbox(std::chrono::microseconds spin) : changed(spin) {}
 
+  // The next job of whoever has made the lane busy; without one, and with none in the air, it is
+  // idle from here on.
+  std::optional<BucketJob> Take(bool has_flights) {
+    MutexLock lock(mutex);
+    if (jobs.empty()) {
+      if (!has_flights) is_busy = false;
+      return std::nullopt;
+    }
+    std::optional<BucketJob> job(std::move(jobs.front()));
+    jobs.pop_front();
+    return job;
+  }
   bool HasWork() {
     MutexLock lock(mutex);
     return !is_busy && (!jobs.empty() || is_closed);
@@ -42,7 +75,7 @@ struct Lane::Inbox {
   bool is_closed RABIT_GUARDED_BY(mutex) = false;
   bool is_busy RABIT_GUARDED_BY(mutex) = false;  // a job runs, or is about to
   std::deque<BucketJob> jobs RABIT_GUARDED_BY(mutex);
-  FusionBuffer buffer;  // whoever has made the lane busy
+  std::array<Flight, kFlightsMax> flights;  // whoever has made the lane busy
 };
 
 Lane::Lane(std::shared_ptr<EngineState> state)
@@ -75,7 +108,10 @@ bool Lane::CanExtendClaim() const {
   return inbox_->jobs.empty();
 }
 
-void Lane::RunClaimed(BucketJob job) { RunJob(*state_, job, inbox_->buffer, Waiter::kCaller); }
+void Lane::RunClaimed(BucketJob job) {
+  Flight& flight = inbox_->flights[0];
+  if (flight.Begin(*state_, std::move(job), Waiter::kCaller)) flight.Finish(*state_);
+}
 
 void Lane::GiveBack(BucketJob job) {
   MutexLock lock(inbox_->mutex);
@@ -108,7 +144,6 @@ bool Lane::Join(Deadline deadline) {
 void Lane::Loop(EngineState& state, Inbox& inbox) {
   ::pthread_setname_np(::pthread_self(), "rabit-lane");
   for (;;) {
-    BucketJob job;
     inbox.changed.Wait([&] { return inbox.HasWork(); }, After(std::chrono::hours(24)));
     {
       MutexLock lock(inbox.mutex);
@@ -117,26 +152,57 @@ void Lane::Loop(EngineState& state, Inbox& inbox) {
         if (inbox.is_closed) break;
         continue;
       }
-      job = std::move(inbox.jobs.front());
-      inbox.jobs.pop_front();
       inbox.is_busy = true;
     }
-    RunJob(state, job, inbox.buffer, Waiter::kBackground);
-    (void)inbox.BecomeIdle();
+    RunAll(state, inbox);
   }
   inbox.has_ended.store(true);
   inbox.ended.Notify();
 }
 
-void Lane::RunJob(EngineState& state, BucketJob& job, FusionBuffer& buffer, Waiter waiter) {
-  Status status = state.failure.verdict();
-  if (status.ok()) {
-    status = BucketRun(state.lane_services, job, buffer, waiter).Run();
-    if (!status.ok() && IsEngineWide(status)) {
-      status = state.failure.Resolve(Wrap(DescribeBucket(job, state.parts.rank), status),
-                                     After(kVerdictTimeout));
+// Flights begin and finish in one order, that of the jobs: the places are a ring.
+void Lane::RunAll(EngineState& state, Inbox& inbox) {
+  size_t first = 0;
+  size_t count = 0;
+  for (;;) {
+    std::optional<BucketJob> job;
+    if (count < kFlightsMax) job = inbox.Take(count > 0);
+    if (job) {
+      Flight& flight = inbox.flights[(first + count) % kFlightsMax];
+      count += flight.Begin(state, std::move(*job), Waiter::kBackground) ? 1 : 0;
+    } else if (count > 0) {
+      Flight& flight = inbox.flights[first];
+      // Meanwhile there may be one more to begin, which the ranks that have it already wait for.
+      if (count < kFlightsMax && !flight.run->WaitOver(After(kLookEvery))) continue;
+      flight.Finish(state);
+      first = (first + 1) % kFlightsMax;
+      --count;
+    } else {
+      return;
     }
   }
+}
+
+bool Lane::Flight::Begin(EngineState& state, BucketJob next, Waiter waiter) {
+  job = std::move(next);
+  Status status = state.failure.verdict();
+  if (status.ok()) {
+    run.emplace(state.lane_services, job, buffer, waiter);
+    status = run->Begin();
+    if (status.ok() && run->is_pending()) return true;
+  }
+  Conclude(state, std::move(status));
+  return false;
+}
+
+void Lane::Flight::Finish(EngineState& state) { Conclude(state, run->Finish()); }
+
+void Lane::Flight::Conclude(EngineState& state, Status status) {
+  if (run && !status.ok() && IsEngineWide(status)) {
+    status = state.failure.Resolve(Wrap(DescribeBucket(job, state.parts.rank), status),
+                                   After(kVerdictTimeout));
+  }
+  run.reset();
   // Credit first: whoever wakes from a handle may ask for it.
   state.done.MarkDone(job.bucket.id);
   for (BucketItem& item : job.items) {
@@ -145,6 +211,7 @@ void Lane::RunJob(EngineState& state, BucketJob& job, FusionBuffer& buffer, Wait
     if (!status.ok()) request->SetError(Wrap(request->Describe(state.parts.rank), status));
     state.handles.Drop(request);
   }
+  job = {};  // what it holds is not kept until the next one
   if (state.needs_credit.load() || state.wants_stop.load()) state.Wake();
 }
 

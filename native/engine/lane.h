@@ -1,4 +1,4 @@
-// Lane: a worker thread that runs one bucket at a time.
+// Lane: a worker thread that runs buckets one after the other.
 #pragma once
 
 #include <atomic>
@@ -10,12 +10,12 @@
 #include "base/wake_signal.h"
 #include "engine/bucket_job.h"
 #include "engine/engine_state.h"
-#include "engine/fusion_buffer.h"
 
 namespace rabit {
 
 // Buckets run in the order in which they were pushed, which is the order of their ids: all ranks
-// therefore run the buckets of a lane in one order, and none waits for another in a circle.
+// therefore run the buckets of a lane in one order, and none waits for another in a circle.  A
+// bucket whose backend does not block is left to it while the next ones are begun.
 class Lane {
  public:
   explicit Lane(std::shared_ptr<EngineState> state);
@@ -44,8 +44,10 @@ class Lane {
  private:
   struct Inbox;  // shared with the thread, which may outlive the lane
 
+  struct Flight;  // a job that has begun
+
   static void Loop(EngineState& state, Inbox& inbox);
-  static void RunJob(EngineState& state, BucketJob& job, FusionBuffer& buffer, Waiter waiter);
+  static void RunAll(EngineState& state, Inbox& inbox);
 
   const std::shared_ptr<EngineState> state_;
   std::shared_ptr<Inbox> inbox_;

@@ -71,7 +71,7 @@ Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
   state_.running.Enter(lane_, {call.group, number, hash, {}}, [&] { return Values(call); });
   if (!state_.has_ordered.exchange(true)) state_.Wake();
   const Status status = Execute(call, *group, lane);
-  state_.running.Leave(lane_);
+  state_.running.Leave(lane_, number);
   if (status.ok() || status.code() == Code::kUnsupported) return status;
   return state_.failure.Resolve(
       Status(status.code(), Describe(call) + " (not negotiated: every rank must make the same " +
@@ -94,17 +94,20 @@ Status OrderedCalls::Execute(const OrderedCall& call, const Group& group, LaneCo
     case Kind::kReduceScatter:
       return ReduceScatter(call, *backend, lane);
     case Kind::kBroadcast:
-      return backend->Broadcast(lane, OutputBytes(call), group.IndexOf(call.root));
+      return backend->Broadcast(lane, OutputBytes(call), group.IndexOf(call.root))
+          .Wait(lane.deadline);
     case Kind::kAllgather: {
       const std::vector<int64_t> parts(size, in_bytes);
-      return backend->Allgather(lane, InputBytes(call), OutputBytes(call), parts);
+      return backend->Allgather(lane, InputBytes(call), OutputBytes(call), parts)
+          .Wait(lane.deadline);
     }
     case Kind::kAlltoall: {
       const std::vector<int64_t> parts(size, in_bytes / static_cast<int64_t>(size));
-      return backend->Alltoall(lane, InputBytes(call), parts, OutputBytes(call), parts);
+      return backend->Alltoall(lane, InputBytes(call), parts, OutputBytes(call), parts)
+          .Wait(lane.deadline);
     }
     default:
-      return backend->Barrier(lane);
+      return backend->Barrier(lane).Wait(lane.deadline);
   }
 }
 
@@ -114,7 +117,7 @@ Status OrderedCalls::Allreduce(const OrderedCall& call, Backend& backend, const 
   auto* const data = static_cast<std::byte*>(out.data);
   CopyScaled(out.dtype, static_cast<const std::byte*>(call.input.data), data, out.count,
              call.prescale);
-  RABIT_RETURN_IF_ERROR(backend.Allreduce(lane, out, WireOp(call.op)));
+  RABIT_RETURN_IF_ERROR(backend.Allreduce(lane, out, WireOp(call.op)).Wait(lane.deadline));
   FinishReduction(call.op, out.dtype, data, out.count, lane.group.size(), call.postscale);
   return Status();
 }
@@ -132,7 +135,8 @@ Status OrderedCalls::ReduceScatter(const OrderedCall& call, Backend& backend,
     in.data = scaled.data();
   }
   const std::vector<int64_t> parts(static_cast<size_t>(size), out.count);
-  RABIT_RETURN_IF_ERROR(backend.ReduceScatter(lane, in, out, parts, WireOp(call.op)));
+  RABIT_RETURN_IF_ERROR(
+      backend.ReduceScatter(lane, in, out, parts, WireOp(call.op)).Wait(lane.deadline));
   FinishReduction(call.op, out.dtype, static_cast<std::byte*>(out.data), out.count, size,
                   call.postscale);
   return Status();

@@ -55,6 +55,7 @@ Status BucketRun::RunParts() {
   is_in_place_ = true;
   const auto bytes = bucket_.even_parts * static_cast<int64_t>(SizeOf(bucket_.dtype));
   for (const Segment& segment : SegmentsOf(job_.items, bytes, kAloneBytesMin)) {
+    RABIT_RETURN_IF_ERROR(Settle());  // segments share the buffer
     const std::vector<int64_t> counts = PartCounts(segment.items);
     is_in_place_ = is_in_place_ && IsWhole(segment);
     RABIT_RETURN_IF_ERROR(bucket_.kind == Kind::kAllgather ? GatherParts(segment, counts)
@@ -92,14 +93,18 @@ Status BucketRun::GatherParts(const Segment& segment, std::span<const int64_t> c
   Trace("MEMCPY_IN_FUSION_BUFFER", pack_ns, NowNs());
 
   RABIT_RETURN_IF_ERROR(ExchangeGather(mine, all, counts));
+  return Then([this, segment, all] { return UnpackGathered(segment, all); });
+}
 
+Status BucketRun::UnpackGathered(const Segment& segment, ConstBytes all) const {
   const int64_t unpack_ns = NowNs();
   const std::byte* from = all.data();
   for (int part = 0; part < group_.size(); ++part) {
     ForEachSlice(segment, part, [&](const BucketItem& item, int64_t first, int64_t count) {
-      std::byte* const output = OutputMemory(item) + static_cast<size_t>(first) * element_bytes;
-      std::memcpy(output, from, static_cast<size_t>(count) * element_bytes);
-      from += static_cast<size_t>(count) * element_bytes;
+      const size_t bytes = static_cast<size_t>(count) * SizeOf(bucket_.dtype);
+      std::memcpy(OutputMemory(item) + static_cast<size_t>(first) * SizeOf(bucket_.dtype), from,
+                  bytes);
+      from += bytes;
     });
   }
   Trace("MEMCPY_OUT_FUSION_BUFFER", unpack_ns, NowNs());
@@ -142,14 +147,17 @@ Status BucketRun::ScatterParts(const Segment& segment, std::span<const int64_t> 
   RABIT_RETURN_IF_ERROR(Communicate(bucket_, load, load.bytes, [&](Backend& backend) {
     return backend.ReduceScatter(lane_, in, out, counts, wire_op());
   }));
-  auto* const result = static_cast<std::byte*>(out.data);
-  Finalize(result, mine);
-  if (is_direct) return Status();
+  return Then([this, segment, out, is_direct] {
+    Finalize(static_cast<std::byte*>(out.data), out.count);
+    return is_direct ? Status() : UnpackScattered(segment, static_cast<const std::byte*>(out.data));
+  });
+}
+
+Status BucketRun::UnpackScattered(const Segment& segment, const std::byte* from) const {
   const int64_t unpack_ns = NowNs();
-  const std::byte* from = result;
   ForEachSlice(segment, group_.my_index, [&](const BucketItem& item, int64_t, int64_t count) {
-    const size_t bytes = static_cast<size_t>(count) * element_bytes;
-    const auto offset = static_cast<size_t>(item.partition.offset) * element_bytes;
+    const size_t bytes = static_cast<size_t>(count) * SizeOf(bucket_.dtype);
+    const auto offset = static_cast<size_t>(item.partition.offset) * SizeOf(bucket_.dtype);
     if (item.request() != nullptr) std::memcpy(OutputMemory(item) + offset, from, bytes);
     from += bytes;
   });

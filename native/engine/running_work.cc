@@ -7,23 +7,23 @@ namespace rabit {
 void RunningWork::Enter(int32_t place, Running running, Describe describe) {
   MutexLock lock(mutex_);
   Place& at = places_[static_cast<size_t>(place)];
-  at.running = std::move(running);
-  at.describe = std::move(describe);
+  at.under_way.push_back({std::move(running), std::move(describe)});
   ++at.begun;
 }
 
-void RunningWork::Leave(int32_t place) {
+void RunningWork::Leave(int32_t place, uint64_t number) {
   MutexLock lock(mutex_);
-  places_[static_cast<size_t>(place)].running.reset();
+  std::erase_if(places_[static_cast<size_t>(place)].under_way,
+                [number](const Exchange& each) { return each.running.number == number; });
 }
 
 std::vector<RunningWork::Running> RunningWork::List() const {
   MutexLock lock(mutex_);
   std::vector<Running> all;
   for (const Place& place : places_) {
-    if (!place.running) continue;
-    Running& each = all.emplace_back(*place.running);
-    each.what = place.describe();
+    for (const Exchange& exchange : place.under_way) {
+      all.emplace_back(exchange.running).what = exchange.describe();
+    }
   }
   return all;
 }
@@ -31,7 +31,7 @@ std::vector<RunningWork::Running> RunningWork::List() const {
 RunningWork::Progress RunningWork::ProgressAt(int32_t place) const {
   MutexLock lock(mutex_);
   const Place& at = places_[static_cast<size_t>(place)];
-  return {at.begun, at.running.has_value()};
+  return {at.begun, !at.under_way.empty()};
 }
 
 }  // namespace rabit

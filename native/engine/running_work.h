@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,7 +23,8 @@ class RunningWork {
   // Of a lane, or of ordered calls (place = number of lanes).  `describe` may refer to what lives
   // until Leave.
   void Enter(int32_t place, Running running, Describe describe);
-  void Leave(int32_t place);
+  // The exchange of this number is over; a lane may have several under way.
+  void Leave(int32_t place, uint64_t number);
 
   // Everything that is under way, with its description.
   std::vector<Running> List() const;
@@ -36,9 +36,12 @@ class RunningWork {
   Progress ProgressAt(int32_t place) const;
 
  private:
-  struct Place {
-    std::optional<Running> running;
+  struct Exchange {
+    Running running;
     Describe describe;
+  };
+  struct Place {
+    std::vector<Exchange> under_way;
     uint64_t begun = 0;
   };
 

@@ -70,6 +70,7 @@ Status CheckExtents(const BucketItem& item, size_t expected) {
 
 Status BucketRun::RunEach() {
   for (const BucketItem& item : job_.items) {
+    RABIT_RETURN_IF_ERROR(Settle());  // tensors share the buffer
     Status status;
     switch (bucket_.kind) {
       case Kind::kBroadcast:
@@ -230,6 +231,7 @@ Result<std::vector<int64_t>> BucketRun::ExchangeRows(const BucketItem& item,
     return backend.Alltoall(lane_, std::as_bytes(std::span(sent)), number_bytes,
                             std::as_writable_bytes(std::span(received)), number_bytes);
   }));
+  RABIT_RETURN_IF_ERROR(Settle());
   const int64_t row_bytes = std::max<int64_t>(RowBytes(item, bucket_.dtype), 1);
   int64_t left = std::numeric_limits<int64_t>::max() / row_bytes;
   for (size_t i = 0; i < size; ++i) {

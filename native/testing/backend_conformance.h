@@ -48,6 +48,9 @@ class Member {
   uint64_t sequence_ = 0;
 };
 
+// The end of a collective; the calls themselves have deadlines as well.
+inline Status Over(Operation operation) { return operation.Wait(After(std::chrono::seconds(120))); }
+
 // Part r of an uneven division: r elements more than `base`, and nothing for every third rank.
 inline int64_t UnevenPart(int64_t base, int rank) { return rank % 3 == 2 ? 0 : base + rank; }
 
@@ -94,12 +97,12 @@ inline Values SumOfContributions(int size, int64_t count) {
 
 inline void CheckAllreduceAndReduce(Member& me, int64_t count) {
   Values values = Contribution(me.index(), count);
-  EXPECT_OK(me.backend().Allreduce(me.Next(), ViewOf(values), ReduceOp::kSum));
+  EXPECT_OK(Over(me.backend().Allreduce(me.Next(), ViewOf(values), ReduceOp::kSum)));
   EXPECT_TRUE(values == SumOfContributions(me.size(), count)) << "allreduce of " << count;
 
   for (int root = 0; root < me.size(); ++root) {
     values = Contribution(me.index(), count);
-    EXPECT_OK(me.backend().Reduce(me.Next(), ViewOf(values), ReduceOp::kSum, root));
+    EXPECT_OK(Over(me.backend().Reduce(me.Next(), ViewOf(values), ReduceOp::kSum, root)));
     if (me.index() != root) continue;
     EXPECT_TRUE(values == SumOfContributions(me.size(), count)) << "reduce of " << count;
   }
@@ -115,7 +118,8 @@ inline void CheckReduceScatter(Member& me, int64_t base, bool is_in_place) {
   TensorView out_view = ViewOf(out);
   if (is_in_place) out_view.data = in.data() + begin;
 
-  EXPECT_OK(me.backend().ReduceScatter(me.Next(), ViewOf(in), out_view, parts, ReduceOp::kSum));
+  EXPECT_OK(
+      Over(me.backend().ReduceScatter(me.Next(), ViewOf(in), out_view, parts, ReduceOp::kSum)));
 
   const Values sum = SumOfContributions(me.size(), static_cast<int64_t>(Sum(parts)));
   const auto* seen = static_cast<const int32_t*>(out_view.data);
@@ -128,14 +132,14 @@ inline void CheckAllgather(Member& me, int64_t base) {
   const std::vector<int64_t> parts = UnevenParts(base, me.size());
   Values mine = Contribution(me.index(), parts[static_cast<size_t>(me.index())]);
   Values all(Sum(parts));
-  EXPECT_OK(me.backend().Allgather(me.Next(), BytesOf(mine), BytesOf(all), InBytes(parts)));
+  EXPECT_OK(Over(me.backend().Allgather(me.Next(), BytesOf(mine), BytesOf(all), InBytes(parts))));
   EXPECT_TRUE(all == Concatenation(parts)) << "allgather of " << base;
 }
 
 inline void CheckBroadcast(Member& me, int64_t count) {
   for (int root = 0; root < me.size(); ++root) {
     Values values = Contribution(me.index(), count);
-    EXPECT_OK(me.backend().Broadcast(me.Next(), BytesOf(values), root));
+    EXPECT_OK(Over(me.backend().Broadcast(me.Next(), BytesOf(values), root)));
     EXPECT_TRUE(values == Contribution(root, count)) << "broadcast of " << count;
   }
 }
@@ -156,8 +160,8 @@ inline void CheckAlltoall(Member& me) {
     }
   }
   Values out(Sum(receive));
-  EXPECT_OK(
-      me.backend().Alltoall(me.Next(), BytesOf(in), InBytes(send), BytesOf(out), InBytes(receive)));
+  EXPECT_OK(Over(me.backend().Alltoall(me.Next(), BytesOf(in), InBytes(send), BytesOf(out),
+                                       InBytes(receive))));
   EXPECT_TRUE(out == expected) << "alltoall";
 }
 
@@ -167,14 +171,15 @@ inline void CheckGatherAndScatter(Member& me, int64_t base) {
     const bool is_root = me.index() == root;
     Values mine = Contribution(me.index(), parts[static_cast<size_t>(me.index())]);
     Values all(is_root ? Sum(parts) : 0);
-    EXPECT_OK(me.backend().Gather(me.Next(), BytesOf(mine), BytesOf(all), InBytes(parts), root));
+    EXPECT_OK(
+        Over(me.backend().Gather(me.Next(), BytesOf(mine), BytesOf(all), InBytes(parts), root)));
     if (is_root) {
       EXPECT_TRUE(all == Concatenation(parts)) << "gather of " << base;
     }
 
     Values received(mine.size());
-    EXPECT_OK(
-        me.backend().Scatter(me.Next(), BytesOf(all), InBytes(parts), BytesOf(received), root));
+    EXPECT_OK(Over(
+        me.backend().Scatter(me.Next(), BytesOf(all), InBytes(parts), BytesOf(received), root)));
     EXPECT_TRUE(received == mine) << "scatter of " << base;
   }
 }
@@ -186,16 +191,16 @@ inline void CheckSendAndRecv(Member& me) {
     if (to == from) continue;
     Values values = Contribution(me.index(), 77);
     if (me.index() == from) {
-      EXPECT_OK(me.backend().Send(lane, BytesOf(values), to));
+      EXPECT_OK(Over(me.backend().Send(lane, BytesOf(values), to)));
     }
     if (me.index() != to) continue;
-    EXPECT_OK(me.backend().Recv(lane, BytesOf(values), from));
+    EXPECT_OK(Over(me.backend().Recv(lane, BytesOf(values), from)));
     EXPECT_TRUE(values == Contribution(from, 77)) << "recv";
   }
 }
 
 inline void CheckEverything(Member& me) {
-  EXPECT_OK(me.backend().Barrier(me.Next()));
+  EXPECT_OK(Over(me.backend().Barrier(me.Next())));
   for (int64_t count : {0, 1, 3, 1000, 70'001}) {
     CheckAllreduceAndReduce(me, count);
     CheckBroadcast(me, count);
@@ -206,7 +211,7 @@ inline void CheckEverything(Member& me) {
   }
   CheckAlltoall(me);
   CheckSendAndRecv(me);
-  EXPECT_OK(me.backend().Barrier(me.Next()));
+  EXPECT_OK(Over(me.backend().Barrier(me.Next())));
 }
 
 inline Group GroupOf(GroupId id, std::vector<int> ranks, int rank) {
@@ -229,9 +234,9 @@ inline void CheckBarrierHoldsBack(const BackendMaker& make) {
     Member me(*backends[static_cast<size_t>(rank)], WorldOf(kSize, rank), 0);
     for (int round = 1; round <= 50; ++round) {
       arrived.fetch_add(1);
-      EXPECT_OK(me.backend().Barrier(me.Next()));
+      EXPECT_OK(Over(me.backend().Barrier(me.Next())));
       EXPECT_GE(arrived.load(), round * kSize);
-      EXPECT_OK(me.backend().Barrier(me.Next()));
+      EXPECT_OK(Over(me.backend().Barrier(me.Next())));
     }
   });
 }
@@ -247,9 +252,10 @@ inline void CheckAbort(const BackendMaker& make) {
     Member me(backend, WorldOf(2, rank), 0);
     Values values(10);
     // Rank 0 may be waiting or not have begun; rank 1 has been aborted.
-    EXPECT_EQ(backend.Allreduce(me.Next(), ViewOf(values), ReduceOp::kSum).message(), "first");
+    EXPECT_EQ(Over(backend.Allreduce(me.Next(), ViewOf(values), ReduceOp::kSum)).message(),
+              "first");
     Member alone(backend, GroupOf(1, {rank}, rank), 0);
-    EXPECT_EQ(backend.Barrier(alone.Next()).message(), "first");
+    EXPECT_EQ(Over(backend.Barrier(alone.Next())).message(), "first");
   });
 }
 

@@ -31,7 +31,7 @@ class PlainBackend final : public Backend {
   std::string_view name() const override { return "plain"; }
   void Abort(Status why) override { transport_->Abort(std::move(why)); }
 
-  Status Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override {
+  Operation Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override {
     const Bytes mine(static_cast<std::byte*>(in_out.data), in_out.bytes());
     std::vector<std::byte> all(mine.size() * static_cast<size_t>(lane.group.size()));
     RABIT_RETURN_IF_ERROR(Exchange(
@@ -45,24 +45,25 @@ class PlainBackend final : public Backend {
     rabit::Reduce(op, in_out.dtype, inputs, mine.data(), in_out.count);
     return Status();
   }
-  Status Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op, int) override {
+  Operation Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op, int) override {
     return Allreduce(lane, in_out, op);
   }
-  Status Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
-                   std::span<const int64_t> part_bytes) override {
+  Operation Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                      std::span<const int64_t> part_bytes) override {
     return Exchange(lane, Repeat(mine, lane), Split(all, part_bytes));
   }
-  Status ReduceScatter(const LaneContext& lane, const TensorView& in, const TensorView& out,
-                       std::span<const int64_t> part_counts, ReduceOp op) override {
+  Operation ReduceScatter(const LaneContext& lane, const TensorView& in, const TensorView& out,
+                          std::span<const int64_t> part_counts, ReduceOp op) override {
     const auto* const input = static_cast<const std::byte*>(in.data);
     std::vector<std::byte> sum(input, input + in.bytes());
-    RABIT_RETURN_IF_ERROR(Allreduce(lane, {sum.data(), in.count, in.dtype, in.device}, op));
+    RABIT_RETURN_IF_ERROR(
+        Allreduce(lane, {sum.data(), in.count, in.dtype, in.device}, op).Wait(lane.deadline));
     int64_t first = 0;
     for (int i = 0; i < lane.group.my_index; ++i) first += part_counts[static_cast<size_t>(i)];
     std::memcpy(out.data, sum.data() + first * static_cast<int64_t>(SizeOf(in.dtype)), out.bytes());
     return Status();
   }
-  Status Broadcast(const LaneContext& lane, Bytes buffer, int root) override {
+  Operation Broadcast(const LaneContext& lane, Bytes buffer, int root) override {
     const bool is_root = lane.group.my_index == root;
     std::vector<ConstBytes> out(lane.group.ranks.size(),
                                 is_root ? ConstBytes(buffer) : ConstBytes());
@@ -70,34 +71,34 @@ class PlainBackend final : public Backend {
     if (!is_root) in[static_cast<size_t>(root)] = buffer;
     return Exchange(lane, out, in, is_root);
   }
-  Status Alltoall(const LaneContext& lane, ConstBytes in, std::span<const int64_t> send_bytes,
-                  Bytes out, std::span<const int64_t> receive_bytes) override {
+  Operation Alltoall(const LaneContext& lane, ConstBytes in, std::span<const int64_t> send_bytes,
+                     Bytes out, std::span<const int64_t> receive_bytes) override {
     return Exchange(lane, SplitConst(in, send_bytes), Split(out, receive_bytes));
   }
-  Status Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
-                std::span<const int64_t> part_bytes, int root) override {
+  Operation Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                   std::span<const int64_t> part_bytes, int root) override {
     std::vector<ConstBytes> out(lane.group.ranks.size());
     out[static_cast<size_t>(root)] = mine;
     std::vector<Bytes> in(lane.group.ranks.size());
     if (lane.group.my_index == root) in = Split(all, part_bytes);
     return Exchange(lane, out, in);
   }
-  Status Scatter(const LaneContext& lane, ConstBytes all, std::span<const int64_t> part_bytes,
-                 Bytes mine, int root) override {
+  Operation Scatter(const LaneContext& lane, ConstBytes all, std::span<const int64_t> part_bytes,
+                    Bytes mine, int root) override {
     std::vector<ConstBytes> out(lane.group.ranks.size());
     if (lane.group.my_index == root) out = SplitConst(all, part_bytes);
     std::vector<Bytes> in(lane.group.ranks.size());
     in[static_cast<size_t>(root)] = mine;
     return Exchange(lane, out, in);
   }
-  Status Barrier(const LaneContext& lane) override {
+  Operation Barrier(const LaneContext& lane) override {
     return Exchange(lane, std::vector<ConstBytes>(lane.group.ranks.size()),
                     std::vector<Bytes>(lane.group.ranks.size()));
   }
-  Status Send(const LaneContext& lane, ConstBytes buffer, int peer) override {
+  Operation Send(const LaneContext& lane, ConstBytes buffer, int peer) override {
     return transport_->Send(RankOf(lane, peer), lane.tag, buffer).Wait(lane.deadline);
   }
-  Status Recv(const LaneContext& lane, Bytes buffer, int peer) override {
+  Operation Recv(const LaneContext& lane, Bytes buffer, int peer) override {
     return transport_->Recv(RankOf(lane, peer), lane.tag, buffer).Wait(lane.deadline);
   }
 

@@ -22,43 +22,44 @@ class RoutedBackend final : public Backend {
   void Abort(Status why) override { inner_->Abort(std::move(why)); }
   void WriteStatistics(JsonWriter& json) const override { inner_->WriteStatistics(json); }
 
-  Status Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override {
+  Operation Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override {
     return inner_->Allreduce(On(lane, Kind::kAllreduce, in_out.dtype, in_out.bytes()), in_out, op);
   }
-  Status Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op, int root) override {
+  Operation Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op,
+                   int root) override {
     return inner_->Reduce(On(lane, Kind::kReduce, in_out.dtype, in_out.bytes()), in_out, op, root);
   }
-  Status Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
-                   std::span<const int64_t> part_bytes) override {
+  Operation Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                      std::span<const int64_t> part_bytes) override {
     return inner_->Allgather(On(lane, Kind::kAllgather, DType::kUint8, Total(part_bytes)), mine,
                              all, part_bytes);
   }
-  Status ReduceScatter(const LaneContext& lane, const TensorView& in, const TensorView& out,
-                       std::span<const int64_t> part_counts, ReduceOp op) override {
+  Operation ReduceScatter(const LaneContext& lane, const TensorView& in, const TensorView& out,
+                          std::span<const int64_t> part_counts, ReduceOp op) override {
     return inner_->ReduceScatter(On(lane, Kind::kReduceScatter, in.dtype, in.bytes()), in, out,
                                  part_counts, op);
   }
-  Status Broadcast(const LaneContext& lane, Bytes buffer, int root) override {
+  Operation Broadcast(const LaneContext& lane, Bytes buffer, int root) override {
     return inner_->Broadcast(On(lane, Kind::kBroadcast, DType::kUint8, buffer.size()), buffer,
                              root);
   }
-  Status Alltoall(const LaneContext& lane, ConstBytes in, std::span<const int64_t> send_bytes,
-                  Bytes out, std::span<const int64_t> receive_bytes) override {
+  Operation Alltoall(const LaneContext& lane, ConstBytes in, std::span<const int64_t> send_bytes,
+                     Bytes out, std::span<const int64_t> receive_bytes) override {
     return inner_->Alltoall(lane, in, send_bytes, out, receive_bytes);
   }
-  Status Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
-                std::span<const int64_t> part_bytes, int root) override {
+  Operation Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                   std::span<const int64_t> part_bytes, int root) override {
     return inner_->Gather(lane, mine, all, part_bytes, root);
   }
-  Status Scatter(const LaneContext& lane, ConstBytes all, std::span<const int64_t> part_bytes,
-                 Bytes mine, int root) override {
+  Operation Scatter(const LaneContext& lane, ConstBytes all, std::span<const int64_t> part_bytes,
+                    Bytes mine, int root) override {
     return inner_->Scatter(lane, all, part_bytes, mine, root);
   }
-  Status Barrier(const LaneContext& lane) override { return inner_->Barrier(lane); }
-  Status Send(const LaneContext& lane, ConstBytes buffer, int peer) override {
+  Operation Barrier(const LaneContext& lane) override { return inner_->Barrier(lane); }
+  Operation Send(const LaneContext& lane, ConstBytes buffer, int peer) override {
     return inner_->Send(lane, buffer, peer);
   }
-  Status Recv(const LaneContext& lane, Bytes buffer, int peer) override {
+  Operation Recv(const LaneContext& lane, Bytes buffer, int peer) override {
     return inner_->Recv(lane, buffer, peer);
   }
 

@@ -7,7 +7,7 @@
 #include "base/bytes.h"
 #include "base/spin_budget.h"
 #include "base/status.h"
-#include "transport/operation.h"
+#include "base/operation.h"
 
 namespace rabit {
 

@@ -145,7 +145,8 @@ Status BuiltinBackend::NoAlgorithm(const LaneContext& lane, Kind kind) const {
                   std::string(lane.algorithm) + "'; report this");
 }
 
-Status BuiltinBackend::Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) {
+Operation BuiltinBackend::Allreduce(const LaneContext& lane, const TensorView& in_out,
+                                    ReduceOp op) {
   const AllreduceAlgorithm* const algorithm =
       FindAllreduceAlgorithm(lane.group.size() == 1 ? "direct" : lane.algorithm);
   if (algorithm == nullptr) return NoAlgorithm(lane, Kind::kAllreduce);
@@ -155,15 +156,15 @@ Status BuiltinBackend::Allreduce(const LaneContext& lane, const TensorView& in_o
              [&](const CollectiveCall& call) { return algorithm->run(call, {in_out, op, hosts}); });
 }
 
-Status BuiltinBackend::Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op,
-                              int root) {
+Operation BuiltinBackend::Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op,
+                                 int root) {
   RABIT_RETURN_IF_ERROR(CheckPosition(lane, Kind::kReduce, "root", root));
   return Run(lane, Kind::kReduce,
              [&](const CollectiveCall& call) { return ReduceToRoot(call, in_out, op, root); });
 }
 
-Status BuiltinBackend::Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
-                                 std::span<const int64_t> part_bytes) {
+Operation BuiltinBackend::Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                                    std::span<const int64_t> part_bytes) {
   const bool is_ring = lane.algorithm == "ring";
   if (!is_ring && lane.algorithm != "direct" && lane.group.size() > 1) {
     return NoAlgorithm(lane, Kind::kAllgather);
@@ -174,9 +175,9 @@ Status BuiltinBackend::Allgather(const LaneContext& lane, ConstBytes mine, Bytes
   });
 }
 
-Status BuiltinBackend::ReduceScatter(const LaneContext& lane, const TensorView& in,
-                                     const TensorView& out, std::span<const int64_t> part_counts,
-                                     ReduceOp op) {
+Operation BuiltinBackend::ReduceScatter(const LaneContext& lane, const TensorView& in,
+                                        const TensorView& out, std::span<const int64_t> part_counts,
+                                        ReduceOp op) {
   const bool is_ring = lane.algorithm == "ring";
   if (!is_ring && lane.algorithm != "direct" && lane.group.size() > 1) {
     return NoAlgorithm(lane, Kind::kReduceScatter);
@@ -186,7 +187,7 @@ Status BuiltinBackend::ReduceScatter(const LaneContext& lane, const TensorView& 
              [&](const CollectiveCall& call) { return scatter(call, in, out, part_counts, op); });
 }
 
-Status BuiltinBackend::Broadcast(const LaneContext& lane, Bytes buffer, int root) {
+Operation BuiltinBackend::Broadcast(const LaneContext& lane, Bytes buffer, int root) {
   RABIT_RETURN_IF_ERROR(CheckPosition(lane, Kind::kBroadcast, "root", root));
   const bool is_chain = lane.algorithm == "chain";
   if (!is_chain && lane.algorithm != "binomial" && lane.group.size() > 1) {
@@ -198,42 +199,42 @@ Status BuiltinBackend::Broadcast(const LaneContext& lane, Bytes buffer, int root
   });
 }
 
-Status BuiltinBackend::Alltoall(const LaneContext& lane, ConstBytes in,
-                                std::span<const int64_t> send_bytes, Bytes out,
-                                std::span<const int64_t> receive_bytes) {
+Operation BuiltinBackend::Alltoall(const LaneContext& lane, ConstBytes in,
+                                   std::span<const int64_t> send_bytes, Bytes out,
+                                   std::span<const int64_t> receive_bytes) {
   return Run(lane, Kind::kAlltoall, [&](const CollectiveCall& call) {
     return rabit::Alltoall(call, in, send_bytes, out, receive_bytes);
   });
 }
 
-Status BuiltinBackend::Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
-                              std::span<const int64_t> part_bytes, int root) {
+Operation BuiltinBackend::Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                                 std::span<const int64_t> part_bytes, int root) {
   RABIT_RETURN_IF_ERROR(CheckPosition(lane, Kind::kGather, "root", root));
   return Run(lane, Kind::kGather, [&](const CollectiveCall& call) {
     return rabit::Gather(call, mine, all, part_bytes, root);
   });
 }
 
-Status BuiltinBackend::Scatter(const LaneContext& lane, ConstBytes all,
-                               std::span<const int64_t> part_bytes, Bytes mine, int root) {
+Operation BuiltinBackend::Scatter(const LaneContext& lane, ConstBytes all,
+                                  std::span<const int64_t> part_bytes, Bytes mine, int root) {
   RABIT_RETURN_IF_ERROR(CheckPosition(lane, Kind::kScatter, "root", root));
   return Run(lane, Kind::kScatter, [&](const CollectiveCall& call) {
     return rabit::Scatter(call, all, part_bytes, mine, root);
   });
 }
 
-Status BuiltinBackend::Barrier(const LaneContext& lane) {
+Operation BuiltinBackend::Barrier(const LaneContext& lane) {
   return Run(lane, Kind::kBarrier, [](const CollectiveCall& call) { return rabit::Barrier(call); });
 }
 
-Status BuiltinBackend::Send(const LaneContext& lane, ConstBytes buffer, int peer) {
+Operation BuiltinBackend::Send(const LaneContext& lane, ConstBytes buffer, int peer) {
   RABIT_RETURN_IF_ERROR(CheckPosition(lane, Kind::kSend, "peer", peer));
   return Run(lane, Kind::kSend, [&](const CollectiveCall& call) {
     return call.transport.Send(peer, call.tag, buffer).Wait(call.deadline);
   });
 }
 
-Status BuiltinBackend::Recv(const LaneContext& lane, Bytes buffer, int peer) {
+Operation BuiltinBackend::Recv(const LaneContext& lane, Bytes buffer, int peer) {
   RABIT_RETURN_IF_ERROR(CheckPosition(lane, Kind::kRecv, "peer", peer));
   return Run(lane, Kind::kRecv, [&](const CollectiveCall& call) {
     return call.transport.Recv(peer, call.tag, buffer).Wait(call.deadline);

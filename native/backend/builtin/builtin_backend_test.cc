@@ -5,6 +5,7 @@
 #include "route/router.h"
 #include "testing/backend_conformance.h"
 #include "testing/inproc_transport.h"
+#include "testing/pending_backend.h"
 #include "testing/routed_backend.h"
 #include "testing/run_ranks.h"
 #include "testing/test.h"
@@ -57,6 +58,16 @@ std::vector<std::unique_ptr<Backend>> MakeBackends(int size, const std::vector<i
                           "ring;allgather:0-inf@ring;broadcast:0-inf@chain");
     });
 
+// The suite holds as well for a backend that does not block.
+[[maybe_unused]] const int kPending =
+    testing::RegisterBackendConformance("PendingBackend", [](int size) {
+      auto backends = MakeBackends(size, std::vector<int>(static_cast<size_t>(size), 0), "");
+      for (std::unique_ptr<Backend>& each : backends) {
+        each = std::make_unique<testing::PendingBackend>(std::move(each));
+      }
+      return backends;
+    });
+
 [[maybe_unused]] const int kOnePerHost =
     testing::RegisterBackendConformance("BuiltinBackendOnePerHost", [](int size) {
       std::vector<int> host_of;
@@ -88,7 +99,7 @@ TEST(BuiltinBackend, tells_the_transport_who_waits_on_which_stream) {
     for (const Waiter waiter : {Waiter::kBackground, Waiter::kCaller}) {
       const LaneContext lane{3, MakeTag(3, mine.size() + 1), After(std::chrono::seconds(20)), world,
                              waiter};
-      EXPECT_OK((*backend)->Barrier(lane));
+      EXPECT_OK(testing::Over((*backend)->Barrier(lane)));
     }
   });
   const std::vector<std::pair<int, Waiter>> expected = {{3, Waiter::kBackground},
@@ -143,7 +154,8 @@ TEST(BuiltinBackend, an_algorithm_that_it_does_not_have_is_an_error) {
   LaneContext lane{0, Tag{0}, After(std::chrono::seconds(20)), pair};
   lane.algorithm = "rnig";
   Values values(3);
-  const Status status = (*backend)->Allreduce(lane, testing::ViewOf(values), ReduceOp::kSum);
+  const Status status =
+      testing::Over((*backend)->Allreduce(lane, testing::ViewOf(values), ReduceOp::kSum));
   EXPECT_EQ(status.code(), Code::kInternal);
   EXPECT_TRUE(status.message().find("'rnig'") != std::string::npos) << status;
 }
@@ -152,7 +164,8 @@ TEST(BuiltinBackend, a_root_outside_the_group_is_an_error) {
   const auto backends = MakeBackends(1, {0}, "");
   Member me(*backends[0], testing::WorldOf(1, 0), 0);
   Values values(3);
-  const Status status = backends[0]->Broadcast(me.Next(), testing::BytesOf(values), 1);
+  const Status status =
+      testing::Over(backends[0]->Broadcast(me.Next(), testing::BytesOf(values), 1));
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
   EXPECT_TRUE(status.message().find("root is 1") != std::string::npos) << status;
 }
@@ -162,7 +175,8 @@ TEST(BuiltinBackend, statistics_name_the_transport) {
   testing::RunRanks(2, [&](int rank) {
     Member me(*backends[static_cast<size_t>(rank)], testing::WorldOf(2, rank), 0);
     Values values(100);
-    EXPECT_OK(me.backend().Allreduce(me.Next(), testing::ViewOf(values), ReduceOp::kSum));
+    EXPECT_OK(
+        testing::Over(me.backend().Allreduce(me.Next(), testing::ViewOf(values), ReduceOp::kSum)));
   });
   JsonWriter writer;
   backends[0]->WriteStatistics(writer);

@@ -81,7 +81,7 @@ Status MpiBackend::Run(const LaneContext& lane, Kind kind, Start start) {
   return job_->Wait(&request, nullptr, Name(kind), lane.deadline);
 }
 
-Status MpiBackend::Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) {
+Operation MpiBackend::Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) {
   return Run(lane, Kind::kAllreduce, [&](MpiHandle comm, MpiHandle* request) {
     const MpiHandles& handles = job_->handles();
     return job_->library().Iallreduce(in_out.data, static_cast<int>(in_out.count),
@@ -90,8 +90,8 @@ Status MpiBackend::Allreduce(const LaneContext& lane, const TensorView& in_out, 
   });
 }
 
-Status MpiBackend::Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op,
-                          int root) {
+Operation MpiBackend::Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op,
+                             int root) {
   return Run(lane, Kind::kReduce, [&](MpiHandle comm, MpiHandle* request) {
     const MpiHandles& handles = job_->handles();
     return job_->library().Ireduce(in_out.data, static_cast<int>(in_out.count),
@@ -101,9 +101,9 @@ Status MpiBackend::Reduce(const LaneContext& lane, const TensorView& in_out, Red
   });
 }
 
-Status MpiBackend::ReduceScatter(const LaneContext& lane, const TensorView& in,
-                                 const TensorView& out, std::span<const int64_t> part_counts,
-                                 ReduceOp op) {
+Operation MpiBackend::ReduceScatter(const LaneContext& lane, const TensorView& in,
+                                    const TensorView& out, std::span<const int64_t> part_counts,
+                                    ReduceOp op) {
   struct Memory {
     explicit Memory(std::span<const int64_t> counts, size_t bytes) : parts(counts), out(bytes) {}
     Parts parts;
@@ -121,8 +121,8 @@ Status MpiBackend::ReduceScatter(const LaneContext& lane, const TensorView& in,
   return Status();
 }
 
-Status MpiBackend::Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
-                             std::span<const int64_t> part_bytes) {
+Operation MpiBackend::Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                                std::span<const int64_t> part_bytes) {
   LeftBehind<Parts> parts(part_bytes);
   const auto my_offset = (*parts).offsets[static_cast<size_t>(lane.group.my_index)];
   const bool is_in_place = mine.data() == all.data() + my_offset;
@@ -133,16 +133,16 @@ Status MpiBackend::Allgather(const LaneContext& lane, ConstBytes mine, Bytes all
   }));
 }
 
-Status MpiBackend::Broadcast(const LaneContext& lane, Bytes buffer, int root) {
+Operation MpiBackend::Broadcast(const LaneContext& lane, Bytes buffer, int root) {
   const auto bytes = static_cast<int>(buffer.size());
   return Run(lane, Kind::kBroadcast, [&](MpiHandle comm, MpiHandle* request) {
     return job_->library().Ibcast(buffer.data(), bytes, root, comm, request);
   });
 }
 
-Status MpiBackend::Alltoall(const LaneContext& lane, ConstBytes in,
-                            std::span<const int64_t> send_bytes, Bytes out,
-                            std::span<const int64_t> receive_bytes) {
+Operation MpiBackend::Alltoall(const LaneContext& lane, ConstBytes in,
+                               std::span<const int64_t> send_bytes, Bytes out,
+                               std::span<const int64_t> receive_bytes) {
   const int64_t bytes = std::max(Total(send_bytes), Total(receive_bytes));
   if (bytes > kCountMax) {
     return InvalidArgument("alltoall exchanges " + std::to_string(bytes) +
@@ -161,8 +161,8 @@ Status MpiBackend::Alltoall(const LaneContext& lane, ConstBytes in,
   }));
 }
 
-Status MpiBackend::Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
-                          std::span<const int64_t> part_bytes, int root) {
+Operation MpiBackend::Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                             std::span<const int64_t> part_bytes, int root) {
   LeftBehind<Parts> parts(part_bytes);
   const bool is_root = lane.group.my_index == root;
   const bool is_in_place =
@@ -174,8 +174,8 @@ Status MpiBackend::Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
   }));
 }
 
-Status MpiBackend::Scatter(const LaneContext& lane, ConstBytes all,
-                           std::span<const int64_t> part_bytes, Bytes mine, int root) {
+Operation MpiBackend::Scatter(const LaneContext& lane, ConstBytes all,
+                              std::span<const int64_t> part_bytes, Bytes mine, int root) {
   LeftBehind<Parts> parts(part_bytes);
   const bool is_root = lane.group.my_index == root;
   const bool is_in_place =
@@ -187,7 +187,7 @@ Status MpiBackend::Scatter(const LaneContext& lane, ConstBytes all,
   }));
 }
 
-Status MpiBackend::Barrier(const LaneContext& lane) {
+Operation MpiBackend::Barrier(const LaneContext& lane) {
   return Run(lane, Kind::kBarrier, [&](MpiHandle comm, MpiHandle* request) {
     return job_->library().Ibarrier(comm, request);
   });

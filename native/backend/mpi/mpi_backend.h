@@ -22,20 +22,21 @@ class MpiBackend final : public Backend {
   std::string_view name() const override { return "mpi"; }
   Status AddGroup(const Group& group) override;
 
-  Status Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override;
-  Status Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op, int root) override;
-  Status Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
-                   std::span<const int64_t> part_bytes) override;
-  Status ReduceScatter(const LaneContext& lane, const TensorView& in, const TensorView& out,
-                       std::span<const int64_t> part_counts, ReduceOp op) override;
-  Status Broadcast(const LaneContext& lane, Bytes buffer, int root) override;
-  Status Alltoall(const LaneContext& lane, ConstBytes in, std::span<const int64_t> send_bytes,
-                  Bytes out, std::span<const int64_t> receive_bytes) override;
-  Status Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
-                std::span<const int64_t> part_bytes, int root) override;
-  Status Scatter(const LaneContext& lane, ConstBytes all, std::span<const int64_t> part_bytes,
-                 Bytes mine, int root) override;
-  Status Barrier(const LaneContext& lane) override;
+  Operation Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override;
+  Operation Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op,
+                   int root) override;
+  Operation Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                      std::span<const int64_t> part_bytes) override;
+  Operation ReduceScatter(const LaneContext& lane, const TensorView& in, const TensorView& out,
+                          std::span<const int64_t> part_counts, ReduceOp op) override;
+  Operation Broadcast(const LaneContext& lane, Bytes buffer, int root) override;
+  Operation Alltoall(const LaneContext& lane, ConstBytes in, std::span<const int64_t> send_bytes,
+                     Bytes out, std::span<const int64_t> receive_bytes) override;
+  Operation Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                   std::span<const int64_t> part_bytes, int root) override;
+  Operation Scatter(const LaneContext& lane, ConstBytes all, std::span<const int64_t> part_bytes,
+                    Bytes mine, int root) override;
+  Operation Barrier(const LaneContext& lane) override;
 
   void Abort(Status why) override;
   void WriteStatistics(JsonWriter& json) const override;

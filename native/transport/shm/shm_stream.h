@@ -10,7 +10,7 @@
 #include "base/bytes.h"
 #include "base/spin_times.h"
 #include "base/status.h"
-#include "transport/operation.h"
+#include "base/operation.h"
 #include "transport/shm/inbound_lane.h"
 #include "transport/shm/inbox.h"
 #include "transport/shm/outbound_lane.h"

@@ -10,7 +10,7 @@
 
 #include "base/mutex.h"
 #include "base/unique_fd.h"
-#include "transport/operation.h"
+#include "base/operation.h"
 #include "transport/tcp/send_queue.h"
 #include "transport/tcp/tcp_inbox.h"
 #include "transport/tcp/tcp_options.h"

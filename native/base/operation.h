@@ -1,4 +1,4 @@
-// Operation: one send or receive in flight.
+// Operation: a message or a collective in flight, or over already.
 #pragma once
 
 #include <memory>
@@ -8,14 +8,15 @@
 
 namespace rabit {
 
-// What a transport supplies for each operation.  One thread at a time.
+// What a transport or a backend supplies for an operation that is not over when it returns.  One
+// thread at a time.
 class PendingOperation {
  public:
   virtual ~PendingOperation() = default;
   // Blocks until the operation is finished, failed, or the deadline passes (kTimedOut; the
   // operation is then still in flight).
   virtual Status Wait(Deadline deadline) = 0;
-  // Returns only when the transport will not touch the buffer again.
+  // Returns only when nobody will touch the buffers again.
   virtual void Cancel() = 0;
 };
 
@@ -23,7 +24,8 @@ class PendingOperation {
 // longer touched, so a buffer may be freed right after.
 class [[nodiscard]] Operation {
  public:
-  explicit Operation(Status finished) : status_(std::move(finished)) {}
+  // Over, well or not; costs no allocation.
+  Operation(Status finished) : status_(std::move(finished)) {}  // NOLINT: implicit
   explicit Operation(std::unique_ptr<PendingOperation> pending) : pending_(std::move(pending)) {}
   Operation(Operation&&) noexcept = default;
   Operation& operator=(Operation&&) = delete;
@@ -31,7 +33,7 @@ class [[nodiscard]] Operation {
     if (pending_) pending_->Cancel();
   }
 
-  // Whether the transport is through with the buffer; Wait then returns at once.
+  // Whether it is over; Wait then returns at once.
   bool is_finished() const { return pending_ == nullptr; }
 
   Status Wait(Deadline deadline) {
