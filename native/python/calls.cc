@@ -31,6 +31,7 @@ struct Calls {
   rabit_engine* live;  // the same; for what is in flight, also when it takes no more work
   decltype(&rabit_wait) wait;
   decltype(&rabit_release) release;
+  decltype(&rabit_output) output;
 };
 
 using Arguments = PyObject* const*;
@@ -149,9 +150,10 @@ PyObject* StartAgain(PyObject* self, Arguments arguments, Py_ssize_t count) {
   return PyLong_FromUnsignedLongLong(handle);
 }
 
-// The list `values` gives the i-th of `count` requests its memory, which is like what it was made for.
-bool Place(PyObject* values, Py_ssize_t count, rabit_tensor rabit_request::*tensor, bool is_written,
-           rabit_request* requests) {
+// The list `values` gives the i-th of `count` requests its memory, which is like what it was made
+// for.
+bool Place(PyObject* values, Py_ssize_t count, rabit_tensor rabit_request::* tensor,
+           bool is_written, rabit_request* requests) {
   if (PyList_Check(values) == 0 || PyList_Size(values) != count) return false;
   for (Py_ssize_t i = 0; i < count; ++i) {
     TensorMemory memory;
@@ -164,8 +166,8 @@ bool Place(PyObject* values, Py_ssize_t count, rabit_tensor rabit_request::*tens
 }
 
 // start_several(requests, inputs, outputs) -> list of handles, -code, or False: the tensors do not
-// fit.  requests: the address of as many as there are inputs, which are only read; outputs, None: the
-// inputs.  They are submitted together.
+// fit.  requests: the address of as many as there are inputs, which are only read; outputs, None:
+// the inputs; False: those of the requests.  They are submitted together.
 PyObject* StartSeveral(PyObject* self, Arguments arguments, Py_ssize_t count) {
   if (!HasArguments("start_several", count, 3)) return nullptr;
   const Calls& calls = CallsOf(self);
@@ -175,7 +177,9 @@ PyObject* StartSeveral(PyObject* self, Arguments arguments, Py_ssize_t count) {
   std::vector<rabit_request> requests(kept, kept + size);
   const bool is_in_place = arguments[2] == Py_None;
   PyObject* const outputs = is_in_place ? arguments[1] : arguments[2];
-  if (!Place(outputs, size, &rabit_request::output, true, requests.data())) return DoesNotFit();
+  if (outputs != Py_False && !Place(outputs, size, &rabit_request::output, true, requests.data())) {
+    return DoesNotFit();
+  }
   if (is_in_place) {
     for (rabit_request& request : requests) request.input.data = request.output.data;
   } else if (!Place(arguments[1], size, &rabit_request::input, false, requests.data())) {
@@ -211,17 +215,40 @@ PyObject* Wait(PyObject* self, Arguments arguments, Py_ssize_t count) {
   return PyLong_FromLong(code);
 }
 
+// output(handle) -> (address, dtype, shape), or -code.
+PyObject* Output(PyObject* self, Arguments arguments, Py_ssize_t count) {
+  if (!HasArguments("output", count, 1)) return nullptr;
+  const Calls& calls = CallsOf(self);
+  const rabit_handle handle = PyLong_AsUnsignedLongLong(arguments[0]);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  rabit_tensor tensor{};
+  int64_t extents[8];
+  const int32_t code = calls.output(calls.live, handle, &tensor, extents, nullptr);
+  if (code != RABIT_OK) return PyLong_FromLong(-code);
+  PyObject* const shape = PyTuple_New(tensor.ndim);
+  if (shape == nullptr) return nullptr;
+  for (int32_t i = 0; i < tensor.ndim; ++i) {
+    PyObject* const extent = PyLong_FromLongLong(extents[i]);
+    if (extent == nullptr || PyTuple_SetItem(shape, i, extent) != 0) {
+      Py_DECREF(shape);
+      return nullptr;
+    }
+  }
+  const auto address = static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(tensor.data));
+  return Py_BuildValue("KiN", address, static_cast<int>(tensor.dtype), shape);
+}
+
 // refuse_work(): from now on every call for new work fails.
 PyObject* RefuseWork(PyObject* self, PyObject*) {
   CallsOf(self).engine = nullptr;
   return None();
 }
 
-// Calls(run, run_ordered, submit, wait, release, engine): addresses.
+// Calls(run, run_ordered, submit, wait, release, output, engine): addresses.
 int Initialize(PyObject* self, PyObject* arguments, PyObject*) {
-  unsigned long long address[6];
-  if (!PyArg_ParseTuple(arguments, "KKKKKK", &address[0], &address[1], &address[2], &address[3],
-                        &address[4], &address[5])) {
+  unsigned long long address[7];
+  if (!PyArg_ParseTuple(arguments, "KKKKKKK", &address[0], &address[1], &address[2], &address[3],
+                        &address[4], &address[5], &address[6])) {
     return -1;
   }
   Calls& calls = CallsOf(self);
@@ -230,7 +257,8 @@ int Initialize(PyObject* self, PyObject* arguments, PyObject*) {
   calls.submit = reinterpret_cast<decltype(calls.submit)>(address[2]);
   calls.wait = reinterpret_cast<decltype(calls.wait)>(address[3]);
   calls.release = reinterpret_cast<decltype(calls.release)>(address[4]);
-  calls.engine = calls.live = reinterpret_cast<rabit_engine*>(address[5]);
+  calls.output = reinterpret_cast<decltype(calls.output)>(address[5]);
+  calls.engine = calls.live = reinterpret_cast<rabit_engine*>(address[6]);
   return 0;
 }
 
@@ -249,6 +277,7 @@ PyMethodDef calls_methods[] = {
     {"start", Quick(StartAgain), METH_FASTCALL, nullptr},
     {"start_several", Quick(StartSeveral), METH_FASTCALL, nullptr},
     {"wait", Quick(Wait), METH_FASTCALL, nullptr},
+    {"output", Quick(Output), METH_FASTCALL, nullptr},
     {"refuse_work", RefuseWork, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 

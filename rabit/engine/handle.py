@@ -250,23 +250,33 @@ class _Memory:
 
     __slots__ = ("__array_interface__", "_handle")
 
-    def __init__(self, handle: Handle, address: int, shape: tuple[int, ...], dtype: DType) -> None:
+    def __init__(
+        self, handle: Handle, address: int, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> None:
         self._handle = handle
         self.__array_interface__ = {
             "version": 3,
             "data": (address, False),
             "shape": shape,
-            "typestr": numpy_dtype(dtype).str,
+            "typestr": dtype.str,
         }
 
 
 def output_array(handle: Handle) -> np.ndarray[Any, Any] | None:
     """The output of a finished handle over the engine's own memory; None if it has none."""
-    tensor, shape, _ = _read_output(handle, with_splits=False)
-    dtype = DType(tensor.dtype)
-    address = int(ffi.cast("uintptr_t", tensor.data))
+    native = handle._native
+    native.live_pointer()  # It knows a forked child.
+    if native.calls is None:
+        tensor, shape, _ = _read_output(handle, with_splits=False)
+        address, number = int(ffi.cast("uintptr_t", tensor.data)), tensor.dtype
+    else:
+        found = native.calls.output(handle._value)
+        if type(found) is int:
+            raise last_error(native.library, -found)
+        address, number, shape = found
+    dtype = numpy_dtype(DType(number))
     if address == 0:
-        return np.empty(shape, numpy_dtype(dtype)) if 0 in shape else None
+        return np.empty(shape, dtype) if 0 in shape else None
     return np.asarray(_Memory(handle, address, shape, dtype))
 
 

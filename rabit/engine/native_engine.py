@@ -59,7 +59,7 @@ class NativeEngine:
         module = load_calls(library_path)
         if module is None:
             return None
-        functions = ("run", "run_ordered", "submit", "wait", "release")
+        functions = ("run", "run_ordered", "submit", "wait", "release", "output")
         addresses = (ffi.addressof(self.library, f"rabit_{each}") for each in functions)
         return module.Calls(*map(address_of_pointer, (*addresses, self._pointer)))
 

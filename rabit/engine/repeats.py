@@ -144,10 +144,15 @@ class GroupRepeat:
         """False: `start` would refuse any tensors."""
         return self._kept is not None
 
-    def start(self, targets: Sequence[Any] | None = None) -> GroupHandle | None:
+    def start(
+        self,
+        targets: Sequence[Any] | None = None,
+        finish: Callable[[Any], Callable[[Handle], Any]] | None = None,
+    ) -> GroupHandle | None:
         """Starts it, in place unless there are `targets`; None: it was for other tensors.
 
-        What each handle gives is the target, or else the tensor.
+        What each handle gives is the target, or else the tensor.  With `finish`, the engine allocates
+        the outputs, and what a handle gives is finish(tensor)(handle).
         """
         kept = self._kept
         if kept is None:
@@ -157,7 +162,7 @@ class GroupRepeat:
             native.sweep()
         tensors = list(self._tensors)
         outputs = tensors if targets is None else list(targets)
-        written = None if targets is None else outputs
+        written = False if finish is not None else None if targets is None else outputs
         values = native.calls.start_several(kept.address, tensors, written)
         if values is False:
             return None
@@ -168,7 +173,11 @@ class GroupRepeat:
             places = zip(values, kept.names, tensors, outputs, strict=True)
             return [
                 Handle(
-                    native, value, name, (kept, tensor, output), functools.partial(_given, output)
+                    native,
+                    value,
+                    name,
+                    (kept, tensor, output),
+                    functools.partial(_given, output) if finish is None else finish(tensor),
                 )
                 for value, name, tensor, output in places
             ]

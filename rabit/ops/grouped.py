@@ -5,6 +5,7 @@ The shared arguments are described in rabit/ops/reductions.py; tensor i of a cal
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -178,11 +179,20 @@ def grouped_allgather_async(
 ) -> GroupHandle:
     """Like `grouped_allgather`, but returns a GroupHandle at once."""
     call = Call(engine, Kind.ALLGATHER, name, process_set, priority, backend)
-    requests = []
+    _check_list(call, tensors)
+    arguments = (priority, backend)
+    again = call.engine.again_grouped("grouped_allgather", name, call.group, arguments, tensors)
+    if again.comes_again and all(type(each) is np.ndarray for each in tensors):
+        handle = again.start(finish=as_type_of)
+        if handle is not None:
+            return handle
+    requests: list[Request] = []
     for tensor, each in _members(call, tensors):
         source = each.with_rows(view_input(tensor, each))
         requests.append(each.request(source, None, finish=as_type_of(tensor)))
-    return GroupHandle(call.engine.submit(requests))
+    group = GroupHandle(call.engine.submit(requests))
+    again.keep(requests)
+    return group
 
 
 def grouped_allgather(
@@ -214,13 +224,25 @@ def grouped_reducescatter_async(
 ) -> GroupHandle:
     """Like `grouped_reducescatter`, but returns a GroupHandle at once."""
     call = Call(engine, Kind.REDUCESCATTER, name, process_set, priority, backend)
-    requests = []
+    _check_list(call, tensors)
+    members = call.engine.members(call.group)
+    share = functools.partial(_share_of, len(members), members.index(call.engine.rank))
+    arguments = (op, prescale_factor, postscale_factor, priority, backend)
+    again = call.engine.again_grouped("grouped_reducescatter", name, call.group, arguments, tensors)
+    if again.comes_again and all(type(each) is np.ndarray and each.ndim for each in tensors):
+        handle = again.start([np.empty(share(each.shape), each.dtype) for each in tensors])
+        if handle is not None:
+            return handle
+    requests: list[Request] = []
     for tensor, each in _members(call, tensors):
         source = each.with_rows(view_input(tensor, each))
-        request = each.request(source, None, finish=as_type_of(tensor))
+        result, target = empty_like(source, tensor, share(source.shape))
+        request = each.request(source, target, finish=_returning(result))
         scale(request, op, None, prescale_factor, postscale_factor)
         requests.append(request)
-    return GroupHandle(call.engine.submit(requests))
+    group = GroupHandle(call.engine.submit(requests))
+    again.keep(requests)
+    return group
 
 
 def grouped_reducescatter(
@@ -247,6 +269,12 @@ def grouped_reducescatter(
         engine=engine,
         backend=backend,
     ).result()
+
+
+def _share_of(size: int, index: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of what rank `index` of `size` gets of a reducescatter."""
+    rows = shape[0] // size + (1 if index < shape[0] % size else 0)
+    return (rows, *shape[1:])
 
 
 def _returning(result: Any) -> Callable[[Handle], Any]:

@@ -458,16 +458,21 @@ def scale(
     request.postscale = float(postscale_factor)
 
 
-def empty_like(view: TensorView, tensor: Any) -> tuple[np.ndarray[Any, Any], TensorView]:
-    """A new array of the shape and type of `view`, and its view."""
+def empty_like(
+    view: TensorView, tensor: Any, shape: tuple[int, ...] | None = None
+) -> tuple[np.ndarray[Any, Any], TensorView]:
+    """A new array of the shape of `view`, or another, and of the type of `tensor`, and its view."""
+    shape = view.shape if shape is None else shape
     dtype = tensor.dtype if isinstance(tensor, np.ndarray) else numpy_dtype(view.dtype)
-    array = np.empty(view.shape, dtype)
-    return array, TensorView(address_of(array), view.shape, view.dtype, keepalive=array)
+    array = np.empty(shape, dtype)
+    return array, TensorView(address_of(array), shape, view.dtype, keepalive=array)
 
 
 def as_type_of(tensor: Any) -> Callable[[Handle], Any]:
     """Gives the engine's output the NumPy type of `tensor`; matters for bfloat16 alone."""
-    if isinstance(tensor, np.ndarray) and tensor.dtype.name == "bfloat16":
+    if not isinstance(tensor, np.ndarray) or tensor.dtype.isbuiltin == 1:
+        return output_array
+    if tensor.dtype.name == "bfloat16":
         dtype = tensor.dtype
 
         def finish(handle: Handle) -> Any:

@@ -95,6 +95,47 @@ report(answers)
     assert all(all(answers.values()) for answers in results), results
 
 
+def test_grouped_gathers_and_scatters_of_arrays_come_again_in_one_call(on_ranks):
+    results = on_ranks(
+        2,
+        COUNTED
+        + """
+import numpy as np
+rank = rabit.rank()
+shapes = [(3, 2), (1,), (4, 1, 2), (0, 5), (2,)]
+answers = []
+def check(form, call, expected, is_again):
+    names, results = taken(call)
+    fits = all(a.dtype == b.dtype and a.shape == b.shape and (a == b).all()
+               for a, b in zip(results, expected, strict=True))
+    answers.append((form, fits, (names.count("start_several") == 1) == is_again))
+for step in range(3):
+    full = [np.full(shape, step + 1.0) for shape in shapes]
+    shares = [np.array_split(3 * each, 2)[rank] for each in full]
+    mine = [(rank + 1) * each for each in full]
+    scatter = lambda op=rabit.Sum: core.grouped_reducescatter(mine, name="s", op=op)
+    check("scatter", scatter, shares, step > 0)
+    whole = [np.concatenate([each, 2 * each]) for each in full]
+    check("gather", lambda: core.grouped_allgather(mine, name="g"), whole, step > 0)
+# Rows that differ from those before, on one rank or both; another operation under the name.
+before = None
+for rows in ((2, 2), (2, 3), (1, 0)):
+    parts = [np.full((each,), float(each)) for each in rows]
+    check("rows", lambda: core.grouped_allgather([parts[rank]] * 5, name="g"),
+          [np.concatenate(parts)] * 5, rows[rank] == before)
+    before = rows[rank]
+check("op", lambda: scatter(rabit.Max), [2 * each / 3 for each in shares], False)
+scalar = [np.float32(rank + 1)]
+for _ in range(2):
+    check("scalar", lambda: core.grouped_reducescatter(scalar, name="z", op=rabit.Sum),
+          [np.full(1 - rank, 3, np.float32)], False)
+report([each for each in answers if not (each[1] and each[2])])
+""",
+    )
+
+    assert results == [[], []]
+
+
 def test_a_group_of_other_tensors_is_prepared_anew(on_ranks):
     results = on_ranks(
         2,
