@@ -95,7 +95,8 @@ def should_stop(*, engine: Engine | None = None) -> bool:
     stop_file = engine.config.stop_file
     wants = engine.wants_stop or (bool(stop_file) and Path(stop_file).exists())
     stop = any_rank(wants, "rabit.should_stop", engine=engine)
-    engine.wants_stop = stop
+    if stop:  # A request that came during the vote is for the next one.
+        engine.wants_stop = True
     return stop
 
 
