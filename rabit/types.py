@@ -17,9 +17,13 @@ __all__ = [
     "Max",
     "Min",
     "Product",
+    "RESUMABLE",
     "ReduceOp",
     "Sum",
 ]
+
+# Exit status of a rank that has saved and leaves before its work is done: EX_TEMPFAIL of sysexits.h.
+RESUMABLE = 75
 
 
 class DType(IntEnum):

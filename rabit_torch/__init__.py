@@ -65,6 +65,7 @@ from rabit import (
     strategies,
     summary,
 )
+from rabit_torch.checkpoint import Checkpoint
 from rabit_torch.compression import Compression
 from rabit_torch.distributed.ddp_method import DdpMethod
 from rabit_torch.distributed.hook import ddp_hook
@@ -131,6 +132,7 @@ __all__ = [
     "BitwiseAnd",
     "BitwiseOr",
     "BitwiseXor",
+    "Checkpoint",
     "Compression",
     "DdpMethod",
     "DistributedOptimizer",

@@ -13,6 +13,7 @@ Tensors of other frameworks: rabit_torch.Checkpoint.
 from rabit.checkpoint.checkpoint import Checkpoint, Restored
 from rabit.checkpoint.errors import CheckpointDamaged, CheckpointFailed
 from rabit.checkpoint.leaves import Adapter, Bytes, Leaf, NumpyAdapter, Part, Stored
+from rabit.types import RESUMABLE
 
 __all__ = [
     "Adapter",
@@ -23,6 +24,7 @@ __all__ = [
     "Leaf",
     "NumpyAdapter",
     "Part",
+    "RESUMABLE",
     "Restored",
     "Stored",
 ]

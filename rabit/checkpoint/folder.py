@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -190,15 +189,3 @@ class Reader:
         return CheckpointDamaged(
             f"{self._path / self.manifest.shards[index].file} is damaged: {why}."
         )
-
-
-def describe(manifest: Manifest) -> dict[str, Any]:
-    """The manifest without its bulk, for listings."""
-    return {
-        "generation": manifest.generation,
-        "step": manifest.step,
-        "size": manifest.size,
-        "saved_at": manifest.saved_at,
-        "bytes": manifest.bytes,
-        "tensors": len(manifest.tensors),
-    }

@@ -33,6 +33,12 @@ class PlacementSettings:
         "Number of hosts that have this local rank.",
         minimum=1,
     )
+    restart: int = setting(
+        0,
+        "How often rabitrun has started this job again; see --max-restarts.",
+        is_equal=True,
+        minimum=0,
+    )
     host_key: str = setting(
         "",
         "Name that is equal for all ranks of one host; empty: the host name.",

@@ -26,6 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line `arguments` (default: that of the process); returns the exit status."""
     parsed = make_parser().parse_args(arguments)
     try:
+        if parsed.command[:1] == ["checkpoint"] and parsed.np is None:
+            from rabit.checkpoint import tool  # It looks at files, and starts no ranks.
+
+            return tool.main(parsed.command[1:])
         if parsed.command:
             parsed = _of_subcommand(parsed)
         if parsed.check_build or parsed.check_build_json:
@@ -59,7 +63,7 @@ def _of_subcommand(parsed: argparse.Namespace) -> argparse.Namespace:
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    from rabit.launch.launchers.rabitrun import Request, launch
+    from rabit.launch.launchers.rabitrun import Request
     from rabit.launch.nodes.ssh import SshOptions
     from rabit.launch.options.settings import tuning_environ
     from rabit.launch.supervisor import Times
@@ -97,6 +101,13 @@ def _run(parsed: argparse.Namespace) -> int:
         mpi_arguments=_mpi_arguments(parsed),
         secret=_secret(parsed),
     )
+    if parsed.max_restarts < 0:
+        raise InvalidArgument(f"--max-restarts is {parsed.max_restarts}: expected 0 or more.")
+    if parsed.max_restarts and parsed.launcher == "mpi":
+        raise InvalidArgument(
+            "--max-restarts is for ranks that rabitrun starts itself, and --launcher mpi leaves them to "
+            "mpiexec. Leave out one of the two."
+        )
     if parsed.launcher == "mpi":
         from rabit.launch.launchers import mpi
 
@@ -109,7 +120,9 @@ def _run(parsed: argparse.Namespace) -> int:
 
         print(describe(request))
         return 0
-    return launch(request).status
+    from rabit.launch.restarts import launch_again
+
+    return launch_again(request, parsed.max_restarts).status
 
 
 def _check_strategy(text: str | None) -> None:

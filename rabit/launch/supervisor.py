@@ -15,6 +15,7 @@ from rabit.launch.nodes.signals import TERMINATING, handle_signals
 from rabit.launch.nodes.sink import Sink
 from rabit.launch.output.output import Output
 from rabit.launch.plan import Plan
+from rabit.types import RESUMABLE
 
 __all__ = ["Outcome", "Supervisor", "Times"]
 
@@ -37,12 +38,15 @@ class Times:
 class Outcome:
     """How the job ended: the exit status, the block about the cause (or ""), what each rank
     returned through its result stream, and the traceback of the cause where it has one.
+
+    has_failed: a rank, or the start of one, is the cause, and not who started the job.
     """
 
     status: int
     report: str
     results: Mapping[int, bytes]
     traceback: str = ""
+    has_failed: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,8 +137,10 @@ class Supervisor:
         self._statuses[rank] = status
         self._say(f"rank {rank} {report.describe_status(status)}")
         was_stopped = any(status in (-each, 128 + each) for each in self._sent)
-        self._ends.add(rank, status, now - self._began, was_stopped)
-        if status == 0 or self._is_stopping:
+        # A rank that leaves with RESUMABLE has done what it could, like one that has done it all.
+        is_well = status in (0, RESUMABLE)
+        self._ends.add(rank, 0 if is_well else status, now - self._began, was_stopped)
+        if is_well or self._is_stopping:
             return
         missed = self._ends.of(rank).peers
         if not missed or any(each in self._statuses for each in missed):
@@ -257,20 +263,32 @@ class Supervisor:
         results = {rank: bytes(data) for rank, data in self._results.items()}
         failures = self._ends.all()
         if self._user_signal:
-            is_graceful = not any(self._statuses.values())
-            return Outcome(0 if is_graceful else 128 + self._user_signal, "", results)
+            is_graceful = set(self._statuses.values()) <= {0, RESUMABLE}
+            if not is_graceful:
+                return Outcome(128 + self._user_signal, "", results)
+            return self._well(results)
         culprit = report.choose_culprit(failures)
         problem = self._problem
         if problem is not None and (culprit is None or problem.at_s <= culprit.at_s):
-            return Outcome(problem.status, problem.text, results)
+            is_reader = problem.status == _BROKEN_PIPE_STATUS
+            return Outcome(problem.status, problem.text, results, has_failed=not is_reader)
         if culprit is not None:
             text = report.render(culprit, failures, self._plan.size)
             status = report.job_status(culprit, failures)
             trace = culprit.told.traceback if culprit.told is not None else ""
-            return Outcome(status, text, results, trace)
+            return Outcome(status, text, results, trace, has_failed=True)
         # Every rank was stopped by someone else's signal, one that the launcher also sends.
         worst = next((each.status for each in failures if each.status), 0)
-        return Outcome(report.exit_status(worst), "", results)
+        if worst:
+            return Outcome(report.exit_status(worst), "", results, has_failed=True)
+        return self._well(results)
+
+    def _well(self, results: Mapping[int, bytes]) -> Outcome:
+        """No rank has failed; perhaps some have left early."""
+        if RESUMABLE not in self._statuses.values():
+            return Outcome(0, "", results)
+        text = f"rabitrun: the job left before its end, to be started again (status {RESUMABLE}).\n"
+        return Outcome(RESUMABLE, text, results)
 
     def _set_problem(self, text: str, status: int) -> None:
         if self._problem is None:

@@ -9,7 +9,7 @@ from rabit.engine.process_set import ProcessSet
 from rabit.errors import InvalidArgument
 
 from .ranks import Members, Ranks
-from .state import Undo, leaves, restored
+from .state import Undo, leaves, resized, restored
 from .strategy import Slot, Strategy
 from .tasks import Driver, Task
 from .wire import Operands, Wire
@@ -165,6 +165,18 @@ class Pipeline:
             slot.state = restored(slot.state, slot.name, values)
         self.strategy.load(restored(self.strategy.state(), "", values))
         self._driver.now = (int(saved["step"]), 0)
+
+    def resize(self, before: int, now: int, is_new: bool) -> None:
+        """After `load_state_dict` in a job of another size: what is local is divided anew.
+
+        before, now: ranks of the job that saved, and of this one.  is_new: this rank was not among them,
+        and has loaded another's state.
+        """
+        if before == now and not is_new:
+            return
+        for slot in self.slots:
+            slot.state = resized(slot.state, before, now, is_new)
+        self.strategy.load(resized(self.strategy.state(), before, now, is_new))
 
     def _leaves(self) -> dict[str, Any]:
         found = leaves(self.strategy.state(), "")

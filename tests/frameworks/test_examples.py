@@ -64,17 +64,31 @@ def test_example_explains_itself(name):
     assert "usage:" in run([str(EXAMPLES / name), "--help"])
 
 
+RESUME = [str(EXAMPLES / "torch_resume.py"), "--epochs", "4"]
+
+
 def test_a_job_goes_on_where_a_crash_ended_another(tmp_path):
-    command = [*RABITRUN, str(EXAMPLES / "torch_resume.py"), "--epochs", "3"]
-    crashed = start([*command, "--crash-after", "2"], tmp_path)
-    resumed = run(command, tmp_path)
-    whole = run([*command, "--checkpoint", "other.pt"], tmp_path)
+    crashed = start([*RABITRUN, *RESUME, "--crash-after", "2"], tmp_path)
+    resumed = run([*RABITRUN, *RESUME], tmp_path)
+    whole = run([*RABITRUN, *RESUME, "--checkpoint", "other"], tmp_path)
 
     assert crashed.returncode == 137
     assert "rank 1 of 2" in crashed.stderr
     assert "going on after epoch 2" in resumed
-    assert "epoch 3/3" in whole.splitlines()[-1]
+    assert "parameters" in whole.splitlines()[-1]
     assert resumed.splitlines()[-1] == whole.splitlines()[-1]
+
+
+def test_rabitrun_starts_a_crashed_job_again(tmp_path):
+    flags = ["--max-restarts", "2", "--checkpoint", "here"]
+    again = [*RABITRUN[:-1], *flags, RABITRUN[-1], *RESUME, "--crash-after", "3"]
+    restarted = start(again, tmp_path)
+    whole = run([*RABITRUN, *RESUME], tmp_path)
+
+    assert restarted.returncode == 0, restarted.stderr
+    assert "rabitrun: starting the job again (1 of 2)" in restarted.stderr
+    assert "going on after epoch 3" in restarted.stdout
+    assert restarted.stdout.splitlines()[-1] == whole.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", SWITCHED)

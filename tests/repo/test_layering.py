@@ -160,7 +160,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     **layers(
         "rabit_torch",
         {
-            f"{_TENSORS} parameter_state torch_slot": "",
+            f"{_TENSORS} checkpoint parameter_state torch_slot": "",
             "ops": _TENSORS,
             "overlap": f"parameter_state ops {_TENSORS}",
             "optimizer distributed state sync_batch_norm": f"torch_slot {_OVERLAP}",

@@ -19,6 +19,7 @@ _PLACEMENT = frozenset(
         "RABIT_CROSS_RANK",
         "RABIT_CROSS_SIZE",
         "RABIT_HOST_KEY",
+        "RABIT_RESTART",
         "RABIT_STORE_ADDRESS",
         "RABIT_SECRET_FD",
         "RABIT_SECRET_FILE",

@@ -23,6 +23,7 @@ examples:
   rabitrun -np 2 --env LR=0.1 --timeline t.json python train.py --epochs 3
   rabitrun -np 4 --dry-run python train.py           show what would be started
   rabitrun --show-config --config-file rabit.yaml    every setting and where it comes from
+  rabitrun checkpoint ls DIR                         checkpoints; also verify, show, consolidate
   rabitrun --check-build                             what this installation can do
   rabitrun -np 4 bench allreduce --bytes 1K:64M      time and check collectives (bench --help)
 
@@ -108,6 +109,11 @@ def _add_job_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--grace-time", type=_duration, default=5.0, metavar="TIME",
         help="between asking ranks to stop (SIGTERM) and killing them (default 5s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--max-restarts", type=int, default=0, metavar="N",
+        help="start the whole job again when a rank has failed, at most N times (default 0); "
+        "programs go on from their checkpoint",
     )  # fmt: skip
     group.add_argument(
         "--launcher", choices=("rabit", "mpi"), default="rabit",

@@ -1,0 +1,145 @@
+"""rabitrun checkpoint: looks at the checkpoints of a job, without the job."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rabit.checkpoint.errors import CheckpointDamaged
+from rabit.checkpoint.folder import Folder, Reader
+from rabit.checkpoint.manifest import Manifest
+from rabit.checkpoint.safetensors import Entry, header
+from rabit.errors import InvalidArgument
+
+__all__ = ["main"]
+
+_DESCRIPTION = """\
+  rabitrun checkpoint ls DIR             the generations, the newest last
+  rabitrun checkpoint verify DIR         read all of them and check every byte; status 1 if one is damaged
+  rabitrun checkpoint show DIR           tensors and plain values of a generation
+  rabitrun checkpoint consolidate DIR -o FILE    its tensors as one file of safetensors
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command line after `rabitrun checkpoint`; returns the exit status.
+
+    Raises InvalidArgument for a folder or a generation that is not there.
+    """
+    parser = argparse.ArgumentParser(
+        prog="rabitrun checkpoint",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ls|verify|show|consolidate")
+    for name, help_text in (
+        ("ls", "list the generations"),
+        ("verify", "check every byte"),
+        ("show", "show what a generation holds"),
+        ("consolidate", "write the tensors of a generation into one file"),
+    ):
+        action = actions.add_parser(name, help=help_text)
+        action.add_argument("folder", type=Path, metavar="DIR", help="the folder of the checkpoints")
+        if name != "ls":
+            default = "all" if name == "verify" else "the newest"
+            action.add_argument(
+                "-g", "--generation", type=int, metavar="N", help=f"default: {default}"
+            )
+        if name == "consolidate":
+            action.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
+            action.add_argument(
+                "--only", default="", metavar="PREFIX",
+                help="tensors whose path begins so, without it: 'model/' leaves those of the model",
+            )  # fmt: skip
+    parsed = parser.parse_args(arguments)
+    if not parsed.folder.is_dir():
+        raise InvalidArgument(f"there is no folder {parsed.folder}. Give that of the checkpoints.")
+    folder = Folder(parsed.folder)
+    if parsed.action == "ls":
+        return _list(folder)
+    if parsed.action == "verify":
+        return _verify(folder, parsed.generation)
+    manifest = folder.manifest(_chosen(folder, parsed.generation))
+    if parsed.action == "show":
+        return _show(manifest)
+    return _consolidate(folder, manifest, parsed.output, parsed.only)
+
+
+def _chosen(folder: Folder, number: int | None) -> int:
+    known = folder.committed()
+    if number is None and known:
+        return known[-1]
+    if number is None or number not in known:
+        wanted = "no generation" if number is None else f"no generation {number}"
+        listed = ", ".join(map(str, known)) or "none"
+        raise InvalidArgument(f"{folder.path} has {wanted}; finished are: {listed}.")
+    return number
+
+
+def _list(folder: Folder) -> int:
+    print(f"{'generation':>10} {'step':>10} {'ranks':>6} {'bytes':>16}  saved")
+    committed = set(folder.committed())
+    for number in folder.numbers():
+        if number not in committed:
+            print(f"{number:>10} {'':>10} {'':>6} {'':>16}  not finished")
+            continue
+        try:
+            found = folder.manifest(number)
+        except CheckpointDamaged as error:
+            print(f"{number:>10} {'':>10} {'':>6} {'':>16}  {error}")
+            continue
+        print(f"{number:>10} {found.step:>10} {found.size:>6} {found.bytes:>16,}  {found.saved_at}")
+    return 0
+
+
+def _verify(folder: Folder, number: int | None) -> int:
+    numbers = folder.committed() if number is None else [_chosen(folder, number)]
+    damaged = 0
+    for each in numbers:
+        problems = folder.problems(each)
+        damaged += bool(problems)
+        print(f"generation {each}: {'whole' if not problems else 'damaged'}")
+        for line in problems:
+            print(f"  {line}")
+    if not numbers:
+        print(f"{folder.path} has no finished generation.", file=sys.stderr)
+    return 1 if damaged or not numbers else 0
+
+
+def _show(manifest: Manifest) -> int:
+    print(
+        f"generation {manifest.generation}, step {manifest.step}, saved by {manifest.size} ranks at "
+        f"{manifest.saved_at} with rabit {manifest.rabit}"
+    )
+    groups = [("equal on all ranks", manifest.tensors, manifest.state)]
+    pairs = zip(manifest.local_tensors, manifest.local, strict=True)
+    groups += [(f"of rank {rank}", *each) for rank, each in enumerate(pairs)]
+    for title, tensors, document in groups:
+        print(f"\n{title}: {len(tensors)} tensors")
+        for name, tensor in tensors.items():
+            shape = "x".join(map(str, tensor.shape)) or "scalar"
+            print(f"  {tensor.dtype:<7} {shape:<16} {tensor.bytes:>14,}  {name}")
+        print(json.dumps(document, indent=1))
+    return 0
+
+
+def _consolidate(folder: Folder, manifest: Manifest, output: Path, prefix: str) -> int:
+    tensors = {n: each for n, each in manifest.tensors.items() if n.startswith(prefix)}
+    if not tensors:
+        raise InvalidArgument(
+            f"generation {manifest.generation} has no tensor whose path begins with {prefix!r}; "
+            "rabitrun checkpoint show lists them."
+        )
+    reader = Reader(folder, manifest)
+    entries = [Entry(n[len(prefix) :], each.dtype, each.shape) for n, each in tensors.items()]
+    partial = output.with_name(output.name + ".partial")
+    with partial.open("wb") as file:
+        file.write(header(entries, {"format": "pt"}))
+        for each in tensors.values():
+            file.write(reader.tensor(each).data)
+    partial.replace(output)
+    print(f"{output}: {len(tensors)} tensors of generation {manifest.generation}")
+    return 0
