@@ -18,7 +18,7 @@ PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full packages build-native test-native simulate build-sanitizers test-sanitizers \
   test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz flips \
-  campaign-checkpoints wheel check format bench bench-native bench-schedule docs clean
+  campaign-checkpoints wheel check format bench bench-native bench-schedule methods docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -206,6 +206,14 @@ bench-native: $(VENV)/.package $(VENV)/.tools ## native benchmarks
 
 bench-schedule: $(VENV)/.package $(VENV)/.tools ## step times beside the ideal, on shaped links (root)
 	$(BIN)/python tests/bench/schedule.py
+
+methods: $(VENV)/.torch $(VENV)/.package ## gradient methods: accuracy on digits, cost on shaped links (root)
+	$(BIN)/pip install --quiet scikit-learn
+	$(BIN)/python tests/bench/methods_digits.py --save $(BUILD)/methods_digits.json
+	for rate in 100M 1G; do $(BIN)/python tests/bench/methods_links.py --rate $$rate \
+	  --save $(BUILD)/methods_$$rate.json || exit 1; done
+	$(BIN)/python tests/bench/methods_picture.py $(BUILD)/methods_100M.json $(BUILD)/methods_digits.json \
+	  docs/guides/methods/measured.svg
 
 docs: $(VENV)/.torch $(VENV)/.package ## HTML pages in docs/_build
 	$(BIN)/pip install --quiet sphinx furo myst-parser

@@ -1,0 +1,270 @@
+"""What gradient methods cost on slow links: seconds and bytes of a step, beside torch's own hooks on gloo.
+
+    sudo python tests/bench/methods_links.py [--rate 100M] [--mebibytes 16] [--save build/links.json]
+
+Every rank is a process in a network namespace whose link is shaped.  The model is square matrices whose
+gradients are random numbers that cost nothing to compute, so that a step is encoding and communication.
+All ways take turns in one run.  Bytes are those that the kernel counts on the interface of a rank: with
+headers and acknowledgements.  `formula` is what a rank sends by the method's own account, without them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import shaped_links
+from schedule import parse_rate
+
+import rabit
+from rabit import strategies
+from rabit.rendezvous.discovery import StoreServer
+
+SIDE = 1024
+
+# Text: bytes that one of W ranks sends in a step, over those of 4·d, or steps to the next exchange.
+WAYS: dict[str, Callable[[int], float] | None] = {
+    "mean": lambda w: 2 * (w - 1) / w,
+    "mean:codec=bf16": lambda w: (w - 1) / w,
+    "bytegrad": lambda w: 2 * (w - 1) / w * 8 / 32,
+    "fp8": lambda w: 2 * (w - 1) / w * 8 / 32,
+    "qsgd:bits=8": lambda w: 2 * (w - 1) / w * (8 + 32 / 512) / 32,
+    "qsgd:bits=4": lambda w: 2 * (w - 1) / w * (4 + 32 / 512) / 32,
+    "nuqsgd:bits=4": lambda w: 2 * (w - 1) / w * (4 + 32 / 512) / 32,
+    "sign": lambda w: 2 * (w - 1) / w * (1 + 32 / 4096) / 32,
+    "onebit-adam:warmup=1": lambda w: 2 * (w - 1) / w * (1 + 32 / 4096) / 32,
+    "topk:ratio=0.01": lambda w: (w - 1) * 0.01 * 2,
+    "dgc:ratio=0.001": lambda w: (w - 1) * 0.001 * 2,
+    "powersgd:rank=2": lambda w: 2 * (w - 1) / w * 2 * 2 / SIDE,
+    "diloco:every=32": lambda w: 2 * (w - 1) / w / 32,
+    "sparseloco:every=32": lambda w: (w - 1) * 0.02 * 2 / 32,
+    "ddp": lambda w: 2 * (w - 1) / w,
+    "ddp fp16 hook": lambda w: (w - 1) / w,
+    "ddp PowerSGD hook, rank 2": lambda w: 2 * (w - 1) / w * 2 * 2 / SIDE,
+}
+
+
+def gradients(count: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(rabit.rank())
+    return {f"w{i}": random.standard_normal((SIDE, SIDE), np.float32) for i in range(count)}
+
+
+class Method:
+    """A method of rabit, on arrays."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self.every = int(name.partition("every=")[2] or 1)
+        self._given = gradients(count)
+        self._trainer = strategies.ArrayTrainer(
+            {key: np.zeros_like(value) for key, value in self._given.items()},
+            strategies.make(name),
+            lr=0.01,
+            name=name.replace(":", "."),
+        )
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self._trainer.step(self._given)
+
+
+class Peer:
+    """DDP of torch on gloo, with one of its hooks."""
+
+    every = 1
+
+    def __init__(self, name: str, count: int) -> None:
+        import torch
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+        from torch.nn.parallel import DistributedDataParallel
+
+        given = [torch.from_numpy(each) for each in gradients(count).values()]
+
+        class Matrices(torch.nn.Module):
+            """Parameters whose gradients are given."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.weights = torch.nn.ParameterList(torch.zeros(SIDE, SIDE) for _ in given)
+
+            def forward(self) -> torch.Tensor:
+                pairs = zip(self.weights, given, strict=True)
+                return torch.stack([(w * g).sum() for w, g in pairs]).sum()
+
+        self._net = DistributedDataParallel(Matrices())
+        if "fp16" in name:  # torch's hook for bfloat16 is for NCCL alone.
+            self._net.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        elif "PowerSGD" in name:
+            state = powerSGD_hook.PowerSGDState(None, 2, start_powerSGD_iter=2)
+            self._net.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self._net.zero_grad()
+            self._net().backward()
+            for weight in self._net.parameters():
+                weight.data.sub_(weight.grad, alpha=0.01)
+
+
+def bytes_sent() -> int:
+    return int(Path("/sys/class/net/eth0/statistics/tx_bytes").read_text())
+
+
+def join_gloo(where: str) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=where, rank=rabit.rank(), world_size=rabit.size())
+
+
+def work(task: dict[str, Any]) -> None:
+    rabit.init()
+    if any(name.startswith("ddp") for name in task["ways"]):
+        join_gloo(task["gloo"])
+    ways = {
+        name: (Peer if name.startswith("ddp") else Method)(name, task["count"])
+        for name in task["ways"]
+    }
+    found: dict[str, list[list[float]]] = {name: [] for name in ways}
+    for turn in range(task["turns"] + 1):
+        for name, way in ways.items():
+            # The first turn warms up: it is not counted.
+            count = max(task["steps"], way.every) if turn else max(3, way.every)
+            rabit.barrier()
+            before, begin = bytes_sent(), time.perf_counter()
+            way.steps(count)
+            rabit.barrier()
+            seconds = (time.perf_counter() - begin) / count
+            if turn:
+                found[name].append([seconds, (bytes_sent() - before) / count])
+            if rabit.rank() == 0:
+                print(f"turn {turn} {name}: {seconds:.4f} s", file=sys.stderr, flush=True)
+            Path(task["results"], f"{rabit.rank()}.json").write_text(json.dumps(found))
+    rabit.barrier()
+    rabit.shutdown()
+
+
+def launch(options: argparse.Namespace) -> list[dict[str, list[list[float]]]]:
+    secret = secrets.token_bytes(32)
+    with (
+        shaped_links.build(options.ranks, options.rate) as lab,
+        tempfile.TemporaryDirectory() as at,
+    ):
+        store = StoreServer(lab.gateway, 0, secret)
+        task = {
+            "gloo": f"file://{at}/gloo",
+            "count": max(1, options.mebibytes // (4 * SIDE * SIDE >> 20)),
+            "ways": options.ways.split("+") if options.ways else list(WAYS),
+            "turns": options.turns,
+            "steps": options.steps,
+            "results": at,
+        }
+        secret_file = Path(at, "secret")
+        secret_file.touch(mode=0o600)
+        secret_file.write_text(secret.hex() + "\n")
+        processes = []
+        for rank in range(options.ranks):
+            environ = {
+                **os.environ,
+                "RABIT_RANK": str(rank),
+                "RABIT_SIZE": str(options.ranks),
+                "RABIT_LOCAL_RANK": "0",
+                "RABIT_LOCAL_SIZE": "1",
+                "RABIT_CROSS_RANK": str(rank),
+                "RABIT_CROSS_SIZE": str(options.ranks),
+                "RABIT_HOST_KEY": f"lab{rank}",
+                "RABIT_BIND_ADDRESS": lab.address(rank),
+                "RABIT_STORE_ADDRESS": f"{lab.gateway}:{store.port}",
+                "RABIT_SECRET_FILE": str(secret_file),
+                "RABIT_TRANSPORT": "tcp",
+                "GLOO_SOCKET_IFNAME": "eth0",
+                "OMP_NUM_THREADS": "1",
+            }
+            command = [*lab.command(rank), sys.executable, __file__, "--task", json.dumps(task)]
+            processes.append(subprocess.Popen(command, env=environ))
+        try:
+            shaped_links.finish(processes, options.timeout)
+        except subprocess.TimeoutExpired:  # A hook of torch may hang: what was measured stays.
+            print(f"the ranks have not ended after {options.timeout:g} s: ways may be missing")
+        finally:
+            store.close()
+        return [json.loads(Path(at, f"{rank}.json").read_text()) for rank in range(options.ranks)]
+
+
+def rows_of(options: argparse.Namespace, reports: list[Any]) -> list[dict[str, Any]]:
+    size = (options.mebibytes << 20) // (4 * SIDE * SIDE) * 4 * SIDE * SIDE
+    rows = []
+    for name in reports[0]:
+        turns = min(len(report[name]) for report in reports)
+        if not turns:
+            continue
+        slowest = [
+            max(t[0] for t in turn)
+            for turn in zip(*(r[name][:turns] for r in reports), strict=True)
+        ]
+        sent = statistics.mean(t[1] for r in reports for t in r[name])
+        formula = WAYS[name]
+        rows.append(
+            {
+                "method": name,
+                "seconds": statistics.median(slowest),
+                "bytes": sent,
+                "formula": size * formula(options.ranks) if formula else None,
+            }
+        )
+    return rows
+
+
+def show(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    base = {each["method"]: each["seconds"] for each in rows}
+    size = options.mebibytes
+    print(f"{options.ranks} ranks, {options.rate / 1e6:g} Mbit/s, {size} MiB of gradients")
+    print(f"{'':28}{'s/step':>10}{'mean':>8}{'ddp':>8}{'MB sent':>10}{'formula':>10}")
+    for each in rows:
+        line = f"{each['method']:28}{each['seconds']:10.4f}"
+        for other in ("mean", "ddp"):
+            ratio = base[other] / each["seconds"] if other in base else float("nan")
+            line += f"{ratio:7.2f}x"
+        print(line + f"{each['bytes'] / 1e6:10.3f}{(each['formula'] or 0) / 1e6:10.3f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--rate", type=parse_rate, default=1e8, help="of each link, as 100M")
+    parser.add_argument("--mebibytes", type=int, default=16, help="of gradients, a multiple of 4")
+    parser.add_argument("--ways", default="", help="some of them, with + between")
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--timeout", type=float, default=590)
+    parser.add_argument("--save", type=Path, help="a JSON file for methods_picture.py")
+    parser.add_argument("--task", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.task:
+        work(json.loads(options.task))
+        return
+    reason = shaped_links.why_not()
+    if reason:
+        print(f"skipped: links cannot be shaped here: {reason}")
+        return
+    rows = rows_of(options, launch(options))
+    show(options, rows)
+    if options.save:
+        options.save.parent.mkdir(parents=True, exist_ok=True)
+        saved = {"rate": options.rate, "mebibytes": options.mebibytes, "rows": rows}
+        options.save.write_text(json.dumps(saved, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
