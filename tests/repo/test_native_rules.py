@@ -54,7 +54,7 @@ WITHOUT_CLOCK = re.compile(
 
 
 def test_state_machines_are_told_the_time():
-    found = matching(r"\bsteady_clock\b|\bkSteadyClock\b|\bNowNs\(|\bAfter\(")
+    found = matching(r"\bsteady_clock\b|\bclock::now\b|\bkSteadyClock\b|\bNowNs\(|\bAfter\(")
 
     assert [line for line in found if WITHOUT_CLOCK.match(line)] == []
 

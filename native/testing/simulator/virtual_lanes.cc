@@ -38,6 +38,7 @@ void VirtualLanes::Begin(int rank, int lane) {
   }
   exchange.begun.push_back(rank);
   if (exchange.begun.size() < exchange.members.size()) {
+    if (gone_.empty()) return;  // the usual case, whatever the number of ranks
     for (int member : exchange.members)
       if (gone_.contains(member)) SuspectLater(rank, member);
     return;
