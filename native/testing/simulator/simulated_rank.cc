@@ -85,7 +85,7 @@ void SimulatedRank::OnBegun(const BucketJob& job) {
 
 // As Lane::RunJob after the exchange.
 void SimulatedRank::OnDone(BucketJob job, const Status& status) {
-  running_.Leave(job.bucket.lane);
+  running_.Leave(job.bucket.lane, job.bucket.id);
   done_.MarkDone(job.bucket.id);
   for (BucketItem& item : job.items) {
     const std::shared_ptr<PendingRequest>& request = item.tensor->request;
