@@ -37,6 +37,7 @@ from rabit.engine.request import Batch, Request
 from rabit.engine.tensor import TensorView
 from rabit.errors import (
     Aborted,
+    IntegrityError,
     Internal,
     InvalidArgument,
     Mismatch,
@@ -156,6 +157,7 @@ __all__ = [
     "Engine",
     "GroupHandle",
     "Handle",
+    "IntegrityError",
     "Internal",
     "InvalidArgument",
     "Job",

@@ -8,6 +8,7 @@
     |-- PeerLost                            a rank died or became unreachable; see `.rank`
     |-- TimedOut (also TimeoutError)        a deadline passed
     |-- Aborted                             the engine stopped before the operation finished
+    |-- IntegrityError                      numbers are wrong on one rank, and all are told
     |-- ResourceExhausted                   memory, descriptors, queue slots
     `-- Internal                            a defect of this library
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 __all__ = [
     "Aborted",
+    "IntegrityError",
     "Internal",
     "InvalidArgument",
     "Mismatch",
@@ -72,6 +74,10 @@ class TimedOut(RabitError, TimeoutError):
 
 class Aborted(RabitError):
     """The engine stopped before the operation finished."""
+
+
+class IntegrityError(RabitError):
+    """A gradient is not finite, or parameters of ranks differ; `rank` names the one, or -1."""
 
 
 class ResourceExhausted(RabitError):

@@ -6,6 +6,7 @@ Stable for such packages; programs do not need it.
 from rabit.engine.current import engine_for_work
 from rabit.ops.overlap_choice import offer_overlap
 from rabit.strategies.registry import as_strategy
+from rabit.training.integrity import FiniteGuard, ReplicaCheck, finite_mode, first_not_finite
 from rabit.training.pipeline import Pipeline
 from rabit.training.strategy import Array, Exchange, Strategy
 from rabit.training.tasks import Gate, Task, driver_of, finished
@@ -14,14 +15,18 @@ from rabit.training.wire import Operands
 __all__ = [
     "Array",
     "Exchange",
+    "FiniteGuard",
     "Gate",
     "Operands",
     "Pipeline",
+    "ReplicaCheck",
     "Strategy",
     "Task",
     "as_strategy",
     "driver_of",
     "engine_for_work",
     "finished",
+    "finite_mode",
+    "first_not_finite",
     "offer_overlap",
 ]

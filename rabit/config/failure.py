@@ -55,6 +55,23 @@ class FailureSettings:
         maximum=86400,
         unit="seconds",
     )
+    check_finite: str = setting(
+        "off",
+        "Look for NaN and Inf in every gradient (all), or in a sixteenth of them in turn (sample), before "
+        "they are combined; all ranks are told whose it is.",
+        kind="choice",
+        choices=("off", "all", "sample"),
+        aliases=(("0", "off"), ("1", "all")),
+        is_equal=True,
+        flag="--check-finite",
+    )
+    check_replicas: int = setting(
+        0,
+        "After so many steps, compare the parameters of all ranks; 0: never.",
+        is_equal=True,
+        flag="--check-replicas",
+        minimum=0,
+    )
     checkpoint: str = setting(
         "",
         "Folder of the job's checkpoints, for a Checkpoint that is given none; all ranks must see it.",
