@@ -54,7 +54,8 @@ std::array<bool, kSize> Known(std::span<const MpiHandle> handles) {
 
 }  // namespace
 
-Result<WiredMpi> WireMpi(const Options& options, const Connections& connections, int32_t first) {
+Result<WiredMpi> WireMpi(const Options& options, const Connections& connections, int32_t first,
+                         bool is_always) {
   RABIT_ASSIGN_OR_RETURN(MpiHandles handles, MpiHandles::Parse(options.mpi));
   WiredMpi wired;
   MpiRows& rows = wired.rows;
@@ -74,8 +75,9 @@ Result<WiredMpi> WireMpi(const Options& options, const Connections& connections,
   RABIT_ASSIGN_OR_RETURN(rows.shares_hosts, job->IsTrueOnAll(CanShareMemory(options, connections)));
   const Topology& topology = connections.topology;
   wired.backends.push_back(std::make_unique<MpiBackend>(
-      job, rows.shares_hosts, [topology, shares_hosts = rows.shares_hosts](const Group& group) {
-        return !shares_hosts || CountHosts(topology, group) > 1;
+      job, rows.shares_hosts,
+      [topology, meets = is_always || !rows.shares_hosts](const Group& group) {
+        return meets || CountHosts(topology, group) > 1;
       }));
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Backend> messages,
                          BuiltinBackend::Create(MakeMpiTransport(job), topology, "mpi.messages"));

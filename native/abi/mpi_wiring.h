@@ -18,8 +18,9 @@ struct WiredMpi {
   MpiRows rows;
 };
 
-// Collective.  The backends take the places from `first` on.  Waits until all ranks have come, at
-// most connect_timeout_ms.
-Result<WiredMpi> WireMpi(const Options& options, const Connections& connections, int32_t first);
+// Collective.  The backends take the places from `first` on.  `is_always`: also groups that could
+// do without MPI may be routed to it.  Waits until all ranks have come, at most connect_timeout_ms.
+Result<WiredMpi> WireMpi(const Options& options, const Connections& connections, int32_t first,
+                         bool is_always);
 
 }  // namespace rabit

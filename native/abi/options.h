@@ -42,6 +42,10 @@ struct Options {
   std::string sizes = "measured";       // measured, fixed: whether the three above may change
   std::string scheduler = "priority";   // priority, fifo
   std::string allreduce_algorithm;      // e.g. see AlgorithmRules; empty: by cost
+  std::string route;                    // e.g. see RouteRules; empty: no rules
+  bool has_route_table = false;         // rank 0 has one; equal on all ranks
+  std::string route_table;              // rank 0's, as rules; for groups of all ranks
+  std::string route_table_error;        // why rank 0 has none although it should
   std::string link_model = "measured";  // measured, fixed: what the choice by cost goes by
   bool deterministic = false;
   int32_t cache_capacity = 65'536;    // announced signatures that are remembered; 0: no cache

@@ -11,6 +11,7 @@
 #include "backend/builtin/builtin_backend.h"
 #include "base/check.h"
 #include "base/json_writer.h"
+#include "base/kind.h"
 #include "base/mutex.h"
 #include "codec/codec_table.h"
 #include "collective/allreduce.h"
@@ -189,27 +190,59 @@ struct Executors {
 };
 
 // Always the builtin one first, then what option backend names.
+Result<std::vector<std::string>> BackendNames(const Options& options) {
+  std::vector<std::string> names = {"builtin"};
+  for (const std::string_view name : Split(options.backend, ',')) {
+    if (name == "builtin" || (name == "mpi" && names.size() > 1)) continue;
+    if (name != "mpi") {
+      return InvalidArgument("option backend is '" + options.backend + "': there is no backend '" +
+                             std::string(name) +
+                             "'; name builtin or mpi, or both with a comma, the default first");
+    }
+    names.emplace_back(name);
+  }
+  return names;
+}
+
+// Rank 0's, on every rank; or what is wrong with it.
+Result<std::string> RouteTable(const Options& options, const Connections& connections) {
+  if (!options.has_route_table) return std::string();
+  // The first letter says whether it is an error.
+  std::string told = options.route_table_error.empty() ? "=" + options.route_table
+                                                       : "!" + options.route_table_error;
+  if (connections.store != nullptr) {
+    const std::string key = "route_table/" + std::to_string(options.epoch);
+    if (options.rank == 0) {
+      RABIT_RETURN_IF_ERROR(connections.store->Set(key, told));
+    } else {
+      const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));
+      RABIT_ASSIGN_OR_RETURN(told, connections.store->Get(key, deadline));
+    }
+  }
+  if (told.starts_with("!")) return InvalidArgument(told.substr(1));
+  return told.substr(1);
+}
+
 Result<Executors> MakeExecutors(const Options& options, const Connections& connections,
                                 std::unique_ptr<BuiltinBackend> builtin) {
   Executors made;
+  RABIT_ASSIGN_OR_RETURN(made.names, BackendNames(options));
   RouterOptions router;
   router.topology = connections.topology;
   router.is_deterministic = options.deterministic;
   router.links = builtin->links();
   RABIT_ASSIGN_OR_RETURN(router.rules,
                          AlgorithmRules::Parse(options.allreduce_algorithm, options.deterministic));
+  const RouteNames names{made.names, options.deterministic};
+  RABIT_ASSIGN_OR_RETURN(router.routes, RouteRules::Parse("RABIT_ROUTE", options.route, names));
+  RABIT_ASSIGN_OR_RETURN(const std::string table, RouteTable(options, connections));
+  RABIT_ASSIGN_OR_RETURN(router.table,
+                         RouteRules::Parse("RABIT_ROUTE_TABLE, whose rules are", table, names));
   made.backends.push_back(std::move(builtin));
-  made.names.emplace_back("builtin");
-  for (const std::string_view name : Split(options.backend, ',')) {
-    if (name == "builtin" || (name == "mpi" && router.mpi.has_value())) continue;
-    if (name != "mpi") {
-      return InvalidArgument("option backend is '" + options.backend + "': there is no backend '" +
-                             std::string(name) +
-                             "'; name builtin or mpi, or both with a comma, the default first");
-    }
-    RABIT_ASSIGN_OR_RETURN(WiredMpi mpi, WireMpi(options, connections, 1));
+  if (made.names.size() > 1) {
+    const bool is_always = router.routes.NameAlgorithmOf(1) || router.table.NameAlgorithmOf(1);
+    RABIT_ASSIGN_OR_RETURN(WiredMpi mpi, WireMpi(options, connections, 1, is_always));
     std::move(mpi.backends.begin(), mpi.backends.end(), std::back_inserter(made.backends));
-    made.names.emplace_back("mpi");
     router.mpi = mpi.rows;
   }
   made.router = std::make_unique<const Router>(std::move(router));
@@ -273,6 +306,13 @@ std::string CapabilitiesJson() {
   for (const CodecRow& row : CodecTable()) json.Value(row.name);
   json.EndArray();
   list("algorithms", AllreduceAlgorithms(), [](const auto& row) { return row.name; });
+  json.Key("routes").BeginObject();  // algorithms by kind
+  for (const KindTraits& traits : kKindTraits) {
+    const auto algorithms = AlgorithmNames(traits.kind);
+    if (algorithms.empty()) continue;
+    list(Name(traits.kind), algorithms, [](std::string_view name) { return name; });
+  }
+  json.EndObject();
   names("schedulers", {"priority", "fifo"});
   json.Key("options").BeginArray();
   for (const OptionInfo& info : DescribeOptions()) {

@@ -33,7 +33,7 @@ class BucketRun::Wire final : public Exchange {
     return run_.Settle();
   }
 
-  // What the other ranks exchange is not known here, and no row asks for it.
+  // What the other ranks exchange is not known here: for rules by size it counts as nothing.
   Status Alltoall(ConstBytes in, std::span<const int64_t> send_bytes, Bytes out,
                   std::span<const int64_t> receive_bytes) override {
     RABIT_RETURN_IF_ERROR(run_.Communicate(

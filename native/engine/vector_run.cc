@@ -215,7 +215,9 @@ Status BucketRun::RunAlltoall(const BucketItem& item) {
   }
   const bool is_empty = is_even && even_rows * row_bytes == 0;
   if (is_empty) return Status();
-  return Communicate(bucket_, job_.load, Sum(send_bytes), [&](Backend& backend) {
+  // How much the others exchange is known as a mean.
+  const int64_t rows = is_even ? ShapeOf(item)[0] : item.tensor->ready->extents[0];
+  return Communicate(bucket_, {rows * row_bytes}, Sum(send_bytes), [&](Backend& backend) {
     return backend.Alltoall(lane_, InputBytes(item), send_bytes, out, receive_bytes);
   });
 }
@@ -227,7 +229,7 @@ Result<std::vector<int64_t>> BucketRun::ExchangeRows(const BucketItem& item,
   std::vector<int64_t> received(size);
   const std::vector<int64_t> number_bytes(size, sizeof(int64_t));
   const auto bytes = static_cast<int64_t>(size * sizeof(int64_t));
-  RABIT_RETURN_IF_ERROR(Communicate(bucket_, job_.load, bytes, [&](Backend& backend) {
+  RABIT_RETURN_IF_ERROR(Communicate(bucket_, {bytes}, bytes, [&](Backend& backend) {
     return backend.Alltoall(lane_, std::as_bytes(std::span(sent)), number_bytes,
                             std::as_writable_bytes(std::span(received)), number_bytes);
   }));

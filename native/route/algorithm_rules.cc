@@ -5,26 +5,19 @@
 #include <limits>
 #include <optional>
 
+#include "base/kind.h"
 #include "collective/allreduce.h"
 
 namespace rabit {
 namespace {
 
-constexpr Kind kKindsWithChoice[] = {Kind::kAllreduce, Kind::kAllgather, Kind::kBroadcast};
-
-std::string Join(const std::vector<std::string_view>& names) {
-  std::string text;
-  for (std::string_view name : names) {
-    if (!text.empty()) text += ", ";
-    text += name;
-  }
-  return text;
-}
+constexpr Kind kKindsWithChoice[] = {Kind::kAllreduce, Kind::kAllgather, Kind::kBroadcast,
+                                     Kind::kReduceScatter};
 
 std::string KnownKinds() {
   std::vector<std::string_view> names;
   for (Kind kind : kKindsWithChoice) names.push_back(Name(kind));
-  return Join(names);
+  return JoinNames(names);
 }
 
 }  // namespace
@@ -38,7 +31,34 @@ std::vector<std::string_view> AlgorithmNames(Kind kind) {
   }
   if (kind == Kind::kAllgather) names = {"direct", "ring"};
   if (kind == Kind::kBroadcast) names = {"binomial", "chain"};
+  if (kind == Kind::kReduceScatter) names = {"direct", "ring"};
   return names;
+}
+
+bool SumsInRankOrder(Kind kind, std::string_view algorithm) {
+  if (kind != Kind::kAllreduce) return algorithm == "direct";
+  const AllreduceAlgorithm* const found = FindAllreduceAlgorithm(algorithm);
+  return found != nullptr && found->is_rank_ordered;
+}
+
+std::optional<int64_t> ParseByteCount(std::string_view word) {
+  if (word == "inf") return std::numeric_limits<int64_t>::max();
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  const std::string_view unit = word.substr(static_cast<size_t>(end - word.data()));
+  const int shift = unit.empty() ? 0 : unit == "K" ? 10 : unit == "M" ? 20 : unit == "G" ? 30 : -1;
+  const bool is_number = error == std::errc() && value >= 0 && shift >= 0;
+  if (!is_number || value > (std::numeric_limits<int64_t>::max() >> shift)) return std::nullopt;
+  return value << shift;
+}
+
+std::string JoinNames(const std::vector<std::string_view>& names) {
+  std::string text;
+  for (std::string_view name : names) {
+    if (!text.empty()) text += ", ";
+    text += name;
+  }
+  return text;
 }
 
 // Reads from left to right; `at_` is where an error is reported.
@@ -115,16 +135,9 @@ Result<Kind> AlgorithmRulesParser::ParseKind() {
 Result<int64_t> AlgorithmRulesParser::ParseBytes(std::string_view until) {
   const size_t start = at_;
   const std::string_view word = TakeUntil(until);
-  if (word == "inf") return std::numeric_limits<int64_t>::max();
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  const std::string_view unit = word.substr(static_cast<size_t>(end - word.data()));
-  const int shift = unit.empty() ? 0 : unit == "K" ? 10 : unit == "M" ? 20 : unit == "G" ? 30 : -1;
-  const bool is_number = error == std::errc() && value >= 0 && shift >= 0;
-  if (!is_number || value > (std::numeric_limits<int64_t>::max() >> shift)) {
-    return Wrong(start, "'" + std::string(word) + "' is not a number of bytes");
-  }
-  return value << shift;
+  const std::optional<int64_t> bytes = ParseByteCount(word);
+  if (bytes.has_value()) return *bytes;
+  return Wrong(start, "'" + std::string(word) + "' is not a number of bytes");
 }
 
 Result<std::string> AlgorithmRulesParser::ParseAlgorithm(Kind kind) {
@@ -133,10 +146,9 @@ Result<std::string> AlgorithmRulesParser::ParseAlgorithm(Kind kind) {
   const std::vector<std::string_view> known = AlgorithmNames(kind);
   if (std::find(known.begin(), known.end(), name) == known.end()) {
     return Wrong(start, "unknown " + std::string(Name(kind)) + " algorithm '" + name +
-                            "'; known: " + Join(known));
+                            "'; known: " + JoinNames(known));
   }
-  if (kind == Kind::kAllreduce && must_be_rank_ordered_ &&
-      !FindAllreduceAlgorithm(name)->is_rank_ordered) {
+  if (TraitsOf(kind).reduces && must_be_rank_ordered_ && !SumsInRankOrder(kind, name)) {
     return Wrong(start, "'" + name +
                             "' does not sum in rank order, which deterministic results need; use "
                             "direct or gather_all");

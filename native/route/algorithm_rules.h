@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,7 +41,15 @@ class AlgorithmRules {
   std::vector<Rule> rules_;
 };
 
-// The algorithms of a kind that has a choice: allreduce, allgather, broadcast.  Empty otherwise.
+// The algorithms of a kind that has a choice: allreduce, allgather, broadcast, reducescatter.
+// Empty otherwise.
 std::vector<std::string_view> AlgorithmNames(Kind kind);
+// Of an algorithm of a kind that reduces.
+bool SumsInRankOrder(Kind kind, std::string_view algorithm);
+
+// "64K" -> 65536; with K, M or G, or inf.  None if it is no such number.
+std::optional<int64_t> ParseByteCount(std::string_view word);
+// "a, b, c"
+std::string JoinNames(const std::vector<std::string_view>& names);
 
 }  // namespace rabit

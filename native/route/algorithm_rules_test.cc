@@ -28,7 +28,7 @@ TEST(AlgorithmRules, mistakes_name_the_position_and_what_is_known) {
   ExpectWrong("rnig", "1", "unknown allreduce algorithm 'rnig'; known: direct, gather_all, ring");
   ExpectWrong("allreduce:0-64K@rnig", "17", "'rnig'; known: direct");
   ExpectWrong("ring;allgahter:0-1@ring", "6",
-              "'allgahter'; known: allreduce, allgather, broadcast");
+              "'allgahter'; known: allreduce, allgather, broadcast, reducescatter");
   ExpectWrong("allreduce@ring", "10", "':' is missing");
   ExpectWrong("allreduce:0@ring", "12", "'-' is missing");
   ExpectWrong("allreduce:0-64K", "16", "'@' is missing");

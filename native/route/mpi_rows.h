@@ -32,9 +32,12 @@ struct MpiRows {
 
   // Whether the library runs it for a group whose ranks are not all on one host.
   bool RunsInLibrary(const Work& work, Load load, const Group& group, bool is_deterministic) const;
+  // Whether it could, and give what we promise.
+  bool CanRunInLibrary(const Work& work, Load load, const Group& group,
+                       bool is_deterministic) const;
 
  private:
-  bool Reduces(const Work& work, int64_t bytes, bool is_deterministic) const;
+  bool CanReduce(const Work& work) const;
 };
 
 }  // namespace rabit

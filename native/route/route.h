@@ -16,6 +16,9 @@ struct Load {
   bool operator==(const Load&) const = default;
 };
 
+// What users call the MPI library's own functions.
+inline constexpr std::string_view kLibraryAlgorithm = "library";
+
 struct Route {
   BackendId backend = 0;       // as users count them
   int32_t executor = 0;        // place in EngineParts::backends

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "base/kind.h"
 #include "collective/allreduce.h"
 #include "collective/hosts.h"
 
@@ -48,24 +49,53 @@ Result<Route> Router::Of(const Work& work, Load load, const Group& group) const 
                        " in the memory of a device; copy the tensor to that of the host");
   }
   const std::optional<MpiRows>& mpi = options_.mpi;
-  const bool is_unnamed = work.backend == kAnyBackend;
-  if (mpi.has_value() && (is_unnamed ? mpi->is_default : work.backend == mpi->library)) {
-    return OverMpi(work, load, group);
-  }
+  const Wish wish = group.size() > 1 ? WishFor(work, load.bytes, group) : Wish();
+  BackendId backend = mpi.has_value() && mpi->is_default ? mpi->library : kBuiltin;
+  if (work.backend != kAnyBackend) backend = work.backend;
+  if (wish.backend.has_value()) backend = *wish.backend;
+  if (mpi.has_value() && backend == mpi->library) return OverMpi(work, load, group, wish);
+  if (!wish.algorithm.empty()) return Route{kBuiltin, kBuiltin, wish.algorithm, wish.row};
   const Choice choice = Choose(options_.links, work, load.bytes, group);
-  return Route{kBuiltin, kBuiltin, choice.algorithm, choice.row};
+  return Route{kBuiltin, kBuiltin, choice.algorithm, wish.row.empty() ? choice.row : wish.row};
 }
 
-Route Router::OverMpi(const Work& work, Load load, const Group& group) const {
+Router::Wish Router::WishFor(const Work& work, int64_t bytes, const Group& group) const {
+  if (const RouteRule* const rule = options_.routes.Find(work, bytes)) {
+    return {rule->backend, rule->algorithm, "route_rule"};
+  }
+  if (group.size() != static_cast<int>(options_.topology.host_of.size())) return {};
+  const RouteRule* const rule = options_.table.Find(work, bytes);
+  if (rule == nullptr || !FitsTable(*rule, work)) return {};
+  return {rule->backend, rule->algorithm, "route_table"};
+}
+
+// A table that was measured with one type says how fast others are as well, but not whether their
+// users can do with one rounding for each rank.
+bool Router::FitsTable(const RouteRule& rule, const Work& work) const {
+  if (rule.dtype.has_value() || !TraitsOf(work.kind).reduces) return true;
+  return !RoundsToSixteenBits(work.dtype) || rule.algorithm.empty() ||
+         SumsInRankOrder(work.kind, rule.algorithm);
+}
+
+Route Router::OverMpi(const Work& work, Load load, const Group& group, const Wish& wish) const {
   const MpiRows& mpi = *options_.mpi;
   const auto ours = [&](int32_t executor, Choice choice) {
+    if (!wish.row.empty()) choice.row = wish.row;
     return Route{mpi.library, executor, choice.algorithm, choice.row};
   };
+  const bool wants_library = wish.algorithm == kLibraryAlgorithm;
+  if (wants_library && mpi.CanRunInLibrary(work, load, group, options_.is_deterministic)) {
+    return {mpi.library, mpi.library, kLibraryAlgorithm, wish.row};
+  }
+  if (!wish.algorithm.empty() && !wants_library) {
+    return ours(mpi.messages, {wish.algorithm, wish.row});
+  }
   if (mpi.shares_hosts && CountHosts(options_.topology, group) == 1) {
     return ours(kBuiltin, Choose(options_.links, work, load.bytes, group));
   }
   if (mpi.RunsInLibrary(work, load, group, options_.is_deterministic)) {
-    return {mpi.library, mpi.library, "library", "mpi_collectives"};
+    return {mpi.library, mpi.library, kLibraryAlgorithm,
+            wish.row.empty() ? "mpi_collectives" : wish.row};
   }
   // What MPI's messages cost is not measured.
   const Choice choice = Choose(LinkCosts{}, work, load.bytes, group);
@@ -126,6 +156,8 @@ Router::Choice Router::ChooseBroadcast(int64_t bytes, const Group& group) const 
 }
 
 Router::Choice Router::ChooseReduceScatter(DType dtype, int64_t bytes, const Group& group) const {
+  const std::string_view wanted = options_.rules.Find(Kind::kReduceScatter, bytes);
+  if (!wanted.empty()) return {wanted, "user_rule"};
   const bool may_ring = !options_.is_deterministic && !RoundsToSixteenBits(dtype);
   return {may_ring && WantsRing(options_.topology, group, bytes) ? "ring" : "direct", "hosts"};
 }

@@ -11,13 +11,16 @@
 #include "route/algorithm_rules.h"
 #include "route/mpi_rows.h"
 #include "route/route.h"
+#include "route/route_rules.h"
 
 namespace rabit {
 
 // Equal on all ranks, whatever they run on.
 struct RouterOptions {
   Topology topology;
-  AlgorithmRules rules;
+  RouteRules routes;              // what the user says of backends and algorithms
+  RouteRules table;               // what was measured; of groups of all ranks
+  AlgorithmRules rules;           // what the user says of algorithms alone
   bool is_deterministic = false;  // only algorithms that sum in rank order
   LinkCosts links;
   std::optional<MpiRows> mpi;  // there is a backend 'mpi'
@@ -25,8 +28,10 @@ struct RouterOptions {
 
 // The rows, in the order in which they are asked:
 //   alone            a group of one rank exchanges nothing
+//   route_rule       what the user has said of this kind and size: the backend, maybe the algorithm
+//   route_table      the same, measured before
 //   mpi_collectives  the MPI library's own functions, in a job that uses them
-//   user_rule        what the user has said of this kind and size
+//   user_rule        what the user has said of the algorithm for this kind and size
 //   hosts            which ranks share a host
 //   size             the number of bytes
 //   link_model       the cheapest by what the links cost
@@ -50,7 +55,16 @@ class Router {
     std::string_view row;
   };
 
-  Route OverMpi(const Work& work, Load load, const Group& group) const;
+  // Empty where nobody has said or measured anything.
+  struct Wish {
+    std::optional<BackendId> backend;
+    std::string_view algorithm;
+    std::string_view row;
+  };
+
+  Wish WishFor(const Work& work, int64_t bytes, const Group& group) const;
+  bool FitsTable(const RouteRule& rule, const Work& work) const;
+  Route OverMpi(const Work& work, Load load, const Group& group, const Wish& wish) const;
   // Of our own algorithms, over links of these costs.
   Choice Choose(const LinkCosts& links, const Work& work, int64_t bytes, const Group& group) const;
   Choice ChooseAllreduce(const LinkCosts& links, DType dtype, int64_t bytes,

@@ -25,6 +25,14 @@ RouterOptions Ruled(std::string_view rules) {
   return options;
 }
 
+RouteRules Parsed(std::string_view text, bool has_mpi) {
+  std::vector<std::string> names = {"builtin"};
+  if (has_mpi) names.emplace_back("mpi");
+  Result<RouteRules> parsed = RouteRules::Parse("route", text, {names, false});
+  EXPECT_OK(parsed);
+  return std::move(parsed).value();
+}
+
 // An MPI job of two hosts with two ranks each.
 RouterOptions Mpi(MpiCollectives collectives, bool shares_hosts) {
   RouterOptions options = On({0, 0, 1, 1});
@@ -198,6 +206,65 @@ TEST(Router, a_request_may_name_the_backend) {
   work.backend = kMpi;
   EXPECT_EQ(Take(options, work, {64}).executor, kMpi);
   EXPECT_EQ(Router(options).backends(), 2u);
+}
+
+TEST(Router, a_route_rule_comes_before_rules_of_algorithms_and_what_was_measured) {
+  RouterOptions options = Ruled("allreduce:0-inf@tree");
+  options.routes = Parsed("allreduce:<4K:builtin/ring;allreduce.int64:builtin/direct", false);
+  options.table = Parsed("allreduce:<8K:builtin/double_tree;allgather:builtin", false);
+  EXPECT_EQ(Chosen(options, DType::kFloat32, 4095), "0 ring route_rule");
+  EXPECT_EQ(Chosen(options, DType::kFloat32, 4096), "0 double_tree route_table");
+  EXPECT_EQ(Chosen(options, DType::kInt64, 1 << 20), "0 direct route_rule");
+  EXPECT_EQ(Chosen(options, DType::kFloat32, 1 << 20), "0 tree user_rule");
+  EXPECT_EQ(Text(Take(options, Of(Kind::kAllgather), {64})), "0 direct route_table");
+  EXPECT_EQ(Text(Take(options, Of(Kind::kAlltoall), {64})), "0 pairwise only");
+  EXPECT_EQ(Text(Take(options, Of(Kind::kAllreduce), {64}, World(1))), "0 none alone");
+}
+
+TEST(Router, a_table_is_of_all_ranks_and_does_not_round_sixteen_bits_at_every_step) {
+  RouterOptions options = On({0, 0, 0, 0});
+  options.table = Parsed("allreduce:builtin/ring", false);
+  EXPECT_EQ(Chosen(options, DType::kFloat32, 64), "0 ring route_table");
+  EXPECT_NE(Chosen(options, DType::kFloat16, 64), "0 ring route_table");
+  EXPECT_EQ(Take(options, Of(Kind::kAllreduce), {64}, Ranks({0, 2})).row, "link_model");
+  options.table = Parsed("allreduce.float16:builtin/ring", false);
+  EXPECT_EQ(Chosen(options, DType::kFloat16, 64), "0 ring route_table");
+}
+
+TEST(Router, a_rule_names_the_backend_of_calls_that_name_none) {
+  RouterOptions options = Mpi(MpiCollectives::kAuto, false);
+  options.mpi->is_default = false;
+  options.routes =
+      Parsed("alltoall:>=1K:mpi;reduce:mpi/library;broadcast:mpi/chain;send:mpi", true);
+  EXPECT_EQ(Text(Take(options, Of(Kind::kAlltoall), {1023})), "0 pairwise only");
+  EXPECT_EQ(Text(Take(options, Of(Kind::kAlltoall), {1024})), "2 pairwise route_rule");
+  EXPECT_EQ(Text(Take(options, Of(Kind::kReduce), {1 << 20})), "1 library route_rule");
+  EXPECT_EQ(Text(Take(options, Of(Kind::kBroadcast), {64})), "2 chain route_rule");
+  EXPECT_EQ(Take(options, Of(Kind::kSend), {64}).executor, kMessages);
+  EXPECT_EQ(Take(options, Of(Kind::kRecv), {64}).executor, kMessages);
+
+  Work named = Of(Kind::kBroadcast);
+  named.backend = Router::kBuiltin;
+  EXPECT_EQ(Text(Take(options, named, {64})), "0 binomial size");
+}
+
+TEST(Router, what_the_library_cannot_do_runs_over_its_messages) {
+  RouterOptions options = Mpi(MpiCollectives::kMessages, false);
+  options.routes = Parsed("allreduce:mpi/library;alltoall:mpi/library", true);
+  EXPECT_EQ(Take(options, Of(Kind::kAllreduce), {64}).executor, kMpi);
+  EXPECT_EQ(Take(options, Of(Kind::kAllreduce, DType::kFloat16), {64}).executor, kMessages);
+  EXPECT_EQ(Take(options, Of(Kind::kAlltoall), {64}).executor, kMpi);
+  options.is_deterministic = true;
+  EXPECT_EQ(Take(options, Of(Kind::kAllreduce), {64}).executor, kMessages);
+}
+
+TEST(Router, a_rule_takes_ranks_of_one_host_to_the_library_as_well) {
+  RouterOptions options = Mpi(MpiCollectives::kAuto, true);
+  EXPECT_EQ(Take(options, Of(Kind::kAllreduce), {64}, Ranks({0, 1})).executor, 0);
+  options.routes = Parsed("allreduce:mpi/library", true);
+  EXPECT_EQ(Take(options, Of(Kind::kAllreduce), {64}, Ranks({0, 1})).executor, kMpi);
+  options.routes = Parsed("allreduce:mpi", true);
+  EXPECT_EQ(Take(options, Of(Kind::kAllreduce), {64}, Ranks({0, 1})).executor, 0);
 }
 
 }  // namespace

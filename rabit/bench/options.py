@@ -11,7 +11,15 @@ from rabit.config.setting import parse_bytes, parse_duration
 from rabit.errors import InvalidArgument
 from rabit.types import DTYPE_NAMES, DType
 
-__all__ = ["KIND_NAMES", "OPERATIONS", "LineParser", "parse_bench", "parse_names", "parse_sizes"]
+__all__ = [
+    "KIND_NAMES",
+    "OPERATIONS",
+    "LineParser",
+    "duration",
+    "parse_bench",
+    "parse_names",
+    "parse_sizes",
+]
 
 KIND_NAMES = (
     "allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather",
@@ -81,7 +89,7 @@ def parse_bench(words: Sequence[str]) -> argparse.Namespace:
         "--calls", type=int, default=0, metavar="N", help="timed calls (default: as fit in --time)"
     )
     parser.add_argument(
-        "--time", type=_duration, default=0.3, metavar="TIME", help="for each row (default 0.3s)"
+        "--time", type=duration, default=0.3, metavar="TIME", help="for each row (default 0.3s)"
     )
     parser.add_argument("--no-check", action="store_true", help="do not look at the results")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every figure")
@@ -138,7 +146,7 @@ def parse_sizes(text: str, factor: int) -> list[int]:
     return sizes
 
 
-def _duration(text: str) -> float:
+def duration(text: str) -> float:
     try:
         value = parse_duration(text)
     except ValueError as error:

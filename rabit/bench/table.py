@@ -11,7 +11,7 @@ from typing import Any
 from rabit.bench.timing import Figures
 from rabit.errors import InvalidArgument
 
-__all__ = ["heading", "line", "row", "write_csv", "write_json"]
+__all__ = ["heading", "line", "row", "write_csv", "write_document", "write_json", "write_text"]
 
 _WIDTHS = {
     "kind": -13, "bytes": 11, "count": 11, "type": 9, "op": 5, "root": 5, "p50_us": 11,
@@ -78,8 +78,18 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def write_json(path: Path, document: Mapping[str, Any], measured: Iterable[Figures]) -> None:
     """`document` with the rows, and every timed call of each."""
     rows = [{**row(each), "seconds": list(each.seconds)} for each in measured]
+    write_document(path, {**document, "rows": rows})
+
+
+def write_document(path: Path, document: Mapping[str, Any]) -> None:
+    """A JSON document as a file."""
     with _writing(path) as file:
-        json.dump({**document, "rows": rows}, file, indent=1)
+        json.dump(document, file, indent=1)
+
+
+def write_text(path: Path, text: str) -> None:
+    with _writing(path) as file:
+        file.write(text)
 
 
 def _writing(path: Path) -> Any:

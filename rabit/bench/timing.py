@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 import time
@@ -36,6 +37,9 @@ class Figures:
     wrong: int | None  # None: not checked
     route: str
 
+    def with_seconds(self, seconds: tuple[float, ...]) -> Figures:
+        return dataclasses.replace(self, seconds=seconds)
+
     @property
     def p50_us(self) -> float:
         return statistics.median(self.seconds) * 1e6
@@ -56,11 +60,17 @@ class Figures:
 
 
 def measure(
-    engine: Engine, spec: Spec, *, calls: int = 0, longest_s: float = 0.3, checks: bool = True
+    engine: Engine,
+    spec: Spec,
+    *,
+    calls: int = 0,
+    longest_s: float = 0.3,
+    checks: bool = True,
+    fewest: int = _FEWEST_CALLS,
 ) -> Figures:
     """Times `spec` on all ranks of `engine`, which call this together.  Blocks.
 
-    calls: how many are timed; 0: as many as fit in about `longest_s`.
+    calls: how many are timed; 0: as many as fit in about `longest_s`, and `fewest` at least.
     The figures are equal on all ranks.
     """
     case = Case(spec, engine)
@@ -79,7 +89,7 @@ def measure(
         once = _timed(engine, call)
     if calls == 0:
         slowest = float(allreduce(np.array([once]), op=Max, engine=engine)[0])
-        calls = max(_FEWEST_CALLS, min(_MOST_CALLS, int(longest_s / max(slowest, 1e-7))))
+        calls = max(fewest, min(_MOST_CALLS, int(longest_s / max(slowest, 1e-7))))
     mine = np.array([_timed(engine, call) for _ in range(calls)])
     everyone = allgather(mine, engine=engine).reshape(engine.size, calls)
     if checks:

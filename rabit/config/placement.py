@@ -14,9 +14,7 @@ class PlacementSettings:
     """Where this process stands in its job.  The launcher sets these."""
 
     rank: int = setting(0, "Rank of this process among all.", native="rank", minimum=0)
-    size: int = setting(
-        1, "Number of ranks in the job.", is_equal=True, native="size", minimum=1
-    )
+    size: int = setting(1, "Number of ranks in the job.", is_equal=True, native="size", minimum=1)
     local_rank: int = setting(
         0,
         "Rank among the processes of this host.",

@@ -108,6 +108,22 @@ class TuningSettings:
         native="allreduce_algorithm",
         flag="--allreduce-algorithm",
     )
+    route: str = setting(
+        "",
+        "Rules of who runs what, the first that fits: kind[.type][:sizes]:backend[/algorithm], such as "
+        "alltoall:*:mpi;allreduce:<64K:builtin/gather_all. Sizes are those of one exchange, after "
+        "fusion and cutting. Calls that name a backend keep it.",
+        is_equal=True,
+        native="route",
+        flag="--route",
+    )
+    route_table: str = setting(
+        "",
+        "Table of rabitrun tune: the fastest route for each kind and size of operations of all ranks, "
+        "where no rule of RABIT_ROUTE fits. Rank 0 reads it and tells the others.",
+        is_equal=True,
+        flag="--route-table",
+    )
     link_model: str = setting(
         "measured",
         "measured: the ranks time a few allreduces when they start, for at most about 50 ms, and "

@@ -19,9 +19,11 @@ class ProcessSet:
 
     ranks_or_comm: the global ranks, or an mpi4py communicator, whose processes' ranks among all of
     MPI.COMM_WORLD they are.
+    backend: of operations of the set that name none; "": the default.  Equal on all ranks.
     """
 
-    def __init__(self, ranks_or_comm: Any) -> None:
+    def __init__(self, ranks_or_comm: Any, *, backend: str = "") -> None:
+        self.backend = backend
         self.mpi_comm = ranks_or_comm if hasattr(ranks_or_comm, "Get_group") else None
         ranks = ranks_or_comm if self.mpi_comm is None else _ranks_of(ranks_or_comm)
         self._ranks = tuple(sorted(int(rank) for rank in ranks))

@@ -182,7 +182,9 @@ def _headline(culprit: Failure, size: int) -> str:
     if culprit.is_own:
         return f"{who} {describe_status(culprit.status)}, {when}."
     # With status 0, or stopped by the launcher while it waited at its end for the others.
-    return f"{who} ended without an error while others waited for it: did it call fewer collectives?"
+    return (
+        f"{who} ended without an error while others waited for it: did it call fewer collectives?"
+    )
 
 
 def _waiting(culprit: Failure, failures: Sequence[Failure]) -> list[str]:

@@ -28,7 +28,10 @@ class Subcommand:
 
 _SUBCOMMANDS = {
     each.name: each
-    for each in (Subcommand("bench", "rabit.bench", ("rabit.bench.options", "parse_bench")),)
+    for each in (
+        Subcommand("bench", "rabit.bench", ("rabit.bench.options", "parse_bench")),
+        Subcommand("tune", "rabit.bench.tune", ("rabit.bench.tune_options", "parse_tune")),
+    )
 }
 
 

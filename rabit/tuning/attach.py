@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rabit.config.config import Config, process_environment
+from rabit.errors import InvalidArgument
 from rabit.tuning.records import Cache, Log, cache_folder
 from rabit.tuning.space import KNOBS, Values, parse_knobs
 
@@ -64,8 +65,21 @@ class TunedEngine(Protocol):
 
 
 def extra_options(config: Config) -> dict[str, object]:
-    """Native options; the same on every rank."""
-    return {"lanes_max": _lanes_max(config)} if _is_wanted(config) else {}
+    """Native options, of which rank 0 alone has the rules of its route table.
+
+    What is wrong with the table goes there as well, where all ranks will hear of it.
+    """
+    options: dict[str, object] = {"lanes_max": _lanes_max(config)} if _is_wanted(config) else {}
+    if config.route_table:
+        options["has_route_table"] = 1
+        if config.rank == 0:
+            from rabit.tuning.route_table import read_rules
+
+            try:
+                options["route_table"] = read_rules(Path(config.route_table), config)
+            except InvalidArgument as error:
+                options["route_table_error"] = " ".join(str(error).split())
+    return options
 
 
 def make_tuner(engine: TunedEngine) -> Tuner | None:

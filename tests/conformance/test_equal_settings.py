@@ -75,6 +75,8 @@ def another_value(each: Setting, seed: random.Random):
             "allreduce_algorithm": "ring",
             "autotune_knobs": "lanes",
             "backend": "builtin,mpi",
+            "route": "alltoall:builtin",
+            "route_table": "table.json",
             "strategy": "powersgd:rank=2",
         }[each.name]
     low = int(each.minimum or 0)

@@ -1,0 +1,182 @@
+"""`python -m rabit.bench.tune`: what every rank of a tuning job runs."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from rabit import session
+from rabit.bench import table
+from rabit.bench.cases import Spec
+from rabit.bench.contestants import Contestants
+from rabit.bench.halving import halve, turns_of
+from rabit.bench.plot import draw
+from rabit.bench.progress import Progress
+from rabit.bench.timing import Figures, measure
+from rabit.bench.tune_options import parse_tune
+from rabit.bench.winners import Candidate, Winner, rules_of
+from rabit.engine.current import current_engine
+from rabit.engine.engine import Engine
+from rabit.errors import Internal, InvalidArgument, RabitError
+from rabit.ops.allreduces import allreduce
+from rabit.tuning.route_table import seal, topology_of
+from rabit.types import DType, Max, Sum
+from rabit.version import __version__
+
+__all__ = ["Point", "main"]
+
+# Of the time of a point: the rest goes into buffers, barriers and the first calls.
+_TIMED_SHARE = 0.6
+_FEWEST_CALLS = 2
+
+
+class Point:
+    """One kind, type and size: everything that was measured of it, and who won."""
+
+    def __init__(self, kind: str, dtype: DType, size: int) -> None:
+        self.kind, self.dtype, self.size = kind, dtype, size
+        self.winner = Candidate("builtin")
+        self.figures: dict[Candidate, Figures] = {}
+
+    def compete(self, contestants: Contestants, budget_s: float) -> None:
+        """Finds the winner in about `budget_s` seconds.  Collective."""
+        candidates = contestants.of(self.kind, self.dtype)
+        turn_s = _TIMED_SHARE * budget_s / turns_of(len(candidates))
+        first: dict[Candidate, Figures] = {}
+
+        def run(candidate: Candidate) -> Sequence[float]:
+            engine = contestants.engine_of(self.kind, candidate)
+            spec = Spec(Spec.kind_of(self.kind), self.size, self.dtype, Sum, 0, candidate.backend)
+            is_new = candidate not in first
+            found = measure(engine, spec, longest_s=turn_s, checks=is_new, fewest=_FEWEST_CALLS)
+            if found.wrong:
+                raise Internal(
+                    f"tune: {self.kind} of {self.size} bytes by {candidate} gave {found.wrong} wrong "
+                    "elements. Report this; 'rabitrun bench' shows it as well."
+                )
+            first.setdefault(candidate, found)
+            return found.seconds
+
+        self.winner, times = halve(candidates, run, seed=self.size)
+        for each in candidates:
+            self.figures[each] = first[each].with_seconds(tuple(times[each]))
+
+    def rows(self) -> list[dict[str, object]]:
+        return [
+            {
+                "kind": self.kind,
+                "type": str(self.dtype),
+                "bytes": each.bytes,
+                "candidate": str(candidate),
+                "p50_us": round(each.p50_us, 3),
+                "p95_us": round(each.p95_us, 3),
+                "busbw": round(each.busbw, 6),
+                "calls": len(each.seconds),
+                "is_winner": candidate == self.winner,
+            }
+            for candidate, each in self.figures.items()
+        ]
+
+    def summary(self) -> str:
+        best, usual = self.figures[self.winner], next(iter(self.figures.values()))
+        gain = usual.p50_us / best.p50_us
+        return (
+            f"{self.kind:<13} {self.dtype!s:<9} {best.bytes:>11} {best.p50_us:>11.1f} us "
+            f"{best.busbw:>8.3f} GB/s  {self.winner!s:<28} {gain:.2f} x"
+        )
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measures and writes what the command line says; the exit status."""
+    try:
+        parsed = parse_tune(sys.argv[1:] if words is None else words)
+        session.init()
+        _run(parsed, current_engine())
+        session.shutdown()
+    except RabitError as error:
+        print(f"rabitrun tune: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InvalidArgument) else 1
+    return 0
+
+
+def _run(parsed: argparse.Namespace, engine: Engine) -> None:
+    config = engine.config
+    for name in ("route", "route_table", "allreduce_algorithm"):
+        if getattr(config, name):
+            raise InvalidArgument(
+                f"{name} is {getattr(config, name)!r}, from {config.origin(name)}, and would be all "
+                "that is measured. Unset it."
+            )
+    backends = [each for each in (parsed.backend or config.backend).split(",") if each]
+    for each in backends:
+        engine.backend(each)
+    points = [
+        Point(kind, dtype, size)
+        for kind in parsed.kinds
+        for dtype in parsed.dtypes
+        for size in parsed.sizes
+    ]
+    began = time.monotonic()
+    progress = Progress(len(points), sys.stderr if engine.rank == 0 else None)
+    with Contestants(engine, backends, parsed.kinds).started() as contestants:
+        for index, point in enumerate(points):
+            left_s = max(0.0, parsed.budget - (time.monotonic() - began))
+            share_s = _of_rank_0(engine, left_s) / (len(points) - index)
+            progress.show(index, f"{point.kind} {point.dtype} {point.size} B", left_s)
+            point.compete(contestants, share_s)
+    progress.end(time.monotonic() - began)
+    if engine.rank == 0:
+        _write(parsed, engine, points)
+
+
+def _of_rank_0(engine: Engine, value: float) -> float:
+    """Rank 0's figure, so that all ranks measure alike."""
+    mine = np.array([value if engine.rank == 0 else -np.inf])
+    return float(allreduce(mine, op=Max, engine=engine)[0])
+
+
+def _write(parsed: argparse.Namespace, engine: Engine, points: Sequence[Point]) -> None:
+    several = len(set(engine.config.backend.split(","))) > 1
+    winners = [
+        Winner(
+            each.kind,
+            "" if each.dtype is parsed.dtypes[0] else str(each.dtype),
+            each.size,
+            each.winner,
+        )
+        for each in points
+    ]
+    by_itself = {Candidate("builtin")} if not several else set()
+    rules = rules_of(winners, by_itself)
+    rows = [row for each in points for row in each.rows()]
+    print(
+        "kind          type            bytes         p50          busbw  route                        gain"
+    )
+    for each in points:
+        print(each.summary())
+    print(f"rules: {rules or '(what the job chooses by itself is fastest everywhere)'}")
+    document = seal(
+        topology_of(engine.config),
+        {
+            "rabit": __version__,
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "rules": rules,
+            "rows": rows,
+        },
+    )
+    if parsed.output:
+        table.write_document(parsed.output, document)
+        print(f"wrote {parsed.output}; use it with RABIT_ROUTE_TABLE={parsed.output}")
+    if parsed.csv:
+        table.write_csv(parsed.csv, rows)
+    if parsed.plot:
+        table.write_text(parsed.plot, draw(rows, f"{engine.size} ranks, rabit {__version__}"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""A route table: what `rabitrun tune` has measured, as a file; see docs/guides/tuning.md.
+
+The file is JSON.  Its rules are in the language of RABIT_ROUTE, its rows say what they follow from,
+and its hash covers all of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rabit.config.config import Config
+from rabit.errors import InvalidArgument
+
+__all__ = ["digest", "read_rules", "seal", "topology_of"]
+
+_FORMAT = "rabit route table"
+_VERSION = 1
+
+
+def topology_of(config: Config) -> dict[str, Any]:
+    """What a table depends on, as rank 0 sees it."""
+    return {
+        "ranks": config.size,
+        "ranks_per_host": config.local_size,
+        "hosts": -(-config.size // max(1, config.local_size)),
+        "processors": os.cpu_count() or 1,
+        "processor": _processor(),
+        "transport": config.transport,
+        "backend": config.backend,
+    }
+
+
+def seal(topology: Mapping[str, Any], contents: Mapping[str, Any]) -> dict[str, Any]:
+    """A whole table: `contents` must hold `rules`."""
+    document = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "topology": dict(topology),
+        "topology_hash": digest(topology),
+        **contents,
+    }
+    return {**document, "hash": digest(document)}
+
+
+def read_rules(path: Path, config: Config) -> str:
+    """The rules of the table at `path`, for RABIT_ROUTE's parser.
+
+    Raises InvalidArgument if the file cannot be read, was changed, or is of another topology.
+    """
+    document = _read(path)
+    version = document.get("version")
+    if document.get("format") != _FORMAT or version != _VERSION:
+        _refuse(
+            path,
+            f"it is no table of this version: format {document.get('format')!r}, version "
+            f"{version!r}, expected {_FORMAT!r}, {_VERSION}",
+        )
+    claimed = document.pop("hash", None)
+    if claimed != digest(document):
+        _refuse(path, f"it is damaged or was edited: its contents do not have the hash {claimed!r}")
+    here, there = topology_of(config), document["topology"]
+    differing = [
+        f"{key} is {there.get(key)!r} there and {here.get(key)!r} here"
+        for key in dict.fromkeys((*there, *here))
+        if there.get(key) != here.get(key)
+    ]
+    if differing:
+        _refuse(path, f"it was measured on another topology: {'; '.join(differing)}")
+    return str(document["rules"])
+
+
+def digest(document: Mapping[str, Any]) -> str:
+    """Hexadecimal digits, equal for equal documents however they are written down."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except OSError as error:
+        _refuse(path, f"it cannot be read: {error.strerror}")
+    except ValueError as error:
+        _refuse(path, f"it is no JSON: {error}")
+    if not isinstance(found, dict):
+        _refuse(path, "it is no JSON object")
+    return found
+
+
+def _refuse(path: Path, why: str) -> NoReturn:
+    raise InvalidArgument(
+        f"RABIT_ROUTE_TABLE {path} cannot be used: {why}. Make a new one with 'rabitrun tune' on "
+        "these hosts, or unset it."
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return "unknown"
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else "unknown"

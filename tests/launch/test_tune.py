@@ -1,0 +1,89 @@
+"""rabitrun tune: from measuring to a job that goes by the table."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+USE = """
+import sys, numpy as np, rabit
+rabit.init()
+for bytes in (1 << 13, 1 << 17):
+    rabit.allreduce(np.ones(bytes // 4, np.float32), name=f"x{bytes}")
+rows = [(each["algorithm"], each["row"]) for each in rabit.statistics()["routes"]]
+print(rows, flush=True)
+rabit.shutdown()
+"""
+
+
+def tune(rabitrun, path, *more):
+    return rabitrun(
+        "tune", "-np", 2, "-o", path, "--budget", "2s", "--kinds", "allreduce,alltoall",
+        "--bytes", "8K,128K", *more,
+    )  # fmt: skip
+
+
+def test_a_table_is_measured_written_and_used(rabitrun, tmp_path):
+    table, picture = tmp_path / "table.json", tmp_path / "tune.svg"
+    job = tune(rabitrun, table, "--plot", picture, "--csv", tmp_path / "rows.csv")
+
+    assert job.status == 0, job.err
+    assert "4/4 in" in job.err
+    assert f"RABIT_ROUTE_TABLE={table}" in job.out
+    document = json.loads(table.read_text())
+    measured = {(row["kind"], row["bytes"]) for row in document["rows"]}
+    assert measured == {
+        (kind, size) for kind in ("allreduce", "alltoall") for size in (8192, 131072)
+    }
+    assert len([row for row in document["rows"] if row["is_winner"]]) == 4
+    assert all(row["calls"] > 0 and row["p95_us"] >= row["p50_us"] for row in document["rows"])
+    assert document["topology"]["ranks"] == 2 and document["date"] and document["rabit"]
+    assert picture.read_text().startswith("<svg ")
+    assert (tmp_path / "rows.csv").read_text().count("\n") == len(document["rows"]) + 1
+
+    script = tmp_path / "use.py"
+    script.write_text(USE)
+    job = rabitrun("-np", 2, sys.executable, script, environ={"RABIT_ROUTE_TABLE": str(table)})
+
+    assert job.status == 0, job.err
+    for size in (8192, 131072):
+        winner = next(
+            row["candidate"]
+            for row in document["rows"]
+            if (row["kind"], row["bytes"], row["is_winner"]) == ("allreduce", size, True)
+        )
+        _, _, algorithm = winner.partition("/")
+        if algorithm:
+            assert f"('{algorithm}', 'route_table')" in job.out
+
+
+def test_a_table_of_another_job_ends_every_rank_with_the_reason(rabitrun, tmp_path):
+    table = tmp_path / "table.json"
+    assert tune(rabitrun, table).status == 0
+
+    job = rabitrun(
+        "-np", 3, sys.executable, "-c", "import rabit; rabit.init()",
+        environ={"RABIT_ROUTE_TABLE": str(table)},
+    )  # fmt: skip
+
+    assert job.status != 0
+    assert "on another topology: ranks is 2 there and 3 here" in job.err
+
+
+def test_rules_in_force_are_not_what_is_to_be_measured(rabitrun, tmp_path):
+    job = tune(rabitrun, tmp_path / "t.json", "--route", "allreduce:builtin/ring")
+
+    assert job.status == 2
+    assert "route is 'allreduce:builtin/ring', from RABIT_ROUTE" in job.err
+    assert not (tmp_path / "t.json").exists()
+
+
+def test_a_program_called_tune_comes_first(rabitrun, tmp_path):
+    program = tmp_path / "tune"
+    program.write_text("#!/bin/sh\necho mine\n")
+    program.chmod(0o755)
+
+    job = rabitrun("-np", 1, "tune", environ={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+
+    assert job.out == "[0] mine\n"
+    assert "rabitrun -np N python -m rabit.bench.tune" in job.err
