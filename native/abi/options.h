@@ -37,15 +37,15 @@ struct Options {
   int32_t lanes = 0;      // in use at first; 0: kLanes, or one where ranks share cores
   int32_t lanes_max = 0;  // what rabit_propose_tunables may ask for; 0: no more
   int64_t partition_bytes = 4 << 20;
-  int64_t fusion_bytes = 64 << 20;      // 0: no fusion
-  int64_t credit_bytes = 0;             // 0: no limit
-  std::string sizes = "measured";       // measured, fixed: whether the three above may change
-  std::string scheduler = "priority";   // priority, fifo
-  std::string allreduce_algorithm;      // e.g. see AlgorithmRules; empty: by cost
-  std::string route;                    // e.g. see RouteRules; empty: no rules
-  bool has_route_table = false;         // rank 0 has one; equal on all ranks
-  std::string route_table;              // rank 0's, as rules; for groups of all ranks
-  std::string route_table_error;        // why rank 0 has none although it should
+  int64_t fusion_bytes = 64 << 20;     // 0: no fusion
+  int64_t credit_bytes = 0;            // 0: no limit
+  std::string sizes = "measured";      // measured, fixed: whether the three above may change
+  std::string scheduler = "priority";  // priority, fifo
+  std::string allreduce_algorithm;     // e.g. see AlgorithmRules; empty: by cost
+  std::string route;                   // e.g. see RouteRules; empty: no rules
+  // Rules for groups of all ranks, of which rank 0 tells the others: "=rules", or "!why there are
+  // none" on rank 0, and "?" elsewhere.  Empty on all ranks: none.
+  std::string route_table;
   std::string link_model = "measured";  // measured, fixed: what the choice by cost goes by
   bool deterministic = false;
   int32_t cache_capacity = 65'536;    // announced signatures that are remembered; 0: no cache
@@ -54,6 +54,7 @@ struct Options {
   int64_t inline_bytes = 1024;        // blocking allreduces that are negotiated with their data
   int32_t spin_us = -1;               // before a waiter sleeps; -1: chosen from the cores and ranks
   int64_t queue_capacity = 1 << 20;   // requests in flight
+  std::string operation_log;          // the file for a line of each operation; empty: none
   // Who executes collectives.
   std::string backend = "builtin";       // the default first: builtin, mpi, or both with a comma
   std::string mpi;                       // see MpiHandles; needed when mpi is among them

@@ -145,6 +145,7 @@ EngineOptions EngineOptionsFrom(const Options& options, int spin_us) {
   engine.queue_capacity = static_cast<size_t>(options.queue_capacity);
   engine.spin_us = spin_us;
   engine.log_level = LogLevelFrom(options.log_level);
+  engine.operation_log = options.operation_log;
   const Options defaults;
   engine.chooses_limits = options.sizes == "measured" && options.scheduler == "priority" &&
                           options.partition_bytes == defaults.partition_bytes &&
@@ -204,12 +205,10 @@ Result<std::vector<std::string>> BackendNames(const Options& options) {
   return names;
 }
 
-// Rank 0's, on every rank; or what is wrong with it.
+// Rank 0's rules, on every rank; or what is wrong with them.
 Result<std::string> RouteTable(const Options& options, const Connections& connections) {
-  if (!options.has_route_table) return std::string();
-  // The first letter says whether it is an error.
-  std::string told = options.route_table_error.empty() ? "=" + options.route_table
-                                                       : "!" + options.route_table_error;
+  if (options.route_table.empty()) return std::string();
+  std::string told = options.route_table;
   if (connections.store != nullptr) {
     const std::string key = "route_table/" + std::to_string(options.epoch);
     if (options.rank == 0) {
@@ -219,7 +218,7 @@ Result<std::string> RouteTable(const Options& options, const Connections& connec
       RABIT_ASSIGN_OR_RETURN(told, connections.store->Get(key, deadline));
     }
   }
-  if (told.starts_with("!")) return InvalidArgument(told.substr(1));
+  if (!told.starts_with('=')) return InvalidArgument(told.substr(1));
   return told.substr(1);
 }
 

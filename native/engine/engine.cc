@@ -86,6 +86,10 @@ class EngineImplementation final : public Engine {
   Status StartTimeline(const std::string& path, bool mark_cycles) override {
     return state_->timeline.Start(path, mark_cycles);
   }
+  Status StartLog() {
+    const std::string& path = state_->parts.options.operation_log;
+    return path.empty() ? Status() : state_->log.Start(path);
+  }
   Status StopTimeline() override { return state_->timeline.Stop(); }
   std::string StatisticsJson() const override;
   void Abort(const std::string& reason, Deadline deadline) override;
@@ -434,6 +438,7 @@ Status EngineImplementation::Stop(Deadline deadline) {
     stop_status_ = state_->failure.verdict();
   }
   if (state_->timeline.is_active()) (void)state_->timeline.Stop();
+  state_->log.Stop();
   return stop_status_;
 }
 
@@ -451,7 +456,9 @@ Result<std::unique_ptr<Engine>> Engine::Start(EngineParts parts) {
     return InvalidArgument(where + ": " + std::to_string(parts.options.lanes) +
                            " lanes cannot be: an engine has 1 to 64; correct the option lanes");
   }
-  return std::unique_ptr<Engine>(std::make_unique<EngineImplementation>(std::move(parts)));
+  auto engine = std::make_unique<EngineImplementation>(std::move(parts));
+  RABIT_RETURN_IF_ERROR(engine->StartLog());
+  return std::unique_ptr<Engine>(std::move(engine));
 }
 
 }  // namespace rabit

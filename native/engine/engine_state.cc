@@ -5,8 +5,9 @@ namespace rabit {
 EngineState::EngineState(EngineParts given)
     : parts(std::move(given)),
       logger(parts.options.log_level, parts.rank),
+      log(parts.rank, logger),
       handles(parts.rank, parts.options.queue_capacity,
-              std::chrono::microseconds(parts.options.spin_us), statistics.clock()),
+              std::chrono::microseconds(parts.options.spin_us), statistics.clock(), log),
       submissions([this] { Wake(); }),
       failure([this] { Wake(); }),
       groups(parts.rank, parts.size),

@@ -14,6 +14,7 @@
 #include "engine/failure_board.h"
 #include "engine/group_table.h"
 #include "engine/handle_table.h"
+#include "engine/operation_log.h"
 #include "engine/running_work.h"
 #include "engine/statistics.h"
 #include "engine/submission_queue.h"
@@ -39,6 +40,7 @@ struct EngineState {
   EngineParts parts;
   const Logger logger;
   Statistics statistics;
+  OperationLog log;
   HandleTable handles;
   SubmissionQueue submissions;
   FailureBoard failure;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace rabit {
 std::string NameKey(GroupId group, const std::string& name) {
@@ -28,8 +29,8 @@ std::string KeyOf(const Request& request) {
 }
 
 HandleTable::HandleTable(int rank, size_t capacity, std::chrono::microseconds spin,
-                         OverlapClock& clock)
-    : rank_(rank), capacity_(capacity), spin_(spin), clock_(clock) {}
+                         OverlapClock& clock, OperationLog& log)
+    : rank_(rank), capacity_(capacity), spin_(spin), clock_(clock), log_(log) {}
 
 Result<std::vector<std::shared_ptr<PendingRequest>>> HandleTable::Open(std::span<Request> requests,
                                                                        int64_t now_ns) {
@@ -110,11 +111,19 @@ void HandleTable::Drop(const std::shared_ptr<PendingRequest>& request) {
 
 bool HandleTable::DropQuietly(const std::shared_ptr<PendingRequest>& request) {
   if (!request->DropHold()) return false;
+  if (log_.is_active()) Log(*request);
   CloseName(request->named);  // before the waiter wakes: it may submit the same name at once
   request->Finish();
   finished_.fetch_add(1, std::memory_order_release);
   any_finished_.Notify();
   return request->request.completion.notify != nullptr;
+}
+
+void HandleTable::Log(const PendingRequest& request) {
+  const Signature& signature = request.request.signature;
+  const size_t bytes = std::max(request.request.input.bytes(), request.output().view.bytes());
+  log_.Add({request.request.name, signature.kind, signature.dtype, signature.group,
+            static_cast<int64_t>(bytes), request.submitted_ns, NowNs(), request.status().ok()});
 }
 
 void HandleTable::Notify(const PendingRequest& request) {

@@ -12,6 +12,7 @@
 
 #include "base/mutex.h"
 #include "base/result.h"
+#include "engine/operation_log.h"
 #include "engine/overlap_clock.h"
 #include "engine/pending_request.h"
 
@@ -20,7 +21,8 @@ namespace rabit {
 // Thread-safe.
 class HandleTable {
  public:
-  HandleTable(int rank, size_t capacity, std::chrono::microseconds spin, OverlapClock& clock);
+  HandleTable(int rank, size_t capacity, std::chrono::microseconds spin, OverlapClock& clock,
+              OperationLog& log);
 
   // All or none: fails if a name is open in its group already, or the table is full.
   Result<std::vector<std::shared_ptr<PendingRequest>>> Open(std::span<Request> requests,
@@ -64,12 +66,14 @@ class HandleTable {
   std::atomic<uint64_t> next_handle_{1};
   std::array<Shard, kShards> shards_;
   OverlapClock& clock_;
+  OperationLog& log_;
   std::atomic<uint64_t> finished_{0};  // operations, ever
   WakeSignal any_finished_;
 
   // All requests' names or none.
   Result<std::vector<NamedTensor*>> OpenNames(std::span<const Request> requests);
   void CloseName(NamedTensor& named);
+  void Log(const PendingRequest& request);
 
   // Names stay here when they are closed, because the next step opens them again.
   mutable Mutex names_mutex_;

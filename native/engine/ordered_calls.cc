@@ -1,7 +1,9 @@
 #include "engine/ordered_calls.h"
 
+#include <algorithm>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/kind.h"
 #include "engine/averaging.h"
 #include "engine/content_hash.h"
@@ -70,7 +72,13 @@ Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
                          Waiter::kCaller};
   state_.running.Enter(lane_, {call.group, number, hash, {}}, [&] { return Values(call); });
   if (!state_.has_ordered.exchange(true)) state_.Wake();
+  const int64_t begin_ns = state_.log.is_active() ? NowNs() : 0;
   const Status status = Execute(call, *group, lane);
+  if (begin_ns != 0) {
+    const size_t bytes = std::max(call.input.bytes(), call.output.bytes());
+    state_.log.Add({"(ordered)", call.kind, call.output.dtype, call.group,
+                    static_cast<int64_t>(bytes), begin_ns, NowNs(), status.ok()});
+  }
   state_.running.Leave(lane_, number);
   if (status.ok() || status.code() == Code::kUnsupported) return status;
   return state_.failure.Resolve(

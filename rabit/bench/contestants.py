@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rabit._native import capabilities
+from rabit.bench.sizes import Tunables, propose
 from rabit.bench.winners import Candidate
 from rabit.engine.engine import Engine
 from rabit.errors import InvalidArgument
@@ -64,6 +65,11 @@ class Contestants:
         finally:
             for engine in [*self._engines.values(), *filter(None, [self._library])]:
                 engine.close()
+
+    def propose(self, tunables: Tunables) -> None:
+        """Puts `tunables` in force for everybody, the engine of the job included."""
+        for engine in [self._base, *self._engines.values(), *filter(None, [self._library])]:
+            propose(engine, tunables)
 
     def of(self, kind: str, dtype: DType) -> list[Candidate]:
         """Those that may run `kind`, what the job does by itself first."""

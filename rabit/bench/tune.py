@@ -17,6 +17,7 @@ from rabit.bench.contestants import Contestants
 from rabit.bench.halving import halve, turns_of
 from rabit.bench.plot import draw
 from rabit.bench.progress import Progress
+from rabit.bench.sizes import Tunables, find_tunables
 from rabit.bench.timing import Figures, measure
 from rabit.bench.tune_options import parse_tune
 from rabit.bench.winners import Candidate, Winner, rules_of
@@ -33,6 +34,9 @@ __all__ = ["Point", "main"]
 # Of the time of a point: the rest goes into buffers, barriers and the first calls.
 _TIMED_SHARE = 0.6
 _FEWEST_CALLS = 2
+# Of the budget, for how large tensors are cut; and from where on that makes a difference.
+_SIZES_SHARE = 0.1
+_UNCUT_BYTES = 2 << 20
 
 
 class Point:
@@ -123,7 +127,16 @@ def _run(parsed: argparse.Namespace, engine: Engine) -> None:
     ]
     began = time.monotonic()
     progress = Progress(len(points), sys.stderr if engine.rank == 0 else None)
+    tunables: Tunables = ()
+    largest = max(parsed.sizes)
+    if "allreduce" in parsed.kinds and largest > _UNCUT_BYTES:
+        progress.show(0, "sizes of parts, lanes", parsed.budget)
+        tunables, gain = find_tunables(engine, largest, parsed.budget * _SIZES_SHARE)
+        said = ", ".join(f"{name} {value}" for name, value in tunables)
+        if engine.rank == 0 and tunables:
+            print(f"# an allreduce of {largest} B is {gain:.2f} x as fast with {said}")
     with Contestants(engine, backends, parsed.kinds).started() as contestants:
+        contestants.propose(tunables)
         for index, point in enumerate(points):
             left_s = max(0.0, parsed.budget - (time.monotonic() - began))
             share_s = _of_rank_0(engine, left_s) / (len(points) - index)
@@ -131,7 +144,7 @@ def _run(parsed: argparse.Namespace, engine: Engine) -> None:
             point.compete(contestants, share_s)
     progress.end(time.monotonic() - began)
     if engine.rank == 0:
-        _write(parsed, engine, points)
+        _write(parsed, engine, points, tunables)
 
 
 def _of_rank_0(engine: Engine, value: float) -> float:
@@ -140,7 +153,9 @@ def _of_rank_0(engine: Engine, value: float) -> float:
     return float(allreduce(mine, op=Max, engine=engine)[0])
 
 
-def _write(parsed: argparse.Namespace, engine: Engine, points: Sequence[Point]) -> None:
+def _write(
+    parsed: argparse.Namespace, engine: Engine, points: Sequence[Point], tunables: Tunables
+) -> None:
     several = len(set(engine.config.backend.split(","))) > 1
     winners = [
         Winner(
@@ -166,6 +181,7 @@ def _write(parsed: argparse.Namespace, engine: Engine, points: Sequence[Point]) 
             "rabit": __version__,
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "rules": rules,
+            "tunables": dict(tunables),
             "rows": rows,
         },
     )

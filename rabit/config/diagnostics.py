@@ -6,9 +6,19 @@ from dataclasses import dataclass
 
 from rabit.config.setting import setting
 
-__all__ = ["DiagnosisSettings"]
+__all__ = ["DiagnosisSettings", "path_of_rank"]
 
 _LEVELS = ("debug", "info", "warning", "error", "off")
+
+
+def path_of_rank(path: str, rank: int | str) -> str:
+    """The file of one rank: its number in place of {rank}, or before the suffix."""
+    if "{rank}" in path:
+        return path.replace("{rank}", str(rank))
+    stem, dot, suffix = path.rpartition(".")
+    if not dot or "/" in suffix or not stem or stem.endswith("/"):
+        return f"{path}.{rank}"
+    return f"{stem}.{rank}.{suffix}"
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,12 @@ class DiagnosisSettings:
         False,
         "The trace also marks every negotiation.",
         flag="--timeline-mark-cycles",
+    )
+    comm_log: str = setting(
+        "",
+        "File for one line of every operation, CSV; {rank} in the name is the rank, else it goes before "
+        "the suffix: ops.csv is ops.0.csv, ops.1.csv, ... `rabitrun log ops.csv` adds them up. Empty: none.",
+        flag="--comm-log",
     )
     summary: bool = setting(
         False,

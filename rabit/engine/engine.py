@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rabit._native import check, ffi, read_json
 from rabit.config.config import Config
+from rabit.config.diagnostics import path_of_rank
 from rabit.engine import mpi
 from rabit.engine.native_engine import NativeEngine
 from rabit.engine.registry import Registry
@@ -39,6 +40,8 @@ class Engine(Submission, Registry):
         if mpi.is_wanted(config):
             extra["mpi"] = mpi.mpi_options(config, comm)
         extra.update(attach.extra_options(config))
+        if config.comm_log:
+            extra["operation_log"] = path_of_rank(config.comm_log, config.rank)
         super().__init__(config, NativeEngine(config.to_options(**extra), config.library))
         self.reports: dict[str, dict[str, Any]] = {}  # of framework packages, for `statistics`
         self.steps = 0  # training steps; see end_step
@@ -51,6 +54,7 @@ class Engine(Submission, Registry):
             path = self.config.timeline.replace("{rank}", str(self.rank))
             self.start_timeline(path, self.config.timeline_mark_cycles)
         self._tuner = attach.make_tuner(self)
+        attach.apply_table(self)
 
     def end_step(self) -> None:
         """Marks the end of a training step: framework packages call it when the optimizer has stepped.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rabit.config.config import process_environment
 from rabit.errors import InvalidArgument, RabitError
 from rabit.launch.options.flags import make_parser
+from rabit.launch.subcommands import apply_subcommand, find_subcommand, run_locally
 
 if TYPE_CHECKING:
     from rabit.launch.plan import Plan
@@ -26,40 +27,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line `arguments` (default: that of the process); returns the exit status."""
     parsed = make_parser().parse_args(arguments)
     try:
-        if parsed.command[:1] == ["checkpoint"] and parsed.np is None:
-            from rabit.checkpoint import tool  # It looks at files, and starts no ranks.
-
-            return tool.main(parsed.command[1:])
-        if parsed.command:
-            parsed = _of_subcommand(parsed)
-        if parsed.check_build or parsed.check_build_json:
-            from rabit.diagnostics.check_build import print_report
-
-            return print_report(as_json=parsed.check_build_json)
-        if parsed.list_strategies or parsed.setting_strategy == "help":
-            from rabit.strategies import describe
-
-            print(describe(), end="")
-            return 0
-        if parsed.show_config:
-            from rabit.launch.options.settings import job_config
-
-            print(job_config(parsed, process_environment()).explain(), end="")
-            return 0
-        return _run(parsed)
+        return _main(parsed)
     except RabitError as error:
         print(f"rabitrun: {error}", file=sys.stderr)
         return _USAGE_STATUS if isinstance(error, InvalidArgument) else 1
 
 
-def _of_subcommand(parsed: argparse.Namespace) -> argparse.Namespace:
-    """The line with the program that a subcommand stands for, where its first word is one."""
-    from rabit.launch.subcommands import apply_subcommand, find_subcommand
+def _main(parsed: argparse.Namespace) -> int:
+    if parsed.command[:1] == ["checkpoint"] and parsed.np is None:
+        from rabit.checkpoint import tool  # It looks at files, and starts no ranks.
 
-    found, notice = find_subcommand(parsed.command[0], process_environment())
-    if notice:
-        print(f"rabitrun: {notice}", file=sys.stderr)
-    return parsed if found is None else apply_subcommand(found, parsed)
+        return tool.main(parsed.command[1:])
+    if parsed.command:
+        found, notice = find_subcommand(parsed.command[0], process_environment())
+        if notice:
+            print(f"rabitrun: {notice}", file=sys.stderr)
+        if found is not None and found.is_local:
+            return run_locally(found, parsed.command[1:])
+        parsed = parsed if found is None else apply_subcommand(found, parsed)
+    if parsed.check_build or parsed.check_build_json:
+        from rabit.diagnostics.check_build import print_report
+
+        return print_report(as_json=parsed.check_build_json)
+    if parsed.list_strategies or parsed.setting_strategy == "help":
+        from rabit.strategies import describe
+
+        print(describe(), end="")
+        return 0
+    if parsed.show_config:
+        from rabit.launch.options.settings import job_config
+
+        print(job_config(parsed, process_environment()).explain(), end="")
+        return 0
+    return _run(parsed)
 
 
 def _run(parsed: argparse.Namespace) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
 from rabit.launch.options.flags import make_parser
 
-__all__ = ["Subcommand", "apply_subcommand", "find_subcommand"]
+__all__ = ["Subcommand", "apply_subcommand", "find_subcommand", "run_locally"]
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,13 @@ class Subcommand:
     """A word, the module that runs on the ranks, and the function that reads its command line.
 
     parser: module and function; it takes the words, and raises InvalidArgument for a mistake.
+    is_local: nothing is started: the module's main takes the words, here.
     """
 
     name: str
     module: str
     parser: tuple[str, str]
+    is_local: bool = False
 
 
 _SUBCOMMANDS = {
@@ -31,6 +33,7 @@ _SUBCOMMANDS = {
     for each in (
         Subcommand("bench", "rabit.bench", ("rabit.bench.options", "parse_bench")),
         Subcommand("tune", "rabit.bench.tune", ("rabit.bench.tune_options", "parse_tune")),
+        Subcommand("log", "rabit.diagnostics.log_command", ("", ""), is_local=True),
     )
 }
 
@@ -47,9 +50,16 @@ def find_subcommand(word: str, environ: Mapping[str, str]) -> tuple[Subcommand |
     program = shutil.which(word, path=environ.get("PATH"))
     if program is None:
         return found, ""
+    launching = "" if found.is_local else "rabitrun -np N "
     return None, (
-        f"'{word}' is {program} here; for that of rabit: rabitrun -np N python -m {found.module}"
+        f"'{word}' is {program} here; for that of rabit: {launching}python -m {found.module}"
     )
+
+
+def run_locally(subcommand: Subcommand, words: Sequence[str]) -> int:
+    """The exit status of a subcommand that starts nothing."""
+    status: int = import_module(subcommand.module).main(words)
+    return status
 
 
 def apply_subcommand(subcommand: Subcommand, parsed: argparse.Namespace) -> argparse.Namespace:

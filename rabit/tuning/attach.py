@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rabit.config.config import Config, process_environment
+from rabit.config.sources import DEFAULT
 from rabit.errors import InvalidArgument
 from rabit.tuning.records import Cache, Log, cache_folder
 from rabit.tuning.space import KNOBS, Values, parse_knobs
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Choice", "TunedEngine", "extra_options", "make_tuner"]
 
 _NATIVE_KNOBS = tuple(name for name in KNOBS if name != "overlap")
-# So many lanes are started if their number is tuned.
+# So many lanes are started if nobody says how many; and so many if their number is tuned.
+_STARTED_LANES = 2
 _LANES = 4
 
 
@@ -71,15 +73,32 @@ def extra_options(config: Config) -> dict[str, object]:
     """
     options: dict[str, object] = {"lanes_max": _lanes_max(config)} if _is_wanted(config) else {}
     if config.route_table:
-        options["has_route_table"] = 1
+        options["route_table"] = "?"
         if config.rank == 0:
-            from rabit.tuning.route_table import read_rules
+            from rabit.tuning.route_table import read_table
 
             try:
-                options["route_table"] = read_rules(Path(config.route_table), config)
+                options["route_table"] = "=" + read_table(Path(config.route_table), config)[0]
             except InvalidArgument as error:
-                options["route_table_error"] = " ".join(str(error).split())
+                options["route_table"] = "!" + " ".join(str(error).split())
     return options
+
+
+def apply_table(engine: TunedEngine) -> None:
+    """Puts the sizes of the route table in force, but for those that the user has set."""
+    config = engine.config
+    if not config.route_table or engine.rank != 0 or engine.size == 1 or _is_wanted(config):
+        return
+    from rabit.tuning.route_table import read_table
+
+    _, tunables = read_table(Path(config.route_table), config)
+    free = {
+        name: value
+        for name, value in tunables.items()
+        if config.origin(name) == DEFAULT and (name != "lanes" or value <= _STARTED_LANES)
+    }
+    if free:
+        engine.propose_tunables(**free)
 
 
 def make_tuner(engine: TunedEngine) -> Tuner | None:

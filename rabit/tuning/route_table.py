@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from rabit.config.config import Config
 from rabit.errors import InvalidArgument
 
-__all__ = ["digest", "read_rules", "seal", "topology_of"]
+__all__ = ["digest", "read_table", "seal", "topology_of"]
 
 _FORMAT = "rabit route table"
 _VERSION = 1
@@ -36,7 +36,7 @@ def topology_of(config: Config) -> dict[str, Any]:
 
 
 def seal(topology: Mapping[str, Any], contents: Mapping[str, Any]) -> dict[str, Any]:
-    """A whole table: `contents` must hold `rules`."""
+    """A whole table: `contents` must hold `rules` and may hold `tunables`."""
     document = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -47,8 +47,8 @@ def seal(topology: Mapping[str, Any], contents: Mapping[str, Any]) -> dict[str, 
     return {**document, "hash": digest(document)}
 
 
-def read_rules(path: Path, config: Config) -> str:
-    """The rules of the table at `path`, for RABIT_ROUTE's parser.
+def read_table(path: Path, config: Config) -> tuple[str, dict[str, int]]:
+    """The rules of the table at `path`, for RABIT_ROUTE's parser, and arguments of propose_tunables.
 
     Raises InvalidArgument if the file cannot be read, was changed, or is of another topology.
     """
@@ -71,7 +71,8 @@ def read_rules(path: Path, config: Config) -> str:
     ]
     if differing:
         _refuse(path, f"it was measured on another topology: {'; '.join(differing)}")
-    return str(document["rules"])
+    tunables = {str(name): int(value) for name, value in document.get("tunables", {}).items()}
+    return str(document["rules"]), tunables
 
 
 def digest(document: Mapping[str, Any]) -> str:

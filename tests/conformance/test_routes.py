@@ -141,6 +141,19 @@ def test_the_table_of_rank_0_holds_for_all_ranks(tmp_path):
     assert found[0] == found[1] >= {("allreduce", "tree", "route_table")}
 
 
+def test_the_table_says_how_tensors_are_cut_unless_the_user_does(tmp_path):
+    sizes = {"partition_bytes": 1 << 20, "lanes": 1}
+    path = write(tmp_path / "t.json", seal(topology(), {"rules": "", "tunables": sizes}))
+
+    def on_rank(engine):
+        rabit.allreduce(np.ones(2 << 20, np.float32), name="x")
+        found = engine.statistics()["tunables"]
+        return found["partition_bytes"], found["lanes"]
+
+    assert run_ranks(2, on_rank, route_table=path) == [(1 << 20, 1)] * 2
+    assert run_ranks(2, on_rank, route_table=path, partition_bytes=2 << 20) == [(2 << 20, 1)] * 2
+
+
 def test_a_rule_of_the_user_comes_before_the_table(tmp_path):
     path = write(tmp_path / "t.json", seal(topology(), {"rules": "allreduce:builtin/tree"}))
 

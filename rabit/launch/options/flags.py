@@ -27,6 +27,7 @@ examples:
   rabitrun --check-build                             what this installation can do
   rabitrun -np 4 bench allreduce --bytes 1K:64M      time and check collectives (bench --help)
   rabitrun -np 4 tune -o table.json                  find the fastest routes (tune --help)
+  rabitrun log ops.csv                               add up what --comm-log ops.csv has recorded
 
 Ranks find their place by rabit.init(). The first rank that fails is reported with its last
 lines, the others are stopped, and rabitrun exits with its status (128 + signal if killed).
