@@ -75,6 +75,7 @@ def another_value(each: Setting, seed: random.Random):
             "allreduce_algorithm": "ring",
             "autotune_knobs": "lanes",
             "backend": "builtin,mpi",
+            "checkpoint": "folder",
             "route": "alltoall:builtin",
             "route_table": "table.json",
             "strategy": "powersgd:rank=2",

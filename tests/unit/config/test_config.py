@@ -149,6 +149,8 @@ def test_the_native_table_has_the_same_keys():
         "equal_settings",
         "lanes_max",
         "mpi",
+        "operation_log",
+        "route_table",
     }
 
     assert mine == set(native_rows())
