@@ -115,7 +115,7 @@ def train(spec: str, seed: int, data) -> float:
         )
         found.backward()
         optimizer.step()
-    optimizer.flush()
+    optimizer.strategy_state_dict()  # Brings in what is under way, on all ranks.
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(rabit.allreduce(parameter.detach(), name="end"))
