@@ -140,6 +140,8 @@ class Job final : private LaneOutcome {
     world_.engine.inline_bytes = dice_.OneOf({0, 64});
     world_.limits = {dice_.OneOf({64, 1000, 4 << 20}), dice_.OneOf({0, 2000, 64 << 20}),
                      dice_.OneOf({0, 0, 500, 5000}), dice_.Between(1, lane_count_)};
+    // Thousands of ranks are there for their number: cuts of 64 bytes would multiply the buckets.
+    if (options_.is_plain) world_.limits = {.lanes = lane_count_};
     world_.is_fifo = dice_.OneIn(3);
     world_.controller.cache_capacity = options_.cache_capacity > 0
                                            ? options_.cache_capacity
