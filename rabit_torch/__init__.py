@@ -6,6 +6,9 @@ optimizer = rabit.DistributedOptimizer(optimizer, named_parameters=model.named_p
 rabit.broadcast_parameters(model.state_dict(), root_rank=0)
 """
 
+import typing as _typing
+from importlib import import_module as _import_module
+
 from rabit import (
     Aborted,
     Average,
@@ -66,7 +69,6 @@ from rabit import (
     strategies,
     summary,
 )
-from rabit_torch.checkpoint import Checkpoint
 from rabit_torch.compression import Compression
 from rabit_torch.distributed.ddp_method import DdpMethod
 from rabit_torch.distributed.hook import ddp_hook
@@ -239,12 +241,18 @@ __all__ = [
     "synchronize",
 ]
 
+if _typing.TYPE_CHECKING:
+    from rabit_torch.checkpoint import Checkpoint
+else:
 
-def __getattr__(name: str) -> object:
-    if name == "elastic":
-        raise AttributeError(
-            "rabit_torch has no module 'elastic': the number of ranks of a job does not change while "
-            "it runs. Save checkpoints and have the job started again after a failure, as torchrun "
-            "--max-restarts does; rabit_torch.should_stop() lets all ranks save and leave together."
-        )
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> _typing.Any:
+        if name == "Checkpoint":  # Most programs start without one, and would wait for it to load.
+            found = globals()[name] = _import_module("rabit_torch.checkpoint").Checkpoint
+            return found
+        if name == "elastic":
+            raise AttributeError(
+                "rabit_torch has no module 'elastic': the number of ranks of a job does not change while "
+                "it runs. Save checkpoints and have the job started again after a failure, as torchrun "
+                "--max-restarts does; rabit_torch.should_stop() lets all ranks save and leave together."
+            )
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
