@@ -51,7 +51,8 @@ class Pipeline:
         self._driver = Driver(engine, name)
         self._undo = Undo()
         self._gradients: dict[str, Task] = {}
-        strategy.plan(self.slots)
+        self._fresh: list[Slot] = []  # whose state was made of values that may still be replaced
+        self._plan(self.slots)
 
     @property
     def step(self) -> int:
@@ -61,7 +62,7 @@ class Pipeline:
     def add(self, slots: Sequence[Slot]) -> None:
         """Takes further parameters, between steps, on all ranks alike."""
         self.slots += slots
-        self.strategy.plan(self.slots)
+        self._plan(slots)
 
     def wire(self, slot: Slot) -> Wire | None:
         """Not None: the gradient of `slot` is for the engine alone, and never `ready` here."""
@@ -72,6 +73,7 @@ class Pipeline:
 
     def operands(self, slot: Slot) -> Operands:
         """What goes to the engine with the gradient of a slot whose `wire` has operands."""
+        self._begin()
         self._undo.keep(slot)
         wire = self.strategy.wire(slot)
         assert wire is not None
@@ -82,6 +84,7 @@ class Pipeline:
 
         When the task has finished, `slot.grad` is what the optimizer is to use.
         """
+        self._begin()
         self._undo.keep(slot)
         task = self._spawn(
             lambda ranks: self.strategy.gradient(slot, ranks), slot.name, slot.priority, slot.lr
@@ -95,6 +98,7 @@ class Pipeline:
 
     def gradients_complete(self) -> None:
         """Every gradient of this step has been `ready`."""
+        self._begin()
         self._driver.reach((self.step, 1))
 
     def wait(self, slots: Iterable[Slot] | None = None) -> None:
@@ -161,6 +165,7 @@ class Pipeline:
                 f"{type(self.strategy).__name__} does not keep. Make the strategy with the arguments "
                 "it was saved with."
             )
+        self._fresh = []
         for slot in self.slots:
             slot.state = restored(slot.state, slot.name, values)
         self.strategy.load(restored(self.strategy.state(), "", values))
@@ -177,6 +182,23 @@ class Pipeline:
         for slot in self.slots:
             slot.state = resized(slot.state, before, now, is_new)
         self.strategy.load(resized(self.strategy.state(), before, now, is_new))
+
+    def _plan(self, slots: Sequence[Slot]) -> None:
+        self._fresh += [slot for slot in slots if slot.state is None]
+        self.strategy.plan(self.slots)
+
+    def _begin(self) -> None:
+        """The first gradient of a step is there: the parameters have their values.
+
+        Between the making of an optimizer and its first step, programs broadcast parameters or load
+        them.  What a method remembers of them has to be of these, or ranks go on from different ones.
+        """
+        if not self._fresh:
+            return
+        fresh, self._fresh = self._fresh, []
+        for slot in fresh:
+            slot.state = None
+        self.strategy.plan(self.slots)
 
     def _leaves(self) -> dict[str, Any]:
         found = leaves(self.strategy.state(), "")

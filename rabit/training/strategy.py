@@ -108,7 +108,11 @@ class Strategy:
     owner: str | None = None  # the optimizer that it belongs to
 
     def plan(self, slots: Sequence[Slot]) -> None:
-        """Takes the parameters, and makes `slot.state` of the new ones; on all ranks alike."""
+        """Takes the parameters, and makes `slot.state` where it is None; on all ranks alike.
+
+        Called again before the first step, with states that are None once more: parameters may have been
+        broadcast or loaded in between.
+        """
 
     def wire(self, slot: Slot) -> Wire | None:
         """Not None: the engine reduces the gradients of this slot by itself, in every step."""

@@ -65,6 +65,7 @@ def assert_stays_together(run):
     if not run.method().uses_step:
         assert suite.distance(plain, outcomes(dataclasses.replace(run, skips=5))) == 0
     assert suite.distance(plain, outcomes(dataclasses.replace(run, reverses=True))) == 0
+    assert suite.distance(plain, outcomes(dataclasses.replace(run, replaced=True))) == 0
 
 
 @pytest.mark.parametrize("name", suite.SAME)

@@ -115,6 +115,7 @@ class Run:
     update: Callable[[], Callable[[Any], None]] = descent
     gradient: Callable[[str, np.ndarray, int, int], np.ndarray] = usual
     apart: float = 0.0  # how far the ranks' first parameters differ
+    replaced: bool = False  # the first parameters are set after the trainer was made, as by a broadcast
     reverses: bool = False  # odd ranks wait for their gradients in the opposite order
     skips: int = -1  # the step before which another one is begun and taken back
     reloads: int = -1  # the step before which the state is saved, and loaded into a new strategy
@@ -137,7 +138,11 @@ class Run:
             for name, shape in SHAPES.items()
         }
         first = {name: value.copy() for name, value in parameters.items()}
+        for value in parameters.values() if self.replaced else ():
+            value += 1 + engine.rank
         trainer = self.trainer(engine, parameters)
+        for name, value in first.items():
+            parameters[name][:] = value
         for step in range(self.steps):
             trainer.set_lr(self.lr(step))
             if step == self.skips:
