@@ -16,8 +16,8 @@ NATIVE := $(shell find native -name '*.cc' -o -name '*.h' -o -name 'CMakeLists.t
 PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -name '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full packages build-native test-native simulate build-sanitizers test-sanitizers \
-  test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz flips \
+.PHONY: help demo test test-full packages build-native test-native simulate build-address build-thread \
+  test-address test-thread test-sanitizers test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz flips \
   campaign-checkpoints wheel check format bench bench-native bench-schedule methods docs clean
 
 help: ## this list
@@ -94,13 +94,13 @@ simulate: SEED ?= 0
 simulate: build-native ## whole jobs in virtual time: SCHEDULES=1000000 SEED=N, and RANKS=, TENSORS= fix what the seed chooses
 	$(WHEEL_BUILD)/rabit_simulate --seed=$(SEED) --schedules=$(SCHEDULES) $(RANKS:%=--ranks=%) $(TENSORS:%=--tensors=%)
 
-build-sanitizers: $(BUILD)/address/build.ninja $(BUILD)/thread/build.ninja
-	$(BIN)/ninja -C $(BUILD)/address --quiet rabit_tests
-	$(BIN)/ninja -C $(BUILD)/thread --quiet rabit_tests
+build-address build-thread: build-%: $(BUILD)/%/build.ninja
+	$(BIN)/ninja -C $(BUILD)/$* --quiet rabit_tests
 
-test-sanitizers: build-sanitizers ## native tests under ASan+UBSan and TSan
-	$(BUILD)/address/rabit_tests
-	$(BUILD)/thread/rabit_tests
+test-address test-thread: test-%: build-%
+	$(BUILD)/$*/rabit_tests
+
+test-sanitizers: test-address test-thread ## native tests under ASan+UBSan and TSan
 
 test-python: $(VENV)/.package $(VENV)/.tools ## Python tests, real processes included
 	$(BIN)/pytest tests

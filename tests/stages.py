@@ -49,12 +49,14 @@ FULL = Stages(
     tests=[
         PACKAGES,
         Part("test-python-slow", "Python tests of two seconds and more", 480),
-        Part("test-sanitizers", "native tests under ASan, UBSan and TSan", 480, needs=("build-sanitizers",)),
+        Part("test-address", "native tests under ASan and UBSan", 100, needs=("build-address",)),
+        Part("test-thread", "native tests under TSan", 400, needs=("build-thread",)),
         Part("test-mxnet", "MXNet, in an environment of its own", 60, needs=("ready-mxnet",)),
         Part("test-mpich", "MPICH, in an environment of its own", 60, needs=("ready-mpich",)),
     ],
     beside=[
-        Part("build-sanitizers", "building the native tests for the sanitizers", 360),
+        Part("build-address", "building the native tests for ASan and UBSan", 400),
+        Part("build-thread", "building the native tests for TSan", 400),
         Part("ready-mxnet", "installing MXNet", 60),
         Part("ready-mpich", "installing MPICH", 30),
         Part("fuzz", "Clang, thread-safety analysis and the fuzz targets", 300),

@@ -44,7 +44,7 @@ def run(tmp_path):
     ("kind", "build", "tests"),
     [
         ("short", "build-native", "test-native"),
-        ("full", "build-sanitizers", "test-sanitizers"),
+        ("full", "build-thread", "test-thread"),
         ("full", "ready-mxnet", "test-mxnet"),
     ],
 )
@@ -62,7 +62,7 @@ def test_every_part_runs_once_and_builds_come_before_their_tests(run, kind, buil
     ("kind", "fails", "tests"),
     [
         ("short", "build-native", "test-native"),
-        ("full", "build-sanitizers", "test-sanitizers"),
+        ("full", "build-thread", "test-thread"),
         ("full", "docs", "none"),
     ],
 )
