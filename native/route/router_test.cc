@@ -71,16 +71,26 @@ Group World(int size = 4) {
   return group;
 }
 
-Route Take(RouterOptions options, const Work& work, Load load, const Group& group = World()) {
-  const Result<Route> route = Router(std::move(options)).Of(work, load, group);
-  EXPECT_OK(route);
-  return *route;
-}
-
 // "executor algorithm row"
 std::string Text(const Route& route) {
   return std::to_string(route.executor) + " " + std::string(route.algorithm) + " " +
          std::string(route.row);
+}
+
+// What is left of a route when its router is gone.
+struct Taken {
+  int32_t executor = 0;
+  BackendId backend = 0;
+  std::string text;
+};
+
+std::string Text(const Taken& taken) { return taken.text; }
+
+Taken Take(RouterOptions options, const Work& work, Load load, const Group& group = World()) {
+  const Router router(std::move(options));
+  const Result<Route> route = router.Of(work, load, group);
+  EXPECT_OK(route);
+  return {route->executor, route->backend, Text(*route)};
 }
 
 std::string Chosen(RouterOptions options, DType dtype, int64_t bytes) {
