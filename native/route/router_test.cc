@@ -81,6 +81,7 @@ std::string Text(const Route& route) {
 struct Taken {
   int32_t executor = 0;
   BackendId backend = 0;
+  std::string row;
   std::string text;
 };
 
@@ -90,7 +91,7 @@ Taken Take(RouterOptions options, const Work& work, Load load, const Group& grou
   const Router router(std::move(options));
   const Result<Route> route = router.Of(work, load, group);
   EXPECT_OK(route);
-  return {route->executor, route->backend, Text(*route)};
+  return {route->executor, route->backend, std::string(route->row), Text(*route)};
 }
 
 std::string Chosen(RouterOptions options, DType dtype, int64_t bytes) {
