@@ -39,13 +39,14 @@ Status KeepInput(const BucketItem& item, size_t own_offset) {
   return pending.CopyInput();
 }
 
-// Calls copy(item, first element in the whole tensor, elements) for each slice of a part, in order.
+// Calls copy(item, first element in the whole tensor, elements) for each slice of a part that is not
+// empty, in order: who brings nothing may have no memory.
 template <class Copy>
 void ForEachSlice(const Segment& segment, int64_t part, Copy copy) {
   for (const BucketItem& item : segment.items) {
     const EvenElements elements = ElementsOf(item);
     const int64_t count = SliceCount(item.partition, elements.Of(part));
-    copy(item, elements.Begin(part) + item.partition.offset, count);
+    if (count > 0) copy(item, elements.Begin(part) + item.partition.offset, count);
   }
 }
 

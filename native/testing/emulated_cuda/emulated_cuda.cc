@@ -1,6 +1,6 @@
 // A CUDA driver for tests without a GPU: a shared library with the driver's names.  A stream is a
-// thread with a queue and seeded delays; the memory of a device is mapped twice, once where the
-// host may not touch it, which is its address, and once for the streams.
+// queue with seeded delays, and a thread while it has work; the memory of a device is mapped twice,
+// once where the host may not touch it, which is its address, and once for the streams.
 #include "testing/emulated_cuda/emulated_cuda.h"
 
 #include <sys/mman.h>
@@ -31,9 +31,9 @@ struct StreamState {
   int device = 0;
   std::deque<std::function<void()>> queue;
   bool is_working = false;
+  bool has_thread = false;
   bool is_closed = false;
   std::minstd_rand random;
-  std::thread thread;
 };
 
 struct EventState {
@@ -108,12 +108,17 @@ Result Enter(Driver& all, const char* function, bool needs_context = true) {
   if (const Result entered = Enter(all, __func__ __VA_OPT__(, ) __VA_ARGS__); entered != kSuccess) \
   return entered
 
+// With the lock.
+void Delete(Driver& all, StreamState* stream) {
+  --all.counts.streams;
+  delete stream;
+}
+
+// The thread of a stream, which ends with its work: tests that fork must find no idle ones.
 void Work(StreamState* stream) {
   Driver& all = driver();
   Lock lock(all.mutex);
-  for (;;) {
-    all.changed.wait(lock, [&] { return !stream->queue.empty() || stream->is_closed; });
-    if (stream->queue.empty()) break;
+  while (!stream->queue.empty()) {
     const std::function<void()> work = std::move(stream->queue.front());
     stream->queue.pop_front();
     stream->is_working = true;
@@ -126,9 +131,8 @@ void Work(StreamState* stream) {
     stream->is_working = false;
     all.changed.notify_all();
   }
-  --all.counts.streams;
-  lock.unlock();
-  delete stream;
+  stream->has_thread = false;
+  if (stream->is_closed) Delete(all, stream);
 }
 
 StreamState* NewStream(Driver& all, int device) {
@@ -136,7 +140,6 @@ StreamState* NewStream(Driver& all, int device) {
   stream->device = device;
   stream->random.seed(static_cast<uint32_t>(all.seed++));
   ++all.counts.streams;
-  std::thread(Work, stream).detach();
   return stream;
 }
 
@@ -154,7 +157,9 @@ StreamState* Find(Driver& all, Stream stream) { return Find(all, current_devices
 
 void Put(Driver& all, StreamState* stream, std::function<void()> work) {
   stream->queue.push_back(std::move(work));
-  all.changed.notify_all();
+  if (stream->has_thread) return;
+  stream->has_thread = true;
+  std::thread(Work, stream).detach();
 }
 
 // With the lock.
@@ -273,8 +278,9 @@ RABIT_EXPORT Result cuStreamCreate(Stream* stream, uint32_t) {
 }
 RABIT_EXPORT Result cuStreamDestroy_v2(Stream stream) {
   RABIT_ENTER();
-  reinterpret_cast<StreamState*>(stream)->is_closed = true;  // what it has, it does
-  all.changed.notify_all();
+  auto* const closed = reinterpret_cast<StreamState*>(stream);
+  closed->is_closed = true;  // what it has, it does
+  if (!closed->has_thread) Delete(all, closed);
   return kSuccess;
 }
 RABIT_EXPORT Result cuStreamWaitEvent(Stream stream, Event event, uint32_t) {

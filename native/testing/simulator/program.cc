@@ -77,7 +77,10 @@ Operation RandomOperation(int index, const Program::Options& options, const Prog
   Place(operation, options, program, dice);
   if (signature.kind == Kind::kBroadcast) signature.root = operation.members[0];
   if (signature.kind == Kind::kBarrier) signature.shape.clear();
-  if (signature.kind == Kind::kVote) signature.shape = {5};
+  if (signature.kind == Kind::kVote) {  // Its bits travel as its extent.
+    signature.dtype = DType::kInt64;
+    signature.shape = {5};
+  }
   operation.is_waited_for =
       !options.is_plain && signature.kind == Kind::kAllreduce && dice.OneIn(3);
   MakeRounds(operation, options.rounds);
