@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -68,6 +69,9 @@ struct Driver {
   std::map<uintptr_t, size_t> pinned;
   std::map<uintptr_t, DeviceMemory> memory;
   std::map<int, StreamState*> default_streams;
+  // A broken driver destroys none of these.
+  std::set<StreamState*> streams;
+  std::set<EventState*> events;
 };
 
 // Lives on: threads of streams may outlive main.
@@ -111,6 +115,7 @@ Result Enter(Driver& all, const char* function, bool needs_context = true) {
 // With the lock.
 void Delete(Driver& all, StreamState* stream) {
   --all.counts.streams;
+  all.streams.erase(stream);
   delete stream;
 }
 
@@ -140,6 +145,7 @@ StreamState* NewStream(Driver& all, int device) {
   stream->device = device;
   stream->random.seed(static_cast<uint32_t>(all.seed++));
   ++all.counts.streams;
+  all.streams.insert(stream);
   return stream;
 }
 
@@ -164,7 +170,9 @@ void Put(Driver& all, StreamState* stream, std::function<void()> work) {
 
 // With the lock.
 void Unreference(EventState* event) {
-  if (--event->references == 0) delete event;
+  if (--event->references > 0) return;
+  driver().events.erase(event);
+  delete event;
 }
 
 bool IsPinned(Driver& all, const void* memory, size_t bytes) {
@@ -302,7 +310,9 @@ RABIT_EXPORT Result cuStreamIsCapturing(Stream, int32_t* status) {
 RABIT_EXPORT Result cuEventCreate(Event* event, uint32_t) {
   RABIT_ENTER();
   ++all.counts.events;
-  *event = reinterpret_cast<Event>(new EventState);
+  auto* const made = new EventState;
+  all.events.insert(made);
+  *event = reinterpret_cast<Event>(made);
   return kSuccess;
 }
 RABIT_EXPORT Result cuEventDestroy_v2(Event event) {
