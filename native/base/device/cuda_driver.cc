@@ -39,11 +39,12 @@ class CudaDriver final : public DeviceDriver {
         path_(std::move(path)),
         version_(version),
         process_(::getpid()),
+        devices_(devices),
         contexts_(static_cast<size_t>(devices)) {}
   ~CudaDriver() override;
 
   std::string_view name() const override { return "cuda"; }
-  int devices() const override { return static_cast<int>(contexts_.size()); }
+  int devices() const override { return devices_; }
   void Write(JsonWriter& json) const override;
 
   Result<void*> CreateStream(int device) override;
@@ -76,6 +77,7 @@ class CudaDriver final : public DeviceDriver {
   const std::string path_;
   const int32_t version_;
   const pid_t process_;
+  const int devices_;
   Mutex mutex_;
   std::vector<Primary> contexts_ RABIT_GUARDED_BY(mutex_);
 };
