@@ -29,6 +29,8 @@ _NOISES = (0.003, 0.03, 0.1, 0.25, 0.5, 0.9)
 # A few points fit any length: in doubt the function is smooth over half of the cube.
 _USUAL_LENGTH, _LENGTH_SPREAD = 0.5, 1.0
 _SWEEPS = 2
+# The first points are the farthest of so many that are drawn.
+_SPREAD_AMONG = 64
 # Values that lie higher above the lowest than this many times the median are cut off.
 _CLIP = 2.0
 
@@ -159,6 +161,7 @@ class Minimizer:
         self.gain = math.inf  # that the last proposal promised: expected improvement
         self._process = GaussianProcess(dimensions, categorical)
         self._dimensions = dimensions
+        self._names = np.asarray(categorical, dtype=int)
         self._candidates = candidates
         self._initial = initial
         self._seed = seed
@@ -223,9 +226,14 @@ class Minimizer:
         return np.concatenate([anywhere, np.clip(centre + steps, 0.0, 1.0)])
 
     def _spread(self, fresh: Array, random: np.random.Generator) -> Array:
-        """Of some random points the one that is farthest from all that is known."""
-        some = fresh[random.integers(len(fresh), size=min(64, len(fresh)))]
+        """Of some random points the one that is farthest from all that is known.
+
+        Another name is farther away than any number, so the first points take every name in turn.
+        """
+        some = fresh[random.permutation(len(fresh))[:_SPREAD_AMONG]]
         if not self.points:
             return np.array(some[0])
-        away = np.linalg.norm(some[:, None, :] - np.array(self.points)[None], axis=2).min(axis=1)
+        difference = np.abs(some[:, None, :] - np.array(self.points)[None])
+        difference[..., self._names] = (difference[..., self._names] != 0.0) * self._dimensions
+        away = np.linalg.norm(difference, axis=2).min(axis=1)
         return np.array(some[int(np.argmax(away))])

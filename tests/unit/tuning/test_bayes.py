@@ -151,6 +151,19 @@ def test_only_candidates_are_proposed_and_each_once():
     assert tuple(minimizer.best()[0]) == (0.0, 0.0)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_the_first_points_take_every_name(seed):
+    grid = np.array([[name, x] for name in (0.0, 0.5, 1.0) for x in np.linspace(0.0, 1.0, 4)])
+    minimizer = Minimizer(2, seed=seed, candidates=grid, categorical=[0], initial=4)
+    minimizer.tell(grid[0], 1.0)
+    for _ in range(2):
+        point = minimizer.ask()
+        assert point is not None
+        minimizer.tell(point, 1.0)
+
+    assert {point[0] for point in minimizer.points} == {0.0, 0.5, 1.0}
+
+
 def test_the_same_seed_asks_the_same_questions():
     runs = [search(branin, 2, 12, 5)[1].points for _ in range(2)]
     assert np.array_equal(runs[0], runs[1])
