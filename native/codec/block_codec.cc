@@ -75,12 +75,19 @@ class BlockCodec : public Codec {
       std::fill_n(values, block.count, 0.0f);
       return coder_->Encode(values, block.count, key, to);
     }
-    if (residual == nullptr) return coder_->Encode(input, block.count, key, to);
-    const uint32_t largest = kernels_.add(input, residual, values, block.count);
-    const size_t bytes = coder_->Encode(values, block.count, key, to);
+    return EncodeAndKeep(input, residual, block.count, key, values, to);
+  }
+
+  // Encodes input + residual, by way of `values`, which may be the input; what that loses is the
+  // residual then.  None: encodes the input.
+  size_t EncodeAndKeep(const float* input, float* residual, int64_t count, uint64_t key,
+                       float* values, std::byte* to) const {
+    if (residual == nullptr) return coder_->Encode(input, count, key, to);
+    const uint32_t largest = kernels_.add(input, residual, values, count);
+    const size_t bytes = coder_->Encode(values, count, key, to);
     if (largest <= kLargestFinite) {
-      std::copy_n(values, block.count, residual);
-      (void)coder_->DecodeAdd({to, bytes}, block.count, -1.0f, residual);  // it is our own
+      std::copy_n(values, count, residual);
+      (void)coder_->DecodeAdd({to, bytes}, count, -1.0f, residual);  // it is our own
     }
     return bytes;
   }
@@ -179,15 +186,8 @@ class TwoPhaseCodec final : public BlockCodec {
   // As EncodeOwn, of the sum of all ranks.
   size_t EncodeSum(const Block& block, float* sum, std::byte* to) const {
     const uint64_t key = KeyOfBlock(block.part->key, kForAllRanks, block.index);
-    float* const left = At(block.part->sum_residual, block.first);
-    if (left == nullptr) return coder_->Encode(sum, block.count, key, to);
-    const uint32_t largest = kernels_.add(sum, left, sum, block.count);
-    const size_t bytes = coder_->Encode(sum, block.count, key, to);
-    if (largest <= kLargestFinite) {
-      std::copy_n(sum, block.count, left);
-      (void)coder_->DecodeAdd({to, bytes}, block.count, -1.0f, left);  // it is our own
-    }
-    return bytes;
+    float* const residual = At(block.part->sum_residual, block.first);
+    return EncodeAndKeep(sum, residual, block.count, key, sum, to);
   }
 
   Status DecodeAll(std::span<const Block> blocks, ConstBytes all) const {

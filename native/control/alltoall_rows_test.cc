@@ -5,11 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "control/simulated_job.h"
-#include "testing/test.h"
+#include "testing/agreed_tensor.h"
 
 namespace rabit {
 namespace {
+
+using testing::Agree;
+using testing::Hosts;
 
 // As the engine describes it; uneven: the splits stay with the rank.
 Signature Rows(int64_t rows, bool is_even) {
@@ -24,33 +26,6 @@ Announcement Say(Signature signature) {
   Announcement mine;
   mine.ready.push_back({"moe", std::move(signature)});
   return mine;
-}
-
-RankTree Hosts(int size) {
-  Topology topology;
-  for (int rank = 0; rank < size; ++rank) topology.host_of.push_back(rank / 4);
-  return RankTree::Over(topology, 4);
-}
-
-// Delivers what is on its way; every rank has then been told the same one tensor, which returns.
-ReadyTensor Agree(SimulatedJob& job) {
-  EXPECT_OK(job.DeliverAll());
-  ReadyTensor first;
-  for (int rank = 0; rank < job.size(); ++rank) {
-    std::vector<ReadyTensor> told;
-    for (const Agreement& each : job.agreed(rank)) {
-      EXPECT_TRUE(each.rejected.empty());
-      told.insert(told.end(), each.ready.begin(), each.ready.end());
-    }
-    job.agreed(rank).clear();
-    EXPECT_EQ(told.size(), 1u) << rank;
-    if (told.empty()) continue;
-    if (rank == 0) first = told[0];
-    EXPECT_TRUE(told[0].extents == first.extents && told[0].joined == first.joined &&
-                told[0].signature == first.signature)
-        << rank;
-  }
-  return first;
 }
 
 TEST(AlltoallRows, an_even_alltoall_costs_what_an_allreduce_does) {

@@ -4,20 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "control/simulated_job.h"
-#include "testing/test.h"
+#include "testing/agreed_tensor.h"
 
 namespace rabit {
 namespace {
 
-constexpr int kLocal = 4;  // ranks of a host
-constexpr int kFanOut = 4;
+using testing::Hosts;
 
-RankTree Hosts(int size) {
-  Topology topology;
-  for (int rank = 0; rank < size; ++rank) topology.host_of.push_back(rank / kLocal);
-  return RankTree::Over(topology, kFanOut);
-}
+constexpr int kFanOut = 4;
 
 Announcement Step(int tensors, Kind kind = Kind::kAllreduce) {
   Announcement mine;

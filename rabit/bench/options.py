@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from rabit.config.setting import parse_bytes, parse_duration
+from rabit.config.arguments import duration_up_to
+from rabit.config.setting import parse_bytes
 from rabit.errors import InvalidArgument
 from rabit.types import DTYPE_NAMES, DType
 
 __all__ = [
+    "DURATION",
     "KIND_NAMES",
     "OPERATIONS",
     "LineParser",
-    "duration",
     "parse_bench",
     "parse_names",
     "parse_sizes",
@@ -25,6 +26,7 @@ KIND_NAMES = (
     "allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather",
     "scatter", "barrier",
 )  # fmt: skip
+DURATION = duration_up_to(3600.0, "1 hour")
 OPERATIONS = ("sum", "min", "max")
 _LARGEST_BYTES = 1 << 36
 
@@ -89,7 +91,7 @@ def parse_bench(words: Sequence[str]) -> argparse.Namespace:
         "--calls", type=int, default=0, metavar="N", help="timed calls (default: as fit in --time)"
     )
     parser.add_argument(
-        "--time", type=duration, default=0.3, metavar="TIME", help="for each row (default 0.3s)"
+        "--time", type=DURATION, default=0.3, metavar="TIME", help="for each row (default 0.3s)"
     )
     parser.add_argument("--no-check", action="store_true", help="do not look at the results")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every figure")
@@ -144,13 +146,3 @@ def parse_sizes(text: str, factor: int) -> list[int]:
             "commas such as 4K,1M, each from 1 byte to 64G."
         )
     return sizes
-
-
-def duration(text: str) -> float:
-    try:
-        value = parse_duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    if not 0 < value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 1 hour")
-    return value

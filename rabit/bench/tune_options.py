@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from rabit.bench.options import KIND_NAMES, LineParser, duration, parse_names, parse_sizes
+from rabit.bench.options import DURATION, KIND_NAMES, LineParser, parse_names, parse_sizes
 from rabit.errors import InvalidArgument
 from rabit.types import DType
 
@@ -23,7 +23,7 @@ examples:
 
 Every algorithm of every backend takes turns with the others; the faster half goes on for a longer
 round, until one is left. What the job would choose by itself takes part, and stays where nothing is
-2 % faster. The table holds rules in the language of RABIT_ROUTE, what they follow from, and the
+3 % faster. The table holds rules in the language of RABIT_ROUTE, what they follow from, and the
 topology that it was measured on; a job of another topology refuses it.
 """
 
@@ -40,7 +40,7 @@ def parse_tune(words: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where the table goes")
     parser.add_argument(
-        "--budget", type=duration, default=120.0, metavar="TIME",
+        "--budget", type=DURATION, default=120.0, metavar="TIME",
         help="how long to measure, about (default 2m)",
     )  # fmt: skip
     parser.add_argument(

@@ -143,3 +143,11 @@ def _consolidate(folder: Folder, manifest: Manifest, output: Path, prefix: str) 
     partial.replace(output)
     print(f"{output}: {len(tensors)} tensors of generation {manifest.generation}")
     return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except InvalidArgument as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)

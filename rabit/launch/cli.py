@@ -34,10 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(parsed: argparse.Namespace) -> int:
-    if parsed.command[:1] == ["checkpoint"] and parsed.np is None:
-        from rabit.checkpoint import tool  # It looks at files, and starts no ranks.
-
-        return tool.main(parsed.command[1:])
     if parsed.command:
         found, notice = find_subcommand(parsed.command[0], process_environment())
         if notice:

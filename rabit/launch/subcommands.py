@@ -33,6 +33,7 @@ _SUBCOMMANDS = {
     for each in (
         Subcommand("bench", "rabit.bench", ("rabit.bench.options", "parse_bench")),
         Subcommand("tune", "rabit.bench.tune", ("rabit.bench.tune_options", "parse_tune")),
+        Subcommand("checkpoint", "rabit.checkpoint.tool", ("", ""), is_local=True),
         Subcommand("log", "rabit.diagnostics.log_command", ("", ""), is_local=True),
     )
 }

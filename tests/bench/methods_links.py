@@ -12,10 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import secrets
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,11 +22,11 @@ from typing import Any
 
 import numpy as np
 import shaped_links
+import shaped_ranks
 from schedule import parse_rate
 
 import rabit
 from rabit import strategies
-from rabit.rendezvous.discovery import StoreServer
 
 SIDE = 1024
 
@@ -156,50 +153,17 @@ def work(task: dict[str, Any]) -> None:
 
 
 def launch(options: argparse.Namespace) -> list[dict[str, list[list[float]]]]:
-    secret = secrets.token_bytes(32)
     with (
         shaped_links.build(options.ranks, options.rate) as lab,
         tempfile.TemporaryDirectory() as at,
     ):
-        store = StoreServer(lab.gateway, 0, secret)
         task = {
-            "gloo": f"file://{at}/gloo",
             "count": max(1, options.mebibytes // (4 * SIDE * SIDE >> 20)),
             "ways": options.ways.split("+") if options.ways else list(WAYS),
             "turns": options.turns,
             "steps": options.steps,
-            "results": at,
         }
-        secret_file = Path(at, "secret")
-        secret_file.touch(mode=0o600)
-        secret_file.write_text(secret.hex() + "\n")
-        processes = []
-        for rank in range(options.ranks):
-            environ = {
-                **os.environ,
-                "RABIT_RANK": str(rank),
-                "RABIT_SIZE": str(options.ranks),
-                "RABIT_LOCAL_RANK": "0",
-                "RABIT_LOCAL_SIZE": "1",
-                "RABIT_CROSS_RANK": str(rank),
-                "RABIT_CROSS_SIZE": str(options.ranks),
-                "RABIT_HOST_KEY": f"lab{rank}",
-                "RABIT_BIND_ADDRESS": lab.address(rank),
-                "RABIT_STORE_ADDRESS": f"{lab.gateway}:{store.port}",
-                "RABIT_SECRET_FILE": str(secret_file),
-                "RABIT_TRANSPORT": "tcp",
-                "GLOO_SOCKET_IFNAME": "eth0",
-                "OMP_NUM_THREADS": "1",
-            }
-            command = [*lab.command(rank), sys.executable, __file__, "--task", json.dumps(task)]
-            processes.append(subprocess.Popen(command, env=environ))
-        try:
-            shaped_links.finish(processes, options.timeout)
-        except subprocess.TimeoutExpired:  # A hook of torch may hang: what was measured stays.
-            print(f"the ranks have not ended after {options.timeout:g} s: ways may be missing")
-        finally:
-            store.close()
-        return [json.loads(Path(at, f"{rank}.json").read_text()) for rank in range(options.ranks)]
+        return shaped_ranks.run_task(lab, Path(at), __file__, task, options.timeout)
 
 
 def rows_of(options: argparse.Namespace, reports: list[Any]) -> list[dict[str, Any]]:

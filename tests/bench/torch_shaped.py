@@ -12,11 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import secrets
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -26,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import shaped_links
+import shaped_ranks
 import torch
 import torch.distributed as dist
 from schedule import interval, parse_rate, ratio_of_medians
@@ -34,7 +31,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 import rabit
 import rabit_torch
-from rabit.rendezvous.discovery import StoreServer
 from rabit.tuning.step_time import Layer, barrier, crossing
 
 WAYS = ("ddp-gloo", "backward", "next-forward", "reduce-scatter")
@@ -201,49 +197,18 @@ def work(task: dict[str, Any]) -> None:
 
 
 def launch(options: argparse.Namespace) -> list[Any]:
-    secret = secrets.token_bytes(32)
     with (
         shaped_links.build(options.ranks, options.rate) as lab,
         tempfile.TemporaryDirectory() as at,
     ):
-        store = StoreServer(lab.gateway, 0, secret)
         task = {
-            "gloo": f"file://{at}/gloo",
             "models": options.models.split(","),
             "batch": {"cnn": options.cnn_batch, "lm": options.lm_batch},
             "ways": options.ways.split(","),
             "turns": options.turns,
             "steps": options.steps,
-            "results": at,
         }
-        secret_file = Path(at, "secret")
-        secret_file.touch(mode=0o600)
-        secret_file.write_text(secret.hex() + "\n")
-        processes = []
-        for rank in range(options.ranks):
-            environ = {
-                **os.environ,
-                "RABIT_RANK": str(rank),
-                "RABIT_SIZE": str(options.ranks),
-                "RABIT_LOCAL_RANK": "0",
-                "RABIT_LOCAL_SIZE": "1",
-                "RABIT_CROSS_RANK": str(rank),
-                "RABIT_CROSS_SIZE": str(options.ranks),
-                "RABIT_HOST_KEY": f"lab{rank}",
-                "RABIT_BIND_ADDRESS": lab.address(rank),
-                "RABIT_STORE_ADDRESS": f"{lab.gateway}:{store.port}",
-                "RABIT_SECRET_FILE": str(secret_file),
-                "RABIT_TRANSPORT": "tcp",
-                "GLOO_SOCKET_IFNAME": "eth0",
-                "OMP_NUM_THREADS": "1",
-            }
-            command = [*lab.command(rank), sys.executable, __file__, "--task", json.dumps(task)]
-            processes.append(subprocess.Popen(command, env=environ))
-        try:
-            shaped_links.finish(processes, options.timeout)
-        finally:
-            store.close()
-        return [json.loads(Path(at, f"{rank}.json").read_text()) for rank in range(options.ranks)]
+        return shaped_ranks.run_task(lab, Path(at), __file__, task, options.timeout)
 
 
 def show(options: argparse.Namespace, reports: list[Any]) -> None:

@@ -11,19 +11,6 @@ import rabit.strategies as methods
 from rabit.testing import run_ranks
 
 
-def test_among_all_it_is_the_step_on_the_union_of_the_samples():
-    def train(engine):
-        method, w = methods.AnyBatchMirrorDescent(), np.ones(3)
-        trainer = methods.ArrayTrainer({"w": w}, method, lr=1.0, engine=engine)
-        method.samples = engine.rank  # none on rank 0
-        trainer.step({"w": np.full(3, float(sum(range(engine.rank))))})
-        return w
-
-    union = 1.0 - (0 + 0 + 1) / 3
-
-    assert all(np.allclose(each, union, atol=1e-15) for each in run_ranks(3, train))
-
-
 @pytest.mark.parametrize("rounds", [1, 5, 20])
 def test_the_distance_of_the_ranks_shrinks_by_the_second_eigenvalue_each_round(rounds):
     ranks = 6

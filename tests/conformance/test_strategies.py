@@ -195,9 +195,10 @@ def test_an_average_that_nobody_waits_for_brings_ranks_together():
     assert suite.spread(outcomes(run)) < 1.0  # 2 without
 
 
-def test_any_batch_is_the_step_on_the_union_of_the_samples():
+@pytest.mark.parametrize("make", [methods.AnyBatch, methods.AnyBatchMirrorDescent])
+def test_any_batch_is_the_step_on_the_union_of_the_samples(make):
     def train(engine):
-        method, w = methods.AnyBatch(), np.ones(3)
+        method, w = make(), np.ones(3)
         trainer = methods.ArrayTrainer({"w": w}, method, lr=1.0, engine=engine)
         method.samples = engine.rank  # none on rank 0
         trainer.step({"w": np.full(3, float(sum(range(engine.rank))))})

@@ -7,13 +7,16 @@ import difflib
 from pathlib import Path
 from typing import NoReturn
 
+from rabit.config.arguments import duration_up_to
 from rabit.config.config import Config
-from rabit.config.setting import Setting, parse_duration
+from rabit.config.setting import Setting
 from rabit.launch.options import horovod
 from rabit.launch.processors import BINDINGS
 from rabit.version import __version__
 
 __all__ = ["make_parser", "setting_destination"]
+
+_DURATION = duration_up_to(86400.0, "24 hours")
 
 _EXAMPLES = """\
 examples:
@@ -105,11 +108,11 @@ def _add_job_flags(group: argparse._ArgumentGroup) -> None:
         help="set a variable for all ranks, or pass on its value from here (repeatable)",
     )  # fmt: skip
     group.add_argument(
-        "--start-timeout", type=_duration, default=30.0, metavar="TIME",
+        "--start-timeout", type=_DURATION, default=30.0, metavar="TIME",
         help="how long hosts may take to start their ranks (default 30s)",
     )  # fmt: skip
     group.add_argument(
-        "--grace-time", type=_duration, default=5.0, metavar="TIME",
+        "--grace-time", type=_DURATION, default=5.0, metavar="TIME",
         help="between asking ranks to stop (SIGTERM) and killing them (default 5s)",
     )  # fmt: skip
     group.add_argument(
@@ -201,15 +204,6 @@ def _add_setting(group: argparse._ArgumentGroup, each: Setting) -> None:
         each.flag, dest=setting_destination(each), metavar=metavar, default=None, help=help_text
     )
 
-
-def _duration(text: str) -> float:
-    try:
-        value = parse_duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    if not 0 < value <= 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 24 hours")
-    return value
 
 
 def _port(text: str) -> int:
