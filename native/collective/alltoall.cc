@@ -3,7 +3,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "collective/operations.h"
+#include "transport/operation_slots.h"
 
 namespace rabit {
 namespace {

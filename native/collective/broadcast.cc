@@ -4,7 +4,7 @@
 
 #include "collective/chunks.h"
 #include "collective/cost.h"
-#include "collective/operations.h"
+#include "transport/operation_slots.h"
 
 namespace rabit {
 namespace {

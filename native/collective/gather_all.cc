@@ -6,7 +6,7 @@
 #include "arithmetic/reduce.h"
 #include "collective/algorithms.h"
 #include "collective/chunks.h"
-#include "collective/operations.h"
+#include "transport/operation_slots.h"
 
 namespace rabit {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "collective/chunks.h"
-#include "collective/operations.h"
+#include "transport/operation_slots.h"
 
 namespace rabit {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "collective/algorithms.h"
 #include "collective/chunks.h"
-#include "collective/operations.h"
 #include "collective/pair_reducer.h"
+#include "transport/operation_slots.h"
 
 namespace rabit {
 namespace {

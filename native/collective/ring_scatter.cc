@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "collective/chunks.h"
-#include "collective/operations.h"
 #include "collective/pair_reducer.h"
 #include "collective/reduce_to.h"
+#include "transport/operation_slots.h"
 
 namespace rabit {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "collective/operations.h"
+#include "transport/operation_slots.h"
 
 namespace rabit {
 
