@@ -274,6 +274,12 @@ inline int RegisterBackendConformance(const std::string& suite, BackendMaker mak
     constexpr int kSize = 4;
     const auto backends = make(kSize);
     const std::vector<std::vector<int>> groups = {{0, 1, 2, 3}, {0, 2}, {1, 3}, {1, 2, 3}, {2}};
+    RunRanks(kSize, [&](int rank) {
+      for (int id = 0; id < static_cast<int>(groups.size()); ++id) {
+        EXPECT_OK(backends[static_cast<size_t>(rank)]->AddGroup(
+            GroupOf(id, groups[static_cast<size_t>(id)], rank)));
+      }
+    });
     // One thread per rank and group: group g runs on lane g.
     RunRanks(kSize * static_cast<int>(groups.size()), [&](int thread) {
       const int rank = thread % kSize;

@@ -24,6 +24,7 @@ VERSIONS = {
     "kFrameVersion": "transport/tcp/frame.h",
     "kVersion": "transport/shm/handshake.cc",
     "kControlVersion": "control/agreement_wire.h",
+    "kPsWireVersion": "backend/ps/ps_wire.h",
 }
 
 

@@ -1,0 +1,127 @@
+#include "backend/ps/ps_backend.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "backend/ps/ps_wire.h"
+#include "backend/ps/push_pull.h"
+
+namespace rabit {
+namespace {
+
+constexpr size_t kLanesMax = 256;  // a tag has 8 bits for the stream
+// A message of some bytes to a server that listens all the time.
+constexpr auto kTellTimeout = std::chrono::seconds(60);
+
+}  // namespace
+
+PsBackend::PsBackend(std::unique_ptr<Transport> endpoints, int workers,
+                     std::vector<std::string> host_of)
+    : endpoints_(std::move(endpoints)),
+      workers_(workers),
+      servers_(host_of.size()),
+      placements_(kLanesMax) {
+  for (size_t i = 0; i < host_of.size(); ++i) servers_[i].host = std::move(host_of[i]);
+}
+
+Status PsBackend::FailureSoFar() const {
+  if (!has_failed_.load(std::memory_order_acquire)) return Status();
+  MutexLock lock(mutex_);
+  return failure_;
+}
+
+Status PsBackend::Blame(int server, const Status& status) const {
+  // Whoever aborts fails the messages as well.
+  RABIT_RETURN_IF_ERROR(FailureSoFar());
+  const int number = workers_ + server;
+  const std::string who =
+      "server " + std::to_string(server) + " on host " + servers_[static_cast<size_t>(server)].host;
+  const bool is_lost = status.code() == Code::kPeerLost;
+  return Status(status.code(), who + (is_lost ? " is lost" : "") + " (it counts as rank " +
+                                   std::to_string(number) + "): " + status.message())
+      .WithCulprit(number);
+}
+
+Status PsBackend::TellServer(int server, const Group& group) {
+  const GroupHeaderBytes header = Encode(GroupHeader{group.id, group.size()});
+  std::vector<int32_t> ranks(group.ranks.begin(), group.ranks.end());
+  const int rank = workers_ + server;
+  Operation first = endpoints_->Send(rank, GroupHeaderTag(), header);
+  Operation second = endpoints_->Send(rank, GroupHeaderTag(), std::as_bytes(std::span(ranks)));
+  const Deadline deadline = After(kTellTimeout);
+  RABIT_RETURN_IF_ERROR(first.Wait(deadline));
+  return second.Wait(deadline);
+}
+
+Status PsBackend::AddGroup(const Group& group) {
+  RABIT_RETURN_IF_ERROR(FailureSoFar());
+  // Nothing of a group of one is pushed.
+  if (endpoints_->rank() != 0 || group.size() == 1 || group.id == kWorld) return Status();
+  for (int server = 0; server < static_cast<int>(servers_.size()); ++server) {
+    const Status told = TellServer(server, group);
+    if (!told.ok()) return Blame(server, told);
+  }
+  return Status();
+}
+
+Status PsBackend::Check(const LaneContext& lane) const {
+  if (lane.group.is_member() && lane.lane >= 0 && lane.lane < static_cast<int>(kLanesMax)) {
+    return Status();
+  }
+  return InvalidArgument("an allreduce in group " + std::to_string(lane.group.id) + " on lane " +
+                         std::to_string(lane.lane) +
+                         ": this rank is no member, or the lane is not 0 to 255");
+}
+
+Operation PsBackend::Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) {
+  RABIT_RETURN_IF_ERROR(FailureSoFar());
+  RABIT_RETURN_IF_ERROR(Check(lane));
+  if (lane.group.size() == 1 || in_out.count == 0) return Status();
+  auto& placements = placements_[static_cast<size_t>(lane.lane)];
+  Placement& placement =
+      placements.try_emplace(lane.group.id, static_cast<int>(servers_.size())).first->second;
+  const std::vector<Slice> slices = placement.Place(in_out.count, in_out.dtype);
+  endpoints_->SetWaiter(lane.lane, lane.waiter);
+  const PushPullArgs args{.endpoints = *endpoints_,
+                          .first_server = workers_,
+                          .members = lane.group.size(),
+                          .group = lane.group.id,
+                          .announces = lane.group.my_index == 0,
+                          .tag = lane.tag,
+                          .deadline = lane.deadline,
+                          .in_out = in_out,
+                          .op = op == ReduceOp::kAverage ? ReduceOp::kSum : op};
+  PushPull run(args, slices,
+               [this](int server, const Status& status) { return Blame(server, status); });
+  RABIT_RETURN_IF_ERROR(run.Run());
+  for (const Slice& slice : slices) {
+    Server& server = servers_[static_cast<size_t>(slice.server)];
+    const uint64_t bytes = static_cast<uint64_t>(slice.count) * SizeOf(in_out.dtype);
+    server.bytes_pushed.fetch_add(bytes, std::memory_order_relaxed);
+    server.bytes_pulled.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  return Status();
+}
+
+void PsBackend::Abort(Status why) {
+  {
+    MutexLock lock(mutex_);
+    if (!failure_.ok()) return;
+    failure_ = why;
+    has_failed_.store(true, std::memory_order_release);
+  }
+  endpoints_->Abort(std::move(why));
+}
+
+void PsBackend::WriteStatistics(JsonWriter& json) const {
+  json.Key("servers").BeginArray();
+  for (const Server& server : servers_) {
+    json.BeginObject().Member("host", server.host);
+    json.Member("bytes_pushed", server.bytes_pushed.load());
+    json.Member("bytes_pulled", server.bytes_pulled.load()).EndObject();
+  }
+  json.EndArray();
+}
+
+}  // namespace rabit

@@ -1,0 +1,59 @@
+// PsBackend: allreduces by way of summation servers.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/ps/placement.h"
+#include "base/mutex.h"
+#include "transport/transport.h"
+
+namespace rabit {
+
+// A worker's side.  Every member of a group pushes its tensor to the servers, part by part, and
+// pulls the sums, which the servers form in the order of the ranks: equal bits on all ranks, and
+// those of the algorithm 'direct'.  Does no other kind of collective.  Thread-safe for different
+// lanes; one lane runs one collective at a time.
+class PsBackend final : public Backend {
+ public:
+  // Ranks 0 … workers - 1 of `endpoints` are the workers, server s is rank workers + s and runs on
+  // host_of[s], as people call it.
+  PsBackend(std::unique_ptr<Transport> endpoints, int workers, std::vector<std::string> host_of);
+
+  std::string_view name() const override { return "ps"; }
+  // Rank 0 tells the servers.
+  Status AddGroup(const Group& group) override;
+  Operation Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override;
+
+  void Abort(Status why) override;
+  void WriteStatistics(JsonWriter& json) const override;
+
+ private:
+  struct Server {
+    std::string host;
+    std::atomic<uint64_t> bytes_pushed{0};
+    std::atomic<uint64_t> bytes_pulled{0};
+  };
+
+  Status Check(const LaneContext& lane) const;
+  Status FailureSoFar() const;
+  // What a failed message with a server means.
+  Status Blame(int server, const Status& status) const;
+  Status TellServer(int server, const Group& group);
+
+  const std::unique_ptr<Transport> endpoints_;
+  const int workers_;
+  std::vector<Server> servers_;
+  std::vector<std::map<GroupId, Placement>> placements_;  // by lane; each touched by its lane only
+
+  std::atomic<bool> has_failed_{false};
+  mutable Mutex mutex_;
+  Status failure_ RABIT_GUARDED_BY(mutex_);
+};
+
+}  // namespace rabit

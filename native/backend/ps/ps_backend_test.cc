@@ -1,0 +1,237 @@
+#include "backend/ps/ps_backend.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "backend/builtin/builtin_backend.h"
+#include "backend/ps/ps_wire.h"
+#include "testing/backend_conformance.h"
+#include "testing/inproc_transport.h"
+#include "testing/routed_backend.h"
+#include "testing/server_threads.h"
+#include "testing/test.h"
+
+namespace rabit {
+namespace {
+
+using testing::Member;
+using testing::Values;
+
+constexpr int kStreams = 6;
+
+RouterOptions RouterFor(int size) {
+  RouterOptions options;
+  options.topology = Topology::Alike(std::vector<int>(static_cast<size_t>(size), 0), {0, 1});
+  return options;
+}
+
+// Allreduces through servers, all else as an engine would have it run.
+class WithServers final : public Backend {
+ public:
+  WithServers(std::shared_ptr<testing::ServerThreads> servers, std::unique_ptr<Backend> ps,
+              std::unique_ptr<Backend> builtin)
+      : servers_(std::move(servers)), ps_(std::move(ps)), builtin_(std::move(builtin)) {}
+
+  std::string_view name() const override { return ps_->name(); }
+  Status AddGroup(const Group& group) override { return ps_->AddGroup(group); }
+  void Abort(Status why) override {
+    // Whoever learns it from the servers finds the other one aborted as well.
+    builtin_->Abort(why);
+    ps_->Abort(std::move(why));
+  }
+  void WriteStatistics(JsonWriter& json) const override { ps_->WriteStatistics(json); }
+
+  Operation Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override {
+    return ps_->Allreduce(lane, in_out, op);
+  }
+  Operation Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op,
+                   int root) override {
+    return builtin_->Reduce(lane, in_out, op, root);
+  }
+  Operation Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                      std::span<const int64_t> part_bytes) override {
+    return builtin_->Allgather(lane, mine, all, part_bytes);
+  }
+  Operation ReduceScatter(const LaneContext& lane, const TensorView& in, const TensorView& out,
+                          std::span<const int64_t> part_counts, ReduceOp op) override {
+    return builtin_->ReduceScatter(lane, in, out, part_counts, op);
+  }
+  Operation Broadcast(const LaneContext& lane, Bytes buffer, int root) override {
+    return builtin_->Broadcast(lane, buffer, root);
+  }
+  Operation Alltoall(const LaneContext& lane, ConstBytes in, std::span<const int64_t> send_bytes,
+                     Bytes out, std::span<const int64_t> receive_bytes) override {
+    return builtin_->Alltoall(lane, in, send_bytes, out, receive_bytes);
+  }
+  Operation Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                   std::span<const int64_t> part_bytes, int root) override {
+    return builtin_->Gather(lane, mine, all, part_bytes, root);
+  }
+  Operation Scatter(const LaneContext& lane, ConstBytes all, std::span<const int64_t> part_bytes,
+                    Bytes mine, int root) override {
+    return builtin_->Scatter(lane, all, part_bytes, mine, root);
+  }
+  Operation Barrier(const LaneContext& lane) override { return builtin_->Barrier(lane); }
+  Operation Send(const LaneContext& lane, ConstBytes buffer, int peer) override {
+    return builtin_->Send(lane, buffer, peer);
+  }
+  Operation Recv(const LaneContext& lane, Bytes buffer, int peer) override {
+    return builtin_->Recv(lane, buffer, peer);
+  }
+
+ private:
+  const std::shared_ptr<testing::ServerThreads> servers_;
+  const std::unique_ptr<Backend> ps_;
+  const std::unique_ptr<Backend> builtin_;
+};
+
+std::vector<std::string> HostNames(int servers) {
+  std::vector<std::string> names;
+  for (int server = 0; server < servers; ++server) names.push_back("node" + std::to_string(server));
+  return names;
+}
+
+std::vector<std::unique_ptr<Backend>> MakeBackends(int size, int servers) {
+  testing::InprocFabric fabric(size);
+  testing::InprocFabric endpoints(size + servers);
+  auto threads = std::make_shared<testing::ServerThreads>(endpoints, size, servers, kStreams);
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (int rank = 0; rank < size; ++rank) {
+    auto builtin = BuiltinBackend::Create(size == 1 ? nullptr : fabric.Connect(rank),
+                                          RouterFor(size).topology);
+    EXPECT_OK(builtin);
+    auto ps = std::make_unique<PsBackend>(endpoints.Connect(rank), size, HostNames(servers));
+    backends.push_back(std::make_unique<WithServers>(
+        threads, std::move(ps),
+        std::make_unique<testing::RoutedBackend>(std::move(builtin).value(), RouterFor(size))));
+  }
+  return backends;
+}
+
+[[maybe_unused]] const int kOneServer = testing::RegisterBackendConformance(
+    "PsBackendOneServer", [](int size) { return MakeBackends(size, 1); });
+[[maybe_unused]] const int kThreeServers = testing::RegisterBackendConformance(
+    "PsBackendThreeServers", [](int size) { return MakeBackends(size, 3); });
+
+// Values whose sum depends on the order.
+std::vector<float> Uneven(int rank, size_t count) {
+  std::vector<float> values(count);
+  uint64_t state = static_cast<uint64_t>(rank) + 1;
+  for (float& value : values) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    value = static_cast<float>(static_cast<int64_t>(state >> 20) % 1'000'003) / 977.0f *
+            (state & 1 ? 1e-4f : 1e4f);
+  }
+  return values;
+}
+
+TEST(PsBackend, sums_have_the_bits_of_the_sum_in_rank_order) {
+  constexpr int kSize = 5;
+  constexpr size_t kCount = 300'001;
+  const auto backends = MakeBackends(kSize, 2);
+  std::vector<std::vector<float>> sums(kSize);
+
+  testing::RunRanks(kSize, [&](int rank) {
+    auto& mine = sums[static_cast<size_t>(rank)];
+    mine = Uneven(rank, kCount);
+    Member me(*backends[static_cast<size_t>(rank)], testing::WorldOf(kSize, rank), 0);
+    EXPECT_OK(testing::Over(me.backend().Allreduce(
+        me.Next(), {mine.data(), static_cast<int64_t>(kCount), DType::kFloat32, {}},
+        ReduceOp::kSum)));
+  });
+
+  std::vector<float> expected = Uneven(0, kCount);
+  for (int rank = 1; rank < kSize; ++rank) {
+    const std::vector<float> theirs = Uneven(rank, kCount);
+    for (size_t i = 0; i < kCount; ++i) expected[i] += theirs[i];
+  }
+  for (const auto& sum : sums) {
+    EXPECT_EQ(std::memcmp(sum.data(), expected.data(), kCount * sizeof(float)), 0);
+  }
+}
+
+// 1 + 2^-9 + 2^-9 + … in bfloat16: every single addition would be rounded away.
+TEST(PsBackend, sixteen_bit_sums_are_rounded_once) {
+  constexpr int kSize = 5;
+  constexpr uint16_t kOne = 0x3f80, kSmall = 0x3b00;  // 2^-9
+  const auto backends = MakeBackends(kSize, 1);
+
+  testing::RunRanks(kSize, [&](int rank) {
+    std::vector<uint16_t> values(100, rank == 0 ? kOne : kSmall);
+    Member me(*backends[static_cast<size_t>(rank)], testing::WorldOf(kSize, rank), 0);
+    EXPECT_OK(testing::Over(me.backend().Allreduce(
+        me.Next(), {values.data(), 100, DType::kBfloat16, {}}, ReduceOp::kSum)));
+    EXPECT_EQ(values[99], 0x3f81);  // 1 + 2^-7
+  });
+}
+
+TEST(PsBackend, statistics_tell_what_went_to_each_server) {
+  const auto backends = MakeBackends(2, 2);
+  testing::RunRanks(2, [&](int rank) {
+    Member me(*backends[static_cast<size_t>(rank)], testing::WorldOf(2, rank), 0);
+    Values values(50'000);
+    EXPECT_OK(
+        testing::Over(me.backend().Allreduce(me.Next(), testing::ViewOf(values), ReduceOp::kSum)));
+  });
+  JsonWriter writer;
+  backends[1]->WriteStatistics(writer);
+  const std::string json = writer.Take();
+  EXPECT_EQ(json,
+            "\"servers\":[{\"host\":\"node0\",\"bytes_pushed\":100000,\"bytes_pulled\":100000},"
+            "{\"host\":\"node1\",\"bytes_pushed\":100000,\"bytes_pulled\":100000}]");
+}
+
+TEST(PsBackend, a_lost_server_is_named_with_its_host) {
+  constexpr int kSize = 2;
+  testing::InprocFabric fabric(kSize + 2);
+  testing::ServerThreads first(fabric, kSize, 1, 1);
+  fabric.Connect(kSize + 1).reset();  // server 1 has been there
+  std::vector<std::unique_ptr<PsBackend>> backends;
+  for (int rank = 0; rank < kSize; ++rank) {
+    backends.push_back(std::make_unique<PsBackend>(fabric.Connect(rank), kSize, HostNames(2)));
+  }
+
+  testing::RunRanks(kSize, [&](int rank) {
+    Member me(*backends[static_cast<size_t>(rank)], testing::WorldOf(kSize, rank), 0);
+    Values values(50'000);
+    const Status status =
+        testing::Over(me.backend().Allreduce(me.Next(), testing::ViewOf(values), ReduceOp::kSum));
+    EXPECT_EQ(status.code(), Code::kPeerLost);
+    EXPECT_EQ(status.culprit(), kSize + 1);
+    EXPECT_TRUE(status.message().starts_with("server 1 on host node1 is lost")) << status;
+  });
+}
+
+TEST(PsBackend, a_server_ends_when_a_worker_leaves) {
+  testing::InprocFabric fabric(3);
+  auto workers = std::make_unique<std::vector<std::unique_ptr<Transport>>>();
+  for (int rank = 0; rank < 2; ++rank) workers->push_back(fabric.Connect(rank));
+  SummationServer server(fabric.Connect(2), 2, kStreams);
+  std::thread leaver([&] { workers.reset(); });
+  const Status status = server.Serve();
+  leaver.join();
+  EXPECT_EQ(status.code(), Code::kPeerLost);
+}
+
+TEST(PsBackend, a_group_that_cannot_be_ends_the_server) {
+  testing::InprocFabric fabric(3);
+  const auto liar = fabric.Connect(0);
+  const auto other = fabric.Connect(1);
+  SummationServer server(fabric.Connect(2), 2, kStreams);
+  std::thread tells([&] {
+    const GroupHeaderBytes header = Encode(GroupHeader{1, 2});
+    const std::vector<int32_t> ranks = {1, 0};
+    Operation first = liar->Send(2, GroupHeaderTag(), header);
+    Operation second = liar->Send(2, GroupHeaderTag(), std::as_bytes(std::span(ranks)));
+    EXPECT_OK(first.Wait(After(std::chrono::seconds(20))));
+    EXPECT_OK(second.Wait(After(std::chrono::seconds(20))));
+  });
+  const Status status = server.Serve();
+  tells.join();
+  EXPECT_EQ(status.code(), Code::kInternal);
+  EXPECT_TRUE(status.message().find("group 1 with rank 0") != std::string::npos) << status;
+}
+
+}  // namespace
+}  // namespace rabit

@@ -1,0 +1,80 @@
+#include "backend/ps/ps_wire.h"
+
+#include <optional>
+#include <string>
+
+#include "base/wire.h"
+
+namespace rabit {
+namespace {
+
+Status Malformed(const std::string& what) {
+  return Internal("a worker has sent " + what +
+                  "; run the same version of rabit on every worker and server");
+}
+
+}  // namespace
+
+PushHeaderBytes Encode(const PushHeader& header) {
+  PushHeaderBytes bytes{};
+  StoreLittle<uint32_t>(bytes.data(), kPsWireVersion);
+  StoreLittle<int32_t>(bytes.data() + 4, static_cast<int32_t>(header.dtype));
+  StoreLittle<int32_t>(bytes.data() + 8, static_cast<int32_t>(header.op));
+  StoreLittle<uint64_t>(bytes.data() + 16, header.tag);
+  StoreLittle<int64_t>(bytes.data() + 24, header.count);
+  StoreLittle<int64_t>(bytes.data() + 32, header.chunk_count);
+  return bytes;
+}
+
+Result<PushHeader> DecodePushHeader(const PushHeaderBytes& bytes, int members) {
+  const auto version = LoadLittle<uint32_t>(bytes.data());
+  if (version != kPsWireVersion) {
+    return Malformed("a push of wire version " + std::to_string(version) + ", this is " +
+                     std::to_string(kPsWireVersion));
+  }
+  const auto dtype = DTypeFrom(LoadLittle<int32_t>(bytes.data() + 4));
+  const auto op = ReduceOpFrom(LoadLittle<int32_t>(bytes.data() + 8));
+  PushHeader header;
+  header.tag = LoadLittle<uint64_t>(bytes.data() + 16);
+  header.count = LoadLittle<int64_t>(bytes.data() + 24);
+  header.chunk_count = LoadLittle<int64_t>(bytes.data() + 32);
+  if (!dtype.has_value() || !op.has_value() || !Supports(*dtype, *op)) {
+    return Malformed("a push of a type or an operation that does not exist");
+  }
+  header.dtype = *dtype;
+  header.op = *op;
+  const int64_t most = PsChunkBytesMax(members) / static_cast<int64_t>(SizeOf(*dtype));
+  if (header.count < 1 || header.chunk_count < 1 || header.chunk_count > most) {
+    return Malformed("a push of " + std::to_string(header.count) + " elements in chunks of " +
+                     std::to_string(header.chunk_count) + ", of which at most " +
+                     std::to_string(most) + " are possible");
+  }
+  return header;
+}
+
+GroupHeaderBytes Encode(const GroupHeader& header) {
+  GroupHeaderBytes bytes{};
+  StoreLittle<uint32_t>(bytes.data(), kPsWireVersion);
+  StoreLittle<int32_t>(bytes.data() + 4, header.id);
+  StoreLittle<int32_t>(bytes.data() + 8, header.members);
+  return bytes;
+}
+
+Result<GroupHeader> DecodeGroupHeader(const GroupHeaderBytes& bytes, int workers) {
+  const auto version = LoadLittle<uint32_t>(bytes.data());
+  if (version != kPsWireVersion) {
+    return Malformed("a group of wire version " + std::to_string(version) + ", this is " +
+                     std::to_string(kPsWireVersion));
+  }
+  GroupHeader header;
+  header.id = LoadLittle<int32_t>(bytes.data() + 4);
+  header.members = LoadLittle<int32_t>(bytes.data() + 8);
+  if (header.id <= kWorld || header.members < 1 || header.members > workers) {
+    return Malformed("group " + std::to_string(header.id) + " of " +
+                     std::to_string(header.members) + " members in a job of " +
+                     std::to_string(workers) + " workers");
+  }
+  return header;
+}
+
+}  // namespace rabit

@@ -1,0 +1,57 @@
+#include "backend/ps/ps_wire.h"
+
+#include <string>
+
+#include "testing/test.h"
+
+namespace rabit {
+namespace {
+
+PushHeader Example() { return {MakeTag(2, 77), 100'000, 1000, DType::kBfloat16, ReduceOp::kMax}; }
+
+TEST(PsWire, headers_come_back_as_they_were) {
+  const auto push = DecodePushHeader(Encode(Example()), 4);
+  ASSERT_OK(push);
+  EXPECT_TRUE(*push == Example());
+
+  const GroupHeader group{3, 2};
+  const auto told = DecodeGroupHeader(Encode(group), 4);
+  ASSERT_OK(told);
+  EXPECT_TRUE(*told == group);
+}
+
+TEST(PsWire, a_header_of_another_version_is_refused) {
+  PushHeaderBytes push = Encode(Example());
+  push[0] = std::byte{9};
+  const Status status = DecodePushHeader(push, 4).status();
+  EXPECT_EQ(status.code(), Code::kInternal);
+  EXPECT_TRUE(status.message().find("wire version 9, this is 1") != std::string::npos) << status;
+
+  GroupHeaderBytes group = Encode(GroupHeader{3, 2});
+  group[0] = std::byte{9};
+  EXPECT_EQ(DecodeGroupHeader(group, 4).status().code(), Code::kInternal);
+}
+
+TEST(PsWire, what_cannot_be_pushed_is_refused) {
+  PushHeader none = Example();
+  none.count = 0;
+  EXPECT_EQ(DecodePushHeader(Encode(none), 4).status().code(), Code::kInternal);
+  // A server has memory for chunks of a limited size.
+  PushHeader large = Example();
+  large.chunk_count = PsChunkBytesMax(4) / 2;
+  EXPECT_OK(DecodePushHeader(Encode(large), 4));
+  ++large.chunk_count;
+  EXPECT_EQ(DecodePushHeader(Encode(large), 4).status().code(), Code::kInternal);
+  PushHeader bits = Example();
+  bits.op = ReduceOp::kBitXor;  // of floats
+  EXPECT_EQ(DecodePushHeader(Encode(bits), 4).status().code(), Code::kInternal);
+}
+
+TEST(PsWire, groups_that_cannot_be_are_refused) {
+  for (const GroupHeader& group : {GroupHeader{0, 2}, {-1, 2}, {3, 0}, {3, 5}}) {
+    EXPECT_EQ(DecodeGroupHeader(Encode(group), 4).status().code(), Code::kInternal);
+  }
+}
+
+}  // namespace
+}  // namespace rabit

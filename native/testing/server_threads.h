@@ -1,0 +1,39 @@
+// ServerThreads: summation servers as threads of one process.
+#pragma once
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "backend/ps/summation_server.h"
+#include "testing/inproc_transport.h"
+
+namespace rabit::testing {
+
+// Serves until the workers' transports are gone; destroy it after them.
+class ServerThreads {
+ public:
+  // The servers are the last ranks of `fabric`.
+  ServerThreads(InprocFabric& fabric, int workers, int servers, int streams) {
+    for (int server = 0; server < servers; ++server) {
+      servers_.push_back(
+          std::make_unique<SummationServer>(fabric.Connect(workers + server), workers, streams));
+      threads_.emplace_back([each = servers_.back().get()] { (void)each->Serve(); });
+    }
+  }
+  ~ServerThreads() {
+    for (std::thread& thread : threads_) thread.join();
+  }
+  ServerThreads(const ServerThreads&) = delete;
+  ServerThreads& operator=(const ServerThreads&) = delete;
+
+  const SummationServer& operator[](int server) const {
+    return *servers_[static_cast<size_t>(server)];
+  }
+
+ private:
+  std::vector<std::unique_ptr<SummationServer>> servers_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace rabit::testing
