@@ -10,6 +10,7 @@
 #include "arithmetic/reduce.h"
 #include "backend/builtin/builtin_backend.h"
 #include "base/check.h"
+#include "base/device/cuda_driver.h"
 #include "base/json_writer.h"
 #include "base/kind.h"
 #include "base/mutex.h"
@@ -269,6 +270,7 @@ Result<std::unique_ptr<WiredEngine>> StartOn(std::shared_ptr<Connections> ground
   parts.router = std::move(made.router);
 
   parts.codecs = MakeCodecSet();
+  parts.open_driver = [] { return LoadCudaDriver(); };
   parts.ground = std::move(ground);
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Start(std::move(parts)));
   return std::unique_ptr<WiredEngine>(std::make_unique<WiredEngineImplementation>(

@@ -19,7 +19,8 @@ void SetNumber(PendingRequest& request, T number) {
 bool CarriesData(const Request& request, int64_t bytes_max) {
   const Signature& signature = request.signature;
   const bool is_plain = signature.kind == Kind::kAllreduce && signature.codec.empty() &&
-                        signature.backend == kAnyBackend && request.ready_event == 0;
+                        signature.backend == kAnyBackend &&
+                        signature.device_kind == DeviceKind::kCpu;
   if (!request.is_waited_for || !is_plain) return false;
   const auto bytes = static_cast<int64_t>(request.input.bytes());
   return bytes > 0 && bytes <= bytes_max;

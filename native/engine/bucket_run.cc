@@ -22,11 +22,6 @@ Deadline OperationDeadline(int64_t timeout_ms) {
 
 }  // namespace
 
-const std::byte* InputOf(const BucketItem& item, DType dtype) {
-  return static_cast<const std::byte*>(item.request()->request.input.data) +
-         static_cast<size_t>(item.partition.offset) * SizeOf(dtype);
-}
-
 std::string DescribeBucket(const BucketJob& job, int rank) {
   std::string text(Name(job.bucket.kind));
   if (!job.items.empty()) text += " '" + job.items.front().tensor->ready->name + "'";
@@ -35,19 +30,22 @@ std::string DescribeBucket(const BucketJob& job, int rank) {
 }
 
 BucketRun::BucketRun(const LaneServices& services, const BucketJob& job, FusionBuffer& buffer,
-                     Waiter waiter)
+                     StagedBucket& staged, Waiter waiter)
     : services_(services),
       job_(job),
       bucket_(job.bucket),
       group_(*job.group),
       buffer_(buffer),
+      staged_(staged),
+      is_staged_(StagedBucket::IsNeeded(job)),
       lane_{bucket_.lane, Tag{0}, OperationDeadline(services.options.operation_timeout_ms), group_,
             waiter} {
-  device_.kind = bucket_.device_kind;
-  for (const BucketItem& item : job_.items) {
-    count_ += item.partition.count;
-    if (item.request() != nullptr) device_ = item.request()->request.device;
-  }
+  for (const BucketItem& item : job_.items) count_ += item.partition.count;
+}
+
+Status BucketRun::Prepare() {
+  if (!is_staged_) return Status();
+  return staged_.CopyIn(services_.devices, job_, services_.rank, lane_.deadline);
 }
 
 Status BucketRun::Begin() {
@@ -63,19 +61,27 @@ Status BucketRun::Begin() {
   const bool is_reduction = bucket_.kind == Kind::kAllreduce || bucket_.kind == Kind::kReduce;
   Enter();
   const bool has_even_parts = bucket_.even_parts > 0;
-  Status status = is_reduction ? RunReduction() : has_even_parts ? RunParts() : RunEach();
+  Status status = is_staged_ ? staged_.Wait(lane_.deadline) : Status();
+  if (status.ok()) status = is_reduction ? RunReduction() : has_even_parts ? RunParts() : RunEach();
+  if (is_staged_ && status.ok()) status = Settle();
+  if (is_staged_ && status.ok()) status = staged_.CopyOut(job_, services_.rank);
+  is_copying_ = is_staged_ && status.ok();
   if (!status.ok()) pending_.reset();
-  if (!pending_) End();
+  if (!is_pending()) End();
   return status;
 }
 
 bool BucketRun::WaitOver(Deadline until) {
+  if (is_copying_) {
+    return staged_.Wait(std::min(until, lane_.deadline)).code() != Code::kTimedOut ||
+           std::chrono::steady_clock::now() >= lane_.deadline;
+  }
   (void)pending_->operation.Wait(std::min(until, lane_.deadline));
   return pending_->operation.is_finished() || std::chrono::steady_clock::now() >= lane_.deadline;
 }
 
 Status BucketRun::Finish() {
-  Status status = Settle();
+  Status status = is_copying_ ? staged_.Wait(lane_.deadline) : Settle();
   End();
   return status;
 }
@@ -165,8 +171,17 @@ Status BucketRun::RunSegment(const Segment& segment) {
   return RunFused(segment);
 }
 
+const std::byte* BucketRun::InputOf(const BucketItem& item) const {
+  if (is_staged_) return staged_.InputOf(item, job_);
+  return static_cast<const std::byte*>(item.request()->request.input.data) +
+         static_cast<size_t>(item.partition.offset) * SizeOf(bucket_.dtype);
+}
+
 Result<std::byte*> BucketRun::OutputOf(const BucketItem& item) const {
   RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(item.tensor->ready->signature.shape));
+  if (item.request()->output().view.device.kind != DeviceKind::kCpu) {
+    return staged_.OutputOf(item, job_);
+  }
   return static_cast<std::byte*>(item.request()->output().view.data) +
          static_cast<size_t>(item.partition.offset) * SizeOf(bucket_.dtype);
 }
@@ -176,8 +191,8 @@ Status BucketRun::RunInPlace(const Segment& segment) {
   const BucketItem& item = segment.items.front();
   const int64_t count = segment.count;
   RABIT_ASSIGN_OR_RETURN(std::byte* const output, OutputOf(item));
-  CopyScaled(bucket_.dtype, InputOf(item, bucket_.dtype), output, count, bucket_.prescale);
-  RABIT_RETURN_IF_ERROR(ExchangeReduction(TensorView{output, count, bucket_.dtype, device_}));
+  CopyScaled(bucket_.dtype, InputOf(item), output, count, bucket_.prescale);
+  RABIT_RETURN_IF_ERROR(ExchangeReduction(TensorView{output, count, bucket_.dtype, {}}));
   return Then([this, output, count] {
     Finalize(output, count);
     return Status();
@@ -193,7 +208,7 @@ Status BucketRun::RunFused(const Segment& segment) {
   Trace("MEMCPY_IN_FUSION_BUFFER", pack_ns, NowNs());
 
   RABIT_RETURN_IF_ERROR(
-      ExchangeReduction(TensorView{buffer.data(), segment.count, bucket_.dtype, device_}));
+      ExchangeReduction(TensorView{buffer.data(), segment.count, bucket_.dtype, {}}));
   if (bucket_.kind == Kind::kReduce && bucket_.root != services_.rank) return Status();
   return Then([this, segment, buffer] {
     const int64_t unpack_ns = NowNs();
@@ -228,7 +243,7 @@ void BucketRun::Pack(std::span<const BucketItem> items, Bytes buffer) {
     if (item.request() == nullptr) {
       FillIdentity(wire_op(), bucket_.dtype, to, count);
     } else {
-      CopyScaled(bucket_.dtype, InputOf(item, bucket_.dtype), to, count, bucket_.prescale);
+      CopyScaled(bucket_.dtype, InputOf(item), to, count, bucket_.prescale);
     }
     to += static_cast<size_t>(count) * SizeOf(bucket_.dtype);
   }

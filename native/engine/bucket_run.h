@@ -16,6 +16,7 @@
 #include "engine/fusion_buffer.h"
 #include "engine/running_work.h"
 #include "engine/segments.h"
+#include "engine/staged_bucket.h"
 #include "engine/statistics.h"
 #include "engine/timeline.h"
 #include "route/router.h"
@@ -32,19 +33,24 @@ struct LaneServices {
   Statistics& statistics;
   Timeline& timeline;
   RunningWork& running;
+  Devices& devices;
 };
 
 // Runs once.  The lane's thread, or whoever has claimed the lane.
 class BucketRun {
  public:
+  // `staged` is used if tensors of the bucket are on a device.
   BucketRun(const LaneServices& services, const BucketJob& job, FusionBuffer& buffer,
-            Waiter waiter);
+            StagedBucket& staged, Waiter waiter);
 
+  // Has a device begin to copy what the bucket reads, before the buckets before this one are done.
+  Status Prepare();
+  bool is_staged() const { return is_staged_; }
   // Blocks until the collective is done and the outputs of all requests are written, or until its
   // last exchange is in the hands of a backend that does not block: then it is pending, and Finish
   // blocks for the rest.  An error is not yet wrapped with the tensor's name.
   Status Begin();
-  bool is_pending() const { return pending_.has_value(); }
+  bool is_pending() const { return pending_.has_value() || is_copying_; }
   // Whether Finish has nothing to wait for; waits for that until `until`.
   bool WaitOver(Deadline until);
   Status Finish();
@@ -59,6 +65,9 @@ class BucketRun {
   void Pack(std::span<const BucketItem> items, Bytes buffer);
   Status Unpack(std::span<const BucketItem> items, ConstBytes buffer);
   void Finalize(std::byte* data, int64_t count) const;
+  // Where this rank's part of a partition lies, or its image if it is on a device; of items with a
+  // request.
+  const std::byte* InputOf(const BucketItem& item) const;
   Result<std::byte*> OutputOf(const BucketItem& item) const;
 
   // codec_run.cc: reductions that travel compressed.
@@ -74,11 +83,19 @@ class BucketRun {
   Status ScatterParts(const Segment& segment, std::span<const int64_t> counts);
   Status PrepareScatter(const BucketItem& item);
   void PackParts(const Segment& segment, Bytes buffer) const;
+  bool IsDirect(const Segment& segment) const;  // its memory is as the exchange wants it
+  // Where a slice of an even part lies, or its image; of items with a request.
+  size_t SliceOffset(const BucketItem& item, int64_t part, bool is_image) const;
+  const std::byte* InputSlice(const BucketItem& item, int64_t part) const;
+  std::byte* OutputSlice(const BucketItem& item, int64_t part) const;
+  std::byte* OwnSlice(const BucketItem& item) const;  // of a reduce-scatter's output
   Status UnpackGathered(const Segment& segment, ConstBytes all) const;
   Status UnpackScattered(const Segment& segment, const std::byte* from) const;
 
   // vector_run.cc: kinds whose ranks hold different parts; one tensor at a time.
   Status RunEach();
+  ConstBytes InputBytes(const BucketItem& item) const;  // of the whole tensor
+  Bytes OutputBytes(const BucketItem& item) const;
   Status RunBroadcast(const BucketItem& item);
   Status RunAllgather(const BucketItem& item);
   Status RunGather(const BucketItem& item);
@@ -127,8 +144,10 @@ class BucketRun {
   const Bucket& bucket_;
   const Group& group_;
   FusionBuffer& buffer_;
+  StagedBucket& staged_;
+  const bool is_staged_;
+  bool is_copying_ = false;  // results to a device
   LaneContext lane_;
-  Device device_;  // of the tensors, on this rank
   int64_t started_ns_ = 0;
   int64_t count_ = 0;       // elements of all partitions
   int64_t wire_bytes_ = 0;  // that the exchange carries
@@ -137,8 +156,6 @@ class BucketRun {
   std::optional<Pending> pending_;
 };
 
-// Where this rank's part of a partition lies; of items with a request.
-const std::byte* InputOf(const BucketItem& item, DType dtype);
 // "allreduce 'a' and 3 more on rank 1"
 std::string DescribeBucket(const BucketJob& job, int rank);
 

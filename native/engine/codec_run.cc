@@ -87,15 +87,14 @@ Result<CodecPart> BucketRun::CodecPartOf(const BucketItem& item, const Codec& co
   const int64_t count = item.partition.count;
   const DType dtype = bucket_.dtype;
   CodecPart part;
-  part.in = part.out = part.residual = part.sum_residual =
-      TensorView{nullptr, count, dtype, device_};
+  part.in = part.out = part.residual = part.sum_residual = TensorView{nullptr, count, dtype, {}};
   part.offset = item.partition.offset;
   const PendingRequest* const pending = item.request();
   // A rank that has joined knows no seed.  What it encodes for all is rounded by other numbers
   // than another rank would take, and decoded alike everywhere.
   part.key = KeyOfTensor(pending == nullptr ? 0 : pending->request.seed, item.tensor->ready->name);
   if (pending == nullptr) return part;
-  const std::byte* input = InputOf(item, dtype);
+  const std::byte* input = InputOf(item);
   if (scaled != nullptr) {
     CopyScaled(dtype, input, scaled, count, bucket_.prescale);
     input = scaled;

@@ -9,6 +9,7 @@
 #include "engine/engine_state.h"
 #include "engine/lone_waits.h"
 #include "engine/ordered_calls.h"
+#include "engine/ready_watch.h"
 #include "engine/refusal.h"
 #include "engine/request_check.h"
 
@@ -16,6 +17,8 @@ namespace rabit {
 namespace {
 
 constexpr auto kShortStop = std::chrono::milliseconds(500);
+
+bool IsOnDevice(const Request& request) { return request.device.kind != DeviceKind::kCpu; }
 
 // Of what is equal from step to step.
 uint64_t HashOf(const Signature& signature) {
@@ -35,7 +38,9 @@ class EngineImplementation final : public Engine {
       : state_(std::make_shared<EngineState>(std::move(parts))),
         loop_(std::make_shared<EngineLoop>(state_)),
         ordered_calls_(*state_),
-        limits_{state_->parts.rank, state_->parts.router->backends(), state_->parts.codecs.get()},
+        limits_{state_->parts.rank, state_->parts.router->backends(), state_->parts.codecs.get(),
+                &state_->devices},
+        ready_watch_(*state_),
         thread_([loop = loop_] { loop->Run(); }) {}
 
   ~EngineImplementation() override {
@@ -121,6 +126,7 @@ class EngineImplementation final : public Engine {
   OrderedCalls ordered_calls_;
   const RequestLimits limits_;
   LoneWaits lone_waits_;
+  ReadyWatch ready_watch_;
   mutable std::atomic<uint64_t> unattended_{0};  // submitted without waking anybody; a handle
   std::thread thread_;
   // An AddGroup that some rank has not called yet.  It outlasts a call whose deadline has passed:
@@ -152,12 +158,19 @@ Status EngineImplementation::Submit(std::span<Request> requests, std::span<Handl
     return status;
   }
   WakeForUnattended();
-  const bool is_awaited = requests.size() == 1 && lone_waits_.Expects();
+  const bool is_on_device = std::any_of(requests.begin(), requests.end(), IsOnDevice);
+  const bool is_awaited = !is_on_device && requests.size() == 1 && lone_waits_.Expects();
   requests[0].is_waited_for = is_awaited;
   RABIT_ASSIGN_OR_RETURN(auto opened, state_->handles.Open(requests, NowNs()));
   for (size_t i = 0; i < opened.size(); ++i) handles[i] = opened[i]->handle;
   uint64_t work_hash = 0;
   for (const auto& pending : opened) work_hash += HashOf(pending->request.signature);
+  const auto count = static_cast<int64_t>(opened.size());
+  if (is_on_device) {
+    ready_watch_.Push(std::move(opened));
+    state_->statistics.AddSubmitted(count, work_hash);
+    return Status();
+  }
   if (opened.size() > 1) lone_waits_.OnSubmitSeveral(opened[0]->submitted_ns);
   const Status status =
       opened.size() == 1 ? Push(opened[0], is_awaited) : state_->submissions.Push(opened);
@@ -165,7 +178,7 @@ Status EngineImplementation::Submit(std::span<Request> requests, std::span<Handl
     state_->handles.Forget(opened);
     return status;
   }
-  state_->statistics.AddSubmitted(static_cast<int64_t>(opened.size()), work_hash);
+  state_->statistics.AddSubmitted(count, work_hash);
   return Status();
 }
 
@@ -224,6 +237,10 @@ Status EngineImplementation::Wait(Handle handle, Deadline deadline) {
 
 Status EngineImplementation::Run(Request request, Handle& handle, Deadline deadline) {
   handle = Handle{};
+  if (IsOnDevice(request)) {  // nobody can drive what waits for a device
+    RABIT_RETURN_IF_ERROR(Submit({&request, 1}, {&handle, 1}));
+    return Wait(handle, deadline);
+  }
   if (Status status = CheckAll({&request, 1}); !status.ok()) {
     Refuse(request, status);
     return status;

@@ -3,12 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "backend/backend.h"
+#include "base/device/device.h"
 #include "base/group.h"
 #include "base/log.h"
 #include "base/result.h"
@@ -45,6 +47,8 @@ struct EngineParts {  // everything is passed in; tests pass fakes
   // By Route::executor.  A request can name those of which the router knows.
   std::vector<std::unique_ptr<Backend>> backends;
   std::unique_ptr<CodecSet> codecs;
+  // The driver of tensors on a device, loaded when there is the first; empty: there is none.
+  std::function<Result<std::shared_ptr<DeviceDriver>>()> open_driver;
 };
 
 struct HandleOutput {

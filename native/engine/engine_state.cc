@@ -13,8 +13,9 @@ EngineState::EngineState(EngineParts given)
       groups(parts.rank, parts.size),
       timeline(parts.rank, logger),
       running(parts.options.lanes),
-      lane_services{parts.rank,     parts.options, *parts.codecs, *parts.router,
-                    parts.backends, statistics,    timeline,      running} {}
+      devices(parts.open_driver),
+      lane_services{parts.rank, parts.options, *parts.codecs, *parts.router, parts.backends,
+                    statistics, timeline,      running,       devices} {}
 
 CoreServices EngineState::core_services() {
   return {parts.rank,       parts.size,    parts.options, *parts.controller,

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "engine/bucket_run.h"
+#include "engine/devices.h"
 #include "engine/done_counter.h"
 #include "engine/engine.h"
 #include "engine/engine_core.h"
@@ -48,6 +49,7 @@ struct EngineState {
   Timeline timeline;
   DoneCounter done;
   RunningWork running;
+  Devices devices;
   const LaneServices lane_services;
 
   std::atomic<bool> needs_step{false};  // cleared by the step that serves it

@@ -32,13 +32,18 @@ constexpr auto kLookEvery = std::chrono::microseconds(200);
 
 // Each has a buffer of its own, because that of a pending one is in use.
 struct Lane::Flight {
-  // True: it is pending, and Finish is to follow.
-  bool Begin(EngineState& state, BucketJob next, Waiter waiter);
+  void Prepare(EngineState& state, BucketJob next, Waiter waiter);
+  void Begin(EngineState& state);  // it is over afterwards, or pending
+  bool WaitOver(Deadline until) { return run->WaitOver(until); }
   void Finish(EngineState& state);
   void Conclude(EngineState& state, Status status);
+  bool is_over() const { return !run.has_value(); }
+  bool is_staged() const { return run.has_value() && run->is_staged(); }
 
   BucketJob job;
   FusionBuffer buffer;
+  StagedBucket staged;
+  Status prepared;
   std::optional<BucketRun> run;
 };
 
@@ -110,7 +115,9 @@ bool Lane::CanExtendClaim() const {
 
 void Lane::RunClaimed(BucketJob job) {
   Flight& flight = inbox_->flights[0];
-  if (flight.Begin(*state_, std::move(job), Waiter::kCaller)) flight.Finish(*state_);
+  flight.Prepare(*state_, std::move(job), Waiter::kCaller);
+  flight.Begin(*state_);
+  if (!flight.is_over()) flight.Finish(*state_);
 }
 
 void Lane::GiveBack(BucketJob job) {
@@ -160,39 +167,47 @@ void Lane::Loop(EngineState& state, Inbox& inbox) {
   inbox.ended.Notify();
 }
 
-// Flights begin and finish in one order, that of the jobs: the places are a ring.
+// Flights begin and end in one order, that of the jobs: the places are a ring.  As long as the last
+// job waits for a device, the next ones have theirs copied as well.
 void Lane::RunAll(EngineState& state, Inbox& inbox) {
   size_t first = 0;
   size_t count = 0;
+  size_t begun = 0;  // of these
+  const auto at = [&](size_t i) -> Flight& { return inbox.flights[(first + i) % kFlightsMax]; };
   for (;;) {
     std::optional<BucketJob> job;
-    if (count < kFlightsMax) job = inbox.Take(count > 0);
+    const bool looks_ahead = begun == count || at(count - 1).is_staged();
+    if (count < kFlightsMax && looks_ahead) job = inbox.Take(count > 0);
     if (job) {
-      Flight& flight = inbox.flights[(first + count) % kFlightsMax];
-      count += flight.Begin(state, std::move(*job), Waiter::kBackground) ? 1 : 0;
-    } else if (count > 0) {
-      Flight& flight = inbox.flights[first];
+      at(count++).Prepare(state, std::move(*job), Waiter::kBackground);
+    } else if (begun < count) {
+      at(begun++).Begin(state);
+    } else if (count == 0) {
+      return;
+    } else {
       // Meanwhile there may be one more to begin, which the ranks that have it already wait for.
-      if (count < kFlightsMax && !flight.run->WaitOver(After(kLookEvery))) continue;
-      flight.Finish(state);
+      if (count < kFlightsMax && !at(0).WaitOver(After(kLookEvery))) continue;
+      at(0).Finish(state);
+    }
+    while (begun > 0 && at(0).is_over()) {
       first = (first + 1) % kFlightsMax;
       --count;
-    } else {
-      return;
+      --begun;
     }
   }
 }
 
-bool Lane::Flight::Begin(EngineState& state, BucketJob next, Waiter waiter) {
+void Lane::Flight::Prepare(EngineState& state, BucketJob next, Waiter waiter) {
   job = std::move(next);
-  Status status = state.failure.verdict();
-  if (status.ok()) {
-    run.emplace(state.lane_services, job, buffer, waiter);
-    status = run->Begin();
-    if (status.ok() && run->is_pending()) return true;
-  }
-  Conclude(state, std::move(status));
-  return false;
+  prepared = state.failure.verdict();
+  if (!prepared.ok()) return;
+  run.emplace(state.lane_services, job, buffer, staged, waiter);
+  prepared = run->Prepare();
+}
+
+void Lane::Flight::Begin(EngineState& state) {
+  if (prepared.ok()) prepared = run->Begin();
+  if (!prepared.ok() || !run->is_pending()) Conclude(state, std::exchange(prepared, Status()));
 }
 
 void Lane::Flight::Finish(EngineState& state) { Conclude(state, run->Finish()); }

@@ -20,12 +20,8 @@ bool IsWhole(const Segment& segment) {
          segment.count == ElementsOf(first).Of(0);
 }
 
-int64_t Sum(std::span<const int64_t> counts) {
+int64_t TotalOf(std::span<const int64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
-}
-
-std::byte* OutputMemory(const BucketItem& item) {
-  return static_cast<std::byte*>(item.request()->output().view.data);
 }
 
 // The output of a reduce-scatter may be this rank's own part of the input: that, nobody else reads.
@@ -39,14 +35,14 @@ Status KeepInput(const BucketItem& item, size_t own_offset) {
   return pending.CopyInput();
 }
 
-// Calls copy(item, first element in the whole tensor, elements) for each slice of a part that is not
-// empty, in order: who brings nothing may have no memory.
+// Calls copy(item, elements) for each slice of a part that is not empty, in order: who brings
+// nothing may have no memory.
 template <class Copy>
 void ForEachSlice(const Segment& segment, int64_t part, Copy copy) {
   for (const BucketItem& item : segment.items) {
     const EvenElements elements = ElementsOf(item);
     const int64_t count = SliceCount(item.partition, elements.Of(part));
-    if (count > 0) copy(item, elements.Begin(part) + item.partition.offset, count);
+    if (count > 0) copy(item, count);
   }
 }
 
@@ -58,11 +54,16 @@ Status BucketRun::RunParts() {
   for (const Segment& segment : SegmentsOf(job_.items, bytes, kAloneBytesMin)) {
     RABIT_RETURN_IF_ERROR(Settle());  // segments share the buffer
     const std::vector<int64_t> counts = PartCounts(segment.items);
-    is_in_place_ = is_in_place_ && IsWhole(segment);
+    is_in_place_ = is_in_place_ && IsDirect(segment);
     RABIT_RETURN_IF_ERROR(bucket_.kind == Kind::kAllgather ? GatherParts(segment, counts)
                                                            : ScatterParts(segment, counts));
   }
   return Status();
+}
+
+// Images of several partitions do not join to that of their tensor.
+bool BucketRun::IsDirect(const Segment& segment) const {
+  return IsWhole(segment) && (!is_staged_ || segment.items.size() == 1);
 }
 
 Status BucketRun::GatherParts(const Segment& segment, std::span<const int64_t> counts) {
@@ -73,22 +74,21 @@ Status BucketRun::GatherParts(const Segment& segment, std::span<const int64_t> c
   }
   const size_t element_bytes = SizeOf(bucket_.dtype);
   const auto me = static_cast<size_t>(group_.my_index);
-  const size_t bytes = static_cast<size_t>(Sum(counts)) * element_bytes;
+  const size_t bytes = static_cast<size_t>(TotalOf(counts)) * element_bytes;
   const size_t my_bytes = static_cast<size_t>(counts[me]) * element_bytes;
   if (bytes == 0) return Status();
-  if (IsWhole(segment)) {
+  if (IsDirect(segment)) {
     const BucketItem& item = segment.items.front();
-    return ExchangeGather({InputOf(item, bucket_.dtype), my_bytes}, {OutputMemory(item), bytes},
-                          counts);
+    return ExchangeGather({InputOf(item), my_bytes}, {OutputSlice(item, 0), bytes}, counts);
   }
   RABIT_ASSIGN_OR_RETURN(const Bytes all, buffer_.Get(FusionBuffer::kPacked, bytes));
   const Bytes mine =
-      all.subspan(static_cast<size_t>(Sum(counts.first(me))) * element_bytes, my_bytes);
+      all.subspan(static_cast<size_t>(TotalOf(counts.first(me))) * element_bytes, my_bytes);
 
   const int64_t pack_ns = NowNs();
   std::byte* to = mine.data();
-  ForEachSlice(segment, group_.my_index, [&](const BucketItem& item, int64_t, int64_t count) {
-    std::memcpy(to, InputOf(item, bucket_.dtype), static_cast<size_t>(count) * element_bytes);
+  ForEachSlice(segment, group_.my_index, [&](const BucketItem& item, int64_t count) {
+    std::memcpy(to, InputOf(item), static_cast<size_t>(count) * element_bytes);
     to += static_cast<size_t>(count) * element_bytes;
   });
   Trace("MEMCPY_IN_FUSION_BUFFER", pack_ns, NowNs());
@@ -101,10 +101,9 @@ Status BucketRun::UnpackGathered(const Segment& segment, ConstBytes all) const {
   const int64_t unpack_ns = NowNs();
   const std::byte* from = all.data();
   for (int part = 0; part < group_.size(); ++part) {
-    ForEachSlice(segment, part, [&](const BucketItem& item, int64_t first, int64_t count) {
+    ForEachSlice(segment, part, [&](const BucketItem& item, int64_t count) {
       const size_t bytes = static_cast<size_t>(count) * SizeOf(bucket_.dtype);
-      std::memcpy(OutputMemory(item) + static_cast<size_t>(first) * SizeOf(bucket_.dtype), from,
-                  bytes);
+      std::memcpy(OutputSlice(item, part), from, bytes);
       from += bytes;
     });
   }
@@ -123,26 +122,26 @@ Status BucketRun::ExchangeGather(ConstBytes mine, Bytes all, std::span<const int
 
 Status BucketRun::ScatterParts(const Segment& segment, std::span<const int64_t> counts) {
   const size_t element_bytes = SizeOf(bucket_.dtype);
-  const int64_t total = Sum(counts);
+  const int64_t total = TotalOf(counts);
   const int64_t mine = counts[static_cast<size_t>(group_.my_index)];
-  const int64_t before_me = Sum(counts.first(static_cast<size_t>(group_.my_index)));
+  const int64_t before_me = TotalOf(counts.first(static_cast<size_t>(group_.my_index)));
   for (const BucketItem& item : segment.items) {
     if (item.request() != nullptr) RABIT_RETURN_IF_ERROR(PrepareScatter(item));
   }
   if (total == 0) return Status();
   const BucketItem& first = segment.items.front();
-  const bool is_direct = IsWhole(segment) && first.request() != nullptr;
-  TensorView in{nullptr, total, bucket_.dtype, device_};
-  TensorView out{nullptr, mine, bucket_.dtype, device_};
+  const bool is_direct = IsDirect(segment) && first.request() != nullptr;
+  TensorView in{nullptr, total, bucket_.dtype, {}};
+  TensorView out{nullptr, mine, bucket_.dtype, {}};
   if (is_direct && bucket_.prescale == 1.0) {
-    in.data = const_cast<std::byte*>(first.request()->input());  // which backends only read
+    in.data = const_cast<std::byte*>(InputSlice(first, 0));  // which backends only read
   } else {
     RABIT_ASSIGN_OR_RETURN(const Bytes buffer, buffer_.Get(FusionBuffer::kPacked, in.bytes()));
     PackParts(segment, buffer);
     in.data = buffer.data();
   }
   out.data =
-      is_direct ? OutputMemory(first)
+      is_direct ? OwnSlice(first)
                 : static_cast<std::byte*>(in.data) + static_cast<size_t>(before_me) * element_bytes;
   const Load load{static_cast<int64_t>(in.bytes())};
   RABIT_RETURN_IF_ERROR(Communicate(bucket_, load, load.bytes, [&](Backend& backend) {
@@ -156,14 +155,46 @@ Status BucketRun::ScatterParts(const Segment& segment, std::span<const int64_t> 
 
 Status BucketRun::UnpackScattered(const Segment& segment, const std::byte* from) const {
   const int64_t unpack_ns = NowNs();
-  ForEachSlice(segment, group_.my_index, [&](const BucketItem& item, int64_t, int64_t count) {
+  ForEachSlice(segment, group_.my_index, [&](const BucketItem& item, int64_t count) {
     const size_t bytes = static_cast<size_t>(count) * SizeOf(bucket_.dtype);
-    const auto offset = static_cast<size_t>(item.partition.offset) * SizeOf(bucket_.dtype);
-    if (item.request() != nullptr) std::memcpy(OutputMemory(item) + offset, from, bytes);
+    if (item.request() != nullptr) std::memcpy(OwnSlice(item), from, bytes);
     from += bytes;
   });
   Trace("MEMCPY_OUT_FUSION_BUFFER", unpack_ns, NowNs());
   return Status();
+}
+
+// Images have the slices of their partition one behind the other; tensors have whole parts.
+size_t BucketRun::SliceOffset(const BucketItem& item, int64_t part, bool is_image) const {
+  const EvenElements elements = ElementsOf(item);
+  int64_t offset = elements.Begin(part) + item.partition.offset;
+  if (is_image) {
+    offset = 0;
+    for (int64_t before = 0; before < part; ++before) {
+      offset += SliceCount(item.partition, elements.Of(before));
+    }
+  }
+  return static_cast<size_t>(offset) * SizeOf(bucket_.dtype);
+}
+
+const std::byte* BucketRun::InputSlice(const BucketItem& item, int64_t part) const {
+  const std::byte* const begin = is_staged_ ? staged_.InputOf(item, job_) : item.request()->input();
+  return begin + SliceOffset(item, part, is_staged_);
+}
+
+std::byte* BucketRun::OutputSlice(const BucketItem& item, int64_t part) const {
+  const TensorView& view = item.request()->output().view;
+  const bool is_image = view.device.kind != DeviceKind::kCpu;
+  std::byte* const begin =
+      is_image ? staged_.OutputOf(item, job_) : static_cast<std::byte*>(view.data);
+  return begin + SliceOffset(item, part, is_image);
+}
+
+std::byte* BucketRun::OwnSlice(const BucketItem& item) const {
+  const TensorView& view = item.request()->output().view;
+  if (view.device.kind != DeviceKind::kCpu) return staged_.OutputOf(item, job_);
+  return static_cast<std::byte*>(view.data) +
+         static_cast<size_t>(item.partition.offset) * SizeOf(bucket_.dtype);
 }
 
 Status BucketRun::PrepareScatter(const BucketItem& item) {
@@ -171,6 +202,7 @@ Status BucketRun::PrepareScatter(const BucketItem& item) {
   std::vector<int64_t> shape = item.tensor->ready->signature.shape;
   shape[0] = elements.rows.Of(group_.my_index);
   RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(std::move(shape)));
+  if (is_staged_) return Status();  // images lie apart
   const auto own_offset =
       static_cast<size_t>(elements.Begin(group_.my_index)) * SizeOf(bucket_.dtype);
   return KeepInput(item, own_offset);
@@ -181,12 +213,11 @@ void BucketRun::PackParts(const Segment& segment, Bytes buffer) const {
   const int64_t pack_ns = NowNs();
   std::byte* to = buffer.data();
   for (int part = 0; part < group_.size(); ++part) {
-    ForEachSlice(segment, part, [&](const BucketItem& item, int64_t first, int64_t count) {
+    ForEachSlice(segment, part, [&](const BucketItem& item, int64_t count) {
       if (item.request() == nullptr) {
         FillIdentity(wire_op(), bucket_.dtype, to, count);
       } else {
-        const size_t offset = static_cast<size_t>(first) * SizeOf(bucket_.dtype);
-        CopyScaled(bucket_.dtype, item.request()->input() + offset, to, count, bucket_.prescale);
+        CopyScaled(bucket_.dtype, InputSlice(item, part), to, count, bucket_.prescale);
       }
       to += static_cast<size_t>(count) * SizeOf(bucket_.dtype);
     });

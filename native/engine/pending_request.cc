@@ -42,6 +42,7 @@ Status PendingRequest::PrepareOutput(std::vector<int64_t> shape) {
   const bool has_room = request.output.data != nullptr && request.output.count >= count;
   if (has_room) return Status();
   // The collective must run even if the caller's output is too small: the other ranks are in it.
+  output_.view.device = Device{};
   owned_ = AllocateAligned(output_.view.bytes());
   if (owned_ == nullptr) {
     return ResourceExhausted("no memory for " + std::to_string(output_.view.bytes()) +

@@ -47,8 +47,8 @@ class PendingRequest {
   // The first error is kept.  Before the caller's own hold is dropped.
   void SetError(const Status& status);
 
-  // Gives `output()` its memory: what the caller passed, or memory of our own.  The thread that
-  // runs the request; several partitions may ask, and get the same.
+  // Gives `output()` its memory: what the caller passed, or memory of our own, which is the host's.
+  // The thread that runs the request; several partitions may ask, and get the same.
   Status PrepareOutput(std::vector<int64_t> shape);
   // Has `input()` be a copy from now on, because the output will be written where it lies.  As
   // PrepareOutput; before anything is written.

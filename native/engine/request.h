@@ -26,16 +26,18 @@ struct Request {
   std::string name;
   Signature signature;
   Device device;  // of this rank's memory; what the ranks agree on is its kind
+  // A device's event (CUevent) after which the input is there and the output may be written; 0:
+  // they are now.  It lives until the request is finished.
+  uint64_t ready_event = 0;
   TensorView input;
   TensorView output;  // data == nullptr: the engine allocates it when its size is known
   // What a codec has not sent in earlier calls, of the input's dtype and count; or no data.  Of a
-  // codec with two residuals there are as many elements behind these.  The caller's, until the
-  // request is finished.
+  // codec with two residuals there are as many elements behind these.  In the memory of the host,
+  // wherever the input is.  The caller's, until the request is finished.
   TensorView residual;
   // Alltoall: rows for each rank of the group, also where the signature has none.
   std::vector<int64_t> splits;
   uint64_t seed = 0;  // of a codec's random numbers: equal on all ranks, another one in every call
-  uint64_t ready_event = 0;
   Completion completion;
   bool is_waited_for = false;  // by the thread that submits it
 };

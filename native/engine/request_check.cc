@@ -32,6 +32,7 @@ class Check {
   Status Run() {
     RABIT_RETURN_IF_ERROR(CheckName());
     RABIT_RETURN_IF_ERROR(CheckReferences());
+    RABIT_RETURN_IF_ERROR(CheckDevice());
     RABIT_RETURN_IF_ERROR(CheckArithmetic());
     RABIT_RETURN_IF_ERROR(CheckShape());
     RABIT_RETURN_IF_ERROR(CheckMemory());
@@ -75,12 +76,42 @@ class Check {
       return Bad("there is no backend " + std::to_string(signature_.backend) +
                  ": this engine has " + std::to_string(limits_.backends) + "; pass -1 for any");
     }
-    if (signature_.device_kind != DeviceKind::kCpu) {
-      return Bad("the tensor is on device kind " +
-                 std::to_string(static_cast<int>(signature_.device_kind)) +
-                 ": this build moves CPU tensors; copy it to the CPU first");
-    }
     return Status();
+  }
+
+  Status CheckDevice() const {
+    const Device& device = request_.device;
+    const bool has_output = request_.output.data != nullptr;
+    const Device& other = request_.output.device;
+    const bool is_apart = device.kind != other.kind ||
+                          (device.kind != DeviceKind::kCpu && device.index != other.index);
+    if (has_output && is_apart) {
+      return Bad("the input is on " + Text(device) + " and the output on " + Text(other) +
+                 "; pass both on one device");
+    }
+    if (device.kind == DeviceKind::kCpu) return Status();
+    if (device.kind != DeviceKind::kCuda) {
+      return Bad("the tensor is on " + Text(device) +
+                 ": tensors on the CPU and of CUDA travel; copy it to the CPU first");
+    }
+    if (!traits_.moves_data) return Bad("it moves no data of a device; pass a tensor on the CPU");
+    const Result<std::shared_ptr<DeviceDriver>> driver = limits_.devices->driver();
+    if (!driver.ok()) {
+      const Status bad = Bad("the tensor is on " + Text(device) +
+                             ", which cannot be reached: " + driver.status().message());
+      return Status(driver.status().code(), bad.message());
+    }
+    if (device.index >= 0 && device.index < (*driver)->devices()) return Status();
+    return Bad("the tensor is on " + Text(device) + ", and the driver has " +
+               std::to_string((*driver)->devices()) + "; look at CUDA_VISIBLE_DEVICES");
+  }
+
+  static std::string Text(const Device& device) {
+    if (device.kind == DeviceKind::kCpu) return "the CPU";
+    const bool is_cuda = device.kind == DeviceKind::kCuda;
+    return (is_cuda ? "cuda:"
+                    : "device kind " + std::to_string(static_cast<int>(device.kind)) + ":") +
+           std::to_string(device.index);
   }
 
   Status CheckArithmetic() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/group.h"
+#include "engine/devices.h"
 #include "engine/engine.h"
 #include "engine/request.h"
 
@@ -14,6 +15,7 @@ struct RequestLimits {
   int rank = 0;
   size_t backends = 1;
   CodecSet* codecs = nullptr;  // never null in use
+  Devices* devices = nullptr;  // nor this
 };
 
 // Also fills in what follows from the rest: even splits of an alltoall or scatter, the input of an

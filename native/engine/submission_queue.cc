@@ -35,4 +35,9 @@ void SubmissionQueue::Close(const Status& why) {
   if (closed_.ok()) closed_ = why;
 }
 
+Status SubmissionQueue::closed() const {
+  MutexLock lock(mutex_);
+  return closed_;
+}
+
 }  // namespace rabit

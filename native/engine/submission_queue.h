@@ -29,12 +29,14 @@ class SubmissionQueue {
   Batch TakeAll();
   // The first reason is kept.  What was pushed before is still in the queue.
   void Close(const Status& why);
+  // What it was closed with; ok: it is open.
+  Status closed() const;
 
  private:
   Status Add(std::span<const std::shared_ptr<PendingRequest>> batch, bool& is_first);
 
   const std::function<void()> wake_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   Batch waiting_ RABIT_GUARDED_BY(mutex_);
   Status closed_ RABIT_GUARDED_BY(mutex_);
 };

@@ -41,24 +41,6 @@ std::vector<int64_t> WithRows(std::vector<int64_t> shape, int64_t rows) {
   return shape;
 }
 
-Bytes OutputBytes(const BucketItem& item) {
-  const TensorView& view = item.request()->output().view;
-  return {static_cast<std::byte*>(view.data), view.bytes()};
-}
-
-ConstBytes InputBytes(const BucketItem& item) {
-  if (item.request() == nullptr) return {};
-  const TensorView& view = item.request()->request.input;
-  return {static_cast<const std::byte*>(view.data), view.bytes()};
-}
-
-// The bytes of the item's partition within those of its tensor.
-template <class Span>
-Span PartOf(Span whole, const BucketItem& item, DType dtype) {
-  return whole.subspan(static_cast<size_t>(item.partition.offset) * SizeOf(dtype),
-                       static_cast<size_t>(item.partition.count) * SizeOf(dtype));
-}
-
 Status CheckExtents(const BucketItem& item, size_t expected) {
   const size_t extents = item.tensor->ready->extents.size();
   if (extents == expected) return Status();
@@ -67,6 +49,19 @@ Status CheckExtents(const BucketItem& item, size_t expected) {
 }
 
 }  // namespace
+
+Bytes BucketRun::OutputBytes(const BucketItem& item) const {
+  const TensorView& view = item.request()->output().view;
+  if (view.device.kind != DeviceKind::kCpu) return {staged_.OutputOf(item, job_), view.bytes()};
+  return {static_cast<std::byte*>(view.data), view.bytes()};
+}
+
+ConstBytes BucketRun::InputBytes(const BucketItem& item) const {
+  if (item.request() == nullptr) return {};
+  const TensorView& view = item.request()->request.input;
+  if (is_staged_) return {staged_.InputOf(item, job_), view.bytes()};
+  return {static_cast<const std::byte*>(view.data), view.bytes()};
+}
 
 Status BucketRun::RunEach() {
   for (const BucketItem& item : job_.items) {
@@ -105,19 +100,15 @@ Status BucketRun::RunEach() {
 }
 
 Status BucketRun::RunBroadcast(const BucketItem& item) {
+  const size_t part_bytes = static_cast<size_t>(item.partition.count) * SizeOf(bucket_.dtype);
   Bytes buffer;
   if (item.request() != nullptr) {
-    RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(ShapeOf(item)));
-    buffer = PartOf(OutputBytes(item), item, bucket_.dtype);
-    if (bucket_.root == services_.rank && !buffer.empty()) {
-      const ConstBytes input = PartOf(InputBytes(item), item, bucket_.dtype);
-      if (input.data() != buffer.data()) {
-        std::memcpy(buffer.data(), input.data(), input.size());
-      }
-    }
+    RABIT_ASSIGN_OR_RETURN(std::byte* const output, OutputOf(item));
+    buffer = {output, part_bytes};
+    const bool is_root = bucket_.root == services_.rank && part_bytes > 0;
+    if (is_root && InputOf(item) != output) std::memcpy(output, InputOf(item), part_bytes);
   } else {
-    const auto bytes = static_cast<size_t>(item.partition.count) * SizeOf(bucket_.dtype);
-    RABIT_ASSIGN_OR_RETURN(buffer, buffer_.Get(FusionBuffer::kPacked, bytes));
+    RABIT_ASSIGN_OR_RETURN(buffer, buffer_.Get(FusionBuffer::kPacked, part_bytes));
   }
   if (buffer.empty()) return Status();
   const auto bytes = static_cast<int64_t>(buffer.size());

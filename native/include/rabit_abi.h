@@ -92,7 +92,9 @@ typedef struct rabit_tensor {
   int32_t dtype;       /* rabit_dtype */
   int32_t device_kind; /* DLPack codes: 1 is the CPU */
   int32_t device_index;
-  uint64_t ready_event; /* 0, or an event the core must wait for */
+  /* Of an input on a device: a CUevent after which it is there and the output may be written, which
+   * lives until the handle has finished; 0: they are now. */
+  uint64_t ready_event;
 } rabit_tensor;
 
 typedef struct rabit_request {

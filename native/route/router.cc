@@ -44,10 +44,7 @@ bool WantsHierarchy(const Topology& topology, const Group& group, const LinkCost
 }  // namespace
 
 Result<Route> Router::Of(const Work& work, Load load, const Group& group) const {
-  if (work.device_kind != DeviceKind::kCpu) {
-    return Unsupported("no backend runs a " + std::string(Name(work.kind)) +
-                       " in the memory of a device; copy the tensor to that of the host");
-  }
+  // What is in the memory of a device is exchanged in that of the host: its kind decides nothing.
   const std::optional<MpiRows>& mpi = options_.mpi;
   const Wish wish = group.size() > 1 ? WishFor(work, load.bytes, group) : Wish();
   BackendId backend = mpi.has_value() && mpi->is_default ? mpi->library : kBuiltin;

@@ -155,12 +155,14 @@ TEST(Router, a_group_of_one_rank_exchanges_nothing) {
   EXPECT_EQ(Text(Take(Ruled("ring"), Of(Kind::kAllreduce), {4}, World(1))), "0 none alone");
 }
 
-TEST(Router, memory_of_a_device_is_refused) {
+TEST(Router, a_tensor_on_a_device_takes_the_way_of_one_on_the_host) {
   Work work = Of(Kind::kAllreduce);
   work.device_kind = DeviceKind::kCuda;
-  const Result<Route> route = Router(On({0, 0, 0, 0})).Of(work, {64}, World());
-  EXPECT_EQ(route.status().code(), Code::kUnsupported);
-  EXPECT_NE(route.status().message().find("copy the tensor"), std::string::npos);
+  const RouterOptions options = On({0, 0, 0, 0});
+  for (const int64_t bytes : {64, 1 << 20}) {
+    EXPECT_EQ(Text(Take(options, work, {bytes})),
+              Text(Take(options, Of(Kind::kAllreduce), {bytes})));
+  }
 }
 
 TEST(Router, mpi_runs_in_its_library_what_that_does_well) {

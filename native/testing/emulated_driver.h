@@ -85,7 +85,10 @@ class DeviceArray {
     RABIT_CHECK(memory_ != 0, "no memory of a device");
   }
   DeviceArray(const DeviceArray&) = delete;
-  ~DeviceArray() { emulation().rabit_emulated_free(memory_); }
+  ~DeviceArray() {
+    emulation().rabit_emulated_finish(device_, nullptr);  // what may still write there
+    emulation().rabit_emulated_free(memory_);
+  }
 
   void* data() const { return reinterpret_cast<void*>(memory_); }
   size_t count() const { return count_; }

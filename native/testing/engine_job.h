@@ -168,7 +168,8 @@ struct JobOptions {
   std::function<std::unique_ptr<Backend>(int, std::unique_ptr<Backend>)> wrap_backend;
   std::function<std::string(int)> algorithms;  // a rank's rules; the backend reads none
   std::shared_ptr<const void> ground;          // EngineParts::ground of every rank
-  int fan_out = 0;                             // 0: rank 0 talks to every rank
+  std::function<Result<std::shared_ptr<DeviceDriver>>()> open_driver;
+  int fan_out = 0;    // 0: rank 0 talks to every rank
   int odd_rank = -1;  // a rank whose scheduler has these limits and the other order
   ScheduleLimits odd_limits;
   bool is_odd_fifo = false;
@@ -207,6 +208,7 @@ class TestJob {
     parts.backends.push_back(std::move(backend));
     parts.router = MakeRouter(rank);
     parts.codecs = MakeCodecSet();
+    parts.open_driver = options_.open_driver;
     Result<std::unique_ptr<Engine>> engine = Engine::Start(std::move(parts));
     if (!engine.ok()) return nullptr;
     return std::move(engine).value();

@@ -1,0 +1,28 @@
+#include "engine/devices.h"
+
+#include <utility>
+
+namespace rabit {
+
+Result<std::shared_ptr<DeviceDriver>> Devices::driver() {
+  MutexLock lock(mutex_);
+  if (!driver_) {
+    driver_ = open_ ? open_()
+                    : Result<std::shared_ptr<DeviceDriver>>(
+                          Unsupported("this engine was started without a driver of devices"));
+  }
+  return *driver_;
+}
+
+Result<const Devices::Streams*> Devices::StreamsOf(int device) {
+  RABIT_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceDriver> found, driver());
+  MutexLock lock(mutex_);
+  const auto known = streams_.find(device);
+  if (known != streams_.end()) return &known->second;
+  Streams streams;
+  RABIT_ASSIGN_OR_RETURN(streams.to_host, MakeStream(found, device));
+  RABIT_ASSIGN_OR_RETURN(streams.to_device, MakeStream(found, device));
+  return &streams_.emplace(device, std::move(streams)).first->second;
+}
+
+}  // namespace rabit

@@ -1,0 +1,40 @@
+// Devices: the driver of this rank's devices, and the streams that its copies go through.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "base/device/device.h"
+#include "base/mutex.h"
+#include "base/result.h"
+
+namespace rabit {
+
+// Thread-safe.
+class Devices {
+ public:
+  // Loads the driver; an empty one: there is none.
+  using Open = std::function<Result<std::shared_ptr<DeviceDriver>>()>;
+  // One for each direction, because a device copies both ways at once.
+  struct Streams {
+    DeviceStream to_host;
+    DeviceStream to_device;
+  };
+
+  explicit Devices(Open open) : open_(std::move(open)) {}
+
+  // Loaded when it is first asked for; kUnsupported says why there is none.
+  Result<std::shared_ptr<DeviceDriver>> driver();
+  // Those of one device; they live as long as this.
+  Result<const Streams*> StreamsOf(int device);
+
+ private:
+  const Open open_;
+  Mutex mutex_;
+  std::optional<Result<std::shared_ptr<DeviceDriver>>> driver_ RABIT_GUARDED_BY(mutex_);
+  std::map<int, Streams> streams_ RABIT_GUARDED_BY(mutex_);
+};
+
+}  // namespace rabit

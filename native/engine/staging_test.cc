@@ -1,0 +1,330 @@
+// Tensors on a device, over an emulated driver; ranks are threads.
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "testing/emulated_driver.h"
+#include "testing/engine_job.h"
+
+namespace rabit {
+namespace {
+
+using testing::DeviceArray;
+using testing::EmulatedTrouble;
+using testing::emulation;
+using testing::JobOptions;
+using testing::MakeRequest;
+using testing::OpenEmulatedDriver;
+using testing::TestJob;
+using Floats = std::vector<float>;
+
+Deadline InTime() { return After(std::chrono::seconds(60)); }
+bool Has(const std::string& text, std::string_view part) { return text.find(part) != text.npos; }
+
+JobOptions DeviceJob() {
+  JobOptions options;
+  options.open_driver = [] { return LoadCudaDriver(RABIT_TEST_CUDA); };
+  return options;
+}
+
+// A tensor on device `index`, whose values a kernel writes after what the stream has to do before;
+// its event, and requests on it.
+class DeviceTensor {
+ public:
+  DeviceTensor(int index, const Floats& values)
+      : driver_(OpenEmulatedDriver()),
+        array_(index, values.size()),
+        event_(std::move(*MakeEvent(driver_, index))),
+        device_{DeviceKind::kCuda, index},
+        count_(static_cast<int64_t>(values.size())) {
+    array_.Launch(values);
+    EXPECT_OK(driver_->Record(index, event_.get(), nullptr));
+  }
+
+  TensorView view() const { return {array_.data(), count_, DType::kFloat32, device_}; }
+  Floats Read() const { return array_.Read(); }
+
+  Request As(Kind kind, std::string name) const {
+    Request request;
+    request.name = std::move(name);
+    request.signature.kind = kind;
+    request.signature.dtype = DType::kFloat32;
+    request.signature.shape = {count_};
+    request.signature.device_kind = DeviceKind::kCuda;
+    request.device = device_;
+    request.input = view();
+    request.ready_event = reinterpret_cast<uint64_t>(event_.get());
+    return request;
+  }
+  Request InPlace(Kind kind, std::string name) const {
+    Request request = As(kind, std::move(name));
+    request.output = request.input;
+    return request;
+  }
+  Request To(const DeviceTensor& output, Kind kind, std::string name) const {
+    Request request = As(kind, std::move(name));
+    request.output = output.view();
+    // Of the later of the two, which stands for both: they are on one stream.
+    request.ready_event = reinterpret_cast<uint64_t>(output.event_.get());
+    return request;
+  }
+
+ private:
+  const std::shared_ptr<DeviceDriver> driver_;
+  DeviceArray<float> array_;
+  const DeviceEvent event_;
+  const Device device_;
+  const int64_t count_;
+};
+
+Status RunOn(Engine& engine, Request request) {
+  Handle handle;
+  Status status = engine.Run(std::move(request), handle, InTime());
+  engine.Release(handle);
+  return status;
+}
+
+// Cut, fused and left alone; every rank on another device.
+TEST(Staging, sums_of_many_tensors_are_right_whatever_the_delays) {
+  for (const uint64_t seed : {1, 2, 3}) {
+    EmulatedTrouble trouble(seed, 300);
+    const auto before = emulation().counts();
+    const int size = static_cast<int>(seed);
+    JobOptions options = DeviceJob();
+    options.limits.partition_bytes = 4096;
+    options.limits.fusion_bytes = 2048;
+    TestJob(size, std::move(options)).Run([&](Engine& engine, int rank) {
+      std::vector<std::unique_ptr<DeviceTensor>> tensors;
+      std::vector<Request> requests;
+      for (size_t i = 0; i < 24; ++i) {
+        const Floats values(1 + 173 * i, static_cast<float>(rank + 1));
+        tensors.push_back(std::make_unique<DeviceTensor>(rank % 2, values));
+        requests.push_back(tensors[i]->InPlace(Kind::kAllreduce, "t" + std::to_string(i)));
+        requests[i].signature.prescale = 2.0;
+        requests[i].signature.postscale = 0.25;
+        requests[i].signature.priority = static_cast<int32_t>(i % 5);
+      }
+      std::vector<Handle> handles(requests.size());
+      ASSERT_OK(engine.Submit(requests, handles));
+      for (const Handle handle : handles) EXPECT_OK(engine.Wait(handle, InTime()));
+      const auto sum = static_cast<float>(size * (size + 1)) / 4.0f;
+      for (const auto& each : tensors) {
+        const Floats seen = each->Read();
+        EXPECT_EQ(seen, Floats(seen.size(), sum));
+      }
+    });
+    EXPECT_EQ(emulation().counts().pinned, before.pinned);
+    EXPECT_EQ(emulation().counts().events, before.events);
+    EXPECT_EQ(emulation().counts().violations, before.violations);
+  }
+}
+
+TEST(Staging, a_mean_in_another_tensor_leaves_the_input_as_it_is) {
+  TestJob(2, DeviceJob()).Run([](Engine& engine, int rank) {
+    const DeviceTensor in(0, Floats(1000, static_cast<float>(rank)));
+    const DeviceTensor out(0, Floats(1000));
+    Request request = in.To(out, Kind::kAllreduce, "mean");
+    request.signature.op = ReduceOp::kAverage;
+    EXPECT_OK(RunOn(engine, std::move(request)));
+    EXPECT_EQ(out.Read(), Floats(1000, 0.5f));
+    EXPECT_EQ(in.Read(), Floats(1000, static_cast<float>(rank)));
+  });
+}
+
+TEST(Staging, rooted_kinds_touch_the_outputs_that_they_should) {
+  EmulatedTrouble trouble(4, 200);
+  TestJob(3, DeviceJob()).Run([](Engine& engine, int rank) {
+    const auto mine = static_cast<float>(rank + 1);
+    const DeviceTensor sent(rank % 2, Floats(5000, mine));
+    Request broadcast = sent.InPlace(Kind::kBroadcast, "b");
+    broadcast.signature.root = 1;
+    EXPECT_OK(RunOn(engine, std::move(broadcast)));
+    EXPECT_EQ(sent.Read(), Floats(5000, 2.0f));
+
+    const DeviceTensor part(0, Floats(10, mine));
+    const DeviceTensor sum(0, Floats(10));
+    Request reduce = part.To(sum, Kind::kReduce, "r");
+    reduce.signature.root = 2;
+    EXPECT_OK(RunOn(engine, std::move(reduce)));
+    EXPECT_EQ(sum.Read(), Floats(10, rank == 2 ? 6.0f : 0.0f));
+  });
+}
+
+TEST(Staging, kinds_with_parts_write_to_the_device) {
+  EmulatedTrouble trouble(5, 200);
+  TestJob(2, DeviceJob()).Run([](Engine& engine, int rank) {
+    const auto mine = static_cast<float>(rank + 1);
+    const DeviceTensor rows(0, Floats{mine, mine, mine, mine});
+    const DeviceTensor half(0, Floats(2));
+    EXPECT_OK(RunOn(engine, rows.To(half, Kind::kReduceScatter, "s")));
+    EXPECT_EQ(half.Read(), Floats(2, 3.0f));
+
+    const DeviceTensor all(0, Floats(8));
+    EXPECT_OK(RunOn(engine, rows.To(all, Kind::kAllgather, "g")));
+    EXPECT_EQ(all.Read(), (Floats{1, 1, 1, 1, 2, 2, 2, 2}));
+
+    const DeviceTensor swapped(0, Floats(4));
+    EXPECT_OK(RunOn(engine, rows.To(swapped, Kind::kAlltoall, "a")));
+    EXPECT_EQ(swapped.Read(), (Floats{1, 1, 2, 2}));
+
+    const DeviceTensor received(0, Floats(3));
+    const DeviceTensor message(0, Floats(3, 7.0f));
+    Request pair = message.InPlace(rank == 0 ? Kind::kSend : Kind::kRecv, "m");
+    pair.signature.root = 1 - rank;
+    if (rank == 1) pair.input = TensorView{};
+    if (rank == 1) pair.output = received.view();
+    EXPECT_OK(RunOn(engine, std::move(pair)));
+    if (rank == 1) {
+      EXPECT_EQ(received.Read(), Floats(3, 7.0f));
+    }
+  });
+}
+
+// The engine has no memory on the device for what the caller gave none for.
+TEST(Staging, an_output_that_the_engine_allocates_is_in_the_memory_of_the_host) {
+  TestJob(2, DeviceJob()).Run([](Engine& engine, int rank) {
+    const DeviceTensor mine(0, Floats(static_cast<size_t>(rank + 1), static_cast<float>(rank)));
+    HandleOutput output;
+    const Floats all =
+        testing::RunOne<float>(engine, mine.As(Kind::kAllgather, "g"), nullptr, &output);
+    EXPECT_EQ(all, (Floats{0, 1, 1}));
+    EXPECT_EQ(output.view.device, Device{});
+  });
+}
+
+TEST(Staging, a_codec_encodes_images_and_keeps_its_residual_on_the_host) {
+  TestJob(2, DeviceJob()).Run([](Engine& engine, int rank) {
+    const DeviceTensor values(0, Floats(3000, rank == 0 ? 1.0f : 3.0f));
+    Request request = values.InPlace(Kind::kAllreduce, "c");
+    request.signature.codec = "fp16";
+    EXPECT_OK(RunOn(engine, std::move(request)));
+    EXPECT_EQ(values.Read(), Floats(3000, 4.0f));
+  });
+}
+
+// A kernel that waits holds its own tensor back, and nothing else.
+TEST(Staging, what_is_not_computed_yet_is_not_announced) {
+  std::atomic<bool> may_end{false};
+  TestJob(2, DeviceJob()).Run([&](Engine& engine, int rank) {
+    if (rank == 0) {
+      emulation().rabit_emulated_launch(
+          0, nullptr, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); },
+          &may_end);
+    }
+    const DeviceTensor late(rank, Floats(10, 1.0f));
+    Request request = late.InPlace(Kind::kAllreduce, "late");
+    Handle handle;
+    ASSERT_OK(engine.Submit({&request, 1}, {&handle, 1}));
+
+    Floats host(10, 2.0f);
+    EXPECT_EQ(testing::RunOne<float>(engine, MakeRequest("host", Kind::kAllreduce, host)),
+              Floats(10, 4.0f));
+    const Result<bool> is_done = engine.IsDone(handle);
+    ASSERT_OK(is_done);
+    EXPECT_FALSE(*is_done);
+    std::vector<float> none(1);
+    (void)testing::RunOne<float>(engine, MakeRequest("looked", Kind::kAllreduce, none));
+
+    if (rank == 0) {
+      may_end.store(true);
+      may_end.notify_all();
+    }
+    EXPECT_OK(engine.Wait(handle, InTime()));
+    EXPECT_EQ(late.Read(), Floats(10, 2.0f));
+  });
+}
+
+TEST(Staging, ranks_with_other_kinds_of_memory_are_named) {
+  TestJob(2, DeviceJob()).Run([](Engine& engine, int rank) {
+    const DeviceTensor there(0, Floats(4));
+    Floats here(4);
+    const Status status = RunOn(engine, rank == 0 ? MakeRequest("x", Kind::kAllreduce, here)
+                                                  : there.InPlace(Kind::kAllreduce, "x"));
+    EXPECT_EQ(status.code(), Code::kMismatch);
+    EXPECT_TRUE(Has(status.message(), "same kind of device")) << status;
+  });
+}
+
+TEST(Staging, what_cannot_work_is_refused_with_advice) {
+  TestJob(1, DeviceJob()).Run([](Engine& engine, int) {
+    const DeviceTensor tensor(0, Floats(4));
+    Floats host(4);
+    Request apart = tensor.As(Kind::kAllreduce, "x");
+    apart.output = {host.data(), 4, DType::kFloat32, {}};
+    EXPECT_TRUE(
+        Has(RunOn(engine, apart).message(), "input is on cuda:0 and the output on the CPU"));
+
+    Request beyond = tensor.InPlace(Kind::kAllreduce, "x");
+    beyond.device.index = beyond.input.device.index = beyond.output.device.index = 9;
+    EXPECT_TRUE(Has(RunOn(engine, beyond).message(), "on cuda:9, and the driver has 2"));
+  });
+  TestJob(1).Run([](Engine& engine, int) {
+    const DeviceTensor tensor(0, Floats(4));
+    const Status status = RunOn(engine, tensor.InPlace(Kind::kAllreduce, "x"));
+    EXPECT_EQ(status.code(), Code::kUnsupported);
+    EXPECT_TRUE(Has(status.message(), "'x' on rank 0: the tensor is on cuda:0, which cannot"));
+  });
+}
+
+// On whichever call the driver fails: every rank ends with the reason, and none hangs.
+TEST(Staging, a_driver_that_fails_ends_the_operation_on_every_rank) {
+  for (const char* function :
+       {"cuMemHostAlloc", "cuStreamCreate", "cuMemcpyDtoHAsync_v2", "cuEventQuery", "copy"}) {
+    EmulatedTrouble trouble(6);
+    TestJob job(2, DeviceJob());
+    std::unique_ptr<Engine> engines[] = {job.Start(0), job.Start(1)};
+    const DeviceTensor tensors[] = {DeviceTensor(0, Floats(100)), DeviceTensor(0, Floats(100))};
+    emulation().rabit_emulated_finish(0, nullptr);
+    trouble.Fail(function, 0, cuda::kOutOfMemory);
+    testing::RunRanks(2, [&](int rank) {
+      Request request = tensors[rank].InPlace(Kind::kAllreduce, "broken");
+      Handle handle;
+      Status status = engines[rank]->Submit({&request, 1}, {&handle, 1});
+      if (status.ok()) status = engines[rank]->Wait(handle, InTime());
+      EXPECT_FALSE(status.ok()) << function;
+      EXPECT_TRUE(Has(status.message(), "broken")) << function << status;
+      EXPECT_TRUE(Has(status.message(), "OUT_OF_MEMORY")) << function << status;
+    });
+  }
+}
+
+// The other rank has its result by then.
+TEST(Staging, a_result_that_does_not_reach_the_device_is_no_result) {
+  EmulatedTrouble trouble(7);
+  TestJob job(1, DeviceJob());
+  std::unique_ptr<Engine> engine = job.Start(0);
+  const DeviceTensor tensor(0, Floats(100));
+  trouble.Fail("cuMemcpyHtoDAsync_v2", 0, cuda::kOutOfMemory);
+  const Status status = RunOn(*engine, tensor.InPlace(Kind::kAllreduce, "broken"));
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_TRUE(Has(status.message(), "allreduce 'broken' on rank 0: cuMemcpyHtoDAsync")) << status;
+}
+
+TEST(Staging, a_stop_ends_what_no_kernel_will_ever_write) {
+  std::atomic<bool> may_end{false};
+  {
+    TestJob job(1, DeviceJob());
+    std::unique_ptr<Engine> engine = job.Start(0);
+    emulation().rabit_emulated_launch(
+        0, nullptr, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); },
+        &may_end);
+    const DeviceTensor never(0, Floats(10));
+    Request request = never.InPlace(Kind::kAllreduce, "never");
+    Handle handle;
+    ASSERT_OK(engine->Submit({&request, 1}, {&handle, 1}));
+
+    EXPECT_OK(engine->Stop(InTime()));
+    const Status status = engine->Wait(handle, InTime());
+    EXPECT_EQ(status.code(), Code::kAborted);
+    EXPECT_TRUE(Has(status.message(), "'never' on rank 0")) << status;
+    may_end.store(true);
+    may_end.notify_all();
+    emulation().rabit_emulated_finish(0, nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace rabit
