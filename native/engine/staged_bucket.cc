@@ -99,16 +99,18 @@ Status StagedBucket::RecordAll(DeviceStream Devices::Streams::* stream) {
 Status StagedBucket::Wait(Deadline deadline) {
   for (const std::unique_ptr<Told>& told : told_) {
     if (!told->is_awaited) continue;
-    Status status = WaitOver(*driver_, told->event.device(), told->event.get(), deadline);
+    const Status status = WaitOver(*driver_, told->event.device(), told->event.get(), deadline);
     if (status.code() == Code::kTimedOut) return status;
     told->is_awaited = false;
-    RABIT_RETURN_IF_ERROR(status);
+    if (failed_.ok()) failed_ = status;
   }
-  return Status();
+  return failed_;
 }
 
 Status StagedBucket::CopyIn(Devices& devices, const BucketJob& job, int rank, Deadline deadline) {
-  RABIT_RETURN_IF_ERROR(Wait(deadline));
+  const Status before = Wait(deadline);
+  if (before.code() == Code::kTimedOut) return before;
+  failed_ = Status();  // of the bucket before, which has told it
   devices_ = &devices;
   RABIT_ASSIGN_OR_RETURN(driver_, devices.driver());
   const size_t bytes = Place(job);

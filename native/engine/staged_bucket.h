@@ -29,7 +29,7 @@ class StagedBucket {
   Status CopyIn(Devices& devices, const BucketJob& job, int rank, Deadline deadline);
   // Has it copy the results of `job` to outputs on a device.
   Status CopyOut(const BucketJob& job, int rank);
-  // Waits for what was told last; kTimedOut: it goes on.
+  // Waits for what was told last; kTimedOut: it goes on.  A copy that has failed is told each time.
   Status Wait(Deadline deadline);
 
   // The chunks that the item reads, and those that it writes, one behind the other.
@@ -62,6 +62,7 @@ class StagedBucket {
   size_t memory_bytes_ = 0;
   std::vector<Image> images_;  // by item
   std::vector<std::unique_ptr<Told>> told_;
+  Status failed_;  // the first copy of this bucket that did
 };
 
 }  // namespace rabit

@@ -303,6 +303,20 @@ TEST(Staging, a_result_that_does_not_reach_the_device_is_no_result) {
   EXPECT_TRUE(Has(status.message(), "allreduce 'broken' on rank 0: cuMemcpyHtoDAsync")) << status;
 }
 
+// The call that tells the device succeeds; the copy itself is what fails, whoever waits for it.
+TEST(Staging, a_copy_back_that_fails_later_is_no_result) {
+  for (const uint32_t delay_us : {0, 2000}) {
+    EmulatedTrouble trouble(8, delay_us);
+    TestJob job(1, DeviceJob());
+    std::unique_ptr<Engine> engine = job.Start(0);
+    const DeviceTensor tensor(0, Floats(100));
+    trouble.Fail("copy", 1, cuda::kIllegalAddress);
+    const Status status = RunOn(*engine, tensor.InPlace(Kind::kAllreduce, "broken"));
+    EXPECT_EQ(status.code(), Code::kInternal);
+    EXPECT_TRUE(Has(status.message(), "allreduce 'broken' on rank 0: ")) << status;
+  }
+}
+
 TEST(Staging, a_stop_ends_what_no_kernel_will_ever_write) {
   std::atomic<bool> may_end{false};
   {
