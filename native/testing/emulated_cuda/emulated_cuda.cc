@@ -69,6 +69,9 @@ struct Driver {
   std::map<uintptr_t, size_t> pinned;
   std::map<uintptr_t, DeviceMemory> memory;
   std::map<int, StreamState*> default_streams;
+  // The contexts of a thread, the current one last.  Not thread-local: what a thread of a library
+  // that was loaded later leaves there, TSan sees freed by another.
+  std::map<std::thread::id, std::vector<int>> contexts;
   // A broken driver destroys none of these.
   std::set<StreamState*> streams;
   std::set<EventState*> events;
@@ -80,9 +83,11 @@ Driver& driver() {
   return *the_one;
 }
 
-thread_local std::vector<int> current_devices;
-
 using Lock = std::unique_lock<std::mutex>;
+
+// With the lock.
+bool HasContext(Driver& all) { return all.contexts.contains(std::this_thread::get_id()); }
+int CurrentDevice(Driver& all) { return all.contexts.at(std::this_thread::get_id()).back(); }
 
 Context ContextOf(int device) { return reinterpret_cast<Context>(uintptr_t{0x1000} + device); }
 int DeviceOf(Context context) {
@@ -103,7 +108,7 @@ Result Enter(Driver& all, const char* function, bool needs_context = true) {
   ++all.calls[function];
   if (const Result error = Injected(all, function); error != kSuccess) return error;
   if (all.broken != kSuccess) return all.broken;
-  return needs_context && current_devices.empty() ? kInvalidContext : kSuccess;
+  return needs_context && !HasContext(all) ? kInvalidContext : kSuccess;
 }
 
 #define RABIT_ENTER(...)                                                                           \
@@ -159,7 +164,7 @@ StreamState* Find(Driver& all, int device, Stream stream) {
   return found;
 }
 
-StreamState* Find(Driver& all, Stream stream) { return Find(all, current_devices.back(), stream); }
+StreamState* Find(Driver& all, Stream stream) { return Find(all, CurrentDevice(all), stream); }
 
 void Put(Driver& all, StreamState* stream, std::function<void()> work) {
   stream->queue.push_back(std::move(work));
@@ -229,12 +234,16 @@ RABIT_EXPORT Result cuDriverGetVersion(int32_t* version) {
   return kSuccess;
 }
 RABIT_EXPORT Result cuGetErrorName(Result error, const char** name) {
-  ++driver().calls[__func__];
+  Driver& all = driver();
+  Lock lock(all.mutex);
+  ++all.calls[__func__];
   *name = error == kOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_EMULATED";
   return kSuccess;
 }
 RABIT_EXPORT Result cuGetErrorString(Result error, const char** text) {
-  ++driver().calls[__func__];
+  Driver& all = driver();
+  Lock lock(all.mutex);
+  ++all.calls[__func__];
   *text = error == kOutOfMemory ? "out of memory" : "an emulated failure";
   return kSuccess;
 }
@@ -264,24 +273,26 @@ RABIT_EXPORT Result cuCtxPushCurrent_v2(Context context) {
   RABIT_ENTER(false);
   const int device = DeviceOf(context);
   if (device < 0 || device >= kDevicesMax) return kInvalidContext;
-  current_devices.push_back(device);
+  all.contexts[std::this_thread::get_id()].push_back(device);
   return kSuccess;
 }
 RABIT_EXPORT Result cuCtxPopCurrent_v2(Context* context) {
   Driver& all = driver();
   Lock lock(all.mutex);
   ++all.calls[__func__];
-  if (current_devices.empty()) {
+  if (!HasContext(all)) {
     ++all.counts.violations;
     return kInvalidContext;
   }
-  *context = ContextOf(current_devices.back());
-  current_devices.pop_back();
+  *context = ContextOf(CurrentDevice(all));
+  std::vector<int>& mine = all.contexts[std::this_thread::get_id()];
+  mine.pop_back();
+  if (mine.empty()) all.contexts.erase(std::this_thread::get_id());
   return kSuccess;
 }
 RABIT_EXPORT Result cuStreamCreate(Stream* stream, uint32_t) {
   RABIT_ENTER();
-  *stream = reinterpret_cast<Stream>(NewStream(all, current_devices.back()));
+  *stream = reinterpret_cast<Stream>(NewStream(all, CurrentDevice(all)));
   return kSuccess;
 }
 RABIT_EXPORT Result cuStreamDestroy_v2(Stream stream) {
