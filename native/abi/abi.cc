@@ -5,12 +5,17 @@
 #include <string>
 #include <vector>
 
+#include "abi/connections.h"
 #include "abi/guard.h"
 #include "abi/wiring.h"
 #include "include/rabit_abi.h"
 
 struct rabit_engine {
   std::unique_ptr<rabit::WiredEngine> wired;
+};
+
+struct rabit_pool {
+  std::shared_ptr<rabit::ConnectionPool> pool;
 };
 
 namespace rabit {
@@ -135,6 +140,34 @@ Status CopyText(const std::string& text, char* to, size_t capacity, size_t* need
 using namespace rabit;  // NOLINT: the functions below are the library's outside
 
 uint32_t rabit_abi_version(void) { return RABIT_ABI_VERSION; }
+
+int32_t rabit_pool_open(const char* options, rabit_pool** pool) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(options);
+    RABIT_REQUIRE_POINTER(pool);
+    *pool = nullptr;
+    RABIT_ASSIGN_OR_RETURN(const Options parsed, ParseOptions(options));
+    RABIT_ASSIGN_OR_RETURN(std::shared_ptr<ConnectionPool> opened, OpenPool(parsed));
+    *pool = new rabit_pool{std::move(opened)};
+    return Status();
+  });
+}
+
+int32_t rabit_start_over(rabit_pool* pool, const char* options, rabit_engine** engine) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(pool);
+    RABIT_REQUIRE_POINTER(options);
+    RABIT_REQUIRE_POINTER(engine);
+    *engine = nullptr;
+    RABIT_ASSIGN_OR_RETURN(const Options parsed, ParseOptions(options));
+    RABIT_ASSIGN_OR_RETURN(std::unique_ptr<WiredEngine> wired,
+                           StartEngineOver(pool->pool, parsed));
+    *engine = new rabit_engine{std::move(wired)};
+    return Status();
+  });
+}
+
+void rabit_pool_close(rabit_pool* pool) { delete pool; }
 
 int32_t rabit_start(const char* options, rabit_engine** engine) {
   return Guard([&]() -> Status {
@@ -375,7 +408,7 @@ int32_t rabit_stats(rabit_engine* engine, char* json, size_t capacity, size_t* n
 int32_t rabit_stop(rabit_engine* engine, int64_t timeout_ms) {
   return Guard([&]() -> Status {
     RABIT_REQUIRE_POINTER(engine);
-    return engine->wired->engine().Stop(DeadlineFor(timeout_ms));
+    return engine->wired->Stop(DeadlineFor(timeout_ms));
   });
 }
 

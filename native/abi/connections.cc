@@ -12,7 +12,6 @@
 
 #include "base/log.h"
 #include "rendezvous/equal_settings.h"
-#include "rendezvous/tcp_store.h"
 #include "transport/connect.h"
 #include "transport/routed_transport.h"
 #include "transport/shared_transport.h"
@@ -68,20 +67,36 @@ Status AddContext(const Options& options, const char* doing, const Status& statu
       .WithCulprit(status.culprit());
 }
 
+// Publishes what holds as long as the process does, or its one engine: a member that tells something
+// else later would not be heard.
+Status Tell(const Options& options, const Members& members, Store& store, std::string_view what,
+            const std::string& value) {
+  const std::string key =
+      members.KeyOf(static_cast<uint64_t>(options.epoch), what, options.rank);
+  if (members.are_ranks()) return store.Set(key, value);
+  RABIT_ASSIGN_OR_RETURN(const std::string held, store.SetOnce(key, value));
+  if (held == value) return {};
+  return InvalidArgument(
+      "member " + std::to_string(members.Of(options.rank)) + " has told the others '" + held +
+      "' as its " + std::string(what) + ", and now '" + value +
+      "': a number belongs to one process, and its engines have the same settings");
+}
+
 // Hosts are numbered by first appearance, so that all ranks number them alike.
-Result<Topology> ExchangeHosts(const Options& options, TcpStore& store, StartWatch& watch,
+Result<Topology> ExchangeHosts(const Options& options, const Members& members, Store& store,
                                Deadline deadline) {
+  const auto epoch = static_cast<uint64_t>(options.epoch);
   const std::string host_key = options.host_key.empty() ? SystemHostKey() : options.host_key;
   const std::string mine = host_key + " " + SharingKey();
   const std::string digest = SettingsDigest(options.equal_settings);
-  RABIT_RETURN_IF_ERROR(watch.Set(Key(options, "host", options.rank),
-                                  digest + " " + ToText(FindProcessors()) + " " + mine));
+  RABIT_RETURN_IF_ERROR(Tell(options, members, store, "host",
+                             digest + " " + ToText(FindProcessors()) + " " + mine));
   int apart = -1;  // a rank of this host with which no memory can be shared
   std::map<std::string, int> numbers;
   std::vector<std::vector<Processors>> processors;  // host number -> those of its ranks
   Topology topology;
   for (int rank = 0; rank < options.size; ++rank) {
-    Result<std::string> host = watch.Get(Key(options, "host", rank), deadline);
+    Result<std::string> host = store.Get(members.KeyOf(epoch, "host", rank), deadline);
     if (!host.ok() && host.status().code() != Code::kTimedOut) return host.status();
     if (!host.ok()) {
       return Status(host.status().code(),
@@ -257,17 +272,17 @@ Connections ConnectAlone(const Options& options) {
 }
 
 // Everything but the store.
-Status ConnectThrough(StartWatch& watch, const Options& options, const Secret& secret,
-                      Deadline deadline, Connections& made) {
+Status ConnectThrough(const Options& options, const Members& members, Deadline deadline,
+                      Connections& made) {
   const auto epoch = static_cast<uint64_t>(options.epoch);
+  StartWatch& watch = *made.watch;
+  MemberBook& book = *made.book;
   RABIT_RETURN_IF_ERROR(watch.Join(deadline));
-  Result<std::unique_ptr<Listener>> listener =
-      Listener::Open(ListenAddress(options.bind_address), secret, epoch, options.rank);
-  if (!listener.ok()) return AddContext(options, "opening its port", listener.status());
-  made.listener = std::move(listener).value();
+  const Status listens = made.pool->Listen(ListenAddress(options.bind_address), epoch);
+  if (!listens.ok()) return AddContext(options, "opening its port", listens);
   RABIT_RETURN_IF_ERROR(
-      watch.Set(Key(options, "address", options.rank), made.listener->address()));
-  Result<Topology> topology = ExchangeHosts(options, *made.store, watch, deadline);
+      Tell(options, members, book, "address", made.pool->listener().address()));
+  Result<Topology> topology = ExchangeHosts(options, members, book, deadline);
   if (!topology.ok()) return AddContext(options, "looking for all ranks", topology.status());
   made.topology = std::move(topology).value();
   made.cores = made.topology.CoresAt(options.rank);
@@ -277,13 +292,15 @@ Status ConnectThrough(StartWatch& watch, const Options& options, const Secret& s
   const ConnectContext context{options.rank,
                                options.size,
                                epoch,
-                               watch,
-                               *made.listener,
-                               secret,
+                               book,
+                               made.pool->listener(),
+                               made.pool->secret(),
                                made.topology,
                                options.started_lanes() + 1,
                                deadline,
-                               &watch};
+                               &watch,
+                               members,
+                               made.turn == nullptr ? nullptr : &made.pool->kept()};
   made.tree = ControlTree(options, made.topology);
   Result<std::optional<Inbox>> inbox = ReserveShmOfHost(options, context);
   if (!inbox.ok()) return AddContext(options, "taking shared memory", inbox.status());
@@ -298,17 +315,43 @@ Status ConnectThrough(StartWatch& watch, const Options& options, const Secret& s
 
 }  // namespace
 
-Result<Connections> ConnectRanks(const Options& options) {
-  if (options.size == 1) return ConnectAlone(options);
+Result<std::shared_ptr<ConnectionPool>> OpenPool(const Options& options) {
   const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));
   RABIT_ASSIGN_OR_RETURN(const Secret secret, Secret::FromHex(options.secret));
+  auto pool = std::make_shared<ConnectionPool>(secret, options.member);
+  RABIT_RETURN_IF_ERROR(pool->Meet(options.store, deadline));
+  // Of no epoch yet: those that dial this process before its first engine wait.
+  RABIT_RETURN_IF_ERROR(pool->Listen(ListenAddress(options.bind_address), 0));
+  pool->listener().SetEpoch(0);
+  return pool;
+}
+
+Result<Connections> ConnectRanks(const Options& options, std::shared_ptr<ConnectionPool> pool) {
   Connections made;
-  Result<std::unique_ptr<TcpStore>> store =
-      TcpStore::Connect(options.store, secret, options.rank, deadline);
-  if (!store.ok()) return AddContext(options, "connecting to the store", store.status());
-  made.store = std::move(store).value();
-  made.watch = std::make_unique<StartWatch>(*made.store, options.epoch, options.rank);
-  const Status connected = ConnectThrough(*made.watch, options, secret, deadline, made);
+  Members members;
+  if (pool != nullptr) {
+    RABIT_ASSIGN_OR_RETURN(members.of_rank, ParseMembers(options.members));
+    RABIT_RETURN_IF_ERROR(
+        pool->Begin(static_cast<uint64_t>(options.epoch), members.of_rank));
+    made.turn = std::make_unique<PoolTurn>(*pool);
+  }
+  if (options.size == 1) {
+    Connections alone = ConnectAlone(options);
+    alone.pool = std::move(pool);
+    alone.turn = std::move(made.turn);
+    return alone;
+  }
+  const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));
+  if (pool == nullptr) {
+    RABIT_ASSIGN_OR_RETURN(const Secret secret, Secret::FromHex(options.secret));
+    pool = std::make_shared<ConnectionPool>(secret, options.rank);
+  }
+  made.pool = std::move(pool);
+  const Status met = made.pool->Meet(options.store, deadline);
+  if (!met.ok()) return AddContext(options, "connecting to the store", met);
+  made.watch = std::make_unique<StartWatch>(made.pool->store(), options.epoch, options.rank);
+  made.book = std::make_unique<MemberBook>(*made.watch, made.pool->facts());
+  const Status connected = ConnectThrough(options, members, deadline, made);
   if (!connected.ok()) return made.watch->Fail(connected);
   return made;
 }

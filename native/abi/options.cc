@@ -25,17 +25,25 @@ struct Row {
   std::string_view summary;
 };
 
-// The table is the grammar: one row per option.
-const std::vector<Row>& Table() {
-  static const std::vector<Row> table = {
+// Where the process stands, and how it finds the others.
+std::vector<Row> PlaceRows() {
+  return {
       {"rank", &Options::rank, 0, 65'535, "", "the number of this process"},
       {"size", &Options::size, 1, 65'536, "", "how many processes there are"},
       {"epoch", &Options::epoch, 1, int64_t{1} << 40, "", "counts the inits of this process"},
+      {"member", &Options::member, 0, INT32_MAX, "", "of a pool: the number of this process"},
+      {"members", &Options::members, 0, 0, "", "of an engine over a pool: its processes, by rank"},
       {"host_key", &Options::host_key, 0, 0, "", "equal for ranks that can share memory"},
       {"store", &Options::store, 0, 0, "", "host:port of the rendezvous store"},
       {"secret", &Options::secret, 0, 0, "", "64 hexadecimal digits, equal on all ranks"},
       {"bind_address", &Options::bind_address, 0, 0, "", "address that peers connect to"},
       {"equal_settings", &Options::equal_settings, 0, 0, "", "what ranks compare when they meet"},
+  };
+}
+
+// How it works.
+std::vector<Row> WorkRows() {
+  return {
       {"transport", &Options::transport, 0, 0, "auto tcp shm", "how bytes move between ranks"},
       {"connect_timeout_ms", &Options::connect_timeout_ms, 1, kDayMs, "",
        "how long to wait for the other ranks at start"},
@@ -94,6 +102,16 @@ const std::vector<Row>& Table() {
       {"log_level", &Options::log_level, 0, 0, "debug info warning error off",
        "what is written to the standard error stream"},
   };
+}
+
+// The table is the grammar: one row per option.
+const std::vector<Row>& Table() {
+  static const std::vector<Row> table = [] {
+    std::vector<Row> rows = PlaceRows();
+    const std::vector<Row> others = WorkRows();
+    rows.insert(rows.end(), others.begin(), others.end());
+    return rows;
+  }();
   return table;
 }
 
@@ -246,6 +264,26 @@ Result<Options> ParseOptions(std::string_view text) {
   }
   RABIT_RETURN_IF_ERROR(CheckTogether(options));
   return options;
+}
+
+Result<std::vector<int>> ParseMembers(std::string_view text) {
+  std::vector<int> members;
+  const auto refuse = [text](const std::string& why) {
+    return InvalidArgument("option members is '" + std::string(text) + "': " + why +
+                           "; write the number of each process, by rank, as 3,0,5");
+  };
+  for (const char* at = text.data(); at <= text.data() + text.size(); ++at) {
+    int member = -1;
+    const auto [end, error] = std::from_chars(at, text.data() + text.size(), member);
+    const bool ends_well = end == text.data() + text.size() || *end == ',';
+    if (error != std::errc() || member < 0 || !ends_well) return refuse("it holds no numbers");
+    if (std::find(members.begin(), members.end(), member) != members.end()) {
+      return refuse(std::to_string(member) + " is there twice");
+    }
+    members.push_back(member);
+    at = end;
+  }
+  return members;
 }
 
 std::vector<OptionInfo> DescribeOptions() {

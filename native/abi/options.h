@@ -19,6 +19,8 @@ struct Options {
   int32_t rank = 0;
   int32_t size = 1;
   int64_t epoch = 1;     // 1, 2, 3, … per init; equal on all ranks
+  int32_t member = 0;    // of a pool: the number of this process, whatever its rank
+  std::string members;   // of an engine over a pool: the numbers of its processes, by rank
   std::string host_key;  // equal for ranks that can share memory; empty: asked from the system
   // How the ranks find each other; needed when size > 1.
   std::string store;   // "host:port"
@@ -71,6 +73,8 @@ struct Options {
 };
 
 Result<Options> ParseOptions(std::string_view text);
+// "3,0,5"
+Result<std::vector<int>> ParseMembers(std::string_view text);
 
 // What a front end needs to build its own configuration from.
 struct OptionInfo {

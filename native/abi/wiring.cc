@@ -60,13 +60,20 @@ constexpr std::string_view kNoCodec = "none";
 class WiredEngineImplementation final : public WiredEngine {
  public:
   WiredEngineImplementation(const Options& options, std::vector<std::string> backends,
-                            std::unique_ptr<Engine> engine)
+                            std::shared_ptr<Connections> ground, std::unique_ptr<Engine> engine)
       : rank_(options.rank),
         size_(options.size),
         backends_(std::move(backends)),
+        ground_(std::move(ground)),
         engine_(std::move(engine)) {}
 
   Engine& engine() override { return *engine_; }
+  Status Stop(Deadline deadline) override {
+    Status status = engine_->Stop(deadline);
+    // A thread that does not end may use the connections still.
+    if (engine_->HasEnded()) ground_->Leave();
+    return status;
+  }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   Result<int32_t> AddCodec(std::string_view spec) override {
@@ -95,6 +102,7 @@ class WiredEngineImplementation final : public WiredEngine {
   const std::vector<std::string> backends_;
   mutable Mutex codecs_mutex_;
   std::vector<std::string> codec_specs_ RABIT_GUARDED_BY(codecs_mutex_) = {""};
+  const std::shared_ptr<Connections> ground_;
   const std::unique_ptr<Engine> engine_;
 };
 
@@ -210,13 +218,13 @@ Result<std::vector<std::string>> BackendNames(const Options& options) {
 Result<std::string> RouteTable(const Options& options, const Connections& connections) {
   if (options.route_table.empty()) return std::string();
   std::string told = options.route_table;
-  if (connections.store != nullptr) {
+  if (connections.watch != nullptr) {
     const std::string key = "route_table/" + std::to_string(options.epoch);
     if (options.rank == 0) {
-      RABIT_RETURN_IF_ERROR(connections.store->Set(key, told));
+      RABIT_RETURN_IF_ERROR(connections.watch->Set(key, told));
     } else {
       const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));
-      RABIT_ASSIGN_OR_RETURN(told, connections.store->Get(key, deadline));
+      RABIT_ASSIGN_OR_RETURN(told, connections.watch->Get(key, deadline));
     }
   }
   if (!told.starts_with('=')) return InvalidArgument(told.substr(1));
@@ -271,20 +279,39 @@ Result<std::unique_ptr<WiredEngine>> StartOn(std::shared_ptr<Connections> ground
 
   parts.codecs = MakeCodecSet();
   parts.open_driver = [] { return LoadCudaDriver(); };
-  parts.ground = std::move(ground);
+  parts.ground = ground;
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Start(std::move(parts)));
   return std::unique_ptr<WiredEngine>(std::make_unique<WiredEngineImplementation>(
-      options, std::move(made.names), std::move(engine)));
+      options, std::move(made.names), std::move(ground), std::move(engine)));
+}
+
+Result<std::unique_ptr<WiredEngine>> StartConnected(const Options& options,
+                                                    std::shared_ptr<ConnectionPool> pool) {
+  RABIT_ASSIGN_OR_RETURN(Connections connections, ConnectRanks(options, std::move(pool)));
+  const auto ground = std::make_shared<Connections>(std::move(connections));
+  Result<std::unique_ptr<WiredEngine>> started = StartOn(ground, options);
+  if (started.ok() || ground->watch == nullptr) return started;
+  return ground->watch->Fail(started.status());
 }
 
 }  // namespace
 
 Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options) {
-  RABIT_ASSIGN_OR_RETURN(Connections connections, ConnectRanks(options));
-  const auto ground = std::make_shared<Connections>(std::move(connections));
-  Result<std::unique_ptr<WiredEngine>> started = StartOn(ground, options);
-  if (started.ok() || ground->watch == nullptr) return started;
-  return ground->watch->Fail(started.status());
+  return StartConnected(options, nullptr);
+}
+
+Result<std::unique_ptr<WiredEngine>> StartEngineOver(std::shared_ptr<ConnectionPool> pool,
+                                                     Options options) {
+  RABIT_ASSIGN_OR_RETURN(const std::vector<int> members, ParseMembers(options.members));
+  const auto mine = std::find(members.begin(), members.end(), pool->member());
+  if (mine == members.end()) {
+    return InvalidArgument("member " + std::to_string(pool->member()) + " is not among members=" +
+                           options.members + " of epoch " + std::to_string(options.epoch) +
+                           ": this process was left out, and starts no engine with them");
+  }
+  options.rank = static_cast<int32_t>(mine - members.begin());
+  options.size = static_cast<int32_t>(members.size());
+  return StartConnected(options, std::move(pool));
 }
 
 std::string CapabilitiesJson() {

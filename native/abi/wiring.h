@@ -10,6 +10,7 @@
 #include "abi/options.h"
 #include "base/result.h"
 #include "engine/engine.h"
+#include "membership/pool.h"
 
 namespace rabit {
 
@@ -18,6 +19,8 @@ class WiredEngine {
  public:
   virtual ~WiredEngine() = default;
   virtual Engine& engine() = 0;
+  // Engine::Stop, and what the engine has from a pool goes back.
+  virtual Status Stop(Deadline deadline) = 0;
   virtual int rank() const = 0;
   virtual int size() const = 0;
   // The number by which requests of this engine name a codec; 0 is none.
@@ -30,6 +33,9 @@ class WiredEngine {
 
 // Waits until all ranks are connected, at most connect_timeout_ms.
 Result<std::unique_ptr<WiredEngine>> StartWiredEngine(const Options& options);
+// Over connections that outlive it.  Rank and size follow from options.members.
+Result<std::unique_ptr<WiredEngine>> StartEngineOver(std::shared_ptr<ConnectionPool> pool,
+                                                     Options options);
 
 // What this build and machine offer, as JSON.
 std::string CapabilitiesJson();

@@ -99,6 +99,7 @@ class EngineImplementation final : public Engine {
   std::string StatisticsJson() const override;
   void Abort(const std::string& reason, Deadline deadline) override;
   Status Stop(Deadline deadline) override;
+  bool HasEnded() const override { return loop_->HasEnded(); }
 
  private:
   Status CheckAll(std::span<Request> requests);

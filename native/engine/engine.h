@@ -135,6 +135,8 @@ class Engine {
 
   // Waits until every rank has called Stop, then stops; open handles get kAborted.  Idempotent.
   virtual Status Stop(Deadline deadline) = 0;
+  // True once no thread of the engine uses its parts any more.
+  virtual bool HasEnded() const = 0;
 };
 
 }  // namespace rabit

@@ -53,6 +53,7 @@ class EngineLoop final : private CoreOutput {
   void ForceStop(const ForcedEnd& end);
   // Waits until Run has returned.
   bool WaitEnded(Deadline deadline);
+  bool HasEnded() const { return has_ended_.load(); }
   // JSON members about the negotiation; the last ones if the thread has ended.  Empty if it is
   // busy.
   std::string CoreJson(Deadline deadline);

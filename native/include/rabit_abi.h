@@ -24,6 +24,7 @@ extern "C" {
 #define RABIT_ABI_VERSION 1
 
 typedef struct rabit_engine rabit_engine; /* opaque */
+typedef struct rabit_pool rabit_pool;     /* opaque */
 typedef struct rabit_store_client rabit_store_client; /* opaque */
 typedef struct rabit_store rabit_store;   /* opaque */
 typedef struct rabit_job rabit_job;       /* opaque */
@@ -139,6 +140,18 @@ RABIT_API int32_t rabit_last_culprit(void);
 
 /* options: lines "key=value"; an unknown key is an error that names the nearest known one. */
 RABIT_API int32_t rabit_start(const char* options, rabit_engine** engine);
+/* What of a process outlives its engines: its port, its client of the store and its connections.
+ * Options as above, of which member, store, secret, bind_address and connect_timeout_ms count. member
+ * is the number of this process among all that the job ever has; it is never used twice. */
+RABIT_API int32_t rabit_pool_open(const char* options, rabit_pool** pool);
+/* An engine over a pool, after the one before has stopped; what that one has handed out stays valid
+ * until it is freed.  Options as above, with members (the numbers of its processes
+ * in the order of their ranks, "3,0,5") in place of rank and size, and a higher epoch than the engine
+ * before; both are equal on all members.  Connections between members that were there before go on;
+ * processes that are not among them are refused, and told. */
+RABIT_API int32_t rabit_start_over(rabit_pool* pool, const char* options, rabit_engine** engine);
+/* After its last engine has stopped; or with it, if one runs. */
+RABIT_API void rabit_pool_close(rabit_pool* pool);
 RABIT_API int32_t rabit_topology(rabit_engine* engine, int32_t group, int32_t* rank, int32_t* size);
 RABIT_API int32_t rabit_add_group(rabit_engine* engine, const int32_t* ranks, int32_t count,
                                   int64_t timeout_ms, int32_t* group);

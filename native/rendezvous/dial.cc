@@ -44,6 +44,12 @@ Status Handshake(int fd, const Secret& secret, const Greeting& mine, int32_t exp
   RABIT_RETURN_IF_ERROR(CheckPreamble(reply, 2));
   RABIT_RETURN_IF_ERROR(ReadFull(fd, Bytes(reply).subspan(8), deadline));
   RABIT_ASSIGN_OR_RETURN(const Answer answer, DecodeReply(secret, hello, reply));
+  if (answer.is_refused && answer.epoch > mine.epoch) {
+    return Aborted("it has gone on to epoch " + std::to_string(answer.epoch) +
+                   " without this process, which is of epoch " + std::to_string(mine.epoch) +
+                   " and was given up by the others; or else that process was called to init " +
+                   "more often: every rank must call it the same number of times");
+  }
   if (answer.is_refused) {
     return Mismatch("it belongs to epoch " + std::to_string(answer.epoch) +
                     " and this process to epoch " + std::to_string(mine.epoch) +

@@ -80,6 +80,13 @@ class EpollListener final : public Listener {
 
   std::string address() const override { return bound_.ToString(); }
 
+  void SetEpoch(uint64_t epoch) override {
+    MutexLock lock(mutex_);
+    epoch_.store(epoch);
+    keeps_later_.store(true);
+    poller_.Wake();
+  }
+
   void SetHandler(std::string_view purpose, Handler handler) override {
     MutexLock lock(mutex_);
     handlers_.insert_or_assign(std::string(purpose), std::make_shared<Handler>(std::move(handler)));
@@ -107,7 +114,8 @@ class EpollListener final : public Listener {
   Deadline NextDeadline() const;
 
   const Secret secret_;
-  const uint64_t epoch_;
+  std::atomic<uint64_t> epoch_;
+  std::atomic<bool> keeps_later_{false};  // those of later epochs wait
   const int32_t rank_;
   const size_t strangers_max_;
   const SocketAddress bound_;
@@ -241,8 +249,10 @@ bool EpollListener::AnswerHello(Stranger& stranger) {
     return false;
   }
   stranger.claimed = *greeting;
-  const bool is_refused = stranger.claimed.epoch != epoch_;
-  const Reply reply = EncodeReply(secret_, hello, {epoch_, rank_, is_refused}, nonce);
+  const uint64_t epoch = epoch_.load();
+  const bool is_refused = stranger.claimed.epoch < epoch ||
+                          (stranger.claimed.epoch > epoch && !keeps_later_.load());
+  const Reply reply = EncodeReply(secret_, hello, {epoch, rank_, is_refused}, nonce);
   // A fresh connection's buffer takes a reply at once; one that does not is not worth waiting for.
   if (::send(stranger.fd.get(), reply.data(), reply.size(), MSG_NOSIGNAL) !=
       static_cast<ssize_t>(reply.size())) {
@@ -251,7 +261,7 @@ bool EpollListener::AnswerHello(Stranger& stranger) {
   }
   if (is_refused) {
     Refuse(stranger.fd.get(), "it belongs to epoch " + std::to_string(stranger.claimed.epoch) +
-                                  ", this process to epoch " + std::to_string(epoch_));
+                                  ", this process to epoch " + std::to_string(epoch));
     return false;
   }
   stranger.expected_proof = MakeProof(secret_, hello, reply);
@@ -289,10 +299,17 @@ void EpollListener::Refuse(int fd, std::string_view why) {
 }
 
 void EpollListener::HandOver() {
+  std::erase_if(parked_, [this](const AuthenticatedPeer& peer) {
+    return peer.greeting.epoch < epoch_.load();  // it closes, and its end dials again or is told
+  });
   for (size_t i = 0; i < parked_.size();) {
     std::shared_ptr<Handler> handler;
     {
       MutexLock lock(mutex_);
+      if (parked_[i].greeting.epoch != epoch_.load()) {
+        ++i;
+        continue;
+      }
       auto found = handlers_.find(parked_[i].greeting.purpose);
       if (found != handlers_.end()) {
         handler = found->second;

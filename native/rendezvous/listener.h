@@ -49,6 +49,9 @@ class Listener {
                                                 uint64_t epoch, int32_t rank);
 
   virtual std::string address() const = 0;  // with the port that was bound
+  // From now on this epoch counts: whoever comes from an earlier one is told so and refused.  Who
+  // comes from a later one waits, until that begins here; but before the first call it is refused.
+  virtual void SetEpoch(uint64_t epoch) = 0;
   // Connections for `purpose` go to `handler`, on the listener's thread; it must not block.
   // Connections that came before the handler was set are kept (bounded) and handed over at once.
   virtual void SetHandler(std::string_view purpose,

@@ -22,6 +22,11 @@ class MortalListener final : public Listener {
 
   std::string address() const override { return address_; }
 
+  void SetEpoch(uint64_t epoch) override {
+    MutexLock lock(mutex_);
+    if (living_ != nullptr) living_->SetEpoch(epoch);
+  }
+
   void SetHandler(std::string_view purpose, std::function<void(AuthenticatedPeer)> handler) override {
     MutexLock lock(mutex_);
     if (living_ == nullptr) return;

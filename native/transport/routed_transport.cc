@@ -60,6 +60,7 @@ TransportCounters RoutedTransport::counters() const {
     sum.frames_corrupt += each.frames_corrupt;
     sum.frames_resent += each.frames_resent;
     sum.connections_restored += each.connections_restored;
+    sum.frames_late += each.frames_late;
   }
   return sum;
 }

@@ -19,6 +19,7 @@ struct TransportCounters {
   uint64_t frames_corrupt = 0;  // found by checksum and sent again
   uint64_t frames_resent = 0;
   uint64_t connections_restored = 0;
+  uint64_t frames_late = 0;  // of an earlier epoch, and dropped
 };
 
 // What RecvReduce does with a message, piece by piece: combines `piece` into the place of the

@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "arithmetic": {"base"},
     "rendezvous": {"base"},
     "transport": {"rendezvous", "base"},
+    "membership": {"transport", "transport/tcp", "transport/shm", "rendezvous", "base"},
     "collective": {"transport", "arithmetic", "base"},
     "codec": {"arithmetic", "base"},
     "route": {"collective", "base"},

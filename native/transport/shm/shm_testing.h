@@ -15,6 +15,7 @@ namespace rabit::testing {
 class NoListener final : public Listener {
  public:
   std::string address() const override { return "unused:0"; }
+  void SetEpoch(uint64_t) override {}
   void SetHandler(std::string_view, std::function<void(AuthenticatedPeer)>) override {}
   void RemoveHandler(std::string_view) override {}
 };

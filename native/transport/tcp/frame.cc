@@ -27,7 +27,7 @@ void EncodeFrameHeader(const FrameHeader& header, FrameHeaderBytes& out) {
   StoreLittle<uint64_t>(at + 40, header.offset);
   StoreLittle<uint32_t>(at + 48, header.payload_bytes);
   StoreLittle<uint32_t>(at + 52, header.payload_crc);
-  StoreLittle<uint32_t>(at + 56, 0);
+  StoreLittle<uint32_t>(at + 56, header.epoch);
   StoreLittle<uint32_t>(at + kCrcAt, Crc32c(ConstBytes(out).first(kCrcAt)));
 }
 
@@ -58,7 +58,8 @@ Result<FrameHeader> DecodeFrameHeader(ConstBytes bytes) {
   header.offset = LoadLittle<uint64_t>(at + 40);
   header.payload_bytes = LoadLittle<uint32_t>(at + 48);
   header.payload_crc = LoadLittle<uint32_t>(at + 52);
-  if (type < 1 || type > 5) return Internal("a frame has type " + std::to_string(type));
+  header.epoch = LoadLittle<uint32_t>(at + 56);
+  if (type < 1 || type > 6) return Internal("a frame has type " + std::to_string(type));
   const uint64_t payload_max = header.type == FrameType::kData ? kFramePayloadBytesMax : 0;
   if (header.payload_bytes > payload_max) {
     return Internal("a frame of type " + std::to_string(type) + " has a payload of " +

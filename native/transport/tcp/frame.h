@@ -5,7 +5,7 @@
 //    8 u64 sequence          of this frame on its link (data, goodbye) or asked for again (nack)
 //   16 u64 ack               every frame of the other direction before this one has arrived
 //   24 u64 tag              32 u64 message_bytes      40 u64 offset of the payload in the message
-//   48 u32 payload_bytes    52 u32 payload_crc        56 u32 zero    60 u32 CRC-32C of bytes 0-59
+//   48 u32 payload_bytes    52 u32 payload_crc        56 u32 epoch   60 u32 CRC-32C of bytes 0-59
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace rabit {
 inline constexpr size_t kFrameHeaderBytes = 64;
 inline constexpr size_t kFramePayloadBytesMax = 256 * 1024;
 inline constexpr uint64_t kMessageBytesMax = uint64_t{1} << 40;
-inline constexpr uint8_t kFrameVersion = 2;
+inline constexpr uint8_t kFrameVersion = 3;
 
 enum class FrameType : uint8_t {
   kHello = 1,    // first on every connection: `ack` says where the peer must resume
@@ -27,6 +27,7 @@ enum class FrameType : uint8_t {
   kAck = 3,      // only carries `ack`; shows that the sender is alive
   kNack = 4,     // frame `sequence` arrived with a wrong checksum: send from there again
   kGoodbye = 5,  // numbered; nothing follows
+  kLeave = 6,    // nothing of this epoch follows; the connection may go on in a later one
 };
 
 // Flags.
@@ -44,6 +45,7 @@ struct FrameHeader {
   uint64_t offset = 0;
   uint32_t payload_bytes = 0;
   uint32_t payload_crc = 0;
+  uint32_t epoch = 0;  // the low bits of the engine's
 
   bool is_checked() const { return (flags & kFrameUnchecked) == 0; }
   bool is_numbered() const { return type == FrameType::kData || type == FrameType::kGoodbye; }

@@ -29,12 +29,13 @@ const FrameHeader kData = {.type = FrameType::kData,
                            .message_bytes = 300000,
                            .offset = 262144,
                            .payload_bytes = 37856,
-                           .payload_crc = 0x12345678};
+                           .payload_crc = 0x12345678,
+                           .epoch = 6};
 
 // The bytes may only change together with the version.  The fixture comes from a bitwise CRC
 // written in Python.
 TEST(Frame, bytes_are_those_of_the_frozen_fixture) {
-  const auto path = testing::Testdata("transport/tcp/testdata/frame_v2.txt");
+  const auto path = testing::Testdata("transport/tcp/testdata/frame_v3.txt");
   std::ifstream file(path);
   ASSERT_TRUE(file.is_open()) << path.string();
   std::string name, data_hex, hello_hex;

@@ -77,6 +77,10 @@ bool Redialer::Try(Broken& broken) {
     link.Lose("its port refuses connections: its process has ended; its own output tells why");
     return false;
   }
+  if (fd.status().code() == Code::kAborted) {
+    link.Lose(fd.status().message());
+    return false;
+  }
   broken.refusals = 0;
   // The two have met before: what looks like a stranger's answer is one that changed on the way.
   link.NoteBrokenBy(fd.status().message());

@@ -37,14 +37,19 @@ TcpOptions LinkOptions(const ChannelOptions& options) {
 // The engine thread works with the links.  A second thread beats for every peer, so that a rank
 // whose engine thread is busy counts as alive, and reads what lies unread, so that a late reader
 // accuses nobody.
-class TcpChannel final : public Channel {
+class TcpChannel final : public Channel, public LinkBorrower {
  public:
   TcpChannel(const ConnectContext& context, const ChannelOptions& options)
       : rank_(context.rank),
         size_(context.size),
+        keeper_(context.keeper),
         heartbeat_(options.heartbeat_timeout, Clock::now()),
-        looker_(*this) {}
+        looker_(*this) {
+    if (keeper_ != nullptr) keeper_->Enter(*this);
+  }
   ~TcpChannel() override;
+
+  void GiveBack() override;
 
   Status Connect(const ConnectContext& context, const RankTree& tree,
                  const ChannelOptions& options);
@@ -90,10 +95,12 @@ class TcpChannel final : public Channel {
 
   const int rank_;
   const int size_;
+  LinkKeeper* const keeper_;  // null: connections end with this
   Heartbeat heartbeat_;  // Tick's own
   Looker looker_;
   std::unique_ptr<TcpStream> stream_;
   std::unique_ptr<TcpLinks> links_;
+  bool has_ended_ = false;
   std::vector<Peer> peers_;  // ascending
   size_t next_peer_ = 0;     // whose turn it is, so that no peer's messages crowd out another's
   std::atomic<bool> has_news_{false};
@@ -102,10 +109,19 @@ class TcpChannel final : public Channel {
 };
 
 TcpChannel::~TcpChannel() {
-  if (links_ == nullptr) return;
+  if (keeper_ != nullptr) keeper_->Leave(*this);
+  GiveBack();
+  links_.reset();  // before the stream
+}
+
+void TcpChannel::GiveBack() {
+  if (links_ == nullptr || has_ended_) return;
+  has_ended_ = true;
   links_->StopConnecting();
   if (loop_ != nullptr) loop_->Stop();
-  for (const Peer& peer : peers_) (void)peer.link->StartClose();
+  if (keeper_ == nullptr) {
+    for (const Peer& peer : peers_) (void)peer.link->StartClose();
+  }
   const Deadline deadline = After(kGoodbyeTime);
   const auto is_through = [](const Peer& peer) { return peer.link->HasSentAll(); };
   // Closing with unread input resets the connection and drops what is not sent yet.  Waiting for
@@ -114,7 +130,7 @@ TcpChannel::~TcpChannel() {
     if (Clock::now() >= deadline) break;
     std::this_thread::sleep_for(std::chrono::microseconds(200));  // no event tells of it
   }
-  links_.reset();  // before the stream
+  links_->Retire();
 }
 
 Status TcpChannel::Connect(const ConnectContext& context, const RankTree& tree,

@@ -423,7 +423,8 @@ struct ImpostorJob {
     EXPECT_OK(fd);
     return fd.ok() ? std::move(*fd) : UniqueFd();
   }
-  void SendFrame(const FrameHeader& header) {
+  void SendFrame(FrameHeader header) {
+    header.epoch = 1;  // the job's
     FrameHeaderBytes bytes;
     EncodeFrameHeader(header, bytes);
     (void)WriteFull(socket.get(), bytes, Soon());
@@ -509,7 +510,7 @@ TEST(TcpFaults, random_well_formed_headers_never_crash) {
     ImpostorJob impostor({});
     Buffer stream;
     for (int frame = 0; frame < 30; ++frame) {
-      FrameHeader header{.type = static_cast<FrameType>(1 + random() % 6),
+      FrameHeader header{.type = static_cast<FrameType>(1 + random() % 7),
                          .flags = static_cast<uint8_t>(random()),
                          .link = static_cast<uint8_t>(random() % 8 == 0),
                          .sequence = random() % 3,
@@ -520,6 +521,7 @@ TEST(TcpFaults, random_well_formed_headers_never_crash) {
                          .payload_bytes = static_cast<uint32_t>(random() % 300),
                          .payload_crc = static_cast<uint32_t>(random())};
       FrameHeaderBytes bytes;
+      header.epoch = random() % 8 == 0 ? static_cast<uint32_t>(random()) : 1;
       EncodeFrameHeader(header, bytes);
       stream.insert(stream.end(), bytes.begin(), bytes.end());
       if (random() % 2 == 0) stream.resize(stream.size() + header.payload_bytes);

@@ -59,22 +59,26 @@ TcpLink::~TcpLink() {
   DropSocket();
 }
 
-void TcpLink::Attach(UniqueFd fd) {
-  Tune(fd.get(), options_);
+void TcpLink::Attach(KeptSocket socket) {
+  Tune(socket.fd.get(), options_);
   {
     MutexLock receive(receive_mutex_);
-    MutexLock send(send_mutex_);
-    if (!failure_.ok()) return;
-    DropSocket();
-    ResetConnection();
-    checks_payload_ = ChecksPayload(fd.get(), options_.payload_checks);
-    socket_ = std::make_shared<UniqueFd>(std::move(fd));
-    is_connected_.store(true);
-    last_heard_.store(std::chrono::steady_clock::now());
-    owes_hello_ = true;
-    if (Status status = stream_.Add(socket_->get(), *this); !status.ok())
-      return FailLocked(status, false);
-    Flush();
+    {
+      MutexLock send(send_mutex_);
+      if (!failure_.ok()) return;
+      DropSocket();
+      ResetConnection();
+      checks_payload_ = ChecksPayload(socket.fd.get(), options_.payload_checks);
+      GoOnFrom(socket);
+      socket_ = std::make_shared<UniqueFd>(std::move(socket.fd));
+      is_connected_.store(true);
+      last_heard_.store(std::chrono::steady_clock::now());
+      owes_hello_ = true;
+      if (Status status = stream_.Add(socket_->get(), *this); !status.ok())
+        return FailLocked(status, false);
+      Flush();
+    }
+    if (staged() > 0) ReadAvailable();  // no event tells of it
   }
   stream_.Notify();
 }
@@ -158,6 +162,14 @@ void TcpLink::Cancel(const Transfer& transfer) {
 void TcpLink::Fail(const Status& why) {
   MutexLock receive(receive_mutex_);
   MutexLock send(send_mutex_);
+  FailLocked(why, false);
+}
+
+void TcpLink::Abort(const Status& why) {
+  MutexLock receive(receive_mutex_);
+  MutexLock send(send_mutex_);
+  if (!failure_.ok()) return;
+  SetAside();
   FailLocked(why, false);
 }
 
@@ -308,6 +320,8 @@ void TcpLink::ResetConnection() {
   bytes_written_ = 0;
   must_write_nack_.reset();
   must_rewind_.reset();
+  leftover_.clear();
+  leftover_done_ = 0;
   has_write_error_.store(false);
 }
 

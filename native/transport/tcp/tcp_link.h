@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "base/unique_fd.h"
 #include "base/operation.h"
+#include "base/unique_fd.h"
+#include "transport/link_keeper.h"
 #include "transport/tcp/send_queue.h"
 #include "transport/tcp/tcp_inbox.h"
 #include "transport/tcp/tcp_options.h"
@@ -22,6 +23,7 @@ namespace rabit {
 struct TcpCounters {
   std::atomic<uint64_t> bytes_sent{0}, bytes_received{0}, messages_sent{0}, messages_received{0};
   std::atomic<uint64_t> frames_corrupt{0}, frames_resent{0}, connections_restored{0};
+  std::atomic<uint64_t> frames_late{0};
 };
 
 // What a link tells its transport.  Called with the link's locks held, by any thread: an
@@ -49,13 +51,19 @@ class TcpLink final : public TcpStream::Member {
     int peer;
     int index;  // among the links with this peer
     Stripe stripe;
+    uint32_t epoch = 0;       // the low bits of the engine's
+    bool is_kept = false;     // the connection outlives the link
   };
   TcpLink(Id id, const TcpOptions& options, TcpCounters& counters, TcpStream& stream,
           TcpLinkHost& host);
   ~TcpLink() override;
 
   // Goes on over this connection, in place of the one before.
-  void Attach(UniqueFd fd);
+  void Attach(KeptSocket socket);
+  void Attach(UniqueFd fd) { Attach(KeptSocket{.fd = std::move(fd)}); }
+  // Tells the peer that nothing follows, and gives the connection back for a link of a later epoch;
+  // empty if there is none.  The link fails with `why`, unless it has.
+  std::optional<KeptSocket> Retire(const Status& why);
   std::shared_ptr<Transfer> Send(Tag tag, ConstBytes buffer);
   std::shared_ptr<Transfer> Recv(Tag tag, Bytes buffer);
   Status Wait(const Transfer& transfer, Deadline deadline);
@@ -67,6 +75,8 @@ class TcpLink final : public TcpStream::Member {
   std::optional<std::vector<std::byte>> Take(Tag tag);
   // Fails every operation, now and later.  The first reason is kept.
   void Fail(const Status& why);
+  // The same, but the peer is not to blame: its connection can be kept.
+  void Abort(const Status& why);
   // Says goodbye; the transfer is done when the peer has confirmed all that was sent.
   std::shared_ptr<Transfer> StartClose();
   // Whether the kernel has sent everything, the goodbye too, or there is no connection.
@@ -128,6 +138,14 @@ class TcpLink final : public TcpStream::Member {
   std::string PeerText() const;
   Status NotFinished(const Transfer& transfer);
 
+  // tcp_link_keep.cc
+  void SetAside();               // receive and send are held
+  void SendAside();              // send is held
+  std::vector<std::byte> RestOfFrame();  // send is held
+  void GoOnFrom(KeptSocket& socket);     // receive and send are held
+  bool WriteLeftover();                  // send is held; whether nothing is left
+  bool IsOfAnotherEpoch();               // receive is held
+
   bool HasUnconfirmed() const;            // send is held
   uint64_t BytesTaken() const;            // by the peer's kernel, at least; send is held
   bool IsStalled(Deadline now);           // asks the peer first; send is held
@@ -142,6 +160,7 @@ class TcpLink final : public TcpStream::Member {
   bool FinishFrame();
   bool OnCorruptFrame();
   bool OnGoodbye();
+  void OnLeave(const std::string& why);
   bool ApplyAck();
   void AddPayload(ConstBytes piece);
   void AnswerPeer();
@@ -235,6 +254,10 @@ class TcpLink final : public TcpStream::Member {
     int deaf_stalls = 0;    // of these, those on which nothing but the hello arrived
   };
   Progress progress_;
+
+  std::vector<std::byte> leftover_;  // send lock; of the link before, precedes the hello
+  size_t leftover_done_ = 0;
+  std::optional<KeptSocket> kept_;  // both locks
 };
 
 }  // namespace rabit

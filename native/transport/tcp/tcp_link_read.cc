@@ -122,8 +122,9 @@ bool TcpLink::TakeHeader() {
     Break(header.status().message());
     return false;
   }
-  staged_begin_ += kFrameHeaderBytes;
   header_ = *header;
+  if (header_.epoch != id_.epoch) return IsOfAnotherEpoch();
+  staged_begin_ += kFrameHeaderBytes;
   if (header_.link != id_.index) {
     Break("a frame for link " + std::to_string(header_.link));
     return false;
@@ -143,6 +144,10 @@ bool TcpLink::HandleControl() {
     connections_without_progress_ = 0;
     owes_ack_ = owes_ack_ || (header_.flags & kFrameAckNow) != 0;
     return ApplyAck();
+  }
+  if (header_.type == FrameType::kLeave) {
+    if (ApplyAck()) OnLeave("it closed its transport while this rank still waited for it");
+    return false;
   }
   std::string defect;
   {
@@ -311,6 +316,14 @@ bool TcpLink::OnGoodbye() {
                                              "waited for it; see its log for why it stopped"),
              true);
   return socket_ != nullptr;
+}
+
+// The peer sends nothing more in this epoch; what came before counts.
+void TcpLink::OnLeave(const std::string& why) {
+  has_left_.store(true);
+  MutexLock send(send_mutex_);
+  SetAside();
+  FailLocked(PeerLost(id_.peer, PeerText() + ": " + why + "; see its log for why it stopped"), true);
 }
 
 // Hands acknowledgements over to the sending half.

@@ -11,7 +11,7 @@
 namespace rabit {
 
 void TcpLink::Flush() {
-  if (socket_ == nullptr || has_write_error_.load()) return;
+  if (socket_ == nullptr || has_write_error_.load() || !WriteLeftover()) return;
   for (;;) {
     if (!writing_.is_active && !StartFrame()) break;
     if (!WriteSome()) break;
@@ -36,6 +36,7 @@ bool TcpLink::StartFrame() {
 bool TcpLink::StartControl() {
   FrameHeader header;
   header.link = static_cast<uint8_t>(id_.index);
+  header.epoch = id_.epoch;
   header.ack = expected_.load();
   if (owes_hello_) {
     owes_hello_ = false;
@@ -71,6 +72,7 @@ void TcpLink::StartNumbered(OutFrame& frame) {
     frame.has_crc = true;
   }
   frame.header.ack = expected_.load();
+  frame.header.epoch = id_.epoch;
   must_write_ack_ = false;
   writing_.is_active = true;
   writing_.is_control = false;

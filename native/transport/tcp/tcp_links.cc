@@ -15,6 +15,8 @@ TcpLinks::TcpLinks(const ConnectContext& context, const TcpOptions& options, Pla
     : rank_(context.rank),
       size_(context.size),
       epoch_(context.epoch),
+      members_(context.members),
+      keeper_(context.keeper),
       secret_(context.secret),
       listener_(context.listener),
       options_(options),
@@ -23,14 +25,16 @@ TcpLinks::TcpLinks(const ConnectContext& context, const TcpOptions& options, Pla
       links_(static_cast<size_t>(context.size)),
       redialer_(context.rank, [this](const TcpLink& link, Deadline deadline) {
         return DialOnce(addresses_[static_cast<size_t>(link.peer())], secret_,
-                        GreetingFor(link.index()), link.peer(), deadline);
+                        GreetingFor(link.index()), members_.Of(link.peer()), deadline);
       }) {
   const int stripes = options_.connections_per_stream;
   for (const int peer : plan_.peers) {
     for (int index = 0; index < static_cast<int>(plan_.stream_of_link.size()); ++index) {
       const Stripe stripe{index % stripes, stripes, options_.stripe_bytes_min};
       links_[static_cast<size_t>(peer)].push_back(
-          std::make_unique<TcpLink>(TcpLink::Id{rank_, peer, index, stripe}, options_, counters_,
+          std::make_unique<TcpLink>(TcpLink::Id{rank_, peer, index, stripe,
+                                                static_cast<uint32_t>(epoch_), keeper_ != nullptr},
+                                    options_, counters_,
                                     *plan_.stream_of_link[static_cast<size_t>(index)], *this));
     }
   }
@@ -47,8 +51,8 @@ void TcpLinks::StopConnecting() {
 Status TcpLinks::Connect(const ConnectContext& context) {
   // Whoever dials this rank waits in the listener until the addresses are known.
   for (const int peer : plan_.peers) {
-    const std::string key = std::to_string(epoch_) + "/address/" + std::to_string(peer);
-    Result<std::string> address = context.store.Get(key, context.deadline);
+    Result<std::string> address =
+        context.store.Get(context.KeyOf("address", peer), context.deadline);
     if (!address.ok()) {
       // Who has failed may be another one than whose address is missing.
       const int known = address.status().culprit();
@@ -58,14 +62,17 @@ Status TcpLinks::Connect(const ConnectContext& context) {
   }
   listener_.SetHandler(plan_.purpose, [this](AuthenticatedPeer peer) { Accept(std::move(peer)); });
   is_connecting_ = true;
+  AttachKept();
   const auto look = [&context] { return context.Look(); };
   // Every rank begins with another one: whoever all dialled at once would drop some of them.
   for (auto lower = std::lower_bound(plan_.peers.begin(), plan_.peers.end(), rank_);
        lower != plan_.peers.begin();) {
     const int peer = *--lower;
     for (const auto& link : links_[static_cast<size_t>(peer)]) {
-      Result<UniqueFd> fd = Dial(addresses_[static_cast<size_t>(peer)], secret_,
-                                 GreetingFor(link->index()), peer, context.deadline, look);
+      if (link->is_connected()) continue;
+      Result<UniqueFd> fd =
+          Dial(addresses_[static_cast<size_t>(peer)], secret_, GreetingFor(link->index()),
+               members_.Of(peer), context.deadline, look);
       if (!fd.ok()) {
         const int known = fd.status().culprit();
         return Status(fd.status()).WithCulprit(known >= 0 ? known : peer);
@@ -76,12 +83,37 @@ Status TcpLinks::Connect(const ConnectContext& context) {
   return WaitUntilReady(context);
 }
 
+// What an engine before this one has left.  One end may have lost what the other has kept: then the
+// connection breaks, and is made anew as any other.
+void TcpLinks::AttachKept() {
+  if (keeper_ == nullptr) return;
+  for (const int peer : plan_.peers) {
+    for (const auto& link : links_[static_cast<size_t>(peer)]) {
+      if (link->is_connected()) continue;  // the peer has dialled
+      auto kept = keeper_->Take(plan_.purpose, members_.Of(peer), link->index());
+      if (kept) link->Attach(*std::move(kept));
+    }
+  }
+}
+
+void TcpLinks::Retire() {
+  if (keeper_ == nullptr) return;
+  const Status why = Aborted("rank " + std::to_string(rank_) + " has closed its transport");
+  for (const int peer : plan_.peers) {
+    for (const auto& link : links_[static_cast<size_t>(peer)]) {
+      auto kept = link->Retire(why);
+      if (kept) keeper_->Keep(plan_.purpose, members_.Of(peer), link->index(), *std::move(kept));
+    }
+  }
+}
+
 // The listener's thread.  Also how a broken link comes back.
 void TcpLinks::Accept(AuthenticatedPeer peer) {
-  const auto links = With(peer.greeting.rank);
+  const int rank = members_.RankOf(peer.greeting.rank);
+  const auto links = With(rank);
   if (peer.greeting.stream < 0 || static_cast<size_t>(peer.greeting.stream) >= links.size()) return;
   TcpLink& link = *links[static_cast<size_t>(peer.greeting.stream)];
-  if (peer.greeting.rank > rank_) return link.Attach(std::move(peer.fd));
+  if (rank > rank_) return link.Attach(std::move(peer.fd));
   link.Renew();  // this rank is the one that dials
 }
 
@@ -129,7 +161,7 @@ void TcpLinks::Abort(const Status& why) {
     is_aborted_ = true;
   }
   for (const auto& links : links_) {
-    for (const auto& link : links) link->Fail(why);
+    for (const auto& link : links) link->Abort(why);
   }
 }
 

@@ -52,6 +52,8 @@ class TcpLinks final : public TcpLinkHost {
   void Abort(const Status& why);
   // No connection is made any more.
   void StopConnecting();
+  // Ends every link; what outlives them goes to the keeper.  After StopConnecting.
+  void Retire();
 
   const TcpCounters& counters() const { return counters_; }
 
@@ -61,7 +63,10 @@ class TcpLinks final : public TcpLinkHost {
   void OnConnected() override;
   void OnMessage() override;
 
-  Greeting GreetingFor(int index) const { return {plan_.purpose, epoch_, rank_, index}; }
+  Greeting GreetingFor(int index) const {
+    return {plan_.purpose, epoch_, members_.Of(rank_), index};
+  }
+  void AttachKept();
   void Accept(AuthenticatedPeer peer);
   Status WaitUntilReady(const ConnectContext& context);
   Status Missing() const;
@@ -70,6 +75,8 @@ class TcpLinks final : public TcpLinkHost {
   const int rank_;
   const int size_;
   const uint64_t epoch_;
+  const Members members_;
+  LinkKeeper* const keeper_;  // null: connections end with their links
   const Secret secret_;
   Listener& listener_;
   const TcpOptions options_;

@@ -78,13 +78,16 @@ class StripedReceive final : public PendingOperation {
   std::vector<std::shared_ptr<Transfer>> parts_;
 };
 
-class TcpTransport final : public Transport {
+class TcpTransport final : public Transport, public LinkBorrower {
  public:
   TcpTransport(const ConnectContext& context, const TcpOptions& options)
       : rank_(context.rank),
         size_(context.size),
         streams_(context.streams),
-        options_(options) {}
+        keeper_(context.keeper),
+        options_(options) {
+    if (keeper_ != nullptr) keeper_->Enter(*this);
+  }
   ~TcpTransport() override;
 
   Status Connect(const ConnectContext& context);
@@ -100,6 +103,7 @@ class TcpTransport final : public Transport {
     }
   }
   void Abort(Status why) override { links_->Abort(why); }
+  void GiveBack() override;
   TransportCounters counters() const override;
 
  private:
@@ -111,13 +115,27 @@ class TcpTransport final : public Transport {
   const int rank_;
   const int size_;
   const int streams_;
+  LinkKeeper* const keeper_;  // null: connections end with this
   const TcpOptions options_;
   std::vector<std::unique_ptr<TcpStream>> tcp_streams_;  // by stream; fixed before the loop starts
   std::unique_ptr<TcpLinks> links_;
   std::unique_ptr<IoLoop> loop_;
 };
 
+void TcpTransport::GiveBack() {
+  if (links_ == nullptr) return;
+  links_->StopConnecting();
+  if (loop_ != nullptr) loop_->Stop();
+  links_->Retire();
+}
+
 TcpTransport::~TcpTransport() {
+  if (keeper_ != nullptr) {
+    keeper_->Leave(*this);
+    GiveBack();
+    links_.reset();  // before the streams
+    return;
+  }
   if (links_ == nullptr) return;
   links_->StopConnecting();
   const Deadline deadline = After(options_.linger);
@@ -224,6 +242,7 @@ TransportCounters TcpTransport::counters() const {
   counters.frames_corrupt = seen.frames_corrupt.load();
   counters.frames_resent = seen.frames_resent.load();
   counters.connections_restored = seen.connections_restored.load();
+  counters.frames_late = seen.frames_late.load();
   return counters;
 }
 

@@ -148,6 +148,8 @@ def test_the_native_table_has_the_same_keys():
         "epoch",
         "equal_settings",
         "lanes_max",
+        "member",
+        "members",
         "mpi",
         "operation_log",
         "route_table",
