@@ -271,8 +271,8 @@ def _qadam(warmup: int = 100, block: int = 4096, small: int = _SMALL) -> Strateg
     return OneBitAdam(Bypass(_eight_bits(block), small), warmup)
 
 
-def _lowprecision(block: int = 4096) -> Strategy:
-    return LowPrecisionRing(MinMax8(block))
+def _lowprecision(block: int = 4096, every: int = 1) -> Strategy:
+    return LowPrecisionRing(MinMax8(block), every=every)
 
 
 def _decentralized(peers: str = "all", every: int = 1) -> Strategy:

@@ -88,7 +88,8 @@ class RingState:
 class LowPrecisionRing(Strategy):
     """y = x + l/3 + r/3 - 5/3·z;  z = z + D(C(y));  x = z;  l and r follow from what neighbours send.
 
-    Ranks in a ring send the codec's view of how far they have moved, after every update.
+    Ranks in a ring send the codec's view of how far they have moved, after an update.
+    every: updates from one exchange to the next.
     State: l, r and z, local; three times the parameter.  All ranks start from the same parameters.
     Source: Tang et al., "Communication Compression for Decentralized Training", 2018 (difference
     compression); Gan et al., "BAGUA", 2021.
@@ -96,8 +97,8 @@ class LowPrecisionRing(Strategy):
 
     uses_step = True
 
-    def __init__(self, codec: Codec | None = None, seed: int = 0) -> None:
-        self.codec, self.seed = codec or MinMax8(), seed
+    def __init__(self, codec: Codec | None = None, seed: int = 0, every: int = 1) -> None:
+        self.codec, self.seed, self.every = codec or MinMax8(), seed, every
         self._slots: Sequence[Slot] = ()
 
     def plan(self, slots: Sequence[Slot]) -> None:
@@ -108,6 +109,8 @@ class LowPrecisionRing(Strategy):
                 slot.state = RingState(value, value, value)
 
     async def after_step(self, ranks: Ranks) -> None:
+        if ranks.step % self.every:
+            return
         moves = [
             ranks.start(functools.partial(self._move, slot), name=f"ring.{slot.name}")
             for slot in self._slots
