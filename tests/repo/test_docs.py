@@ -98,6 +98,14 @@ def test_every_error_class_is_documented():
     assert [name for name in classes if f"`{name}`" not in text and name != "RabitError"] == []
 
 
+def test_every_decision_record_has_a_number_of_its_own():
+    records = sorted((ROOT / "docs" / "design").glob("0*.md"))
+    numbers = [path.name[:4] for path in records]
+
+    assert [each.name for each in records if numbers.count(each.name[:4]) > 1] == []
+    assert all(each.read_text().startswith(f"# {each.name[:4]} ") for each in records)
+
+
 def test_every_decision_record_has_the_four_parts():
     records = sorted((ROOT / "docs" / "design").glob("0*.md"))
     bad = [
