@@ -42,7 +42,7 @@ def rank_server() -> Iterator[RankServer]:
 def on_ranks(tmp_path: Path, rank_server: RankServer) -> Callable[..., list[Any]]:
     """on_ranks(n, script, **variables): the script calls report(value); returns the values by rank."""
 
-    def run(ranks: int, script: str, timeout: float = 100, **variables: str) -> list[Any]:
+    def run(ranks: int, script: str, timeout: float = 240, **variables: str) -> list[Any]:
         folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
         path = folder / "script.py"

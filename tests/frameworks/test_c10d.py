@@ -19,7 +19,7 @@ def run(rank_server: RankServer, ranks: int, script: str) -> None:
         [sys.executable, *TORCHRUN, str(ranks), *rank_server.command, str(SCRIPTS / script)],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=240,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
         check=False,
     )

@@ -40,7 +40,7 @@ def start(command: list[str], folder: Path | None = None) -> subprocess.Complete
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=False,
     )

@@ -50,7 +50,7 @@ def outcomes(launcher: str, ranks: int) -> list[dict[str, str]] | str:
             },
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=240,
             check=False,
         )
         if done.returncode:
@@ -95,7 +95,7 @@ def test_two_hundred_rounds_of_init_barrier_shutdown(ranks, tmp_path):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=240,
         check=False,
     )
 

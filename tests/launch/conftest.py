@@ -14,7 +14,7 @@ import pytest
 
 import rabit
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 # The package under test, also where an installation for tests is not in the path of every Python.
 PACKAGE_PATH = str(Path(rabit.__file__).parents[1])
 

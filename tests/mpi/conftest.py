@@ -54,7 +54,7 @@ class Mpi:
         script: Path | str,
         *arguments: object,
         environ: dict[str, str] | None = None,
-        timeout: float = 100,
+        timeout: float = 240,
         goes_on: bool = False,
     ) -> Ended:
         """Runs `script` as `size` ranks; kills all of them when time is out."""

@@ -34,7 +34,7 @@ def rabitrun(*arguments, **environ):
     return subprocess.run(
         [sys.executable, "-m", "rabit.launch", "--launcher", "mpi", *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(Path(rabit.__file__).parents[1]), **environ},
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100, check=False,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
 
 

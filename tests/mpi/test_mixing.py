@@ -14,7 +14,7 @@ JOB = Path(__file__).parent / "mixing_job.py"
 OPERATIONS = int(os.environ.get("MIXING_OPERATIONS", "1000"))
 SEEDS = int(os.environ.get("MIXING_SEEDS", "1"))
 
-pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(60 + OPERATIONS // 10)]
+pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(240 + OPERATIONS // 10)]
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

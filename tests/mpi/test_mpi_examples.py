@@ -17,7 +17,7 @@ RUNS = {
     "mxnet_digits.py": ("mxnet", [], "test accuracy"),
 }
 
-pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def is_installed(framework: str) -> bool:
@@ -57,7 +57,7 @@ def test_example_runs_under_rabitrun_with_the_launcher_of_mpi(mpi, name, backend
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         check=False,
     )
 

@@ -107,7 +107,7 @@ def test_ranks_that_mpi_did_not_start_are_told():
         "from rabit.testing import run_ranks\nrun_ranks(2, lambda engine: None, backend='mpi')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False
     )
 
     assert done.returncode != 0

@@ -7,7 +7,7 @@ import os
 import pytest
 from support.mpi import PURE_MPI
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(240)]
 
 SCRIPT = """
 import numpy as np, rabit

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rabit.rendezvous.discovery import StoreServer
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 150.0
 
 
 @dataclass
