@@ -288,7 +288,6 @@ Status ConnectThrough(const Options& options, const Members& members, Deadline d
   made.cores = made.topology.CoresAt(options.rank);
   made.spin_us = SpinFor(options, made.cores);
 
-  // One stream for each lane, and one for ordered calls.
   const ConnectContext context{options.rank,
                                options.size,
                                epoch,
@@ -296,7 +295,7 @@ Status ConnectThrough(const Options& options, const Members& members, Deadline d
                                made.pool->listener(),
                                made.pool->secret(),
                                made.topology,
-                               options.started_lanes() + 1,
+                               options.streams(),
                                deadline,
                                &watch,
                                members,

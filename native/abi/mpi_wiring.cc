@@ -68,8 +68,8 @@ Result<WiredMpi> WireMpi(const Options& options, const Connections& connections,
   const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));
   RABIT_ASSIGN_OR_RETURN(
       std::shared_ptr<MpiJob> job,
-      MpiJob::Open(std::move(handles), {options.rank, options.size, options.started_lanes() + 1,
-                                        connections.spin_us, deadline}));
+      MpiJob::Open(std::move(handles),
+                   {options.rank, options.size, options.streams(), connections.spin_us, deadline}));
   // One rank without shared memory, or with another setting, and all do without: they must agree
   // on what runs where.
   RABIT_ASSIGN_OR_RETURN(rows.shares_hosts, job->IsTrueOnAll(CanShareMemory(options, connections)));

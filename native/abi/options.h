@@ -69,7 +69,11 @@ struct Options {
   std::string log_level = "warning";   // debug, info, warning, error, off
 
   static constexpr int32_t kLanes = 2;
+  // Of each class; a backend that operations can name has one.
   int32_t started_lanes() const { return std::max(lanes > 0 ? lanes : kLanes, lanes_max); }
+  int32_t lane_classes() const { return backend.find("mpi") == std::string::npos ? 1 : 2; }
+  // One for each lane, and one for ordered calls.
+  int32_t streams() const { return started_lanes() * lane_classes() + 1; }
 };
 
 Result<Options> ParseOptions(std::string_view text);

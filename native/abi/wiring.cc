@@ -128,10 +128,23 @@ ScheduleLimits LimitsFrom(const Options& options, bool shares_cores) {
   return limits;
 }
 
-std::unique_ptr<Scheduler> MakeScheduler(const Options& options, bool shares_cores) {
+// A class of lanes for each backend that a request can name.
+LaneClassOptions LaneClassesFrom(const Options& options, std::vector<std::string> backends,
+                                 const Router& router) {
+  LaneClassOptions classes;
+  classes.names = std::move(backends);
+  classes.lanes_started = options.started_lanes();
+  classes.class_of = [&router](const ScheduledTensor& tensor, int64_t bytes) {
+    return router.BackendOf(tensor, bytes, tensor.is_of_all);
+  };
+  return classes;
+}
+
+std::unique_ptr<Scheduler> MakeScheduler(const Options& options, bool shares_cores,
+                                         LaneClassOptions classes) {
   const ScheduleLimits limits = LimitsFrom(options, shares_cores);
-  if (options.scheduler == "fifo") return MakeFifoScheduler(limits);
-  return MakePriorityScheduler(limits);
+  if (options.scheduler == "fifo") return MakeFifoScheduler(limits, std::move(classes));
+  return MakePriorityScheduler(limits, std::move(classes));
 }
 
 std::unique_ptr<Controller> MakeJobController(const Options& options, const RankTree& tree,
@@ -269,13 +282,13 @@ Result<std::unique_ptr<WiredEngine>> StartOn(std::shared_ptr<Connections> ground
                          MakeBuiltin(options, connections));
   const bool is_one_host = connections.cores.ranks == options.size;
   const bool shares_cores = builtin->shares_cores() || LanesShareCores(options, connections.cores);
-  parts.scheduler = MakeScheduler(options, is_one_host && shares_cores);
-
   parts.controller = MakeJobController(options, connections.tree, std::move(connections.channel));
 
   RABIT_ASSIGN_OR_RETURN(Executors made, MakeExecutors(options, connections, std::move(builtin)));
   parts.backends = std::move(made.backends);
   parts.router = std::move(made.router);
+  parts.scheduler = MakeScheduler(options, is_one_host && shares_cores,
+                                  LaneClassesFrom(options, made.names, *parts.router));
 
   parts.codecs = MakeCodecSet();
   parts.open_driver = [] { return LoadCudaDriver(); };

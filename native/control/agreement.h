@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/bucket_counts.h"
 #include "base/dtype.h"
 #include "base/ids.h"
 #include "base/shared_list.h"
@@ -62,7 +63,7 @@ struct Announcement {
     std::vector<std::byte> data = {};
   };
   std::vector<Entry> ready;
-  uint64_t buckets_done = 0;  // buckets finished so far on this rank, in order of their ids
+  BucketCounts buckets_done;  // finished so far on this rank, in order of their ids
   bool wants_stop = false;    // this rank calls no further collective
   bool is_busy = false;       // something is open, agreed or exchanged; does not leave this rank
   bool doubts = false;        // an exchange of this rank lasts: all ranks are to compare
@@ -107,7 +108,7 @@ struct Agreement {
   ReadyTensors ready;
   std::vector<int32_t> tokens;  // by place in `ready`: of this rank's announcement, or kNoToken
   std::vector<Rejection> rejected;
-  uint64_t buckets_done = 0;         // smallest over the ranks: the credit
+  BucketCounts buckets_done;         // smallest over the ranks: the credit
   int last_joined = -1;              // set in the agreement in which every rank has joined
   bool stop = false;                 // every rank wants to stop
   bool compares = false;             // every rank reports what it has made of the agreements so far

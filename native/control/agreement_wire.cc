@@ -325,12 +325,26 @@ WireReader Body(ConstBytes message) {
 
 }  // namespace
 
+void WriteCounts(WireWriter& to, const BucketCounts& counts) {
+  size_t last = counts.of.size() - 1;
+  while (last > 0 && counts.of[last] == 0) --last;
+  to.Varint(counts.of[0] << 2 | last);
+  for (size_t i = 1; i <= last; ++i) to.Varint(counts.of[i]);
+}
+
+BucketCounts ReadCounts(WireReader& from) {
+  const uint64_t first = from.Varint();
+  BucketCounts counts = first >> 2;
+  for (size_t i = 1; i <= (first & 3); ++i) counts.of[i] = from.Varint();
+  return counts;
+}
+
 void Encode(const AnnounceMessage& message, std::vector<std::byte>& out) {
   out.clear();
   WireWriter to(out);
   WriteHeader(to, ControlType::kAnnounce);
   to.Varint(message.seen_cycle);
-  to.Varint(message.buckets_done);
+  WriteCounts(to, message.buckets_done);
   to.U8(static_cast<uint8_t>((message.wants_stop ? 1 : 0) | (message.joins ? 2 : 0) |
                              (message.doubts ? 4 : 0)));
   WriteIds(to, message.cached);
@@ -353,7 +367,7 @@ Result<AnnounceMessage> DecodeAnnounce(ConstBytes bytes) {
   WireReader from = Body(bytes);
   AnnounceMessage message;
   message.seen_cycle = from.Varint();
-  message.buckets_done = from.Varint();
+  message.buckets_done = ReadCounts(from);
   const uint8_t bits = from.U8();
   message.wants_stop = (bits & 1) != 0;
   message.joins = (bits & 2) != 0;
@@ -384,7 +398,7 @@ void Encode(const AgreeMessage& message, std::vector<std::byte>& out) {
   WireWriter to(out);
   WriteHeader(to, ControlType::kAgree);
   to.Varint(message.cycle);
-  to.Varint(message.buckets_done);
+  WriteCounts(to, message.buckets_done);
   to.Varint(static_cast<uint64_t>(message.last_joined + 1));
   to.U8(static_cast<uint8_t>((message.stop ? 1 : 0) | (message.tunables ? 2 : 0) |
                              (message.compares ? 4 : 0)));
@@ -411,7 +425,7 @@ Result<AgreeMessage> DecodeAgree(ConstBytes bytes) {
   WireReader from = Body(bytes);
   AgreeMessage message;
   message.cycle = from.Varint();
-  message.buckets_done = from.Varint();
+  message.buckets_done = ReadCounts(from);
   message.last_joined = ReadOptional(from, kControlRanksMax);
   const uint8_t bits = from.U8();
   message.stop = (bits & 1) != 0;

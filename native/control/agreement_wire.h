@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bucket_counts.h"
 #include "base/bytes.h"
 #include "base/result.h"
 #include "control/agreement.h"
@@ -18,7 +19,10 @@
 
 namespace rabit {
 
-inline constexpr uint8_t kControlVersion = 6;
+class WireReader;
+class WireWriter;
+
+inline constexpr uint8_t kControlVersion = 7;
 
 // Bounds of what a decoder accepts.
 inline constexpr size_t kNameBytesMax = 1024;
@@ -29,6 +33,8 @@ inline constexpr size_t kDimensionsMax = 64;
 inline constexpr size_t kStatusBytesMax = 16 << 10;
 inline constexpr int32_t kLanesMax = 64;
 inline constexpr size_t kCarriedBytesMax = 4096;  // of one tensor's data
+
+static_assert(kLaneClassesMax <= 4, "WriteCounts has two bits for the classes");
 
 enum class ControlType : uint8_t {
   kAnnounce = 1,  // to rank 0
@@ -53,7 +59,7 @@ struct VariablePart {
 
 struct AnnounceMessage {
   uint64_t seen_cycle = 0;  // the newest agreement this rank knows: ids mean what they meant then
-  uint64_t buckets_done = 0;
+  BucketCounts buckets_done;
   bool wants_stop = false;
   bool joins = false;
   bool doubts = false;
@@ -86,7 +92,7 @@ struct RejectMessage {
 
 struct AgreeMessage {
   uint64_t cycle = 0;
-  uint64_t buckets_done = 0;
+  BucketCounts buckets_done;
   int32_t last_joined = -1;
   bool stop = false;
   bool compares = false;
@@ -109,6 +115,10 @@ struct RefusalMessage {
   TensorKey key;
   Status why;
 };
+
+// The first number with two bits that say how many more follow; zeros at the end are left out.
+void WriteCounts(WireWriter& to, const BucketCounts& counts);
+BucketCounts ReadCounts(WireReader& from);
 
 // Each replaces the content of `out`.
 void Encode(const AnnounceMessage& message, std::vector<std::byte>& out);

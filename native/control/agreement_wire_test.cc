@@ -57,6 +57,7 @@ AgreeMessage FullAgree() {
   AgreeMessage message;
   message.cycle = 301;
   message.buckets_done = 6;
+  message.buckets_done[1] = 9;
   message.last_joined = 3;
   message.stop = true;
   message.evicted = {8};
@@ -108,8 +109,8 @@ void DecodeAnything(ConstBytes bytes) {
   (void)DecodeRefusal(bytes);
 }
 
-TEST(AgreementWire, the_bytes_of_version_6_are_frozen) {
-  const auto path = testing::Testdata("control/testdata/messages_v6.txt");
+TEST(AgreementWire, the_bytes_of_version_7_are_frozen) {
+  const auto path = testing::Testdata("control/testdata/messages_v7.txt");
   std::ifstream file(path);
   ASSERT_TRUE(file.is_open()) << path.string();
   std::string line;
@@ -117,7 +118,7 @@ TEST(AgreementWire, the_bytes_of_version_6_are_frozen) {
     ASSERT_TRUE(static_cast<bool>(std::getline(file, line)));
     EXPECT_EQ(Hex(message), line);
   }
-  EXPECT_EQ(static_cast<int>(kControlVersion), 6);
+  EXPECT_EQ(static_cast<int>(kControlVersion), 7);
 }
 
 TEST(AgreementWire, an_announcement_survives_the_wire) {
@@ -251,7 +252,7 @@ TEST(AgreementWire, names_another_version) {
   const std::byte message[] = {std::byte{1}, std::byte{1}};
 
   EXPECT_EQ(TypeOf(message).status().message(),
-            "it speaks version 1 of the control format, this rank version 6. Install the same "
+            "it speaks version 1 of the control format, this rank version 7. Install the same "
             "version of rabit on every host.");
 }
 

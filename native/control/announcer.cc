@@ -76,7 +76,8 @@ Announcer::Round* Announcer::Guess() {
 }
 
 bool Announcer::HasNews(const AnnounceMessage& message) {
-  const bool has_progress = message.buckets_done > told_done_ || message.wants_stop != told_stop_;
+  const bool has_progress =
+      !told_done_.Covers(message.buckets_done) || message.wants_stop != told_stop_;
   told_done_ = message.buckets_done;
   told_stop_ = message.wants_stop;
   return has_progress || !message.cached.empty() || !message.variable.empty() ||

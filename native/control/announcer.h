@@ -119,8 +119,8 @@ class Announcer {
   AnnounceMessage resend_;
   Agreement local_;
   uint64_t cycle_ = 0;
-  uint64_t credit_ = 0;
-  uint64_t told_done_ = 0;
+  BucketCounts credit_;
+  BucketCounts told_done_;
   bool told_stop_ = false;
   Counters counters_;
 };

@@ -51,7 +51,7 @@ void Encode(const BundleMessage& message, std::vector<std::byte>& out) {
   WireWriter to(out);
   to.U8(kControlVersion);
   to.U8(static_cast<uint8_t>(ControlType::kBundle));
-  to.Varint(message.buckets_done);
+  WriteCounts(to, message.buckets_done);
   to.Varint(message.parts.size());
   for (const BundlePart& part : message.parts) {
     WriteRankSet(to, part.ranks);
@@ -65,7 +65,7 @@ void Encode(const BundleMessage& message, std::vector<std::byte>& out) {
 Result<BundleMessage> DecodeBundle(ConstBytes bytes) {
   WireReader from(bytes.subspan(std::min(kHeaderBytes, bytes.size())));
   BundleMessage message;
-  message.buckets_done = from.Varint();
+  message.buckets_done = ReadCounts(from);
   const uint64_t parts = from.Varint();
   if (parts > from.left()) from.Fail();
   for (uint64_t i = 0; i < parts && from.ok(); ++i) {

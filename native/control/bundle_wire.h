@@ -22,7 +22,7 @@ struct BundlePart {
 };
 
 struct BundleMessage {
-  uint64_t buckets_done = 0;  // smallest over the sender's subtree
+  BucketCounts buckets_done;  // smallest over the sender's subtree
   std::vector<BundlePart> parts;
 };
 

@@ -96,9 +96,8 @@ void Combiner::OnOwnRefusal(const RefusalMessage& message) {
   AppendRaw(below_.at(rank_), std::move(bytes));
 }
 
-void Combiner::UpdateCredit(int child, uint64_t buckets_done) {
-  uint64_t& done = done_.at(child);
-  done = std::max(done, buckets_done);
+void Combiner::UpdateCredit(int child, const BucketCounts& buckets_done) {
+  done_.at(child).RaiseTo(buckets_done);
 }
 
 void Combiner::OnAnnounce(const Source& from, const AnnounceMessage& message, int64_t now_us) {

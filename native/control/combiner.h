@@ -93,7 +93,7 @@ class Combiner {
   void OnStop(const RankSet& ranks, int64_t now_us);
   void OnGroup(const RankSet& ranks, const GroupMessage& message, int64_t now_us);
   Status OnPart(int child, const RankSet& ranks, const BundlePart& part, int64_t now_us);
-  void UpdateCredit(int child, uint64_t buckets_done);
+  void UpdateCredit(int child, const BucketCounts& buckets_done);
 
   Known* Find(TensorId id, uint64_t ids_cycle);
   // True: `round` keeps the claim.
@@ -123,8 +123,8 @@ class Combiner {
   const int64_t hold_us_;
   RankSet subtree_;
   std::unordered_map<int, RankSet> below_;  // by child, and this rank alone
-  std::unordered_map<int, uint64_t> done_;
-  uint64_t told_done_ = 0;
+  std::unordered_map<int, BucketCounts> done_;
+  BucketCounts told_done_;
   std::unordered_map<GroupId, int> members_below_;
 
   std::vector<Known> known_;

@@ -184,11 +184,11 @@ void Combiner::AppendRaw(const RankSet& ranks, std::vector<std::byte> message) {
 }
 
 bool Combiner::TakeUp(std::vector<std::byte>& out) {
-  uint64_t done = UINT64_MAX;
-  for (const auto& [child, each] : done_) done = std::min(done, each);
+  BucketCounts done = done_.begin()->second;
+  for (const auto& [child, each] : done_) done.LowerTo(each);
   if (held_ == 0 && out_.empty()) sets_.clear();
-  if (out_.empty() && done <= told_done_) return false;
-  told_done_ = std::max(told_done_, done);
+  if (out_.empty() && told_done_.Covers(done)) return false;
+  told_done_.RaiseTo(done);
   BundleMessage bundle;
   bundle.buckets_done = told_done_;
   for (Outgoing& each : out_) {

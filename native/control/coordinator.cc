@@ -218,7 +218,7 @@ void Coordinator::Stop(int rank) {
 // for what never comes; but nobody closes a connection before all ranks are through with all
 // buckets.  Their number is rank 0's, as soon as it is quiet, for every rank counts the same.
 void Coordinator::CheckStop() {
-  const bool is_done = !is_root_busy_ && credit_ >= at(0).buckets_done;
+  const bool is_done = !is_root_busy_ && credit_.Covers(at(0).buckets_done);
   if (stopped_count_ < options_.size || has_stopped_ || !is_done) return;
   next_.stop = true;
   has_news_ = true;
@@ -242,17 +242,18 @@ void Coordinator::CheckAllJoined() {
   has_news_ = true;
 }
 
-void Coordinator::UpdateCredit(const RankSet& ranks, uint64_t buckets_done) {
+void Coordinator::UpdateCredit(const RankSet& ranks, const BucketCounts& buckets_done) {
   bool was_lowest = false;
   ranks.ForEach([&](int rank) {
-    RankState& state = at(rank);
-    if (buckets_done <= state.buckets_done) return;
-    was_lowest = was_lowest || state.buckets_done == credit_;
-    state.buckets_done = buckets_done;
+    BucketCounts& mine = at(rank).buckets_done;
+    for (size_t i = 0; i < mine.of.size(); ++i) {
+      was_lowest |= mine.of[i] == credit_.of[i] && buckets_done.of[i] > mine.of[i];
+    }
+    mine.RaiseTo(buckets_done);
   });
   if (!was_lowest) return;
-  uint64_t lowest = buckets_done;
-  for (const RankState& each : ranks_) lowest = std::min(lowest, each.buckets_done);
+  BucketCounts lowest = at(ranks.lowest()).buckets_done;
+  for (const RankState& each : ranks_) lowest.LowerTo(each.buckets_done);
   if (lowest == credit_) return;
   credit_ = lowest;
   has_news_ = has_news_ || announces_credit_;

@@ -95,7 +95,7 @@ class Coordinator {
   };
   struct RankState {
     uint64_t seen_cycle = 0;
-    uint64_t buckets_done = 0;
+    BucketCounts buckets_done;
     bool has_joined = false;
     int stop_place = 0;  // 1: it was the first that wanted to stop; 0: it does not
 
@@ -136,7 +136,7 @@ class Coordinator {
   void Stop(int rank);
   void CheckStop();
   void CheckAllJoined();
-  void UpdateCredit(const RankSet& ranks, uint64_t buckets_done);
+  void UpdateCredit(const RankSet& ranks, const BucketCounts& buckets_done);
   void ForgetLate();
   std::string NamesakeHint(const TensorRecord& record, const std::vector<int>& absent) const;
   std::vector<int> Absent(const TensorRecord& record) const;
@@ -160,7 +160,7 @@ class Coordinator {
   int last_joined_ = -1;
   int stopped_count_ = 0;
   uint64_t cycle_ = 0;
-  uint64_t credit_ = 0;
+  BucketCounts credit_;
   AgreeMessage next_;
   size_t next_bytes_ = 0;              // of its parts that grow with the ranks; estimated
   std::deque<AgreeMessage> complete_;  // go before next_

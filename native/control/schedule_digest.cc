@@ -40,7 +40,7 @@ Status CompareRunning(int a, const ScheduleDigest& left, int b, const ScheduleDi
     if (theirs == nullptr || theirs->hash == mine.hash) continue;
     const std::string both =
         mine.what + " on " + RankWord(a) + " and " + theirs->what + " on " + RankWord(b) + ".";
-    if (mine.scope != ScheduleDigest::kBuckets) {
+    if (mine.scope >= 0) {
       return Mismatch("ordered call " + std::to_string(mine.number) + " of group " +
                       std::to_string(mine.scope) + " is " + both +
                       " Make the same ordered calls in the same order on every rank.");

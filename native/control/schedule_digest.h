@@ -23,12 +23,13 @@ namespace rabit {
 struct ScheduleDigest {
   // Something that this rank exchanges at the moment.
   struct Running {
-    int32_t scope = kBuckets;  // or the group of an ordered call
-    uint64_t number = 0;       // of the bucket, or of the call within its group
-    uint64_t hash = 0;         // of everything that must be equal on all ranks
-    std::string what;          // "allreduce 't3' (sum float32[256], by ring)"
+    int32_t scope = BucketsOf(0);  // or the group of an ordered call
+    uint64_t number = 0;           // of the bucket, or of the call within its group
+    uint64_t hash = 0;             // of everything that must be equal on all ranks
+    std::string what;              // "allreduce 't3' (sum float32[256], by ring)"
   };
-  static constexpr int32_t kBuckets = -1;
+  // Buckets of different lane classes have the same numbers.
+  static constexpr int32_t BucketsOf(int32_t lane_class) { return -1 - lane_class; }
 
   uint64_t cycle = 0;   // of the agreement after which this is so
   uint64_t issued = 0;  // buckets

@@ -115,7 +115,8 @@ void BucketRun::Leave(const Route& route, int64_t begin_ns, int64_t wire_bytes) 
 void BucketRun::Enter() {
   const uint64_t hash = MixHash(MixHash(job_.hash, executor().name()), route_.algorithm);
   lane_.tag = MakeTag(bucket_.lane, CheckedSequence(bucket_.id, hash));
-  services_.running.Enter(bucket_.lane, {ScheduleDigest::kBuckets, bucket_.id, hash, {}},
+  services_.running.Enter(bucket_.lane,
+                          {ScheduleDigest::BucketsOf(bucket_.lane_class), bucket_.id, hash, {}},
                           [this] { return Describe(); });
 }
 

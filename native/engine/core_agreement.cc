@@ -46,7 +46,8 @@ void EngineCore::CarryOut(Agreement agreement, Deadline now) {
   // Every rank is at this agreement now: what they have issued by it must be the same.
   if (!agreement.compares) return;
   stuck_watch_.OnCompared(now);
-  services_.controller.Compare({agreement.cycle, issued_, chain_, services_.running.List()});
+  services_.controller.Compare(
+      {agreement.cycle, issued_.total(), chain_, services_.running.List()});
 }
 
 // The scheduler is a replicated state machine, and an agreement is the same event on every rank:
@@ -112,7 +113,8 @@ ScheduledTensors EngineCore::Accept(const Agreement& agreement, int64_t now_ns) 
     const int32_t slot =
         in_flight_.Add({std::shared_ptr<const AgreedTensor>(accepted, &agreed), count, false});
     if (!is_repeated)
-      scheduled.push_back(ScheduledFrom(tensor, slot, count, CutMultipleOf(tensor)));
+      scheduled.push_back(
+          ScheduledFrom(tensor, slot, count, CutMultipleOf(tensor), IsOfAll(tensor)));
   }
   if (is_repeated) return last_scheduled_;
   const bool can_repeat = starts_empty && scheduled.size() == ready.size();
@@ -129,6 +131,13 @@ int64_t EngineCore::CutMultipleOf(const ReadyTensor& ready) const {
   // Whoever submitted it has the codec, and all ranks run one version.
   RABIT_CHECK(codec.ok(), "an agreed codec is unknown on this rank");
   return (*codec)->block();
+}
+
+// Whoever does not know a group is not in it, and that group has not every rank.
+bool EngineCore::IsOfAll(const ReadyTensor& ready) const {
+  if (ready.signature.group == kWorld) return true;
+  const std::shared_ptr<const Group> group = services_.groups.FindEver(ready.signature.group);
+  return group != nullptr && group->size() == services_.size;
 }
 
 void EngineCore::NoteNegotiated(const ReadyTensor& ready, PendingRequest& request, int64_t now_ns) {
@@ -197,10 +206,11 @@ void EngineCore::Dispatch(Bucket bucket) {
   }
   const bool is_pair = TraitsOf(bucket.kind).is_pair;
   const uint64_t id = bucket.id;
+  const int32_t lane_class = bucket.lane_class;
   job.bucket = std::move(bucket);
   job.hash = ContentHash(job);
   chain_ = MixHash(chain_, job.hash);
-  ++issued_;
+  ++issued_[lane_class];
   // Ranks outside of the group may not know it yet, and have nothing to run.
   if (is_member) {
     job.load = LoadOf(job);
@@ -210,7 +220,7 @@ void EngineCore::Dispatch(Bucket bucket) {
     for (const BucketItem& item : job.items) {
       if (item.request() != nullptr) output_.Drop(item.tensor->request);
     }
-    services_.done.MarkDone(id);  // nothing to do on this rank
+    services_.done.MarkDone(lane_class, id);  // nothing to do on this rank
     return;
   }
   output_.Run(std::move(job));

@@ -4,6 +4,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/check.h"
 #include "base/json_writer.h"
 #include "engine/engine_loop.h"
 #include "engine/engine_state.h"
@@ -474,6 +475,7 @@ Result<std::unique_ptr<Engine>> Engine::Start(EngineParts parts) {
     return InvalidArgument(where + ": " + std::to_string(parts.options.lanes) +
                            " lanes cannot be: an engine has 1 to 64; correct the option lanes");
   }
+  RABIT_CHECK(parts.all_lanes() < 256, "a tag has 8 bits for lanes and ordered calls");
   auto engine = std::make_unique<EngineImplementation>(std::move(parts));
   RABIT_RETURN_IF_ERROR(engine->StartLog());
   return std::unique_ptr<Engine>(std::move(engine));

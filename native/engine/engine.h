@@ -23,7 +23,7 @@
 namespace rabit {
 
 struct EngineOptions {
-  int32_t lanes = 2;
+  int32_t lanes = 2;                 // of each class
   int64_t operation_timeout_ms = 0;  // of one bucket on a lane; 0: as long as all peers live
   int64_t stall_warning_ms = 10'000;
   size_t queue_capacity = 1 << 20;  // requests in flight
@@ -49,6 +49,8 @@ struct EngineParts {  // everything is passed in; tests pass fakes
   std::unique_ptr<CodecSet> codecs;
   // The driver of tensors on a device, loaded when there is the first; empty: there is none.
   std::function<Result<std::shared_ptr<DeviceDriver>>()> open_driver;
+
+  int32_t all_lanes() const { return options.lanes * scheduler->classes(); }
 };
 
 struct HandleOutput {

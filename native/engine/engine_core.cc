@@ -22,7 +22,7 @@ EngineCore::EngineCore(const CoreServices& services, CoreOutput& output)
       routes_(services.router),
       start_limits_(services.scheduler.limits()),
       stall_monitor_(services.logger, services.options.stall_warning_ms),
-      stuck_watch_(services.done, services.running, services.options.lanes, services.has_ordered) {
+      stuck_watch_(services.done, services.running, services.all_lanes, services.has_ordered) {
   if (services.options.chooses_limits && services.rank == 0 && services.size > 1) {
     choice_.emplace(start_limits_);
   }
@@ -85,7 +85,7 @@ void EngineCore::Merge(const Tunables& tunables) {
 }
 
 void EngineCore::Announce(bool wants_stop, Deadline now) {
-  const uint64_t done = services_.done.count();
+  const BucketCounts done = services_.done.counts();
   // What is open does not keep this rank from saying that it stops, or ranks with something open
   // would wait for each other; Coordinator::CheckStop waits until everybody is through.
   next_.is_busy = done != issued_ || !open_.empty() || !in_flight_.empty();
@@ -103,10 +103,11 @@ void EngineCore::Announce(bool wants_stop, Deadline now) {
   if (!status.ok()) Fail(status);
 }
 
-bool EngineCore::HasNews(uint64_t done) const {
-  const bool returns_credit = wants_credit_ && done > announced_done_;
+bool EngineCore::HasNews(const BucketCounts& done) const {
+  const bool has_progress = !announced_done_.Covers(done);
+  const bool returns_credit = wants_credit_ && has_progress;
   const bool starts_stop = next_.wants_stop && !has_announced_stop_;
-  const bool follows_stop = has_announced_stop_ && (services_.rank == 0 || done > announced_done_);
+  const bool follows_stop = has_announced_stop_ && (services_.rank == 0 || has_progress);
   return !next_.ready.empty() || has_repeated_ || next_.tunables.has_value() || next_.doubts ||
          starts_stop || follows_stop || returns_credit;
 }
@@ -186,6 +187,7 @@ void EngineCore::WriteStatistics(JsonWriter& json) const {
   json.Member("partition_bytes", limits.partition_bytes);
   json.Member("fusion_bytes", limits.fusion_bytes).Member("credit_bytes", limits.credit_bytes);
   json.Member("lanes", limits.lanes).Member("changes", tunings_).EndObject();
+  services_.scheduler.WriteStatistics(json);
   json.Key("controller").BeginObject();
   services_.controller.WriteStatistics(json);
   json.EndObject();

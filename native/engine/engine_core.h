@@ -33,6 +33,7 @@ struct CoreServices {
   int rank = 0;
   int size = 1;
   const EngineOptions& options;
+  int32_t all_lanes = 0;  // of all classes; what comes behind them is for ordered calls
   Controller& controller;
   Scheduler& scheduler;
   const Router& router;
@@ -109,7 +110,7 @@ class EngineCore {
   void WriteStatistics(JsonWriter& json) const;  // members of an object
 
   // Equal on all ranks after the same agreements.
-  uint64_t issued() const { return issued_; }
+  uint64_t issued() const { return issued_.total(); }
   uint64_t chain() const { return chain_; }
 
  private:
@@ -121,7 +122,7 @@ class EngineCore {
 
   // engine_core.cc: what this rank says, and how it ends.
   void AnnounceInFull(int32_t token, bool carries);
-  bool HasNews(uint64_t done) const;
+  bool HasNews(const BucketCounts& done) const;
   void Merge(const Tunables& tunables);  // into the next announcement
   void Fail(const Status& why);
   void CheckStall(Deadline now);
@@ -134,6 +135,7 @@ class EngineCore {
   void ObserveRound(const ReadyTensor& ready, int64_t count);
   void Reject(const Rejection& rejection);
   int64_t CutMultipleOf(const ReadyTensor& ready) const;
+  bool IsOfAll(const ReadyTensor& ready) const;
   void NoteNegotiated(const ReadyTensor& ready, PendingRequest& request, int64_t now_ns);
   void FinishVote(const ReadyTensor& ready, int32_t token, int64_t now_ns);
   void FinishCarried(const ReadyTensor& ready, int32_t token, int64_t now_ns);
@@ -151,7 +153,7 @@ class EngineCore {
   std::vector<Announcement::Entry> spare_entries_;   // kept for their memory
   SlotTable<std::shared_ptr<PendingRequest>> open_;  // by token; not yet agreed
   Requests joins_;
-  uint64_t announced_done_ = 0;
+  BucketCounts announced_done_;
   bool has_announced_stop_ = false;
   bool wants_credit_ = false;
 
@@ -159,8 +161,8 @@ class EngineCore {
   SlotTable<InFlight> in_flight_;  // not yet issued
   ReadyTensors last_ready_;        // of the last agreement, for those that repeat it
   ScheduledTensors last_scheduled_;
-  uint64_t issued_ = 0;            // buckets
-  uint64_t chain_ = 0;             // of the contents of all of them, in order
+  BucketCounts issued_;
+  uint64_t chain_ = 0;  // of the contents of all of them, in order
   RouteMemory routes_;
   bool serves_others_ = false;
   int64_t negotiated_ = 0;  // tensors of the agreement at hand

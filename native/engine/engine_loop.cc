@@ -15,7 +15,7 @@ EngineLoop::EngineLoop(std::shared_ptr<EngineState> state)
 void EngineLoop::Run() {
   ::pthread_setname_np(::pthread_self(), "rabit-engine");
   step_mutex_.Lock();
-  for (int32_t i = 0; i < state_->parts.options.lanes; ++i) {
+  for (int32_t i = 0; i < state_->parts.all_lanes(); ++i) {
     lanes_.push_back(std::make_unique<Lane>(state_));
   }
   is_running_ = true;

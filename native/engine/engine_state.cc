@@ -12,16 +12,27 @@ EngineState::EngineState(EngineParts given)
       failure([this] { Wake(); }),
       groups(parts.rank, parts.size),
       timeline(parts.rank, logger),
-      running(parts.options.lanes),
+      running(parts.all_lanes()),
       devices(parts.open_driver),
       lane_services{parts.rank, parts.options, *parts.codecs, *parts.router, parts.backends,
                     statistics, timeline,      running,       devices} {}
 
 CoreServices EngineState::core_services() {
-  return {parts.rank,       parts.size,    parts.options, *parts.controller,
-          *parts.scheduler, *parts.router, *parts.codecs, logger,
-          groups,           done,          running,       has_ordered,
-          statistics,       timeline};
+  return {parts.rank,
+          parts.size,
+          parts.options,
+          parts.all_lanes(),
+          *parts.controller,
+          *parts.scheduler,
+          *parts.router,
+          *parts.codecs,
+          logger,
+          groups,
+          done,
+          running,
+          has_ordered,
+          statistics,
+          timeline};
 }
 
 }  // namespace rabit

@@ -219,7 +219,7 @@ void Lane::Flight::Conclude(EngineState& state, Status status) {
   }
   run.reset();
   // Credit first: whoever wakes from a handle may ask for it.
-  state.done.MarkDone(job.bucket.id);
+  state.done.MarkDone(job.bucket.lane_class, job.bucket.id);
   for (BucketItem& item : job.items) {
     const std::shared_ptr<PendingRequest>& request = item.tensor->request;
     if (request == nullptr) continue;

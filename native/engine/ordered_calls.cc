@@ -59,7 +59,7 @@ Bytes OutputBytes(const OrderedCall& call) {
 }  // namespace
 
 OrderedCalls::OrderedCalls(EngineState& state)
-    : state_(state), lane_(state.parts.options.lanes), routes_(*state.parts.router) {}
+    : state_(state), lane_(state.parts.all_lanes()), routes_(*state.parts.router) {}
 
 Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
   if (state_.failure.has_verdict()) return state_.failure.verdict();

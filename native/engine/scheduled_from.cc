@@ -22,8 +22,9 @@ int64_t AgreedCount(const ReadyTensor& ready) {
 }
 
 ScheduledTensor ScheduledFrom(const ReadyTensor& ready, int32_t slot, int64_t count,
-                              int64_t cut_multiple) {
-  return {ready.signature, slot, count, ready.signature.priority, ready.joined, cut_multiple};
+                              int64_t cut_multiple, bool is_of_all) {
+  return {ready.signature, slot,         count,    ready.signature.priority,
+          ready.joined,    cut_multiple, is_of_all};
 }
 
 }  // namespace rabit

@@ -12,6 +12,6 @@ namespace rabit {
 int64_t AgreedCount(const ReadyTensor& ready);
 // slot: what the scheduler's buckets call the tensor.
 ScheduledTensor ScheduledFrom(const ReadyTensor& ready, int32_t slot, int64_t count,
-                              int64_t cut_multiple);
+                              int64_t cut_multiple, bool is_of_all);
 
 }  // namespace rabit

@@ -10,23 +10,31 @@ constexpr int kDoublingsMax = 5;
 
 }  // namespace
 
-bool StuckWatch::Look(uint64_t issued, Deadline now) {
-  const bool is_bucket_stuck = LookAtBuckets(issued, now);
-  const bool is_call_stuck = LookAtOrdered(now);
-  return is_bucket_stuck || is_call_stuck;
+bool StuckWatch::Look(const BucketCounts& issued, Deadline now) {
+  const BucketCounts done = done_.counts();
+  bool is_stuck = LookAtOrdered(now);
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    is_stuck |= LookAtBuckets(buckets_[i], issued.of[i], done.of[i], now);
+  }
+  return is_stuck;
 }
 
-bool StuckWatch::LookAtBuckets(uint64_t issued, Deadline now) {
-  const uint64_t done = done_.count();
+Deadline StuckWatch::next() const {
+  Deadline next = ordered_.next;
+  for (const Watch& watch : buckets_) next = std::min(next, watch.next);
+  return next;
+}
+
+bool StuckWatch::LookAtBuckets(Watch& watch, uint64_t issued, uint64_t done, Deadline now) {
   if (done == issued) {
-    buckets_.next = Deadline::max();
+    watch.next = Deadline::max();
     return false;
   }
-  if (buckets_.next == Deadline::max() || done != buckets_.seen) {
-    buckets_ = {done, 0, now + kFirstDoubt};
+  if (watch.next == Deadline::max() || done != watch.seen) {
+    watch = {done, 0, now + kFirstDoubt};
     return false;
   }
-  return now >= buckets_.next && Doubt(buckets_, now);
+  return now >= watch.next && Doubt(watch, now);
 }
 
 // Calls run on their own threads and wake nobody; the first after a pause has set has_ordered.
@@ -54,9 +62,11 @@ bool StuckWatch::Doubt(Watch& watch, Deadline now) {
 
 void StuckWatch::OnCompared(Deadline now) {
   const Deadline soon = now + kFirstDoubt;
-  for (Watch* watch : {&buckets_, &ordered_}) {
-    if (watch->next != Deadline::max()) watch->next = std::max(watch->next, soon);
-  }
+  const auto put_off = [soon](Watch& watch) {
+    if (watch.next != Deadline::max()) watch.next = std::max(watch.next, soon);
+  };
+  for (Watch& watch : buckets_) put_off(watch);
+  put_off(ordered_);
 }
 
 }  // namespace rabit

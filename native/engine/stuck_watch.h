@@ -1,7 +1,7 @@
 // StuckWatch: notices exchanges that last, so that the ranks compare what they exchange.
 #pragma once
 
-#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 
@@ -24,9 +24,9 @@ class StuckWatch {
       : done_(done), running_(running), ordered_place_(ordered_place), has_ordered_(has_ordered) {}
 
   // True: it is time to compare.
-  bool Look(uint64_t issued, Deadline now);
+  bool Look(const BucketCounts& issued, Deadline now);
   // When to look again.
-  Deadline next() const { return std::min(buckets_.next, ordered_.next); }
+  Deadline next() const;
   // The ranks have just compared: nobody else needs to ask for it.
   void OnCompared(Deadline now);
 
@@ -37,7 +37,7 @@ class StuckWatch {
     Deadline next = Deadline::max();
   };
 
-  bool LookAtBuckets(uint64_t issued, Deadline now);
+  bool LookAtBuckets(Watch& watch, uint64_t issued, uint64_t done, Deadline now);
   bool LookAtOrdered(Deadline now);
   static bool Doubt(Watch& watch, Deadline now);  // true
 
@@ -45,7 +45,7 @@ class StuckWatch {
   const RunningWork& running_;
   const int32_t ordered_place_;
   std::atomic<bool>& has_ordered_;
-  Watch buckets_;
+  std::array<Watch, kLaneClassesMax> buckets_;  // by lane class
   Watch ordered_;
 };
 

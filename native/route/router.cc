@@ -46,21 +46,33 @@ bool WantsHierarchy(const Topology& topology, const Group& group, const LinkCost
 Result<Route> Router::Of(const Work& work, Load load, const Group& group) const {
   // What is in the memory of a device is exchanged in that of the host: its kind decides nothing.
   const std::optional<MpiRows>& mpi = options_.mpi;
-  const Wish wish = group.size() > 1 ? WishFor(work, load.bytes, group) : Wish();
-  BackendId backend = mpi.has_value() && mpi->is_default ? mpi->library : kBuiltin;
-  if (work.backend != kAnyBackend) backend = work.backend;
-  if (wish.backend.has_value()) backend = *wish.backend;
+  const bool is_of_all = group.size() == static_cast<int>(options_.topology.host_of.size());
+  const Wish wish = group.size() > 1 ? WishFor(work, load.bytes, is_of_all) : Wish();
+  const BackendId backend = BackendFor(work, wish);
+  if (backend >= first_other()) {
+    return Route{backend, backend, kLibraryAlgorithm, wish.row.empty() ? "only" : wish.row};
+  }
   if (mpi.has_value() && backend == mpi->library) return OverMpi(work, load, group, wish);
   if (!wish.algorithm.empty()) return Route{kBuiltin, kBuiltin, wish.algorithm, wish.row};
   const Choice choice = Choose(options_.links, work, load.bytes, group);
   return Route{kBuiltin, kBuiltin, choice.algorithm, wish.row.empty() ? choice.row : wish.row};
 }
 
-Router::Wish Router::WishFor(const Work& work, int64_t bytes, const Group& group) const {
+BackendId Router::BackendOf(const Work& work, int64_t bytes, bool is_of_all) const {
+  return BackendFor(work, WishFor(work, bytes, is_of_all));
+}
+
+BackendId Router::BackendFor(const Work& work, const Wish& wish) const {
+  if (wish.backend.has_value()) return *wish.backend;
+  if (work.backend != kAnyBackend) return work.backend;
+  return options_.mpi.has_value() && options_.mpi->is_default ? options_.mpi->library : kBuiltin;
+}
+
+Router::Wish Router::WishFor(const Work& work, int64_t bytes, bool is_of_all) const {
   if (const RouteRule* const rule = options_.routes.Find(work, bytes)) {
     return {rule->backend, rule->algorithm, "route_rule"};
   }
-  if (group.size() != static_cast<int>(options_.topology.host_of.size())) return {};
+  if (!is_of_all) return {};
   const RouteRule* const rule = options_.table.Find(work, bytes);
   if (rule == nullptr || !FitsTable(*rule, work)) return {};
   return {rule->backend, rule->algorithm, "route_table"};

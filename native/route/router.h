@@ -24,6 +24,8 @@ struct RouterOptions {
   bool is_deterministic = false;  // only algorithms that sum in rank order
   LinkCosts links;
   std::optional<MpiRows> mpi;  // there is a backend 'mpi'
+  // How many backends come behind those that run by their own means all that is routed to them.
+  int32_t others = 0;
 };
 
 // The rows, in the order in which they are asked:
@@ -45,7 +47,12 @@ class Router {
   explicit Router(RouterOptions options) : options_(std::move(options)) {}
 
   // How many backends a request can name; the last place is one less.
-  size_t backends() const { return options_.mpi.has_value() ? 2 : 1; }
+  size_t backends() const {
+    return static_cast<size_t>(first_other()) + static_cast<size_t>(options_.others);
+  }
+  // Who an exchange of so many bytes goes to, as far as those can say who know no more of the group
+  // than whether it has every rank; Of says the same.
+  BackendId BackendOf(const Work& work, int64_t bytes, bool is_of_all) const;
   // kUnsupported if no backend can.
   Result<Route> Of(const Work& work, Load load, const Group& group) const;
 
@@ -62,7 +69,9 @@ class Router {
     std::string_view row;
   };
 
-  Wish WishFor(const Work& work, int64_t bytes, const Group& group) const;
+  BackendId first_other() const { return options_.mpi.has_value() ? 2 : 1; }
+  Wish WishFor(const Work& work, int64_t bytes, bool is_of_all) const;
+  BackendId BackendFor(const Work& work, const Wish& wish) const;
   bool FitsTable(const RouteRule& rule, const Work& work) const;
   Route OverMpi(const Work& work, Load load, const Group& group, const Wish& wish) const;
   // Of our own algorithms, over links of these costs.

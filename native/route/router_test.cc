@@ -280,5 +280,38 @@ TEST(Router, a_rule_takes_ranks_of_one_host_to_the_library_as_well) {
   EXPECT_EQ(Take(options, Of(Kind::kAllreduce), {64}, Ranks({0, 1})).executor, 0);
 }
 
+// Ranks outside of a group, which do not know it, put its buckets into the same lanes.
+TEST(Router, the_backend_is_known_without_the_group) {
+  RouterOptions options = Mpi(MpiCollectives::kAuto, true);
+  options.mpi->is_default = false;
+  options.routes = Parsed("allreduce:<1K:builtin;alltoall:*:mpi", true);
+  options.table = Parsed("allreduce:>=1M:mpi", true);
+  options.others = 1;
+  const Router router(std::move(options));
+  const Group half = Ranks({0, 2});
+  for (const Kind kind : {Kind::kAllreduce, Kind::kAlltoall, Kind::kBroadcast}) {
+    for (const int64_t bytes : {1, 2000, 2 << 20}) {
+      for (const BackendId named : {kAnyBackend, 0, 1, 2}) {
+        Work work = Of(kind);
+        work.backend = named;
+        EXPECT_EQ(router.BackendOf(work, bytes, true), router.Of(work, {bytes}, World())->backend);
+        EXPECT_EQ(router.BackendOf(work, bytes, false), router.Of(work, {bytes}, half)->backend);
+      }
+    }
+  }
+  EXPECT_EQ(router.BackendOf(Of(Kind::kAllreduce), 2 << 20, true), kMpi);
+  EXPECT_EQ(router.BackendOf(Of(Kind::kAllreduce), 2 << 20, false), Router::kBuiltin);
+}
+
+TEST(Router, a_backend_of_its_own_means_runs_what_names_it) {
+  RouterOptions options = On({0, 0, 1, 1});
+  options.others = 1;
+  const Router router(std::move(options));
+  EXPECT_EQ(router.backends(), 2u);
+  Work work = Of(Kind::kAllreduce);
+  work.backend = 1;
+  EXPECT_EQ(Text(*router.Of(work, {100}, World())), "1 library only");
+}
+
 }  // namespace
 }  // namespace rabit

@@ -1,6 +1,7 @@
 // CreditWindow: the bytes that are issued and not yet done on every rank.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 
@@ -30,6 +31,8 @@ class CreditWindow {
   void SetLimit(int64_t limit_bytes) { limit_bytes_ = limit_bytes; }
 
   uint64_t next_id() const { return first_ + issued_.size(); }
+  size_t in_flight() const { return issued_.size(); }  // buckets
+  int64_t in_flight_bytes() const { return in_flight_bytes_; }
 
   void Issue(int64_t bytes) {
     issued_.push_back(bytes);

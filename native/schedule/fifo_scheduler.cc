@@ -3,72 +3,63 @@
 #include <deque>
 #include <utility>
 
-#include "schedule/credit_window.h"
 #include "schedule/fuse.h"
 #include "schedule/partition.h"
+#include "schedule/queued_scheduler.h"
 
 namespace rabit {
 namespace {
 
-class FifoScheduler final : public Scheduler {
+class FifoQueue final : public BucketQueue {
  public:
-  explicit FifoScheduler(const ScheduleLimits& limits)
-      : limits_(limits), window_(limits.credit_bytes) {}
-
-  std::vector<Bucket> Advance(const ScheduledTensors& ready, uint64_t buckets_done) override {
-    window_.Return(buckets_done);
+  void Add(const std::shared_ptr<const ScheduledTensor>& tensor,
+           const ScheduleLimits& limits) override {
     arrived_.clear();
-    AppendPartitions(ready, limits_, next_sequence_, arrived_);
+    AppendPartitions(tensor, limits, next_sequence_, arrived_);
     for (QueuedPartition& partition : arrived_) queue_.push_back(std::move(partition));
+  }
+  void EndArrivals() override {}
+  bool empty() override { return queue_.empty(); }
 
-    std::vector<Bucket> buckets;
-    while (!queue_.empty()) {
-      const auto [length, bytes] = Head();
-      if (!window_.Admits(bytes)) break;
-      Bucket bucket = BucketFor(*queue_.front().tensor, window_.next_id(), limits_);
-      for (size_t i = 0; i < length; ++i) {
-        bucket.partitions.push_back(queue_.front().partition);
-        queue_.pop_front();
-      }
-      window_.Issue(bytes);
-      buckets.push_back(std::move(bucket));
+  // From the front.
+  Head Choose(const ScheduleLimits& limits) override {
+    chosen_ = 1;
+    int64_t bytes = queue_.front().bytes;
+    const ScheduledTensor& first = *queue_.front().tensor;
+    if (limits.fusion_bytes <= 0) return {&first, bytes};
+    while (chosen_ < queue_.size() && bytes + queue_[chosen_].bytes <= FillLimit(limits) &&
+           CanFuse(first, *queue_[chosen_].tensor)) {
+      bytes += queue_[chosen_].bytes;
+      ++chosen_;
     }
-    return buckets;
+    return {&first, bytes};
   }
 
-  void SetLimits(const ScheduleLimits& limits) override {
-    limits_ = limits;
-    window_.SetLimit(limits.credit_bytes);
+  void Take(std::vector<Partition>& to) override {
+    for (; chosen_ > 0; --chosen_) {
+      to.push_back(queue_.front().partition);
+      queue_.pop_front();
+    }
   }
-  const ScheduleLimits& limits() const override { return limits_; }
-
-  size_t backlog() const override { return queue_.size(); }
+  void EndTurn() override {}
+  size_t size() const override { return queue_.size(); }
 
  private:
-  // How many partitions from the front make the next bucket, and their bytes.
-  std::pair<size_t, int64_t> Head() const {
-    size_t length = 1;
-    int64_t bytes = queue_.front().bytes;
-    if (limits_.fusion_bytes <= 0) return {length, bytes};
-    while (length < queue_.size() && bytes + queue_[length].bytes <= FillLimit(limits_) &&
-           CanFuse(*queue_.front().tensor, *queue_[length].tensor)) {
-      bytes += queue_[length].bytes;
-      ++length;
-    }
-    return {length, bytes};
-  }
-
-  ScheduleLimits limits_;
-  CreditWindow window_;
   uint64_t next_sequence_ = 0;
   std::deque<QueuedPartition> queue_;
   std::vector<QueuedPartition> arrived_;  // kept for its memory
+  size_t chosen_ = 0;
 };
 
 }  // namespace
 
 std::unique_ptr<Scheduler> MakeFifoScheduler(const ScheduleLimits& limits) {
-  return std::make_unique<FifoScheduler>(limits);
+  return MakeFifoScheduler(limits, {});
+}
+
+std::unique_ptr<Scheduler> MakeFifoScheduler(const ScheduleLimits& limits,
+                                             LaneClassOptions classes) {
+  return MakeQueuedScheduler<FifoQueue>(limits, std::move(classes));
 }
 
 }  // namespace rabit

@@ -9,11 +9,6 @@ bool CanFuse(const ScheduledTensor& a, const ScheduledTensor& b) {
   return a.is_divisible() && work == b && a.joined == b.joined;
 }
 
-Bucket BucketFor(const ScheduledTensor& tensor, uint64_t id, const ScheduleLimits& limits) {
-  const auto lane = static_cast<int32_t>(id % static_cast<uint64_t>(std::max(limits.lanes, 1)));
-  return {tensor, id, lane, tensor.joined, {}};
-}
-
 int64_t FillLimit(const ScheduleLimits& limits) {
   if (limits.credit_bytes > 0) return std::min(limits.fusion_bytes, limits.credit_bytes);
   return limits.fusion_bytes;

@@ -12,9 +12,6 @@ namespace rabit {
 // the collective depends on.
 bool CanFuse(const ScheduledTensor& a, const ScheduledTensor& b);
 
-// An empty bucket for `tensor`; the id decides the lane.
-Bucket BucketFor(const ScheduledTensor& tensor, uint64_t id, const ScheduleLimits& limits);
-
 // The bytes up to which a bucket is filled: fusion_bytes, but no more than the whole credit window,
 // which a larger bucket would have to itself.
 int64_t FillLimit(const ScheduleLimits& limits);

@@ -20,10 +20,14 @@ struct QueuedPartition {
   int32_t priority = 0;   // the tensor's
 };
 
-// Appends the partitions of the tensors, each in order of offset.  Every cut is at a multiple of
+// What the largest partition of the tensor costs; see QueuedPartition::bytes.
+int64_t LargestPartitionBytes(const ScheduledTensor& tensor, const ScheduleLimits& limits);
+
+// Appends the partitions of the tensor in order of offset.  Every cut is at a multiple of
 // limits.partition_bytes, rounded down to the tensor's cut_multiple (0: never cut).  A tensor
 // without elements is one empty partition.
-void AppendPartitions(const ScheduledTensors& ready, const ScheduleLimits& limits,
-                      uint64_t& next_sequence, std::vector<QueuedPartition>& to);
+void AppendPartitions(const std::shared_ptr<const ScheduledTensor>& tensor,
+                      const ScheduleLimits& limits, uint64_t& next_sequence,
+                      std::vector<QueuedPartition>& to);
 
 }  // namespace rabit

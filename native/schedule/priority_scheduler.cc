@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "schedule/credit_window.h"
 #include "schedule/fuse.h"
 #include "schedule/partition.h"
+#include "schedule/queued_scheduler.h"
 
 namespace rabit {
 namespace {
@@ -20,36 +20,15 @@ bool RunsAfter(const QueuedPartition& a, const QueuedPartition& b) {
   return a.sequence > b.sequence;
 }
 
-class PriorityScheduler final : public Scheduler {
+class PriorityQueue final : public BucketQueue {
  public:
-  explicit PriorityScheduler(const ScheduleLimits& limits)
-      : limits_(limits), window_(limits.credit_bytes) {}
-
-  std::vector<Bucket> Advance(const ScheduledTensors& ready, uint64_t buckets_done) override {
-    window_.Return(buckets_done);
-    Enqueue(ready);
-    std::vector<Bucket> buckets;
-    do {
-      while (!queue_.empty() && queue_.back().tensor == nullptr) queue_.pop_back();
-    } while (!queue_.empty() && IssueBucket(buckets));
-    DropTaken();
-    return buckets;
+  void Add(const std::shared_ptr<const ScheduledTensor>& tensor,
+           const ScheduleLimits& limits) override {
+    AppendPartitions(tensor, limits, next_sequence_, queue_);
   }
 
-  void SetLimits(const ScheduleLimits& limits) override {
-    limits_ = limits;
-    window_.SetLimit(limits.credit_bytes);
-  }
-  const ScheduleLimits& limits() const override { return limits_; }
-
-  size_t backlog() const override { return queue_.size(); }
-
- private:
-  void Enqueue(const ScheduledTensors& ready) {
-    if (ready.empty()) return;
-    const auto old_size = static_cast<std::ptrdiff_t>(queue_.size());
-    AppendPartitions(ready, limits_, next_sequence_, queue_);
-    const auto middle = queue_.begin() + old_size;
+  void EndArrivals() override {
+    const auto middle = queue_.begin() + static_cast<std::ptrdiff_t>(sorted_);
     // Tensors are numbered in the order of the first step, which is mostly that of the priorities.
     const auto runs_before = [](const auto& a, const auto& b) { return RunsAfter(b, a); };
     if (std::is_sorted(middle, queue_.end(), runs_before)) {
@@ -58,31 +37,21 @@ class PriorityScheduler final : public Scheduler {
       std::sort(middle, queue_.end(), RunsAfter);
     }
     std::inplace_merge(queue_.begin(), middle, queue_.end(), RunsAfter);
+    sorted_ = queue_.size();
   }
 
-  // Moves the next bucket from the queue to `buckets`; taken entries lose their tensor.  False:
-  // there is no credit.
-  bool IssueBucket(std::vector<Bucket>& buckets) {
-    const int64_t bytes = Choose();
-    if (!window_.Admits(bytes)) return false;
-    Bucket bucket = BucketFor(*queue_.back().tensor, window_.next_id(), limits_);
-    for (size_t index : chosen_) {
-      bucket.partitions.push_back(queue_[index].partition);
-      queue_[index].tensor = nullptr;
-    }
-    lowest_taken_ = std::min(lowest_taken_, chosen_.back());
-    window_.Issue(bytes);
-    buckets.push_back(std::move(bucket));
-    return true;
+  bool empty() override {
+    while (!queue_.empty() && queue_.back().tensor == nullptr) queue_.pop_back();
+    return queue_.empty();
   }
 
-  // Fills chosen_ with the positions that make the next bucket; returns their bytes.
-  int64_t Choose() {
+  // Fills chosen_ with the positions that make the next bucket.
+  Head Choose(const ScheduleLimits& limits) override {
     const size_t head = queue_.size() - 1;
     const ScheduledTensor& first = *queue_[head].tensor;
     chosen_.assign(1, head);
     int64_t bytes = queue_[head].bytes;
-    if (limits_.fusion_bytes <= 0 || !first.is_divisible()) return bytes;
+    if (limits.fusion_bytes <= 0 || !first.is_divisible()) return {&first, bytes};
     size_t passed = 0;
     for (size_t i = head; i-- > 0 && passed < kLookAhead;) {
       if (queue_[i].tensor == nullptr) continue;
@@ -91,27 +60,39 @@ class PriorityScheduler final : public Scheduler {
         ++passed;
         continue;
       }
-      if (bytes + queue_[i].bytes > FillLimit(limits_)) break;
+      if (bytes + queue_[i].bytes > FillLimit(limits)) break;
       bytes += queue_[i].bytes;
       chosen_.push_back(i);
     }
-    return bytes;
+    return {&first, bytes};
+  }
+
+  // Taken entries lose their tensor.
+  void Take(std::vector<Partition>& to) override {
+    for (size_t index : chosen_) {
+      to.push_back(queue_[index].partition);
+      queue_[index].tensor = nullptr;
+    }
+    lowest_taken_ = std::min(lowest_taken_, chosen_.back());
   }
 
   // Closes the gaps.  They lie near the end, so that a long backlog is not moved.
-  void DropTaken() {
+  void EndTurn() override {
     if (lowest_taken_ < queue_.size()) {
       const auto first = queue_.begin() + static_cast<std::ptrdiff_t>(lowest_taken_);
       const auto is_taken = [](const QueuedPartition& each) { return each.tensor == nullptr; };
       queue_.erase(std::remove_if(first, queue_.end(), is_taken), queue_.end());
     }
     lowest_taken_ = kNothingTaken;
+    sorted_ = queue_.size();
   }
 
-  ScheduleLimits limits_;
-  CreditWindow window_;
+  size_t size() const override { return queue_.size(); }
+
+ private:
   uint64_t next_sequence_ = 0;
   std::vector<QueuedPartition> queue_;  // what runs next is at the end
+  size_t sorted_ = 0;                   // of them; what came since lies behind
   std::vector<size_t> chosen_;          // kept for its memory
   size_t lowest_taken_ = kNothingTaken;
 };
@@ -119,7 +100,12 @@ class PriorityScheduler final : public Scheduler {
 }  // namespace
 
 std::unique_ptr<Scheduler> MakePriorityScheduler(const ScheduleLimits& limits) {
-  return std::make_unique<PriorityScheduler>(limits);
+  return MakePriorityScheduler(limits, {});
+}
+
+std::unique_ptr<Scheduler> MakePriorityScheduler(const ScheduleLimits& limits,
+                                                 LaneClassOptions classes) {
+  return MakeQueuedScheduler<PriorityQueue>(limits, std::move(classes));
 }
 
 }  // namespace rabit

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "schedule/lane_classes.h"
 #include "schedule/scheduler.h"
 
 namespace rabit {
@@ -16,5 +17,7 @@ namespace rabit {
 // fused with the head only for one of the head's own priority: mixed dtypes of equal priority still
 // fuse, and nothing urgent waits for something less urgent.
 std::unique_ptr<Scheduler> MakePriorityScheduler(const ScheduleLimits& limits);
+std::unique_ptr<Scheduler> MakePriorityScheduler(const ScheduleLimits& limits,
+                                                 LaneClassOptions classes);
 
 }  // namespace rabit

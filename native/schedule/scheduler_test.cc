@@ -79,7 +79,7 @@ class RandomJob {
         limits_(RandomLimits(random_)),
         mine_(make(limits_)),
         twin_(make(limits_)),
-        is_strict_(make == &MakePriorityScheduler) {}
+        is_strict_(make == kSchedulers[1]) {}
 
   void Run() {
     for (int round = 0; round < 30; ++round) Advance(round < 20);

@@ -166,6 +166,9 @@ struct JobOptions {
   // Wraps the transport of a rank; for faults.
   std::function<std::unique_ptr<Transport>(int, std::unique_ptr<Transport>)> wrap;
   std::function<std::unique_ptr<Backend>(int, std::unique_ptr<Backend>)> wrap_backend;
+  // Backends behind the first: operations name them by number, and each has its lanes.
+  std::function<std::vector<std::unique_ptr<Backend>>(int)> more_backends;
+  bool shares_lanes = false;                   // all backends have the same, as if they were one
   std::function<std::string(int)> algorithms;  // a rank's rules; the backend reads none
   std::shared_ptr<const void> ground;          // EngineParts::ground of every rank
   std::function<Result<std::shared_ptr<DeviceDriver>>()> open_driver;
@@ -200,13 +203,18 @@ class TestJob {
     if (!is_odd) limits.lanes = options_.engine.lanes;
     const bool is_fifo = is_odd ? options_.is_odd_fifo : options_.is_fifo;
     parts.controller = MakeController(hub_.Connect(rank), tree_, options_.controller, kSteadyClock);
-    parts.scheduler = is_fifo ? MakeFifoScheduler(limits) : MakePriorityScheduler(limits);
     std::unique_ptr<Transport> transport = fabric_.Connect(rank);
     if (options_.wrap) transport = options_.wrap(rank, std::move(transport));
     std::unique_ptr<Backend> backend = std::make_unique<PlainBackend>(std::move(transport));
     if (options_.wrap_backend) backend = options_.wrap_backend(rank, std::move(backend));
     parts.backends.push_back(std::move(backend));
-    parts.router = MakeRouter(rank);
+    if (options_.more_backends) {
+      for (auto& each : options_.more_backends(rank)) parts.backends.push_back(std::move(each));
+    }
+    parts.router = MakeRouter(rank, static_cast<int32_t>(parts.backends.size()) - 1);
+    LaneClassOptions classes = ClassesOf(*parts.router);
+    parts.scheduler = is_fifo ? MakeFifoScheduler(limits, std::move(classes))
+                              : MakePriorityScheduler(limits, std::move(classes));
     parts.codecs = MakeCodecSet();
     parts.open_driver = options_.open_driver;
     Result<std::unique_ptr<Engine>> engine = Engine::Start(std::move(parts));
@@ -225,8 +233,22 @@ class TestJob {
     });
   }
 
-  std::unique_ptr<const Router> MakeRouter(int rank) const {
+  LaneClassOptions ClassesOf(const Router& router) const {
+    LaneClassOptions classes;
+    if (options_.shares_lanes) return classes;
+    classes.lanes_started = options_.engine.lanes;
+    for (size_t i = 1; i < router.backends(); ++i) {
+      classes.names.push_back("backend" + std::to_string(i));
+    }
+    classes.class_of = [&router](const ScheduledTensor& tensor, int64_t bytes) {
+      return router.BackendOf(tensor, bytes, tensor.is_of_all);
+    };
+    return classes;
+  }
+
+  std::unique_ptr<const Router> MakeRouter(int rank, int32_t others = 0) const {
     RouterOptions router;
+    router.others = others;
     router.topology.host_of.assign(static_cast<size_t>(size_), 0);
     if (options_.algorithms) {
       Result<AlgorithmRules> rules = AlgorithmRules::Parse(options_.algorithms(rank), false);

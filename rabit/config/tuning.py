@@ -24,7 +24,7 @@ class TuningSettings:
     )
     lanes: int = setting(
         0,
-        "Worker threads; each runs one bucket at a time. 0: two, of which only one is used where all "
+        "Worker threads for each backend; each runs one bucket at a time. 0: two, of which one is used where all "
         "ranks share one host with fewer cores, or with fewer than two for each and backend mpi.",
         is_equal=True,
         native="lanes",

@@ -20,8 +20,9 @@ SimulatedRank::SimulatedRank(SimulatedWorld& world, int rank, const Caller::Opti
           MakeController(world.network.Connect(rank), world.tree, world.controller, world.time)),
       scheduler_(world.is_fifo ? MakeFifoScheduler(world.limits)
                                : MakePriorityScheduler(world.limits)),
-      core_({rank, world.tree.size(), world.engine, *controller_, *scheduler_, world.router,
-             world.codecs, logger_, groups_, done_, running_, has_ordered_, statistics_, timeline_},
+      core_({rank, world.tree.size(), world.engine, world.engine.lanes, *controller_, *scheduler_,
+             world.router, world.codecs, logger_, groups_, done_, running_, has_ordered_,
+             statistics_, timeline_},
             *this),
       caller_(caller, world.program, world.time, world.dice, groups_, *this) {}
 
@@ -79,14 +80,15 @@ void SimulatedRank::End() {
 }
 
 void SimulatedRank::OnBegun(const BucketJob& job) {
-  running_.Enter(job.bucket.lane, {ScheduleDigest::kBuckets, job.bucket.id, job.hash, {}},
+  running_.Enter(job.bucket.lane,
+                 {ScheduleDigest::BucketsOf(job.bucket.lane_class), job.bucket.id, job.hash, {}},
                  [id = job.bucket.id] { return "bucket " + std::to_string(id); });
 }
 
 // As Lane::RunJob after the exchange.
 void SimulatedRank::OnDone(BucketJob job, const Status& status) {
   running_.Leave(job.bucket.lane, job.bucket.id);
-  done_.MarkDone(job.bucket.id);
+  done_.MarkDone(job.bucket.lane_class, job.bucket.id);
   for (BucketItem& item : job.items) {
     const std::shared_ptr<PendingRequest>& request = item.tensor->request;
     if (request == nullptr) continue;

@@ -1,0 +1,45 @@
+#include "schedule/lane_classes.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace rabit {
+
+LaneClasses::LaneClasses(const ScheduleLimits& limits, LaneClassOptions options)
+    : options_(std::move(options)),
+      limits_(limits),
+      classes_(options_.names.size(), CreditWindow(limits.credit_bytes)) {
+  RABIT_CHECK(size() >= 1 && size() <= kLaneClassesMax, "an engine has 1 to 4 lane classes");
+  RABIT_CHECK(size() == 1 || options_.class_of != nullptr, "nobody says what runs in which class");
+}
+
+void LaneClasses::SetLimits(const ScheduleLimits& limits) {
+  limits_ = limits;
+  for (CreditWindow& window : classes_) window.SetLimit(limits.credit_bytes);
+}
+
+void LaneClasses::Return(const BucketCounts& done) {
+  for (int32_t i = 0; i < size(); ++i) classes_[static_cast<size_t>(i)].Return(done[i]);
+}
+
+std::optional<Bucket> LaneClasses::TryIssue(const ScheduledTensor& work, int64_t bytes) {
+  const int32_t lane_class = Of(work, bytes);
+  CreditWindow& window = classes_[static_cast<size_t>(lane_class)];
+  if (!window.Admits(bytes)) return std::nullopt;
+  const uint64_t id = window.next_id();
+  const auto lanes = static_cast<uint64_t>(std::max(limits_.lanes, 1));
+  const auto lane = static_cast<int32_t>(id % lanes) + lane_class * options_.lanes_started;
+  window.Issue(bytes);
+  return Bucket{work, id, lane_class, lane, work.joined, {}};
+}
+
+void LaneClasses::WriteStatistics(int32_t lane_class, JsonWriter& json) const {
+  const CreditWindow& window = classes_[static_cast<size_t>(lane_class)];
+  json.Member("lanes", limits_.lanes).Member("credit_bytes", limits_.credit_bytes);
+  json.Member("issued", window.next_id()).Member("in_flight", window.in_flight());
+  json.Member("in_flight_bytes", window.in_flight_bytes());
+}
+
+}  // namespace rabit
