@@ -73,6 +73,9 @@ def main() -> None:
         wrong += finish_one()
     statistics = rabit.default_engine().statistics()
     assert statistics["backends"].keys() >= {"builtin", "mpi"}, statistics["backends"]
+    classes = statistics["lane_classes"]
+    assert all(classes[name]["issued"] > 0 for name in ("builtin", "mpi")), classes
+    assert not any(each["queued"] for each in classes.values()), classes
     print(f"wrong {wrong} of {operations}", flush=True)
     rabit.shutdown()
 

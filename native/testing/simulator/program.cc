@@ -74,6 +74,7 @@ Operation RandomOperation(int index, const Program::Options& options, const Prog
   if (signature.kind == Kind::kSend && !has_partner) signature.kind = Kind::kAllreduce;
   signature.shape = {dice.OneOf(kCounts)};
   signature.priority = dice.OneIn(2) ? -index : 0;
+  signature.backend = dice.Below(options.backends + 1) - 1;  // or none
   Place(operation, options, program, dice);
   if (signature.kind == Kind::kBroadcast) signature.root = operation.members[0];
   if (signature.kind == Kind::kBarrier) signature.shape.clear();

@@ -41,6 +41,7 @@ struct Program {
     int ranks = 2;
     int tensors = 12;
     int rounds = 3;
+    int backends = 1;       // that operations name
     bool is_plain = false;  // allreduces alone, without mistakes, groups and joins
   };
 

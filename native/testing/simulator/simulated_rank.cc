@@ -15,12 +15,12 @@ SimulatedRank::SimulatedRank(SimulatedWorld& world, int rank, const Caller::Opti
       reaction_us_max_(reaction_us_max),
       groups_(rank, world.tree.size()),
       timeline_(rank, logger_),
-      running_(world.engine.lanes),
+      running_(world.all_lanes()),
       controller_(
           MakeController(world.network.Connect(rank), world.tree, world.controller, world.time)),
-      scheduler_(world.is_fifo ? MakeFifoScheduler(world.limits)
-                               : MakePriorityScheduler(world.limits)),
-      core_({rank, world.tree.size(), world.engine, world.engine.lanes, *controller_, *scheduler_,
+      scheduler_(world.is_fifo ? MakeFifoScheduler(world.limits, world.classes)
+                               : MakePriorityScheduler(world.limits, world.classes)),
+      core_({rank, world.tree.size(), world.engine, world.all_lanes(), *controller_, *scheduler_,
              world.router, world.codecs, logger_, groups_, done_, running_, has_ordered_,
              statistics_, timeline_},
             *this),

@@ -7,6 +7,7 @@
 
 #include "control/channel_controller.h"
 #include "engine/engine_core.h"
+#include "schedule/lane_classes.h"
 #include "testing/simulator/caller.h"
 #include "testing/simulator/virtual_lanes.h"
 #include "testing/simulator/virtual_network.h"
@@ -26,6 +27,10 @@ struct SimulatedWorld {
   EngineOptions engine;
   ControllerOptions controller;
   ScheduleLimits limits;
+  LaneClassOptions classes;
+  int32_t all_lanes() const {
+    return engine.lanes * static_cast<int32_t>(classes.names.size());
+  }
   bool is_fifo = false;
   std::function<void(const std::string& what)> violate;
 };

@@ -63,26 +63,21 @@ class Job final : private LaneOutcome {
       : options_(Filled(options)),
         dice_(options_.seed),
         tree_(options_.is_plain ? LargeTree(options_.ranks) : RandomTree(options_.ranks, dice_)),
-        program_(Program::Random(
-            {options_.ranks, options_.tensors, options_.rounds, options_.is_plain}, dice_)),
+        program_(Program::Random({options_.ranks, options_.tensors, options_.rounds,
+                                  options_.backends, options_.is_plain},
+                                 dice_)),
         fault_(options_.has_faults ? dice_.OneOf(kFaults) : Fault::kNone),
         codecs_(MakeCodecSet()),
         router_(MakeRouter()),
         network_(time_, dice_, tree_, NetworkOptions(), [this](int rank) { at(rank).OnArrival(); }),
         lanes_(time_, dice_, LaneOptions(), *this),
-        world_{time_,
-               dice_,
-               network_,
-               lanes_,
-               tree_,
-               program_,
-               router_,
-               *codecs_,
-               {},
-               {},
-               {},
-               false,
-               [this](const std::string& what) { Note(what); }} {
+        world_{time_,    dice_,
+               network_, lanes_,
+               tree_,    program_,
+               router_,  *codecs_,
+               {},       {},
+               {},       {},
+               false,    [this](const std::string& what) { Note(what); }} {
     SetOptions();
     for (int rank = 0; rank < options_.ranks; ++rank) {
       const bool is_slow = !options_.is_plain && dice_.OneIn(6);
@@ -117,12 +112,14 @@ class Job final : private LaneOutcome {
     if (options.ranks == 0) options.ranks = dice.Between(2, 8);
     if (options.tensors == 0) options.tensors = dice.Between(1, 16);
     if (options.rounds == 0) options.rounds = dice.Between(1, 4);
+    if (options.backends == 0) options.backends = options.is_plain ? 1 : dice.OneOf({1, 1, 2, 3});
     return options;
   }
 
   Router MakeRouter() const {
     RouterOptions router;
     router.topology.host_of.assign(static_cast<size_t>(options_.ranks), 0);
+    router.others = options_.backends - 1;
     return Router(std::move(router));
   }
   VirtualNetwork::Options NetworkOptions() {
@@ -130,12 +127,17 @@ class Job final : private LaneOutcome {
   }
   VirtualLanes::Options LaneOptions() {
     lane_count_ = dice_.Between(1, 3);
-    return {options_.ranks, lane_count_, dice_.OneOf({1, 300, 30'000}),
+    return {options_.ranks, lane_count_ * options_.backends, dice_.OneOf({1, 300, 30'000}),
             dice_.OneOf({100, 5000, 200'000})};
   }
 
   void SetOptions() {
     world_.engine.lanes = lane_count_;
+    world_.classes.lanes_started = lane_count_;
+    world_.classes.names.resize(static_cast<size_t>(options_.backends));
+    world_.classes.class_of = [this](const ScheduledTensor& tensor, int64_t bytes) {
+      return router_.BackendOf(tensor, bytes, tensor.is_of_all);
+    };
     world_.engine.stall_warning_ms = dice_.OneOf({200, 1000, 10'000});
     world_.engine.inline_bytes = dice_.OneOf({0, 64});
     world_.limits = {dice_.OneOf({64, 1000, 4 << 20}), dice_.OneOf({0, 2000, 64 << 20}),

@@ -14,9 +14,10 @@ namespace rabit::testing {
 
 struct SimulationOptions {
   uint64_t seed = 0;
-  int ranks = 0;    // 0: from 2 to 8
-  int tensors = 0;  // 0: from 1 to 16
-  int rounds = 0;   // 0: from 1 to 4
+  int ranks = 0;     // 0: from 2 to 8
+  int tensors = 0;   // 0: from 1 to 16
+  int rounds = 0;    // 0: from 1 to 4
+  int backends = 0;  // 0: from 1 to 3, each with lanes of its own
   bool has_faults = true;
   bool is_plain = false;      // see Program; and nothing but the delays is left to chance
   size_t cache_capacity = 0;  // 0: one of several

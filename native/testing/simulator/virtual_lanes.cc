@@ -28,7 +28,8 @@ void VirtualLanes::Begin(int rank, int lane) {
   mine.is_busy = true;
   const BucketJob& job = mine.jobs.front();
   outcome_.OnBegun(rank, job);
-  Exchange& exchange = exchanges_[job.bucket.id];
+  const std::pair key(lane, job.bucket.id);
+  Exchange& exchange = exchanges_[key];
   const bool is_first = exchange.begun.empty();
   if (is_first) exchange = {job.hash, MembersOf(job), {}};
   if (exchange.hash != job.hash) {
@@ -48,7 +49,7 @@ void VirtualLanes::Begin(int rank, int lane) {
     time_.In(run + dice_.MicrosBelow(options_.run_us_max / 4 + 1),
              [this, member, lane] { End(member, lane); });
   }
-  exchanges_.erase(job.bucket.id);
+  exchanges_.erase(key);
 }
 
 void VirtualLanes::End(int rank, int lane) {

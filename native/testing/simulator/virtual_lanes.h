@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <set>
+#include <utility>
 #include <string>
 #include <vector>
 
@@ -73,7 +74,7 @@ class VirtualLanes {
   std::vector<Lane> lanes_;
   std::vector<bool> is_aborted_;
   std::set<int> gone_;
-  std::map<uint64_t, Exchange> exchanges_;  // by bucket; until it is through on all ranks
+  std::map<std::pair<int, uint64_t>, Exchange> exchanges_;  // by lane and bucket; until it is through on all ranks
 };
 
 }  // namespace rabit::testing

@@ -148,6 +148,17 @@ def test_ranks_that_share_cores_use_one_lane_unless_told_otherwise(setting, used
     assert lanes == [used] * size
 
 
+def test_statistics_show_the_lanes_of_each_backend(engine):
+    engine.submit([request("x", np.ones(3))])[0].wait(10)
+
+    classes = engine.statistics()["lane_classes"]
+
+    assert list(classes) == ["builtin"]
+    assert classes["builtin"]["issued"] == 1
+    assert classes["builtin"]["queued"] == 0
+    assert classes["builtin"]["lanes"] == engine.statistics()["tunables"]["lanes"]
+
+
 def test_the_timeline_is_chrome_json(engine, tmp_path):
     path = tmp_path / "trace.json"
     engine.start_timeline(str(path), mark_cycles=True)
