@@ -3,7 +3,7 @@
 Stable for such packages; programs do not need it.
 """
 
-from rabit.engine.current import engine_for_work
+from rabit.engine.current import engine_for_work, follow_default_engine
 from rabit.ops.overlap_choice import offer_overlap
 from rabit.strategies.registry import as_strategy
 from rabit.training.integrity import FiniteGuard, ReplicaCheck, finite_mode, first_not_finite
@@ -28,5 +28,6 @@ __all__ = [
     "finished",
     "finite_mode",
     "first_not_finite",
+    "follow_default_engine",
     "offer_overlap",
 ]

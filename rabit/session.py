@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import dataclasses
 import os
 import sys
 import threading
@@ -10,13 +12,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from rabit.config.config import Config, process_environment
-from rabit.diagnostics.ending import REPORT_FD, tell_on_failure, watch_ending
-from rabit.engine.current import current_engine, set_default_engine
+from rabit.diagnostics.ending import REPORT_FD, take_place, tell_on_failure, watch_ending
+from rabit.engine.current import current_engine, set_default_engine, tell_followers
 from rabit.engine.engine import Engine
+from rabit.engine.pool import Pool
 from rabit.engine.process_set import ProcessSet
 from rabit.errors import InvalidArgument, RabitError
 from rabit.ops.reductions import allgather
 from rabit.rendezvous.discovery import Meeting
+from rabit.rendezvous.membership import Membership
 
 __all__ = [
     "cross_rank",
@@ -32,6 +36,10 @@ __all__ = [
 ]
 
 
+# Of an engine that has failed already: its threads end at once, and connections come back with them.
+_STOP_S = 10.0
+
+
 class _State:
     """What init() leaves behind.  A forked child starts with a fresh one."""
 
@@ -42,6 +50,7 @@ class _State:
         self.epoch = 0
         self.is_homogeneous = True
         self.meeting = Meeting()
+        self.pool: Pool | None = None  # Of an elastic job.
 
 
 _state = _State()
@@ -69,7 +78,7 @@ def init(
         epoch = _state.epoch + 1
         found = _state.meeting.place(found, environ, comm)
         watch_ending(found.rank, environ)
-        engine = Engine(found, epoch=epoch, comm=comm)
+        engine = Engine(found, epoch=epoch, comm=comm, **_elastic_start(found))
         _state.epoch = epoch
         _state.engine = engine
         tell_on_failure(engine)
@@ -84,6 +93,52 @@ def init(
     if not isinstance(process_sets, str):
         for each in _distinct(process_sets or ()):
             each.register(engine)
+
+
+def _elastic_start(config: Config) -> dict[str, Any]:
+    """What the first engine of an elastic job stands on; nothing in any other job."""
+    if config.min_np == 0 or not config.store_address:
+        return {}
+    if _state.pool is not None:
+        raise InvalidArgument(
+            f"rabit.init() is called again on rank {config.rank} of an elastic job (--min-np "
+            f"{config.min_np}), whose engines rabit.elastic.run starts. Call init() once and leave "
+            "shutdown() to the end of the program, or start the job without --min-np."
+        )
+    _state.pool = Pool(config, config.rank)
+    return {"pool": _state.pool, "members": range(config.size)}
+
+
+def member_number() -> int | None:
+    """The number of this process in an elastic job, which it keeps; None in any other job."""
+    return None if _state.pool is None else _state.pool.number
+
+
+def start_over(membership: Membership) -> None:
+    """Ends the default engine of an elastic job and starts the next one, of this membership.
+
+    Blocks until all members have connected, at most `connect_timeout` seconds.  Raises PeerLost or
+    TimedOut, with the rank, if one does not: this process has no engine then.
+    """
+    with _state.lock:
+        engine, pool = _state.engine, _state.pool
+        if engine is None or pool is None:
+            raise InvalidArgument(
+                "the engine of this process cannot be started over: rabit.init() has not been called, "
+                "or the job is not elastic. Start it with rabitrun --min-np, and call init() first."
+            )
+        # What an engine that has failed says at its end is known.
+        with contextlib.suppress(RabitError):
+            engine.close(_STOP_S)
+        place = membership.place_of(pool.number)
+        take_place(place.rank, membership.members)
+        config = engine.config.replace(**dataclasses.asdict(place))
+        started = Engine(config, epoch=membership.epoch, pool=pool, members=membership.members)
+        _state.engine = started
+        _state.is_homogeneous = membership.is_homogeneous
+        tell_on_failure(started)
+        set_default_engine(started)
+    tell_followers()
 
 
 def _distinct(process_sets: Sequence[ProcessSet]) -> Sequence[ProcessSet]:

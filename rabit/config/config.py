@@ -132,7 +132,11 @@ class Config(
         return "\n".join(lines) + "\n"
 
     def equal_settings(self) -> str:
-        """What must be equal on all ranks, as native/rendezvous/equal_settings.h reads it."""
+        """What must be equal on all ranks, as native/rendezvous/equal_settings.h reads it.
+
+        In an elastic job the size is none of that: a process tells its settings once, for all its
+        engines, and the members of each are agreed elsewhere.
+        """
         return _SETTING_SEPARATOR.join(
             _PART_SEPARATOR.join(
                 _printable(part)
@@ -143,7 +147,7 @@ class Config(
                 )
             )
             for each in self.settings()
-            if each.is_equal
+            if each.is_equal and not (each.name == "size" and self.min_np > 0)
         )
 
     def to_options(self, **extra: object) -> str:

@@ -78,6 +78,17 @@ class FailureSettings:
         is_equal=True,
         flag="--checkpoint",
     )
+    elastic_timeout: float = setting(
+        60.0,
+        "After a loss in an elastic job, how long the others wait for ranks that have not noticed it: "
+        "longer than a rank takes from one collective to the next.",
+        kind="duration",
+        is_equal=True,
+        flag="--elastic-timeout",
+        minimum=1,
+        maximum=86400,
+        unit="seconds",
+    )
     stop_file: str = setting(
         "",
         "File that asks the job to stop: when it exists, should_stop() is true on all ranks.",

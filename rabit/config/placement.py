@@ -37,6 +37,13 @@ class PlacementSettings:
         is_equal=True,
         minimum=0,
     )
+    min_np: int = setting(
+        0,
+        "Ranks with which an elastic job goes on, at least, when others are lost; 0: the job is not elastic. "
+        "rabitrun --min-np sets it.",
+        is_equal=True,
+        minimum=0,
+    )
     host_key: str = setting(
         "",
         "Name that is equal for all ranks of one host; empty: the host name.",

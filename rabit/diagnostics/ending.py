@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from rabit.errors import Aborted, PeerLost, RabitError, first_loss, forget_losse
 if TYPE_CHECKING:
     from rabit.engine.engine import Engine
 
-__all__ = ["REPORT_FD", "tell_on_failure", "watch_ending"]
+__all__ = ["REPORT_FD", "take_place", "tell_given_up", "tell_on_failure", "watch_ending"]
 
 # Of the launcher: the writing end of its pipe to this rank.
 REPORT_FD = "_RABIT_REPORT_FD"
@@ -38,10 +38,15 @@ class _Watch:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.rank = -1
+        self.members: Sequence[int] = ()  # by rank, what the launcher calls them; empty: the same
         self.descriptor = -1
         self.has_told = False
         self.engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self.previous_hook = sys.excepthook
+
+    def number_of(self, rank: int) -> int:
+        """What the launcher calls `rank`."""
+        return self.members[rank] if 0 <= rank < len(self.members) else rank
 
     def tell(self, document: Mapping[str, Any]) -> None:
         """One line for the launcher, if it listens."""
@@ -78,6 +83,22 @@ def watch_ending(rank: int, environ: Mapping[str, str]) -> None:
     # Handlers run in reverse: this one before those that stop the engine.
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
+
+
+def take_place(rank: int, members: Sequence[int]) -> None:
+    """This process has become `rank` of an engine with these members of an elastic job.
+
+    What it has lost before is over.
+    """
+    watch = _watch[0]
+    watch.rank, watch.members = rank, tuple(members)
+    forget_losses()
+
+
+def tell_given_up(members: Mapping[int, str]) -> None:
+    """The launcher learns which processes the others have given up, and why."""
+    for member, why in members.items():
+        _watch[0].tell({"event": "given up", "member": member, "why": why})
 
 
 def tell_on_failure(engine: Engine) -> None:
@@ -137,7 +158,8 @@ def _at_exit() -> None:
             watch.tell_ranks(error)
     else:
         loss = first_loss()
-        watch.tell({"event": "leaving", "lost": -1 if loss is None else loss.rank})
+        lost = -1 if loss is None else watch.number_of(loss.rank)
+        watch.tell({"event": "leaving", "lost": lost})
 
 
 def _tell_raised(watch: _Watch, error: BaseException, lost: int) -> None:
@@ -149,7 +171,7 @@ def _tell_raised(watch: _Watch, error: BaseException, lost: int) -> None:
             "message": str(error)[:_LONGEST_TEXT],
             "place": "" if frame is None else f"{frame.filename}:{frame.lineno}, in {frame.name}",
             "code": "" if frame is None else (frame.line or "")[:_LONGEST_TEXT],
-            "lost": lost,
+            "lost": watch.number_of(lost),
             "traceback": folded_traceback(error)[-_LONGEST_TRACEBACK:],
         }
     )

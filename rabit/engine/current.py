@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,9 @@ __all__ = [
     "default_engine",
     "engine_for_work",
     "engine_of_thread",
+    "follow_default_engine",
     "set_default_engine",
+    "tell_followers",
 ]
 
 
@@ -27,6 +30,7 @@ class _Current(threading.local):
 
 _of_thread = _Current()
 _default: list[Engine] = []  # One engine or none.
+_followers: list[weakref.WeakMethod[Callable[[], None]]] = []
 
 
 def current_engine() -> Engine:
@@ -52,6 +56,24 @@ def engine_for_work() -> Engine:
 def default_engine() -> Engine:
     """The engine that init() has started; for packages that bind a framework."""
     return current_engine()
+
+
+def follow_default_engine(callback: Callable[[], None]) -> None:
+    """Calls a method when the default engine of an elastic job has given way to the next.
+
+    callback: a bound method; its object may die before.  Callbacks run in the order in which they
+    came, which is the same on all ranks.
+    """
+    _followers.append(weakref.WeakMethod(callback))
+
+
+def tell_followers() -> None:
+    """The default engine is another one, with other ranks."""
+    _followers[:] = [each for each in _followers if each() is not None]
+    for each in list(_followers):
+        callback = each()
+        if callback is not None:
+            callback()
 
 
 def set_default_engine(engine: Engine | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from rabit.config.config import Config
 from rabit.config.diagnostics import path_of_rank
 from rabit.engine import mpi
 from rabit.engine.native_engine import NativeEngine
+from rabit.engine.pool import Pool
 from rabit.engine.registry import Registry
 from rabit.engine.submission import Submission
 from rabit.errors import RabitError
@@ -31,18 +32,30 @@ class Engine(Submission, Registry):
     epoch: counts the engines of this job, from 1; equal on all ranks.
     comm: for the backend mpi, an mpi4py communicator whose processes are the ranks; None:
     MPI.COMM_WORLD.
+    pool, members: of an elastic job, the connections of this process and the numbers of its members
+    in the order of their ranks; an engine starts when the one before over the pool is closed.
     Starting blocks until every rank has connected, at most `config.connect_timeout` seconds.
     """
 
-    def __init__(self, config: Config | None = None, *, epoch: int = 1, comm: Any = None) -> None:
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        epoch: int = 1,
+        comm: Any = None,
+        pool: Pool | None = None,
+        members: Sequence[int] = (),
+    ) -> None:
         config = Config.from_environ() if config is None else config
         extra: dict[str, object] = {"epoch": epoch}
+        if pool is not None:
+            extra["members"] = ",".join(map(str, members))
         if mpi.is_wanted(config):
             extra["mpi"] = mpi.mpi_options(config, comm)
         extra.update(attach.extra_options(config))
         if config.comm_log:
             extra["operation_log"] = path_of_rank(config.comm_log, config.rank)
-        super().__init__(config, NativeEngine(config.to_options(**extra), config.library))
+        super().__init__(config, NativeEngine(config.to_options(**extra), config.library, pool))
         self.reports: dict[str, dict[str, Any]] = {}  # of framework packages, for `statistics`
         self.steps = 0  # training steps; see end_step
         self._tuner: Tuner | None = None

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from rabit._native import address_of_pointer, check, ffi, last_error, load, load_calls
+from rabit.engine.pool import Pool
 from rabit.errors import NotInitialized
 
 __all__ = ["NativeEngine"]
@@ -23,10 +24,15 @@ class NativeEngine:
     forked child owns nothing: the threads and connections belong to the parent.
     """
 
-    def __init__(self, options: str, library_path: str) -> None:
+    def __init__(self, options: str, library_path: str, pool: Pool | None = None) -> None:
+        """pool: whose connections it uses, and gives back when it stops; None: its own."""
         self.library: Any = load(library_path)
         slot = ffi.new("rabit_engine**")
-        check(self.library, self.library.rabit_start(options.encode("utf-8"), slot))
+        if pool is None:
+            check(self.library, self.library.rabit_start(options.encode("utf-8"), slot))
+        else:
+            start = self.library.rabit_start_over
+            check(self.library, start(pool.pointer, options.encode("utf-8"), slot))
         self._pointer: Any = slot[0]
         # Bound once: looking a function up in the library takes as long as calling it.
         self.run: Any = self.library.rabit_run

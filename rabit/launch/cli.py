@@ -93,6 +93,7 @@ def _run(parsed: argparse.Namespace) -> int:
         is_collapsed=parsed.collapse_output,
         is_verbose=parsed.verbose,
         has_bare_rank_0=getattr(parsed, "is_subcommand", False),
+        least=_least(parsed),
         bind_to=parsed.bind_to,
         mpi_arguments=_mpi_arguments(parsed),
         secret=_secret(parsed),
@@ -167,6 +168,21 @@ def _plan(parsed: argparse.Namespace) -> Plan:
     slots = None if hosts is None else sum(each.slots for each in hosts)
     size = bounded_size(parsed.np, slots, parsed.min_np, parsed.max_np)
     return make_plan(local_hosts(max(1, size)) if hosts is None else hosts, size)
+
+
+def _least(parsed: argparse.Namespace) -> int:
+    """Ranks with which the job goes on when others are lost; 0: it may lose none."""
+    if parsed.min_np is None:
+        return 0
+    if parsed.min_np < 1:
+        raise InvalidArgument(f"--min-np is {parsed.min_np}: expected at least 1.")
+    if parsed.launcher == "mpi":
+        raise InvalidArgument(
+            "--min-np is for ranks that rabitrun starts itself: mpiexec ends a job that loses one. Leave "
+            "out --min-np or --launcher mpi."
+        )
+    least: int = parsed.min_np
+    return least
 
 
 def _mpi_arguments(parsed: argparse.Namespace) -> tuple[str, ...]:

@@ -62,6 +62,11 @@ class Ends:
         """The ends of all ranks that have ended, the first first."""
         return [self.of(rank) for rank in self._ends]
 
+    @property
+    def given_up(self) -> Mapping[int, str]:
+        """The ranks that others have said to go on without, and why."""
+        return self._tellings.given_up
+
     def has_raised(self, rank: int) -> bool:
         """True if `rank` has told of an exception, whether or not it has ended."""
         told = self._tellings.of(rank)

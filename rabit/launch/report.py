@@ -13,6 +13,7 @@ from rabit.launch.told import Told
 __all__ = [
     "Failure",
     "choose_culprit",
+    "describe_end",
     "describe_status",
     "exit_status",
     "job_status",
@@ -133,6 +134,14 @@ def describe_status(status: int) -> str:
     except ValueError:
         name = "a real-time signal"
     return f"was killed by {name} (signal {-status})"
+
+
+def describe_end(failure: Failure) -> str:
+    """How a rank has ended: what it raised, or its status."""
+    told = failure.told
+    if told is not None and told.raised:
+        return ": ".join([f"raised {told.raised}", *told.message.splitlines()[:1]])
+    return describe_status(failure.status)
 
 
 _HINTS = {

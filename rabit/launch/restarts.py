@@ -6,7 +6,7 @@ import dataclasses
 import sys
 
 from rabit.launch.launchers.rabitrun import Request, launch
-from rabit.launch.supervisor import Outcome
+from rabit.launch.outcome import Outcome
 
 __all__ = ["launch_again"]
 

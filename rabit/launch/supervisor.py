@@ -10,20 +10,21 @@ from dataclasses import dataclass
 
 from rabit.launch import report
 from rabit.launch.ends import Ends
+from rabit.launch.losses import Losses
 from rabit.launch.nodes.node import REPORT, RESULT, STDERR, STDOUT, Node
 from rabit.launch.nodes.signals import TERMINATING, handle_signals
 from rabit.launch.nodes.sink import Sink
+from rabit.launch.outcome import BROKEN_PIPE_STATUS, Outcome, Problem, conclude
 from rabit.launch.output.output import Output
 from rabit.launch.plan import Plan
 from rabit.types import RESUMABLE
 
-__all__ = ["Outcome", "Supervisor", "Times"]
+__all__ = ["Supervisor", "Times"]
 
 # A rank that misses another may notice before the launcher sees that one end.
 _SETTLE_S = 1.0
 # After SIGKILL a process vanishes at once; on another host, as soon as the news arrives.
 _GIVE_UP_S = 5.0
-_BROKEN_PIPE_STATUS = 128 + signal.SIGPIPE
 
 
 @dataclass(frozen=True)
@@ -32,30 +33,6 @@ class Times:
 
     start_s: float = 30.0
     grace_s: float = 5.0
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How the job ended: the exit status, the block about the cause (or ""), what each rank
-    returned through its result stream, and the traceback of the cause where it has one.
-
-    has_failed: a rank, or the start of one, is the cause, and not who started the job.
-    """
-
-    status: int
-    report: str
-    results: Mapping[int, bytes]
-    traceback: str = ""
-    has_failed: bool = False
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """Something went wrong that is no rank's failure."""
-
-    text: str
-    status: int
-    at_s: float
 
 
 class Supervisor:
@@ -69,8 +46,11 @@ class Supervisor:
         sinks: Mapping[int, Sink],
         selector: selectors.BaseSelector,
         say: Callable[[str], None],
+        losses: Losses | None = None,
     ) -> None:
+        """losses: of an elastic job; None: it may lose no rank."""
         self._plan = plan
+        self._losses = losses or Losses(plan.size, plan.size)
         self._times = times
         self._output = output
         self._sinks = sinks
@@ -82,7 +62,7 @@ class Supervisor:
         self._is_started: set[int] = set()
         self._statuses: dict[int, int] = {}
         self._ends = Ends(self._host_of, output.tail)
-        self._problem: _Problem | None = None
+        self._problem: Problem | None = None
         self._results: dict[int, bytearray] = {}
         self._sent: set[int] = set()
         self._user_signal = 0
@@ -125,6 +105,7 @@ class Supervisor:
             self._results.setdefault(rank, bytearray()).extend(data)
         elif stream == REPORT:
             self._ends.hear(rank, data, time.monotonic() - self._began)
+            self._losses.give_up(self._ends.given_up)
         else:
             self._output.feed(rank, stream, data)
 
@@ -140,7 +121,7 @@ class Supervisor:
         # A rank that leaves with RESUMABLE has done what it could, like one that has done it all.
         is_well = status in (0, RESUMABLE)
         self._ends.add(rank, 0 if is_well else status, now - self._began, was_stopped)
-        if is_well or self._is_stopping:
+        if self._is_stopping or self._goes_on(rank, is_well) or is_well:
             return
         missed = self._ends.of(rank).peers
         if not missed or any(each in self._statuses for each in missed):
@@ -150,7 +131,18 @@ class Supervisor:
             is_ending = any(self._ends.has_raised(each) for each in missed)
             self._settle_at = now + (self._times.grace_s if is_ending else _SETTLE_S)
 
+    def _goes_on(self, rank: int, is_well: bool) -> bool:
+        """True if the job is elastic, and enough ranks are left."""
+        how = "" if is_well else report.describe_end(self._ends.of(rank))
+        if not self._losses.survives([rank], how):
+            return False
+        if how:
+            self._note(f"rank {rank} {how}; {self._losses.note}.")
+        return True
+
     def failed(self, host: str, text: str, status: int) -> None:
+        if self._survives_host(host, text):
+            return
         self._set_problem(text, status)
         for each in self._plan.hosts:
             if str(each.host) == host:
@@ -160,12 +152,26 @@ class Supervisor:
         if not self._is_stopping:
             self._stop(signal.SIGTERM)
 
+    def _survives_host(self, host: str, text: str) -> bool:
+        """True if the job is elastic, and goes on without a host whose ranks had started."""
+        of_host = [place.rank for e in self._plan.hosts if str(e.host) == host for place in e.places]
+        lost = [each for each in of_host if each not in self._statuses]
+        if self._is_stopping or not lost or not self._is_started.issuperset(lost):
+            return False
+        if not self._losses.survives(lost, f"was lost with its host: {text}"):
+            return False
+        self._note(f"{text} {self._losses.note.capitalize()}.")
+        for each in lost:
+            self._statuses[each] = -signal.SIGKILL
+        return True
+
     # The loop.
 
     def _is_over(self) -> bool:
         if self._problem is not None and not self._is_started - set(self._statuses):
             return True
-        return len(self._statuses) == self._plan.size
+        # What the others have given up is stopped perhaps, and ends with the job.
+        return len(self._losses.ranks.union(self._statuses)) == self._plan.size
 
     def _wait_s(self) -> float | None:
         times = [
@@ -189,7 +195,7 @@ class Supervisor:
         out = self._sinks[STDOUT]
         if out.is_broken and not out.is_closed and not self._is_stopping:
             self._set_problem(
-                "nobody reads the output any more: the job is stopped.", _BROKEN_PIPE_STATUS
+                "nobody reads the output any more: the job is stopped.", BROKEN_PIPE_STATUS
             )
             self._stop(signal.SIGTERM)
         if self._start_by is not None and now >= self._start_by:
@@ -260,37 +266,17 @@ class Supervisor:
         self._sinks[STDERR].write(f"rabitrun: {text}\n".encode())
 
     def _outcome(self) -> Outcome:
-        results = {rank: bytes(data) for rank, data in self._results.items()}
-        failures = self._ends.all()
-        if self._user_signal:
-            is_graceful = set(self._statuses.values()) <= {0, RESUMABLE}
-            if not is_graceful:
-                return Outcome(128 + self._user_signal, "", results)
-            return self._well(results)
-        culprit = report.choose_culprit(failures)
-        problem = self._problem
-        if problem is not None and (culprit is None or problem.at_s <= culprit.at_s):
-            is_reader = problem.status == _BROKEN_PIPE_STATUS
-            return Outcome(problem.status, problem.text, results, has_failed=not is_reader)
-        if culprit is not None:
-            text = report.render(culprit, failures, self._plan.size)
-            status = report.job_status(culprit, failures)
-            trace = culprit.told.traceback if culprit.told is not None else ""
-            return Outcome(status, text, results, trace, has_failed=True)
-        # Every rank was stopped by someone else's signal, one that the launcher also sends.
-        worst = next((each.status for each in failures if each.status), 0)
-        if worst:
-            return Outcome(report.exit_status(worst), "", results, has_failed=True)
-        return self._well(results)
-
-    def _well(self, results: Mapping[int, bytes]) -> Outcome:
-        """No rank has failed; perhaps some have left early."""
-        if RESUMABLE not in self._statuses.values():
-            return Outcome(0, "", results)
-        text = f"rabitrun: the job left before its end, to be started again (status {RESUMABLE}).\n"
-        return Outcome(RESUMABLE, text, results)
+        return conclude(
+            self._ends.all(),
+            self._statuses,
+            {rank: bytes(data) for rank, data in self._results.items()},
+            size=self._plan.size,
+            problem=self._problem,
+            user_signal=self._user_signal,
+            survived=frozenset() if self._is_stopping else self._losses.ranks,
+        )
 
     def _set_problem(self, text: str, status: int) -> None:
         if self._problem is None:
             at_s = time.monotonic() - self._began
-            self._problem = _Problem(f"rabitrun: {text}\n", status, at_s)
+            self._problem = Problem(f"rabitrun: {text}\n", status, at_s)

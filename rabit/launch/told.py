@@ -35,6 +35,7 @@ class Tellings:
     def __init__(self) -> None:
         self._partial: dict[int, bytes] = {}
         self._told: dict[int, Told] = {}
+        self.given_up: dict[int, str] = {}  # by the other ranks, and why
 
     def hear(self, rank: int, data: bytes, at_s: float) -> None:
         """`data`, not necessarily whole lines, came from `rank`."""
@@ -53,6 +54,8 @@ class Tellings:
             event = document["event"]
             if event == "joined":  # A program that starts takes back what one before it told.
                 self._told.pop(rank, None)
+            elif event == "given up":
+                self.given_up[int(document["member"])] = str(document["why"])
             elif event == "leaving":
                 self._told[rank] = Told(at_s, lost=int(document["lost"]))
             elif event == "raised":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
@@ -17,12 +18,13 @@ from rabit import (
     default_engine,
     global_process_set,
 )
-from rabit.framework import Exchange, Strategy
+from rabit.framework import Exchange, Strategy, follow_default_engine
 from rabit_torch.compression import Compression
 from rabit_torch.ops.adasum import Adasum
 from rabit_torch.ops.arguments import reduce_op
 from rabit_torch.optimizer.adasum_reducer import AdasumReducer
 from rabit_torch.optimizer.arguments import (
+    check_elastic,
     check_overlap,
     check_predivide_factor,
     checked_names,
@@ -348,6 +350,7 @@ def DistributedOptimizer(
         overlap = "backward"  # whatever the configuration says of optimizers that can wait
     guards = make_guards(names, check_finite, check_replicas, chosen, process_set)
     reducer: GradientReducer | AdasumReducer
+    make_reducer: Callable[[dict[torch.Tensor, str]], GradientReducer] | None = None
     if resolved == Adasum:
         if overlap is not None:
             check_overlap(overlap, optimizer, AdasumReducer)
@@ -359,8 +362,8 @@ def DistributedOptimizer(
             process_set=process_set,
         )
     else:
-        reducer = GradientReducer(
-            names,
+        make_reducer = functools.partial(
+            GradientReducer,
             optimizer=optimizer,
             overlap=chosen_overlap(overlap, optimizer),
             priorities=checked_priorities(priorities, names),
@@ -375,23 +378,38 @@ def DistributedOptimizer(
             process_set=process_set,
             strategy=chosen,
         )
-    return _wrapped(optimizer, reducer, wants_auto(overlap, optimizer), process_set, guards)
+        reducer = make_reducer(names)
+    is_auto = wants_auto(overlap, optimizer)
+    return _wrapped(optimizer, reducer, make_reducer, is_auto, process_set, guards)
 
 
 def _wrapped(
     optimizer: torch.optim.Optimizer,
     reducer: GradientReducer | AdasumReducer,
+    make_reducer: Callable[[dict[torch.Tensor, str]], GradientReducer] | None,
     is_auto: bool,
     process_set: ProcessSet,
     guards: Guards | None,
 ) -> Any:
     """The optimizer, as an instance of its own class that also has the methods of the mixin."""
+    plain = reducer if isinstance(reducer, GradientReducer) else None
+    check_elastic(
+        {
+            "op=Adasum": plain is None,
+            "strategy": plain is not None and plain.method is not None,
+            "an overlap that crosses": is_auto or crossing_of(reducer) is not None,
+            "row_sparse": plain is not None and any(s.rows is not None for s in plain.states),
+            "check_finite or check_replicas": guards is not None,
+            "a process set": process_set is not global_process_set,
+        }
+    )
     kind = type(optimizer)
     wrapped: Any = type(kind.__name__, (_DistributedMixin, kind), {"__module__": kind.__module__})
     result = wrapped.__new__(wrapped)
     result.__dict__.update(
         _rabit_inner=optimizer,
         _rabit_reducer=reducer,
+        _rabit_make_reducer=make_reducer,
         _rabit_guards=guards,
         _rabit_should_synchronize=True,
         _rabit_synchronized=False,
@@ -400,4 +418,5 @@ def _wrapped(
     if isinstance(reducer, GradientReducer) and is_auto and process_set.included():
         result._rabit_auto = AutoOverlap(reducer, process_set)
         reducer.engine.reports["overlap"] = result._rabit_auto.report
+    follow_default_engine(result._rabit_start_over)
     return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
@@ -10,7 +10,7 @@ from torch.compiler import is_compiling
 
 from rabit_torch.parameter_state import ParameterState
 
-__all__ = ["make_hook"]
+__all__ = ["make_hook", "remove_hooks"]
 
 
 class Arrivals(Protocol):
@@ -18,6 +18,14 @@ class Arrivals(Protocol):
 
     def arrived(self, state: ParameterState) -> None:
         """Autograd has finished adding to the gradient of `state`."""
+
+
+def remove_hooks(states: Iterable[ParameterState]) -> None:
+    """Nobody is told of the gradients of these any more."""
+    for state in states:
+        if state.hook is not None:
+            state.hook.remove()
+            state.hook = None
 
 
 def make_hook(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from rabit import InvalidArgument
 from rabit_torch.optimizer.adasum_reducer import AdasumReducer
+from rabit_torch.optimizer.hooks import remove_hooks
 from rabit_torch.optimizer.reducer import GradientReducer
 
 __all__ = ["WrappedMixin", "crossing_of"]
@@ -22,6 +24,8 @@ class WrappedMixin:
 
     _rabit_inner: torch.optim.Optimizer
     _rabit_reducer: GradientReducer | AdasumReducer
+    _rabit_make_reducer: Callable[[dict[torch.Tensor, str]], GradientReducer] | None
+    _rabit_synchronized: bool
 
     # The wrapped optimizer owns the state; the wrapper shows it, so nothing can drift apart.
     @property
@@ -99,6 +103,23 @@ class WrappedMixin:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.flush()
         self._rabit_inner.load_state_dict(state_dict)
+
+
+    def _rabit_start_over(self) -> None:
+        """The ranks have changed, and the engine: gradients go over the new one from now on.
+
+        What is not reduced yet belongs to a step that is repeated.
+        """
+        old = self._rabit_reducer
+        if self._rabit_make_reducer is None or not isinstance(old, GradientReducer):
+            return
+        remove_hooks(old.states)
+        self._rabit_inner.zero_grad(set_to_none=True)
+        new = self._rabit_make_reducer(old.names)
+        new.set_backward_passes(old.backward_passes)
+        new.set_overlap(old.overlap)
+        self._rabit_reducer = new
+        self._rabit_synchronized = False
 
 
 def crossing_of(reducer: GradientReducer | AdasumReducer) -> Any:

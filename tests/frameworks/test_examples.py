@@ -27,6 +27,11 @@ RUNS = {
     ),
     "torch_finetune.py": (RABITRUN, ["--steps", "60", "--pretraining", "20"], "accuracy"),
     "torch_gan_two_optimizers.py": (RABITRUN, ["--steps", "8"], "mean radius"),
+    "torch_elastic.py": (
+        ["-m", "rabit.launch", "-np", "3", "--min-np", "1", sys.executable],
+        ["--steps", "30", "--lose", "10:1", "--lose", "20:0"],
+        "step 30, 1 ranks",
+    ),
     "torch_ddp_backend.py": (TORCHRUN, ["--steps", "8", "--sharded"], "steps/s on rabit"),
 }
 

@@ -15,17 +15,19 @@ from pathlib import Path
 from rabit.errors import ResourceExhausted
 from rabit.launch.hosts import Host, is_local
 from rabit.launch.job import HostJob, RankJob
+from rabit.launch.losses import elastic_losses
 from rabit.launch.nodes.local import LocalNode
 from rabit.launch.nodes.node import STDERR, STDOUT, Node
 from rabit.launch.nodes.sink import Sink
 from rabit.launch.nodes.ssh import RemoteNode, SshOptions
 from rabit.launch.options.environment import base_environ, portable_environ
+from rabit.launch.outcome import Outcome
 from rabit.launch.output.output import Output, OutputFiles, Style, wants_colour
 from rabit.launch.plan import HostPlan, Plan
 from rabit.launch.processors import HostProcessors, bind, thread_count
 from rabit.launch.secret import make_secret
 from rabit.launch.store import serve_store
-from rabit.launch.supervisor import Outcome, Supervisor, Times
+from rabit.launch.supervisor import Supervisor, Times
 from rabit.launch.torch_environ import master_environ, place_environ
 from rabit.rendezvous import addresses
 from rabit.rendezvous.placement import host_key
@@ -38,6 +40,7 @@ __all__ = ["Request", "is_started_here", "launch", "store_host", "thread_note"]
 class Request:
     """What to start.  tuning and user: variables on top of `environ`, the user's last.
 
+    least: ranks with which the job goes on when others are lost; 0: it may lose none.
     has_bare_rank_0: what rank 0 writes is the program's whole output, and gets no prefix.
     mpi_arguments: for mpiexec alone, with the launcher mpi.
     """
@@ -55,6 +58,7 @@ class Request:
     is_collapsed: bool = False
     is_verbose: bool = False
     has_bare_rank_0: bool = False
+    least: int = 0
     bind_to: str = "none"
     mpi_arguments: tuple[str, ...] = ()
     secret: bytes | None = field(default=None, repr=False)
@@ -89,7 +93,9 @@ def launch(request: Request) -> Outcome:
         if store:
             say(f"the store listens on {store}")
         shared = stack.enter_context(_shared_environ(request, store))
-        supervisor = Supervisor(plan, request.times, output, sinks, selector, say)
+        hosts = [str(each.host) for each in plan.hosts for _ in each.places]
+        losses = stack.enter_context(elastic_losses(hosts, request.least, store, secret))
+        supervisor = Supervisor(plan, request.times, output, sinks, selector, say, losses)
         nodes = [_node(request, each, shared, secret, supervisor, selector) for each in plan.hosts]
         say(thread_note(request))
         outcome = supervisor.run(nodes)
@@ -167,7 +173,8 @@ def _shared_environ(request: Request, store: str) -> Iterator[dict[str, str]]:
     is_here = is_local(first)
     name = "" if is_here else first.name.rpartition("@")[2]
     with master_environ(name, store_host(request) if is_here else "") as found:
-        yield {**found, **({"RABIT_STORE_ADDRESS": store} if store else {})}
+        elastic = {"RABIT_MIN_NP": str(request.least)} if request.least else {}
+        yield {**found, **elastic, **({"RABIT_STORE_ADDRESS": store} if store else {})}
 
 
 def _node(

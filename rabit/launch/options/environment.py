@@ -20,6 +20,7 @@ _PLACEMENT = frozenset(
         "RABIT_CROSS_SIZE",
         "RABIT_HOST_KEY",
         "RABIT_RESTART",
+        "RABIT_MIN_NP",
         "RABIT_STORE_ADDRESS",
         "RABIT_SECRET_FD",
         "RABIT_SECRET_FILE",

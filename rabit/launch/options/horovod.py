@@ -35,18 +35,17 @@ _WITHOUT_EFFECT: dict[str, tuple[int, str]] = {
     "--no-log-hide-timestamp": (0, "messages carry no time; see --timestamps"),
     "--gloo": (0, "there is one controller"),
 }
-_NO_ELASTIC = "jobs have a fixed number of ranks"
+_NO_GROWTH = "a job does not grow"
 _WITHOUT_EFFECT |= {
-    "--elastic-timeout": (1, _NO_ELASTIC),
-    "--reset-limit": (1, _NO_ELASTIC),
-    "--blacklist-cooldown-range": (2, _NO_ELASTIC),
+    "--reset-limit": (1, "a job that resets again and again without a commit ends"),
+    "--blacklist-cooldown-range": (2, _NO_GROWTH),
 }
 _REFUSED: dict[str, tuple[int, str]] = {
     "--jsrun": (0, "start the program with jsrun itself: rabit.init() reads the variables of MPI"),
     "--thread-affinity": (1, "use --bind-to numa or core"),
 }
 # Flags that bound the size of an elastic job, and how they are told to the user.
-_ELASTIC = ("min_np", "max_np", "host_discovery_script")
+_BOUNDS = ("max_np", "host_discovery_script")
 
 
 def add_to(group: argparse._ArgumentGroup) -> None:
@@ -84,7 +83,7 @@ def add_to(group: argparse._ArgumentGroup) -> None:
 def _add_bounds(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--min-np", "--min-num-proc", type=int, dest="min_np", metavar="N",
-        help="refuse to start with fewer ranks; the number does not change afterwards",
+        help="go on when ranks are lost, with at least N: for programs that use rabit.elastic",
     )  # fmt: skip
     group.add_argument(
         "--max-np", "--max-num-proc", type=int, dest="max_np", metavar="N",
@@ -137,10 +136,10 @@ def settings_from(arguments: argparse.Namespace) -> tuple[dict[str, tuple[str, s
         f"{flag} ({why})" for flag, (_, why) in _WITHOUT_EFFECT.items() if given["horovod" + flag]
     ]
     notices = ["without effect: " + ", ".join(ignored)] if ignored else []
-    bounds = [f"--{name.replace('_', '-')}" for name in _ELASTIC if given[name] is not None]
+    bounds = [f"--{name.replace('_', '-')}" for name in _BOUNDS if given[name] is not None]
     if bounds:
         notices.append(
-            f"{', '.join(bounds)}: the job starts with a number of ranks within these bounds and "
-            "keeps it; a failure ends the job."
+            f"{', '.join(bounds)}: the job starts with a number of ranks within these bounds, and does "
+            "not grow afterwards."
         )
     return found, notices

@@ -1,0 +1,167 @@
+"""Membership: who takes part in an elastic job, as the store holds it.  Pure.
+
+One value under one key, changed by compare-and-set only: by survivors, who agree through it on who
+goes on, and by the launcher, which knows of every process whether it has ended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rabit.errors import Internal
+
+__all__ = ["KEY", "MEMBERS_MAX", "Membership", "Place"]
+
+KEY = "elastic"
+# A value of the store has 64 KiB.
+MEMBERS_MAX = 1024
+_TEXT_MAX = 300
+_LOST_MAX = 16
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one member stands among the members of an epoch."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A member is a process, by the number that it keeps; its rank changes with the membership.
+
+    epoch, members: of the engines that run or start, in the order of their ranks.  least: with fewer
+    the job ends.  hosts: of every member that there has been, by number.  here: members that have
+    lost their engine and want the next; accused: whom they have lost, and why.  ended: members
+    whose end the launcher has seen, and how; "": well.  done: how many had ended well before.  lost:
+    who was left out of this epoch, and why.
+    """
+
+    epoch: int
+    members: tuple[int, ...]
+    least: int
+    hosts: tuple[str, ...]
+    here: frozenset[int] = frozenset()
+    accused: Mapping[int, str] = field(default_factory=dict)
+    ended: Mapping[int, str] = field(default_factory=dict)
+    done: int = 0
+    lost: Mapping[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def first(cls, hosts: Sequence[str], least: int) -> Membership:
+        """Of a job that starts: `hosts` of its processes, in the order of their ranks."""
+        return cls(1, tuple(range(len(hosts))), least, tuple(hosts))
+
+    def with_here(self, member: int, accused: int, why: str) -> Membership:
+        """`member` wants the next epoch, since it has lost `accused`; -1: it cannot tell whom."""
+        told = dict(self.accused)
+        if accused in self.members and accused != member:
+            told.setdefault(accused, why[:_TEXT_MAX])
+        return dataclasses.replace(self, here=self.here | {member}, accused=told)
+
+    def with_ended(self, member: int, how: str) -> Membership:
+        """The process of `member` has ended; how: "" if well."""
+        if member not in self.members:  # The others have gone on without it.
+            return self
+        return dataclasses.replace(self, ended={**self.ended, member: how[:_TEXT_MAX]})
+
+    @property
+    def missing(self) -> list[int]:
+        """Members that have neither come nor ended."""
+        return [each for each in self.members if each not in self.here and each not in self.ended]
+
+    def wait_s(self, patience_s: float, timeout_s: float) -> float:
+        """How long those that are here wait for those that are missing.
+
+        Who is missing may only be late: it hears of the loss at its next collective.  But where no
+        process has ended, those that were lost are silent, and nothing else explains the loss.
+        """
+        missing = self.missing
+        if not missing:
+            return 0.0
+        has_cause = any(each in self.ended for each in self.members)
+        if not has_cause and all(each in self.accused for each in missing):
+            return patience_s
+        return timeout_s
+
+    def next(self) -> Membership:
+        """The epoch of those that are here; nobody waits for the missing any more."""
+        members = tuple(
+            each for each in self.members if each in self.here and each not in self.ended
+        )
+        lost = {each: self._why(each) for each in self.members if each not in members}
+        return Membership(
+            self.epoch + 1,
+            members,
+            self.least,
+            self.hosts,
+            done=self._done,
+            lost=dict(list(lost.items())[:_LOST_MAX]),
+        )
+
+    def _why(self, member: int) -> str:
+        how = self.ended.get(member)
+        if how is not None:
+            return how or "ended well"
+        return self.accused.get(member) or "did not come to the next epoch in time"
+
+    @property
+    def is_too_small(self) -> bool:
+        """True if too few are left; those that have ended well are at the end of the job already."""
+        return len(self.members) + self._done < self.least
+
+    @property
+    def _done(self) -> int:
+        return self.done + sum(1 for how in self.ended.values() if not how)
+
+    def place_of(self, member: int) -> Place:
+        """Where `member`, which is one of the members, stands among them."""
+        rows: dict[str, list[int]] = {}  # members by host, in the order of their ranks
+        for each in self.members:
+            rows.setdefault(self.hosts[each], []).append(each)
+        mine = rows[self.hosts[member]]
+        local_rank = mine.index(member)
+        column = [host for host, row in rows.items() if len(row) > local_rank]
+        return Place(
+            rank=self.members.index(member),
+            size=len(self.members),
+            local_rank=local_rank,
+            local_size=len(mine),
+            cross_rank=column.index(self.hosts[member]),
+            cross_size=len(column),
+        )
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """True if every host has the same number of members."""
+        hosts = [self.hosts[each] for each in self.members]
+        return len({hosts.count(each) for each in hosts}) == 1
+
+    def to_json(self) -> bytes:
+        document = dataclasses.asdict(self)
+        document["here"] = sorted(self.here)
+        return json.dumps(document, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Membership:
+        try:
+            document = json.loads(text)
+            for name in ("members", "hosts"):
+                document[name] = tuple(document[name])
+            document["here"] = frozenset(document["here"])
+            for name in ("accused", "ended", "lost"):
+                document[name] = {int(key): value for key, value in document[name].items()}
+            return cls(**document)
+        except (ValueError, KeyError, TypeError) as error:
+            raise Internal(
+                f"the record of the elastic job is malformed ({error}): {text[:200]!r}. Use the same "
+                "version of mariza-rabit for the launcher and all ranks."
+            ) from error

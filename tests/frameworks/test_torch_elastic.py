@@ -1,0 +1,124 @@
+"""Elastic training with torch: equal, bit for bit, to a job that had these ranks from the start."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+TRAIN = """
+import json, os, pathlib, signal, sys
+import torch
+import rabit_torch as rabit
+from rabit_torch import elastic
+
+folder, begin, steps = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+victims = [tuple(each) for each in json.loads(sys.argv[4])]
+options = json.loads(sys.argv[5])
+torch.set_num_threads(1)
+torch.manual_seed(0)
+me = int(os.environ["RABIT_RANK"])
+rabit.init()
+model = torch.nn.Sequential(
+    torch.nn.Linear(20, 300), torch.nn.ReLU(), torch.nn.BatchNorm1d(300), torch.nn.Linear(300, 1)
+)
+optimizer = rabit.DistributedOptimizer(
+    torch.optim.Adam(model.parameters(), lr=0.01), named_parameters=model.named_parameters(), **options
+)
+schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer._rabit_inner, 0.9)
+inputs = torch.randn(257, 20)
+targets = inputs.sum(1, keepdim=True)
+sampler = elastic.ElasticSampler(range(len(inputs)), seed=3)
+state = elastic.TorchState(model, optimizer, step=0, sampler=sampler, schedule=schedule, sizes=[])
+if begin:
+    kept = torch.load(folder / begin, weights_only=False)
+    for name in ("model", "optimizer", "sampler", "schedule"):
+        getattr(state, name).load_state_dict(kept[name])
+    state.step = kept["step"]
+    state.save()
+
+@elastic.run
+def train(state):
+    while state.step < steps:
+        sampler.reset()
+        if len(sampler) < 8:
+            sampler.set_epoch(sampler.epoch + 1)
+        rows = sampler.indices[:8]
+        optimizer.zero_grad()
+        loss = ((model(inputs[rows]) - targets[rows]) ** 2).mean()
+        if (state.step, me) in victims:
+            os.kill(os.getpid(), signal.SIGKILL)
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        sampler.record_batch(0, len(rows))
+        state.step += 1
+        state.sizes.append(rabit.size())
+        state.commit()
+
+train(state)
+contents = {name: getattr(state, name).state_dict() for name in ("model", "optimizer", "sampler", "schedule")}
+if rabit.rank() == 0:
+    torch.save({**contents, "step": state.step}, folder / f"at.{steps}")
+digest = rabit.allgather_object([p.detach().numpy().tobytes().hex() for p in model.parameters()])
+assert all(each == digest[0] for each in digest), "ranks differ"
+if rabit.rank() == 0:
+    (folder / "result.json").write_text(json.dumps([digest[0], state.sizes, sampler.state_dict()]))
+"""
+
+
+@pytest.fixture
+def train(tmp_path):
+    """train(ranks, steps): what rank 0 has come to; begin: the file to go on from."""
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+
+    def run(ranks, steps, *, least=0, begin="", victims=(), fails=False, **options):
+        bounds = ["--min-np", str(least)] if least else []
+        command = [
+            *(sys.executable, "-m", "rabit.launch", "-np", str(ranks), *bounds),
+            *(sys.executable, str(script), str(tmp_path), begin, str(steps)),
+            *(json.dumps(victims), json.dumps(options)),
+        ]
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", "RABIT_DETERMINISTIC": "1"}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=100, check=False
+        )
+        assert (done.returncode != 0) is fails, done.stdout + done.stderr
+        if fails:
+            return done.stdout + done.stderr
+        return json.loads((tmp_path / "result.json").read_text())
+
+    return run
+
+
+@pytest.mark.parametrize("options", [{}, {"overlap": "none"}, {"num_groups": 2}], ids=str)
+def test_two_losses_leave_the_bits_of_jobs_that_had_these_ranks(train, options):
+    elastic = train(4, 14, least=2, victims=[(4, 0), (9, 2)], **options)
+
+    train(4, 4, **options)
+    train(3, 9, begin="at.4", **options)
+    reference = train(2, 14, begin="at.9", **options)
+    assert elastic[0] == reference[0]
+    assert elastic[1] == [4] * 4 + [3] * 5 + [2] * 5
+    assert elastic[2] == reference[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"overlap": "next-forward"}, "an overlap that crosses"),
+        ({"overlap": "auto"}, "an overlap that crosses"),
+        ({"strategy": "powersgd:rank=2"}, "strategy"),
+        ({"row_sparse": ["3.weight"]}, "row_sparse"),
+        ({"check_replicas": 2}, "check_finite or check_replicas"),
+    ],
+    ids=str,
+)
+def test_what_has_no_way_back_is_refused(train, options, name):
+    said = train(2, 2, least=1, fails=True, **options)
+
+    assert f"DistributedOptimizer with {name} in an elastic job (--min-np 1)" in said

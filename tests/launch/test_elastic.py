@@ -1,0 +1,219 @@
+"""Elastic jobs of real processes: some are lost, the others go on from the last commit."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+# Each rank adds what its rank and the step say; the sum tells which ranks took part in which step.
+TRAIN = """
+import json, os, pathlib, signal, sys, time
+import numpy as np
+import rabit, rabit.elastic
+
+folder, plan, steps = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
+me = int(os.environ["RABIT_RANK"])
+
+def event(step):
+    for kind, at, member in plan:
+        if (at, member) != (step, me):
+            continue
+        if kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if kind == "raise":
+            raise ValueError("no such sample")
+        if kind == "stop":
+            (folder / "stopped").write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+rabit.init()
+state = rabit.elastic.ObjectState(step=0, weights=np.zeros(1000), sizes=[])
+resets = []
+state.register_reset_callbacks([lambda: (resets.append(rabit.size()), event(-len(resets)))])
+
+@rabit.elastic.run
+def train(state):
+    while state.step < steps:
+        event(state.step)
+        gradient = np.full(1000, (rabit.rank() + 1) * (state.step + 1), np.float64)
+        state.weights += rabit.allreduce(gradient, op=rabit.Sum, name="gradient")
+        state.step += 1
+        state.sizes.append(rabit.size())
+        state.commit()
+        wakes(state.step)
+    return float(state.weights[0])
+
+def wakes(step):
+    # After the others have gone on for a while, so that it finds an epoch that is over.
+    stopped = folder / "stopped"
+    if rabit.rank() or step != steps - 2 or not stopped.exists():
+        return
+    os.kill(int(stopped.read_text()), signal.SIGCONT)
+    until = time.monotonic() + 30
+    while not (folder / "told").exists():
+        assert time.monotonic() < until, "the stopped rank is not told"
+        time.sleep(0.01)
+
+try:
+    result = train(state)
+except rabit.Aborted as error:
+    (folder / "told").write_text(str(error))
+    raise
+assert (state.weights == state.weights[0]).all()
+place = [rabit.rank(), rabit.size(), rabit.local_rank(), rabit.local_size()]
+(folder / f"{me}.json").write_text(json.dumps([result, state.sizes, place, resets]))
+"""
+STEPS = 12
+
+
+@pytest.fixture
+def train(start, tmp_path):
+    """train(size, least, plan): the Job, ended; its ranks have written what they have come to."""
+
+    def run(size, least, *plan, flags=(), environ=None):
+        script = tmp_path / "train.py"
+        script.write_text(TRAIN)
+        bounds = ["--min-np", least] if least else []
+        job = start(
+            "-np", size, *bounds, *flags, sys.executable, script, tmp_path, json.dumps(plan), STEPS,
+            environ=environ or {},
+        )  # fmt: skip
+        job.status = job.wait()
+        job.results = {
+            int(each.stem): json.loads(each.read_text()) for each in tmp_path.glob("*.json")
+        }
+        return job
+
+    return run
+
+
+def expected(sizes) -> float:
+    """What weights come to when each step has so many ranks: exact in float64."""
+    steps = np.arange(1, len(sizes) + 1)
+    ranks = np.array([size * (size + 1) // 2 for size in sizes])
+    return float((steps * ranks).sum())
+
+
+def assert_went_on(job, members, sizes):
+    assert job.status == 0, job.out + job.err
+    assert sorted(job.results) == members
+    for rank, member in enumerate(members):
+        result, seen, place, _ = job.results[member]
+        assert (result, seen) == (expected(sizes), sizes)
+        assert place == [rank, len(members)] * 2
+
+
+@pytest.mark.parametrize("member", range(3))
+def test_the_others_go_on_when_one_is_killed(train, member):
+    job = train(3, 2, ("kill", 4, member))
+
+    assert_went_on(job, [each for each in range(3) if each != member], [3] * 4 + [2] * 8)
+    assert (
+        f"rank {member} was killed by SIGKILL (signal 9); the job goes on with 2 of 3 ranks "
+        "(--min-np 2)." in job.err
+    )
+    job.assert_nothing_is_left()
+
+
+def test_the_others_go_on_when_one_raises(train):
+    job = train(3, 1, ("raise", 2, 1))
+
+    assert_went_on(job, [0, 2], [3] * 2 + [2] * 10)
+    assert "rank 1 raised ValueError: no such sample; the job goes on" in job.err
+
+
+def test_ranks_are_lost_one_after_the_other_until_one_is_left(train):
+    job = train(4, 1, ("kill", 3, 0), ("kill", 5, 3), ("kill", 8, 1))
+
+    assert_went_on(job, [2], [4] * 3 + [3] * 2 + [2] * 3 + [1] * 4)
+
+
+def test_two_are_killed_in_one_step(train):
+    job = train(4, 2, ("kill", 6, 1), ("kill", 6, 2))
+
+    assert job.status == 0, job.out + job.err
+    assert sorted(job.results) == [0, 3]
+    for result, sizes, _, _ in job.results.values():
+        # Between the two losses the others may have come together, but no step.
+        assert (result, sizes) == (expected(sizes), [4] * 6 + [2] * 6)
+
+
+def test_one_is_killed_while_the_others_recover(train):
+    job = train(4, 2, ("kill", 6, 1), ("kill", -1, 3))
+
+    assert_went_on(job, [0, 2], [4] * 6 + [2] * 6)
+    assert job.results[0][3] == [3, 2]
+
+
+def test_reset_callbacks_see_the_new_ranks(train):
+    job = train(3, 1, ("kill", 1, 0), ("kill", 9, 1))
+
+    assert_went_on(job, [2], [3] + [2] * 8 + [1] * 3)
+    assert job.results[2][3] == [2, 1]
+
+
+def test_a_rank_that_was_stopped_for_too_long_is_fenced_and_told(train, tmp_path):
+    environ = {"RABIT_HEARTBEAT_TIMEOUT": "1s"}
+
+    job = train(3, 2, ("stop", 4, 1), environ=environ)
+
+    assert_went_on(job, [0, 2], [3] * 4 + [2] * 8)
+    told = (tmp_path / "told").read_text()
+    assert told.startswith("process 1 was given up by the others, which have gone on to epoch 2")
+    assert "with 2 ranks" in told and "send nor commit" in told
+
+
+def test_below_the_least_the_job_ends_with_the_first_cause(train):
+    job = train(3, 3, ("kill", 2, 1))
+
+    assert job.status == 137
+    assert "rank 1 of 3" in job.err and "was killed by SIGKILL (signal 9)" in job.err
+    assert "goes on" not in job.err
+    job.assert_nothing_is_left()
+
+
+def test_too_many_losses_end_the_job_with_a_cause(train):
+    job = train(4, 3, ("raise", 2, 1), ("raise", 5, 2))
+
+    assert job.status == 1
+    assert "rank 1 raised ValueError: no such sample; the job goes on with 3 of 4" in job.err
+    assert "of 4 (host localhost) raised ValueError: no such sample" in job.err
+
+
+def test_a_job_that_is_not_elastic_ends_as_ever(train):
+    job = train(3, 0, ("kill", 2, 1))
+
+    assert job.status == 137
+    assert "rank 1 of 3" in job.err and "goes on" not in job.err
+
+
+def test_a_job_without_losses_is_as_any_other(train):
+    job = train(2, 1)
+
+    assert_went_on(job, [0, 1], [2] * STEPS)
+    assert job.err == ""
+
+
+def test_a_program_that_does_not_use_elastic_ends_with_the_first_cause(rabitrun):
+    script = (
+        "import os, signal, rabit; rabit.init(); "
+        "rabit.rank() == 1 and os.kill(os.getpid(), signal.SIGKILL); "
+        "rabit.allreduce([1.0], name='x')"
+    )
+
+    job = rabitrun("-np", 3, "--min-np", 2, sys.executable, "-c", script)
+
+    assert job.status == 137
+    assert "rank 1 of 3" in job.err and "was killed by SIGKILL" in job.err
+
+
+def test_init_comes_once_in_an_elastic_job(rabitrun):
+    script = "import rabit; rabit.init(); rabit.shutdown(); rabit.init()"
+
+    job = rabitrun("-np", 2, "--min-np", 1, sys.executable, "-c", script)
+
+    assert job.status == 1
+    assert "rabit.init() is called again on rank" in job.err

@@ -1,0 +1,195 @@
+"""Who goes on after a loss: what the record of an elastic job says, and that survivors agree."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+
+from rabit.elastic.survivors import next_membership
+from rabit.errors import Aborted, Internal, PeerLost, TimedOut
+from rabit.rendezvous.membership import KEY, Membership
+from rabit.rendezvous.store_client import Versioned
+
+PATIENCE_S, TIMEOUT_S = 1.0, 60.0
+
+
+def first(hosts="aabb", least=1) -> Membership:
+    return Membership.first(tuple(hosts), least)
+
+
+def wait_s(membership: Membership) -> float:
+    return membership.wait_s(PATIENCE_S, TIMEOUT_S)
+
+
+class MemoryStore:
+    """The store of a job whose processes are threads here."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._changed = threading.Condition()
+        self._held = Versioned(1, membership.to_json())
+
+    def watch(self, key: str, seen: int, timeout: float) -> Versioned:
+        assert key == KEY
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._held.version > seen, timeout):
+                raise TimedOut("nothing has changed")
+            return self._held
+
+    def compare_and_set(self, key: str, version: int, value: bytes) -> tuple[bool, Versioned]:
+        with self._changed:
+            is_mine = version == self._held.version
+            if is_mine:
+                self._held = Versioned(version + 1, value)
+                self._changed.notify_all()
+            return is_mine, self._held
+
+    def change(self, change) -> None:
+        version, held = self.watch(KEY, 0, 0)
+        while True:
+            changed = change(Membership.from_json(held))
+            is_mine, (version, held) = self.compare_and_set(KEY, version, changed.to_json())
+            if is_mine:
+                return
+
+
+def test_a_record_comes_back_from_its_text():
+    full = first(least=2).with_here(0, 3, "silent").with_ended(2, "was killed")
+
+    assert Membership.from_json(full.to_json()) == full
+    assert Membership.from_json(full.next().to_json()) == full.next()
+
+
+def test_a_text_that_is_no_record_is_refused():
+    for text in (b"", b"{", b"{}", b"[]", b'{"epoch":1}'):
+        with pytest.raises(Internal, match="malformed"):
+            Membership.from_json(text)
+
+
+def test_survivors_keep_their_order_and_the_lost_are_told_why():
+    left = first().with_here(3, 1, "it").with_here(0, 1, "it").with_here(2, -1, "").with_ended(1, "died")
+
+    assert wait_s(left) == 0
+    assert left.next().members == (0, 2, 3)
+    assert left.next().epoch == 2
+    assert left.next().lost == {1: "died"}
+    assert not (left.next().here or left.next().accused or left.next().ended)
+
+
+def test_who_is_missing_gets_time_to_notice():
+    one_is_late = first().with_here(0, 1, "gone").with_here(2, 1, "gone").with_ended(1, "died")
+
+    assert one_is_late.missing == [3]
+    assert wait_s(one_is_late) == TIMEOUT_S
+
+
+def test_who_is_silent_and_accused_gets_little_time():
+    silent = first("aaa").with_here(0, 2, "silent for 3 s").with_here(1, 2, "silent for 3 s")
+
+    assert wait_s(silent) == PATIENCE_S
+    assert silent.next().lost == {2: "silent for 3 s"}
+
+
+def test_an_accusation_may_follow_from_another_rank_that_has_ended():
+    both = first("aaaa").with_here(0, 2, "closed").with_here(1, 2, "closed").with_ended(3, "died")
+
+    assert wait_s(both) == TIMEOUT_S  # for 2, which may be on its way
+
+
+def test_who_is_accused_and_comes_goes_on():
+    there = first("aa").with_here(0, 1, "closed").with_here(1, 0, "closed")
+
+    assert wait_s(there) == 0
+    assert there.next().members == (0, 1)
+
+
+def test_who_comes_and_ends_then_does_not_go_on():
+    ended = first("aaa").with_here(0, 1, "").with_here(1, -1, "").with_here(2, 1, "").with_ended(1, "died")
+
+    assert ended.next().members == (0, 2)
+
+
+def test_the_end_of_a_process_that_was_left_out_changes_nothing():
+    on = first("aaa").with_here(0, 2, "").with_here(1, 2, "").with_ended(2, "died").next()
+
+    assert on.with_ended(2, "died again") == on
+
+
+def test_those_that_have_ended_well_count_for_the_least():
+    membership = first("aaa", least=3).with_ended(2, "").with_here(0, 2, "").with_here(1, 2, "")
+
+    assert not membership.next().is_too_small
+    assert first("aaa", least=3).with_ended(2, "died").with_here(0, 2, "").with_here(1, 2, "").next().is_too_small
+
+
+def test_places_are_dense_on_every_host():
+    on = first("aabbb").with_ended(1, "died").with_ended(2, "died")
+    for member in (0, 3, 4):
+        on = on.with_here(member, 1, "")
+    on = on.next()
+
+    places = [on.place_of(member) for member in on.members]
+    assert [(p.rank, p.size) for p in places] == [(0, 3), (1, 3), (2, 3)]
+    assert [(p.local_rank, p.local_size) for p in places] == [(0, 1), (0, 2), (1, 2)]
+    assert [(p.cross_rank, p.cross_size) for p in places] == [(0, 2), (1, 2), (0, 1)]
+    assert not on.is_homogeneous and first("aabb").is_homogeneous
+
+
+def agree(store, members, accuse, epoch=1, timeout_s=TIMEOUT_S):
+    """What each of `members`, a thread, gets: a Membership or an error."""
+    found = {}
+
+    def survive(member):
+        try:
+            found[member] = next_membership(store, member, epoch, accuse(member), "lost", timeout_s)
+        except (Aborted, PeerLost) as error:
+            found[member] = error
+
+    threads = [threading.Thread(target=survive, args=(member,)) for member in members]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), f"{found} so far"
+    return found
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_all_survivors_get_the_same_members_in_whatever_order_they_come(seed):
+    dice = random.Random(seed)
+    size = dice.randint(2, 9)
+    dead = dice.sample(range(size), dice.randint(1, size - 1))
+    survivors = [each for each in range(size) if each not in dead]
+    dice.shuffle(survivors)
+    store = MemoryStore(first("a" * size))
+    launcher = threading.Thread(
+        target=lambda: [store.change(lambda m, d=d: m.with_ended(d, "died")) for d in dead]
+    )
+    launcher.start()
+
+    found = agree(store, survivors, lambda member: dice.choice(range(-1, size)))
+
+    launcher.join(60)
+    assert len({each.to_json() for each in found.values()}) == 1
+    assert next(iter(found.values())).members == tuple(sorted(survivors))
+
+
+def test_a_member_that_wakes_too_late_is_told():
+    store = MemoryStore(first("aaa"))
+
+    on = agree(store, (0, 1), lambda member: 2)
+
+    assert on[0].members == (0, 1)
+    with pytest.raises(Aborted, match=r"process 2 was given up .* epoch 2 with 2 ranks: lost\."):
+        next_membership(store, 2, 1, 0, "closed", TIMEOUT_S)
+
+
+def test_too_few_are_an_error_that_names_the_lost():
+    store = MemoryStore(first("aaa", least=3).with_ended(1, "was killed by SIGKILL (signal 9)"))
+
+    found = agree(store, (0, 2), lambda member: 1)
+
+    for error in found.values():
+        assert isinstance(error, PeerLost) and error.rank == 1
+        assert "2 of 3 ranks are left" in str(error) and "process 1: was killed" in str(error)
