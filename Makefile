@@ -18,7 +18,7 @@ PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full packages build-native test-native simulate build-address build-thread \
   test-address test-thread test-sanitizers test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz flips \
-  campaign-checkpoints wheel check format bench bench-native bench-schedule methods docs clean
+  campaign-checkpoints campaign-elastic wheel check format bench bench-native bench-schedule methods docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -88,6 +88,11 @@ flips: build-native ## flip ten thousand bits between two ranks, every bit of a 
 
 campaign-checkpoints: packages ## crash, fill and damage checkpoints everywhere; some minutes
 	$(BIN)/python tests/faults/checkpoint_campaign.py
+
+campaign-elastic: RUNS ?= 100
+campaign-elastic: SEED ?= 0
+campaign-elastic: packages ## lose ranks of elastic jobs at random, and time what it costs: RUNS=1000 SEED=N
+	$(BIN)/python tests/faults/elastic_campaign.py --runs=$(RUNS) --seed=$(SEED)
 
 simulate: SCHEDULES ?= 100000
 simulate: SEED ?= 0

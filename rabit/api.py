@@ -130,13 +130,14 @@ from rabit.types import (
 from rabit.version import __version__
 
 if _typing.TYPE_CHECKING:
+    import rabit.elastic as elastic
     import rabit.strategies as strategies
 else:
 
     def __getattr__(name: str) -> _typing.Any:
-        # Most programs use none of its methods, and init() would wait for all of them to load.
-        if name == "strategies":
-            return _import_module("rabit.strategies")
+        # Most programs use neither, and init() would wait for all of them to load.
+        if name in ("elastic", "strategies"):
+            return _import_module(f"rabit.{name}")
         raise AttributeError(f"module 'rabit.api' has no attribute {name!r}")
 
 
@@ -205,6 +206,7 @@ __all__ = [
     "cuda_built",
     "ddl_built",
     "default_engine",
+    "elastic",
     "gather",
     "gather_async",
     "global_process_set",

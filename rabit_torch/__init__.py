@@ -183,6 +183,7 @@ __all__ = [
     "cuda_built",
     "ddl_built",
     "ddp_hook",
+    "elastic",
     "gather",
     "gather_async",
     "global_process_set",
@@ -242,6 +243,7 @@ __all__ = [
 ]
 
 if _typing.TYPE_CHECKING:
+    import rabit_torch.elastic as elastic
     from rabit_torch.checkpoint import Checkpoint
 else:
 
@@ -250,9 +252,5 @@ else:
             found = globals()[name] = _import_module("rabit_torch.checkpoint").Checkpoint
             return found
         if name == "elastic":
-            raise AttributeError(
-                "rabit_torch has no module 'elastic': the number of ranks of a job does not change while "
-                "it runs. Save checkpoints and have the job started again after a failure, as torchrun "
-                "--max-restarts does; rabit_torch.should_stop() lets all ranks save and leave together."
-            )
+            return _import_module("rabit_torch.elastic")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -91,3 +91,17 @@ def test_compressors_work_by_hand():
 
     assert half.dtype == torch.float16
     assert rabit_torch.Compression.fp16.decompress(half, context).dtype == torch.float32
+
+
+def test_elastic_has_the_names_of_horovod():
+    elastic = rabit_torch.elastic
+
+    assert_takes(elastic.TorchState, "model=None, optimizer=None")
+    assert_takes(elastic.ElasticSampler, "dataset, shuffle=True, seed=0")
+    assert_takes(elastic.run, "func")
+    for name in ("commit", "restore", "sync", "save", "reset", "on_reset", "register_reset_callbacks"):
+        assert callable(getattr(elastic.TorchState, name))
+    for name in ("set_epoch", "record_batch", "state_dict", "load_state_dict", "reset"):
+        assert callable(getattr(elastic.ElasticSampler, name))
+    assert issubclass(elastic.ObjectState, elastic.State)
+    assert elastic.HorovodInternalError is rabit_torch.HorovodInternalError

@@ -28,6 +28,8 @@ def event(step):
         if kind == "stop":
             (folder / "stopped").write_text(str(os.getpid()))
             os.kill(os.getpid(), signal.SIGSTOP)
+        if kind == "freeze":
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 rabit.init()
 state = rabit.elastic.ObjectState(step=0, weights=np.zeros(1000), sizes=[])
@@ -164,6 +166,13 @@ def test_a_rank_that_was_stopped_for_too_long_is_fenced_and_told(train, tmp_path
     told = (tmp_path / "told").read_text()
     assert told.startswith("process 1 was given up by the others, which have gone on to epoch 2")
     assert "with 2 ranks" in told and "send nor commit" in told
+
+
+def test_a_rank_that_never_wakes_does_not_hold_up_the_end(train):
+    job = train(3, 2, ("freeze", 4, 0), environ={"RABIT_HEARTBEAT_TIMEOUT": "1s"})
+
+    assert_went_on(job, [1, 2], [3] * 4 + [2] * 8)
+    job.assert_nothing_is_left()
 
 
 def test_below_the_least_the_job_ends_with_the_first_cause(train):
