@@ -134,6 +134,8 @@ def start_over(membership: Membership) -> None:
         take_place(place.rank, membership.members)
         config = engine.config.replace(**dataclasses.asdict(place))
         started = Engine(config, epoch=membership.epoch, pool=pool, members=membership.members)
+        # What the program has been asked for holds on.
+        started.wants_stop, started.stops_on_signals = engine.wants_stop, engine.stops_on_signals
         _state.engine = started
         _state.is_homogeneous = membership.is_homogeneous
         tell_on_failure(started)

@@ -226,3 +226,27 @@ def test_init_comes_once_in_an_elastic_job(rabitrun):
 
     assert job.status == 1
     assert "rabit.init() is called again on rank" in job.err
+
+
+def test_a_request_to_stop_outlives_a_loss(rabitrun):
+    script = """
+import os, signal, rabit, rabit.elastic
+
+@rabit.elastic.run
+def train(state):
+    if rabit.size() == 3:
+        if rabit.rank() == 0:
+            rabit.request_stop()
+        if rabit.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+    rabit.allreduce([1.0], name="x")
+    print("stops:", rabit.should_stop(), flush=True)
+
+rabit.init()
+train(rabit.elastic.ObjectState())
+"""
+
+    job = rabitrun("-np", 3, "--min-np", 2, sys.executable, "-c", script)
+
+    assert job.status == 0, job.err
+    assert job.out.count("stops: True") == 2, job.out
