@@ -79,7 +79,10 @@ def run(
     return results
 
 
-_ELASTIC = "jobs have a fixed number of ranks. Call run() again with num_proc after a failure"
+_ELASTIC = (
+    "jobs of run() have a fixed number of ranks, since each of them returns a result. Start an elastic "
+    "job with rabitrun --min-np, or call run() again with num_proc after a failure"
+)
 _REFUSED = {
     **dict.fromkeys(("min_num_proc", "max_num_proc", "min_np", "max_np", "slots"), _ELASTIC),
     **dict.fromkeys(("reset_limit", "cooldown_range", "host_discovery_script"), _ELASTIC),

@@ -95,7 +95,7 @@ def test_takes_the_arguments_of_horovod_run_in_its_order():
 
 
 def test_elastic_and_mpi_arguments_say_what_to_do_instead():
-    with pytest.raises(InvalidArgument, match=r"min_np=1: jobs have a fixed number of ranks"):
+    with pytest.raises(InvalidArgument, match=r"min_np=1: jobs of run\(\) have a fixed number of ranks"):
         run(place, min_np=1)
     with pytest.raises(InvalidArgument, match="rabitrun --launcher mpi"):
         run(place, use_mpi=True)

@@ -24,6 +24,7 @@ examples:
   rabitrun -np 8 -H node1:4,node2:4 python train.py  2 hosts, over ssh
   rabitrun --hostfile hosts.txt python train.py      all slots of the file ("node1 slots=4")
   rabitrun -np 2 --env LR=0.1 --timeline t.json python train.py --epochs 3
+  rabitrun -np 4 --min-np 2 python train.py          go on when ranks are lost (rabit.elastic)
   rabitrun -np 4 --dry-run python train.py           show what would be started
   rabitrun --show-config --config-file rabit.yaml    every setting and where it comes from
   rabitrun checkpoint ls DIR                         checkpoints; also verify, show, consolidate
