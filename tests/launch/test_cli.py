@@ -522,7 +522,7 @@ def test_show_config_prints_value_source_and_meaning(tmp_path, capsys, monkeypat
 
     shown = capsys.readouterr().out
     assert status == 0
-    assert "  lanes = 3  (--lanes)\n      Worker threads;" in shown
+    assert "  lanes = 3  (--lanes)\n      Worker threads for each backend;" in shown
     assert f"  credit_bytes = 1M  (credit_bytes in {path})\n" in shown
     assert "  scheduler = fifo  (RABIT_SCHEDULER)\n" in shown
     assert "  fusion_bytes = 64M  (default)\n" in shown

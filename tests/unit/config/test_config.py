@@ -357,7 +357,7 @@ def test_a_value_that_is_replaced_by_itself_keeps_its_source():
 def test_explain_shows_value_source_and_meaning_and_no_secret():
     text = Config.from_environ({"RABIT_LANES": "5"}, secret=bytes(range(32))).explain()
 
-    assert "  lanes = 5  (RABIT_LANES)\n      Worker threads;" in text
+    assert "  lanes = 5  (RABIT_LANES)\n      Worker threads for each backend;" in text
     assert "  scheduler = priority  (default)\n" in text
     assert bytes(range(32)).hex() not in text
     assert all(f"  {each.name} = " in text for each in Config.settings())
