@@ -16,7 +16,7 @@ NATIVE := $(shell find native -name '*.cc' -o -name '*.h' -o -name 'CMakeLists.t
 PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -name '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full packages build-native test-native simulate build-address build-thread \
+.PHONY: help demo test test-full packages build-native test-native test-gpu simulate build-address build-thread \
   test-address test-thread test-sanitizers test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz flips \
   campaign-checkpoints campaign-elastic wheel check format bench bench-native bench-schedule methods docs clean
 
@@ -109,6 +109,9 @@ test-sanitizers: test-address test-thread ## native tests under ASan+UBSan and T
 
 test-python: $(VENV)/.package $(VENV)/.tools ## Python tests, real processes included
 	$(BIN)/pytest tests
+
+test-gpu: packages ## what takes an NVIDIA GPU; says why where there is none
+	$(BIN)/pytest tests/frameworks/test_cuda_device.py -s
 
 # Most tests wait for processes: two at a time use the processors better.
 test-python-short: $(VENV)/.package $(VENV)/.tools

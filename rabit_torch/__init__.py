@@ -70,6 +70,7 @@ from rabit import (
     summary,
 )
 from rabit_torch.compression import Compression
+from rabit_torch.device import local_device
 from rabit_torch.distributed.ddp_method import DdpMethod
 from rabit_torch.distributed.hook import ddp_hook
 from rabit_torch.ops.adasum import Adasum
@@ -201,6 +202,7 @@ __all__ = [
     "is_homogeneous",
     "is_initialized",
     "join",
+    "local_device",
     "local_rank",
     "local_size",
     "mark_step",

@@ -1,4 +1,4 @@
-"""Results that the engine allocates, as torch tensors over the same memory."""
+"""Results that the engine allocates, in the memory of the host, as torch tensors."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ import torch
 import rabit
 
 
-def tensor_from(handle: rabit.Handle, dtype: torch.dtype) -> torch.Tensor:
-    """Returns the output of a finished handle, without a copy; the tensor keeps the memory alive."""
+def tensor_from(handle: rabit.Handle, like: torch.Tensor) -> torch.Tensor:
+    """Returns the output of a finished handle with the type of `like`, on the device of `like`.
+
+    On the CPU it is the engine's memory, without a copy; the tensor keeps it alive.
+    """
     array: Any = handle.result()
-    if dtype == torch.bfloat16:  # NumPy has no such type: the engine hands out its bits
-        return torch.from_numpy(array.view("int16")).view(torch.bfloat16)
-    return torch.from_numpy(array)
+    if like.dtype == torch.bfloat16:  # NumPy has no such type: the engine hands out its bits
+        made = torch.from_numpy(array.view("int16")).view(torch.bfloat16)
+    else:
+        made = torch.from_numpy(array)
+    return made if like.is_cpu else like.new_empty(made.shape).copy_(made)

@@ -10,6 +10,7 @@ import torch
 import rabit
 from rabit import InvalidArgument, ProcessSet, global_process_set
 from rabit_torch.ops.collectives import broadcast_async_
+from rabit_torch.tensors import on_host
 
 
 def _named_tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
@@ -128,7 +129,8 @@ def broadcast_optimizer_state(
     """Gives every rank the optimizer state of `root_rank`.  Blocks.
 
     The structure of `state_dict()` travels once as an object, then its tensors, so that it works for
-    every optimizer, also where a rank has no state yet.  No step is taken to create state.
+    every optimizer, also where a rank has no state yet.  No step is taken to create state.  They travel
+    from the memory of the host: `load_state_dict` puts each where its parameter lies.
     `model` is accepted for compatibility and not used.
     """
     if process_set.size() == 1:
@@ -142,7 +144,7 @@ def broadcast_optimizer_state(
     if not is_root:
         tensors = [described[index].empty() for index in range(len(described))]
     else:
-        tensors = [tensor.detach().clone() for tensor in tensors]
+        tensors = [on_host(tensor.detach()).clone() for tensor in tensors]
     handles = [
         broadcast_async_(tensor, root_rank, f"optimizer_state.{index}", process_set)
         for index, tensor in enumerate(tensors)

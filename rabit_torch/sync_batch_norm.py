@@ -41,9 +41,9 @@ def _joint_statistics(
     """
     rows = _channels_last(values.detach()).double()
     channels, count = rows.shape[1], rows.shape[0]
-    mean = rows.mean(dim=0) if count else torch.zeros(channels, dtype=torch.float64)
+    mean = rows.mean(dim=0) if count else rows.new_zeros(channels)
     deviation = ((rows - mean) ** 2).sum(dim=0)
-    mine = torch.cat([torch.tensor([float(count)], dtype=torch.float64), mean, deviation])
+    mine = torch.cat([rows.new_full((1,), float(count)), mean, deviation])
     every = allgather_async(mine.reshape(1, -1), None, process_set).wait()
     counts = every[:, :1]
     total = float(counts.sum())

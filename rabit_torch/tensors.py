@@ -1,10 +1,10 @@
-"""Torch tensors seen as memory that the engine may use, without a copy."""
+"""Torch tensors of the CPU and of CUDA seen as memory that the engine may use, without a copy."""
 
 from __future__ import annotations
 
 import torch
 
-from rabit import DType, InvalidArgument, TensorView, Unsupported
+from rabit import CPU, CUDA, DType, InvalidArgument, TensorView, Unsupported
 
 _DTYPES: dict[torch.dtype, DType] = {
     torch.uint8: DType.UINT8,
@@ -52,13 +52,30 @@ def check(tensor: object, name: str | None) -> torch.Tensor:
             f"tensor '{name}' has layout {tensor.layout}; use sparse_allreduce_async, "
             "DistributedOptimizer(sparse_as_dense=True), or to_dense() first"
         )
-    if not tensor.is_cpu:
+    if not tensor.is_cpu and (not tensor.is_cuda or torch.version.hip is not None):
+        kind = "ROCm device" if tensor.is_cuda else "device"
         raise Unsupported(
-            f"tensor '{name}' is on device '{tensor.device}'; the backends of this build move CPU "
-            "memory only. Call .cpu() first"
+            f"tensor '{name}' is on {kind} '{tensor.device}'; tensors of the CPU and of NVIDIA's CUDA "
+            "travel. Call .cpu() first"
         )
     dtype_of(tensor, name)
     return tensor
+
+
+def stream_of(tensor: torch.Tensor) -> int:
+    """The stream on which this thread uses the device of `tensor` now; 0 for the CPU, too.
+
+    A request begins after what is on that stream when it is submitted.
+    """
+    if tensor.is_cpu:
+        return 0
+    stream: int = torch.cuda.current_stream(tensor.device).cuda_stream
+    return stream
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor`, or a copy of it in the memory of the host."""
+    return tensor if tensor.is_cpu else tensor.cpu()
 
 
 def memory_order(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -75,7 +92,20 @@ def memory_order(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def view(tensor: torch.Tensor, name: str | None) -> TensorView:
-    """Returns a view of a contiguous CPU tensor; the view keeps the tensor alive."""
+    """Returns a view of a contiguous tensor; the view keeps the tensor alive."""
+    return memory_of(tensor, tuple(tensor.shape), dtype_of(tensor, name))
+
+
+def memory_of(tensor: torch.Tensor, shape: tuple[int, ...], dtype: DType) -> TensorView:
+    """Returns the memory of a contiguous tensor, as if it had this shape and type."""
+    if tensor.is_cpu:
+        return TensorView(tensor.data_ptr(), shape, dtype, CPU, keepalive=tensor)
     return TensorView(
-        tensor.data_ptr(), tuple(tensor.shape), dtype_of(tensor, name), keepalive=tensor
+        tensor.data_ptr(),
+        shape,
+        dtype,
+        CUDA,
+        tensor.device.index,
+        stream_of(tensor),
+        keepalive=tensor,
     )

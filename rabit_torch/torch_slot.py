@@ -9,12 +9,14 @@ import numpy as np
 import torch
 
 from rabit.framework import Array
+from rabit_torch.tensors import on_host
 
 __all__ = ["TorchSlot", "with_arrays", "with_tensors"]
 
 
 class TorchSlot:
-    """One parameter as methods see it: NumPy arrays over torch's memory; 16-bit floats as float32."""
+    """One parameter as methods see it: NumPy arrays, over torch's memory or copied from a device;
+    16-bit floats as float32."""
 
     def __init__(
         self,
@@ -75,11 +77,11 @@ class TorchSlot:
 
 
 def _array(tensor: torch.Tensor) -> Array:
-    """The elements in row-major order; the tensor's own memory where they lie so."""
+    """The elements in row-major order; the tensor's own memory where they lie so on the CPU."""
     dense = tensor.detach()
     if dense.dtype not in (torch.float32, torch.float64):
         dense = dense.float()
-    array: Array = dense.contiguous().numpy()
+    array: Array = on_host(dense.contiguous()).numpy()
     return array
 
 

@@ -120,7 +120,7 @@ Result<Request> RequestFrom(const WiredEngine& wired, const rabit_request& given
   request.residual = request.input;
   request.residual.data = given.residual;
   request.seed = given.seed;
-  request.ready_event = given.input.ready_event;
+  request.stream = has_input ? given.input.stream : given.output.stream;
   request.completion = {given.notify, given.notify_context};
   return request;
 }
@@ -427,5 +427,12 @@ int32_t rabit_capabilities(char* json, size_t capacity, size_t* needed) {
   return Guard([&]() -> Status {
     RABIT_REQUIRE_POINTER(needed);
     return CopyText(CapabilitiesJson(), json, capacity, needed);
+  });
+}
+
+int32_t rabit_describe_cuda(char* json, size_t capacity, size_t* needed) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(needed);
+    return CopyText(CudaJson(), json, capacity, needed);
   });
 }

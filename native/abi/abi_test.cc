@@ -180,6 +180,14 @@ TEST(Abi, an_aborting_rank_tells_the_others_its_reason) {
   });
 }
 
+TEST(Abi, the_driver_of_cuda_is_described_or_why_there_is_none) {
+  size_t needed = 0;
+  ASSERT_EQ(rabit_describe_cuda(nullptr, 0, &needed), RABIT_OK);
+  std::string json(needed, '\0');
+  ASSERT_EQ(rabit_describe_cuda(json.data(), json.size(), &needed), RABIT_OK);
+  EXPECT_NE(json.find("\"unavailable\":\""), std::string::npos);
+}
+
 TEST(Abi, capabilities_are_described_as_json) {
   size_t needed = 0;
   ASSERT_EQ(rabit_capabilities(nullptr, 0, &needed), RABIT_OK);

@@ -364,4 +364,12 @@ std::string CapabilitiesJson() {
   return json.EndArray().EndObject().Take();
 }
 
+std::string CudaJson() {
+  const Result<std::shared_ptr<DeviceDriver>> driver = LoadCudaDriver();
+  JsonWriter json;
+  json.BeginObject().Member("unavailable", driver.ok() ? std::string() : driver.status().message());
+  if (driver.ok()) (*driver)->Write(json);
+  return json.EndObject().Take();
+}
+
 }  // namespace rabit

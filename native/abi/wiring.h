@@ -39,5 +39,7 @@ Result<std::unique_ptr<WiredEngine>> StartEngineOver(std::shared_ptr<ConnectionP
 
 // What this build and machine offer, as JSON.
 std::string CapabilitiesJson();
+// What rabit_describe_cuda tells.
+std::string CudaJson();
 
 }  // namespace rabit

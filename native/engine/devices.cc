@@ -14,6 +14,14 @@ Result<std::shared_ptr<DeviceDriver>> Devices::driver() {
   return *driver_;
 }
 
+Result<std::shared_ptr<const DeviceEvent>> Devices::Mark(int device, void* stream) {
+  RABIT_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceDriver> found, driver());
+  RABIT_RETURN_IF_ERROR(found->CheckRuns(device, stream));
+  RABIT_ASSIGN_OR_RETURN(DeviceEvent event, MakeEvent(found, device));
+  RABIT_RETURN_IF_ERROR(found->Record(device, event.get(), stream));
+  return std::shared_ptr<const DeviceEvent>(std::make_shared<DeviceEvent>(std::move(event)));
+}
+
 Result<const Devices::Streams*> Devices::StreamsOf(int device) {
   RABIT_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceDriver> found, driver());
   MutexLock lock(mutex_);

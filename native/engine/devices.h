@@ -27,6 +27,8 @@ class Devices {
 
   // Loaded when it is first asked for; kUnsupported says why there is none.
   Result<std::shared_ptr<DeviceDriver>> driver();
+  // An event that stands for what is on `stream` now.  kUnsupported if that records a graph.
+  Result<std::shared_ptr<const DeviceEvent>> Mark(int device, void* stream);
   // Those of one device; they live as long as this.
   Result<const Streams*> StreamsOf(int device);
 

@@ -104,6 +104,8 @@ class EngineImplementation final : public Engine {
 
  private:
   Status CheckAll(std::span<Request> requests);
+  // Of those on a device: keeps what their streams have to do before them.
+  Status MarkReady(std::span<Request> requests);
   // Submits one request of the engine's own, without data, and waits.
   Status RunInternal(Request request, Deadline deadline);
   std::vector<int32_t> ValuesOf(Handle handle) const;  // of a finished request
@@ -154,7 +156,9 @@ Status EngineImplementation::Submit(std::span<Request> requests, std::span<Handl
                            std::to_string(handles.size()) + " handles; pass as many");
   }
   if (requests.empty()) return Status();
-  if (Status status = CheckAll(requests); !status.ok()) {
+  Status status = CheckAll(requests);
+  if (status.ok()) status = MarkReady(requests);
+  if (!status.ok()) {
     // All or none: the other ranks wait for none of them.
     for (const Request& request : requests) Refuse(request, status);
     return status;
@@ -174,8 +178,7 @@ Status EngineImplementation::Submit(std::span<Request> requests, std::span<Handl
     return Status();
   }
   if (opened.size() > 1) lone_waits_.OnSubmitSeveral(opened[0]->submitted_ns);
-  const Status status =
-      opened.size() == 1 ? Push(opened[0], is_awaited) : state_->submissions.Push(opened);
+  status = opened.size() == 1 ? Push(opened[0], is_awaited) : state_->submissions.Push(opened);
   if (!status.ok()) {
     state_->handles.Forget(opened);
     return status;
@@ -191,6 +194,28 @@ Status EngineImplementation::CheckAll(std::span<Request> requests) {
       RABIT_ASSIGN_OR_RETURN(group, state_->groups.Find(request.signature.group));
     }
     RABIT_RETURN_IF_ERROR(CheckRequest(limits_, *group, request));
+  }
+  return Status();
+}
+
+Status EngineImplementation::MarkReady(std::span<Request> requests) {
+  const Request* before = nullptr;
+  for (Request& request : requests) {
+    if (!IsOnDevice(request)) continue;
+    // The gradients of a backward pass come together, from one stream.
+    if (before != nullptr && before->device == request.device && before->stream == request.stream) {
+      request.ready = before->ready;
+      continue;
+    }
+    auto marked =
+        state_->devices.Mark(request.device.index, reinterpret_cast<void*>(request.stream));
+    if (!marked.ok()) {
+      return Status(marked.status().code(), std::string(Name(request.signature.kind)) + " '" +
+                                                request.name + "' on " + Where() + ": " +
+                                                marked.status().message());
+    }
+    request.ready = std::move(*marked);
+    before = &request;
   }
   return Status();
 }

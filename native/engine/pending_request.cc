@@ -37,7 +37,7 @@ Status PendingRequest::PrepareOutput(std::vector<int64_t> shape) {
   for (int64_t extent : shape) count *= extent;
   if (output_.view.data != nullptr) return Status();
   const DType dtype = request.signature.dtype;
-  output_.view = TensorView{request.output.data, count, dtype, request.device};
+  output_.view = TensorView{request.output.data, count, dtype, request.output.device};
   output_.shape = std::move(shape);
   const bool has_room = request.output.data != nullptr && request.output.count >= count;
   if (has_room) return Status();

@@ -61,12 +61,11 @@ Status ReadyWatch::WaitReady(const Batch& batch) {
   RABIT_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceDriver> driver, state_.devices.driver());
   for (const std::shared_ptr<PendingRequest>& pending : batch) {
     const Request& request = pending->request;
-    if (request.ready_event == 0) continue;
+    if (request.ready == nullptr) continue;
     for (;;) {
       RABIT_RETURN_IF_ERROR(state_.submissions.closed());
       const Status status =
-          WaitOver(*driver, request.device.index, reinterpret_cast<void*>(request.ready_event),
-                   After(kLookForEnd));
+          WaitOver(*driver, request.device.index, request.ready->get(), After(kLookForEnd));
       if (status.ok()) break;
       if (status.code() == Code::kTimedOut) continue;
       // The other ranks wait for this tensor, and a device that has failed gives none any more.

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "base/device/device.h"
 #include "base/dtype.h"
 #include "control/agreement.h"
 
@@ -26,9 +28,10 @@ struct Request {
   std::string name;
   Signature signature;
   Device device;  // of this rank's memory; what the ranks agree on is its kind
-  // A device's event (CUevent) after which the input is there and the output may be written; 0:
-  // they are now.  It lives until the request is finished.
-  uint64_t ready_event = 0;
+  // On a device: what is on this stream at submission comes before the request.  The engine sets
+  // `ready`, which then stands for that.
+  uint64_t stream = 0;
+  std::shared_ptr<const DeviceEvent> ready;
   TensorView input;
   TensorView output;  // data == nullptr: the engine allocates it when its size is known
   // What a codec has not sent in earlier calls, of the input's dtype and count; or no data.  Of a

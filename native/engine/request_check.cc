@@ -83,8 +83,9 @@ class Check {
     const Device& device = request_.device;
     const bool has_output = request_.output.data != nullptr;
     const Device& other = request_.output.device;
-    const bool is_apart = device.kind != other.kind ||
-                          (device.kind != DeviceKind::kCpu && device.index != other.index);
+    // The result of a tensor on a device may go to the memory of the host.
+    const bool is_apart = other.kind != DeviceKind::kCpu &&
+                          (device.kind != other.kind || device.index != other.index);
     if (has_output && is_apart) {
       return Bad("the input is on " + Text(device) + " and the output on " + Text(other) +
                  "; pass both on one device");

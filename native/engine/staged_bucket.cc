@@ -58,10 +58,12 @@ size_t StagedBucket::Place(const BucketJob& job) {
     if (!GoesOn(job, i)) align();
     images_[i].input = images_[i].output = end;
     end += TotalBytes(InputChunks(job.items[i], job));
-    if (IsInPlace(job.bucket.kind) || pending->request.output.data == nullptr) continue;
+    const TensorView& output = pending->request.output;
+    const bool is_on_host = output.data == nullptr || output.device.kind == DeviceKind::kCpu;
+    if (IsInPlace(job.bucket.kind) || is_on_host) continue;
     align();
     images_[i].output = end;
-    end += TotalBytes(OutputChunks(job.items[i], job, pending->request.output.bytes()));
+    end += TotalBytes(OutputChunks(job.items[i], job, output.bytes()));
   }
   return end;
 }

@@ -30,18 +30,16 @@ JobOptions DeviceJob() {
   return options;
 }
 
-// A tensor on device `index`, whose values a kernel writes after what the stream has to do before;
-// its event, and requests on it.
+// A tensor on device `index`, whose values a kernel writes after what the stream has to do before,
+// and requests on it.
 class DeviceTensor {
  public:
-  DeviceTensor(int index, const Floats& values)
-      : driver_(OpenEmulatedDriver()),
-        array_(index, values.size()),
-        event_(std::move(*MakeEvent(driver_, index))),
+  DeviceTensor(int index, const Floats& values, void* stream = nullptr)
+      : array_(index, values.size()),
         device_{DeviceKind::kCuda, index},
+        stream_(reinterpret_cast<uint64_t>(stream)),
         count_(static_cast<int64_t>(values.size())) {
-    array_.Launch(values);
-    EXPECT_OK(driver_->Record(index, event_.get(), nullptr));
+    array_.Launch(values, stream);
   }
 
   TensorView view() const { return {array_.data(), count_, DType::kFloat32, device_}; }
@@ -56,7 +54,7 @@ class DeviceTensor {
     request.signature.device_kind = DeviceKind::kCuda;
     request.device = device_;
     request.input = view();
-    request.ready_event = reinterpret_cast<uint64_t>(event_.get());
+    request.stream = stream_;
     return request;
   }
   Request InPlace(Kind kind, std::string name) const {
@@ -67,16 +65,13 @@ class DeviceTensor {
   Request To(const DeviceTensor& output, Kind kind, std::string name) const {
     Request request = As(kind, std::move(name));
     request.output = output.view();
-    // Of the later of the two, which stands for both: they are on one stream.
-    request.ready_event = reinterpret_cast<uint64_t>(output.event_.get());
     return request;
   }
 
  private:
-  const std::shared_ptr<DeviceDriver> driver_;
   DeviceArray<float> array_;
-  const DeviceEvent event_;
   const Device device_;
+  const uint64_t stream_;
   const int64_t count_;
 };
 
@@ -195,6 +190,23 @@ TEST(Staging, an_output_that_the_engine_allocates_is_in_the_memory_of_the_host) 
   });
 }
 
+TEST(Staging, an_output_of_the_caller_may_be_in_the_memory_of_the_host) {
+  TestJob(2, DeviceJob()).Run([](Engine& engine, int rank) {
+    const auto mine = static_cast<float>(rank + 1);
+    const DeviceTensor values(0, {mine, mine, mine, mine});
+    for (const Kind kind : {Kind::kAllreduce, Kind::kAllgather, Kind::kAlltoall}) {
+      Floats host(kind == Kind::kAllgather ? 8 : 4);
+      Request request = values.As(kind, std::string(Name(kind)));
+      request.output = {host.data(), static_cast<int64_t>(host.size()), DType::kFloat32, {}};
+      EXPECT_OK(RunOn(engine, std::move(request)));
+      EXPECT_EQ(host, kind == Kind::kAllreduce   ? Floats(4, 3.0f)
+                      : kind == Kind::kAllgather ? (Floats{1, 1, 1, 1, 2, 2, 2, 2})
+                                                 : (Floats{1, 1, 2, 2}));
+    }
+    EXPECT_EQ(values.Read(), Floats(4, mine));
+  });
+}
+
 TEST(Staging, a_codec_encodes_images_and_keeps_its_residual_on_the_host) {
   TestJob(2, DeviceJob()).Run([](Engine& engine, int rank) {
     const DeviceTensor values(0, Floats(3000, rank == 0 ? 1.0f : 3.0f));
@@ -237,6 +249,44 @@ TEST(Staging, what_is_not_computed_yet_is_not_announced) {
   });
 }
 
+// One batch of two streams is ready when both are; one that is late holds back none of another.
+TEST(Staging, each_stream_is_waited_for) {
+  std::atomic<bool> may_end{false};
+  TestJob(1, DeviceJob()).Run([&](Engine& engine, int) {
+    const std::shared_ptr<DeviceDriver> driver = OpenEmulatedDriver();
+    const DeviceStream side = std::move(*MakeStream(driver, 0));
+    emulation().rabit_emulated_launch(
+        0, static_cast<cuda::Stream>(side.get()),
+        [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); }, &may_end);
+    const DeviceTensor late(0, Floats(10, 1.0f), side.get());
+    const DeviceTensor soon(0, Floats(10, 2.0f));
+    EXPECT_OK(RunOn(engine, soon.InPlace(Kind::kAllreduce, "before")));
+
+    std::vector<Request> requests = {soon.InPlace(Kind::kAllreduce, "soon"),
+                                     late.InPlace(Kind::kAllreduce, "late")};
+    std::vector<Handle> handles(2);
+    ASSERT_OK(engine.Submit(requests, handles));
+    EXPECT_EQ(engine.Wait(handles[1], After(std::chrono::milliseconds(20))).code(),
+              Code::kTimedOut);
+    may_end.store(true);
+    may_end.notify_all();
+    for (const Handle handle : handles) EXPECT_OK(engine.Wait(handle, InTime()));
+    EXPECT_EQ(late.Read(), Floats(10, 1.0f));
+  });
+}
+
+TEST(Staging, a_graph_that_is_captured_is_refused_on_every_rank) {
+  EmulatedTrouble trouble(9);
+  TestJob(2, DeviceJob()).Run([](Engine& engine, int rank) {
+    const DeviceTensor tensor(0, Floats(4));
+    emulation().rabit_emulated_capture(1);
+    const Status status = RunOn(engine, tensor.InPlace(Kind::kAllreduce, "x"));
+    EXPECT_EQ(status.code(), Code::kUnsupported) << status;
+    EXPECT_TRUE(Has(status.message(), "'x' on rank " + std::to_string(rank))) << status;
+    EXPECT_TRUE(Has(status.message(), "outside of the capture")) << status;
+  });
+}
+
 TEST(Staging, ranks_with_other_kinds_of_memory_are_named) {
   TestJob(2, DeviceJob()).Run([](Engine& engine, int rank) {
     const DeviceTensor there(0, Floats(4));
@@ -252,10 +302,10 @@ TEST(Staging, what_cannot_work_is_refused_with_advice) {
   TestJob(1, DeviceJob()).Run([](Engine& engine, int) {
     const DeviceTensor tensor(0, Floats(4));
     Floats host(4);
-    Request apart = tensor.As(Kind::kAllreduce, "x");
-    apart.output = {host.data(), 4, DType::kFloat32, {}};
+    Request apart = MakeRequest("x", Kind::kAllreduce, host);
+    apart.output = tensor.view();
     EXPECT_TRUE(
-        Has(RunOn(engine, apart).message(), "input is on cuda:0 and the output on the CPU"));
+        Has(RunOn(engine, apart).message(), "input is on the CPU and the output on cuda:0"));
 
     Request beyond = tensor.InPlace(Kind::kAllreduce, "x");
     beyond.device.index = beyond.input.device.index = beyond.output.device.index = 9;
@@ -272,7 +322,7 @@ TEST(Staging, what_cannot_work_is_refused_with_advice) {
 // On whichever call the driver fails: every rank ends with the reason, and none hangs.
 TEST(Staging, a_driver_that_fails_ends_the_operation_on_every_rank) {
   for (const char* function :
-       {"cuMemHostAlloc", "cuStreamCreate", "cuMemcpyDtoHAsync_v2", "cuEventQuery", "copy"}) {
+       {"cuStreamIsCapturing", "cuEventCreate", "cuEventRecord", "cuMemHostAlloc", "cuStreamCreate", "cuMemcpyDtoHAsync_v2", "cuEventQuery", "copy"}) {
     EmulatedTrouble trouble(6);
     TestJob job(2, DeviceJob());
     std::unique_ptr<Engine> engines[] = {job.Start(0), job.Start(1)};

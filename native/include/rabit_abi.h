@@ -93,9 +93,9 @@ typedef struct rabit_tensor {
   int32_t dtype;       /* rabit_dtype */
   int32_t device_kind; /* DLPack codes: 1 is the CPU */
   int32_t device_index;
-  /* Of an input on a device: a CUevent after which it is there and the output may be written, which
-   * lives until the handle has finished; 0: they are now. */
-  uint64_t ready_event;
+  /* Of an input on a device, or of an output without one: a CUstream, 0 the default one.  What is on
+   * it at submission comes before the operation reads and writes. */
+  uint64_t stream;
 } rabit_tensor;
 
 typedef struct rabit_request {
@@ -256,6 +256,9 @@ RABIT_API int32_t rabit_store_compare_and_set(rabit_store_client* client, const 
 
 /* What this build and machine offer, as JSON: version, kernels, transports, backends, codecs. */
 RABIT_API int32_t rabit_capabilities(char* json, size_t capacity, size_t* needed);
+/* The driver of CUDA tensors as JSON: library, version, devices; or why there is none.  Starts it: a
+ * child that this process forks afterwards cannot use CUDA. */
+RABIT_API int32_t rabit_describe_cuda(char* json, size_t capacity, size_t* needed);
 /* cdef-end */
 
 #ifdef __cplusplus

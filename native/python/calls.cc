@@ -78,10 +78,11 @@ class Repeated {
   bool ReadMemory(const rabit_request& kept, PyObject* input, PyObject* output) {
     const bool is_in_place = output == Py_None;
     if (!input_.Read(input, is_in_place) || !input_.IsLike(kept.input)) return false;
-    request.input.data = request.output.data = input_.data();
+    input_.Place(request.input);
+    input_.Place(request.output);
     if (is_in_place) return true;
     if (!output_.Read(output, true) || !output_.IsLike(kept.output)) return false;
-    request.output.data = output_.data();
+    output_.Place(request.output);
     return true;
   }
 
@@ -106,7 +107,7 @@ PyObject* OrderedAllreduce(PyObject* self, Arguments arguments, Py_ssize_t count
     return DoesNotFit();
   }
   TensorMemory memory;
-  if (!memory.Read(arguments[0], true)) return DoesNotFit();
+  if (!memory.Read(arguments[0], true) || !memory.is_on_host()) return DoesNotFit();
   request.input.data = memory.data();
   request.input.count = memory.count();
   request.input.dtype = memory.dtype();
@@ -160,7 +161,7 @@ bool Place(PyObject* values, Py_ssize_t count, rabit_tensor rabit_request::* ten
     PyObject* const value = PyList_GetItem(values, i);
     if (value == nullptr || !memory.Read(value, is_written)) return false;
     if (!memory.IsLike(requests[i].*tensor)) return false;
-    (requests[i].*tensor).data = memory.data();
+    memory.Place(requests[i].*tensor);
   }
   return true;
 }
@@ -181,7 +182,10 @@ PyObject* StartSeveral(PyObject* self, Arguments arguments, Py_ssize_t count) {
     return DoesNotFit();
   }
   if (is_in_place) {
-    for (rabit_request& request : requests) request.input.data = request.output.data;
+    for (rabit_request& request : requests) {
+      request.input.data = request.output.data;
+      request.input.stream = request.output.stream;
+    }
   } else if (!Place(arguments[1], size, &rabit_request::input, false, requests.data())) {
     return DoesNotFit();
   }

@@ -11,6 +11,7 @@ namespace rabit::dlpack {
 
 constexpr uint32_t kMajorVersion = 1;
 constexpr int32_t kCpu = 1;
+constexpr int32_t kCuda = 2;
 constexpr uint64_t kReadOnly = 1;  // in Managed::flags
 
 struct Device {

@@ -140,14 +140,25 @@ bool TensorMemory::Read(PyObject* object, bool is_written) {
 
 bool TensorMemory::ReadExchange(PyObject* object, const void* api) {
   dlpack::Tensor tensor{};
-  if (static_cast<const dlpack::ExchangeApi*>(api)->tensor_from_object(object, &tensor) != 0) {
+  const auto& exchange = *static_cast<const dlpack::ExchangeApi*>(api);
+  if (exchange.tensor_from_object(object, &tensor) != 0) {
     PyErr_Clear();
     return false;
   }
   dtype_ = DtypeOf(tensor.dtype);
-  if (tensor.device.kind != dlpack::kCpu || tensor.ndim > kDimensionsMax || dtype_ < 0 ||
-      !IsRowMajor(tensor)) {
+  const auto [kind, index] = tensor.device;
+  const bool is_reached = kind == dlpack::kCpu || kind == dlpack::kCuda;
+  if (!is_reached || tensor.ndim > kDimensionsMax || dtype_ < 0 || !IsRowMajor(tensor)) {
     return false;
+  }
+  device_kind_ = kind;
+  if (kind == dlpack::kCuda) {
+    device_index_ = index;
+    if (exchange.current_work_stream == nullptr ||
+        exchange.current_work_stream(kind, index, &stream_) != 0) {
+      PyErr_Clear();
+      return false;
+    }
   }
   data_ = static_cast<char*>(tensor.data) + tensor.byte_offset;
   ndim_ = tensor.ndim;
@@ -163,6 +174,7 @@ bool TensorMemory::ReadBuffer(PyObject* object, bool is_written) {
   }
   has_buffer_ = true;
   dtype_ = DtypeOf(buffer_);
+  device_kind_ = dlpack::kCpu;
   if (buffer_.ndim > kDimensionsMax || dtype_ < 0) return false;
   data_ = buffer_.buf;
   ndim_ = buffer_.ndim;
@@ -171,9 +183,17 @@ bool TensorMemory::ReadBuffer(PyObject* object, bool is_written) {
 }
 
 bool TensorMemory::IsLike(const rabit_tensor& tensor) const {
-  return dtype_ == tensor.dtype && ndim_ == tensor.ndim && count_ == tensor.count &&
+  return device_kind_ == tensor.device_kind && device_index_ == tensor.device_index &&
+         dtype_ == tensor.dtype && ndim_ == tensor.ndim && count_ == tensor.count &&
          std::equal(shape_.begin(), shape_.begin() + ndim_, tensor.shape);
 }
+
+void TensorMemory::Place(rabit_tensor& tensor) const {
+  tensor.data = data_;
+  tensor.stream = reinterpret_cast<uintptr_t>(stream_);
+}
+
+bool TensorMemory::is_on_host() const { return device_kind_ == dlpack::kCpu; }
 
 bool HasExchange(PyObject* object) {
   const KnownType* const known = Find(object);

@@ -14,8 +14,9 @@ namespace rabit::python {
 
 constexpr int kDimensionsMax = 8;  // of rabit_tensor
 
-// Reads the memory of a tensor in row-major order on the CPU: through DLPack's C exchange
-// interface where the type has it (torch since 2.10), else through the buffer protocol (NumPy).
+// Reads where a tensor in row-major order lies, in the memory of the CPU or of CUDA: through
+// DLPack's C exchange interface where the type has it (torch since 2.10), else through the buffer
+// protocol (NumPy).
 // Holds the buffer, if there is one, until it is destroyed; the caller holds the object.
 //
 // With the GIL.  Never leaves a Python exception.
@@ -30,9 +31,13 @@ class TensorMemory {
   // another way, which works or says why.
   [[nodiscard]] bool Read(PyObject* object, bool is_written);
 
-  // Of the same type and extents, as a request that was made for another tensor says.
+  // Of the same type, extents and device, as a request that was made for another tensor says.
   [[nodiscard]] bool IsLike(const rabit_tensor& tensor) const;
 
+  // Gives `tensor`, which it is like, this memory.
+  void Place(rabit_tensor& tensor) const;
+
+  bool is_on_host() const;
   void* data() const { return data_; }
   int64_t count() const { return count_; }
   int32_t dtype() const { return dtype_; }
@@ -49,6 +54,9 @@ class TensorMemory {
   int64_t count_ = 0;
   int32_t dtype_ = 0;
   int32_t ndim_ = 0;
+  int32_t device_kind_ = 0;
+  int32_t device_index_ = 0;
+  void* stream_ = nullptr;  // on which the producer uses the device now
   std::array<int64_t, kDimensionsMax> shape_{};
 };
 

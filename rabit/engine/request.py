@@ -52,8 +52,16 @@ class Request:
 
 _REQUEST_SIZE = ffi.sizeof("rabit_request")
 _WORDS = _REQUEST_SIZE // 8
-_INPUT_WORD = (ffi.offsetof("rabit_request", "input") + ffi.offsetof("rabit_tensor", "data")) // 8
-_OUTPUT_WORD = (ffi.offsetof("rabit_request", "output") + ffi.offsetof("rabit_tensor", "data")) // 8
+
+
+def _word(tensor: str, field: str) -> int:
+    """Which 64-bit word of a request holds `field` of its input or output."""
+    offset: int = ffi.offsetof("rabit_request", tensor) + ffi.offsetof("rabit_tensor", field)
+    return offset // 8
+
+
+_INPUT_WORD, _INPUT_STREAM_WORD = _word("input", "data"), _word("input", "stream")
+_OUTPUT_WORD, _OUTPUT_STREAM_WORD = _word("output", "data"), _word("output", "stream")
 
 
 class Batch:
@@ -86,14 +94,17 @@ class Batch:
         """The requests in their C form; valid while the batch lives."""
         return self._array
 
-    def set_pointers(self, index: int, input_ptr: int, output_ptr: int) -> None:
-        """Moves request `index` to other memory of the same shapes and types.
+    def set_pointers(self, index: int, input_ptr: int, output_ptr: int, stream: int = 0) -> None:
+        """Moves request `index` to other memory of the same shapes and types, on the same device.
+
+        stream: see TensorView.
 
         Only while the request is not in flight.  Give `submit` the owner of the memory.
         """
         first = index * _WORDS
         self._words[first + _INPUT_WORD] = input_ptr
         self._words[first + _OUTPUT_WORD] = output_ptr
+        self._words[first + _INPUT_STREAM_WORD] = stream
 
     def set_operands(self, index: int, residual_ptr: int, seed: int) -> None:
         """Gives request `index` its codec's residual, 0: none, and seed, as `set_pointers` does."""
@@ -227,8 +238,10 @@ class _Plan:
         source, target = request.input, request.output
         if source is not None:
             self._words[_INPUT_WORD] = source.data
+            self._words[_INPUT_STREAM_WORD] = source.stream
         if target is not None:
             self._words[_OUTPUT_WORD] = target.data
+            self._words[_OUTPUT_STREAM_WORD] = target.stream
         self.handle[0] = 0
 
 
@@ -293,7 +306,7 @@ def _with_plan(native: NativeEngine, request: Request, start: Start) -> Handle:
 
 
 def _layout_of(request: Request) -> tuple[Any, ...]:
-    """All of the C form but the name, the memory and the events."""
+    """All of the C form but the name, the memory and the streams."""
     source, target, splits = request.input, request.output, request.splits
     return (
         request.kind,
@@ -314,7 +327,7 @@ def _layout_of(request: Request) -> tuple[Any, ...]:
 def _layout_of_view(view: TensorView | None) -> tuple[Any, ...] | None:
     if view is None:
         return None
-    return (tuple(view.shape), view.dtype, view.device, view.device_index, view.ready_event)
+    return (tuple(view.shape), view.dtype, view.device, view.device_index)
 
 
 def new_structs(requests: Sequence[Request]) -> tuple[Any, list[Any]]:
@@ -371,7 +384,7 @@ def _fill_tensor(struct: Any, view: TensorView | None, borrowed: list[Any]) -> N
     struct.dtype = view.dtype
     struct.device_kind = view.device
     struct.device_index = view.device_index
-    struct.ready_event = view.ready_event
+    struct.stream = view.stream
     if view.shape:
         shape = ffi.new("int64_t[]", view.shape)
         borrowed.append(shape)

@@ -50,7 +50,7 @@ class TensorView:
 
     data: its address; 0 only for a tensor without elements.
     keepalive: what owns the memory; a Handle holds it until the operation has finished.
-    ready_event: 0, or an event of the device that must have happened before `data` is read.
+    stream: of the device, 0 the default one: what is on it at submission comes before the operation.
     """
 
     data: int
@@ -58,7 +58,7 @@ class TensorView:
     dtype: DType
     device: int = CPU
     device_index: int = 0
-    ready_event: int = 0
+    stream: int = 0
     keepalive: Any = field(default=None, repr=False, compare=False)
 
     @property
@@ -205,7 +205,7 @@ def reshape(view: TensorView, shape: tuple[int, ...]) -> TensorView:
         view.dtype,
         view.device,
         view.device_index,
-        view.ready_event,
+        view.stream,
         view.keepalive,
     )
 
@@ -223,8 +223,15 @@ def _from_dlpack(tensor: Any, what: object) -> TensorView | None:
     found = read_dlpack(tensor, what)
     if found is None:
         return None
-    address, shape, dtype, owner = found
-    return TensorView(address, shape, dtype, keepalive=owner)
+    return TensorView(
+        found.address,
+        found.shape,
+        found.dtype,
+        found.device,
+        found.device_index,
+        found.stream,
+        found.owner,
+    )
 
 
 def _contiguous_copy(tensor: Any, what: object) -> Any:

@@ -19,7 +19,7 @@ from rabit.engine.request import Request
 from rabit.engine.tensor import TensorView, view_input, view_output
 from rabit.errors import InvalidArgument
 from rabit.ops.reductions import Call, empty_like, scale
-from rabit.types import Kind, ReduceOp
+from rabit.types import CPU, Kind, ReduceOp
 
 __all__ = ["allreduce", "allreduce_", "allreduce_async", "allreduce_async_"]
 
@@ -249,6 +249,11 @@ def _view_residual(
     assert source is not None  # an allreduce has an input
     rows = compression.residuals
     shape = source.shape if rows == 1 else (rows, *source.shape)
+    if view.device != CPU:
+        raise InvalidArgument(
+            f"allreduce '{request.name}': the residual is not in the memory of the CPU, where codecs work "
+            "for tensors of a device as well. Pass one on the CPU."
+        )
     if tuple(view.shape) == tuple(shape) and view.dtype == source.dtype:
         return view
     wanted = "like the tensor" if rows == 1 else f"of shape {list(shape)}, a row for the sums"

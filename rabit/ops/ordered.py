@@ -23,9 +23,9 @@ from rabit._native import ffi
 from rabit.engine.current import engine_for_work
 from rabit.engine.engine import Engine
 from rabit.engine.process_set import ProcessSet, global_process_set
-from rabit.engine.tensor import dtype_of, view_input, view_output
-from rabit.errors import InvalidArgument
-from rabit.types import DType, Kind, ReduceOp
+from rabit.engine.tensor import TensorView, dtype_of, view_input, view_output
+from rabit.errors import InvalidArgument, Unsupported
+from rabit.types import CPU, DType, Kind, ReduceOp
 
 __all__ = [
     "ordered_allgather_into",
@@ -188,7 +188,7 @@ def _into(
     op: ReduceOp = ReduceOp.SUM,
 ) -> Any:
     target, target_count, target_code = _memory(output)
-    source = view_input(tensor, f"ordered {kind}")
+    source = _on_host(view_input(tensor, f"ordered {kind}"))
     if source.dtype.value != target_code:
         raise InvalidArgument(
             f"ordered {kind}: the input is {source.dtype} and the output "
@@ -213,8 +213,17 @@ def _memory(tensor: Any) -> tuple[Any, int, int]:
             if code is None:
                 code = _codes[dtype] = dtype_of(dtype, "ordered call").value
             return memory, tensor.size, code
-    view = view_output(tensor, "ordered call")
+    view = _on_host(view_output(tensor, "ordered call"))
     return ffi.cast("void*", view.data), view.count, view.dtype.value
+
+
+def _on_host(view: TensorView) -> TensorView:
+    if view.device != CPU:
+        raise Unsupported(
+            "ordered call: the tensor is not in the memory of the CPU. Copy it there first, or make "
+            "the call that is negotiated, which takes tensors of CUDA."
+        )
+    return view
 
 
 def _run(

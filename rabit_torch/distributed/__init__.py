@@ -93,7 +93,7 @@ def monitored_barrier(
 def register() -> None:
     """Makes the backend known to torch.distributed; importing this module has done it."""
     if not hasattr(dist.Backend, "RABIT"):
-        dist.Backend.register_backend("rabit", _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend("rabit", _create, extended_api=True, devices=["cpu", "cuda"])
 
 
 register()

@@ -78,7 +78,7 @@ class DdpMethod:
             return buffer
 
         # Whoever looks goes on with the rounds: the thread of the futures, or this one at the end.
-        future: torch.futures.Future[torch.Tensor] = self._completion.future(tasks, finish)
+        future: torch.futures.Future[torch.Tensor] = self._completion.future(tasks, finish, buffer)
         raise_after_backward(lambda: self._pipeline.wait(slots))
         return future
 

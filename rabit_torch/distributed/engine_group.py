@@ -88,7 +88,7 @@ class EngineGroup(dist.ProcessGroup):
     @property
     def _device_types(self) -> list[torch.device]:
         """Where tensors may lie; torch's checkpoints and state dictionaries ask."""
-        return [torch.device("cpu")]
+        return [torch.device("cpu"), torch.device("cuda")]
 
     def _get_backend(self, device: torch.device) -> EngineGroup:
         """The group is its own backend."""
@@ -147,7 +147,7 @@ class EngineGroup(dist.ProcessGroup):
         key: tuple[Any, ...],
         variant: Any,
         make: Callable[[str], rabit.Request],
-        pointers: tuple[int, int] | None,
+        pointers: tuple[int, int, int] | None,
         keepalive: Any,
     ) -> list[rabit.Handle]:
         """Starts one of the `count` operations of a call; what is to be waited for.
@@ -179,7 +179,7 @@ class EngineGroup(dist.ProcessGroup):
         size = target.count if kind == Kind.ALLGATHER else source.count
         key = (kind, size, source.dtype)
         variant = (op, source.shape)
-        pointers = (source.data, target.data)
+        pointers = (source.data, target.data, source.stream)
         return self._start(opts, count, key, variant, make, pointers, (keepalive, memory))
 
     def _check_parts(self, what: str, whole: torch.Tensor, part: torch.Tensor) -> None:

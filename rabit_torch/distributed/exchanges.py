@@ -38,7 +38,7 @@ class Exchanges(EngineGroup):
                 return rabit.Request(Kind.BROADCAST, name, view, view, root=root)
 
             key = (Kind.BROADCAST, view.count, view.dtype)
-            pointers = (view.data, view.data)
+            pointers = (view.data, view.data, view.stream)
             handles += self._start(opts, len(tensors), key, root, make, pointers, memory)
         return self._work(handles, list(tensors), copying(copies))
 
@@ -52,9 +52,9 @@ class Exchanges(EngineGroup):
         (output,) = outputs
         is_root = opts.rootRank == self._engine.rank
         parts = [dense(each).reshape(-1) for each in input_lists[0]] if is_root else []
-        whole = torch.cat(parts) if is_root else torch.empty(0, dtype=output.dtype)
+        whole = torch.cat(parts) if is_root else output.detach().new_empty(0)
         width = output.numel()
-        memory = torch.empty(width, dtype=output.dtype)
+        memory = output.detach().new_empty(width)
         view = flat(whole, (self._engine.size if is_root else 0, width))
         splits = [1] * self._engine.size if is_root else None
         target = flat(memory)
@@ -83,7 +83,7 @@ class Exchanges(EngineGroup):
         width = source[0].numel() if source.shape[0] else output.detach()[:1].numel()
         memory = output.detach()
         if not memory.is_contiguous():
-            memory = torch.empty(output.shape, dtype=output.dtype)
+            memory = output.detach().new_empty(output.shape)
         view = flat(source, (source.shape[0], width))
         splits = list(input_split_sizes or []) or self._even(source.shape[0])
         handles = self._exchange(opts, view, splits, memory, source)
@@ -95,7 +95,7 @@ class Exchanges(EngineGroup):
     ) -> Work:
         """Sends inputs[r] to rank r and receives outputs[r] from it."""
         source = torch.cat([dense(each).reshape(-1) for each in inputs])
-        memory = torch.empty(sum(each.numel() for each in outputs), dtype=source.dtype)
+        memory = source.new_empty(sum(each.numel() for each in outputs))
         view = flat(source, (source.numel(), 1))
         splits = [each.numel() for each in inputs]
         handles = self._exchange(opts, view, splits, memory, source)

@@ -39,6 +39,14 @@ def _result_of(promise: Any) -> Any:
     return held
 
 
+def _devices_of(outputs: Any) -> list[int | str | torch.device] | None:
+    """Of tensors in nested lists: a future has to know on which devices its value will lie."""
+    if isinstance(outputs, torch.Tensor):
+        return [outputs.device] if outputs.is_cuda else None
+    found: set[Any] = {device for each in outputs for device in _devices_of(each) or ()}
+    return sorted(found, key=str) or None
+
+
 class _Waiting:
     """One promise of a result, and how to find out that it is due.
 
@@ -49,10 +57,12 @@ class _Waiting:
 
     __slots__ = ("_promise", "finish", "future", "handles")
 
-    def __init__(self, handles: list[rabit.Handle], finish: Callable[[], Any]) -> None:
+    def __init__(
+        self, handles: list[rabit.Handle], finish: Callable[[], Any], outputs: Any
+    ) -> None:
         self.handles = handles
         self.finish = finish
-        self._promise: Any = torch.futures.Future()
+        self._promise: Any = torch.futures.Future(devices=_devices_of(outputs))
         self.future: Any = self._promise.then(_result_of)
 
     def is_due(self) -> bool:
@@ -70,10 +80,15 @@ class _AwaitedFuture(torch.futures.Future[Any]):
     """Completed at the end of a backward pass, or by the completion thread once Python asks for it."""
 
     def __init__(
-        self, completion: Completion, handles: list[rabit.Handle], finish: Callable[[], Any]
+        self,
+        completion: Completion,
+        handles: list[rabit.Handle],
+        finish: Callable[[], Any],
+        outputs: Any,
     ) -> None:
-        """finish: gives the result when all handles are done; it does not block then."""
-        super().__init__()
+        """finish: gives the result, which is `outputs`, when all handles are done; it does not block
+        then."""
+        super().__init__(devices=_devices_of(outputs))
         self._completion = completion
         self._handles = handles
         self._lock = threading.Lock()
@@ -131,17 +146,20 @@ class Completion:
         self._thread: threading.Thread | None = None
         self._nested: Completion | None = None
 
-    def future(self, handles: list[rabit.Handle], finish: Callable[[], Any]) -> Any:
+    def future(
+        self, handles: list[rabit.Handle], finish: Callable[[], Any], outputs: Any = ()
+    ) -> Any:
         """A torch future with the result of `finish()`, called when all `handles` are done.
 
+        outputs: the tensors that are the result, in lists of any depth.
         finish: does not block; what it raises fails the future, as a RuntimeError with its text.
         What runs when it completes may start operations and wait for them: these belong to another
         thread, because this one is then busy.
         """
         if threading.current_thread() is self._thread:
             self._nested = self._nested or Completion()
-            return self._nested.future(handles, finish)
-        waiting = _Waiting(handles, finish)
+            return self._nested.future(handles, finish, outputs)
+        waiting = _Waiting(handles, finish, outputs)
         with self._changed:
             self._start()
             self._open.append(waiting)
@@ -219,16 +237,17 @@ def future_of(
     handles: list[rabit.Handle],
     finish: Callable[[], Any],
     wait: Callable[[], Any],
+    outputs: Any = (),
 ) -> Any:
     """A torch future with the result of `finish()`, called when all `handles` are done.
 
-    finish: as for `Completion.future`.  wait: waits for them, at the end of a backward pass, which
+    finish, outputs: as for `Completion.future`.  wait: waits for them, at the end of a backward pass, which
     then raises what it raises.
     """
     completion = completion_of(engine)
     if torch._C._current_graph_task_id() == -1:
-        return completion.future(handles, finish)
-    future = _AwaitedFuture(completion, handles, finish)
+        return completion.future(handles, finish, outputs)
+    future = _AwaitedFuture(completion, handles, finish, outputs)
 
     def end() -> None:
         try:

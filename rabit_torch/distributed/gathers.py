@@ -55,7 +55,7 @@ class Gathers(EngineGroup):
         for outputs, source in zip(output_lists, inputs, strict=True):
             mine = dense(source)
             total = sum(each.numel() for each in outputs)
-            whole = torch.empty(total, dtype=mine.dtype)
+            whole = mine.new_empty(total)
             handles += self._direct(opts, len(inputs), Kind.ALLGATHER, flat(mine), whole, mine)
             parts = whole.split([each.numel() for each in outputs])
             copies.extend(
@@ -84,7 +84,7 @@ class Gathers(EngineGroup):
         mine = dense(source)
         is_root = opts.rootRank == self._engine.rank
         outputs = list(output_lists[0]) if is_root else []
-        whole = torch.empty(mine.numel() * self._engine.size if is_root else 0, dtype=mine.dtype)
+        whole = mine.new_empty(mine.numel() * self._engine.size if is_root else 0)
         view = flat(mine)
         key = (Kind.GATHER, view.count, view.dtype)
         target = flat(whole) if is_root else None

@@ -54,6 +54,6 @@ def ddp_hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tenso
             each.wait()
 
     future: torch.futures.Future[torch.Tensor] = future_of(
-        rabit.default_engine(), open_, handle.wait, wait
+        rabit.default_engine(), open_, handle.wait, wait, buffer
     )
     return future

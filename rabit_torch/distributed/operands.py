@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from rabit import DType, Kind, ReduceOp, TensorView, Unsupported
-from rabit_torch.tensors import _DTYPES, check
+from rabit_torch.tensors import _DTYPES, check, memory_of
 
 __all__ = ["copying", "dense", "flat", "op_of", "real"]
 
@@ -49,13 +49,13 @@ def flat(memory: torch.Tensor, shape: tuple[int, ...] | None = None) -> TensorVi
     if dtype is None:
         width = memory.element_size()
         extents = (count * width,) if shape is None else (*shape[:-1], shape[-1] * width)
-        return TensorView(memory.data_ptr(), extents, DType.UINT8, keepalive=memory)
-    return TensorView(memory.data_ptr(), shape or (count,), dtype, keepalive=memory)
+        return memory_of(memory, extents, DType.UINT8)
+    return memory_of(memory, shape or (count,), dtype)
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous tensor of the same values, outside of their gradient: itself where it can be."""
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+    if not tensor.is_cpu or tensor.layout != torch.strided:
         check(tensor, "tensor of a process group")
     return tensor.detach().contiguous()
 

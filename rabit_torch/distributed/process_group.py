@@ -26,7 +26,7 @@ __all__ = ["ProcessGroup"]
 class ProcessGroup(Reductions, Gathers, Exchanges):
     """One group of torch.distributed, with all ranks of `engine` in their order.
 
-    Tensors lie in CPU memory and have any type: what cannot be added up still travels as bytes.
+    Tensors lie in the memory of the CPU or of CUDA and have any type: what cannot be added up still travels as bytes.
     Callers use a group from one thread at a time, and start operations in the same order on all
     ranks.  Operations return at once with a Work.
     """
@@ -37,7 +37,7 @@ class ProcessGroup(Reductions, Gathers, Exchanges):
         def make(name: str) -> rabit.Request:
             return rabit.Request(Kind.BARRIER, name)
 
-        return self._work(self._start(opts, 1, (Kind.BARRIER,), None, make, (0, 0), None), [])
+        return self._work(self._start(opts, 1, (Kind.BARRIER,), None, make, (0, 0, 0), None), [])
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 import rabit
-from rabit import DType, Kind, ReduceOp, TensorView
+from rabit import DType, Kind, ReduceOp
 from rabit_torch.distributed.engine_group import EngineGroup
 from rabit_torch.distributed.operands import copying, dense, flat, op_of, real
 from rabit_torch.distributed.work import Work
 from rabit_torch.ops.sparse import allreduce_sparse_on
-from rabit_torch.tensors import _DTYPES, memory_order
+from rabit_torch.tensors import _DTYPES, memory_of, memory_order, stream_of
 
 __all__ = ["Reductions"]
 
@@ -57,16 +57,16 @@ class Reductions(EngineGroup):
                 memory = value.detach().contiguous()
                 copies.append((value.detach(), memory))
             target = memory if receives else torch.empty_like(memory)
-            pointers = (memory.data_ptr(), target.data_ptr())
             count, dtype = memory.numel(), _DTYPES[memory.dtype]
+            pointers = (memory.data_ptr(), target.data_ptr(), stream_of(memory))
 
             def make(
                 name: str,
-                places: tuple[int, int] = pointers,
+                places: tuple[torch.Tensor, torch.Tensor] = (memory, target),
                 count: int = count,
                 dtype: DType = dtype,
             ) -> rabit.Request:
-                source, result = (TensorView(place, (count,), dtype) for place in places)
+                source, result = (memory_of(place, (count,), dtype) for place in places)
                 return rabit.Request(kind, name, source, result, op, root)
 
             key, variant, owners = (kind, count, dtype), (op, root), (memory, target)

@@ -46,7 +46,7 @@ class Lines:
         key: tuple[Any, ...],
         variant: Any,
         make: Callable[[str], rabit.Request],
-        pointers: tuple[int, int] | None,
+        pointers: tuple[int, int, int] | None,
         keepalive: Any,
     ) -> rabit.Handle:
         """Starts an operation; returns at once unless eight of its kind are in flight.
@@ -54,7 +54,7 @@ class Lines:
         key: what names the operation: equal on all ranks.
         variant: whatever else tells requests apart but for their memory; ranks that disagree about
             it are told by the engine, because the name is one.
-        make: makes the request with a name.  pointers: its input and output; None: the request is
+        make: makes the request with a name.  pointers: its input, output and stream; None: the request is
         not kept, because it differs from call to call.
         """
         batch, place = self._next(key, variant, make, pointers)
@@ -67,7 +67,7 @@ class Lines:
         key: tuple[Any, ...],
         variant: Any,
         make: Callable[[str], rabit.Request],
-        pointers: tuple[int, int] | None,
+        pointers: tuple[int, int, int] | None,
         keepalive: Any,
     ) -> list[rabit.Handle]:
         """Like `submit`, for a caller that waits next: this thread does the engine's work for a while.
@@ -84,7 +84,7 @@ class Lines:
         key: tuple[Any, ...],
         variant: Any,
         make: Callable[[str], rabit.Request],
-        pointers: tuple[int, int] | None,
+        pointers: tuple[int, int, int] | None,
     ) -> tuple[rabit.Batch, tuple[_Line, int]]:
         """The next request of a kind, and its place."""
         if key[0] != MESSAGE:

@@ -90,7 +90,7 @@ class Work(dist.Work):
         return self._outputs
 
     def synchronize(self) -> None:
-        """The same as `wait`: there is no stream to order."""
+        """The same as `wait`: what is done is done for every stream."""
         self.wait()
 
     def get_future(self) -> Any:
@@ -99,7 +99,9 @@ class Work(dist.Work):
         In a backward pass, `backward()` raises what went wrong.
         """
         if self._future is None:
-            self._future = future_of(self._engine, self._open, self._settle, self.wait)
+            self._future = future_of(
+                self._engine, self._open, self._settle, self.wait, self._outputs
+            )
         return self._future
 
     def _settle(self) -> list[Any]:

@@ -125,7 +125,7 @@ async def _reduce_tree(
     level = 0
     while len(parts[0]) > 1:
         pairs = len(parts[0]) // 2
-        products = torch.zeros(len(parts), pairs, 3, dtype=torch.float64)
+        products = parts[0][0].new_zeros(len(parts), pairs, 3, dtype=torch.float64)
         for row, vectors in enumerate(parts):
             for pair in range(pairs):
                 a, b = vectors[2 * pair].double(), vectors[2 * pair + 1].double()

@@ -403,7 +403,7 @@ def _start_collected(
     def finish() -> Any:
         results = []
         for handle, source in zip(engine_handles, sources, strict=True):
-            result: Any = tensor_from(handle, source.dtype)
+            result: Any = tensor_from(handle, source)
             results.append(finish_one(handle, result) if finish_one else result)
         return results if is_grouped else results[0]
 

@@ -50,15 +50,15 @@ def _source(tensor: Any, name: str | None) -> torch.Tensor:
 def _result_on(
     rank: int | None,
     started: rabit.Handle,
-    dtype: torch.dtype,
+    like: torch.Tensor,
     shape: tuple[int, ...] | None = None,
 ) -> TorchHandle:
-    """The handle of a new tensor, on `rank` alone; None is every rank."""
+    """The handle of a new tensor of the type of `like`, on `rank` alone; None is every rank."""
 
     def finish() -> torch.Tensor | None:
         if rank is not None and rabit.rank() != rank:
             return None
-        result = tensor_from(started, dtype)
+        result = tensor_from(started, like)
         return result if shape is None else result.reshape(shape)
 
     return TorchHandle([started], finish)
@@ -88,7 +88,7 @@ def reduce_async(
         process_set,
         priority=priority,
     )
-    return _result_on(root_rank, started, source.dtype, tuple(source.shape))
+    return _result_on(root_rank, started, source, tuple(source.shape))
 
 
 def reduce(
@@ -139,7 +139,7 @@ def gather_async(
     started = rabit.gather_async(
         view(source, full_name), root_rank, full_name, process_set, priority=priority
     )
-    return _result_on(root_rank, started, source.dtype)
+    return _result_on(root_rank, started, source)
 
 
 def gather(
@@ -183,7 +183,7 @@ def scatter_async(
         process_set,
         priority=priority,
     )
-    return _result_on(None, started, source.dtype)
+    return _result_on(None, started, source)
 
 
 def scatter(
@@ -229,7 +229,7 @@ def send(tensor: torch.Tensor, dst: int, name: str | None = None) -> None:
 def recv_async(tensor: torch.Tensor, src: int, name: str | None = None) -> TorchHandle:
     """Like `recv`, but returns a handle at once; `tensor` is written until it has finished."""
     target = check(tensor, name).detach()
-    memory = target if target.is_contiguous() else torch.empty(target.shape, dtype=target.dtype)
+    memory = target if target.is_contiguous() else target.new_empty(target.shape)
     started = rabit.recv_async(view(memory, name), src, name)
 
     def finish() -> torch.Tensor:

@@ -72,8 +72,8 @@ def allreduce_sparse_on(
     handles = [gather("indices", indices), gather("values", values)]
 
     def result() -> torch.Tensor:
-        places = tensor_from(handles[0], indices.dtype)
-        rows = tensor_from(handles[1], values.dtype)
+        places = tensor_from(handles[0], indices)
+        rows = tensor_from(handles[1], values)
         divisor = engine.size if op == ReduceOp.AVERAGE else 1
         return _added_up(places, rows, tensor.shape, divisor)
 

@@ -18,7 +18,7 @@ def no_gradient(state: ParameterState) -> torch.Tensor:
     if state.is_dense:
         return torch.zeros_like(parameter)
     return torch.sparse_coo_tensor(
-        torch.zeros(1, 0, dtype=torch.int64),
+        parameter.new_zeros(1, 0, dtype=torch.int64),
         parameter.new_zeros(0, *parameter.shape[1:]),
         parameter.shape,
         check_invariants=False,

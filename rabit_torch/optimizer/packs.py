@@ -13,8 +13,8 @@ __all__ = ["make_packs"]
 _SMALL_BYTES = 128 * 1024
 _PACK_BYTES = 512 * 1024
 
-# What the members of a pack have in common: element type, and codec of a strategy.
-Kind = tuple[torch.dtype, CompressionCodec | None]
+# What the members of a pack have in common: element type, device, and codec of a strategy.
+Kind = tuple[torch.dtype, torch.device, CompressionCodec | None]
 
 
 def make_packs(
@@ -39,7 +39,8 @@ def make_packs(
 
     passed = 0
     for state in sorted(states, key=lambda each: each.place, reverse=True):
-        kind, size = (state.parameter.dtype, state.codec), state.bytes
+        kind = (state.parameter.dtype, state.parameter.device, state.codec)
+        size = state.bytes
         passed += size
         if size > _SMALL_BYTES or size == 0 or state.group is not None or not state.is_dense:
             continue

@@ -14,7 +14,7 @@ from rabit_torch.ops.sparse import allreduce_sparse
 from rabit_torch.optimizer.method import Method
 from rabit_torch.optimizer.two_halves import ScatterGather
 from rabit_torch.parameter_state import Pack, ParameterState
-from rabit_torch.tensors import dtype_of, memory_order, view
+from rabit_torch.tensors import dtype_of, memory_order, stream_of, view
 
 __all__ = ["GradientSender"]
 
@@ -87,14 +87,15 @@ class GradientSender:
                     self.codec, self._priority(state), functools.partial(self._send, state)
                 )
             else:
-                pointer = self._wire(state)
+                wire = self._wire(state)
+                pointer = wire.data_ptr()
                 if is_halved and not self._codec(state).spec:
                     if state.two_halves is None:
                         state.two_halves = self._halve(self._request(state))
-                    state.handle = state.two_halves.start(pointer, state.wire)
+                    state.handle = state.two_halves.start(pointer, wire)
                     self.halves.append((state.place, state.two_halves))
                     continue
-                batch.set_pointers(state.index, pointer, pointer)
+                batch.set_pointers(state.index, pointer, pointer, stream_of(wire))
                 plain.append((state, self._keepalive(batch, state)))
         if self.method is not None:
             self.method.progress()
@@ -115,6 +116,8 @@ class GradientSender:
             pack.handle = pack.two_halves.start(pack.buffer.data_ptr(), pack.buffer)
             self.halves.append((min(s.place for s in pack.states), pack.two_halves))
             return
+        pointer = pack.buffer.data_ptr()
+        pack.batch.set_pointers(0, pointer, pointer, stream_of(pack.buffer))
         (pack.handle,) = pack.batch.submit([0], [pack.buffer])
 
     def send_early(self, state: ParameterState, part: torch.Tensor) -> rabit.Handle:
@@ -153,7 +156,7 @@ class GradientSender:
         parameter = state.parameter.detach()
         laid_out = memory_order(parameter)
         if laid_out is None:
-            laid_out = torch.empty(parameter.shape, dtype=parameter.dtype)
+            laid_out = parameter.new_empty(parameter.shape)
         memory = view(laid_out, state.name)
         return Request(
             kind=Kind.ALLREDUCE,
@@ -179,23 +182,25 @@ class GradientSender:
             self._engine, request, self._process_set.rank(), self._process_set.size()
         )
 
-    def _wire(self, state: ParameterState) -> int:
-        """The address of the memory that travels for a dense gradient."""
+    def _wire(self, state: ParameterState) -> torch.Tensor:
+        """The memory that travels for a dense gradient."""
         grad, parameter = state.grad, state.parameter
         assert grad is not None
         if grad.stride() == parameter.stride() and memory_order(grad) is not None:
-            state.wire = grad
+            wire = grad
         elif memory_order(parameter) is not None:
-            state.wire = torch.empty_like(parameter.detach()).copy_(grad)
+            wire = torch.empty_like(parameter.detach()).copy_(grad)
         else:
-            state.wire = grad.contiguous()
-        return state.wire.data_ptr()
+            wire = grad.contiguous()
+        state.wire = wire
+        return wire
 
     def _send(self, state: ParameterState) -> rabit.Handle:
         """Starts the exchange of one dense gradient."""
-        pointer, batch = self._wire(state), self._prepare()
-        batch.set_pointers(state.index, pointer, pointer)
-        (handle,) = batch.submit([state.index], [state.wire])
+        wire, batch = self._wire(state), self._prepare()
+        pointer = wire.data_ptr()
+        batch.set_pointers(state.index, pointer, pointer, stream_of(wire))
+        (handle,) = batch.submit([state.index], [wire])
         return handle
 
     def _send_alone(self, state: ParameterState) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 import rabit
-from rabit import Handle, Kind, Request, TensorView
+from rabit import Handle, Kind, Request
 from rabit.framework import Gate, Task, driver_of, finished
-from rabit_torch.tensors import torch_dtype, view
+from rabit_torch.tensors import stream_of, view
 
 __all__ = ["ScatterGather"]
 
@@ -23,13 +23,15 @@ class ScatterGather:
     """
 
     def __init__(self, engine: rabit.Engine, request: Request, index: int, size: int) -> None:
-        """request: the allreduce that this stands for.  index, size: of this rank in its group."""
+        """request: the allreduce that this stands for, of a tensor.  index, size: of this rank in its
+        group."""
         assert request.input is not None
         count = request.input.count
         rows = count // size + (index < count % size)
         name = request.name
-        whole = TensorView(request.input.data, (count,), request.input.dtype)
-        buffer = torch.empty(rows, dtype=torch_dtype(request.input.dtype))
+        whole = dataclasses.replace(request.input, shape=(count,))
+        like: torch.Tensor = request.input.keepalive
+        buffer = like.new_empty(rows)
         part = view(buffer, name)
         self._part = buffer
         self._engine = engine
@@ -56,14 +58,15 @@ class ScatterGather:
             ]
         )
 
-    def start(self, pointer: int, keepalive: Any) -> Task:
-        """Starts the first half on memory of the right size; does not block.
+    def start(self, pointer: int, keepalive: torch.Tensor) -> Task:
+        """Starts the first half on memory of the right size, that of `keepalive`; does not block.
 
         The second starts after `open`; the task has finished when the memory holds the sum.
         """
         part = self._part.data_ptr()
-        self._batch.set_pointers(0, pointer, part)
-        self._batch.set_pointers(1, part, pointer)
+        stream = stream_of(keepalive)
+        self._batch.set_pointers(0, pointer, part, stream)
+        self._batch.set_pointers(1, part, pointer, stream)
         keep = (self, keepalive)
         (self._sum,) = self._batch.submit([0], [keep])
         self._gate = Gate()

@@ -252,7 +252,9 @@ class EarlyPart:
     def _start(self) -> None:
         with torch.no_grad(), _no_torch_function():
             if self._local is None:
-                self._wire = torch.zeros(self._parameter.shape, dtype=self._parameter.dtype)
+                self._wire = torch.zeros_like(
+                    self._parameter, memory_format=torch.contiguous_format
+                )
             else:
                 self._wire = self._local.clone(memory_format=torch.contiguous_format)
         self._handle = self._send(self._wire)

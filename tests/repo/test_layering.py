@@ -161,7 +161,8 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     **layers(
         "rabit_torch",
         {
-            f"{_TENSORS} checkpoint parameter_state torch_slot": "",
+            f"{_TENSORS} checkpoint device parameter_state": "",
+            "torch_slot": _TENSORS,
             "ops": _TENSORS,
             "overlap": f"parameter_state ops {_TENSORS}",
             "optimizer distributed state sync_batch_norm": f"torch_slot {_OVERLAP}",

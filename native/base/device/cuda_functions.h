@@ -1,5 +1,5 @@
 // The functions of the CUDA driver that we call, as its C interface has them.  Declared by us, so
-// that nothing of NVIDIA's is needed to build; tests/native/test_cuda_functions.py compares them
+// that nothing of NVIDIA's is needed to build; tests/repo/test_cuda_functions.py compares them
 // with NVIDIA's own header, and the emulated driver of the tests exports the same names.
 #pragma once
 

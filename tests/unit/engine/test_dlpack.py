@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 
+import numpy as np
 import pytest
 
-from rabit import DType, InvalidArgument, Unsupported
+import rabit
+from rabit import CUDA, Compression, Config, DType, Engine, InvalidArgument, Unsupported
 from rabit.engine.tensor import view_input, view_output
 
 torch = pytest.importorskip("torch")
@@ -71,12 +73,47 @@ def test_tensors_that_cannot_be_shared_are_refused():
 
 
 def test_other_devices_are_refused():
-    class OnGpu:
+    class OnMetal:
         def __dlpack_device__(self):
-            return (2, 0)
+            return (8, 0)
 
         def __dlpack__(self):
             raise AssertionError("the device is asked first")
 
-    with pytest.raises(Unsupported, match=r"device of DLPack kind 2.*rabit_torch"):
-        view_input(OnGpu())
+    with pytest.raises(Unsupported, match=r"device of DLPack kind 8.*Copy it to the CPU"):
+        view_input(OnMetal())
+
+
+class OnGpu:
+    """A tensor that says that it is on the second CUDA device."""
+
+    def __init__(self):
+        self.tensor = torch.zeros(2, 3)
+        self.streams = []
+
+    def __dlpack_device__(self):
+        return (2, 1)
+
+    def __dlpack__(self, stream=None):
+        self.streams.append(stream)
+        return self.tensor.__dlpack__()
+
+
+def test_a_cuda_tensor_is_made_ready_for_the_default_stream():
+    """1 is what DLPack and the driver call the stream that others wait for."""
+    tensor = OnGpu()
+    view = view_output(tensor)
+
+    assert (view.device, view.device_index, view.stream) == (CUDA, 1, 1)
+    assert (view.data, view.shape, tensor.streams) == (tensor.tensor.data_ptr(), (2, 3), [1])
+
+
+def test_what_works_on_the_host_alone_refuses_a_cuda_tensor():
+    zeros = np.zeros((2, 3), np.float32)
+    with Engine(Config()) as engine:
+        with pytest.raises(Unsupported, match="not in the memory of the CPU"):
+            rabit.ordered_allreduce_(OnGpu(), engine=engine)
+        with pytest.raises(InvalidArgument, match="residual is not in the memory of the CPU"):
+            rabit.allreduce_(
+                zeros, name="x", compression=Compression.sign(), residual=OnGpu(), engine=engine
+            )
