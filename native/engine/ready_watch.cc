@@ -2,14 +2,17 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 namespace rabit {
 namespace {
 
-// How soon a kernel that does not end is noticed to be of no use any more.
-constexpr auto kLookForEnd = std::chrono::milliseconds(20);
+// How soon an event that is over is noticed: kernels of a backward pass take longer.
+constexpr auto kPauseMin = std::chrono::microseconds(5);
+constexpr auto kPauseMax = std::chrono::microseconds(100);
 constexpr auto kVerdictWithin = std::chrono::seconds(2);
 
 }  // namespace
@@ -39,42 +42,62 @@ bool ReadyWatch::HasNews() {
   return !waiting_.empty() || is_closed_;
 }
 
+bool ReadyWatch::TakeNew(std::vector<Batch>& held) {
+  MutexLock lock(mutex_);
+  std::move(waiting_.begin(), waiting_.end(), std::back_inserter(held));
+  waiting_.clear();
+  return !held.empty() || !is_closed_;
+}
+
 void ReadyWatch::Run() {
   ::pthread_setname_np(::pthread_self(), "rabit-ready");
+  std::vector<Batch> held;
+  std::chrono::microseconds pause = kPauseMin;
   for (;;) {
-    (void)changed_.Wait([this] { return HasNews(); }, After(std::chrono::hours(24)));
-    Batch batch;
-    {
-      MutexLock lock(mutex_);
-      if (waiting_.empty() && is_closed_) return;
-      if (waiting_.empty()) continue;
-      batch = std::move(waiting_.front());
-      waiting_.pop_front();
-    }
-    Status status = WaitReady(batch);
-    if (status.ok()) status = state_.submissions.Push(batch);
-    if (!status.ok()) Fail(batch, status);
+    const Deadline until = held.empty() ? After(std::chrono::hours(24)) : After(pause);
+    const bool has_news = changed_.Wait([this] { return HasNews(); }, until);
+    if (!TakeNew(held)) return;
+    const bool has_passed = PassReady(held);
+    pause = has_news || has_passed ? kPauseMin : std::min(pause * 2, kPauseMax);
   }
 }
 
-Status ReadyWatch::WaitReady(const Batch& batch) {
+bool ReadyWatch::PassReady(std::vector<Batch>& held) {
+  std::set<StreamOf> late;
+  const size_t passed = std::erase_if(held, [&](const Batch& batch) {
+    const Result<bool> is_ready = IsReady(batch, late);
+    Status status = is_ready.status();
+    if (status.ok() && !*is_ready) return false;
+    if (status.ok()) status = state_.submissions.Push(batch);
+    if (!status.ok()) Fail(batch, status);
+    return true;
+  });
+  return passed > 0;
+}
+
+Result<bool> ReadyWatch::IsReady(const Batch& batch, std::set<StreamOf>& late) {
+  // A kernel that does not end is of no use any more when the engine has.
+  RABIT_RETURN_IF_ERROR(state_.submissions.closed());
   RABIT_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceDriver> driver, state_.devices.driver());
   for (const std::shared_ptr<PendingRequest>& pending : batch) {
     const Request& request = pending->request;
     if (request.ready == nullptr) continue;
-    for (;;) {
-      RABIT_RETURN_IF_ERROR(state_.submissions.closed());
-      const Status status =
-          WaitOver(*driver, request.device.index, request.ready->get(), After(kLookForEnd));
-      if (status.ok()) break;
-      if (status.code() == Code::kTimedOut) continue;
+    const StreamOf stream(request.device.index, request.stream);
+    if (late.contains(stream)) return false;
+    const Result<bool> is_over = driver->IsOver(request.device.index, request.ready->get());
+    if (!is_over.ok()) {
       // The other ranks wait for this tensor, and a device that has failed gives none any more.
       return state_.failure.Resolve(
-          Status(status.code(), pending->Describe(state_.parts.rank) + ": " + status.message()),
+          Status(is_over.status().code(),
+                 pending->Describe(state_.parts.rank) + ": " + is_over.status().message()),
           After(kVerdictWithin));
     }
+    if (!*is_over) {
+      late.insert(stream);
+      return false;
+    }
   }
-  return Status();
+  return true;
 }
 
 void ReadyWatch::Fail(const Batch& batch, const Status& why) {

@@ -249,8 +249,8 @@ TEST(Staging, what_is_not_computed_yet_is_not_announced) {
   });
 }
 
-// One batch of two streams is ready when both are; one that is late holds back none of another.
-TEST(Staging, each_stream_is_waited_for) {
+// One batch of two streams is ready when both are; a late stream holds back nothing of another one.
+TEST(Staging, each_stream_is_waited_for_by_itself) {
   std::atomic<bool> may_end{false};
   TestJob(1, DeviceJob()).Run([&](Engine& engine, int) {
     const std::shared_ptr<DeviceDriver> driver = OpenEmulatedDriver();
@@ -260,7 +260,10 @@ TEST(Staging, each_stream_is_waited_for) {
         [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); }, &may_end);
     const DeviceTensor late(0, Floats(10, 1.0f), side.get());
     const DeviceTensor soon(0, Floats(10, 2.0f));
-    EXPECT_OK(RunOn(engine, soon.InPlace(Kind::kAllreduce, "before")));
+    Request alone = late.InPlace(Kind::kAllreduce, "alone");
+    Handle held_back;
+    ASSERT_OK(engine.Submit({&alone, 1}, {&held_back, 1}));
+    EXPECT_OK(RunOn(engine, soon.InPlace(Kind::kAllreduce, "after")));
 
     std::vector<Request> requests = {soon.InPlace(Kind::kAllreduce, "soon"),
                                      late.InPlace(Kind::kAllreduce, "late")};
@@ -271,6 +274,7 @@ TEST(Staging, each_stream_is_waited_for) {
     may_end.store(true);
     may_end.notify_all();
     for (const Handle handle : handles) EXPECT_OK(engine.Wait(handle, InTime()));
+    EXPECT_OK(engine.Wait(held_back, InTime()));
     EXPECT_EQ(late.Read(), Floats(10, 1.0f));
   });
 }
@@ -365,6 +369,19 @@ TEST(Staging, a_copy_back_that_fails_later_is_no_result) {
     EXPECT_EQ(status.code(), Code::kInternal);
     EXPECT_TRUE(Has(status.message(), "allreduce 'broken' on rank 0: ")) << status;
   }
+}
+
+TEST(Staging, a_rank_that_ends_ends_what_others_have_staged) {
+  TestJob job(2, DeviceJob());
+  std::unique_ptr<Engine> engines[] = {job.Start(0), job.Start(1)};
+  testing::RunRanks(2, [&](int rank) {
+    Engine& engine = *engines[rank];
+    if (rank == 1) return engine.Abort("it has had enough", InTime());
+    const DeviceTensor tensor(0, Floats(100));
+    const Status status = RunOn(engine, tensor.InPlace(Kind::kAllreduce, "x"));
+    EXPECT_EQ(status.code(), Code::kPeerLost) << status;
+    EXPECT_TRUE(Has(status.message(), "it has had enough")) << status;
+  });
 }
 
 TEST(Staging, a_stop_ends_what_no_kernel_will_ever_write) {
