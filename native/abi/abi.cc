@@ -7,6 +7,7 @@
 
 #include "abi/connections.h"
 #include "abi/guard.h"
+#include "abi/ps_wiring.h"
 #include "abi/wiring.h"
 #include "include/rabit_abi.h"
 
@@ -422,6 +423,14 @@ int32_t rabit_abort(rabit_engine* engine, const char* reason, int64_t timeout_ms
 }
 
 void rabit_free(rabit_engine* engine) { delete engine; }
+
+int32_t rabit_serve(const char* options) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(options);
+    RABIT_ASSIGN_OR_RETURN(const Options parsed, ParseOptions(options));
+    return ServeJobs(parsed);
+  });
+}
 
 int32_t rabit_capabilities(char* json, size_t capacity, size_t* needed) {
   return Guard([&]() -> Status {

@@ -47,13 +47,6 @@ std::string Key(const Options& options, const char* what, int rank) {
   return std::to_string(options.epoch) + "/" + what + "/" + std::to_string(rank);
 }
 
-// "::1" needs brackets before a port can follow.
-std::string ListenAddress(const std::string& bind_address) {
-  const std::string& address = bind_address.empty() ? std::string("127.0.0.1") : bind_address;
-  const bool is_bare_v6 = address.find(':') != std::string::npos && address.front() != '[';
-  return (is_bare_v6 ? "[" + address + "]" : address) + ":0";
-}
-
 void Warn(const Options& options, const std::string& what) {
   if (options.log_level == "error" || options.log_level == "off") return;
   Logger(LogLevel::kWarning, options.rank)
@@ -313,6 +306,13 @@ Status ConnectThrough(const Options& options, const Members& members, Deadline d
 }
 
 }  // namespace
+
+// "::1" needs brackets before a port can follow.
+std::string ListenAddress(const std::string& bind_address) {
+  const std::string& address = bind_address.empty() ? std::string("127.0.0.1") : bind_address;
+  const bool is_bare_v6 = address.find(':') != std::string::npos && address.front() != '[';
+  return (is_bare_v6 ? "[" + address + "]" : address) + ":0";
+}
 
 Result<std::shared_ptr<ConnectionPool>> OpenPool(const Options& options) {
   const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "abi/options.h"
 #include "base/group.h"
@@ -51,4 +52,8 @@ Result<Connections> ConnectRanks(const Options& options,
 // What options.member and the rest say about the process, without an engine.
 Result<std::shared_ptr<ConnectionPool>> OpenPool(const Options& options);
 
+// Where a listener is opened: any port of this address.
+std::string ListenAddress(const std::string& bind_address);
+
 }  // namespace rabit
+

@@ -7,6 +7,7 @@
 
 #include "abi/connections.h"
 #include "abi/mpi_wiring.h"
+#include "abi/ps_wiring.h"
 #include "arithmetic/reduce.h"
 #include "backend/builtin/builtin_backend.h"
 #include "base/check.h"
@@ -212,18 +213,26 @@ struct Executors {
   std::vector<std::string> names;  // those that a request can name
 };
 
-// Always the builtin one first, then what option backend names.
+// Always the builtin one first, then what option backend names; ps wherever there are servers.
 Result<std::vector<std::string>> BackendNames(const Options& options) {
-  std::vector<std::string> names = {"builtin"};
+  bool has_mpi = false;
   for (const std::string_view name : Split(options.backend, ',')) {
-    if (name == "builtin" || (name == "mpi" && names.size() > 1)) continue;
-    if (name != "mpi") {
+    has_mpi = has_mpi || name == "mpi";
+    if (name == "ps" && options.servers == 0) {
+      return InvalidArgument("option backend is '" + options.backend +
+                             "', but the job has no summation servers; start some with "
+                             "'rabitrun -s 2', or leave out ps");
+    }
+    if (name != "builtin" && name != "mpi" && name != "ps") {
       return InvalidArgument("option backend is '" + options.backend + "': there is no backend '" +
                              std::string(name) +
-                             "'; name builtin or mpi, or both with a comma, the default first");
+                             "'; name builtin, mpi or ps, or several with commas, the default "
+                             "first");
     }
-    names.emplace_back(name);
   }
+  std::vector<std::string> names = {"builtin"};
+  if (has_mpi) names.emplace_back("mpi");
+  if (options.servers > 0) names.emplace_back("ps");
   return names;
 }
 
@@ -260,11 +269,21 @@ Result<Executors> MakeExecutors(const Options& options, const Connections& conne
   RABIT_ASSIGN_OR_RETURN(router.table,
                          RouteRules::Parse("RABIT_ROUTE_TABLE, whose rules are", table, names));
   made.backends.push_back(std::move(builtin));
-  if (made.names.size() > 1) {
+  if (std::find(made.names.begin(), made.names.end(), "mpi") != made.names.end()) {
     const bool is_always = router.routes.NameAlgorithmOf(1) || router.table.NameAlgorithmOf(1);
     RABIT_ASSIGN_OR_RETURN(WiredMpi mpi, WireMpi(options, connections, 1, is_always));
     std::move(mpi.backends.begin(), mpi.backends.end(), std::back_inserter(made.backends));
     router.mpi = mpi.rows;
+  }
+  if (options.servers > 0) {
+    router.ps = {.backend = static_cast<BackendId>(made.names.size()) - 1,
+                 .executor = static_cast<int32_t>(made.backends.size()),
+                 .is_default = options.backend.starts_with("ps")};
+    // A job of one rank has nobody to exchange anything with.
+    if (options.size > 1) {
+      RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Backend> ps, WirePs(options, connections));
+      made.backends.push_back(std::move(ps));
+    }
   }
   made.router = std::make_unique<const Router>(std::move(router));
   return made;
@@ -342,7 +361,7 @@ std::string CapabilitiesJson() {
   list("kernels", AvailableKernelSets(), [](KernelSet set) { return Name(set); });
   shm.ok() ? names("transports", {"tcp", "shm"}) : names("transports", {"tcp"});
   json.Member("shm_unavailable", shm.ok() ? std::string() : shm.message());
-  names("backends", {"builtin", "mpi"});
+  names("backends", {"builtin", "mpi", "ps"});
   json.Key("codecs").BeginArray().Value(kNoCodec);
   for (const CodecRow& row : CodecTable()) json.Value(row.name);
   json.EndArray();

@@ -254,6 +254,11 @@ RABIT_API int32_t rabit_store_compare_and_set(rabit_store_client* client, const 
                                               size_t capacity, size_t* held_bytes,
                                               uint64_t* version, int32_t* is_mine);
 
+/* The life of a summation server: serves the ranks that meet at the store with the option servers,
+ * and those that meet there after them, and returns when the store is gone.  Options: those of
+ * rabit_start, where rank is the number of the server, from 0.  Blocks. */
+RABIT_API int32_t rabit_serve(const char* options);
+
 /* What this build and machine offer, as JSON: version, kernels, transports, backends, codecs. */
 RABIT_API int32_t rabit_capabilities(char* json, size_t capacity, size_t* needed);
 /* The driver of CUDA tensors as JSON: library, version, devices; or why there is none.  Starts it: a

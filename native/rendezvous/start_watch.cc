@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <utility>
 
 namespace rabit {
 namespace {
@@ -15,8 +16,6 @@ constexpr auto kSlice = 200ms;
 // Who notices that a rank has gone may notice a consequence: the cause is known about now.
 constexpr auto kCauseTime = 300ms;
 constexpr size_t kMessageBytesMax = 4096;
-
-std::string RankText(int rank) { return "rank " + std::to_string(rank); }
 
 // What one rank finds and all can report; anything else is the failure of the rank that finds it.
 bool IsShared(const Status& status) {
@@ -50,11 +49,14 @@ Status FromRecord(std::string_view record) {
 
 }  // namespace
 
-StartWatch::StartWatch(TcpStore& store, int64_t epoch, int rank)
-    : store_(store), rank_(rank), key_(std::to_string(epoch) + "/failed") {}
+StartWatch::StartWatch(TcpStore& store, int64_t epoch, int rank, std::string who)
+    : store_(store),
+      rank_(rank),
+      who_(who.empty() ? "rank " + std::to_string(rank) : std::move(who)),
+      key_(std::to_string(epoch) + "/failed") {}
 
 Status StartWatch::Join(Deadline deadline) {
-  const Status will = PeerLost(rank_, RankText(rank_) +
+  const Status will = PeerLost(rank_, who_ +
                                           " ended before all ranks had started; its own output "
                                           "tells why");
   return store_.LeaveWill(key_, ToRecord(will), deadline);
@@ -97,7 +99,7 @@ Status StartWatch::Fail(const Status& why) {
   }
   const std::string record = ToRecord(
       IsShared(why) ? why
-                    : PeerLost(rank_, RankText(rank_) + " could not start: " + why.message()));
+                    : PeerLost(rank_, who_ + " could not start: " + why.message()));
   const Result<std::string> first = store_.SetOnce(key_, record);
   return is_suspicion && first.ok() && *first != record ? FromRecord(*first) : why;
 }

@@ -18,7 +18,8 @@ namespace rabit {
 class StartWatch final : public Store {
  public:
   // `store` must outlive it.
-  StartWatch(TcpStore& store, int64_t epoch, int rank);
+  // `who`: this process, for messages; empty: "rank" and its number.
+  StartWatch(TcpStore& store, int64_t epoch, int rank, std::string who = {});
   // A rank that ends in order leaves nobody in doubt.
   ~StartWatch() override { store_.TakeBackWill(); }
 
@@ -42,6 +43,7 @@ class StartWatch final : public Store {
 
   TcpStore& store_;
   const int rank_;
+  const std::string who_;
   const std::string key_;
   Mutex mutex_;
   Deadline next_look_ RABIT_GUARDED_BY(mutex_){};

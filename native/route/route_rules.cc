@@ -11,7 +11,7 @@ namespace rabit {
 namespace {
 
 // Known, and perhaps not part of this engine.
-constexpr std::string_view kBackends[] = {"builtin", "mpi"};
+constexpr std::string_view kBackends[] = {"builtin", "mpi", "ps"};
 
 bool CanBeRouted(const KindTraits& traits) {
   return traits.kind == Kind::kBarrier || (traits.moves_data && traits.kind != Kind::kRecv);
@@ -152,11 +152,18 @@ Status RouteRulesParser::ParseBackend(RouteRule& rule) {
       return Wrong(start, "there is no backend '" + name + "'; known: " +
                               JoinNames({std::begin(kBackends), std::end(kBackends)}));
     }
+    if (name == "ps") {
+      return Wrong(start, "backend 'ps' takes summation servers, and this job has none; start some "
+                          "with 'rabitrun -s 2'");
+    }
     return Wrong(start, "this job runs without backend '" + name + "': it has " + ours +
                             "; add it with RABIT_BACKEND=" + ours + "," + name);
   }
   rule.backend = static_cast<BackendId>(found - names_.backends.begin());
   if (!IsAt('/')) return Status();
+  if (name == "ps") {
+    return Wrong(at_, "servers have no choice of algorithms; name the backend alone");
+  }
   ++at_;
   return ParseAlgorithm(rule, name == "mpi");
 }

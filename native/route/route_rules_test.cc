@@ -9,6 +9,7 @@ namespace rabit {
 namespace {
 
 const std::vector<std::string> kBoth = {"builtin", "mpi"};
+const std::vector<std::string> kServers = {"builtin", "ps"};
 const std::vector<std::string> kOne = {"builtin"};
 
 // "backend/algorithm", or "" where no rule fits.
@@ -80,7 +81,7 @@ TEST(RouteRules, mistakes_name_the_position_and_what_is_known) {
   ExpectWrong("alltoall:8K-4K:mpi", kBoth, "10", "no size is in '8K-4K'");
   ExpectWrong("alltoall:<0:mpi", kBoth, "10", "no size is in '<0'");
   ExpectWrong("alltoall:mpi;", kBoth, "14", "unknown collective ''");
-  ExpectWrong("alltoall:mpl", kBoth, "10", "there is no backend 'mpl'; known: builtin, mpi");
+  ExpectWrong("alltoall:mpl", kBoth, "10", "there is no backend 'mpl'; known: builtin, mpi, ps");
   ExpectWrong("alltoall:mpi", kOne, "10",
               "this job runs without backend 'mpi': it has builtin; add it with "
               "RABIT_BACKEND=builtin,mpi");
@@ -89,6 +90,8 @@ TEST(RouteRules, mistakes_name_the_position_and_what_is_known) {
   ExpectWrong("alltoall:builtin/ring", kOne, "18", "alltoall has no choice of algorithms");
   ExpectWrong("alltoall:mpi/ring", kBoth, "14",
               "unknown alltoall algorithm 'ring'; known: library");
+  ExpectWrong("allreduce:ps", kBoth, "11", "this job has none; start some with 'rabitrun -s 2'");
+  ExpectWrong("allreduce:ps/ring", kServers, "13", "servers have no choice of algorithms");
 }
 
 TEST(RouteRules, deterministic_jobs_refuse_other_orders) {

@@ -18,6 +18,9 @@ constexpr int64_t kRingPartBytesMin = 16 << 10;
 constexpr int64_t kRingAllgatherBytesMin = 1 << 20;
 constexpr int64_t kChainBroadcastBytesMin = 128 << 10;
 
+// Of which a server can add up a tensor at once (arithmetic/reduce.h).
+constexpr int kServedRanksMax = 1024;
+
 constexpr std::string_view kHierarchical = "hierarchical";
 
 // A ring rounds at every step.
@@ -53,6 +56,8 @@ Result<Route> Router::Of(const Work& work, Load load, const Group& group) const 
     return Route{backend, backend, kLibraryAlgorithm, wish.row.empty() ? "only" : wish.row};
   }
   if (mpi.has_value() && backend == mpi->library) return OverMpi(work, load, group, wish);
+  const std::optional<PsRows>& ps = options_.ps;
+  if (ps.has_value() && backend == ps->backend) return OverServers(work, load, group, wish);
   if (!wish.algorithm.empty()) return Route{kBuiltin, kBuiltin, wish.algorithm, wish.row};
   const Choice choice = Choose(options_.links, work, load.bytes, group);
   return Route{kBuiltin, kBuiltin, choice.algorithm, wish.row.empty() ? choice.row : wish.row};
@@ -65,6 +70,7 @@ BackendId Router::BackendOf(const Work& work, int64_t bytes, bool is_of_all) con
 BackendId Router::BackendFor(const Work& work, const Wish& wish) const {
   if (wish.backend.has_value()) return *wish.backend;
   if (work.backend != kAnyBackend) return work.backend;
+  if (options_.ps.has_value() && options_.ps->is_default) return options_.ps->backend;
   return options_.mpi.has_value() && options_.mpi->is_default ? options_.mpi->library : kBuiltin;
 }
 
@@ -84,6 +90,15 @@ bool Router::FitsTable(const RouteRule& rule, const Work& work) const {
   if (rule.dtype.has_value() || !TraitsOf(work.kind).reduces) return true;
   return !RoundsToSixteenBits(work.dtype) || rule.algorithm.empty() ||
          SumsInRankOrder(work.kind, rule.algorithm);
+}
+
+Route Router::OverServers(const Work& work, Load load, const Group& group, const Wish& wish) const {
+  const PsRows& ps = *options_.ps;
+  if (ps.RunsOnServers(work, group) && group.size() <= kServedRanksMax) {
+    return {ps.backend, ps.executor, kPushPullAlgorithm, wish.row.empty() ? "only" : wish.row};
+  }
+  const Choice choice = Choose(options_.links, work, load.bytes, group);
+  return {ps.backend, kBuiltin, choice.algorithm, group.size() > 1 ? "emulated" : choice.row};
 }
 
 Route Router::OverMpi(const Work& work, Load load, const Group& group, const Wish& wish) const {

@@ -313,5 +313,38 @@ TEST(Router, a_backend_of_its_own_means_runs_what_names_it) {
   EXPECT_EQ(Text(*router.Of(work, {100}, World())), "1 library only");
 }
 
+// Jobs with servers: 'ps' is backend 1 and runs in place 1.
+RouterOptions WithServers(bool is_default) {
+  RouterOptions options = On({0, 0, 0, 0});
+  options.ps = PsRows{.backend = 1, .executor = 1, .is_default = is_default};
+  return options;
+}
+
+TEST(Router, servers_sum_and_builtin_does_the_rest_for_them) {
+  const RouterOptions options = WithServers(true);
+  EXPECT_EQ(Text(Take(options, Of(Kind::kAllreduce), {64})), "1 push_pull only");
+  EXPECT_EQ(Text(Take(options, Of(Kind::kAllreduce), {64}, Ranks({1, 3}))), "1 push_pull only");
+  EXPECT_EQ(Text(Take(options, Of(Kind::kAllreduce), {64}, World(1))), "0 none alone");
+  EXPECT_EQ(Text(Take(options, Of(Kind::kAlltoall), {64})), "0 pairwise emulated");
+  EXPECT_EQ(Text(Take(options, Of(Kind::kBroadcast), {64})), "0 binomial emulated");
+  EXPECT_EQ(Take(options, Of(Kind::kAlltoall), {64}).backend, 1);
+  EXPECT_EQ(Router(options).backends(), 2u);
+}
+
+TEST(Router, calls_and_rules_may_name_the_servers) {
+  RouterOptions options = WithServers(false);
+  EXPECT_NE(Take(options, Of(Kind::kAllreduce), {1 << 20}).executor, 1);
+  Work named = Of(Kind::kAllreduce);
+  named.backend = 1;
+  EXPECT_EQ(Text(Take(options, named, {64})), "1 push_pull only");
+
+  const std::vector<std::string> backends = {"builtin", "ps"};
+  auto rules = RouteRules::Parse("route", "allreduce:>=1M:ps", {backends, false});
+  ASSERT_OK(rules);
+  options.routes = std::move(rules).value();
+  EXPECT_EQ(Text(Take(options, Of(Kind::kAllreduce), {1 << 20})), "1 push_pull route_rule");
+  EXPECT_EQ(Take(options, Of(Kind::kAllreduce), {(1 << 20) - 1}).executor, 0);
+}
+
 }  // namespace
 }  // namespace rabit

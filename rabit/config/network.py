@@ -27,11 +27,21 @@ class NetworkSettings:
     )
     backend: str = setting(
         "builtin",
-        "Who executes collectives: builtin, mpi, or both with a comma; operations that name none "
-        "use the first.",
+        "Who executes collectives: builtin, mpi, ps (summation servers), or several with commas; "
+        "operations that name none use the first.",
         is_equal=True,
         native="backend",
         flag="--backend",
+    )
+    servers: int = setting(
+        0,
+        "Summation servers beside the ranks, which rabitrun starts; then there is the backend ps.",
+        is_equal=True,
+        native="servers",
+        flag="--servers",
+        short_flag="-s",
+        minimum=0,
+        maximum=4096,
     )
     mpi_collectives: str = setting(
         "auto",

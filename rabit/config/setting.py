@@ -44,6 +44,7 @@ class Setting:
     choices: tuple[str, ...] = ()
     native: str = ""  # key of rabit_start's options; empty: Python or the launcher use it alone
     flag: str = ""  # of rabitrun; empty: set by the launcher itself
+    short_flag: str = ""
     aliases: tuple[tuple[str, str], ...] = ()  # further words for choices
     is_equal: bool = False  # must be equal on all ranks, which compare it when they meet
     group: str = "tuning"

@@ -6,7 +6,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,10 +70,11 @@ def _run(parsed: argparse.Namespace) -> int:
     for notice in notices:
         print(f"rabitrun: {notice}", file=sys.stderr)
     _check_strategy(tuning.get("RABIT_STRATEGY") or environ.get("RABIT_STRATEGY"))
+    plan = _with_servers(_plan(parsed), parsed, environ, tuning)
     from rabit.launch.options.environment import user_environ
 
     request = Request(
-        plan=_plan(parsed),
+        plan=plan,
         command=command,
         environ=environ,
         tuning=tuning,
@@ -183,6 +184,36 @@ def _least(parsed: argparse.Namespace) -> int:
         )
     least: int = parsed.min_np
     return least
+
+
+def _with_servers(
+    plan: Plan, parsed: argparse.Namespace, environ: Mapping[str, str], tuning: dict[str, str]
+) -> Plan:
+    """`plan` and its summation servers; `tuning` gets what the ranks must know of them."""
+    from rabit.launch.hosts import parse_hosts
+    from rabit.launch.options.settings import job_config
+    from rabit.launch.plan import with_servers
+
+    config = job_config(parsed, environ)
+    hosts = parse_hosts(parsed.server_hosts, "--server-hosts") if parsed.server_hosts else None
+    servers = config.servers or sum(each.slots for each in hosts or ())
+    if not servers:
+        return plan
+    if parsed.launcher == "mpi":
+        raise InvalidArgument(
+            "summation servers are for ranks that rabitrun starts itself, and --launcher mpi leaves "
+            "them to mpiexec. Leave out one of the two."
+        )
+    if parsed.min_np is not None:
+        raise InvalidArgument(
+            "summation servers keep the ranks that they began with, and --min-np lets a job go on "
+            "with fewer. Leave out one of the two."
+        )
+    tuning["RABIT_SERVERS"] = str(servers)
+    is_said = "RABIT_BACKEND" in {*tuning, *environ}
+    if not is_said and not config.route:
+        tuning["RABIT_BACKEND"] = "ps"  # Nobody starts servers to leave them idle.
+    return with_servers(plan, servers, hosts)
 
 
 def _mpi_arguments(parsed: argparse.Namespace) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ def describe(request: Request) -> str:
         bound = [""] * len(each.places)
         if is_started_here(request, each.host):
             lines.append(f"host {each.host}, without ssh:")
-            if request.bind_to != "none":
+            if request.bind_to != "none" and each.places:
                 sets = bind(request.bind_to, len(each.places), HostProcessors.here())
                 bound = [f"on processors {as_list(each)}: " for each in sets]
         else:
@@ -45,4 +45,5 @@ def describe(request: Request) -> str:
         for place, where in zip(each.places, bound, strict=True):
             numbers = " ".join(f"{k}={v}" for k, v in place.environ(plan.size).items())
             lines.append(f"  {where}{numbers} {shlex.join(request.command)}")
+        lines += [f"  summation server {place.server}" for place in each.servers]
     return "\n".join(lines)

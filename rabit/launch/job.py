@@ -15,10 +15,14 @@ __all__ = ["HostJob", "RankJob"]
 
 @dataclass(frozen=True)
 class RankJob:
-    """One rank and the variables that are its alone."""
+    """One process and the variables that are its alone.
+
+    is_server: a summation server, whose number counts after the ranks.
+    """
 
     rank: int
     environ: dict[str, str]
+    is_server: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rabit.errors import InvalidArgument
 from rabit.launch.hosts import Host
 
-__all__ = ["HostPlan", "Plan", "RankPlace", "make_plan"]
+__all__ = ["HostPlan", "Plan", "RankPlace", "ServerPlace", "make_plan", "with_servers"]
 
 _MOST_RANKS = 65_536
 
@@ -36,19 +36,48 @@ class RankPlace:
 
 
 @dataclass(frozen=True)
+class ServerPlace:
+    """One summation server.  Among the processes of the job it counts as rank `number`."""
+
+    server: int
+    number: int
+
+    def environ(self, size: int) -> dict[str, str]:
+        """The variables by which the server knows its place."""
+        size = max(size, self.server + 1)
+        return RankPlace(self.server, 0, 1, self.server, size).environ(size)
+
+
+@dataclass(frozen=True)
 class HostPlan:
-    """The ranks of one host, in order; at least one."""
+    """The ranks and the summation servers of one host, in order; at least one of them."""
 
     host: Host
     places: tuple[RankPlace, ...]
+    servers: tuple[ServerPlace, ...] = ()
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Of all processes here."""
+        return (*(each.rank for each in self.places), *(each.number for each in self.servers))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All ranks of a job, host by host."""
+    """All processes of a job, host by host: `size` ranks, and `servers` that count after them."""
 
     size: int
     hosts: tuple[HostPlan, ...]
+    servers: int = 0
+
+    @property
+    def processes(self) -> int:
+        return self.size + self.servers
+
+    def name_of(self, number: int) -> str:
+        """"rank 3", or "server 0"."""
+        is_rank = number < self.size
+        return f"rank {number}" if is_rank else f"server {number - self.size}"
 
     def host_of(self, rank: int) -> Host:
         return next(
@@ -85,6 +114,44 @@ def make_plan(hosts: Sequence[Host], size: int | None) -> Plan:
             plans.append(HostPlan(host, _places(first, index, counts)))
         first += count
     return Plan(size, tuple(plans))
+
+
+def with_servers(plan: Plan, servers: int, hosts: Sequence[Host] | None) -> Plan:
+    """`plan` and its summation servers, on `hosts` up to their slots; None: where the ranks are.
+
+    Raises InvalidArgument if there is nothing to sum, or no room.
+    """
+    if servers == 0:
+        return plan
+    if plan.size == 1:
+        raise InvalidArgument(
+            f"{servers} summation servers for one rank: servers sum what several ranks push. "
+            "Start at least 2 ranks, or leave out the servers."
+        )
+    slots = [each.host for each in plan.hosts] if hosts is None else _turns(hosts)
+    if hosts is not None and servers > len(slots):
+        raise InvalidArgument(
+            f"{servers} summation servers, but --server-hosts has room for {len(slots)}. Give its "
+            "hosts more, such as host:2, or start fewer servers."
+        )
+    at: dict[str, list[ServerPlace]] = {}
+    names = {str(each.host): each.host for each in plan.hosts}
+    for server in range(servers):
+        host = slots[server % len(slots)]
+        names.setdefault(str(host), host)
+        at.setdefault(str(host), []).append(ServerPlace(server, plan.size + server))
+    of_ranks = {str(each.host): each.places for each in plan.hosts}
+    every = (
+        HostPlan(host, of_ranks.get(name, ()), tuple(at.get(name, ())))
+        for name, host in names.items()
+    )
+    return Plan(plan.size, tuple(every), servers)
+
+
+def _turns(hosts: Sequence[Host]) -> list[Host]:
+    """Each host as often as it has slots, in turn."""
+    most = max(each.slots for each in hosts)
+    return [host for turn in range(most) for host in hosts if turn < host.slots]
 
 
 def _places(first: int, index: int, counts: Sequence[int]) -> tuple[RankPlace, ...]:

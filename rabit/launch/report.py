@@ -168,7 +168,11 @@ def render(culprit: Failure, failures: Sequence[Failure], size: int) -> str:
         lines += _tail(culprit)
     else:
         lines += _waiting(culprit, failures)
-    others = [each for each in failures if each.rank != culprit.rank and each.status != 0]
+    others = [
+        each
+        for each in failures
+        if each.rank != culprit.rank and each.status != 0 and each.rank < size
+    ]
     stopped = sum(1 for each in others if each.was_stopped and not each.has_raised)
     if stopped:
         lines.append(f"  Then rabitrun stopped {_ranks(stopped)}.")
@@ -182,7 +186,10 @@ def render(culprit: Failure, failures: Sequence[Failure], size: int) -> str:
 
 
 def _headline(culprit: Failure, size: int) -> str:
-    who = f"rabitrun: rank {culprit.rank} of {size} (host {culprit.host})"
+    name = f"rank {culprit.rank} of {size}"
+    if culprit.rank >= size:
+        name = f"server {culprit.rank - size}"
+    who = f"rabitrun: {name} (host {culprit.host})"
     when = f"{culprit.began_s:.1f} s after the start"
     told = culprit.told
     if told is not None and told.raised:

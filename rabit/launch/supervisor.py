@@ -58,13 +58,14 @@ class Supervisor:
         self._say = say
         self._nodes: Sequence[Node] = ()
         self._began = time.monotonic()
-        self._host_of = {place.rank: str(each.host) for each in plan.hosts for place in each.places}
+        self._host_of = {number: str(each.host) for each in plan.hosts for number in each.numbers}
         self._is_started: set[int] = set()
         self._statuses: dict[int, int] = {}
         self._ends = Ends(self._host_of, output.tail)
         self._problem: Problem | None = None
         self._results: dict[int, bytearray] = {}
         self._sent: set[int] = set()
+        self._is_releasing = False  # the servers, since all ranks have ended
         self._user_signal = 0
         self._is_stopping = False
         self._start_by: float | None = None
@@ -96,8 +97,9 @@ class Supervisor:
 
     def started(self, rank: int, pid: int) -> None:
         self._is_started.add(rank)
-        self._say(f"rank {rank} runs on {self._host_of[rank]} as process {pid}")
-        if len(self._is_started) == self._plan.size:
+        where = f"{self._host_of[rank]} as process {pid}"
+        self._say(f"{self._plan.name_of(rank)} runs on {where}")
+        if len(self._is_started) == self._plan.processes:
             self._start_by = None
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
@@ -116,11 +118,14 @@ class Supervisor:
     def exited(self, rank: int, status: int) -> None:
         now = time.monotonic()
         self._statuses[rank] = status
-        self._say(f"rank {rank} {report.describe_status(status)}")
+        self._say(f"{self._plan.name_of(rank)} {report.describe_status(status)}")
         was_stopped = any(status in (-each, 128 + each) for each in self._sent)
         # A rank that leaves with RESUMABLE has done what it could, like one that has done it all.
-        is_well = status in (0, RESUMABLE)
+        is_released = self._is_releasing and rank >= self._plan.size
+        is_well = status in (0, RESUMABLE) or is_released
         self._ends.add(rank, 0 if is_well else status, now - self._began, was_stopped)
+        if is_well and not self._is_stopping:
+            self._release_servers()
         if self._is_stopping or self._goes_on(rank, is_well) or is_well:
             return
         missed = self._ends.of(rank).peers
@@ -146,9 +151,9 @@ class Supervisor:
         self._set_problem(text, status)
         for each in self._plan.hosts:
             if str(each.host) == host:
-                for place in each.places:
+                for number in each.numbers:
                     # Ranks of a lost host have ended as far as anyone can tell.
-                    self._statuses.setdefault(place.rank, -signal.SIGKILL)
+                    self._statuses.setdefault(number, -signal.SIGKILL)
         if not self._is_stopping:
             self._stop(signal.SIGTERM)
 
@@ -171,21 +176,21 @@ class Supervisor:
         if self._problem is not None and not self._is_started - set(self._statuses):
             return True
         # What the others have given up is stopped perhaps, and ends with the job.
-        return len(self._losses.ranks.union(self._statuses)) == self._plan.size
+        return len(self._losses.ranks.union(self._statuses)) == self._plan.processes
+
+
+    def _release_servers(self) -> None:
+        """Ends the servers once no rank is left; they hold nothing."""
+        if self._is_releasing or any(each not in self._statuses for each in range(self._plan.size)):
+            return
+        self._is_releasing = True
+        self._kill_at = time.monotonic() + self._times.grace_s
+        for node in self._nodes:
+            node.signal(signal.SIGTERM, whole_group=False)
 
     def _wait_s(self) -> float | None:
-        times = [
-            each
-            for each in (
-                self._start_by,
-                self._settle_at,
-                self._kill_at,
-                self._give_up_at,
-                self._output.due(),
-            )
-            if each is not None
-        ]
-        return max(0.0, min(times) - time.monotonic()) if times else None
+        due = self._output.due()
+        return _left_s(self._start_by, self._settle_at, self._kill_at, self._give_up_at, due)
 
     def _tick(self, now: float) -> None:
         self._output.tick(now)
@@ -209,14 +214,14 @@ class Supervisor:
         if self._give_up_at is not None and now >= self._give_up_at:
             self._give_up_at = None
             for each in self._plan.hosts:
-                if any(place.rank not in self._statuses for place in each.places):
+                if any(number not in self._statuses for number in each.numbers):
                     self.failed(str(each.host), f"the host {each.host} does not answer.", 1)
 
     def _too_late(self) -> None:
         hosts = [
             str(each.host)
             for each in self._plan.hosts
-            if any(place.rank not in self._is_started for place in each.places)
+            if any(number not in self._is_started for number in each.numbers)
         ]
         self.failed(
             hosts[0],
@@ -268,7 +273,7 @@ class Supervisor:
     def _outcome(self) -> Outcome:
         return conclude(
             self._ends.all(),
-            self._statuses,
+            {rank: each for rank, each in self._statuses.items() if rank < self._plan.size},
             {rank: bytes(data) for rank, data in self._results.items()},
             size=self._plan.size,
             problem=self._problem,
@@ -280,3 +285,9 @@ class Supervisor:
         if self._problem is None:
             at_s = time.monotonic() - self._began
             self._problem = Problem(f"rabitrun: {text}\n", status, at_s)
+
+
+def _left_s(*times: float | None) -> float | None:
+    """Seconds until the first of those that are set; None: none is."""
+    given = [each for each in times if each is not None]
+    return max(0.0, min(given) - time.monotonic()) if given else None

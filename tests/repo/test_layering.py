@@ -153,6 +153,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
             "session": _SESSION,
             "bench": f"session {_SESSION}",
             "board testing elastic": f"session {_SESSION}",
+            "server": f"rendezvous {_SETTINGS}",
             "framework": f"session strategies training {_SESSION}",
             "api": "*",
             "": "api version",

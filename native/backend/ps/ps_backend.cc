@@ -115,6 +115,12 @@ void PsBackend::Abort(Status why) {
 }
 
 void PsBackend::WriteStatistics(JsonWriter& json) const {
+  const TransportCounters counters = endpoints_->counters();
+  json.Key("transport").BeginObject().Member("name", endpoints_->name());
+  json.Member("bytes_sent", counters.bytes_sent).Member("bytes_received", counters.bytes_received);
+  json.Member("frames_corrupt", counters.frames_corrupt);
+  json.Member("frames_resent", counters.frames_resent);
+  json.Member("connections_restored", counters.connections_restored).EndObject();
   json.Key("servers").BeginArray();
   for (const Server& server : servers_) {
     json.BeginObject().Member("host", server.host);

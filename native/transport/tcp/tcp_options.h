@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "base/spin_times.h"
@@ -23,6 +24,9 @@ struct TcpOptions {
   // Messages of a stream are striped over this many connections, from `stripe_bytes_min` on.
   int connections_per_stream = 1;
   size_t stripe_bytes_min = 1 << 20;
+
+  // Of the greeting: connections of several transports of a rank come to one listener.
+  std::string purpose = "tcp";
 
   // Empty: all.  Otherwise only these are connected, and the others are kInvalidArgument.
   std::vector<int> peers;

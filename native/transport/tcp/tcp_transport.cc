@@ -12,7 +12,6 @@
 namespace rabit {
 namespace {
 
-constexpr std::string_view kPurpose = "tcp";
 constexpr int kLinksMax = 256;  // the header has one byte
 
 class TcpOperation final : public PendingOperation {
@@ -169,7 +168,7 @@ Status TcpTransport::Connect(const ConnectContext& context) {
                            " TCP connections; there must be 1 to " + std::to_string(kLinksMax) +
                            " connections for each pair of ranks");
   }
-  TcpLinks::Plan plan{.purpose = std::string(kPurpose),
+  TcpLinks::Plan plan{.purpose = options_.purpose,
                       .what = "TCP",
                       .peers = Peers(),
                       .stream_of_link = {},

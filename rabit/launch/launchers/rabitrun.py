@@ -69,12 +69,12 @@ def launch(request: Request) -> Outcome:
     """Runs the job to its end.  Blocks.  Raises RabitError if it cannot be started at all."""
     plan = request.plan
     _allow_descriptors(
-        sum(len(each.places) for each in plan.hosts if is_started_here(request, each.host))
+        sum(len(each.numbers) for each in plan.hosts if is_started_here(request, each.host))
         + len(plan.hosts),
         has_files=request.output_folder is not None,
     )
     # Made first: a folder that cannot be written must not cost a started job.
-    files = OutputFiles(request.output_folder, plan.size) if request.output_folder else None
+    files = OutputFiles(request.output_folder, plan) if request.output_folder else None
     with contextlib.ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
         sinks = {
@@ -215,9 +215,15 @@ def _host_job(
         command=request.command,
         directory=request.directory or os.getcwd(),  # noqa: PTH109 (keeps a symbolic link's name)
         environ=shared,
-        ranks=tuple(
-            RankJob(place.rank, {**place.environ(plan.size), **place_environ(place, plan.size)})
-            for place in each.places
+        ranks=(
+            *(
+                RankJob(place.rank, {**place.environ(plan.size), **place_environ(place, plan.size)})
+                for place in each.places
+            ),
+            *(
+                RankJob(place.number, place.environ(plan.size), is_server=True)
+                for place in each.servers
+            ),
         ),
         grace_s=request.times.grace_s,
         secret=secret if plan.size > 1 else None,
@@ -230,13 +236,9 @@ def _style(request: Request) -> Style:
     is_one_host = len(request.plan.hosts) == 1
     return Style(
         labels={
-            place.rank: ""
-            if request.has_bare_rank_0 and place.rank == 0
-            else str(place.rank)
-            if is_one_host
-            else f"{each.host}:{place.rank}"
+            number: _label(request, each.host, number, is_one_host)
             for each in request.plan.hosts
-            for place in each.places
+            for number in each.numbers
         },
         has_timestamps=request.has_timestamps,
         is_collapsed=request.is_collapsed,
@@ -244,6 +246,14 @@ def _style(request: Request) -> Style:
         is_terminal=os.isatty(1),
         draws_bars=os.isatty(1) and os.isatty(2) and request.environ.get("TERM") != "dumb",
     )
+
+
+def _label(request: Request, host: Host, number: int, is_one_host: bool) -> str:
+    if request.has_bare_rank_0 and number == 0:
+        return ""
+    is_rank = number < request.plan.size
+    name = str(number) if is_rank else request.plan.name_of(number)
+    return name if is_one_host else f"{host}:{name}"
 
 
 def thread_note(request: Request) -> str:
@@ -258,7 +268,7 @@ def thread_note(request: Request) -> str:
     counts = {
         str(each.host): thread_count(0, bind(request.bind_to, len(each.places), here), here.quota)
         for each in request.plan.hosts
-        if is_started_here(request, each.host)
+        if each.places and is_started_here(request, each.host)
     }
     if not counts:
         return "OMP_NUM_THREADS is unset: each host sets its cores divided by its ranks"

@@ -63,7 +63,9 @@ class LocalNode:
             return
         host = HostProcessors.here()
         try:
-            places = bind(self._job.bind_to, len(self._job.ranks), host)
+            # Servers are last, and take the processors that the ranks leave idle.
+            ranks = sum(not each.is_server for each in self._job.ranks)
+            places = bind(self._job.bind_to, ranks, host) if ranks else []
         except InvalidArgument as error:
             self._events.failed(self.host, f"{self.host}: {error}", 1)
             return
@@ -78,6 +80,9 @@ class LocalNode:
                 payload = memory_file(self._job.payload, "call")
                 inherited.append(payload)
             for index, each in enumerate(self._job.ranks):
+                if each.is_server:
+                    self._start_rank(each, 1, secret, -1)
+                    continue
                 threads = thread_count(index, places, host.quota)
                 with _bound_to(places[index]):
                     self._start_rank(each, threads, secret, payload)
@@ -103,6 +108,8 @@ class LocalNode:
             passed.append(secret)
             environ["RABIT_SECRET_FD"] = str(secret)
         command = list(self._job.command)
+        if rank.is_server:
+            command = [sys.executable, "-m", "rabit.server"]
         # Of what the launcher reads besides the standard streams: our end -> the stream.
         ours: dict[int, int] = {}
         report_read, report_write = os.pipe()

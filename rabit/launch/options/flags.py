@@ -22,6 +22,7 @@ _EXAMPLES = """\
 examples:
   rabitrun -np 4 python train.py                     4 ranks on this machine
   rabitrun -np 8 -H node1:4,node2:4 python train.py  2 hosts, over ssh
+  rabitrun -np 4 -s 2 python train.py                with 2 summation servers (backend ps)
   rabitrun --hostfile hosts.txt python train.py      all slots of the file ("node1 slots=4")
   rabitrun -np 2 --env LR=0.1 --timeline t.json python train.py --epochs 3
   rabitrun -np 4 --min-np 2 python train.py          go on when ranks are lost (rabit.elastic)
@@ -103,6 +104,10 @@ def _add_job_flags(group: argparse._ArgumentGroup) -> None:
     where.add_argument(
         "-hostfile", "--hostfile", type=Path, metavar="FILE",
         help="the same from a file, one host in each line: 'node1 slots=4' or 'node1:4'",
+    )  # fmt: skip
+    group.add_argument(
+        "--server-hosts", metavar="HOST:SERVERS,…",
+        help="hosts of the summation servers (--servers; default: the hosts of the ranks, in turn)",
     )  # fmt: skip
     group.add_argument(
         "--env", action="append", default=[], metavar="NAME[=VALUE]",
@@ -200,9 +205,10 @@ def _add_setting(group: argparse._ArgumentGroup, each: Setting) -> None:
             help=help_text,
         )
         return
+    names = [each.short_flag, each.flag] if each.short_flag else [each.flag]
     metavar = "|".join(each.choices) if each.choices else each.kind.upper()
     group.add_argument(
-        each.flag, dest=setting_destination(each), metavar=metavar, default=None, help=help_text
+        *names, dest=setting_destination(each), metavar=metavar, default=None, help=help_text
     )
 
 

@@ -17,6 +17,7 @@ from rabit.launch.nodes.node import STDERR, STDOUT
 from rabit.launch.nodes.sink import Sink
 from rabit.launch.output.collapse import Collapser, rank_list
 from rabit.launch.output.progress import Bars, last_state, rewritten_lines
+from rabit.launch.plan import Plan
 
 __all__ = ["Output", "OutputFiles", "Style", "tail_text", "wants_colour"]
 
@@ -61,15 +62,16 @@ class Style:
 
 
 class OutputFiles:
-    """rank.N/stdout and rank.N/stderr below a folder.  N is padded so that names sort."""
+    """rank.N/stdout and rank.N/stderr below a folder, and server.N/…  Padded so that names sort."""
 
-    def __init__(self, folder: Path, size: int) -> None:
-        width = len(str(size - 1))
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        width = len(str(plan.processes - 1))
         self._files: dict[tuple[int, int], BinaryIO] = {}
         self.problem = ""
         try:
-            for rank in range(size):
-                place = folder / f"rank.{rank:0{width}d}"
+            for rank in range(plan.processes):
+                kind, _, number = plan.name_of(rank).partition(" ")
+                place = folder / f"{kind}.{number:0>{width}}"
                 place.mkdir(parents=True, exist_ok=True)
                 for stream, name in ((STDOUT, "stdout"), (STDERR, "stderr")):
                     self._files[rank, stream] = (place / name).open("wb", buffering=0)

@@ -1,0 +1,243 @@
+#include "abi/ps_wiring.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "backend/ps/ps_backend.h"
+#include "backend/ps/summation_server.h"
+#include "base/log.h"
+#include "base/spin_times.h"
+#include "base/wire.h"
+#include "rendezvous/tcp_store.h"
+#include "transport/connect.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace rabit {
+namespace {
+
+// Rank 0 says under this key what job comes to the servers next.
+constexpr std::string_view kJobKey = "servers/job";
+constexpr uint32_t kJobVersion = 1;
+// How long a server waits for the next job at once; then it goes on waiting.
+constexpr auto kJobWait = std::chrono::hours(1);
+
+struct ServedJob {
+  int64_t epoch = 1;
+  int32_t workers = 0;
+  int32_t servers = 0;
+  int32_t streams = 0;
+  int32_t tcp_connections = 1;
+};
+
+std::string ToRecord(const ServedJob& job) {
+  std::vector<std::byte> record;
+  WireWriter to(record);
+  to.U32(kJobVersion);
+  to.I64(job.epoch);
+  to.I32(job.workers);
+  to.I32(job.servers);
+  to.I32(job.streams);
+  to.I32(job.tcp_connections);
+  return std::string(AsText(record));
+}
+
+Result<ServedJob> JobFromRecord(std::string_view record) {
+  WireReader from(AsBytes(record));
+  const uint32_t version = from.U32();
+  ServedJob job{from.I64(), from.I32(), from.I32(), from.I32(), from.I32()};
+  if (version != kJobVersion) {
+    return Internal("the workers have version " + std::to_string(version) +
+                    " of what servers are told, this server has " + std::to_string(kJobVersion) +
+                    "; install one version on all hosts");
+  }
+  RABIT_RETURN_IF_ERROR(from.Finish("what rank 0 tells the servers"));
+  return job;
+}
+
+std::string Key(int64_t epoch, const char* what, int number) {
+  return std::to_string(epoch) + "/" + what + "/" + std::to_string(number);
+}
+
+std::string ServerText(int server) { return "server " + std::to_string(server); }
+
+TcpOptions TcpOptionsFor(const Options& options, int first_peer, int peers) {
+  TcpOptions tcp;
+  tcp.purpose = "servers";
+  tcp.progress_timeout = std::chrono::milliseconds(options.heartbeat_timeout_ms);
+  tcp.connections_per_stream = options.tcp_connections;
+  tcp.payload_checks = options.tcp_checksum == "on"    ? PayloadChecks::kOn
+                       : options.tcp_checksum == "off" ? PayloadChecks::kOff
+                                                       : PayloadChecks::kAuto;
+  for (int peer = first_peer; peer < first_peer + peers; ++peer) tcp.peers.push_back(peer);
+  return tcp;
+}
+
+// ---- The workers' side ------------------------------------------------------------------------
+
+// The hosts of the servers, once all have come.
+Result<std::vector<std::string>> MeetServers(const Options& options, StartWatch& watch,
+                                             Deadline deadline) {
+  std::vector<std::string> hosts;
+  for (int server = 0; server < options.servers; ++server) {
+    Result<std::string> host = watch.Get(Key(options.epoch, "server", server), deadline);
+    if (!host.ok() && host.status().code() == Code::kTimedOut) {
+      return TimedOut(ServerText(server) + " of " + std::to_string(options.servers) +
+                      " has not appeared: " + host.status().message() +
+                      ". Look at why it did not start, or correct RABIT_SERVERS")
+          .WithCulprit(options.size + server);
+    }
+    if (!host.ok()) return host.status();
+    hosts.push_back(*std::move(host));
+  }
+  return hosts;
+}
+
+// ---- The server's side ------------------------------------------------------------------------
+
+std::string HostName() {
+  char name[256] = {};
+  (void)::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+Result<std::unique_ptr<Transport>> ConnectWorkers(const Options& options, const ServedJob& job,
+                                                  StartWatch& watch, Listener& listener,
+                                                  const Secret& secret, Deadline deadline) {
+  const int number = job.workers + options.rank;
+  RABIT_RETURN_IF_ERROR(watch.Set(Key(job.epoch, "address", number), listener.address()));
+  RABIT_RETURN_IF_ERROR(watch.Set(Key(job.epoch, "server", options.rank), HostName()));
+  const Topology nowhere;
+  const ConnectContext context{number,
+                               job.workers + job.servers,
+                               static_cast<uint64_t>(job.epoch),
+                               watch,
+                               listener,
+                               secret,
+                               nowhere,
+                               job.streams,
+                               deadline,
+                               &watch};
+  TcpOptions tcp = TcpOptionsFor(options, 0, job.workers);
+  tcp.connections_per_stream = job.tcp_connections;
+  return ConnectTcpTransport(context, tcp);
+}
+
+// Workers that leave, for whatever reason, may be followed by others.
+bool IsEndOfJob(const Status& status) {
+  return status.code() == Code::kPeerLost || status.code() == Code::kTimedOut ||
+         status.code() == Code::kAborted;
+}
+
+Result<std::unique_ptr<TcpStore>> ConnectStore(const Options& options, const Secret& secret) {
+  return TcpStore::Connect(options.store, secret, -1,
+                           After(std::chrono::milliseconds(options.connect_timeout_ms)));
+}
+
+// Until a worker leaves; returns why it did.
+Status ServeJob(const Options& options, const ServedJob& job, const Secret& secret,
+                const Logger& log) {
+  // A client of the store has one will.
+  RABIT_ASSIGN_OR_RETURN(const std::unique_ptr<TcpStore> store, ConnectStore(options, secret));
+  const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));
+  const int number = job.workers + options.rank;
+  StartWatch watch(*store, job.epoch, number, ServerText(options.rank));
+  RABIT_RETURN_IF_ERROR(watch.Join(deadline));
+  Result<std::unique_ptr<Listener>> listener = Listener::Open(
+      ListenAddress(options.bind_address), secret, static_cast<uint64_t>(job.epoch), number);
+  if (!listener.ok()) return watch.Fail(listener.status());
+  Result<std::unique_ptr<Transport>> endpoints =
+      ConnectWorkers(options, job, watch, **listener, secret, deadline);
+  if (!endpoints.ok()) return watch.Fail(endpoints.status());
+  log.Info(ServerText(options.rank) + " serves " + std::to_string(job.workers) + " workers");
+  SummationServer server(*std::move(endpoints), job.workers, job.streams);
+  const Status end = server.Serve();
+  log.Info(ServerText(options.rank) + " has summed " + std::to_string(server.bytes_summed()) +
+           " bytes; " + (IsEndOfJob(end) ? "the workers have left" : end.message()));
+  return end;
+}
+
+// A job and its thread: ranks may start the next engine while somebody still holds the last one,
+// whose connections stay open until then.
+class RunningJob {
+ public:
+  RunningJob(const Options& options, const ServedJob& job, const Secret& secret, const Logger& log)
+      : thread_([this, &options, job, secret, &log] {
+          const Status end = ServeJob(options, job, secret, log);
+          if (!IsEndOfJob(end)) log.Error(ServerText(options.rank) + ": " + end.message());
+          has_ended_.store(true);
+        }) {}
+  ~RunningJob() { thread_.join(); }
+  RunningJob(const RunningJob&) = delete;
+  RunningJob& operator=(const RunningJob&) = delete;
+
+  bool has_ended() const { return has_ended_.load(); }
+
+ private:
+  std::atomic<bool> has_ended_{false};
+  std::thread thread_;  // last: it uses what is above
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> WirePs(const Options& options, const Connections& connections) {
+  const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));
+  if (connections.turn != nullptr) {
+    return Unsupported(
+        "a job with summation servers whose ranks come and go: servers do not follow members yet; "
+        "leave out the servers, or keep the ranks");
+  }
+  StartWatch& watch = *connections.watch;
+  const int streams = options.streams();
+  if (options.rank == 0) {
+    RABIT_RETURN_IF_ERROR(watch.Set(kJobKey, ToRecord({options.epoch, options.size, options.servers,
+                                                       streams, options.tcp_connections})));
+  }
+  RABIT_ASSIGN_OR_RETURN(std::vector<std::string> hosts, MeetServers(options, watch, deadline));
+  const ConnectContext context{options.rank,
+                               options.size + options.servers,
+                               static_cast<uint64_t>(options.epoch),
+                               watch,
+                               connections.pool->listener(),
+                               connections.pool->secret(),
+                               connections.topology,
+                               streams,
+                               deadline,
+                               &watch};
+  TcpOptions tcp = TcpOptionsFor(options, options.size, options.servers);
+  tcp.spin = SocketSpinTimesFor(options.spin_us, connections.cores);
+  RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Transport> endpoints, ConnectTcpTransport(context, tcp));
+  return std::unique_ptr<Backend>(
+      std::make_unique<PsBackend>(std::move(endpoints), options.size, std::move(hosts)));
+}
+
+Status ServeJobs(const Options& options) {
+  const Logger log(options.log_level == "debug" || options.log_level == "info"
+                       ? LogLevel::kInfo
+                       : LogLevel::kWarning);
+  RABIT_ASSIGN_OR_RETURN(const Secret secret, Secret::FromHex(options.secret));
+  RABIT_ASSIGN_OR_RETURN(const std::unique_ptr<TcpStore> store, ConnectStore(options, secret));
+  std::vector<std::unique_ptr<RunningJob>> running;
+  uint64_t seen = 0;
+  for (;;) {
+    Result<Versioned> next = store->Watch(kJobKey, seen, After(kJobWait));
+    std::erase_if(running, [](const auto& job) { return job->has_ended(); });
+    if (!next.ok() && next.status().code() == Code::kTimedOut) continue;
+    if (!next.ok()) {
+      log.Info(ServerText(options.rank) + " ends: " + next.status().message());
+      return Status();
+    }
+    seen = next->version;
+    RABIT_ASSIGN_OR_RETURN(const ServedJob job, JobFromRecord(next->value));
+    if (options.rank >= job.servers) continue;
+    running.push_back(std::make_unique<RunningJob>(options, job, secret, log));
+  }
+}
+
+}  // namespace rabit

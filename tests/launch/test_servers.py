@@ -1,0 +1,246 @@
+"""Summation servers: rabitrun -s, and what becomes of a job whose servers or workers end."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import pytest
+
+from rabit.errors import InvalidArgument
+from rabit.launch.hosts import parse_hosts
+from rabit.launch.plan import make_plan, with_servers
+
+SUMS = """
+import numpy as np, rabit
+from rabit import ProcessSet
+pair = ProcessSet([0, 2], backend="ps")
+rabit.init(process_sets=[pair])
+rank, size = rabit.rank(), rabit.size()
+mine = [np.random.default_rng(each).standard_normal(300_007).astype(np.float32) for each in range(size)]
+expected = mine[0].copy()
+for each in mine[1:]:
+    expected += each
+def check(result, wanted, what):
+    assert result.tobytes() == wanted.tobytes(), f"rank {rank}: {what} differs"
+check(rabit.allreduce(mine[rank], op=rabit.Sum, name="all"), expected, "the sum")
+half = [each.astype(np.float16) for each in mine]
+wanted = sum(each.astype(np.float32) for each in half).astype(np.float16)
+check(rabit.allreduce(half[rank], op=rabit.Sum, name="half"), wanted, "float16")
+if rank in (0, 2):
+    both = rabit.allreduce(mine[rank], op=rabit.Sum, name="pair", process_set=pair)
+    check(both, mine[0] + mine[2], "the pair")
+handles = [rabit.allreduce_async(np.full(100_000, rank + i, np.float64), op=rabit.Sum, name=f"a{i}")
+           for i in range(20)]
+for i, handle in enumerate(handles):
+    result = rabit.synchronize(handle)
+    check(result, np.full(100_000, size * i + sum(range(size)), np.float64), f"a{i}")
+check(rabit.broadcast(mine[rank], root_rank=1, name="root"), mine[1], "the broadcast")
+own = rabit.allreduce(mine[rank], op=rabit.Sum, name="own", backend="builtin")
+np.testing.assert_allclose(own, expected, rtol=1e-3, atol=1e-4)
+routes = {(each["kind"], each["backend"], each["row"]) for each in rabit.statistics()["routes"]}
+print("routes", sorted(routes), flush=True)
+rabit.shutdown()
+rabit.init()
+check(rabit.allreduce(mine[rank], op=rabit.Sum, name="again"), expected, "the second job")
+print("done", flush=True)
+"""
+
+ROUTED = """
+import numpy as np, rabit
+rabit.init()
+for count in (1000, 300_000):
+    rabit.allreduce(np.ones(count, np.float32), name=f"x{count}")
+print({each["backend"]: each["bytes"] for each in rabit.statistics()["routes"]}, flush=True)
+"""
+
+# Rank 0 does `how` to server 1 after some steps.
+BROKEN = """
+import os, pathlib, signal, sys
+import numpy as np
+import rabit
+how = sys.argv[1]
+rabit.init()
+def server(number):
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            environ = (entry / "environ").read_bytes().split(b"\\0")
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        is_server = int(parent) == os.getppid() and command.endswith(b"rabit.server\\0")
+        if is_server and f"RABIT_RANK={number}".encode() in environ:
+            return int(entry.name)
+    raise SystemExit("there is no such server")
+for step in range(400):
+    if step == 5 and rabit.rank() == 0:
+        if how == "worker":
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(server(1), getattr(signal, how))
+    rabit.allreduce(np.ones(300_000, np.float32), name="x")
+"""
+
+
+def test_servers_sum_in_rank_order_and_serve_job_after_job(rabitrun):
+    job = rabitrun("-np", 3, "-s", 2, sys.executable, "-c", SUMS)
+
+    assert job.status == 0, job.err
+    assert job.out.count("done") == 3
+    assert "('allreduce', 'ps', 'only')" in job.out
+    assert "('allreduce', 'builtin'," in job.out
+    assert "('broadcast', 'builtin', 'emulated')" in job.out
+    job.assert_nothing_is_left()
+
+
+def test_a_rule_takes_large_tensors_to_the_servers(rabitrun):
+    environ = {"RABIT_SERVERS": "1", "RABIT_ROUTE": "allreduce:>=1M:ps"}
+
+    job = rabitrun("-np", 2, sys.executable, "-c", ROUTED, environ=environ)
+
+    assert job.status == 0, job.err
+    assert job.out.count("'ps': 1200000") == 2
+    assert job.out.count("'builtin': 4000") == 2
+
+
+def test_the_server_that_is_killed_is_the_cause(rabitrun):
+    job = rabitrun("-np", 2, "-s", 2, sys.executable, "-c", BROKEN, "SIGKILL")
+
+    assert job.status == 128 + signal.SIGKILL
+    assert "rabitrun: server 1 (host localhost) was killed by SIGKILL" in job.err
+    job.assert_nothing_is_left()
+
+
+def test_a_server_that_hangs_is_named_by_the_workers(rabitrun):
+    environ = {"RABIT_HEARTBEAT_TIMEOUT": "1s"}
+
+    job = rabitrun("-np", 2, "-s", 2, sys.executable, "-c", BROKEN, "SIGSTOP", environ=environ)
+
+    assert job.status == 1
+    assert "PeerLost" in job.err
+    assert "server 1 on host" in job.err
+    job.assert_nothing_is_left()
+
+
+def test_a_worker_that_is_killed_leaves_no_server_behind(rabitrun):
+    job = rabitrun("-np", 2, "-s", 2, sys.executable, "-c", BROKEN, "worker")
+
+    assert job.status == 128 + signal.SIGKILL
+    assert "rabitrun: rank 0 of 2" in job.err
+    job.assert_nothing_is_left()
+
+
+def test_ctrl_c_ends_servers_as_well(start):
+    job = start("-np", 2, "-s", 1, "sh", "-c", "echo up; exec sleep 60")
+    job.wait_for_line("up", 2)
+
+    job.send(signal.SIGINT)
+
+    assert job.wait() == 128 + signal.SIGINT
+    job.assert_nothing_is_left()
+
+
+def test_servers_tell_what_they_do_under_their_own_name(rabitrun, tmp_path):
+    job = rabitrun(
+        "-np", 2, "-s", 1, "--log-level", "info", "--output-filename", tmp_path,
+        sys.executable, "-c", "import rabit; rabit.init()",
+    )  # fmt: skip
+
+    assert job.status == 0, job.err
+    assert "[server 0] rabit: info: server 0 serves 2 workers" in job.err
+    assert "serves 2 workers" in (tmp_path / "server.0" / "stderr").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "text"),
+    [
+        (["-np", "1", "-s", "2"], {}, "2 summation servers for one rank"),
+        (["-np", "2", "-s", "3", "--server-hosts", "a:2"], {}, "--server-hosts has room for 2"),
+        (["-np", "2", "-s", "2", "--launcher", "mpi"], {}, "leaves them to mpiexec"),
+        (["-np", "2", "-s", "many"], {}, "--servers is 'many'"),
+    ],
+)
+def test_servers_that_cannot_be_started_are_refused(rabitrun, flags, environ, text):
+    job = rabitrun(*flags, "true", environ=environ)
+
+    assert job.status == 2
+    assert text in job.err
+
+
+def test_the_backend_without_servers_is_an_error(rabitrun):
+    job = rabitrun(
+        "-np", 2, sys.executable, "-c", "import rabit; rabit.init()",
+        environ={"RABIT_BACKEND": "ps"},
+    )  # fmt: skip
+
+    assert job.status == 1
+    assert "the job has no summation servers; start some with 'rabitrun -s 2'" in job.err
+
+
+def test_servers_that_do_not_come_are_missed(rabitrun):
+    job = rabitrun(
+        "-np", 2, "--env", "RABIT_SERVERS=1", "--connect-timeout", "2s",
+        sys.executable, "-c", "import rabit; rabit.init()",
+    )  # fmt: skip
+
+    assert job.status == 1
+    assert "server 0 of 1 has not appeared" in job.err
+
+
+TRAFFIC = """
+import numpy as np, rabit
+rabit.init()
+sizes = [int(each) for each in np.random.default_rng(7).integers(1_000, 400_000, 40)]
+sizes.append(3_000_000)
+handles = [rabit.allreduce_async(np.ones(each, np.float32), name=f"x{i}")
+           for i, each in enumerate(sizes)]
+for handle in handles:
+    rabit.synchronize(handle)
+seen = rabit.statistics()["backend_details"]["ps"]
+total = 4 * sum(sizes)
+links = [each["bytes_pushed"] for each in seen["servers"]]
+links += [each["bytes_pulled"] for each in seen["servers"]]
+wanted = total / len(seen["servers"])
+wire = [seen["transport"]["bytes_sent"], seen["transport"]["bytes_received"]]
+print("links", max(abs(each / wanted - 1) for each in links) < 0.05)
+print("wire", max(abs(each / total - 1) for each in wire) < 0.05, flush=True)
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("servers", [1, 2, 4])
+def test_every_link_carries_its_share(rabitrun, ranks, servers):
+    """M / k in each direction of each link between a worker and one of k dedicated servers."""
+    job = rabitrun("-np", ranks, "-s", servers, sys.executable, "-c", TRAFFIC)
+
+    assert job.status == 0, job.err
+    assert job.out.count("links True") == ranks
+    assert job.out.count("wire True") == ranks
+
+
+def hosts_of(plan):
+    return {
+        str(each.host): ([place.rank for place in each.places], [s.server for s in each.servers])
+        for each in plan.hosts
+    }
+
+
+def test_servers_go_to_the_hosts_of_the_ranks_in_turn():
+    plan = with_servers(make_plan(parse_hosts("a:2,b:2"), 4), 3, None)
+
+    assert hosts_of(plan) == {"a": ([0, 1], [0, 2]), "b": ([2, 3], [1])}
+    assert [plan.name_of(number) for number in (3, 4, 6)] == ["rank 3", "server 0", "server 2"]
+
+
+def test_servers_go_to_hosts_of_their_own():
+    plan = with_servers(make_plan(parse_hosts("a:2"), 2), 3, parse_hosts("c:2,a,d"))
+
+    assert hosts_of(plan) == {"a": ([0, 1], [1]), "c": ([], [0]), "d": ([], [2])}
+    assert plan.processes == 5
+
+
+def test_more_servers_than_room_are_refused():
+    with pytest.raises(InvalidArgument, match="has room for 2"):
+        with_servers(make_plan(parse_hosts("a:2"), 2), 3, parse_hosts("c:2"))
