@@ -43,8 +43,6 @@ class SpinBudget {
   }
 
   bool yields() const { return yields_; }
-  // Between two looks.
-  void Rest() const { Rest(yields_); }
   // `gives_way`: whoever is waited for may need this core.
   static void Rest(bool gives_way) {
     if (gives_way) {

@@ -27,15 +27,4 @@ SpinTimes SpinTimesFor(int32_t spin_us, const HostCores& cores);
 // other up, which happens even where each could have its own.
 SpinTimes SocketSpinTimesFor(int32_t spin_us, const HostCores& cores);
 
-// What was waited for came before the sleep.  A core that was given away may come back late, if
-// others compute: a sleeper would have been woken at once.
-inline void EndInTime(SpinBudget& spin, std::chrono::steady_clock::time_point spin_end,
-                      bool gave_way) {
-  if (gave_way && std::chrono::steady_clock::now() >= spin_end) {
-    spin.EndedInSleep();
-  } else {
-    spin.PaidOff();
-  }
-}
-
 }  // namespace rabit

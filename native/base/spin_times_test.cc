@@ -47,19 +47,5 @@ TEST(SpinTimes, callers_and_the_engine_have_budgets_of_their_own) {
   EXPECT_TRUE(budgets.current().Begin() == microseconds(200));
 }
 
-TEST(SpinTimes, a_core_that_came_back_late_counts_as_a_sleep) {
-  SpinBudget yields(microseconds(64), true);
-  SpinBudget pauses(microseconds(64));
-  const auto long_ago = std::chrono::steady_clock::now() - microseconds(1);
-  EndInTime(yields, long_ago, true);
-  EndInTime(pauses, long_ago, false);
-  EXPECT_TRUE(yields.Begin() == microseconds(32));
-  EXPECT_TRUE(pauses.Begin() == microseconds(64));
-
-  EndInTime(yields, std::chrono::steady_clock::now() + std::chrono::hours(1), true);
-
-  EXPECT_TRUE(yields.Begin() == microseconds(64));
-}
-
 }  // namespace
 }  // namespace rabit

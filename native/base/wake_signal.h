@@ -1,13 +1,12 @@
 // WakeSignal: an event count.  Threads wait for a condition that other threads make true.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 
 #include "base/bytes.h"
-#include "base/spin_budget.h"
+#include "base/spin_wait.h"
 
 namespace rabit {
 
@@ -41,30 +40,26 @@ class WakeSignal {
       const bool has_result = is_over;
       if (!is_over) is_over = !Sleep(seen, deadline);
       sleepers_.fetch_sub(1, std::memory_order_seq_cst);
-      if (is_over) {
-        spin_.EndedInSleep();
-        return has_result || is_done();
-      }
+      if (is_over) return has_result || is_done();
     }
   }
 
  private:
   template <class Condition>
   bool Spin(Condition& is_done, Deadline deadline) {
-    const auto budget = spin_.Begin();
-    if (budget.count() == 0) return false;
-    const Deadline end = std::min(After(budget), deadline);
-    for (;;) {
-      for (int i = 0; i < 16; ++i) {
-        if (is_done()) {
-          spin_.PaidOff();
-          return true;
-        }
-        SpinBudget::Pause();
+    SpinWait spin(spin_, kLooksPerClock);
+    while (!is_done()) {
+      if (spin.IsClockDue()) {
+        const Deadline now = std::chrono::steady_clock::now();
+        if (now >= deadline || !spin.MaySpin(now)) return false;
       }
-      if (std::chrono::steady_clock::now() >= end) return false;
+      spin.Rest();
     }
+    spin.OnFound();
+    return true;
   }
+
+  static constexpr uint32_t kLooksPerClock = 16;
 
   void WakeSleepers();
   // False at the deadline.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/spin_times.h"
+#include "base/spin_wait.h"
 #include "transport/channel_options.h"
 #include "transport/shm/control_ring.h"
 #include "transport/shm/handshake.h"
@@ -14,7 +15,7 @@ namespace rabit {
 namespace {
 
 // The clock is read once in this many looks.
-constexpr int kLooksPerReading = 16;
+constexpr uint32_t kLooksPerReading = 16;
 // The channel beneath is looked at once in this many messages, however busy the shared memory is.
 constexpr uint32_t kMessagesPerLookBeneath = 64;
 
@@ -132,37 +133,27 @@ Status ShmChannel::Send(int rank, ConstBytes message) {
 }
 
 Result<std::optional<ChannelMessage>> ShmChannel::Receive(Deadline deadline) {
-  SpinBudget& spin = spins_.current();
-  bool is_spinning = false;
-  bool has_slept = false;
-  bool gives_way = spin.yields();
-  Deadline spin_end{};
-  for (int look = 0; !Look(); ++look) {
+  SpinWait spin(spins_.current(), kLooksPerReading);
+  while (!Look()) {
     if (is_woken_.load(std::memory_order_relaxed) && is_woken_.exchange(false)) {
-      if (is_spinning && !has_slept) spin.PaidOff();
+      spin.OnFound();
       return std::optional<ChannelMessage>();
     }
-    if (look % kLooksPerReading == 0 || gives_way) {
+    if (spin.IsClockDue()) {
       const Deadline now = Clock::now();
       if (now >= deadline) {
         LookBeneath();
         if (events_.empty()) return std::optional<ChannelMessage>();
         break;
       }
-      if (!is_spinning) spin_end = now + spin.Begin();
-      is_spinning = true;
-      gives_way = SharesCore() || spin.yields();
-      if (now >= spin_end) {
-        if (!has_slept) spin.EndedInSleep();
-        has_slept = true;
+      if (!spin.MaySpin(now, SharesCore())) {
         Sleep(deadline);
-        look = -1;
         continue;
       }
     }
-    SpinBudget::Rest(gives_way);
+    spin.Rest();
   }
-  if (is_spinning && !has_slept) spin.PaidOff();
+  spin.OnFound();
   Event event = std::move(events_.front());
   events_.pop_front();
   if (!event.loss.ok()) return event.loss;

@@ -4,13 +4,15 @@
 #include <string>
 #include <utility>
 
+#include "base/spin_wait.h"
+
 namespace rabit {
 namespace {
 
 // A sleeper looks this often whether its peers are alive; news wakes it at once.
 constexpr std::chrono::milliseconds kLivenessInterval{100};
 // The clock is read once in this many looks.
-constexpr int kLooksPerClock = 16;
+constexpr uint32_t kLooksPerClock = 16;
 
 std::string Describe(const char* verb, int rank, Tag tag, size_t bytes) {
   return std::string("shm: ") + verb + " rank " + std::to_string(rank) + " of " +
@@ -113,28 +115,22 @@ void ShmStream::AddCounters(TransportCounters& sum) const {
 template <class State>
 Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, int peer_index) {
   using Clock = std::chrono::steady_clock;
-  SpinBudget& spin = spins_.current();
+  SpinWait spin(spins_.current(), kLooksPerClock);
   const CorePlace& peer_place = peers_[peer_index].bell.waiter;
-  bool gives_way = spin.yields();
-  Clock::time_point spin_end{};
-  bool is_spinning = false;
-  for (int look = 0;; ++look) {
+  for (;;) {
     bool has_moved = false;
     {
       std::lock_guard lock(mutex_);
       has_moved = Advance(state);
       if (state.is_done) {
-        if (is_spinning) EndInTime(spin, spin_end, gives_way);
+        spin.OnFound();
         Count(state);
         return state.status;
       }
     }
-    if (has_moved && is_spinning) {
-      EndInTime(spin, spin_end, gives_way);
-      is_spinning = false;
-    }
-    if (!gives_way && look % kLooksPerClock != 0) {
-      if (!has_moved) SpinBudget::Pause();
+    if (has_moved) spin.OnFound();
+    if (!spin.IsClockDue()) {
+      if (!has_moved) spin.Rest();
       continue;
     }
     const Clock::time_point now = Clock::now();
@@ -144,18 +140,14 @@ Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, 
           " did not finish by its deadline; is that rank in the same collective?");
     }
     if (has_moved) continue;
-    if (!is_spinning) spin_end = now + spin.Begin();
-    is_spinning = true;
     // A rank on this core, where the kernel puts both while something else keeps the others busy,
     // gets on only if it has the core.
     const uint32_t here = ThisCore();
     bell_.waiter.Tell(here);
-    gives_way = spin.yields() || peer_place.Is(here);
-    if (now < spin_end) {
-      SpinBudget::Rest(gives_way);
+    if (spin.MaySpin(now, peer_place.Is(here))) {
+      spin.Rest();
       continue;
     }
-    spin.EndedInSleep();
 
     bell_.sleepers.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t seen = bell_.sequence.load(std::memory_order_seq_cst);
@@ -167,8 +159,6 @@ Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, 
     if (!has_moved) SleepUntilRung(bell_, seen, std::min(deadline, liveness_check));
     bell_.sleepers.fetch_sub(1, std::memory_order_seq_cst);
     if (!has_moved && Clock::now() >= liveness_check) FindLostPeers();
-    look = -1;
-    is_spinning = false;
   }
 }
 

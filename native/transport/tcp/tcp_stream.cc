@@ -9,6 +9,7 @@
 #include <cerrno>
 
 #include "base/socket.h"
+#include "base/spin_wait.h"
 
 namespace rabit {
 namespace {
@@ -97,24 +98,15 @@ bool TcpStream::BecomePoller(const std::atomic<bool>& is_done, Deadline deadline
 
 void TcpStream::Poll(const std::atomic<bool>& is_done, Member& nearest, bool may_spin,
                      Deadline deadline) {
-  SpinBudget& spin = spins_.current();
-  Deadline spin_end{};
-  bool is_spinning = false;
+  SpinWait spin(spins_.current());
   bool has_moved = nearest.ReadNow();
   for (int look = 1;; ++look) {
     const bool is_over = is_done.load(std::memory_order_acquire);
-    if (is_spinning && (is_over || has_moved)) {
-      EndInTime(spin, spin_end, spin.yields());
-      is_spinning = false;
-    }
+    if (is_over || has_moved) spin.OnFound();
     if (is_over) return;
     const Deadline now = std::chrono::steady_clock::now();
     if (now >= deadline) return;
-    if (may_spin && !is_spinning) {
-      spin_end = now + spin.Begin();
-      is_spinning = true;
-    }
-    if (is_spinning && now < spin_end) {
+    if (may_spin && spin.MaySpin(now)) {
       if (!has_moved) spin.Rest();
       // Reading costs one system call, asking epoll first another one.  But where data flows, it
       // mostly flows both ways, and writes must go on as well.
@@ -122,8 +114,6 @@ void TcpStream::Poll(const std::atomic<bool>& is_done, Member& nearest, bool may
       has_moved = looks_at_all ? ServeReady(0) : nearest.ReadNow();
       continue;
     }
-    if (is_spinning) spin.EndedInSleep();
-    is_spinning = false;
     has_moved = Sleep(is_done, deadline);
   }
 }
