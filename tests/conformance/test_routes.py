@@ -99,7 +99,7 @@ def test_a_process_set_has_a_backend_of_its_own():
 @pytest.mark.parametrize(
     ("route", "said"),
     [
-        ("alltoall:ps", "position 10: there is no backend 'ps'; known: builtin, mpi"),
+        ("alltoall:ps", "position 10: backend 'ps' takes summation servers, and this job has none"),
         (
             "alltoall:mpi",
             "without backend 'mpi': it has builtin; add it with RABIT_BACKEND=builtin,",

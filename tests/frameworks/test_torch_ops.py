@@ -264,18 +264,32 @@ report([before if rabit.rank() == 0 else False, result.to_dense().tolist(), str(
     assert results == [[False, [1, 1, -5, 0], "torch.int64"]] * 2
 
 
-def test_elastic_says_what_to_use(on_ranks):
+def test_a_job_that_is_not_elastic_runs_an_elastic_function_and_raises_its_errors(on_ranks):
     results = on_ranks(
-        1,
+        2,
         """
+state = rabit.elastic.ObjectState(step=0)
+
+@rabit.elastic.run
+def train(state):
+    while state.step < 3:
+        state.step += 1
+        state.commit()
+    return state.step
+
+@rabit.elastic.run
+def fail(state):
+    raise ValueError("mine")
+
+steps = train(state)
 try:
-    rabit.elastic.run
-except AttributeError as error:
-    report(str(error))
+    fail(state)
+except ValueError as error:
+    report([steps, str(error)])
 """,
     )
 
-    assert "torchrun --max-restarts" in results[0] and "should_stop()" in results[0]
+    assert results == [[3, "mine"]] * 2
 
 
 def test_a_process_set_is_refused_twice(on_ranks):
