@@ -18,7 +18,7 @@ PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full packages build-native test-native test-gpu simulate build-address build-thread \
   test-address test-thread test-sanitizers test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz flips \
-  campaign-checkpoints campaign-elastic wheel check format bench bench-native bench-schedule methods docs clean
+  campaign-checkpoints campaign-elastic wheel check format bench bench-native bench-schedule bench-servers methods docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -214,6 +214,9 @@ bench-native: $(VENV)/.package $(VENV)/.tools ## native benchmarks
 
 bench-schedule: $(VENV)/.package $(VENV)/.tools ## step times beside the ideal, on shaped links (root)
 	$(BIN)/python tests/bench/schedule.py
+
+bench-servers: $(VENV)/.package $(VENV)/.tools ## summation servers beside the ring, on shaped links (root)
+	$(BIN)/python tests/bench/servers.py
 
 methods: $(VENV)/.torch $(VENV)/.package ## gradient methods: accuracy on digits, cost on shaped links (root)
 	$(BIN)/pip install --quiet scikit-learn

@@ -62,9 +62,9 @@ def _run(*words: str) -> None:
         raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
 
 
-def _shape(rate_bits: float, *where: str) -> None:
+def _shape(rate_bits: float, queue_s: float, *where: str) -> None:
     burst = max(PACKET_BYTES, int(rate_bits / 8 * BURST_SECONDS))
-    limit = max(2 * PACKET_BYTES, int(rate_bits / 8 * QUEUE_SECONDS))
+    limit = max(2 * PACKET_BYTES, int(rate_bits / 8 * queue_s))
     shaper = ["root", "tbf", "rate", f"{int(rate_bits)}bit", "burst", str(burst)]
     _run(*where[:-1], "tc", "qdisc", "add", "dev", where[-1], *shaper, "limit", str(limit))
 
@@ -142,9 +142,10 @@ def unwinding() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def build(ranks: int, rate_bits: float) -> Iterator[Lab]:
+def build(ranks: int, rate_bits: float, queue_s: float = QUEUE_SECONDS) -> Iterator[Lab]:
     """A lab of `ranks` namespaces; it is gone when the block ends, even by SIGTERM.
 
+    queue_s: how long a packet waits at most in front of a link before it is dropped.
     Names and the network (10.x.y.0/24) derive from the process id, so that labs do not collide.
     """
     key = os.getpid() % 65000
@@ -168,6 +169,6 @@ def build(ranks: int, rate_bits: float) -> Iterator[Lab]:
             _run(*inside, "ip", "address", "add", f"{lab.address(rank)}/24", "dev", "eth0")
             _run(*inside, "ip", "link", "set", "eth0", "up")
             _run(*inside, "ip", "link", "set", "lo", "up")
-            _shape(rate_bits, port)
-            _shape(rate_bits, *inside, "eth0")
+            _shape(rate_bits, queue_s, port)
+            _shape(rate_bits, queue_s, *inside, "eth0")
         yield lab

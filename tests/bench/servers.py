@@ -1,0 +1,106 @@
+"""Allreduce through summation servers, beside the ring of the same build, on shaped links.
+
+    sudo python tests/bench/servers.py [--workers 4] [--servers 4] [--rate 200M] [--sizes 16M,64M]
+
+Every worker and every server has a namespace with a link of the given rate.  Both ways take turns in one
+job.  In bytes of the tensor over the rate, the ring needs at least 2 (n - 1) / n and servers need
+max(1, n / k); frames and acknowledgements take some percent of that.  All workers push to a server at
+once, in segments of up to 64 KiB here, which no wire would carry: the links hold 40 ms of traffic, so
+that this does not drop what a switch would keep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import shaped_links
+import shaped_ranks
+from schedule import parse_rate
+from shaped import parse_size
+
+WAYS = ("ring", "ps")
+
+
+def work(task: dict[str, Any]) -> None:
+    import rabit
+
+    rabit.init()
+    found: dict[str, list[float]] = {}
+    for size in task["sizes"]:
+        tensor = np.ones(size // 4, np.float32)
+        for turn in range(task["turns"] + 1):
+            for way in WAYS:
+                backend = "builtin" if way == "ring" else "ps"
+                rabit.barrier(name="turn")
+                begin = time.perf_counter()
+                out = rabit.allreduce(tensor, name=f"{way}.{size}", op=rabit.Sum, backend=backend)
+                seconds = time.perf_counter() - begin
+                assert out[0] == out[-1] == rabit.size()
+                if turn:  # The first one opens connections and memory.
+                    found.setdefault(f"{way} {size}", []).append(seconds)
+    Path(task["results"], f"{rabit.rank()}.json").write_text(json.dumps(found))
+    rabit.shutdown()
+
+
+def show(options: argparse.Namespace, reports: list[dict[str, list[float]]]) -> None:
+    n, k = options.workers, options.servers
+    parts = {"ring": 2 * (n - 1) / n, "ps": max(1.0, n / k)}
+    print(f"{n} workers, {k} servers, {options.rate / 1e6:g} Mbit/s each, {options.turns} turns")
+    print(f"{'bytes':>12}{'ring s':>10}{'of bound':>10}{'ps s':>10}{'of bound':>10}{'ring/ps':>10}")
+    for size in options.sizes:
+        line, medians = f"{size:12}", {}
+        for way in WAYS:
+            turns = zip(*(each[f"{way} {size}"] for each in reports), strict=True)
+            medians[way] = statistics.median(max(turn) for turn in turns)
+            bound = parts[way] * size * 8 / options.rate
+            line += f"{medians[way]:10.3f}{bound / medians[way]:10.2f}"
+        print(line + f"{medians['ring'] / medians['ps']:10.2f}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--servers", type=int, default=4)
+    parser.add_argument("--rate", type=parse_rate, default="200M", help="of each link, as 200M")
+    parser.add_argument("--sizes", default="16M,64M", help="of the tensor, in bytes")
+    parser.add_argument(
+        "--queue-ms", type=float, default=40.0, help="what the switch holds for each link"
+    )
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--timeout", type=float, default=600, help="seconds for all of it")
+    parser.add_argument("--task", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.task:
+        work(json.loads(options.task))
+        return 0
+    if why := shaped_links.why_not():
+        print(why)
+        return 1
+    options.sizes = [parse_size(each) for each in options.sizes.split(",")]
+    os.environ |= {"RABIT_BACKEND": "builtin,ps", "RABIT_ALLREDUCE_ALGORITHM": "ring"}
+    task = {"sizes": options.sizes, "turns": options.turns}
+    processes = options.workers + options.servers
+    with (
+        shaped_links.build(processes, options.rate, options.queue_ms / 1e3) as lab,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        reports = shaped_ranks.run_task(
+            lab, Path(folder), __file__, task, options.timeout, options.servers
+        )
+        dropped = sum(lab.dropped())
+    show(options, reports)
+    print(f"{dropped} packets were dropped at the links")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
