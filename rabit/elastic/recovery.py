@@ -26,7 +26,7 @@ _RESETS_MAX = 16
 
 
 def run(func: Callable[..., T]) -> Callable[..., T]:
-    """Makes `func(state, ...)` go on with the ranks that are left when some are lost.
+    """Makes `func(state, ...)` go on with the ranks that are left when some are lost::
 
         @rabit.elastic.run
         def train(state):
