@@ -129,7 +129,11 @@ def _run(given: Mapping[str, Any]) -> Any:
         plan=make_plan(hosts, ranks),
         command=(),
         environ={**process_environment(), "PYTHONPATH": _python_path()},
-        tuning={"RABIT_NETWORK_INTERFACES": interfaces} if interfaces else {},
+        # It starts no servers, whatever a job around this one has.
+        tuning={
+            "RABIT_SERVERS": "0",
+            **({"RABIT_NETWORK_INTERFACES": interfaces} if interfaces else {}),
+        },
         user=dict(given["env"] or {}),
         times=Times(start_s=start_s, grace_s=given["grace_time"]),
         ssh=SshOptions(

@@ -69,6 +69,12 @@ def test_variables_and_output(capfd, tmp_path):
     assert (tmp_path / "rank.1" / "stdout").read_text() == "hello\n"
 
 
+def test_the_servers_of_a_job_around_it_are_not_waited_for(monkeypatch):
+    monkeypatch.setenv("RABIT_SERVERS", "2")
+
+    assert run(place, ("RABIT_SERVERS",), num_proc=2) == [["0"], ["0"]]
+
+
 def test_arguments_are_checked():
     with pytest.raises(InvalidArgument, match="Give one of them"):
         run(place, hosts="a", hostfile="b")
