@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/bucket_counts.h"
 #include "base/bytes.h"
 #include "base/result.h"
 #include "control/rank_set.h"
