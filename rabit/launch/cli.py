@@ -191,6 +191,7 @@ def _with_servers(
 ) -> Plan:
     """`plan` and its summation servers; `tuning` gets what the ranks must know of them."""
     from rabit.launch.hosts import parse_hosts
+    from rabit.launch.options.environment import base_environ
     from rabit.launch.options.settings import job_config
     from rabit.launch.plan import with_servers
 
@@ -210,7 +211,7 @@ def _with_servers(
             "with fewer. Leave out one of the two."
         )
     tuning["RABIT_SERVERS"] = str(servers)
-    is_said = "RABIT_BACKEND" in {*tuning, *environ}
+    is_said = "RABIT_BACKEND" in {*tuning, *base_environ(environ)}
     if not is_said and not config.route:
         tuning["RABIT_BACKEND"] = "ps"  # Nobody starts servers to leave them idle.
     return with_servers(plan, servers, hosts)

@@ -54,6 +54,15 @@ for count in (1000, 300_000):
 print({each["backend"]: each["bytes"] for each in rabit.statistics()["routes"]}, flush=True)
 """
 
+# Every rank is the launcher of a job of its own, with the flags that are given.
+NESTED = """
+import subprocess, sys
+inner = "import numpy as np, rabit; rabit.init(); rabit.allreduce(np.ones(1000, np.float32), name='x'); " \\
+    "print('inner', rabit.size(), {each['backend'] for each in rabit.statistics()['routes']}, flush=True)"
+words = [sys.executable, "-m", "rabit.launch", "-np", "2", *sys.argv[1:], sys.executable, "-c", inner]
+sys.exit(subprocess.run(words, timeout=60).returncode)
+"""
+
 # Rank 0 does `how` to server 1 after some steps.
 BROKEN = """
 import os, pathlib, signal, sys
@@ -103,6 +112,15 @@ def test_a_rule_takes_large_tensors_to_the_servers(rabitrun):
     assert job.status == 0, job.err
     assert job.out.count("'ps': 1200000") == 2
     assert job.out.count("'builtin': 4000") == 2
+
+
+@pytest.mark.parametrize(("flags", "backend"), [([], "builtin"), (["-s", "1"], "ps")])
+def test_a_job_inside_of_a_rank_has_only_servers_of_its_own(rabitrun, flags, backend):
+    job = rabitrun("-np", 2, "-s", 1, sys.executable, "-c", NESTED, *flags)
+
+    assert job.status == 0, job.err
+    assert job.out.count(f"inner 2 {{'{backend}'}}") == 4
+    job.assert_nothing_is_left()
 
 
 def test_the_server_that_is_killed_is_the_cause(rabitrun):

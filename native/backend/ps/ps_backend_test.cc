@@ -7,6 +7,7 @@
 #include "backend/builtin/builtin_backend.h"
 #include "backend/ps/ps_wire.h"
 #include "testing/backend_conformance.h"
+#include "testing/forwarding_backend.h"
 #include "testing/inproc_transport.h"
 #include "testing/routed_backend.h"
 #include "testing/server_threads.h"
@@ -27,17 +28,17 @@ RouterOptions RouterFor(int size) {
 }
 
 // Allreduces through servers, all else as an engine would have it run.
-class WithServers final : public Backend {
+class WithServers final : public testing::ForwardingBackend {
  public:
   WithServers(std::shared_ptr<testing::ServerThreads> servers, std::unique_ptr<Backend> ps,
               std::unique_ptr<Backend> builtin)
-      : servers_(std::move(servers)), ps_(std::move(ps)), builtin_(std::move(builtin)) {}
+      : ForwardingBackend(std::move(builtin)), servers_(std::move(servers)), ps_(std::move(ps)) {}
 
   std::string_view name() const override { return ps_->name(); }
   Status AddGroup(const Group& group) override { return ps_->AddGroup(group); }
   void Abort(Status why) override {
     // Whoever learns it from the servers finds the other one aborted as well.
-    builtin_->Abort(why);
+    inner().Abort(why);
     ps_->Abort(std::move(why));
   }
   void WriteStatistics(JsonWriter& json) const override { ps_->WriteStatistics(json); }
@@ -45,45 +46,10 @@ class WithServers final : public Backend {
   Operation Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override {
     return ps_->Allreduce(lane, in_out, op);
   }
-  Operation Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op,
-                   int root) override {
-    return builtin_->Reduce(lane, in_out, op, root);
-  }
-  Operation Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
-                      std::span<const int64_t> part_bytes) override {
-    return builtin_->Allgather(lane, mine, all, part_bytes);
-  }
-  Operation ReduceScatter(const LaneContext& lane, const TensorView& in, const TensorView& out,
-                          std::span<const int64_t> part_counts, ReduceOp op) override {
-    return builtin_->ReduceScatter(lane, in, out, part_counts, op);
-  }
-  Operation Broadcast(const LaneContext& lane, Bytes buffer, int root) override {
-    return builtin_->Broadcast(lane, buffer, root);
-  }
-  Operation Alltoall(const LaneContext& lane, ConstBytes in, std::span<const int64_t> send_bytes,
-                     Bytes out, std::span<const int64_t> receive_bytes) override {
-    return builtin_->Alltoall(lane, in, send_bytes, out, receive_bytes);
-  }
-  Operation Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
-                   std::span<const int64_t> part_bytes, int root) override {
-    return builtin_->Gather(lane, mine, all, part_bytes, root);
-  }
-  Operation Scatter(const LaneContext& lane, ConstBytes all, std::span<const int64_t> part_bytes,
-                    Bytes mine, int root) override {
-    return builtin_->Scatter(lane, all, part_bytes, mine, root);
-  }
-  Operation Barrier(const LaneContext& lane) override { return builtin_->Barrier(lane); }
-  Operation Send(const LaneContext& lane, ConstBytes buffer, int peer) override {
-    return builtin_->Send(lane, buffer, peer);
-  }
-  Operation Recv(const LaneContext& lane, Bytes buffer, int peer) override {
-    return builtin_->Recv(lane, buffer, peer);
-  }
 
  private:
   const std::shared_ptr<testing::ServerThreads> servers_;
   const std::unique_ptr<Backend> ps_;
-  const std::unique_ptr<Backend> builtin_;
 };
 
 std::vector<std::string> HostNames(int servers) {

@@ -28,6 +28,8 @@ _PLACEMENT = frozenset(
         *PLACE,
     }
 )
+# True of the job around a rank that starts another job: its servers are no servers of the new one.
+_OF_THE_JOB_AROUND = frozenset({"RABIT_SERVERS"})
 # torchrun's marks besides those of a rank's place.
 _FOREIGN_PREFIX = "TORCHELASTIC_"
 # True only of the host where they are set.
@@ -42,11 +44,16 @@ _HOST_ONLY_PREFIXES = ("SSH_", "XDG_", "BASH_FUNC_", "TMUX", "STY", "VSCODE_")
 
 
 def base_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` without the marks of another job."""
+    """`environ` without the marks of another job, of which this process may be a rank."""
+    foreign = _PLACEMENT
+    if "RABIT_RANK" in environ:
+        foreign |= _OF_THE_JOB_AROUND
+        if environ.get("RABIT_BACKEND") == "ps":  # It has no other servers to mean.
+            foreign |= {"RABIT_BACKEND"}
     return {
         name: value
         for name, value in environ.items()
-        if name not in _PLACEMENT and not name.startswith(_FOREIGN_PREFIX)
+        if name not in foreign and not name.startswith(_FOREIGN_PREFIX)
     }
 
 
