@@ -77,7 +77,7 @@ class Compression:
         """Sends the elements with the largest magnitudes, and where they are.
 
         float32.  ratio: of the elements of each block; zeros are never sent.  Unless `exact`, the
-        threshold comes from a sample and 0.8 to 1.3 times as many are sent.
+        threshold comes from a sample, and as few as 0.8 times as many may be sent, the largest found.
         Biased, so it wants a `residual`.  Every rank gets the elements of all ranks.
         Source: Aji and Heafield, 2017; Lin et al., 2018.
         """

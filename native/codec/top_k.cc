@@ -19,10 +19,10 @@ namespace {
 // percent; blocks that are hardly larger are searched as a whole.
 constexpr int64_t kSampledOneIn = 100;
 constexpr int64_t kSampleMin = 4096;
-// How much above the wanted number a sampled threshold aims, and how much is let pass.
-constexpr double kAim = 1.1;
+// How much above the wanted number a sampled threshold aims, so that it rarely finds fewer: of what it
+// finds the largest are kept, no more than are wanted.  Fewer than this are searched for again.
+constexpr double kAim = 1.2;
 constexpr double kFewest = 0.8;
-constexpr double kMost = 1.3;
 
 uint32_t MagnitudeBits(float value) {
   uint32_t bits = 0;
@@ -45,7 +45,7 @@ class TopKCoder final : public BlockCoder {
   int64_t block() const override { return block_; }
 
   size_t EncodedBytesMax(int64_t count) const override {
-    return sizeof(uint32_t) + static_cast<size_t>(Most(count)) * kEntryBytes;
+    return sizeof(uint32_t) + static_cast<size_t>(Wanted(count)) * kEntryBytes;
   }
 
   size_t Encode(const float* values, int64_t count, uint64_t key, std::byte* to) const override {
@@ -91,11 +91,6 @@ class TopKCoder final : public BlockCoder {
     const auto wanted = static_cast<int64_t>(std::llround(ratio_ * static_cast<double>(count)));
     return std::clamp<int64_t>(wanted, 1, std::max<int64_t>(count, 1));
   }
-  int64_t Most(int64_t count) const {
-    const int64_t wanted = Wanted(count);
-    if (is_exact_) return wanted;
-    return std::min(count, static_cast<int64_t>(kMost * static_cast<double>(wanted)));
-  }
 
   // Ascending indices.
   std::vector<uint32_t> Choose(const float* values, int64_t count, uint64_t key) const {
@@ -115,8 +110,7 @@ class TopKCoder final : public BlockCoder {
       if (threshold == 1 || found >= kFewest * static_cast<double>(wanted)) break;
       aim *= 2;
     }
-    const bool is_too_many = static_cast<int64_t>(kept.size()) > Most(count);
-    if (is_too_many) KeepLargest(values, wanted, kept);
+    if (static_cast<int64_t>(kept.size()) > wanted) KeepLargest(values, wanted, kept);
     return kept;
   }
 

@@ -6,7 +6,10 @@ Net 2-10-50-4, ten steps, every rank with data of its own; the formulas are thos
 
 from __future__ import annotations
 
+import copy
+import inspect
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -233,6 +236,44 @@ def test_qadam_follows_its_formula_before_and_after_its_warm_up():
     assert_equal(found, [qadam()] * RANKS, 1e-8)
 
 
+class OwnQAdam(methods.Strategy):
+    """QAdam as a user writes it: Adam on the mean gradient first, then momentum in eight bits."""
+
+    has_momentum = True
+
+    def __init__(self, warmup, betas=(0.9, 0.999), eps=1e-8):
+        self.warmup, self.betas, self.eps = warmup, betas, eps
+        self.exchange = methods.TwoPhase(methods.MinMax8())
+
+    def plan(self, slots):
+        for slot in slots:
+            if slot.state is None:
+                slot.state = {key: np.zeros(slot.shape, slot.dtype) for key in "mv"}
+
+    async def gradient(self, slot, ranks):
+        (b1, b2), state = self.betas, slot.state
+        if ranks.step < self.warmup:
+            g = await ranks.mean(slot.grad)
+            m = b1 * state["m"] + (1 - b1) * g
+            v = b2 * state["v"] + (1 - b2) * g * g
+        else:
+            mine = b1 * state["m"] + (1 - b1) * slot.grad
+            m, v = (await self.exchange(mine, None, ranks)).value, state["v"]
+        slot.state = {"m": m, "v": v}
+        seen = min(ranks.step + 1, self.warmup)
+        root = np.sqrt(v / (1 - b2**seen)) + self.eps
+        slot.grad = np.where(v > 0, m / (1 - b1 ** (ranks.step + 1)) / root, 0)
+
+
+def test_a_method_of_a_user_s_own_equals_the_one_that_is_built_in():
+    built_in = methods.OneBitAdam(methods.TwoPhase(methods.MinMax8()), WARM_UP)
+
+    own = trained(lambda: OwnQAdam(WARM_UP), at_start=True)
+
+    assert len(inspect.getsource(OwnQAdam).splitlines()) <= 60
+    assert_equal(own, trained(lambda: copy.deepcopy(built_in), at_start=True), 1e-9)
+
+
 def test_two_nets_in_one_program_do_not_disturb_each_other():
     def train(engine):
         nets = [first_parameters(seed) for seed in (1, 2)]
@@ -294,6 +335,29 @@ def test_an_average_keeps_the_mean_of_the_models_while_training_pauses():
     for after in zip(*found, strict=True):
         assert np.abs(np.mean(after, axis=0) - np.mean(firsts, axis=0)).max() <= 1e-12
     assert all(np.allclose(each[0], found[0][0], atol=1e-12) for each in found)
+
+
+def test_nobody_waits_for_a_rank_that_stands_still():
+    """Thirty steps of the others are one of the slow rank: it goes on only when they have done them."""
+    away = threading.Barrier(RANKS)
+
+    def train(engine):
+        values = {"w": np.full(50, float(engine.rank))}
+        trainer = methods.ArrayTrainer(values, methods.AsyncAverage(), lr=RATE, engine=engine)
+        trainer.step({"w": np.zeros(50)})
+        for _ in range(30 if engine.rank else 0):
+            trainer.step({"w": np.zeros(50)})
+        away.wait(30)  # Broken, which raises, if somebody waits for rank 0 above.
+        for _ in range(3):
+            trainer.step({"w": np.zeros(50)})
+        trainer.pipeline.finish()
+        return trainer.pipeline.step, values["w"]
+
+    steps, found = zip(*run_ranks(RANKS, train, timeout=60), strict=True)
+
+    assert steps == (4, 34, 34, 34)
+    assert np.abs(np.mean(found, axis=0) - np.mean(range(RANKS))).max() <= 1e-12
+    assert np.ptp(found, axis=0).max() < RANKS - 1
 
 
 @pytest.mark.parametrize(
