@@ -445,3 +445,11 @@ int32_t rabit_describe_cuda(char* json, size_t capacity, size_t* needed) {
     return CopyText(CudaJson(), json, capacity, needed);
   });
 }
+
+int32_t rabit_describe_nccl(const char* library, char* json, size_t capacity, size_t* needed) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(library);
+    RABIT_REQUIRE_POINTER(needed);
+    return CopyText(NcclJson(library), json, capacity, needed);
+  });
+}

@@ -93,6 +93,8 @@ std::vector<Row> WorkRows() {
        "whether the MPI library's collectives run, or our algorithms over its messages"},
       {"mpi_shm", &Options::mpi_shm, 0, 1, "",
        "with mpi_collectives=auto, ranks of one host use shared memory instead of MPI"},
+      {"nccl_library", &Options::nccl_library, 0, 0, "",
+       "the file of NCCL; empty: what the process has loaded, or what the loader finds"},
       {"stall_warning_ms", &Options::stall_warning_ms, 0, kDayMs, "",
        "report tensors that wait for a rank for longer; 0: never"},
       {"stall_abort_ms", &Options::stall_abort_ms, 0, kDayMs, "",

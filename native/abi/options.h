@@ -63,6 +63,7 @@ struct Options {
   std::string mpi;                       // see MpiHandles; needed when mpi is among them
   std::string mpi_collectives = "auto";  // auto, library, messages
   bool mpi_shm = true;                   // with auto: shared memory instead inside a host
+  std::string nccl_library;              // see NcclLibrary::Load
   // When something does not go on.
   int64_t stall_warning_ms = 10'000;   // 0: never
   int64_t stall_abort_ms = 1'800'000;  // 0: never

@@ -10,6 +10,7 @@
 #include "abi/ps_wiring.h"
 #include "arithmetic/reduce.h"
 #include "backend/builtin/builtin_backend.h"
+#include "backend/nccl/nccl_library.h"
 #include "base/check.h"
 #include "base/device/cuda_driver.h"
 #include "base/json_writer.h"
@@ -388,6 +389,14 @@ std::string CudaJson() {
   JsonWriter json;
   json.BeginObject().Member("unavailable", driver.ok() ? std::string() : driver.status().message());
   if (driver.ok()) (*driver)->Write(json);
+  return json.EndObject().Take();
+}
+
+std::string NcclJson(const std::string& library) {
+  const Result<std::shared_ptr<const NcclLibrary>> found = NcclLibrary::Load(library);
+  JsonWriter json;
+  json.BeginObject().Member("unavailable", found.ok() ? std::string() : found.status().message());
+  if (found.ok()) (*found)->Write(json);
   return json.EndObject().Take();
 }
 

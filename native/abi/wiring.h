@@ -41,5 +41,7 @@ Result<std::unique_ptr<WiredEngine>> StartEngineOver(std::shared_ptr<ConnectionP
 std::string CapabilitiesJson();
 // What rabit_describe_cuda tells.
 std::string CudaJson();
+// What rabit_describe_nccl tells of the library at this path.
+std::string NcclJson(const std::string& library);
 
 }  // namespace rabit

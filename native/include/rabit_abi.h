@@ -264,6 +264,9 @@ RABIT_API int32_t rabit_capabilities(char* json, size_t capacity, size_t* needed
 /* The driver of CUDA tensors as JSON: library, version, devices; or why there is none.  Starts it: a
  * child that this process forks afterwards cannot use CUDA. */
 RABIT_API int32_t rabit_describe_cuda(char* json, size_t capacity, size_t* needed);
+/* NCCL as JSON: library, version; or why there is none.  Loads `library`; "": the one that the process
+ * has loaded, or that the loader finds.  Starts no device. */
+RABIT_API int32_t rabit_describe_nccl(const char* library, char* json, size_t capacity, size_t* needed);
 /* cdef-end */
 
 #ifdef __cplusplus

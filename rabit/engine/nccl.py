@@ -1,0 +1,34 @@
+"""Where NCCL is: pip installs it beside the packages, where the loader does not look."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+__all__ = ["library_path"]
+
+_FILE = "libnccl.so.2"
+
+
+def library_path(chosen: str = "") -> str:
+    """The file that the native library is to load; "": what is loaded, or what the loader finds.
+
+    chosen: the setting, which goes before everything else.
+    """
+    if chosen or _is_loaded():
+        return chosen
+    try:
+        spec = importlib.util.find_spec("nvidia.nccl")
+    except (ImportError, ValueError):
+        return ""
+    places = () if spec is None else spec.submodule_search_locations or ()
+    found = (Path(place) / "lib" / _FILE for place in places)
+    return next((str(each) for each in found if each.is_file()), "")
+
+
+def _is_loaded() -> bool:
+    """torch for CUDA has a copy of its own; a second one would take memory of every device."""
+    try:
+        return _FILE in Path("/proc/self/maps").read_text(errors="replace")
+    except OSError:
+        return False
