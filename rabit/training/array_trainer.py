@@ -9,7 +9,9 @@ import numpy as np
 
 from rabit.engine.current import current_engine
 from rabit.engine.process_set import ProcessSet, global_process_set
+from rabit.errors import IntegrityError
 
+from .integrity import FiniteGuard, finite_mode, first_not_finite
 from .pipeline import Pipeline
 from .strategy import Array, Strategy
 
@@ -62,6 +64,9 @@ class ArrayTrainer:
     name: equal on all ranks, and no other trainer's in use; random numbers of the engine's codecs
     depend on it, so that one which goes on from a saved state is named like the one that saved it.
     None: by number.
+    check_finite: looks for NaN and Inf in every gradient ("sample": in a sixteenth of them, in turn) before
+    it is combined; `step` then raises IntegrityError on all ranks, which names rank and tensor, and the
+    step has not happened.  None: as RABIT_CHECK_FINITE says.
     For trying methods out, and for frameworks without a package.
     """
 
@@ -75,6 +80,7 @@ class ArrayTrainer:
         process_set: ProcessSet = global_process_set,
         engine: Engine | None = None,
         name: str | None = None,
+        check_finite: bool | str | None = None,
     ) -> None:
         self.lr = lr
         self._update = update
@@ -92,6 +98,8 @@ class ArrayTrainer:
         self.pipeline = Pipeline(
             strategy, self.slots, engine=found, process_set=process_set, name=name
         )
+        mode = finite_mode(check_finite, found.config.check_finite)
+        self._guard = None if mode == "off" else FiniteGuard(mode, name, found, process_set)
 
     def set_lr(self, lr: float) -> None:
         """Sets the learning rate of the steps to come."""
@@ -102,6 +110,8 @@ class ArrayTrainer:
         """Starts the exchange of some gradients; those of the last layer come first."""
         for key, gradient in gradients.items():
             slot = self._slot_of[key]
+            if self._guard is not None:
+                self._look(slot, gradient)
             slot.grad = gradient
             self.pipeline.ready(slot)
         self.pipeline.flush()
@@ -109,6 +119,8 @@ class ArrayTrainer:
     def step(self, gradients: Mapping[str, Array] | None = None) -> None:
         """Exchanges the gradients, None: those that were started, and updates the parameters."""
         self.start(gradients or {})
+        if self._guard is not None:
+            self._check(self._guard)
         self.pipeline.before_step()
         for slot in self.slots:
             self._update(slot)
@@ -117,3 +129,19 @@ class ArrayTrainer:
     def skip_step(self) -> None:
         """Takes back what the gradients that were started have done: the step does not happen."""
         self.pipeline.undo()
+        if self._guard is not None:
+            self._guard.forget()
+
+    def _look(self, slot: ArraySlot, gradient: Array) -> None:
+        assert self._guard is not None
+        if self._guard.wants(self.slots.index(slot)):
+            found = first_not_finite(gradient)
+            if found is not None:
+                self._guard.note(slot.name, *found)
+
+    def _check(self, guard: FiniteGuard) -> None:
+        try:
+            guard.check()
+        except IntegrityError:  # On all ranks.
+            self.pipeline.undo()
+            raise

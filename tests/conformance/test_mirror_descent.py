@@ -143,6 +143,55 @@ def test_a_deadline_ends_a_step_after_the_least_parts():
     assert done(0.01) == [0, 1, 2, 3, 4, 5]
 
 
+class VirtualTime:
+    """A clock that moves by what is done; ranks that meet go on at the time of the latest."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def meet(self, name: str) -> None:
+        self.now = float(rabit.allreduce(np.array([self.now]), name=name, op=rabit.Max)[0])
+
+
+def trained_by_deadline(slowness: float, steps: int = 200) -> tuple[list[np.ndarray], np.ndarray]:
+    """(regret of each rank, samples of each rank in a unit of time); rank 0 is so many times slower."""
+    best = np.linspace(-1, 1, 6)
+
+    def train(engine):
+        time = VirtualTime()
+        method = methods.AnyBatchMirrorDescent(graph="ring")
+        deadline = methods.Deadline(60.0, clock=lambda: time.now)
+        random = np.random.default_rng([11, engine.rank])
+        w, regret, samples = np.zeros(6), [], 0
+        trainer = methods.ArrayTrainer({"w": w}, method, lr=1.0, engine=engine)
+        for step in range(steps):
+            regret.append(0.5 * float(((w - best) ** 2).sum()))
+            total, method.samples = np.zeros(6), 0
+            for _ in deadline.of(range(1000)):
+                total += w - (best + 2 * random.standard_normal(6))
+                method.samples += 1
+                time.now += slowness if engine.rank == 0 else 1.0
+            samples += method.samples
+            trainer.set_lr(0.5 / np.sqrt(step + 1))
+            trainer.step({"w": total})
+            time.meet(f"time.{step}")
+        return np.cumsum(regret), samples / time.now
+
+    regrets, rates = zip(*run_ranks(4, train, timeout=60), strict=True)
+    return list(regrets), np.array(rates)
+
+
+def test_a_rank_that_is_five_times_slower_costs_the_others_little():
+    _, alone = trained_by_deadline(1.0, steps=20)
+    regrets, beside = trained_by_deadline(4.9)  # It never ends with the deadline.
+
+    assert np.all(beside[1:] >= 0.9 * alone[1:])
+    assert beside[0] >= 0.9 * alone[0] / 4.9
+    total = np.mean(regrets, axis=0)
+    times = np.arange(1, len(total) + 1)
+    assert np.polyfit(np.log(times[15:]), np.log(total[15:]), 1)[0] <= 0.55
+
+
 def test_a_deadline_without_time_is_refused():
     with pytest.raises(rabit.InvalidArgument, match="seconds above 0"):
         methods.Deadline(0)

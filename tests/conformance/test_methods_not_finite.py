@@ -1,0 +1,105 @@
+"""No method hides a gradient that is not finite: a guard names it, and without one it is seen in the end."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+
+import rabit
+import rabit.strategies as methods
+from rabit.strategies.catalog import METHODS
+from rabit.testing import run_ranks
+
+# NumPy says so as well, in the threads of the ranks.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+RANKS, STEPS, BAD_STEP, BAD_RANK = 3, 8, 3, 1
+SHAPES = {"w": (8, 6), "b": (6,)}
+
+# So that every method does all that it does in few steps.
+GIVEN = {
+    "alq": "every=2",
+    "amq": "every=2",
+    "diloco": "every=2",
+    "hierarchical": "island=1",
+    "local": "every=2",
+    "randomk": "ratio=0.5",  # What is bad waits in the residual until it is chosen.
+    "slowmo": "every=2",
+    "sparseloco": "every=2",
+    "streaming-diloco": "every=4,delay=1",
+    "zero-one-adam": "start=2,refresh=1,grow=2,every=2",
+    "onebit-adam": "warmup=2",
+    "onebit-lamb": "warmup=2",
+    "qadam": "warmup=2",
+}
+
+
+def text_of(name: str) -> str:
+    parts = [GIVEN[name]] if name in GIVEN else []
+    if "small" in inspect.signature(METHODS[name].build).parameters:
+        parts.append("small=0")
+    return ":".join(filter(None, [name, ",".join(parts)]))
+
+
+def gradients(rank: int, step: int, bad: float | None) -> dict[str, np.ndarray]:
+    random = np.random.default_rng([rank, step])
+    found = {key: random.standard_normal(shape, np.float32) for key, shape in SHAPES.items()}
+    if bad is not None and (rank, step) == (BAD_RANK, BAD_STEP):
+        found["w"][2, 5] = bad
+    return found
+
+
+def trainer_of(name: str, engine, **arguments) -> methods.ArrayTrainer:
+    values = {key: np.ones(shape, np.float32) for key, shape in SHAPES.items()}
+    method = methods.make(text_of(name))
+    if hasattr(method, "samples"):
+        method.samples = 1
+    return methods.ArrayTrainer(values, method, lr=0.01, engine=engine, **arguments)
+
+
+def values_of(trainer: methods.ArrayTrainer) -> np.ndarray:
+    return np.concatenate([slot.value.reshape(-1) for slot in trainer.slots])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", methods.available())
+def test_it_is_named_on_all_ranks_and_the_step_does_not_happen(name, bad):
+    def train(engine):
+        trainer = trainer_of(name, engine, check_finite=True)
+        texts = []
+        for step in range(STEPS):
+            before = values_of(trainer)
+            try:
+                trainer.step(gradients(engine.rank, step, bad))
+            except rabit.IntegrityError as error:
+                texts.append((step, str(error)))
+                assert np.array_equal(values_of(trainer), before)
+        trainer.pipeline.finish()
+        assert np.isfinite(values_of(trainer)).all()
+        return texts
+
+    found = run_ranks(RANKS, train, timeout=60)
+
+    for texts in found:
+        ((step, text),) = texts
+        assert step == BAD_STEP
+        assert (
+            f"gradient 'w' of rank {BAD_RANK} has {bad} at index (2, 5) in step {step + 1}" in text
+        )
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("name", methods.available())
+def test_without_a_guard_it_does_not_pass_for_a_number(name, bad):
+    def train(engine):
+        trainer = trainer_of(name, engine)
+        for step in range(STEPS):
+            trainer.step(gradients(engine.rank, step, bad))
+        trainer.pipeline.finish()
+        return bool(np.isfinite(values_of(trainer)).all())
+
+    is_finite = run_ranks(RANKS, train, timeout=60)
+
+    assert not is_finite[BAD_RANK]

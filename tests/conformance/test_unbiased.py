@@ -1,0 +1,177 @@
+"""Mean and variance of every codec that rounds at random, of a million draws, against the closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import rabit
+import rabit.strategies as methods
+from rabit import Compression
+from rabit.strategies.by_chance import probabilities
+from rabit.testing import run_ranks
+
+BLOCK, DRAWS = 16, 62_500  # A million in all.
+ONE = np.random.default_rng(17).standard_normal(BLOCK) * np.geomspace(1e-3, 1, BLOCK)
+Array = np.ndarray
+
+
+def between(table: tuple[float, ...], norm: str = "max") -> Callable[[Array], Array]:
+    """s²·(l₊ - r)(r - l₋) for r = |x|/s, which lies between two levels."""
+
+    def variance(x: Array) -> Array:
+        scale = np.abs(x).max() if norm == "max" else np.linalg.norm(x)
+        levels, part = np.array(table), np.abs(x) / scale
+        low = np.clip(np.searchsorted(levels, part, side="right") - 1, 0, len(levels) - 2)
+        return scale**2 * (levels[low + 1] - part) * (part - levels[low])
+
+    return variance
+
+
+def between_powers(x: Array) -> Array:
+    """(2^k₊ - |x|)(|x| - 2^k)"""
+    low = np.exp2(np.floor(np.log2(np.abs(x))))
+    return (2 * low - np.abs(x)) * (np.abs(x) - low)
+
+
+def by_chance(ratio: float) -> Callable[[Array], Array]:
+    """x²·(1/p - 1)"""
+    return lambda x: x**2 * (1 / probabilities(np.abs(x), ratio) - 1)
+
+
+def coded(codec: methods.Codec) -> Callable[[Array], Array]:
+    """What a codec of NumPy makes of many copies of a block in a row, each with draws of its own."""
+    generator = np.random.default_rng(23)
+    return lambda x: codec.decode(codec.encode(x, lambda: generator), x)
+
+
+def exchanged(exchange: methods.Exchange) -> Callable[[Array], Array]:
+    """What an exchange makes of it on one rank."""
+
+    def decoded(x: Array) -> Array:
+        def on_rank(engine):
+            found = []
+            trainer = methods.ArrayTrainer(
+                {"w": np.zeros_like(x)},
+                methods.Synchronous(exchange),
+                lr=1.0,
+                update=lambda slot: found.append(slot.grad),
+                engine=engine,
+            )
+            trainer.step({"w": x})
+            return found[0]
+
+        return run_ranks(1, on_rank)[0]
+
+    return decoded
+
+
+def in_engine(compression: rabit.CompressionCodec) -> Callable[[Array], Array]:
+    """In float32.  One rank's sum lies on the levels, so that encoding it once more changes nothing."""
+
+    def decoded(x: Array) -> Array:
+        def on_rank(engine):
+            return rabit.allreduce(x.astype(np.float32), name="x", compression=compression, seed=5)
+
+        return run_ranks(1, on_rank)[0].astype(np.float64)
+
+    return decoded
+
+
+def levels(table: tuple[float, ...], norm: str = "max") -> methods.Codec:
+    return methods.Levels(table, BLOCK, norm)
+
+
+FITTED = (0.0, 0.13, 0.41, 1.0)  # as alq and amq have them
+
+# name: (what becomes of x, the variance of each entry)
+UNBIASED: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
+    **{
+        f"qsgd, {bits} bits": (coded(levels(methods.uniform(bits))), between(methods.uniform(bits)))
+        for bits in (2, 3, 8)
+    },
+    "qsgd, l2": (
+        coded(levels(methods.uniform(4), "l2")),
+        between(methods.uniform(4), "l2"),
+    ),
+    "nuqsgd": (coded(levels(methods.geometric(4))), between(methods.geometric(4))),
+    "alq and amq": (coded(levels(FITTED)), between(FITTED)),
+    "fp8": (coded(levels(methods.float8())), between(methods.float8())),
+    "terngrad": (coded(levels((0.0, 1.0))), between((0.0, 1.0))),
+    "natural": (coded(methods.Natural()), between_powers),
+    "wangni": (coded(methods.ByChance(0.3)), by_chance(0.3)),
+    "randomk": (exchanged(methods.RandomK(0.25, scale=True)), lambda x: x**2 * (4 - 1)),
+    "qsgd in the engine": (in_engine(Compression.levels(4, BLOCK)), between(methods.uniform(4))),
+    "nuqsgd in the engine": (
+        in_engine(Compression.levels(4, BLOCK, "exponential")),
+        between(methods.geometric(4)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNBIASED)
+def test_mean_and_variance_are_those_of_the_closed_form(name):
+    decoded, variance = UNBIASED[name]
+
+    draws = decoded(np.tile(ONE, DRAWS)).reshape(DRAWS, BLOCK)
+
+    expected = variance(ONE)
+    error = draws - ONE
+    # The noise of float32 besides.
+    tiny = 1e-6 * np.abs(ONE).max()
+    assert np.all(np.abs(error.mean(axis=0)) <= 4 * np.sqrt(expected / DRAWS) + tiny)
+    squares = error**2
+    spread = squares.std(axis=0) / np.sqrt(DRAWS)
+    assert np.all(np.abs(squares.mean(axis=0) - expected) <= 4 * spread + tiny**2)
+
+
+# Every method: the rows above that are its codecs, or why it has none.
+CODECS: dict[str, tuple[str, ...] | str] = {
+    "accordion": "biased, with a residual",
+    "adasum": "exact",
+    "alq": ("alq and amq",),
+    "amq": ("alq and amq",),
+    "anybatch": "exact",
+    "async": "exact",
+    "bytegrad": "rounds to the nearest",
+    "dabmd": "exact",
+    "decentralized": "exact",
+    "demo": "biased, with a residual",
+    "dgc": "biased, with a residual",
+    "diloco": "exact",
+    "ef21": "biased, with a residual",
+    "ef21-sgdm": "biased, with a residual",
+    "fp8": ("fp8",),
+    "gossip": "exact",
+    "hierarchical": ("qsgd, 8 bits", "qsgd in the engine"),
+    "local": "exact",
+    "lowprecision": "rounds to the nearest",
+    "mean": "exact",
+    "natural": ("natural",),
+    "nuqsgd": ("nuqsgd", "nuqsgd in the engine"),
+    "onebit": "biased, with a residual",
+    "onebit-adam": "biased, with a residual",
+    "onebit-lamb": "biased, with a residual",
+    "powersgd": "biased, with a residual",
+    "qadam": "rounds to the nearest",
+    "qsgd": ("qsgd, 2 bits", "qsgd, 3 bits", "qsgd, 8 bits", "qsgd in the engine"),
+    "randomk": ("randomk",),
+    "rowsparse": "exact",
+    "sign": "biased, with a residual",
+    "slowmo": "exact",
+    "sparseloco": "biased, with a residual",
+    "streaming-diloco": ("nuqsgd", "nuqsgd in the engine"),
+    "terngrad": ("terngrad",),
+    "topk": "biased, with a residual",
+    "wangni": ("wangni",),
+    "zero-one-adam": "biased, with a residual",
+}
+
+
+@pytest.mark.parametrize("name", methods.available())
+def test_a_method_that_rounds_at_random_has_a_row(name):
+    found = CODECS[name]
+
+    assert isinstance(found, str) or (found and set(found) <= set(UNBIASED))
