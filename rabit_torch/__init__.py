@@ -1,4 +1,4 @@
-"""rabit for PyTorch: Horovod's names, on rabit's engine.
+"""rabit for PyTorch: Horovod's names and BytePS's, on rabit's engine.
 
 import rabit_torch as rabit
 rabit.init()
@@ -70,6 +70,7 @@ from rabit import (
     summary,
 )
 from rabit_torch.compression import Compression
+from rabit_torch.data_parallel import DistributedDataParallel
 from rabit_torch.device import local_device
 from rabit_torch.distributed.ddp_method import DdpMethod
 from rabit_torch.distributed.hook import ddp_hook
@@ -109,6 +110,13 @@ from rabit_torch.ops.ordered import (
     ordered_broadcast_,
     ordered_reducescatter_into,
 )
+from rabit_torch.ops.push_pull import (
+    declare,
+    push_pull,
+    push_pull_async,
+    push_pull_async_inplace,
+    push_pull_inplace,
+)
 from rabit_torch.ops.rooted import (
     gather,
     gather_async,
@@ -139,6 +147,7 @@ __all__ = [
     "Checkpoint",
     "Compression",
     "DdpMethod",
+    "DistributedDataParallel",
     "DistributedOptimizer",
     "HorovodInternalError",
     "IntegrityError",
@@ -184,6 +193,7 @@ __all__ = [
     "cuda_built",
     "ddl_built",
     "ddp_hook",
+    "declare",
     "elastic",
     "gather",
     "gather_async",
@@ -217,6 +227,10 @@ __all__ = [
     "ordered_broadcast_",
     "ordered_reducescatter_into",
     "poll",
+    "push_pull",
+    "push_pull_async",
+    "push_pull_async_inplace",
+    "push_pull_inplace",
     "rank",
     "recv",
     "recv_async",

@@ -56,11 +56,16 @@ def _same_names_everywhere(
 
 
 def broadcast_parameters(
-    params: Any, root_rank: int = 0, process_set: ProcessSet = global_process_set
+    params: Any,
+    root_rank: int = 0,
+    process_set: ProcessSet = global_process_set,
+    *,
+    prefix: str = "parameter.",
 ) -> None:
     """Overwrites parameters and buffers on every rank with those of `root_rank`.  Blocks.
 
     params: `model.state_dict()` or `model.named_parameters()`.
+    prefix: of the names that timelines and errors show, an argument of BytePS.
     Raises Mismatch if the ranks have other names, shapes or dtypes.
     """
     named = _named_tensors(params)
@@ -68,7 +73,7 @@ def broadcast_parameters(
         return
     _same_names_everywhere(named, root_rank, process_set)
     handles = [
-        broadcast_async_(tensor, root_rank, f"parameter.{name}", process_set)
+        broadcast_async_(tensor, root_rank, f"{prefix}{name}", process_set)
         for name, tensor in named
     ]
     for handle in handles:
@@ -125,13 +130,15 @@ def broadcast_optimizer_state(
     root_rank: int = 0,
     model: Any = None,
     process_set: ProcessSet = global_process_set,
+    *,
+    prefix: str = "optimizer_state.",
 ) -> None:
     """Gives every rank the optimizer state of `root_rank`.  Blocks.
 
     The structure of `state_dict()` travels once as an object, then its tensors, so that it works for
     every optimizer, also where a rank has no state yet.  No step is taken to create state.  They travel
     from the memory of the host: `load_state_dict` puts each where its parameter lies.
-    `model` is accepted for compatibility and not used.
+    `model` is accepted for compatibility and not used.  prefix: of the names of the tensors.
     """
     if process_set.size() == 1:
         return
@@ -146,7 +153,7 @@ def broadcast_optimizer_state(
     else:
         tensors = [on_host(tensor.detach()).clone() for tensor in tensors]
     handles = [
-        broadcast_async_(tensor, root_rank, f"optimizer_state.{index}", process_set)
+        broadcast_async_(tensor, root_rank, f"{prefix}{index}", process_set)
         for index, tensor in enumerate(tensors)
     ]
     for handle in handles:

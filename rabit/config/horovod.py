@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 __all__ = [
@@ -18,7 +18,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Twin:
-    """What Horovod calls a setting; an empty name: there is none.
+    """What Horovod, or another, calls a setting; an empty name: there is none.
 
     unit: what the flag and the key count, as a suffix of values here ("M").
     implied: text of the setting that the mere presence of the flag or a true value means.
@@ -107,17 +107,19 @@ KEYS_WITHOUT_EFFECT = frozenset(
 FILE_SECTIONS = frozenset(each.key.partition(".")[0] for each in TWINS if each.key)
 
 
-def variable_of(setting: str) -> str:
-    """The variable of Horovod that has the meaning of `setting`, or ""."""
-    for each in TWINS:
+def variable_of(setting: str, twins: Iterable[Twin] = TWINS) -> str:
+    """The variable of one of `twins` that has the meaning of `setting`, or ""."""
+    for each in twins:
         if each.setting == setting and not each.implied:
             return each.variable
     return ""
 
 
-def from_variables(environ: Mapping[str, str]) -> Iterator[tuple[Twin, str]]:
-    """The twins whose variable is set, each with the text of its setting."""
-    for each in TWINS:
+def from_variables(
+    environ: Mapping[str, str], twins: Iterable[Twin] = TWINS
+) -> Iterator[tuple[Twin, str]]:
+    """Those of `twins` whose variable is set, each with the text of its setting."""
+    for each in twins:
         text = environ.get(each.variable, "").strip() if each.variable else ""
         if each.implied:
             if text not in ("", "0"):

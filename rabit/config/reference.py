@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rabit.config import byteps, horovod
 from rabit.config.config import Config
-from rabit.config.horovod import VARIABLES_WITHOUT_EFFECT, variable_of
 from rabit.config.setting import Setting
 
 __all__ = ["reference_markdown"]
@@ -20,7 +20,7 @@ _HEAD = """# Configuration
 
 Every setting is a field of `rabit.Config`, an environment variable and, where users set it, a flag
 of `rabitrun`. A value comes from, in this order: an explicit argument, the `RABIT_` variable, the
-variable of Horovod that means the same, the configuration file, the default. An unknown `RABIT_`
+variable of Horovod or BytePS that means the same, the configuration file, the default. An unknown `RABIT_`
 variable is an error that names the nearest known one; a malformed value is an error that names the
 variable, the value and what is expected.
 
@@ -39,7 +39,9 @@ def reference_markdown() -> str:
     parts.append(
         "\n## Variables of Horovod without effect\n\nThey are accepted, and a notice says so.\n\n"
     )
-    parts.extend(f"- `{name}`: {why}.\n" for name, why in VARIABLES_WITHOUT_EFFECT.items())
+    parts.extend(f"- `{name}`: {why}.\n" for name, why in horovod.VARIABLES_WITHOUT_EFFECT.items())
+    parts.append("\n## Variables of BytePS without effect\n\nThe same.\n\n")
+    parts.extend(f"- `{name}`: {why}.\n" for name, why in byteps.VARIABLES_WITHOUT_EFFECT.items())
     return "".join(parts)
 
 
@@ -54,8 +56,10 @@ def _entry(each: Setting) -> str:
     )
     if each.flag:
         lines.append(f"- flag of rabitrun: `{each.flag}`\n")
-    if variable_of(each.name):
-        lines.append(f"- Horovod: `{variable_of(each.name)}`\n")
+    for whose, twins in (("Horovod", horovod.TWINS), ("BytePS", byteps.TWINS)):
+        variable = horovod.variable_of(each.name, twins)
+        if variable:
+            lines.append(f"- {whose}: `{variable}`\n")
     if each.is_equal:
         lines.append("- must be equal on all ranks\n")
     return "".join(lines)

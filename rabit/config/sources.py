@@ -1,18 +1,18 @@
 """Where the value of a setting comes from: one reader, one precedence, and a note of the source.
 
-What is given (an argument, a flag) wins over RABIT_<NAME>, that over the variable of Horovod that
-means the same, that over the configuration file, and that over the default.
+What is given (an argument, a flag) wins over RABIT_<NAME>, that over the variable of Horovod or BytePS
+that means the same, that over the configuration file, and that over the default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rabit.config import byteps, horovod
 from rabit.config.file import read_file
-from rabit.config.horovod import VARIABLES_WITHOUT_EFFECT, from_variables
 from rabit.config.setting import Setting, nearest
 from rabit.errors import InvalidArgument
 
@@ -20,7 +20,7 @@ __all__ = ["DEFAULT", "FILE", "GIVEN", "Found", "read"]
 
 DEFAULT = "default"
 # Kinds of sources, the weakest first.
-FILE, HOROVOD, ENVIRONMENT, GIVEN = range(4)
+FILE, FOREIGN, ENVIRONMENT, GIVEN = range(4)
 
 
 @dataclass
@@ -52,7 +52,8 @@ def read(
     for name, (value, origin) in given.items():
         found.put(name, value, GIVEN, origin)
     _read_environment(environ, by_name, found)
-    _read_horovod(environ, by_name, found)
+    _read_foreign("Horovod", horovod.TWINS, horovod.VARIABLES_WITHOUT_EFFECT, environ, by_name, found)
+    _read_foreign("BytePS", byteps.TWINS, byteps.VARIABLES_WITHOUT_EFFECT, environ, by_name, found)
     path = found.values.get("config_file")
     if path:
         in_file, notices = read_file(Path(path), by_name)
@@ -85,22 +86,27 @@ def _read_environment(
             )
 
 
-def _read_horovod(environ: Mapping[str, str], by_name: Mapping[str, Setting], found: Found) -> None:
+def _read_foreign(
+    whose: str,
+    twins: Iterable[horovod.Twin],
+    without_effect: Mapping[str, str],
+    environ: Mapping[str, str],
+    by_name: Mapping[str, Setting],
+    found: Found,
+) -> None:
     honoured = []
-    for twin, text in from_variables(environ):
+    for twin, text in horovod.from_variables(environ, twins):
         each = by_name[twin.setting]
         if each.variable in environ:
             continue
-        found.put(each.name, each.parse(text, twin.variable), HOROVOD, twin.variable)
+        found.put(each.name, each.parse(text, twin.variable), FOREIGN, twin.variable)
         implied = f"={twin.implied}" if twin.implied else ""
         honoured.append(f"{twin.variable} as {each.variable}{implied}")
-    ignored = [
-        f"{name} ({why})" for name, why in VARIABLES_WITHOUT_EFFECT.items() if environ.get(name)
-    ]
+    ignored = [f"{name} ({why})" for name, why in without_effect.items() if environ.get(name)]
     parts = []
     if honoured:
         parts.append("honoured " + ", ".join(honoured))
     if ignored:
         parts.append("no effect: " + ", ".join(ignored))
     if parts:
-        found.notices.append("variables of Horovod: " + "; ".join(parts))
+        found.notices.append(f"variables of {whose}: " + "; ".join(parts))

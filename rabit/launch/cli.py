@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rabit.config.config import process_environment
 from rabit.errors import InvalidArgument, RabitError
+from rabit.launch.options import byteps
 from rabit.launch.options.flags import make_parser
 from rabit.launch.subcommands import apply_subcommand, find_subcommand, run_locally
 
@@ -66,11 +67,12 @@ def _run(parsed: argparse.Namespace) -> int:
 
     environ = process_environment()
     command = _command(parsed)
+    byteps.check_role(environ)
     tuning, notices = tuning_environ(parsed, environ)
     for notice in notices:
         print(f"rabitrun: {notice}", file=sys.stderr)
     _check_strategy(tuning.get("RABIT_STRATEGY") or environ.get("RABIT_STRATEGY"))
-    plan = _with_servers(_plan(parsed), parsed, environ, tuning)
+    plan = _with_servers(_plan(parsed, environ), parsed, environ, tuning)
     from rabit.launch.options.environment import user_environ
 
     request = Request(
@@ -154,7 +156,7 @@ def _command(parsed: argparse.Namespace) -> tuple[str, ...]:
     return tuple(command)
 
 
-def _plan(parsed: argparse.Namespace) -> Plan:
+def _plan(parsed: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
     from rabit.launch.hosts import local_hosts, parse_hostfile, parse_hosts
     from rabit.launch.options.fixed_size import bounded_size, discovered_hosts
     from rabit.launch.plan import make_plan
@@ -167,7 +169,10 @@ def _plan(parsed: argparse.Namespace) -> Plan:
     elif parsed.host_discovery_script is not None:
         hosts = discovered_hosts(parsed.host_discovery_script, parsed.slots_per_host)
     slots = None if hosts is None else sum(each.slots for each in hosts)
-    size = bounded_size(parsed.np, slots, parsed.min_np, parsed.max_np)
+    wanted = parsed.np
+    if wanted is None and hosts is None:
+        wanted = byteps.worker_count(environ)
+    size = bounded_size(wanted, slots, parsed.min_np, parsed.max_np)
     return make_plan(local_hosts(max(1, size)) if hosts is None else hosts, size)
 
 

@@ -16,7 +16,7 @@ from rabit_torch.overlap.partial_step import why_coupled
 
 __all__ = [
     "check_overlap",
-    "check_predivide_factor",
+    "check_numbers",
     "checked_names",
     "checked_priorities",
     "chosen_overlap",
@@ -71,13 +71,20 @@ def chosen_overlap(overlap: Any, optimizer: torch.optim.Optimizer) -> Overlap:
     return "backward"
 
 
-def check_predivide_factor(factor: float, op: Any) -> None:
+def check_numbers(factor: float, staleness: int, op: Any) -> None:
+    """Raises InvalidArgument for a gradient_predivide_factor or a staleness that cannot be."""
     if factor != 1.0 and op != Average:
         raise InvalidArgument(
             f"gradient_predivide_factor is {factor} with op {op}; it can be used with op=Average only"
         )
     if factor <= 0:
         raise InvalidArgument(f"gradient_predivide_factor is {factor}; it must be positive")
+    if staleness != 0:
+        raise InvalidArgument(
+            f"staleness is {staleness!r}: gradients are applied in the step that they belong to. Leave it out; "
+            "overlap='next-forward' hides communication behind the next forward pass without stale "
+            "gradients, and strategy='async' does not wait for slow ranks"
+        )
 
 
 def checked_names(

@@ -25,8 +25,8 @@ from rabit_torch.ops.arguments import reduce_op
 from rabit_torch.optimizer.adasum_reducer import AdasumReducer
 from rabit_torch.optimizer.arguments import (
     check_elastic,
+    check_numbers,
     check_overlap,
-    check_predivide_factor,
     checked_names,
     checked_priorities,
     chosen_overlap,
@@ -281,6 +281,7 @@ def DistributedOptimizer(
     strategy: Strategy | Exchange | str | None = None,
     check_finite: bool | Literal["sample"] | None = None,
     check_replicas: int | None = None,
+    staleness: int = 0,
 ) -> Any:
     """Returns `optimizer` with its gradients reduced over all ranks of `process_set`.
 
@@ -328,11 +329,12 @@ def DistributedOptimizer(
         sixteenth of the gradients in each step, in turn.  None: RABIT_CHECK_FINITE, or not.
     check_replicas: after so many steps, compares the bits of the parameters of all ranks; 0: never.
         Raises IntegrityError on all ranks.  None: RABIT_CHECK_REPLICAS, or never.
+    staleness: how many steps old gradients may be, an argument of BytePS; 0 is possible.
 
     Raises InvalidArgument for names that are missing or double, or arguments out of range.
     """
     resolved = reduce_op(op, None)
-    check_predivide_factor(gradient_predivide_factor, resolved)
+    check_numbers(gradient_predivide_factor, staleness, resolved)
     names = checked_names(optimizer, named_parameters)
     chosen = chosen_strategy(
         strategy,
@@ -379,19 +381,19 @@ def DistributedOptimizer(
             strategy=chosen,
         )
         reducer = make_reducer(names)
-    is_auto = wants_auto(overlap, optimizer)
-    return _wrapped(optimizer, reducer, make_reducer, is_auto, process_set, guards)
+    return _wrapped(optimizer, reducer, make_reducer, overlap, process_set, guards)
 
 
 def _wrapped(
     optimizer: torch.optim.Optimizer,
     reducer: GradientReducer | AdasumReducer,
     make_reducer: Callable[[dict[torch.Tensor, str]], GradientReducer] | None,
-    is_auto: bool,
+    overlap: Any,
     process_set: ProcessSet,
     guards: Guards | None,
 ) -> Any:
     """The optimizer, as an instance of its own class that also has the methods of the mixin."""
+    is_auto = wants_auto(overlap, optimizer)
     plain = reducer if isinstance(reducer, GradientReducer) else None
     check_elastic(
         {

@@ -262,3 +262,37 @@ def test_servers_go_to_hosts_of_their_own():
 def test_more_servers_than_room_are_refused():
     with pytest.raises(InvalidArgument, match="has room for 2"):
         with_servers(make_plan(parse_hosts("a:2"), 2), 3, parse_hosts("c:2"))
+
+
+BYTEPS = "import os, rabit; rabit.init(); print('job', rabit.size(), os.environ['RABIT_SERVERS'])"
+
+
+def test_variables_of_byteps_say_how_many_processes_there_are(rabitrun):
+    environ = {
+        "DMLC_ROLE": "worker", "DMLC_WORKER_ID": "0", "DMLC_NUM_WORKER": "2", "DMLC_NUM_SERVER": "1",
+        "DMLC_PS_ROOT_URI": "10.0.0.1", "BYTEPS_PARTITION_BYTES": "4096000",
+    }  # fmt: skip
+
+    job = rabitrun(sys.executable, "-c", BYTEPS, environ=environ)
+
+    assert job.status == 0, job.err
+    assert job.out.count("job 2 1") == 2
+    assert "honoured DMLC_NUM_SERVER as RABIT_SERVERS, BYTEPS_PARTITION_BYTES as" in job.err
+    assert "DMLC_PS_ROOT_URI (rabitrun opens the place" in job.err
+
+
+@pytest.mark.parametrize(
+    ("environ", "text"),
+    [
+        ({"DMLC_ROLE": "server"}, "ask for the server of a BytePS job, and rabitrun starts all"),
+        ({"DMLC_ROLE": "scheduler"}, "ask for the scheduler of a BytePS job"),
+        ({"DMLC_WORKER_ID": "1"}, "ask for worker 1 of a BytePS job"),
+        ({"DMLC_NUM_WORKER": "all"}, "DMLC_NUM_WORKER is 'all': expected a number"),
+        ({"BYTEPS_ENABLE_ASYNC": "1"}, "servers of rabit sum synchronously"),
+    ],
+)
+def test_variables_of_byteps_that_mean_something_else_are_refused(rabitrun, environ, text):
+    job = rabitrun("true", environ=environ)
+
+    assert job.status == 2
+    assert text in job.err

@@ -167,6 +167,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
             "ops": _TENSORS,
             "overlap": f"parameter_state ops {_TENSORS}",
             "optimizer distributed state sync_batch_norm": f"torch_slot {_OVERLAP}",
+            "data_parallel": f"optimizer state {_OVERLAP}",
             "elastic": "state",
             "": "*",
         },

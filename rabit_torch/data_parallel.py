@@ -1,0 +1,110 @@
+"""BytePS's DistributedDataParallel: a module whose gradients are reduced in the backward pass."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from rabit import InvalidArgument, ReduceOp, default_engine, global_process_set
+from rabit_torch.compression import Compression
+from rabit_torch.optimizer.reducer import GradientReducer
+from rabit_torch.state import broadcast_parameters
+
+__all__ = ["DistributedDataParallel"]
+
+
+class DistributedDataParallel(torch.nn.Module):
+    """`module`, with the same parameters on all ranks and gradients that are means over the ranks.
+
+    Gradients travel while `backward()` runs and are reduced when it returns; the optimizer is a plain
+    one of torch.  For torch's own class, with buckets and static graphs, see `ddp_hook`.
+
+    module: its parameters and buffers become those of rank 0 now.
+    device_ids: None, or the one device of the module, as with BytePS; the module stays where it is.
+    broadcast_buffers: every forward pass in training mode starts with the buffers of rank 0.
+    compression: as of DistributedOptimizer.
+    Blocks until every rank has made one.  Raises Mismatch if the ranks' models differ.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        device_ids: Sequence[Any] | None = None,
+        broadcast_buffers: bool = True,
+        compression: Any = Compression.none,
+    ) -> None:
+        super().__init__()
+        if device_ids is not None and len(device_ids) != 1:
+            raise InvalidArgument(
+                f"DistributedDataParallel: device_ids is {list(device_ids)}; a rank has one device. Give that "
+                "alone, or leave device_ids out"
+            )
+        if default_engine().config.min_np:
+            raise InvalidArgument(
+                f"DistributedDataParallel in an elastic job (--min-np {default_engine().config.min_np}): it "
+                "does not follow the ranks. Use DistributedOptimizer"
+            )
+        self.module = module
+        self.broadcast_buffers = broadcast_buffers
+        broadcast_parameters(module.state_dict(), root_rank=0)
+        names: dict[torch.Tensor, str] = {
+            each: name for name, each in module.named_parameters() if each.requires_grad
+        }
+        if not names:
+            raise InvalidArgument(
+                "DistributedDataParallel: no parameter of the module is trained, so there is nothing to "
+                "reduce. Use the module itself"
+            )
+        self._reducer = GradientReducer(
+            names,
+            optimizer=torch.optim.SGD(list(names), lr=0.0),  # Only what crosses steps asks for it.
+            overlap="backward",
+            priorities={},
+            group_of={},
+            compression=compression,
+            backward_passes=1,
+            op=ReduceOp.AVERAGE,
+            predivide_factor=1.0,
+            sparse_as_dense=False,
+            row_sparse=False,
+            find_unused=False,
+            process_set=global_process_set,
+        )
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """The result of `module`, whose gradients the next backward pass reduces."""
+        if torch.is_grad_enabled():
+            self._end_step()
+        if self.training and self.broadcast_buffers:
+            buffers = list(self.module.named_buffers())
+            if buffers:
+                broadcast_parameters(buffers, root_rank=0)
+        return self.module(*inputs, **kwargs)
+
+    def synchronize(self) -> None:
+        """Reduces gradients of parameters that took no part in the backward pass.  Blocks.
+
+        For models of which ranks may skip parts: on every rank after `backward()`.
+        """
+        self._reducer.synchronize()
+
+    def no_sync(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which backward passes add up gradients locally and send nothing."""
+        return self._reducer.paused()
+
+    def _end_step(self) -> None:
+        """The gradients of the last backward pass belong to the past, if there has been one."""
+        sent = [each for each in self._reducer.states if each.is_sent]
+        if not sent:
+            return
+        missing = [each.name for each in self._reducer.states if not each.is_sent]
+        if missing:
+            raise InvalidArgument(
+                f"DistributedDataParallel on rank {default_engine().rank}: {', '.join(missing[:5])} took no part in "
+                "the last backward pass, and other ranks may wait for it. Call synchronize() of the "
+                "module after backward()"
+            )
+        self._reducer.step_done()
