@@ -75,6 +75,43 @@ RoundTrip Levels(int bits, bool is_uniform, bool is_l2) {
   };
 }
 
+RoundTrip Float8() {
+  return [](const Floats& block, uint64_t key) {
+    const float scale = Largest(block);
+    Floats values;
+    for (size_t i = 0; i < block.size(); ++i) {
+      const float place = std::abs(block[i]) * (448.0f / scale);
+      const uint32_t random = RandomBits(key, static_cast<uint32_t>(i));
+      const int exponent = std::max(std::ilogb(place), -6);
+      const float steps = std::ldexp(place, 3 - exponent);  // of the mantissa
+      const float part = place < std::ldexp(1.0f, -6)
+                             ? std::ldexp(static_cast<float>(random >> 8), -24)
+                             : 1.0f - std::ldexp(static_cast<float>((random >> 12) + 1), -20);
+      const float below = std::floor(steps);
+      const bool is_up = place < std::ldexp(1.0f, -6) ? part < steps - below : steps - below > part;
+      const float level = std::min(std::ldexp(below + (is_up ? 1 : 0), exponent - 3), 448.0f);
+      const float value = level * (scale / 448.0f);
+      values.push_back(std::signbit(block[i]) ? -value : value);
+    }
+    return values;
+  };
+}
+
+RoundTrip Natural() {
+  return [](const Floats& block, uint64_t key) {
+    Floats values;
+    for (size_t i = 0; i < block.size(); ++i) {
+      const uint32_t random = RandomBits(key, static_cast<uint32_t>(i)) >> 9;
+      int exponent = 0;
+      const float mantissa = std::frexp(std::abs(block[i]), &exponent) * 2.0f - 1.0f;  // 0 up to 1
+      const bool is_up = mantissa + std::ldexp(static_cast<float>(random), -23) >= 1.0f;
+      const float value = block[i] == 0 ? 0.0f : std::ldexp(1.0f, exponent - 1 + (is_up ? 1 : 0));
+      values.push_back(std::signbit(block[i]) ? -value : value);
+    }
+    return values;
+  };
+}
+
 RoundTrip MinMax() {
   return [](const Floats& block, uint64_t) {
     const float least = *std::min_element(block.begin(), block.end());
@@ -141,6 +178,9 @@ std::vector<OracleCase> OracleCases() {
           {"levels:bits=4,block=512,levels=exponential", Levels(4, false, false), true},
           {"levels:bits=7,block=512,levels=exponential", Levels(7, false, false), true},
           {"levels:bits=8,block=512,levels=exponential", Levels(8, false, false), true},
+          {"levels:bits=2,block=64,phases=1", Levels(2, true, false), false},
+          {"fp8:block=512", Float8(), true},
+          {"natural", Natural(), true},
           {"minmax8:block=512", MinMax(), true},
           {"sign:block=512", Sign(), false},
           {"sign:block=8", Sign(), false},
@@ -219,7 +259,7 @@ TEST(TopK, a_sampled_threshold_keeps_nearly_as_many_as_wanted_and_only_the_large
           largest_dropped = std::max(largest_dropped, std::abs(in[i]));
         }
       }
-      EXPECT_TRUE(kept * 10 >= count / 100 * 8 && kept * 10 <= count / 100 * 13) << kept;
+      EXPECT_TRUE(kept * 10 >= count / 100 * 8 && kept <= count / 100 + 1) << kept;
       EXPECT_TRUE(least_kept >= largest_dropped);
     }
   }

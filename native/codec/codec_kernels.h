@@ -30,6 +30,14 @@ struct CodecKernels {
                         uint8_t* to);
   void (*decode_levels)(const uint8_t* from, int64_t count, LevelsShape shape, float scale,
                         float* to);
+  // Sign, 4 bits of exponent and 3 of mantissa of 448·x/scale, rounded at random.
+  void (*encode_float8)(const float* x, int64_t count, float scale, uint64_t key, uint8_t* to);
+  void (*decode_float8)(const uint8_t* from, int64_t count, float scale, float* to);
+  // Biased exponents of float32, up by one with the chance that the mantissa says.
+  void (*encode_exponents)(const float* x, int64_t count, uint64_t key, uint8_t* to);
+  // to += factor * ±2^exponent, with signs as of encode_signs.
+  void (*decode_powers)(const uint8_t* exponents, const uint8_t* signs, int64_t count, float factor,
+                        float* to);
   // One bit for each element, set where it is negative.
   void (*encode_signs)(const float* x, int64_t count, uint8_t* to);
   void (*decode_signs)(const uint8_t* from, int64_t count, float scale, float* to);

@@ -248,6 +248,65 @@ void DecodeLevels(const uint8_t* from, int64_t count, LevelsShape shape, float s
   kDecodeLevels[shape.bits - 2](from, count, shape.is_uniform, scale, to);
 }
 
+constexpr float kFloat8Largest = 448.0f;
+constexpr uint32_t kFloat8Top = 126;   // its code
+constexpr uint32_t kFloat8Normal = 8;  // the code of 2^-6, below which the levels are 2^-9 apart
+constexpr uint32_t kFloat8Bias = 120u << 3;  // from exponents of float32
+
+void EncodeFloat8(const float* x, int64_t count, float scale, uint64_t key, uint8_t* to) {
+  const float inverse = kFloat8Largest / scale;
+  const auto low = static_cast<uint32_t>(key);
+  const auto high = static_cast<uint32_t>(key >> 32);
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t bits = BitsOf(x[i]);
+    const float place = FloatOf(bits & kMagnitude) * inverse;
+    const uint32_t random = Random(low, high, static_cast<uint32_t>(i));
+    const float uniform = static_cast<float>(static_cast<int32_t>(random >> 8)) * 0x1p-24f;
+    // Masks: a branch here would be taken at random.
+    const uint32_t is_small = static_cast<uint32_t>(-static_cast<int32_t>(place < 0x1p-6f));
+    const float steps = FloatOf(BitsOf(place * 0x1p9f) & is_small);
+    const auto below = static_cast<int32_t>(steps);
+    const auto small =
+        static_cast<uint32_t>(below + (uniform < steps - static_cast<float>(below) ? 1 : 0));
+    const uint32_t large = ((BitsOf(place) + (random >> 12)) >> 20) - kFloat8Bias;
+    uint32_t code = (small & is_small) | (large & ~is_small);
+    code = static_cast<int32_t>(code) > static_cast<int32_t>(kFloat8Top) ? kFloat8Top : code;
+    to[i] = static_cast<uint8_t>(code | bits >> 31 << 7);
+  }
+}
+
+void DecodeFloat8(const uint8_t* from, int64_t count, float scale, float* to) {
+  const float unit = scale / kFloat8Largest;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto byte = static_cast<uint32_t>(from[i]);
+    const uint32_t code = byte & 127;
+    const uint32_t is_small = static_cast<uint32_t>(
+        -static_cast<int32_t>(static_cast<int32_t>(code) < static_cast<int32_t>(kFloat8Normal)));
+    const float small = static_cast<float>(static_cast<int32_t>(code)) * 0x1p-9f;
+    const uint32_t large = (code + kFloat8Bias) << 20;
+    const float value = FloatOf((BitsOf(small) & is_small) | (large & ~is_small)) * unit;
+    to[i] += FloatOf(BitsOf(value) ^ (byte << 24 & kSign));
+  }
+}
+
+void EncodeExponents(const float* x, int64_t count, uint64_t key, uint8_t* to) {
+  const auto low = static_cast<uint32_t>(key);
+  const auto high = static_cast<uint32_t>(key >> 32);
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t random = Random(low, high, static_cast<uint32_t>(i));
+    const auto code = static_cast<int32_t>(((BitsOf(x[i]) & kMagnitude) + (random >> 9)) >> 23);
+    to[i] = static_cast<uint8_t>(code > 255 ? 255 : code);
+  }
+}
+
+void DecodePowers(const uint8_t* exponents, const uint8_t* signs, int64_t count, float factor,
+                  float* to) {
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t sign = (static_cast<uint32_t>(signs[i / 8]) >> (i % 8)) << 31;
+    to[i] += FloatOf((static_cast<uint32_t>(exponents[i]) << 23) | sign) * factor;
+  }
+}
+
 void EncodeSigns(const float* x, int64_t count, uint8_t* to) {
   int64_t i = 0;
   for (; i + 8 <= count; i += 8) {
@@ -314,9 +373,10 @@ int64_t Select(const float* x, int64_t count, uint32_t threshold_bits, uint32_t*
   return found;
 }
 
-constexpr CodecKernels kCodecKernels = {&LargestBits, &SumOfMagnitudes, &SumOfSquares, &Range,
-                                        &Add,         &EncodeLevels,    &DecodeLevels, &EncodeSigns,
-                                        &DecodeSigns, &EncodeBytes,     &DecodeBytes,  &Select};
+constexpr CodecKernels kCodecKernels = {
+    &LargestBits,  &SumOfMagnitudes, &SumOfSquares, &Range,           &Add,          &EncodeLevels,
+    &DecodeLevels, &EncodeFloat8,    &DecodeFloat8, &EncodeExponents, &DecodePowers, &EncodeSigns,
+    &DecodeSigns,  &EncodeBytes,     &DecodeBytes,  &Select};
 
 }  // namespace
 }  // namespace rabit

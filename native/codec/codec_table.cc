@@ -5,8 +5,10 @@
 
 #include "base/mutex.h"
 #include "codec/cast.h"
+#include "codec/float8.h"
 #include "codec/levels.h"
 #include "codec/min_max.h"
+#include "codec/natural.h"
 #include "codec/sign.h"
 #include "codec/top_k.h"
 
@@ -17,6 +19,8 @@ constexpr CodecRow kRows[] = {
     {"fp16", "float32 and float64 travel as float16", &MakeFloat16Codec},
     {"bf16", "float32 and float64 travel as bfloat16", &MakeBfloat16Codec},
     {"levels", "stochastic levels of 2 to 8 bits with a scale for each block", &MakeLevelsCodec},
+    {"fp8", "8-bit floats with a scale for each block, rounded at random", &MakeFloat8Codec},
+    {"natural", "powers of two, rounded at random", &MakeNaturalCodec},
     {"sign", "one bit and a scale for each block", &MakeSignCodec},
     {"topk", "the largest elements of each block", &MakeTopKCodec},
     {"minmax8", "8 bits between the least and the largest of each block", &MakeMinMaxCodec},

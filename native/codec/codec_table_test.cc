@@ -13,6 +13,9 @@ RABIT_CODEC_SUITE(Bfloat16Codec, "bf16");
 RABIT_CODEC_SUITE(LevelsCodec, "levels:bits=4,block=64");
 RABIT_CODEC_SUITE(L2LevelsCodec, "levels:bits=6,block=64,norm=l2");
 RABIT_CODEC_SUITE(ExponentialLevelsCodec, "levels:bits=5,block=256,levels=exponential");
+RABIT_CODEC_SUITE(TernaryCodec, "levels:bits=2,block=64,phases=1");
+RABIT_CODEC_SUITE(Float8Codec, "fp8:block=64");
+RABIT_CODEC_SUITE(NaturalCodec, "natural");
 RABIT_CODEC_SUITE(SignCodec, "sign:block=64");
 RABIT_CODEC_SUITE(SignInTwoPhasesCodec, "sign:block=64,phases=2");
 RABIT_CODEC_SUITE(MinMaxCodec, "minmax8:block=64");
@@ -31,16 +34,17 @@ TEST(CodecTable, a_specification_is_completed_with_the_defaults) {
     EXPECT_EQ((*again)->spec(), spec);
   }
   EXPECT_EQ((*MakeCodec("levels:block=1024"))->spec(),
-            "levels:bits=4,block=1024,levels=uniform,norm=max");
+            "levels:bits=4,block=1024,levels=uniform,norm=max,phases=2");
   EXPECT_EQ((*MakeCodec("topk:count=exact,ratio=0.001"))->spec(),
             "topk:ratio=0.001,block=1048576,count=exact");
 }
 
 TEST(CodecTable, mistakes_in_a_specification_are_named) {
   const auto message = [](const char* spec) { return MakeCodec(spec).status().message(); };
-  EXPECT_EQ(message("fp8"),
-            "no codec is called 'fp8'. Choose one of 'fp16', 'bf16', 'levels', 'sign', 'topk', "
-            "'minmax8'.");
+  EXPECT_EQ(
+      message("fp7"),
+      "no codec is called 'fp7'. Choose one of 'fp16', 'bf16', 'levels', 'fp8', 'natural', 'sign', "
+      "'topk', 'minmax8'.");
   EXPECT_EQ(message("levels:bits=9"),
             "codec 'levels:bits=9': bits is '9'; it is an integer from 2 to 8. Correct it.");
   EXPECT_EQ(message("sign:block=12"),
@@ -52,7 +56,7 @@ TEST(CodecTable, mistakes_in_a_specification_are_named) {
             "codec 'levels:norm=l1': norm is 'l1'; it is 'max' or 'l2'. Correct it.");
   EXPECT_EQ(message("levels:bit=4"),
             "codec 'levels:bit=4': 'bit' is no parameter of 'levels', or is given twice. It has "
-            "bits, block, levels, norm.");
+            "bits, block, levels, norm, phases.");
   EXPECT_EQ(message("fp16:bits=4"),
             "codec 'fp16:bits=4': 'bits' is no parameter of 'fp16', or is given twice. It has "
             "none.");

@@ -86,8 +86,11 @@ Result<std::unique_ptr<Codec>> MakeLevelsCodec(CodecSpec& spec) {
   const int64_t block = spec.TakeInteger("block", 512, 8, 65536, 8);
   shape.is_uniform = spec.TakeWord("levels", {"uniform", "exponential"}) == 0;
   const Norm norm = spec.TakeWord("norm", {"max", "l2"}) == 0 ? Norm::kMax : Norm::kL2;
+  const int64_t phases = spec.TakeInteger("phases", 2, 1, 2);
   RABIT_RETURN_IF_ERROR(spec.Finish());
-  return MakeTwoPhaseCodec(std::make_unique<LevelsCoder>(spec.canonical(), shape, norm, block));
+  auto coder = std::make_unique<LevelsCoder>(spec.canonical(), shape, norm, block);
+  if (phases == 1) return MakeGatherCodec(std::move(coder));
+  return MakeTwoPhaseCodec(std::move(coder));
 }
 
 }  // namespace rabit

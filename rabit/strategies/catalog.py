@@ -14,6 +14,7 @@ from .adasum import AdaptiveSum
 from .any_batch import AnyBatch
 from .async_average import AsyncAverage
 from .by_chance import ByChance
+from .clipped import Clipped
 from .decentralized import Decentralized, LowPrecisionRing
 from .demo import FrequencyMomentum
 from .dgc import MomentumCorrection
@@ -150,7 +151,7 @@ def _onebit(block: int = 512, small: int = _SMALL) -> Strategy:
 
 
 def _fp8(block: int = 512, small: int = _SMALL) -> Strategy:
-    return usual(TwoPhase(Levels(float8(), block)), small)
+    return usual(InEngine(Compression.fp8(block), TwoPhase(Levels(float8(), block))), small)
 
 
 def _gossip(graph: str = "ring", rounds: int = 1, every: int = 1) -> Strategy:
@@ -190,11 +191,13 @@ def _nuqsgd(bits: int = 4, block: int = 512, small: int = _SMALL) -> Strategy:
 
 
 def _terngrad(clip: float = 2.5, block: int = 4096, small: int = _SMALL) -> Strategy:
-    return Synchronous(Bypass(Gathered(Levels((0.0, 1.0), block, clip=clip)), small))
+    codec = Compression.levels(2, block, phases=1)
+    exchange: Exchange = InEngine(codec, Gathered(Levels((0.0, 1.0), block)))
+    return Synchronous(Bypass(Clipped(exchange, clip) if clip else exchange, small))
 
 
 def _natural(small: int = _SMALL) -> Strategy:
-    return usual(TwoPhase(Natural()), small)
+    return usual(InEngine(Compression.natural(), TwoPhase(Natural())), small)
 
 
 def _bytegrad(block: int = 4096, small: int = _SMALL) -> Strategy:

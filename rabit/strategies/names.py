@@ -10,6 +10,7 @@ from .adasum import AdaptiveSum
 from .any_batch import AnyBatch
 from .async_average import AsyncAverage
 from .by_chance import ByChance
+from .clipped import Clipped
 from .codecs import Codec, pack_bits, unpack_bits
 from .deadline import Deadline
 from .decentralized import Decentralized, LowPrecisionRing
@@ -51,6 +52,7 @@ __all__ = [
     "AsyncAverage",
     "ByChance",
     "Bypass",
+    "Clipped",
     "Codec",
     "Deadline",
     "Decentralized",

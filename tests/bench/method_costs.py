@@ -17,7 +17,17 @@ from rabit.testing import run_ranks
 
 COUNT = 1 << 22
 RANKS, STEPS, TURNS = 2, 3, 2
-SPECS = ("qsgd:bits=8", "qsgd:bits=4", "nuqsgd:bits=4", "bytegrad", "sign", "topk:ratio=0.01")
+SPECS = (
+    "qsgd:bits=8",
+    "qsgd:bits=4",
+    "nuqsgd:bits=4",
+    "fp8",
+    "natural",
+    "terngrad:clip=0",
+    "bytegrad",
+    "sign",
+    "topk:ratio=0.01",
+)
 
 
 def cost(exchange: methods.Exchange) -> float:

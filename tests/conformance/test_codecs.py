@@ -78,6 +78,26 @@ def minmax8(block: np.ndarray, key: int) -> np.ndarray:
     return code * (span / np.float32(255)) + least
 
 
+def fp8(block: np.ndarray, key: int) -> np.ndarray:
+    scale = np.abs(block).max()
+    place = np.abs(block) * (np.float32(448) / scale)
+    random = random_bits(key, block.size)
+    exponent = np.maximum(np.frexp(place)[1] - 1, -6)
+    steps = np.ldexp(place, 3 - exponent)  # of the mantissa
+    below = np.floor(steps)
+    small = (random >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24) < steps - below
+    large = steps - below + (random >> np.uint32(12)).astype(np.float32) * np.float32(2.0**-20) >= 1
+    level = np.ldexp(below + np.where(place < 2.0**-6, small, large), exponent - 3)
+    value = np.minimum(level, 448).astype(np.float32) * (scale / np.float32(448))
+    return np.where(np.signbit(block), -value, value)
+
+
+def natural(block: np.ndarray, key: int) -> np.ndarray:
+    bits = np.abs(block).view(np.uint32) + (random_bits(key, block.size) >> np.uint32(9))
+    value = (bits >> np.uint32(23) << np.uint32(23)).view(np.float32)
+    return np.where(np.signbit(block), -value, value)
+
+
 def sign(block: np.ndarray, key: int) -> np.ndarray:
     padded = np.zeros(-(-block.size // 16) * 16, np.float32)
     padded[: block.size] = np.abs(block)
@@ -125,6 +145,9 @@ CODECS = {
     "8 bits": (Compression.levels(8, 512), levels(8, True), 512, True),
     "4 bits": (Compression.levels(4, 64), levels(4, True), 64, True),
     "4 bits, exponential": (Compression.levels(4, 512, "exponential"), levels(4, False), 512, True),
+    "2 bits, gathered": (Compression.levels(2, 64, phases=1), levels(2, True), 64, False),
+    "fp8": (Compression.fp8(512), fp8, 512, True),
+    "natural": (Compression.natural(), natural, 512, True),
     "minmax8": (Compression.minmax8(512), minmax8, 512, True),
     "sign": (Compression.sign(512), sign, 512, False),
     "topk": (Compression.topk(0.03125, 512, exact=True), topk(0.03125), 512, False),

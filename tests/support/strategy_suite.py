@@ -381,7 +381,7 @@ TOGETHER: dict[str, Callable[[], methods.Strategy]] = {
     "sign": every(methods.ErrorFeedback(methods.TwoPhase(methods.Signs(8), second_feedback=True))),
     "qsgd": every(methods.TwoPhase(methods.Levels(methods.uniform(4), block=8))),
     "nuqsgd": every(methods.Gathered(methods.Levels(methods.geometric(4), block=8))),
-    "terngrad": every(methods.Gathered(methods.Levels((0.0, 1.0), clip=2.5))),
+    "terngrad": every(methods.Clipped(methods.Gathered(methods.Levels((0.0, 1.0))))),
     "natural": every(methods.TwoPhase(methods.Natural())),
     "bytegrad": every(methods.TwoPhase(methods.MinMax8(8))),
     "rowsparse": every(methods.RowSparse()),
@@ -462,6 +462,9 @@ TOGETHER_IN_ENGINE: dict[str, Callable[[], methods.Strategy]] = {
         for spec in (
             "qsgd:bits=4,block=8,small=0",
             "nuqsgd:bits=3,block=8,small=0",
+            "fp8:block=8,small=0",
+            "natural:small=0",
+            "terngrad:block=8,small=0",
             "bytegrad:block=8,small=0",
             "sign:block=8,small=0",
             "topk:ratio=0.1,small=0",

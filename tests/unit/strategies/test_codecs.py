@@ -15,7 +15,7 @@ CODECS = {
     "signs": methods.Signs(64),
     "qsgd": methods.Levels(methods.uniform(4), 64),
     "nuqsgd": methods.Levels(methods.geometric(3), 64, norm="l2"),
-    "terngrad": methods.Levels((0.0, 1.0), 64, clip=2.5),
+    "terngrad": methods.Levels((0.0, 1.0), 64),
     "natural": methods.Natural(),
     "min-max": methods.MinMax8(64),
 }

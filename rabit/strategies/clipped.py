@@ -1,0 +1,46 @@
+"""Extreme entries are cut before an exchange."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rabit.errors import InvalidArgument
+from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot
+
+__all__ = ["Clipped"]
+
+
+@dataclass(frozen=True)
+class Clipped(Exchange):
+    """x' = inner(x), where |x_i| is at most `deviations` standard deviations of this rank's x.
+
+    So that one extreme entry does not decide the scale of all.  What is cut is left out for good.
+    State: that of `inner`.
+    Source: Wen et al., "TernGrad", 2017 (2.5 deviations).
+    """
+
+    inner: Exchange
+    deviations: float = 2.5
+
+    def __post_init__(self) -> None:
+        if not self.deviations > 0:
+            raise InvalidArgument(
+                f"Clipped(deviations={self.deviations}): it takes a number above 0. Leave Clipped out to "
+                "cut nothing."
+            )
+
+    @property
+    def is_biased(self) -> bool:
+        return True
+
+    def state(self, slot: Slot) -> Any:
+        return self.inner.state(slot)
+
+    async def __call__(self, x: Array, state: Any, ranks: Ranks) -> Reduced:
+        if x.size:  # A limit that is not finite makes everything so, and the step is seen to be lost.
+            limit = x.dtype.type(self.deviations) * x.std()
+            x = np.clip(x, -limit, limit)
+        return await self.inner(x, state, ranks)
