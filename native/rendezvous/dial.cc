@@ -134,4 +134,14 @@ Result<UniqueFd> DialOnce(std::string_view address, const Secret& secret, const 
   return Status(code, TargetText(address, mine, expected_rank) + ": " + last.message());
 }
 
+bool IsRefused(std::string_view address, Deadline deadline) {
+  const Result<std::vector<SocketAddress>> resolved = Resolve(address);
+  if (!resolved.ok() || resolved->empty()) return false;
+  for (const SocketAddress& each : *resolved) {
+    bool is_refused = false;
+    if (Connect(each, deadline, &is_refused).ok() || !is_refused) return false;
+  }
+  return true;
+}
+
 }  // namespace rabit

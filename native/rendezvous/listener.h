@@ -70,5 +70,7 @@ Result<UniqueFd> Dial(std::string_view address, const Secret& secret, const Gree
 // listens there; kTimedOut: it did not work for any other reason that may pass.
 Result<UniqueFd> DialOnce(std::string_view address, const Secret& secret, const Greeting& mine,
                           int32_t expected_rank, Deadline deadline);
+// Connects and says nothing: whether each address of the name refuses, since nobody listens there.
+bool IsRefused(std::string_view address, Deadline deadline);
 
 }  // namespace rabit

@@ -9,6 +9,11 @@ using namespace std::chrono_literals;
 
 constexpr auto kSlice = 250ms;
 constexpr auto kPause = 20ms;  // between two tries, so that a refused one does not spin
+// What a firewall refuses once it lets through at the next try; two of them are the time in which
+// the loss of a process is noticed.
+constexpr auto kRefusedPause = 10ms;
+// A connection that the peer makes anew at once is there by then.
+constexpr auto kKnockAfter = 5ms;
 // The peer that has to dial gets this long, the first time and after it was asked.
 constexpr auto kPatience = 40ms;
 constexpr auto kAskAgain = 500ms;
@@ -22,7 +27,10 @@ void Redialer::Request(TcpLink& link) {
   if (wants_stop_) return;
   const bool is_known = std::any_of(waiting_.begin(), waiting_.end(),
                                     [&](const Broken& each) { return each.link == &link; });
-  if (!is_known) waiting_.push_back({&link, After(link.peer() < rank_ ? 0ms : kPatience), 0});
+  if (!is_known) {
+    const bool is_dialler = link.peer() < rank_;
+    waiting_.push_back({&link, After(is_dialler ? 0ms : kKnockAfter), After(kPatience)});
+  }
   if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
   changed_.NotifyAll();
 }
@@ -65,6 +73,7 @@ bool Redialer::Try(Broken& broken) {
   const std::optional<Deadline> end = link.outage_deadline();
   if (!end || link.is_connected()) return false;
   const bool is_dialler = link.peer() < rank_;
+  if (!is_dialler && std::chrono::steady_clock::now() < broken.ask_at) return TryKnocking(broken);
   Result<UniqueFd> fd = dial_(link, std::min(*end, After(kSlice)));
   broken.due = After(fd.ok() ? kAskAgain : kPause);
   if (fd.ok()) {
@@ -72,11 +81,7 @@ bool Redialer::Try(Broken& broken) {
     if (is_dialler) link.Attach(*std::move(fd));
     return !is_dialler;
   }
-  if (fd.status().code() == Code::kPeerLost) {
-    if (++broken.refusals < kRefusalsMax) return true;
-    link.Lose("its port refuses connections: its process has ended; its own output tells why");
-    return false;
-  }
+  if (fd.status().code() == Code::kPeerLost) return MayPass(broken);
   if (fd.status().code() == Code::kAborted) {
     link.Lose(fd.status().message());
     return false;
@@ -85,6 +90,21 @@ bool Redialer::Try(Broken& broken) {
   // The two have met before: what looks like a stranger's answer is one that changed on the way.
   link.NoteBrokenBy(fd.status().message());
   return true;
+}
+
+bool Redialer::TryKnocking(Broken& broken) {
+  if (knock_(*broken.link, std::min(broken.ask_at, After(kSlice)))) return MayPass(broken);
+  broken.refusals = 0;
+  broken.due = broken.ask_at;
+  return true;
+}
+
+bool Redialer::MayPass(Broken& broken) {
+  broken.due = After(kRefusedPause);
+  if (++broken.refusals < kRefusalsMax) return true;
+  broken.link->Lose(
+      "its port refuses connections: its process has ended; its own output tells why");
+  return false;
 }
 
 }  // namespace rabit

@@ -14,13 +14,18 @@ namespace rabit {
 
 // Dials in turn, a short while each, so that a dead peer does not delay a living one.  The links
 // with lower ranks are connected by this rank.  Those with higher ranks are connected by the peer,
-// which may not have seen the connection break: dialling it makes it look.  Thread-safe.
+// which may not have seen the connection break: dialling it makes it look.  That comes after a
+// while, since it costs a connection that the peer is making; whether its process has ended is
+// found before, by a knock at its port.  Thread-safe.
 class Redialer {
  public:
   // kPeerLost: the peer's port refuses connections; kTimedOut: worth another try.
   using Dialer = std::function<Result<UniqueFd>(const TcpLink& link, Deadline deadline)>;
+  // Connects and says nothing: whether the peer's port refuses connections.
+  using Knocker = std::function<bool(const TcpLink& link, Deadline deadline)>;
 
-  Redialer(int rank, Dialer dial) : rank_(rank), dial_(std::move(dial)) {}
+  Redialer(int rank, Dialer dial, Knocker knock)
+      : rank_(rank), dial_(std::move(dial)), knock_(std::move(knock)) {}
   ~Redialer() { Stop(); }
 
   // The link is connected, or fails at the end of its outage.  Never blocks.
@@ -32,15 +37,20 @@ class Redialer {
   struct Broken {
     TcpLink* link = nullptr;
     Deadline due{};
-    int refusals = 0;  // in a row
+    Deadline ask_at{};  // from when on the peer that has to dial is asked to; before, knocks
+    int refusals = 0;   // in a row
   };
 
   void Run();
   // Whether the link needs another try, at `broken.due`.
   bool Try(Broken& broken);
+  bool TryKnocking(Broken& broken);
+  // The peer's port has refused once more: whether that may pass.
+  bool MayPass(Broken& broken);
 
   const int rank_;
   const Dialer dial_;
+  const Knocker knock_;
   Mutex mutex_;
   CondVar changed_;
   std::deque<Broken> waiting_;

@@ -23,19 +23,23 @@ TcpLinks::TcpLinks(const ConnectContext& context, const TcpOptions& options, Pla
       plan_(std::move(plan)),
       addresses_(static_cast<size_t>(context.size)),
       links_(static_cast<size_t>(context.size)),
-      redialer_(context.rank, [this](const TcpLink& link, Deadline deadline) {
-        return DialOnce(addresses_[static_cast<size_t>(link.peer())], secret_,
-                        GreetingFor(link.index()), members_.Of(link.peer()), deadline);
-      }) {
+      redialer_(
+          context.rank,
+          [this](const TcpLink& link, Deadline deadline) {
+            return DialOnce(addresses_[static_cast<size_t>(link.peer())], secret_,
+                            GreetingFor(link.index()), members_.Of(link.peer()), deadline);
+          },
+          [this](const TcpLink& link, Deadline deadline) {
+            return IsRefused(addresses_[static_cast<size_t>(link.peer())], deadline);
+          }) {
   const int stripes = options_.connections_per_stream;
   for (const int peer : plan_.peers) {
     for (int index = 0; index < static_cast<int>(plan_.stream_of_link.size()); ++index) {
       const Stripe stripe{index % stripes, stripes, options_.stripe_bytes_min};
-      links_[static_cast<size_t>(peer)].push_back(
-          std::make_unique<TcpLink>(TcpLink::Id{rank_, peer, index, stripe,
-                                                static_cast<uint32_t>(epoch_), keeper_ != nullptr},
-                                    options_, counters_,
-                                    *plan_.stream_of_link[static_cast<size_t>(index)], *this));
+      links_[static_cast<size_t>(peer)].push_back(std::make_unique<TcpLink>(
+          TcpLink::Id{rank_, peer, index, stripe, static_cast<uint32_t>(epoch_),
+                      keeper_ != nullptr},
+          options_, counters_, *plan_.stream_of_link[static_cast<size_t>(index)], *this));
     }
   }
 }

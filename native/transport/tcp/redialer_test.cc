@@ -1,0 +1,113 @@
+// How a broken link finds out that its peer's process has ended.
+#include "transport/tcp/redialer.h"
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "testing/test.h"
+#include "transport/tcp/tcp_link.h"
+#include "transport/tcp/tcp_options.h"
+#include "transport/tcp/tcp_stream.h"
+
+namespace rabit {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A link of rank 1 with `peer` whose other end has closed, and how often the peer's port is tried.
+class BrokenLink final : public TcpLinkHost {
+ public:
+  explicit BrokenLink(int peer) {
+    auto stream = TcpStream::Open(SpinTimes{});
+    EXPECT_OK(stream);
+    stream_ = std::move(*stream);
+    link_ = std::make_unique<TcpLink>(TcpLink::Id{1, peer, 0, Stripe{}}, options_, counters_,
+                                      *stream_, *this);
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    link_->Attach(UniqueFd(ends[0]));
+    ::close(ends[1]);
+    const Deadline end = After(20s);
+    while (!link_->outage_deadline() && std::chrono::steady_clock::now() < end) stream_->ServeNow();
+    EXPECT_TRUE(link_->outage_deadline().has_value());
+  }
+
+  void OnBroken(int, int) override {}
+  void OnFailed(int, const Status& why) override {
+    MutexLock lock(mutex_);
+    why_ = why;
+    changed_.NotifyAll();
+  }
+  void OnConnected() override {}
+
+  // What the link is lost for when its peer's port refuses all that `knocks_heard` knocks leave
+  // over.
+  Status Redial(int knocks_heard) {
+    Redialer redialer(
+        1,
+        [this](const TcpLink&, Deadline) -> Result<UniqueFd> {
+          ++dials;
+          return PeerLost(link_->peer(), "refused");
+        },
+        [this, knocks_heard](const TcpLink&, Deadline) { return ++knocks > knocks_heard; });
+    redialer.Request(*link_);
+    MutexLock lock(mutex_);
+    const Deadline end = After(20s);
+    while (why_.ok() && changed_.WaitUntil(mutex_, end)) {
+    }
+    return why_;
+  }
+
+  std::atomic<int> dials{0}, knocks{0};
+
+ private:
+  const TcpOptions options_ = [] {
+    TcpOptions options;
+    options.reconnect_window = 20s;
+    return options;
+  }();
+  TcpCounters counters_;
+  std::unique_ptr<TcpStream> stream_;
+  std::unique_ptr<TcpLink> link_;
+  Mutex mutex_;
+  CondVar changed_;
+  Status why_ RABIT_GUARDED_BY(mutex_);
+};
+
+void ExpectEnded(const Status& why) {
+  EXPECT_EQ(why.code(), Code::kPeerLost);
+  EXPECT_NE(why.message().find("its process has ended"), std::string::npos) << why;
+}
+
+TEST(Redialer, a_process_that_has_ended_is_lost_by_two_knocks_before_it_would_be_asked_to_dial) {
+  BrokenLink link(2);
+
+  ExpectEnded(link.Redial(0));
+  EXPECT_EQ(link.knocks.load(), 2);
+  EXPECT_EQ(link.dials.load(), 0);
+}
+
+TEST(Redialer, a_peer_that_hears_a_knock_is_asked_later_and_knocked_at_no_more) {
+  BrokenLink link(2);
+
+  ExpectEnded(link.Redial(1));
+  EXPECT_EQ(link.knocks.load(), 1);
+  EXPECT_EQ(link.dials.load(), 2);
+}
+
+TEST(Redialer, a_lower_rank_is_dialled_without_a_knock) {
+  BrokenLink link(0);
+
+  ExpectEnded(link.Redial(0));
+  EXPECT_EQ(link.knocks.load(), 0);
+  EXPECT_EQ(link.dials.load(), 2);
+}
+
+}  // namespace
+}  // namespace rabit
