@@ -12,15 +12,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from rabit.config.config import Config, process_environment
-from rabit.diagnostics.ending import REPORT_FD, take_place, tell_on_failure, watch_ending
+from rabit.diagnostics.ending import (
+    REPORT_FD,
+    take_place,
+    tell_admitted,
+    tell_on_failure,
+    watch_ending,
+)
 from rabit.engine.current import current_engine, set_default_engine, tell_followers
 from rabit.engine.engine import Engine
 from rabit.engine.pool import Pool
 from rabit.engine.process_set import ProcessSet
-from rabit.errors import InvalidArgument, RabitError
+from rabit.errors import InvalidArgument, PeerLost, RabitError, TimedOut
 from rabit.ops.reductions import allgather
 from rabit.rendezvous.discovery import Meeting
 from rabit.rendezvous.membership import Membership
+from rabit.rendezvous.store_client import StoreClient
+from rabit.rendezvous.survivors import admission, next_membership
 
 __all__ = [
     "cross_rank",
@@ -50,7 +58,10 @@ class _State:
         self.epoch = 0
         self.is_homogeneous = True
         self.meeting = Meeting()
-        self.pool: Pool | None = None  # Of an elastic job.
+        # Of an elastic job: what outlives engines, and of which epoch and members the newest one is.
+        self.pool: Pool | None = None
+        self.elastic_epoch = 0
+        self.members: tuple[int, ...] = ()
 
 
 _state = _State()
@@ -78,7 +89,8 @@ def init(
         epoch = _state.epoch + 1
         found = _state.meeting.place(found, environ, comm)
         watch_ending(found.rank, environ)
-        engine = Engine(found, epoch=epoch, comm=comm, **_elastic_start(found))
+        _check_sets(process_sets, found)
+        engine = _elastic_engine(found) or Engine(found, epoch=epoch, comm=comm)
         _state.epoch = epoch
         _state.engine = engine
         tell_on_failure(engine)
@@ -87,7 +99,7 @@ def init(
         if found.rank == 0 and REPORT_FD not in environ:
             for notice in found.notices:
                 print(f"rabit: {notice}", file=sys.stderr)
-    if engine.local_size < engine.size:
+    if engine.local_size < engine.size and not found.joins:
         sizes = allgather([engine.local_size], name="rabit.local_size")
         _state.is_homogeneous = len(set(sizes.tolist())) == 1
     if not isinstance(process_sets, str):
@@ -95,10 +107,20 @@ def init(
             each.register(engine)
 
 
-def _elastic_start(config: Config) -> dict[str, Any]:
-    """What the first engine of an elastic job stands on; nothing in any other job."""
+def _check_sets(process_sets: Sequence[ProcessSet] | str | None, config: Config) -> None:
+    """Raises InvalidArgument for sets that a process which comes later would have to add alone."""
+    if process_sets and not isinstance(process_sets, str) and config.max_np > 0:
+        raise InvalidArgument(
+            f"init: process_sets on rank {config.rank} of an elastic job that may grow (RABIT_MAX_NP is "
+            f"{config.max_np}): its ranks change. Add sets in a reset callback of the state and where "
+            "training begins, or start the job without --max-np and --spares."
+        )
+
+
+def _elastic_engine(config: Config) -> Engine | None:
+    """The first engine of this process in an elastic job, over its pool; None in any other job."""
     if config.min_np == 0 or not config.store_address:
-        return {}
+        return None
     if _state.pool is not None:
         raise InvalidArgument(
             f"rabit.init() is called again on rank {config.rank} of an elastic job (--min-np "
@@ -106,12 +128,50 @@ def _elastic_start(config: Config) -> dict[str, Any]:
             "shutdown() to the end of the program, or start the job without --min-np."
         )
     _state.pool = Pool(config, config.rank)
-    return {"pool": _state.pool, "members": range(config.size)}
+    if not config.joins:
+        _state.elastic_epoch, _state.members = 1, tuple(range(config.size))
+        return Engine(config, pool=_state.pool, members=_state.members)
+    number = config.rank
+    with contextlib.closing(_store_client(config, number)) as store:
+        membership = admission(store, number)
+        while True:
+            try:
+                engine = _engine_of(config, membership)
+                tell_admitted(membership.members)
+                return engine
+            except (PeerLost, TimedOut) as error:  # Another member has been lost meanwhile.
+                lost = membership.member_of(error.rank)
+                epoch, limit_s = membership.epoch, config.elastic_timeout
+                membership = next_membership(store, number, epoch, lost, str(error), limit_s)
+
+
+def _store_client(config: Config, number: int) -> StoreClient:
+    return StoreClient(
+        config.store_address, config.secret, rank=number, library_path=config.library
+    )
+
+
+def _engine_of(config: Config, membership: Membership) -> Engine:
+    """An engine of this process, with the others of this membership."""
+    assert _state.pool is not None
+    place = membership.place_of(_state.pool.number)
+    take_place(place.rank, membership.members)
+    config = config.replace(**dataclasses.asdict(place))
+    _state.elastic_epoch, _state.members = membership.epoch, membership.members
+    _state.is_homogeneous = membership.is_homogeneous
+    return Engine(
+        config, epoch=membership.epoch, pool=_state.pool, members=membership.members
+    )
 
 
 def member_number() -> int | None:
     """The number of this process in an elastic job, which it keeps; None in any other job."""
     return None if _state.pool is None else _state.pool.number
+
+
+def members_now() -> tuple[int, tuple[int, ...]]:
+    """Of an elastic job: the epoch of the newest engine, and the numbers of its members by rank."""
+    return _state.elastic_epoch, _state.members
 
 
 def start_over(membership: Membership) -> None:
@@ -130,17 +190,20 @@ def start_over(membership: Membership) -> None:
         # What an engine that has failed says at its end is known.
         with contextlib.suppress(RabitError):
             engine.close(_STOP_S)
-        place = membership.place_of(pool.number)
-        take_place(place.rank, membership.members)
-        config = engine.config.replace(**dataclasses.asdict(place))
-        started = Engine(config, epoch=membership.epoch, pool=pool, members=membership.members)
+        started = _engine_of(engine.config, membership)
         # What the program has been asked for holds on.
         started.wants_stop, started.stops_on_signals = engine.wants_stop, engine.stops_on_signals
         _state.engine = started
-        _state.is_homogeneous = membership.is_homogeneous
         tell_on_failure(started)
         set_default_engine(started)
     tell_followers()
+
+
+def leave() -> None:
+    """Ends the default engine of an elastic job that goes on without this process."""
+    with _state.lock, contextlib.suppress(RabitError):
+        if _state.engine is not None:
+            _state.engine.close(_STOP_S)
 
 
 def _distinct(process_sets: Sequence[ProcessSet]) -> Sequence[ProcessSet]:

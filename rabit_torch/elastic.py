@@ -21,12 +21,13 @@ from typing import Any
 import torch
 
 import rabit.elastic
-from rabit.elastic import HorovodInternalError, ObjectState, State, run
+from rabit.elastic import HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State, run
 from rabit_torch.state import broadcast_optimizer_state, broadcast_parameters
 
 __all__ = [
     "ElasticSampler",
     "HorovodInternalError",
+    "HostsUpdatedInterrupt",
     "ObjectState",
     "State",
     "TorchState",

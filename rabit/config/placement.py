@@ -44,6 +44,18 @@ class PlacementSettings:
         is_equal=True,
         minimum=0,
     )
+    max_np: int = setting(
+        0,
+        "Ranks that an elastic job has at most, when hosts come and lost ranks are replaced; 0: the job "
+        "does not grow. rabitrun --max-np and --spares set it.",
+        is_equal=True,
+        minimum=0,
+    )
+    joins: bool = setting(
+        False,
+        "This process comes to an elastic job that runs: init() waits until the others have taken it in. "
+        "rabitrun sets it.",
+    )
     host_key: str = setting(
         "",
         "Name that is equal for all ranks of one host; empty: the host name.",

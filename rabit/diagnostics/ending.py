@@ -23,7 +23,14 @@ from rabit.errors import Aborted, PeerLost, RabitError, first_loss, forget_losse
 if TYPE_CHECKING:
     from rabit.engine.engine import Engine
 
-__all__ = ["REPORT_FD", "take_place", "tell_given_up", "tell_on_failure", "watch_ending"]
+__all__ = [
+    "REPORT_FD",
+    "take_place",
+    "tell_admitted",
+    "tell_given_up",
+    "tell_on_failure",
+    "watch_ending",
+]
 
 # Of the launcher: the writing end of its pipe to this rank.
 REPORT_FD = "_RABIT_REPORT_FD"
@@ -93,6 +100,11 @@ def take_place(rank: int, members: Sequence[int]) -> None:
     watch = _watch[0]
     watch.rank, watch.members = rank, tuple(members)
     forget_losses()
+
+
+def tell_admitted(members: Sequence[int]) -> None:
+    """The launcher learns that this process has become one of these members."""
+    _watch[0].tell({"event": "admitted", "size": len(members)})
 
 
 def tell_given_up(members: Mapping[int, str]) -> None:

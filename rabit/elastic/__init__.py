@@ -13,12 +13,20 @@
     rabit.init()
     train(state)
 
-Start it with `rabitrun -np 4 --min-np 2`.  Tensors of other frameworks: rabit_torch.elastic.
+Start it with `rabitrun -np 4 --min-np 2 --max-np 8`.  Tensors of other frameworks: rabit_torch.elastic.
 """
 
 from rabit.elastic.recovery import run
 from rabit.elastic.sampler import ElasticSampler
 from rabit.elastic.state import ObjectState, State
+from rabit.elastic.updates import HostsUpdatedInterrupt
 from rabit.errors import RabitError as HorovodInternalError
 
-__all__ = ["ElasticSampler", "HorovodInternalError", "ObjectState", "State", "run"]
+__all__ = [
+    "ElasticSampler",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "ObjectState",
+    "State",
+    "run",
+]

@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 from rabit.diagnostics.ending import tell_given_up
 from rabit.diagnostics.tracebacks import one_line
 from rabit.elastic.state import State
-from rabit.elastic.survivors import next_membership
+from rabit.elastic.updates import HostsUpdatedInterrupt, Updates
 from rabit.engine.current import current_engine
 from rabit.errors import Aborted, InvalidArgument, PeerLost, RabitError, TimedOut, first_loss
 from rabit.ops.reductions import barrier
 from rabit.rendezvous.membership import Membership
 from rabit.rendezvous.store_client import StoreClient
-from rabit.session import member_number, start_over
+from rabit.rendezvous.survivors import next_membership
+from rabit.session import leave, member_number, members_now, start_over
 
 __all__ = ["run"]
 
@@ -35,9 +36,10 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
                 state.step += 1
                 state.commit()
 
-    Calls `func` with the state of the newest commit: at the start, and again after each loss, on the
-    ranks that are left.  So `func` begins where `state` says.  Returns what `func` returns, when all
-    ranks have returned.  In a job that is not elastic (rabitrun without --min-np) a loss is raised.
+    Calls `func` with the state of the newest commit: at the start, and again after each loss and each
+    update of the hosts, on the ranks that there are then.  So `func` begins where `state` says.  Returns
+    what `func` returns, when all ranks have returned; the process of a rank whose host is to be left
+    ends (SystemExit).  In a job that is not elastic (rabitrun without --min-np) a loss is raised.
     """
 
     @functools.wraps(func)
@@ -48,38 +50,56 @@ def run(func: Callable[..., T]) -> Callable[..., T]:
                 f"{type(state).__name__}: elastic.run needs a State, such as "
                 "rabit.elastic.ObjectState(step=0). Pass it first."
             )
-        recovery = Recovery(state)
-        while True:
-            try:
-                recovery.prepare()
-                result = func(state, *arguments, **named)
-                # Nobody leaves while others may still need it to repeat a step.
-                barrier(name="rabit.elastic.end")
-                return result
-            except Exception as error:
-                recovery.take(error)
+        with Recovery(state) as recovery:
+            while True:
+                try:
+                    recovery.prepare()
+                    result = func(state, *arguments, **named)
+                    recovery.finish()
+                    return result
+                except Exception as error:
+                    recovery.take(error)
 
     return wrapper
 
 
 class Recovery:
-    """Brings one process from a loss to the next membership.  One for each call of a function."""
+    """Brings one process from a loss, or an update of the hosts, to the next membership.
+
+    One for each call of a function.  Its block is what the state's commits see updates in.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._member = member_number()
         self._config = current_engine().config
         self._store: StoreClient | None = None
-        self._membership: Membership | None = None  # None: the first
+        if self._member is not None:
+            config = self._config
+            self._store = StoreClient(
+                config.store_address, config.secret, rank=self._member, library_path=config.library
+            )
+        self._updates = Updates(self._store if self._config.max_np else None)
+        self._epoch, self._members = members_now()
         self._error: BaseException | None = None  # that is not recovered from yet
         self._is_over = False  # for this process
         self._resets = 0
         self._commits = state.commits
 
+    def __enter__(self) -> Recovery:
+        self._state.updates = self._updates
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._state.updates = None
+        if self._store is not None:
+            self._store.close()
+
     def take(self, error: Exception) -> None:
-        """Raises `error` unless it says that a rank was lost, and there is a way on."""
+        """Raises `error` unless it says that members were lost or change, and there is a way on."""
+        is_update = isinstance(error, HostsUpdatedInterrupt)
         is_loss = isinstance(error, PeerLost | Aborted) or first_loss() is not None
-        if self._member is None or self._is_over or not is_loss:
+        if self._member is None or self._is_over or not (is_loss or is_update):
             raise error
         if self._state.commits > self._commits:
             self._commits, self._resets = self._state.commits, 0
@@ -89,34 +109,41 @@ class Recovery:
         self._error = error
 
     def prepare(self) -> None:
-        """Before each call of the function: the ranks that are left, with one state."""
+        """Before each call of the function: the ranks that there are, with one state."""
         error, self._error = self._error, None
-        if error is not None:
+        if isinstance(error, HostsUpdatedInterrupt):
+            self._start_over(-1, "")
+        elif error is not None:
             self._state.restore()
             self._start_over(self._member_lost(error), one_line(error))
+        if error is not None:
             self._state.on_reset()
         self._state.sync()
 
+    def finish(self) -> None:
+        """The function has returned: nobody leaves while others may need it to repeat a step."""
+        barrier(name="rabit.elastic.end")
+
     def _start_over(self, lost: int, why: str) -> None:
-        agreed = self._membership = self._agree(lost, why)
+        agreed = self._agree(lost, why)
+        if self._member not in agreed.members:
+            # What follows the training, such as saving its result, is for those that go on.
+            leave()
+            raise SystemExit(0)
+        self._epoch, self._members = agreed.epoch, agreed.members
         if agreed.members[0] == self._member:
             tell_given_up(agreed.lost)
         try:
             start_over(agreed)
         except TimedOut as error:  # One of them has been lost meanwhile, without a word.
             raise PeerLost(str(error), error.rank) from error
+        self._updates.start_over()
 
     def _agree(self, lost: int, why: str) -> Membership:
-        config = self._config
-        assert self._member is not None
-        if self._store is None:
-            self._store = StoreClient(
-                config.store_address, config.secret, rank=self._member, library_path=config.library
-            )
-        epoch = 1 if self._membership is None else self._membership.epoch
+        assert self._member is not None and self._store is not None
         self._is_over = True
         agreed = next_membership(
-            self._store, self._member, epoch, lost, why, config.elastic_timeout
+            self._store, self._member, self._epoch, lost, why, self._config.elastic_timeout
         )
         self._is_over = False
         return agreed
@@ -125,5 +152,4 @@ class Recovery:
         """The number of the process that this one has lost, or -1."""
         loss = error if isinstance(error, RabitError) and error.rank >= 0 else first_loss()
         rank = -1 if loss is None else loss.rank
-        members = range(self._config.size) if self._membership is None else self._membership.members
-        return members[rank] if 0 <= rank < len(members) else -1
+        return self._members[rank] if 0 <= rank < len(self._members) else -1

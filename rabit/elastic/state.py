@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from rabit.elastic.updates import Updates
 from rabit.ops.objects import allgather_object, broadcast_object
 
 __all__ = ["ObjectState", "State"]
@@ -21,6 +22,7 @@ class State(abc.ABC):
 
     def __init__(self) -> None:
         self.commits = 0  # of this process and of those from which it has taken its state
+        self.updates: Updates | None = None  # while elastic.run calls a function with this state
         self._reset_callbacks: list[Callable[[], None]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
@@ -34,9 +36,18 @@ class State(abc.ABC):
             each()
 
     def commit(self) -> None:
-        """From now on a loss goes back to this point.  Copies; sends nothing."""
+        """From now on a loss goes back to this point.  Copies, and checks for updates of the hosts."""
         self.save()
         self.commits += 1
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Raises HostsUpdatedInterrupt on all ranks, at the same commit, if the members are to change.
+
+        Part of `commit`.  In a job that may grow it is a vote of all ranks; in others it does nothing.
+        """
+        if self.updates is not None:
+            self.updates.check()
 
     def sync(self) -> None:
         """Every rank takes the newest commit, from the lowest rank that has it.  Blocks.

@@ -17,6 +17,7 @@ from rabit.launch.options.flags import make_parser
 from rabit.launch.subcommands import apply_subcommand, find_subcommand, run_locally
 
 if TYPE_CHECKING:
+    from rabit.launch.hosts import Host
     from rabit.launch.plan import Plan
 
 __all__ = ["main"]
@@ -62,7 +63,10 @@ def _main(parsed: argparse.Namespace) -> int:
 def _run(parsed: argparse.Namespace) -> int:
     from rabit.launch.launchers.rabitrun import Request
     from rabit.launch.nodes.ssh import SshOptions
+    from rabit.launch.options.elastic import fewest_ranks, growth_asked
+    from rabit.launch.options.environment import user_environ
     from rabit.launch.options.settings import tuning_environ
+    from rabit.launch.plan import make_plan
     from rabit.launch.supervisor import Times
 
     environ = process_environment()
@@ -72,8 +76,8 @@ def _run(parsed: argparse.Namespace) -> int:
     for notice in notices:
         print(f"rabitrun: {notice}", file=sys.stderr)
     _check_strategy(tuning.get("RABIT_STRATEGY") or environ.get("RABIT_STRATEGY"))
-    plan = _with_servers(_plan(parsed, environ), parsed, environ, tuning)
-    from rabit.launch.options.environment import user_environ
+    hosts, size = _hosts(parsed, environ)
+    plan = _with_servers(make_plan(hosts, size), parsed, environ, tuning)
 
     request = Request(
         plan=plan,
@@ -96,7 +100,8 @@ def _run(parsed: argparse.Namespace) -> int:
         is_collapsed=parsed.collapse_output,
         is_verbose=parsed.verbose,
         has_bare_rank_0=getattr(parsed, "is_subcommand", False),
-        least=_least(parsed),
+        least=fewest_ranks(parsed),
+        grows=growth_asked(parsed, hosts, plan.size),
         bind_to=parsed.bind_to,
         mpi_arguments=_mpi_arguments(parsed),
         secret=_secret(parsed),
@@ -156,10 +161,12 @@ def _command(parsed: argparse.Namespace) -> tuple[str, ...]:
     return tuple(command)
 
 
-def _plan(parsed: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
+def _hosts(
+    parsed: argparse.Namespace, environ: Mapping[str, str]
+) -> tuple[list[Host], int]:
+    """All hosts that there are at the start, and how many ranks are to be started on them."""
     from rabit.launch.hosts import local_hosts, parse_hostfile, parse_hosts
-    from rabit.launch.options.fixed_size import bounded_size, discovered_hosts
-    from rabit.launch.plan import make_plan
+    from rabit.launch.options.first_hosts import bounded_size, discovered_hosts
 
     hosts = None
     if parsed.hosts is not None:
@@ -173,22 +180,7 @@ def _plan(parsed: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
     if wanted is None and hosts is None:
         wanted = byteps.worker_count(environ)
     size = bounded_size(wanted, slots, parsed.min_np, parsed.max_np)
-    return make_plan(local_hosts(max(1, size)) if hosts is None else hosts, size)
-
-
-def _least(parsed: argparse.Namespace) -> int:
-    """Ranks with which the job goes on when others are lost; 0: it may lose none."""
-    if parsed.min_np is None:
-        return 0
-    if parsed.min_np < 1:
-        raise InvalidArgument(f"--min-np is {parsed.min_np}: expected at least 1.")
-    if parsed.launcher == "mpi":
-        raise InvalidArgument(
-            "--min-np is for ranks that rabitrun starts itself: mpiexec ends a job that loses one. Leave "
-            "out --min-np or --launcher mpi."
-        )
-    least: int = parsed.min_np
-    return least
+    return local_hosts(max(1, size)) if hosts is None else hosts, size
 
 
 def _with_servers(

@@ -67,6 +67,11 @@ class Ends:
         """The ranks that others have said to go on without, and why."""
         return self._tellings.given_up
 
+    @property
+    def admitted(self) -> Mapping[int, int]:
+        """The ranks that have come while the job ran, and how many there were then."""
+        return self._tellings.admitted
+
     def has_raised(self, rank: int) -> bool:
         """True if `rank` has told of an exception, whether or not it has ended."""
         told = self._tellings.of(rank)

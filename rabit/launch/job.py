@@ -29,8 +29,10 @@ class RankJob:
 class HostJob:
     """What a host starts.  Its text form holds the secret: it travels through pipes only.
 
-    environ: variables of every rank; None in the text of a remote job: the far side's own, and
-    those here on top.  payload: a pickled call that the ranks make instead of `command`.
+    slots, first_slot: of the host, and the one of the first rank here, when processes of several jobs
+    share its processors; 0: these ranks share them.  environ: variables of every rank; None in the text
+    of a remote job: the far side's own, and those here on top.  payload: a pickled call that the ranks
+    make instead of `command`.
     """
 
     job: str
@@ -45,6 +47,8 @@ class HostJob:
     payload: bytes | None = dataclasses.field(default=None, repr=False)
     sets_threads: bool = True
     bind_to: str = "none"
+    slots: int = 0
+    first_slot: int = 0
 
     def to_json(self) -> bytes:
         document = dataclasses.asdict(self)

@@ -1,13 +1,14 @@
-"""Losses: which ranks a job has lost, and whether it goes on without them."""
+"""Losses: which processes a job has lost, and whether it goes on without them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rabit.errors import InvalidArgument
 from rabit.rendezvous.membership import KEY, MEMBERS_MAX, Membership
+from rabit.rendezvous.survivors import change_membership
 
 if TYPE_CHECKING:
     from rabit.rendezvous.store_client import StoreClient
@@ -16,7 +17,7 @@ __all__ = ["Losses", "elastic_losses"]
 
 
 class Losses:
-    """One thread only.
+    """What the store says of an elastic job, and what is written there.  One thread only.
 
     size: ranks at the start.  least: that the job needs; `size`: it may lose none.  store: holds the
     membership of an elastic job; None: it is not elastic.
@@ -27,6 +28,8 @@ class Losses:
         self._least = least
         self._store = store
         self._lost: set[int] = set()
+        self._strength = size
+        self._members = frozenset(range(size))
 
     def survives(self, ranks: Collection[int], how: str) -> bool:
         """True if the job goes on after these ranks have ended so; the others are told then.
@@ -35,10 +38,16 @@ class Losses:
         """
         if self._store is None:
             return False
-        if how and len(self._lost.union(ranks)) > self._size - self._least:
+
+        def end(membership: Membership) -> Membership:
+            for rank in sorted(ranks):
+                membership = membership.with_ended(rank, how)
+            return membership
+
+        held = self._take(change_membership(self._store, lambda same: same))
+        if how and not self._members.isdisjoint(ranks) and end(held).strength < self._least:
             return False
-        for rank in sorted(ranks):
-            self._publish(self._store, rank, how)
+        self._take(change_membership(self._store, end))
         if how:
             self._lost.update(ranks)
         return True
@@ -47,44 +56,52 @@ class Losses:
         """The other ranks have agreed to go on without these, which may run still."""
         self._lost.update(ranks)
 
+    def change(self, change: Callable[[Membership], Membership]) -> None:
+        """Changes what the store holds of an elastic job."""
+        assert self._store is not None
+        self._take(change_membership(self._store, change))
+
     @property
     def ranks(self) -> frozenset[int]:
         return frozenset(self._lost)
 
     @property
+    def members(self) -> frozenset[int]:
+        """Processes that are or were ranks, as far as the store has been read."""
+        return self._members
+
+    @property
     def note(self) -> str:
         """What becomes of the job."""
-        left = self._size - len(self._lost)
-        return f"the job goes on with {left} of {self._size} ranks (--min-np {self._least})"
+        return f"the job goes on with {self._strength} of {self._size} ranks (--min-np {self._least})"
 
-    def _publish(self, store: StoreClient, rank: int, how: str) -> None:
-        version, held = store.watch(KEY, 0, timeout=0.0)
-        while True:
-            changed = Membership.from_json(held).with_ended(rank, how)
-            is_mine, (version, held) = store.compare_and_set(KEY, version, changed.to_json())
-            if is_mine:
-                return
+    def _take(self, membership: Membership) -> Membership:
+        self._members = self._members.union(membership.members)
+        living = [each for each in membership.members if not membership.ended.get(each)]
+        self._strength = membership.done + len(living)
+        return membership
 
 
 @contextlib.contextmanager
 def elastic_losses(
-    hosts: Sequence[str], least: int, address: str, secret: bytes
+    hosts: Sequence[str], least: int, most: int, address: str, secret: bytes
 ) -> Iterator[Losses]:
     """Of an elastic job, whose membership the store at `address` holds from now on.
 
-    hosts: of each rank.  least: ranks that it needs; 0, or no store: the job is not elastic.
+    hosts: of each rank.  least: ranks that it needs; 0, or no store: the job is not elastic.  most:
+    ranks that it may have; 0: as many as it has at first.
     """
     if least == 0 or not address:
         yield Losses(len(hosts), len(hosts))
         return
-    if len(hosts) > MEMBERS_MAX:
+    if max(len(hosts), most) > MEMBERS_MAX:
         raise InvalidArgument(
-            f"--min-np is {least}, and the job has {len(hosts)} ranks: at most {MEMBERS_MAX} can agree "
-            "on a membership. Leave out --min-np, or start fewer ranks."
+            f"--min-np is {least}, and the job has {max(len(hosts), most)} ranks: at most {MEMBERS_MAX} "
+            "can agree on a membership. Leave out --min-np, or start fewer ranks."
         )
     # Other jobs need no native library here.
     from rabit.rendezvous.store_client import StoreClient
 
     with contextlib.closing(StoreClient(address, secret)) as store:
-        store.set(KEY, Membership.first(hosts, least).to_json())
+        store.set(KEY, Membership.first(hosts, least, most).to_json())
         yield Losses(len(hosts), least, store)

@@ -58,7 +58,7 @@ def conclude(
             return Outcome(128 + user_signal, "", results)
         return _well(statuses, results)
     bad = {rank for rank, status in statuses.items() if status not in (0, RESUMABLE)}
-    if problem is None and survived and bad.issubset(survived):
+    if problem is None and survived and bad.issubset(survived) and bad != set(statuses):
         return _well(statuses, results)
     culprit = report.choose_culprit(failures)
     if problem is not None and (culprit is None or problem.at_s <= culprit.at_s):

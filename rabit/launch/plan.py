@@ -79,6 +79,9 @@ class Plan:
         is_rank = number < self.size
         return f"rank {number}" if is_rank else f"server {number - self.size}"
 
+    def ranks_on(self, host: str) -> list[int]:
+        return [place.rank for e in self.hosts if str(e.host) == host for place in e.places]
+
     def host_of(self, rank: int) -> Host:
         return next(
             each.host for each in self.hosts if any(place.rank == rank for place in each.places)

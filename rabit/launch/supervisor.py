@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rabit.launch import report
+from rabit.launch.crew import Crew
 from rabit.launch.ends import Ends
 from rabit.launch.losses import Losses
 from rabit.launch.nodes.node import REPORT, RESULT, STDERR, STDOUT, Node
@@ -50,22 +51,23 @@ class Supervisor:
     ) -> None:
         """losses: of an elastic job; None: it may lose no rank."""
         self._plan = plan
-        self._losses = losses or Losses(plan.size, plan.size)
         self._times = times
         self._output = output
         self._sinks = sinks
         self._selector = selector
         self._say = say
-        self._nodes: Sequence[Node] = ()
+        self._nodes: list[Node] = []
         self._began = time.monotonic()
         self._host_of = {number: str(each.host) for each in plan.hosts for number in each.numbers}
         self._is_started: set[int] = set()
         self._statuses: dict[int, int] = {}
         self._ends = Ends(self._host_of, output.tail)
+        losses = losses or Losses(plan.size, plan.size)
+        self.crew = Crew(losses, self._host_of, self.note, self._add)
         self._problem: Problem | None = None
         self._results: dict[int, bytearray] = {}
         self._sent: set[int] = set()
-        self._is_releasing = False  # the servers, since all ranks have ended
+        self._is_releasing = False  # servers and newcomers, since all ranks have ended
         self._user_signal = 0
         self._is_stopping = False
         self._start_by: float | None = None
@@ -75,7 +77,7 @@ class Supervisor:
 
     def run(self, nodes: Sequence[Node]) -> Outcome:
         """Starts the ranks of `nodes` and stays until all have ended.  Blocks."""
-        self._nodes = nodes
+        self._nodes = list(nodes)
         self._began = time.monotonic()
         self._start_by = self._began + self._times.start_s
         with handle_signals(self._selector, self._signalled):
@@ -88,13 +90,12 @@ class Supervisor:
                         key.data()
                     self._tick(time.monotonic())
             finally:
-                for node in nodes:
+                for node in self._nodes:
                     node.finish()
         self._output.finish()
         return self._outcome()
 
     # Events.
-
     def started(self, rank: int, pid: int) -> None:
         self._is_started.add(rank)
         where = f"{self._host_of[rank]} as process {pid}"
@@ -107,7 +108,7 @@ class Supervisor:
             self._results.setdefault(rank, bytearray()).extend(data)
         elif stream == REPORT:
             self._ends.hear(rank, data, time.monotonic() - self._began)
-            self._losses.give_up(self._ends.given_up)
+            self.crew.take_news(self._ends)
         else:
             self._output.feed(rank, stream, data)
 
@@ -124,9 +125,10 @@ class Supervisor:
         is_released = self._is_releasing and rank >= self._plan.size
         is_well = status in (0, RESUMABLE) or is_released
         self._ends.add(rank, 0 if is_well else status, now - self._began, was_stopped)
-        if is_well and not self._is_stopping:
-            self._release_servers()
-        if self._is_stopping or self._goes_on(rank, is_well) or is_well:
+        if self._is_stopping:
+            return
+        if self.crew.ended(rank, self._ends, is_well) or is_well:
+            self._release_rest()
             return
         missed = self._ends.of(rank).peers
         if not missed or any(each in self._statuses for each in missed):
@@ -136,14 +138,12 @@ class Supervisor:
             is_ending = any(self._ends.has_raised(each) for each in missed)
             self._settle_at = now + (self._times.grace_s if is_ending else _SETTLE_S)
 
-    def _goes_on(self, rank: int, is_well: bool) -> bool:
-        """True if the job is elastic, and enough ranks are left."""
-        how = "" if is_well else report.describe_end(self._ends.of(rank))
-        if not self._losses.survives([rank], how):
-            return False
-        if how:
-            self._note(f"rank {rank} {how}; {self._losses.note}.")
-        return True
+    def _add(self, number: int, host: str, node: Node) -> None:
+        """Starts one more process of an elastic job."""
+        self._host_of[number] = host
+        self._output.add(number, f"{host}:{number}" if len(self._plan.hosts) > 1 else str(number))
+        self._nodes.append(node)
+        node.start()
 
     def failed(self, host: str, text: str, status: int) -> None:
         if self._survives_host(host, text):
@@ -159,29 +159,25 @@ class Supervisor:
 
     def _survives_host(self, host: str, text: str) -> bool:
         """True if the job is elastic, and goes on without a host whose ranks had started."""
-        of_host = [place.rank for e in self._plan.hosts if str(e.host) == host for place in e.places]
-        lost = [each for each in of_host if each not in self._statuses]
+        lost = [each for each in self._plan.ranks_on(host) if each not in self._statuses]
         if self._is_stopping or not lost or not self._is_started.issuperset(lost):
             return False
-        if not self._losses.survives(lost, f"was lost with its host: {text}"):
+        if not self.crew.lost_host(lost, text):
             return False
-        self._note(f"{text} {self._losses.note.capitalize()}.")
-        for each in lost:
-            self._statuses[each] = -signal.SIGKILL
+        self._statuses.update(dict.fromkeys(lost, -signal.SIGKILL))
         return True
 
     # The loop.
-
     def _is_over(self) -> bool:
         if self._problem is not None and not self._is_started - set(self._statuses):
             return True
         # What the others have given up is stopped perhaps, and ends with the job.
-        return len(self._losses.ranks.union(self._statuses)) == self._plan.processes
+        return self._host_of.keys() <= self.crew.lost.union(self._statuses)
 
-
-    def _release_servers(self) -> None:
-        """Ends the servers once no rank is left; they hold nothing."""
-        if self._is_releasing or any(each not in self._statuses for each in range(self._plan.size)):
+    def _release_rest(self) -> None:
+        """Ends servers and newcomers that are no ranks, once no rank is left; they hold nothing."""
+        ended = self.crew.lost.union(self._statuses)
+        if self._is_releasing or self._is_over() or not self.crew.ranks <= ended:
             return
         self._is_releasing = True
         self._kill_at = time.monotonic() + self._times.grace_s
@@ -189,11 +185,14 @@ class Supervisor:
             node.signal(signal.SIGTERM, whole_group=False)
 
     def _wait_s(self) -> float | None:
-        due = self._output.due()
-        return _left_s(self._start_by, self._settle_at, self._kill_at, self._give_up_at, due)
+        due = (self._output.due(), self.crew.due())
+        return _left_s(self._start_by, self._settle_at, self._kill_at, self._give_up_at, *due)
 
     def _tick(self, now: float) -> None:
         self._output.tick(now)
+        is_ending = self._is_stopping or self._is_releasing or self._problem is not None
+        self.crew.may_grow = self._start_by is None and not is_ending
+        self.crew.grow()
         is_full = any(sink.is_full for sink in self._sinks.values())
         for node in self._nodes:
             node.pause(is_full)
@@ -216,6 +215,7 @@ class Supervisor:
             for each in self._plan.hosts:
                 if any(number not in self._statuses for number in each.numbers):
                     self.failed(str(each.host), f"the host {each.host} does not answer.", 1)
+            self._statuses = {**dict.fromkeys(self._host_of, -signal.SIGKILL), **self._statuses}
 
     def _too_late(self) -> None:
         hosts = [
@@ -238,11 +238,11 @@ class Supervisor:
         name = signal.Signals(signum).name
         if self._is_stopping and (self._user_signal or signum == signal.SIGINT):
             if signum == signal.SIGINT:
-                self._note(f"{name} again: killing all ranks.")
+                self.note(f"{name} again: killing all ranks.")
                 self._kill(time.monotonic())
             return
         self._user_signal = signum
-        self._note(
+        self.note(
             f"{name}: stopping all ranks; those that have not ended after "
             f"{self._times.grace_s:g} s are killed (at once on a second Ctrl-C)."
         )
@@ -266,19 +266,20 @@ class Supervisor:
         for node in self._nodes:
             node.signal(signal.SIGKILL, whole_group=True)
 
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Tells the user what the job does."""
         self._output.end_line()
         self._sinks[STDERR].write(f"rabitrun: {text}\n".encode())
 
     def _outcome(self) -> Outcome:
         return conclude(
             self._ends.all(),
-            {rank: each for rank, each in self._statuses.items() if rank < self._plan.size},
+            {rank: each for rank, each in self._statuses.items() if rank in self.crew.ranks},
             {rank: bytes(data) for rank, data in self._results.items()},
-            size=self._plan.size,
+            size=self._plan.size if self._plan.servers else len(self._host_of),
             problem=self._problem,
             user_signal=self._user_signal,
-            survived=frozenset() if self._is_stopping else self._losses.ranks,
+            survived=frozenset() if self._is_stopping else self.crew.lost,
         )
 
     def _set_problem(self, text: str, status: int) -> None:

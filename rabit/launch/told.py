@@ -36,6 +36,7 @@ class Tellings:
         self._partial: dict[int, bytes] = {}
         self._told: dict[int, Told] = {}
         self.given_up: dict[int, str] = {}  # by the other ranks, and why
+        self.admitted: dict[int, int] = {}  # into jobs that ran: with them so many ranks
 
     def hear(self, rank: int, data: bytes, at_s: float) -> None:
         """`data`, not necessarily whole lines, came from `rank`."""
@@ -54,6 +55,8 @@ class Tellings:
             event = document["event"]
             if event == "joined":  # A program that starts takes back what one before it told.
                 self._told.pop(rank, None)
+            elif event == "admitted":
+                self.admitted[rank] = int(document["size"])
             elif event == "given up":
                 self.given_up[int(document["member"])] = str(document["why"])
             elif event == "leaving":

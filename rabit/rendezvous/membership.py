@@ -1,14 +1,15 @@
 """Membership: who takes part in an elastic job, as the store holds it.  Pure.
 
 One value under one key, changed by compare-and-set only: by survivors, who agree through it on who
-goes on, and by the launcher, which knows of every process whether it has ended.
+goes on, by newcomers, who say that they wait, and by the launcher, which knows of every process
+whether it has ended, and where there is room.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rabit.errors import Internal
@@ -39,26 +40,46 @@ class Membership:
     """A member is a process, by the number that it keeps; its rank changes with the membership.
 
     epoch, members: of the engines that run or start, in the order of their ranks.  least: with fewer
-    the job ends.  hosts: of every member that there has been, by number.  here: members that have
-    lost their engine and want the next; accused: whom they have lost, and why.  ended: members
+    the job ends.  most: newcomers are taken in up to so many.  hosts: of the members, and of the
+    processes that may become some, by number.  waiting: those of the latter that have come, the first
+    first.  leaving: members that go with the next epoch, as far as `least` allows.  here: members that
+    have lost their engine and want the next; accused: whom they have lost, and why.  ended: members
     whose end the launcher has seen, and how; "": well.  done: how many had ended well before.  lost:
-    who was left out of this epoch, and why.
+    who was left out of this epoch, and why; left: who of them was to leave.
     """
 
     epoch: int
     members: tuple[int, ...]
     least: int
-    hosts: tuple[str, ...]
+    most: int
+    hosts: Mapping[int, str]
+    waiting: tuple[int, ...] = ()
+    leaving: frozenset[int] = frozenset()
     here: frozenset[int] = frozenset()
     accused: Mapping[int, str] = field(default_factory=dict)
     ended: Mapping[int, str] = field(default_factory=dict)
     done: int = 0
     lost: Mapping[int, str] = field(default_factory=dict)
+    left: frozenset[int] = frozenset()
 
     @classmethod
-    def first(cls, hosts: Sequence[str], least: int) -> Membership:
+    def first(cls, hosts: Sequence[str], least: int, most: int = 0) -> Membership:
         """Of a job that starts: `hosts` of its processes, in the order of their ranks."""
-        return cls(1, tuple(range(len(hosts))), least, tuple(hosts))
+        members = tuple(range(len(hosts)))
+        return cls(1, members, least, most or len(hosts), dict(enumerate(hosts)))
+
+    def with_room(self, most: int, leaving: Collection[int]) -> Membership:
+        """There is room for `most` ranks, and none where `leaving` are."""
+        gone = frozenset(leaving).intersection(self.members)
+        return dataclasses.replace(self, most=most, leaving=gone)
+
+    def with_newcomer(self, number: int, host: str) -> Membership:
+        """A process that may become a member starts on `host`."""
+        return dataclasses.replace(self, hosts={**self.hosts, number: host})
+
+    def with_waiting(self, number: int) -> Membership:
+        """The process that was announced by this number has come."""
+        return dataclasses.replace(self, waiting=(*self.waiting, number))
 
     def with_here(self, member: int, accused: int, why: str) -> Membership:
         """`member` wants the next epoch, since it has lost `accused`; -1: it cannot tell whom."""
@@ -69,8 +90,12 @@ class Membership:
 
     def with_ended(self, member: int, how: str) -> Membership:
         """The process of `member` has ended; how: "" if well."""
-        if member not in self.members:  # The others have gone on without it.
-            return self
+        if member not in self.members:  # It was none yet, or the others have gone on without it.
+            return dataclasses.replace(
+                self,
+                hosts={each: host for each, host in self.hosts.items() if each != member},
+                waiting=tuple(each for each in self.waiting if each != member),
+            )
         return dataclasses.replace(self, ended={**self.ended, member: how[:_TEXT_MAX]})
 
     @property
@@ -93,24 +118,59 @@ class Membership:
         return timeout_s
 
     def next(self) -> Membership:
-        """The epoch of those that are here; nobody waits for the missing any more."""
-        members = tuple(
-            each for each in self.members if each in self.here and each not in self.ended
-        )
-        lost = {each: self._why(each) for each in self.members if each not in members}
+        """The epoch of those that are here and of newcomers; nobody waits for the missing any more."""
+        there = [each for each in self.members if each in self.here and each not in self.ended]
+        members, left = self._chosen(there)
+        out = [each for each in self.members if each not in members]
+        lost = {each: self._why(each) for each in out}
         return Membership(
             self.epoch + 1,
             members,
             self.least,
-            self.hosts,
+            self.most,
+            {each: host for each, host in self.hosts.items() if each not in out},
+            waiting=tuple(each for each in self.waiting if each not in members),
+            leaving=self.leaving.intersection(members),
             done=self._done,
             lost=dict(list(lost.items())[:_LOST_MAX]),
+            left=left,
         )
+
+    def _chosen(self, there: Sequence[int]) -> tuple[tuple[int, ...], frozenset[int]]:
+        """The next members, of those that are there and of newcomers, and those that leave."""
+        staying = [each for each in there if each not in self.leaving]
+        newcomers = self.waiting[: max(0, self.most - len(staying))]
+        wanted = self.least - self._done - len(staying) - len(newcomers)
+        going = [each for each in there if each in self.leaving]
+        back = going[: max(0, wanted)]
+        members = tuple(each for each in there if each in staying or each in back)
+        return (*members, *newcomers), frozenset(going[len(back) :])
+
+    @property
+    def is_outdated(self) -> bool:
+        """True if the members could be others: newcomers wait, or members are to leave."""
+        whole = dataclasses.replace(self, here=frozenset(self.members)).next()
+        return bool(whole.left) or not set(whole.members).issubset(self.members)
+
+    @property
+    def strength(self) -> int:
+        """How many ranks the job has or will have with those on their way; who ended well counts."""
+        living = sum(1 for each in self.members if not self.ended.get(each))
+        # Where no rank is left there is no state that newcomers could take.
+        coming = len(self.coming) if living else 0
+        return self.done + living + min(coming, max(0, self.most - living))
+
+    @property
+    def coming(self) -> list[int]:
+        """Processes that may become members, whether they wait or have only been started."""
+        return [each for each in self.hosts if each not in self.members]
 
     def _why(self, member: int) -> str:
         how = self.ended.get(member)
         if how is not None:
             return how or "ended well"
+        if member in self.here:
+            return "its host is none of the job any more"
         return self.accused.get(member) or "did not come to the next epoch in time"
 
     @property
@@ -121,6 +181,10 @@ class Membership:
     @property
     def _done(self) -> int:
         return self.done + sum(1 for how in self.ended.values() if not how)
+
+    def member_of(self, rank: int) -> int:
+        """The member that has this rank, or -1."""
+        return self.members[rank] if 0 <= rank < len(self.members) else -1
 
     def place_of(self, member: int) -> Place:
         """Where `member`, which is one of the members, stands among them."""
@@ -147,17 +211,19 @@ class Membership:
 
     def to_json(self) -> bytes:
         document = dataclasses.asdict(self)
-        document["here"] = sorted(self.here)
+        for name in ("here", "leaving", "left"):
+            document[name] = sorted(document[name])
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> Membership:
         try:
             document = json.loads(text)
-            for name in ("members", "hosts"):
+            for name in ("members", "waiting"):
                 document[name] = tuple(document[name])
-            document["here"] = frozenset(document["here"])
-            for name in ("accused", "ended", "lost"):
+            for name in ("here", "leaving", "left"):
+                document[name] = frozenset(document[name])
+            for name in ("hosts", "accused", "ended", "lost"):
                 document[name] = {int(key): value for key, value in document[name].items()}
             return cls(**document)
         except (ValueError, KeyError, TypeError) as error:

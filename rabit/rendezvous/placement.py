@@ -90,7 +90,8 @@ def discover(environ: Mapping[str, str], timeout: float = 60.0) -> Placement:
         host_key=host_key(environ),
         launcher=marks.launcher,
     )
-    if marks.size == 1:
+    is_elastic = marks.launcher == "rabitrun" and environ.get("RABIT_MAX_NP") is not None
+    if marks.size == 1 and not is_elastic:
         return base
     if marks.launcher == "rabitrun":
         return _under_rabitrun(base, environ)

@@ -1,11 +1,12 @@
 """Random losses in elastic jobs of four processes, and what each costs.
 
-    python tests/faults/elastic_campaign.py [--runs 100] [--seed 0] [--transport auto]
+    python tests/faults/elastic_campaign.py [--runs 100] [--seed 0] [--transport auto] [--spares 0]
 
 Each run loses one to three of four ranks, at random steps: before a step, while its data travels, before the
 commit, or while the others recover. Every run must end with the sum that the ranks of each step make, to the bit.
 Printed are milliseconds from a kill to each survivor's exception, and to the end of its next step; a run that
-fails prints the seed that plays it again.
+fails prints the seed that plays it again.  With spares a run loses one rank, or a second one that is lost while
+the others recover; its next step has a spare in its place, and the times to the next step are those of such steps.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import numpy as np
 import rabit, rabit.elastic
 
 folder, plan, steps = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
+wanted, spares = int(sys.argv[4]), int(sys.argv[5])
 me = int(os.environ["RABIT_RANK"])
 times = []  # (what, seconds of a clock that all processes of this machine share)
 
@@ -57,8 +59,22 @@ def step(state):
     meet(state.step, "commit")
     state.commit()
 
+def spares_wait():
+    # The campaign is about spares that are there: one that starts up takes as long as its imports.
+    from rabit.rendezvous.membership import KEY, Membership
+    from rabit.rendezvous.store_client import StoreClient
+    config = rabit.default_engine().config
+    store, version, held = StoreClient(config.store_address, config.secret), 0, None
+    while held is None or len(held.waiting) < spares:
+        version, value = store.watch(KEY, version, 60)
+        held = Membership.from_json(value)
+    store.close()
+
 @rabit.elastic.run
 def train(state):
+    if spares and rabit.rank() == 0 and state.step == 0:
+        spares_wait()
+    rabit.barrier()
     while state.step < steps:
         try:
             step(state)
@@ -66,7 +82,7 @@ def train(state):
             note("exception")
             raise
         if times and times[-1][0] == "exception":
-            note("next step")
+            note("next step" if rabit.size() >= wanted else "smaller step")
     return float(state.weights[0])
 
 result = train(state)
@@ -75,9 +91,9 @@ assert (state.weights == state.weights[0]).all()
 """
 
 
-def plan_of(dice: random.Random) -> list[tuple[int, str, int]]:
+def plan_of(dice: random.Random, spares: int) -> list[tuple[int, str, int]]:
     """(step, or number of the recovery; phase; process) of each loss."""
-    members = dice.sample(range(RANKS), dice.randint(1, RANKS - 1))
+    members = dice.sample(range(RANKS), dice.randint(1, min(spares, 2) if spares else RANKS - 1))
     found = []
     for number, member in enumerate(members):
         phase = dice.choice(PHASES if number else PHASES[:3])
@@ -86,16 +102,17 @@ def plan_of(dice: random.Random) -> list[tuple[int, str, int]]:
     return found
 
 
-def run(seed: int, transport: str) -> tuple[list[float], list[float]]:
+def run(seed: int, transport: str, spares: int) -> tuple[list[float], list[float]]:
     """Milliseconds to exceptions and to next steps of one run; raises AssertionError."""
-    plan = plan_of(random.Random(seed))
+    plan = plan_of(random.Random(seed), spares)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         script = folder / "train.py"
         script.write_text(SCRIPT)
         command = [
             *(sys.executable, "-m", "rabit.launch", "-np", str(RANKS), "--min-np", "1"),
-            *("--transport", transport, sys.executable, str(script), name, json.dumps(plan), str(STEPS)),
+            *("--spares", str(spares), "--transport", transport, sys.executable, str(script), name),
+            *(json.dumps(plan), str(STEPS), str(RANKS if spares else 0), str(spares)),
         ]
         environ = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
@@ -105,7 +122,7 @@ def run(seed: int, transport: str) -> tuple[list[float], list[float]]:
         results = {each.stem: json.loads(each.read_text()) for each in folder.glob("*.json")}
         said = f"plan {plan}: {results}\n{done.stdout}{done.stderr}"
         assert done.returncode == 0, said
-        assert len(results) == RANKS - len(killed), said
+        assert len(results) == RANKS - (0 if spares else len(killed)), said
         weights = np.arange(1, STEPS + 1)
         to_exception, to_step = [], []
         for result, sizes, times in results.values():
@@ -114,7 +131,8 @@ def run(seed: int, transport: str) -> tuple[list[float], list[float]]:
             for what, at in times:
                 last = max((each for each in killed if each <= at), default=None)
                 assert last is not None, said
-                (to_exception if what == "exception" else to_step).append(1000 * (at - last))
+                if what != "smaller step":
+                    (to_exception if what == "exception" else to_step).append(1000 * (at - last))
     return to_exception, to_step
 
 
@@ -123,13 +141,14 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="of the first run; the others count on")
     parser.add_argument("--transport", default="auto", choices=("auto", "tcp", "shm"))
+    parser.add_argument("--spares", type=int, default=0, help="processes that take the place of lost ones")
     given = parser.parse_args()
     to_exception: list[float] = []
     to_step: list[float] = []
     failed = []
     for seed in range(given.seed, given.seed + given.runs):
         try:
-            exceptions, steps = run(seed, given.transport)
+            exceptions, steps = run(seed, given.transport, given.spares)
         except (AssertionError, subprocess.TimeoutExpired) as error:
             failed.append(seed)
             print(f"--seed {seed} --runs 1 has failed: {error}", flush=True)

@@ -76,8 +76,8 @@ def train(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
 
-    def run(ranks, steps, *, least=0, begin="", victims=(), fails=False, **options):
-        bounds = ["--min-np", str(least)] if least else []
+    def run(ranks, steps, *, least=0, spares=0, begin="", victims=(), fails=False, **options):
+        bounds = ["--min-np", str(least), "--spares", str(spares)] if least else []
         command = [
             *(sys.executable, "-m", "rabit.launch", "-np", str(ranks), *bounds),
             *(sys.executable, str(script), str(tmp_path), begin, str(steps)),
@@ -104,6 +104,17 @@ def test_two_losses_leave_the_bits_of_jobs_that_had_these_ranks(train, options):
     reference = train(2, 14, begin="at.9", **options)
     assert elastic[0] == reference[0]
     assert elastic[1] == [4] * 4 + [3] * 5 + [2] * 5
+    assert elastic[2] == reference[2]
+
+
+def test_a_spare_that_takes_over_leaves_the_bits_of_jobs_that_had_these_ranks(train):
+    # With so many ranks at least the others wait for the spare, however late it comes.
+    elastic = train(3, 12, least=3, spares=1, victims=[(5, 0)])
+
+    train(3, 5)
+    reference = train(3, 12, begin="at.5")
+    assert elastic[0] == reference[0]
+    assert elastic[1] == [3] * 12
     assert elastic[2] == reference[2]
 
 

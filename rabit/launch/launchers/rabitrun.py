@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import resource
 import secrets
@@ -13,9 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rabit.errors import ResourceExhausted
+from rabit.launch.growth import Grows, Growth, NewcomerEvents
+from rabit.launch.host_watch import HostWatch
 from rabit.launch.hosts import Host, is_local
 from rabit.launch.job import HostJob, RankJob
-from rabit.launch.losses import elastic_losses
+from rabit.launch.losses import Losses, elastic_losses
 from rabit.launch.nodes.local import LocalNode
 from rabit.launch.nodes.node import STDERR, STDOUT, Node
 from rabit.launch.nodes.sink import Sink
@@ -23,8 +26,9 @@ from rabit.launch.nodes.ssh import RemoteNode, SshOptions
 from rabit.launch.options.environment import base_environ, portable_environ
 from rabit.launch.outcome import Outcome
 from rabit.launch.output.output import Output, OutputFiles, Style, wants_colour
-from rabit.launch.plan import HostPlan, Plan
+from rabit.launch.plan import HostPlan, Plan, RankPlace
 from rabit.launch.processors import HostProcessors, bind, thread_count
+from rabit.launch.room import Room
 from rabit.launch.secret import make_secret
 from rabit.launch.store import serve_store
 from rabit.launch.supervisor import Supervisor, Times
@@ -40,7 +44,8 @@ __all__ = ["Request", "is_started_here", "launch", "store_host", "thread_note"]
 class Request:
     """What to start.  tuning and user: variables on top of `environ`, the user's last.
 
-    least: ranks with which the job goes on when others are lost; 0: it may lose none.
+    least: ranks with which the job goes on when others are lost; 0: it may lose none.  grows: how
+    it starts processes while it runs; None: it does not.
     has_bare_rank_0: what rank 0 writes is the program's whole output, and gets no prefix.
     mpi_arguments: for mpiexec alone, with the launcher mpi.
     """
@@ -59,6 +64,7 @@ class Request:
     is_verbose: bool = False
     has_bare_rank_0: bool = False
     least: int = 0
+    grows: Grows | None = None
     bind_to: str = "none"
     mpi_arguments: tuple[str, ...] = ()
     secret: bytes | None = field(default=None, repr=False)
@@ -70,7 +76,8 @@ def launch(request: Request) -> Outcome:
     plan = request.plan
     _allow_descriptors(
         sum(len(each.numbers) for each in plan.hosts if is_started_here(request, each.host))
-        + len(plan.hosts),
+        + len(plan.hosts)
+        + (0 if request.grows is None else 2 * (request.grows.most + request.grows.spares)),
         has_files=request.output_folder is not None,
     )
     # Made first: a folder that cannot be written must not cost a started job.
@@ -94,9 +101,12 @@ def launch(request: Request) -> Outcome:
             say(f"the store listens on {store}")
         shared = stack.enter_context(_shared_environ(request, store))
         hosts = [str(each.host) for each in plan.hosts for _ in each.places]
-        losses = stack.enter_context(elastic_losses(hosts, request.least, store, secret))
+        most = 0 if request.grows is None else _room(request).size
+        losses = stack.enter_context(elastic_losses(hosts, request.least, most, store, secret))
         supervisor = Supervisor(plan, request.times, output, sinks, selector, say, losses)
         nodes = [_node(request, each, shared, secret, supervisor, selector) for each in plan.hosts]
+        if request.grows is not None:
+            stack.enter_context(_growing(request, shared, secret, supervisor, losses, selector))
         say(thread_note(request))
         outcome = supervisor.run(nodes)
         if files is not None and files.problem:
@@ -106,6 +116,53 @@ def launch(request: Request) -> Outcome:
         for sink in sinks.values():
             sink.flush(longest_s=3600)
     return outcome
+
+
+def _room(request: Request) -> Room:
+    """Where the job has processes when all ranks of the plan have been started."""
+    grows = request.grows
+    assert grows is not None
+    room = Room(grows.hosts, grows.most, grows.spares, grows.cooldown)
+    for each in request.plan.hosts:
+        for place in each.places:
+            room.add(place.rank, str(each.host))
+    return room
+
+
+@contextlib.contextmanager
+def _growing(
+    request: Request,
+    shared: Mapping[str, str],
+    secret: bytes,
+    supervisor: Supervisor,
+    losses: Losses,
+    selector: selectors.BaseSelector,
+) -> Iterator[None]:
+    """Inside of the block the supervisor starts processes where they are wanted."""
+    grows = request.grows
+    assert grows is not None
+
+    def make_node(number: int, host: Host, slot: int) -> Node:
+        is_here = is_started_here(request, host)
+        plan = HostPlan(host, (RankPlace(number, 0, 1, number, number + 1),))
+        job = _host_job(request, plan, shared, secret, is_here)
+        job = dataclasses.replace(job, slots=max(1, host.slots), first_slot=slot)
+        events = NewcomerEvents(number, supervisor, supervisor.note)
+        if is_here:
+            return LocalNode(job, events, selector)
+        return RemoteNode(host, job, request.ssh, events, selector)
+
+    growth = Growth(_room(request), losses, request.plan.size, make_node, supervisor.note)
+    supervisor.crew.growth = growth
+    if grows.look is None:
+        yield
+        return
+
+    def keep(error: str) -> None:
+        supervisor.note(f"the hosts stay as they are: {error}")
+
+    with HostWatch(grows.look, grows.hosts, grows.interval_s, selector, growth.set_hosts, keep):
+        yield
 
 
 def _allow_descriptors(children: int, has_files: bool) -> None:
@@ -138,13 +195,11 @@ def is_started_here(request: Request, host: Host) -> bool:
 
 def store_host(request: Request) -> str:
     """The address on which the store listens; "" for a job of one rank, which needs none."""
-    if request.plan.size == 1:
+    if request.plan.size == 1 and request.grows is None:
         return ""
-    away = [
-        each.host
-        for each in request.plan.hosts
-        if not is_local(each.host)  # With ssh or without, this machine reaches its loopback.
-    ]
+    hosts = [each.host for each in request.plan.hosts] if request.grows is None else request.grows.hosts
+    # With ssh or without, this machine reaches its loopback.
+    away = [each for each in hosts if not is_local(each)]
     if not away:
         return addresses.loopback_address()
     names = request.tuning.get("RABIT_NETWORK_INTERFACES") or request.environ.get(
@@ -174,6 +229,8 @@ def _shared_environ(request: Request, store: str) -> Iterator[dict[str, str]]:
     name = "" if is_here else first.name.rpartition("@")[2]
     with master_environ(name, store_host(request) if is_here else "") as found:
         elastic = {"RABIT_MIN_NP": str(request.least)} if request.least else {}
+        if request.grows is not None:
+            elastic["RABIT_MAX_NP"] = str(request.grows.most)
         yield {**found, **elastic, **({"RABIT_STORE_ADDRESS": store} if store else {})}
 
 
@@ -202,9 +259,11 @@ def _host_job(
     plan = request.plan
     inherited = base_environ(request.environ) if is_here else portable_environ(request.environ)
     shared: dict[str, str] = {"PYTHONUNBUFFERED": "1", **inherited, **request.tuning, **meeting}
-    if len(plan.hosts) == 1 and "RABIT_BIND_ADDRESS" not in shared:
+    grows = request.grows
+    is_one = len(plan.hosts) == 1 and grows is None
+    if is_one and "RABIT_BIND_ADDRESS" not in shared:
         shared["RABIT_BIND_ADDRESS"] = addresses.loopback_address()
-    if is_here and len(plan.hosts) > 1:
+    if is_here and not is_one:
         # Several names of one machine stand for several hosts, as when a layout is tried out.
         shared["RABIT_HOST_KEY"] = f"{host_key({})}/{each.host.name}"
     shared.update(request.user)
@@ -217,8 +276,7 @@ def _host_job(
         environ=shared,
         ranks=(
             *(
-                RankJob(place.rank, {**place.environ(plan.size), **place_environ(place, plan.size)})
-                for place in each.places
+                RankJob(place.rank, _place_environ(place, plan.size)) for place in each.places
             ),
             *(
                 RankJob(place.number, place.environ(plan.size), is_server=True)
@@ -226,10 +284,17 @@ def _host_job(
             ),
         ),
         grace_s=request.times.grace_s,
-        secret=secret if plan.size > 1 else None,
+        secret=secret if plan.size > 1 or grows is not None else None,
         payload=request.payload,
         bind_to=request.bind_to,
     )
+
+
+def _place_environ(place: RankPlace, size: int) -> dict[str, str]:
+    """How one rank knows its place; one beyond `size` comes to a job that runs."""
+    joins = {"RABIT_JOINS": "1"} if place.rank >= size else {}
+    size = max(size, place.rank + 1)
+    return {**place.environ(size), **place_environ(place, size), **joins}
 
 
 def _style(request: Request) -> Style:

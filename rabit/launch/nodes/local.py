@@ -64,7 +64,7 @@ class LocalNode:
         host = HostProcessors.here()
         try:
             # Servers are last, and take the processors that the ranks leave idle.
-            ranks = sum(not each.is_server for each in self._job.ranks)
+            ranks = self._job.slots or sum(not each.is_server for each in self._job.ranks)
             places = bind(self._job.bind_to, ranks, host) if ranks else []
         except InvalidArgument as error:
             self._events.failed(self.host, f"{self.host}: {error}", 1)
@@ -83,8 +83,9 @@ class LocalNode:
                 if each.is_server:
                     self._start_rank(each, 1, secret, -1)
                     continue
-                threads = thread_count(index, places, host.quota)
-                with _bound_to(places[index]):
+                slot = (self._job.first_slot + index) % len(places)
+                threads = thread_count(slot, places, host.quota)
+                with _bound_to(places[slot]):
                     self._start_rank(each, threads, secret, payload)
         except OSError as error:
             command = self._job.command[0] if self._job.command else sys.executable

@@ -21,6 +21,8 @@ _PLACEMENT = frozenset(
         "RABIT_HOST_KEY",
         "RABIT_RESTART",
         "RABIT_MIN_NP",
+        "RABIT_MAX_NP",
+        "RABIT_JOINS",
         "RABIT_STORE_ADDRESS",
         "RABIT_SECRET_FD",
         "RABIT_SECRET_FILE",

@@ -26,6 +26,8 @@ examples:
   rabitrun --hostfile hosts.txt python train.py      all slots of the file ("node1 slots=4")
   rabitrun -np 2 --env LR=0.1 --timeline t.json python train.py --epochs 3
   rabitrun -np 4 --min-np 2 python train.py          go on when ranks are lost (rabit.elastic)
+  rabitrun -np 4 --min-np 2 --max-np 8 --spares 1 --hostfile hosts.txt python train.py
+                                                     replace them, and grow when hosts come
   rabitrun -np 4 --dry-run python train.py           show what would be started
   rabitrun --show-config --config-file rabit.yaml    every setting and where it comes from
   rabitrun checkpoint ls DIR                         checkpoints; also verify, show, consolidate
@@ -125,6 +127,11 @@ def _add_job_flags(group: argparse._ArgumentGroup) -> None:
         "--max-restarts", type=int, default=0, metavar="N",
         help="start the whole job again when a rank has failed, at most N times (default 0); "
         "programs go on from their checkpoint",
+    )  # fmt: skip
+    group.add_argument(
+        "--spares", type=int, default=0, metavar="N",
+        help="of an elastic job (--min-np): N further processes that have run as far as rabit.init() and "
+        "take the place of lost ranks at once (default 0)",
     )  # fmt: skip
     group.add_argument(
         "--launcher", choices=("rabit", "mpi"), default="rabit",

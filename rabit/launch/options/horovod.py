@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from rabit.config.arguments import duration_up_to
 from rabit.config.horovod import TWINS
 from rabit.errors import InvalidArgument
 
@@ -35,17 +36,13 @@ _WITHOUT_EFFECT: dict[str, tuple[int, str]] = {
     "--no-log-hide-timestamp": (0, "messages carry no time; see --timestamps"),
     "--gloo": (0, "there is one controller"),
 }
-_NO_GROWTH = "a job does not grow"
 _WITHOUT_EFFECT |= {
     "--reset-limit": (1, "a job that resets again and again without a commit ends"),
-    "--blacklist-cooldown-range": (2, _NO_GROWTH),
 }
 _REFUSED: dict[str, tuple[int, str]] = {
     "--jsrun": (0, "start the program with jsrun itself: rabit.init() reads the variables of MPI"),
     "--thread-affinity": (1, "use --bind-to numa or core"),
 }
-# Flags that bound the size of an elastic job, and how they are told to the user.
-_BOUNDS = ("max_np", "host_discovery_script")
 
 
 def add_to(group: argparse._ArgumentGroup) -> None:
@@ -83,15 +80,29 @@ def add_to(group: argparse._ArgumentGroup) -> None:
 def _add_bounds(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--min-np", "--min-num-proc", type=int, dest="min_np", metavar="N",
-        help="go on when ranks are lost, with at least N: for programs that use rabit.elastic",
+        help="an elastic job: go on when ranks are lost, with at least N; for programs that use "
+        "rabit.elastic",
     )  # fmt: skip
     group.add_argument(
         "--max-np", "--max-num-proc", type=int, dest="max_np", metavar="N",
-        help="without -np, start at most so many ranks",
+        help="the most ranks; with --min-np lost ones are replaced, and the job grows up to N where "
+        "hosts have slots",
     )  # fmt: skip
     group.add_argument(
         "--host-discovery-script", type=Path, metavar="FILE",
-        help="program that prints the hosts, one in each line as 'host:slots'; it runs once",
+        help="program that prints the hosts, one in each line as 'host:slots'; with --min-np it runs "
+        "again and again, and the job follows",
+    )  # fmt: skip
+    group.add_argument(
+        "--host-discovery-interval", type=duration_up_to(86400.0, "24 hours"), default=1.0,
+        metavar="TIME",
+        help="how often that program, or else --hostfile, is looked at while an elastic job runs "
+        "(default 1s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--blacklist-cooldown-range", nargs=2, type=float, metavar=("MIN", "MAX"),
+        help="for how many seconds a host is set aside where processes of an elastic job fail again and "
+        "again: MIN, doubled each time up to MAX (default 10 300)",
     )  # fmt: skip
     group.add_argument(
         "--slots-per-host", "--slots", type=int, metavar="N",
@@ -136,10 +147,4 @@ def settings_from(arguments: argparse.Namespace) -> tuple[dict[str, tuple[str, s
         f"{flag} ({why})" for flag, (_, why) in _WITHOUT_EFFECT.items() if given["horovod" + flag]
     ]
     notices = ["without effect: " + ", ".join(ignored)] if ignored else []
-    bounds = [f"--{name.replace('_', '-')}" for name in _BOUNDS if given[name] is not None]
-    if bounds:
-        notices.append(
-            f"{', '.join(bounds)}: the job starts with a number of ranks within these bounds, and does "
-            "not grow afterwards."
-        )
     return found, notices

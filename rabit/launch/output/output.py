@@ -33,7 +33,7 @@ _COLOURS = (36, 32, 33, 35, 34, 31, 96, 92, 93, 95, 94, 91)
 class Style:
     """How lines look.  labels: rank -> text in brackets; empty: no brackets."""
 
-    labels: Mapping[int, str]
+    labels: dict[int, str]
     has_timestamps: bool = False
     is_collapsed: bool = False
     has_colour: bool = False
@@ -65,22 +65,36 @@ class OutputFiles:
     """rank.N/stdout and rank.N/stderr below a folder, and server.N/…  Padded so that names sort."""
 
     def __init__(self, folder: Path, plan: Plan) -> None:
-        width = len(str(plan.processes - 1))
+        self._folder = folder
+        self._width = len(str(plan.processes - 1))
         self._files: dict[tuple[int, int], BinaryIO] = {}
         self.problem = ""
         try:
             for rank in range(plan.processes):
-                kind, _, number = plan.name_of(rank).partition(" ")
-                place = folder / f"{kind}.{number:0>{width}}"
-                place.mkdir(parents=True, exist_ok=True)
-                for stream, name in ((STDOUT, "stdout"), (STDERR, "stderr")):
-                    self._files[rank, stream] = (place / name).open("wb", buffering=0)
+                self._open(rank, plan.name_of(rank))
         except OSError as error:
             self.close()
             raise InvalidArgument(
                 f"--output-filename {folder}: {error.strerror or error} ({error.filename}). "
                 "Choose a folder that can be written."
             ) from error
+
+    def add(self, rank: int) -> None:
+        """Files of a rank that comes later."""
+        try:
+            self._open(rank, f"rank {rank}")
+        except OSError as error:
+            self.problem = self.problem or (
+                f"the output of rank {rank} has no file: {error.strerror} ({error.filename}). From there "
+                "on nothing was written to files; free space or choose another folder."
+            )
+
+    def _open(self, rank: int, name: str) -> None:
+        kind, _, number = name.partition(" ")
+        place = self._folder / f"{kind}.{number:0>{self._width}}"
+        place.mkdir(parents=True, exist_ok=True)
+        for stream, file in ((STDOUT, "stdout"), (STDERR, "stderr")):
+            self._files[rank, stream] = (place / file).open("wb", buffering=0)
 
     def write(self, rank: int, stream: int, data: bytes) -> None:
         if self.problem:
@@ -127,6 +141,12 @@ class Output:
             _terminal_size if self._style.draws_bars else None,
             lambda rank: (self._style.prefix(rank), self._style.width(rank)),
         )
+
+    def add(self, rank: int, label: str) -> None:
+        """One more process writes; label: as those of the style."""
+        self._style.labels[rank] = label
+        if self._files is not None:
+            self._files.add(rank)
 
     def feed(self, rank: int, stream: int, data: bytes) -> None:
         """`rank` wrote `data`; lines may begin in one call and end in another."""

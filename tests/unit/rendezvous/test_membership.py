@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 
 import pytest
 
-from rabit.elastic.survivors import next_membership
 from rabit.errors import Aborted, Internal, PeerLost, TimedOut
 from rabit.rendezvous.membership import KEY, Membership
 from rabit.rendezvous.store_client import Versioned
+from rabit.rendezvous.survivors import admission, next_membership
 
 PATIENCE_S, TIMEOUT_S = 1.0, 60.0
 
@@ -136,6 +137,68 @@ def test_places_are_dense_on_every_host():
     assert not on.is_homogeneous and first("aabb").is_homogeneous
 
 
+def whole(membership: Membership) -> Membership:
+    """All members have come for the next epoch."""
+    for member in membership.members:
+        membership = membership.with_here(member, -1, "")
+    return membership
+
+
+def waiting(membership: Membership, *numbers: int) -> Membership:
+    for number in numbers:
+        membership = membership.with_newcomer(number, "n").with_waiting(number)
+    return membership
+
+
+def test_newcomers_come_after_the_others_in_their_own_order_up_to_the_most():
+    grown = whole(waiting(Membership.first("aa", 1, most=4), 7, 5, 6)).next()
+
+    assert grown.members == (0, 1, 7, 5)
+    assert grown.waiting == (6,) and not grown.is_outdated
+    assert [grown.place_of(each).local_rank for each in grown.members] == [0, 1, 0, 1]
+
+
+def test_a_newcomer_takes_the_place_of_who_was_lost():
+    left = waiting(first("aaa"), 3).with_here(0, 1, "").with_here(2, 1, "").with_ended(1, "died")
+
+    assert left.strength == 3
+    assert left.next().members == (0, 2, 3)
+    assert left.next().hosts == {0: "a", 2: "a", 3: "n"}
+
+
+def test_a_newcomer_that_ends_before_it_is_a_member_is_forgotten():
+    full = waiting(Membership.first("aa", 1, most=3), 2)
+
+    assert full.is_outdated
+    assert full.with_ended(2, "died") == Membership.first("aa", 1, most=3)
+
+
+def test_members_leave_as_far_as_the_least_allows():
+    asked = first("aabb", least=2).with_room(2, (0, 1, 9))
+
+    assert asked.is_outdated and asked.leaving == {0, 1}
+    assert whole(asked).next().members == (2, 3)
+    assert whole(asked).next().left == {0, 1}
+    assert whole(asked).next().lost == dict.fromkeys((0, 1), "its host is none of the job any more")
+    held_back = whole(first("aabb", least=3).with_room(2, (0, 1))).next()
+    assert held_back.members == (0, 2, 3) and held_back.leaving == {0} and held_back.left == {1}
+    replaced = whole(waiting(first("aabb", least=3).with_room(3, (0, 1)), 4)).next()
+    assert replaced.members == (2, 3, 4) and replaced.left == {0, 1}
+
+
+def test_who_cannot_leave_yet_is_no_reason_to_stop():
+    held_back = first("ab", least=2).with_room(2, (1,))
+
+    assert not held_back.is_outdated
+    assert waiting(held_back, 2).is_outdated
+
+
+def test_without_any_rank_newcomers_are_no_strength():
+    lost = waiting(first("aa"), 2, 3).with_ended(0, "died").with_ended(1, "died")
+
+    assert lost.strength == 0
+
+
 def agree(store, members, accuse, epoch=1, timeout_s=TIMEOUT_S):
     """What each of `members`, a thread, gets: a Membership or an error."""
     found = {}
@@ -173,6 +236,63 @@ def test_all_survivors_get_the_same_members_in_whatever_order_they_come(seed):
     launcher.join(60)
     assert len({each.to_json() for each in found.values()}) == 1
     assert next(iter(found.values())).members == tuple(sorted(survivors))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_newcomers_and_survivors_get_the_same_members(seed):
+    dice = random.Random(seed)
+    size, spares = dice.randint(2, 6), dice.randint(1, 4)
+    dead = dice.sample(range(size), dice.randint(1, size - 1))
+    survivors = [each for each in range(size) if each not in dead]
+    membership = Membership.first("a" * size, 1, most=size)
+    for each in range(size, size + spares):
+        membership = membership.with_newcomer(each, "a")
+    store = MemoryStore(membership)
+    admitted = {}
+
+    def come(number):
+        with contextlib.suppress(Aborted):
+            admitted[number] = admission(store, number)
+
+    threads = [threading.Thread(target=come, args=(n,)) for n in range(size, size + spares)]
+    for thread in dice.sample(threads, spares):
+        thread.start()
+    for each in dead:
+        store.change(lambda m, each=each: m.with_ended(each, "died"))
+
+    found = agree(store, survivors, lambda member: -1)
+
+    agreed = next(iter(found.values()))
+    assert len({each.to_json() for each in found.values()}) == 1
+    assert agreed.members[: len(survivors)] == tuple(sorted(survivors))
+    assert len(agreed.members) <= size
+    for number, thread in zip(range(size, size + spares), threads, strict=True):
+        if number not in agreed.members:  # It waits on, until the launcher gives it up.
+            store.change(lambda m, number=number: m.with_ended(number, "released"))
+        thread.join(60)
+        assert (number in admitted) is (number in agreed.members)
+
+
+def test_too_few_wait_for_a_newcomer_that_is_on_its_way():
+    store = MemoryStore(first("aa", least=2).with_newcomer(2, "a").with_ended(1, "died"))
+    found = {}
+    newcomer = threading.Thread(target=lambda: found.update({2: admission(store, 2)}))
+    survivor = threading.Thread(target=lambda: found.update(agree(store, [0], lambda member: 1)))
+    survivor.start()
+    held = store.watch(KEY, 0, 60)
+    while 0 not in Membership.from_json(held.value).here:
+        held = store.watch(KEY, held.version, 60)
+
+    newcomer.start()
+
+    for thread in (newcomer, survivor):
+        thread.join(60)
+    assert {each: held.members for each, held in found.items()} == {0: (0, 2), 2: (0, 2)}
+
+
+def test_a_newcomer_that_nobody_awaits_is_told():
+    with pytest.raises(Aborted, match="process 5 is not awaited by the job, which is in epoch 1 with 2 ranks"):
+        admission(MemoryStore(first("aa")), 5)
 
 
 def test_a_member_that_wakes_too_late_is_told():

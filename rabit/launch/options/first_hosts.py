@@ -1,4 +1,4 @@
-"""Horovod's flags of elastic jobs, as far as a job with a fixed number of ranks can follow them."""
+"""Of how many ranks a job starts, and where, as Horovod's flags of elastic jobs have it."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def bounded_size(size: int | None, slots: int | None, least: int | None, most: i
 def discovered_hosts(script: Path, default_slots: int | None) -> list[Host]:
     """What the script of --host-discovery-script prints, one "host:slots" or "host" in a line.
 
-    It runs once: hosts that come and go later are not noticed.  default_slots: for a host without
-    a number (1).
+    default_slots: for a host without a number (1).
     """
     source = f"--host-discovery-script {script}"
     path = str(script) if os.sep in str(script) else f".{os.sep}{script}"

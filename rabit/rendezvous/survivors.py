@@ -1,22 +1,26 @@
-"""Survivors: how the processes of an elastic job agree on who goes on."""
+"""Survivors: how the processes of an elastic job agree on who goes on, and how others come in."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rabit.errors import Aborted, PeerLost, TimedOut
 from rabit.rendezvous.membership import KEY, Membership
-from rabit.rendezvous.store_client import Versioned
 
-__all__ = ["Store", "next_membership"]
+if TYPE_CHECKING:
+    from rabit.rendezvous.store_client import Versioned
+
+__all__ = ["Store", "admission", "change_membership", "next_membership"]
 
 # Where no process has ended, a rank that is silent gets so long to show that it lives.
 _PATIENCE_S = 1.0
 # The store answers at once; what takes longer is a launcher that has gone.
 _ANSWER_S = 30.0
+# A newcomer may wait as long as the job runs: so often it sees whether signals came.
+_SLICE_S = 1.0
 
 
 class Store(Protocol):
@@ -41,8 +45,10 @@ def next_membership(
     """The membership after `epoch`, as all survivors get it.  Blocks until they have agreed.
 
     member: of this process.  lost: the member that it has lost, and `why`; -1: it cannot tell.
-    timeout_s: how long a survivor is waited for that has not noticed the loss.
-    Raises Aborted if the others have gone on without this process, PeerLost if too few are left.
+    timeout_s: how long a survivor is waited for that has not noticed the loss, and a newcomer where
+    the job has too few ranks without it.
+    It may be one without this process, which then was to leave: `left` has its number.
+    Raises Aborted if the others have given this process up, PeerLost if too few are left.
     """
     began = clock()
     while True:
@@ -54,20 +60,59 @@ def next_membership(
             mine = membership.with_here(member, lost, why)
             store.compare_and_set(KEY, version, mine.to_json())
             continue
-        left = began + membership.wait_s(_PATIENCE_S, timeout_s) - clock()
+        proposed = membership.next()
+        is_short = proposed.is_too_small and bool(proposed.coming)
+        limit_s = timeout_s if is_short else membership.wait_s(_PATIENCE_S, timeout_s)
+        left = began + limit_s - clock()
         if left > 0:
             # Nobody may come: the next look finds that the time is over.
             with contextlib.suppress(TimedOut):
                 store.watch(KEY, version, left)
             continue
-        proposed = membership.next()
         if proposed.is_too_small:
             raise _too_few(membership, proposed)
         store.compare_and_set(KEY, version, proposed.to_json())
 
 
+def admission(store: Store, number: int) -> Membership:
+    """The membership by which a newcomer becomes a member.  Blocks until there is one.
+
+    number: by which the launcher has announced this process.
+    Raises Aborted if it is announced no more.
+    """
+    while True:
+        version, held = store.watch(KEY, 0, _ANSWER_S)
+        membership = Membership.from_json(held)
+        if number in membership.members:
+            return membership
+        if number not in membership.hosts:
+            raise Aborted(
+                f"process {number} is not awaited by the job, which is in epoch {membership.epoch} "
+                f"with {len(membership.members)} ranks: it came too late, or was given up. rabitrun "
+                "starts another one where one is needed."
+            )
+        if number not in membership.waiting:
+            store.compare_and_set(KEY, version, membership.with_waiting(number).to_json())
+            continue
+        with contextlib.suppress(TimedOut):
+            store.watch(KEY, version, _SLICE_S)
+
+
+def change_membership(store: Store, change: Callable[[Membership], Membership]) -> Membership:
+    """What the store holds after `change`, which may be called several times; it must be there."""
+    version, held = store.watch(KEY, 0, timeout=_ANSWER_S)
+    while True:
+        before = Membership.from_json(held)
+        changed = change(before)
+        if changed == before:
+            return before
+        is_mine, (version, held) = store.compare_and_set(KEY, version, changed.to_json())
+        if is_mine:
+            return changed
+
+
 def _checked(membership: Membership, member: int) -> Membership:
-    if member in membership.members:
+    if member in membership.members or member in membership.left:
         return membership
     why = membership.lost.get(member, "it did not take part in the agreement")
     raise Aborted(

@@ -1,0 +1,97 @@
+"""Crew: who works in a job, as its ranks are lost, given up, replaced and joined by others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from rabit.launch import report
+from rabit.launch.ends import Ends
+from rabit.launch.growth import Growth
+from rabit.launch.losses import Losses
+from rabit.launch.nodes.node import Node
+
+__all__ = ["Crew"]
+
+
+class Crew:
+    """Brings together what becomes of an elastic job when a process ends or comes.  One thread only.
+
+    In any other job nothing is survived, and nobody comes.
+    growth: starts processes; None: the job does not grow.  add: takes a process that is to be started,
+    with its host and its node.
+    """
+
+    def __init__(
+        self,
+        losses: Losses,
+        host_of: Mapping[int, str],
+        note: Callable[[str], None],
+        add: Callable[[int, str, Node], None],
+    ) -> None:
+        self._losses = losses
+        self._host_of = host_of
+        self._note = note
+        self._add = add
+        self._welcome: set[int] = set()  # newcomers that have become ranks
+        self.growth: Growth | None = None
+        self.may_grow = False  # the ranks of the start run, and the job is not at its end
+
+    def ended(self, rank: int, ends: Ends, is_well: bool) -> bool:
+        """A process has ended; True if the job goes on without it."""
+        how = "" if is_well else report.describe_end(ends.of(rank))
+        self._left(rank, how)
+        self.grow()  # Who is on the way counts for the ranks that the job needs.
+        is_survived = self._losses.survives([rank], how)
+        if is_survived and how:
+            early = "" if rank in self._losses.members else " before it took part"
+            self._note(f"rank {rank} {how}{early}; {self._losses.note}.")
+        return is_survived
+
+    def lost_host(self, ranks: Collection[int], text: str) -> bool:
+        """A host with these ranks is gone; True if the job goes on."""
+        how = f"was lost with its host: {text}"
+        for each in ranks:
+            self._left(each, how)
+        if not self._losses.survives(ranks, how):
+            return False
+        self._note(f"{text} {self._losses.note.capitalize()}.")
+        return True
+
+    def take_news(self, ends: Ends) -> None:
+        """Ranks have told whom they have given up, or that they take part."""
+        for rank, why in ends.given_up.items():
+            if rank not in self._losses.ranks:
+                self._left(rank, why)
+        self._losses.give_up(ends.given_up)
+        for rank in ends.admitted.keys() - self._welcome:
+            self._welcome.add(rank)
+            size = ends.admitted[rank]
+            self._note(
+                f"rank {rank} on {self._host_of[rank]} takes part; the job goes on with {size} ranks."
+            )
+
+    def grow(self) -> None:
+        """Starts the processes that the job wants and has room for."""
+        while self.growth is not None and self.may_grow:
+            found = self.growth.start_one()
+            if found is None:
+                return
+            self._add(*found)
+
+    def due(self) -> float | None:
+        """When there is room again, as time.monotonic()."""
+        return None if self.growth is None else self.growth.due()
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """Processes that are or were ranks: others are servers and newcomers."""
+        return self._losses.members
+
+    @property
+    def lost(self) -> frozenset[int]:
+        """Those without which the job has gone on; they may run still."""
+        return self._losses.ranks
+
+    def _left(self, rank: int, how: str) -> None:
+        if self.growth is not None:
+            self.growth.ended(rank, how)

@@ -1,0 +1,126 @@
+"""Growth: starts processes while an elastic job runs, for ranks that are lost and on hosts that come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from rabit.launch.hosts import Host
+from rabit.launch.losses import Losses
+from rabit.launch.nodes.node import Events, Node
+from rabit.launch.room import Cooldown, Room
+
+__all__ = ["Growth", "Grows", "NewcomerEvents"]
+
+
+@dataclass(frozen=True)
+class Grows:
+    """How a job starts processes while it runs.
+
+    hosts: all that there are at the start, also those without a rank.  most: ranks that the job may
+    have.  spares: processes that wait beyond them.  look: gives the hosts again, every `interval_s`;
+    None: they stay.
+    """
+
+    hosts: Sequence[Host]
+    most: int
+    spares: int = 0
+    look: Callable[[], Sequence[Host]] | None = None
+    interval_s: float = 1.0
+    cooldown: Cooldown = field(default_factory=Cooldown)
+
+
+class Growth:
+    """Numbers newcomers, announces them in the store and starts them.  One thread only.
+
+    first: the number of the first newcomer.  make_node: one for a newcomer of this number, on this
+    slot of this host.
+    """
+
+    def __init__(
+        self,
+        room: Room,
+        losses: Losses,
+        first: int,
+        make_node: Callable[[int, Host, int], Node],
+        note: Callable[[str], None],
+    ) -> None:
+        self._room = room
+        self._losses = losses
+        self._next = first
+        self._make_node = make_node
+        self._note = note
+        self._ended: set[int] = set()
+
+    def start_one(self) -> tuple[int, str, Node] | None:
+        """Number, host and node, still to be started, of the next process; None if none is wanted."""
+        host = self._room.next_host(self._living(), time.monotonic())
+        if host is None:
+            return None
+        number, self._next = self._next, self._next + 1
+        slot = self._room.add(number, str(host))
+        self._losses.change(lambda held: held.with_newcomer(number, str(host)))
+        return number, str(host), self._make_node(number, host, slot)
+
+    def ended(self, number: int, how: str) -> None:
+        """The process has ended; how: "" if well, or as it was told to."""
+        host = self._room.remove(number)
+        self._ended.add(number)
+        time_s = self._room.failed(host, time.monotonic()) if how and host else 0.0
+        if time_s:
+            self._note(
+                f"the host {host} is set aside for {time_s:g} s: processes there fail again and again, "
+                f"rank {number} just now: it {how}."
+            )
+
+    def set_hosts(self, hosts: Sequence[Host]) -> None:
+        """These are the hosts of the job from now on."""
+        before = self._room.size
+        self._room.set_hosts(hosts)
+        size, leaving = self._room.size, self._room.leaving(self._living())
+        self._losses.change(lambda held: held.with_room(size, leaving))
+        shown = ", ".join(f"{each}:{each.slots}" for each in hosts) or "none"
+        gone = f"; {_ranks(leaving)} will leave at a commit" if leaving else ""
+        self._note(f"the hosts are {shown} from now on: {before} ranks at most before, {size} now{gone}.")
+
+    def due(self) -> float | None:
+        """When a host that was set aside comes back, as time.monotonic()."""
+        return self._room.due()
+
+    def _living(self) -> frozenset[int]:
+        return self._losses.members - self._ended
+
+
+class NewcomerEvents:
+    """What happens to one newcomer, whose node is not its host's only one.  Implements `Events`."""
+
+    def __init__(self, number: int, events: Events, note: Callable[[str], None]) -> None:
+        self._number = number
+        self._events = events
+        self._note = note
+        self._has_exited = False
+
+    def started(self, rank: int, pid: int) -> None:
+        self._events.started(rank, pid)
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        self._events.output(rank, stream, data)
+
+    def closed(self, rank: int, stream: int) -> None:
+        self._events.closed(rank, stream)
+
+    def exited(self, rank: int, status: int) -> None:
+        if not self._has_exited:
+            self._has_exited = True
+            self._events.exited(rank, status)
+
+    def failed(self, host: str, text: str, status: int) -> None:
+        """The other processes of the host have nodes of their own, and tell of themselves."""
+        if not self._has_exited:
+            self._note(text)
+            self.exited(self._number, status)
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, sorted(numbers)))

@@ -1,0 +1,91 @@
+"""HostWatch: looks for the hosts of a job again and again while it runs."""
+
+from __future__ import annotations
+
+import os
+import queue
+import selectors
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from rabit.errors import RabitError
+from rabit.launch.hosts import Host
+
+__all__ = ["HostWatch"]
+
+
+class HostWatch:
+    """A thread that looks, since a script may take its time; its news comes through a selector.
+
+    look: gives the hosts there are, or raises RabitError.  changed: called with hosts that differ from
+    those before, and failed: with the text of an error that differs from the one before; both by the
+    thread that serves the selector.  As a context manager it looks until the block ends.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[], Sequence[Host]],
+        hosts: Sequence[Host],
+        interval_s: float,
+        selector: selectors.BaseSelector,
+        changed: Callable[[Sequence[Host]], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._look = look
+        self._hosts = list(hosts)
+        self._interval_s = interval_s
+        self._selector = selector
+        self._changed = changed
+        self._failed = failed
+        self._error = ""
+        self._news: queue.SimpleQueue[Sequence[Host] | str] = queue.SimpleQueue()
+        self._wants_stop = threading.Event()
+        self._read_end, self._write_end = os.pipe()
+        self._thread = threading.Thread(target=self._run, name="host-watch", daemon=True)
+
+    def __enter__(self) -> HostWatch:
+        self._selector.register(self._read_end, selectors.EVENT_READ, self._tell)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._selector.unregister(self._read_end)
+        # A script that hangs is not waited for: the thread ends with its script, and tells nobody.
+        self._wants_stop.set()
+
+    def _run(self) -> None:
+        while not self._wants_stop.wait(self._interval_s):
+            try:
+                found = list(self._look())
+            except RabitError as error:
+                self._report_error(str(error))
+                continue
+            self._error = ""
+            if found != self._hosts:
+                self._hosts = found
+                self._put(found)
+        os.close(self._write_end)
+        os.close(self._read_end)
+
+    def _report_error(self, text: str) -> None:
+        if text != self._error:
+            self._error = text
+            self._put(text)
+
+    def _put(self, news: Sequence[Host] | str) -> None:
+        self._news.put(news)
+        os.write(self._write_end, b"!")
+
+    def _tell(self) -> None:
+        os.read(self._read_end, 1)
+        news = self._news.get_nowait()
+        if isinstance(news, str):
+            self._failed(news)
+        else:
+            self._changed(news)

@@ -1,0 +1,71 @@
+"""The flags of elastic jobs: how few ranks they need, and how they grow."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Callable, Sequence
+
+from rabit.errors import InvalidArgument
+from rabit.launch.growth import Grows
+from rabit.launch.hosts import Host, parse_hostfile
+from rabit.launch.options.first_hosts import discovered_hosts
+from rabit.launch.room import Cooldown
+from rabit.rendezvous.membership import MEMBERS_MAX
+
+__all__ = ["fewest_ranks", "growth_asked"]
+
+
+def fewest_ranks(parsed: argparse.Namespace) -> int:
+    """Ranks with which the job goes on when others are lost; 0: it may lose none."""
+    if parsed.min_np is None:
+        if parsed.spares:
+            raise InvalidArgument(
+                f"--spares is {parsed.spares}: only elastic jobs go on when a rank is lost. Add --min-np N, "
+                "the ranks that the job needs at least, or leave out --spares."
+            )
+        return 0
+    if parsed.min_np < 1:
+        raise InvalidArgument(f"--min-np is {parsed.min_np}: expected at least 1.")
+    if parsed.launcher == "mpi":
+        raise InvalidArgument(
+            "--min-np is for ranks that rabitrun starts itself: mpiexec ends a job that loses one. Leave "
+            "out --min-np or --launcher mpi."
+        )
+    least: int = parsed.min_np
+    return least
+
+
+def growth_asked(parsed: argparse.Namespace, hosts: Sequence[Host], size: int) -> Grows | None:
+    """How an elastic job of `size` ranks on `hosts` is to start further processes; None: not at all."""
+    if parsed.spares < 0:
+        raise InvalidArgument(f"--spares is {parsed.spares}: expected 0 or more.")
+    has_script = parsed.host_discovery_script is not None
+    if parsed.min_np is None or not (parsed.max_np or parsed.spares or has_script):
+        return None
+    most = parsed.max_np or (MEMBERS_MAX if has_script else size)
+    return Grows(
+        hosts, most, parsed.spares, _look(parsed), parsed.host_discovery_interval, _cooldown(parsed)
+    )
+
+
+def _look(parsed: argparse.Namespace) -> Callable[[], Sequence[Host]] | None:
+    if parsed.host_discovery_script is not None:
+        script, slots = parsed.host_discovery_script, parsed.slots_per_host
+        return functools.partial(discovered_hosts, script, slots)
+    if parsed.hostfile is not None:
+        return functools.partial(parse_hostfile, parsed.hostfile)
+    return None
+
+
+def _cooldown(parsed: argparse.Namespace) -> Cooldown:
+    given = parsed.blacklist_cooldown_range
+    if given is None:
+        return Cooldown()
+    first_s, most_s = given
+    if not 0 < first_s <= most_s:
+        raise InvalidArgument(
+            f"--blacklist-cooldown-range is {first_s:g} {most_s:g}: expected two times in seconds, the "
+            "shortest first and above 0."
+        )
+    return Cooldown(first_s, most_s)
