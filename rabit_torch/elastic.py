@@ -21,7 +21,14 @@ from typing import Any
 import torch
 
 import rabit.elastic
-from rabit.elastic import HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State, run
+from rabit.elastic import (
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    ObjectState,
+    State,
+    batches,
+    run,
+)
 from rabit_torch.state import broadcast_optimizer_state, broadcast_parameters
 
 __all__ = [
@@ -31,6 +38,7 @@ __all__ = [
     "ObjectState",
     "State",
     "TorchState",
+    "batches",
     "run",
 ]
 

@@ -16,6 +16,7 @@
 Start it with `rabitrun -np 4 --min-np 2 --max-np 8`.  Tensors of other frameworks: rabit_torch.elastic.
 """
 
+from rabit.elastic.loop import Batch, batches
 from rabit.elastic.recovery import run
 from rabit.elastic.sampler import ElasticSampler
 from rabit.elastic.state import ObjectState, State
@@ -23,10 +24,12 @@ from rabit.elastic.updates import HostsUpdatedInterrupt
 from rabit.errors import RabitError as HorovodInternalError
 
 __all__ = [
+    "Batch",
     "ElasticSampler",
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
     "ObjectState",
     "State",
+    "batches",
     "run",
 ]

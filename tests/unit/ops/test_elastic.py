@@ -7,7 +7,7 @@ import pytest
 
 import rabit
 from rabit import InvalidArgument
-from rabit.elastic import ElasticSampler, ObjectState, run
+from rabit.elastic import ElasticSampler, ObjectState, batches, run
 from rabit.testing import run_ranks
 
 
@@ -147,5 +147,73 @@ def test_an_error_in_a_job_that_is_not_elastic_is_raised():
     def fn(engine):
         with pytest.raises(rabit.PeerLost, match="rank 1 is gone"):
             train(ObjectState(step=0))
+
+    run_ranks(1, fn)
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(24, [4, 4]), (20, [4, 3]), (5, [3])], ids=str)
+def test_batches_are_those_of_all_epochs_and_are_committed(count, sizes):
+    def fn(engine):
+        sampler = ElasticSampler(range(count), seed=engine.size)
+        state = ObjectState(sampler=sampler, steps=0)
+        seen = []
+        for batch in batches(sampler, state, batch_size=4, epochs=2):
+            with batch as rows:
+                seen.append(rows)
+                state.steps += 1
+        return seen, state.commits, state.steps, sampler.state_dict()
+
+    # Of three ranks: each gets as many as the others, the last samples perhaps twice.
+    found = run_ranks(3, fn)
+    for seen, commits, steps, position in found:
+        assert [len(rows) for rows in seen] == [min(n, -(-count // 3)) for n in sizes] * 2
+        assert commits == steps == 2 * len(sizes)
+        assert position == {"epoch": 2, "processed_num": 0}
+    for epoch in range(2):
+        rows = [r for seen, *_ in found for b in seen[epoch * len(sizes) :][: len(sizes)] for r in b]
+        assert sorted(set(rows)) == list(range(count))
+
+
+def test_batches_go_on_where_a_state_is():
+    def fn(engine):
+        sampler = ElasticSampler(range(16), shuffle=False)
+        sampler.load_state_dict({"epoch": 3, "processed_num": 8})
+        state = ObjectState(sampler=sampler)
+        seen = []
+        for batch in batches(sampler, state, batch_size=2, epochs=4):
+            with batch as rows:
+                seen.append(rows)
+        return seen
+
+    assert run_ranks(2, fn) == [[[8, 10], [12, 14]], [[9, 11], [13, 15]]]
+
+
+def test_an_error_of_the_program_leaves_the_loop():
+    def fn(engine):
+        sampler = ElasticSampler(range(4))
+        state = ObjectState(sampler=sampler)
+        with pytest.raises(ValueError, match="no such sample"):
+            for batch in batches(sampler, state, batch_size=2):
+                with batch:
+                    raise ValueError("no such sample")
+        return state.commits, state.updates
+
+    assert run_ranks(1, fn) == [(0, None)]
+
+
+def test_a_batch_that_is_not_entered_is_told():
+    def fn(engine):
+        sampler = ElasticSampler(range(4))
+        with pytest.raises(InvalidArgument, match="Write 'with batch as rows:'"):
+            for _ in batches(sampler, ObjectState(sampler=sampler), batch_size=2):
+                pass
+
+    run_ranks(1, fn)
+
+
+def test_a_state_without_the_sampler_is_told():
+    def fn(engine):
+        with pytest.raises(InvalidArgument, match="the state does not hold the sampler"):
+            batches(ElasticSampler(range(4)), ObjectState(step=0), batch_size=2)
 
     run_ranks(1, fn)
