@@ -85,12 +85,18 @@ struct Lane::Inbox {
 
 Lane::Lane(std::shared_ptr<EngineState> state)
     : state_(std::move(state)),
-      inbox_(std::make_shared<Inbox>(std::chrono::microseconds(state_->parts.options.spin_us))),
-      thread_([state = state_, inbox = inbox_] { Loop(*state, *inbox); }) {}
+      inbox_(std::make_shared<Inbox>(std::chrono::microseconds(state_->parts.options.spin_us))) {}
 
 Lane::~Lane() {
   Close();
   (void)Join(After(std::chrono::seconds(1)));
+}
+
+void Lane::StartThread() {
+  if (has_thread_.load()) return;
+  MutexLock lock(thread_mutex_);
+  if (has_thread_.exchange(true)) return;
+  thread_ = std::thread([state = state_, inbox = inbox_] { Loop(*state, *inbox); });
 }
 
 void Lane::Push(BucketJob job) {
@@ -99,6 +105,7 @@ void Lane::Push(BucketJob job) {
     inbox_->jobs.push_back(std::move(job));
   }
   inbox_->changed.Notify();
+  StartThread();
 }
 
 bool Lane::TryClaim() {
@@ -121,8 +128,11 @@ void Lane::RunClaimed(BucketJob job) {
 }
 
 void Lane::GiveBack(BucketJob job) {
-  MutexLock lock(inbox_->mutex);
-  inbox_->jobs.push_front(std::move(job));
+  {
+    MutexLock lock(inbox_->mutex);
+    inbox_->jobs.push_front(std::move(job));
+  }
+  StartThread();
 }
 
 void Lane::Release() {
@@ -131,14 +141,19 @@ void Lane::Release() {
 }
 
 void Lane::Close() {
+  bool is_claimed = false;
   {
     MutexLock lock(inbox_->mutex);
     inbox_->is_closed = true;
+    is_claimed = inbox_->is_busy;
   }
   inbox_->changed.Notify();
+  if (is_claimed) StartThread();  // which ends when the claim has
 }
 
 bool Lane::Join(Deadline deadline) {
+  if (!has_thread_.load()) return true;
+  MutexLock lock(thread_mutex_);
   if (!thread_.joinable()) return true;
   if (inbox_->ended.Wait([this] { return inbox_->has_ended.load(); }, deadline)) {
     thread_.join();

@@ -1,4 +1,4 @@
-// Lane: a worker thread that runs buckets one after the other.
+// Lane: runs buckets one after the other, on a thread of its own unless a caller does it.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,8 @@ namespace rabit {
 
 // Buckets run in the order in which they were pushed, which is the order of their ids: all ranks
 // therefore run the buckets of a lane in one order, and none waits for another in a circle.  A
-// bucket whose backend does not block is left to it while the next ones are begun.
+// bucket whose backend does not block is left to it while the next ones are begun.  The thread
+// starts with the first bucket: those of a class of lanes that a job does not use never do.
 class Lane {
  public:
   explicit Lane(std::shared_ptr<EngineState> state);
@@ -46,12 +47,15 @@ class Lane {
 
   struct Flight;  // a job that has begun
 
+  void StartThread();  // unless it runs; any thread
   static void Loop(EngineState& state, Inbox& inbox);
   static void RunAll(EngineState& state, Inbox& inbox);
 
   const std::shared_ptr<EngineState> state_;
   std::shared_ptr<Inbox> inbox_;
-  std::thread thread_;
+  std::atomic<bool> has_thread_{false};
+  Mutex thread_mutex_;
+  std::thread thread_ RABIT_GUARDED_BY(thread_mutex_);
 };
 
 }  // namespace rabit
