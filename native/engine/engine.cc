@@ -60,10 +60,12 @@ class EngineImplementation final : public Engine {
   Status Wait(Handle handle, Deadline deadline) override;
   Result<int> WaitAny(std::span<const Handle> handles, uint64_t* news, Deadline deadline) override {
     WakeForUnattended();
+    state_->submissions.Hurry();
     return state_->handles.WaitAny(handles, news, deadline);
   }
   Result<bool> IsDone(Handle handle) const override {
     WakeForUnattended();
+    state_->submissions.Hurry();
     return state_->handles.IsDone(handle);
   }
   Result<HandleOutput> Output(Handle handle) const override {
@@ -259,6 +261,7 @@ Status EngineImplementation::Wait(Handle handle, Deadline deadline) {
   } else if (lone_waits_.Expects()) {
     loop_->LeaveStepsToCallers();
   }
+  if (!pending->is_finished()) state_->submissions.Hurry();
   return state_->handles.Wait(handle, deadline);
 }
 

@@ -83,11 +83,17 @@ bool EngineLoop::Step(Deadline now, Deadline deadline) {
   // Read before the queues: what comes before a stop is announced before it.
   const bool wants_stop = state_->wants_stop.load();
   // In this order, what was submitted after a command is announced after it.
-  core_.Submit(state_->submissions.TakeAll());
+  SubmissionQueue::Batch batch = state_->submissions.TakeAll();
+  if (!batch.empty() && now - std::exchange(last_taken_, now) < kRowGap) nap_end_ = now + kNap;
+  core_.Submit(std::move(batch));
   RunCommands();
   core_.Announce(wants_stop, now);
   if (core_.end().ok()) {
-    auto agreement = state_->parts.controller->Await(std::min(core_.NextDeadline(now), deadline));
+    Deadline until = std::min(core_.NextDeadline(now), deadline);
+    const bool naps = now < nap_end_ && driven_ == nullptr && state_->submissions.StartNap();
+    if (naps) until = std::min(until, nap_end_);
+    auto agreement = state_->parts.controller->Await(until);
+    if (naps && state_->submissions.EndNap()) state_->needs_step.store(true);
     const Deadline then = kSteadyClock.Now();
     core_.Process(std::move(agreement), then);
     if (core_.serves_others()) serves_others_.store(true, std::memory_order_relaxed);

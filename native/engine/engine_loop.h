@@ -69,6 +69,12 @@ class EngineLoop final : private CoreOutput {
   static constexpr std::chrono::nanoseconds kHandBackMax = std::chrono::milliseconds(10);
   static constexpr std::chrono::nanoseconds kHandBackMin = std::chrono::microseconds(500);
 
+  // A backward pass, or a loop over tensors, submits one by one.  Waking the engine thread for each
+  // would cost the caller more than the submission, and the ranks an agreement for each: from the
+  // second on within kRowGap, the thread looks by itself every kNap, and at once if somebody waits.
+  static constexpr std::chrono::nanoseconds kRowGap = std::chrono::microseconds(200);
+  static constexpr std::chrono::nanoseconds kNap = std::chrono::microseconds(100);
+
   // What the caller that drives is to run itself, on a lane that it has claimed.
   struct OwnJob {
     Lane* lane;
@@ -107,6 +113,8 @@ class EngineLoop final : private CoreOutput {
   bool is_running_ RABIT_GUARDED_BY(step_mutex_) = false;
   EngineCore core_ RABIT_GUARDED_BY(step_mutex_);
   std::vector<std::unique_ptr<Lane>> lanes_ RABIT_GUARDED_BY(step_mutex_);
+  Deadline last_taken_ RABIT_GUARDED_BY(step_mutex_){};  // when requests came last
+  Deadline nap_end_ RABIT_GUARDED_BY(step_mutex_){};
   PendingRequest* driven_ RABIT_GUARDED_BY(step_mutex_) = nullptr;  // of the caller that drives
   Requests completed_ RABIT_GUARDED_BY(step_mutex_);                // whose callbacks are due
   std::vector<OwnJob> own_jobs_ RABIT_GUARDED_BY(step_mutex_);      // in the order of their buckets

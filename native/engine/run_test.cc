@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/wake_signal.h"
 #include "engine/engine.h"
 #include "testing/engine_job.h"
 #include "testing/transport_wrapper.h"
@@ -326,6 +327,36 @@ TEST(EngineRun, a_request_that_nobody_waits_for_after_all_finishes) {
       }
       ASSERT_OK(engine.Wait(handle, Soon()));
       engine.Release(handle);
+    }
+  });
+}
+
+// The engine thread is not woken for the later ones of a row, and looks by itself.
+TEST(EngineRun, requests_in_a_row_finish_where_nobody_waits_for_them) {
+  constexpr int kRequests = 20;
+  struct Seen {
+    std::atomic<int> finished{0};
+    WakeSignal signal;
+  };
+  Seen seen_by[2];  // outlive the engines, which may still notify
+  TestJob(2).Run([&seen_by](Engine& engine, int rank) {
+    Seen& seen = seen_by[rank];
+    const auto notify = [](void* context, int32_t, const char*) {
+      auto* const all = static_cast<Seen*>(context);
+      ++all->finished;
+      all->signal.Notify();
+    };
+    std::vector<std::vector<float>> values(kRequests, {1.0f});
+    for (int round = 1; round <= 20; ++round) {
+      std::vector<Handle> handles;
+      for (int i = 0; i < kRequests; ++i) {
+        Request request = InPlace("row." + std::to_string(i), values[static_cast<size_t>(i)]);
+        request.completion = {notify, &seen};
+        handles.push_back(SubmitOne(engine, std::move(request)));
+      }
+      ASSERT_TRUE(
+          seen.signal.Wait([&] { return seen.finished.load() == round * kRequests; }, Soon()));
+      for (const Handle handle : handles) engine.Release(handle);
     }
   });
 }

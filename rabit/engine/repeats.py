@@ -55,10 +55,7 @@ class Repeat:
     ) -> None:
         """key: the public function and where its request is kept; arguments: its other ones, which with
         the key and a tensor of one kind make one request."""
-        kept = repeats.kept.get(key)
-        if kept is not None and (kept.kind is not type(tensor) or kept.arguments != arguments):
-            kept = None
-        self._kept = kept
+        self._kept = repeats.find(key, arguments, tensor)
         self._repeats = repeats
         self._key = key
         self._arguments = arguments
@@ -99,16 +96,7 @@ class Repeat:
         kept = self._kept
         if kept is None:
             return None
-        native = self._repeats.native
-        if native.orphans:
-            native.sweep()
-        number = self.number
-        value = native.calls.start(kept.address, source, target, number)
-        if value is False:
-            return None
-        if value < 0:
-            native.fail(-value)
-        return Handle(native, value, number or kept.name, (kept, source, target), finish)
+        return self._repeats.start_kept(kept, self.number, source, target, finish)
 
     def keep(self, request: Request, tensor: Any) -> None:
         """Lets `request`, made for this call, come again with tensors like `tensor`."""
@@ -202,6 +190,43 @@ class Repeats:
     def __init__(self, native: NativeEngine) -> None:
         self.native = native
         self.kept: dict[Any, _Kept] = {}
+
+    def find(self, key: Any, arguments: tuple[Any, ...], tensor: Any) -> _Kept | None:
+        """What was kept for such a call; None: nothing."""
+        kept = self.kept.get(key)
+        if kept is None or kept.kind is not type(tensor) or kept.arguments != arguments:
+            return None
+        return kept
+
+    def start(
+        self,
+        key: Any,
+        arguments: tuple[Any, ...],
+        source: Any,
+        target: Any,
+        finish: Callable[[Handle], Any] | None,
+    ) -> Handle | None:
+        """Starts what was kept under `key` on `source`, if it fits; else None."""
+        kept = self.find(key, arguments, source)
+        return None if kept is None else self.start_kept(kept, None, source, target, finish)
+
+    def start_kept(
+        self,
+        kept: _Kept,
+        number: str | None,
+        source: Any,
+        target: Any,
+        finish: Callable[[Handle], Any] | None,
+    ) -> Handle | None:
+        native = self.native
+        if native.orphans:
+            native.sweep()
+        value = native.calls.start(kept.address, source, target, number)
+        if value is False:
+            return None
+        if value < 0:
+            native.fail(-value)
+        return Handle(native, value, number or kept.name, (kept, source, target), finish)
 
     def keep(
         self,

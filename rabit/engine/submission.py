@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rabit.config.config import Config
@@ -96,6 +96,20 @@ class Submission(EngineBase):
         number = self.auto_name(kind if group == 0 else f"{kind}.set{group}")
         key = (caller, None, group, getattr(tensor, "shape", None))
         return Repeat(self._repeats, key, number, arguments, tensor)
+
+    def start_again(
+        self,
+        caller: str,
+        name: str,
+        group: int,
+        arguments: tuple[Any, ...],
+        tensor: Any,
+        target: Any = None,
+        finish: Callable[[Handle], Any] | None = None,
+    ) -> Handle | None:
+        """`again` and `Repeat.start` in one, for a call with a name; None: it does not come again."""
+        key = (caller, name, group)
+        return self._repeats.start(key, arguments, tensor, target, finish)
 
     def again_grouped(
         self,

@@ -30,16 +30,8 @@ def auto_name(kind: Kind, name: str | None, process_set: ProcessSet) -> str:
     return f"{kind}.{name}"
 
 
-def _codec(compression: Any) -> int:
-    return rabit.default_engine().codec_id(compression)
-
-
 def _group(process_set: ProcessSet) -> int:
     return process_set.group_on(rabit.default_engine())
-
-
-def _dense_input(tensor: Any, name: str) -> torch.Tensor:
-    return check(tensor, name).detach().contiguous()
 
 
 def _submit(requests: list[Request], finish: Callable[[], Any]) -> TorchHandle:
@@ -120,8 +112,9 @@ def _start_allreduce(
                 target.detach().copy_(output)
         return list(targets) if is_grouped else targets[0]
 
+    codec = rabit.default_engine().codec_id(compression)
     requests = _allreduce_requests(
-        inputs, outputs, names, op, prescale, postscale, process_set, _codec(compression), priority
+        inputs, outputs, names, op, prescale, postscale, process_set, codec, priority
     )
     started = _submit(requests, finish)
     if is_grouped:
@@ -252,6 +245,12 @@ def _start_one(
     arguments: tuple[Any, ...],
 ) -> TorchHandle:
     """Like `_run_one`, but returns a handle at once."""
+    if is_in_place and name is not None:  # as gradients come; worth the shortest way
+        engine = engine_for_work()
+        group = 0 if process_set is global_process_set else process_set.group_on(engine)
+        started = engine.start_again("torch.allreduce_", name, group, arguments, tensor)
+        if started is not None:
+            return TorchHandle((started,), lambda: tensor)
     again = _again(is_in_place, tensor, name, process_set, arguments)
     if again.comes_again:
         result = tensor if is_in_place else torch.empty_like(tensor)
@@ -391,7 +390,7 @@ def _start_collected(
     **fields: Any,
 ) -> TorchHandle:
     """Starts operations whose result is a new tensor of a shape that is known only afterwards."""
-    sources = [_dense_input(t, n) for t, n in zip(tensors, names, strict=True)]
+    sources = [check(t, n).detach().contiguous() for t, n in zip(tensors, names, strict=True)]
     if kind == Kind.ALLGATHER:  # a scalar counts as one row
         sources = [source if source.dim() else source.reshape(1) for source in sources]
     requests = [

@@ -1,5 +1,6 @@
 #include "transport/tcp/tcp_stream.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <ctime>
 
 #include "base/socket.h"
 #include "base/spin_wait.h"
@@ -18,6 +20,7 @@ constexpr uint32_t kMemberEvents = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
 // The I/O thread takes over when a stream has not been used for this time.
 constexpr std::chrono::milliseconds kHandover{2};
 constexpr int kEventsMax = 16;
+constexpr std::chrono::milliseconds kShortSleep{2};
 // While a thread spins, it looks at every connection once in so many looks at the nearest.
 constexpr int kLooksPerRound = 8;
 
@@ -122,10 +125,19 @@ bool TcpStream::Sleep(const std::atomic<bool>& is_done, Deadline deadline) {
   is_sleeping_.store(true, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   // What is done before this is seen here; what is done after it ends the sleep through Notify.
-  const bool has_moved =
-      !is_done.load(std::memory_order_acquire) && ServeReady(PollTimeoutMs(deadline));
+  const bool has_moved = !is_done.load(std::memory_order_acquire) && SleepAndServe(deadline);
   is_sleeping_.store(false, std::memory_order_relaxed);
   return has_moved;
+}
+
+// Timeouts of epoll are milliseconds; a short sleep is to end in time.
+bool TcpStream::SleepAndServe(Deadline deadline) {
+  const std::chrono::nanoseconds left = deadline - std::chrono::steady_clock::now();
+  if (left > kShortSleep) return ServeReady(PollTimeoutMs(deadline));
+  if (left <= left.zero()) return ServeReady(0);
+  pollfd entry{epoll_.get(), POLLIN, 0};
+  const timespec timeout{0, static_cast<long>(left.count())};
+  return ::ppoll(&entry, 1, &timeout, nullptr) > 0 && ServeReady(0);
 }
 
 void TcpStream::StopPolling() {
@@ -154,9 +166,12 @@ bool TcpStream::ServeReady(int timeout_ms) {
 // for.
 void TcpStream::Notify() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  MutexLock lock(mutex_);
-  if (waiters_ > 0) condition_.NotifyAll();
-  if (!is_polling_ || poller_ == std::this_thread::get_id() || !is_sleeping_.load()) return;
+  {
+    MutexLock lock(mutex_);
+    if (waiters_ > 0) condition_.NotifyAll();
+    if (!is_polling_ || poller_ == std::this_thread::get_id() || !is_sleeping_.load()) return;
+  }
+  // Without the mutex, which the poller takes as soon as it is awake.
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
 }

@@ -66,6 +66,7 @@ class TcpStream final : public IoLoop::Client {
   void StopPolling();
   bool ServeReady(int timeout_ms);  // whether there was anything
   bool Sleep(const std::atomic<bool>& is_done, Deadline deadline);
+  bool SleepAndServe(Deadline deadline);
 
   SpinBudgets spins_;
   UniqueFd epoll_;
