@@ -218,8 +218,11 @@ bench-schedule: $(VENV)/.package $(VENV)/.tools ## step times beside the ideal, 
 bench-servers: $(VENV)/.package $(VENV)/.tools ## summation servers beside the ring, on shaped links (root)
 	$(BIN)/python tests/bench/servers.py
 
-methods: $(VENV)/.torch $(VENV)/.package ## gradient methods: accuracy on digits, cost on shaped links (root)
+TEXT_STEPS ?= 64
+methods: $(VENV)/.torch $(VENV)/.package ## gradient methods: digits, loss against bytes on a text, cost on shaped links (root)
 	$(BIN)/pip install --quiet scikit-learn
+	$(BIN)/python tests/bench/methods_text.py --steps $(TEXT_STEPS) --save $(BUILD)/methods_text.json
+	$(BIN)/python tests/bench/methods_curves.py $(BUILD)/methods_text.json docs/guides/methods/text.svg
 	$(BIN)/python tests/bench/methods_digits.py --save $(BUILD)/methods_digits.json
 	for rate in 100M 1G; do $(BIN)/python tests/bench/methods_links.py --rate $$rate \
 	  --save $(BUILD)/methods_$$rate.json || exit 1; done

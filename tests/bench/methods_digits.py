@@ -17,6 +17,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 SGD, ADAM = 98.07, 97.85  # of the simulation, plain
@@ -139,9 +140,10 @@ def rank_main(arguments: argparse.Namespace) -> None:
     labels, test_labels = (torch.tensor(each) for each in parts[2:])
     rows = []
     wanted = arguments.methods.split(",") if arguments.methods else []
-    for spec, (expected, _, _) in TABLE.items():
-        if wanted and spec.partition(":")[0] not in wanted:
-            continue
+    specs = [each for each in TABLE if not wanted or each.partition(":")[0] in wanted]
+    begin = time.monotonic()
+    for done, spec in enumerate(specs, 1):
+        expected = TABLE[spec][0]
         found = [
             train(spec, seed, (images, labels, test_images, test_labels))
             for seed in range(arguments.seeds)
@@ -155,8 +157,10 @@ def rank_main(arguments: argparse.Namespace) -> None:
             if arguments.save:  # After each, as the whole table takes its time.
                 arguments.save.parent.mkdir(parents=True, exist_ok=True)
                 arguments.save.write_text(json.dumps(rows, indent=1) + "\n")
+            left = (time.monotonic() - begin) / done * (len(specs) - done)
             print(
-                f"{spec:62} {mean:6.2f} ± {spread:4.2f}  expected {expected:6.2f}  {says}",
+                f"[{done}/{len(specs)}, {left:3.0f} s left] {spec:62} "
+                f"{mean:6.2f} ± {spread:4.2f}  expected {expected:6.2f}  {says}",
                 flush=True,
             )
     rabit.shutdown()

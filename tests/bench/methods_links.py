@@ -46,6 +46,7 @@ WAYS: dict[str, Callable[[int], float] | None] = {
     "powersgd:rank=2": lambda w: 2 * (w - 1) / w * 2 * 2 / SIDE,
     "diloco:every=32": lambda w: 2 * (w - 1) / w / 32,
     "sparseloco:every=32": lambda w: (w - 1) * 0.02 * 2 / 32,
+    "decentralized:peers=shift-one": lambda w: 1.0,
     "ddp": lambda w: 2 * (w - 1) / w,
     "ddp fp16 hook": lambda w: (w - 1) / w,
     "ddp PowerSGD hook, rank 2": lambda w: 2 * (w - 1) / w * 2 * 2 / SIDE,

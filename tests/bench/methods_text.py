@@ -1,0 +1,331 @@
+"""Loss of a transformer on letters against bytes on the wire, for every gradient method.
+
+    python tests/bench/methods_text.py [--steps 128] [--methods qsgd,topk] [--save build/text.json]
+
+4 ranks that are processes, DistributedOptimizer, a transformer of 1.3 million parameters in float32 that
+guesses the next letter of an invented text (invented_text.py), whose own entropy is the least loss there
+is.  Every method starts from the same parameters and sees the same windows of the text.  Bytes are those
+that the engine counts as sent by a rank; the loss is that of the mean of the ranks' parameters, on text
+that was not trained on.  A line ends in what its paper claims, and whether this run bears it out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from invented_text import LETTERS, Language
+
+RANKS, BATCH, WINDOW, WIDTH, LAYERS, HEADS = 4, 4, 32, 192, 3, 4
+LOOKS = 8  # at the loss, while a method trains
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a method is trained, and what its paper claims.
+
+    text: with {quarter} and {half} of the steps.
+    of: the way that it is compared with.  bytes: at most this share of what that sends.  left: at most
+    this share of what that has gained in loss is missing.
+    """
+
+    text: str
+    lr: float
+    of: str = "mean"
+    bytes: float = 1.01
+    left: float = 0.02
+    momentum: float | None = None  # of SGD; None: the optimizer is Adam
+
+
+ADAM = 2e-3
+SGD = 0.05
+
+WAYS: dict[str, Way] = {
+    "mean": Way("mean", ADAM),
+    "mean, SGD": Way("mean", SGD, of="mean, SGD", momentum=0.9),
+    "mean in bf16": Way("mean:codec=bf16", ADAM, bytes=0.51),
+    # Fewer bits for each entry.
+    "qsgd, 8 bits": Way("qsgd:bits=8", ADAM, bytes=0.27),
+    "qsgd, 4 bits": Way("qsgd:bits=4", ADAM, bytes=0.15, left=0.05),
+    "nuqsgd, 4 bits": Way("nuqsgd:bits=4", ADAM, bytes=0.15, left=0.05),
+    "alq, 3 bits": Way("alq:bits=3,every=32", ADAM, bytes=0.12, left=0.1),
+    "amq, 3 bits": Way("amq:bits=3,every=32", ADAM, bytes=0.12, left=0.1),
+    "bytegrad": Way("bytegrad", ADAM, bytes=0.27),
+    "fp8": Way("fp8", ADAM, bytes=0.27),
+    "natural": Way("natural", ADAM, bytes=0.3, left=0.05),
+    "terngrad": Way("terngrad", ADAM, bytes=0.15, left=0.1),
+    "sign": Way("sign:block=512", ADAM / 2, bytes=0.06, left=0.1),
+    "onebit": Way("onebit", ADAM / 2, bytes=0.06, left=0.1),
+    # Few entries.
+    "topk, 1 %": Way("topk:ratio=0.01", ADAM, bytes=0.06, left=0.1),
+    "randomk, 10 %": Way("randomk:ratio=0.1", ADAM / 2, bytes=0.12, left=0.2),
+    "wangni, 5 %": Way("wangni:ratio=0.05", ADAM, bytes=0.25, left=0.2),
+    "dgc, 1 %": Way(
+        "dgc:ratio=0.01,ramp=4", SGD, of="mean, SGD", bytes=0.12, left=0.1, momentum=0.0
+    ),
+    "ef21, 5 %": Way("ef21:ratio=0.05", ADAM, bytes=0.25, left=0.1),
+    "ef21-sgdm, 5 %": Way(
+        "ef21-sgdm:ratio=0.05", 4 * SGD, of="mean, SGD", bytes=0.25, left=0.1, momentum=0.0
+    ),
+    "rowsparse": Way("rowsparse", ADAM, bytes=1.02),
+    # Low rank, and around others.
+    "powersgd, rank 4": Way("powersgd:rank=4", ADAM, bytes=0.08, left=0.1),
+    "powersgd, rank 1": Way("powersgd:rank=1", ADAM, bytes=0.04, left=0.2),
+    "accordion, 4 or 1": Way("accordion:low=4,high=1,interval=16", ADAM, bytes=0.08, left=0.15),
+    "hierarchical, 4 bits": Way("hierarchical:bits=4,island=2", ADAM, bytes=0.75, left=0.05),
+    "adasum": Way("adasum", ADAM, bytes=1.05, left=0.05),
+    # Rare exchanges.
+    "local, 8": Way("local:every=8", ADAM, bytes=0.14, left=0.1),
+    "post-local, 8": Way("local:every=8,start={quarter}", ADAM, bytes=0.4, left=0.1),
+    "slowmo, 8": Way("slowmo:every=8,beta=0.5", ADAM, bytes=0.14, left=0.1),
+    "diloco, 16": Way("diloco:every=16", ADAM, bytes=0.08, left=0.2),
+    "streaming-diloco, 16": Way(
+        "streaming-diloco:every=16,delay=2,bits=4", ADAM, bytes=0.02, left=0.2
+    ),
+    "sparseloco, 8": Way("sparseloco:every=8,ratio=0.05", ADAM, bytes=0.04, left=0.2),
+    # Momentum that travels.
+    "onebit-adam": Way(
+        "onebit-adam:warmup={quarter},block=512", ADAM, bytes=0.3, left=0.1, momentum=0
+    ),
+    "onebit-lamb": Way(
+        "onebit-lamb:warmup={quarter},block=512", 10 * ADAM, bytes=0.3, left=0.15, momentum=0
+    ),
+    "zero-one-adam": Way(
+        "zero-one-adam:start={half},grow=16,every=4,block=512",
+        ADAM,
+        bytes=0.4,
+        left=0.15,
+        momentum=0,
+    ),
+    "qadam": Way("qadam:warmup={quarter}", ADAM, bytes=0.5, left=0.05, momentum=0),
+    "demo": Way("demo:count=8,chunk=64", ADAM / 2, bytes=0.4, left=0.2, momentum=0),
+    # Neighbours, and by the clock.
+    "decentralized": Way("decentralized:peers=all", ADAM, bytes=1.01, left=0.05),
+    "shift-one": Way("decentralized:peers=shift-one", ADAM, bytes=0.7, left=0.1),
+    "gossip": Way("gossip", ADAM, bytes=1.4, left=0.05),
+    "lowprecision": Way("lowprecision", ADAM, bytes=0.35, left=0.1),
+    "async": Way("async", ADAM, bytes=1.01, left=0.1),
+    "anybatch": Way("anybatch", ADAM, bytes=1.02),
+    "dabmd, ring": Way(
+        "dabmd:graph=ring", 5 * SGD, of="mean, SGD", bytes=1.4, left=0.2, momentum=0
+    ),
+}
+
+
+def transformer() -> Any:
+    import torch
+    from torch import nn
+    from torch.nn.functional import scaled_dot_product_attention
+
+    class Block(nn.Module):
+        """Attention to what came before, and a layer in between."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+            self.ask, self.tell = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            asked = self.ask(self.before(x)).unflatten(-1, (3 * HEADS, WIDTH // HEADS))
+            parts = asked.transpose(1, 2).chunk(3, dim=1)
+            seen = scaled_dot_product_attention(*parts, is_causal=True)
+            x = x + self.tell(seen.transpose(1, 2).flatten(2))
+            return x + self.down(torch.relu(self.up(self.between(x))))
+
+    class Guesser(nn.Module):
+        """Scores of the next letter."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.letters = nn.Embedding(len(LETTERS), WIDTH)
+            self.places = nn.Embedding(WINDOW, WIDTH)
+            self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+            self.scores = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, len(LETTERS)))
+
+        def forward(self, letters: torch.Tensor) -> torch.Tensor:
+            places = self.places.weight[: letters.shape[1]]
+            return self.scores(self.blocks(0.3 * (self.letters(letters) + places)))
+
+    torch.manual_seed(0)
+    return Guesser()
+
+
+def rate(step: int, steps: int, highest: float) -> float:
+    warmup = max(1, steps // 10)
+    if step < warmup:
+        return highest * (step + 1) / warmup
+    return highest * max(0.05, 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))))
+
+
+def windows(text: np.ndarray, count: int, seed: list[int]) -> Any:
+    """Letters, and those that follow them."""
+    import torch
+
+    starts = np.random.default_rng(seed).integers(len(text) - WINDOW - 1, size=count)
+    found = torch.from_numpy(text[starts[:, None] + np.arange(WINDOW + 1)])
+    return found[:, :-1], found[:, 1:]
+
+
+class Trial:
+    """One method from the first parameters to the last."""
+
+    def __init__(self, name: str, steps: int, seen: np.ndarray, unseen: np.ndarray) -> None:
+        import torch
+
+        import rabit_torch as rabit
+
+        self._rabit, self._torch, self._steps, self._seen = rabit, torch, steps, seen
+        self._way = WAYS[name]
+        self.text = self._way.text.format(quarter=steps // 4, half=steps // 2)
+        self._model = transformer()
+        self._test = windows(unseen, 32, [9, rabit.rank()])
+        parameters = self._model.parameters()
+        lr, momentum = self._way.lr, self._way.momentum
+        plain: Any = (
+            torch.optim.Adam(parameters, lr=lr, fused=True)
+            if momentum is None
+            else torch.optim.SGD(parameters, lr=lr, momentum=momentum)
+        )
+        self._optimizer: Any = rabit.DistributedOptimizer(
+            plain, self._model.named_parameters(), strategy=self.text
+        )
+        self._counts = hasattr(self._optimizer.strategy, "samples")
+        self._sent = 0
+        self.curve: list[tuple[int, float]] = []  # bytes that a rank has sent, loss
+
+    def run(self) -> None:
+        self._look()
+        for step in range(self._steps):
+            before = self._bytes_sent()
+            self._step(step)
+            self._sent += self._bytes_sent() - before
+            if (step + 1) % max(1, self._steps // LOOKS) == 0:
+                self._look()
+        before = self._bytes_sent()
+        self._optimizer.strategy_state_dict()  # Brings in what is under way, on all ranks.
+        self._sent += self._bytes_sent() - before
+        with self._torch.no_grad():
+            for parameter in self._model.parameters():
+                parameter.copy_(self._rabit.allreduce(parameter.detach(), name="end"))
+        self.curve.pop()
+        self._look()
+
+    def _step(self, step: int) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate(step, self._steps, self._way.lr)
+        self._optimizer.zero_grad()
+        given, wanted = windows(self._seen, BATCH, [3, step, self._rabit.rank()])
+        loss = self._loss(given, wanted)
+        if self._counts:  # Sums over samples: here those of letters.
+            self._optimizer.strategy.samples = wanted.numel()
+            loss = loss * wanted.numel()
+        loss.backward()
+        self._optimizer.step()
+
+    def _loss(self, given: Any, wanted: Any) -> Any:
+        scores = self._model(given).flatten(0, 1)
+        return self._torch.nn.functional.cross_entropy(scores, wanted.flatten())
+
+    def _look(self) -> None:
+        with self._torch.no_grad():
+            mine = self._loss(*self._test)
+        mean = self._rabit.allreduce(
+            self._torch.stack([mine, self._torch.tensor(float(self._sent))]), name="look"
+        )
+        self.curve.append((int(mean[1]), float(mean[0])))
+
+    def _bytes_sent(self) -> int:
+        found = self._rabit.statistics()
+        return int(found["backend_details"]["builtin"]["transport"]["bytes_sent"])
+
+
+def verdict(rows: dict[str, dict[str, Any]], name: str) -> str:
+    """What is claimed of a method, and whether it is so here."""
+    way, row, of = WAYS[name], rows[name], rows.get(WAYS[name].of)
+    if of is None or name == way.of:
+        return ""
+    share = row["bytes"] / of["bytes"]
+    left = (row["loss"] - of["loss"]) / (of["curve"][0][1] - of["loss"])
+    misses = [
+        words
+        for words, is_missed in (
+            (f"sends {share:.3f} of '{way.of}', not {way.bytes:g}", share > way.bytes),
+            (
+                f"misses {left:.1%} of its gain, not {way.left:.0%}",
+                not left <= way.left,  # So that what is no number is none.
+            ),
+        )
+        if is_missed
+    ]
+    return "; ".join(misses) or "as claimed"
+
+
+def rank_main(options: argparse.Namespace) -> None:
+    import torch
+
+    import rabit_torch as rabit
+
+    torch.set_num_threads(1)
+    rabit.init()
+    language = Language()
+    seen, unseen = language.text(200_000, 1), language.text(20_000, 2)
+    wanted = options.methods.split(",") if options.methods else []
+    names = [each for each in WAYS if not wanted or WAYS[each].text.partition(":")[0] in wanted]
+    rows: dict[str, dict[str, Any]] = {}
+    begin = time.monotonic()
+    for done, name in enumerate(names, 1):
+        trial = Trial(name, options.steps, seen, unseen)
+        trial.run()
+        if rabit.rank() > 0:
+            continue
+        sent, loss = trial.curve[-1]
+        rows[name] = {"text": trial.text, "bytes": sent, "loss": loss, "curve": trial.curve}
+        rows[name]["verdict"] = verdict(rows, name)
+        left = (time.monotonic() - begin) / done * (len(names) - done)
+        print(
+            f"[{done}/{len(names)}, {left:3.0f} s left] {name:22} loss {loss:.3f}  "
+            f"{sent / 1e6:8.2f} MB  {rows[name]['verdict']}",
+            flush=True,
+        )
+        if options.save:  # After each, as the whole table takes its time.
+            found = {"entropy": language.entropy(), "steps": options.steps, "rows": rows}
+            options.save.parent.mkdir(parents=True, exist_ok=True)
+            options.save.write_text(json.dumps(found, indent=1) + "\n")
+    rabit.shutdown()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--steps", type=int, default=128, help="at least 64")
+    parser.add_argument("--methods", default="", help="some of them, with commas between")
+    parser.add_argument("--save", type=Path, help="a JSON file for methods_curves.py")
+    options = parser.parse_args()
+    if "RABIT_RANK" in os.environ:
+        rank_main(options)
+        return
+    job = [
+        "-m",
+        "rabit.launch",
+        "-np",
+        str(RANKS),
+        "--transport",
+        "tcp",
+        "--allreduce-algorithm",
+        "ring",
+    ]
+    command = [sys.executable, *job, sys.executable, __file__, *sys.argv[1:]]
+    sys.exit(subprocess.run(command, check=False).returncode)
+
+
+if __name__ == "__main__":
+    main()
