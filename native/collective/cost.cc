@@ -130,12 +130,4 @@ double HierarchicalCostMicros(const LinkModel& local, const LinkModel& across, i
   return inside + DirectCostMicros(across, hosts, bytes / local_size);
 }
 
-double ExchangeCostMicros(const LinkModel& link, int size, int64_t bytes) {
-  return Fan(link, size) + Wire(link, Share(size) * static_cast<double>(bytes));
-}
-
-double BroadcastCostMicros(const LinkModel& link, int size, int64_t bytes) {
-  return Latency(link, CeilLog2(size)) + Wire(link, static_cast<double>(bytes));
-}
-
 }  // namespace rabit

@@ -48,10 +48,6 @@ double HierarchicalCostMicros(const LinkModel& link, int size, int64_t bytes);
 double HierarchicalCostMicros(const LinkModel& local, const LinkModel& across, int local_size,
                               int hosts, int64_t bytes);
 
-// `bytes` is the whole result: of an allgather, a gather, a scatter, an alltoall's receive side.
-double ExchangeCostMicros(const LinkModel& link, int size, int64_t bytes);
-double BroadcastCostMicros(const LinkModel& link, int size, int64_t bytes);
-
 int CeilLog2(int size);
 
 }  // namespace rabit

@@ -19,9 +19,6 @@
 
 namespace rabit {
 
-class WireReader;
-class WireWriter;
-
 inline constexpr uint8_t kControlVersion = 7;
 
 // Bounds of what a decoder accepts.
@@ -34,7 +31,7 @@ inline constexpr size_t kStatusBytesMax = 16 << 10;
 inline constexpr int32_t kLanesMax = 64;
 inline constexpr size_t kCarriedBytesMax = 4096;  // of one tensor's data
 
-static_assert(kLaneClassesMax <= 4, "WriteCounts has two bits for the classes");
+static_assert(kLaneClassesMax <= 4, "FieldWriter::Counts has two bits for the classes");
 
 enum class ControlType : uint8_t {
   kAnnounce = 1,  // to rank 0
@@ -115,10 +112,6 @@ struct RefusalMessage {
   TensorKey key;
   Status why;
 };
-
-// The first number with two bits that say how many more follow; zeros at the end are left out.
-void WriteCounts(WireWriter& to, const BucketCounts& counts);
-BucketCounts ReadCounts(WireReader& from);
 
 // Each replaces the content of `out`.
 void Encode(const AnnounceMessage& message, std::vector<std::byte>& out);

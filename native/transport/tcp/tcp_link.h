@@ -104,7 +104,6 @@ class TcpLink final : public TcpStream::Member {
   void Beat();
   // The peer shows no sign of life any more: why, to be continued with what is known of the outage.
   void Lose(const std::string& why);
-  Deadline last_heard() const { return last_heard_.load(); }
   void set_last_heard(Deadline when) { last_heard_.store(when); }
   bool has_left() const { return has_left_.load(); }  // the peer has said goodbye
   bool has_message() const { return messages_.load() > 0; }  // for Take
