@@ -91,8 +91,9 @@ campaign-checkpoints: packages ## crash, fill and damage checkpoints everywhere;
 
 campaign-elastic: RUNS ?= 100
 campaign-elastic: SEED ?= 0
-campaign-elastic: packages ## lose ranks of elastic jobs at random, and time what it costs: RUNS=1000 SEED=N
-	$(BIN)/python tests/faults/elastic_campaign.py --runs=$(RUNS) --seed=$(SEED)
+campaign-elastic: SPARES ?= 0
+campaign-elastic: packages ## lose ranks of elastic jobs at random, and time what it costs: RUNS=1000 SEED=N SPARES=1
+	$(BIN)/python tests/faults/elastic_campaign.py --runs=$(RUNS) --seed=$(SEED) --spares=$(SPARES)
 
 simulate: SCHEDULES ?= 100000
 simulate: SEED ?= 0

@@ -32,6 +32,12 @@ RUNS = {
         ["--steps", "30", "--lose", "10:1", "--lose", "20:0"],
         "step 30, 1 ranks",
     ),
+    # With two ranks at least the loss is made up for by the spare, however late it comes.
+    "numpy_elastic.py": (
+        ["-m", "rabit.launch", "-np", "2", "--min-np", "2", "--spares", "1", sys.executable],
+        ["--lose", "3:1", "--lose", "30:0"],
+        "step 60, 2 ranks, loss 0.0000",
+    ),
     "torch_ddp_backend.py": (TORCHRUN, ["--steps", "8", "--sharded"], "steps/s on rabit"),
 }
 
