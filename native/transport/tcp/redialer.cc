@@ -14,6 +14,8 @@ constexpr auto kPause = 20ms;  // between two tries, so that a refused one does 
 constexpr auto kRefusedPause = 10ms;
 // A connection that the peer makes anew at once is there by then.
 constexpr auto kKnockAfter = 5ms;
+// Who was asked may end before it dials.
+constexpr auto kKnockAgain = 100ms;
 // The peer that has to dial gets this long, the first time and after it was asked.
 constexpr auto kPatience = 40ms;
 constexpr auto kAskAgain = 500ms;
@@ -75,9 +77,11 @@ bool Redialer::Try(Broken& broken) {
   const bool is_dialler = link.peer() < rank_;
   if (!is_dialler && std::chrono::steady_clock::now() < broken.ask_at) return TryKnocking(broken);
   Result<UniqueFd> fd = dial_(link, std::min(*end, After(kSlice)));
-  broken.due = After(fd.ok() ? kAskAgain : kPause);
+  broken.due = After(kPause);
   if (fd.ok()) {
     broken.refusals = 0;
+    broken.due = After(kKnockAgain);
+    broken.ask_at = After(kAskAgain);
     if (is_dialler) link.Attach(*std::move(fd));
     return !is_dialler;
   }
@@ -95,7 +99,7 @@ bool Redialer::Try(Broken& broken) {
 bool Redialer::TryKnocking(Broken& broken) {
   if (knock_(*broken.link, std::min(broken.ask_at, After(kSlice)))) return MayPass(broken);
   broken.refusals = 0;
-  broken.due = broken.ask_at;
+  broken.due = std::min(broken.ask_at, After(kKnockAgain));
   return true;
 }
 

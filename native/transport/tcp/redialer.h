@@ -37,7 +37,7 @@ class Redialer {
   struct Broken {
     TcpLink* link = nullptr;
     Deadline due{};
-    Deadline ask_at{};  // from when on the peer that has to dial is asked to; before, knocks
+    Deadline ask_at{};  // when the peer that has to dial is asked to; before, knocks
     int refusals = 0;   // in a row
   };
 

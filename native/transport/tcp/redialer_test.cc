@@ -46,13 +46,13 @@ class BrokenLink final : public TcpLinkHost {
   }
   void OnConnected() override {}
 
-  // What the link is lost for when its peer's port refuses all that `knocks_heard` knocks leave
-  // over.
-  Status Redial(int knocks_heard) {
+  // What the link is lost for when its peer's port hears so many knocks and dials, and refuses
+  // from then on.
+  Status Redial(int knocks_heard, int dials_heard = 0) {
     Redialer redialer(
         1,
-        [this](const TcpLink&, Deadline) -> Result<UniqueFd> {
-          ++dials;
+        [this, dials_heard](const TcpLink&, Deadline) -> Result<UniqueFd> {
+          if (++dials <= dials_heard) return UniqueFd(::socket(AF_UNIX, SOCK_STREAM, 0));
           return PeerLost(link_->peer(), "refused");
         },
         [this, knocks_heard](const TcpLink&, Deadline) { return ++knocks > knocks_heard; });
@@ -99,6 +99,14 @@ TEST(Redialer, a_peer_that_hears_a_knock_is_asked_later_and_knocked_at_no_more) 
   ExpectEnded(link.Redial(1));
   EXPECT_EQ(link.knocks.load(), 1);
   EXPECT_EQ(link.dials.load(), 2);
+}
+
+TEST(Redialer, a_peer_that_ends_after_it_was_asked_is_lost_without_being_asked_again) {
+  BrokenLink link(2);
+
+  ExpectEnded(link.Redial(1, 1));
+  EXPECT_EQ(link.dials.load(), 1);
+  EXPECT_EQ(link.knocks.load(), 3);
 }
 
 TEST(Redialer, a_lower_rank_is_dialled_without_a_knock) {
