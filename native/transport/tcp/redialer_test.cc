@@ -2,6 +2,7 @@
 #include "transport/tcp/redialer.h"
 
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <memory>
