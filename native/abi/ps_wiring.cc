@@ -70,6 +70,7 @@ std::string ServerText(int server) { return "server " + std::to_string(server); 
 TcpOptions TcpOptionsFor(const Options& options, int first_peer, int peers) {
   TcpOptions tcp;
   tcp.purpose = "servers";
+  tcp.is_many_to_one = true;
   tcp.progress_timeout = std::chrono::milliseconds(options.heartbeat_timeout_ms);
   tcp.connections_per_stream = options.tcp_connections;
   tcp.payload_checks = options.tcp_checksum == "on"    ? PayloadChecks::kOn

@@ -294,9 +294,8 @@ bool IsWithinHost(int fd) {
                      sizeof(in6_addr)) == 0;
 }
 
-void AvoidPacingWithinHost(int fd) {
+void TakeReno(int fd) {
   constexpr std::string_view kReno = "reno";
-  if (!IsWithinHost(fd)) return;
   // Tuning only: a kernel that refuses it still carries the data.
   ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kReno.data(), kReno.size());
 }

@@ -51,10 +51,10 @@ Status WaitWritable(int fd, Deadline deadline);
 
 // Whether both ends of a TCP connection have the same address, as on loopback.
 bool IsWithinHost(int fd);
-// Nothing is congested inside a host.  BBR, the default of some hosts, paces all the same: it
-// halves the bandwidth and may hold a small message back.  Within a host the connection takes Reno,
-// which every kernel has; others keep what the host says.
-void AvoidPacingWithinHost(int fd);
+// Reno, which every kernel has, in place of what the host says.  BBR, the default of some hosts,
+// paces: within a host, where nothing is congested, it halves the bandwidth and may hold a small
+// message back.
+void TakeReno(int fd);
 
 // TCP_NODELAY; nothing on a Unix socket.
 Status SetNoDelay(int fd);

@@ -68,10 +68,10 @@ TEST(Socket, a_connection_knows_whether_it_stays_within_the_host) {
   EXPECT_FALSE(IsWithinHost(-1));
 }
 
-TEST(Socket, a_connection_within_the_host_takes_reno) {
+TEST(Socket, a_connection_takes_reno) {
   for (std::string_view address : {"127.0.0.1:0", "[::1]:0"}) {
     const auto pair = MakePair(address);
-    AvoidPacingWithinHost(pair.client.get());
+    TakeReno(pair.client.get());
 
     char name[16] = {};
     socklen_t bytes = sizeof name;

@@ -4,9 +4,9 @@
 
 Every worker and every server has a namespace with a link of the given rate.  Both ways take turns in one
 job.  In bytes of the tensor over the rate, the ring needs at least 2 (n - 1) / n and servers need
-max(1, n / k); frames and acknowledgements take some percent of that.  All workers push to a server at
-once, in segments of up to 64 KiB here, which no wire would carry: the links hold 40 ms of traffic, so
-that this does not drop what a switch would keep.
+max(1, n / k); frames and acknowledgements take some percent of that.  Several workers push to a server
+at once, in segments of up to 64 KiB here, which no wire would carry: the links hold 40 ms of traffic, so
+that this does not drop what a switch would keep.  On a busy machine take a lower rate: 50M.
 """
 
 from __future__ import annotations

@@ -14,16 +14,19 @@
 
 namespace rabit {
 
-inline constexpr uint32_t kPsWireVersion = 1;
+inline constexpr uint32_t kPsWireVersion = 2;
 
 // A worker has at most so many chunks with a server that it has not got the sum of, so a server
-// needs memory for no more.
-inline constexpr int64_t kPsChunksInFlight = 5;
+// needs memory for no more.  It also bounds how far workers drift apart: connections that share a
+// link get uneven shares of it, a sum waits for the slowest, and what the others are ahead by is
+// pushed while nothing can be pulled.
+inline constexpr int64_t kPsChunksInFlight = 4;
 
 // Of one chunk of one of `members` workers: the more of them send one at once, the smaller it is.
+// More than what TCP copies before it sends, and not much more: see kPsChunksInFlight.
 inline constexpr int64_t kPsChunkBytesMin = 32 << 10;
 inline int64_t PsChunkBytesMax(int members) {
-  return std::clamp<int64_t>((4 << 20) / std::max(members, 1), kPsChunkBytesMin, 256 << 10);
+  return std::clamp<int64_t>((4 << 20) / std::max(members, 1), kPsChunkBytesMin, 96 << 10);
 }
 
 // What the members of a group are about to push to one server, said by the first of them: the data

@@ -25,7 +25,7 @@ TEST(PsWire, a_header_of_another_version_is_refused) {
   push[0] = std::byte{9};
   const Status status = DecodePushHeader(push, 4).status();
   EXPECT_EQ(status.code(), Code::kInternal);
-  EXPECT_TRUE(status.message().find("wire version 9, this is 1") != std::string::npos) << status;
+  EXPECT_TRUE(status.message().find("wire version 9, this is 2") != std::string::npos) << status;
 
   GroupHeaderBytes group = Encode(GroupHeader{3, 2});
   group[0] = std::byte{9};

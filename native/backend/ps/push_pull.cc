@@ -5,13 +5,10 @@
 namespace rabit {
 namespace {
 
-// Iterations between sending a chunk and asking for its sum: by then it has usually arrived there,
-// and may be overwritten here.
-constexpr int64_t kPullLag = 2;
 constexpr int64_t kFinishLag = kPsChunksInFlight - 1;
 
-// About eight chunks, so that pushing, summing and pulling overlap, but not so small that the cost
-// per message shows.
+// Many chunks, so that pushing, summing and pulling overlap, but not so small that the cost per
+// message shows.
 int64_t ChunkCountFor(int64_t bytes, DType dtype, int members) {
   const int64_t chunk_bytes = std::clamp(bytes / 8, kPsChunkBytesMin, PsChunkBytesMax(members));
   return chunk_bytes / static_cast<int64_t>(SizeOf(dtype));
@@ -42,15 +39,16 @@ PushPull::PushPull(const PushPullArgs& args, std::span<const Slice> slices, Blam
     part.encoded = Encode(part.header);
     parts_.push_back(part);
   }
+  const auto first = static_cast<size_t>(args.my_index) % std::max<size_t>(parts_.size(), 1);
+  std::rotate(parts_.begin(), parts_.begin() + static_cast<ptrdiff_t>(first), parts_.end());
 }
 
 Status PushPull::Run() {
-  if (args_.announces) Announce();
+  if (args_.my_index == 0) Announce();
   int64_t longest = 0;
   for (const Part& part : parts_) longest = std::max(longest, part.chunks());
   for (int64_t k = 0; k < longest + kFinishLag; ++k) {
-    Push(k);
-    if (k >= kPullLag) RABIT_RETURN_IF_ERROR(Pull(k - kPullLag));
+    PushAndPull(k);
     if (k >= kFinishLag) RABIT_RETURN_IF_ERROR(Finish(k - kFinishLag));
   }
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -67,31 +65,26 @@ void PushPull::Announce() {
   }
 }
 
-void PushPull::Push(int64_t k) {
+void PushPull::PushAndPull(int64_t k) {
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& part = parts_[i];
     if (k >= part.chunks()) continue;
+    // The sum lands where the chunk is sent from: there is none before its server has got the
+    // chunk.
+    pulls_.Start(SlotOf(k, i), args_.endpoints.Recv(RankOf(part), args_.tag + 1, part.Chunk(k)));
     pushes_.Start(SlotOf(k, i), args_.endpoints.Send(RankOf(part), args_.tag, part.Chunk(k)));
   }
 }
 
-Status PushPull::Pull(int64_t k) {
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    const Part& part = parts_[i];
-    if (k >= part.chunks()) continue;
-    // The sum lands where the chunk is sent from.
-    Status pushed = pushes_.Wait(SlotOf(k, i), args_.deadline);
-    if (!pushed.ok()) return blame_(part.server, pushed);
-    pulls_.Start(SlotOf(k, i), args_.endpoints.Recv(RankOf(part), args_.tag + 1, part.Chunk(k)));
-  }
-  return Status();
-}
-
+// Pushes first: a server that is lost is found by them, while the sum of another one, which waits
+// for workers that have found it before, may never come.
 Status PushPull::Finish(int64_t k) {
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    if (k >= parts_[i].chunks()) continue;
-    Status pulled = pulls_.Wait(SlotOf(k, i), args_.deadline);
-    if (!pulled.ok()) return blame_(parts_[i].server, pulled);
+  for (OperationSlots* each : {&pushes_, &pulls_}) {
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      if (k >= parts_[i].chunks()) continue;
+      Status over = each->Wait(SlotOf(k, i), args_.deadline);
+      if (!over.ok()) return blame_(parts_[i].server, over);
+    }
   }
   return Status();
 }

@@ -20,8 +20,8 @@ struct PushPullArgs {
   Transport& endpoints;
   int first_server;  // of the ranks of `endpoints`
   int members;       // of the group
+  int my_index;      // among them; the first one tells the servers what comes
   GroupId group;
-  bool announces;  // this worker is the one that tells the servers what comes
   Tag tag;
   Deadline deadline;
   TensorView in_out;
@@ -29,7 +29,8 @@ struct PushPullArgs {
 };
 
 // Chunk after chunk of every slice goes out, and the sums come in behind, into the places that the
-// chunks came from; all servers work at the same time.
+// chunks came from; all servers work at the same time.  Every worker begins with another server, so
+// that a server does not hear from all of them at once.
 class PushPull {
  public:
   // A failure of a message with a server.
@@ -55,8 +56,7 @@ class PushPull {
   }
   int RankOf(const Part& part) const { return args_.first_server + part.server; }
   void Announce();
-  void Push(int64_t k);
-  Status Pull(int64_t k);
+  void PushAndPull(int64_t k);
   Status Finish(int64_t k);
 
   const PushPullArgs args_;

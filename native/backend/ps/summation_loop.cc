@@ -31,8 +31,8 @@ SummationLoop::SummationLoop(Transport& endpoints, GroupId group, std::vector<in
       stream_(stream),
       bytes_summed_(bytes_summed),
       inputs_(members_.size()),
-      arriving_(static_cast<size_t>(kPsChunksInFlight) * members_.size()),
-      leaving_(static_cast<size_t>(kPsChunksInFlight) * members_.size()) {}
+      arriving_(kChunksKept * members_.size()),
+      leaving_(kChunksKept * members_.size()) {}
 
 Status SummationLoop::Run() {
   for (;;) {
@@ -72,7 +72,7 @@ Status SummationLoop::Serve(const PushHeader& header) {
 Bytes SummationLoop::Input(uint64_t chunk, size_t member, size_t bytes) {
   const auto each = static_cast<size_t>(PsChunkBytesMax(static_cast<int>(members_.size())));
   // As soon as there is something to sum; groups that never push take no memory.
-  if (memory_.empty()) memory_.resize(each * members_.size() * kPsChunksInFlight);
+  if (memory_.empty()) memory_.resize(each * members_.size() * kChunksKept);
   return Bytes(memory_.data() + SlotOf(chunk, member) * each, bytes);
 }
 
@@ -97,7 +97,10 @@ Status SummationLoop::Answer(const PushHeader& header, uint64_t chunk, size_t by
   Reduce(header.op, header.dtype, inputs_, sum.data(),
          static_cast<int64_t>(bytes / SizeOf(header.dtype)));
   bytes_summed_.fetch_add(bytes * members_.size(), std::memory_order_relaxed);
-  for (size_t i = 0; i < members_.size(); ++i) {
+  // Every server begins with another worker, so that a worker does not hear from all at once.
+  const auto first = static_cast<size_t>(endpoints_.rank());
+  for (size_t turn = 0; turn < members_.size(); ++turn) {
+    const size_t i = (first + turn) % members_.size();
     leaving_.Start(SlotOf(chunk, i), endpoints_.Send(members_[i], header.tag + 1, sum));
   }
   return Status();

@@ -28,8 +28,12 @@ class SummationLoop {
   Status Run();
 
  private:
+  // As many chunks again as are pushed at once: the sums of those before are still on their way
+  // back.
+  static constexpr size_t kChunksKept = 2 * kPsChunksInFlight;
+
   size_t SlotOf(uint64_t chunk, size_t member) const {
-    return static_cast<size_t>(chunk % kPsChunksInFlight) * members_.size() + member;
+    return static_cast<size_t>(chunk % kChunksKept) * members_.size() + member;
   }
   Bytes Input(uint64_t chunk, size_t member, size_t bytes);
 
@@ -43,7 +47,7 @@ class SummationLoop {
   const int stream_;
   std::atomic<uint64_t>& bytes_summed_;
   uint64_t chunks_before_ = 0;     // of earlier pushes, whose sums may be under way
-  std::vector<std::byte> memory_;  // a chunk of each member, for each chunk in flight
+  std::vector<std::byte> memory_;  // a chunk of each member, for each chunk kept
   std::vector<const std::byte*> inputs_;
   OperationSlots arriving_, leaving_;
 };

@@ -37,7 +37,7 @@ bool ChecksPayload(int fd, PayloadChecks checks) {
 // Tuning only: a kernel that refuses an option still carries the data.
 void Tune(int fd, const TcpOptions& options) {
   (void)SetNoDelay(fd);
-  AvoidPacingWithinHost(fd);
+  if (options.is_many_to_one || IsWithinHost(fd)) TakeReno(fd);
   KeepAlive(fd, options.silence_max);
 }
 

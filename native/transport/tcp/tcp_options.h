@@ -41,6 +41,10 @@ struct TcpOptions {
   // Closing waits this long for the peers to confirm that they have everything.
   std::chrono::milliseconds linger{1000};
 
+  // Several peers send to one at once, in bursts.  A congestion control that paces by the rate that it
+  // has seen when it was alone (BBR) overflows what lies in front of the receiver, and goes on.
+  bool is_many_to_one = false;
+
   // Up to this size a message is copied, and its Send finishes when the kernel has it.  Larger ones
   // are sent from the caller's buffer and finish when the peer has acknowledged them.
   size_t copied_bytes_max = 64 * 1024;
