@@ -5,9 +5,9 @@
 namespace rabit {
 namespace {
 
-std::string MessageOf(const char* text) { return ParseOptions(text).status().message(); }
-bool Has(const std::string& text, const char* part) { return text.find(part) != text.npos; }
+using testing::Has;
 
+std::string MessageOf(const char* text) { return ParseOptions(text).status().message(); }
 TEST(Options, an_empty_text_gives_a_job_of_one_rank) {
   Result<Options> options = ParseOptions("");
 

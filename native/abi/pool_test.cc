@@ -16,7 +16,7 @@
 namespace rabit {
 namespace {
 
-constexpr char kSecret[] = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+constexpr char kPoolSecret[] = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 using Members = std::vector<int>;
 
 std::string TextOf(const Members& members) {
@@ -26,7 +26,7 @@ std::string TextOf(const Members& members) {
 }
 
 rabit_pool* OpenPoolOf(int member, int port) {
-  const std::string options = "member=" + std::to_string(member) + "\nsecret=" + kSecret +
+  const std::string options = "member=" + std::to_string(member) + "\nsecret=" + kPoolSecret +
                               "\nstore=127.0.0.1:" + std::to_string(port) + "\n";
   rabit_pool* pool = nullptr;
   EXPECT_EQ(rabit_pool_open(options.c_str(), &pool), RABIT_OK) << rabit_last_error();
@@ -71,7 +71,8 @@ int32_t Sum(rabit_engine* engine, const std::string& name, std::vector<float>& v
 
 std::vector<float> ValuesOf(int member, size_t count) {
   std::vector<float> values(count);
-  for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>(member + static_cast<int>(i % 97));
+  for (size_t i = 0; i < count; ++i)
+    values[i] = static_cast<float>(member + static_cast<int>(i % 97));
   return values;
 }
 
@@ -79,7 +80,8 @@ std::vector<float> ValuesOf(int member, size_t count) {
 std::vector<float> SumOf(const Members& members, size_t count) {
   std::vector<float> sum(count);
   for (const int member : members) {
-    for (size_t i = 0; i < count; ++i) sum[i] += static_cast<float>(member + static_cast<int>(i % 97));
+    for (size_t i = 0; i < count; ++i)
+      sum[i] += static_cast<float>(member + static_cast<int>(i % 97));
   }
   return sum;
 }
@@ -94,7 +96,7 @@ void ExpectSums(rabit_engine* engine, int member, const Members& members) {
 
 struct Store {
   Store() {
-    const std::string options = std::string("secret=") + kSecret + "\n";
+    const std::string options = std::string("secret=") + kPoolSecret + "\n";
     EXPECT_EQ(rabit_store_start(options.c_str(), &store, &port), RABIT_OK) << rabit_last_error();
   }
   ~Store() { rabit_store_stop(store); }
@@ -140,7 +142,9 @@ void SumOverChangingMembers(const std::string& transport) {
 }
 
 TEST(Pool, engines_of_changing_members_add_up_over_tcp) { SumOverChangingMembers("tcp"); }
-TEST(Pool, engines_of_changing_members_add_up_over_shared_memory) { SumOverChangingMembers("auto"); }
+TEST(Pool, engines_of_changing_members_add_up_over_shared_memory) {
+  SumOverChangingMembers("auto");
+}
 
 TEST(Pool, what_cannot_work_is_refused) {
   Pools pools;

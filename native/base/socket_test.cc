@@ -8,12 +8,13 @@
 #include <thread>
 
 #include "base/wire.h"
+#include "testing/soon.h"
 #include "testing/test.h"
 
 namespace rabit {
 namespace {
 
-Deadline Soon() { return After(std::chrono::seconds(10)); }
+using testing::Soon;
 
 SocketAddress One(std::string_view text) {
   auto addresses = Resolve(text);

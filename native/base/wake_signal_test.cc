@@ -3,12 +3,13 @@
 #include <thread>
 #include <vector>
 
+#include "testing/soon.h"
 #include "testing/test.h"
 
 namespace rabit {
 namespace {
 
-Deadline Soon() { return After(std::chrono::seconds(20)); }
+using testing::Soon;
 
 TEST(WakeSignal, a_condition_that_holds_needs_no_notify) {
   WakeSignal signal;

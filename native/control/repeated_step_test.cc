@@ -12,7 +12,7 @@
 namespace rabit {
 namespace {
 
-constexpr int kRanks = 3;
+constexpr int kStepRanks = 3;
 constexpr GroupId kPair = 1;  // ranks 0 and 1
 
 using Entries = std::vector<Announcement::Entry>;
@@ -33,10 +33,10 @@ Entries Tensors(int count) {
 
 // Announces as the engine does: by version where the announcer knows it.  With `repeats` false
 // every entry is announced as such, without a version: the general way.
-class Job {
+class StepJob {
  public:
-  explicit Job(bool repeats, size_t cache_capacity = 1 << 14)
-      : repeats_(repeats), job_({.size = kRanks, .cache_capacity = cache_capacity}) {
+  explicit StepJob(bool repeats, size_t cache_capacity = 1 << 14)
+      : repeats_(repeats), job_({.size = kStepRanks, .cache_capacity = cache_capacity}) {
     job_.AddGroup({.id = kPair, .ranks = {0, 1}});
   }
 
@@ -55,7 +55,7 @@ class Job {
     job_.Announce(rank, mine);
   }
   void AnnounceAll(const Entries& entries) {
-    for (int rank = 0; rank < kRanks; ++rank) Announce(rank, entries);
+    for (int rank = 0; rank < kStepRanks; ++rank) Announce(rank, entries);
   }
   void Deliver() { ASSERT_OK(job_.DeliverAll()); }
 
@@ -112,7 +112,7 @@ class Job {
 };
 
 TEST(RepeatedStep, is_announced_by_version_and_agreed_as_the_same_list) {
-  Job job(true);
+  StepJob job(true);
   for (int step = 0; step < 4; ++step) {
     job.AnnounceAll(Tensors(8));
     job.Deliver();
@@ -129,7 +129,7 @@ TEST(RepeatedStep, is_announced_by_version_and_agreed_as_the_same_list) {
 
 // In the last of five steps; expects that its list is one of its own.
 void ExpectOwnList(const Entries& last, const char* what) {
-  Job job(true);
+  StepJob job(true);
   for (int step = 0; step < 4; ++step) {
     job.AnnounceAll(Tensors(6));
     job.Deliver();
@@ -159,7 +159,7 @@ TEST(RepeatedStep, a_deviation_makes_a_list_of_its_own) {
 }
 
 TEST(RepeatedStep, in_another_order_is_the_same_list) {
-  Job job(true);
+  StepJob job(true);
   for (int step = 0; step < 3; ++step) {
     job.AnnounceAll(Tensors(6));
     job.Deliver();
@@ -174,10 +174,10 @@ TEST(RepeatedStep, in_another_order_is_the_same_list) {
 }
 
 // One step of random content, the same for both jobs.
-void RandomStep(std::mt19937& random, const std::vector<Job*>& jobs) {
+void RandomStep(std::mt19937& random, const std::vector<StepJob*>& jobs) {
   Entries entries = Tensors(20);
   const auto any = [&]() -> Announcement::Entry& { return entries[random() % entries.size()]; };
-  std::vector<Entries> of(kRanks, entries);
+  std::vector<Entries> of(kStepRanks, entries);
   switch (random() % 12) {
     case 0:
       entries.erase(entries.begin() + static_cast<int>(random() % 20));
@@ -207,7 +207,7 @@ void RandomStep(std::mt19937& random, const std::vector<Job*>& jobs) {
   }
   for (Entries& each : of) each = entries;
   if (random() % 8 == 0)
-    of[random() % kRanks][random() % 10].signature.shape = {9, 9};  // a mismatch
+    of[random() % kStepRanks][random() % 10].signature.shape = {9, 9};  // a mismatch
   if (random() % 8 == 0) {
     const size_t which = random() % 10;
     for (int rank : {0, 1}) of[static_cast<size_t>(rank)][which].signature.group = kPair;
@@ -216,10 +216,10 @@ void RandomStep(std::mt19937& random, const std::vector<Job*>& jobs) {
   Announcement::Entry join;
   join.name = "join";
   join.signature.kind = Kind::kJoin;
-  const int joins = random() % 10 == 0 ? static_cast<int>(random() % kRanks) : -1;
+  const int joins = random() % 10 == 0 ? static_cast<int>(random() % kStepRanks) : -1;
   const size_t cut = random() % 3 == 0 ? random() % 10 : 0;
-  for (Job* job : jobs) {
-    for (int rank = 0; rank < kRanks; ++rank) {
+  for (StepJob* job : jobs) {
+    for (int rank = 0; rank < kStepRanks; ++rank) {
       const Entries& mine = of[static_cast<size_t>(rank)];
       if (rank == joins) {
         job->Announce(rank, {join, Tensor(0)});  // refused: it has joined
@@ -231,7 +231,7 @@ void RandomStep(std::mt19937& random, const std::vector<Job*>& jobs) {
       }
     }
     job->Deliver();
-    for (int rank = 0; joins >= 0 && rank < kRanks; ++rank)
+    for (int rank = 0; joins >= 0 && rank < kStepRanks; ++rank)
       if (rank != joins) job->Announce(rank, {join});
     job->Deliver();
   }
@@ -242,11 +242,11 @@ TEST(RepeatedStep, random_deviations_are_agreed_as_in_the_general_way) {
   const auto seeds = static_cast<unsigned>(testing::SimulatedRounds(20));
   for (unsigned seed = 1; seed <= seeds; ++seed) {
     std::mt19937 random(seed);
-    Job quick(true, 24);
-    Job general(false, 24);
+    StepJob quick(true, 24);
+    StepJob general(false, 24);
     for (int step = 0; step < 60; ++step) {
       RandomStep(random, {&quick, &general});
-      for (int rank = 0; rank < kRanks; ++rank) {
+      for (int rank = 0; rank < kStepRanks; ++rank) {
         const std::vector<std::string> told = quick.Told(rank);
         ASSERT_TRUE(told == general.Told(rank)) << "seed " << seed << " step " << step;
         ASSERT_FALSE(told.empty());

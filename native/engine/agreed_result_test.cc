@@ -6,15 +6,15 @@
 #include <thread>
 
 #include "testing/engine_job.h"
+#include "testing/soon.h"
 
 namespace rabit {
 namespace {
 
 using testing::JobOptions;
 using testing::MakeRequest;
+using testing::Soon;
 using testing::TestJob;
-
-Deadline Soon() { return After(std::chrono::seconds(20)); }
 
 JobOptions WithInline(int64_t bytes = 1024) {
   JobOptions options;

@@ -10,26 +10,20 @@
 #include "engine/engine.h"
 #include "engine/timeline.h"
 #include "testing/engine_job.h"
+#include "testing/soon.h"
 #include "testing/transport_wrapper.h"
 
 namespace rabit {
 namespace {
 
+using testing::Has;
 using testing::JobOptions;
 using testing::MakeRequest;
 using testing::RunOne;
 using testing::RunRanks;
+using testing::Soon;
+using testing::SubmitOne;
 using testing::TestJob;
-
-bool Has(const std::string& text, std::string_view part) { return text.find(part) != text.npos; }
-
-Deadline Soon() { return After(std::chrono::seconds(20)); }
-
-Handle SubmitOne(Engine& engine, Request request) {
-  Handle handle;
-  EXPECT_OK(engine.Submit(std::span(&request, 1), std::span(&handle, 1)));
-  return handle;
-}
 
 TEST(EngineFailure, ranks_that_disagree_fail_that_tensor_only) {
   TestJob(2).Run([&](Engine& engine, int rank) {

@@ -21,7 +21,7 @@ int64_t Number(const std::string& json, const std::string& name) {
 }
 
 // One tensor of a step, equal on all ranks but for its values.
-struct Tensor {
+struct EvenTensor {
   std::string name;
   Kind kind;
   int64_t rows;
@@ -41,7 +41,7 @@ struct Memory {
   std::vector<int32_t> expected;
 };
 
-Memory MemoryOf(const Tensor& tensor, int rank, int size) {
+Memory MemoryOf(const EvenTensor& tensor, int rank, int size) {
   Memory memory;
   const EvenRows even{tensor.rows, size};
   const int64_t begin = even.Begin(rank) * tensor.width;
@@ -61,7 +61,7 @@ Memory MemoryOf(const Tensor& tensor, int rank, int size) {
   return memory;
 }
 
-Request RequestFor(const Tensor& tensor, Memory& memory, int64_t rows) {
+Request RequestFor(const EvenTensor& tensor, Memory& memory, int64_t rows) {
   Request request = MakeRequest(tensor.name, tensor.kind, memory.input, {rows, tensor.width});
   request.signature.priority = tensor.priority;
   if (tensor.kind == Kind::kReduceScatter) {
@@ -75,10 +75,10 @@ Request RequestFor(const Tensor& tensor, Memory& memory, int64_t rows) {
   return request;
 }
 
-std::vector<Tensor> RandomStep(std::mt19937& random) {
-  std::vector<Tensor> tensors;
+std::vector<EvenTensor> RandomStep(std::mt19937& random) {
+  std::vector<EvenTensor> tensors;
   for (int i = 0; i < 12; ++i) {
-    Tensor tensor;
+    EvenTensor tensor;
     tensor.name = "t" + std::to_string(i);
     tensor.kind = i % 2 == 0 ? Kind::kAllgather : Kind::kReduceScatter;
     tensor.rows = static_cast<int64_t>(random() % 40);
@@ -94,10 +94,10 @@ std::vector<Tensor> RandomStep(std::mt19937& random) {
 }
 
 // Submits the step in this rank's own order, and compares.
-void RunStep(Engine& engine, int rank, int size, const std::vector<Tensor>& tensors,
+void RunStep(Engine& engine, int rank, int size, const std::vector<EvenTensor>& tensors,
              std::mt19937& order) {
   std::vector<Memory> memories;
-  for (const Tensor& tensor : tensors) memories.push_back(MemoryOf(tensor, rank, size));
+  for (const EvenTensor& tensor : tensors) memories.push_back(MemoryOf(tensor, rank, size));
   std::vector<size_t> places(tensors.size());
   for (size_t i = 0; i < places.size(); ++i) places[i] = i;
   std::shuffle(places.begin(), places.end(), order);
@@ -135,7 +135,7 @@ TEST(EvenParts, results_do_not_depend_on_cuts_and_joins) {
           std::mt19937 random(static_cast<uint32_t>(size));  // equal on all ranks
           std::mt19937 order(static_cast<uint32_t>(rank));
           for (int round = 0; round < 3; ++round) {
-            const std::vector<Tensor> tensors = RandomStep(random);
+            const std::vector<EvenTensor> tensors = RandomStep(random);
             for (int step = 0; step < 3; ++step) RunStep(engine, rank, size, tensors, order);
           }
         });
@@ -150,7 +150,7 @@ TEST(EvenParts, small_ones_travel_together_and_a_large_one_in_pieces) {
     options.limits.partition_bytes = 12'000;
     options.limits.credit_bytes = 12'000;
     TestJob(3, options).Run([&](Engine& engine, int rank) {
-      std::vector<Tensor> tensors;
+      std::vector<EvenTensor> tensors;
       for (int i = 0; i < 20; ++i)
         tensors.push_back({"t" + std::to_string(i), kind, 7, 2, 0, 1.0, false, true});
       std::mt19937 order(1);
@@ -166,7 +166,7 @@ TEST(EvenParts, small_ones_travel_together_and_a_large_one_in_pieces) {
 TEST(EvenParts, a_repeated_step_is_announced_by_ids) {
   TestJob(3).Run([&](Engine& engine, int rank) {
     std::mt19937 order(1);
-    std::vector<Tensor> tensors;
+    std::vector<EvenTensor> tensors;
     for (int i = 0; i < 10; ++i) {
       const Kind kind = i % 2 == 0 ? Kind::kAllgather : Kind::kReduceScatter;
       tensors.push_back({"t" + std::to_string(i), kind, 8, 2, 0, 1.0, false, true});
@@ -206,7 +206,7 @@ TEST(EvenParts, a_reduce_scatter_may_write_over_its_input) {
   options.limits.partition_bytes = 200;
   options.limits.credit_bytes = 200;
   TestJob(3, options).Run([&](Engine& engine, int rank) {
-    const Tensor tensor{"x", Kind::kReduceScatter, 1000, 1, 0, 1.0, false, false};
+    const EvenTensor tensor{"x", Kind::kReduceScatter, 1000, 1, 0, 1.0, false, false};
     for (const size_t shift : {0, 1, 333, 334, 500}) {
       Memory memory = MemoryOf(tensor, rank, 3);
       const auto count = static_cast<int64_t>(memory.expected.size());
@@ -221,7 +221,7 @@ TEST(EvenParts, an_allgather_whose_input_is_its_part_of_the_output) {
   JobOptions options;
   options.limits.partition_bytes = 200;
   TestJob(3, options).Run([&](Engine& engine, int rank) {
-    const Tensor tensor{"x", Kind::kAllgather, 1000, 1, 0, 1.0, false, true};
+    const EvenTensor tensor{"x", Kind::kAllgather, 1000, 1, 0, 1.0, false, true};
     Memory memory = MemoryOf(tensor, rank, 3);
     const EvenRows even{tensor.rows, 3};
     int32_t* const mine = memory.output.data() + even.Begin(rank);
@@ -243,7 +243,7 @@ TEST(EvenParts, ranks_outside_of_the_group_count_the_same_buckets) {
     std::mt19937 order(static_cast<uint32_t>(rank));
     for (int step = 0; step < 4; ++step) {
       for (const Kind kind : {Kind::kAllgather, Kind::kReduceScatter}) {
-        const Tensor tensor{"g", kind, 777, 1, 0, 1.0, false, true};
+        const EvenTensor tensor{"g", kind, 777, 1, 0, 1.0, false, true};
         if (rank % 2 == 1) {
           Memory memory = MemoryOf(tensor, rank / 2, 2);
           const bool is_gather = kind == Kind::kAllgather;

@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "testing/engine_job.h"
 #include "testing/pending_backend.h"
+#include "testing/soon.h"
 
 namespace rabit {
 namespace {
@@ -16,11 +17,10 @@ using testing::JobOptions;
 using testing::MakeRequest;
 using testing::PendingBackend;
 using testing::PlainBackend;
+using testing::Soon;
 using testing::TestJob;
 
 constexpr BackendId kSlow = 1;
-
-Deadline InTime() { return After(std::chrono::seconds(60)); }
 
 // A door in front of a backend.
 class Door {
@@ -30,7 +30,7 @@ class Door {
     changed_.Notify();
   }
   void Pass() {
-    EXPECT_TRUE(changed_.Wait([this] { return is_open_.load(); }, InTime()));
+    EXPECT_TRUE(changed_.Wait([this] { return is_open_.load(); }, Soon()));
   }
 
  private:
@@ -79,7 +79,7 @@ std::vector<std::unique_ptr<Sum>> SubmitBoth(Engine& engine) {
 }
 
 void ExpectRight(Engine& engine, const Sum& sum, int size) {
-  EXPECT_OK(engine.Wait(sum.handle, InTime()));
+  EXPECT_OK(engine.Wait(sum.handle, Soon()));
   EXPECT_EQ(sum.values, std::vector<float>(100, static_cast<float>(size)));
 }
 
@@ -124,7 +124,7 @@ TEST(LanesByClass, groups_without_a_rank_do_not_hold_up_its_credit) {
   options.limits.credit_bytes = 400;
   std::atomic<int> ranks_through{0};
   TestJob(3, std::move(options)).Run([&](Engine& engine, int rank) {
-    const Result<GroupId> pair = engine.AddGroup(std::vector<int>{0, 1}, InTime());
+    const Result<GroupId> pair = engine.AddGroup(std::vector<int>{0, 1}, Soon());
     ASSERT_OK(pair);
     std::vector<std::unique_ptr<Sum>> in_pair;
     if (rank < 2) {

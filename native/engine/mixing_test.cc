@@ -1,5 +1,6 @@
 // Several backends at once: no order of calls makes ranks wait in a circle.
 #include <algorithm>
+#include <barrier>
 #include <memory>
 #include <random>
 #include <string>
@@ -32,7 +33,7 @@ constexpr size_t kInFlightMax = 2 * kBlock;
 Deadline InTime() { return After(std::chrono::seconds(120)); }
 
 // What is called in block i is called by every rank before anything of block i + 2.
-struct Operation {
+struct MixedCall {
   Kind kind;
   BackendId backend;
   int32_t priority;
@@ -40,12 +41,12 @@ struct Operation {
   int root;
 };
 
-std::vector<Operation> Program(uint32_t seed, size_t operations, int size) {
+std::vector<MixedCall> Program(uint32_t seed, size_t operations, int size) {
   constexpr Kind kKinds[] = {Kind::kAllreduce, Kind::kAllreduce,     Kind::kAllgather,
                              Kind::kBroadcast, Kind::kReduceScatter, Kind::kAlltoall};
   std::minstd_rand random(seed);
-  std::vector<Operation> program(operations);
-  for (Operation& each : program) {
+  std::vector<MixedCall> program(operations);
+  for (MixedCall& each : program) {
     each.kind = kKinds[random() % std::size(kKinds)];
     each.backend = static_cast<BackendId>(random() % 3);
     each.priority = static_cast<int32_t>(random() % 4);
@@ -60,7 +61,7 @@ int32_t Value(size_t number, int rank, size_t at) {
   return static_cast<int32_t>((number * 31 + static_cast<size_t>(rank) * 7 + at) % 1009);
 }
 
-size_t InputCount(const Operation& operation, int size) {
+size_t InputCount(const MixedCall& operation, int size) {
   const bool is_for_each =
       operation.kind == Kind::kReduceScatter || operation.kind == Kind::kAlltoall;
   return operation.count * (is_for_each ? static_cast<size_t>(size) : 1);
@@ -72,7 +73,7 @@ int32_t SumAt(size_t number, int size, size_t at) {
   return sum;
 }
 
-std::vector<int32_t> Expected(const Operation& operation, size_t number, int me, int size) {
+std::vector<int32_t> Expected(const MixedCall& operation, size_t number, int me, int size) {
   const size_t count = operation.count;
   const size_t mine = static_cast<size_t>(me) * count;  // where this rank's part begins
   std::vector<int32_t> all;
@@ -101,7 +102,7 @@ std::vector<int32_t> Expected(const Operation& operation, size_t number, int me,
 // One rank: calls its blocks in orders of its own, and waits for what it called in any order.
 class Caller {
  public:
-  Caller(Engine& engine, const std::vector<Operation>& program, int rank, int size, uint32_t seed)
+  Caller(Engine& engine, const std::vector<MixedCall>& program, int rank, int size, uint32_t seed)
       : engine_(engine),
         program_(program),
         rank_(rank),
@@ -134,7 +135,7 @@ class Caller {
   };
 
   bool Call(size_t number) {
-    const Operation& operation = program_[number];
+    const MixedCall& operation = program_[number];
     auto call = std::make_unique<CallOf>();
     call->number = number;
     for (size_t i = 0; i < InputCount(operation, size_); ++i) {
@@ -168,7 +169,7 @@ class Caller {
   }
 
   Engine& engine_;
-  const std::vector<Operation>& program_;
+  const std::vector<MixedCall>& program_;
   const int rank_;
   const int size_;
   std::minstd_rand random_;
@@ -218,7 +219,7 @@ struct MixedJob {
 void Mix(int size, uint32_t seed, size_t operations) {
   MixedJob job(size);
   ASSERT_EQ(job.tcp.ranks.size(), static_cast<size_t>(size));
-  const std::vector<Operation> program = Program(seed, operations, size);
+  const std::vector<MixedCall> program = Program(seed, operations, size);
   TestJob(size, job.options).Run([&](Engine& engine, int rank) {
     EXPECT_EQ(Caller(engine, program, rank, size, seed).Run(), 0) << "seed " << seed;
   });
@@ -245,6 +246,7 @@ TEST(Mixing, random_operations_of_3_backends_in_any_order_on_8_ranks) {
 // called yet.
 TEST(Mixing, blocking_calls_in_different_orders_wait_in_a_circle) {
   MixedJob job(2);
+  std::barrier both_have_waited(2);
   TestJob(2, job.options).Run([&](Engine& engine, int rank) {
     std::vector<float> values[2] = {std::vector<float>(10, 1.0f), std::vector<float>(10, 1.0f)};
     Handle handles[2];
@@ -259,6 +261,7 @@ TEST(Mixing, blocking_calls_in_different_orders_wait_in_a_circle) {
     const Status status =
         engine.Run(request(first), handles[first], After(std::chrono::milliseconds(200)));
     EXPECT_EQ(status.code(), Code::kTimedOut);
+    both_have_waited.arrive_and_wait();
     EXPECT_OK(engine.Run(request(second), handles[second], InTime()));
     EXPECT_OK(engine.Wait(handles[first], InTime()));
     for (const auto& each : values) EXPECT_EQ(each, std::vector<float>(10, 2.0f));

@@ -4,15 +4,15 @@
 
 #include "engine/engine.h"
 #include "testing/engine_job.h"
+#include "testing/soon.h"
 
 namespace rabit {
 namespace {
 
+using testing::Has;
 using testing::MakeRequest;
+using testing::Soon;
 using testing::TestJob;
-
-Deadline Soon() { return After(std::chrono::seconds(20)); }
-bool Has(const std::string& text, std::string_view part) { return text.find(part) != text.npos; }
 
 template <class T>
 TensorView ViewOf(std::vector<T>& values) {

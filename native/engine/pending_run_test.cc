@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "testing/engine_job.h"
 #include "testing/pending_backend.h"
+#include "testing/soon.h"
 
 namespace rabit {
 namespace {
@@ -15,9 +16,8 @@ namespace {
 using testing::JobOptions;
 using testing::MakeRequest;
 using testing::PendingBackend;
+using testing::Soon;
 using testing::TestJob;
-
-Deadline InTime() { return After(std::chrono::seconds(60)); }
 
 JobOptions PendingJob() {
   JobOptions options;
@@ -50,7 +50,7 @@ TEST(PendingRun, sums_of_many_tensors_are_right_on_lanes_that_begin_several) {
       }
       std::vector<Handle> handles(requests.size());
       ASSERT_OK(engine.Submit(requests, handles));
-      for (const Handle handle : handles) EXPECT_OK(engine.Wait(handle, InTime()));
+      for (const Handle handle : handles) EXPECT_OK(engine.Wait(handle, Soon()));
       const auto sum = static_cast<float>(size * (size + 1) / 2);
       for (const std::vector<float>& each : tensors) {
         EXPECT_EQ(each, std::vector<float>(each.size(), sum));
@@ -86,7 +86,7 @@ TEST(PendingRun, a_lane_begins_the_next_bucket_while_one_is_pending) {
   options.limits.fusion_bytes = 0;
   options.wrap_backend = [&](int rank, std::unique_ptr<Backend> inner) {
     auto backend = std::make_unique<PendingBackend>(std::move(inner), [&, rank] {
-      if (rank == 0 && first.load()->WaitCalls(2, InTime())) were_two.store(true);
+      if (rank == 0 && first.load()->WaitCalls(2, Soon())) were_two.store(true);
     });
     if (rank == 0) first.store(backend.get());
     return backend;
@@ -96,7 +96,7 @@ TEST(PendingRun, a_lane_begins_the_next_bucket_while_one_is_pending) {
     std::vector<Request> requests = {SumOf("a", a), SumOf("b", b)};
     Handle handles[2];
     ASSERT_OK(engine.Submit(requests, handles));
-    for (const Handle handle : handles) EXPECT_OK(engine.Wait(handle, InTime()));
+    for (const Handle handle : handles) EXPECT_OK(engine.Wait(handle, Soon()));
     EXPECT_EQ(a, std::vector<float>(100, 1.0f));
     EXPECT_EQ(b, std::vector<float>(100, 2.0f));
   });
@@ -108,12 +108,12 @@ TEST(PendingRun, a_rank_that_ends_fails_what_is_pending_elsewhere_by_name) {
   std::unique_ptr<Engine> engines[] = {job.Start(0), job.Start(1)};
   testing::RunRanks(2, [&](int rank) {
     Engine& engine = *engines[rank];
-    if (rank == 1) return engine.Abort("a test", InTime());
+    if (rank == 1) return engine.Abort("a test", Soon());
     std::vector<float> values(10);
     Request request = SumOf("lost", values);
     Handle handle;
     Status status = engine.Submit({&request, 1}, {&handle, 1});
-    if (status.ok()) status = engine.Wait(handle, InTime());
+    if (status.ok()) status = engine.Wait(handle, Soon());
     EXPECT_EQ(status.code(), Code::kPeerLost);
     EXPECT_EQ(status.culprit(), 1);
   });

@@ -4,23 +4,23 @@
 
 #include "engine/engine.h"
 #include "testing/engine_job.h"
+#include "testing/soon.h"
 
 namespace rabit {
 namespace {
 
 using testing::MakeRequest;
+using testing::Soon;
 using testing::TestJob;
 
 bool Mentions(const std::string& text, std::string_view part) {
   return text.find(part) != text.npos;
 }
 
-Deadline InTime() { return After(std::chrono::seconds(10)); }
-
 Status SubmitAndWait(Engine& engine, Request request) {
   Handle handle;
   RABIT_RETURN_IF_ERROR(engine.Submit({&request, 1}, {&handle, 1}));
-  const Status status = engine.Wait(handle, InTime());
+  const Status status = engine.Wait(handle, Soon());
   engine.Release(handle);
   return status;
 }
@@ -55,10 +55,10 @@ TEST(EngineRefusal, a_call_that_waits_hears_it_too) {
       Request request = MakeRequest("w", Kind::kBroadcast, values);
       request.signature.root = rank == 1 ? 7 : 0;
       Handle handle;
-      ExpectTold(engine.Run(request, handle, InTime()), rank, 1);
+      ExpectTold(engine.Run(request, handle, Soon()), rank, 1);
       if (handle.value != 0) engine.Release(handle);
       request.signature.root = 0;
-      EXPECT_OK(engine.Run(request, handle, InTime()));
+      EXPECT_OK(engine.Run(request, handle, Soon()));
       engine.Release(handle);
     }
   });
@@ -74,10 +74,10 @@ TEST(EngineRefusal, what_was_submitted_with_it_fails_as_well) {
     const Status submitted = engine.Submit(requests, handles);
     EXPECT_EQ(submitted.ok(), rank == 0);
     if (rank == 1) return;
-    const Status good = engine.Wait(handles[0], InTime());
+    const Status good = engine.Wait(handles[0], Soon());
     EXPECT_TRUE(Mentions(good.message(), "allreduce 'good': rank 1 refused it: broadcast 'w'"))
         << good.message();
-    ExpectTold(engine.Wait(handles[1], InTime()), rank, 1);
+    ExpectTold(engine.Wait(handles[1], Soon()), rank, 1);
   });
 }
 
@@ -91,7 +91,7 @@ TEST(EngineRefusal, is_heard_when_the_rank_stops_at_once) {
       Handle handle;
       const Status submitted = engine.Submit({&request, 1}, {&handle, 1});
       EXPECT_EQ(submitted.code(), rank == 1 ? Code::kInvalidArgument : Code::kOk);
-      if (rank == 0) ExpectTold(engine.Wait(handle, InTime()), rank, 1);
+      if (rank == 0) ExpectTold(engine.Wait(handle, Soon()), rank, 1);
     });
   }
 }
@@ -123,7 +123,7 @@ TEST(EngineRefusal, a_round_in_flight_is_not_touched) {
       EXPECT_EQ(SubmitAndWait(engine, bad).code(), Code::kInvalidArgument);
       EXPECT_OK(SubmitAndWait(engine, MakeRequest("go", Kind::kBarrier, values)));
     }
-    EXPECT_OK(engine.Wait(handle, InTime()));
+    EXPECT_OK(engine.Wait(handle, Soon()));
   });
 }
 

@@ -8,17 +8,18 @@
 #include "base/wake_signal.h"
 #include "engine/engine.h"
 #include "testing/engine_job.h"
+#include "testing/soon.h"
 #include "testing/transport_wrapper.h"
 
 namespace rabit {
 namespace {
 
+using testing::Has;
 using testing::JobOptions;
 using testing::MakeRequest;
+using testing::Soon;
+using testing::SubmitOne;
 using testing::TestJob;
-
-Deadline Soon() { return After(std::chrono::seconds(20)); }
-bool Has(const std::string& text, std::string_view part) { return text.find(part) != text.npos; }
 
 Request InPlace(const std::string& name, std::vector<float>& values) {
   Request request = MakeRequest(name, Kind::kAllreduce, values);
@@ -275,12 +276,6 @@ TEST(EngineRun, a_caller_that_drives_sees_the_other_rank_stop) {
     EXPECT_FALSE(RunAndRelease(engine, InPlace("x", values)).ok());
     (void)engine.Stop(Soon());
   });
-}
-
-Handle SubmitOne(Engine& engine, Request request) {
-  Handle handle;
-  EXPECT_OK(engine.Submit(std::span(&request, 1), std::span(&handle, 1)));
-  return handle;
 }
 
 TEST(EngineRun, a_caller_that_submits_and_waits_in_a_row_does_the_work) {

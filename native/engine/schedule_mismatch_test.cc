@@ -11,24 +11,23 @@
 namespace rabit {
 namespace {
 
+using testing::Has;
 using testing::JobOptions;
 using testing::MakeRequest;
 using testing::RunRanks;
 using testing::TestJob;
 
-constexpr int kTensors = 10;
+constexpr int kMismatchTensors = 10;
 constexpr int64_t kCount = 256;
-
-bool Has(const std::string& text, std::string_view part) { return text.find(part) != text.npos; }
 
 // One rank's tensors t0 … t9 of i + 1; what is done must be right, and something must fail.
 void ReduceUntilItFails(Engine& engine, int rank, int size) {
   std::vector<std::vector<float>> values;
-  for (int i = 0; i < kTensors; ++i) {
+  for (int i = 0; i < kMismatchTensors; ++i) {
     values.emplace_back(static_cast<size_t>(kCount), static_cast<float>(i + 1));
   }
   std::vector<Request> requests;
-  for (int i = 0; i < kTensors; ++i) {
+  for (int i = 0; i < kMismatchTensors; ++i) {
     requests.push_back(
         MakeRequest("t" + std::to_string(i), Kind::kAllreduce, values[static_cast<size_t>(i)]));
     requests.back().signature.priority = i;
@@ -36,7 +35,7 @@ void ReduceUntilItFails(Engine& engine, int rank, int size) {
   std::vector<Handle> handles(requests.size());
   ASSERT_OK(engine.Submit(requests, handles));
   int failed = 0;
-  for (int i = 0; i < kTensors; ++i) {
+  for (int i = 0; i < kMismatchTensors; ++i) {
     const Handle handle = handles[static_cast<size_t>(i)];
     const Status status = engine.Wait(handle, After(std::chrono::seconds(10)));
     if (status.ok()) {

@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "testing/emulated_driver.h"
 #include "testing/engine_job.h"
+#include "testing/soon.h"
 
 namespace rabit {
 namespace {
@@ -15,14 +16,13 @@ namespace {
 using testing::DeviceArray;
 using testing::EmulatedTrouble;
 using testing::emulation;
+using testing::Has;
 using testing::JobOptions;
 using testing::MakeRequest;
 using testing::OpenEmulatedDriver;
+using testing::Soon;
 using testing::TestJob;
 using Floats = std::vector<float>;
-
-Deadline InTime() { return After(std::chrono::seconds(60)); }
-bool Has(const std::string& text, std::string_view part) { return text.find(part) != text.npos; }
 
 JobOptions DeviceJob() {
   JobOptions options;
@@ -77,7 +77,7 @@ class DeviceTensor {
 
 Status RunOn(Engine& engine, Request request) {
   Handle handle;
-  Status status = engine.Run(std::move(request), handle, InTime());
+  Status status = engine.Run(std::move(request), handle, Soon());
   engine.Release(handle);
   return status;
 }
@@ -104,7 +104,7 @@ TEST(Staging, sums_of_many_tensors_are_right_whatever_the_delays) {
       }
       std::vector<Handle> handles(requests.size());
       ASSERT_OK(engine.Submit(requests, handles));
-      for (const Handle handle : handles) EXPECT_OK(engine.Wait(handle, InTime()));
+      for (const Handle handle : handles) EXPECT_OK(engine.Wait(handle, Soon()));
       const auto sum = static_cast<float>(size * (size + 1)) / 4.0f;
       for (const auto& each : tensors) {
         const Floats seen = each->Read();
@@ -244,7 +244,7 @@ TEST(Staging, what_is_not_computed_yet_is_not_announced) {
       may_end.store(true);
       may_end.notify_all();
     }
-    EXPECT_OK(engine.Wait(handle, InTime()));
+    EXPECT_OK(engine.Wait(handle, Soon()));
     EXPECT_EQ(late.Read(), Floats(10, 2.0f));
   });
 }
@@ -273,8 +273,8 @@ TEST(Staging, each_stream_is_waited_for_by_itself) {
               Code::kTimedOut);
     may_end.store(true);
     may_end.notify_all();
-    for (const Handle handle : handles) EXPECT_OK(engine.Wait(handle, InTime()));
-    EXPECT_OK(engine.Wait(held_back, InTime()));
+    for (const Handle handle : handles) EXPECT_OK(engine.Wait(handle, Soon()));
+    EXPECT_OK(engine.Wait(held_back, Soon()));
     EXPECT_EQ(late.Read(), Floats(10, 1.0f));
   });
 }
@@ -326,7 +326,8 @@ TEST(Staging, what_cannot_work_is_refused_with_advice) {
 // On whichever call the driver fails: every rank ends with the reason, and none hangs.
 TEST(Staging, a_driver_that_fails_ends_the_operation_on_every_rank) {
   for (const char* function :
-       {"cuStreamIsCapturing", "cuEventCreate", "cuEventRecord", "cuMemHostAlloc", "cuStreamCreate", "cuMemcpyDtoHAsync_v2", "cuEventQuery", "copy"}) {
+       {"cuStreamIsCapturing", "cuEventCreate", "cuEventRecord", "cuMemHostAlloc", "cuStreamCreate",
+        "cuMemcpyDtoHAsync_v2", "cuEventQuery", "copy"}) {
     EmulatedTrouble trouble(6);
     TestJob job(2, DeviceJob());
     std::unique_ptr<Engine> engines[] = {job.Start(0), job.Start(1)};
@@ -337,7 +338,7 @@ TEST(Staging, a_driver_that_fails_ends_the_operation_on_every_rank) {
       Request request = tensors[rank].InPlace(Kind::kAllreduce, "broken");
       Handle handle;
       Status status = engines[rank]->Submit({&request, 1}, {&handle, 1});
-      if (status.ok()) status = engines[rank]->Wait(handle, InTime());
+      if (status.ok()) status = engines[rank]->Wait(handle, Soon());
       EXPECT_FALSE(status.ok()) << function;
       EXPECT_TRUE(Has(status.message(), "broken")) << function << status;
       EXPECT_TRUE(Has(status.message(), "OUT_OF_MEMORY")) << function << status;
@@ -376,7 +377,7 @@ TEST(Staging, a_rank_that_ends_ends_what_others_have_staged) {
   std::unique_ptr<Engine> engines[] = {job.Start(0), job.Start(1)};
   testing::RunRanks(2, [&](int rank) {
     Engine& engine = *engines[rank];
-    if (rank == 1) return engine.Abort("it has had enough", InTime());
+    if (rank == 1) return engine.Abort("it has had enough", Soon());
     const DeviceTensor tensor(0, Floats(100));
     const Status status = RunOn(engine, tensor.InPlace(Kind::kAllreduce, "x"));
     EXPECT_EQ(status.code(), Code::kPeerLost) << status;
@@ -397,8 +398,8 @@ TEST(Staging, a_stop_ends_what_no_kernel_will_ever_write) {
     Handle handle;
     ASSERT_OK(engine->Submit({&request, 1}, {&handle, 1}));
 
-    EXPECT_OK(engine->Stop(InTime()));
-    const Status status = engine->Wait(handle, InTime());
+    EXPECT_OK(engine->Stop(Soon()));
+    const Status status = engine->Wait(handle, Soon());
     EXPECT_EQ(status.code(), Code::kAborted);
     EXPECT_TRUE(Has(status.message(), "'never' on rank 0")) << status;
     may_end.store(true);

@@ -14,12 +14,13 @@
 #include "base/wire.h"
 #include "rendezvous/handshake.h"
 #include "testing/bad_wire.h"
+#include "testing/soon.h"
 #include "testing/test.h"
 
 namespace rabit {
 namespace {
 
-Deadline Soon() { return After(std::chrono::seconds(20)); }
+using testing::Soon;
 
 Secret SecretOf(uint8_t value) {
   Secret secret;
@@ -242,7 +243,8 @@ TEST(Dial, an_answer_that_changed_on_the_way_is_asked_for_again) {
       if (is_hit) piece.bytes[changed - piece.offset] ^= std::byte{1};
       return testing::BadWire::Fate::kPass;
     });
-    EXPECT_OK(Dial(wire.address(), SecretOf(1), {"channel", 1, 1, 0}, 0, Soon())) << "at" << changed;
+    EXPECT_OK(Dial(wire.address(), SecretOf(1), {"channel", 1, 1, 0}, 0, Soon()))
+        << "at" << changed;
   }
 }
 

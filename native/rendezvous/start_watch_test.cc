@@ -5,14 +5,15 @@
 #include <vector>
 
 #include "rendezvous/store_server.h"
+#include "testing/soon.h"
 #include "testing/test.h"
 
 namespace rabit {
 namespace {
 
-using std::chrono_literals::operator""s;
+using testing::Soon;
 
-Deadline Soon() { return After(20s); }
+using std::chrono_literals::operator""s;
 
 // Ranks that have joined one start.
 struct Start {

@@ -5,14 +5,15 @@
 #include "base/socket.h"
 #include "base/wire.h"
 #include "rendezvous/store_server.h"
+#include "testing/soon.h"
 #include "testing/store_conformance.h"
 
 namespace rabit {
 namespace {
 
-Deadline Soon() { return After(std::chrono::seconds(20)); }
+using testing::Soon;
 
-Secret TestSecret() {
+Secret StoreSecret() {
   Secret secret;
   secret.key.fill(42);
   return secret;
@@ -20,17 +21,17 @@ Secret TestSecret() {
 
 struct Fixture {
   Fixture() {
-    auto started = StoreServer::Start("127.0.0.1:0", TestSecret());
+    auto started = StoreServer::Start("127.0.0.1:0", StoreSecret());
     EXPECT_OK(started);
     if (started.ok()) server = std::move(*started);
   }
   std::unique_ptr<Store> Open() {
-    auto store = TcpStore::Connect(server->address(), TestSecret(), 1, Soon());
+    auto store = TcpStore::Connect(server->address(), StoreSecret(), 1, Soon());
     EXPECT_OK(store);
     return store.ok() ? std::move(*store) : nullptr;
   }
   UniqueFd RawConnection() {
-    auto fd = Dial(server->address(), TestSecret(), {"store", 0, 1, 0}, -1, Soon());
+    auto fd = Dial(server->address(), StoreSecret(), {"store", 0, 1, 0}, -1, Soon());
     EXPECT_OK(fd);
     return fd.ok() ? std::move(*fd) : UniqueFd();
   }

@@ -18,8 +18,8 @@ namespace {
 constexpr BackendId kFast = 0;
 constexpr BackendId kSlow = 1;
 
-using Make = std::unique_ptr<Scheduler> (*)(const ScheduleLimits&, LaneClassOptions);
-constexpr Make kBoth[] = {&MakeFifoScheduler, &MakePriorityScheduler};
+using MakeWithClasses = std::unique_ptr<Scheduler> (*)(const ScheduleLimits&, LaneClassOptions);
+constexpr MakeWithClasses kBoth[] = {&MakeFifoScheduler, &MakePriorityScheduler};
 
 // The backend that the tensor names; of others, small exchanges run in the fast one.
 int32_t ClassOf(const ScheduledTensor& tensor, int64_t bytes) {
@@ -45,7 +45,7 @@ ScheduledTensor TensorOf(BackendId backend, TensorId id, int64_t count, int32_t 
 }
 
 TEST(LaneClasses, each_class_has_numbers_and_lanes_of_its_own) {
-  for (const Make make : kBoth) {
+  for (const MakeWithClasses make : kBoth) {
     const auto scheduler = make({.fusion_bytes = 0, .lanes = 2}, TwoClasses());
     const auto buckets = scheduler->Advance({TensorOf(kSlow, 0, 1), TensorOf(kFast, 1, 1),
                                              TensorOf(kSlow, 2, 1), TensorOf(kFast, 3, 1)},
@@ -64,7 +64,7 @@ TEST(LaneClasses, each_class_has_numbers_and_lanes_of_its_own) {
 }
 
 TEST(LaneClasses, a_class_without_credit_holds_up_no_other) {
-  for (const Make make : kBoth) {
+  for (const MakeWithClasses make : kBoth) {
     const auto scheduler = make({.fusion_bytes = 0, .credit_bytes = 40}, TwoClasses());
     BucketCounts done;
     EXPECT_EQ(
@@ -84,7 +84,7 @@ TEST(LaneClasses, a_class_without_credit_holds_up_no_other) {
 
 // A rule of sizes may give what is fused to another backend than what is fused.
 TEST(LaneClasses, a_bucket_runs_in_the_class_of_its_own_size) {
-  for (const Make make : kBoth) {
+  for (const MakeWithClasses make : kBoth) {
     const auto scheduler = make({.fusion_bytes = 4000}, TwoClasses());
     const auto buckets = scheduler->Advance({TensorOf(kAnyBackend, 0, 200),   // 800 bytes
                                              TensorOf(kAnyBackend, 1, 200)},  // 1600 of both
@@ -100,7 +100,7 @@ TEST(LaneClasses, a_bucket_runs_in_the_class_of_its_own_size) {
 }
 
 TEST(LaneClasses, tensors_of_different_backends_are_not_fused) {
-  for (const Make make : kBoth) {
+  for (const MakeWithClasses make : kBoth) {
     const auto scheduler = make({}, TwoClasses());
     const auto buckets = scheduler->Advance(
         {TensorOf(kFast, 0, 8), TensorOf(kSlow, 1, 8), TensorOf(kFast, 2, 8)}, {});
@@ -129,7 +129,7 @@ TEST(LaneClasses, statistics_tell_what_each_has_in_flight_and_waiting) {
 TEST(LaneClasses, random_arrivals_run_once_within_the_credit_of_each_class) {
   for (uint32_t seed = 1; seed <= 20; ++seed) {
     std::minstd_rand random(seed);
-    for (const Make make : kBoth) {
+    for (const MakeWithClasses make : kBoth) {
       const auto scheduler =
           make({.partition_bytes = 400, .fusion_bytes = 600, .credit_bytes = 1500}, TwoClasses());
       BucketCounts done, issued;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -290,6 +291,12 @@ Request MakeRequest(std::string name, Kind kind, std::vector<T>& input,
       shape.empty() ? std::vector<int64_t>{static_cast<int64_t>(input.size())} : std::move(shape);
   request.input = TensorView{input.data(), static_cast<int64_t>(input.size()), DTypeOf<T>(), {}};
   return request;
+}
+
+inline Handle SubmitOne(Engine& engine, Request request) {
+  Handle handle;
+  EXPECT_OK(engine.Submit(std::span(&request, 1), std::span(&handle, 1)));
+  return handle;
 }
 
 // Submits, waits, returns the output's values; an empty vector after a failure.

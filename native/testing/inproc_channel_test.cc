@@ -5,9 +5,9 @@
 namespace rabit {
 namespace {
 
-class Fixture {
+class HubFixture {
  public:
-  explicit Fixture(int size) : hub_(size) {}
+  explicit HubFixture(int size) : hub_(size) {}
   std::unique_ptr<Channel> Connect(int rank) { return hub_.Connect(rank); }
   void Kill(int rank) { hub_.Kill(rank, "was killed"); }
 
@@ -15,7 +15,7 @@ class Fixture {
   testing::InprocHub hub_;
 };
 
-RABIT_CHANNEL_SUITE(InprocChannel, Fixture);
+RABIT_CHANNEL_SUITE(InprocChannel, HubFixture);
 
 TEST(InprocChannel, the_loss_says_how_the_rank_died) {
   testing::InprocHub hub(2);

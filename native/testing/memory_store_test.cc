@@ -24,12 +24,12 @@ class BorrowedStore final : public Store {
   Store& store_;
 };
 
-struct Fixture {
+struct BoardFixture {
   std::unique_ptr<Store> Open() { return std::make_unique<BorrowedStore>(store); }
   testing::MemoryStore store;
 };
 
-RABIT_STORE_SUITE(MemoryStore, Fixture);
+RABIT_STORE_SUITE(MemoryStore, BoardFixture);
 
 TEST(Board, a_full_board_refuses_and_keeps_what_it_has) {
   Board board(1000);

@@ -24,6 +24,11 @@ void SkipTest(const std::string& reason);
 // What `write` streams of `value`; one function for every type, as a test compiles many checks.
 std::string Streamed(void (*write)(std::ostream& out, const void* value), const void* value);
 
+// For EXPECT_TRUE: a text with this part.
+inline bool Has(std::string_view text, std::string_view part) {
+  return text.find(part) != text.npos;
+}
+
 template <class T>
 std::string Show(const T& value) {
   if constexpr (std::is_same_v<T, Status>) {

@@ -9,6 +9,7 @@
 
 #include "testing/run_ranks.h"
 #include "testing/same_bytes.h"
+#include "testing/soon.h"
 #include "testing/test.h"
 
 namespace rabit::testing {
@@ -18,8 +19,6 @@ using namespace std::chrono_literals;
 using Buffer = std::vector<std::byte>;
 
 // Long enough for a sanitizer on a loaded machine; reached only by a test that fails.
-Deadline Soon() { return After(60s); }
-
 // Values that depend on every argument, so that a byte of another message or place shows.
 Buffer Pattern(size_t bytes, uint64_t seed) {
   Buffer buffer(bytes);

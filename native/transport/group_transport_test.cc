@@ -32,7 +32,7 @@ testing::TransportSet MakeGroup(int size) {
   return set;
 }
 
-[[maybe_unused]] const int kRegistered =
+[[maybe_unused]] const int kGroupSuite =
     testing::RegisterTransportConformance({.suite = "GroupTransport", .make = MakeGroup});
 
 }  // namespace

@@ -24,7 +24,7 @@ testing::TransportSet MakeRouted(int size) {
   return set;
 }
 
-[[maybe_unused]] const int kRegistered =
+[[maybe_unused]] const int kRoutedSuite =
     testing::RegisterTransportConformance({.suite = "RoutedTransport", .make = MakeRouted});
 
 TEST(RoutedTransport, every_peer_is_named_by_its_own_transport) {

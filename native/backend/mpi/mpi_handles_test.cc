@@ -6,6 +6,8 @@
 namespace rabit {
 namespace {
 
+using testing::Has;
+
 constexpr const char* kComplete =
     "library=/no/such/libmpi.so;width=4;in_place=18446744073709551615;comm=1140850688;"
     "errors_return=1409286145;byte=1275068685;float32=1275069450;sum=1476395011;"
@@ -14,8 +16,6 @@ constexpr const char* kComplete =
 std::string MessageOf(const std::string& text) {
   return MpiHandles::Parse(text).status().message();
 }
-bool Has(const std::string& text, const char* part) { return text.find(part) != text.npos; }
-
 TEST(MpiHandles, values_are_read_by_name) {
   const Result<MpiHandles> handles = MpiHandles::Parse(kComplete);
 

@@ -9,6 +9,7 @@
 
 #include "testing/bad_wire.h"
 #include "testing/same_bytes.h"
+#include "testing/soon.h"
 #include "testing/tcp_job.h"
 #include "transport/tcp/tcp_channel.h"
 
@@ -19,11 +20,10 @@ using namespace std::chrono_literals;
 using testing::BadWire;
 using testing::RunRanks;
 using testing::SameBytes;
+using testing::Soon;
 using testing::TcpJob;
 
 using Buffer = std::vector<std::byte>;
-
-Deadline Soon() { return After(60s); }
 
 // Of a connection's beginning: what the dialler sends is hello, proof and a first frame, what is
 // answered a reply and a first frame.
@@ -103,9 +103,10 @@ Buffer RandomBytes(std::mt19937& random, size_t bytes) {
 
 // Two ranks, of which rank 1 reaches rank 0 by the wire.
 struct Pair {
-  Pair() : job(2), wire(job.listeners[0]->address(), [this](const BadWire::Piece& piece) {
-             return flipper.Pass(piece);
-           }) {
+  Pair()
+      : job(2), wire(job.listeners[0]->address(), [this](const BadWire::Piece& piece) {
+          return flipper.Pass(piece);
+        }) {
     EXPECT_OK(job.store.Set("1/address/0", wire.address()));
   }
 
@@ -134,7 +135,8 @@ struct DataPair : Pair {
       Transport& transport = *ends[static_cast<size_t>(rank)];
       Buffer theirs(bytes);
       Operation receive = transport.Recv(1 - rank, MakeTag(0, 1), theirs);
-      EXPECT_OK(transport.Send(1 - rank, MakeTag(0, 1), sent[static_cast<size_t>(rank)]).Wait(Soon()));
+      EXPECT_OK(
+          transport.Send(1 - rank, MakeTag(0, 1), sent[static_cast<size_t>(rank)]).Wait(Soon()));
       EXPECT_OK(receive.Wait(Soon()));
       EXPECT_TRUE(SameBytes(theirs, sent[static_cast<size_t>(1 - rank)])) << "on rank" << rank;
     });
@@ -159,7 +161,8 @@ struct ControlPair : Pair {
       auto received = channel.Receive(Soon());
       ASSERT_OK(received);
       ASSERT_TRUE(received->has_value());
-      EXPECT_TRUE(SameBytes((*received)->payload, sent[static_cast<size_t>(1 - rank)])) << "on rank" << rank;
+      EXPECT_TRUE(SameBytes((*received)->payload, sent[static_cast<size_t>(1 - rank)]))
+          << "on rank" << rank;
     });
   }
   std::array<std::unique_ptr<Channel>, 2> ends;
@@ -193,7 +196,8 @@ void FlipOneByOne(const char* what, Counts& counts, int starts, int streams) {
       pair.Exchange(random);
     } while (pair.flipper.is_armed() && !testing::CurrentTestFailed());
     if (testing::CurrentTestFailed()) {
-      ADD_FAILURE() << "bit" << bit << (is_start ? "of a start" : "of the stream") << "in run" << run;
+      ADD_FAILURE() << "bit" << bit << (is_start ? "of a start" : "of the stream") << "in run"
+                    << run;
     }
   }
   if (testing::CurrentTestFailed()) return;

@@ -10,6 +10,7 @@
 #include "base/wire.h"
 #include "testing/bad_wire.h"
 #include "testing/same_bytes.h"
+#include "testing/soon.h"
 #include "testing/tcp_job.h"
 
 namespace rabit {
@@ -20,12 +21,11 @@ using testing::BadWire;
 using testing::MakeTcp;
 using testing::RunRanks;
 using testing::SameBytes;
+using testing::Soon;
 using testing::TcpJob;
 using testing::TransportSet;
 
 using Buffer = std::vector<std::byte>;
-
-Deadline Soon() { return After(60s); }
 
 // The same bytes for the same seed.
 Buffer RandomBytes(size_t bytes, unsigned seed) {
