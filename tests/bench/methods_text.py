@@ -250,20 +250,22 @@ class Trial:
 
 
 def verdict(rows: dict[str, dict[str, Any]], name: str) -> str:
-    """What is claimed of a method, and whether it is so here."""
+    """What is claimed of a method, and whether it is so here; of a loss that is not finite nothing is said."""
     way, row, of = WAYS[name], rows[name], rows.get(WAYS[name].of)
     if of is None or name == way.of:
         return ""
+    begin = of["curve"][0][1]
+    if not all(math.isfinite(loss) for loss in (begin, of["loss"], row["loss"])):
+        return f"no verdict: losses {row['loss']:g}, of '{way.of}' {begin:g} to {of['loss']:g}"
+    if of["loss"] >= begin:
+        return f"no verdict: '{way.of}' has gained nothing, {begin:g} to {of['loss']:g}"
     share = row["bytes"] / of["bytes"]
-    left = (row["loss"] - of["loss"]) / (of["curve"][0][1] - of["loss"])
+    left = (row["loss"] - of["loss"]) / (begin - of["loss"])
     misses = [
         words
         for words, is_missed in (
             (f"sends {share:.3f} of '{way.of}', not {way.bytes:g}", share > way.bytes),
-            (
-                f"misses {left:.1%} of its gain, not {way.left:.0%}",
-                not left <= way.left,  # So that what is no number is none.
-            ),
+            (f"misses {left:.1%} of its gain, not {way.left:.0%}", left > way.left),
         )
         if is_missed
     ]
