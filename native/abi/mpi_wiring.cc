@@ -62,7 +62,7 @@ Result<WiredMpi> WireMpi(const Options& options, const Connections& connections,
   rows.library = first;
   rows.messages = first + 1;
   rows.collectives = MpiCollectivesFrom(options.mpi_collectives);
-  rows.is_default = options.backend.starts_with("mpi");
+  rows.is_default = options.backend.starts_with("mpi") || options.backend.starts_with("nccl,mpi");
   rows.dtypes = Known<kDTypeCount>(handles.dtypes);
   rows.ops = Known<std::tuple_size_v<decltype(rows.ops)>>(handles.ops);
   const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));

@@ -86,7 +86,7 @@ std::vector<Row> WorkRows() {
        "microseconds that a waiter spins before it sleeps; -1: by cores and ranks"},
       {"queue_capacity", &Options::queue_capacity, 1, int64_t{1} << 28, "", "requests in flight"},
       {"backend", &Options::backend, 0, 0, "",
-       "who executes collectives, the default first: builtin, mpi and ps, with commas"},
+       "who executes collectives, the default first: builtin, mpi, nccl and ps, with commas; or auto"},
       {"servers", &Options::servers, 0, 4096, "", "summation servers beside the ranks, for ps"},
       {"mpi", &Options::mpi, 0, 0, "", "the MPI library and its handles; filled in by the package"},
       {"mpi_collectives", &Options::mpi_collectives, 0, 0, "auto library messages",

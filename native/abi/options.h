@@ -58,7 +58,8 @@ struct Options {
   int64_t queue_capacity = 1 << 20;   // requests in flight
   std::string operation_log;          // the file for a line of each operation; empty: none
   // Who executes collectives.
-  std::string backend = "builtin";       // the default first: builtin, mpi, ps, with commas
+  // The default first: builtin, mpi, nccl, ps, with commas; auto: nccl where every rank has it.
+  std::string backend = "builtin";
   int32_t servers = 0;                   // summation servers; then there is the backend ps
   std::string mpi;                       // see MpiHandles; needed when mpi is among them
   std::string mpi_collectives = "auto";  // auto, library, messages
@@ -75,7 +76,8 @@ struct Options {
   int32_t started_lanes() const { return std::max(lanes > 0 ? lanes : kLanes, lanes_max); }
   int32_t lane_classes() const {
     const bool has_mpi = backend.find("mpi") != std::string::npos;
-    return 1 + (has_mpi ? 1 : 0) + (servers > 0 ? 1 : 0);
+    const bool has_nccl = backend == "auto" || backend.find("nccl") != std::string::npos;
+    return 1 + (has_mpi ? 1 : 0) + (servers > 0 ? 1 : 0) + (has_nccl ? 1 : 0);
   }
   // One for each lane, and one for ordered calls.
   int32_t streams() const { return started_lanes() * lane_classes() + 1; }

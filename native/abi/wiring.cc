@@ -7,6 +7,7 @@
 
 #include "abi/connections.h"
 #include "abi/mpi_wiring.h"
+#include "abi/nccl_wiring.h"
 #include "abi/ps_wiring.h"
 #include "arithmetic/reduce.h"
 #include "backend/builtin/builtin_backend.h"
@@ -134,6 +135,9 @@ ScheduleLimits LimitsFrom(const Options& options, bool shares_cores) {
 LaneClassOptions LaneClassesFrom(const Options& options, std::vector<std::string> backends,
                                  const Router& router) {
   LaneClassOptions classes;
+  if (!backends.empty() && backends.back() == "nccl") {
+    classes.ordered_class = static_cast<int32_t>(backends.size()) - 1;
+  }
   classes.names = std::move(backends);
   classes.lanes_started = options.started_lanes();
   classes.class_of = [&router](const ScheduledTensor& tensor, int64_t bytes) {
@@ -182,7 +186,9 @@ EngineOptions EngineOptionsFrom(const Options& options, int spin_us) {
 // In a tree it would pass through the ranks between, which cannot combine it.
 int64_t InlineBytes(const Options& options, const RankTree& tree) {
   const bool hears_every_rank = static_cast<int>(tree.children(0).size()) == options.size - 1;
-  if (options.backend != "builtin" || !hears_every_rank || options.size == 1) return 0;
+  const bool is_builtin =
+      options.backend == "builtin" || options.backend == "auto" || options.backend == "nccl";
+  if (!is_builtin || !hears_every_rank || options.size == 1) return 0;
   return std::min(options.inline_bytes, kInlineBytesOfAll / options.size);
 }
 
@@ -214,26 +220,38 @@ struct Executors {
   std::vector<std::string> names;  // those that a request can name
 };
 
+// Of tensors in the memory of the host: NCCL takes none.
+std::string_view DefaultOnHost(const Options& options) {
+  for (const std::string_view name : Split(options.backend, ',')) {
+    if (name != "nccl" && name != "auto") return name;
+  }
+  return "builtin";
+}
+
 // Always the builtin one first, then what option backend names; ps wherever there are servers.
 Result<std::vector<std::string>> BackendNames(const Options& options) {
+  if (options.backend == "auto") return std::vector<std::string>{"builtin", "nccl"};
   bool has_mpi = false;
+  bool has_nccl = false;
   for (const std::string_view name : Split(options.backend, ',')) {
     has_mpi = has_mpi || name == "mpi";
+    has_nccl = has_nccl || name == "nccl";
     if (name == "ps" && options.servers == 0) {
       return InvalidArgument("option backend is '" + options.backend +
                              "', but the job has no summation servers; start some with "
                              "'rabitrun -s 2', or leave out ps");
     }
-    if (name != "builtin" && name != "mpi" && name != "ps") {
+    if (name != "builtin" && name != "mpi" && name != "nccl" && name != "ps") {
       return InvalidArgument("option backend is '" + options.backend + "': there is no backend '" +
                              std::string(name) +
-                             "'; name builtin, mpi or ps, or several with commas, the default "
-                             "first");
+                             "'; name builtin, mpi, nccl or ps, or several with commas, the "
+                             "default first, or auto alone");
     }
   }
   std::vector<std::string> names = {"builtin"};
   if (has_mpi) names.emplace_back("mpi");
   if (options.servers > 0) names.emplace_back("ps");
+  if (has_nccl) names.emplace_back("nccl");
   return names;
 }
 
@@ -258,6 +276,15 @@ Result<Executors> MakeExecutors(const Options& options, const Connections& conne
                                 std::unique_ptr<BuiltinBackend> builtin) {
   Executors made;
   RABIT_ASSIGN_OR_RETURN(made.names, BackendNames(options));
+  WiredNccl nccl;
+  if (made.names.back() == "nccl") {
+    RABIT_ASSIGN_OR_RETURN(nccl, WireNccl(options, connections));
+    if (nccl.backend == nullptr) {
+      Logger(LogLevelFrom(options.log_level))
+          .Info("backend auto is builtin alone, without NCCL: " + nccl.unavailable);
+      made.names.pop_back();
+    }
+  }
   RouterOptions router;
   router.topology = connections.topology;
   router.is_deterministic = options.deterministic;
@@ -277,14 +304,20 @@ Result<Executors> MakeExecutors(const Options& options, const Connections& conne
     router.mpi = mpi.rows;
   }
   if (options.servers > 0) {
-    router.ps = {.backend = static_cast<BackendId>(made.names.size()) - 1,
+    router.ps = {.backend = 1 + router.mpi.has_value(),
                  .executor = static_cast<int32_t>(made.backends.size()),
-                 .is_default = options.backend.starts_with("ps")};
+                 .is_default = DefaultOnHost(options) == "ps"};
     // A job of one rank has nobody to exchange anything with.
     if (options.size > 1) {
       RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Backend> ps, WirePs(options, connections));
       made.backends.push_back(std::move(ps));
     }
+  }
+  if (nccl.backend != nullptr) {
+    router.nccl = {.backend = static_cast<BackendId>(made.names.size()) - 1,
+                   .executor = static_cast<int32_t>(made.backends.size()),
+                   .is_default = options.backend == "auto" || options.backend.starts_with("nccl")};
+    made.backends.push_back(std::move(nccl.backend));
   }
   made.router = std::make_unique<const Router>(std::move(router));
   return made;
@@ -362,7 +395,7 @@ std::string CapabilitiesJson() {
   list("kernels", AvailableKernelSets(), [](KernelSet set) { return Name(set); });
   shm.ok() ? names("transports", {"tcp", "shm"}) : names("transports", {"tcp"});
   json.Member("shm_unavailable", shm.ok() ? std::string() : shm.message());
-  names("backends", {"builtin", "mpi", "ps"});
+  names("backends", {"builtin", "mpi", "nccl", "ps"});
   json.Key("codecs").BeginArray().Value(kNoCodec);
   for (const CodecRow& row : CodecTable()) json.Value(row.name);
   json.EndArray();

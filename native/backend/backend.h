@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,16 @@
 
 namespace rabit {
 
+class DeviceDriver;
+
+// Where a collective on the memory of a device is put.
+struct DevicePlace {
+  std::shared_ptr<DeviceDriver> driver;
+  int32_t device = 0;
+  void* stream = nullptr;  // what is put there before comes first, what is put afterwards later
+  double factor = 1.0;     // by which a sum, or an average, is multiplied
+};
+
 // Where and until when one collective runs.
 struct LaneContext {
   int32_t lane = 0;
@@ -25,6 +36,7 @@ struct LaneContext {
   const Group& group;
   Waiter waiter = Waiter::kBackground;  // whose thread this is
   std::string_view algorithm = {};      // that the route names; of backends that have several
+  const DevicePlace* place = nullptr;   // of backends that work on devices, and of no others
 };
 
 // Methods are called one at a time per lane, in one order on all ranks.  What they return is over
@@ -33,10 +45,14 @@ struct LaneContext {
 // context names the members; ranks in arguments (root, peer) and the order of parts are positions
 // inside the group.  All sizes are bytes or elements of `dtype`; parts of vector forms are given as
 // bytes per group member. kAverage arrives as kSum: the engine divides.
+//
+// A backend that works on devices gets memory of the device that the context names, and kAverage as
+// it is.  For it a collective is over when it is on the stream; Failure tells what becomes of it.
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
+  virtual bool works_on_devices() const { return false; }
   // Called on every rank in the same order, before the first collective of the group.
   virtual Status AddGroup(const Group& group);
 
@@ -63,6 +79,9 @@ class Backend {
   virtual Operation Barrier(const LaneContext& lane);
   virtual Operation Send(const LaneContext& lane, ConstBytes buffer, int peer);
   virtual Operation Recv(const LaneContext& lane, Bytes buffer, int peer);
+
+  // What has gone wrong with collectives of the group that are on a stream; OK if nothing has.
+  virtual Status Failure(const Group&) { return Status(); }
 
   // Fails every present and future call with `why`.  Any thread; the first reason is kept.
   virtual void Abort(Status why) = 0;

@@ -20,6 +20,12 @@ Deadline OperationDeadline(int64_t timeout_ms) {
   return After(std::chrono::milliseconds(timeout_ms));
 }
 
+// Whether the backend takes the tensors where they are.
+bool RunsOnDevice(const LaneServices& services, const BucketJob& job) {
+  if (job.bucket.device_kind == DeviceKind::kCpu || !job.route.ok()) return false;
+  return services.backends[static_cast<size_t>(job.route->executor)]->works_on_devices();
+}
+
 }  // namespace
 
 std::string DescribeBucket(const BucketJob& job, int rank) {
@@ -29,15 +35,17 @@ std::string DescribeBucket(const BucketJob& job, int rank) {
   return text + " on rank " + std::to_string(rank);
 }
 
-BucketRun::BucketRun(const LaneServices& services, const BucketJob& job, FusionBuffer& buffer,
-                     StagedBucket& staged, Waiter waiter)
+BucketRun::BucketRun(const LaneServices& services, const BucketJob& job, const BucketMemory& memory,
+                     Waiter waiter)
     : services_(services),
       job_(job),
       bucket_(job.bucket),
       group_(*job.group),
-      buffer_(buffer),
-      staged_(staged),
-      is_staged_(StagedBucket::IsNeeded(job)),
+      buffer_(memory.buffer),
+      staged_(memory.staged),
+      on_device_(memory.on_device),
+      is_on_device_(RunsOnDevice(services, job)),
+      is_staged_(!is_on_device_ && StagedBucket::IsNeeded(job)),
       lane_{bucket_.lane, Tag{0}, OperationDeadline(services.options.operation_timeout_ms), group_,
             waiter} {
   for (const BucketItem& item : job_.items) count_ += item.partition.count;
@@ -58,11 +66,9 @@ Status BucketRun::Begin() {
                               "QUEUE", item.tensor->agreed_ns, started_ns_);
     }
   }
-  const bool is_reduction = bucket_.kind == Kind::kAllreduce || bucket_.kind == Kind::kReduce;
   Enter();
-  const bool has_even_parts = bucket_.even_parts > 0;
   Status status = is_staged_ ? staged_.Wait(lane_.deadline) : Status();
-  if (status.ok()) status = is_reduction ? RunReduction() : has_even_parts ? RunParts() : RunEach();
+  if (status.ok()) status = is_on_device_ ? RunOnDevice() : RunAll();
   if (is_staged_ && status.ok()) status = Settle();
   if (is_staged_ && status.ok()) status = staged_.CopyOut(job_, services_.rank);
   is_copying_ = is_staged_ && status.ok();
@@ -71,7 +77,41 @@ Status BucketRun::Begin() {
   return status;
 }
 
+Status BucketRun::RunAll() {
+  const bool is_reduction = bucket_.kind == Kind::kAllreduce || bucket_.kind == Kind::kReduce;
+  if (is_reduction) return RunReduction();
+  return bucket_.even_parts > 0 ? RunParts() : RunEach();
+}
+
+Status BucketRun::RunOnDevice() {
+  RABIT_RETURN_IF_ERROR(on_device_.Begin(services_.devices, job_, lane_.deadline));
+  on_device_.place().factor = bucket_.prescale * bucket_.postscale;
+  lane_.place = &on_device_.place();
+  services_.statistics.clock().Enter(OverlapClock::kCommunicating);
+  const Status status = RunAll();
+  // Also behind what was put there before something failed.
+  const Status recorded = on_device_.Record();
+  is_on_stream_ = status.ok() && recorded.ok();
+  if (is_on_stream_) return Status();
+  const Status why = status.ok() ? recorded : status;
+  on_device_.GiveUp(executor(), why);
+  Leave(route_, started_ns_, wire_bytes_);
+  return why;
+}
+
+Status BucketRun::FinishOnDevice() {
+  const Status status = on_device_.Wait(executor(), group_, lane_.deadline);
+  if (status.code() == Code::kTimedOut) on_device_.GiveUp(executor(), status);
+  Leave(route_, started_ns_, wire_bytes_);
+  return status;
+}
+
 bool BucketRun::WaitOver(Deadline until) {
+  if (is_on_stream_) {
+    const Deadline next = std::min(until, lane_.deadline);
+    return on_device_.IsOver(executor(), group_, next) ||
+           std::chrono::steady_clock::now() >= lane_.deadline;
+  }
   if (is_copying_) {
     return staged_.Wait(std::min(until, lane_.deadline)).code() != Code::kTimedOut ||
            std::chrono::steady_clock::now() >= lane_.deadline;
@@ -81,7 +121,9 @@ bool BucketRun::WaitOver(Deadline until) {
 }
 
 Status BucketRun::Finish() {
-  Status status = is_copying_ ? staged_.Wait(lane_.deadline) : Settle();
+  const Status status = is_on_stream_ ? FinishOnDevice()
+                        : is_copying_ ? staged_.Wait(lane_.deadline)
+                                      : Settle();
   End();
   return status;
 }
@@ -130,17 +172,22 @@ std::string BucketRun::Describe() const {
 }
 
 Result<Route> BucketRun::RouteOf(const Work& work, Load load) const {
-  if (&work == &bucket_ && load == job_.load) return route_;
-  return services_.router.Of(work, load, group_);
+  // What is on a device stays with its backend, whatever rules say of parts.
+  if (&work == &bucket_ && (load == job_.load || is_on_device_)) return route_;
+  RABIT_ASSIGN_OR_RETURN(const Route route, services_.router.Of(work, load, group_));
+  // And what is staged stays on the host.
+  return services_.backends[static_cast<size_t>(route.executor)]->works_on_devices() ? route_
+                                                                                     : route;
 }
 
-const Backend& BucketRun::executor() const {
+Backend& BucketRun::executor() const {
   return *services_.backends[static_cast<size_t>(route_.executor)];
 }
 
-ReduceOp BucketRun::wire_op() const { return WireOp(bucket_.op); }
+ReduceOp BucketRun::wire_op() const { return is_on_device_ ? bucket_.op : WireOp(bucket_.op); }
 
 bool BucketRun::must_divide() const {
+  if (is_on_device_) return false;
   return MustDivide(bucket_.op, bucket_.dtype, group_.size(), bucket_.postscale);
 }
 
@@ -149,6 +196,7 @@ double BucketRun::post_factor() const {
 }
 
 void BucketRun::Finalize(std::byte* data, int64_t count) const {
+  if (is_on_device_) return;
   FinishReduction(bucket_.op, bucket_.dtype, data, count, group_.size(), bucket_.postscale);
 }
 
@@ -165,9 +213,9 @@ Status BucketRun::RunReduction() {
 Status BucketRun::RunSegment(const Segment& segment) {
   RABIT_RETURN_IF_ERROR(Settle());  // segments share the buffer
   const bool has_result = bucket_.kind == Kind::kAllreduce || bucket_.root == services_.rank;
-  if (has_result && segment.is_contiguous && segment.items.front().request() != nullptr) {
-    return RunInPlace(segment);
-  }
+  const BucketItem& first = segment.items.front();
+  const bool is_one = has_result && segment.is_contiguous && first.request() != nullptr;
+  if (is_one && CanReachOutput(first)) return RunInPlace(segment);
   is_in_place_ = false;
   return RunFused(segment);
 }
@@ -180,7 +228,7 @@ const std::byte* BucketRun::InputOf(const BucketItem& item) const {
 
 Result<std::byte*> BucketRun::OutputOf(const BucketItem& item) const {
   RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(item.tensor->ready->signature.shape));
-  if (item.request()->output().view.device.kind != DeviceKind::kCpu) {
+  if (is_staged_ && item.request()->output().view.device.kind != DeviceKind::kCpu) {
     return staged_.OutputOf(item, job_);
   }
   return static_cast<std::byte*>(item.request()->output().view.data) +
@@ -192,7 +240,7 @@ Status BucketRun::RunInPlace(const Segment& segment) {
   const BucketItem& item = segment.items.front();
   const int64_t count = segment.count;
   RABIT_ASSIGN_OR_RETURN(std::byte* const output, OutputOf(item));
-  CopyScaled(bucket_.dtype, InputOf(item), output, count, bucket_.prescale);
+  RABIT_RETURN_IF_ERROR(Bring(item, InputOf(item), output, count));
   RABIT_RETURN_IF_ERROR(ExchangeReduction(TensorView{output, count, bucket_.dtype, {}}));
   return Then([this, output, count] {
     Finalize(output, count);
@@ -202,10 +250,10 @@ Status BucketRun::RunInPlace(const Segment& segment) {
 
 Status BucketRun::RunFused(const Segment& segment) {
   const size_t bytes = static_cast<size_t>(segment.count) * SizeOf(bucket_.dtype);
-  RABIT_ASSIGN_OR_RETURN(Bytes buffer, buffer_.Get(FusionBuffer::kPacked, bytes));
+  RABIT_ASSIGN_OR_RETURN(Bytes buffer, Packed(bytes));
 
   const int64_t pack_ns = NowNs();
-  Pack(segment.items, buffer);
+  RABIT_RETURN_IF_ERROR(Pack(segment.items, buffer));
   Trace("MEMCPY_IN_FUSION_BUFFER", pack_ns, NowNs());
 
   RABIT_RETURN_IF_ERROR(
@@ -236,18 +284,15 @@ Status BucketRun::ExchangeReduction(const TensorView& buffer) {
   });
 }
 
-// A rank that has joined contributes what changes nothing.
-void BucketRun::Pack(std::span<const BucketItem> items, Bytes buffer) {
+Status BucketRun::Pack(std::span<const BucketItem> items, Bytes buffer) {
   std::byte* to = buffer.data();
   for (const BucketItem& item : items) {
     const int64_t count = item.partition.count;
-    if (item.request() == nullptr) {
-      FillIdentity(wire_op(), bucket_.dtype, to, count);
-    } else {
-      CopyScaled(bucket_.dtype, InputOf(item), to, count, bucket_.prescale);
-    }
+    const std::byte* const from = item.request() == nullptr ? nullptr : InputOf(item);
+    RABIT_RETURN_IF_ERROR(Bring(item, from, to, count));
     to += static_cast<size_t>(count) * SizeOf(bucket_.dtype);
   }
+  return Status();
 }
 
 // The whole buffer has been divided already.
@@ -257,7 +302,12 @@ Status BucketRun::Unpack(std::span<const BucketItem> items, ConstBytes buffer) {
     const int64_t count = item.partition.count;
     if (item.request() != nullptr) {
       RABIT_ASSIGN_OR_RETURN(std::byte* const output, OutputOf(item));
-      CopyScaled(bucket_.dtype, from, output, count, post_factor());
+      if (is_on_device_) {
+        const size_t bytes = static_cast<size_t>(count) * SizeOf(bucket_.dtype);
+        RABIT_RETURN_IF_ERROR(HandOver(item, output, from, bytes));
+      } else {
+        CopyScaled(bucket_.dtype, from, output, count, post_factor());
+      }
     }
     from += static_cast<size_t>(count) * SizeOf(bucket_.dtype);
   }

@@ -12,6 +12,7 @@
 #include "backend/backend.h"
 #include "codec/codec.h"
 #include "engine/bucket_job.h"
+#include "engine/device_bucket.h"
 #include "engine/engine.h"
 #include "engine/fusion_buffer.h"
 #include "engine/running_work.h"
@@ -36,12 +37,18 @@ struct LaneServices {
   Devices& devices;
 };
 
+// What a bucket works in; kept from one to the next.
+struct BucketMemory {
+  FusionBuffer& buffer;
+  StagedBucket& staged;     // if its tensors are on a device
+  DeviceBucket& on_device;  // the same, with a backend that works there
+};
+
 // Runs once.  The lane's thread, or whoever has claimed the lane.
 class BucketRun {
  public:
-  // `staged` is used if tensors of the bucket are on a device.
-  BucketRun(const LaneServices& services, const BucketJob& job, FusionBuffer& buffer,
-            StagedBucket& staged, Waiter waiter);
+  BucketRun(const LaneServices& services, const BucketJob& job, const BucketMemory& memory,
+            Waiter waiter);
 
   // Has a device begin to copy what the bucket reads, before the buckets before this one are done.
   Status Prepare();
@@ -50,7 +57,7 @@ class BucketRun {
   // last exchange is in the hands of a backend that does not block: then it is pending, and Finish
   // blocks for the rest.  An error is not yet wrapped with the tensor's name.
   Status Begin();
-  bool is_pending() const { return pending_.has_value() || is_copying_; }
+  bool is_pending() const { return pending_.has_value() || is_copying_ || is_on_stream_; }
   // Whether Finish has nothing to wait for; waits for that until `until`.
   bool WaitOver(Deadline until);
   Status Finish();
@@ -62,9 +69,23 @@ class BucketRun {
   Status RunInPlace(const Segment& segment);
   Status RunFused(const Segment& segment);
   Status ExchangeReduction(const TensorView& buffer);
-  void Pack(std::span<const BucketItem> items, Bytes buffer);
+  Status Pack(std::span<const BucketItem> items, Bytes buffer);
   Status Unpack(std::span<const BucketItem> items, ConstBytes buffer);
   void Finalize(std::byte* data, int64_t count) const;
+
+  // bucket_memory.cc: the same in the memory of the host and in that of a device, where it is put
+  // on the stream, and scales are the backend's business.
+  Result<Bytes> Packed(size_t bytes);
+  Status Bring(const BucketItem& item, const std::byte* from, std::byte* to, int64_t count);
+  Status Carry(std::byte* to, const std::byte* from, size_t bytes);
+  // To the output of an item, at `to`.
+  Status HandOver(const BucketItem& item, std::byte* to, const std::byte* from, size_t bytes);
+  // Whether exchanges may write to the item's output; or where they write instead.
+  bool CanReachOutput(const BucketItem& item) const;
+  Result<Bytes> ResultBytes(const BucketItem& item);
+  // The whole output is in `from`, which may be it.
+  Status Deliver(const BucketItem& item, ConstBytes from);
+
   // Where this rank's part of a partition lies, or its image if it is on a device; of items with a
   // request.
   const std::byte* InputOf(const BucketItem& item) const;
@@ -82,15 +103,16 @@ class BucketRun {
   Status ExchangeGather(ConstBytes mine, Bytes all, std::span<const int64_t> counts);
   Status ScatterParts(const Segment& segment, std::span<const int64_t> counts);
   Status PrepareScatter(const BucketItem& item);
-  void PackParts(const Segment& segment, Bytes buffer) const;
+  Status PackParts(const Segment& segment, Bytes buffer);
   bool IsDirect(const Segment& segment) const;  // its memory is as the exchange wants it
+  bool WritesToInput(const BucketItem& item) const;
   // Where a slice of an even part lies, or its image; of items with a request.
   size_t SliceOffset(const BucketItem& item, int64_t part, bool is_image) const;
   const std::byte* InputSlice(const BucketItem& item, int64_t part) const;
   std::byte* OutputSlice(const BucketItem& item, int64_t part) const;
   std::byte* OwnSlice(const BucketItem& item) const;  // of a reduce-scatter's output
-  Status UnpackGathered(const Segment& segment, ConstBytes all) const;
-  Status UnpackScattered(const Segment& segment, const std::byte* from) const;
+  Status UnpackGathered(const Segment& segment, ConstBytes all);
+  Status UnpackScattered(const Segment& segment, const std::byte* from);
 
   // vector_run.cc: kinds whose ranks hold different parts; one tensor at a time.
   Status RunEach();
@@ -114,6 +136,9 @@ class BucketRun {
   Status Then(Rest rest);
   // Waits for the exchange that is pending, if one is.
   Status Settle();
+  Status RunAll();
+  Status RunOnDevice();
+  Status FinishOnDevice();
   void Leave(const Route& route, int64_t begin_ns, int64_t wire_bytes);  // an exchange is over
   void End();                                                            // all of them are
   // That of the bucket, unless it is other work or another load: tensors that run one by one,
@@ -126,10 +151,10 @@ class BucketRun {
   void Enter();
   std::string Describe() const;
 
-  const Backend& executor() const;  // of the bucket as a whole
-  ReduceOp wire_op() const;         // what the backend is asked for
-  double post_factor() const;       // what remains to be multiplied after the reduction
-  bool must_divide() const;         // an average that a multiplication would not give exactly
+  Backend& executor() const;   // of the bucket as a whole
+  ReduceOp wire_op() const;    // what the backend is asked for
+  double post_factor() const;  // what remains to be multiplied after the reduction
+  bool must_divide() const;    // an average that a multiplication would not give exactly
 
   struct Pending {
     Operation operation;
@@ -145,8 +170,11 @@ class BucketRun {
   const Group& group_;
   FusionBuffer& buffer_;
   StagedBucket& staged_;
+  DeviceBucket& on_device_;
+  const bool is_on_device_;
   const bool is_staged_;
-  bool is_copying_ = false;  // results to a device
+  bool is_copying_ = false;    // results to a device
+  bool is_on_stream_ = false;  // all of it
   LaneContext lane_;
   int64_t started_ns_ = 0;
   int64_t count_ = 0;       // elements of all partitions
@@ -166,6 +194,7 @@ Status BucketRun::Communicate(const Work& work, Load load, int64_t wire_bytes, E
   lane_.algorithm = route.algorithm;
   services_.statistics.AddExchange(work.kind, route, backend.name(), load.bytes);
   wire_bytes_ += wire_bytes;
+  if (is_on_device_ && backend.works_on_devices()) return exchange(backend).Wait(lane_.deadline);
   const int64_t begin_ns = NowNs();
   services_.statistics.clock().Enter(OverlapClock::kCommunicating);
   Operation operation = exchange(backend);

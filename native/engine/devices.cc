@@ -19,6 +19,7 @@ Result<std::shared_ptr<const DeviceEvent>> Devices::Mark(int device, void* strea
   RABIT_RETURN_IF_ERROR(found->CheckRuns(device, stream));
   RABIT_ASSIGN_OR_RETURN(DeviceEvent event, MakeEvent(found, device));
   RABIT_RETURN_IF_ERROR(found->Record(device, event.get(), stream));
+  last_used_.store(device);
   return std::shared_ptr<const DeviceEvent>(std::make_shared<DeviceEvent>(std::move(event)));
 }
 
@@ -30,6 +31,7 @@ Result<const Devices::Streams*> Devices::StreamsOf(int device) {
   Streams streams;
   RABIT_ASSIGN_OR_RETURN(streams.to_host, MakeStream(found, device));
   RABIT_ASSIGN_OR_RETURN(streams.to_device, MakeStream(found, device));
+  RABIT_ASSIGN_OR_RETURN(streams.exchange, MakeStream(found, device));
   return &streams_.emplace(device, std::move(streams)).first->second;
 }
 

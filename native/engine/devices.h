@@ -1,6 +1,7 @@
 // Devices: the driver of this rank's devices, and the streams that its copies go through.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,10 +18,11 @@ class Devices {
  public:
   // Loads the driver; an empty one: there is none.
   using Open = std::function<Result<std::shared_ptr<DeviceDriver>>()>;
-  // One for each direction, because a device copies both ways at once.
+  // One for each direction, because a device copies both ways at once, and one more.
   struct Streams {
     DeviceStream to_host;
     DeviceStream to_device;
+    DeviceStream exchange;  // of backends that work on devices
   };
 
   explicit Devices(Open open) : open_(std::move(open)) {}
@@ -29,11 +31,14 @@ class Devices {
   Result<std::shared_ptr<DeviceDriver>> driver();
   // An event that stands for what is on `stream` now.  kUnsupported if that records a graph.
   Result<std::shared_ptr<const DeviceEvent>> Mark(int device, void* stream);
+  // The device of the last request.
+  int last_used() const { return last_used_.load(); }
   // Those of one device; they live as long as this.
   Result<const Streams*> StreamsOf(int device);
 
  private:
   const Open open_;
+  std::atomic<int> last_used_{0};
   Mutex mutex_;
   std::optional<Result<std::shared_ptr<DeviceDriver>>> driver_ RABIT_GUARDED_BY(mutex_);
   std::map<int, Streams> streams_ RABIT_GUARDED_BY(mutex_);

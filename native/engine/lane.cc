@@ -43,6 +43,7 @@ struct Lane::Flight {
   BucketJob job;
   FusionBuffer buffer;
   StagedBucket staged;
+  DeviceBucket on_device;
   Status prepared;
   std::optional<BucketRun> run;
 };
@@ -216,7 +217,7 @@ void Lane::Flight::Prepare(EngineState& state, BucketJob next, Waiter waiter) {
   job = std::move(next);
   prepared = state.failure.verdict();
   if (!prepared.ok()) return;
-  run.emplace(state.lane_services, job, buffer, staged, waiter);
+  run.emplace(state.lane_services, job, BucketMemory{buffer, staged, on_device}, waiter);
   prepared = run->Prepare();
 }
 

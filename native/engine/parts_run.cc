@@ -38,12 +38,13 @@ Status KeepInput(const BucketItem& item, size_t own_offset) {
 // Calls copy(item, elements) for each slice of a part that is not empty, in order: who brings
 // nothing may have no memory.
 template <class Copy>
-void ForEachSlice(const Segment& segment, int64_t part, Copy copy) {
+Status ForEachSlice(const Segment& segment, int64_t part, Copy copy) {
   for (const BucketItem& item : segment.items) {
     const EvenElements elements = ElementsOf(item);
     const int64_t count = SliceCount(item.partition, elements.Of(part));
-    if (count > 0) copy(item, count);
+    if (count > 0) RABIT_RETURN_IF_ERROR(copy(item, count));
   }
+  return Status();
 }
 
 }  // namespace
@@ -63,7 +64,9 @@ Status BucketRun::RunParts() {
 
 // Images of several partitions do not join to that of their tensor.
 bool BucketRun::IsDirect(const Segment& segment) const {
-  return IsWhole(segment) && (!is_staged_ || segment.items.size() == 1);
+  if (!IsWhole(segment) || (is_staged_ && segment.items.size() > 1)) return false;
+  const BucketItem& first = segment.items.front();
+  return first.request() == nullptr || CanReachOutput(first);
 }
 
 Status BucketRun::GatherParts(const Segment& segment, std::span<const int64_t> counts) {
@@ -81,31 +84,34 @@ Status BucketRun::GatherParts(const Segment& segment, std::span<const int64_t> c
     const BucketItem& item = segment.items.front();
     return ExchangeGather({InputOf(item), my_bytes}, {OutputSlice(item, 0), bytes}, counts);
   }
-  RABIT_ASSIGN_OR_RETURN(const Bytes all, buffer_.Get(FusionBuffer::kPacked, bytes));
+  RABIT_ASSIGN_OR_RETURN(const Bytes all, Packed(bytes));
   const Bytes mine =
       all.subspan(static_cast<size_t>(TotalOf(counts.first(me))) * element_bytes, my_bytes);
 
   const int64_t pack_ns = NowNs();
   std::byte* to = mine.data();
-  ForEachSlice(segment, group_.my_index, [&](const BucketItem& item, int64_t count) {
-    std::memcpy(to, InputOf(item), static_cast<size_t>(count) * element_bytes);
-    to += static_cast<size_t>(count) * element_bytes;
-  });
+  RABIT_RETURN_IF_ERROR(
+      ForEachSlice(segment, group_.my_index, [&](const BucketItem& item, int64_t count) {
+        std::byte* const at = to;
+        to += static_cast<size_t>(count) * element_bytes;
+        return Carry(at, InputOf(item), static_cast<size_t>(count) * element_bytes);
+      }));
   Trace("MEMCPY_IN_FUSION_BUFFER", pack_ns, NowNs());
 
   RABIT_RETURN_IF_ERROR(ExchangeGather(mine, all, counts));
   return Then([this, segment, all] { return UnpackGathered(segment, all); });
 }
 
-Status BucketRun::UnpackGathered(const Segment& segment, ConstBytes all) const {
+Status BucketRun::UnpackGathered(const Segment& segment, ConstBytes all) {
   const int64_t unpack_ns = NowNs();
   const std::byte* from = all.data();
   for (int part = 0; part < group_.size(); ++part) {
-    ForEachSlice(segment, part, [&](const BucketItem& item, int64_t count) {
+    RABIT_RETURN_IF_ERROR(ForEachSlice(segment, part, [&](const BucketItem& item, int64_t count) {
       const size_t bytes = static_cast<size_t>(count) * SizeOf(bucket_.dtype);
-      std::memcpy(OutputSlice(item, part), from, bytes);
+      const std::byte* const at = from;
       from += bytes;
-    });
+      return HandOver(item, OutputSlice(item, part), at, bytes);
+    }));
   }
   Trace("MEMCPY_OUT_FUSION_BUFFER", unpack_ns, NowNs());
   return Status();
@@ -130,14 +136,14 @@ Status BucketRun::ScatterParts(const Segment& segment, std::span<const int64_t> 
   }
   if (total == 0) return Status();
   const BucketItem& first = segment.items.front();
-  const bool is_direct = IsDirect(segment) && first.request() != nullptr;
+  const bool is_direct = IsDirect(segment) && first.request() != nullptr && !WritesToInput(first);
   TensorView in{nullptr, total, bucket_.dtype, {}};
   TensorView out{nullptr, mine, bucket_.dtype, {}};
-  if (is_direct && bucket_.prescale == 1.0) {
+  if (is_direct && (bucket_.prescale == 1.0 || is_on_device_)) {
     in.data = const_cast<std::byte*>(InputSlice(first, 0));  // which backends only read
   } else {
-    RABIT_ASSIGN_OR_RETURN(const Bytes buffer, buffer_.Get(FusionBuffer::kPacked, in.bytes()));
-    PackParts(segment, buffer);
+    RABIT_ASSIGN_OR_RETURN(const Bytes buffer, Packed(in.bytes()));
+    RABIT_RETURN_IF_ERROR(PackParts(segment, buffer));
     in.data = buffer.data();
   }
   out.data =
@@ -153,13 +159,15 @@ Status BucketRun::ScatterParts(const Segment& segment, std::span<const int64_t> 
   });
 }
 
-Status BucketRun::UnpackScattered(const Segment& segment, const std::byte* from) const {
+Status BucketRun::UnpackScattered(const Segment& segment, const std::byte* from) {
   const int64_t unpack_ns = NowNs();
-  ForEachSlice(segment, group_.my_index, [&](const BucketItem& item, int64_t count) {
-    const size_t bytes = static_cast<size_t>(count) * SizeOf(bucket_.dtype);
-    if (item.request() != nullptr) std::memcpy(OwnSlice(item), from, bytes);
-    from += bytes;
-  });
+  RABIT_RETURN_IF_ERROR(
+      ForEachSlice(segment, group_.my_index, [&](const BucketItem& item, int64_t count) {
+        const size_t bytes = static_cast<size_t>(count) * SizeOf(bucket_.dtype);
+        const std::byte* const at = from;
+        from += bytes;
+        return item.request() == nullptr ? Status() : HandOver(item, OwnSlice(item), at, bytes);
+      }));
   Trace("MEMCPY_OUT_FUSION_BUFFER", unpack_ns, NowNs());
   return Status();
 }
@@ -184,7 +192,7 @@ const std::byte* BucketRun::InputSlice(const BucketItem& item, int64_t part) con
 
 std::byte* BucketRun::OutputSlice(const BucketItem& item, int64_t part) const {
   const TensorView& view = item.request()->output().view;
-  const bool is_image = view.device.kind != DeviceKind::kCpu;
+  const bool is_image = is_staged_ && view.device.kind != DeviceKind::kCpu;
   std::byte* const begin =
       is_image ? staged_.OutputOf(item, job_) : static_cast<std::byte*>(view.data);
   return begin + SliceOffset(item, part, is_image);
@@ -192,7 +200,8 @@ std::byte* BucketRun::OutputSlice(const BucketItem& item, int64_t part) const {
 
 std::byte* BucketRun::OwnSlice(const BucketItem& item) const {
   const TensorView& view = item.request()->output().view;
-  if (view.device.kind != DeviceKind::kCpu) return staged_.OutputOf(item, job_);
+  const bool is_image = is_staged_ && view.device.kind != DeviceKind::kCpu;
+  if (is_image) return staged_.OutputOf(item, job_);
   return static_cast<std::byte*>(view.data) +
          static_cast<size_t>(item.partition.offset) * SizeOf(bucket_.dtype);
 }
@@ -202,27 +211,36 @@ Status BucketRun::PrepareScatter(const BucketItem& item) {
   std::vector<int64_t> shape = item.tensor->ready->signature.shape;
   shape[0] = elements.rows.Of(group_.my_index);
   RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(std::move(shape)));
-  if (is_staged_) return Status();  // images lie apart
+  if (is_staged_ || is_on_device_) return Status();  // images lie apart; see WritesToInput
   const auto own_offset =
       static_cast<size_t>(elements.Begin(group_.my_index)) * SizeOf(bucket_.dtype);
   return KeepInput(item, own_offset);
 }
 
-// A rank that has joined contributes what changes nothing.
-void BucketRun::PackParts(const Segment& segment, Bytes buffer) const {
+// On a device: the output is a part of the input that is not this rank's own, and others are read
+// while it is written.  Then the input is packed before.
+bool BucketRun::WritesToInput(const BucketItem& item) const {
+  if (!is_on_device_) return false;
+  const TensorView& input = item.request()->request.input;
+  const TensorView& output = item.request()->output().view;
+  const auto* const begin = static_cast<const std::byte*>(input.data);
+  const auto* const written = static_cast<const std::byte*>(output.data);
+  if (written == begin + SliceOffset(item, group_.my_index, false)) return false;
+  return Overlap({begin, input.bytes()}, {written, output.bytes()});
+}
+
+Status BucketRun::PackParts(const Segment& segment, Bytes buffer) {
   const int64_t pack_ns = NowNs();
   std::byte* to = buffer.data();
   for (int part = 0; part < group_.size(); ++part) {
-    ForEachSlice(segment, part, [&](const BucketItem& item, int64_t count) {
-      if (item.request() == nullptr) {
-        FillIdentity(wire_op(), bucket_.dtype, to, count);
-      } else {
-        CopyScaled(bucket_.dtype, InputSlice(item, part), to, count, bucket_.prescale);
-      }
+    RABIT_RETURN_IF_ERROR(ForEachSlice(segment, part, [&](const BucketItem& item, int64_t count) {
+      std::byte* const at = to;
       to += static_cast<size_t>(count) * SizeOf(bucket_.dtype);
-    });
+      return Bring(item, item.request() == nullptr ? nullptr : InputSlice(item, part), at, count);
+    }));
   }
   Trace("MEMCPY_IN_FUSION_BUFFER", pack_ns, NowNs());
+  return Status();
 }
 
 }  // namespace rabit

@@ -17,7 +17,15 @@ class RouteMemory {
 
   // See Router::Of.
   Result<Route> Of(const Work& work, Load load, const Group& group) {
-    const Key key{work.kind, work.dtype, work.op, work.device_kind, work.backend, group.id, load};
+    const Key key{work.kind,
+                  work.dtype,
+                  work.op,
+                  work.device_kind,
+                  work.backend,
+                  group.id,
+                  load,
+                  work.prescale * work.postscale,
+                  !work.codec.empty()};
     Entry& entry = entries_[IndexOf(key)];
     if (entry.route.has_value() && entry.key == key) return *entry.route;
     Result<Route> route = router_.Of(work, load, group);
@@ -35,6 +43,8 @@ class RouteMemory {
     BackendId backend = kAnyBackend;
     GroupId group = kWorld;
     Load load;
+    double factor = 1.0;     // of what is on a device
+    bool has_codec = false;  // the same
 
     bool operator==(const Key&) const = default;
   };

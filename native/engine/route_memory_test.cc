@@ -62,5 +62,32 @@ TEST(Routes, statistics_say_which_row_decided) {
   });
 }
 
+// What a device's backend takes depends on scales and codecs as well.
+TEST(RouteMemory, tells_apart_what_nccl_takes_and_what_it_does_not) {
+  RouterOptions options;
+  options.topology.host_of.assign(2, 0);
+  options.nccl = NcclRows{.backend = 1, .executor = 1, .is_default = true};
+  const Router router(options);
+  RouteMemory memory(router);
+  Group group;
+  group.my_index = 0;
+  group.ranks = {0, 1};
+  Work plain;
+  plain.device_kind = DeviceKind::kCuda;
+  Work coded = plain;
+  coded.codec = "fp16";
+  Work scaled = plain;
+  scaled.dtype = DType::kInt32;
+  Work other = scaled;
+  other.postscale = 0.5;
+
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    EXPECT_EQ(memory.Of(plain, {64}, group)->executor, 1);
+    EXPECT_EQ(memory.Of(coded, {64}, group)->executor, 0);
+    EXPECT_EQ(memory.Of(scaled, {64}, group)->executor, 1);
+    EXPECT_EQ(memory.Of(other, {64}, group)->executor, 0);
+  }
+}
+
 }  // namespace
 }  // namespace rabit

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "testing/device_tensor.h"
 #include "testing/emulated_driver.h"
 #include "testing/engine_job.h"
 #include "testing/soon.h"
@@ -14,12 +15,14 @@ namespace rabit {
 namespace {
 
 using testing::DeviceArray;
+using testing::DeviceTensor;
 using testing::EmulatedTrouble;
 using testing::emulation;
 using testing::Has;
 using testing::JobOptions;
 using testing::MakeRequest;
 using testing::OpenEmulatedDriver;
+using testing::RunOn;
 using testing::Soon;
 using testing::TestJob;
 using Floats = std::vector<float>;
@@ -28,58 +31,6 @@ JobOptions DeviceJob() {
   JobOptions options;
   options.open_driver = [] { return LoadCudaDriver(RABIT_TEST_CUDA); };
   return options;
-}
-
-// A tensor on device `index`, whose values a kernel writes after what the stream has to do before,
-// and requests on it.
-class DeviceTensor {
- public:
-  DeviceTensor(int index, const Floats& values, void* stream = nullptr)
-      : array_(index, values.size()),
-        device_{DeviceKind::kCuda, index},
-        stream_(reinterpret_cast<uint64_t>(stream)),
-        count_(static_cast<int64_t>(values.size())) {
-    array_.Launch(values, stream);
-  }
-
-  TensorView view() const { return {array_.data(), count_, DType::kFloat32, device_}; }
-  Floats Read() const { return array_.Read(); }
-
-  Request As(Kind kind, std::string name) const {
-    Request request;
-    request.name = std::move(name);
-    request.signature.kind = kind;
-    request.signature.dtype = DType::kFloat32;
-    request.signature.shape = {count_};
-    request.signature.device_kind = DeviceKind::kCuda;
-    request.device = device_;
-    request.input = view();
-    request.stream = stream_;
-    return request;
-  }
-  Request InPlace(Kind kind, std::string name) const {
-    Request request = As(kind, std::move(name));
-    request.output = request.input;
-    return request;
-  }
-  Request To(const DeviceTensor& output, Kind kind, std::string name) const {
-    Request request = As(kind, std::move(name));
-    request.output = output.view();
-    return request;
-  }
-
- private:
-  DeviceArray<float> array_;
-  const Device device_;
-  const uint64_t stream_;
-  const int64_t count_;
-};
-
-Status RunOn(Engine& engine, Request request) {
-  Handle handle;
-  Status status = engine.Run(std::move(request), handle, Soon());
-  engine.Release(handle);
-  return status;
 }
 
 // Cut, fused and left alone; every rank on another device.

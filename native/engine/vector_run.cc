@@ -52,7 +52,8 @@ Status CheckExtents(const BucketItem& item, size_t expected) {
 
 Bytes BucketRun::OutputBytes(const BucketItem& item) const {
   const TensorView& view = item.request()->output().view;
-  if (view.device.kind != DeviceKind::kCpu) return {staged_.OutputOf(item, job_), view.bytes()};
+  const bool is_image = is_staged_ && view.device.kind != DeviceKind::kCpu;
+  if (is_image) return {staged_.OutputOf(item, job_), view.bytes()};
   return {static_cast<std::byte*>(view.data), view.bytes()};
 }
 
@@ -102,19 +103,23 @@ Status BucketRun::RunEach() {
 Status BucketRun::RunBroadcast(const BucketItem& item) {
   const size_t part_bytes = static_cast<size_t>(item.partition.count) * SizeOf(bucket_.dtype);
   Bytes buffer;
+  std::byte* output = nullptr;
   if (item.request() != nullptr) {
-    RABIT_ASSIGN_OR_RETURN(std::byte* const output, OutputOf(item));
+    RABIT_ASSIGN_OR_RETURN(output, OutputOf(item));
     buffer = {output, part_bytes};
-    const bool is_root = bucket_.root == services_.rank && part_bytes > 0;
-    if (is_root && InputOf(item) != output) std::memcpy(output, InputOf(item), part_bytes);
-  } else {
-    RABIT_ASSIGN_OR_RETURN(buffer, buffer_.Get(FusionBuffer::kPacked, part_bytes));
+  }
+  if (item.request() == nullptr || !CanReachOutput(item)) {
+    RABIT_ASSIGN_OR_RETURN(buffer, Packed(part_bytes));
   }
   if (buffer.empty()) return Status();
+  const bool is_root = bucket_.root == services_.rank && item.request() != nullptr;
+  if (is_root) RABIT_RETURN_IF_ERROR(Carry(buffer.data(), InputOf(item), part_bytes));
   const auto bytes = static_cast<int64_t>(buffer.size());
-  return Communicate(bucket_, {bytes}, bytes, [&](Backend& backend) {
+  RABIT_RETURN_IF_ERROR(Communicate(bucket_, {bytes}, bytes, [&](Backend& backend) {
     return backend.Broadcast(lane_, buffer, group_.IndexOf(bucket_.root));
-  });
+  }));
+  if (output == nullptr || output == buffer.data()) return Status();
+  return HandOver(item, output, buffer.data(), part_bytes);
 }
 
 Status BucketRun::RunAllgather(const BucketItem& item) {
@@ -125,16 +130,17 @@ Status BucketRun::RunAllgather(const BucketItem& item) {
   Bytes all;
   if (item.request() != nullptr) {
     RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(WithRows(ShapeOf(item), Sum(rows))));
-    all = OutputBytes(item);
+    RABIT_ASSIGN_OR_RETURN(all, ResultBytes(item));
   } else {
-    RABIT_ASSIGN_OR_RETURN(all, buffer_.Get(FusionBuffer::kPacked, bytes));
+    RABIT_ASSIGN_OR_RETURN(all, Packed(bytes));
   }
   if (bytes == 0) return Status();
   const Load load{static_cast<int64_t>(bytes),
                   std::find(rows.begin(), rows.end(), 0) != rows.end()};
-  return Communicate(bucket_, load, load.bytes, [&](Backend& backend) {
+  RABIT_RETURN_IF_ERROR(Communicate(bucket_, load, load.bytes, [&](Backend& backend) {
     return backend.Allgather(lane_, InputBytes(item), all, part_bytes);
-  });
+  }));
+  return Deliver(item, all);
 }
 
 Status BucketRun::RunGather(const BucketItem& item) {
@@ -145,14 +151,15 @@ Status BucketRun::RunGather(const BucketItem& item) {
   Bytes all;
   if (bucket_.root == services_.rank && item.request() != nullptr) {
     RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(WithRows(ShapeOf(item), Sum(rows))));
-    all = OutputBytes(item);
+    RABIT_ASSIGN_OR_RETURN(all, ResultBytes(item));
   } else if (item.request() != nullptr) {
     RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(WithRows(ShapeOf(item), 0)));
   }
   if (bytes == 0) return Status();
-  return Communicate(bucket_, {bytes}, bytes, [&](Backend& backend) {
+  RABIT_RETURN_IF_ERROR(Communicate(bucket_, {bytes}, bytes, [&](Backend& backend) {
     return backend.Gather(lane_, InputBytes(item), all, part_bytes, group_.IndexOf(bucket_.root));
-  });
+  }));
+  return Deliver(item, all);
 }
 
 Status BucketRun::RunScatter(const BucketItem& item) {
@@ -165,17 +172,17 @@ Status BucketRun::RunScatter(const BucketItem& item) {
   Bytes mine;
   if (item.request() != nullptr) {
     RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(WithRows(ShapeOf(item), rows[my_index])));
-    mine = OutputBytes(item);
+    RABIT_ASSIGN_OR_RETURN(mine, ResultBytes(item));
   } else {
-    RABIT_ASSIGN_OR_RETURN(
-        mine, buffer_.Get(FusionBuffer::kPacked, static_cast<size_t>(part_bytes[my_index])));
+    RABIT_ASSIGN_OR_RETURN(mine, Packed(static_cast<size_t>(part_bytes[my_index])));
   }
   const int64_t bytes = Sum(part_bytes);
   if (bytes == 0) return Status();
   const ConstBytes all = group_.my_index == root ? InputBytes(item) : ConstBytes();
-  return Communicate(bucket_, {bytes}, bytes, [&](Backend& backend) {
+  RABIT_RETURN_IF_ERROR(Communicate(bucket_, {bytes}, bytes, [&](Backend& backend) {
     return backend.Scatter(lane_, all, part_bytes, mine, root);
-  });
+  }));
+  return Deliver(item, mine);
 }
 
 Status BucketRun::RunAlltoall(const BucketItem& item) {
@@ -199,18 +206,19 @@ Status BucketRun::RunAlltoall(const BucketItem& item) {
   if (pending != nullptr) {
     RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(WithRows(ShapeOf(item), Sum(received))));
     item.request()->SetReceivedSplits(received);
-    out = OutputBytes(item);
+    RABIT_ASSIGN_OR_RETURN(out, ResultBytes(item));
   } else {
-    RABIT_ASSIGN_OR_RETURN(
-        out, buffer_.Get(FusionBuffer::kPacked, static_cast<size_t>(Sum(receive_bytes))));
+    RABIT_ASSIGN_OR_RETURN(out, Packed(static_cast<size_t>(Sum(receive_bytes))));
   }
   const bool is_empty = is_even && even_rows * row_bytes == 0;
   if (is_empty) return Status();
   // How much the others exchange is known as a mean.
   const int64_t rows = is_even ? ShapeOf(item)[0] : item.tensor->ready->extents[0];
-  return Communicate(bucket_, {rows * row_bytes}, Sum(send_bytes), [&](Backend& backend) {
-    return backend.Alltoall(lane_, InputBytes(item), send_bytes, out, receive_bytes);
-  });
+  RABIT_RETURN_IF_ERROR(
+      Communicate(bucket_, {rows * row_bytes}, Sum(send_bytes), [&](Backend& backend) {
+        return backend.Alltoall(lane_, InputBytes(item), send_bytes, out, receive_bytes);
+      }));
+  return Deliver(item, out);
 }
 
 // How many rows each rank has for this one, where they are not agreed.
@@ -220,7 +228,15 @@ Result<std::vector<int64_t>> BucketRun::ExchangeRows(const BucketItem& item,
   std::vector<int64_t> received(size);
   const std::vector<int64_t> number_bytes(size, sizeof(int64_t));
   const auto bytes = static_cast<int64_t>(size * sizeof(int64_t));
-  RABIT_RETURN_IF_ERROR(Communicate(bucket_, {bytes}, bytes, [&](Backend& backend) {
+  Work on_host;
+  const Work* work = &bucket_;
+  if (is_on_device_) {  // the numbers are not, and nobody but the device's backend works there
+    on_host = bucket_;
+    on_host.device_kind = DeviceKind::kCpu;
+    on_host.backend = kAnyBackend;
+    work = &on_host;
+  }
+  RABIT_RETURN_IF_ERROR(Communicate(*work, {bytes}, bytes, [&](Backend& backend) {
     return backend.Alltoall(lane_, std::as_bytes(std::span(sent)), number_bytes,
                             std::as_writable_bytes(std::span(received)), number_bytes);
   }));
@@ -250,9 +266,11 @@ Status BucketRun::RunSendOrRecv(const BucketItem& item) {
                        [&](Backend& backend) { return backend.Send(lane_, input, peer); });
   }
   RABIT_RETURN_IF_ERROR(item.request()->PrepareOutput(ShapeOf(item)));
-  const Bytes output = OutputBytes(item);
-  return Communicate(bucket_, job_.load, static_cast<int64_t>(output.size()),
-                     [&](Backend& backend) { return backend.Recv(lane_, output, peer); });
+  RABIT_ASSIGN_OR_RETURN(const Bytes output, ResultBytes(item));
+  RABIT_RETURN_IF_ERROR(
+      Communicate(bucket_, job_.load, static_cast<int64_t>(output.size()),
+                  [&](Backend& backend) { return backend.Recv(lane_, output, peer); }));
+  return Deliver(item, output);
 }
 
 }  // namespace rabit

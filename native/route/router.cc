@@ -47,7 +47,8 @@ bool WantsHierarchy(const Topology& topology, const Group& group, const LinkCost
 }  // namespace
 
 Result<Route> Router::Of(const Work& work, Load load, const Group& group) const {
-  // What is in the memory of a device is exchanged in that of the host: its kind decides nothing.
+  // But with NCCL, what is in the memory of a device is exchanged in that of the host: its kind
+  // decides nothing.
   const std::optional<MpiRows>& mpi = options_.mpi;
   const bool is_of_all = group.size() == static_cast<int>(options_.topology.host_of.size());
   const Wish wish = group.size() > 1 ? WishFor(work, load.bytes, is_of_all) : Wish();
@@ -58,6 +59,8 @@ Result<Route> Router::Of(const Work& work, Load load, const Group& group) const 
   if (mpi.has_value() && backend == mpi->library) return OverMpi(work, load, group, wish);
   const std::optional<PsRows>& ps = options_.ps;
   if (ps.has_value() && backend == ps->backend) return OverServers(work, load, group, wish);
+  const std::optional<NcclRows>& nccl = options_.nccl;
+  if (nccl.has_value() && backend == nccl->backend) return OverNccl(work, load, group, wish);
   if (!wish.algorithm.empty()) return Route{kBuiltin, kBuiltin, wish.algorithm, wish.row};
   const Choice choice = Choose(options_.links, work, load.bytes, group);
   return Route{kBuiltin, kBuiltin, choice.algorithm, wish.row.empty() ? choice.row : wish.row};
@@ -70,6 +73,8 @@ BackendId Router::BackendOf(const Work& work, int64_t bytes, bool is_of_all) con
 BackendId Router::BackendFor(const Work& work, const Wish& wish) const {
   if (wish.backend.has_value()) return *wish.backend;
   if (work.backend != kAnyBackend) return work.backend;
+  const std::optional<NcclRows>& nccl = options_.nccl;
+  if (nccl.has_value() && nccl->is_default && nccl->Runs(work)) return nccl->backend;
   if (options_.ps.has_value() && options_.ps->is_default) return options_.ps->backend;
   return options_.mpi.has_value() && options_.mpi->is_default ? options_.mpi->library : kBuiltin;
 }
@@ -99,6 +104,15 @@ Route Router::OverServers(const Work& work, Load load, const Group& group, const
   }
   const Choice choice = Choose(options_.links, work, load.bytes, group);
   return {ps.backend, kBuiltin, choice.algorithm, group.size() > 1 ? "emulated" : choice.row};
+}
+
+Route Router::OverNccl(const Work& work, Load load, const Group& group, const Wish& wish) const {
+  const NcclRows& nccl = *options_.nccl;
+  if (nccl.Runs(work)) {
+    return {nccl.backend, nccl.executor, kLibraryAlgorithm, wish.row.empty() ? "device" : wish.row};
+  }
+  const Choice choice = Choose(options_.links, work, load.bytes, group);
+  return {nccl.backend, kBuiltin, choice.algorithm, group.size() > 1 ? "emulated" : choice.row};
 }
 
 Route Router::OverMpi(const Work& work, Load load, const Group& group, const Wish& wish) const {

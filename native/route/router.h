@@ -10,6 +10,7 @@
 #include "collective/cost.h"
 #include "route/algorithm_rules.h"
 #include "route/mpi_rows.h"
+#include "route/nccl_rows.h"
 #include "route/ps_rows.h"
 #include "route/route.h"
 #include "route/route_rules.h"
@@ -24,8 +25,9 @@ struct RouterOptions {
   AlgorithmRules rules;           // what the user says of algorithms alone
   bool is_deterministic = false;  // only algorithms that sum in rank order
   LinkCosts links;
-  std::optional<MpiRows> mpi;  // there is a backend 'mpi'
-  std::optional<PsRows> ps;    // there is a backend 'ps'
+  std::optional<MpiRows> mpi;    // there is a backend 'mpi'
+  std::optional<PsRows> ps;      // there is a backend 'ps'
+  std::optional<NcclRows> nccl;  // there is a backend 'nccl'
   // How many backends come behind those that run by their own means all that is routed to them.
   int32_t others = 0;
 };
@@ -40,6 +42,7 @@ struct RouterOptions {
 //   size             the number of bytes
 //   link_model       the cheapest by what the links cost
 //   only             there is nothing to choose
+//   device           the tensor is on a GPU, and NCCL does it there
 //   emulated         the backend that was asked for does not do this; builtin does it instead
 // A pure function of arguments that all ranks of a group agree on, so that they choose alike.
 // Constant and thread-safe.
@@ -72,11 +75,14 @@ class Router {
     std::string_view row;
   };
 
-  BackendId first_other() const { return 1 + options_.mpi.has_value() + options_.ps.has_value(); }
+  BackendId first_other() const {
+    return 1 + options_.mpi.has_value() + options_.ps.has_value() + options_.nccl.has_value();
+  }
   Wish WishFor(const Work& work, int64_t bytes, bool is_of_all) const;
   BackendId BackendFor(const Work& work, const Wish& wish) const;
   bool FitsTable(const RouteRule& rule, const Work& work) const;
   Route OverServers(const Work& work, Load load, const Group& group, const Wish& wish) const;
+  Route OverNccl(const Work& work, Load load, const Group& group, const Wish& wish) const;
   Route OverMpi(const Work& work, Load load, const Group& group, const Wish& wish) const;
   // Of our own algorithms, over links of these costs.
   Choice Choose(const LinkCosts& links, const Work& work, int64_t bytes, const Group& group) const;

@@ -313,6 +313,61 @@ TEST(Router, a_backend_of_its_own_means_runs_what_names_it) {
   EXPECT_EQ(Text(*router.Of(work, {100}, World())), "1 library only");
 }
 
+// Jobs with NCCL: 'nccl' is backend 1 and runs in place 1.
+RouterOptions WithNccl(bool is_default) {
+  RouterOptions options = On({0, 0, 0, 0});
+  options.nccl = NcclRows{.backend = 1, .executor = 1, .is_default = is_default};
+  return options;
+}
+
+Work OnGpu(Kind kind, DType dtype = DType::kFloat32, ReduceOp op = ReduceOp::kSum,
+           double factor = 1.0) {
+  Work work = Of(kind, dtype, op);
+  work.device_kind = DeviceKind::kCuda;
+  work.postscale = factor;
+  return work;
+}
+
+TEST(Router, nccl_takes_what_is_on_a_gpu_and_it_can_do) {
+  const RouterOptions options = WithNccl(true);
+  const auto text = [&](const Work& work) { return Text(Take(options, work, {64})); };
+  const std::string there = "1 library device";
+
+  EXPECT_EQ(text(OnGpu(Kind::kAllreduce)), there);
+  EXPECT_EQ(text(OnGpu(Kind::kAlltoall, DType::kInt16)), there);
+  EXPECT_EQ(text(OnGpu(Kind::kReduce, DType::kInt64, ReduceOp::kMax)), there);
+  EXPECT_EQ(text(OnGpu(Kind::kReduceScatter, DType::kBfloat16, ReduceOp::kAverage)), there);
+  EXPECT_EQ(text(OnGpu(Kind::kAllreduce, DType::kFloat16, ReduceOp::kSum, 0.5)), there);
+  EXPECT_EQ(Text(Take(options, OnGpu(Kind::kAllreduce), {64}, World(1))), there);
+  for (const Work& work : {Of(Kind::kAllreduce), OnGpu(Kind::kAllreduce, DType::kInt16),
+                           OnGpu(Kind::kAllreduce, DType::kBool),
+                           OnGpu(Kind::kAllreduce, DType::kFloat32, ReduceOp::kMin),
+                           OnGpu(Kind::kAllreduce, DType::kInt32, ReduceOp::kAverage),
+                           OnGpu(Kind::kAllreduce, DType::kInt32, ReduceOp::kBitOr),
+                           OnGpu(Kind::kAllreduce, DType::kInt32, ReduceOp::kSum, 0.5),
+                           OnGpu(Kind::kAllreduce, DType::kFloat16, ReduceOp::kSum, 1e-3),
+                           OnGpu(Kind::kAllreduce, DType::kFloat32, ReduceOp::kProduct, 2.0)}) {
+    EXPECT_EQ(Take(options, work, {64}).executor, 0);
+    EXPECT_EQ(Take(options, work, {64}).backend, 0);
+  }
+  EXPECT_EQ(Take(options, OnGpu(Kind::kSend), {64}).executor, 0);
+  Work coded = OnGpu(Kind::kAllreduce);
+  coded.codec = "fp16";
+  EXPECT_EQ(Take(options, coded, {64}).executor, 0);
+}
+
+TEST(Router, a_call_may_name_nccl_and_builtin_does_what_that_cannot) {
+  const RouterOptions options = WithNccl(false);
+  EXPECT_EQ(Take(options, OnGpu(Kind::kAllreduce), {64}).executor, 0);
+  Work named = OnGpu(Kind::kAllreduce);
+  named.backend = 1;
+  EXPECT_EQ(Text(Take(options, named, {64})), "1 library device");
+  named.op = ReduceOp::kBitXor;
+  EXPECT_EQ(Take(options, named, {64}).executor, 0);
+  EXPECT_EQ(Take(options, named, {64}).row, "emulated");
+  EXPECT_EQ(Take(options, named, {64}).backend, 1);
+}
+
 // Jobs with servers: 'ps' is backend 1 and runs in place 1.
 RouterOptions WithServers(bool is_default) {
   RouterOptions options = On({0, 0, 0, 0});

@@ -29,15 +29,19 @@ std::optional<Bucket> LaneClasses::TryIssue(const ScheduledTensor& work, int64_t
   CreditWindow& window = classes_[static_cast<size_t>(lane_class)];
   if (!window.Admits(bytes)) return std::nullopt;
   const uint64_t id = window.next_id();
-  const auto lanes = static_cast<uint64_t>(std::max(limits_.lanes, 1));
+  const auto lanes = static_cast<uint64_t>(LanesOf(lane_class));
   const auto lane = static_cast<int32_t>(id % lanes) + lane_class * options_.lanes_started;
   window.Issue(bytes);
   return Bucket{work, id, lane_class, lane, work.joined, {}};
 }
 
+int32_t LaneClasses::LanesOf(int32_t lane_class) const {
+  return lane_class == options_.ordered_class ? 1 : std::max(limits_.lanes, 1);
+}
+
 void LaneClasses::WriteStatistics(int32_t lane_class, JsonWriter& json) const {
   const CreditWindow& window = classes_[static_cast<size_t>(lane_class)];
-  json.Member("lanes", limits_.lanes).Member("credit_bytes", limits_.credit_bytes);
+  json.Member("lanes", LanesOf(lane_class)).Member("credit_bytes", limits_.credit_bytes);
   json.Member("issued", window.next_id()).Member("in_flight", window.in_flight());
   json.Member("in_flight_bytes", window.in_flight_bytes());
 }

@@ -23,6 +23,8 @@ struct LaneClassOptions {
   std::vector<std::string> names = {"builtin"};
   int32_t lanes_started = 2;  // of each class; the first of class c has number c * lanes_started
   ClassOf class_of;
+  // A class whose buckets all go to its first lane, because they must begin in one order; -1: none.
+  int32_t ordered_class = -1;
 };
 
 // A slow backend's buckets hold up neither the lanes nor the credit of a fast one.  Within a class
@@ -51,6 +53,8 @@ class LaneClasses {
   }
 
  private:
+  int32_t LanesOf(int32_t lane_class) const;  // in use
+
   const LaneClassOptions options_;
   ScheduleLimits limits_;
   std::vector<CreditWindow> classes_;

@@ -167,5 +167,18 @@ TEST(LaneClasses, random_arrivals_run_once_within_the_credit_of_each_class) {
   }
 }
 
+TEST(LaneClasses, an_ordered_class_uses_its_first_lane_alone) {
+  LaneClassOptions classes = TwoClasses();
+  classes.ordered_class = kSlow;
+  const auto scheduler = MakePriorityScheduler({.fusion_bytes = 0, .lanes = 2}, std::move(classes));
+  const auto buckets = scheduler->Advance(
+      {TensorOf(kSlow, 0, 1), TensorOf(kFast, 1, 1), TensorOf(kSlow, 2, 1), TensorOf(kFast, 3, 1)},
+      {});
+
+  ASSERT_EQ(buckets.size(), 4u);
+  const std::vector<int32_t> lanes = {0, 1, 3, 3};
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(buckets[i].lane, lanes[i]);
+}
+
 }  // namespace
 }  // namespace rabit

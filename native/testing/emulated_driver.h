@@ -94,7 +94,7 @@ class DeviceArray {
   size_t count() const { return count_; }
 
   // Puts the write on a stream, as a kernel that computes them.
-  void Launch(std::vector<T> values, void* stream = nullptr) {
+  void Launch(std::vector<T> values, void* stream = nullptr) const {
     auto* const kernel = new std::function<void()>(
         [to = emulation().rabit_emulated_inside(memory_), values = std::move(values)] {
           std::memcpy(to, values.data(), values.size() * sizeof(T));

@@ -169,7 +169,8 @@ struct JobOptions {
   std::function<std::unique_ptr<Backend>(int, std::unique_ptr<Backend>)> wrap_backend;
   // Backends behind the first: operations name them by number, and each has its lanes.
   std::function<std::vector<std::unique_ptr<Backend>>(int)> more_backends;
-  bool shares_lanes = false;                   // all backends have the same, as if they were one
+  bool has_nccl = false;      // the last of them is NCCL's, and the default of tensors on a device
+  bool shares_lanes = false;  // all backends have the same, as if they were one
   std::function<std::string(int)> algorithms;  // a rank's rules; the backend reads none
   std::shared_ptr<const void> ground;          // EngineParts::ground of every rank
   std::function<Result<std::shared_ptr<DeviceDriver>>()> open_driver;
@@ -238,6 +239,7 @@ class TestJob {
     LaneClassOptions classes;
     if (options_.shares_lanes) return classes;
     classes.lanes_started = options_.engine.lanes;
+    if (options_.has_nccl) classes.ordered_class = static_cast<int32_t>(router.backends()) - 1;
     for (size_t i = 1; i < router.backends(); ++i) {
       classes.names.push_back("backend" + std::to_string(i));
     }
@@ -249,7 +251,8 @@ class TestJob {
 
   std::unique_ptr<const Router> MakeRouter(int rank, int32_t others = 0) const {
     RouterOptions router;
-    router.others = others;
+    router.others = options_.has_nccl ? others - 1 : others;
+    if (options_.has_nccl) router.nccl = {.backend = 1, .executor = others, .is_default = true};
     router.topology.host_of.assign(static_cast<size_t>(size_), 0);
     if (options_.algorithms) {
       Result<AlgorithmRules> rules = AlgorithmRules::Parse(options_.algorithms(rank), false);

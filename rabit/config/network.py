@@ -27,8 +27,9 @@ class NetworkSettings:
     )
     backend: str = setting(
         "builtin",
-        "Who executes collectives: builtin, mpi, ps (summation servers), or several with commas; "
-        "operations that name none use the first.",
+        "Who executes collectives: builtin, mpi, nccl (tensors on GPUs), ps (summation servers), or "
+        "several with commas; operations that name none use the first. auto: nccl where every rank "
+        "has it, and builtin.",
         is_equal=True,
         native="backend",
         flag="--backend",

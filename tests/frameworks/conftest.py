@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import emulated_cuda, emulated_nccl
 from support.rank_server import RankServer
 
 PROLOGUE = """
@@ -70,5 +71,37 @@ def on_ranks(tmp_path: Path, rank_server: RankServer) -> Callable[..., list[Any]
         )
         assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return [json.loads((folder / f"rank.{rank}.json").read_text()) for rank in range(ranks)]
+
+    return run
+
+
+ON_DEVICES = f"""
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from support import cuda_tensor
+from support.cuda_tensor import driver, on_device, to_device
+rank, size = rabit.rank(), rabit.size()
+"""
+
+
+# The driver is there before an engine looks for it.
+NCCL = """
+rabit.shutdown()
+os.environ["RABIT_BACKEND"] = os.environ["BACKEND_HERE"]
+rabit.init()
+"""
+
+
+@pytest.fixture
+def on_devices(on_ranks: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """As on_ranks, for tensors of the emulated driver; with NCCL, if `backend` names it."""
+    variables = {"EMULATED_CUDA": str(emulated_cuda.build())}
+
+    def run(ranks: int, script: str, backend: str = "builtin", **more: str) -> list[Any]:
+        head = ON_DEVICES
+        if backend != "builtin":
+            head += NCCL
+            variables["BACKEND_HERE"] = backend
+            variables["RABIT_NCCL_LIBRARY"] = str(emulated_nccl.build())
+        return on_ranks(ranks, head + script, **variables, **more)
 
     return run

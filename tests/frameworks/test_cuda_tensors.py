@@ -10,9 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,26 +19,10 @@ from support import emulated_cuda
 pytestmark = pytest.mark.skipif(bool(emulated_cuda.MISSING), reason=emulated_cuda.MISSING)
 
 TESTS = Path(__file__).parents[1]
-HEAD = f"""
-sys.path.insert(0, {str(TESTS)!r})
-from support import cuda_tensor
-from support.cuda_tensor import driver, on_device, to_device
-rank, size = rabit.rank(), rabit.size()
-"""
 
 
-@pytest.fixture
-def on_devices(on_ranks: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """As on_ranks, for tensors of the emulated driver."""
-    library = str(emulated_cuda.build())
-
-    def run(ranks: int, script: str, **variables: str) -> list[Any]:
-        return on_ranks(ranks, HEAD + script, EMULATED_CUDA=library, **variables)
-
-    return run
-
-
-def test_every_collective_takes_tensors_of_a_device(on_devices):
+@pytest.mark.parametrize("backend", ["builtin", "nccl"])
+def test_every_collective_takes_tensors_of_a_device(on_devices, backend):
     results = on_devices(
         2,
         """
@@ -73,6 +55,7 @@ for name, each in found.items():
         answers[name] = each.cpu().tolist()
 report([answers, rows.tolist()])
 """,
+        backend,
     )
 
     both = {
@@ -126,7 +109,8 @@ report([wrong, cuda_tensor.asked_for_stream - asked if load_calls() else 19])
     assert results == [[[], 19]] * 2
 
 
-def test_training_on_a_device_is_training_on_the_host(on_devices):
+@pytest.mark.parametrize("backend", ["builtin", "nccl"])
+def test_training_on_a_device_is_training_on_the_host(on_devices, backend):
     """With small parameters in packs and large ones alone, overlapped and not, bit for bit."""
     results = on_devices(
         2,
@@ -167,6 +151,7 @@ for options in ({}, {"overlap": "reduce-scatter"}, {"strategy": "powersgd"}, {"c
         wrong.append([str(options), same])
 report(wrong)
 """,
+        backend,
     )
 
     assert results == [[]] * 2
@@ -302,7 +287,8 @@ report(found)
         assert all(found[0] == "cpu" for found in results)
 
 
-def test_torch_distributed_takes_tensors_of_a_device(on_devices):
+@pytest.mark.parametrize("backend", ["builtin", "nccl"])
+def test_torch_distributed_takes_tensors_of_a_device(on_devices, backend):
     results = on_devices(
         2,
         """
@@ -337,6 +323,7 @@ found["broadcast"] = sent
 report({name: [each.is_cuda, each.cpu().tolist()] for name, each in found.items()})
 dist.destroy_process_group()
 """,
+        backend,
     )
 
     sums = [1.0, 3.0, 5.0, 7.0]

@@ -41,7 +41,7 @@ def test_a_backend_that_was_not_asked_for_says_how_to_ask():
 
 
 def test_an_unknown_backend_names_the_known_ones():
-    with pytest.raises(rabit.InvalidArgument, match="no backend 'nmpi'; name builtin, mpi or ps"):
+    with pytest.raises(rabit.InvalidArgument, match="no backend 'nmpi'; name builtin, mpi, nccl or ps"):
         rabit.Engine(Config(backend="nmpi"))
     with (
         rabit.Engine(Config()) as engine,

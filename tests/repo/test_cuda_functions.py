@@ -34,6 +34,9 @@ RECORDED = {
     "cuEventQuery": ["pointer"],
     "cuMemHostAlloc": ["pointer", "size", "u32"],
     "cuMemFreeHost": ["pointer"],
+    "cuMemAlloc_v2": ["pointer", "size"],
+    "cuMemFree_v2": ["u64"],
+    "cuMemcpyDtoDAsync_v2": ["u64", "u64", "size", "pointer"],
     "cuMemcpyDtoHAsync_v2": ["pointer", "u64", "size", "pointer"],
     "cuMemcpyHtoDAsync_v2": ["u64", "pointer", "size", "pointer"],
 }

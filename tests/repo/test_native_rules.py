@@ -35,6 +35,7 @@ def test_native_code_reads_no_environment_variable():
 # Where no event exists: another process that does not listen yet, a kernel buffer that drains, and a
 # device, whose driver waits without a deadline or not at all.
 MAY_SLEEP = {
+    "native/backend/nccl/nccl_communicator.cc",
     "native/base/device/device.cc",
     "native/rendezvous/dial.cc",
     "native/transport/tcp/tcp_channel.cc",

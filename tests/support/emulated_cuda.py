@@ -28,17 +28,22 @@ MISSING = "" if COMPILER else "no C++ compiler to build the emulated CUDA driver
 
 def build() -> Path:
     """The emulated driver, built from the sources as they are now."""
-    stamp = max(each.stat().st_mtime_ns for each in SOURCES)
-    folder = ROOT / "build" / "emulated_cuda"
-    library = folder / f"libcuda_{stamp}.so"
+    return build_library("cuda", "libcuda.so.1", SOURCES)
+
+
+def build_library(name: str, soname: str, sources: list[Path]) -> Path:
+    """A shared object of the first source, built when one of them is newer than what there is."""
+    stamp = max(each.stat().st_mtime_ns for each in sources)
+    folder = ROOT / "build" / f"emulated_{name}"
+    library = folder / f"lib{name}_{stamp}.so"
     if library.exists():
         return library
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = Path(scratch) / "libcuda.so"
+        made = Path(scratch) / library.name
         command = [COMPILER, "-std=c++20", "-O1", "-fPIC", "-shared", f"-I{NATIVE}", "-pthread"]
-        command += ["-Wl,-soname,libcuda.so.1", "-o", str(made), str(SOURCES[0])]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+        command += [f"-Wl,-soname,{soname}", "-o", str(made), str(sources[0]), "-ldl"]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
         made.rename(library)  # Another process may build it as well.
     return library
 

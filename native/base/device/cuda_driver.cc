@@ -53,12 +53,16 @@ class CudaDriver final : public DeviceDriver {
   void DestroyEvent(int device, void* event) override;
   Result<void*> AllocatePinned(int device, size_t bytes) override;
   void FreePinned(int device, void* memory) override;
+  Result<void*> Allocate(int device, size_t bytes) override;
+  void Free(int device, void* memory) override;
+  Status Run(int device, const std::function<Status()>& call) override;
   Status CheckRuns(int device, void* stream) override;
   Status Record(int device, void* event, void* stream) override;
   Status Await(int device, void* stream, void* event) override;
   Result<bool> IsOver(int device, void* event) override;
   Status CopyToHost(int device, void* stream, void* to, const void* from, size_t bytes) override;
   Status CopyToDevice(int device, void* stream, void* to, const void* from, size_t bytes) override;
+  Status CopyWithin(int device, void* stream, void* to, const void* from, size_t bytes) override;
 
  private:
   struct Primary {
@@ -191,6 +195,26 @@ void CudaDriver::FreePinned(int device, void* memory) {
   (void)In(device, "cuMemFreeHost", [&] { return cu_.cuMemFreeHost(memory); });
 }
 
+Result<void*> CudaDriver::Allocate(int device, size_t bytes) {
+  cuda::Pointer memory = 0;
+  RABIT_RETURN_IF_ERROR(
+      In(device, "cuMemAlloc", [&] { return cu_.cuMemAlloc_v2(&memory, bytes); }));
+  return reinterpret_cast<void*>(memory);
+}
+
+void CudaDriver::Free(int device, void* memory) {
+  (void)In(device, "cuMemFree", [&] { return cu_.cuMemFree_v2(AsPointer(memory)); });
+}
+
+Status CudaDriver::Run(int device, const std::function<Status()>& call) {
+  Status status;
+  RABIT_RETURN_IF_ERROR(In(device, "a call on the device", [&] {
+    status = call();
+    return cuda::kSuccess;
+  }));
+  return status;
+}
+
 Status CudaDriver::CheckRuns(int device, void* stream) {
   int32_t status = cuda::kCaptureStatusNone;
   RABIT_RETURN_IF_ERROR(In(device, "cuStreamIsCapturing",
@@ -232,6 +256,13 @@ Status CudaDriver::CopyToDevice(int device, void* stream, void* to, const void* 
   if (bytes == 0) return Status();
   return In(device, "cuMemcpyHtoDAsync",
             [&] { return cu_.cuMemcpyHtoDAsync_v2(AsPointer(to), from, bytes, AsStream(stream)); });
+}
+
+Status CudaDriver::CopyWithin(int device, void* stream, void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return Status();
+  return In(device, "cuMemcpyDtoDAsync", [&] {
+    return cu_.cuMemcpyDtoDAsync_v2(AsPointer(to), AsPointer(from), bytes, AsStream(stream));
+  });
 }
 
 }  // namespace

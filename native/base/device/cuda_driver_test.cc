@@ -112,6 +112,9 @@ TEST(CudaDriver, a_failure_at_any_call_says_which_call_and_why) {
       {"cuEventQuery", [&] { return driver.IsOver(1, copies.ready.get()).status(); }},
       {"cuStreamWaitEvent", [&] { return driver.Await(1, nullptr, copies.ready.get()); }},
       {"cuStreamIsCapturing", [&] { return driver.CheckRuns(1, nullptr); }},
+      {"cuMemAlloc_v2", [&] { return MakeMemory(copies.driver, 1, 8).status(); }},
+      {"cuMemcpyDtoDAsync_v2",
+       [&] { return driver.CopyWithin(1, nullptr, array.data(), array.data(), 64); }},
       {"cuMemcpyDtoHAsync_v2",
        [&] { return driver.CopyToHost(1, nullptr, copies.host(), array.data(), 64); }},
       {"cuMemcpyHtoDAsync_v2",
@@ -133,6 +136,37 @@ TEST(CudaDriver, a_failure_at_any_call_says_which_call_and_why) {
   }
   emulation().rabit_emulated_finish(1, nullptr);
   EXPECT_EQ(emulation().counts().violations, 0);
+}
+
+TEST(CudaDriver, copies_within_a_device_follow_what_is_on_the_stream) {
+  EmulatedTrouble trouble(3, 300);
+  const auto driver = OpenEmulatedDriver();
+  const int64_t before = emulation().counts().memory;
+  Result<DeviceMemory> memory = MakeMemory(driver, 1, 16 * sizeof(int));
+  ASSERT_OK(memory);
+  const DeviceArray<int> from(1, 16);
+  const DeviceArray<int> to(1, 16);
+  from.Launch(std::vector<int>(16, 5));
+  ASSERT_OK(driver->CopyWithin(1, nullptr, memory->get(), from.data(), 16 * sizeof(int)));
+  from.Launch(std::vector<int>(16, 6));
+  ASSERT_OK(driver->CopyWithin(1, nullptr, to.data(), memory->get(), 16 * sizeof(int)));
+
+  EXPECT_EQ(emulation().counts().memory, before + 1);
+  *memory = DeviceMemory();  // waits for the copies
+  EXPECT_EQ(to.Read(), std::vector<int>(16, 5));
+  EXPECT_EQ(emulation().counts().memory, before);
+  EXPECT_EQ(emulation().counts().violations, 0);
+}
+
+TEST(CudaDriver, calls_of_others_are_made_with_the_device_current) {
+  const auto driver = OpenEmulatedDriver();
+  EXPECT_EQ(emulation().rabit_emulated_current_device(), -1);
+  EXPECT_OK(driver->Run(1, [] {
+    EXPECT_EQ(emulation().rabit_emulated_current_device(), 1);
+    return Status();
+  }));
+  EXPECT_EQ(driver->Run(0, [] { return Internal("of the call"); }).message(), "of the call");
+  EXPECT_EQ(emulation().rabit_emulated_current_device(), -1);
 }
 
 TEST(CudaDriver, work_that_fails_later_fails_the_wait_for_it) {

@@ -30,28 +30,31 @@ inline constexpr uint32_t kHostAllocPortable = 1;
 inline constexpr int32_t kCaptureStatusNone = 0;
 
 // X(name of the symbol, its type).
-#define RABIT_CUDA_FUNCTIONS(X)                                                        \
-  X(cuInit, Result(uint32_t flags))                                                    \
-  X(cuDriverGetVersion, Result(int32_t* version))                                      \
-  X(cuGetErrorName, Result(Result error, const char** name))                           \
-  X(cuGetErrorString, Result(Result error, const char** text))                         \
-  X(cuDeviceGetCount, Result(int32_t* count))                                          \
-  X(cuDeviceGet, Result(Device* device, int32_t index))                                \
-  X(cuDevicePrimaryCtxRetain, Result(Context* context, Device device))                 \
-  X(cuDevicePrimaryCtxRelease_v2, Result(Device device))                               \
-  X(cuCtxPushCurrent_v2, Result(Context context))                                      \
-  X(cuCtxPopCurrent_v2, Result(Context* context))                                      \
-  X(cuStreamCreate, Result(Stream* stream, uint32_t flags))                            \
-  X(cuStreamDestroy_v2, Result(Stream stream))                                         \
-  X(cuStreamWaitEvent, Result(Stream stream, Event event, uint32_t flags))             \
-  X(cuStreamIsCapturing, Result(Stream stream, int32_t* status))                       \
-  X(cuEventCreate, Result(Event* event, uint32_t flags))                               \
-  X(cuEventDestroy_v2, Result(Event event))                                            \
-  X(cuEventRecord, Result(Event event, Stream stream))                                 \
-  X(cuEventQuery, Result(Event event))                                                 \
-  X(cuMemHostAlloc, Result(void** memory, size_t bytes, uint32_t flags))               \
-  X(cuMemFreeHost, Result(void* memory))                                               \
-  X(cuMemcpyDtoHAsync_v2, Result(void* to, Pointer from, size_t bytes, Stream stream)) \
+#define RABIT_CUDA_FUNCTIONS(X)                                                          \
+  X(cuInit, Result(uint32_t flags))                                                      \
+  X(cuDriverGetVersion, Result(int32_t* version))                                        \
+  X(cuGetErrorName, Result(Result error, const char** name))                             \
+  X(cuGetErrorString, Result(Result error, const char** text))                           \
+  X(cuDeviceGetCount, Result(int32_t* count))                                            \
+  X(cuDeviceGet, Result(Device* device, int32_t index))                                  \
+  X(cuDevicePrimaryCtxRetain, Result(Context* context, Device device))                   \
+  X(cuDevicePrimaryCtxRelease_v2, Result(Device device))                                 \
+  X(cuCtxPushCurrent_v2, Result(Context context))                                        \
+  X(cuCtxPopCurrent_v2, Result(Context* context))                                        \
+  X(cuStreamCreate, Result(Stream* stream, uint32_t flags))                              \
+  X(cuStreamDestroy_v2, Result(Stream stream))                                           \
+  X(cuStreamWaitEvent, Result(Stream stream, Event event, uint32_t flags))               \
+  X(cuStreamIsCapturing, Result(Stream stream, int32_t* status))                         \
+  X(cuEventCreate, Result(Event* event, uint32_t flags))                                 \
+  X(cuEventDestroy_v2, Result(Event event))                                              \
+  X(cuEventRecord, Result(Event event, Stream stream))                                   \
+  X(cuEventQuery, Result(Event event))                                                   \
+  X(cuMemHostAlloc, Result(void** memory, size_t bytes, uint32_t flags))                 \
+  X(cuMemFreeHost, Result(void* memory))                                                 \
+  X(cuMemAlloc_v2, Result(Pointer* memory, size_t bytes))                                \
+  X(cuMemFree_v2, Result(Pointer memory))                                                \
+  X(cuMemcpyDtoDAsync_v2, Result(Pointer to, Pointer from, size_t bytes, Stream stream)) \
+  X(cuMemcpyDtoHAsync_v2, Result(void* to, Pointer from, size_t bytes, Stream stream))   \
   X(cuMemcpyHtoDAsync_v2, Result(Pointer to, const void* from, size_t bytes, Stream stream))
 
 #define RABIT_CUDA_TYPE(name, ...) using name##_type = __VA_ARGS__;

@@ -29,6 +29,12 @@ Result<PinnedMemory> MakePinned(const std::shared_ptr<DeviceDriver>& driver, int
   return PinnedMemory(driver, device, memory);
 }
 
+Result<DeviceMemory> MakeMemory(const std::shared_ptr<DeviceDriver>& driver, int device,
+                                size_t bytes) {
+  RABIT_ASSIGN_OR_RETURN(void* const memory, driver->Allocate(device, bytes));
+  return DeviceMemory(driver, device, memory);
+}
+
 Status WaitOver(DeviceDriver& driver, int device, void* event, Deadline deadline) {
   const Deadline began = std::chrono::steady_clock::now();
   std::chrono::microseconds sleep{5};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -35,6 +36,14 @@ class DeviceDriver {
   virtual Result<void*> AllocatePinned(int device, size_t bytes) = 0;
   virtual void FreePinned(int device, void* memory) = 0;
 
+  // Memory of the device.
+  virtual Result<void*> Allocate(int device, size_t bytes) = 0;
+  // Waits for what the device was told before.
+  virtual void Free(int device, void* memory) = 0;
+
+  // Makes `call`, of another library that works on the current device of the thread.
+  virtual Status Run(int device, const std::function<Status()>& call) = 0;
+
   // kUnsupported if what is put on `stream` is recorded to be replayed (a graph), not done.
   virtual Status CheckRuns(int device, void* stream) = 0;
   // `event` stands for everything that is on `stream` at this moment.
@@ -47,6 +56,8 @@ class DeviceDriver {
   virtual Status CopyToHost(int device, void* stream, void* to, const void* from, size_t bytes) = 0;
   virtual Status CopyToDevice(int device, void* stream, void* to, const void* from,
                               size_t bytes) = 0;
+  // Between two places in the memory of the device.
+  virtual Status CopyWithin(int device, void* stream, void* to, const void* from, size_t bytes) = 0;
 };
 
 // Owns what a driver has created; move-only, empty when it was made without arguments.
@@ -82,11 +93,14 @@ class DeviceOwned {
 
 using DeviceStream = DeviceOwned<&DeviceDriver::DestroyStream>;
 using DeviceEvent = DeviceOwned<&DeviceDriver::DestroyEvent>;
+using DeviceMemory = DeviceOwned<&DeviceDriver::Free>;
 using PinnedMemory = DeviceOwned<&DeviceDriver::FreePinned>;
 
 Result<DeviceStream> MakeStream(const std::shared_ptr<DeviceDriver>& driver, int device);
 Result<DeviceEvent> MakeEvent(const std::shared_ptr<DeviceDriver>& driver, int device);
 Result<PinnedMemory> MakePinned(const std::shared_ptr<DeviceDriver>& driver, int device,
+                                size_t bytes);
+Result<DeviceMemory> MakeMemory(const std::shared_ptr<DeviceDriver>& driver, int device,
                                 size_t bytes);
 
 // Blocks until `event` is over; kTimedOut at the deadline.  The driver's own wait has none.

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -25,7 +26,7 @@ namespace {
 using namespace rabit::cuda;           // NOLINT: the driver's own words
 using namespace rabit::emulated_cuda;  // NOLINT
 
-constexpr int kDevicesMax = 8;
+constexpr int kDevicesMax = 64;
 constexpr int32_t kVersion = 12080;
 
 struct StreamState {
@@ -224,6 +225,9 @@ Result Copy(Driver& all, Stream stream, void* host, Pointer memory, size_t bytes
 
 #define RABIT_EXPORT extern "C" __attribute__((visibility("default")))
 
+RABIT_EXPORT Pointer rabit_emulated_allocate(int32_t device, size_t bytes);
+RABIT_EXPORT void rabit_emulated_free(Pointer memory);
+
 RABIT_EXPORT Result cuInit(uint32_t) {
   RABIT_ENTER(false);
   return all.devices == 0 ? kNoDevice : kSuccess;
@@ -363,6 +367,55 @@ RABIT_EXPORT Result cuMemFreeHost(void* memory) {
   ::operator delete(memory);
   return kSuccess;
 }
+RABIT_EXPORT Result cuMemAlloc_v2(Pointer* memory, size_t bytes) {
+  RABIT_ENTER();
+  const int device = CurrentDevice(all);
+  lock.unlock();
+  *memory = rabit_emulated_allocate(device, bytes);
+  lock.lock();
+  ++all.counts.memory;
+  return *memory == 0 ? kOutOfMemory : kSuccess;
+}
+RABIT_EXPORT Result cuMemFree_v2(Pointer memory) {
+  RABIT_ENTER();
+  if (!all.memory.contains(memory)) return kInvalidValue;
+  const int device = all.memory.at(memory).device;
+  all.changed.wait(lock, [&] {
+    return std::all_of(all.streams.begin(), all.streams.end(), [&](const StreamState* stream) {
+      return stream->device != device || (stream->queue.empty() && !stream->is_working);
+    });
+  });
+  --all.counts.memory;
+  lock.unlock();
+  rabit_emulated_free(memory);
+  return kSuccess;
+}
+RABIT_EXPORT Result cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, size_t bytes, Stream stream) {
+  RABIT_ENTER();
+  StreamState* const on = Find(all, stream);
+  const auto reach = [&all, bytes, device = on->device](Pointer memory) {
+    return InsideOf(all, memory, bytes, device);
+  };
+  if (reach(to) == nullptr || reach(from) == nullptr) return kInvalidValue;
+  Put(all, on, [&all, to, from, bytes, reach] {
+    std::byte* target = nullptr;
+    const std::byte* source = nullptr;
+    {
+      Lock held(all.mutex);
+      if (const Result error = Injected(all, "copy"); error != kSuccess) all.broken = error;
+      if (all.broken != kSuccess) return;
+      target = reach(to);
+      source = reach(from);
+      if (target == nullptr || source == nullptr) {
+        ++all.counts.violations;
+        return;
+      }
+      ++all.counts.copies;
+    }
+    std::memmove(target, source, bytes);
+  });
+  return kSuccess;
+}
 RABIT_EXPORT Result cuMemcpyDtoHAsync_v2(void* to, Pointer from, size_t bytes, Stream stream) {
   RABIT_ENTER();
   return Copy(all, stream, to, from, bytes, true);
@@ -430,6 +483,14 @@ RABIT_EXPORT void rabit_emulated_free(Pointer memory) {
 RABIT_EXPORT void* rabit_emulated_inside(Pointer memory) {
   Lock lock(driver().mutex);
   return InsideOf(driver(), memory, 0, -1);
+}
+RABIT_EXPORT void* rabit_emulated_reach(Pointer memory, size_t bytes, int32_t device) {
+  Lock lock(driver().mutex);
+  return InsideOf(driver(), memory, bytes, device);
+}
+RABIT_EXPORT int32_t rabit_emulated_current_device() {
+  Lock lock(driver().mutex);
+  return HasContext(driver()) ? CurrentDevice(driver()) : -1;
 }
 RABIT_EXPORT void rabit_emulated_launch(int32_t device, Stream stream, void (*kernel)(void*),
                                         void* argument) {

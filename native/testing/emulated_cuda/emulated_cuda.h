@@ -11,6 +11,7 @@ namespace rabit::emulated_cuda {
 
 struct Counts {
   int64_t pinned = 0;  // allocations that live
+  int64_t memory = 0;  // of cuMemAlloc
   int64_t streams = 0;
   int64_t events = 0;
   int64_t contexts = 0;    // retained and not released
@@ -34,6 +35,9 @@ struct Counts {
   X(rabit_emulated_free, void(cuda::Pointer memory))                                            \
   /* Where `kernel` of rabit_emulated_launch sees it. */                                        \
   X(rabit_emulated_inside, void*(cuda::Pointer memory))                                         \
+  /* The same of `bytes` on `device`; null if they are not there. */                            \
+  X(rabit_emulated_reach, void*(cuda::Pointer memory, size_t bytes, int32_t device))            \
+  X(rabit_emulated_current_device, int32_t()) /* of this thread; -1: there is none */           \
   /* Puts `kernel` on a stream, or on the default one of `device`. */                           \
   X(rabit_emulated_launch,                                                                      \
     void(int32_t device, cuda::Stream stream, void (*kernel)(void* argument), void* argument))  \

@@ -1,0 +1,384 @@
+#include "backend/nccl/nccl_backend.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "arithmetic/reduce.h"
+#include "backend/nccl/nccl_types.h"
+#include "base/check.h"
+
+namespace rabit {
+namespace {
+
+// How long a rank that waits for an identity does not look whether it is to give up.
+constexpr auto kLookEvery = std::chrono::milliseconds(100);
+constexpr size_t kScalarBytesMax = 8;
+
+nccl::Stream StreamOf(const LaneContext& lane) {
+  return static_cast<nccl::Stream>(lane.place->stream);
+}
+
+bool AreEven(std::span<const int64_t> parts) {
+  return std::all_of(parts.begin(), parts.end(), [&](int64_t part) { return part == parts[0]; });
+}
+
+// The first failure of a row of calls.
+class Each {
+ public:
+  void operator()(nccl::Result result) {
+    if (first_ == nccl::kSuccess && result != nccl::kInProgress) first_ = result;
+  }
+  nccl::Result first() const { return first_; }
+
+ private:
+  nccl::Result first_ = nccl::kSuccess;
+};
+
+// A number as a value of the type.
+std::array<std::byte, kScalarBytesMax> ScalarOf(DType dtype, double number) {
+  std::array<std::byte, kScalarBytesMax> scalar{};
+  // One is an exponent of zero in every float: the product is the number, rounded once.
+  constexpr uint16_t kHalfOne = 0x3c00, kBrainOne = 0x3f80;
+  constexpr float kOne = 1.0f;
+  constexpr double kLongOne = 1.0;
+  const void* one = &kOne;
+  if (dtype == DType::kFloat16) one = &kHalfOne;
+  if (dtype == DType::kBfloat16) one = &kBrainOne;
+  if (dtype == DType::kFloat64) one = &kLongOne;
+  std::memcpy(scalar.data(), one, SizeOf(dtype));
+  Scale(dtype, scalar.data(), scalar.data(), 1, number);
+  return scalar;
+}
+
+}  // namespace
+
+NcclBackend::NcclBackend(std::shared_ptr<const NcclLibrary> library, Store* store,
+                         NcclOptions options)
+    : library_(std::move(library)), store_(store), options_(std::move(options)) {}
+
+Status NcclBackend::failure() const {
+  MutexLock lock(mutex_);
+  return failure_;
+}
+
+Status NcclBackend::Explained(const Status& status) const {
+  if (status.ok()) return status;
+  const Status why = failure();
+  return why.ok() ? status : why;
+}
+
+Status NcclBackend::AddGroup(const Group& group) {
+  RABIT_RETURN_IF_ERROR(failure());
+  if (!group.is_member()) return Status();
+  std::shared_ptr<NcclCommunicator> old;  // ends without the lock
+  MutexLock lock(mutex_);
+  Member& member = members_[group.id];
+  ++member.generation;
+  old.swap(member.communicator);
+  return Status();
+}
+
+Result<std::shared_ptr<NcclCommunicator>> NcclBackend::CommunicatorOf(const LaneContext& lane) {
+  const Group& group = lane.group;
+  const DevicePlace& place = *lane.place;
+  std::shared_ptr<NcclCommunicator> communicator;
+  int generation = 0;
+  {
+    MutexLock lock(mutex_);
+    if (!failure_.ok()) return failure_;
+    Member& member = members_[group.id];
+    if (member.communicator != nullptr) {
+      const int device = member.communicator->device();
+      if (device == place.device) return member.communicator;
+      return InvalidArgument(
+          "the tensor is on cuda:" + std::to_string(place.device) + ", and rank " +
+          std::to_string(options_.rank) + " has brought cuda:" + std::to_string(device) +
+          " to group " + std::to_string(group.id) +
+          " before: with NCCL a rank has one device in a group; call torch.cuda.set_device(" +
+          std::to_string(device) + "), or name the backend builtin");
+    }
+    generation = member.generation;
+    communicator = std::make_shared<NcclCommunicator>(library_, place.driver, place.device);
+    member.communicator = communicator;
+  }
+  const Deadline latest = After(std::chrono::milliseconds(options_.open_ms));
+  RABIT_RETURN_IF_ERROR(Open(*communicator, group, generation, std::min(latest, lane.deadline)));
+  return communicator;
+}
+
+Status NcclBackend::Open(NcclCommunicator& communicator, const Group& group, int generation,
+                         Deadline deadline) {
+  const std::string key =
+      options_.key + "/nccl/" + std::to_string(group.id) + "/" + std::to_string(generation);
+  RABIT_ASSIGN_OR_RETURN(const nccl::UniqueId identity, IdentityOf(group, key, deadline));
+  const Status status = communicator.Open(identity, group.my_index, group.size(), deadline);
+  if (status.ok()) return status;
+  return Status(status.code(), "the NCCL communicator of group " + std::to_string(group.id) +
+                                   " with ranks " + RankList(group.ranks) + ": " + status.message())
+      .WithCulprit(status.culprit());
+}
+
+Result<nccl::UniqueId> NcclBackend::Publish(const std::string& key) {
+  nccl::UniqueId identity{};
+  const nccl::Result result = library_->ncclGetUniqueId(&identity);
+  const Status status =
+      result == nccl::kSuccess ? Status() : library_->Failed("ncclGetUniqueId", result, nullptr);
+  if (store_ != nullptr) {
+    const std::string text = status.ok()
+                                 ? "=" + std::string(identity.internal, sizeof identity.internal)
+                                 : "!" + status.message();
+    RABIT_RETURN_IF_ERROR(store_->Set(key, text));
+  }
+  RABIT_RETURN_IF_ERROR(status);
+  return identity;
+}
+
+Result<nccl::UniqueId> NcclBackend::IdentityOf(const Group& group, const std::string& key,
+                                               Deadline deadline) {
+  if (group.my_index == 0) return Publish(key);
+  for (;;) {
+    RABIT_RETURN_IF_ERROR(failure());
+    const Deadline next = std::min(After(kLookEvery), deadline);
+    Result<std::string> found = store_->Get(key, next);
+    if (found.ok() && found->starts_with('!')) {
+      return Internal("rank " + std::to_string(group.ranks[0]) + ": " + found->substr(1))
+          .WithCulprit(group.ranks[0]);
+    }
+    nccl::UniqueId identity{};
+    if (found.ok() && found->size() == 1 + sizeof identity.internal) {
+      std::memcpy(identity.internal, found->data() + 1, sizeof identity.internal);
+      return identity;
+    }
+    if (found.ok()) return Internal("the identity of '" + key + "' is malformed; report this");
+    if (found.status().code() != Code::kTimedOut) return found.status();
+    if (std::chrono::steady_clock::now() < deadline) continue;
+    return TimedOut("rank " + std::to_string(group.ranks[0]) +
+                    " has not begun the NCCL communicator of group " + std::to_string(group.id) +
+                    ": " + found.status().message())
+        .WithCulprit(group.ranks[0]);
+  }
+}
+
+Status NcclBackend::Run(const char* what, const LaneContext& lane, const Calls& calls) {
+  RABIT_CHECK(lane.place != nullptr, "NCCL is given memory of the host");
+  RABIT_RETURN_IF_ERROR(failure());
+  Result<std::shared_ptr<NcclCommunicator>> communicator = CommunicatorOf(lane);
+  if (!communicator.ok()) return Explained(communicator.status());
+  const auto grouped = [&](nccl::Comm comm) {
+    Each each;
+    each(library_->ncclGroupStart());
+    if (each.first() != nccl::kSuccess) return each.first();
+    each(calls(comm, StreamOf(lane)));
+    const nccl::Result ended = library_->ncclGroupEnd();
+    return each.first() == nccl::kSuccess ? ended : each.first();
+  };
+  return Explained((*communicator)->Make(what, grouped, lane.deadline));
+}
+
+Status NcclBackend::RunReduction(const char* what, const LaneContext& lane, DType dtype,
+                                 ReduceOp op, const Reduction& calls) {
+  const std::optional<nccl::RedOp> known = NcclOpOf(op);
+  const std::optional<nccl::DataType> type = NcclTypeOf(dtype);
+  const bool is_sum = op == ReduceOp::kSum || op == ReduceOp::kAverage;
+  const double factor = lane.place->factor;
+  if (!known || !type || (factor != 1.0 && (!is_sum || !IsFloat(dtype)))) {
+    return Unsupported("NCCL has no " + std::string(Name(op)) + " of " + std::string(Name(dtype)) +
+                       " times " + std::to_string(factor) + "; use another backend for it");
+  }
+  if (factor == 1.0) {
+    return Run(what, lane,
+               [&](nccl::Comm comm, nccl::Stream stream) { return calls(comm, stream, *known); });
+  }
+  const double share = op == ReduceOp::kAverage ? factor / lane.group.size() : factor;
+  auto scalar = ScalarOf(dtype, share);
+  Result<std::shared_ptr<NcclCommunicator>> communicator = CommunicatorOf(lane);
+  if (!communicator.ok()) return Explained(communicator.status());
+  nccl::RedOp made = nccl::kSum;
+  RABIT_RETURN_IF_ERROR(Explained((*communicator)
+                                      ->Make(
+                                          "ncclRedOpCreatePreMulSum",
+                                          [&](nccl::Comm comm) {
+                                            return library_->ncclRedOpCreatePreMulSum(
+                                                &made, scalar.data(), *type,
+                                                nccl::kScalarHostImmediate, comm);
+                                          },
+                                          lane.deadline)));
+  const Status status = Run(
+      what, lane, [&](nccl::Comm comm, nccl::Stream stream) { return calls(comm, stream, made); });
+  if (!status.ok()) return status;
+  return Explained((*communicator)
+                       ->Make(
+                           "ncclRedOpDestroy",
+                           [&](nccl::Comm comm) { return library_->ncclRedOpDestroy(made, comm); },
+                           lane.deadline));
+}
+
+Operation NcclBackend::Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) {
+  const auto count = static_cast<size_t>(in_out.count);
+  if (count == 0) return Status();
+  return RunReduction("ncclAllReduce", lane, in_out.dtype, op,
+                      [&](nccl::Comm comm, nccl::Stream stream, nccl::RedOp with) {
+                        return library_->ncclAllReduce(in_out.data, in_out.data, count,
+                                                       *NcclTypeOf(in_out.dtype), with, comm,
+                                                       stream);
+                      });
+}
+
+Operation NcclBackend::Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op,
+                              int root) {
+  const auto count = static_cast<size_t>(in_out.count);
+  if (count == 0) return Status();
+  return RunReduction("ncclReduce", lane, in_out.dtype, op,
+                      [&](nccl::Comm comm, nccl::Stream stream, nccl::RedOp with) {
+                        return library_->ncclReduce(in_out.data, in_out.data, count,
+                                                    *NcclTypeOf(in_out.dtype), with, root, comm,
+                                                    stream);
+                      });
+}
+
+// NCCL's own wants equal parts.
+Operation NcclBackend::ReduceScatter(const LaneContext& lane, const TensorView& in,
+                                     const TensorView& out, std::span<const int64_t> part_counts,
+                                     ReduceOp op) {
+  if (in.count == 0) return Status();
+  const auto* const from = static_cast<const std::byte*>(in.data);
+  return RunReduction(
+      "ncclReduceScatter", lane, in.dtype, op,
+      [&](nccl::Comm comm, nccl::Stream stream, nccl::RedOp with) {
+        const nccl::DataType type = *NcclTypeOf(in.dtype);
+        if (AreEven(part_counts)) {
+          return library_->ncclReduceScatter(from, out.data, static_cast<size_t>(part_counts[0]),
+                                             type, with, comm, stream);
+        }
+        Each each;
+        size_t offset = 0;
+        for (int root = 0; root < lane.group.size(); ++root) {
+          const auto count = static_cast<size_t>(part_counts[static_cast<size_t>(root)]);
+          void* const to = root == lane.group.my_index ? out.data : nullptr;
+          if (count > 0) {
+            each(library_->ncclReduce(from + offset, to, count, type, with, root, comm, stream));
+          }
+          offset += count * SizeOf(in.dtype);
+        }
+        return each.first();
+      });
+}
+
+// The same.
+Operation NcclBackend::Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                                 std::span<const int64_t> part_bytes) {
+  if (all.empty()) return Status();
+  return Run("ncclAllGather", lane, [&](nccl::Comm comm, nccl::Stream stream) {
+    if (AreEven(part_bytes)) {
+      return library_->ncclAllGather(mine.data(), all.data(), mine.size(), nccl::kUint8, comm,
+                                     stream);
+    }
+    Each each;
+    std::byte* to = all.data();
+    for (int root = 0; root < lane.group.size(); ++root) {
+      const auto bytes = static_cast<size_t>(part_bytes[static_cast<size_t>(root)]);
+      const void* const from = root == lane.group.my_index ? mine.data() : to;
+      if (bytes > 0) {
+        each(library_->ncclBroadcast(from, to, bytes, nccl::kUint8, root, comm, stream));
+      }
+      to += bytes;
+    }
+    return each.first();
+  });
+}
+
+Operation NcclBackend::Broadcast(const LaneContext& lane, Bytes buffer, int root) {
+  if (buffer.empty()) return Status();
+  return Run("ncclBroadcast", lane, [&](nccl::Comm comm, nccl::Stream stream) {
+    return library_->ncclBroadcast(buffer.data(), buffer.data(), buffer.size(), nccl::kUint8, root,
+                                   comm, stream);
+  });
+}
+
+Operation NcclBackend::Alltoall(const LaneContext& lane, ConstBytes in,
+                                std::span<const int64_t> send_bytes, Bytes out,
+                                std::span<const int64_t> receive_bytes) {
+  return Run("ncclSend and ncclRecv", lane, [&](nccl::Comm comm, nccl::Stream stream) {
+    Each each;
+    const std::byte* from = in.data();
+    std::byte* to = out.data();
+    for (int peer = 0; peer < lane.group.size(); ++peer) {
+      const auto sent = static_cast<size_t>(send_bytes[static_cast<size_t>(peer)]);
+      const auto received = static_cast<size_t>(receive_bytes[static_cast<size_t>(peer)]);
+      if (sent > 0) each(library_->ncclSend(from, sent, nccl::kUint8, peer, comm, stream));
+      if (received > 0) each(library_->ncclRecv(to, received, nccl::kUint8, peer, comm, stream));
+      from += sent;
+      to += received;
+    }
+    return each.first();
+  });
+}
+
+Operation NcclBackend::Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
+                              std::span<const int64_t> part_bytes, int root) {
+  std::vector<int64_t> sent(part_bytes.size(), 0);
+  sent[static_cast<size_t>(root)] = static_cast<int64_t>(mine.size());
+  std::vector<int64_t> received(part_bytes.size(), 0);
+  if (lane.group.my_index == root) received.assign(part_bytes.begin(), part_bytes.end());
+  return Alltoall(lane, mine, sent, all, received);
+}
+
+Operation NcclBackend::Scatter(const LaneContext& lane, ConstBytes all,
+                               std::span<const int64_t> part_bytes, Bytes mine, int root) {
+  std::vector<int64_t> sent(part_bytes.size(), 0);
+  if (lane.group.my_index == root) sent.assign(part_bytes.begin(), part_bytes.end());
+  std::vector<int64_t> received(part_bytes.size(), 0);
+  received[static_cast<size_t>(root)] = static_cast<int64_t>(mine.size());
+  return Alltoall(lane, all, sent, mine, received);
+}
+
+Operation NcclBackend::Send(const LaneContext& lane, ConstBytes buffer, int peer) {
+  if (buffer.empty()) return Status();
+  return Run("ncclSend", lane, [&](nccl::Comm comm, nccl::Stream stream) {
+    return library_->ncclSend(buffer.data(), buffer.size(), nccl::kUint8, peer, comm, stream);
+  });
+}
+
+Operation NcclBackend::Recv(const LaneContext& lane, Bytes buffer, int peer) {
+  if (buffer.empty()) return Status();
+  return Run("ncclRecv", lane, [&](nccl::Comm comm, nccl::Stream stream) {
+    return library_->ncclRecv(buffer.data(), buffer.size(), nccl::kUint8, peer, comm, stream);
+  });
+}
+
+Status NcclBackend::Failure(const Group& group) {
+  std::shared_ptr<NcclCommunicator> communicator;
+  {
+    MutexLock lock(mutex_);
+    if (!failure_.ok()) return failure_;
+    const auto found = members_.find(group.id);
+    if (found != members_.end()) communicator = found->second.communicator;
+  }
+  return communicator == nullptr ? Status() : Explained(communicator->Failure());
+}
+
+void NcclBackend::Abort(Status why) {
+  std::vector<std::shared_ptr<NcclCommunicator>> communicators;
+  {
+    MutexLock lock(mutex_);
+    if (failure_.ok()) failure_ = std::move(why);
+    for (const auto& [group, member] : members_) {
+      if (member.communicator != nullptr) communicators.push_back(member.communicator);
+    }
+  }
+  for (const auto& communicator : communicators) communicator->Abort();
+}
+
+void NcclBackend::WriteStatistics(JsonWriter& json) const {
+  library_->Write(json);
+  MutexLock lock(mutex_);
+  const auto made = std::count_if(members_.begin(), members_.end(), [](const auto& each) {
+    return each.second.communicator != nullptr;
+  });
+  json.Member("communicators", static_cast<int64_t>(made));
+}
+
+}  // namespace rabit

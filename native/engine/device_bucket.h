@@ -1,0 +1,99 @@
+// DeviceBucket: a bucket that is exchanged in the memory of a device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/device/device.h"
+#include "engine/bucket_job.h"
+#include "engine/devices.h"
+
+namespace rabit {
+
+// Memory that grows and is kept, of pieces that are given back all at once.
+template <class Memory>
+class DeviceArena {
+ public:
+  // `make(bytes)` allocates.  Pieces that were taken before stay where they are.
+  template <class Make>
+  Result<std::byte*> Take(size_t bytes, Make make) {
+    constexpr size_t kAlignment = 256;
+    bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    if (regions_.empty() || regions_.back().bytes - used_ < bytes) {
+      const size_t last = regions_.empty() ? 0 : regions_.back().bytes;
+      const size_t target = std::max(bytes, last + last / 2);
+      RABIT_ASSIGN_OR_RETURN(Memory memory, make(target));
+      regions_.push_back({std::move(memory), target});
+      used_ = 0;
+    }
+    auto* const begin = static_cast<std::byte*>(regions_.back().memory.get()) + used_;
+    used_ += bytes;
+    return begin;
+  }
+  // Nothing uses the pieces any more; the largest region stays.
+  void Reset() {
+    if (regions_.size() > 1) regions_.erase(regions_.begin(), regions_.end() - 1);
+    used_ = 0;
+  }
+
+ private:
+  struct Region {
+    Memory memory;
+    size_t bytes = 0;
+  };
+  std::vector<Region> regions_;
+  size_t used_ = 0;  // of the last
+};
+
+// Packing, exchanging and unpacking are put on one stream of the device, one behind the other, and
+// nothing waits but Wait: what is taken here is used in that order.  The lane's thread, or whoever
+// has claimed the lane.
+class DeviceBucket {
+ public:
+  DeviceBucket() = default;
+  DeviceBucket(const DeviceBucket&) = delete;
+  // Waits for what is under way, because its memory goes.
+  ~DeviceBucket();
+
+  // Waits until `deadline` for what is left of the bucket before.
+  Status Begin(Devices& devices, const BucketJob& job, Deadline deadline);
+  DevicePlace& place() { return place_; }
+
+  // Memory of the device that nobody else uses.
+  Result<Bytes> Scratch(size_t bytes);
+  Status Copy(std::byte* to, const std::byte* from, size_t bytes);
+  // It is there when Wait has returned.
+  Status CopyToHost(std::byte* to, const std::byte* from, size_t bytes);
+  // What changes nothing.
+  Status FillIdentity(ReduceOp op, DType dtype, std::byte* to, int64_t count);
+
+  // Behind the last of these.
+  Status Record();
+  // Whether Wait would not time out; waits for that until `until`.
+  bool IsOver(Backend& backend, const Group& group, Deadline until);
+  // Waits for all of them; kTimedOut: they go on.  After another error nothing is under way.
+  Status Wait(Backend& backend, const Group& group, Deadline deadline);
+  // They do not go on: ends them.
+  void GiveUp(Backend& backend, const Status& why);
+
+ private:
+  struct Arrival {
+    std::byte* to;
+    const std::byte* from;
+    size_t bytes;
+  };
+
+  Result<std::byte*> Pinned(size_t bytes);
+
+  DevicePlace place_;
+  DeviceEvent event_;
+  bool is_under_way_ = false;
+  DeviceArena<DeviceMemory> scratch_;
+  DeviceArena<PinnedMemory> pinned_;
+  std::vector<Arrival> arrivals_;
+};
+
+}  // namespace rabit

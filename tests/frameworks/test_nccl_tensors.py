@@ -1,0 +1,125 @@
+"""The backend nccl from Python: who is asked, what runs there, and what happens when it cannot."""
+
+from __future__ import annotations
+
+import pytest
+from support import emulated_cuda
+
+pytestmark = pytest.mark.skipif(bool(emulated_cuda.MISSING), reason=emulated_cuda.MISSING)
+
+
+@pytest.mark.parametrize("backend", ["nccl", "auto"])
+def test_what_is_on_a_device_stays_there(on_devices, backend):
+    results = on_devices(
+        2,
+        """
+copies = driver.calls("cuMemcpyDtoHAsync_v2")
+mine = [on_device(torch.full((count,), float(rank + 1)), rank) for count in (1, 1000, 300_000)]
+for _ in range(3):
+    for each in rabit.grouped_allreduce_(mine):
+        assert each.is_cuda
+here = rabit.allreduce(torch.ones(3), op=rabit.Sum)
+maximum = rabit.allreduce(mine[0], op=rabit.Max, name="staged")
+statistics = rabit.statistics()
+report([
+    [each.cpu()[-1].item() for each in mine],
+    here.tolist(),
+    maximum.item(),
+    driver.calls("cuMemcpyDtoHAsync_v2") - copies,
+    statistics["lane_classes"]["nccl"]["lanes"],
+])
+""",
+        backend,
+    )
+
+    for values, here, maximum, copies, lanes in results:
+        assert values == [1.5] * 3
+        assert here == [2.0] * 3
+        assert maximum == 1.5
+        assert copies == 1  # of the maximum, which NCCL takes without NaN
+        assert lanes == 1
+
+
+def test_a_process_set_names_it(on_devices):
+    results = on_devices(
+        3,
+        """
+copies = lambda: driver.calls("cuMemcpyDtoHAsync_v2")
+all_ranks = rabit.add_process_set(rabit.ProcessSet([0, 1, 2], backend="nccl"))
+pair = rabit.add_process_set(rabit.ProcessSet([0, 2], backend="nccl"))
+mine = on_device(torch.ones(1000))  # each process has devices of its own
+began = copies()
+rabit.allreduce_(mine, op=rabit.Sum, name="there", process_set=all_ranks)
+there = copies() - began
+rabit.allreduce_(mine, op=rabit.Sum, name="here")
+staged = copies() - began - there
+if rank != 1:
+    rabit.allreduce_(mine, op=rabit.Sum, name="pair", process_set=pair)
+report([there, staged, mine.cpu()[0].item()])
+""",
+        "builtin,nccl",
+    )
+
+    assert results == [[0, 1, 18.0], [0, 1, 9.0], [0, 1, 18.0]]
+
+
+def test_a_rank_that_ends_without_a_word_is_named_and_nobody_hangs(on_devices):
+    results = on_devices(
+        2,
+        """
+mine = on_device(torch.ones(1000), rank)
+rabit.allreduce_(mine, name="first")
+if rank == 1:
+    report("")
+    os._exit(0)
+try:
+    rabit.allreduce_(mine, name="second")
+    rabit.allreduce_(mine, name="third")
+    report("no error")
+except rabit.RabitError as error:
+    report(f"{type(error).__name__}: {error}")
+os._exit(0)
+""",
+        "nccl",
+    )
+
+    assert results[0].startswith("PeerLost: ") and "rank 1" in results[0]
+
+
+def test_without_nccl_the_start_says_what_to_install(on_ranks):
+    results = on_ranks(
+        2,
+        """
+rabit.shutdown()
+os.environ["RABIT_NCCL_LIBRARY"] = "/nowhere/libnccl.so.2"
+os.environ["RABIT_BACKEND"] = "nccl"
+try:
+    rabit.init()
+    text = "no error"
+except rabit.RabitError as error:
+    text = f"{type(error).__name__}: {error}"
+Path(sys.argv[0]).with_name(f"rank.{os.environ['RABIT_RANK']}.json").write_text(json.dumps(text))
+os._exit(0)
+""",
+    )
+
+    for text in results:
+        assert text.startswith("Unsupported: ")
+        assert "there is no NCCL on rank 0" in text
+        assert "pip install nvidia-nccl-cu13" in text
+
+
+def test_auto_does_without_what_is_not_there(on_ranks):
+    results = on_ranks(
+        2,
+        """
+rabit.shutdown()
+os.environ["RABIT_NCCL_LIBRARY"] = "/nowhere/libnccl.so.2"
+os.environ["RABIT_BACKEND"] = "auto"
+rabit.init()
+total = rabit.allreduce(torch.ones(2), op=rabit.Sum).tolist()
+report([total, sorted(rabit.statistics()["lane_classes"])])
+""",
+    )
+
+    assert results == [[[2.0, 2.0], ["builtin"]]] * 2
