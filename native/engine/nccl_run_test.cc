@@ -9,6 +9,7 @@
 #include "testing/emulated_nccl.h"
 #include "testing/engine_job.h"
 #include "testing/memory_store.h"
+#include "testing/soon.h"
 
 namespace rabit {
 namespace {
@@ -16,17 +17,16 @@ namespace {
 using testing::DeviceTensor;
 using testing::EmulatedTrouble;
 using testing::emulation;
+using testing::Has;
 using testing::JobOptions;
 using testing::MakeRequest;
 using testing::MemoryStore;
 using testing::nccl_emulation;
 using testing::OpenEmulatedNccl;
 using testing::RunOn;
+using testing::Soon;
 using testing::TestJob;
 using Floats = std::vector<float>;
-
-Deadline InTime() { return After(std::chrono::seconds(60)); }
-bool Has(const std::string& text, std::string_view part) { return text.find(part) != text.npos; }
 
 // Rank r is on device r, of as many as there are ranks.
 class NcclJob {
@@ -92,12 +92,14 @@ TEST(NcclRun, sums_of_many_tensors_are_right_and_stay_on_the_device) {
       }
       std::vector<Handle> handles(requests.size());
       ASSERT_OK(engine.Submit(requests, handles));
-      for (const Handle handle : handles) EXPECT_OK(engine.Wait(handle, InTime()));
+      for (const Handle handle : handles) EXPECT_OK(engine.Wait(handle, Soon()));
       for (const auto& each : tensors) {
         const Floats seen = each->Read();
         EXPECT_EQ(seen, Floats(seen.size(), static_cast<float>(size * (size + 1)) / 4.0f));
       }
-      if (rank == 0) EXPECT_TRUE(Has(engine.StatisticsJson(), "\"nccl\""));
+      if (rank == 0) {
+        EXPECT_TRUE(Has(engine.StatisticsJson(), "\"nccl\""));
+      }
     });
   }
 }
@@ -197,7 +199,7 @@ TEST(NcclRun, what_nccl_has_not_is_staged_beside_what_it_has) {
         requests.push_back(MakeRequest("host", Kind::kAllreduce, here));
         std::vector<Handle> handles(requests.size());
         ASSERT_OK(engine.Submit(requests, handles));
-        for (const Handle handle : handles) EXPECT_OK(engine.Wait(handle, InTime()));
+        for (const Handle handle : handles) EXPECT_OK(engine.Wait(handle, Soon()));
         EXPECT_EQ(most.Read(), Floats(100, 1.0f));
         EXPECT_EQ(sum.Read(), Floats(100, 2.0f));
         for (const Handle handle : handles) engine.Release(handle);
@@ -224,7 +226,7 @@ TEST(NcclRun, groups_have_communicators_of_their_own) {
   EmulatedTrouble trouble(10, 100);
   NcclJob(3).Run([](Engine& engine, int rank) {
     const std::vector<int> pair = {0, 2};
-    Result<GroupId> group = engine.AddGroup(pair, InTime());
+    Result<GroupId> group = engine.AddGroup(pair, Soon());
     ASSERT_OK(group);
     for (int round = 0; round < 3; ++round) {
       const DeviceTensor all(rank, Floats(50, 1.0f));
@@ -238,7 +240,7 @@ TEST(NcclRun, groups_have_communicators_of_their_own) {
       std::vector<Handle> handles(requests.size());
       ASSERT_OK(engine.Submit(requests, handles));
       for (const Handle handle : handles) {
-        EXPECT_OK(engine.Wait(handle, InTime()));
+        EXPECT_OK(engine.Wait(handle, Soon()));
         engine.Release(handle);
       }
       EXPECT_EQ(all.Read(), Floats(50, 3.0f));

@@ -12,6 +12,7 @@
 #include "testing/emulated_nccl.h"
 #include "testing/memory_store.h"
 #include "testing/run_ranks.h"
+#include "testing/soon.h"
 #include "testing/test.h"
 
 namespace rabit {
@@ -20,17 +21,16 @@ namespace {
 using testing::DeviceArray;
 using testing::EmulatedTrouble;
 using testing::emulation;
+using testing::Has;
 using testing::HostedBackend;
 using testing::MemoryStore;
 using testing::nccl_emulation;
 using testing::OpenEmulatedDriver;
 using testing::OpenEmulatedNccl;
 using testing::RunRanks;
+using testing::Soon;
 using testing::WorldOf;
 using Floats = std::vector<float>;
-
-Deadline InTime() { return After(std::chrono::seconds(60)); }
-bool Has(const std::string& text, std::string_view part) { return text.find(part) != text.npos; }
 
 // Keeps the store, on which the backend stands.
 class Standing final : public Store {
@@ -87,15 +87,15 @@ struct OnDevice {
         group(WorldOf(size, rank)),
         place{driver, rank, stream.get(), factor} {}
 
-  LaneContext lane(Deadline deadline = InTime()) const {
+  LaneContext lane(Deadline deadline = Soon()) const {
     return {0, Tag{0}, deadline, group, Waiter::kBackground, {}, &place};
   }
-  Status Await(Backend& backend, Deadline deadline = InTime()) {
+  Status Await(Backend& backend, Deadline deadline = Soon()) {
     RABIT_RETURN_IF_ERROR(driver->Record(place.device, event.get(), place.stream));
     return WaitOnStream(backend, group, place, event.get(), deadline);
   }
   // What is on the stream has ended.
-  Status Drain() { return WaitOver(*driver, place.device, event.get(), InTime()); }
+  Status Drain() { return WaitOver(*driver, place.device, event.get(), Soon()); }
 
   const std::shared_ptr<DeviceDriver> driver;
   DeviceStream stream;
@@ -114,7 +114,7 @@ std::vector<T> Reduced(int size, DType dtype, ReduceOp op, double factor,
     const DeviceArray<T> array(rank, 5);
     array.Launch(std::vector<T>(5, value(rank)), at.place.stream);
     NcclBackend& backend = *backends[static_cast<size_t>(rank)];
-    EXPECT_OK(backend.Allreduce(at.lane(), {array.data(), 5, dtype, {}}, op).Wait(InTime()));
+    EXPECT_OK(backend.Allreduce(at.lane(), {array.data(), 5, dtype, {}}, op).Wait(Soon()));
     EXPECT_OK(at.Await(backend));
     const std::vector<T> seen = array.Read(at.place.stream);
     if (rank == 0) result = seen;
@@ -158,7 +158,7 @@ TEST(NcclBackend, what_nccl_cannot_do_is_an_error_that_names_it) {
   const auto refused = [&](DType dtype, ReduceOp op, double factor) {
     OnDevice at(0, 1, factor);
     const DeviceArray<double> array(0, 1);
-    return backends[0]->Allreduce(at.lane(), {array.data(), 1, dtype, {}}, op).Wait(InTime());
+    return backends[0]->Allreduce(at.lane(), {array.data(), 1, dtype, {}}, op).Wait(Soon());
   };
 
   EXPECT_EQ(refused(DType::kInt16, ReduceOp::kSum, 1.0).code(), Code::kUnsupported);
@@ -182,14 +182,14 @@ TEST(NcclBackend, ranks_that_launch_in_different_orders_wait_until_they_are_give
     const DeviceArray<float> array(rank, 1000);
     const TensorView view{array.data(), 1000, DType::kFloat32, {}};
     const LaneContext first = at.lane();
-    const LaneContext second{1, Tag{0}, InTime(), pair, Waiter::kBackground, {}, &there};
+    const LaneContext second{1, Tag{0}, Soon(), pair, Waiter::kBackground, {}, &there};
     // Communicators are made in one order; then the launches cross.
     for (const LaneContext& lane : {first, second}) {
-      EXPECT_OK(backend.Allreduce(lane, view, ReduceOp::kSum).Wait(InTime()));
+      EXPECT_OK(backend.Allreduce(lane, view, ReduceOp::kSum).Wait(Soon()));
     }
     EXPECT_OK(at.Await(backend));
-    EXPECT_OK(backend.Allreduce(rank == 0 ? first : second, view, ReduceOp::kSum).Wait(InTime()));
-    EXPECT_OK(backend.Allreduce(rank == 0 ? second : first, view, ReduceOp::kSum).Wait(InTime()));
+    EXPECT_OK(backend.Allreduce(rank == 0 ? first : second, view, ReduceOp::kSum).Wait(Soon()));
+    EXPECT_OK(backend.Allreduce(rank == 0 ? second : first, view, ReduceOp::kSum).Wait(Soon()));
     EXPECT_EQ(at.Await(backend, After(std::chrono::milliseconds(100))).code(), Code::kTimedOut);
     backend.Abort(Aborted("enough"));
     EXPECT_OK(at.Drain());
@@ -208,7 +208,7 @@ TEST(NcclBackend, an_error_that_comes_later_ends_the_wait) {
     const DeviceArray<float> array(rank, 10);
     NcclBackend& backend = *backends[static_cast<size_t>(rank)];
     const TensorView view{array.data(), 10, DType::kFloat32, {}};
-    EXPECT_OK(backend.Allreduce(at.lane(), view, ReduceOp::kSum).Wait(InTime()));
+    EXPECT_OK(backend.Allreduce(at.lane(), view, ReduceOp::kSum).Wait(Soon()));
     EXPECT_OK(at.Await(backend));
   });
   OnDevice& at = *ranks[0];
@@ -216,7 +216,7 @@ TEST(NcclBackend, an_error_that_comes_later_ends_the_wait) {
   nccl_emulation().rabit_emulated_nccl_break(0, nccl::kRemoteError);
   EXPECT_OK(backends[0]
                 ->Broadcast(at.lane(), {static_cast<std::byte*>(array.data()), 40}, 0)
-                .Wait(InTime()));
+                .Wait(Soon()));
 
   const Status status = at.Await(*backends[0]);
   EXPECT_EQ(status.code(), Code::kPeerLost);
@@ -237,7 +237,7 @@ TEST(NcclBackend, a_rank_that_does_not_come_is_waited_for_until_the_deadline) {
     const Bytes bytes{static_cast<std::byte*>(array.data()), 40};
     const Status status = backends[0]
                               ->Broadcast(at.lane(After(std::chrono::milliseconds(50))), bytes, 0)
-                              .Wait(InTime());
+                              .Wait(Soon());
     EXPECT_EQ(status.code(), Code::kTimedOut);
     EXPECT_TRUE(Has(status.message(), "the NCCL communicator of group 0 with ranks 0, 1"))
         << status.message();
@@ -254,7 +254,7 @@ TEST(NcclBackend, a_rank_that_waits_for_an_identity_gives_up_when_it_is_told) {
 
   const Status status = backends[1]
                             ->Broadcast(at.lane(), {static_cast<std::byte*>(array.data()), 40}, 0)
-                            .Wait(InTime());
+                            .Wait(Soon());
 
   stops.join();
   EXPECT_EQ(status.message(), "rank 0 is lost");
@@ -267,10 +267,10 @@ TEST(NcclBackend, two_ranks_on_one_device_are_told_what_nccl_wants) {
     OnDevice at(0, 2);
     Group group = WorldOf(2, rank);
     const DeviceArray<float> array(0, 10);
-    LaneContext lane{0, Tag{0}, InTime(), group, Waiter::kBackground, {}, &at.place};
+    LaneContext lane{0, Tag{0}, Soon(), group, Waiter::kBackground, {}, &at.place};
     const Status status = backends[static_cast<size_t>(rank)]
                               ->Broadcast(lane, {static_cast<std::byte*>(array.data()), 40}, 0)
-                              .Wait(InTime());
+                              .Wait(Soon());
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
     EXPECT_TRUE(Has(status.message(), "Duplicate GPU detected")) << status.message();
     EXPECT_TRUE(Has(status.message(), "another GPU for every rank of a host"));
@@ -288,7 +288,7 @@ TEST(NcclBackend, a_rank_has_one_device_in_a_group) {
     at.place.stream = stream.get();
     const Status status = backends[0]
                               ->Broadcast(at.lane(), {static_cast<std::byte*>(array.data()), 40}, 0)
-                              .Wait(InTime());
+                              .Wait(Soon());
     EXPECT_EQ(status.ok(), device == 0) << status.message();
     if (device == 0) continue;
     EXPECT_TRUE(Has(status.message(), "the tensor is on cuda:1, and rank 0 has brought cuda:0"));
@@ -312,7 +312,7 @@ TEST(NcclBackend, a_failure_at_any_call_says_which_call_and_why) {
       const Status status =
           backends[0]
               ->Allreduce(at.lane(), {array.data(), 10, DType::kFloat32, {}}, ReduceOp::kSum)
-              .Wait(InTime());
+              .Wait(Soon());
       nccl_emulation().rabit_emulated_nccl_fail(function, 0, nccl::kSuccess);
       EXPECT_EQ(status.code(), Code::kInternal) << function;
       EXPECT_TRUE(Has(status.message(), std::string(function) + " was told to fail"))
@@ -334,7 +334,7 @@ TEST(NcclBackend, the_reason_of_the_first_rank_reaches_those_that_wait_for_its_i
     const DeviceArray<float> array(rank, 10);
     const Status status = backends[static_cast<size_t>(rank)]
                               ->Broadcast(at.lane(), {static_cast<std::byte*>(array.data()), 40}, 0)
-                              .Wait(InTime());
+                              .Wait(Soon());
     EXPECT_TRUE(Has(status.message(), "ncclGetUniqueId was told to fail")) << status.message();
     EXPECT_EQ(status.culprit(), rank == 1 ? 0 : -1);
   });
@@ -370,12 +370,12 @@ TEST(NcclLibrary, every_function_is_called_by_these_tests) {
     EXPECT_OK(me.backend()
                   .ReduceScatter(me.Next(), testing::ViewOf(in), testing::ViewOf(out), parts,
                                  ReduceOp::kSum)
-                  .Wait(InTime()));
+                  .Wait(Soon()));
     EXPECT_EQ(out, std::vector<int32_t>(2, 2));
     const int64_t bytes[] = {8, 8};
     EXPECT_OK(me.backend()
                   .Allgather(me.Next(), testing::BytesOf(out), testing::BytesOf(in), bytes)
-                  .Wait(InTime()));
+                  .Wait(Soon()));
     EXPECT_EQ(in, std::vector<int32_t>(4, 2));
   });
   EXPECT_EQ(nccl_emulation().counts().violations, 0);
