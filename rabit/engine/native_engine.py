@@ -40,6 +40,8 @@ class NativeEngine:
         # For calls that cannot afford `open_pointer`: NULL when it would raise, which the library
         # refuses; `fail` then says why.
         self.work_pointer: Any = self._pointer
+        # Of groups whose operations run elsewhere than on the default backend, its number.
+        self.group_backends: dict[int, int] = {}
         # The calls of the extension module; None: it is not there.
         self.calls: Any = self._make_calls(library_path)
         # (handle, milliseconds) -> code.  After `live_pointer`, which knows a forked child.

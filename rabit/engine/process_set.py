@@ -76,7 +76,7 @@ class ProcessSet:
 
     def register(self, engine: Engine) -> None:
         """Adds the set to `engine`.  Collective; blocks until every rank has called."""
-        self._group = engine.add_group(self._ranks)
+        self._group = engine.add_group(self._ranks, backend=self.backend)
         self._engine = engine
 
     def unregister(self) -> None:

@@ -24,15 +24,23 @@ class Registry(EngineBase):
         self._backends: dict[str, int] = {}
         self._members: dict[int, tuple[int, ...]] = {0: tuple(range(native.size))}
 
-    def add_group(self, ranks: Sequence[int], timeout: float | None = None) -> int:
-        """The number of the group of `ranks`.  Collective; blocks until every rank has called."""
+    def add_group(
+        self, ranks: Sequence[int], timeout: float | None = None, *, backend: str = ""
+    ) -> int:
+        """The number of the group of `ranks`.  Collective; blocks until every rank has called.
+
+        backend: of its operations that name none; "": the default.
+        """
         members = self._check_ranks(ranks)
+        number = self.backend(backend) if backend else -1
         group = ffi.new("int32_t*")
         pointer = self._native.open_pointer()
         library = self._native.library
         limit = self._timeout_ms(timeout)
         check(library, library.rabit_add_group(pointer, members, len(members), limit, group))
         self._members[group[0]] = tuple(members)
+        if number >= 0:
+            self._native.group_backends[int(group[0])] = number
         return int(group[0])
 
     def remove_group(self, group: int, timeout: float | None = None) -> None:
@@ -40,6 +48,7 @@ class Registry(EngineBase):
         library, pointer = self._native.library, self._native.open_pointer()
         check(library, library.rabit_remove_group(pointer, group, self._timeout_ms(timeout)))
         self._members.pop(group, None)
+        self._native.group_backends.pop(group, None)
 
     def members(self, group: int = 0) -> tuple[int, ...]:
         """The global ranks of a group, ascending."""

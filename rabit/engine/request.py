@@ -26,7 +26,7 @@ class Request:
 
     output: where the result goes; may be the input.  None: the engine allocates it.
     root: global rank; for SEND and RECV the other rank.
-    group, codec, backend: numbers from the same engine.
+    group, codec, backend: numbers from the same engine; backend -1: that of the group.
     splits: alltoall, scatter: rows for each rank of the group.
     residual, seed: of the codec; see rabit.allreduce.
     finish: turns the finished handle into what `Handle.result` returns.
@@ -72,6 +72,7 @@ class Batch:
 
     def __init__(self, native: NativeEngine, requests: Sequence[Request]) -> None:
         self._native = native
+        _place(native, requests)
         self._names = [each.name for each in requests]
         self._finishes = [each.finish for each in requests]
         self._keepalives: list[Any] = [_keepalive(each) for each in requests]
@@ -272,6 +273,16 @@ class Waiting:
 WAITING = Waiting()
 
 
+def _place(native: NativeEngine, requests: Sequence[Request]) -> None:
+    """Requests that name no backend have that of their group, which a process set may name."""
+    backends = native.group_backends
+    if not backends:
+        return
+    for each in requests:
+        if each.backend < 0:
+            each.backend = backends.get(each.group, -1)
+
+
 def submit(native: NativeEngine, requests: Sequence[Request]) -> list[Handle]:
     """Submits all of `requests` or none; returns at once, unless this thread is `WAITING`."""
     if len(requests) == 1:
@@ -291,6 +302,7 @@ def run(native: NativeEngine, request: Request) -> Handle:
 def _with_plan(native: NativeEngine, request: Request, start: Start) -> Handle:
     if request.residual is not None or request.seed:
         return Batch(native, (request,)).submit()[0]
+    _place(native, (request,))
     layout = _layout_of(request)
     plans = _here.plans
     plan = plans.pop(layout, None)  # Away while it is used: a signal handler may call as well.

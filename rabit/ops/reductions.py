@@ -343,8 +343,7 @@ class Call:
         backend: str = "",
     ) -> None:
         self.engine = engine_for_work() if engine is None else engine
-        wanted = backend or process_set.backend
-        self.backend = self.engine.backend(wanted) if wanted else -1
+        self.backend = self.engine.backend(backend) if backend else -1
         self.kind = kind
         self.group = 0 if process_set is global_process_set else process_set.group_on(self.engine)
         self.name = self._auto_name() if name is None else name

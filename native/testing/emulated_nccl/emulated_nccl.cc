@@ -322,7 +322,7 @@ struct Collective {
   uint64_t detail = 0;  // what must be equal besides the size
   std::function<bool(int peer)> sends_to = [](int) { return true; };
   bool wants_all = true;
-  std::function<void(const Parts&, std::byte* out)> finish;
+  std::function<void(const Parts&, std::byte* out)> finish = {};
 };
 
 Result Add(Library& all, const Shared& comm, Stream stream, Collective run) {
