@@ -1,7 +1,7 @@
 // The emulated CUDA driver, opened as the real one would be, and tensors in its memory.
 #pragma once
 
-#include <cstring>
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <span>
@@ -97,7 +97,7 @@ class DeviceArray {
   void Launch(std::vector<T> values, void* stream = nullptr) const {
     auto* const kernel = new std::function<void()>(
         [to = emulation().rabit_emulated_inside(memory_), values = std::move(values)] {
-          std::memcpy(to, values.data(), values.size() * sizeof(T));
+          std::copy(values.begin(), values.end(), static_cast<T*>(to));
         });
     emulation().rabit_emulated_launch(device_, static_cast<cuda::Stream>(stream), Run, kernel);
   }
@@ -106,7 +106,7 @@ class DeviceArray {
     std::vector<T> values(count_);
     auto* const kernel =
         new std::function<void()>([from = emulation().rabit_emulated_inside(memory_), &values] {
-          std::memcpy(values.data(), from, values.size() * sizeof(T));
+          std::copy_n(static_cast<const T*>(from), values.size(), values.begin());
         });
     emulation().rabit_emulated_launch(device_, static_cast<cuda::Stream>(stream), Run, kernel);
     emulation().rabit_emulated_finish(device_, static_cast<cuda::Stream>(stream));

@@ -349,7 +349,7 @@ Result Add(Library& all, const Shared& comm, Stream stream, Collective run) {
 
 void CopyAll(const Parts& parts, std::byte* out) {
   for (const auto& part : parts) {
-    std::memcpy(out, part.data(), part.size());
+    if (!part.empty()) std::memcpy(out, part.data(), part.size());
     out += part.size();
   }
 }
@@ -552,7 +552,7 @@ RABIT_EXPORT Result ncclBroadcast(const void* in, void* out, size_t count, DataT
     }
     std::vector<Message> received;
     if (!is_root) received.push_back({root, header, to});
-    if (is_root && from != to) std::memmove(to, from, bytes);
+    if (is_root && from != to && bytes > 0) std::memmove(to, from, bytes);
     return ExchangeIn(*comm, std::move(sent), std::move(received));
   };
   return Add(all, {found, stream, false, exchange});
