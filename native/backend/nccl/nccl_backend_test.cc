@@ -32,27 +32,9 @@ using testing::Soon;
 using testing::WorldOf;
 using Floats = std::vector<float>;
 
-// Keeps the store, on which the backend stands.
-class Standing final : public Store {
- public:
-  Status Set(std::string_view key, std::string_view value) override {
-    return store_.Set(key, value);
-  }
-  Result<Versioned> Watch(std::string_view key, uint64_t seen, Deadline deadline) override {
-    return store_.Watch(key, seen, deadline);
-  }
-  Result<Swap> CompareAndSet(std::string_view key, uint64_t version,
-                             std::string_view value) override {
-    return store_.CompareAndSet(key, version, value);
-  }
-
- private:
-  MemoryStore store_;
-};
-
 // Of all jobs of this process.
 Store& TheStore() {
-  static Standing* const store = new Standing;
+  static auto* const store = new MemoryStore;
   return *store;
 }
 
