@@ -14,7 +14,6 @@
 namespace rabit {
 namespace {
 
-using testing::DeviceArray;
 using testing::DeviceTensor;
 using testing::EmulatedTrouble;
 using testing::emulation;
@@ -27,111 +26,15 @@ using testing::Soon;
 using testing::TestJob;
 using Floats = std::vector<float>;
 
-JobOptions DeviceJob() {
+JobOptions StagedJob() {
   JobOptions options;
   options.open_driver = [] { return LoadCudaDriver(RABIT_TEST_CUDA); };
   return options;
 }
 
-// Cut, fused and left alone; every rank on another device.
-TEST(Staging, sums_of_many_tensors_are_right_whatever_the_delays) {
-  for (const uint64_t seed : {1, 2, 3}) {
-    EmulatedTrouble trouble(seed, 300);
-    const auto before = emulation().counts();
-    const int size = static_cast<int>(seed);
-    JobOptions options = DeviceJob();
-    options.limits.partition_bytes = 4096;
-    options.limits.fusion_bytes = 2048;
-    TestJob(size, std::move(options)).Run([&](Engine& engine, int rank) {
-      std::vector<std::unique_ptr<DeviceTensor>> tensors;
-      std::vector<Request> requests;
-      for (size_t i = 0; i < 24; ++i) {
-        const Floats values(1 + 173 * i, static_cast<float>(rank + 1));
-        tensors.push_back(std::make_unique<DeviceTensor>(rank % 2, values));
-        requests.push_back(tensors[i]->InPlace(Kind::kAllreduce, "t" + std::to_string(i)));
-        requests[i].signature.prescale = 2.0;
-        requests[i].signature.postscale = 0.25;
-        requests[i].signature.priority = static_cast<int32_t>(i % 5);
-      }
-      std::vector<Handle> handles(requests.size());
-      ASSERT_OK(engine.Submit(requests, handles));
-      for (const Handle handle : handles) EXPECT_OK(engine.Wait(handle, Soon()));
-      const auto sum = static_cast<float>(size * (size + 1)) / 4.0f;
-      for (const auto& each : tensors) {
-        const Floats seen = each->Read();
-        EXPECT_EQ(seen, Floats(seen.size(), sum));
-      }
-    });
-    EXPECT_EQ(emulation().counts().pinned, before.pinned);
-    EXPECT_EQ(emulation().counts().events, before.events);
-    EXPECT_EQ(emulation().counts().violations, before.violations);
-  }
-}
-
-TEST(Staging, a_mean_in_another_tensor_leaves_the_input_as_it_is) {
-  TestJob(2, DeviceJob()).Run([](Engine& engine, int rank) {
-    const DeviceTensor in(0, Floats(1000, static_cast<float>(rank)));
-    const DeviceTensor out(0, Floats(1000));
-    Request request = in.To(out, Kind::kAllreduce, "mean");
-    request.signature.op = ReduceOp::kAverage;
-    EXPECT_OK(RunOn(engine, std::move(request)));
-    EXPECT_EQ(out.Read(), Floats(1000, 0.5f));
-    EXPECT_EQ(in.Read(), Floats(1000, static_cast<float>(rank)));
-  });
-}
-
-TEST(Staging, rooted_kinds_touch_the_outputs_that_they_should) {
-  EmulatedTrouble trouble(4, 200);
-  TestJob(3, DeviceJob()).Run([](Engine& engine, int rank) {
-    const auto mine = static_cast<float>(rank + 1);
-    const DeviceTensor sent(rank % 2, Floats(5000, mine));
-    Request broadcast = sent.InPlace(Kind::kBroadcast, "b");
-    broadcast.signature.root = 1;
-    EXPECT_OK(RunOn(engine, std::move(broadcast)));
-    EXPECT_EQ(sent.Read(), Floats(5000, 2.0f));
-
-    const DeviceTensor part(0, Floats(10, mine));
-    const DeviceTensor sum(0, Floats(10));
-    Request reduce = part.To(sum, Kind::kReduce, "r");
-    reduce.signature.root = 2;
-    EXPECT_OK(RunOn(engine, std::move(reduce)));
-    EXPECT_EQ(sum.Read(), Floats(10, rank == 2 ? 6.0f : 0.0f));
-  });
-}
-
-TEST(Staging, kinds_with_parts_write_to_the_device) {
-  EmulatedTrouble trouble(5, 200);
-  TestJob(2, DeviceJob()).Run([](Engine& engine, int rank) {
-    const auto mine = static_cast<float>(rank + 1);
-    const DeviceTensor rows(0, Floats{mine, mine, mine, mine});
-    const DeviceTensor half(0, Floats(2));
-    EXPECT_OK(RunOn(engine, rows.To(half, Kind::kReduceScatter, "s")));
-    EXPECT_EQ(half.Read(), Floats(2, 3.0f));
-
-    const DeviceTensor all(0, Floats(8));
-    EXPECT_OK(RunOn(engine, rows.To(all, Kind::kAllgather, "g")));
-    EXPECT_EQ(all.Read(), (Floats{1, 1, 1, 1, 2, 2, 2, 2}));
-
-    const DeviceTensor swapped(0, Floats(4));
-    EXPECT_OK(RunOn(engine, rows.To(swapped, Kind::kAlltoall, "a")));
-    EXPECT_EQ(swapped.Read(), (Floats{1, 1, 2, 2}));
-
-    const DeviceTensor received(0, Floats(3));
-    const DeviceTensor message(0, Floats(3, 7.0f));
-    Request pair = message.InPlace(rank == 0 ? Kind::kSend : Kind::kRecv, "m");
-    pair.signature.root = 1 - rank;
-    if (rank == 1) pair.input = TensorView{};
-    if (rank == 1) pair.output = received.view();
-    EXPECT_OK(RunOn(engine, std::move(pair)));
-    if (rank == 1) {
-      EXPECT_EQ(received.Read(), Floats(3, 7.0f));
-    }
-  });
-}
-
 // The engine has no memory on the device for what the caller gave none for.
 TEST(Staging, an_output_that_the_engine_allocates_is_in_the_memory_of_the_host) {
-  TestJob(2, DeviceJob()).Run([](Engine& engine, int rank) {
+  TestJob(2, StagedJob()).Run([](Engine& engine, int rank) {
     const DeviceTensor mine(0, Floats(static_cast<size_t>(rank + 1), static_cast<float>(rank)));
     HandleOutput output;
     const Floats all =
@@ -142,7 +45,7 @@ TEST(Staging, an_output_that_the_engine_allocates_is_in_the_memory_of_the_host) 
 }
 
 TEST(Staging, an_output_of_the_caller_may_be_in_the_memory_of_the_host) {
-  TestJob(2, DeviceJob()).Run([](Engine& engine, int rank) {
+  TestJob(2, StagedJob()).Run([](Engine& engine, int rank) {
     const auto mine = static_cast<float>(rank + 1);
     const DeviceTensor values(0, {mine, mine, mine, mine});
     for (const Kind kind : {Kind::kAllreduce, Kind::kAllgather, Kind::kAlltoall}) {
@@ -159,7 +62,7 @@ TEST(Staging, an_output_of_the_caller_may_be_in_the_memory_of_the_host) {
 }
 
 TEST(Staging, a_codec_encodes_images_and_keeps_its_residual_on_the_host) {
-  TestJob(2, DeviceJob()).Run([](Engine& engine, int rank) {
+  TestJob(2, StagedJob()).Run([](Engine& engine, int rank) {
     const DeviceTensor values(0, Floats(3000, rank == 0 ? 1.0f : 3.0f));
     Request request = values.InPlace(Kind::kAllreduce, "c");
     request.signature.codec = "fp16";
@@ -171,7 +74,7 @@ TEST(Staging, a_codec_encodes_images_and_keeps_its_residual_on_the_host) {
 // A kernel that waits holds its own tensor back, and nothing else.
 TEST(Staging, what_is_not_computed_yet_is_not_announced) {
   std::atomic<bool> may_end{false};
-  TestJob(2, DeviceJob()).Run([&](Engine& engine, int rank) {
+  TestJob(2, StagedJob()).Run([&](Engine& engine, int rank) {
     if (rank == 0) {
       emulation().rabit_emulated_launch(
           0, nullptr, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); },
@@ -203,7 +106,7 @@ TEST(Staging, what_is_not_computed_yet_is_not_announced) {
 // One batch of two streams is ready when both are; a late stream holds back nothing of another one.
 TEST(Staging, each_stream_is_waited_for_by_itself) {
   std::atomic<bool> may_end{false};
-  TestJob(1, DeviceJob()).Run([&](Engine& engine, int) {
+  TestJob(1, StagedJob()).Run([&](Engine& engine, int) {
     const std::shared_ptr<DeviceDriver> driver = OpenEmulatedDriver();
     const DeviceStream side = std::move(*MakeStream(driver, 0));
     emulation().rabit_emulated_launch(
@@ -232,7 +135,7 @@ TEST(Staging, each_stream_is_waited_for_by_itself) {
 
 TEST(Staging, a_graph_that_is_captured_is_refused_on_every_rank) {
   EmulatedTrouble trouble(9);
-  TestJob(2, DeviceJob()).Run([](Engine& engine, int rank) {
+  TestJob(2, StagedJob()).Run([](Engine& engine, int rank) {
     const DeviceTensor tensor(0, Floats(4));
     emulation().rabit_emulated_capture(1);
     const Status status = RunOn(engine, tensor.InPlace(Kind::kAllreduce, "x"));
@@ -243,7 +146,7 @@ TEST(Staging, a_graph_that_is_captured_is_refused_on_every_rank) {
 }
 
 TEST(Staging, ranks_with_other_kinds_of_memory_are_named) {
-  TestJob(2, DeviceJob()).Run([](Engine& engine, int rank) {
+  TestJob(2, StagedJob()).Run([](Engine& engine, int rank) {
     const DeviceTensor there(0, Floats(4));
     Floats here(4);
     const Status status = RunOn(engine, rank == 0 ? MakeRequest("x", Kind::kAllreduce, here)
@@ -254,7 +157,7 @@ TEST(Staging, ranks_with_other_kinds_of_memory_are_named) {
 }
 
 TEST(Staging, what_cannot_work_is_refused_with_advice) {
-  TestJob(1, DeviceJob()).Run([](Engine& engine, int) {
+  TestJob(1, StagedJob()).Run([](Engine& engine, int) {
     const DeviceTensor tensor(0, Floats(4));
     Floats host(4);
     Request apart = MakeRequest("x", Kind::kAllreduce, host);
@@ -280,7 +183,7 @@ TEST(Staging, a_driver_that_fails_ends_the_operation_on_every_rank) {
        {"cuStreamIsCapturing", "cuEventCreate", "cuEventRecord", "cuMemHostAlloc", "cuStreamCreate",
         "cuMemcpyDtoHAsync_v2", "cuEventQuery", "copy"}) {
     EmulatedTrouble trouble(6);
-    TestJob job(2, DeviceJob());
+    TestJob job(2, StagedJob());
     std::unique_ptr<Engine> engines[] = {job.Start(0), job.Start(1)};
     const DeviceTensor tensors[] = {DeviceTensor(0, Floats(100)), DeviceTensor(0, Floats(100))};
     emulation().rabit_emulated_finish(0, nullptr);
@@ -300,7 +203,7 @@ TEST(Staging, a_driver_that_fails_ends_the_operation_on_every_rank) {
 // The other rank has its result by then.
 TEST(Staging, a_result_that_does_not_reach_the_device_is_no_result) {
   EmulatedTrouble trouble(7);
-  TestJob job(1, DeviceJob());
+  TestJob job(1, StagedJob());
   std::unique_ptr<Engine> engine = job.Start(0);
   const DeviceTensor tensor(0, Floats(100));
   trouble.Fail("cuMemcpyHtoDAsync_v2", 0, cuda::kOutOfMemory);
@@ -313,7 +216,7 @@ TEST(Staging, a_result_that_does_not_reach_the_device_is_no_result) {
 TEST(Staging, a_copy_back_that_fails_later_is_no_result) {
   for (const uint32_t delay_us : {0, 2000}) {
     EmulatedTrouble trouble(8, delay_us);
-    TestJob job(1, DeviceJob());
+    TestJob job(1, StagedJob());
     std::unique_ptr<Engine> engine = job.Start(0);
     const DeviceTensor tensor(0, Floats(100));
     trouble.Fail("copy", 1, cuda::kIllegalAddress);
@@ -324,7 +227,7 @@ TEST(Staging, a_copy_back_that_fails_later_is_no_result) {
 }
 
 TEST(Staging, a_rank_that_ends_ends_what_others_have_staged) {
-  TestJob job(2, DeviceJob());
+  TestJob job(2, StagedJob());
   std::unique_ptr<Engine> engines[] = {job.Start(0), job.Start(1)};
   testing::RunRanks(2, [&](int rank) {
     Engine& engine = *engines[rank];
@@ -339,7 +242,7 @@ TEST(Staging, a_rank_that_ends_ends_what_others_have_staged) {
 TEST(Staging, a_stop_ends_what_no_kernel_will_ever_write) {
   std::atomic<bool> may_end{false};
   {
-    TestJob job(1, DeviceJob());
+    TestJob job(1, StagedJob());
     std::unique_ptr<Engine> engine = job.Start(0);
     emulation().rabit_emulated_launch(
         0, nullptr, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); },

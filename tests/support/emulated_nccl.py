@@ -9,7 +9,10 @@ from support.emulated_cuda import NATIVE, build_library
 FOLDER = NATIVE / "testing" / "emulated_nccl"
 SOURCES = [
     FOLDER / "emulated_nccl.cc",
+    FOLDER / "bootstrap.h",
     FOLDER / "emulated_nccl.h",
+    FOLDER / "kernels.h",
+    FOLDER / "library.h",
     FOLDER / "numbers.h",
     FOLDER / "pipes.h",
     NATIVE / "backend" / "nccl" / "nccl_functions.h",
