@@ -166,6 +166,7 @@ __all__ = [
     "SyncBatchNorm",
     "TimedOut",
     "Unsupported",
+    "Waves",
     "__version__",
     "add_process_set",
     "allgather",
@@ -261,11 +262,13 @@ __all__ = [
 if _typing.TYPE_CHECKING:
     import rabit_torch.elastic as elastic
     from rabit_torch.checkpoint import Checkpoint
+    from rabit_torch.waves import Waves
 else:
+    _LATE = {"Checkpoint": "rabit_torch.checkpoint", "Waves": "rabit_torch.waves"}
 
     def __getattr__(name: str) -> _typing.Any:
-        if name == "Checkpoint":  # Most programs start without one, and would wait for it to load.
-            found = globals()[name] = _import_module("rabit_torch.checkpoint").Checkpoint
+        if name in _LATE:  # Most programs start without one, and would wait for it to load.
+            found = globals()[name] = getattr(_import_module(_LATE[name]), name)
             return found
         if name == "elastic":
             return _import_module("rabit_torch.elastic")

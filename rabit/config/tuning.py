@@ -92,6 +92,15 @@ class TuningSettings:
         is_equal=True,
         flag="--cross-barrier",
     )
+    waves: int = setting(
+        1,
+        "Ranks that share one device and its memory for activations, in turns; 2: one runs forward while "
+        "the other runs backward, in scripts that use rabit_torch.Waves.",
+        is_equal=True,
+        flag="--waves",
+        minimum=1,
+        maximum=2,
+    )
     gradients: str = setting(
         "horovod",
         "Gradients of rabit_torch's allgather, broadcast and reducescatter. horovod: as Horovod "

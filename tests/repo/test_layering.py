@@ -167,7 +167,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
             "torch_slot": _TENSORS,
             "ops": _TENSORS,
             "overlap": f"parameter_state ops {_TENSORS}",
-            "optimizer distributed state sync_batch_norm": f"torch_slot {_OVERLAP}",
+            "optimizer distributed state sync_batch_norm waves": f"torch_slot {_OVERLAP}",
             "data_parallel": f"optimizer state {_OVERLAP}",
             "elastic": "state",
             "": "*",
@@ -202,6 +202,7 @@ STABLE_MODULES = {
     "rabit.framework",
     "rabit.strategies",
     "rabit.testing",
+    "rabit.training.wave_board",
     "rabit.tuning.step_time",
 }
 MODULES = modules_of(ROOT, ["rabit", "rabit_torch", "rabit_mxnet"])
