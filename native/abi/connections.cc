@@ -79,7 +79,7 @@ Status Tell(const Options& options, const Members& members, Store& store, std::s
 Result<Topology> ExchangeHosts(const Options& options, const Members& members, Store& store,
                                Deadline deadline) {
   const auto epoch = static_cast<uint64_t>(options.epoch);
-  const std::string host_key = options.host_key.empty() ? SystemHostKey() : options.host_key;
+  const std::string host_key = HostKeyOf(options);
   const std::string mine = host_key + " " + SharingKey();
   const std::string digest = SettingsDigest(options.equal_settings);
   RABIT_RETURN_IF_ERROR(Tell(options, members, store, "host",
@@ -323,6 +323,10 @@ Result<std::shared_ptr<ConnectionPool>> OpenPool(const Options& options) {
   RABIT_RETURN_IF_ERROR(pool->Listen(ListenAddress(options.bind_address), 0));
   pool->listener().SetEpoch(0);
   return pool;
+}
+
+std::string HostKeyOf(const Options& options) {
+  return options.host_key.empty() ? SystemHostKey() : options.host_key;
 }
 
 Result<Connections> ConnectRanks(const Options& options, std::shared_ptr<ConnectionPool> pool) {

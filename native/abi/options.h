@@ -61,6 +61,7 @@ struct Options {
   // The default first: builtin, mpi, nccl, ps, with commas; auto: nccl where every rank has it.
   std::string backend = "builtin";
   int32_t servers = 0;                   // summation servers; then there is the backend ps
+  int64_t link_bandwidth = 0;            // of this host, bytes per second; 0: asked from the system
   std::string mpi;                       // see MpiHandles; needed when mpi is among them
   std::string mpi_collectives = "auto";  // auto, library, messages
   bool mpi_shm = true;                   // with auto: shared memory instead inside a host
@@ -77,7 +78,11 @@ struct Options {
   int32_t lane_classes() const {
     const bool has_mpi = backend.find("mpi") != std::string::npos;
     const bool has_nccl = backend == "auto" || backend.find("nccl") != std::string::npos;
-    return 1 + (has_mpi ? 1 : 0) + (servers > 0 ? 1 : 0) + (has_nccl ? 1 : 0);
+    return 1 + (has_mpi ? 1 : 0) + (has_ps() ? 1 : 0) + (has_nccl ? 1 : 0);
+  }
+  bool has_ps() const {
+    return servers > 0 || backend == "ps" || backend.starts_with("ps,") ||
+           backend.find(",ps") != std::string::npos;
   }
   // One for each lane, and one for ordered calls.
   int32_t streams() const { return started_lanes() * lane_classes() + 1; }

@@ -2,14 +2,21 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "abi/link_speed.h"
+#include "backend/ps/link_shares.h"
 #include "backend/ps/ps_backend.h"
 #include "backend/ps/summation_server.h"
 #include "base/log.h"
@@ -65,6 +72,13 @@ std::string Key(int64_t epoch, const char* what, int number) {
   return std::to_string(epoch) + "/" + what + "/" + std::to_string(number);
 }
 
+// What every process tells of the link that it uses.
+std::string LinkRecord(const Options& options) {
+  const int64_t bandwidth =
+      options.link_bandwidth > 0 ? options.link_bandwidth : LinkSpeed(options.bind_address);
+  return std::to_string(bandwidth) + " " + HostKeyOf(options);
+}
+
 std::string ServerText(int server) { return "server " + std::to_string(server); }
 
 TcpOptions TcpOptionsFor(const Options& options, int first_peer, int peers) {
@@ -100,6 +114,37 @@ Result<std::vector<std::string>> MeetServers(const Options& options, StartWatch&
   return hosts;
 }
 
+// Where all are.  A host counts with the least that a process tells of its link; where nothing is
+// known of one, all count alike, because a guess could be far off.
+Result<Places> ExchangePlaces(const Options& options, StartWatch& watch, Deadline deadline) {
+  RABIT_RETURN_IF_ERROR(
+      watch.Set(Key(options.epoch, "link", options.rank), LinkRecord(options)));
+  Places places{options.size, {}, {}};
+  std::map<std::string, int, std::less<>> numbers;
+  for (int process = 0; process < options.size + options.servers; ++process) {
+    RABIT_ASSIGN_OR_RETURN(const std::string record,
+                           watch.Get(Key(options.epoch, "link", process), deadline));
+    const size_t space = std::min(record.find(' '), record.size());
+    double bandwidth = 0;
+    const auto [end, error] = std::from_chars(record.data(), record.data() + space, bandwidth);
+    if (error != std::errc() || end != record.data() + space || space == record.size()) {
+      return Internal("process " + std::to_string(process) + " tells '" + record +
+                      "' of its link; install one version on all hosts")
+          .WithCulprit(process);
+    }
+    const auto next = static_cast<int>(numbers.size());
+    const int host = numbers.emplace(record.substr(space + 1), next).first->second;
+    places.host_of.push_back(host);
+    if (host == next) places.bandwidth_of.push_back(bandwidth);
+    double& least = places.bandwidth_of[static_cast<size_t>(host)];
+    least = std::min(least, bandwidth);
+  }
+  const bool is_known = std::all_of(places.bandwidth_of.begin(), places.bandwidth_of.end(),
+                                    [](double bandwidth) { return bandwidth > 0; });
+  if (!is_known) places.bandwidth_of.assign(places.bandwidth_of.size(), 1.0);
+  return places;
+}
+
 // ---- The server's side ------------------------------------------------------------------------
 
 std::string HostName() {
@@ -114,6 +159,7 @@ Result<std::unique_ptr<Transport>> ConnectWorkers(const Options& options, const 
   const int number = job.workers + options.rank;
   RABIT_RETURN_IF_ERROR(watch.Set(Key(job.epoch, "address", number), listener.address()));
   RABIT_RETURN_IF_ERROR(watch.Set(Key(job.epoch, "server", options.rank), HostName()));
+  RABIT_RETURN_IF_ERROR(watch.Set(Key(job.epoch, "link", number), LinkRecord(options)));
   const Topology nowhere;
   const ConnectContext context{number,
                                job.workers + job.servers,
@@ -191,16 +237,17 @@ Result<std::unique_ptr<Backend>> WirePs(const Options& options, const Connection
   const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));
   if (connections.turn != nullptr) {
     return Unsupported(
-        "a job with summation servers whose ranks come and go: servers do not follow members yet; "
-        "leave out the servers, or keep the ranks");
+        "a job with the backend ps whose ranks come and go: servers do not follow members yet; "
+        "leave out the servers and ps, or keep the ranks");
   }
   StartWatch& watch = *connections.watch;
   const int streams = options.streams();
-  if (options.rank == 0) {
+  if (options.rank == 0 && options.servers > 0) {
     RABIT_RETURN_IF_ERROR(watch.Set(kJobKey, ToRecord({options.epoch, options.size, options.servers,
                                                        streams, options.tcp_connections})));
   }
   RABIT_ASSIGN_OR_RETURN(std::vector<std::string> hosts, MeetServers(options, watch, deadline));
+  RABIT_ASSIGN_OR_RETURN(Places places, ExchangePlaces(options, watch, deadline));
   const ConnectContext context{options.rank,
                                options.size + options.servers,
                                static_cast<uint64_t>(options.epoch),
@@ -211,11 +258,11 @@ Result<std::unique_ptr<Backend>> WirePs(const Options& options, const Connection
                                streams,
                                deadline,
                                &watch};
-  TcpOptions tcp = TcpOptionsFor(options, options.size, options.servers);
+  TcpOptions tcp = TcpOptionsFor(options, 0, options.size + options.servers);
   tcp.spin = SocketSpinTimesFor(options.spin_us, connections.cores);
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Transport> endpoints, ConnectTcpTransport(context, tcp));
   return std::unique_ptr<Backend>(
-      std::make_unique<PsBackend>(std::move(endpoints), options.size, std::move(hosts)));
+      std::make_unique<PsBackend>(std::move(endpoints), std::move(places), std::move(hosts)));
 }
 
 Status ServeJobs(const Options& options) {

@@ -228,7 +228,7 @@ std::string_view DefaultOnHost(const Options& options) {
   return "builtin";
 }
 
-// Always the builtin one first, then what option backend names; ps wherever there are servers.
+// Always the builtin one first, then what option backend names; ps also wherever there are servers.
 Result<std::vector<std::string>> BackendNames(const Options& options) {
   if (options.backend == "auto") return std::vector<std::string>{"builtin", "nccl"};
   bool has_mpi = false;
@@ -236,11 +236,6 @@ Result<std::vector<std::string>> BackendNames(const Options& options) {
   for (const std::string_view name : Split(options.backend, ',')) {
     has_mpi = has_mpi || name == "mpi";
     has_nccl = has_nccl || name == "nccl";
-    if (name == "ps" && options.servers == 0) {
-      return InvalidArgument("option backend is '" + options.backend +
-                             "', but the job has no summation servers; start some with "
-                             "'rabitrun -s 2', or leave out ps");
-    }
     if (name != "builtin" && name != "mpi" && name != "nccl" && name != "ps") {
       return InvalidArgument("option backend is '" + options.backend + "': there is no backend '" +
                              std::string(name) +
@@ -250,7 +245,7 @@ Result<std::vector<std::string>> BackendNames(const Options& options) {
   }
   std::vector<std::string> names = {"builtin"};
   if (has_mpi) names.emplace_back("mpi");
-  if (options.servers > 0) names.emplace_back("ps");
+  if (options.has_ps()) names.emplace_back("ps");
   if (has_nccl) names.emplace_back("nccl");
   return names;
 }
@@ -303,7 +298,7 @@ Result<Executors> MakeExecutors(const Options& options, const Connections& conne
     std::move(mpi.backends.begin(), mpi.backends.end(), std::back_inserter(made.backends));
     router.mpi = mpi.rows;
   }
-  if (options.servers > 0) {
+  if (options.has_ps()) {
     router.ps = {.backend = 1 + router.mpi.has_value(),
                  .executor = static_cast<int32_t>(made.backends.size()),
                  .is_default = DefaultOnHost(options) == "ps"};

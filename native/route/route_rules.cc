@@ -153,8 +153,8 @@ Status RouteRulesParser::ParseBackend(RouteRule& rule) {
                               JoinNames({std::begin(kBackends), std::end(kBackends)}));
     }
     if (name == "ps") {
-      return Wrong(start, "backend 'ps' takes summation servers, and this job has none; start some "
-                          "with 'rabitrun -s 2'");
+      return Wrong(start, "this job runs without backend 'ps'; start summation servers with "
+                          "'rabitrun -s 2', or add it with RABIT_BACKEND=" + ours + ",ps");
     }
     return Wrong(start, "this job runs without backend '" + name + "': it has " + ours +
                             "; add it with RABIT_BACKEND=" + ours + "," + name);
@@ -162,7 +162,7 @@ Status RouteRulesParser::ParseBackend(RouteRule& rule) {
   rule.backend = static_cast<BackendId>(found - names_.backends.begin());
   if (!IsAt('/')) return Status();
   if (name == "ps") {
-    return Wrong(at_, "servers have no choice of algorithms; name the backend alone");
+    return Wrong(at_, "backend 'ps' has no choice of algorithms; name it alone");
   }
   ++at_;
   return ParseAlgorithm(rule, name == "mpi");

@@ -90,8 +90,9 @@ TEST(RouteRules, mistakes_name_the_position_and_what_is_known) {
   ExpectWrong("alltoall:builtin/ring", kOne, "18", "alltoall has no choice of algorithms");
   ExpectWrong("alltoall:mpi/ring", kBoth, "14",
               "unknown alltoall algorithm 'ring'; known: library");
-  ExpectWrong("allreduce:ps", kBoth, "11", "this job has none; start some with 'rabitrun -s 2'");
-  ExpectWrong("allreduce:ps/ring", kServers, "13", "servers have no choice of algorithms");
+  ExpectWrong("allreduce:ps", kBoth, "11", "this job runs without backend 'ps'; start summation servers with "
+              "'rabitrun -s 2', or add it with RABIT_BACKEND=builtin,mpi,ps");
+  ExpectWrong("allreduce:ps/ring", kServers, "13", "backend 'ps' has no choice of algorithms");
 }
 
 TEST(RouteRules, deterministic_jobs_refuse_other_orders) {

@@ -44,6 +44,18 @@ class NetworkSettings:
         minimum=0,
         maximum=4096,
     )
+    link_bandwidth: int = setting(
+        0,
+        "Bytes per second that the link of this host carries each way, which says how much of the sums "
+        "of backend ps is formed there; 0: what the system says of the interface. Where one host's is "
+        "not known, all count alike.",
+        kind="bytes",
+        native="link_bandwidth",
+        flag="--link-bandwidth",
+        minimum=0,
+        maximum=1 << 50,
+        unit="bytes per second",
+    )
     nccl_library: str = setting(
         "",
         "The file of NCCL (libnccl.so.2); empty: the one that the process has loaded, that of the "

@@ -3,10 +3,11 @@
     sudo python tests/bench/servers.py [--workers 4] [--servers 4] [--rate 200M] [--sizes 16M,64M]
 
 Every worker and every server has a namespace with a link of the given rate.  Both ways take turns in one
-job.  In bytes of the tensor over the rate, the ring needs at least 2 (n - 1) / n and servers need
-max(1, n / k); frames and acknowledgements take some percent of that.  Several workers push to a server
-at once, in segments of up to 64 KiB here, which no wire would carry: the links hold 40 ms of traffic, so
-that this does not drop what a switch would keep.  On a busy machine take a lower rate: 50M.
+job.  In bytes of the tensor over the rate, the ring needs at least 2 (n - 1) / n; where n ranks and k
+servers share the sums, it is 2 n (n - 1) / (n^2 + k n - 2 k), and 1 from k = n on; frames and
+acknowledgements take some percent of that.  Several workers push to a server at once, in segments of up
+to 64 KiB here, which no wire would carry: the links hold 40 ms of traffic, so that this does not drop
+what a switch would keep.  On a busy machine take a lower rate: 50M.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def work(task: dict[str, Any]) -> None:
 
 def show(options: argparse.Namespace, reports: list[dict[str, list[float]]]) -> None:
     n, k = options.workers, options.servers
-    parts = {"ring": 2 * (n - 1) / n, "ps": max(1.0, n / k)}
+    parts = {"ring": 2 * (n - 1) / n, "ps": max(1.0, 2 * n * (n - 1) / (n * n + k * n - 2 * k))}
     print(f"{n} workers, {k} servers, {options.rate / 1e6:g} Mbit/s each, {options.turns} turns")
     print(f"{'bytes':>12}{'ring s':>10}{'of bound':>10}{'ps s':>10}{'of bound':>10}{'ring/ps':>10}")
     for size in options.sizes:

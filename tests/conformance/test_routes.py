@@ -98,7 +98,7 @@ def test_a_process_set_has_a_backend_of_its_own():
 @pytest.mark.parametrize(
     ("route", "said"),
     [
-        ("alltoall:ps", "position 10: backend 'ps' takes summation servers, and this job has none"),
+        ("alltoall:ps", "position 10: this job runs without backend 'ps'; start summation servers with"),
         (
             "alltoall:mpi",
             "without backend 'mpi': it has builtin; add it with RABIT_BACKEND=builtin,",

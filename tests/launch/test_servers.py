@@ -187,14 +187,12 @@ def test_servers_that_cannot_be_started_are_refused(rabitrun, flags, environ, te
     assert text in job.err
 
 
-def test_the_backend_without_servers_is_an_error(rabitrun):
-    job = rabitrun(
-        "-np", 2, sys.executable, "-c", "import rabit; rabit.init()",
-        environ={"RABIT_BACKEND": "ps"},
-    )  # fmt: skip
+def test_without_servers_the_ranks_sum_themselves(rabitrun):
+    job = rabitrun("-np", 3, sys.executable, "-c", SUMS, environ={"RABIT_BACKEND": "ps"})
 
-    assert job.status == 1
-    assert "the job has no summation servers; start some with 'rabitrun -s 2'" in job.err
+    assert job.status == 0, job.err
+    assert job.out.count("done") == 3
+    assert "('allreduce', 'ps', 'only')" in job.out
 
 
 def test_servers_that_do_not_come_are_missed(rabitrun):
@@ -236,6 +234,60 @@ def test_every_link_carries_its_share(rabitrun, ranks, servers):
     assert job.status == 0, job.err
     assert job.out.count("links True") == ranks
     assert job.out.count("wire True") == ranks
+
+
+SHARES = """
+import os, sys
+import numpy as np
+rank = int(os.environ["RABIT_RANK"])
+os.environ["RABIT_HOST_KEY"] = f"host{rank}"
+if sys.argv[1:]:
+    os.environ["RABIT_LINK_BANDWIDTH"] = sys.argv[1 + rank]
+import rabit
+rabit.init()
+sizes = [int(each) for each in np.random.default_rng(7).integers(1_000, 400_000, 40)]
+sizes.append(3_000_000)
+for i, each in enumerate(sizes):
+    out = rabit.allreduce(np.ones(each, np.float32), op=rabit.Sum, name=f"x{i}")
+    assert out[0] == out[-1] == rabit.size()
+seen = rabit.statistics()["backend_details"]["ps"]
+total = 4 * sum(sizes)
+wire = [round(seen["transport"][each] / total, 2) for each in ("bytes_sent", "bytes_received")]
+print("rank", rank, *wire, round(seen["bytes_summed"] / total / rabit.size(), 2), flush=True)
+"""
+
+
+def test_ranks_and_a_server_of_another_host_share_the_sums(rabitrun):
+    """n = 4 and k = 1: a rank sums 3 / 18 of each tensor, and its link is done after 24 / 18."""
+    environ = {"RABIT_TRANSPORT": "tcp"}  # Ranks of one host that call it four have no common memory.
+
+    job = rabitrun("-np", 4, "-s", 1, sys.executable, "-c", SHARES, environ=environ)
+
+    assert job.status == 0, job.err
+    found = [[float(word) for word in line.split()[2:]] for line in lines_of(job, "rank ")]
+    assert len(found) == 4
+    for sent, received, summed in found:
+        assert abs(sent / (24 / 18) - 1) < 0.05
+        assert abs(received / (24 / 18) - 1) < 0.05
+        assert abs(summed / (3 / 18) - 1) < 0.05
+
+
+def test_ranks_sum_as_much_as_their_links_allow(rabitrun):
+    """Without servers, x_i = (T b_i - 1) / (n - 2), and T = 24 / (4 * 5) for links of 1, 1, 1 and 2."""
+    environ = {"RABIT_TRANSPORT": "tcp", "RABIT_BACKEND": "ps"}
+
+    job = rabitrun(
+        "-np", 4, sys.executable, "-c", SHARES, "100M", "100M", "100M", "200M", environ=environ
+    )
+
+    assert job.status == 0, job.err
+    found = {line.split()[1]: float(line.split()[4]) for line in lines_of(job, "rank ")}
+    assert found == pytest.approx({"0": 0.1, "1": 0.1, "2": 0.1, "3": 0.7}, abs=0.02)
+
+
+def lines_of(job, start):
+    lines = [line.rpartition(": ")[2].rpartition("] ")[2] for line in job.out.splitlines()]
+    return [line for line in lines if line.startswith(start)]
 
 
 def hosts_of(plan):

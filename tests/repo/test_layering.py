@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "backend/builtin": {"backend", "collective", "transport", "arithmetic", "base"},
     "backend/mpi": {"backend", "transport", "arithmetic", "base"},
     "backend/nccl": {"backend", "rendezvous", "arithmetic", "base"},
-    "backend/ps": {"backend", "transport", "rendezvous", "arithmetic", "base"},
+    "backend/ps": {"backend", "collective", "transport", "rendezvous", "arithmetic", "base"},
     "engine": {"control", "route", "schedule", "codec", "backend", "arithmetic", "base"},
     "abi": {"*"},
     "python": {"include"},

@@ -16,12 +16,12 @@ constexpr auto kTellTimeout = std::chrono::seconds(60);
 
 }  // namespace
 
-PsBackend::PsBackend(std::unique_ptr<Transport> endpoints, int workers,
+PsBackend::PsBackend(std::unique_ptr<Transport> endpoints, Places places,
                      std::vector<std::string> host_of)
     : endpoints_(std::move(endpoints)),
-      workers_(workers),
+      places_(std::move(places)),
       servers_(host_of.size()),
-      placements_(kLanesMax) {
+      lanes_(kLanesMax) {
   for (size_t i = 0; i < host_of.size(); ++i) servers_[i].host = std::move(host_of[i]);
 }
 
@@ -34,7 +34,7 @@ Status PsBackend::FailureSoFar() const {
 Status PsBackend::Blame(int server, const Status& status) const {
   // Whoever aborts fails the messages as well.
   RABIT_RETURN_IF_ERROR(FailureSoFar());
-  const int number = workers_ + server;
+  const int number = places_.workers + server;
   const std::string who =
       "server " + std::to_string(server) + " on host " + servers_[static_cast<size_t>(server)].host;
   const bool is_lost = status.code() == Code::kPeerLost;
@@ -46,7 +46,7 @@ Status PsBackend::Blame(int server, const Status& status) const {
 Status PsBackend::TellServer(int server, const Group& group) {
   const GroupHeaderBytes header = Encode(GroupHeader{group.id, group.size()});
   std::vector<int32_t> ranks(group.ranks.begin(), group.ranks.end());
-  const int rank = workers_ + server;
+  const int rank = places_.workers + server;
   Operation first = endpoints_->Send(rank, GroupHeaderTag(), header);
   Operation second = endpoints_->Send(rank, GroupHeaderTag(), std::as_bytes(std::span(ranks)));
   const Deadline deadline = After(kTellTimeout);
@@ -78,30 +78,44 @@ Operation PsBackend::Allreduce(const LaneContext& lane, const TensorView& in_out
   RABIT_RETURN_IF_ERROR(FailureSoFar());
   RABIT_RETURN_IF_ERROR(Check(lane));
   if (lane.group.size() == 1 || in_out.count == 0) return Status();
-  auto& placements = placements_[static_cast<size_t>(lane.lane)];
-  Placement& placement =
-      placements.try_emplace(lane.group.id, static_cast<int>(servers_.size())).first->second;
-  const std::vector<Slice> slices = placement.Place(in_out.count, in_out.dtype);
+  Lane& mine = lanes_[static_cast<size_t>(lane.lane)];
+  const std::vector<Slice> slices =
+      PlacementOf(mine, lane.group).Place(in_out.count, in_out.dtype);
   endpoints_->SetWaiter(lane.lane, lane.waiter);
   const PushPullArgs args{.endpoints = *endpoints_,
-                          .first_server = workers_,
-                          .members = lane.group.size(),
+                          .first_server = places_.workers,
+                          .members = lane.group.ranks,
                           .my_index = lane.group.my_index,
                           .group = lane.group.id,
                           .tag = lane.tag,
                           .deadline = lane.deadline,
                           .in_out = in_out,
-                          .op = op == ReduceOp::kAverage ? ReduceOp::kSum : op};
+                          .op = op == ReduceOp::kAverage ? ReduceOp::kSum : op,
+                          .scratch = mine.scratch};
   PushPull run(args, slices,
                [this](int server, const Status& status) { return Blame(server, status); });
   RABIT_RETURN_IF_ERROR(run.Run());
+  Count(slices, SizeOf(in_out.dtype), lane.group);
+  return Status();
+}
+
+Placement& PsBackend::PlacementOf(Lane& lane, const Group& group) const {
+  const auto found = lane.placements.find(group.id);
+  if (found != lane.placements.end()) return found->second;
+  return lane.placements.try_emplace(group.id, SharesOf(places_, group.ranks)).first->second;
+}
+
+void PsBackend::Count(std::span<const Slice> slices, size_t element_bytes, const Group& group) {
   for (const Slice& slice : slices) {
-    Server& server = servers_[static_cast<size_t>(slice.server)];
-    const uint64_t bytes = static_cast<uint64_t>(slice.count) * SizeOf(in_out.dtype);
+    const uint64_t bytes = static_cast<uint64_t>(slice.count) * element_bytes;
+    if (slice.place == group.my_index) {
+      bytes_summed_.fetch_add(bytes * group.ranks.size(), std::memory_order_relaxed);
+    }
+    if (slice.place < group.size()) continue;
+    Server& server = servers_[static_cast<size_t>(slice.place - group.size())];
     server.bytes_pushed.fetch_add(bytes, std::memory_order_relaxed);
     server.bytes_pulled.fetch_add(bytes, std::memory_order_relaxed);
   }
-  return Status();
 }
 
 void PsBackend::Abort(Status why) {
@@ -121,6 +135,7 @@ void PsBackend::WriteStatistics(JsonWriter& json) const {
   json.Member("frames_corrupt", counters.frames_corrupt);
   json.Member("frames_resent", counters.frames_resent);
   json.Member("connections_restored", counters.connections_restored).EndObject();
+  json.Member("bytes_summed", bytes_summed_.load());
   json.Key("servers").BeginArray();
   for (const Server& server : servers_) {
     json.BeginObject().Member("host", server.host);

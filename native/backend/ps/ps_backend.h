@@ -5,25 +5,29 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/ps/link_shares.h"
 #include "backend/ps/placement.h"
 #include "base/mutex.h"
+#include "collective/scratch.h"
 #include "transport/transport.h"
 
 namespace rabit {
 
-// A worker's side.  Every member of a group pushes its tensor to the servers, part by part, and
-// pulls the sums, which the servers form in the order of the ranks: equal bits on all ranks, and
-// those of the algorithm 'direct'.  Does no other kind of collective.  Thread-safe for different
+// A worker's side.  Every member of a group pushes its tensor, part by part, to the servers and to
+// those members that sum a part themselves, and pulls the sums, which are formed in the order of the
+// ranks: equal bits on all ranks, and those of the algorithm 'direct'.  Who sums how much follows
+// from the links (link_shares.h).  Does no other kind of collective.  Thread-safe for different
 // lanes; one lane runs one collective at a time.
 class PsBackend final : public Backend {
  public:
-  // Ranks 0 … workers - 1 of `endpoints` are the workers, server s is rank workers + s and runs on
+  // Ranks 0 … workers - 1 of `endpoints` are the workers; server s is rank workers + s and runs on
   // host_of[s], as people call it.
-  PsBackend(std::unique_ptr<Transport> endpoints, int workers, std::vector<std::string> host_of);
+  PsBackend(std::unique_ptr<Transport> endpoints, Places places, std::vector<std::string> host_of);
 
   std::string_view name() const override { return "ps"; }
   // Rank 0 tells the servers.
@@ -40,16 +44,25 @@ class PsBackend final : public Backend {
     std::atomic<uint64_t> bytes_pulled{0};
   };
 
+  // Of one lane, which alone touches it.
+  struct Lane {
+    std::map<GroupId, Placement> placements;
+    Scratch scratch;
+  };
+
   Status Check(const LaneContext& lane) const;
   Status FailureSoFar() const;
   // What a failed message with a server means.
   Status Blame(int server, const Status& status) const;
+  Placement& PlacementOf(Lane& lane, const Group& group) const;
+  void Count(std::span<const Slice> slices, size_t element_bytes, const Group& group);
   Status TellServer(int server, const Group& group);
 
   const std::unique_ptr<Transport> endpoints_;
-  const int workers_;
+  const Places places_;
   std::vector<Server> servers_;
-  std::vector<std::map<GroupId, Placement>> placements_;  // by lane; each touched by its lane only
+  std::vector<Lane> lanes_;
+  std::atomic<uint64_t> bytes_summed_{0};  // by this rank, over all that are added up
 
   std::atomic<bool> has_failed_{false};
   mutable Mutex mutex_;

@@ -1,6 +1,8 @@
 #include "backend/ps/ps_backend.h"
 
+#include <cmath>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -58,7 +60,17 @@ std::vector<std::string> HostNames(int servers) {
   return names;
 }
 
-std::vector<std::unique_ptr<Backend>> MakeBackends(int size, int servers) {
+// Links of which those of the servers are so much faster that workers sum nothing.
+Places OnServers(int workers, int servers) {
+  Places places = Places::Alike(workers, servers);
+  for (int server = workers; server < workers + servers; ++server) {
+    places.bandwidth_of[static_cast<size_t>(server)] = 1e6;
+  }
+  return places;
+}
+
+std::vector<std::unique_ptr<Backend>> MakeBackends(const Places& places) {
+  const int size = places.workers, servers = places.servers();
   testing::InprocFabric fabric(size);
   testing::InprocFabric endpoints(size + servers);
   auto threads = std::make_shared<testing::ServerThreads>(endpoints, size, servers, kStreams);
@@ -67,7 +79,8 @@ std::vector<std::unique_ptr<Backend>> MakeBackends(int size, int servers) {
     auto builtin = BuiltinBackend::Create(size == 1 ? nullptr : fabric.Connect(rank),
                                           RouterFor(size).topology);
     EXPECT_OK(builtin);
-    auto ps = std::make_unique<PsBackend>(endpoints.Connect(rank), size, HostNames(servers));
+    auto ps = std::make_unique<PsBackend>(endpoints.Connect(rank), places,
+                                          HostNames(servers));
     backends.push_back(std::make_unique<WithServers>(
         threads, std::move(ps),
         std::make_unique<testing::RoutedBackend>(std::move(builtin).value(), RouterFor(size))));
@@ -75,8 +88,16 @@ std::vector<std::unique_ptr<Backend>> MakeBackends(int size, int servers) {
   return backends;
 }
 
+std::vector<std::unique_ptr<Backend>> MakeBackends(int size, int servers) {
+  return MakeBackends(OnServers(size, servers));
+}
+
 [[maybe_unused]] const int kOneServer = testing::RegisterBackendConformance(
     "PsBackendOneServer", [](int size) { return MakeBackends(size, 1); });
+[[maybe_unused]] const int kNoServer = testing::RegisterBackendConformance(
+    "PsBackendNoServer", [](int size) { return MakeBackends(size, 0); });
+[[maybe_unused]] const int kShared = testing::RegisterBackendConformance(
+    "PsBackendShared", [](int size) { return MakeBackends(Places::Alike(size, 1)); });
 [[maybe_unused]] const int kThreeServers = testing::RegisterBackendConformance(
     "PsBackendThreeServers", [](int size) { return MakeBackends(size, 3); });
 
@@ -95,7 +116,7 @@ std::vector<float> Uneven(int rank, size_t count) {
 TEST(PsBackend, sums_have_the_bits_of_the_sum_in_rank_order) {
   constexpr int kSize = 5;
   constexpr size_t kCount = 300'001;
-  const auto backends = MakeBackends(kSize, 2);
+  const auto backends = MakeBackends(Places::Alike(kSize, 2));
   std::vector<std::vector<float>> sums(kSize);
 
   testing::RunRanks(kSize, [&](int rank) {
@@ -148,6 +169,96 @@ TEST(PsBackend, statistics_tell_what_went_to_each_server) {
             "{\"host\":\"node1\",\"bytes_pushed\":100000,\"bytes_pulled\":100000}]");
 }
 
+// A job whose links are told, and what it has moved over each.
+class LinkedJob {
+ public:
+  explicit LinkedJob(const Places& places)
+      : places_(places),
+        fabric_(static_cast<int>(places.host_of.size())),
+        servers_(std::make_unique<testing::ServerThreads>(fabric_, places.workers,
+                                                          places.servers(), 1)) {
+    for (int rank = 0; rank < places.workers; ++rank) {
+      auto endpoints = fabric_.Connect(rank);
+      endpoints_.push_back(endpoints.get());
+      backends_.push_back(std::make_unique<PsBackend>(std::move(endpoints), places,
+                                                      HostNames(places.servers())));
+    }
+  }
+  ~LinkedJob() { backends_.clear(); }  // before the servers
+
+  // Returns the bytes of all tensors of one worker.
+  int64_t Run(const std::vector<size_t>& counts) {
+    testing::RunRanks(places_.workers, [&](int rank) {
+      Member me(*backends_[static_cast<size_t>(rank)],
+                testing::WorldOf(places_.workers, rank), 0);
+      for (const size_t count : counts) {
+        std::vector<float> values(count, static_cast<float>(rank));
+        EXPECT_OK(testing::Over(me.backend().Allreduce(
+            me.Next(), {values.data(), static_cast<int64_t>(count), DType::kFloat32, {}},
+            ReduceOp::kSum)));
+        EXPECT_EQ(values.back(), static_cast<float>(places_.workers * (places_.workers - 1) / 2));
+      }
+    });
+    return 4 * static_cast<int64_t>(std::accumulate(counts.begin(), counts.end(), size_t{0}));
+  }
+
+  // Each way, of the worker or the server of that number.
+  std::pair<int64_t, int64_t> BytesOver(int process) const {
+    if (process >= places_.workers) {
+      const auto summed =
+          static_cast<int64_t>((*servers_)[process - places_.workers].bytes_summed());
+      return {summed, summed};
+    }
+    const TransportCounters counters = endpoints_[static_cast<size_t>(process)]->counters();
+    return {static_cast<int64_t>(counters.bytes_sent),
+            static_cast<int64_t>(counters.bytes_received)};
+  }
+
+ private:
+  const Places places_;
+  testing::InprocFabric fabric_;
+  std::unique_ptr<testing::ServerThreads> servers_;
+  std::vector<const Transport*> endpoints_;
+  std::vector<std::unique_ptr<PsBackend>> backends_;
+};
+
+TEST(PsBackend, every_link_is_done_when_the_optimum_says) {
+  uint64_t state = 11;
+  std::vector<size_t> counts = {1'000'000};
+  for (int i = 0; i < 60; ++i) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    counts.push_back(1000 + (state >> 33) % 60'000);
+  }
+  for (const int workers : {2, 4}) {
+    for (const int servers : {0, 1, 2, 4}) {
+      for (const bool is_equal : {true, false}) {
+        Places places = Places::Alike(workers, servers);
+        std::vector<LinkHost> hosts;
+        for (int i = 0; i < workers + servers; ++i) {
+          double& bandwidth = places.bandwidth_of[static_cast<size_t>(i)];
+          if (!is_equal) bandwidth = i < workers ? 1 + i : 0.5 * (1 + i - workers);
+          hosts.push_back({i < workers ? 1 : 0, bandwidth});
+        }
+        const std::vector<double> shares = HostShares(hosts);
+        LinkedJob job(places);
+
+        const auto bytes = static_cast<double>(job.Run(counts));
+
+        for (int i = 0; i < workers + servers; ++i) {
+          const LinkHost& host = hosts[static_cast<size_t>(i)];
+          const double wanted =
+              host.workers + (workers - 2 * host.workers) * shares[static_cast<size_t>(i)];
+          const auto [out, in] = job.BytesOver(i);
+          for (const int64_t each : {out, in}) {
+            EXPECT_LE(std::abs(static_cast<double>(each) / bytes - wanted), 0.05 * wanted)
+                << workers << " workers, " << servers << " servers, link " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(PsBackend, a_lost_server_is_named_with_its_host) {
   constexpr int kSize = 2;
   testing::InprocFabric fabric(kSize + 2);
@@ -155,7 +266,8 @@ TEST(PsBackend, a_lost_server_is_named_with_its_host) {
   fabric.Connect(kSize + 1).reset();  // server 1 has been there
   std::vector<std::unique_ptr<PsBackend>> backends;
   for (int rank = 0; rank < kSize; ++rank) {
-    backends.push_back(std::make_unique<PsBackend>(fabric.Connect(rank), kSize, HostNames(2)));
+    backends.push_back(
+        std::make_unique<PsBackend>(fabric.Connect(rank), OnServers(kSize, 2), HostNames(2)));
   }
 
   testing::RunRanks(kSize, [&](int rank) {

@@ -38,17 +38,20 @@ class RecordingTransport final : public Transport {
 std::vector<RecordingTransport::Message> PushesOf(int my_index, int64_t count) {
   RecordingTransport transport;
   std::vector<float> values(static_cast<size_t>(count));
+  const std::vector<int> members = {0, 1, 2, 3};
+  Scratch scratch;
   const int64_t third = count / 3;
-  const std::vector<Slice> slices = {{0, 0, third}, {1, third, third}, {2, 2 * third, third}};
+  const std::vector<Slice> slices = {{4, 0, third}, {5, third, third}, {6, 2 * third, third}};
   const PushPullArgs args{.endpoints = transport,
                           .first_server = 4,
-                          .members = 4,
+                          .members = members,
                           .my_index = my_index,
                           .group = kWorld,
                           .tag = MakeTag(0, 1),
                           .deadline = After(std::chrono::seconds(20)),
                           .in_out = {values.data(), count, DType::kFloat32, {}},
-                          .op = ReduceOp::kSum};
+                          .op = ReduceOp::kSum,
+                          .scratch = scratch};
   PushPull run(args, slices, [](int, const Status& status) { return status; });
   EXPECT_OK(run.Run());
   return transport.sent();
