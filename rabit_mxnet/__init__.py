@@ -64,6 +64,7 @@ from rabit import (
     strategies,
     summary,
 )
+from rabit_mxnet import elastic
 from rabit_mxnet.compression import Compression
 from rabit_mxnet.ops import (
     allgather,
@@ -128,6 +129,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

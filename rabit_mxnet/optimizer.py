@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from rabit import Compression, InvalidArgument, ProcessSet, global_process_set
-from rabit.framework import Exchange, Strategy
+from rabit.framework import (
+    Exchange,
+    Strategy,
+    follow_default_engine,
+    refuse_in_elastic_jobs,
+)
 from rabit_mxnet.loaded import mx
 from rabit_mxnet.method import Method, chosen_strategy
 from rabit_mxnet.ops import reduce_gradients
@@ -52,8 +57,14 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         self._method = None
         if chosen is not None and process_set.included():
             self._method = Method(chosen, process_set)
+        refuse_in_elastic_jobs(
+            "DistributedOptimizer",
+            {"strategy": chosen is not None, "a process set": process_set is not global_process_set},
+            "Use the mean of the gradients of all ranks",
+        )
         self._rescale = 1.0 if chosen else gradient_predivide_factor / process_set.size()
         optimizer.rescale_grad *= self._rescale
+        follow_default_engine(self._start_over)
 
     def unwrap(self) -> Any:
         """Returns the wrapped optimizer with the rescale_grad that it came with."""
@@ -94,6 +105,12 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
     def set_wd_mult(self, args_wd_mult: Any) -> None:
         """Sets the weight decay multipliers of the wrapped optimizer."""
         self._optimizer.set_wd_mult(args_wd_mult)
+
+    def _start_over(self) -> None:
+        """The ranks of an elastic job have changed."""
+        before = self._rescale
+        self._rescale = self._gradient_predivide_factor / self._process_set.size()
+        self._optimizer.rescale_grad *= self._rescale / before
 
     def _reduce(self, index: Any, weight: Any, grad: Any) -> None:
         if not isinstance(index, (list, tuple)):

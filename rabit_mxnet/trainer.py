@@ -8,7 +8,12 @@ from typing import Any
 
 import rabit
 from rabit import InvalidArgument, ProcessSet, global_process_set
-from rabit.framework import Exchange, Strategy
+from rabit.framework import (
+    Exchange,
+    Strategy,
+    follow_default_engine,
+    refuse_in_elastic_jobs,
+)
 from rabit_mxnet.compression import Compression, choose
 from rabit_mxnet.library import mxnet_setting
 from rabit_mxnet.loaded import mx
@@ -71,8 +76,15 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         self._method = None
         if chosen is not None and process_set.included():
             self._method = Method(chosen, process_set)
+        refuse_in_elastic_jobs(
+            "DistributedTrainer",
+            {"strategy": chosen is not None, "a process set": process_set is not global_process_set},
+            "Use the mean of the gradients of all ranks",
+        )
+        self._shares = process_set.size()  # that the sum of gradients has
         if chosen is None:
-            self._scale *= gradient_predivide_factor / process_set.size()
+            self._scale *= gradient_predivide_factor / self._shares
+        follow_default_engine(self._start_over)
         self._gradient_predivide_factor = gradient_predivide_factor
         self._prefix = prefix or ""
         self._num_groups = num_groups
@@ -106,6 +118,11 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         method = self._needed_method()
         self._slots()
         method.load_state_dict(saved)
+
+    def _start_over(self) -> None:
+        """The ranks of an elastic job have changed."""
+        before, self._shares = self._shares, self._process_set.size()
+        self._scale *= before / self._shares
 
     def _needed_method(self) -> Method:
         if self._method is None:

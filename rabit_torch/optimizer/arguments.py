@@ -155,23 +155,6 @@ def group_numbers(
     return {p: index // size for index, p in enumerate(parameters)}
 
 
-def check_elastic(asked: Mapping[str, bool]) -> None:
-    """Raises InvalidArgument in an elastic job for what cannot go on when its ranks change.
-
-    asked: what the caller wants or the configuration says, by name; True: it is asked for.
-    """
-    found = [name for name, is_asked in asked.items() if is_asked]
-    if not found or default_engine().config.min_np == 0:
-        return
-    raise InvalidArgument(
-        f"DistributedOptimizer with {', '.join(found)} in an elastic job (--min-np "
-        f"{default_engine().config.min_np}): it holds what a lost rank leaves in pieces (residuals, "
-        "updates that wait, groups of ranks), and has no way back to a commit yet. Use the mean of "
-        "the gradients with overlap='backward', or start the job without --min-np and with "
-        "--max-restarts and checkpoints"
-    )
-
-
 def refuse_with_adasum(is_grouped: bool) -> None:
     if is_grouped:
         raise InvalidArgument(

@@ -18,13 +18,17 @@ from rabit import (
     default_engine,
     global_process_set,
 )
-from rabit.framework import Exchange, Strategy, follow_default_engine
+from rabit.framework import (
+    Exchange,
+    Strategy,
+    follow_default_engine,
+    refuse_in_elastic_jobs,
+)
 from rabit_torch.compression import Compression
 from rabit_torch.ops.adasum import Adasum
 from rabit_torch.ops.arguments import reduce_op
 from rabit_torch.optimizer.adasum_reducer import AdasumReducer
 from rabit_torch.optimizer.arguments import (
-    check_elastic,
     check_numbers,
     check_overlap,
     checked_names,
@@ -395,7 +399,8 @@ def _wrapped(
     """The optimizer, as an instance of its own class that also has the methods of the mixin."""
     is_auto = wants_auto(overlap, optimizer)
     plain = reducer if isinstance(reducer, GradientReducer) else None
-    check_elastic(
+    refuse_in_elastic_jobs(
+        "DistributedOptimizer",
         {
             "op=Adasum": plain is None,
             "strategy": plain is not None and plain.method is not None,
@@ -403,7 +408,8 @@ def _wrapped(
             "row_sparse": plain is not None and any(s.rows is not None for s in plain.states),
             "check_finite or check_replicas": guards is not None,
             "a process set": process_set is not global_process_set,
-        }
+        },
+        "Use the mean of the gradients with overlap='backward'",
     )
     kind = type(optimizer)
     wrapped: Any = type(kind.__name__, (_DistributedMixin, kind), {"__module__": kind.__module__})

@@ -189,6 +189,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
             "optimizer": "method ops loaded",
             "trainer": "method optimizer ops compression library loaded",
             "session": "dependency_engine backward library loaded",
+            "elastic": "dependency_engine loaded",
             "": "*",
         },
     ),
