@@ -16,6 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from support import checkpoint_processes
 from support.checkpoint_faults import check_after, crash_points, damages_detected, die, fail
 
 from rabit.checkpoint import commit
@@ -51,6 +52,20 @@ def failures() -> int:
     return count
 
 
+def processes() -> int:
+    """Real ones, on a real disk; returns how many were killed."""
+    killed = 0
+    for rank, number in checkpoint_processes.points():
+        try:
+            killed += checkpoint_processes.lose_at(rank, number)
+            for error in (errno.ENOSPC, errno.EIO):
+                checkpoint_processes.fail_at(rank, number, error)
+        except BaseException:
+            print(f"failed: process of rank {rank}, operation {number}", flush=True)
+            raise
+    return killed
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=20, help="fates of each crash point")
@@ -60,6 +75,7 @@ def main() -> int:
     began = time.monotonic()
     print(f"crashes: {crashes(arguments.seeds)}, none lost a generation", flush=True)
     print(f"failing operations: {failures()}, all told and survived", flush=True)
+    print(f"processes: killed at {processes()} points, and disks failed there; none lost a generation", flush=True)
     found = damages_detected(arguments.damages, seed=int(began * 1000) % 2**31)
     print(f"damages: {found}, all detected; {time.monotonic() - began:.0f} s in all")
     return 0

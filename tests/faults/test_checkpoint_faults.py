@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import checkpoint_processes
 from support.checkpoint_faults import check_after, crash_points, damages_detected, die, fail
 
 from rabit.checkpoint import commit
@@ -50,6 +51,17 @@ def test_a_disk_that_fails_once_is_told_on_all_ranks_and_survived(rank, error):
 
 def test_every_change_of_a_file_is_detected():
     assert damages_detected(3000, seed=1) > 2900
+
+
+def test_processes_are_killed_between_any_two_operations():
+    """Every ninth point, and so many errors of the disk; the long form has all."""
+    points = checkpoint_processes.points()
+    assert len(points) >= 200
+
+    killed = [checkpoint_processes.lose_at(rank, number) for rank, number in points[::9]]
+    assert killed.count(False) <= 4
+    for rank, number in points[4::27]:
+        checkpoint_processes.fail_at(rank, number)
 
 
 KILLED = """
