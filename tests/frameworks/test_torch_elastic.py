@@ -8,6 +8,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
+
+from rabit.testing import run_ranks
+from rabit_torch.elastic import TorchState
 
 TRAIN = """
 import json, os, pathlib, signal, sys
@@ -133,3 +137,26 @@ def test_what_has_no_way_back_is_refused(train, options, name):
     said = train(2, 2, least=1, fails=True, **options)
 
     assert f"DistributedOptimizer with {name} in an elastic job (--min-np 1)" in said
+
+
+def test_what_changes_after_a_restore_does_not_reach_the_commit():
+    def fn(engine):
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def step():
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+
+        step()
+        state = TorchState(model, optimizer)
+        found = []
+        for _ in range(2):
+            step()
+            found.append([each.tolist() for each in model.parameters()])
+            state.restore()
+        return found
+
+    ((first, second),) = run_ranks(1, fn)
+    assert first == second

@@ -252,6 +252,34 @@ train(rabit.elastic.ObjectState())
     assert job.out.count("stops: True") == 2, job.out
 
 
+def test_what_a_step_has_begun_is_undone(start, tmp_path):
+    """The others have changed their state already when they find that one is lost."""
+    script = """
+import os, pathlib, signal, sys
+import rabit, rabit.elastic
+
+rabit.init()
+state = rabit.elastic.ObjectState(step=0, begun=0)
+
+@rabit.elastic.run
+def train(state):
+    while state.step < 6:
+        state.begun += 1
+        if (state.step, rabit.rank(), rabit.size()) == (3, 1, 3):
+            os.kill(os.getpid(), signal.SIGKILL)
+        rabit.barrier()
+        state.step += 1
+        state.commit()
+
+train(state)
+pathlib.Path(sys.argv[1], str(rabit.rank())).write_text(str(state.begun))
+"""
+    job = start("-np", 3, "--min-np", 2, sys.executable, "-c", script, tmp_path)
+
+    assert job.wait() == 0, job.err
+    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["6", "6"]
+
+
 def test_batches_deal_every_sample_once_though_ranks_are_lost(start, tmp_path):
     script = """
 import json, os, pathlib, signal, sys

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+
 import numpy as np
 import pytest
+from support.memory_store import MemoryStore
 
 import rabit
 from rabit import InvalidArgument
-from rabit.elastic import ElasticSampler, ObjectState, batches, run
+from rabit.elastic import (
+    ElasticSampler,
+    HostsUpdatedInterrupt,
+    ObjectState,
+    batches,
+    recovery,
+    run,
+)
+from rabit.elastic.updates import Updates
+from rabit.rendezvous.membership import Membership
 from rabit.testing import run_ranks
 
 
@@ -217,3 +230,69 @@ def test_a_state_without_the_sampler_is_told():
             batches(ElasticSampler(range(4)), ObjectState(step=0), batch_size=2)
 
     run_ranks(1, fn)
+
+
+def test_nobody_leaves_before_all_have_come_to_the_end():
+    """A rank that is lost in the last step makes the others repeat it, and they need each other."""
+    is_through, has_left = threading.Event(), threading.Event()
+
+    @run
+    def train(state):
+        if rabit.rank() == 0:
+            is_through.set()
+            return False
+        assert is_through.wait(30)
+        return has_left.wait(0.3)
+
+    def fn(engine):
+        found = train(ObjectState(step=0))
+        if rabit.rank() == 0:
+            has_left.set()
+        return found
+
+    assert run_ranks(2, fn) == [False, False]
+
+
+class LosesAlways:
+    """The recovery of an elastic job whose every attempt ends in a loss; without processes."""
+
+    def __init__(self, monkeypatch):
+        monkeypatch.setattr(recovery, "member_number", lambda: 0)
+        monkeypatch.setattr(recovery, "StoreClient", lambda *_, **__: contextlib.closing(self))
+        monkeypatch.setattr(recovery.Recovery, "__exit__", lambda *_: None)
+        monkeypatch.setattr(recovery.Recovery, "_start_over", lambda *_: None)
+        self.calls = 0
+
+    def __call__(self, state, commits):
+        self.calls += 1
+        assert self.calls < 100, "it goes on for ever"
+        if self.calls <= commits:
+            state.commit()
+        raise rabit.PeerLost("rank 1 is gone", 1)
+
+
+@pytest.mark.parametrize("commits", [0, 10])
+def test_losses_that_come_back_each_time_are_raised(monkeypatch, commits):
+    train = LosesAlways(monkeypatch)
+
+    def fn(engine):
+        with pytest.raises(rabit.PeerLost, match="rank 1 is gone"):
+            run(train)(ObjectState(step=0), commits)
+
+    run_ranks(1, fn)
+    # Each commit is a way on, after which so many attempts are made again.
+    assert train.calls == 17 + max(0, commits - 1)
+
+
+def test_an_update_that_rank_0_sees_stops_all_ranks_at_the_same_commit():
+    held = Membership.first(["a"] * 3, 1, most=4).with_newcomer(3, "a")
+
+    def fn(engine):
+        store = MemoryStore(held)
+        updates = Updates(store, clock=iter(range(100)).__next__)
+        updates.check()
+        store.change(lambda membership: membership.with_waiting(3))
+        with pytest.raises(HostsUpdatedInterrupt):
+            updates.check()
+
+    run_ranks(3, fn)

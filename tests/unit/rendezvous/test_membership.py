@@ -7,10 +7,10 @@ import random
 import threading
 
 import pytest
+from support.memory_store import MemoryStore
 
-from rabit.errors import Aborted, Internal, PeerLost, TimedOut
+from rabit.errors import Aborted, Internal, PeerLost
 from rabit.rendezvous.membership import KEY, Membership
-from rabit.rendezvous.store_client import Versioned
 from rabit.rendezvous.survivors import admission, next_membership
 
 PATIENCE_S, TIMEOUT_S = 1.0, 60.0
@@ -22,37 +22,6 @@ def first(hosts="aabb", least=1) -> Membership:
 
 def wait_s(membership: Membership) -> float:
     return membership.wait_s(PATIENCE_S, TIMEOUT_S)
-
-
-class MemoryStore:
-    """The store of a job whose processes are threads here."""
-
-    def __init__(self, membership: Membership) -> None:
-        self._changed = threading.Condition()
-        self._held = Versioned(1, membership.to_json())
-
-    def watch(self, key: str, seen: int, timeout: float) -> Versioned:
-        assert key == KEY
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._held.version > seen, timeout):
-                raise TimedOut("nothing has changed")
-            return self._held
-
-    def compare_and_set(self, key: str, version: int, value: bytes) -> tuple[bool, Versioned]:
-        with self._changed:
-            is_mine = version == self._held.version
-            if is_mine:
-                self._held = Versioned(version + 1, value)
-                self._changed.notify_all()
-            return is_mine, self._held
-
-    def change(self, change) -> None:
-        version, held = self.watch(KEY, 0, 0)
-        while True:
-            changed = change(Membership.from_json(held))
-            is_mine, (version, held) = self.compare_and_set(KEY, version, changed.to_json())
-            if is_mine:
-                return
 
 
 def test_a_record_comes_back_from_its_text():
