@@ -18,7 +18,8 @@ PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full packages build-native test-native test-gpu simulate build-address build-thread \
   test-address test-thread test-sanitizers test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz flips \
-  campaign-checkpoints campaign-elastic wheel check format bench bench-native bench-schedule bench-servers methods docs clean
+  campaign-checkpoints campaign-elastic campaign-schedules \
+  campaign-stops campaign-cost campaign mutants wheel check format bench bench-native bench-schedule bench-servers methods docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -89,11 +90,31 @@ flips: build-native ## flip ten thousand bits between two ranks, every bit of a 
 campaign-checkpoints: packages ## crash, fill and damage checkpoints everywhere; some minutes
 	$(BIN)/python tests/faults/checkpoint_campaign.py
 
+campaign-schedules: RUNS ?= 100
+campaign-schedules: SEED ?= 0
+campaign-schedules: packages ## elastic jobs that lose and get ranks at any moment: RUNS=1000 SEED=N
+	$(BIN)/python tests/faults/elastic_schedules.py --runs=$(RUNS) --seed=$(SEED)
+
 campaign-elastic: RUNS ?= 100
 campaign-elastic: SEED ?= 0
 campaign-elastic: SPARES ?= 0
 campaign-elastic: packages ## lose ranks of elastic jobs at random, and time what it costs: RUNS=1000 SEED=N SPARES=1
 	$(BIN)/python tests/faults/elastic_campaign.py --runs=$(RUNS) --seed=$(SEED) --spares=$(SPARES)
+
+campaign-stops: RUNS ?= 40
+campaign-stops: SEED ?= 0
+campaign-stops: packages ## stop ranks of elastic jobs for 0.2 to 10 s: RUNS=200 SEED=N
+	$(BIN)/python tests/faults/elastic_stops.py --runs=$(RUNS) --seed=$(SEED)
+
+campaign-cost: packages ## what being elastic costs where nothing is lost, in pairs of jobs
+	$(BIN)/python tests/faults/elastic_cost.py
+	$(BIN)/python tests/faults/elastic_cost.py --grows
+
+campaign: campaign-checkpoints campaign-elastic campaign-schedules campaign-stops campaign-cost flips ## all of them
+
+mutants: ONLY ?=
+mutants: packages ## put some fifty bugs into the sources, one at a time, and see whether the tests find them: ONLY=TEXT
+	$(BIN)/python tests/faults/mutants/run.py --only=$(ONLY)
 
 simulate: SCHEDULES ?= 100000
 simulate: SEED ?= 0

@@ -13,6 +13,7 @@ from rabit.errors import IntegrityError
 
 from .integrity import FiniteGuard, finite_mode, first_not_finite
 from .pipeline import Pipeline
+from .refusal import refuse_in_elastic_jobs
 from .strategy import Array, Strategy
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ class ArrayTrainer:
         self.lr = lr
         self._update = update
         found = engine or current_engine()
+        if engine is None:
+            refuse_in_elastic_jobs("ArrayTrainer", {"a strategy": True}, "Use rabit.allreduce")
         if name is None:
             number = found.next_number("array_trainer")
             name = "array" if number == 1 else f"array.{number}"

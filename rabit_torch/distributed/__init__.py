@@ -54,6 +54,7 @@ class _StoreBoard:
 
 def _create(options: Any, backend_options: Any = None) -> ProcessGroup:
     """Makes a group; called by torch.distributed on the ranks of the group."""
+    _refuse_elastic()
     rank, size = options.group_rank, options.group_size
     shared = _engine_of_all(options)
     # torch gives a group that is made again the keys of the one before.
@@ -67,6 +68,20 @@ def _create(options: Any, backend_options: Any = None) -> ProcessGroup:
     if not options.global_ranks_in_group:
         _world["group"] = group
     return group
+
+
+def _refuse_elastic() -> None:
+    """Raises InvalidArgument in an elastic job, whose ranks change."""
+    initialized = rabit.is_initialized()
+    config = rabit.default_engine().config if initialized else rabit.Config.from_environ()
+    if config.min_np == 0:
+        return
+    raise rabit.InvalidArgument(
+        f"backend rabit of torch.distributed in an elastic job (--min-np {config.min_np}) on rank {config.rank}: "
+        "a process group keeps its ranks as long as it lives. Use rabit_torch.DistributedOptimizer with "
+        "rabit_torch.elastic; or restart from checkpoints, by rabitrun --max-restarts without --min-np, or "
+        "by torchrun"
+    )
 
 
 def _engine_of_all(options: Any) -> rabit.Engine | None:

@@ -152,11 +152,31 @@ def test_what_changes_after_a_restore_does_not_reach_the_commit():
         step()
         state = TorchState(model, optimizer)
         found = []
-        for _ in range(2):
+        for _ in range(3):
             step()
             found.append([each.tolist() for each in model.parameters()])
             state.restore()
         return found
 
-    ((first, second),) = run_ranks(1, fn)
-    assert first == second
+    ((first, second, third),) = run_ranks(1, fn)
+    assert first == second == third
+
+
+C10D = """
+import torch.distributed as dist
+import rabit_torch as rabit
+import rabit_torch.distributed
+rabit.init()
+dist.init_process_group("rabit")
+"""
+
+
+def test_torch_distributed_is_refused_with_the_way_to_go():
+    done = subprocess.run(
+        [sys.executable, "-m", "rabit.launch", "-np", "2", "--min-np", "1", sys.executable, "-c", C10D],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+
+    assert done.returncode != 0
+    assert "backend rabit of torch.distributed in an elastic job (--min-np 1)" in done.stderr
+    assert "rabit_torch.elastic" in done.stderr and "torchrun" in done.stderr

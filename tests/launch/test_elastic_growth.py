@@ -128,6 +128,22 @@ def test_a_job_follows_the_host_file(train, tmp_path):
     assert "ranks 0, 1 will leave at a commit" in job.err
 
 
+def test_a_host_that_does_not_reach_the_store_is_left_out_with_the_reason(train, tmp_path):
+    (tmp_path / "hosts").write_text("localhost slots=1\n")
+    job = train(
+        *("-np", 1, "--min-np", 1, "--max-np", 4, "--hostfile", tmp_path / "hosts"),
+        *("--host-discovery-interval", "20ms"),
+        hosts={"3": "localhost slots=2\nelsewhere.invalid slots=2\n"},
+        sizes={"3": 2},
+    )
+
+    assert_went_on(job, [0, 1], [1] * 3 + [2] * 9)
+    assert (
+        "elsewhere.invalid: no process is started there, since the store of this job listens on 127.0.0.1, "
+        "where other machines do not reach it. List such a host from the start" in job.err
+    )
+
+
 def test_a_job_follows_a_discovery_script(train, tmp_path):
     (tmp_path / "hosts").write_text("localhost\n")
     script = tmp_path / "discover.sh"

@@ -71,6 +71,9 @@ def die(size: int, rank: int, dies_at: int) -> Died:
 def check_after(died: Died, survives: str, seed: int, size: int) -> None:
     """The next job, of `size` ranks, finds the newest generation, bit for bit, and goes on."""
     disk = died.disk.after_crash(survives, seed)
+    folder = Folder(FOLDER, DiskOfRank(disk))
+    for number in folder.committed():  # Whatever counts is whole, also what was being removed.
+        assert folder.problems(number) == []
 
     def body(peers: ThreadPeers) -> int:
         checkpoint = Checkpoint(FOLDER, KEEP, peers=peers, files=DiskOfRank(disk))

@@ -9,7 +9,7 @@ import resource
 import secrets
 import selectors
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -161,8 +161,22 @@ def _growing(
     def keep(error: str) -> None:
         supervisor.note(f"the hosts stay as they are: {error}")
 
-    with HostWatch(grows.look, grows.hosts, grows.interval_s, selector, growth.set_hosts, keep):
+    def change(hosts: Sequence[Host]) -> None:
+        strange = [each for each in hosts if not _reaches_store(request, each)]
+        if strange:
+            supervisor.note(
+                f"{', '.join(map(str, strange))}: no process is started there, since the store of this job listens "
+                f"on {store_host(request)}, where other machines do not reach it. List such a host from the "
+                "start, or set RABIT_NETWORK_INTERFACES for rabitrun."
+            )
+        growth.set_hosts([each for each in hosts if each not in strange])
+
+    with HostWatch(grows.look, grows.hosts, grows.interval_s, selector, change, keep):
         yield
+
+
+def _reaches_store(request: Request, host: Host) -> bool:
+    return is_local(host) or store_host(request) != addresses.loopback_address()
 
 
 def _allow_descriptors(children: int, has_files: bool) -> None:

@@ -11,7 +11,7 @@ from support.memory_store import MemoryStore
 
 from rabit.errors import Aborted, Internal, PeerLost
 from rabit.rendezvous.membership import KEY, Membership
-from rabit.rendezvous.survivors import admission, next_membership
+from rabit.rendezvous.survivors import admission, change_membership, next_membership
 
 PATIENCE_S, TIMEOUT_S = 1.0, 60.0
 
@@ -166,6 +166,21 @@ def test_without_any_rank_newcomers_are_no_strength():
     lost = waiting(first("aa"), 2, 3).with_ended(0, "died").with_ended(1, "died")
 
     assert lost.strength == 0
+
+
+def test_a_change_that_another_one_overtakes_is_made_again():
+    store = MemoryStore(first("aaa"))
+    others = iter([lambda held: held.with_ended(0, "died first")])
+
+    def change(held):
+        for other in others:
+            store.change(other)
+        return held.with_ended(1, "died")
+
+    changed = change_membership(store, change)
+
+    assert changed.ended == {0: "died first", 1: "died"}
+    assert Membership.from_json(store.watch(KEY, 0, 0).value) == changed
 
 
 def agree(store, members, accuse, epoch=1, timeout_s=TIMEOUT_S):

@@ -1,0 +1,100 @@
+"""A process of an elastic job that elastic_schedules.py plays; it kills itself when the schedule says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+FOLDER, STEPS, KILLS = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+ME = int(os.environ["RABIT_RANK"])
+PACE_S = 0.03  # A job that is over at once meets no newcomer.
+
+
+def die(phase: str) -> None:
+    (FOLDER / f"killed.{ME}").write_text(phase)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def meet(phase: str, at: int, *, is_at_once: bool = True) -> None:
+    """Ends this process, now or soon, if this is the moment."""
+    for member, when, number, after_ms in KILLS:
+        if (member, when) == (ME, phase) and number == at:
+            if is_at_once:
+                die(phase)
+            timer = threading.Timer(after_ms / 1000, die, [phase])
+            timer.daemon = True
+            timer.start()
+
+
+def newcomer(phase: str, *, is_at_once: bool = True) -> None:
+    for each in {number for member, when, number, _ in KILLS if (member, when) == (ME, phase)}:
+        meet(phase, each, is_at_once=is_at_once)
+
+
+newcomer("start", is_at_once=False)
+
+# A newcomer may be lost while it imports.
+import numpy as np  # noqa: E402
+
+import rabit  # noqa: E402
+import rabit.elastic  # noqa: E402
+from rabit.checkpoint import Checkpoint  # noqa: E402
+
+rabit.init()
+newcomer("admitted")
+state = rabit.elastic.ObjectState(step=0, weights=np.zeros(20_000), sizes=[])
+resets: list[int] = []
+losses: list[int] = []
+commits: list[tuple[int, int]] = []
+
+
+def reset() -> None:
+    resets.append(1)
+    meet("reset", len(resets))
+
+
+state.register_reset_callbacks([reset])
+
+
+def step(state, checkpoint) -> None:
+    meet("before", state.step)
+    gradient = np.full(20_000, (rabit.rank() + 1) * (state.step + 1), np.float64)
+    handle = rabit.allreduce_async(gradient, op=rabit.Sum, name="gradient")
+    meet("sent", state.step)
+    state.weights += handle.result()
+    state.step += 1
+    state.sizes.append(rabit.size())
+    meet("commit", state.step)
+    state.save()
+    state.commits += 1
+    commits.append((state.step, rabit.size()))
+    if state.step % 3 == 0:
+        checkpoint.save({"weights": state.weights, "sizes": state.sizes}, step=state.step)
+        meet("save", state.step, is_at_once=False)
+    state.check_host_updates()
+
+
+@rabit.elastic.run
+def train(state) -> None:
+    checkpoint = Checkpoint(FOLDER / "checkpoints", keep=2)
+    while state.step < STEPS:
+        if rabit.rank() == 0:
+            time.sleep(PACE_S)
+        try:
+            step(state, checkpoint)
+        except rabit.RabitError:
+            losses.append(1)
+            meet("recovery", len(losses), is_at_once=False)
+            raise
+    checkpoint.wait()
+
+
+train(state)
+assert (state.weights == state.weights[0]).all()
+result = {"weight": float(state.weights[0]), "sizes": state.sizes, "commits": commits}
+(FOLDER / f"result.{ME}").write_text(json.dumps(result))

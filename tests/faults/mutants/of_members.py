@@ -1,0 +1,136 @@
+"""Bugs of elastic jobs: of who goes on, from which state, with which samples."""
+
+from __future__ import annotations
+
+from faults.mutants.mutant import Mutant
+
+MEMBERSHIP = "rabit/rendezvous/membership.py"
+SURVIVORS = "rabit/rendezvous/survivors.py"
+RECOVERY = "rabit/elastic/recovery.py"
+STATE = "rabit/elastic/state.py"
+RECORD = "tests/unit/rendezvous/test_membership.py"
+STATES = "tests/unit/ops/test_elastic.py"
+JOBS = "tests/launch/test_elastic.py"
+KILLED = f"{JOBS}::test_the_others_go_on_when_one_is_killed[1]"
+
+MUTANTS = [
+    Mutant(
+        "a change of the record that another one overtook is not repeated",
+        SURVIVORS,
+        "        if is_mine:\n            return changed",
+        "        return changed",
+        (RECORD,),
+    ),
+    Mutant(
+        "a process that was given up is not told",
+        SURVIVORS,
+        "if member in membership.members or member in membership.left:",
+        "if membership.members:",
+        (RECORD,),
+    ),
+    Mutant(
+        "who came and ended is a member",
+        MEMBERSHIP,
+        "if each in self.here and each not in self.ended]",
+        "if each in self.here]",
+        (RECORD,),
+    ),
+    Mutant(
+        "an accusation excludes though another loss explains it",
+        MEMBERSHIP,
+        "if not has_cause and all(each in self.accused for each in missing):",
+        "if all(each in self.accused for each in missing):",
+        (RECORD,),
+    ),
+    Mutant(
+        "newcomers come before those that have the state",
+        MEMBERSHIP,
+        "return (*members, *newcomers), frozenset(going[len(back) :])",
+        "return (*newcomers, *members), frozenset(going[len(back) :])",
+        (RECORD,),
+    ),
+    Mutant(
+        "every rank takes the state of rank 0, and not the newest",
+        STATE,
+        "self.broadcast(counts.index(newest))",
+        "self.broadcast(0)",
+        (STATES,),
+    ),
+    Mutant(
+        "commits share memory with the values",
+        STATE,
+        "self._saved = copy.deepcopy(self._contents())",
+        "self._saved = self._contents()",
+        (STATES,),
+    ),
+    Mutant(
+        "a step that was begun is not undone after a loss",
+        RECOVERY,
+        "            self._state.restore()\n            self._start_over(self._member_lost(error), one_line(error))",
+        "            self._start_over(self._member_lost(error), one_line(error))",
+        (JOBS + " -k begun_is_undone",),
+    ),
+    Mutant(
+        "ranks leave while others may need them for a step again",
+        RECOVERY,
+        'barrier(name="rabit.elastic.end")',
+        "pass",
+        (STATES,),
+    ),
+    Mutant(
+        "losses in a row are survived for ever",
+        RECOVERY,
+        "        if self._resets > _RESETS_MAX:\n            raise error\n",
+        "",
+        (STATES,),
+    ),
+    Mutant(
+        "rank 0 sees an update of the hosts alone",
+        "rabit/elastic/updates.py",
+        'if any_rank(rank() == 0 and self._sees_one(), "rabit.elastic.update"):',
+        "if rank() == 0 and self._sees_one():",
+        (STATES,),
+    ),
+    Mutant(
+        "the place in the data is not saved",
+        "rabit/elastic/sampler.py",
+        '"processed_num": self.processed_num}',
+        '"processed_num": 0}',
+        (JOBS + " -k every_sample_once",),
+    ),
+    Mutant(
+        "samples that are left are dealt as those of the whole epoch",
+        "rabit/elastic/sampler.py",
+        "left = order[self.processed_num :]",
+        "left = order",
+        (STATES,),
+    ),
+    Mutant(
+        "engines of a later epoch say that they are of the first",
+        "rabit/session.py",
+        "config, epoch=membership.epoch, pool=_state.pool",
+        "config, epoch=1, pool=_state.pool",
+        (KILLED,),
+    ),
+    Mutant(
+        "the launcher writes no ends of processes",
+        "rabit/launch/losses.py",
+        "        self._take(change_membership(self._store, end))\n",
+        "",
+        (KILLED,),
+    ),
+    Mutant(
+        "a job ends with as many ranks as it needs",
+        "rabit/launch/losses.py",
+        "end(held).strength < self._least:",
+        "end(held).strength <= self._least:",
+        (KILLED,),
+    ),
+    Mutant(
+        "an optimizer goes on in the memory of the commit",
+        "rabit_torch/elastic.py",
+        "each.load_state_dict(copy.deepcopy(self._copies[name]))",
+        "each.load_state_dict(self._copies[name])",
+        ("tests/frameworks/test_torch_elastic.py -k after_a_restore",),
+    ),
+]
