@@ -24,7 +24,7 @@ namespace rabit {
 namespace {
 
 constexpr std::chrono::seconds kStrangerTime{2};
-constexpr size_t kStrangersMax = 64;
+constexpr size_t kStrangersMax = 256;
 // Of the files that this process may open, strangers get one in so many: it must still dial.
 constexpr size_t kFilesPerStranger = 4;
 // Authenticated, but nobody has asked for their purpose yet.
@@ -103,6 +103,7 @@ class EpollListener final : public Listener {
  private:
   void Run();
   void Accept();
+  void MakeRoom();
   void Serve(uint64_t key);
   // Whether the stranger goes on; false: it is to be dropped or was handed over.
   bool Advance(Stranger& stranger);
@@ -179,10 +180,7 @@ void EpollListener::Accept() {
       }
       return;
     }
-    if (strangers_.size() >= strangers_max_) {
-      Refuse(strangers_.front().fd.get(), "too many connections have not proved who they are");
-      strangers_.pop_front();
-    }
+    if (strangers_.size() >= strangers_max_) MakeRoom();
     Stranger& stranger = strangers_.emplace_back();
     stranger.fd = std::move(fd);
     stranger.deadline = After(kStrangerTime);
@@ -194,8 +192,16 @@ void EpollListener::Accept() {
   }
 }
 
+// The oldest goes, after a look at what it has sent: many honest ones that come at once are no flood.
+void EpollListener::MakeRoom() {
+  if (Advance(strangers_.front())) {
+    Refuse(strangers_.front().fd.get(), "too many connections have not proved who they are");
+  }
+  strangers_.pop_front();
+}
+
 void EpollListener::Serve(uint64_t key) {
-  // At most 64: a search costs less than an index.
+  // A few hundred at most: a search costs less than an index.
   const auto found = std::find_if(strangers_.begin(), strangers_.end(),
                                   [key](const Stranger& stranger) { return stranger.key == key; });
   if (found != strangers_.end() && !Advance(*found)) strangers_.erase(found);

@@ -37,7 +37,7 @@ struct AuthenticatedPeer {
 };
 
 // One event-loop thread accepts, authenticates and hands connections over by purpose.  Strangers
-// can neither crash nor stall it: 2 s and 4 KiB until authenticated, at most 64 pending, or a
+// can neither crash nor stall it: 2 s and 4 KiB until authenticated, at most 256 pending, or a
 // quarter of the files that this process may open (the oldest is dropped), one log line a second.
 // Thread-safe.
 class Listener {

@@ -1,6 +1,7 @@
 #include "rendezvous/tcp_store.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "base/socket.h"
 #include "base/wire.h"
@@ -13,6 +14,9 @@ constexpr std::chrono::seconds kWatchGrace{2};
 // A server that answered once and refuses now is gone rather than late.
 constexpr std::chrono::seconds kRedialTime{5};
 constexpr size_t kIdleMax = 4;
+// For a server that drops who comes because too many come at once.
+constexpr std::chrono::seconds kCrowdTime{20};
+constexpr std::chrono::milliseconds kCrowdPause{20};
 
 uint32_t WaitMs(Deadline deadline) { return static_cast<uint32_t>(PollTimeoutMs(deadline)); }
 
@@ -73,8 +77,7 @@ Status TcpStore::LeaveWill(std::string_view key, std::string_view value, Deadlin
   request.op = StoreOp::kWill;
   request.key = key;
   request.value = value;
-  RABIT_ASSIGN_OR_RETURN(UniqueFd fd,
-                         Dial(address_, secret_, {"store", 0, rank_, 0}, -1, deadline));
+  RABIT_ASSIGN_OR_RETURN(UniqueFd fd, DialServer(deadline));
   RABIT_ASSIGN_OR_RETURN(const StoreResponse response,
                          Exchange(fd.get(), EncodeStoreRequest(request), deadline));
   if (response.code != Code::kOk) return Status(response.code, response.text);
@@ -131,7 +134,30 @@ Result<UniqueFd> TcpStore::TakeConnection(Deadline deadline) {
       return fd;
     }
   }
-  return Dial(address_, secret_, {"store", 0, rank_, 0}, -1, deadline);
+  return DialServer(deadline);
+}
+
+// The dialler has the last word of a handshake, so only an answer shows that the server did not drop
+// it as one stranger too many.  What is asked changes nothing, so it may be asked again.
+Result<UniqueFd> TcpStore::DialServer(Deadline deadline) {
+  StoreRequest question;
+  question.op = StoreOp::kWatch;
+  question.key = "is anybody there";
+  const std::vector<std::byte> bytes = EncodeStoreRequest(question);
+  const Deadline crowd_deadline = std::min(deadline, After(kCrowdTime));
+  for (;;) {
+    RABIT_ASSIGN_OR_RETURN(UniqueFd fd,
+                           Dial(address_, secret_, {"store", 0, rank_, 0}, -1, deadline));
+    const Result<StoreResponse> answer = Exchange(fd.get(), bytes, deadline);
+    if (answer.ok()) return fd;
+    const bool was_dropped = answer.status().code() == Code::kPeerLost;
+    if (!was_dropped || std::chrono::steady_clock::now() + kCrowdPause >= crowd_deadline) {
+      return Status(answer.status().code(), "the store at " + address_ + " took a connection " +
+                                                "and did not answer on it: " +
+                                                answer.status().message());
+    }
+    std::this_thread::sleep_for(kCrowdPause);
+  }
 }
 
 void TcpStore::KeepConnection(UniqueFd fd) {

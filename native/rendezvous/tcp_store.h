@@ -18,7 +18,7 @@ namespace rabit {
 // that a Watch that waits holds up nobody.
 class TcpStore final : public Store {
  public:
-  // Connects once, so that a wrong address or secret is told here.  `rank`: of this process, for
+  // Connects and asks once, so that a wrong address or secret is told here.  `rank`: of this process, for
   // messages; -1 if it has none.
   static Result<std::unique_ptr<TcpStore>> Connect(std::string_view address, const Secret& secret,
                                                    int32_t rank, Deadline deadline);
@@ -38,6 +38,8 @@ class TcpStore final : public Store {
   TcpStore(std::string_view address, const Secret& secret, int32_t rank)
       : address_(address), secret_(secret), rank_(rank) {}
 
+  // A connection on which the server has answered.
+  Result<UniqueFd> DialServer(Deadline deadline);
   Result<UniqueFd> TakeConnection(Deadline deadline);
   void KeepConnection(UniqueFd fd);
   Result<StoreResponse> Put(const StoreRequest& request);

@@ -48,6 +48,53 @@ TEST(TcpStore, a_wrong_secret_is_told_when_connecting) {
   EXPECT_NE(status.message().find("another secret"), std::string::npos) << status;
 }
 
+// Connections that a listener has handed over, to wait for.
+class Arrivals {
+ public:
+  void Add(UniqueFd fd) {
+    MutexLock lock(mutex_);
+    fds_.push_back(std::move(fd));
+    changed_.NotifyAll();
+  }
+  UniqueFd Next() {
+    MutexLock lock(mutex_);
+    const Deadline deadline = Soon();
+    while (fds_.empty() && changed_.WaitUntil(mutex_, deadline)) {
+    }
+    if (fds_.empty()) return {};
+    UniqueFd fd = std::move(fds_.front());
+    fds_.erase(fds_.begin());
+    return fd;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<UniqueFd> fds_ RABIT_GUARDED_BY(mutex_);
+};
+
+TEST(TcpStore, a_connection_that_is_dropped_before_any_answer_is_made_anew) {
+  Arrivals arrivals;
+  auto listener = Listener::Open("127.0.0.1:0", StoreSecret(), 0, 0);
+  ASSERT_OK(listener);
+  (*listener)->SetHandler("store", [&](AuthenticatedPeer peer) { arrivals.Add(std::move(peer.fd)); });
+  Status connected = Internal("not tried");
+  std::thread client([&] {
+    connected = TcpStore::Connect((*listener)->address(), StoreSecret(), 1, Soon()).status();
+  });
+  arrivals.Next().reset();
+  const UniqueFd second = arrivals.Next();
+  if (second.is_open()) {
+    std::byte length[kStoreLengthBytes];
+    EXPECT_OK(ReadFull(second.get(), length, Soon()));
+    EXPECT_OK(WriteFull(second.get(), EncodeStoreResponse(StoreResponse{}), Soon()));
+  }
+  client.join();
+
+  EXPECT_TRUE(second.is_open());
+  EXPECT_OK(connected);
+}
+
 TEST(TcpStore, two_hundred_clients_in_turn_are_quick) {
   Fixture fixture;
   const auto start = std::chrono::steady_clock::now();
