@@ -5,9 +5,9 @@
 Every worker and every server has a namespace with a link of the given rate.  Both ways take turns in one
 job.  In bytes of the tensor over the rate, the ring needs at least 2 (n - 1) / n; where n ranks and k
 servers share the sums, it is 2 n (n - 1) / (n^2 + k n - 2 k), and 1 from k = n on; frames and
-acknowledgements take some percent of that.  Several workers push to a server at once, in segments of up
-to 64 KiB here, which no wire would carry: the links hold 40 ms of traffic, so that this does not drop
-what a switch would keep.  On a busy machine take a lower rate: 50M.
+acknowledgements take some percent of that.  Several workers push to a server at once, and
+what does not fit in front of its link is dropped: segments are of 8 KiB at most, because a switch drops
+single packets and not 64 KiB at once, and the links hold 40 ms of traffic.  On a busy machine take a lower rate: 50M.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from schedule import parse_rate
 from shaped import parse_size
 
 WAYS = ("ring", "ps")
+SEGMENT_BYTES = 8 << 10
 
 
 def work(task: dict[str, Any]) -> None:
@@ -91,7 +92,7 @@ def main() -> int:
     task = {"sizes": options.sizes, "turns": options.turns}
     processes = options.workers + options.servers
     with (
-        shaped_links.build(processes, options.rate, options.queue_ms / 1e3) as lab,
+        shaped_links.build(processes, options.rate, options.queue_ms / 1e3, SEGMENT_BYTES) as lab,
         tempfile.TemporaryDirectory() as folder,
     ):
         reports = shaped_ranks.run_task(

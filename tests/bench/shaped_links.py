@@ -142,10 +142,16 @@ def unwinding() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def build(ranks: int, rate_bits: float, queue_s: float = QUEUE_SECONDS) -> Iterator[Lab]:
+def build(
+    ranks: int,
+    rate_bits: float,
+    queue_s: float = QUEUE_SECONDS,
+    segment_bytes: int = PACKET_BYTES,
+) -> Iterator[Lab]:
     """A lab of `ranks` namespaces; it is gone when the block ends, even by SIGTERM.
 
     queue_s: how long a packet waits at most in front of a link before it is dropped.
+    segment_bytes: of the longest that the kernel hands to a shaper, and drops as one.
     Names and the network (10.x.y.0/24) derive from the process id, so that labs do not collide.
     """
     key = os.getpid() % 65000
@@ -169,6 +175,9 @@ def build(ranks: int, rate_bits: float, queue_s: float = QUEUE_SECONDS) -> Itera
             _run(*inside, "ip", "address", "add", f"{lab.address(rank)}/24", "dev", "eth0")
             _run(*inside, "ip", "link", "set", "eth0", "up")
             _run(*inside, "ip", "link", "set", "lo", "up")
+            longest = ("gso_max_size", str(segment_bytes))
+            _run("ip", "link", "set", "dev", port, *longest)
+            _run(*inside, "ip", "link", "set", "dev", "eth0", *longest)
             _shape(rate_bits, queue_s, port)
             _shape(rate_bits, queue_s, *inside, "eth0")
         yield lab
