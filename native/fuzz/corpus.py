@@ -48,6 +48,7 @@ def write(folder: Path) -> None:
         "fuzz_handshake": frozen("rendezvous/testdata/handshake_v*.txt"),
         "fuzz_store": store_frames(),
         "fuzz_settings": settings(),
+        "fuzz_pushes": frozen("backend/ps/testdata/pushes_v*.txt"),
     }
     for target, messages in seeds.items():
         if not messages:

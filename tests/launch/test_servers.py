@@ -139,6 +139,7 @@ def test_a_server_that_hangs_is_named_by_the_workers(rabitrun):
     assert job.status == 1
     assert "PeerLost" in job.err
     assert "server 1 on host" in job.err
+    assert "it has been silent for" in job.err
     job.assert_nothing_is_left()
 
 

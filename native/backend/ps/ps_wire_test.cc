@@ -1,13 +1,39 @@
 #include "backend/ps/ps_wire.h"
 
+#include <cstdio>
+#include <fstream>
 #include <string>
 
+#include "base/bytes.h"
 #include "testing/test.h"
+#include "testing/testdata.h"
 
 namespace rabit {
 namespace {
 
 PushHeader Example() { return {MakeTag(2, 77), 100'000, 1000, DType::kBfloat16, ReduceOp::kMax}; }
+
+std::string HexOf(ConstBytes bytes) {
+  std::string text;
+  for (const std::byte each : bytes) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", std::to_integer<unsigned>(each));
+    text += digits;
+  }
+  return text;
+}
+
+// The bytes on the wire may only change together with the version.
+TEST(PsWire, bytes_are_those_of_the_frozen_example) {
+  std::ifstream file(testing::Testdata("backend/ps/testdata/pushes_v" +
+                                       std::to_string(kPsWireVersion) + ".txt"));
+  ASSERT_TRUE(file.is_open());
+  std::string name, push, group;
+  file >> name >> push >> name >> group;
+
+  EXPECT_EQ(HexOf(Encode(Example())), push);
+  EXPECT_EQ(HexOf(Encode(GroupHeader{3, 2})), group);
+}
 
 TEST(PsWire, headers_come_back_as_they_were) {
   const auto push = DecodePushHeader(Encode(Example()), 4);

@@ -38,6 +38,9 @@ struct TcpOptions {
   // A connection on which frames were written, but nothing was acknowledged and nothing heard for
   // this long, has lost bytes or its way: it is broken and made anew.  0: never.
   std::chrono::milliseconds progress_timeout{3000};
+  // A peer of which nothing is heard for this long is lost, whether somebody waits for it or not; both
+  // ends beat.  0: no beats, for peers of which another connection tells.
+  std::chrono::milliseconds heartbeat_timeout{0};
   // Closing waits this long for the peers to confirm that they have everything.
   std::chrono::milliseconds linger{1000};
 
