@@ -243,15 +243,21 @@ bench-servers: $(VENV)/.package $(VENV)/.tools ## summation servers beside the r
 TEXT_STEPS ?= 64
 # The picture of the guide is of 128 steps; a shorter run leaves it as it is.
 TEXT_PICTURE = $(if $(filter 128,$(TEXT_STEPS)),docs/guides/methods/text.svg,$(BUILD)/methods_text.svg)
-methods: $(VENV)/.torch $(VENV)/.package ## gradient methods: digits, loss against bytes on a text, cost on shaped links (root)
+METHODS := $(BUILD)/methods
+# What an older build has measured is forgotten; a run that was cut goes on where it was.
+methods: $(VENV)/.torch $(VENV)/.package ## gradient methods: digits, a text, slow links and peers, one verdict (root for the links; 20 min)
 	$(BIN)/pip install --quiet scikit-learn
-	$(BIN)/python tests/bench/methods_text.py --steps $(TEXT_STEPS) --save $(BUILD)/methods_text.json
-	$(BIN)/python tests/bench/methods_curves.py $(BUILD)/methods_text.json $(TEXT_PICTURE)
-	$(BIN)/python tests/bench/methods_digits.py --save $(BUILD)/methods_digits.json
-	for rate in 100M 1G; do $(BIN)/python tests/bench/methods_links.py --rate $$rate \
-	  --save $(BUILD)/methods_$$rate.json || exit 1; done
-	$(BIN)/python tests/bench/methods_picture.py $(BUILD)/methods_100M.json $(BUILD)/methods_digits.json \
-	  docs/guides/methods/measured.svg
+	mkdir -p $(METHODS)
+	find $(METHODS) -name '*.json' ! -newer $(VENV)/.package -delete
+	$(BIN)/python tests/bench/methods_digits.py --save $(METHODS)/digits.json
+	$(BIN)/python tests/bench/methods_text.py --steps $(TEXT_STEPS) --save $(METHODS)/text.json
+	$(BIN)/python tests/bench/methods_curves.py $(METHODS)/text.json $(TEXT_PICTURE)
+	for rate in 100M 1G; do test -e $(METHODS)/links_$$rate.json || $(BIN)/python tests/bench/methods_links.py \
+	  --rate $$rate --save $(METHODS)/links_$$rate.json || exit 1; done
+	test -e $(METHODS)/peers.json || $(BIN)/python tests/bench/methods_peers.py --save $(METHODS)/peers.json
+	test ! -e $(METHODS)/links_100M.json || $(BIN)/python tests/bench/methods_picture.py $(METHODS)/links_100M.json \
+	  $(METHODS)/digits.json docs/guides/methods/measured.svg
+	$(BIN)/python tests/bench/methods_verdict.py $(METHODS)
 
 docs: $(VENV)/.torch $(VENV)/.package ## HTML pages in docs/_build
 	$(BIN)/pip install --quiet sphinx furo myst-parser

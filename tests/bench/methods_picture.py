@@ -110,7 +110,8 @@ def main() -> None:
     options = parser.parse_args()
     drawing = Drawing()
     draw_links(drawing, json.loads(options.links.read_text()))
-    draw_digits(drawing, json.loads(options.digits.read_text()))
+    digits = json.loads(options.digits.read_text())["rows"]
+    draw_digits(drawing, [{"method": name, **row} for name, row in digits.items()])
     options.picture.write_text(drawing.svg())
 
 

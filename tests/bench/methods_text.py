@@ -12,18 +12,18 @@ that was not trained on.  A line ends in what its paper claims, and whether this
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from invented_text import LETTERS, Language
+from methods_rows import Rows
 
 RANKS, BATCH, WINDOW, WIDTH, LAYERS, HEADS = 4, 4, 32, 192, 3, 4
 LOOKS = 8  # at the loss, while a method trains
@@ -282,35 +282,58 @@ def rank_main(options: argparse.Namespace) -> None:
     language = Language()
     seen, unseen = language.text(200_000, 1), language.text(20_000, 2)
     wanted = options.methods.split(",") if options.methods else []
-    names = [each for each in WAYS if not wanted or WAYS[each].text.partition(":")[0] in wanted]
-    rows: dict[str, dict[str, Any]] = {}
+    settings = {
+        name: {**asdict(way), "steps": options.steps}
+        for name, way in WAYS.items()
+        if not wanted or way.text.partition(":")[0] in wanted
+    }
+    rows = Rows(options.save if rabit.rank() == 0 else None)
+    names = rabit.broadcast_object(rows.missing(settings), root_rank=0, name="methods")
     begin = time.monotonic()
     for done, name in enumerate(names, 1):
-        trial = Trial(name, options.steps, seen, unseen)
+        trial, busy = Trial(name, options.steps, seen, unseen), time.process_time()
         trial.run()
+        used = torch.tensor(time.process_time() - busy)
+        used = rabit.allreduce(used, op=rabit.Sum, name="used")
         if rabit.rank() > 0:
             continue
         sent, loss = trial.curve[-1]
-        rows[name] = {"text": trial.text, "bytes": sent, "loss": loss, "curve": trial.curve}
-        rows[name]["verdict"] = verdict(rows, name)
+        row = {"text": trial.text, "bytes": sent, "loss": loss, "curve": trial.curve}
+        row["processor_seconds"] = float(used)
+        rows.add(name, settings[name], row, entropy=language.entropy(), steps=options.steps)
         left = (time.monotonic() - begin) / done * (len(names) - done)
-        print(
-            f"[{done}/{len(names)}, {left:3.0f} s left] {name:22} loss {loss:.3f}  "
-            f"{sent / 1e6:8.2f} MB  {rows[name]['verdict']}",
-            flush=True,
-        )
-        if options.save:  # After each, as the whole table takes its time.
-            found = {"entropy": language.entropy(), "steps": options.steps, "rows": rows}
-            options.save.parent.mkdir(parents=True, exist_ok=True)
-            options.save.write_text(json.dumps(found, indent=1) + "\n")
+        print(f"[{done}/{len(names)}, {left:3.0f} s left] {line(name, rows.rows)}", flush=True)
+    if rabit.rank() == 0:
+        conclude(list(settings), rows.rows)
     rabit.shutdown()
+
+
+def line(name: str, rows: dict[str, dict[str, Any]]) -> str:
+    row = rows[name]
+    return (
+        f"{name:22} loss {row['loss']:.3f}  {row['bytes'] / 1e6:8.2f} MB  "
+        f"{row['processor_seconds']:5.1f} s of processors  {verdict(rows, name)}"
+    )
+
+
+def conclude(names: list[str], rows: dict[str, dict[str, Any]]) -> None:
+    judged = {name: verdict(rows, name) for name in names}
+    short = [line(name, rows) for name, says in judged.items() if says not in ("", "as claimed")]
+    used = sum(rows[name]["processor_seconds"] for name in names)
+    claims = sum(says != "" for says in judged.values())
+    print(f"{claims - len(short)} of {claims} as claimed, {used:.0f} s of processors")
+    print("\n".join(f"  {each}" for each in short), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--steps", type=int, default=128, help="at least 64")
     parser.add_argument("--methods", default="", help="some of them, with commas between")
-    parser.add_argument("--save", type=Path, help="a JSON file for methods_curves.py")
+    parser.add_argument(
+        "--save",
+        type=Path,
+        help="a JSON file for methods_curves.py; what it has is not measured again",
+    )
     options = parser.parse_args()
     if "RABIT_RANK" in os.environ:
         rank_main(options)

@@ -1,0 +1,90 @@
+"""One table of what gradient methods have shown: accuracy, bytes, loss on a text, and time on slow links.
+
+    python tests/bench/methods_verdict.py build/methods
+
+Reads digits.json, text.json, links_*.json and peers.json of a folder, as far as they are there.  Ends with 1
+if an accuracy or the bytes of a method fall short: those depend on no machine.  What the text and the clock
+show is in the table as well; what the guide says of it is docs/guides/methods.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import methods_digits
+import methods_text
+
+SECTIONS = ("digits", "text", "links", "peers")
+
+
+def read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def of_digits(folder: Path) -> list[tuple[str, str, str]]:
+    """Method, what was measured, and what falls short."""
+    found = []
+    for name, row in read(folder / "digits.json").get("rows", {}).items():
+        if name in methods_digits.TABLE:
+            mean = sum(row["accuracy"]) / len(row["accuracy"])
+            says = f"{mean:.2f} % of {methods_digits.TABLE[name].accuracy:.2f}, {row['bytes']:.0f} bytes"
+            found.append((name, says, methods_digits.verdict(name, row)))
+    return found
+
+
+def of_text(folder: Path) -> list[tuple[str, str, str]]:
+    rows, found = read(folder / "text.json").get("rows", {}), []
+    for name, row in rows.items():
+        if name in methods_text.WAYS:
+            says = methods_text.verdict(rows, name)
+            measured = f"loss {row['loss']:.3f}, {row['bytes'] / 1e6:.1f} MB"
+            found.append((name, measured, "" if says == "as claimed" else says))
+    return found
+
+
+def of_links(folder: Path) -> list[tuple[str, str, str]]:
+    found = []
+    for path in sorted(folder.glob("links_*.json")):
+        links = read(path)
+        rate, rows = links["rate"], links["rows"]
+        mean = next((each["seconds"] for each in rows if each["method"] == "mean"), float("nan"))
+        for row in rows:
+            measured = f"{mean / row['seconds']:.2f} times the mean, {row['bytes'] / 1e6:.2f} MB"
+            found.append((f"{row['method']} at {rate / 1e6:g} Mbit/s", measured, row["verdict"]))
+    return found
+
+
+def of_peers(folder: Path) -> list[tuple[str, str, str]]:
+    return [
+        (
+            f"{each['ours']} beside {each['peer']}",
+            f"{each['times']:.2f} times its steps, {each['apart']:+.1%} of the gain apart",
+            "" if each["says"] == "holds" else each["says"],
+        )
+        for each in read(folder / "peers.json").get("pairs", [])
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("folder", type=Path)
+    options = parser.parse_args()
+    parts = (of_digits, of_text, of_links, of_peers)
+    short = dict.fromkeys(SECTIONS, 0)
+    for section, part in zip(SECTIONS, parts, strict=True):
+        rows = part(options.folder)
+        print(f"{section}: {'not measured' if not rows else ''}")
+        for name, measured, misses in rows:
+            print(f"  {name:62} {measured:45} {'SHORT: ' + misses if misses else 'ok'}")
+            short[section] += bool(misses)
+    print(", ".join(f"{section}: {count} short" for section, count in short.items()))
+    sys.exit(short["digits"] > 0)
+
+
+if __name__ == "__main__":
+    main()
