@@ -14,6 +14,7 @@ A block with a value that is not finite arrives as values that are not finite.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 __all__ = ["Compression", "CompressionCodec"]
@@ -50,20 +51,23 @@ class Compression:
     def levels(
         bits: int = 4,
         block: int = 512,
-        levels: str = "uniform",
+        levels: str | Sequence[float] = "uniform",
         norm: str = "max",
         phases: int = 2,
     ) -> CompressionCodec:
         """Rounds at random, without bias, to levels between 0 and each block's norm.
 
         float32.  bits: 2 to 8 for each element, one of them its sign.
-        levels: "uniform" (QSGD) or "exponential": 0 and powers of two (NUQSGD).
+        levels: "uniform" (QSGD), "exponential": 0 and powers of two (NUQSGD), or all of them: 2**(bits - 1)
+            numbers from 0 to 1 that do not fall, with 3 to 6 bits; they are taken in parts of 65536 (ALQ).
         norm: "max" or "l2", which has the smaller code and the larger error.
         phases: 2: each rank adds some of the blocks up and rounds the sums once more.  1: every rank gets
         the codes of all ranks; for 2 bits, of which sums would lose too much (TernGrad).
         Wants a `seed`; with norm "l2" and few bits no residual, which would grow.
-        Source: Alistarh et al., 2017; Ramezani-Kebrya et al., 2021.
+        Source: Alistarh et al., 2017; Ramezani-Kebrya et al., 2021; Faghri et al., 2020.
         """
+        if not isinstance(levels, str):
+            levels = "".join(f"{min(round(65536 * each), 65535):04x}" for each in levels[1:-1])
         return CompressionCodec(
             f"levels:bits={bits},block={block},levels={levels},norm={norm},phases={phases}"
         )

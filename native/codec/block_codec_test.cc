@@ -75,6 +75,23 @@ RoundTrip Levels(int bits, bool is_uniform, bool is_l2) {
   };
 }
 
+RoundTrip LevelsOfTable(const Floats& table) {
+  return [=](const Floats& block, uint64_t key) {
+    const float scale = Largest(block);
+    Floats values;
+    for (size_t i = 0; i < block.size(); ++i) {
+      const float place = std::abs(block[i]) * (1.0f / scale);
+      const auto above = std::upper_bound(table.begin() + 1, table.end() - 1, place);
+      const float low = *(above - 1);
+      const float uniform =
+          std::ldexp(static_cast<float>(RandomBits(key, static_cast<uint32_t>(i)) >> 8), -24);
+      const float level = uniform * (*above - low) < place - low ? *above : low;
+      values.push_back(std::signbit(block[i]) ? -level * scale : level * scale);
+    }
+    return values;
+  };
+}
+
 RoundTrip Float8() {
   return [](const Floats& block, uint64_t key) {
     const float scale = Largest(block);
@@ -179,6 +196,10 @@ std::vector<OracleCase> OracleCases() {
           {"levels:bits=7,block=512,levels=exponential", Levels(7, false, false), true},
           {"levels:bits=8,block=512,levels=exponential", Levels(8, false, false), true},
           {"levels:bits=2,block=64,phases=1", Levels(2, true, false), false},
+          {"levels:bits=3,block=64,levels=10008000", LevelsOfTable({0, 0.0625f, 0.5f, 1}), true},
+          {"levels:bits=4,block=512,levels=010002000400100040008000",
+           LevelsOfTable({0, 0x1p-8f, 0x1p-7f, 0x1p-6f, 0x1p-4f, 0.25f, 0.5f, 1}), true},
+          {"levels:bits=3,block=8,levels=00008000", LevelsOfTable({0, 0, 0.5f, 1}), true},
           {"fp8:block=512", Float8(), true},
           {"natural", Natural(), true},
           {"minmax8:block=512", MinMax(), true},
@@ -307,8 +328,13 @@ TEST(CodecKernels, every_instruction_set_gives_the_same_bits) {
     EXPECT_EQ(plain.sum_of_squares(x.data(), count), best.sum_of_squares(x.data(), count));
     EXPECT_EQ(plain.sum_of_magnitudes(x.data(), count), best.sum_of_magnitudes(x.data(), count));
     for (int bits = 2; bits <= 8; ++bits) {
-      for (const bool is_uniform : {true, false}) {
-        const LevelsShape shape{bits, is_uniform};
+      Floats table(size_t{1} << (bits - 1));
+      for (size_t i = 0; i < table.size(); ++i) {
+        const float part = static_cast<float>(i) / static_cast<float>(table.size() - 1);
+        table[i] = part * part;
+      }
+      const LevelsShape shapes[] = {{bits, true}, {bits, false}, {bits, false, table.data()}};
+      for (const LevelsShape shape : shapes) {
         const auto bytes = static_cast<size_t>((count + 7) / 8 * bits);
         std::vector<uint8_t> a(bytes), b(bytes);
         Floats to_a(x.size(), 1.0f), to_b(x.size(), 1.0f);

@@ -9,7 +9,8 @@ namespace rabit {
 // Codes of a levels block: sign and magnitude in `bits` bits, 8 codes in `bits` bytes.
 struct LevelsShape {
   int32_t bits = 4;
-  bool is_uniform = true;  // levels j / L; otherwise 0 and 2^(j-L), with L = 2^(bits-1) - 1
+  bool is_uniform = true;        // levels j / L; otherwise 0 and 2^(j-L), with L = 2^(bits-1) - 1
+  const float* table = nullptr;  // in place of both: 2^(bits-1) levels from 0 to 1 that do not fall
 
   int32_t top() const { return (1 << (bits - 1)) - 1; }  // L
 };

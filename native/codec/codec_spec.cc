@@ -5,6 +5,16 @@
 #include <cstdio>
 
 namespace rabit {
+namespace {
+
+std::string Quoted(const std::vector<std::string_view>& words) {
+  std::string quoted;
+  for (std::string_view word : words)
+    quoted += (quoted.empty() ? "'" : " or '") + std::string(word) + "'";
+  return quoted;
+}
+
+}  // namespace
 
 Result<CodecSpec> CodecSpec::Parse(std::string_view text) {
   constexpr size_t kBytesMax = 200;
@@ -90,15 +100,45 @@ double CodecSpec::TakeFraction(std::string_view key, double fallback) {
 }
 
 size_t CodecSpec::TakeWord(std::string_view key, std::vector<std::string_view> words) {
+  return PlaceOf(key, Take(key), words);
+}
+
+size_t CodecSpec::TakeWordOrTable(std::string_view key, std::vector<std::string_view> words,
+                                  size_t count, std::vector<float>* table) {
+  constexpr size_t kDigits = 4;
   const std::string text = Take(key);
+  if (text.empty() || std::find(words.begin(), words.end(), text) != words.end()) {
+    return PlaceOf(key, text, words);
+  }
+  std::vector<uint32_t> parts;
+  for (size_t first = 0; first < text.size(); first += kDigits) {
+    uint32_t part = 0;
+    const char* const end = text.data() + std::min(first + kDigits, text.size());
+    const auto [last, error] = std::from_chars(text.data() + first, end, part, 16);
+    if (error != std::errc() || last != end) break;
+    parts.push_back(part);
+  }
+  if (text.size() != kDigits * (count - 2) || parts.size() != count - 2 ||
+      !std::is_sorted(parts.begin(), parts.end())) {
+    Reject(key, text,
+           Quoted(words) + ", or " + std::to_string(count - 2) +
+               " numbers of four hexadecimal digits, none below the one before");
+    return 0;
+  }
+  *table = {0.0f};
+  for (const uint32_t part : parts) table->push_back(static_cast<float>(part) * 0x1p-16f);
+  table->push_back(1.0f);
+  Add(key, text);
+  return words.size();
+}
+
+size_t CodecSpec::PlaceOf(std::string_view key, const std::string& text,
+                          const std::vector<std::string_view>& words) {
   size_t place = 0;
   if (!text.empty()) {
     place = static_cast<size_t>(std::find(words.begin(), words.end(), text) - words.begin());
     if (place == words.size()) {
-      std::string known;
-      for (std::string_view word : words)
-        known += (known.empty() ? "'" : " or '") + std::string(word) + "'";
-      Reject(key, text, known);
+      Reject(key, text, Quoted(words));
       place = 0;
     }
   }

@@ -23,6 +23,10 @@ class CodecSpec {
                       int64_t multiple_of = 1);
   double TakeFraction(std::string_view key, double fallback);                  // above 0, up to 1
   size_t TakeWord(std::string_view key, std::vector<std::string_view> words);  // the first: default
+  // As TakeWord; or a table of `count` levels from 0 to 1: those between as four hexadecimal digits
+  // each, in parts of 65536, none below the one before.  Returns words.size() then.
+  size_t TakeWordOrTable(std::string_view key, std::vector<std::string_view> words, size_t count,
+                         std::vector<float>* table);
   // An error if a value was wrong or a parameter was not taken.
   Status Finish();
   // With every parameter.  Only after Finish.
@@ -30,6 +34,8 @@ class CodecSpec {
 
  private:
   std::string Take(std::string_view key);  // empty: not given
+  size_t PlaceOf(std::string_view key, const std::string& text,
+                 const std::vector<std::string_view>& words);
   void Add(std::string_view key, std::string_view value);
   void Reject(std::string_view key, std::string_view value, const std::string& expected);
 

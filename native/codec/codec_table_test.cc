@@ -13,6 +13,7 @@ RABIT_CODEC_SUITE(Bfloat16Codec, "bf16");
 RABIT_CODEC_SUITE(LevelsCodec, "levels:bits=4,block=64");
 RABIT_CODEC_SUITE(L2LevelsCodec, "levels:bits=6,block=64,norm=l2");
 RABIT_CODEC_SUITE(ExponentialLevelsCodec, "levels:bits=5,block=256,levels=exponential");
+RABIT_CODEC_SUITE(TableLevelsCodec, "levels:bits=3,block=64,levels=2a005500");
 RABIT_CODEC_SUITE(TernaryCodec, "levels:bits=2,block=64,phases=1");
 RABIT_CODEC_SUITE(Float8Codec, "fp8:block=64");
 RABIT_CODEC_SUITE(NaturalCodec, "natural");
@@ -54,6 +55,13 @@ TEST(CodecTable, mistakes_in_a_specification_are_named) {
             "codec 'topk:ratio=2': ratio is '2'; it is a number above 0 and up to 1. Correct it.");
   EXPECT_EQ(message("levels:norm=l1"),
             "codec 'levels:norm=l1': norm is 'l1'; it is 'max' or 'l2'. Correct it.");
+  for (const char* levels : {"cubic", "8000", "80001000", "1000800g", "100080000"}) {
+    const std::string spec = std::string("levels:bits=3,levels=") + levels;
+    EXPECT_EQ(message(spec.c_str()),
+              "codec '" + spec + "': levels is '" + levels +
+                  "'; it is 'uniform' or 'exponential', or 2 numbers of four hexadecimal digits, "
+                  "none below the one before. Correct it.");
+  }
   EXPECT_EQ(message("levels:bit=4"),
             "codec 'levels:bit=4': 'bit' is no parameter of 'levels', or is given twice. It has "
             "bits, block, levels, norm, phases.");

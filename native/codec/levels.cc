@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "codec/codec_kernels.h"
 #include "codec/scaled_coder.h"
@@ -14,12 +15,15 @@ namespace {
 enum class Norm { kMax, kL2 };
 
 // QSGD (Alistarh et al., 2017) with uniform levels, NUQSGD (Ramezani-Kebrya et al., 2021) with
-// exponential ones.  Encoding: the scale, then the codes.
+// exponential ones, ALQ (Faghri et al., 2020) with a table.  Encoding: the scale, then the codes.
 class LevelsCoder final : public ScaledCoder {
  public:
-  LevelsCoder(std::string spec, LevelsShape shape, Norm norm, int64_t block)
+  // table: empty where the shape says all.
+  LevelsCoder(std::string spec, LevelsShape shape, std::vector<float> table, Norm norm,
+              int64_t block)
       : ScaledCoder(std::move(spec), block),
-        shape_(shape),
+        table_(std::move(table)),
+        shape_{shape.bits, shape.is_uniform, table_.empty() ? nullptr : table_.data()},
         norm_(norm),
         kernels_(BestCodecKernels()) {}
 
@@ -40,6 +44,7 @@ class LevelsCoder final : public ScaledCoder {
     kernels_.decode_levels(from, count, shape_, scale, to);
   }
 
+  const std::vector<float> table_;
   const LevelsShape shape_;
   const Norm norm_;
   const CodecKernels& kernels_;
@@ -51,11 +56,15 @@ Result<std::unique_ptr<Codec>> MakeLevelsCodec(CodecSpec& spec) {
   LevelsShape shape;
   shape.bits = static_cast<int32_t>(spec.TakeInteger("bits", 4, 2, 8));
   const int64_t block = spec.TakeInteger("block", 512, 8, 65536, 8);
-  shape.is_uniform = spec.TakeWord("levels", {"uniform", "exponential"}) == 0;
+  std::vector<float> table;
+  const size_t levels = size_t{1} << (shape.bits - 1);
+  shape.is_uniform =
+      spec.TakeWordOrTable("levels", {"uniform", "exponential"}, levels, &table) == 0;
   const Norm norm = spec.TakeWord("norm", {"max", "l2"}) == 0 ? Norm::kMax : Norm::kL2;
   const int64_t phases = spec.TakeInteger("phases", 2, 1, 2);
   RABIT_RETURN_IF_ERROR(spec.Finish());
-  auto coder = std::make_unique<LevelsCoder>(spec.canonical(), shape, norm, block);
+  auto coder =
+      std::make_unique<LevelsCoder>(spec.canonical(), shape, std::move(table), norm, block);
   if (phases == 1) return MakeGatherCodec(std::move(coder));
   return MakeTwoPhaseCodec(std::move(coder));
 }

@@ -8,9 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rabit.compression import Compression
 from rabit.errors import InvalidArgument
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot
 
+from .in_engine import InEngine
 from .levels import Levels, uniform
 from .programs import TwoPhase
 
@@ -64,6 +66,13 @@ def _variances(histogram: Array) -> tuple[Array, Array]:
     return edge, between
 
 
+def _in_parts(table: Table) -> Array:
+    """The table as the engine has it: numbers between 0 and 1 in parts of 65536."""
+    parts: Array = np.rint(np.array(table) * 65536) / 65536
+    parts[1:-1] = np.minimum(parts[1:-1], 65535 / 65536)
+    return parts
+
+
 @dataclass
 class FittedState:
     """table: levels in use, replicated."""
@@ -98,7 +107,7 @@ class FittedLevels(Exchange):
             )
 
     def state(self, slot: Slot) -> FittedState:
-        return FittedState(np.array(uniform(self.bits)))
+        return FittedState(_in_parts(uniform(self.bits)))
 
     async def __call__(self, x: Array, state: FittedState, ranks: Ranks) -> Reduced:
         since = ranks.step - self.first
@@ -106,9 +115,14 @@ class FittedLevels(Exchange):
             histogram = (await ranks.sum(self._histogram(x))).astype(np.float64)
             fitted = best_levels if self.fit == "best" else best_powers
             if histogram.sum() > 0:
-                state.table = np.array(fitted(histogram, len(state.table)))
-        levels = Levels(tuple(state.table.tolist()), self.block)
-        return await TwoPhase(levels)(x, None, ranks)
+                state.table = _in_parts(fitted(histogram, len(state.table)))
+        return await self._rounding(tuple(state.table.tolist()))(x, None, ranks)
+
+    def _rounding(self, table: Table) -> Exchange:
+        in_numpy = TwoPhase(Levels(table, self.block))
+        if not 3 <= self.bits <= 6:  # Of 2 bits nothing is free; tables of 7 have too long a name.
+            return in_numpy
+        return InEngine(Compression.levels(self.bits, self.block, table), in_numpy)
 
     def _histogram(self, x: Array) -> Array:
         padded = np.zeros(-(-x.size // self.block) * self.block, x.dtype)

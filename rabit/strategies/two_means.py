@@ -31,19 +31,23 @@ class TwoMeans:
         return True
 
     def encode(self, x: Array, random: Random) -> Any:
-        if not x.size:
-            return np.zeros((2, 0), x.dtype), np.zeros(0, np.uint8)
-        starts = np.arange(0, x.size, self.block)
-        is_negative = x < 0
-        sides = [~is_negative, is_negative]
-        sums = [np.add.reduceat(np.where(side, x, 0), starts) for side in sides]
-        counts = [np.add.reduceat(side.astype(x.dtype), starts) for side in sides]
-        means = np.stack([s / np.maximum(n, 1) for s, n in zip(sums, counts, strict=True)])
+        blocks, is_negative = self._blocks(x), x < 0
+        sums = np.maximum(blocks, 0).sum(axis=1), np.minimum(blocks, 0).sum(axis=1)
+        below = self._blocks(is_negative).sum(axis=1, dtype=x.dtype)
+        sizes = np.full(len(blocks), self.block, x.dtype)
+        sizes[-1:] = x.size - self.block * (len(blocks) - 1)
+        means = np.stack(sums) / np.maximum(np.stack([sizes - below, below]), 1)
         return means.astype(x.dtype), np.packbits(is_negative)
 
     def decode(self, code: Any, like: Array) -> Array:
         means, bits = code
-        is_negative = np.unpackbits(bits, count=like.size).astype(bool)
-        upper, lower = (np.repeat(each, self.block)[: like.size] for each in means)
-        decoded: Array = np.where(is_negative, lower, upper).astype(like.dtype, copy=False)
-        return decoded
+        is_negative = self._blocks(np.unpackbits(bits, count=like.size).view(bool))
+        upper, lower = means[:, :, None]
+        decoded: Array = np.where(is_negative, lower, upper).reshape(-1)[: like.size]
+        return decoded.astype(like.dtype, copy=False)
+
+    def _blocks(self, x: Array) -> Array:
+        """In rows of one block each; the last one is filled up with zeros."""
+        if x.size % self.block:
+            x = np.pad(x, (0, -x.size % self.block))
+        return x.reshape(-1, self.block)

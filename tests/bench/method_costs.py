@@ -1,4 +1,4 @@
-"""Processor time of gradient methods whose codec the engine has, against the same in NumPy.
+"""Processor time of gradient methods; where the engine has the codec, against the same in NumPy.
 
     python tests/bench/method_costs.py
 
@@ -9,6 +9,8 @@ each element and rank in a step, everything included; the better of two runs, in
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -28,9 +30,11 @@ SPECS = (
     "sign",
     "topk:ratio=0.01",
 )
+# What has no counterpart.
+OTHERS = ("alq", "amq", "onebit", "wangni", "demo", "lowprecision", "adasum", "randomk")
 
 
-def cost(exchange: methods.Exchange) -> float:
+def cost(strategy: Callable[[], methods.Strategy]) -> float:
     started = [0.0]
 
     def on_rank(engine):
@@ -38,12 +42,13 @@ def cost(exchange: methods.Exchange) -> float:
         gradient = gradient.astype(np.float32)
         trainer = methods.ArrayTrainer(
             {"w": np.zeros_like(gradient)},
-            methods.Synchronous(exchange),
+            strategy(),
             lr=1.0,
             update=lambda slot: None,
             engine=engine,
         )
-        trainer.step({"w": gradient})
+        for _ in range(2):  # Levels are fitted in the second step.
+            trainer.step({"w": gradient})
         if engine.rank == 0:
             started[0] = time.process_time()
         for _ in range(STEPS):
@@ -63,10 +68,13 @@ def in_numpy(exchange: methods.Exchange) -> methods.Exchange:
 
 def main() -> None:
     print(f"{'method':20}{'engine':>10}{'NumPy':>10}   ns of processor time an element")
-    print(f"{'mean':20}{cost(methods.Mean()):10.1f}")
+    print(f"{'mean':20}{cost(partial(methods.make, 'mean')):10.1f}")
+    for spec in OTHERS:
+        print(f"{spec:20}{min(cost(partial(methods.make, spec)) for _ in range(TURNS)):10.1f}")
     for spec in SPECS:
         exchange = methods.make(spec).exchange.inner
-        costs = [(cost(exchange), cost(in_numpy(exchange))) for _ in range(TURNS)]
+        ways = [partial(methods.Synchronous, each) for each in (exchange, in_numpy(exchange))]
+        costs = [[cost(way) for way in ways] for _ in range(TURNS)]
         engine, numpy = (min(each) for each in zip(*costs, strict=True))
         print(f"{spec:20}{engine:10.1f}{numpy:10.1f}", flush=True)
 

@@ -7,10 +7,12 @@ import itertools
 import numpy as np
 import pytest
 
+import rabit
 import rabit.strategies as methods
 from rabit.strategies.by_chance import probabilities
 from rabit.strategies.demo import _cosines
 from rabit.strategies.refit import best_levels, best_powers
+from rabit.testing import run_ranks
 
 GAUSS = np.random.default_rng(3).standard_normal((16, 8192))
 
@@ -105,3 +107,36 @@ def test_frequencies_lose_nothing(size):
     basis = _cosines(size)
 
     assert np.abs(basis @ basis.T - np.eye(size)).max() <= 4e-15
+
+
+@pytest.mark.parametrize(("bits", "in_engine"), [(2, False), (3, True), (6, True), (7, False)])
+@pytest.mark.parametrize("fit", ["best", "powers"])
+def test_fitted_levels_are_rounded_to_by_the_engine_where_their_name_is_short(fit, bits, in_engine):
+    block = 64
+
+    def on_rank(engine):
+        x = np.random.default_rng(engine.rank).standard_normal((16, 4 * block)).astype(np.float32)
+        exchange = methods.FittedLevels(bits, block, first=0, every=1, fit=fit)
+        trainer = methods.ArrayTrainer(
+            {"w": np.zeros_like(x)}, methods.Synchronous(exchange), lr=1.0, engine=engine
+        )
+        trainer.step({"w": x})
+        codecs = engine.statistics()["codecs"]
+        return trainer.slots[0].state.table, trainer.slots[0].grad, [*codecs]
+
+    found = run_ranks(2, on_rank)
+
+    (table, values, codecs), (_, others, _) = found
+    assert np.array_equal(values, others)
+    assert any(each.startswith("levels") for each in codecs) == in_engine
+    parts = np.abs(values.reshape(-1, block))
+    parts = parts / parts.max(axis=1, keepdims=True)  # A sum is rounded as well, its largest to 1.
+    assert np.abs(parts[..., None] - table).min(axis=-1).max() <= 1e-6
+    assert np.array_equal(table * 65536, np.rint(table * 65536))
+    assert (np.diff(table) >= 0).all() and (table[0], table[-1]) == (0, 1)
+
+
+def test_a_table_of_levels_is_named_in_parts_of_65536():
+    codec = rabit.Compression.levels(3, 64, (0, 1 / 3, 0.999999, 1))
+
+    assert codec.spec == "levels:bits=3,block=64,levels=5555ffff,norm=max,phases=2"
