@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rabit.elastic.updates import Updates
+from rabit.errors import Internal
 from rabit.ops.objects import allgather_object, broadcast_object
 
 __all__ = ["ObjectState", "State"]
@@ -18,7 +19,11 @@ class State(abc.ABC):
 
     The ranks commit after the same steps.  A rank that is lost between two commits costs the work
     since the last one.  Not thread-safe.
+    is_local: parts of it differ from rank to rank, such as what a method has not sent yet, and belong to
+    one step on all ranks: the state keeps two commits then, and a commit waits for the other ranks.
     """
+
+    is_local = False
 
     def __init__(self) -> None:
         self.commits = 0  # of this process and of those from which it has taken its state
@@ -44,20 +49,30 @@ class State(abc.ABC):
     def check_host_updates(self) -> None:
         """Raises HostsUpdatedInterrupt on all ranks, at the same commit, if the members are to change.
 
-        Part of `commit`.  In a job that may grow it is a vote of all ranks; in others it does nothing.
+        Part of `commit`.  In a job that may grow, or with a state that is local, it is a vote of all ranks;
+        in others it does nothing.
         """
         if self.updates is not None:
-            self.updates.check()
+            self.updates.check(keeps_together=self.is_local)
 
     def sync(self) -> None:
         """Every rank takes the newest commit, from the lowest rank that has it.  Blocks.
 
-        A rank that finished the last step before the loss may have committed it, and others not.
+        A rank that finished the last step before the loss may have committed it, and others not.  Where
+        parts are local all go back to the last commit that every rank has, and keep their own.
         """
         counts = allgather_object(self.commits, "rabit.elastic.commits")
-        newest = max(counts)
-        self.broadcast(counts.index(newest))
-        self.commits = newest
+        chosen = max(counts)
+        if self.is_local and chosen > 0:
+            chosen = min(each for each in counts if each > 0)  # Newcomers have none.
+            if self.commits > chosen:
+                self.step_back(self.commits - chosen)
+            counts = [min(each, chosen) for each in counts]
+        has_own = self.is_local and 0 < chosen == min(self.commits, chosen)
+        self.broadcast(counts.index(chosen))
+        if self.is_local:
+            self.take_own(has_own)
+        self.commits = chosen
         self.save()
 
     @abc.abstractmethod
@@ -71,6 +86,16 @@ class State(abc.ABC):
     @abc.abstractmethod
     def broadcast(self, root_rank: int) -> None:
         """Gives every rank the state of `root_rank`.  Blocks."""
+
+    def step_back(self, commits: int) -> None:
+        """Of a state that is local: goes back so many commits before the last; one is kept."""
+        raise Internal(f"{type(self).__name__} is local and has no step_back. Write it.")
+
+    def take_own(self, has_own: bool) -> None:  # noqa: B027 (as above: for states that are local)
+        """Of a state that is local, after a broadcast: brings back what is this rank's own.
+
+        has_own: it has the commit that all go on from; else it has taken another rank's.
+        """
 
     def reset(self) -> None:  # noqa: B027 (most states have nothing to adapt)
         """Adapts what depends on rank and size."""

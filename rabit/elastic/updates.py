@@ -36,9 +36,12 @@ class Updates:
         self._look_at_s = 0.0
         self._is_outdated = False
 
-    def check(self) -> None:
-        """Raises HostsUpdatedInterrupt on all ranks if there is an update.  Blocks until all have come."""
-        if self._store is None:
+    def check(self, keeps_together: bool = False) -> None:
+        """Raises HostsUpdatedInterrupt on all ranks if there is an update.  Blocks until all have come.
+
+        keeps_together: the ranks wait for each other also where the members cannot change so.
+        """
+        if self._store is None and not keeps_together:
             return
         if any_rank(rank() == 0 and self._sees_one(), "rabit.elastic.update"):
             raise HostsUpdatedInterrupt(

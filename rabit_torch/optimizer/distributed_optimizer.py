@@ -40,7 +40,12 @@ from rabit_torch.optimizer.arguments import (
 )
 from rabit_torch.optimizer.auto_overlap import AutoOverlap
 from rabit_torch.optimizer.guards import Guards, make_guards
-from rabit_torch.optimizer.method import Method, check_strategy_overlap, chosen_strategy
+from rabit_torch.optimizer.method import (
+    Method,
+    check_strategy_overlap,
+    chosen_strategy,
+    own_copy,
+)
 from rabit_torch.optimizer.mode import Overlap
 from rabit_torch.optimizer.reducer import GradientReducer
 from rabit_torch.optimizer.wrapped import WrappedMixin, crossing_of
@@ -256,6 +261,10 @@ class _DistributedMixin(WrappedMixin):
         self.flush()
         self._rabit_method().load_state_dict(state_dict)
 
+    def _rabit_resize_strategy(self, before: int, is_new: bool) -> None:
+        """Of an elastic job, after load_strategy_state_dict: see Method.resize."""
+        self._rabit_method().resize(before, is_new)
+
     def _rabit_method(self) -> Method:
         reducer = self._rabit_reducer
         method = reducer.method if isinstance(reducer, GradientReducer) else None
@@ -356,7 +365,7 @@ def DistributedOptimizer(
         overlap = "backward"  # whatever the configuration says of optimizers that can wait
     guards = make_guards(names, check_finite, check_replicas, chosen, process_set)
     reducer: GradientReducer | AdasumReducer
-    make_reducer: Callable[[dict[torch.Tensor, str]], GradientReducer] | None = None
+    make_reducer: Callable[..., GradientReducer] | None = None
     if resolved == Adasum:
         if overlap is not None:
             check_overlap(overlap, optimizer, AdasumReducer)
@@ -382,19 +391,19 @@ def DistributedOptimizer(
             row_sparse=row_sparse,
             find_unused=find_unused_parameters,
             process_set=process_set,
-            strategy=chosen,
         )
-        reducer = make_reducer(names)
-    return _wrapped(optimizer, reducer, make_reducer, overlap, process_set, guards)
+        reducer = make_reducer(names, strategy=own_copy(chosen))
+    return _wrapped(optimizer, reducer, make_reducer, overlap, process_set, guards, chosen)
 
 
 def _wrapped(
     optimizer: torch.optim.Optimizer,
     reducer: GradientReducer | AdasumReducer,
-    make_reducer: Callable[[dict[torch.Tensor, str]], GradientReducer] | None,
+    make_reducer: Callable[..., GradientReducer] | None,
     overlap: Any,
     process_set: ProcessSet,
     guards: Guards | None,
+    strategy: Strategy | None,
 ) -> Any:
     """The optimizer, as an instance of its own class that also has the methods of the mixin."""
     is_auto = wants_auto(overlap, optimizer)
@@ -403,7 +412,6 @@ def _wrapped(
         "DistributedOptimizer",
         {
             "op=Adasum": plain is None,
-            "strategy": plain is not None and plain.method is not None,
             "an overlap that crosses": is_auto or crossing_of(reducer) is not None,
             "row_sparse": plain is not None and any(s.rows is not None for s in plain.states),
             "check_finite or check_replicas": guards is not None,
@@ -418,6 +426,7 @@ def _wrapped(
         _rabit_inner=optimizer,
         _rabit_reducer=reducer,
         _rabit_make_reducer=make_reducer,
+        _rabit_fresh_strategy=strategy if default_engine().config.min_np else None,
         _rabit_guards=guards,
         _rabit_should_synchronize=True,
         _rabit_synchronized=False,

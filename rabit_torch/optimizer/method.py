@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from rabit.framework import Operands, Pipeline, Strategy, Task, as_strategy
 from rabit_torch.parameter_state import ParameterState
 from rabit_torch.torch_slot import TorchSlot, with_arrays, with_tensors
 
-__all__ = ["Method", "check_strategy_overlap", "chosen_strategy"]
+__all__ = ["Method", "check_strategy_overlap", "chosen_strategy", "own_copy"]
 
 _PUTS_OFF = ("next-forward", "reduce-scatter", "auto")
 
@@ -138,6 +139,10 @@ class Method:
         """Goes on from what `state_dict` gave."""
         self.pipeline.load_state_dict(with_arrays(saved))
 
+    def resize(self, before: int, is_new: bool) -> None:
+        """After `load_state_dict` of what `before` ranks saved; is_new: this one was not among them."""
+        self.pipeline.resize(before, rabit.size(), is_new)
+
 
 def chosen_strategy(
     method: Any, configured: str, optimizer: torch.optim.Optimizer, others: Mapping[str, Any]
@@ -170,6 +175,11 @@ def _checked_strategy(
     strategy = as_strategy(method)
     _check_optimizer(strategy, optimizer)
     return strategy
+
+
+def own_copy(strategy: Strategy | None) -> Strategy | None:
+    """What an optimizer uses: in an elastic job a copy, so that `strategy` stays as it was given."""
+    return copy.deepcopy(strategy) if rabit.default_engine().config.min_np else strategy
 
 
 def check_strategy_overlap(strategy: Strategy | None, overlap: Any) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from rabit import InvalidArgument
+from rabit.framework import Strategy
 from rabit_torch.optimizer.adasum_reducer import AdasumReducer
 from rabit_torch.optimizer.hooks import remove_hooks
+from rabit_torch.optimizer.method import own_copy
 from rabit_torch.optimizer.reducer import GradientReducer
 
 __all__ = ["WrappedMixin", "crossing_of"]
@@ -24,7 +26,8 @@ class WrappedMixin:
 
     _rabit_inner: torch.optim.Optimizer
     _rabit_reducer: GradientReducer | AdasumReducer
-    _rabit_make_reducer: Callable[[dict[torch.Tensor, str]], GradientReducer] | None
+    _rabit_make_reducer: Callable[..., GradientReducer] | None
+    _rabit_fresh_strategy: Strategy | None  # of an elastic job: as it was given
     _rabit_synchronized: bool
 
     # The wrapped optimizer owns the state; the wrapper shows it, so nothing can drift apart.
@@ -104,7 +107,6 @@ class WrappedMixin:
         self.flush()
         self._rabit_inner.load_state_dict(state_dict)
 
-
     def _rabit_start_over(self) -> None:
         """The ranks have changed, and the engine: gradients go over the new one from now on.
 
@@ -115,7 +117,7 @@ class WrappedMixin:
             return
         remove_hooks(old.states)
         self._rabit_inner.zero_grad(set_to_none=True)
-        new = self._rabit_make_reducer(old.names)
+        new = self._rabit_make_reducer(old.names, strategy=own_copy(self._rabit_fresh_strategy))
         new.set_backward_passes(old.backward_passes)
         new.set_overlap(old.overlap)
         self._rabit_reducer = new

@@ -52,8 +52,22 @@ MUTANTS = [
     Mutant(
         "every rank takes the state of rank 0, and not the newest",
         STATE,
-        "self.broadcast(counts.index(newest))",
+        "self.broadcast(counts.index(chosen))",
         "self.broadcast(0)",
+        (STATES,),
+    ),
+    Mutant(
+        "ranks with residuals take the newest commit",
+        STATE,
+        "if self.is_local and chosen > 0:",
+        "if self.is_local and chosen < 0:",
+        (STATES,),
+    ),
+    Mutant(
+        "ranks with residuals do not commit together",
+        "rabit/elastic/updates.py",
+        "if self._store is None and not keeps_together:",
+        "if self._store is None:",
         (STATES,),
     ),
     Mutant(

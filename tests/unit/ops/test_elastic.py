@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 
 import numpy as np
@@ -296,3 +297,60 @@ def test_an_update_that_rank_0_sees_stops_all_ranks_at_the_same_commit():
             updates.check()
 
     run_ranks(3, fn)
+
+
+class OwnState(ObjectState):
+    """Has a part of its own, of which it keeps two commits."""
+
+    is_local = True
+
+    def __init__(self, rank):
+        self.own = rank
+        self.kept = []
+        super().__init__(step=0)
+
+    def save(self):
+        self.kept = [*self.kept, (self.own, copy.deepcopy(self._contents()))][-2:]
+        super().save()
+
+    def restore(self):
+        self.own, self._saved = self.kept[-1]
+        super().restore()
+
+    def step_back(self, commits):
+        assert commits == 1
+        self.kept.pop()
+        self.restore()
+
+    def take_own(self, has_own):
+        self.own = self.kept[-1][0] if has_own else None
+
+
+def test_ranks_with_parts_of_their_own_go_back_to_the_last_commit_that_all_have():
+    def fn(engine):
+        state = OwnState(engine.rank)
+        # Ranks 0 and 2 are a commit ahead, and rank 3 has just come.
+        for step in range((5, 4, 5, 0)[engine.rank]):
+            state.step, state.own = step + 1, 10 * engine.rank + step + 1
+            state.commit()
+        state.sync()
+        return state.step, state.commits, state.own
+
+    assert run_ranks(4, fn) == [(4, 4, 4), (4, 4, 14), (4, 4, 24), (4, 4, None)]
+
+
+def test_ranks_with_parts_of_their_own_commit_together():
+    """Else one could be two commits ahead, and has only two."""
+    is_ahead = threading.Event()
+
+    def fn(engine):
+        updates = Updates(None)
+        if engine.rank == 1:
+            found = is_ahead.wait(0.3)
+            updates.check(keeps_together=True)
+            return found
+        updates.check(keeps_together=True)
+        is_ahead.set()
+        return False
+
+    assert run_ranks(2, fn) == [False, False]
