@@ -67,8 +67,9 @@ class State(abc.ABC):
             chosen = min(each for each in counts if each > 0)  # Newcomers have none.
             if self.commits > chosen:
                 self.step_back(self.commits - chosen)
+                self.commits = chosen  # Also if what follows fails: its copies are of that commit.
             counts = [min(each, chosen) for each in counts]
-        has_own = self.is_local and 0 < chosen == min(self.commits, chosen)
+        has_own = self.is_local and 0 < chosen == self.commits
         self.broadcast(counts.index(chosen))
         if self.is_local:
             self.take_own(has_own)

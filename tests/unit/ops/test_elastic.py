@@ -339,6 +339,25 @@ def test_ranks_with_parts_of_their_own_go_back_to_the_last_commit_that_all_have(
     assert run_ranks(4, fn) == [(4, 4, 4), (4, 4, 14), (4, 4, 24), (4, 4, None)]
 
 
+def test_a_rank_that_went_back_knows_it_when_another_one_is_lost_then():
+    """The one that made it go back may be that other one."""
+
+    def fn(engine):
+        state = OwnState(engine.rank)
+        for _ in range(5 - engine.rank):
+            state.commit()
+
+        def broadcast(root_rank):
+            raise rabit.PeerLost("rank 1 is gone", 1)
+
+        state.broadcast = broadcast
+        with pytest.raises(rabit.PeerLost):
+            state.sync()
+        return state.commits
+
+    assert run_ranks(2, fn) == [4, 4]
+
+
 def test_ranks_with_parts_of_their_own_commit_together():
     """Else one could be two commits ahead, and has only two."""
     is_ahead = threading.Event()
