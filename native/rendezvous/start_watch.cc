@@ -11,8 +11,6 @@ namespace {
 using std::chrono_literals::operator""ms;
 
 constexpr auto kLookInterval = 100ms;
-// Of a Watch that waits; then it looks.
-constexpr auto kSlice = 200ms;
 // Who notices that a rank has gone may notice a consequence: the cause is known about now.
 constexpr auto kCauseTime = 300ms;
 constexpr size_t kMessageBytesMax = 4096;
@@ -79,13 +77,9 @@ Status StartWatch::Look() {
 }
 
 Result<Versioned> StartWatch::Watch(std::string_view key, uint64_t seen, Deadline deadline) {
-  for (;;) {
-    Result<Versioned> value = store_.Watch(key, seen, std::min(deadline, After(kSlice)));
-    const bool waits = value.status().code() == Code::kTimedOut &&
-                       std::chrono::steady_clock::now() < deadline;
-    if (!waits) return value;
-    RABIT_RETURN_IF_ERROR(Read(Deadline{}));
-  }
+  Result<Versioned> value = store_.WatchUnless(key_, key, seen, deadline);
+  if (value.status().code() == Code::kAborted) RABIT_RETURN_IF_ERROR(Read(Deadline{}));
+  return value;
 }
 
 Status StartWatch::Fail(const Status& why) {

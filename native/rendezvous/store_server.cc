@@ -30,6 +30,7 @@ struct Connection {
   size_t sent = 0;
   bool is_write_watched = false;
   std::string awaited_key;  // of a Watch that waits; else empty
+  std::string unless_key;   // that ends it when it is set, or empty
   uint64_t seen_version = 0;
   Deadline wait_deadline{};
   std::string will_key;  // set to will_value when the connection ends; empty: no will
@@ -38,6 +39,10 @@ struct Connection {
   bool is_waiting() const { return !awaited_key.empty(); }
   bool is_sending() const { return sent < output.size(); }
 };
+
+Status IsSet(std::string_view key) {
+  return Aborted("store key '" + std::string(key) + "' has been set, which ends this wait");
+}
 
 StoreResponse ErrorResponse(const Status& status) {
   return {status.code(), false, 0, status.message()};
@@ -200,10 +205,15 @@ bool EpollStoreServer::StartWatching(Key key, Connection& connection,
   if (held != nullptr && held->version > request.version) {
     return Answer(key, connection, {Code::kOk, false, held->version, held->value});
   }
+  if (board_.Find(request.unless) != nullptr) {
+    return Answer(key, connection, ErrorResponse(IsSet(request.unless)));
+  }
   connection.wait_deadline = After(std::chrono::milliseconds(request.wait_ms));
   connection.awaited_key = request.key;
+  connection.unless_key = request.unless;
   connection.seen_version = request.version;
   waiters_[request.key].insert(key);
+  if (!request.unless.empty()) waiters_[request.unless].insert(key);
   wait_deadlines_.insert({connection.wait_deadline, key});
   return true;
 }
@@ -214,18 +224,28 @@ void EpollStoreServer::AnswerWaiters(const std::string& store_key) {
   if (found == waiters_.end() || held == nullptr) return;
   const std::set<Key> keys = found->second;
   for (const Key key : keys) {
-    Connection& connection = connections_.at(key);
-    if (connection.seen_version >= held->version) continue;
+    // To close one may do its will, which answers others.
+    const auto found_connection = connections_.find(key);
+    if (found_connection == connections_.end() || !found_connection->second.is_waiting()) continue;
+    Connection& connection = found_connection->second;
+    const bool is_awaited = connection.awaited_key == store_key;
+    if (is_awaited && connection.seen_version >= held->version) continue;
     StopWatching(key, connection);
-    if (!Answer(key, connection, {Code::kOk, false, held->version, held->value})) Close(key);
+    const StoreResponse response =
+        is_awaited ? StoreResponse{Code::kOk, false, held->version, held->value}
+                   : ErrorResponse(IsSet(store_key));
+    if (!Answer(key, connection, response)) Close(key);
   }
 }
 
 void EpollStoreServer::StopWatching(Key key, Connection& connection) {
   wait_deadlines_.erase({connection.wait_deadline, key});
-  const auto waiting = waiters_.find(std::exchange(connection.awaited_key, {}));
-  waiting->second.erase(key);
-  if (waiting->second.empty()) waiters_.erase(waiting);
+  for (std::string* awaited : {&connection.awaited_key, &connection.unless_key}) {
+    const auto waiting = waiters_.find(std::exchange(*awaited, {}));
+    if (waiting == waiters_.end()) continue;
+    waiting->second.erase(key);
+    if (waiting->second.empty()) waiters_.erase(waiting);
+  }
 }
 
 void EpollStoreServer::AnswerOverdue() {

@@ -30,6 +30,7 @@ std::vector<std::byte> EncodeStoreRequest(const StoreRequest& request) {
     case StoreOp::kWatch:
       writer.U64(request.version);
       writer.U32(request.wait_ms);
+      writer.Text(request.unless);
       break;
     case StoreOp::kCompareAndSet:
       writer.U64(request.version);
@@ -67,6 +68,7 @@ Result<StoreRequest> DecodeStoreRequest(ConstBytes frame) {
     case static_cast<uint8_t>(StoreOp::kWatch):
       request.version = reader.U64();
       request.wait_ms = reader.U32();
+      request.unless = reader.Text(kStoreKeyBytesMax);
       break;
     case static_cast<uint8_t>(StoreOp::kCompareAndSet):
       request.version = reader.U64();

@@ -13,7 +13,7 @@
 
 namespace rabit {
 
-inline constexpr uint8_t kStoreWireVersion = 2;
+inline constexpr uint8_t kStoreWireVersion = 3;
 inline constexpr size_t kStoreLengthBytes = 4;
 // Of what follows the length: the largest key and value, and room for fields and error texts.
 inline constexpr size_t kStoreFrameBytesMax = kStoreKeyBytesMax + kStoreValueBytesMax + 1024;
@@ -25,6 +25,7 @@ struct StoreRequest {
   StoreOp op = StoreOp::kWatch;
   std::string key;
   std::string value;     // kSet, kCompareAndSet, kWill
+  std::string unless;    // kWatch: a key that ends the wait when it is set; empty: none
   uint64_t version = 0;  // kWatch: that was seen; kCompareAndSet: that the key must have
   uint32_t wait_ms = 0;  // kWatch: how long the server waits for a later version
 };

@@ -97,10 +97,16 @@ void TcpStore::TakeBackWill() {
 }
 
 Result<Versioned> TcpStore::Watch(std::string_view key, uint64_t seen, Deadline deadline) {
+  return WatchUnless({}, key, seen, deadline);
+}
+
+Result<Versioned> TcpStore::WatchUnless(std::string_view unless, std::string_view key,
+                                        uint64_t seen, Deadline deadline) {
   RABIT_RETURN_IF_ERROR(CheckStoreKey(key));
   StoreRequest request;
   request.op = StoreOp::kWatch;
   request.key = key;
+  request.unless = unless;
   request.version = seen;
   request.wait_ms = WaitMs(deadline);
   const Deadline answer_deadline =

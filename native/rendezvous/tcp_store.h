@@ -29,6 +29,10 @@ class TcpStore final : public Store {
   Result<Swap> CompareAndSet(std::string_view key, uint64_t version,
                              std::string_view value) override;
 
+  // Like Watch; kAborted as soon as the key `unless` is set.
+  Result<Versioned> WatchUnless(std::string_view unless, std::string_view key, uint64_t seen,
+                                Deadline deadline);
+
   // Once this process has ended, the server does SetOnce(key, value).  One will at a time.
   Status LeaveWill(std::string_view key, std::string_view value, Deadline deadline);
   // Never waits.

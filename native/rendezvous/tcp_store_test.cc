@@ -1,6 +1,8 @@
 #include "rendezvous/tcp_store.h"
 
 #include <random>
+#include <string>
+#include <thread>
 
 #include "base/socket.h"
 #include "base/wire.h"
@@ -25,7 +27,7 @@ struct Fixture {
     EXPECT_OK(started);
     if (started.ok()) server = std::move(*started);
   }
-  std::unique_ptr<Store> Open() {
+  std::unique_ptr<TcpStore> Open() {
     auto store = TcpStore::Connect(server->address(), StoreSecret(), 1, Soon());
     EXPECT_OK(store);
     return store.ok() ? std::move(*store) : nullptr;
@@ -161,6 +163,38 @@ TEST(StoreServer, a_client_that_dies_while_it_waits_is_forgotten) {
   }
   ASSERT_OK(store->Set("gate", "open"));
   EXPECT_EQ(*store->Get("gate", Soon()), "open");
+}
+
+TEST(StoreServer, a_wait_ends_when_the_key_that_ends_it_is_set) {
+  Fixture fixture;
+  auto store = fixture.Open();
+  Status seen;
+  std::thread waiter([&] { seen = store->WatchUnless("failed", "gate", 0, Soon()).status(); });
+
+  ASSERT_OK(fixture.Open()->Set("failed", "rank 3"));
+
+  waiter.join();
+  EXPECT_EQ(seen.code(), Code::kAborted);
+  EXPECT_NE(seen.message().find("'failed' has been set"), std::string::npos) << seen;
+  EXPECT_EQ(store->WatchUnless("failed", "gate", 0, Soon()).status().code(), Code::kAborted);
+
+  ASSERT_OK(store->Set("gate", "open"));
+  EXPECT_EQ(store->WatchUnless("failed", "gate", 0, Soon())->value, "open");
+  EXPECT_EQ(store->WatchUnless("none", "gate", 1, Deadline{}).status().code(), Code::kTimedOut);
+}
+
+TEST(StoreServer, waits_that_end_leave_nothing_with_either_key) {
+  Fixture fixture;
+  auto store = fixture.Open();
+  for (int round = 0; round < 20; ++round) {
+    const std::string gate = "gate " + std::to_string(round);
+    std::thread waiter([&] { EXPECT_OK(store->WatchUnless("failed", gate, 0, Soon()).status()); });
+    ASSERT_OK(store->Set(gate, "open"));
+    waiter.join();
+  }
+
+  ASSERT_OK(store->Set("failed", "now"));
+  EXPECT_EQ(*store->Get("failed", Soon()), "now");
 }
 
 TEST(StoreWire, truncated_frames_are_refused_at_every_byte) {
