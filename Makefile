@@ -241,6 +241,7 @@ bench-servers: $(VENV)/.package $(VENV)/.tools ## summation servers beside the r
 	$(BIN)/python tests/bench/servers.py
 
 TEXT_STEPS ?= 64
+TEXT_SEEDS ?= 1
 # The picture of the guide is of 128 steps; a shorter run leaves it as it is.
 TEXT_PICTURE = $(if $(filter 128,$(TEXT_STEPS)),docs/guides/methods/text.svg,$(BUILD)/methods_text.svg)
 METHODS := $(BUILD)/methods
@@ -250,10 +251,11 @@ methods: $(VENV)/.torch $(VENV)/.package ## gradient methods: digits, a text, sl
 	mkdir -p $(METHODS)
 	find $(METHODS) -name '*.json' ! -newer $(VENV)/.package -delete
 	$(BIN)/python tests/bench/methods_digits.py --save $(METHODS)/digits.json
-	$(BIN)/python tests/bench/methods_text.py --steps $(TEXT_STEPS) --save $(METHODS)/text.json
+	$(BIN)/python tests/bench/methods_text.py --steps $(TEXT_STEPS) --seeds $(TEXT_SEEDS) --save $(METHODS)/text.json
 	$(BIN)/python tests/bench/methods_curves.py $(METHODS)/text.json $(TEXT_PICTURE)
 	for rate in 100M 1G; do test -e $(METHODS)/links_$$rate.json || $(BIN)/python tests/bench/methods_links.py \
 	  --rate $$rate --save $(METHODS)/links_$$rate.json || exit 1; done
+	$(BIN)/python tests/bench/methods_waits.py --save $(METHODS)/waits.json
 	test -e $(METHODS)/peers.json || $(BIN)/python tests/bench/methods_peers.py --save $(METHODS)/peers.json
 	test ! -e $(METHODS)/links_100M.json || $(BIN)/python tests/bench/methods_picture.py $(METHODS)/links_100M.json \
 	  $(METHODS)/digits.json docs/guides/methods/measured.svg

@@ -26,7 +26,7 @@ class Rows:
         self.rows = {
             name: row
             for name, row in self.rows.items()
-            if name not in settings or row["settings"] == settings[name]
+            if name not in settings or row.get("settings") == settings[name]
         }
         return [name for name in settings if name not in self.rows]
 

@@ -1,10 +1,11 @@
 """Loss of a transformer on letters against bytes on the wire, for every gradient method.
 
-    python tests/bench/methods_text.py [--steps 128] [--methods qsgd,topk] [--save build/text.json]
+    python tests/bench/methods_text.py [--steps 128] [--seeds 3] [--methods qsgd,topk] [--save build/text.json]
 
 4 ranks that are processes, DistributedOptimizer, a transformer of 1.3 million parameters in float32 that
 guesses the next letter of an invented text (invented_text.py), whose own entropy is the least loss there
-is.  Every method starts from the same parameters and sees the same windows of the text.  Bytes are those
+is.  Every method starts from the same parameters and sees the same windows of the text, others with another
+seed; losses are means over the seeds, a curve is that of the first.  Bytes are those
 that the engine counts as sent by a rank; the loss is that of the mean of the ranks' parameters, on text
 that was not trained on.  A line ends in what its paper claims, and whether this run bears it out.
 """
@@ -121,7 +122,7 @@ WAYS: dict[str, Way] = {
 }
 
 
-def transformer() -> Any:
+def transformer(seed: int) -> Any:
     import torch
     from torch import nn
     from torch.nn.functional import scaled_dot_product_attention
@@ -156,7 +157,7 @@ def transformer() -> Any:
             places = self.places.weight[: letters.shape[1]]
             return self.scores(self.blocks(0.3 * (self.letters(letters) + places)))
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     return Guesser()
 
 
@@ -179,15 +180,17 @@ def windows(text: np.ndarray, count: int, seed: list[int]) -> Any:
 class Trial:
     """One method from the first parameters to the last."""
 
-    def __init__(self, name: str, steps: int, seen: np.ndarray, unseen: np.ndarray) -> None:
+    def __init__(
+        self, name: str, steps: int, seen: np.ndarray, unseen: np.ndarray, seed: int = 0
+    ) -> None:
         import torch
 
         import rabit_torch as rabit
 
         self._rabit, self._torch, self._steps, self._seen = rabit, torch, steps, seen
-        self._way = WAYS[name]
+        self._way, self._seed = WAYS[name], seed
         self.text = self._way.text.format(quarter=steps // 4, half=steps // 2)
-        self._model = transformer()
+        self._model = transformer(seed)
         self._test = windows(unseen, 32, [9, rabit.rank()])
         parameters = self._model.parameters()
         lr, momentum = self._way.lr, self._way.momentum
@@ -224,7 +227,7 @@ class Trial:
         for group in self._optimizer.param_groups:
             group["lr"] = rate(step, self._steps, self._way.lr)
         self._optimizer.zero_grad()
-        given, wanted = windows(self._seen, BATCH, [3, step, self._rabit.rank()])
+        given, wanted = windows(self._seen, BATCH, [3 + 100 * self._seed, step, self._rabit.rank()])
         loss = self._loss(given, wanted)
         if self._counts:  # Sums over samples: here those of letters.
             self._optimizer.strategy.samples = wanted.numel()
@@ -283,7 +286,7 @@ def rank_main(options: argparse.Namespace) -> None:
     seen, unseen = language.text(200_000, 1), language.text(20_000, 2)
     wanted = options.methods.split(",") if options.methods else []
     settings = {
-        name: {**asdict(way), "steps": options.steps}
+        name: {**asdict(way), "steps": options.steps, "seeds": options.seeds}
         for name, way in WAYS.items()
         if not wanted or way.text.partition(":")[0] in wanted
     }
@@ -291,15 +294,17 @@ def rank_main(options: argparse.Namespace) -> None:
     names = rabit.broadcast_object(rows.missing(settings), root_rank=0, name="methods")
     begin = time.monotonic()
     for done, name in enumerate(names, 1):
-        trial, busy = Trial(name, options.steps, seen, unseen), time.process_time()
-        trial.run()
+        busy = time.process_time()
+        trials = [Trial(name, options.steps, seen, unseen, seed) for seed in range(options.seeds)]
+        for trial in trials:
+            trial.run()
         used = torch.tensor(time.process_time() - busy)
         used = rabit.allreduce(used, op=rabit.Sum, name="used")
         if rabit.rank() > 0:
             continue
-        sent, loss = trial.curve[-1]
-        row = {"text": trial.text, "bytes": sent, "loss": loss, "curve": trial.curve}
-        row["processor_seconds"] = float(used)
+        losses = [each.curve[-1][1] for each in trials]
+        row = {"text": trials[0].text, "bytes": trials[0].curve[-1][0], "curve": trials[0].curve}
+        row |= {"loss": float(np.mean(losses)), "losses": losses, "processor_seconds": float(used)}
         rows.add(name, settings[name], row, entropy=language.entropy(), steps=options.steps)
         left = (time.monotonic() - begin) / done * (len(names) - done)
         print(f"[{done}/{len(names)}, {left:3.0f} s left] {line(name, rows.rows)}", flush=True)
@@ -311,7 +316,7 @@ def rank_main(options: argparse.Namespace) -> None:
 def line(name: str, rows: dict[str, dict[str, Any]]) -> str:
     row = rows[name]
     return (
-        f"{name:22} loss {row['loss']:.3f}  {row['bytes'] / 1e6:8.2f} MB  "
+        f"{name:22} loss {row['loss']:.3f} ± {np.std(row['losses']):.3f}  {row['bytes'] / 1e6:8.2f} MB  "
         f"{row['processor_seconds']:5.1f} s of processors  {verdict(rows, name)}"
     )
 
@@ -328,6 +333,7 @@ def conclude(names: list[str], rows: dict[str, dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--steps", type=int, default=128, help="at least 64")
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--methods", default="", help="some of them, with commas between")
     parser.add_argument(
         "--save",

@@ -2,8 +2,8 @@
 
     python tests/bench/methods_verdict.py build/methods
 
-Reads digits.json, text.json, links_*.json and peers.json of a folder, as far as they are there.  Ends with 1
-if an accuracy or the bytes of a method fall short: those depend on no machine.  What the text and the clock
+Reads digits.json, text.json, links_*.json, peers.json and waits.json of a folder, as far as they are there.
+Ends with 1 if an accuracy or the bytes of a method fall short: those depend on no machine.  What the text and the clock
 show is in the table as well; what the guide says of it is docs/guides/methods.md.
 """
 
@@ -17,8 +17,9 @@ from typing import Any
 
 import methods_digits
 import methods_text
+import methods_waits
 
-SECTIONS = ("digits", "text", "links", "peers")
+SECTIONS = ("digits", "text", "links", "peers", "waits")
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -70,11 +71,19 @@ def of_peers(folder: Path) -> list[tuple[str, str, str]]:
     ]
 
 
+def of_waits(folder: Path) -> list[tuple[str, str, str]]:
+    found = read(folder / "waits.json")
+    if not found:
+        return []
+    misses = "" if found["ratio"] <= methods_waits.MOST else f"not {methods_waits.MOST:g}"
+    return [("async, one rank slow", f"{found['ratio']:.3f} of a step alone", misses)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("folder", type=Path)
     options = parser.parse_args()
-    parts = (of_digits, of_text, of_links, of_peers)
+    parts = (of_digits, of_text, of_links, of_peers, of_waits)
     short = dict.fromkeys(SECTIONS, 0)
     for section, part in zip(SECTIONS, parts, strict=True):
         rows = part(options.folder)
