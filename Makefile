@@ -19,7 +19,7 @@ PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -
 .PHONY: help demo test test-full packages build-native test-native test-gpu simulate build-address build-thread \
   test-address test-thread test-sanitizers test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz flips \
   campaign-checkpoints campaign-elastic campaign-schedules \
-  campaign-stops campaign-cost campaign mutants wheel check format bench bench-native bench-schedule bench-servers methods docs clean
+  campaign-stops campaign-strategies campaign-cost campaign mutants wheel check format bench bench-native bench-schedule bench-servers methods docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -106,11 +106,16 @@ campaign-stops: SEED ?= 0
 campaign-stops: packages ## stop ranks of elastic jobs for 0.2 to 10 s: RUNS=200 SEED=N
 	$(BIN)/python tests/faults/elastic_stops.py --runs=$(RUNS) --seed=$(SEED)
 
+campaign-strategies: RUNS ?= 20
+campaign-strategies: SEED ?= 0
+campaign-strategies: packages ## elastic jobs by PowerSGD, DiLoCo and top-k beside jobs without losses: RUNS=20 SEED=N
+	$(BIN)/python tests/faults/elastic_strategies.py --runs=$(RUNS) --seed=$(SEED)
+
 campaign-cost: packages ## what being elastic costs where nothing is lost, in pairs of jobs
 	$(BIN)/python tests/faults/elastic_cost.py
 	$(BIN)/python tests/faults/elastic_cost.py --grows
 
-campaign: campaign-checkpoints campaign-elastic campaign-schedules campaign-stops campaign-cost flips ## all of them
+campaign: campaign-checkpoints campaign-elastic campaign-schedules campaign-stops campaign-strategies campaign-cost flips ## all of them
 
 mutants: ONLY ?=
 mutants: packages ## put some fifty bugs into the sources, one at a time, and see whether the tests find them: ONLY=TEXT

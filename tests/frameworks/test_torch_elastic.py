@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from faults.elastic_strategies import play, train_by
 
 from rabit.testing import run_ranks
 from rabit_torch.elastic import TorchState
@@ -161,100 +162,14 @@ def test_what_changes_after_a_restore_does_not_reach_the_commit():
     assert first == second == third
 
 
-STRATEGIES = """
-import json, os, pathlib, signal, sys
-import torch
-import rabit_torch as rabit
-from rabit_torch import elastic
-
-folder, begin, steps = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
-victims = [tuple(each) for each in json.loads(sys.argv[4])]
-torch.set_num_threads(1)
-torch.manual_seed(0)
-me = int(os.environ["RABIT_RANK"])
-rabit.init()
-model = torch.nn.Sequential(torch.nn.Linear(20, 60), torch.nn.ReLU(), torch.nn.Linear(60, 1))
-optimizer = rabit.DistributedOptimizer(
-    torch.optim.SGD(model.parameters(), lr=0.05), named_parameters=model.named_parameters(), strategy=sys.argv[5]
-)
-inputs = torch.randn(257, 20)
-targets = inputs.sum(1, keepdim=True)
-sampler = elastic.ElasticSampler(range(len(inputs)), seed=3)
-state = elastic.TorchState(model, optimizer, step=0, sampler=sampler, sizes=[])
-parts = {"model": model, "optimizer": optimizer, "sampler": sampler}
-if begin:
-    # Each rank goes on as one of those that had the state.
-    at, ranks, before = begin
-    kept = torch.load(folder / f"at.{at}.{ranks[me]}", weights_only=False)
-    for name, each in parts.items():
-        each.load_state_dict(kept[name])
-    optimizer.load_strategy_state_dict(kept["method"])
-    optimizer._rabit_resize_strategy(before, is_new=False)
-    state.step = at
-
-def train(state):
-    while state.step < steps:
-        sampler.reset()
-        rows = sampler.indices[:8]
-        optimizer.zero_grad()
-        loss = ((model(inputs[rows]) - targets[rows]) ** 2).mean()
-        if (state.step, me) in victims:
-            os.kill(os.getpid(), signal.SIGKILL)
-        loss.backward()
-        optimizer.step()
-        sampler.record_batch(0, len(rows))
-        state.step += 1
-        state.sizes.append(rabit.size())
-        state.commit()
-
-(train if begin else elastic.run(train))(state)
-contents = {name: each.state_dict() for name, each in parts.items()}
-contents["method"] = optimizer.strategy_state_dict()
-torch.save(contents, folder / f"at.{steps}.{rabit.rank()}")
-found = [each.detach().numpy().tobytes().hex() for each in model.parameters()]
-everywhere = rabit.allgather_object(found)
-if rabit.rank() == 0:
-    (folder / "result.json").write_text(json.dumps([everywhere, state.sizes]))
-"""
-
-
-@pytest.fixture
-def train_by_strategy(tmp_path):
-    """train_by_strategy(strategy, ranks, steps): the parameters of each rank, and the sizes of the steps."""
-    script = tmp_path / "strategy.py"
-    script.write_text(STRATEGIES)
-
-    def run(strategy, ranks, steps, *, least=0, spares=0, begin=(), victims=()):
-        bounds = ["--min-np", str(least), "--spares", str(spares)] if least else []
-        command = [
-            *(sys.executable, "-m", "rabit.launch", "-np", str(ranks), *bounds),
-            *(sys.executable, str(script), str(tmp_path), json.dumps(begin), str(steps)),
-            *(json.dumps(victims), strategy),
-        ]
-        environ = {**os.environ, "OMP_NUM_THREADS": "1", "RABIT_DETERMINISTIC": "1"}
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=100, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return json.loads((tmp_path / "result.json").read_text())
-
-    return run
-
-
 @pytest.mark.parametrize("strategy", ["powersgd:rank=2,small=0", "diloco:every=3", "topk:ratio=0.1,small=0"])
-def test_a_strategy_goes_on_from_the_commit_that_all_have(train_by_strategy, strategy):
+def test_a_strategy_goes_on_from_the_commit_that_all_have(strategy):
     """Also where parameters differ between exchanges; losses are noticed in steps that have one."""
-    elastic, sizes = train_by_strategy(strategy, 4, 12, least=2, victims=[(5, 0), (8, 2)])
-
-    train_by_strategy(strategy, 4, 5)
-    train_by_strategy(strategy, 3, 8, begin=[5, [1, 2, 3], 4])
-    reference, _ = train_by_strategy(strategy, 2, 12, begin=[8, [0, 2], 3])
-    assert sizes == [4] * 5 + [3] * 3 + [2] * 4
-    assert elastic == reference
+    play(strategy, [(5, 0), (8, 2)])
 
 
-def test_a_newcomer_begins_without_a_residual_of_its_own(train_by_strategy):
-    found, sizes = train_by_strategy("powersgd:rank=2,small=0", 3, 10, least=3, spares=1, victims=[(5, 1)])
+def test_a_newcomer_begins_without_a_residual_of_its_own(tmp_path):
+    found, sizes = train_by(tmp_path, "powersgd:rank=2,small=0", 3, 10, least=3, spares=1, victims=[(5, 1)])
 
     assert sizes == [3] * 10
     assert found[0] == found[1] == found[2]
