@@ -102,26 +102,25 @@ inline void ExponentialCodes(const float* x, int64_t count, float inverse, uint6
   }
 }
 
-// The last level that is not above, found by halving; up with the probability of the distance to
-// it.
+// The last level that is not above, but for the top, which compilers find for many elements at once
+// by comparing with all; up with the probability of the distance to it.
 template <int kBits>
 inline void TableCodes(const float* x, int64_t count, const float* table, float inverse,
                        uint64_t key, int64_t first, uint8_t* codes) {
   constexpr int32_t kTop = (1 << (kBits - 1)) - 1;
+  float levels[kTop + 1];  // A copy, which what is stored to `codes` cannot change.
+  for (int32_t j = 0; j <= kTop; ++j) levels[j] = table[j];
   const auto low = static_cast<uint32_t>(key);
   const auto high = static_cast<uint32_t>(key >> 32);
   for (int64_t i = 0; i < count; ++i) {
     const uint32_t bits = BitsOf(x[i]);
     const float place = FloatOf(bits & kMagnitude) * inverse;
     int32_t level = 0;
-    for (int32_t step = (kTop + 1) / 2; step > 0; step /= 2) {
-      level += place >= table[level + step] ? step : 0;
-    }
-    level = level < kTop ? level : kTop - 1;
+    for (int32_t j = 1; j < kTop; ++j) level += place >= levels[j] ? 1 : 0;
     const uint32_t random = Random(low, high, static_cast<uint32_t>(first + i));
     const float uniform = static_cast<float>(static_cast<int32_t>(random >> 8)) * 0x1p-24f;
-    const float gap = table[level + 1] - table[level];
-    level += uniform * gap < place - table[level] ? 1 : 0;
+    const float gap = levels[level + 1] - levels[level];
+    level += uniform * gap < place - levels[level] ? 1 : 0;
     codes[i] = static_cast<uint8_t>(level | static_cast<int32_t>(bits >> 31) << (kBits - 1));
   }
 }
@@ -151,6 +150,8 @@ template <int kBits>
 void DecodeLevelsOf(const uint8_t* from, int64_t count, LevelsShape shape, float scale, float* to) {
   constexpr int32_t kTop = (1 << (kBits - 1)) - 1;
   const float unit = scale / static_cast<float>(kTop);
+  float levels[kTop + 1];  // A copy, which what is stored to `to` cannot change.
+  for (int32_t j = 0; shape.table != nullptr && j <= kTop; ++j) levels[j] = shape.table[j] * scale;
   uint8_t codes[kChunk];
   for (int64_t first = 0; first < count; first += kChunk) {
     const int64_t some = count - first < kChunk ? count - first : kChunk;
@@ -159,7 +160,7 @@ void DecodeLevelsOf(const uint8_t* from, int64_t count, LevelsShape shape, float
     if (shape.table != nullptr) {
       for (int64_t i = 0; i < some; ++i) {
         const auto code = static_cast<uint32_t>(codes[i]);
-        const float value = shape.table[code & kTop] * scale;
+        const float value = levels[code & kTop];
         out[i] += FloatOf(BitsOf(value) ^ (code << (32 - kBits) & kSign));
       }
     } else if (shape.is_uniform) {

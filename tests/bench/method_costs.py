@@ -1,6 +1,6 @@
 """Processor time of gradient methods; where the engine has the codec, against the same in NumPy.
 
-    python tests/bench/method_costs.py
+    OMP_NUM_THREADS=1 python tests/bench/method_costs.py
 
 Two ranks that are threads of this process, one parameter of 16 MiB; nanoseconds of processor time for
 each element and rank in a step, everything included; the better of two runs, in turns.
