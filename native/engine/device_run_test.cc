@@ -146,6 +146,7 @@ TEST(DeviceRun, a_message_reaches_the_tensor_of_its_receiver) {
       EXPECT_OK(RunOn(engine, std::move(pair)));
       EXPECT_EQ(received.Read(), Floats(3, rank == 2 ? 7.0f : 0.0f));
     });
+    ExpectCopies(way, job);
   }
 }
 

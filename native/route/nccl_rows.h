@@ -20,8 +20,7 @@ struct NcclRows {
   // its average of integers rounds in another way, and only sums of floats are scaled.
   bool Runs(const Work& work) const {
     const bool is_there = work.device_kind == DeviceKind::kCuda && work.codec.empty();
-    // Two ranks cannot make the communicator of a group that has more.
-    if (!is_there || !TraitsOf(work.kind).moves_data || TraitsOf(work.kind).is_pair) return false;
+    if (!is_there || !TraitsOf(work.kind).moves_data) return false;
     return !TraitsOf(work.kind).reduces || Reduces(work);
   }
 

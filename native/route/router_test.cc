@@ -350,7 +350,7 @@ TEST(Router, nccl_takes_what_is_on_a_gpu_and_it_can_do) {
     EXPECT_EQ(Take(options, work, {64}).executor, 0);
     EXPECT_EQ(Take(options, work, {64}).backend, 0);
   }
-  EXPECT_EQ(Take(options, OnGpu(Kind::kSend), {64}).executor, 0);
+  EXPECT_EQ(text(OnGpu(Kind::kSend)), there);
   Work coded = OnGpu(Kind::kAllreduce);
   coded.codec = "fp16";
   EXPECT_EQ(Take(options, coded, {64}).executor, 0);

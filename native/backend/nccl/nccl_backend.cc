@@ -73,11 +73,11 @@ Status NcclBackend::Explained(const Status& status) const {
 Status NcclBackend::AddGroup(const Group& group) {
   RABIT_RETURN_IF_ERROR(failure());
   if (!group.is_member()) return Status();
-  std::shared_ptr<NcclCommunicator> old;  // ends without the lock
+  std::map<Ranks, std::shared_ptr<NcclCommunicator>> old;  // ends without the lock
   MutexLock lock(mutex_);
   Member& member = members_[group.id];
   ++member.generation;
-  old.swap(member.communicator);
+  old.swap(member.communicators);
   return Status();
 }
 
@@ -90,9 +90,10 @@ Result<std::shared_ptr<NcclCommunicator>> NcclBackend::CommunicatorOf(const Lane
     MutexLock lock(mutex_);
     if (!failure_.ok()) return failure_;
     Member& member = members_[group.id];
-    if (member.communicator != nullptr) {
-      const int device = member.communicator->device();
-      if (device == place.device) return member.communicator;
+    std::shared_ptr<NcclCommunicator>& known = member.communicators[group.ranks];
+    if (known != nullptr) {
+      const int device = known->device();
+      if (device == place.device) return known;
       return InvalidArgument(
           "the tensor is on cuda:" + std::to_string(place.device) + ", and rank " +
           std::to_string(options_.rank) + " has brought cuda:" + std::to_string(device) +
@@ -102,7 +103,7 @@ Result<std::shared_ptr<NcclCommunicator>> NcclBackend::CommunicatorOf(const Lane
     }
     generation = member.generation;
     communicator = std::make_shared<NcclCommunicator>(library_, place.driver, place.device);
-    member.communicator = communicator;
+    known = communicator;
   }
   const Deadline latest = After(std::chrono::milliseconds(options_.open_ms));
   RABIT_RETURN_IF_ERROR(Open(*communicator, group, generation, std::min(latest, lane.deadline)));
@@ -111,8 +112,8 @@ Result<std::shared_ptr<NcclCommunicator>> NcclBackend::CommunicatorOf(const Lane
 
 Status NcclBackend::Open(NcclCommunicator& communicator, const Group& group, int generation,
                          Deadline deadline) {
-  const std::string key =
-      options_.key + "/nccl/" + std::to_string(group.id) + "/" + std::to_string(generation);
+  const std::string key = options_.key + "/nccl/" + std::to_string(group.id) + "/" +
+                          std::to_string(generation) + "/" + RankList(group.ranks);
   RABIT_ASSIGN_OR_RETURN(const nccl::UniqueId identity, IdentityOf(group, key, deadline));
   const Status status = communicator.Open(identity, group.my_index, group.size(), deadline);
   if (status.ok()) return status;
@@ -176,6 +177,19 @@ Status NcclBackend::Run(const char* what, const LaneContext& lane, const Calls& 
     return each.first() == nccl::kSuccess ? ended : each.first();
   };
   return Explained((*communicator)->Make(what, grouped, lane.deadline));
+}
+
+Status NcclBackend::RunBetween(const char* what, const LaneContext& lane, int peer,
+                               const PairCalls& calls) {
+  const Group& group = lane.group;
+  Group pair{group.id, {options_.rank, group.ranks[static_cast<size_t>(peer)]}};
+  std::sort(pair.ranks.begin(), pair.ranks.end());
+  pair.my_index = pair.IndexOf(options_.rank);
+  const LaneContext between{lane.lane,   lane.tag,       lane.deadline, pair,
+                            lane.waiter, lane.algorithm, lane.place};
+  return Run(what, between, [&](nccl::Comm comm, nccl::Stream stream) {
+    return calls(comm, stream, 1 - pair.my_index);
+  });
 }
 
 Status NcclBackend::RunReduction(const char* what, const LaneContext& lane, DType dtype,
@@ -337,27 +351,30 @@ Operation NcclBackend::Scatter(const LaneContext& lane, ConstBytes all,
 
 Operation NcclBackend::Send(const LaneContext& lane, ConstBytes buffer, int peer) {
   if (buffer.empty()) return Status();
-  return Run("ncclSend", lane, [&](nccl::Comm comm, nccl::Stream stream) {
-    return library_->ncclSend(buffer.data(), buffer.size(), nccl::kUint8, peer, comm, stream);
+  return RunBetween("ncclSend", lane, peer, [&](nccl::Comm comm, nccl::Stream stream, int other) {
+    return library_->ncclSend(buffer.data(), buffer.size(), nccl::kUint8, other, comm, stream);
   });
 }
 
 Operation NcclBackend::Recv(const LaneContext& lane, Bytes buffer, int peer) {
   if (buffer.empty()) return Status();
-  return Run("ncclRecv", lane, [&](nccl::Comm comm, nccl::Stream stream) {
-    return library_->ncclRecv(buffer.data(), buffer.size(), nccl::kUint8, peer, comm, stream);
+  return RunBetween("ncclRecv", lane, peer, [&](nccl::Comm comm, nccl::Stream stream, int other) {
+    return library_->ncclRecv(buffer.data(), buffer.size(), nccl::kUint8, other, comm, stream);
   });
 }
 
 Status NcclBackend::Failure(const Group& group) {
-  std::shared_ptr<NcclCommunicator> communicator;
+  std::map<Ranks, std::shared_ptr<NcclCommunicator>> communicators;
   {
     MutexLock lock(mutex_);
     if (!failure_.ok()) return failure_;
     const auto found = members_.find(group.id);
-    if (found != members_.end()) communicator = found->second.communicator;
+    if (found != members_.end()) communicators = found->second.communicators;
   }
-  return communicator == nullptr ? Status() : Explained(communicator->Failure());
+  for (const auto& [ranks, communicator] : communicators) {
+    RABIT_RETURN_IF_ERROR(Explained(communicator->Failure()));
+  }
+  return Status();
 }
 
 void NcclBackend::Abort(Status why) {
@@ -366,7 +383,7 @@ void NcclBackend::Abort(Status why) {
     MutexLock lock(mutex_);
     if (failure_.ok()) failure_ = std::move(why);
     for (const auto& [group, member] : members_) {
-      if (member.communicator != nullptr) communicators.push_back(member.communicator);
+      for (const auto& [ranks, each] : member.communicators) communicators.push_back(each);
     }
   }
   for (const auto& communicator : communicators) communicator->Abort();
@@ -375,9 +392,8 @@ void NcclBackend::Abort(Status why) {
 void NcclBackend::WriteStatistics(JsonWriter& json) const {
   library_->Write(json);
   MutexLock lock(mutex_);
-  const auto made = std::count_if(members_.begin(), members_.end(), [](const auto& each) {
-    return each.second.communicator != nullptr;
-  });
+  size_t made = 0;
+  for (const auto& [group, member] : members_) made += member.communicators.size();
   json.Member("communicators", static_cast<int64_t>(made));
 }
 

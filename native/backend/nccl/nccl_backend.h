@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "backend/backend.h"
 #include "backend/nccl/nccl_communicator.h"
@@ -61,16 +62,22 @@ class NcclBackend final : public Backend {
   void WriteStatistics(JsonWriter& json) const override;
 
  private:
+  using Ranks = std::vector<int>;
   struct Member {
-    int generation = 0;                              // how often the number of the group was given
-    std::shared_ptr<NcclCommunicator> communicator;  // null: nothing was exchanged yet
+    int generation = 0;  // how often the number of the group was given
+    // Of all of its ranks, and of two that send each other messages; made when they first do.
+    std::map<Ranks, std::shared_ptr<NcclCommunicator>> communicators;
   };
   // What is called with the communicator and the stream, in a group of NCCL's.
   using Calls = std::function<nccl::Result(nccl::Comm, nccl::Stream)>;
+  // The same of a message, with the other's place in the pair.
+  using PairCalls = std::function<nccl::Result(nccl::Comm, nccl::Stream, int)>;
   // The same of a reduction, with its operation.
   using Reduction = std::function<nccl::Result(nccl::Comm, nccl::Stream, nccl::RedOp)>;
 
   Status Run(const char* what, const LaneContext& lane, const Calls& calls);
+  // With the communicator of this rank and of `peer` alone: the others do not know of it.
+  Status RunBetween(const char* what, const LaneContext& lane, int peer, const PairCalls& calls);
   Status RunReduction(const char* what, const LaneContext& lane, DType dtype, ReduceOp op,
                       const Reduction& calls);
   Result<std::shared_ptr<NcclCommunicator>> CommunicatorOf(const LaneContext& lane);
