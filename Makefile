@@ -139,6 +139,7 @@ test-python: $(VENV)/.package $(VENV)/.tools ## Python tests, real processes inc
 
 test-gpu: packages ## what takes an NVIDIA GPU; says why where there is none
 	$(BIN)/pytest tests/frameworks/test_cuda_device.py -s
+	$(BIN)/python tests/bench/gpu_figures.py
 
 # Most tests wait for processes: two at a time use the processors better.
 test-python-short: $(VENV)/.package $(VENV)/.tools

@@ -72,9 +72,14 @@ def main() -> int:
     args = arguments()
     rabit.init()
     torch.manual_seed(args.seed + rabit.rank())
-    train_images, train_labels, test_images, test_labels = digits(args.seed)
+    device = rabit.local_device()  # a GPU of this rank, or the CPU where there is none
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    train_images, train_labels, test_images, test_labels = (
+        each.to(device) for each in digits(args.seed)
+    )
 
-    model = DigitNet()
+    model = DigitNet().to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     rabit.broadcast_parameters(model.state_dict(), root_rank=0)
     rabit.broadcast_optimizer_state(optimizer, root_rank=0)

@@ -5,6 +5,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -16,6 +21,8 @@ pytestmark = [
         reason=f"torch {torch.__version__} sees no CUDA device",
     ),
 ]
+
+ROOT = Path(__file__).parents[2]
 
 HEAD = """
 import time
@@ -139,6 +146,109 @@ dist.destroy_process_group()
     )
 
     assert results[0] == results[1]
+
+
+# The package may be there and too old, or the driver: the engine says which.
+NCCL = """
+rabit.shutdown()
+os.environ["RABIT_BACKEND"] = "nccl"
+torch.cuda.set_device(int(os.environ["RABIT_LOCAL_RANK"]) % torch.cuda.device_count())
+rabit.init()
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_nccl_gives_what_the_host_gives(on_ranks, ranks):
+    if torch.cuda.device_count() < ranks:
+        pytest.skip(
+            f"NCCL wants a GPU for each rank: {ranks} ranks, {torch.cuda.device_count()} GPUs"
+        )
+    results = on_ranks(
+        ranks,
+        NCCL
+        + HEAD
+        + """
+wrong = []
+generator = torch.Generator().manual_seed(rank)
+for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.uint8):
+    for count in (1, 7, 1000, 3_000_001):
+        here = torch.randint(0, 9, (count, ), generator=generator).to(dtype)
+        there = here.to(device)
+        for name, call in {
+            "sum": lambda x: rabit.allreduce(x, op=rabit.Sum),
+            "gather": rabit.allgather,
+            "broadcast": lambda x: rabit.broadcast(x, size - 1),
+            "scatter": lambda x: rabit.reducescatter(x, op=rabit.Sum),
+            "alltoall": lambda x: rabit.alltoall(x, [x.shape[0]] + [0] * (size - 1)),
+            "gather to 0": lambda x: rabit.gather(x, 0),
+        }.items():
+            wanted, found = call(here), call(there)
+            found = found[0] if isinstance(found, tuple) else found
+            wanted = wanted[0] if isinstance(wanted, tuple) else wanted
+            if wanted is not None and (not found.is_cuda or not torch.equal(found.cpu(), wanted)):
+                wrong.append([name, str(dtype), count])
+for _ in range(3):
+    several = [torch.full((count,), float(rank), device=device) for count in (3, 1000, 700_000)]
+    total = float(sum(range(size)))
+    for each in rabit.grouped_allreduce_(several, op=rabit.Sum):
+        wrong += [] if bool((each == total).all()) else [["grouped", each.numel()]]
+if size > 1 and rank < 2:
+    message = torch.arange(1000.0, device=device)
+    if rank == 0:
+        rabit.send(message, 1, "m")
+    elif not torch.equal(rabit.recv(torch.zeros_like(message), 0, "m"), message):
+        wrong.append(["send"])
+report([wrong, rabit.statistics()["lane_classes"]["nccl"]["lanes"]])
+""",
+    )
+
+    assert results == [[[], 1]] * ranks
+
+
+@pytest.mark.parametrize("backend", ["builtin", "nccl"])
+def test_the_host_does_not_wait_for_the_device(on_ranks, backend):
+    """Of what comes after a wait only the streams know, and results are right all the same."""
+    results = on_ranks(
+        1,
+        (NCCL if backend == "nccl" else "")
+        + HEAD
+        + """
+value = torch.ones(1_000_000, device=device)
+rabit.allreduce_(value, name="x")
+torch.cuda._sleep(1000)
+slowest = 0.0
+for step in range(10):
+    torch.cuda.synchronize()
+    torch.cuda._sleep(200_000_000)  # about 0.1 s
+    value.add_(1.0)
+    began = time.monotonic()
+    rabit.allreduce_(value, name="x", op=rabit.Sum)
+    slowest = max(slowest, time.monotonic() - began)
+    value.add_(1.0)
+report([slowest, value[::1000].unique().tolist()])
+""",
+    )
+
+    ((slowest, values),) = results
+    assert values == [21.0]
+    if backend == "nccl":
+        assert slowest < 0.05
+
+
+def test_the_demo_reaches_its_accuracy():
+    pytest.importorskip("sklearn")
+    command = [sys.executable, "-m", "rabit.launch", "-np", "2", sys.executable]
+    done = subprocess.run(
+        [*command, str(ROOT / "examples" / "torch_digits.py")],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "OMP_NUM_THREADS": "2"},
+        check=False,
+    )
+    print(done.stdout[-400:])
+
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_staging_is_as_fast_as_the_copies_alone(on_ranks):
