@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import torch
 
 from rabit import CPU, CUDA, DType, InvalidArgument, TensorView, Unsupported
@@ -73,6 +76,17 @@ def stream_of(tensor: torch.Tensor) -> int:
     return stream
 
 
+@functools.cache
+def _consumer(index: int) -> Callable[[], int]:
+    """Gives the stream on which the thread that calls it uses a device of CUDA."""
+
+    def current() -> int:
+        stream: int = torch.cuda.current_stream(index).cuda_stream
+        return stream
+
+    return current
+
+
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
     """`tensor`, or a copy of it in the memory of the host."""
     return tensor if tensor.is_cpu else tensor.cpu()
@@ -108,4 +122,5 @@ def memory_of(tensor: torch.Tensor, shape: tuple[int, ...], dtype: DType) -> Ten
         tensor.device.index,
         stream_of(tensor),
         keepalive=tensor,
+        consumer=_consumer(tensor.device.index),
     )

@@ -161,8 +161,7 @@ int32_t rabit_start_over(rabit_pool* pool, const char* options, rabit_engine** e
     RABIT_REQUIRE_POINTER(engine);
     *engine = nullptr;
     RABIT_ASSIGN_OR_RETURN(const Options parsed, ParseOptions(options));
-    RABIT_ASSIGN_OR_RETURN(std::unique_ptr<WiredEngine> wired,
-                           StartEngineOver(pool->pool, parsed));
+    RABIT_ASSIGN_OR_RETURN(std::unique_ptr<WiredEngine> wired, StartEngineOver(pool->pool, parsed));
     *engine = new rabit_engine{std::move(wired)};
     return Status();
   });
@@ -298,6 +297,14 @@ int32_t rabit_wait(rabit_engine* engine, rabit_handle handle, int64_t timeout_ms
   return Guard([&]() -> Status {
     RABIT_REQUIRE_POINTER(engine);
     return engine->wired->engine().Wait(Handle{handle}, DeadlineFor(timeout_ms));
+  });
+}
+
+int32_t rabit_wait_on_stream(rabit_engine* engine, rabit_handle handle, uint64_t stream,
+                             int64_t timeout_ms) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    return engine->wired->engine().WaitOnStream(Handle{handle}, stream, DeadlineFor(timeout_ms));
   });
 }
 

@@ -106,6 +106,11 @@ Status BucketRun::FinishOnDevice() {
   return status;
 }
 
+const DeviceEvent* BucketRun::ResultOf(const BucketItem& item) const {
+  if (is_on_stream_) return CanReachOutput(item) ? &on_device_.event() : nullptr;
+  return is_copying_ ? staged_.ResultOf(item) : nullptr;
+}
+
 bool BucketRun::WaitOver(Deadline until) {
   if (is_on_stream_) {
     const Deadline next = std::min(until, lane_.deadline);

@@ -58,6 +58,10 @@ class BucketRun {
   // blocks for the rest.  An error is not yet wrapped with the tensor's name.
   Status Begin();
   bool is_pending() const { return pending_.has_value() || is_copying_ || is_on_stream_; }
+  // What is left to do is on the stream of a device.
+  bool is_on_stream() const { return is_on_stream_; }
+  // While it is pending: stands for the result of an item with a request; null: Finish does.
+  const DeviceEvent* ResultOf(const BucketItem& item) const;
   // Whether Finish has nothing to wait for; waits for that until `until`.
   bool WaitOver(Deadline until);
   Status Finish();

@@ -16,6 +16,20 @@ constexpr auto kEndWithin = std::chrono::seconds(10);
 
 }  // namespace
 
+void DeviceScratch::Reset(const std::shared_ptr<DeviceDriver>& driver, int device) {
+  if (driver_ != driver || device_ != device) arena_ = {};  // of no use on another device
+  driver_ = driver;
+  device_ = device;
+  arena_.Reuse();
+}
+
+Result<Bytes> DeviceScratch::Take(size_t bytes) {
+  RABIT_ASSIGN_OR_RETURN(std::byte* const begin, arena_.Take(bytes, [this](size_t target) {
+    return MakeMemory(driver_, device_, std::max<size_t>(target, 1));
+  }));
+  return Bytes(begin, bytes);
+}
+
 DeviceBucket::~DeviceBucket() {
   if (!is_under_way_) return;
   (void)WaitOver(*place_.driver, place_.device, event_.get(), After(kEndWithin));
@@ -26,7 +40,6 @@ Status DeviceBucket::Begin(Devices& devices, const BucketJob& job, Deadline dead
     RABIT_RETURN_IF_ERROR(WaitOver(*place_.driver, place_.device, event_.get(), deadline));
     is_under_way_ = false;
   }
-  scratch_.Reset();
   pinned_.Reset();
   arrivals_.clear();
   RABIT_ASSIGN_OR_RETURN(place_.driver, devices.driver());
@@ -37,19 +50,23 @@ Status DeviceBucket::Begin(Devices& devices, const BucketJob& job, Deadline dead
   RABIT_ASSIGN_OR_RETURN(const Devices::Streams* const streams, devices.StreamsOf(device));
   place_.stream = streams->exchange.get();
   if (!event_ || place_.device != device) {
-    // What was taken of another device is of no use here.
-    scratch_ = {};
     RABIT_ASSIGN_OR_RETURN(event_, MakeEvent(place_.driver, device));
   }
   place_.device = device;
-  return Status();
+  scratch_.Reset(place_.driver, device);
+  return AwaitInputs(job);
 }
 
-Result<Bytes> DeviceBucket::Scratch(size_t bytes) {
-  RABIT_ASSIGN_OR_RETURN(std::byte* const begin, scratch_.Take(bytes, [this](size_t target) {
-    return MakeMemory(place_.driver, place_.device, std::max<size_t>(target, 1));
-  }));
-  return Bytes(begin, bytes);
+Status DeviceBucket::AwaitInputs(const BucketJob& job) {
+  const DeviceEvent* last = nullptr;  // the gradients of a backward pass have one
+  for (const BucketItem& item : job.items) {
+    if (item.request() == nullptr || !item.request()->request.is_early) continue;
+    const DeviceEvent* const ready = item.request()->request.ready.get();
+    if (ready == last) continue;
+    RABIT_RETURN_IF_ERROR(place_.driver->Await(place_.device, place_.stream, ready->get()));
+    last = ready;
+  }
+  return Status();
 }
 
 Result<std::byte*> DeviceBucket::Pinned(size_t bytes) {
@@ -87,11 +104,15 @@ Status DeviceBucket::Record() {
 }
 
 bool DeviceBucket::IsOver(Backend& backend, const Group& group, Deadline until) {
-  return WaitOnStream(backend, group, place_, event_.get(), until).code() != Code::kTimedOut;
+  const Status status = WaitOnStream(backend, group, place_, event_.get(), until);
+  if (status.code() == Code::kTimedOut) return false;
+  if (failed_.ok()) failed_ = status;
+  return true;
 }
 
 Status DeviceBucket::Wait(Backend& backend, const Group& group, Deadline deadline) {
-  const Status status = WaitOnStream(backend, group, place_, event_.get(), deadline);
+  Status status = std::exchange(failed_, Status());
+  if (status.ok()) status = WaitOnStream(backend, group, place_, event_.get(), deadline);
   if (status.code() == Code::kTimedOut) return status;
   if (!status.ok()) {
     GiveUp(backend, status);

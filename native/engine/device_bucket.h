@@ -24,7 +24,7 @@ class DeviceArena {
     bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     if (regions_.empty() || regions_.back().bytes - used_ < bytes) {
       const size_t last = regions_.empty() ? 0 : regions_.back().bytes;
-      const size_t target = std::max(bytes, last + last / 2);
+      const size_t target = std::max(bytes, 2 * last);
       RABIT_ASSIGN_OR_RETURN(Memory memory, make(target));
       regions_.push_back({std::move(memory), target});
       used_ = 0;
@@ -38,6 +38,9 @@ class DeviceArena {
     if (regions_.size() > 1) regions_.erase(regions_.begin(), regions_.end() - 1);
     used_ = 0;
   }
+  // Gives the largest region out again; smaller ones, together as much at most, stay unused, because
+  // giving memory back waits for all that the device has to do.
+  void Reuse() { used_ = 0; }
 
  private:
   struct Region {
@@ -48,12 +51,27 @@ class DeviceArena {
   size_t used_ = 0;  // of the last
 };
 
+// Memory of a device that buckets use one behind the other, in the order of their stream: each
+// takes it from the beginning, whether those before have come to their end or not.
+class DeviceScratch {
+ public:
+  // For the next bucket.
+  void Reset(const std::shared_ptr<DeviceDriver>& driver, int device);
+  Result<Bytes> Take(size_t bytes);
+
+ private:
+  std::shared_ptr<DeviceDriver> driver_;
+  int device_ = 0;
+  DeviceArena<DeviceMemory> arena_;
+};
+
 // Packing, exchanging and unpacking are put on one stream of the device, one behind the other, and
 // nothing waits but Wait: what is taken here is used in that order.  The lane's thread, or whoever
 // has claimed the lane.
 class DeviceBucket {
  public:
-  DeviceBucket() = default;
+  // Buckets of one `scratch` share the stream.
+  explicit DeviceBucket(DeviceScratch& scratch) : scratch_(scratch) {}
   DeviceBucket(const DeviceBucket&) = delete;
   // Waits for what is under way, because its memory goes.
   ~DeviceBucket();
@@ -62,8 +80,8 @@ class DeviceBucket {
   Status Begin(Devices& devices, const BucketJob& job, Deadline deadline);
   DevicePlace& place() { return place_; }
 
-  // Memory of the device that nobody else uses.
-  Result<Bytes> Scratch(size_t bytes);
+  // Memory of the device that nobody else uses meanwhile.
+  Result<Bytes> Scratch(size_t bytes) { return scratch_.Take(bytes); }
   Status Copy(std::byte* to, const std::byte* from, size_t bytes);
   // It is there when Wait has returned.
   Status CopyToHost(std::byte* to, const std::byte* from, size_t bytes);
@@ -72,6 +90,8 @@ class DeviceBucket {
 
   // Behind the last of these.
   Status Record();
+  // Stands for all of them, once recorded.
+  const DeviceEvent& event() const { return event_; }
   // Whether Wait would not time out; waits for that until `until`.
   bool IsOver(Backend& backend, const Group& group, Deadline until);
   // Waits for all of them; kTimedOut: they go on.  After another error nothing is under way.
@@ -87,11 +107,14 @@ class DeviceBucket {
   };
 
   Result<std::byte*> Pinned(size_t bytes);
+  // What was not waited for before comes first on the stream.
+  Status AwaitInputs(const BucketJob& job);
 
+  DeviceScratch& scratch_;
   DevicePlace place_;
   DeviceEvent event_;
   bool is_under_way_ = false;
-  DeviceArena<DeviceMemory> scratch_;
+  Status failed_;  // what IsOver has seen, for Wait
   DeviceArena<PinnedMemory> pinned_;
   std::vector<Arrival> arrivals_;
 };

@@ -58,6 +58,7 @@ class EngineImplementation final : public Engine {
   Status Submit(std::span<Request> requests, std::span<Handle> handles) override;
   Status Run(Request request, Handle& handle, Deadline deadline) override;
   Status Wait(Handle handle, Deadline deadline) override;
+  Status WaitOnStream(Handle handle, uint64_t stream, Deadline deadline) override;
   Result<int> WaitAny(std::span<const Handle> handles, uint64_t* news, Deadline deadline) override {
     WakeForUnattended();
     state_->submissions.Hurry();
@@ -108,6 +109,11 @@ class EngineImplementation final : public Engine {
   Status CheckAll(std::span<Request> requests);
   // Of those on a device: keeps what their streams have to do before them.
   Status MarkReady(std::span<Request> requests);
+  // Whether all of those on a device are run where their streams can be waited for.  None of them
+  // is more urgent than another: what is computed first, goes first.
+  bool ComeEarly(std::span<const Request> requests) const;
+  // Whoever waits for the request is about to: what it needs is done, here or elsewhere.
+  void Attend(const std::shared_ptr<PendingRequest>& pending, Deadline deadline);
   // Submits one request of the engine's own, without data, and waits.
   Status RunInternal(Request request, Deadline deadline);
   std::vector<int32_t> ValuesOf(Handle handle) const;  // of a finished request
@@ -167,6 +173,8 @@ Status EngineImplementation::Submit(std::span<Request> requests, std::span<Handl
   }
   WakeForUnattended();
   const bool is_on_device = std::any_of(requests.begin(), requests.end(), IsOnDevice);
+  const bool is_early = is_on_device && ComeEarly(requests);
+  for (Request& request : requests) request.is_early = is_early && IsOnDevice(request);
   const bool is_awaited = !is_on_device && requests.size() == 1 && lone_waits_.Expects();
   requests[0].is_waited_for = is_awaited;
   RABIT_ASSIGN_OR_RETURN(auto opened, state_->handles.Open(requests, NowNs()));
@@ -174,7 +182,7 @@ Status EngineImplementation::Submit(std::span<Request> requests, std::span<Handl
   uint64_t work_hash = 0;
   for (const auto& pending : opened) work_hash += HashOf(pending->request.signature);
   const auto count = static_cast<int64_t>(opened.size());
-  if (is_on_device) {
+  if (is_on_device && !is_early) {
     ready_watch_.Push(std::move(opened));
     state_->statistics.AddSubmitted(count, work_hash);
     return Status();
@@ -198,6 +206,18 @@ Status EngineImplementation::CheckAll(std::span<Request> requests) {
     RABIT_RETURN_IF_ERROR(CheckRequest(limits_, *group, request));
   }
   return Status();
+}
+
+bool EngineImplementation::ComeEarly(std::span<const Request> requests) const {
+  return std::all_of(requests.begin(), requests.end(), [this](const Request& request) {
+    if (!IsOnDevice(request)) return true;
+    const auto group = state_->groups.Find(request.signature.group);
+    if (request.signature.priority != 0 || !group.ok()) return false;
+    const Load load{static_cast<int64_t>(request.input.bytes())};
+    const auto route = state_->parts.router->Of(request.signature, load, **group);
+    return route.ok() &&
+           state_->parts.backends[static_cast<size_t>(route->executor)]->works_on_devices();
+  });
 }
 
 Status EngineImplementation::MarkReady(std::span<Request> requests) {
@@ -247,6 +267,19 @@ Status EngineImplementation::Push(const std::shared_ptr<PendingRequest>& pending
 
 Status EngineImplementation::Wait(Handle handle, Deadline deadline) {
   RABIT_ASSIGN_OR_RETURN(const auto pending, state_->handles.Find(handle));
+  Attend(pending, deadline);
+  return state_->handles.Wait(handle, deadline);
+}
+
+Status EngineImplementation::WaitOnStream(Handle handle, uint64_t stream, Deadline deadline) {
+  RABIT_ASSIGN_OR_RETURN(const auto pending, state_->handles.Find(handle));
+  Attend(pending, deadline);
+  return state_->handles.WaitOnStream(handle, reinterpret_cast<void*>(stream), deadline);
+}
+
+void EngineImplementation::Attend(const std::shared_ptr<PendingRequest>& pending,
+                                  Deadline deadline) {
+  const Handle handle = pending->handle;
   lone_waits_.OnWait(handle, NowNs() - pending->submitted_ns);
   const uint64_t unattended =
       unattended_.load(std::memory_order_relaxed) == 0 ? 0 : unattended_.exchange(0);
@@ -262,7 +295,6 @@ Status EngineImplementation::Wait(Handle handle, Deadline deadline) {
     loop_->LeaveStepsToCallers();
   }
   if (!pending->is_finished()) state_->submissions.Hurry();
-  return state_->handles.Wait(handle, deadline);
 }
 
 Status EngineImplementation::Run(Request request, Handle& handle, Deadline deadline) {

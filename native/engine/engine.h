@@ -93,9 +93,14 @@ class Engine {
   // it returns -1 as well as soon as there are more, and says how many.  kTimedOut at the deadline.
   virtual Result<int> WaitAny(std::span<const Handle> handles, uint64_t* news,
                               Deadline deadline) = 0;
+  // Waits until what is left to do for the result is in the hands of a device, if not until it is
+  // there: what is put on `stream`, of the request's device, from here on comes after it, and
+  // Output tells where it will be.  What fails later, Wait tells, and so does the next call for new
+  // work. kTimedOut leaves the handle open.
+  virtual Status WaitOnStream(Handle handle, uint64_t stream, Deadline deadline) = 0;
   // True when finished, well or not.
   virtual Result<bool> IsDone(Handle handle) const = 0;
-  // Only after a successful Wait; valid until Release.
+  // Only after a successful Wait or WaitOnStream; valid until Release.
   virtual Result<HandleOutput> Output(Handle handle) const = 0;
   // Frees a finished handle; an open one is freed as soon as it finishes.
   virtual void Release(Handle handle) = 0;

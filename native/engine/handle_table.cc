@@ -105,14 +105,27 @@ void HandleTable::Forget(std::span<const std::shared_ptr<PendingRequest>> reques
   }
 }
 
-void HandleTable::Drop(const std::shared_ptr<PendingRequest>& request) {
-  if (DropQuietly(request)) Notify(*request);
+void HandleTable::Launch(const std::shared_ptr<PendingRequest>& request, const DeviceEvent& event) {
+  request->Await(event);
+  if (!request->DropUnlaunched()) return;
+  CloseName(request->named);  // before the waiter wakes: it may submit the same name at once
+  request->Launch();
 }
 
-bool HandleTable::DropQuietly(const std::shared_ptr<PendingRequest>& request) {
-  if (!request->DropHold()) return false;
+void HandleTable::Drop(const std::shared_ptr<PendingRequest>& request, const DeviceEvent* event) {
+  if (DropQuietly(request, event)) Notify(*request);
+}
+
+bool HandleTable::DropQuietly(const std::shared_ptr<PendingRequest>& request,
+                              const DeviceEvent* event) {
+  if (event != nullptr) request->Arrive(*event);
+  const bool is_last_launch = event == nullptr && request->DropUnlaunched();
+  if (is_last_launch) CloseName(request->named);
+  if (!request->DropHold()) {
+    if (is_last_launch) request->Launch();  // devices do the rest
+    return false;
+  }
   if (log_.is_active()) Log(*request);
-  CloseName(request->named);  // before the waiter wakes: it may submit the same name at once
   request->Finish();
   finished_.fetch_add(1, std::memory_order_release);
   any_finished_.Notify();
@@ -149,18 +162,33 @@ Result<std::shared_ptr<PendingRequest>> HandleTable::Find(Handle handle) const {
 Status HandleTable::Wait(Handle handle, Deadline deadline) {
   RABIT_ASSIGN_OR_RETURN(std::shared_ptr<PendingRequest> request, Find(handle));
   if (!request->is_finished()) {
-    const int64_t started_ns = NowNs();
-    clock_.Enter(OverlapClock::kWaiting);
-    const bool is_finished = request->WaitFinished(deadline);
-    clock_.Leave(OverlapClock::kWaiting);
-    if (!is_finished) {
-      return TimedOut(request->Describe(rank_) + " is not done after " +
-                      std::to_string((NowNs() - started_ns) / 1'000'000) +
-                      " ms: another rank may not have submitted it; wait again, or look at the "
-                      "stall report");
-    }
+    RABIT_RETURN_IF_ERROR(Await(*request, &PendingRequest::WaitFinished, deadline));
   }
   return request->status();
+}
+
+Status HandleTable::WaitOnStream(Handle handle, void* stream, Deadline deadline) {
+  RABIT_ASSIGN_OR_RETURN(std::shared_ptr<PendingRequest> request, Find(handle));
+  if (!request->is_launched()) {
+    RABIT_RETURN_IF_ERROR(Await(*request, &PendingRequest::WaitLaunched, deadline));
+  }
+  const Status status = request->OrderBefore(stream);
+  const std::string what = request->Describe(rank_);
+  if (status.ok() || status.message().starts_with(what)) return status;
+  return Status(status.code(), what + ": " + status.message()).WithCulprit(status.culprit());
+}
+
+Status HandleTable::Await(PendingRequest& request, bool (PendingRequest::*wait)(Deadline),
+                          Deadline deadline) {
+  const int64_t started_ns = NowNs();
+  clock_.Enter(OverlapClock::kWaiting);
+  const bool has_come = (request.*wait)(deadline);
+  clock_.Leave(OverlapClock::kWaiting);
+  if (has_come) return Status();
+  return TimedOut(request.Describe(rank_) + " is not done after " +
+                  std::to_string((NowNs() - started_ns) / 1'000'000) +
+                  " ms: another rank may not have submitted it; wait again, or look at the "
+                  "stall report");
 }
 
 Result<int> HandleTable::WaitAny(std::span<const Handle> handles, uint64_t* news,
@@ -199,11 +227,11 @@ Result<bool> HandleTable::IsDone(Handle handle) const {
 
 Result<HandleOutput> HandleTable::Output(Handle handle) const {
   RABIT_ASSIGN_OR_RETURN(std::shared_ptr<PendingRequest> request, Find(handle));
-  if (!request->is_finished()) {
+  if (!request->is_launched()) {
     return InvalidArgument(request->Describe(rank_) +
                            " has no output yet: it is still in flight; wait for its handle first");
   }
-  if (!request->status().ok()) return request->status();
+  if (request->is_finished() && !request->status().ok()) return request->status();
   return request->output();
 }
 

@@ -30,15 +30,21 @@ class HandleTable {
   // Takes back what Open gave, as if it had not been called; nobody else knows the handles yet.
   void Forget(std::span<const std::shared_ptr<PendingRequest>> requests);
 
-  // Drops one hold; the last one finishes the request: its name is free again, then the waiters
-  // wake.
-  void Drop(const std::shared_ptr<PendingRequest>& request);
+  // One hold is launched, and its result is there when `event` is over.  With the last one the name
+  // is free again, then those wake who wait for that.
+  void Launch(const std::shared_ptr<PendingRequest>& request, const DeviceEvent& event);
+  // Drops one hold, which `event` stood for if it is launched; the last one finishes the request,
+  // and the waiters wake.
+  void Drop(const std::shared_ptr<PendingRequest>& request, const DeviceEvent* event = nullptr);
   // The same, but the completion is left to the caller.  True: there is one, and it is due.
-  bool DropQuietly(const std::shared_ptr<PendingRequest>& request);
+  bool DropQuietly(const std::shared_ptr<PendingRequest>& request,
+                   const DeviceEvent* event = nullptr);
   static void Notify(const PendingRequest& request);
 
   // Waits.  kTimedOut leaves the handle open.
   Status Wait(Handle handle, Deadline deadline);
+  // See Engine::WaitOnStream.
+  Status WaitOnStream(Handle handle, void* stream, Deadline deadline);
   // See Engine::WaitAny.
   Result<int> WaitAny(std::span<const Handle> handles, uint64_t* news, Deadline deadline);
   Result<bool> IsDone(Handle handle) const;
@@ -73,6 +79,8 @@ class HandleTable {
   // All requests' names or none.
   Result<std::vector<NamedTensor*>> OpenNames(std::span<const Request> requests);
   void CloseName(NamedTensor& named);
+  // Blocks until `wait(deadline)` of the request says yes.
+  Status Await(PendingRequest& request, bool (PendingRequest::*wait)(Deadline), Deadline deadline);
   void Log(const PendingRequest& request);
 
   // Names stay here when they are closed, because the next step opens them again.

@@ -2,10 +2,13 @@
 
 #include <pthread.h>
 
-#include <array>
+#include <algorithm>
+#include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace rabit {
 namespace {
@@ -25,6 +28,9 @@ Status Wrap(const std::string& what, const Status& status) {
 // How many buckets a lane has begun and not finished: enough for a backend that does not block to
 // have the next one while it finishes one.
 constexpr size_t kFlightsMax = 4;
+// The same with those that are on the stream of a device, where one costs an event: enough for a
+// program to go on with its next step while the device is in the one before.
+constexpr size_t kPlacesMax = 64;
 // How often a lane that waits for one looks whether there is another to begin.
 constexpr auto kLookEvery = std::chrono::microseconds(200);
 
@@ -32,13 +38,17 @@ constexpr auto kLookEvery = std::chrono::microseconds(200);
 
 // Each has a buffer of its own, because that of a pending one is in use.
 struct Lane::Flight {
+  explicit Flight(DeviceScratch& scratch) : on_device(scratch) {}
+
   void Prepare(EngineState& state, BucketJob next, Waiter waiter);
   void Begin(EngineState& state);  // it is over afterwards, or pending
+  void Launch(EngineState& state);
   bool WaitOver(Deadline until) { return run->WaitOver(until); }
   void Finish(EngineState& state);
   void Conclude(EngineState& state, Status status);
   bool is_over() const { return !run.has_value(); }
   bool is_staged() const { return run.has_value() && run->is_staged(); }
+  bool is_on_stream() const { return run.has_value() && run->is_on_stream(); }
 
   BucketJob job;
   FusionBuffer buffer;
@@ -46,6 +56,8 @@ struct Lane::Flight {
   DeviceBucket on_device;
   Status prepared;
   std::optional<BucketRun> run;
+  std::vector<const DeviceEvent*> results;  // by item, of those that are launched; else null
+  bool has_credit = false;                  // it was given back when they were launched
 };
 
 struct Lane::Inbox {
@@ -62,6 +74,13 @@ struct Lane::Inbox {
     std::optional<BucketJob> job(std::move(jobs.front()));
     jobs.pop_front();
     return job;
+  }
+  // Of those that have ended the last one, whose memory is warm, or a new one.
+  std::unique_ptr<Flight> TakeFlight() {
+    if (ended_flights.empty()) return std::make_unique<Flight>(scratch);
+    std::unique_ptr<Flight> flight = std::move(ended_flights.back());
+    ended_flights.pop_back();
+    return flight;
   }
   bool HasWork() {
     MutexLock lock(mutex);
@@ -81,7 +100,9 @@ struct Lane::Inbox {
   bool is_closed RABIT_GUARDED_BY(mutex) = false;
   bool is_busy RABIT_GUARDED_BY(mutex) = false;  // a job runs, or is about to
   std::deque<BucketJob> jobs RABIT_GUARDED_BY(mutex);
-  std::array<Flight, kFlightsMax> flights;  // whoever has made the lane busy
+  // Whoever has made the lane busy.
+  DeviceScratch scratch;
+  std::vector<std::unique_ptr<Flight>> ended_flights;
 };
 
 Lane::Lane(std::shared_ptr<EngineState> state)
@@ -122,10 +143,11 @@ bool Lane::CanExtendClaim() const {
 }
 
 void Lane::RunClaimed(BucketJob job) {
-  Flight& flight = inbox_->flights[0];
-  flight.Prepare(*state_, std::move(job), Waiter::kCaller);
-  flight.Begin(*state_);
-  if (!flight.is_over()) flight.Finish(*state_);
+  std::unique_ptr<Flight> flight = inbox_->TakeFlight();
+  flight->Prepare(*state_, std::move(job), Waiter::kCaller);
+  flight->Begin(*state_);
+  if (!flight->is_over()) flight->Finish(*state_);
+  inbox_->ended_flights.push_back(std::move(flight));
 }
 
 void Lane::GiveBack(BucketJob job) {
@@ -183,31 +205,36 @@ void Lane::Loop(EngineState& state, Inbox& inbox) {
   inbox.ended.Notify();
 }
 
-// Flights begin and end in one order, that of the jobs: the places are a ring.  As long as the last
-// job waits for a device, the next ones have theirs copied as well.
+// Flights begin and end in one order, that of the jobs.  As long as the last job waits for a
+// device, the next ones have theirs copied as well.
 void Lane::RunAll(EngineState& state, Inbox& inbox) {
-  size_t first = 0;
-  size_t count = 0;
+  std::deque<std::unique_ptr<Flight>> air;
   size_t begun = 0;  // of these
-  const auto at = [&](size_t i) -> Flight& { return inbox.flights[(first + i) % kFlightsMax]; };
+  const auto has_room = [&air] {
+    // For these the lane has nothing to do but to see that they end.
+    const auto on_streams = std::count_if(
+        air.begin(), air.end(), [](const auto& flight) { return flight->is_on_stream(); });
+    return air.size() < kPlacesMax && air.size() - static_cast<size_t>(on_streams) < kFlightsMax;
+  };
   for (;;) {
     std::optional<BucketJob> job;
-    const bool looks_ahead = begun == count || at(count - 1).is_staged();
-    if (count < kFlightsMax && looks_ahead) job = inbox.Take(count > 0);
+    const bool looks_ahead = begun == air.size() || air.back()->is_staged();
+    if (has_room() && looks_ahead) job = inbox.Take(!air.empty());
     if (job) {
-      at(count++).Prepare(state, std::move(*job), Waiter::kBackground);
-    } else if (begun < count) {
-      at(begun++).Begin(state);
-    } else if (count == 0) {
+      air.push_back(inbox.TakeFlight());
+      air.back()->Prepare(state, std::move(*job), Waiter::kBackground);
+    } else if (begun < air.size()) {
+      air[begun++]->Begin(state);
+    } else if (air.empty()) {
       return;
     } else {
       // Meanwhile there may be one more to begin, which the ranks that have it already wait for.
-      if (count < kFlightsMax && !at(0).WaitOver(After(kLookEvery))) continue;
-      at(0).Finish(state);
+      if (has_room() && !air.front()->WaitOver(After(kLookEvery))) continue;
+      air.front()->Finish(state);
     }
-    while (begun > 0 && at(0).is_over()) {
-      first = (first + 1) % kFlightsMax;
-      --count;
+    while (begun > 0 && air.front()->is_over()) {
+      inbox.ended_flights.push_back(std::move(air.front()));
+      air.pop_front();
       --begun;
     }
   }
@@ -223,7 +250,31 @@ void Lane::Flight::Prepare(EngineState& state, BucketJob next, Waiter waiter) {
 
 void Lane::Flight::Begin(EngineState& state) {
   if (prepared.ok()) prepared = run->Begin();
-  if (!prepared.ok() || !run->is_pending()) Conclude(state, std::exchange(prepared, Status()));
+  if (!prepared.ok() || !run->is_pending()) {
+    Conclude(state, std::exchange(prepared, Status()));
+  } else {
+    Launch(state);
+  }
+}
+
+// Whoever waits on a stream need not wait for the device.
+void Lane::Flight::Launch(EngineState& state) {
+  results.assign(job.items.size(), nullptr);
+  bool is_early = run->is_on_stream();
+  for (size_t i = 0; i < job.items.size(); ++i) {
+    const std::shared_ptr<PendingRequest>& request = job.items[i].tensor->request;
+    if (request == nullptr) continue;
+    is_early = is_early && request->request.is_early;
+    // Runtimes that are told of the end take it for that of the device.
+    if (request->request.completion.notify != nullptr) continue;
+    results[i] = run->ResultOf(job.items[i]);
+    if (results[i] != nullptr) state.handles.Launch(request, *results[i]);
+  }
+  if (!is_early) return;
+  // What comes next cannot be more urgent: the stream may have it as soon as it is agreed.
+  has_credit = true;
+  state.done.MarkDone(job.bucket.lane_class, job.bucket.id);
+  if (state.needs_credit.load() || state.wants_stop.load()) state.Wake();
 }
 
 void Lane::Flight::Finish(EngineState& state) { Conclude(state, run->Finish()); }
@@ -235,13 +286,16 @@ void Lane::Flight::Conclude(EngineState& state, Status status) {
   }
   run.reset();
   // Credit first: whoever wakes from a handle may ask for it.
-  state.done.MarkDone(job.bucket.lane_class, job.bucket.id);
-  for (BucketItem& item : job.items) {
-    const std::shared_ptr<PendingRequest>& request = item.tensor->request;
+  if (!std::exchange(has_credit, false)) {
+    state.done.MarkDone(job.bucket.lane_class, job.bucket.id);
+  }
+  for (size_t i = 0; i < job.items.size(); ++i) {
+    const std::shared_ptr<PendingRequest>& request = job.items[i].tensor->request;
     if (request == nullptr) continue;
     if (!status.ok()) request->SetError(Wrap(request->Describe(state.parts.rank), status));
-    state.handles.Drop(request);
+    state.handles.Drop(request, results.empty() ? nullptr : results[i]);
   }
+  results.clear();
   job = {};  // what it holds is not kept until the next one
   if (state.needs_credit.load() || state.wants_stop.load()) state.Wake();
 }

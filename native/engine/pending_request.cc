@@ -1,5 +1,6 @@
 #include "engine/pending_request.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
@@ -24,6 +25,20 @@ bool PendingRequest::DropHold() {
   const int32_t before = holds_.fetch_sub(1, std::memory_order_acq_rel);
   RABIT_CHECK(before > 0, "request '" + request.name + "' has no hold left to drop");
   return before == 1;
+}
+
+void PendingRequest::Await(const DeviceEvent& event) {
+  MutexLock lock(mutex_);
+  awaited_.push_back(&event);
+}
+
+void PendingRequest::Arrive(const DeviceEvent& event) {
+  MutexLock lock(mutex_);
+  awaited_.erase(std::find(awaited_.begin(), awaited_.end(), &event));
+}
+
+bool PendingRequest::DropUnlaunched() {
+  return unlaunched_.fetch_sub(1, std::memory_order_acq_rel) == 1;
 }
 
 void PendingRequest::SetError(const Status& status) {
@@ -76,10 +91,30 @@ const std::byte* PendingRequest::input() const {
   return static_cast<const std::byte*>(request.input.data);
 }
 
+Status PendingRequest::OrderBefore(void* stream) {
+  MutexLock lock(mutex_);
+  if (!status_.ok()) return status_;
+  const int device = request.device.index;
+  for (const DeviceEvent* const event : awaited_) {
+    RABIT_RETURN_IF_ERROR(event->driver().CheckRuns(device, stream));
+    RABIT_RETURN_IF_ERROR(event->driver().Await(device, stream, event->get()));
+  }
+  return Status();
+}
+
+void PendingRequest::Launch() {
+  is_launched_.store(true, std::memory_order_release);
+  finished_.Notify();
+}
+
 void PendingRequest::Finish() {
   const bool was_finished = is_finished_.exchange(true, std::memory_order_acq_rel);
   RABIT_CHECK(!was_finished, "request '" + request.name + "' was finished twice");
   finished_.Notify();
+}
+
+bool PendingRequest::WaitLaunched(Deadline deadline) {
+  return finished_.Wait([this] { return is_launched(); }, deadline);
 }
 
 bool PendingRequest::WaitFinished(Deadline deadline) {

@@ -25,6 +25,9 @@ struct NamedTensor {
 // It is finished by whoever drops the last hold.  The engine thread has one hold until it has
 // handed the last partition to a lane, and every partition on a lane has one: a handle therefore
 // never finishes while a lane may still touch its memory.
+//
+// Before that it may be launched: whatever is left to do for it is done by devices, and events
+// stand for it.  Every hold is launched once, at the latest when it is dropped.
 class PendingRequest {
  public:
   PendingRequest(Handle handle, Request request, NamedTensor& named, std::chrono::microseconds spin,
@@ -41,9 +44,17 @@ class PendingRequest {
   // "allreduce 'conv1.weight' on rank 3"
   std::string Describe(int rank) const;
 
-  void AddHold() { holds_.fetch_add(1, std::memory_order_relaxed); }
+  void AddHold() {
+    holds_.fetch_add(1, std::memory_order_relaxed);
+    unlaunched_.fetch_add(1, std::memory_order_relaxed);
+  }
   // True for the last one: the caller must finish the request.
   [[nodiscard]] bool DropHold();
+  // The result of a partition is there when `event` is over, which its lane keeps until Arrive.
+  void Await(const DeviceEvent& event);
+  void Arrive(const DeviceEvent& event);
+  // A hold is launched.  True for the last one: the request is, and Launch is to be called.
+  [[nodiscard]] bool DropUnlaunched();
   // The first error is kept.  Before the caller's own hold is dropped.
   void SetError(const Status& status);
 
@@ -60,16 +71,26 @@ class PendingRequest {
   }
 
   // The handle table only.
+  void Launch();
   void Finish();  // publishes; stops the process when called twice
+  bool WaitLaunched(Deadline deadline);
   bool WaitFinished(Deadline deadline);
+  bool is_launched() const { return is_launched_.load(std::memory_order_acquire) || is_finished(); }
   bool is_finished() const { return is_finished_.load(std::memory_order_acquire); }
+
+  // Once launched: what is put on `stream`, of the request's device, from here on comes after the
+  // result.  The error of the request, as far as it is known.
+  Status OrderBefore(void* stream);
 
   // Once finished.
   const Status& status() const { return status_; }
+  // Once launched.
   const HandleOutput& output() const { return output_; }
 
  private:
   std::atomic<int32_t> holds_{1};
+  std::atomic<int32_t> unlaunched_{1};
+  std::atomic<bool> is_launched_{false};
   std::atomic<bool> is_finished_{false};
   WakeSignal finished_;
 
@@ -78,6 +99,7 @@ class PendingRequest {
   HandleOutput output_;
   AlignedMemory owned_;
   AlignedMemory input_copy_;
+  std::vector<const DeviceEvent*> awaited_ RABIT_GUARDED_BY(mutex_);
 };
 
 }  // namespace rabit

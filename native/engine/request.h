@@ -32,6 +32,9 @@ struct Request {
   // `ready`, which then stands for that.
   uint64_t stream = 0;
   std::shared_ptr<const DeviceEvent> ready;
+  // The engine sets it: the ranks agree on the request before `ready` is over, because whoever runs
+  // it waits for that on the device.
+  bool is_early = false;
   TensorView input;
   TensorView output;  // data == nullptr: the engine allocates it when its size is known
   // What a codec has not sent in earlier calls, of the input's dtype and count; or no data.  Of a

@@ -133,6 +133,10 @@ Status StagedBucket::CopyInput(const BucketItem& item, const BucketJob& job) {
   const TensorView& input = item.request()->request.input;
   RABIT_ASSIGN_OR_RETURN(Told* const told, ToldOf(input.device.index));
   told->is_awaited = true;
+  if (item.request()->request.is_early) {
+    RABIT_RETURN_IF_ERROR(driver_->Await(input.device.index, told->streams->to_host.get(),
+                                         item.request()->request.ready->get()));
+  }
   std::byte* image = InputOf(item, job);
   for (const Chunk& chunk : InputChunks(item, job)) {
     RABIT_RETURN_IF_ERROR(
@@ -170,6 +174,15 @@ Status StagedBucket::CopyOutput(const BucketItem& item, const BucketJob& job) {
     image += chunk.bytes;
   }
   return Status();
+}
+
+const DeviceEvent* StagedBucket::ResultOf(const BucketItem& item) const {
+  const TensorView& output = item.request()->output().view;
+  if (output.data == nullptr || output.device.kind == DeviceKind::kCpu) return nullptr;
+  for (const std::unique_ptr<Told>& told : told_) {
+    if (told->event.device() == output.device.index && told->is_awaited) return &told->event;
+  }
+  return nullptr;
 }
 
 std::byte* StagedBucket::InputOf(const BucketItem& item, const BucketJob& job) const {

@@ -29,6 +29,9 @@ class StagedBucket {
   Status CopyIn(Devices& devices, const BucketJob& job, int rank, Deadline deadline);
   // Has it copy the results of `job` to outputs on a device.
   Status CopyOut(const BucketJob& job, int rank);
+  // Stands for the result of the item, after CopyOut and until Wait has returned; null: it is
+  // there, or not on a device.
+  const DeviceEvent* ResultOf(const BucketItem& item) const;
   // Waits for what was told last; kTimedOut: it goes on.  A copy that has failed is told each time.
   Status Wait(Deadline deadline);
 

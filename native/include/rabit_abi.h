@@ -23,12 +23,12 @@ extern "C" {
 /* cdef-begin */
 #define RABIT_ABI_VERSION 1
 
-typedef struct rabit_engine rabit_engine; /* opaque */
-typedef struct rabit_pool rabit_pool;     /* opaque */
+typedef struct rabit_engine rabit_engine;             /* opaque */
+typedef struct rabit_pool rabit_pool;                 /* opaque */
 typedef struct rabit_store_client rabit_store_client; /* opaque */
-typedef struct rabit_store rabit_store;   /* opaque */
-typedef struct rabit_job rabit_job;       /* opaque */
-typedef uint64_t rabit_handle;            /* 0 is never a handle */
+typedef struct rabit_store rabit_store;               /* opaque */
+typedef struct rabit_job rabit_job;                   /* opaque */
+typedef uint64_t rabit_handle;                        /* 0 is never a handle */
 
 typedef enum rabit_code {
   RABIT_OK = 0,
@@ -93,8 +93,8 @@ typedef struct rabit_tensor {
   int32_t dtype;       /* rabit_dtype */
   int32_t device_kind; /* DLPack codes: 1 is the CPU */
   int32_t device_index;
-  /* Of an input on a device, or of an output without one: a CUstream, 0 the default one.  What is on
-   * it at submission comes before the operation reads and writes. */
+  /* Of an input on a device, or of an output without one: a CUstream, 0 the default one.  What is
+   * on it at submission comes before the operation reads and writes. */
   uint64_t stream;
 } rabit_tensor;
 
@@ -119,8 +119,8 @@ typedef struct rabit_request {
   void (*notify)(void* context, int32_t code, const char* message);
   void* notify_context;
   /* With a codec: what it has not sent in earlier calls, as many elements as the input and of its
-   * dtype, or NULL; twice as many with "sign:phases=2", where the second half is for sums.  Read and
-   * written until the handle has finished. */
+   * dtype, or NULL; twice as many with "sign:phases=2", where the second half is for sums.  Read
+   * and written until the handle has finished. */
   void* residual;
   uint64_t seed; /* of a codec's random numbers: equal on all ranks, another one in every call */
 } rabit_request;
@@ -141,14 +141,14 @@ RABIT_API int32_t rabit_last_culprit(void);
 /* options: lines "key=value"; an unknown key is an error that names the nearest known one. */
 RABIT_API int32_t rabit_start(const char* options, rabit_engine** engine);
 /* What of a process outlives its engines: its port, its client of the store and its connections.
- * Options as above, of which member, store, secret, bind_address and connect_timeout_ms count. member
- * is the number of this process among all that the job ever has; it is never used twice. */
+ * Options as above, of which member, store, secret, bind_address and connect_timeout_ms count.
+ * member is the number of this process among all that the job ever has; it is never used twice. */
 RABIT_API int32_t rabit_pool_open(const char* options, rabit_pool** pool);
 /* An engine over a pool, after the one before has stopped; what that one has handed out stays valid
  * until it is freed.  Options as above, with members (the numbers of its processes
- * in the order of their ranks, "3,0,5") in place of rank and size, and a higher epoch than the engine
- * before; both are equal on all members.  Connections between members that were there before go on;
- * processes that are not among them are refused, and told. */
+ * in the order of their ranks, "3,0,5") in place of rank and size, and a higher epoch than the
+ * engine before; both are equal on all members.  Connections between members that were there before
+ * go on; processes that are not among them are refused, and told. */
 RABIT_API int32_t rabit_start_over(rabit_pool* pool, const char* options, rabit_engine** engine);
 /* After its last engine has stopped; or with it, if one runs. */
 RABIT_API void rabit_pool_close(rabit_pool* pool);
@@ -174,6 +174,13 @@ RABIT_API int32_t rabit_run(rabit_engine* engine, const rabit_request* request, 
                             rabit_handle* handle);
 /* RABIT_TIMED_OUT leaves the handle open; timeout_ms < 0 waits without limit. */
 RABIT_API int32_t rabit_wait(rabit_engine* engine, rabit_handle handle, int64_t timeout_ms);
+/* The same for whoever goes on working on a device: returns when nothing but the device is left to
+ * wait for, and has `stream` wait for that, a CUstream of the device of the operation's input. What
+ * is put there afterwards comes after the result; rabit_output tells where that will be.  Where the
+ * result lies in the memory of the host it waits for it.  What fails later is told by rabit_wait,
+ * and by the next call for new work. */
+RABIT_API int32_t rabit_wait_on_stream(rabit_engine* engine, rabit_handle handle, uint64_t stream,
+                                       int64_t timeout_ms);
 /* Waits until one of count handles has finished, well or not; *which is its place.  news: NULL, or
  * in and out how many operations of the engine have finished, 0 at first; then it returns with a
  * *which of -1 as well, as soon as there are more: for a caller whose handles become more while it
@@ -235,20 +242,21 @@ RABIT_API void rabit_free(rabit_engine* engine);
 RABIT_API int32_t rabit_store_start(const char* options, rabit_store** store, int32_t* port);
 RABIT_API void rabit_store_stop(rabit_store* store);
 
-/* A process that reads and writes a board, the one that serves it too.  Options: address (host:port),
- * secret (hex), rank (of this process, for messages; -1), timeout_ms. Thread-safe. */
+/* A process that reads and writes a board, the one that serves it too.  Options: address
+ * (host:port), secret (hex), rank (of this process, for messages; -1), timeout_ms. Thread-safe. */
 #define RABIT_STORE_VALUE_MAX 65536
 RABIT_API int32_t rabit_store_connect(const char* options, rabit_store_client** client);
 RABIT_API void rabit_store_disconnect(rabit_store_client* client);
 RABIT_API int32_t rabit_store_set(rabit_store_client* client, const char* key, const void* value,
                                   size_t bytes);
-/* Waits until the key has a higher version than *version, which then is that of the value; a version
- * counts how often the key was set, 0: never.  Writes at most capacity bytes; *bytes is the size of
- * the value, RABIT_STORE_VALUE_MAX at most.  RABIT_TIMED_OUT after timeout_ms; 0 looks and returns. */
+/* Waits until the key has a higher version than *version, which then is that of the value; a
+ * version counts how often the key was set, 0: never.  Writes at most capacity bytes; *bytes is the
+ * size of the value, RABIT_STORE_VALUE_MAX at most.  RABIT_TIMED_OUT after timeout_ms; 0 looks and
+ * returns. */
 RABIT_API int32_t rabit_store_watch(rabit_store_client* client, const char* key, int64_t timeout_ms,
                                     void* value, size_t capacity, size_t* bytes, uint64_t* version);
-/* Sets the key if it has *version still: *is_mine is 1.  In any case *version and *held are what the
- * key holds then. */
+/* Sets the key if it has *version still: *is_mine is 1.  In any case *version and *held are what
+ * the key holds then. */
 RABIT_API int32_t rabit_store_compare_and_set(rabit_store_client* client, const char* key,
                                               const void* value, size_t bytes, void* held,
                                               size_t capacity, size_t* held_bytes,
@@ -261,12 +269,13 @@ RABIT_API int32_t rabit_serve(const char* options);
 
 /* What this build and machine offer, as JSON: version, kernels, transports, backends, codecs. */
 RABIT_API int32_t rabit_capabilities(char* json, size_t capacity, size_t* needed);
-/* The driver of CUDA tensors as JSON: library, version, devices; or why there is none.  Starts it: a
- * child that this process forks afterwards cannot use CUDA. */
+/* The driver of CUDA tensors as JSON: library, version, devices; or why there is none.  Starts it:
+ * a child that this process forks afterwards cannot use CUDA. */
 RABIT_API int32_t rabit_describe_cuda(char* json, size_t capacity, size_t* needed);
-/* NCCL as JSON: library, version; or why there is none.  Loads `library`; "": the one that the process
- * has loaded, or that the loader finds.  Starts no device. */
-RABIT_API int32_t rabit_describe_nccl(const char* library, char* json, size_t capacity, size_t* needed);
+/* NCCL as JSON: library, version; or why there is none.  Loads `library`; "": the one that the
+ * process has loaded, or that the loader finds.  Starts no device. */
+RABIT_API int32_t rabit_describe_nccl(const char* library, char* json, size_t capacity,
+                                      size_t* needed);
 /* cdef-end */
 
 #ifdef __cplusplus

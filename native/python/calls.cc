@@ -30,6 +30,7 @@ struct Calls {
   rabit_engine* engine;
   rabit_engine* live;  // the same; for what is in flight, also when it takes no more work
   decltype(&rabit_wait) wait;
+  decltype(&rabit_wait_on_stream) wait_on_stream;
   decltype(&rabit_release) release;
   decltype(&rabit_output) output;
 };
@@ -219,6 +220,21 @@ PyObject* Wait(PyObject* self, Arguments arguments, Py_ssize_t count) {
   return PyLong_FromLong(code);
 }
 
+// wait_on_stream(handle, stream, timeout_ms) -> code.
+PyObject* WaitOnStream(PyObject* self, Arguments arguments, Py_ssize_t count) {
+  if (!HasArguments("wait_on_stream", count, 3)) return nullptr;
+  const Calls& calls = CallsOf(self);
+  const rabit_handle handle = PyLong_AsUnsignedLongLong(arguments[0]);
+  const uint64_t stream = PyLong_AsUnsignedLongLong(arguments[1]);
+  const int64_t timeout_ms = PyLong_AsLongLong(arguments[2]);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  int32_t code = RABIT_OK;
+  Py_BEGIN_ALLOW_THREADS;
+  code = calls.wait_on_stream(calls.live, handle, stream, timeout_ms);
+  Py_END_ALLOW_THREADS;
+  return PyLong_FromLong(code);
+}
+
 // output(handle) -> (address, dtype, shape), or -code.
 PyObject* Output(PyObject* self, Arguments arguments, Py_ssize_t count) {
   if (!HasArguments("output", count, 1)) return nullptr;
@@ -248,11 +264,11 @@ PyObject* RefuseWork(PyObject* self, PyObject*) {
   return None();
 }
 
-// Calls(run, run_ordered, submit, wait, release, output, engine): addresses.
+// Calls(run, run_ordered, submit, wait, wait_on_stream, release, output, engine): addresses.
 int Initialize(PyObject* self, PyObject* arguments, PyObject*) {
-  unsigned long long address[7];
-  if (!PyArg_ParseTuple(arguments, "KKKKKKK", &address[0], &address[1], &address[2], &address[3],
-                        &address[4], &address[5], &address[6])) {
+  unsigned long long address[8];
+  if (!PyArg_ParseTuple(arguments, "KKKKKKKK", &address[0], &address[1], &address[2], &address[3],
+                        &address[4], &address[5], &address[6], &address[7])) {
     return -1;
   }
   Calls& calls = CallsOf(self);
@@ -260,9 +276,10 @@ int Initialize(PyObject* self, PyObject* arguments, PyObject*) {
   calls.run_ordered = reinterpret_cast<decltype(calls.run_ordered)>(address[1]);
   calls.submit = reinterpret_cast<decltype(calls.submit)>(address[2]);
   calls.wait = reinterpret_cast<decltype(calls.wait)>(address[3]);
-  calls.release = reinterpret_cast<decltype(calls.release)>(address[4]);
-  calls.output = reinterpret_cast<decltype(calls.output)>(address[5]);
-  calls.engine = calls.live = reinterpret_cast<rabit_engine*>(address[6]);
+  calls.wait_on_stream = reinterpret_cast<decltype(calls.wait_on_stream)>(address[4]);
+  calls.release = reinterpret_cast<decltype(calls.release)>(address[5]);
+  calls.output = reinterpret_cast<decltype(calls.output)>(address[6]);
+  calls.engine = calls.live = reinterpret_cast<rabit_engine*>(address[7]);
   return 0;
 }
 
@@ -281,6 +298,7 @@ PyMethodDef calls_methods[] = {
     {"start", Quick(StartAgain), METH_FASTCALL, nullptr},
     {"start_several", Quick(StartSeveral), METH_FASTCALL, nullptr},
     {"wait", Quick(Wait), METH_FASTCALL, nullptr},
+    {"wait_on_stream", Quick(WaitOnStream), METH_FASTCALL, nullptr},
     {"output", Quick(Output), METH_FASTCALL, nullptr},
     {"refuse_work", RefuseWork, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};

@@ -24,7 +24,8 @@ class DeviceTensor {
   }
 
   TensorView view() const { return {array_.data(), count_, DType::kFloat32, device_}; }
-  std::vector<float> Read() const { return array_.Read(); }
+  // What the stream sees.
+  std::vector<float> Read(void* stream = nullptr) const { return array_.Read(stream); }
 
   Request As(Kind kind, std::string name) const {
     Request request;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -61,6 +62,7 @@ class EmulatedTrouble {
     emulation().rabit_emulated_delays(1, 0);
     emulation().rabit_emulated_capture(cuda::kCaptureStatusNone);
     emulation().rabit_emulated_devices(2);
+    emulation().rabit_emulated_hold(0);
     for (const std::string& function : functions_) {
       emulation().rabit_emulated_fail(function.c_str(), 0, cuda::kSuccess);
     }
@@ -72,6 +74,34 @@ class EmulatedTrouble {
 
  private:
   std::vector<std::string> functions_;
+};
+
+// A kernel that ends when it is told to.
+class DeviceGate {
+ public:
+  DeviceGate() = default;
+  DeviceGate(const DeviceGate&) = delete;
+  ~DeviceGate() { Open(); }
+
+  // What is put on the stream afterwards waits.
+  void Close(int device, void* stream) {
+    auto* const closed = new std::shared_ptr<std::atomic<bool>>(may_end_);
+    emulation().rabit_emulated_launch(
+        device, static_cast<cuda::Stream>(stream),
+        [](void* argument) {
+          const std::unique_ptr<std::shared_ptr<std::atomic<bool>>> mine(
+              static_cast<std::shared_ptr<std::atomic<bool>>*>(argument));
+          (*mine)->wait(false);
+        },
+        closed);
+  }
+  void Open() {
+    may_end_->store(true);
+    may_end_->notify_all();
+  }
+
+ private:
+  const std::shared_ptr<std::atomic<bool>> may_end_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 // Values in the memory of a device, which the host may not touch.

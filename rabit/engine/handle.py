@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -39,6 +40,7 @@ class Handle:
         "_keepalive",
         "_native",
         "_value",
+        "consumer",
         "name",
     )
 
@@ -59,6 +61,8 @@ class Handle:
         self._is_done = False
         self._error: BaseException | None = None
         self.name = name
+        # Gives the stream of a device that a thread goes on with; None: the host waits.
+        self.consumer: Callable[[], int] | None = None
         # The wait's own time may be over, or the operation's: only the engine can tell.
         if code != _TIMED_OUT:
             self._settle(code)
@@ -83,17 +87,30 @@ class Handle:
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until the operation has finished, at most `timeout` seconds.
 
+        Of a torch tensor on a device, until only the device is left to wait for: what this thread's
+        current stream gets from here on comes after the result.  What fails there later is raised by
+        `wait_done`, and by the next operation.
+
         Raises what went wrong; TimedOut after `timeout` leaves the operation in flight.
         """
         if not self._is_done:
-            self._wait(timeout)
+            self._wait(timeout, None if self.consumer is None else self.consumer())
         if self._error is not None:
             raise self._error
 
-    def _wait(self, timeout: float | None) -> None:
+    def wait_done(self, timeout: float | None = None) -> None:
+        """The same, until `done()` is true: blocks where `wait` leaves it to a stream."""
+        if not self._is_done:
+            self._wait(timeout, None)
+        if self._error is not None:
+            raise self._error
+
+    def _wait(self, timeout: float | None, stream: int | None) -> None:
         native, value = self._native, self._value
         native.live_pointer()
         wait = native.wait
+        if stream is not None:
+            wait = functools.partial(_wait_on_stream, native, stream)
         deadline = None if timeout is None else time.monotonic() + timeout
         slice_ms = SLICE_MS
         while True:
@@ -111,7 +128,13 @@ class Handle:
                     f"'{self.name}' on rank {native.rank} has not finished after {timeout:g} s and "
                     "is still in flight. Wait again, or look for the rank that did not submit it."
                 )
-        self._settle(code)
+        if stream is None:
+            self._settle(code)
+        elif code:
+            error = last_error(native.library, code)
+            if not native.is_done(value):  # It goes on: this stream cannot wait for it.
+                raise error
+            self._error, self._is_done, self._keepalive = error, True, None
 
     def _settle(self, code: int) -> None:
         if code:
@@ -169,6 +192,10 @@ class Handle:
         """alltoall: the rows that came from each rank of the group.  Waits."""
         self.wait()
         return _read_output(self, with_splits=True)[2]
+
+
+def _wait_on_stream(native: NativeEngine, stream: int, value: int, timeout_ms: int) -> int:
+    return native.wait_on_stream(value, stream, timeout_ms)
 
 
 class GroupHandle:

@@ -14,6 +14,8 @@ from rabit.errors import NotInitialized
 
 __all__ = ["NativeEngine"]
 
+# How many sweeps may stop at an operation that has not finished: a device has hundreds in flight.
+_THOROUGH_EVERY = 16
 _REASON_MAX = 2000  # characters; what the other ranks print in one message
 
 
@@ -50,11 +52,18 @@ class NativeEngine:
             if self.calls is None
             else self.calls.wait
         )
+        # (handle, stream, milliseconds) -> code.
+        self.wait_on_stream: Callable[[int, int, int], int] = (
+            functools.partial(self.library.rabit_wait_on_stream, self._pointer)
+            if self.calls is None
+            else self.calls.wait_on_stream
+        )
         self._release: Any = self.library.rabit_release
         self._pid = os.getpid()
         self._done = ffi.typeof("int32_t*")
         # Operations whose handle was dropped while they were in flight, with their tensors.
         self.orphans: list[tuple[int, Any]] = []
+        self._sweeps = 0
         self.is_closed = False
         self.is_foreign = False  # In a child that was forked; asking the kernel each time is dear.
         _engines.add(self)
@@ -67,7 +76,15 @@ class NativeEngine:
         module = load_calls(library_path)
         if module is None:
             return None
-        functions = ("run", "run_ordered", "submit", "wait", "release", "output")
+        functions = (
+            "run",
+            "run_ordered",
+            "submit",
+            "wait",
+            "wait_on_stream",
+            "release",
+            "output",
+        )
         addresses = (ffi.addressof(self.library, f"rabit_{each}") for each in functions)
         return module.Calls(*map(address_of_pointer, (*addresses, self._pointer)))
 
@@ -123,10 +140,16 @@ class NativeEngine:
         self._release(self._pointer, value)
 
     def sweep(self) -> None:
-        """Frees the orphans that have finished."""
+        """Frees orphans that have finished: the oldest, which end first, and sometimes all."""
+        self._sweeps += 1
         orphans, self.orphans = self.orphans, []
-        for value, keepalive in orphans:
+        is_thorough = self.is_closed or self._sweeps % _THOROUGH_EVERY == 0
+        for index, (value, keepalive) in enumerate(orphans):
+            before = len(self.orphans)
             self.release(value, keepalive)
+            if len(self.orphans) > before and not is_thorough:
+                self.orphans.extend(orphans[index + 1 :])
+                break
 
     def stop(self, timeout: float) -> None:
         """Stops the engine, and waits at most `timeout` seconds for the other ranks to do so."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from rabit._native import check, ffi
@@ -91,6 +92,12 @@ class Registry(EngineBase):
             check(library, library.rabit_find_backend(pointer, name.encode("utf-8"), slot))
             found = self._backends[name] = int(slot[0])
         return found
+
+    def has_backend(self, name: str) -> bool:
+        """True if requests may name this backend."""
+        with contextlib.suppress(InvalidArgument):
+            return self.backend(name) >= 0
+        return False
 
     def _timeout_ms(self, timeout: float | None) -> int:
         return int((self.config.connect_timeout if timeout is None else timeout) * 1000)

@@ -14,7 +14,7 @@ from typing import Any
 from rabit._native import address_of_pointer
 from rabit.engine.handle import SLICE_MS, GroupHandle, Handle
 from rabit.engine.native_engine import NativeEngine
-from rabit.engine.request import Request, new_structs
+from rabit.engine.request import Request, consumer_of, new_structs
 
 __all__ = ["GroupRepeat", "Repeat", "Repeats"]
 
@@ -24,7 +24,7 @@ _KEPT_MAX = 1024
 class _Kept:
     """Requests of one call in their C form, which is only read."""
 
-    __slots__ = ("address", "arguments", "kind", "name", "names", "owned")
+    __slots__ = ("address", "arguments", "consumer", "kind", "name", "names", "owned")
 
     def __init__(
         self, requests: Sequence[Request], arguments: tuple[Any, ...], tensors: Sequence[Any]
@@ -35,6 +35,7 @@ class _Kept:
         self.kind = type(tensors[0])
         self.names = [each.name for each in requests]
         self.name = self.names[0]
+        self.consumer = consumer_of(requests[0])  # of tensors like these
 
 
 class Repeat:
@@ -75,9 +76,14 @@ class Repeat:
         if kept is None:
             return False
         native = self._repeats.native
+        number = self.number
+        if kept.consumer is not None:
+            handle = self._repeats.start_kept(kept, number, source, target, None)
+            if handle is not None:
+                handle.wait()
+            return handle is not None
         if native.orphans:
             native.sweep()
-        number = self.number
         failed = native.calls.run(kept.address, source, target, number, SLICE_MS)
         if failed is None:
             return True
@@ -159,7 +165,7 @@ class GroupRepeat:
 
         def make() -> list[Handle]:
             places = zip(values, kept.names, tensors, outputs, strict=True)
-            return [
+            handles = [
                 Handle(
                     native,
                     value,
@@ -169,6 +175,9 @@ class GroupRepeat:
                 )
                 for value, name, tensor, output in places
             ]
+            for handle in handles:
+                handle.consumer = kept.consumer
+            return handles
 
         return GroupHandle(make=make)
 
@@ -226,7 +235,9 @@ class Repeats:
             return None
         if value < 0:
             native.fail(-value)
-        return Handle(native, value, number or kept.name, (kept, source, target), finish)
+        handle = Handle(native, value, number or kept.name, (kept, source, target), finish)
+        handle.consumer = kept.consumer
+        return handle
 
     def keep(
         self,

@@ -15,7 +15,17 @@ from rabit.engine.tensor import TensorView
 from rabit.errors import InvalidArgument
 from rabit.types import Kind, ReduceOp
 
-__all__ = ["WAITING", "Batch", "Request", "Waiting", "new_structs", "refuse", "run", "submit"]
+__all__ = [
+    "WAITING",
+    "Batch",
+    "Request",
+    "Waiting",
+    "consumer_of",
+    "new_structs",
+    "refuse",
+    "run",
+    "submit",
+]
 
 Finish = Callable[[Handle], Any]
 
@@ -75,6 +85,7 @@ class Batch:
         _place(native, requests)
         self._names = [each.name for each in requests]
         self._finishes = [each.finish for each in requests]
+        self._consumers = [consumer_of(each) for each in requests]
         self._keepalives: list[Any] = [_keepalive(each) for each in requests]
         self._array, self._borrowed = new_structs(requests)
 
@@ -143,22 +154,29 @@ class Batch:
         names, finishes = self._names, self._finishes
         if keepalive is None:
             keeps = self._keepalives
-            return [
+            handles = [
                 Handle(native, value, names[index], (self, keeps[index]), finishes[index])
                 for index, value in zip(indices, ffi.unpack(values, count), strict=True)
             ]
-        return [
-            Handle(native, value, names[index], (self, keep), finishes[index])
-            for index, value, keep in zip(
-                indices, ffi.unpack(values, count), keepalive, strict=True
-            )
-        ]
+        else:
+            handles = [
+                Handle(native, value, names[index], (self, keep), finishes[index])
+                for index, value, keep in zip(
+                    indices, ffi.unpack(values, count), keepalive, strict=True
+                )
+            ]
+        consumers = self._consumers
+        for index, handle in zip(indices, handles, strict=True):
+            handle.consumer = consumers[index]
+        return handles
 
     def run(self) -> Handle:
         """Submits the only request and waits for a while; `result` of the Handle waits on.
 
         The calling thread does the engine's work meanwhile, which is faster than submit and wait.
         """
+        if self._consumers[0] is not None:
+            return self.submit()[0]
         owned = (self._names[0], (self, self._keepalives[0]), self._finishes[0])
         return _run(self._native, self._array, ffi.new("rabit_handle*"), owned)
 
@@ -167,6 +185,8 @@ class Batch:
 
         keepalive: what owns the memory.
         """
+        if self._consumers[0] is not None:
+            return self.submit([0], [keepalive])[0]
         native, owned = self._native, (self._names[0], (self, keepalive), self._finishes[0])
         if native.calls is None:
             handle = _run(native, self._array, ffi.new("rabit_handle*"), owned)
@@ -286,7 +306,7 @@ def _place(native: NativeEngine, requests: Sequence[Request]) -> None:
 def submit(native: NativeEngine, requests: Sequence[Request]) -> list[Handle]:
     """Submits all of `requests` or none; returns at once, unless this thread is `WAITING`."""
     if len(requests) == 1:
-        start = _run if _here.waits else _submit
+        start = _run if _here.waits and consumer_of(requests[0]) is None else _submit
         return [_with_plan(native, requests[0], start)]
     return Batch(native, requests).submit()
 
@@ -296,7 +316,13 @@ def run(native: NativeEngine, request: Request) -> Handle:
 
     The calling thread does the engine's work meanwhile, which is faster than submit and wait.
     """
-    return _with_plan(native, request, _run)
+    return _with_plan(native, request, _run if consumer_of(request) is None else _submit)
+
+
+def consumer_of(request: Request) -> Callable[[], int] | None:
+    """Gives the stream on which a thread waits for the request; None: the host waits."""
+    view = request.output if request.input is None else request.input
+    return None if view is None else view.consumer
 
 
 def _with_plan(native: NativeEngine, request: Request, start: Start) -> Handle:
@@ -311,6 +337,7 @@ def _with_plan(native: NativeEngine, request: Request, start: Start) -> Handle:
     plan.set(request)
     owned = (request.name, _keepalive(request), request.finish)
     handle = start(native, plan.array, plan.handle, owned)
+    handle.consumer = consumer_of(request)
     if len(plans) >= _PLANS_MAX:
         plans.clear()
     plans[layout] = plan

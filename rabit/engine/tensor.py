@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +52,8 @@ class TensorView:
     data: its address; 0 only for a tensor without elements.
     keepalive: what owns the memory; a Handle holds it until the operation has finished.
     stream: of the device, 0 the default one: what is on it at submission comes before the operation.
+    consumer: gives the stream on which the thread that calls it uses the device; who waits then waits
+        on that stream.  None: they wait until the result is there.
     """
 
     data: int
@@ -60,6 +63,7 @@ class TensorView:
     device_index: int = 0
     stream: int = 0
     keepalive: Any = field(default=None, repr=False, compare=False)
+    consumer: Callable[[], int] | None = field(default=None, repr=False, compare=False)
 
     @property
     def count(self) -> int:

@@ -266,7 +266,7 @@ class Driver:
             seconds = min(seconds, max(0.0, deadline - time.monotonic()))
         try:
             if len(left) == 1:  # A caller that waits for one operation may do the engine's work.
-                left[0].wait(seconds)
+                left[0].wait_done(seconds)
             elif left:
                 self.engine.wait_any(left, seconds)
         except RabitError as error:

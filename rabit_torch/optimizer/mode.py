@@ -36,6 +36,11 @@ class OverlapMode:
         """True when gradients travel in two halves.  The step that records sends them whole."""
         return self.name == "reduce-scatter" and self.crossing is not None and not self.is_recording
 
+    def enter(self, name: Overlap) -> None:
+        """Changes the mode; updates do not cross steps until there is a new crossing."""
+        self.leave_crossing()
+        self.name = name
+
     def leave_crossing(self) -> None:
         """Waits for the updates that wait, and lets no more wait."""
         if self.crossing is not None:

@@ -171,8 +171,8 @@ class GradientReducer:
                 "overlap='reduce-scatter' sends sums of parts, which compression does not cover; use "
                 "overlap='next-forward' with compression, or Compression.none"
             )
-        self._mode.leave_crossing()
-        self._mode.name = overlap
+        self._mode.enter(overlap)
+        self._sender.set_urgency(overlap in CROSSING)
         if overlap in CROSSING and not self._is_alone:
             watch_compilations()
             self._mode.crossing = Crossing(self, self._optimizer)

@@ -44,6 +44,7 @@ class GradientSender:
         self.pending_bytes = 0
         self._batch: rabit.Batch | None = None
         self.method: Method | None = None
+        self._has_urgent = False
         self.halves: list[
             tuple[int, ScatterGather]
         ] = []  # whose second half has not been let start
@@ -57,6 +58,11 @@ class GradientSender:
     def can_scatter(self) -> bool:
         """True if gradients can travel in two halves: these take no compression."""
         return not self.codec.spec and not self.is_compressed
+
+    def set_urgency(self, has_urgent: bool) -> None:
+        """False: step() needs all gradients, so that none of them is urgent."""
+        self._has_urgent = has_urgent
+        self.forget_requests()  # They hold the priorities.
 
     def forget_requests(self) -> None:
         """Parameters have been added, or their order has changed."""
@@ -149,8 +155,16 @@ class GradientSender:
         return self.codec if state.codec is None else state.codec
 
     def _priority(self, state: ParameterState) -> int:
-        """What the next forward pass needs first runs first."""
-        return len(self._states) - state.place if state.priority is None else state.priority
+        """What the next forward pass needs first runs first.
+
+        NCCL exchanges on one stream: without priorities gradients are put there as they are sent, and
+        the host need not see that they are computed.
+        """
+        if state.priority is not None:
+            return state.priority
+        if not self._has_urgent and state.parameter.is_cuda and self._engine.has_backend("nccl"):
+            return 0
+        return len(self._states) - state.place
 
     def _request(self, state: ParameterState) -> Request:
         parameter = state.parameter.detach()

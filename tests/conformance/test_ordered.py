@@ -167,7 +167,7 @@ def test_the_extension_module_refuses_arguments_that_cannot_work():
     module = _native.load_calls()
     if module is None:
         pytest.skip("rabit_calls was not built")
-    calls = module.Calls(0, 0, 0, 0, 0, 0, 0)
+    calls = module.Calls(0, 0, 0, 0, 0, 0, 0, 0)
     array = np.ones(2)
     with pytest.raises(TypeError, match="ordered_allreduce takes 3 arguments, not 1"):
         calls.ordered_allreduce(0)

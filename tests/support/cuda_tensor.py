@@ -72,6 +72,8 @@ class Cuda(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = [each for each in _flat(args) if isinstance(each, Cuda)]
         index = given[0].device.index if given else 0
+        if not _only_looks(func):
+            _finish(given)
         result = func(*tree_map(_unwrap, args), **tree_map(_unwrap, kwargs or {}))
         back = {id(each.inside): each for each in given}
 
@@ -102,7 +104,20 @@ class Cuda(torch.Tensor):
         return self._own.address + self.inside.data_ptr() - self._own.inside
 
     def cpu(self, **_: Any) -> torch.Tensor:  # type: ignore[override]
+        _finish([self])
         return self.detach().inside.clone()
+
+
+def _only_looks(func: Any) -> bool:
+    """True for views, which launch no kernel."""
+    infos = [each.alias_info for each in func._schema.returns]
+    return bool(infos) and all(each is not None and not each.is_write for each in infos)
+
+
+def _finish(tensors: list[Cuda]) -> None:
+    """Waits for what the current stream has before: torch would put the operation behind it."""
+    for index in {each.device.index for each in tensors}:
+        driver.finish(index, current.cuda_stream)
 
 
 def _flat(value: Any) -> list[Any]:

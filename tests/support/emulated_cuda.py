@@ -93,6 +93,14 @@ class Driver:
         """How often `function` has been called."""
         return int(self.library.rabit_emulated_calls(function.encode()))
 
+    def push_device(self, index: int) -> None:
+        """Makes a device current in this thread, for calls of the driver's own functions."""
+        assert self.library.cuCtxPushCurrent_v2(ctypes.c_void_p(0x1000 + index)) == 0
+
+    def hold(self, is_held: bool) -> None:
+        """While it is true, copies to a device do not begin."""
+        self.library.rabit_emulated_hold(ctypes.c_int32(is_held))
+
     def capture(self, is_capturing: bool) -> None:
         """What streams answer who asks whether they capture a graph."""
         self.library.rabit_emulated_capture(ctypes.c_int32(is_capturing))

@@ -83,6 +83,7 @@ class DeviceOwned {
 
   void* get() const { return handle_; }
   int device() const { return device_; }
+  DeviceDriver& driver() const { return *driver_; }
   explicit operator bool() const { return handle_ != nullptr; }
 
  private:

@@ -63,7 +63,8 @@ struct Driver {
   uint64_t seed = 1;
   uint32_t delay_us_max = 0;
   int32_t capture_status = kCaptureStatusNone;
-  Result broken = kSuccess;  // what every call gives
+  bool holds_copies = false;  // to a device
+  Result broken = kSuccess;   // what every call gives
   Counts counts;
   std::map<std::string, uint64_t> calls;
   std::map<std::string, Failure> failures;
@@ -207,6 +208,7 @@ Result Copy(Driver& all, Stream stream, void* host, Pointer memory, size_t bytes
     std::byte* inside = nullptr;
     {
       Lock lock(all.mutex);
+      all.changed.wait(lock, [&] { return is_to_host || !all.holds_copies; });
       if (const Result error = Injected(all, "copy"); error != kSuccess) all.broken = error;
       if (all.broken != kSuccess) return;
       inside = InsideOf(all, memory, bytes, -1);
@@ -447,6 +449,11 @@ RABIT_EXPORT void rabit_emulated_counts(Counts* counts) {
 RABIT_EXPORT uint64_t rabit_emulated_calls(const char* function) {
   Lock lock(driver().mutex);
   return driver().calls[function];
+}
+RABIT_EXPORT void rabit_emulated_hold(int32_t is_held) {
+  Lock lock(driver().mutex);
+  driver().holds_copies = is_held != 0;
+  driver().changed.notify_all();
 }
 RABIT_EXPORT void rabit_emulated_capture(int32_t status) {
   Lock lock(driver().mutex);

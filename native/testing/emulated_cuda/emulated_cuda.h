@@ -29,7 +29,9 @@ struct Counts {
   X(rabit_emulated_counts, void(Counts * counts))                                               \
   X(rabit_emulated_calls, uint64_t(const char* function))                                       \
   X(rabit_emulated_capture, void(int32_t status)) /* what streams answer who asks */            \
-  X(rabit_emulated_devices, void(int32_t count))  /* how many there are; 2 at first */          \
+  /* While it is true, copies to a device do not begin. */                                      \
+  X(rabit_emulated_hold, void(int32_t is_held))                                                 \
+  X(rabit_emulated_devices, void(int32_t count)) /* how many there are; 2 at first */           \
   /* Memory that the host may not touch. */                                                     \
   X(rabit_emulated_allocate, cuda::Pointer(int32_t device, size_t bytes))                       \
   X(rabit_emulated_free, void(cuda::Pointer memory))                                            \

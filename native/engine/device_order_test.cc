@@ -1,0 +1,237 @@
+// Waiting on a stream: the host goes on, and what it puts there comes after the result.
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "testing/device_job.h"
+#include "testing/device_tensor.h"
+#include "testing/emulated_driver.h"
+#include "testing/engine_job.h"
+#include "testing/run_ranks.h"
+#include "testing/soon.h"
+
+namespace rabit {
+namespace {
+
+using testing::DeviceGate;
+using testing::DeviceJob;
+using testing::DeviceTensor;
+using testing::DeviceWay;
+using testing::EmulatedTrouble;
+using testing::emulation;
+using testing::Has;
+using testing::JobOptions;
+using testing::kBothWays;
+using testing::MakeRequest;
+using testing::OpenEmulatedDriver;
+using testing::RunOn;
+using testing::Soon;
+using Floats = std::vector<float>;
+
+// A rank's stream, which has work that does not end until the gate opens.
+class BusyStream {
+ public:
+  BusyStream(int rank, DeviceGate& gate)
+      : stream_(std::move(*MakeStream(OpenEmulatedDriver(), rank))) {
+    gate.Close(rank, stream_.get());
+  }
+  explicit BusyStream(int rank) : stream_(std::move(*MakeStream(OpenEmulatedDriver(), rank))) {}
+  void* get() const { return stream_.get(); }
+  uint64_t value() const { return reinterpret_cast<uint64_t>(stream_.get()); }
+
+ private:
+  DeviceStream stream_;
+};
+
+Handle SubmitTo(Engine& engine, Request request) {
+  Handle handle;
+  EXPECT_OK(engine.Submit({&request, 1}, {&handle, 1}));
+  return handle;
+}
+
+bool IsOver(const Engine& engine, Handle handle) {
+  const Result<bool> is_done = engine.IsDone(handle);
+  return is_done.ok() && *is_done;
+}
+
+// Nothing of it has run when the calls return: not even the kernels that compute the tensor.
+TEST(DeviceOrder, a_program_goes_on_while_its_device_is_far_behind) {
+  EmulatedTrouble trouble(21, 100);
+  DeviceGate gate;
+  DeviceJob job(DeviceWay::kNccl, 2);
+  job.Run([&](Engine& engine, int rank) {
+    const BusyStream stream(rank, gate);
+    const DeviceTensor tensor(rank, Floats(1000, 1.0f), stream.get());
+    std::vector<Handle> handles;
+    for (int step = 0; step < 20; ++step) {  // more than a lane has buckets in the air
+      handles.push_back(SubmitTo(engine, tensor.InPlace(Kind::kAllreduce, "again")));
+      EXPECT_OK(engine.WaitOnStream(handles.back(), stream.value(), Soon()));
+      EXPECT_FALSE(IsOver(engine, handles.back()));
+      EXPECT_OK(engine.Output(handles.back()).status());
+    }
+    std::vector<float> both(1);
+    (void)testing::RunOne<float>(engine, MakeRequest("both", Kind::kAllreduce, both));
+    gate.Open();
+    EXPECT_EQ(tensor.Read(stream.get()), Floats(1000, 1048576.0f));
+    for (const Handle handle : handles) {
+      EXPECT_OK(engine.Wait(handle, Soon()));
+      engine.Release(handle);
+    }
+  });
+}
+
+// Memory in which they are packed grows while the device still uses what was there before.
+TEST(DeviceOrder, larger_and_larger_buckets_are_launched_behind_the_gate) {
+  EmulatedTrouble trouble(27, 100);
+  DeviceGate gate;
+  DeviceJob job(DeviceWay::kNccl, 2);
+  job.Run([&](Engine& engine, int rank) {
+    const BusyStream stream(rank, gate);
+    std::vector<std::unique_ptr<DeviceTensor>> tensors;
+    std::vector<Handle> handles;
+    for (size_t count = 10; count < 3000; count *= 3) {
+      std::vector<Request> requests;
+      for (int i = 0; i < 3; ++i) {
+        tensors.push_back(std::make_unique<DeviceTensor>(rank, Floats(count, 1.0f), stream.get()));
+        requests.push_back(tensors.back()->InPlace(Kind::kAllreduce, "t" + std::to_string(i)));
+      }
+      handles.resize(3);
+      ASSERT_OK(engine.Submit(requests, handles));
+      for (const Handle handle : handles) {
+        EXPECT_OK(engine.WaitOnStream(handle, stream.value(), Soon()));
+        engine.Release(handle);
+      }
+    }
+    std::vector<float> both(1);
+    (void)testing::RunOne<float>(engine, MakeRequest("both", Kind::kAllreduce, both));
+    gate.Open();
+    for (const auto& each : tensors) {
+      const Floats seen = each->Read(stream.get());
+      EXPECT_EQ(seen, Floats(seen.size(), 2.0f));
+    }
+  });
+}
+
+TEST(DeviceOrder, copies_back_are_waited_for_by_the_stream_alone) {
+  EmulatedTrouble trouble(22, 100);
+  JobOptions options;
+  options.limits.partition_bytes = 2048;  // the result comes in several parts
+  DeviceJob job(DeviceWay::kStaged, 2, std::move(options));
+  job.Run([&](Engine& engine, int rank) {
+    const BusyStream stream(rank);
+    const DeviceTensor tensor(rank, Floats(1000, 1.0f), stream.get());
+    emulation().rabit_emulated_hold(1);
+    std::vector<Handle> handles(1, SubmitTo(engine, tensor.InPlace(Kind::kAllreduce, "x")));
+    EXPECT_OK(engine.WaitOnStream(handles[0], stream.value(), Soon()));
+    EXPECT_FALSE(IsOver(engine, handles[0]));
+    std::vector<float> both(1);
+    (void)testing::RunOne<float>(engine, MakeRequest("both", Kind::kAllreduce, both));
+    emulation().rabit_emulated_hold(0);
+    EXPECT_EQ(tensor.Read(stream.get()), Floats(1000, 2.0f));
+    EXPECT_OK(engine.Wait(handles[0], Soon()));
+  });
+}
+
+// Priorities are for what is there: a tensor that is urgent and not computed yet holds nothing up.
+TEST(DeviceOrder, what_has_a_priority_is_announced_when_it_is_computed) {
+  EmulatedTrouble trouble(23, 100);
+  DeviceGate gate;
+  DeviceJob job(DeviceWay::kNccl, 2);
+  job.Run([&](Engine& engine, int rank) {
+    const BusyStream late(rank, gate);
+    const DeviceTensor urgent(rank, Floats(10, 1.0f), late.get());
+    const DeviceTensor other(rank, Floats(10, 1.0f));
+    Request request = urgent.InPlace(Kind::kAllreduce, "urgent");
+    request.signature.priority = 1;
+    const Handle handle = SubmitTo(engine, std::move(request));
+    EXPECT_OK(RunOn(engine, other.InPlace(Kind::kAllreduce, "other")));
+    EXPECT_EQ(other.Read(), Floats(10, 2.0f));
+    EXPECT_FALSE(IsOver(engine, handle));
+    std::vector<float> both(1);
+    (void)testing::RunOne<float>(engine, MakeRequest("both", Kind::kAllreduce, both));
+    gate.Open();
+    EXPECT_OK(engine.WaitOnStream(handle, late.value(), Soon()));
+    EXPECT_EQ(urgent.Read(late.get()), Floats(10, 2.0f));
+  });
+}
+
+TEST(DeviceOrder, a_result_on_the_host_is_there) {
+  for (const DeviceWay way : kBothWays) {
+    EmulatedTrouble trouble(24, 300);
+    DeviceJob(way, 2).Run([](Engine& engine, int rank) {
+      const BusyStream stream(rank);
+      const DeviceTensor tensor(rank, Floats(100, 1.0f), stream.get());
+      Floats host(100);
+      Request request = tensor.As(Kind::kAllreduce, "x");
+      request.output = {host.data(), 100, DType::kFloat32, {}};
+      const Handle handle = SubmitTo(engine, std::move(request));
+      EXPECT_OK(engine.WaitOnStream(handle, stream.value(), Soon()));
+      EXPECT_EQ(host, Floats(100, 2.0f));
+    });
+  }
+}
+
+// The stream goes on, for what comes after it has to end as well; the error reaches who asks next.
+TEST(DeviceOrder, a_rank_that_is_lost_later_is_named_and_no_stream_waits_for_it) {
+  EmulatedTrouble trouble(25);
+  DeviceGate gate;
+  DeviceJob job(DeviceWay::kNccl, 2);
+  std::unique_ptr<Engine> engines[] = {job.Start(0), job.Start(1)};
+  std::atomic<bool> has_launched{false};
+  testing::RunRanks(2, [&](int rank) {
+    Engine& engine = *engines[rank];
+    const BusyStream stream = rank == 1 ? BusyStream(rank, gate) : BusyStream(rank);
+    const DeviceTensor tensor(rank, Floats(100, 1.0f), stream.get());
+    const Handle handle = SubmitTo(engine, tensor.InPlace(Kind::kAllreduce, "x"));
+    EXPECT_OK(engine.WaitOnStream(handle, stream.value(), Soon()));
+    if (rank == 0) {
+      has_launched.store(true);
+      has_launched.notify_all();
+    }
+    has_launched.wait(false);
+    if (rank == 1) return engine.Abort("it has had enough", Soon());
+    (void)tensor.Read(stream.get());  // it ends
+    const Status status = engine.Wait(handle, Soon());
+    EXPECT_EQ(status.code(), Code::kPeerLost) << status;
+    EXPECT_TRUE(Has(status.message(), "it has had enough")) << status;
+    EXPECT_TRUE(Has(status.message(), "'x' on rank 0")) << status;
+    EXPECT_EQ(engine.WaitOnStream(handle, stream.value(), Soon()).code(), Code::kPeerLost);
+    EXPECT_EQ(RunOn(engine, tensor.InPlace(Kind::kAllreduce, "next")).code(), Code::kPeerLost);
+    gate.Open();
+  });
+  engines[0].reset();
+  engines[1].reset();
+}
+
+TEST(DeviceOrder, a_stream_that_cannot_wait_is_refused_with_the_name) {
+  for (const DeviceWay way : kBothWays) {
+    EmulatedTrouble trouble(26);
+    DeviceJob(way, 1).Run([&](Engine& engine, int rank) {
+      const BusyStream stream(rank);
+      const DeviceTensor tensor(rank, Floats(100, 1.0f), stream.get());
+      emulation().rabit_emulated_hold(1);
+      DeviceGate gate;
+      if (way == DeviceWay::kNccl) gate.Close(rank, stream.get());
+      const Handle handle = SubmitTo(engine, tensor.InPlace(Kind::kAllreduce, "x"));
+      EXPECT_OK(engine.WaitOnStream(handle, stream.value(), Soon()));
+      emulation().rabit_emulated_capture(1);
+      const Status captured = engine.WaitOnStream(handle, stream.value(), Soon());
+      EXPECT_EQ(captured.code(), Code::kUnsupported);
+      EXPECT_TRUE(Has(captured.message(), "'x' on rank 0: ")) << captured;
+      emulation().rabit_emulated_capture(cuda::kCaptureStatusNone);
+      trouble.Fail("cuStreamWaitEvent", 0, cuda::kIllegalAddress);
+      const Status failed = engine.WaitOnStream(handle, stream.value(), Soon());
+      EXPECT_EQ(failed.code(), Code::kInternal);
+      EXPECT_TRUE(Has(failed.message(), "'x' on rank 0: cuStreamWaitEvent")) << failed;
+      gate.Open();
+      emulation().rabit_emulated_hold(0);
+      EXPECT_OK(engine.Wait(handle, Soon()));
+    });
+  }
+}
+
+}  // namespace
+}  // namespace rabit
