@@ -489,6 +489,25 @@ TEST(TcpFaults, frames_that_no_peer_would_send_name_it_and_break_nothing) {
   }
 }
 
+// A frame in between is missing, and what comes now may be of another message.
+TEST(TcpFaults, a_frame_that_does_not_follow_the_one_before_is_not_taken) {
+  ImpostorJob impostor({});
+  ASSERT_TRUE(impostor.transport != nullptr);
+  Buffer buffer(8);
+  auto receive = impostor.transport->Recv(1, MakeTag(0, 1), buffer);
+
+  impostor.SendFrame({.flags = kFrameUnchecked,
+                      .sequence = 3,
+                      .tag = MakeTag(0, 1),
+                      .message_bytes = buffer.size(),
+                      .payload_bytes = static_cast<uint32_t>(buffer.size())});
+  impostor.SendRaw(RandomBytes(buffer.size(), 1));
+  impostor.WaitUntilRank0Closes();
+  impostor.socket.reset();
+
+  EXPECT_EQ(receive.Wait(Soon()).code(), Code::kPeerLost);
+}
+
 // What it acknowledges is gone from the queue, so what it asks for again would lie before it.
 TEST(TcpFaults, a_request_for_frames_that_it_acknowledges_itself_is_refused) {
   ImpostorJob impostor({});

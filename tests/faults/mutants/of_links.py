@@ -27,10 +27,10 @@ MUTANTS = [
         ("native:Frame.",),
     ),
     Mutant(
-        "frames that came before are taken again",
+        "frames are taken whatever their number is",
         READ,
-        "is_discarding_ = header_.sequence < expected || awaits_resend_;",
-        "is_discarding_ = awaits_resend_;",
+        "    if (header_.sequence != expected) {\n",
+        "    if (header_.sequence == ~expected) {\n",
         (FAULTS,),
     ),
     Mutant(
