@@ -337,7 +337,10 @@ void BucketRun::Record() const {
   record.wire_bytes = wire_bytes_;
   record.busy_ns = NowNs() - started_ns_;
   record.is_in_place = is_in_place_;
-  record.backend = services_.backends[static_cast<size_t>(route_.backend)]->name();
+  record.backend = services_.router.NameOf(route_.backend);
+  if (record.backend.empty()) {
+    record.backend = services_.backends[static_cast<size_t>(route_.backend)]->name();
+  }
   record.algorithm = bucket_.kind == Kind::kAllreduce ? route_.algorithm : Name(bucket_.kind);
   record.codec = bucket_.codec.empty() ? "identity" : std::string_view(bucket_.codec);
   services_.statistics.AddBucket(record);

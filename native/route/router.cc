@@ -66,6 +66,13 @@ Result<Route> Router::Of(const Work& work, Load load, const Group& group) const 
   return Route{kBuiltin, kBuiltin, choice.algorithm, wish.row.empty() ? choice.row : wish.row};
 }
 
+std::string_view Router::NameOf(BackendId backend) const {
+  if (options_.mpi.has_value() && backend == options_.mpi->library) return "mpi";
+  if (options_.ps.has_value() && backend == options_.ps->backend) return "ps";
+  if (options_.nccl.has_value() && backend == options_.nccl->backend) return "nccl";
+  return {};
+}
+
 BackendId Router::BackendOf(const Work& work, int64_t bytes, bool is_of_all) const {
   return BackendFor(work, WishFor(work, bytes, is_of_all));
 }

@@ -56,6 +56,9 @@ class Router {
   size_t backends() const {
     return static_cast<size_t>(first_other()) + static_cast<size_t>(options_.others);
   }
+  // Under which a request can name a backend with rows of its own; empty: it has the name of the executor
+  // in its place.
+  std::string_view NameOf(BackendId backend) const;
   // Who an exchange of so many bytes goes to, as far as those can say who know no more of the group
   // than whether it has every rank; Of says the same.
   BackendId BackendOf(const Work& work, int64_t bytes, bool is_of_all) const;

@@ -368,6 +368,19 @@ TEST(Router, a_call_may_name_nccl_and_builtin_does_what_that_cannot) {
   EXPECT_EQ(Take(options, named, {64}).backend, 1);
 }
 
+// A backend of several executors moves the places of those behind it.
+TEST(Router, a_backend_has_its_name_wherever_it_runs) {
+  RouterOptions options = On({0, 0});
+  options.mpi = MpiRows{.library = 1, .messages = 2};
+  options.ps = PsRows{.backend = 2, .executor = 3};
+  options.nccl = NcclRows{.backend = 3, .executor = 4};
+  const Router router(options);
+  EXPECT_EQ(router.NameOf(1), "mpi");
+  EXPECT_EQ(router.NameOf(2), "ps");
+  EXPECT_EQ(router.NameOf(3), "nccl");
+  EXPECT_EQ(router.NameOf(Router::kBuiltin), "");
+}
+
 // Jobs with servers: 'ps' is backend 1 and runs in place 1.
 RouterOptions WithServers(bool is_default) {
   RouterOptions options = On({0, 0, 0, 0});

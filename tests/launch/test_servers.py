@@ -46,6 +46,13 @@ check(rabit.allreduce(mine[rank], op=rabit.Sum, name="again"), expected, "the se
 print("done", flush=True)
 """
 
+ALONE = """
+import numpy as np, rabit
+rabit.init()
+print(rabit.allreduce(np.ones(1000, np.float32), name="x", op=rabit.Sum).sum(), flush=True)
+print({name: each["tensors"] for name, each in rabit.statistics()["backends"].items()}, flush=True)
+"""
+
 ROUTED = """
 import numpy as np, rabit
 rabit.init()
@@ -194,6 +201,14 @@ def test_without_servers_the_ranks_sum_themselves(rabitrun):
     assert job.status == 0, job.err
     assert job.out.count("done") == 3
     assert "('allreduce', 'ps', 'only')" in job.out
+
+
+def test_one_rank_alone_needs_no_servers(rabitrun):
+    job = rabitrun("-np", 1, sys.executable, "-c", ALONE, environ={"RABIT_BACKEND": "ps"})
+
+    assert job.status == 0, job.err
+    assert "1000.0" in job.out
+    assert "{'ps': 1}" in job.out
 
 
 def test_servers_that_do_not_come_are_missed(rabitrun):

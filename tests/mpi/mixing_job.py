@@ -1,7 +1,7 @@
-"""Operations on both backends, submitted by every rank in an order of its own.
+"""Operations on several backends, submitted by every rank in an order of its own.
 
-Arguments: seed, operations.  Prints "wrong N of M" at the end.  MIXING_RANKS_PER_HOST: so many
-ranks count as those of one host.
+Arguments: seed, operations, backends with commas.  Prints "wrong N of M" at the end.
+MIXING_RANKS_PER_HOST: so many ranks count as those of one host.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from support.mpi import pretend_hosts
 import rabit
 
 WINDOW = 64  # in flight on each rank
+BACKENDS = tuple(sys.argv[3].split(","))
 
 
 def describe(seed: int, number: int) -> tuple[str, str, int]:
     """Backend, kind and elements of an operation: the same on every rank."""
     chance = random.Random(f"{seed}.{number}")
-    backend = chance.choice(("builtin", "mpi", ""))
+    backend = chance.choice((*BACKENDS, ""))
     kind = chance.choice(("allreduce", "allreduce", "broadcast", "allgather", "alltoall"))
     return backend, kind, chance.choice((1, 3, 100, 5000, 70_000))
 
@@ -72,9 +73,9 @@ def main() -> None:
     while pending:
         wrong += finish_one()
     statistics = rabit.default_engine().statistics()
-    assert statistics["backends"].keys() >= {"builtin", "mpi"}, statistics["backends"]
+    assert statistics["backends"].keys() >= set(BACKENDS), statistics["backends"]
     classes = statistics["lane_classes"]
-    assert all(classes[name]["issued"] > 0 for name in ("builtin", "mpi")), classes
+    assert all(classes[name]["issued"] > 0 for name in BACKENDS), classes
     assert not any(each["queued"] for each in classes.values()), classes
     print(f"wrong {wrong} of {operations}", flush=True)
     rabit.shutdown()

@@ -1,4 +1,4 @@
-"""Both backends in one job, on any tensor, in any order on any rank."""
+"""Several backends in one job, on any tensor, in any order on any rank."""
 
 from __future__ import annotations
 
@@ -19,23 +19,28 @@ pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(240 + OPERA
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize(
-    ("default", "more"),
+    ("size", "default", "more"),
     [
-        pytest.param("builtin,mpi", PURE_MPI, id="builtin,mpi"),
-        pytest.param("mpi", PURE_MPI, id="mpi"),
-        pytest.param("builtin,mpi", {}, id="shared memory"),
-        pytest.param("builtin,mpi", {"MIXING_RANKS_PER_HOST": "2"}, id="two hosts"),
+        pytest.param(3, "builtin,mpi", PURE_MPI, id="builtin,mpi"),
+        pytest.param(3, "mpi", PURE_MPI, id="mpi"),
+        pytest.param(3, "builtin,mpi", {}, id="shared memory"),
+        pytest.param(3, "builtin,mpi", {"MIXING_RANKS_PER_HOST": "2"}, id="two hosts"),
+        pytest.param(4, "builtin,mpi,ps", PURE_MPI, id="builtin,mpi,ps on 4 ranks"),
+        pytest.param(8, "builtin,mpi,ps", PURE_MPI, id="builtin,mpi,ps on 8 ranks"),
     ],
 )
-def test_operations_in_another_order_on_every_rank(mpi, seed, default, more):
+def test_operations_in_another_order_on_every_rank(mpi, seed, size, default, more):
     if default == "mpi" and seed > 0:
         pytest.skip("the default backend matters once")
 
+    backends = "builtin,mpi" if default == "mpi" else default
     environ = {"RABIT_BACKEND": default, **more}
-    ended = mpi.run(3, JOB, seed, OPERATIONS, environ=environ, timeout=50 + OPERATIONS / 10)
+    ended = mpi.run(
+        size, JOB, seed, OPERATIONS, backends, environ=environ, timeout=50 + OPERATIONS / 5
+    )
 
     ended.assert_ended_well()
-    assert ended.output.count(f"wrong 0 of {OPERATIONS}") == 3, ended.output
+    assert ended.output.count(f"wrong 0 of {OPERATIONS}") == size, ended.output
 
 
 def test_ranks_that_name_different_backends_are_told(mpi, tmp_path):
