@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rabit.config.config import Config, process_environment
 from rabit.config.sources import DEFAULT
 from rabit.errors import InvalidArgument
-from rabit.tuning.records import Cache, Log, cache_folder
 from rabit.tuning.space import KNOBS, Values, parse_knobs
 
 if TYPE_CHECKING:
@@ -113,6 +112,7 @@ def make_tuner(engine: TunedEngine) -> Tuner | None:
         if config.autotune:
             _say("autotune is off: RABIT_DETERMINISTIC=1 freezes what it would change")
         return None
+    from rabit.tuning.records import Cache, Log, cache_folder
     from rabit.tuning.tuner import Plan, Tuner
 
     hosts = -(-engine.size // max(engine.local_size, 1))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rabit.config.setting import format_bytes
 from rabit.errors import InvalidArgument
-from rabit.tuning.bayes import Array
+
+if TYPE_CHECKING:
+    from rabit.tuning.bayes import Array
 
 __all__ = ["KNOBS", "OVERLAPS", "Space", "Values", "describe", "parse_knobs"]
 
