@@ -29,7 +29,8 @@ else:
             if name in globals():
                 return globals()[name]
             if name in api.__all__:
-                return getattr(api, name)
+                globals()[name] = getattr(api, name)
+                return globals()[name]
         raise AttributeError(f"module 'rabit' has no attribute {name!r}")
 
     def __dir__() -> list[str]:

@@ -132,12 +132,15 @@ from rabit.version import __version__
 if _typing.TYPE_CHECKING:
     import rabit.elastic as elastic
     import rabit.strategies as strategies
+    from rabit.server_parameters import ServerParameters
 else:
 
     def __getattr__(name: str) -> _typing.Any:
-        # Most programs use neither, and init() would wait for all of them to load.
+        # Most programs use none of them, and init() would wait for all to load.
         if name in ("elastic", "strategies"):
             return _import_module(f"rabit.{name}")
+        if name == "ServerParameters":
+            return _import_module("rabit.server_parameters").ServerParameters
         raise AttributeError(f"module 'rabit.api' has no attribute {name!r}")
 
 
@@ -175,6 +178,7 @@ __all__ = [
     "Request",
     "ResourceExhausted",
     "RunFailed",
+    "ServerParameters",
     "Sum",
     "TensorView",
     "TimedOut",

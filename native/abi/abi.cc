@@ -390,6 +390,23 @@ int32_t rabit_reset_tunables(rabit_engine* engine) {
   });
 }
 
+int32_t rabit_update(rabit_engine* engine, uint64_t key, int32_t mode, void* data, int64_t count,
+                     int32_t dtype, int64_t timeout_ms) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    RABIT_REQUIRE_POINTER(data);
+    const auto type = DTypeFrom(dtype);
+    if (mode < RABIT_UPDATE_ADD || mode > RABIT_UPDATE_CLOCK || !type.has_value() || count < 1 ||
+        (mode == RABIT_UPDATE_CLOCK && (*type != DType::kInt64 || count != 2))) {
+      return InvalidArgument("an update of mode " + std::to_string(mode) + ", type " +
+                             std::to_string(dtype) + " and " + std::to_string(count) +
+                             " elements cannot be; see rabit_update_mode");
+    }
+    return engine->wired->Update(static_cast<PushMode>(mode), key, {data, count, *type, {}},
+                                 After(std::chrono::milliseconds(timeout_ms)));
+  });
+}
+
 int32_t rabit_start_timeline(rabit_engine* engine, const char* path, int32_t mark_cycles) {
   return Guard([&]() -> Status {
     RABIT_REQUIRE_POINTER(engine);

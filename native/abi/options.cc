@@ -88,6 +88,8 @@ std::vector<Row> WorkRows() {
       {"backend", &Options::backend, 0, 0, "",
        "who executes collectives, the default first: builtin, mpi, nccl and ps, with commas; or auto"},
       {"servers", &Options::servers, 0, 4096, "", "summation servers beside the ranks, for ps"},
+      {"ps_async", &Options::ps_async, 0, 1, "",
+       "servers keep parameters as well, which each rank updates by itself"},
       {"link_bandwidth", &Options::link_bandwidth, 0, int64_t{1} << 50, "",
        "bytes per second of this host's link, for ps; 0: what the system says of the interface"},
       {"mpi", &Options::mpi, 0, 0, "", "the MPI library and its handles; filled in by the package"},

@@ -61,6 +61,7 @@ struct Options {
   // The default first: builtin, mpi, nccl, ps, with commas; auto: nccl where every rank has it.
   std::string backend = "builtin";
   int32_t servers = 0;                   // summation servers; then there is the backend ps
+  bool ps_async = false;                 // servers keep parameters, which ranks update by themselves
   int64_t link_bandwidth = 0;            // of this host, bytes per second; 0: asked from the system
   std::string mpi;                       // see MpiHandles; needed when mpi is among them
   std::string mpi_collectives = "auto";  // auto, library, messages

@@ -31,7 +31,7 @@ namespace {
 
 // Rank 0 says under this key what job comes to the servers next.
 constexpr std::string_view kJobKey = "servers/job";
-constexpr uint32_t kJobVersion = 1;
+constexpr uint32_t kJobVersion = 2;
 // How long a server waits for the next job at once; then it goes on waiting.
 constexpr auto kJobWait = std::chrono::hours(1);
 
@@ -41,6 +41,9 @@ struct ServedJob {
   int32_t servers = 0;
   int32_t streams = 0;
   int32_t tcp_connections = 1;
+  int32_t takes_updates = 0;  // on one more stream
+
+  int all_streams() const { return streams + takes_updates; }
 };
 
 std::string ToRecord(const ServedJob& job) {
@@ -52,13 +55,15 @@ std::string ToRecord(const ServedJob& job) {
   to.I32(job.servers);
   to.I32(job.streams);
   to.I32(job.tcp_connections);
+  to.I32(job.takes_updates);
   return std::string(AsText(record));
 }
 
 Result<ServedJob> JobFromRecord(std::string_view record) {
   WireReader from(AsBytes(record));
   const uint32_t version = from.U32();
-  ServedJob job{from.I64(), from.I32(), from.I32(), from.I32(), from.I32()};
+  ServedJob job{from.I64(), from.I32(), from.I32(),
+                from.I32(), from.I32(), from.I32()};
   if (version != kJobVersion) {
     return Internal("the workers have version " + std::to_string(version) +
                     " of what servers are told, this server has " + std::to_string(kJobVersion) +
@@ -170,7 +175,7 @@ Result<std::unique_ptr<Transport>> ConnectWorkers(const Options& options, const 
                                listener,
                                secret,
                                nowhere,
-                               job.streams,
+                               job.all_streams(),
                                deadline,
                                &watch};
   TcpOptions tcp = TcpOptionsFor(options, 0, job.workers);
@@ -205,7 +210,8 @@ Status ServeJob(const Options& options, const ServedJob& job, const Secret& secr
       ConnectWorkers(options, job, watch, **listener, secret, deadline);
   if (!endpoints.ok()) return watch.Fail(endpoints.status());
   log.Info(ServerText(options.rank) + " serves " + std::to_string(job.workers) + " workers");
-  SummationServer server(*std::move(endpoints), job.workers, job.streams);
+  SummationServer server(*std::move(endpoints), job.workers, job.streams,
+                         job.takes_updates != 0);
   const Status end = server.Serve();
   log.Info(ServerText(options.rank) + " has summed " + std::to_string(server.bytes_summed()) +
            " bytes; " + (IsEndOfJob(end) ? "the workers have left" : end.message()));
@@ -235,7 +241,7 @@ class RunningJob {
 
 }  // namespace
 
-Result<std::unique_ptr<Backend>> WirePs(const Options& options, const Connections& connections) {
+Result<std::unique_ptr<PsBackend>> WirePs(const Options& options, const Connections& connections) {
   const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));
   if (connections.turn != nullptr) {
     return Unsupported(
@@ -243,10 +249,11 @@ Result<std::unique_ptr<Backend>> WirePs(const Options& options, const Connection
         "leave out the servers and ps, or keep the ranks");
   }
   StartWatch& watch = *connections.watch;
-  const int streams = options.streams();
+  const int streams = options.streams() + (options.ps_async ? 1 : 0);
   if (options.rank == 0 && options.servers > 0) {
     RABIT_RETURN_IF_ERROR(watch.Set(kJobKey, ToRecord({options.epoch, options.size, options.servers,
-                                                       streams, options.tcp_connections})));
+                                                       options.streams(), options.tcp_connections,
+                                                       options.ps_async ? 1 : 0})));
   }
   RABIT_ASSIGN_OR_RETURN(std::vector<std::string> hosts, MeetServers(options, watch, deadline));
   RABIT_ASSIGN_OR_RETURN(Places places, ExchangePlaces(options, watch, deadline));
@@ -263,8 +270,8 @@ Result<std::unique_ptr<Backend>> WirePs(const Options& options, const Connection
   TcpOptions tcp = TcpOptionsFor(options, 0, options.size + options.servers);
   tcp.spin = SocketSpinTimesFor(options.spin_us, connections.cores);
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Transport> endpoints, ConnectTcpTransport(context, tcp));
-  return std::unique_ptr<Backend>(
-      std::make_unique<PsBackend>(std::move(endpoints), std::move(places), std::move(hosts)));
+  return std::make_unique<PsBackend>(std::move(endpoints), std::move(places), std::move(hosts),
+                                     options.ps_async ? options.streams() : -1);
 }
 
 Status ServeJobs(const Options& options) {

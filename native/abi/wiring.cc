@@ -63,12 +63,14 @@ constexpr std::string_view kNoCodec = "none";
 class WiredEngineImplementation final : public WiredEngine {
  public:
   WiredEngineImplementation(const Options& options, std::vector<std::string> backends,
-                            std::shared_ptr<Connections> ground, std::unique_ptr<Engine> engine)
+                            std::shared_ptr<Connections> ground, std::unique_ptr<Engine> engine,
+                            PsBackend* ps)
       : rank_(options.rank),
         size_(options.size),
         backends_(std::move(backends)),
         ground_(std::move(ground)),
-        engine_(std::move(engine)) {}
+        engine_(std::move(engine)),
+        ps_(ps) {}
 
   Engine& engine() override { return *engine_; }
   Status Stop(Deadline deadline) override {
@@ -95,6 +97,13 @@ class WiredEngineImplementation final : public WiredEngine {
     return InvalidArgument("there is no codec " + std::to_string(number) + ": this engine has " +
                            std::to_string(codec_specs_.size()) + "; add it first");
   }
+  Status Update(PushMode mode, uint64_t key, const TensorView& in_out,
+                Deadline deadline) override {
+    if (ps_ != nullptr) return ps_->Update(mode, key, in_out, deadline);
+    return Unsupported(
+        "this job has no summation servers that keep parameters; start some with 'rabitrun -s 2', "
+        "and RABIT_PS_ASYNC=1 on all ranks");
+  }
   Result<BackendId> FindBackend(std::string_view name) const override {
     return Position("backend", backends_, name);
   }
@@ -107,6 +116,7 @@ class WiredEngineImplementation final : public WiredEngine {
   std::vector<std::string> codec_specs_ RABIT_GUARDED_BY(codecs_mutex_) = {""};
   const std::shared_ptr<Connections> ground_;
   const std::unique_ptr<Engine> engine_;
+  PsBackend* const ps_;  // the engine's; null: there is none
 };
 
 // On one host, with fewer than two cores for each rank, a second lane takes its core from the
@@ -218,6 +228,7 @@ struct Executors {
   std::vector<std::unique_ptr<Backend>> backends;
   std::unique_ptr<const Router> router;
   std::vector<std::string> names;  // those that a request can name
+  PsBackend* ps = nullptr;         // among the backends; null: there is none
 };
 
 // Of tensors in the memory of the host: NCCL takes none.
@@ -298,13 +309,19 @@ Result<Executors> MakeExecutors(const Options& options, const Connections& conne
     std::move(mpi.backends.begin(), mpi.backends.end(), std::back_inserter(made.backends));
     router.mpi = mpi.rows;
   }
+  if (options.ps_async && options.servers == 0) {
+    return InvalidArgument(
+        "option ps_async is set, and the job has no summation servers that could keep parameters; "
+        "start some with 'rabitrun -s 2', or unset RABIT_PS_ASYNC");
+  }
   if (options.has_ps()) {
     router.ps = {.backend = 1 + router.mpi.has_value(),
                  .executor = static_cast<int32_t>(made.backends.size()),
                  .is_default = DefaultOnHost(options) == "ps"};
     // A job of one rank has nobody to exchange anything with.
     if (options.size > 1) {
-      RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Backend> ps, WirePs(options, connections));
+      RABIT_ASSIGN_OR_RETURN(std::unique_ptr<PsBackend> ps, WirePs(options, connections));
+      made.ps = ps.get();
       made.backends.push_back(std::move(ps));
     }
   }
@@ -343,7 +360,7 @@ Result<std::unique_ptr<WiredEngine>> StartOn(std::shared_ptr<Connections> ground
   parts.ground = ground;
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Start(std::move(parts)));
   return std::unique_ptr<WiredEngine>(std::make_unique<WiredEngineImplementation>(
-      options, std::move(made.names), std::move(ground), std::move(engine)));
+      options, std::move(made.names), std::move(ground), std::move(engine), made.ps));
 }
 
 Result<std::unique_ptr<WiredEngine>> StartConnected(const Options& options,

@@ -8,6 +8,9 @@
 #include <vector>
 
 #include "abi/options.h"
+#include "backend/ps/ps_wire.h"
+#include "base/bytes.h"
+#include "base/dtype.h"
 #include "base/result.h"
 #include "engine/engine.h"
 #include "membership/pool.h"
@@ -27,6 +30,9 @@ class WiredEngine {
   virtual Result<int32_t> AddCodec(std::string_view spec) = 0;
   // Its specification with every parameter, which is what ranks agree about.
   virtual Result<std::string> CodecSpecOf(int32_t number) const = 0;
+  // See PsBackend::Update.
+  virtual Status Update(PushMode mode, uint64_t key, const TensorView& in_out,
+                        Deadline deadline) = 0;
   // The position in the table that requests name.
   virtual Result<BackendId> FindBackend(std::string_view name) const = 0;
 };

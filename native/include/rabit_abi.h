@@ -223,6 +223,20 @@ RABIT_API int32_t rabit_propose_tunables(rabit_engine* engine, const rabit_tunab
  * from the measured link again where they did. */
 RABIT_API int32_t rabit_reset_tunables(rabit_engine* engine);
 
+/* What summation servers do with an update, with the option ps_async. */
+typedef enum rabit_update_mode {
+  RABIT_UPDATE_ADD = 1,  /* add it to what they keep */
+  RABIT_UPDATE_FILL = 2, /* keep it, if nothing is kept yet */
+  RABIT_UPDATE_CLOCK = 3 /* int64[2]: steps that this rank has finished (below 0: it takes part no more),
+                            and how many it may be ahead of the slowest (below 0: any). The answer
+                            comes when it may go on: how many it is ahead, and 1 if it had to wait. */
+} rabit_update_mode;
+/* Asks no other rank.  `data` is of the caller, in the memory of the host, and becomes what the servers
+ * keep under `key`, which stands for one size and type.  Blocks for at most timeout_ms; one at a time,
+ * whatever the thread. */
+RABIT_API int32_t rabit_update(rabit_engine* engine, uint64_t key, int32_t mode, void* data,
+                               int64_t count, int32_t dtype, int64_t timeout_ms);
+
 RABIT_API int32_t rabit_start_timeline(rabit_engine* engine, const char* path, int32_t mark_cycles);
 RABIT_API int32_t rabit_stop_timeline(rabit_engine* engine);
 /* Writes at most capacity bytes with a final NUL; *needed is the size that would fit. */

@@ -14,10 +14,12 @@ namespace rabit::testing {
 class ServerThreads {
  public:
   // The servers are the last ranks of `fabric`.
-  ServerThreads(InprocFabric& fabric, int workers, int servers, int streams) {
+  ServerThreads(InprocFabric& fabric, int workers, int servers, int streams,
+                bool takes_updates = false) {
     for (int server = 0; server < servers; ++server) {
       servers_.push_back(
-          std::make_unique<SummationServer>(fabric.Connect(workers + server), workers, streams));
+          std::make_unique<SummationServer>(fabric.Connect(workers + server), workers, streams,
+                                            takes_updates));
       threads_.emplace_back([each = servers_.back().get()] { (void)each->Serve(); });
     }
   }

@@ -11,6 +11,7 @@ TWINS = (
     Twin("network_interfaces", "DMLC_INTERFACE"),
     Twin("partition_bytes", "BYTEPS_PARTITION_BYTES"),
     Twin("log_level", "BYTEPS_LOG_LEVEL"),
+    Twin("ps_async", "BYTEPS_ENABLE_ASYNC"),
 )
 
 # Variable -> why it changes nothing.

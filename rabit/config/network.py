@@ -44,6 +44,23 @@ class NetworkSettings:
         minimum=0,
         maximum=4096,
     )
+    ps_async: bool = setting(
+        False,
+        "Summation servers also keep parameters, to which each rank adds its steps without waiting for "
+        "others; DistributedOptimizer works so then.",
+        is_equal=True,
+        native="ps_async",
+        flag="--ps-async",
+    )
+    ps_staleness: int = setting(
+        -1,
+        "With RABIT_PS_ASYNC, how many steps a rank may be ahead of the slowest one, for which it waits "
+        "then; -1: any number.",
+        is_equal=True,
+        flag="--ps-staleness",
+        minimum=-1,
+        maximum=1 << 30,
+    )
     link_bandwidth: int = setting(
         0,
         "Bytes per second that the link of this host carries each way, which says how much of the sums "

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine"]
 
+# A lost server ends an update earlier; a bound on staleness waits for a slow rank for as long.
+_UPDATE_TIMEOUT_MS = 86_400_000
+
 
 class Engine(Submission, Registry):
     """A native engine: its background thread, lanes and connections.  Thread-safe.
@@ -115,6 +118,17 @@ class Engine(Submission, Registry):
         """
         library, pointer = self._native.library, self._native.open_pointer()
         check(library, library.rabit_reset_tunables(pointer))
+
+    def update(self, key: int, mode: int, address: int, count: int, dtype: int) -> None:
+        """Has the servers update what they keep under `key`; see `rabit.ServerParameters`.
+
+        address: of `count` elements, which become what the servers keep.  Blocks for their answer.
+        Raises Unsupported in a job whose servers keep nothing.
+        """
+        library, pointer = self._native.library, self._native.open_pointer()
+        data = ffi.cast("void*", address)
+        code = library.rabit_update(pointer, key, mode, data, count, dtype, _UPDATE_TIMEOUT_MS)
+        check(library, code)
 
     def start_timeline(self, path: str, mark_cycles: bool = False) -> None:
         """Writes a trace of every operation of this rank to `path`, in Chrome's format."""

@@ -79,12 +79,8 @@ def check_numbers(factor: float, staleness: int, op: Any) -> None:
         )
     if factor <= 0:
         raise InvalidArgument(f"gradient_predivide_factor is {factor}; it must be positive")
-    if staleness != 0:
-        raise InvalidArgument(
-            f"staleness is {staleness!r}: gradients are applied in the step that they belong to. Leave it out; "
-            "overlap='next-forward' hides communication behind the next forward pass without stale "
-            "gradients, and strategy='async' does not wait for slow ranks"
-        )
+    if staleness < 0:
+        raise InvalidArgument(f"staleness is {staleness!r}; it must be a number of steps, from 0 on")
 
 
 def checked_names(

@@ -342,13 +342,20 @@ def DistributedOptimizer(
         sixteenth of the gradients in each step, in turn.  None: RABIT_CHECK_FINITE, or not.
     check_replicas: after so many steps, compares the bits of the parameters of all ranks; 0: never.
         Raises IntegrityError on all ranks.  None: RABIT_CHECK_REPLICAS, or never.
-    staleness: how many steps old gradients may be, an argument of BytePS; 0 is possible.
+    staleness: of BytePS: with RABIT_PS_ASYNC=1, each rank takes its own steps, which the servers add to
+        the parameters that they keep, and goes on from these without waiting for other ranks, except
+        for those that are so many steps behind.  0: RABIT_PS_STALENESS, if RABIT_PS_ASYNC is set.
+        Then `optimizer` itself is returned, and takes no other argument.
 
     Raises InvalidArgument for names that are missing or double, or arguments out of range.
     """
     resolved = reduce_op(op, None)
     check_numbers(gradient_predivide_factor, staleness, resolved)
     names = checked_names(optimizer, named_parameters)
+    if staleness or default_engine().config.ps_async:
+        is_changed = compression is not Compression.none or resolved != Average or strategy is not None
+        is_changed |= overlap is not None or process_set is not global_process_set
+        return _asynchronous(optimizer, names, staleness, is_changed or backward_passes_per_step != 1)
     chosen = chosen_strategy(
         strategy,
         default_engine().config.strategy,
@@ -367,15 +374,8 @@ def DistributedOptimizer(
     reducer: GradientReducer | AdasumReducer
     make_reducer: Callable[..., GradientReducer] | None = None
     if resolved == Adasum:
-        if overlap is not None:
-            check_overlap(overlap, optimizer, AdasumReducer)
         refuse_with_adasum(bool(num_groups or groups is not None or row_sparse))
-        reducer = AdasumReducer(
-            names,
-            compression=compression,
-            backward_passes=backward_passes_per_step,
-            process_set=process_set,
-        )
+        reducer = _adasum(optimizer, names, overlap, compression, backward_passes_per_step, process_set)
     else:
         make_reducer = functools.partial(
             GradientReducer,
@@ -394,6 +394,33 @@ def DistributedOptimizer(
         )
         reducer = make_reducer(names, strategy=own_copy(chosen))
     return _wrapped(optimizer, reducer, make_reducer, overlap, process_set, guards, chosen)
+
+
+def _asynchronous(
+    optimizer: torch.optim.Optimizer,
+    names: Mapping[torch.Tensor, str],
+    staleness: int,
+    is_changed: bool,
+) -> torch.optim.Optimizer:
+    # Few programs want it.
+    from rabit_torch.optimizer.asynchronous import make_asynchronous
+
+    return make_asynchronous(optimizer, names, staleness, is_changed)
+
+
+def _adasum(
+    optimizer: torch.optim.Optimizer,
+    names: dict[torch.Tensor, str],
+    overlap: Any,
+    compression: Any,
+    passes: int,
+    process_set: ProcessSet,
+) -> AdasumReducer:
+    if overlap is not None:
+        check_overlap(overlap, optimizer, AdasumReducer)
+    return AdasumReducer(
+        names, compression=compression, backward_passes=passes, process_set=process_set
+    )
 
 
 def _wrapped(

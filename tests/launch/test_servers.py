@@ -356,7 +356,6 @@ def test_variables_of_byteps_say_how_many_processes_there_are(rabitrun):
         ({"DMLC_ROLE": "scheduler"}, "ask for the scheduler of a BytePS job"),
         ({"DMLC_WORKER_ID": "1"}, "ask for worker 1 of a BytePS job"),
         ({"DMLC_NUM_WORKER": "all"}, "DMLC_NUM_WORKER is 'all': expected a number"),
-        ({"BYTEPS_ENABLE_ASYNC": "1"}, "servers of rabit sum synchronously"),
     ],
 )
 def test_variables_of_byteps_that_mean_something_else_are_refused(rabitrun, environ, text):

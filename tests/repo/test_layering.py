@@ -153,7 +153,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
             "launch": f"bench checkpoint config rendezvous diagnostics strategies {_GROUND}",
             "session": _SESSION,
             "bench": f"session {_SESSION}",
-            "board testing elastic": f"session {_SESSION}",
+            "board testing elastic server_parameters": f"session {_SESSION}",
             "server": f"rendezvous {_SETTINGS}",
             "framework": f"session strategies training {_SESSION}",
             "api": "*",

@@ -17,11 +17,12 @@ constexpr auto kTellTimeout = std::chrono::seconds(60);
 }  // namespace
 
 PsBackend::PsBackend(std::unique_ptr<Transport> endpoints, Places places,
-                     std::vector<std::string> host_of)
+                     std::vector<std::string> host_of, int update_stream)
     : endpoints_(std::move(endpoints)),
       places_(std::move(places)),
       servers_(host_of.size()),
-      lanes_(kLanesMax) {
+      lanes_(kLanesMax),
+      update_stream_(update_stream) {
   for (size_t i = 0; i < host_of.size(); ++i) servers_[i].host = std::move(host_of[i]);
 }
 
@@ -118,6 +119,68 @@ void PsBackend::Count(std::span<const Slice> slices, size_t element_bytes, const
   }
 }
 
+// The same on all ranks, whatever else they update: behind this rank, which has place 0, the servers
+// by what their links carry; a small tensor on one of them.
+std::vector<Slice> PsBackend::SlicesOf(PushMode mode, uint64_t key, const TensorView& view) const {
+  const auto servers = static_cast<uint64_t>(places_.servers());
+  const auto bytes = view.count * static_cast<int64_t>(SizeOf(view.dtype));
+  if (mode == PushMode::kClock) return {{1, 0, view.count}};
+  if (bytes < 2 * Placement::kSliceBytesMin) {
+    return {{static_cast<int>(1 + key % servers), 0, view.count}};
+  }
+  std::vector<double> shares(1 + servers);
+  double sum = 0;
+  for (size_t server = 0; server < servers; ++server) {
+    const auto process = static_cast<size_t>(places_.workers) + server;
+    const int host = places_.host_of[process];
+    const auto at_host = std::count(places_.host_of.begin() + places_.workers,
+                                    places_.host_of.end(), host);
+    shares[1 + server] =
+        places_.bandwidth_of[static_cast<size_t>(host)] / static_cast<double>(at_host);
+    sum += shares[1 + server];
+  }
+  for (double& share : shares) share /= sum;
+  return Placement(std::move(shares)).Place(view.count, view.dtype);
+}
+
+Status PsBackend::Update(PushMode mode, uint64_t key, const TensorView& in_out,
+                         Deadline deadline) {
+  RABIT_RETURN_IF_ERROR(FailureSoFar());
+  if (update_stream_ < 0) {
+    return Unsupported(
+        "this job's servers keep no parameters; start it with RABIT_PS_ASYNC=1 on all ranks");
+  }
+  if (in_out.count == 0) return Status();
+  MutexLock lock(update_mutex_);
+  RABIT_RETURN_IF_ERROR(update_failure_);
+  const std::vector<int> me = {endpoints_->rank()};
+  const PushPullArgs args{.endpoints = *endpoints_,
+                          .first_server = places_.workers,
+                          .members = me,
+                          .my_index = 0,
+                          .group = kWorld,
+                          .tag = MakeTag(update_stream_, ++updates_),
+                          .deadline = deadline,
+                          .in_out = in_out,
+                          .op = ReduceOp::kSum,
+                          .scratch = update_scratch_,
+                          .mode = mode,
+                          .key = key};
+  PushPull run(args, SlicesOf(mode, key, in_out),
+               [this](int server, const Status& status) { return Blame(server, status); });
+  update_failure_ = run.Run();
+  RABIT_RETURN_IF_ERROR(update_failure_);
+  if (mode != PushMode::kClock) {
+    bytes_updated_.fetch_add(static_cast<uint64_t>(in_out.count) * SizeOf(in_out.dtype));
+    return Status();
+  }
+  const auto* const lead = static_cast<const int64_t*>(in_out.data);
+  steps_.fetch_add(1);
+  steps_waited_.fetch_add(static_cast<uint64_t>(lead[1]));
+  ahead_max_.store(std::max(ahead_max_.load(), lead[0]));
+  return Status();
+}
+
 void PsBackend::Abort(Status why) {
   {
     MutexLock lock(mutex_);
@@ -136,6 +199,11 @@ void PsBackend::WriteStatistics(JsonWriter& json) const {
   json.Member("frames_resent", counters.frames_resent);
   json.Member("connections_restored", counters.connections_restored).EndObject();
   json.Member("bytes_summed", bytes_summed_.load());
+  if (update_stream_ >= 0) {
+    json.Key("updates").BeginObject().Member("bytes", bytes_updated_.load());
+    json.Member("steps", steps_.load()).Member("steps_waited", steps_waited_.load());
+    json.Member("ahead_max", ahead_max_.load()).EndObject();
+  }
   json.Key("servers").BeginArray();
   for (const Server& server : servers_) {
     json.BeginObject().Member("host", server.host);

@@ -12,6 +12,8 @@
 #include "backend/backend.h"
 #include "backend/ps/link_shares.h"
 #include "backend/ps/placement.h"
+#include "backend/ps/ps_wire.h"
+#include "base/bytes.h"
 #include "base/mutex.h"
 #include "collective/scratch.h"
 #include "transport/transport.h"
@@ -27,12 +29,19 @@ class PsBackend final : public Backend {
  public:
   // Ranks 0 … workers - 1 of `endpoints` are the workers; server s is rank workers + s and runs on
   // host_of[s], as people call it.
-  PsBackend(std::unique_ptr<Transport> endpoints, Places places, std::vector<std::string> host_of);
+  // `update_stream`: of Update; below 0: there are no updates.
+  PsBackend(std::unique_ptr<Transport> endpoints, Places places, std::vector<std::string> host_of,
+            int update_stream = -1);
 
   std::string_view name() const override { return "ps"; }
   // Rank 0 tells the servers.
   Status AddGroup(const Group& group) override;
   Operation Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override;
+
+  // Has the servers add to the parameters that they keep under `key` (kAdd), keep these if they have
+  // none (kFill), or hear how far this rank is (kClock); `in_out` is then what they answer.  Asks no
+  // other rank.  Blocks; any thread, one at a time.
+  Status Update(PushMode mode, uint64_t key, const TensorView& in_out, Deadline deadline);
 
   void Abort(Status why) override;
   void WriteStatistics(JsonWriter& json) const override;
@@ -56,6 +65,7 @@ class PsBackend final : public Backend {
   Status Blame(int server, const Status& status) const;
   Placement& PlacementOf(Lane& lane, const Group& group) const;
   void Count(std::span<const Slice> slices, size_t element_bytes, const Group& group);
+  std::vector<Slice> SlicesOf(PushMode mode, uint64_t key, const TensorView& view) const;
   Status TellServer(int server, const Group& group);
 
   const std::unique_ptr<Transport> endpoints_;
@@ -63,6 +73,15 @@ class PsBackend final : public Backend {
   std::vector<Server> servers_;
   std::vector<Lane> lanes_;
   std::atomic<uint64_t> bytes_summed_{0};  // by this rank, over all that are added up
+
+  const int update_stream_;
+  Mutex update_mutex_;  // held during an update
+  uint64_t updates_ RABIT_GUARDED_BY(update_mutex_) = 0;
+  Status update_failure_ RABIT_GUARDED_BY(update_mutex_);  // leaves half an update under way
+  Scratch update_scratch_ RABIT_GUARDED_BY(update_mutex_);
+  std::atomic<uint64_t> bytes_updated_{0};
+  std::atomic<uint64_t> steps_{0}, steps_waited_{0};
+  std::atomic<int64_t> ahead_max_{0};
 
   std::atomic<bool> has_failed_{false};
   mutable Mutex mutex_;

@@ -20,9 +20,11 @@ PushHeaderBytes Encode(const PushHeader& header) {
   StoreLittle<uint32_t>(bytes.data(), kPsWireVersion);
   StoreLittle<int32_t>(bytes.data() + 4, static_cast<int32_t>(header.dtype));
   StoreLittle<int32_t>(bytes.data() + 8, static_cast<int32_t>(header.op));
+  StoreLittle<int32_t>(bytes.data() + 12, static_cast<int32_t>(header.mode));
   StoreLittle<uint64_t>(bytes.data() + 16, header.tag);
   StoreLittle<int64_t>(bytes.data() + 24, header.count);
   StoreLittle<int64_t>(bytes.data() + 32, header.chunk_count);
+  StoreLittle<uint64_t>(bytes.data() + 40, header.key);
   return bytes;
 }
 
@@ -38,11 +40,21 @@ Result<PushHeader> DecodePushHeader(const PushHeaderBytes& bytes, int members) {
   header.tag = LoadLittle<uint64_t>(bytes.data() + 16);
   header.count = LoadLittle<int64_t>(bytes.data() + 24);
   header.chunk_count = LoadLittle<int64_t>(bytes.data() + 32);
+  header.key = LoadLittle<uint64_t>(bytes.data() + 40);
   if (!dtype.has_value() || !op.has_value() || !Supports(*dtype, *op)) {
     return Malformed("a push of a type or an operation that does not exist");
   }
   header.dtype = *dtype;
   header.op = *op;
+  const auto mode = LoadLittle<int32_t>(bytes.data() + 12);
+  header.mode = static_cast<PushMode>(mode);
+  const bool is_clock = header.mode == PushMode::kClock;
+  if (mode < 0 || mode > static_cast<int32_t>(PushMode::kClock) ||
+      (header.mode != PushMode::kSum && (members != 1 || header.op != ReduceOp::kSum)) ||
+      (is_clock && (header.dtype != DType::kInt64 || header.count != 2))) {
+    return Malformed("a push of mode " + std::to_string(mode) + " by " + std::to_string(members) +
+                     " workers, which cannot be");
+  }
   const int64_t most = PsChunkBytesMax(members) / static_cast<int64_t>(SizeOf(*dtype));
   if (header.count < 1 || header.chunk_count < 1 || header.chunk_count > most) {
     return Malformed("a push of " + std::to_string(header.count) + " elements in chunks of " +

@@ -14,7 +14,7 @@
 
 namespace rabit {
 
-inline constexpr uint32_t kPsWireVersion = 2;
+inline constexpr uint32_t kPsWireVersion = 3;
 
 // A worker has at most so many chunks with a server that it has not got the sum of, so a server
 // needs memory for no more.  It also bounds how far workers drift apart: connections that share a
@@ -29,6 +29,14 @@ inline int64_t PsChunkBytesMax(int members) {
   return std::clamp<int64_t>((4 << 20) / std::max(members, 1), kPsChunkBytesMin, 96 << 10);
 }
 
+// What becomes of a push.
+enum class PushMode : int32_t {
+  kSum = 0,    // all members push, and get the sum; nothing is kept
+  kAdd = 1,    // one worker adds to what is kept, and gets that
+  kFill = 2,   // one worker gives what is kept, if nothing is yet, and gets that
+  kClock = 3,  // one worker says how far it is: StepClock and StepLead as two numbers
+};
+
 // What the members of a group are about to push to one server, said by the first of them: the data
 // of all comes with `tag`, in chunks of `chunk_count` elements, and the sums go back with tag + 1.
 struct PushHeader {
@@ -37,10 +45,12 @@ struct PushHeader {
   int64_t chunk_count = 1;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
+  PushMode mode = PushMode::kSum;
+  uint64_t key = 0;  // of what is kept
 
   bool operator==(const PushHeader&) const = default;
 };
-using PushHeaderBytes = std::array<std::byte, 40>;
+using PushHeaderBytes = std::array<std::byte, 48>;
 
 PushHeaderBytes Encode(const PushHeader& header);
 // Of a group of so many members; kInternal if it cannot be.

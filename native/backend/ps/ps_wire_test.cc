@@ -13,6 +13,11 @@ namespace {
 
 PushHeader Example() { return {MakeTag(2, 77), 100'000, 1000, DType::kBfloat16, ReduceOp::kMax}; }
 
+PushHeader UpdateExample() {
+  return {MakeTag(5, 1),  50, 50, DType::kFloat32, ReduceOp::kSum, PushMode::kAdd,
+          0x0123456789abcdef};
+}
+
 std::string HexOf(ConstBytes bytes) {
   std::string text;
   for (const std::byte each : bytes) {
@@ -28,10 +33,11 @@ TEST(PsWire, bytes_are_those_of_the_frozen_example) {
   std::ifstream file(testing::Testdata("backend/ps/testdata/pushes_v" +
                                        std::to_string(kPsWireVersion) + ".txt"));
   ASSERT_TRUE(file.is_open());
-  std::string name, push, group;
-  file >> name >> push >> name >> group;
+  std::string name, push, update, group;
+  file >> name >> push >> name >> update >> name >> group;
 
   EXPECT_EQ(HexOf(Encode(Example())), push);
+  EXPECT_EQ(HexOf(Encode(UpdateExample())), update);
   EXPECT_EQ(HexOf(Encode(GroupHeader{3, 2})), group);
 }
 
@@ -39,6 +45,10 @@ TEST(PsWire, headers_come_back_as_they_were) {
   const auto push = DecodePushHeader(Encode(Example()), 4);
   ASSERT_OK(push);
   EXPECT_TRUE(*push == Example());
+
+  const auto update = DecodePushHeader(Encode(UpdateExample()), 1);
+  ASSERT_OK(update);
+  EXPECT_TRUE(*update == UpdateExample());
 
   const GroupHeader group{3, 2};
   const auto told = DecodeGroupHeader(Encode(group), 4);
@@ -51,7 +61,7 @@ TEST(PsWire, a_header_of_another_version_is_refused) {
   push[0] = std::byte{9};
   const Status status = DecodePushHeader(push, 4).status();
   EXPECT_EQ(status.code(), Code::kInternal);
-  EXPECT_TRUE(status.message().find("wire version 9, this is 2") != std::string::npos) << status;
+  EXPECT_TRUE(status.message().find("wire version 9, this is 3") != std::string::npos) << status;
 
   GroupHeaderBytes group = Encode(GroupHeader{3, 2});
   group[0] = std::byte{9};
@@ -71,6 +81,11 @@ TEST(PsWire, what_cannot_be_pushed_is_refused) {
   PushHeader bits = Example();
   bits.op = ReduceOp::kBitXor;  // of floats
   EXPECT_EQ(DecodePushHeader(Encode(bits), 4).status().code(), Code::kInternal);
+  // What is kept is one worker's to update, and a clock is two numbers.
+  EXPECT_EQ(DecodePushHeader(Encode(UpdateExample()), 4).status().code(), Code::kInternal);
+  PushHeader clock = UpdateExample();
+  clock.mode = PushMode::kClock;
+  EXPECT_EQ(DecodePushHeader(Encode(clock), 1).status().code(), Code::kInternal);
 }
 
 TEST(PsWire, groups_that_cannot_be_are_refused) {

@@ -48,7 +48,9 @@ PushPull::PushPull(const PushPullArgs& args, std::span<const Slice> slices, Blam
     const int rank = slice.place < members ? args.members[static_cast<size_t>(slice.place)]
                                            : args.first_server + slice.place - members;
     Part part{rank, Bytes(data + begin, bytes), {}};
-    part.header = {args.tag, slice.count, (slice.count + chunks - 1) / chunks, dtype, args.op};
+    part.header = {args.tag, slice.count, (slice.count + chunks - 1) / chunks,
+                   dtype,    args.op,     args.mode,
+                   args.key};
     part.encoded = Encode(part.header);
     if (slice.place == args.my_index) {
       mine_ = part;

@@ -29,6 +29,8 @@ struct PushPullArgs {
   TensorView in_out;
   ReduceOp op;
   Scratch& scratch;  // for what other members push to this one
+  PushMode mode = PushMode::kSum;
+  uint64_t key = 0;
 };
 
 // Chunk after chunk of every slice goes out, and the sums come in behind, into the places that the

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "arithmetic/reduce.h"
+#include "base/wire.h"
 
 namespace rabit {
 namespace {
@@ -24,12 +25,14 @@ Status WaitWhileAlive(Wait wait) {
 }  // namespace
 
 SummationLoop::SummationLoop(Transport& endpoints, GroupId group, std::vector<int> members,
-                             int stream, std::atomic<uint64_t>& bytes_summed)
+                             int stream, std::atomic<uint64_t>& bytes_summed,
+                             ParameterStore& store)
     : endpoints_(endpoints),
       group_(group),
       members_(std::move(members)),
       stream_(stream),
       bytes_summed_(bytes_summed),
+      store_(store),
       inputs_(members_.size()),
       arriving_(kChunksKept * members_.size()),
       leaving_(kChunksKept * members_.size()) {}
@@ -92,10 +95,8 @@ Status SummationLoop::Answer(const PushHeader& header, uint64_t chunk, size_t by
   RABIT_RETURN_IF_ERROR(WaitWhileAlive([&](Deadline deadline) {
     return arriving_.WaitRange(SlotOf(chunk, 0), members_.size(), deadline);
   }));
-  for (size_t i = 0; i < members_.size(); ++i) inputs_[i] = Input(chunk, i, bytes).data();
+  RABIT_RETURN_IF_ERROR(Combine(header, chunk, bytes));
   const Bytes sum = Input(chunk, 0, bytes);
-  Reduce(header.op, header.dtype, inputs_, sum.data(),
-         static_cast<int64_t>(bytes / SizeOf(header.dtype)));
   bytes_summed_.fetch_add(bytes * members_.size(), std::memory_order_relaxed);
   // Every server begins with another worker, so that a worker does not hear from all at once.
   const auto first = static_cast<size_t>(endpoints_.rank());
@@ -103,6 +104,28 @@ Status SummationLoop::Answer(const PushHeader& header, uint64_t chunk, size_t by
     const size_t i = (first + turn) % members_.size();
     leaving_.Start(SlotOf(chunk, i), endpoints_.Send(members_[i], header.tag + 1, sum));
   }
+  return Status();
+}
+
+Status SummationLoop::Combine(const PushHeader& header, uint64_t chunk, size_t bytes) {
+  const Bytes result = Input(chunk, 0, bytes);
+  if (header.mode == PushMode::kClock) {
+    StepClock said;
+    said.step = LoadLittle<int64_t>(result.data());
+    said.staleness = LoadLittle<int64_t>(result.data() + 8);
+    StepLead lead;
+    RABIT_RETURN_IF_ERROR(store_.Advance(header.key, members_.front(), said, lead));
+    StoreLittle<int64_t>(result.data(), lead.ahead);
+    StoreLittle<int64_t>(result.data() + 8, lead.waited);
+    return Status();
+  }
+  if (header.mode != PushMode::kSum) {
+    const auto begin = static_cast<int64_t>(chunk - chunks_before_) * header.chunk_count;
+    return store_.Update(header, begin, result);
+  }
+  for (size_t i = 0; i < members_.size(); ++i) inputs_[i] = Input(chunk, i, bytes).data();
+  Reduce(header.op, header.dtype, inputs_, result.data(),
+         static_cast<int64_t>(bytes / SizeOf(header.dtype)));
   return Status();
 }
 

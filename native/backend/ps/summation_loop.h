@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "backend/ps/parameter_store.h"
 #include "backend/ps/ps_wire.h"
 #include "base/bytes.h"
 #include "base/ids.h"
@@ -19,10 +20,10 @@ namespace rabit {
 // members of two groups may come to one server in different orders.  One thread.
 class SummationLoop {
  public:
-  // `members`: ascending ranks of `endpoints`, at least two.  `bytes_summed` counts for all loops
-  // of a server; both outlive it.
+  // `members`: ascending ranks of `endpoints`; one alone updates what is kept in `store`.
+  // `bytes_summed` counts for all loops of a server; all three outlive it.
   SummationLoop(Transport& endpoints, GroupId group, std::vector<int> members, int stream,
-                std::atomic<uint64_t>& bytes_summed);
+                std::atomic<uint64_t>& bytes_summed, ParameterStore& store);
 
   // Until a member is lost, or the transport is aborted; returns why.
   Status Run();
@@ -40,12 +41,15 @@ class SummationLoop {
   Status Serve(const PushHeader& header);
   Status Ask(const PushHeader& header, uint64_t chunk, size_t bytes);
   Status Answer(const PushHeader& header, uint64_t chunk, size_t bytes);
+  // What of the tensor goes back begins where the first member's input does.
+  Status Combine(const PushHeader& header, uint64_t chunk, size_t bytes);
 
   Transport& endpoints_;
   const GroupId group_;
   const std::vector<int> members_;
   const int stream_;
   std::atomic<uint64_t>& bytes_summed_;
+  ParameterStore& store_;
   uint64_t chunks_before_ = 0;     // of earlier pushes, whose sums may be under way
   std::vector<std::byte> memory_;  // a chunk of each member, for each chunk kept
   std::vector<const std::byte*> inputs_;

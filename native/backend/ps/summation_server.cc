@@ -14,13 +14,21 @@
 
 namespace rabit {
 
-SummationServer::SummationServer(std::unique_ptr<Transport> endpoints, int workers, int streams)
-    : endpoints_(std::move(endpoints)), workers_(workers), streams_(streams) {}
+SummationServer::SummationServer(std::unique_ptr<Transport> endpoints, int workers, int streams,
+                                 bool takes_updates)
+    : endpoints_(std::move(endpoints)),
+      workers_(workers),
+      streams_(streams),
+      takes_updates_(takes_updates),
+      parameters_(workers) {}
 
 Status SummationServer::Serve() {
   std::vector<int> everybody(static_cast<size_t>(workers_));
   std::iota(everybody.begin(), everybody.end(), 0);
   Start(kWorld, everybody);
+  for (int worker = 0; takes_updates_ && worker < workers_; ++worker) {
+    StartLoop(kWorld, {worker}, streams_);
+  }
   Fail(AddGroups());
   for (std::thread& thread : threads_) thread.join();
   MutexLock lock(mutex_);
@@ -28,12 +36,14 @@ Status SummationServer::Serve() {
 }
 
 void SummationServer::Start(GroupId group, const std::vector<int>& members) {
-  for (int stream = 0; stream < streams_; ++stream) {
-    threads_.emplace_back([this, group, members, stream] {
-      ::pthread_setname_np(::pthread_self(), "rabit-sum");
-      Fail(SummationLoop(*endpoints_, group, members, stream, bytes_summed_).Run());
-    });
-  }
+  for (int stream = 0; stream < streams_; ++stream) StartLoop(group, members, stream);
+}
+
+void SummationServer::StartLoop(GroupId group, const std::vector<int>& members, int stream) {
+  threads_.emplace_back([this, group, members, stream] {
+    ::pthread_setname_np(::pthread_self(), "rabit-sum");
+    Fail(SummationLoop(*endpoints_, group, members, stream, bytes_summed_, parameters_).Run());
+  });
 }
 
 // Rank 0 tells of every group before a member pushes.
@@ -69,6 +79,7 @@ void SummationServer::Fail(const Status& why) {
     if (!failure_.ok()) return;
     failure_ = why;
   }
+  parameters_.Fail(why);
   endpoints_->Abort(why);
 }
 

@@ -24,11 +24,6 @@ def check_role(environ: Mapping[str, str]) -> None:
             "all processes of a job itself, on all hosts. Run it once, for example 'rabitrun -np 8 -H "
             "gpu1:4,gpu2:4 -s 2 --server-hosts cpu1,cpu2 python train.py', and unset these variables."
         )
-    if environ.get("BYTEPS_ENABLE_ASYNC", "0") not in ("", "0"):
-        raise InvalidArgument(
-            "BYTEPS_ENABLE_ASYNC is set: servers of rabit sum synchronously. Unset it; for training that does "
-            "not wait for slow ranks, see the strategy 'async' (rabitrun --list-strategies)."
-        )
 
 
 def worker_count(environ: Mapping[str, str]) -> int | None:

@@ -1,0 +1,62 @@
+// ParameterStore: parameters that live on a server while workers update them whenever they are ready.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "backend/ps/ps_wire.h"
+#include "base/bytes.h"
+#include "base/mutex.h"
+#include "base/status.h"
+
+namespace rabit {
+
+// What a worker says of its steps, and what it hears.
+struct StepClock {
+  int64_t step = 0;        // steps that it has finished since it began; below 0: it takes part no more
+  int64_t staleness = -1;  // that it may be ahead of the slowest one; below 0: as far as it likes
+};
+struct StepLead {
+  int64_t ahead = 0;   // of the slowest one, when it may go on
+  int64_t waited = 0;  // 1: it had to wait for that
+};
+
+// A server's part of each tensor, by key, and how far the workers are.  Thread-safe.
+class ParameterStore {
+ public:
+  explicit ParameterStore(int workers) : workers_(static_cast<size_t>(workers)) {}
+
+  // Of the elements from `begin` on: adds `values` to what is kept (kAdd), or keeps them if nothing is
+  // yet (kFill); `values` is then what is kept.
+  Status Update(const PushHeader& header, int64_t begin, Bytes values);
+
+  // Returns when the worker may go on, or the store has failed.  Every worker takes part from step 0 on,
+  // before it is heard of: one that is slow to start is slow.  `key`: of the parameters, whose steps have a clock of their own.
+  Status Advance(uint64_t key, int worker, const StepClock& clock, StepLead& lead);
+
+  void Fail(const Status& why);
+
+ private:
+  struct Kept {
+    DType dtype = DType::kFloat32;
+    int64_t filled = 0;  // elements, from the first on
+    std::vector<std::byte> values;
+  };
+  struct Clock {
+    bool has_left = false;
+    int64_t step = 0;
+  };
+
+  static int64_t Slowest(const std::vector<Clock>& clocks);
+
+  const size_t workers_;
+  Mutex mutex_;
+  CondVar moved_;
+  Status failure_ RABIT_GUARDED_BY(mutex_);
+  std::map<uint64_t, Kept> kept_ RABIT_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::vector<Clock>> clocks_ RABIT_GUARDED_BY(mutex_);
+};
+
+}  // namespace rabit

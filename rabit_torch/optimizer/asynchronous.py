@@ -1,0 +1,90 @@
+"""Steps that wait for no other rank: parameters live on the summation servers, and optimizers push differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from rabit import InvalidArgument, ServerParameters, default_engine
+
+__all__ = ["make_asynchronous"]
+
+
+def make_asynchronous(
+    optimizer: torch.optim.Optimizer,
+    names: Mapping[torch.Tensor, str],
+    staleness: int,
+    is_changed: bool,
+) -> torch.optim.Optimizer:
+    """`optimizer` itself, whose steps also go to the servers, and bring what the other ranks have done.
+
+    staleness: 0: RABIT_PS_STALENESS.  is_changed: arguments say how gradients are reduced.
+    """
+    if is_changed:
+        raise InvalidArgument(
+            "DistributedOptimizer with asynchronous steps takes no compression, op, strategy, overlap, process_set or "
+            "backward_passes_per_step: gradients are not reduced there, each rank takes its own step and the "
+            "servers add them up. Leave these out, or RABIT_PS_ASYNC and staleness"
+        )
+    if not default_engine().config.ps_async:
+        raise InvalidArgument(
+            f"staleness is {staleness!r}, and the servers of this job keep no parameters: start it with "
+            "RABIT_PS_ASYNC=1 and 'rabitrun -s 2'. Without servers overlap='next-forward' hides communication "
+            "without stale gradients, and strategy='async' does not wait for slow ranks"
+        )
+    _Steps(optimizer, names, staleness)
+    return optimizer
+
+
+class _Steps:
+    """The hooks of one optimizer, which keeps them.  Parameters of one type travel as one array."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], staleness: int
+    ) -> None:
+        self._parameters: dict[torch.dtype, list[torch.Tensor]] = {}
+        for parameter in names:
+            if parameter.dtype not in (torch.float32, torch.float64):
+                raise InvalidArgument(
+                    f"asynchronous steps with parameters of {parameter.dtype}: small differences would be lost "
+                    "where they are added up. Keep them in float32"
+                )
+            self._parameters.setdefault(parameter.dtype, []).append(parameter)
+        self._before: dict[torch.dtype, torch.Tensor] = {}
+        self._shared: dict[torch.dtype, ServerParameters] = {}
+        for dtype, flat in self._flat().items():
+            name = ", ".join(names[each] for each in self._parameters[dtype])
+            self._shared[dtype] = ServerParameters(
+                flat.numpy(), name=name, staleness=staleness or None
+            )
+            self._assign(dtype, flat)
+        optimizer.register_step_pre_hook(self._begin)
+        optimizer.register_step_post_hook(self._end)
+
+    def _flat(self) -> dict[torch.dtype, torch.Tensor]:
+        return {
+            dtype: torch.cat([each.detach().cpu().reshape(-1) for each in parameters])
+            for dtype, parameters in self._parameters.items()
+        }
+
+    def _assign(self, dtype: torch.dtype, flat: torch.Tensor) -> None:
+        begin = 0
+        with torch.no_grad():
+            for each in self._parameters[dtype]:
+                each.copy_(flat[begin : begin + each.numel()].reshape(each.shape))
+                begin += each.numel()
+
+    def _begin(self, *_: Any) -> None:
+        self._before = self._flat()
+
+    def _end(self, *_: Any) -> None:
+        for dtype, flat in self._flat().items():
+            delta = flat.sub_(self._before[dtype])
+            self._shared[dtype].add(delta.numpy())
+            self._assign(dtype, delta)  # It is what the servers keep now.
+        for each in self._shared.values():
+            each.end_step()
+        default_engine().end_step()
+
