@@ -154,7 +154,7 @@ size_t MappedInboxes() {
   std::ifstream maps("/proc/self/maps");
   size_t found = 0;
   for (std::string line; std::getline(maps, line);) {
-    if (line.find("memfd:rabit") != std::string::npos) ++found;
+    if (line.find("memfd:rabit-inbox") != std::string::npos) ++found;
   }
   return found;
 }
