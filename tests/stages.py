@@ -35,31 +35,31 @@ class Stages(NamedTuple):
     beside: list[Part]  # begin when the first part of the tests has ended
 
 
-PACKAGES = Part("packages", "Python packages and the library", 100, flags=("-j2",))
+PACKAGES = Part("packages", "Python packages and the library", 115, flags=("-j2",))
 SHORT = Stages(
     tests=[
         PACKAGES,
-        Part("check", "lint, types and the rules of the repository", 50),
-        Part("test-python-short", "Python tests, each under two seconds", 150),
-        Part("test-native", "native tests", 60, needs=("build-native",)),
+        Part("check", "lint, types and the rules of the repository", 55),
+        Part("test-python-short", "Python tests, each under two seconds", 375),
+        Part("test-native", "native tests", 90, needs=("build-native",)),
     ],
-    beside=[Part("build-native", "building the native tests", 120)],
+    beside=[Part("build-native", "building the native tests", 450)],
 )
 FULL = Stages(
     tests=[
         PACKAGES,
-        Part("test-python-slow", "Python tests of two seconds and more", 480),
-        Part("test-address", "native tests under ASan and UBSan", 100, needs=("build-address",)),
-        Part("test-thread", "native tests under TSan", 400, needs=("build-thread",)),
-        Part("test-mxnet", "MXNet, in an environment of its own", 60, needs=("ready-mxnet",)),
+        Part("test-python-slow", "Python tests of two seconds and more", 685),
+        Part("test-address", "native tests under ASan and UBSan", 250, needs=("build-address",)),
+        Part("test-thread", "native tests under TSan", 750, needs=("build-thread",)),
+        Part("test-mxnet", "MXNet, in an environment of its own", 230, needs=("ready-mxnet",)),
         Part("test-mpich", "MPICH, in an environment of its own", 60, needs=("ready-mpich",)),
     ],
     beside=[
-        Part("build-address", "building the native tests for ASan and UBSan", 400),
-        Part("build-thread", "building the native tests for TSan", 400),
-        Part("ready-mxnet", "installing MXNet", 60),
+        Part("build-address", "building the native tests for ASan and UBSan", 815),
+        Part("build-thread", "building the native tests for TSan", 265),
+        Part("ready-mxnet", "installing MXNet", 55),
         Part("ready-mpich", "installing MPICH", 30),
-        Part("fuzz", "Clang, thread-safety analysis and the fuzz targets", 300),
+        Part("fuzz", "Clang, thread-safety analysis and the fuzz targets", 825),
         Part("wheel", "sdist and wheel for other machines", 240),
         Part("docs", "the HTML pages", 60),
     ],
