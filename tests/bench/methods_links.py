@@ -175,7 +175,9 @@ def work(task: dict[str, Any]) -> None:
 
 def launch(options: argparse.Namespace) -> list[dict[str, list[list[float]]]]:
     with (
-        shaped_links.build(options.ranks, options.rate) as lab,
+        shaped_links.build(
+            options.ranks, options.rate, segment_bytes=shaped_links.SEGMENT_BYTES
+        ) as lab,
         tempfile.TemporaryDirectory() as at,
     ):
         task = {

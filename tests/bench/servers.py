@@ -29,7 +29,6 @@ from schedule import parse_rate
 from shaped import parse_size
 
 WAYS = ("ring", "ps")
-SEGMENT_BYTES = 8 << 10
 
 
 def work(task: dict[str, Any]) -> None:
@@ -92,7 +91,9 @@ def main() -> int:
     task = {"sizes": options.sizes, "turns": options.turns}
     processes = options.workers + options.servers
     with (
-        shaped_links.build(processes, options.rate, options.queue_ms / 1e3, SEGMENT_BYTES) as lab,
+        shaped_links.build(
+            processes, options.rate, options.queue_ms / 1e3, shaped_links.SEGMENT_BYTES
+        ) as lab,
         tempfile.TemporaryDirectory() as folder,
     ):
         reports = shaped_ranks.run_task(

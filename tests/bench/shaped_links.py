@@ -21,6 +21,9 @@ from types import FrameType
 BURST_SECONDS = 0.002
 QUEUE_SECONDS = 0.004
 PACKET_BYTES = 64 << 10  # the longest that the kernel hands to a shaper
+# Where several ranks send to one at a time: a queue that has room for two of the longest drops them whole,
+# as no switch does, and what is measured is how long TCP waits for them.
+SEGMENT_BYTES = 8 << 10
 
 
 @dataclass(frozen=True)
