@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from methods_bytes import bytes_of_engine
 from methods_rows import Rows
 
 RANKS, STEPS, BATCH = 4, 660, 16
@@ -121,11 +122,6 @@ def rate(step: int, highest: float) -> float:
     return highest * max(1e-3, 0.5 * (1 + math.cos(math.pi * (step - 40) / (STEPS - 40))))
 
 
-def bytes_sent(rabit: Any) -> int:
-    found = rabit.statistics()["backend_details"]["builtin"]["transport"]
-    return int(found["bytes_sent"])
-
-
 def train(spec: str, seed: int, data: Any) -> tuple[float, float]:
     """Accuracy, and bytes that a rank sends in a step."""
     import torch
@@ -144,7 +140,7 @@ def train(spec: str, seed: int, data: Any) -> tuple[float, float]:
     order = torch.Generator().manual_seed(1000 + seed)
     batches: list[torch.Tensor] = []
     counts = hasattr(optimizer.strategy, "samples")
-    before = bytes_sent(rabit)
+    before = bytes_of_engine(rabit)
     for step in range(STEPS):
         if not batches:
             batches = list(torch.randperm(len(images), generator=order).split(BATCH * RANKS))[:-1]
@@ -159,7 +155,7 @@ def train(spec: str, seed: int, data: Any) -> tuple[float, float]:
         )
         found.backward()
         optimizer.step()
-    sent = torch.tensor((bytes_sent(rabit) - before) / STEPS)
+    sent = torch.tensor((bytes_of_engine(rabit) - before) / STEPS)
     sent = rabit.allreduce(sent, name="sent")
     optimizer.strategy_state_dict()  # Brings in what is under way, on all ranks.
     with torch.no_grad():

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import shaped_links
 import shaped_ranks
+from methods_bytes import bytes_of_engine
 from schedule import parse_rate
 
 import rabit
@@ -131,12 +132,6 @@ def bytes_sent() -> int:
     return int(Path("/sys/class/net/eth0/statistics/tx_bytes").read_text())
 
 
-def bytes_of_engine() -> int:
-    """Without headers and acknowledgements, as the formulas count."""
-    found = rabit.statistics()["backend_details"]["builtin"]["transport"]
-    return int(found["bytes_sent"])
-
-
 def join_gloo(where: str) -> None:
     import torch
     import torch.distributed as dist
@@ -159,12 +154,12 @@ def work(task: dict[str, Any]) -> None:
             # The first turn warms up: it is not counted.
             count = max(task["steps"], way.every) if turn else max(3, way.every)
             rabit.barrier()
-            before, counted, begin = bytes_sent(), bytes_of_engine(), time.perf_counter()
+            before, counted, begin = bytes_sent(), bytes_of_engine(rabit), time.perf_counter()
             way.steps(count)
             rabit.barrier()
             seconds = (time.perf_counter() - begin) / count
             if turn:
-                bytes_of_step = [bytes_sent() - before, bytes_of_engine() - counted]
+                bytes_of_step = [bytes_sent() - before, bytes_of_engine(rabit) - counted]
                 found[name].append([seconds, *(each / count for each in bytes_of_step)])
             if rabit.rank() == 0:
                 print(f"turn {turn} {name}: {seconds:.4f} s", file=sys.stderr, flush=True)

@@ -178,7 +178,9 @@ def main() -> None:
     ways = options.ways.split("+") if options.ways else list(WAYS)
     task = {"ways": ways, "turns": options.turns, "steps": options.steps}
     with (
-        shaped_links.build(options.ranks, options.rate) as lab,
+        shaped_links.build(
+            options.ranks, options.rate, segment_bytes=shaped_links.SEGMENT_BYTES
+        ) as lab,
         tempfile.TemporaryDirectory() as at,
     ):
         rows = shaped_ranks.run_task(lab, Path(at), __file__, task, options.timeout)[0]

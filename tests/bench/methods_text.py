@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from invented_text import LETTERS, Language
+from methods_bytes import bytes_of_engine
 from methods_rows import Rows
 
 RANKS, BATCH, WINDOW, WIDTH, LAYERS, HEADS = 4, 4, 32, 192, 3, 4
@@ -209,14 +210,14 @@ class Trial:
     def run(self) -> None:
         self._look()
         for step in range(self._steps):
-            before = self._bytes_sent()
+            before = bytes_of_engine(self._rabit)
             self._step(step)
-            self._sent += self._bytes_sent() - before
+            self._sent += bytes_of_engine(self._rabit) - before
             if (step + 1) % max(1, self._steps // LOOKS) == 0:
                 self._look()
-        before = self._bytes_sent()
+        before = bytes_of_engine(self._rabit)
         self._optimizer.strategy_state_dict()  # Brings in what is under way, on all ranks.
-        self._sent += self._bytes_sent() - before
+        self._sent += bytes_of_engine(self._rabit) - before
         with self._torch.no_grad():
             for parameter in self._model.parameters():
                 parameter.copy_(self._rabit.allreduce(parameter.detach(), name="end"))
@@ -246,10 +247,6 @@ class Trial:
             self._torch.stack([mine, self._torch.tensor(float(self._sent))]), name="look"
         )
         self.curve.append((int(mean[1]), float(mean[0])))
-
-    def _bytes_sent(self) -> int:
-        found = self._rabit.statistics()
-        return int(found["backend_details"]["builtin"]["transport"]["bytes_sent"])
 
 
 def verdict(rows: dict[str, dict[str, Any]], name: str) -> str:
