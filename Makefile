@@ -18,8 +18,9 @@ PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full packages build-native test-native test-gpu simulate build-address build-thread \
   test-address test-thread test-sanitizers test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz flips \
-  campaign-checkpoints campaign-elastic campaign-schedules \
-  campaign-stops campaign-strategies campaign-cost campaign mutants wheel check format bench bench-native bench-schedule bench-servers methods docs clean
+  campaign-checkpoints campaign-elastic campaign-schedules campaign-servers \
+  campaign-stops campaign-strategies campaign-links bench-recovery campaign-cost campaign-mixing campaign mutants wheel check format \
+  bench bench-native bench-schedule bench-servers bench-tuned bench-traces bench-lanes methods docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -72,7 +73,7 @@ test-full: ## what make test leaves out: slow tests, sanitizers, MXNet, MPICH, f
 
 packages: $(VENV)/.tools $(VENV)/.package
 
-SANITIZE = -DRABIT_TESTS=ON -DRABIT_SANITIZE=$* -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1
+SANITIZE = -DRABIT_TESTS=ON -DRABIT_SANITIZE=$* -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-Og
 
 $(BUILD)/address/build.ninja $(BUILD)/thread/build.ninja: $(BUILD)/%/build.ninja: native/CMakeLists.txt | $(VENV)/.build-tools
 	$(CMAKE) -S native -B $(BUILD)/$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) $(SANITIZE) >/dev/null
@@ -101,6 +102,11 @@ campaign-elastic: SPARES ?= 0
 campaign-elastic: packages ## lose ranks of elastic jobs at random, and time what it costs: RUNS=1000 SEED=N SPARES=1
 	$(BIN)/python tests/faults/elastic_campaign.py --runs=$(RUNS) --seed=$(SEED) --spares=$(SPARES)
 
+campaign-servers: RUNS ?= 50
+campaign-servers: SEED ?= 0
+campaign-servers: packages ## kill summation servers at random moments, with replicas: RUNS=200 SEED=N
+	$(BIN)/python tests/faults/server_losses.py --runs=$(RUNS) --seed=$(SEED)
+
 campaign-stops: RUNS ?= 40
 campaign-stops: SEED ?= 0
 campaign-stops: packages ## stop ranks of elastic jobs for 0.2 to 10 s: RUNS=200 SEED=N
@@ -108,14 +114,28 @@ campaign-stops: packages ## stop ranks of elastic jobs for 0.2 to 10 s: RUNS=200
 
 campaign-strategies: RUNS ?= 20
 campaign-strategies: SEED ?= 0
-campaign-strategies: packages ## elastic jobs by PowerSGD, DiLoCo and top-k beside jobs without losses: RUNS=20 SEED=N
+campaign-strategies: packages ## elastic jobs by each gradient method beside jobs without losses: RUNS=20 SEED=N
 	$(BIN)/python tests/faults/elastic_strategies.py --runs=$(RUNS) --seed=$(SEED)
+
+campaign-links: RUNS ?= 24
+campaign-links: SEED ?= 0
+campaign-links: packages ## break links of elastic jobs, in namespaces: RUNS=300 SEED=N
+	$(BIN)/python tests/faults/elastic_links.py --runs=$(RUNS) --seed=$(SEED)
+
+bench-recovery: packages ## from a lost rank to the next step, beside torchrun, torchft and ULFM where they are
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python tests/bench/recovery.py
 
 campaign-cost: packages ## what being elastic costs where nothing is lost, in pairs of jobs
 	$(BIN)/python tests/faults/elastic_cost.py
 	$(BIN)/python tests/faults/elastic_cost.py --grows
 
-campaign: campaign-checkpoints campaign-elastic campaign-schedules campaign-stops campaign-strategies campaign-cost flips ## all of them
+campaign-mixing: OPERATIONS ?= 10000
+campaign-mixing: SEEDS ?= 5
+campaign-mixing: packages ready-mpich ## random operations of four backends in another order on every rank: OPERATIONS=10000 SEEDS=5
+	MPICH_PYTHON=$(abspath $(MPICHVENV))/bin/python MIXING_OPERATIONS=$(OPERATIONS) MIXING_SEEDS=$(SEEDS) \
+	  $(BIN)/pytest tests/mpi/test_mixing.py -k "another_order and ranks" --durations=0 -v
+
+campaign: campaign-checkpoints campaign-elastic campaign-schedules campaign-servers campaign-stops campaign-strategies campaign-links campaign-cost flips ## all of them
 
 mutants: ONLY ?=
 mutants: packages ## put some fifty bugs into the sources, one at a time, and see whether the tests find them: ONLY=TEXT
@@ -151,13 +171,14 @@ test-python-slow: $(VENV)/.package $(VENV)/.tools $(VENV)/.recipes
 CLANG ?= clang++
 FUZZ_SECONDS ?= 30
 
-# Clang compiles every file by itself here, with -Wthread-safety -Werror.
-fuzz: $(VENV)/.build-tools ## fuzz every decoder for FUZZ_SECONDS; takes Clang
+# Clang reads every file by itself here, with -Wthread-safety -Werror, and compiles what is fuzzed.
+fuzz: $(VENV)/.build-tools ## fuzz every decoder for FUZZ_SECONDS, and analyse the locks of all files; takes Clang
 	@command -v $(CLANG) >/dev/null || \
 	  { echo "make fuzz needs Clang for libFuzzer ($(CLANG) is not there): install clang, or set CLANG="; exit 1; }
 	CXX=$(CLANG) $(CMAKE) -S native -B $(BUILD)/fuzz -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
 	  -DRABIT_FUZZ=ON -DRABIT_UNITY=OFF -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1 >/dev/null
-	$(BIN)/ninja -C $(BUILD)/fuzz --quiet
+	$(BIN)/python native/analyse.py $(BUILD)/fuzz/compile_commands.json
+	$(BIN)/ninja -C $(BUILD)/fuzz --quiet fuzz_targets
 	$(BIN)/python native/fuzz/run.py $(BUILD)/fuzz $(FUZZ_SECONDS)
 
 MXVENV ?= .venv-mxnet
@@ -246,6 +267,17 @@ bench-schedule: $(VENV)/.package $(VENV)/.tools ## step times beside the ideal, 
 bench-servers: $(VENV)/.package $(VENV)/.tools ## summation servers beside the ring, on shaped links (root)
 	$(BIN)/python tests/bench/servers.py
 
+bench-tuned: $(VENV)/.package $(VENV)/.tools ## routes of a tuned table beside every single choice; links if root (15 min)
+	status=0; $(BIN)/python tests/bench/tuned.py || status=1; \
+	  $(BIN)/python tests/bench/autotune.py --engines off,tuned || status=1; exit $$status
+
+bench-traces: $(VENV)/.package $(VENV)/.tools ## steps of MoE and DLRM by a mix of backends beside each backend alone
+	status=0; for scene in "--transport auto" "--transport tcp" "--servers 4"; do \
+	  $(BIN)/python tests/bench/mixed.py $$scene || status=1; done; exit $$status
+
+bench-lanes: $(VENV)/.package $(VENV)/.tools ## a fast backend beside a slow one and alone (root)
+	$(BIN)/python tests/bench/lane_classes.py
+
 TEXT_STEPS ?= 64
 TEXT_SEEDS ?= 1
 # The picture of the guide is of 128 steps; a shorter run leaves it as it is.
@@ -264,7 +296,7 @@ methods: $(VENV)/.torch $(VENV)/.package ## gradient methods: digits, a text, sl
 	$(BIN)/python tests/bench/methods_waits.py --save $(METHODS)/waits.json
 	test -e $(METHODS)/peers.json || $(BIN)/python tests/bench/methods_peers.py --save $(METHODS)/peers.json
 	test ! -e $(METHODS)/links_100M.json || $(BIN)/python tests/bench/methods_picture.py $(METHODS)/links_100M.json \
-	  $(METHODS)/digits.json docs/guides/methods/measured.svg
+	  $(METHODS)/links_1G.json --digits $(METHODS)/digits.json --picture docs/guides/methods/measured.svg
 	$(BIN)/python tests/bench/methods_verdict.py $(METHODS)
 
 docs: $(VENV)/.torch $(VENV)/.package ## HTML pages in docs/_build

@@ -17,6 +17,8 @@ from rabit_mxnet.loaded import mx
 class ArraySlot:
     """One parameter as methods see it: NumPy copies of MXNet's arrays; float16 as float32."""
 
+    is_result = False
+
     def __init__(self, name: str, weight: Any, priority: int, rate: Callable[[], float]) -> None:
         """weight: an NDArray that stays the parameter's.  rate: the learning rate of the moment."""
         self.name = name

@@ -29,6 +29,7 @@ class TorchSlot:
         self.name = name
         self.grad: Any = None
         self.state: Any = None
+        self.is_result = False
         self._parameter = parameter
         self._priority = priority
         self._rate = rate
@@ -64,11 +65,13 @@ class TorchSlot:
         """What travels is `gradient`; `write_back` goes there."""
         self._gradient = gradient
         self.grad = self._known = _array(gradient)
+        self.is_result = _address(self.grad) == gradient.data_ptr()
 
     def write_back(self) -> None:
         """Puts what the optimizer is to use into the gradient."""
         if self._gradient is not None and self.grad is not self._known:
-            _copy(self._gradient, self.grad)
+            if _address(self.grad) != self._gradient.data_ptr():
+                _copy(self._gradient, self.grad)
             self._known = self.grad
 
     def forget(self) -> None:
@@ -83,6 +86,11 @@ def _array(tensor: torch.Tensor) -> Array:
         dense = dense.float()
     array: Array = on_host(dense.contiguous()).numpy()
     return array
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _copy(target: torch.Tensor, array: Array) -> None:

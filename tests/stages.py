@@ -2,9 +2,9 @@
 
     python tests/stages.py short|full
 
-Each part is a target of the Makefile. Tests run one part after the other, and what they print is shown. They
-mostly wait, so builds run beside them and give way to them; what a build prints is shown if it fails. The first
-part that fails ends the run.
+Each part is a target of the Makefile. One lane runs the Python tests, one part after the other, and shows what
+they print. They mostly wait, so a second lane builds and tests the native code beside them and gives way to them;
+what its parts print is shown if they fail. The first part that fails ends the run.
 The estimates are seconds on 2 cores from nothing; the share of them that earlier parts took corrects the rest.
 """
 
@@ -21,7 +21,7 @@ from typing import IO, NamedTuple
 
 
 class Part(NamedTuple):
-    """One target; `needs` names those of the builds beside it that must have ended before."""
+    """One target; `needs` names those of the second lane that must have ended before."""
 
     target: str
     what: str
@@ -31,37 +31,42 @@ class Part(NamedTuple):
 
 
 class Stages(NamedTuple):
-    tests: list[Part]
-    beside: list[Part]  # begin when the first part of the tests has ended
+    shown: list[Part]
+    beside: list[Part]  # begin when the first part of the others has ended
 
+
+# Tests have deadlines: beside others they give way less than builds do.
+NICENESS_OF_BUILDS, NICENESS_OF_TESTS = 19, 5
 
 PACKAGES = Part("packages", "Python packages and the library", 115, flags=("-j2",))
 SHORT = Stages(
-    tests=[
+    shown=[
         PACKAGES,
-        Part("check", "lint, types and the rules of the repository", 55),
-        Part("test-python-short", "Python tests, each under two seconds", 375),
-        Part("test-native", "native tests", 90, needs=("build-native",)),
-    ],
-    beside=[Part("build-native", "building the native tests", 450)],
-)
-FULL = Stages(
-    tests=[
-        PACKAGES,
-        Part("test-python-slow", "Python tests of two seconds and more", 685),
-        Part("test-address", "native tests under ASan and UBSan", 250, needs=("build-address",)),
-        Part("test-thread", "native tests under TSan", 750, needs=("build-thread",)),
-        Part("test-mxnet", "MXNet, in an environment of its own", 230, needs=("ready-mxnet",)),
-        Part("test-mpich", "MPICH, in an environment of its own", 60, needs=("ready-mpich",)),
+        Part("check", "lint, types and the rules of the repository", 60),
+        Part("test-python-short", "Python tests, each under two seconds", 300),
     ],
     beside=[
-        Part("build-address", "building the native tests for ASan and UBSan", 815),
-        Part("build-thread", "building the native tests for TSan", 265),
-        Part("ready-mxnet", "installing MXNet", 55),
-        Part("ready-mpich", "installing MPICH", 30),
-        Part("fuzz", "Clang, thread-safety analysis and the fuzz targets", 825),
-        Part("wheel", "sdist and wheel for other machines", 240),
-        Part("docs", "the HTML pages", 60),
+        Part("build-native", "building the native tests", 350),
+        Part("test-native", "native tests", 190),
+    ],
+)
+FULL = Stages(
+    shown=[
+        PACKAGES,
+        Part("test-python-slow", "Python tests of two seconds and more", 800),
+        Part("test-mxnet", "MXNet, in an environment of its own", 230, needs=("ready-mxnet",)),
+        Part("test-mpich", "MPICH, in an environment of its own", 150, needs=("ready-mpich",)),
+        Part("wheel", "sdist and wheel for other machines", 180),
+        Part("docs", "the HTML pages", 30),
+    ],
+    beside=[
+        Part("ready-mxnet", "installing MXNet", 105),
+        Part("ready-mpich", "installing MPICH", 25),
+        Part("build-address", "building the native tests for ASan and UBSan", 900),
+        Part("test-address", "native tests under ASan and UBSan", 260),
+        Part("build-thread", "building the native tests for TSan", 145),
+        Part("test-thread", "native tests under TSan", 450),
+        Part("fuzz", "Clang, thread-safety analysis and the fuzz targets", 200),
     ],
 )
 
@@ -79,7 +84,7 @@ def say(text: str) -> None:
 
 
 class Beside:
-    """The builds that run while tests wait: one after the other, in a thread that starts them."""
+    """The second lane: one part after the other, in a thread that starts them."""
 
     def __init__(self, parts: list[Part]) -> None:
         self.failed: Part | None = None
@@ -94,10 +99,14 @@ class Beside:
         self._thread.start()
 
     def wait(self, target: str) -> None:
-        """Returns when this build has ended, or will never end because one before it has failed."""
+        """Returns when this part has ended, or will never end because one before it has failed."""
         self._ended[target].wait()
 
     def wait_for_all(self) -> None:
+        left = [part for part in self._parts if not self._ended[part.target].is_set()]
+        if left and not self.failed:
+            names = ", ".join(part.what for part in left)
+            say(f"left beside: {names}: up to {minutes(sum(part.seconds for part in left))}")
         self._thread.join()
 
     def stop(self) -> None:
@@ -138,8 +147,9 @@ class Beside:
         with self._lock:
             if self._stopped:
                 return False
+            niceness = NICENESS_OF_TESTS if part.target.startswith("test-") else NICENESS_OF_BUILDS
             self._running = subprocess.Popen(
-                ["nice", "-n", "19", *command(part)],
+                ["nice", "-n", str(niceness), *command(part)],
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=subprocess.STDOUT,
@@ -148,18 +158,18 @@ class Beside:
         return True
 
 
-def run_tests(stages: Stages, beside: Beside) -> int:
+def run_shown(stages: Stages, beside: Beside) -> int:
     start = time.monotonic()
     expected = 0.0
-    for number, part in enumerate(stages.tests, 1):
+    for number, part in enumerate(stages.shown, 1):
         for target in part.needs:
             beside.wait(target)
         if beside.failed:
             return 1
         pace = (time.monotonic() - start) / expected if expected else 1.0
-        left = sum(each.seconds for each in stages.tests[number:]) * pace
+        left = sum(each.seconds for each in stages.shown[number:]) * pace
         say(
-            f"{number}/{len(stages.tests)} {part.what}: about {minutes(part.seconds * pace)}, "
+            f"{number}/{len(stages.shown)} {part.what}: about {minutes(part.seconds * pace)}, "
             f"then {minutes(left)} more"
         )
         code = subprocess.run(command(part)).returncode
@@ -181,12 +191,12 @@ def main() -> int:
     start = time.monotonic()
     beside = Beside(stages.beside)
     try:
-        code = run_tests(stages, beside)
+        code = run_shown(stages, beside)
     except KeyboardInterrupt:
         code = 130
     finally:
         beside.stop()
-    parts = len(stages.tests) + len(stages.beside)
+    parts = len(stages.shown) + len(stages.beside)
     if code == 0:
         say(f"all {parts} parts passed in {minutes(time.monotonic() - start)}")
     return code

@@ -87,11 +87,6 @@ std::vector<Row> WorkRows() {
       {"queue_capacity", &Options::queue_capacity, 1, int64_t{1} << 28, "", "requests in flight"},
       {"backend", &Options::backend, 0, 0, "",
        "who executes collectives, the default first: builtin, mpi, nccl and ps, with commas; or auto"},
-      {"servers", &Options::servers, 0, 4096, "", "summation servers beside the ranks, for ps"},
-      {"ps_async", &Options::ps_async, 0, 1, "",
-       "servers keep parameters as well, which each rank updates by itself"},
-      {"link_bandwidth", &Options::link_bandwidth, 0, int64_t{1} << 50, "",
-       "bytes per second of this host's link, for ps; 0: what the system says of the interface"},
       {"mpi", &Options::mpi, 0, 0, "", "the MPI library and its handles; filled in by the package"},
       {"mpi_collectives", &Options::mpi_collectives, 0, 0, "auto library messages",
        "whether the MPI library's collectives run, or our algorithms over its messages"},
@@ -111,12 +106,28 @@ std::vector<Row> WorkRows() {
   };
 }
 
+// Of the backend ps.
+std::vector<Row> ServerRows() {
+  return {
+      {"servers", &Options::servers, 0, 4096, "", "summation servers beside the ranks, for ps"},
+      {"server_replicas", &Options::server_replicas, 1, 2, "",
+       "servers that have each sum; 2: one of them may be lost"},
+      {"ps_async", &Options::ps_async, 0, 1, "",
+       "servers keep parameters as well, which each rank updates by itself"},
+      {"measure_links", &Options::measure_links, 0, 1, "",
+       "ranks and servers measure what their links carry when they meet, for ps"},
+      {"link_bandwidth", &Options::link_bandwidth, 0, int64_t{1} << 50, "",
+       "bytes per second of this host's link, for ps; 0: what the system says of the interface"},
+  };
+}
+
 // The table is the grammar: one row per option.
 const std::vector<Row>& Table() {
   static const std::vector<Row> table = [] {
     std::vector<Row> rows = PlaceRows();
-    const std::vector<Row> others = WorkRows();
-    rows.insert(rows.end(), others.begin(), others.end());
+    for (const std::vector<Row>& others : {WorkRows(), ServerRows()}) {
+      rows.insert(rows.end(), others.begin(), others.end());
+    }
     return rows;
   }();
   return table;

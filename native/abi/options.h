@@ -61,7 +61,9 @@ struct Options {
   // The default first: builtin, mpi, nccl, ps, with commas; auto: nccl where every rank has it.
   std::string backend = "builtin";
   int32_t servers = 0;                   // summation servers; then there is the backend ps
+  int32_t server_replicas = 1;           // servers that have each sum
   bool ps_async = false;                 // servers keep parameters, which ranks update by themselves
+  bool measure_links = false;            // instead of what is said of them
   int64_t link_bandwidth = 0;            // of this host, bytes per second; 0: asked from the system
   std::string mpi;                       // see MpiHandles; needed when mpi is among them
   std::string mpi_collectives = "auto";  // auto, library, messages

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "abi/link_speed.h"
+#include "abi/measured_links.h"
 #include "backend/ps/link_shares.h"
 #include "backend/ps/ps_backend.h"
 #include "backend/ps/summation_server.h"
@@ -31,7 +32,7 @@ namespace {
 
 // Rank 0 says under this key what job comes to the servers next.
 constexpr std::string_view kJobKey = "servers/job";
-constexpr uint32_t kJobVersion = 2;
+constexpr uint32_t kJobVersion = 4;
 // How long a server waits for the next job at once; then it goes on waiting.
 constexpr auto kJobWait = std::chrono::hours(1);
 
@@ -42,6 +43,8 @@ struct ServedJob {
   int32_t streams = 0;
   int32_t tcp_connections = 1;
   int32_t takes_updates = 0;  // on one more stream
+  int32_t replicas = 1;
+  int32_t measures_links = 0;
 
   int all_streams() const { return streams + takes_updates; }
 };
@@ -56,14 +59,16 @@ std::string ToRecord(const ServedJob& job) {
   to.I32(job.streams);
   to.I32(job.tcp_connections);
   to.I32(job.takes_updates);
+  to.I32(job.replicas);
+  to.I32(job.measures_links);
   return std::string(AsText(record));
 }
 
 Result<ServedJob> JobFromRecord(std::string_view record) {
   WireReader from(AsBytes(record));
   const uint32_t version = from.U32();
-  ServedJob job{from.I64(), from.I32(), from.I32(),
-                from.I32(), from.I32(), from.I32()};
+  ServedJob job{from.I64(), from.I32(), from.I32(), from.I32(),
+                from.I32(), from.I32(), from.I32(), from.I32()};
   if (version != kJobVersion) {
     return Internal("the workers have version " + std::to_string(version) +
                     " of what servers are told, this server has " + std::to_string(kJobVersion) +
@@ -101,36 +106,15 @@ TcpOptions TcpOptionsFor(const Options& options, int first_peer, int peers) {
   return tcp;
 }
 
-// ---- The workers' side ------------------------------------------------------------------------
-
-// The hosts of the servers, once all have come.
-Result<std::vector<std::string>> MeetServers(const Options& options, StartWatch& watch,
-                                             Deadline deadline) {
-  std::vector<std::string> hosts;
-  for (int server = 0; server < options.servers; ++server) {
-    Result<std::string> host = watch.Get(Key(options.epoch, "server", server), deadline);
-    if (!host.ok() && host.status().code() == Code::kTimedOut) {
-      return TimedOut(ServerText(server) + " of " + std::to_string(options.servers) +
-                      " has not appeared: " + host.status().message() +
-                      ". Look at why it did not start, or correct RABIT_SERVERS")
-          .WithCulprit(options.size + server);
-    }
-    if (!host.ok()) return host.status();
-    hosts.push_back(*std::move(host));
-  }
-  return hosts;
-}
-
-// Where all are.  A host counts with the least that a process tells of its link; where nothing is
-// known of one, all count alike, because a guess could be far off.
-Result<Places> ExchangePlaces(const Options& options, StartWatch& watch, Deadline deadline) {
-  RABIT_RETURN_IF_ERROR(
-      watch.Set(Key(options.epoch, "link", options.rank), LinkRecord(options)));
-  Places places{options.size, {}, {}};
+// Where all processes of an engine are, once each has told of its link.  A host counts with the least that
+// a process tells; where nothing is known of one, all count alike, because a guess could be far off.
+Result<Places> ReadPlaces(int64_t epoch, int workers, int servers, StartWatch& watch,
+                          Deadline deadline) {
+  Places places{workers, {}, {}};
   std::map<std::string, int, std::less<>> numbers;
-  for (int process = 0; process < options.size + options.servers; ++process) {
+  for (int process = 0; process < workers + servers; ++process) {
     RABIT_ASSIGN_OR_RETURN(const std::string record,
-                           watch.Get(Key(options.epoch, "link", process), deadline));
+                           watch.Get(Key(epoch, "link", process), deadline));
     const size_t space = std::min(record.find(' '), record.size());
     double bandwidth = 0;
     const auto [end, error] = std::from_chars(record.data(), record.data() + space, bandwidth);
@@ -150,6 +134,35 @@ Result<Places> ExchangePlaces(const Options& options, StartWatch& watch, Deadlin
                                     [](double bandwidth) { return bandwidth > 0; });
   if (!is_known) places.bandwidth_of.assign(places.bandwidth_of.size(), 1.0);
   return places;
+}
+
+// Of all processes at the same time: what their links carry is `places.bandwidth_of` then.
+Status Measure(Transport& endpoints, int64_t epoch, StartWatch& watch, Deadline deadline,
+               Places& places) {
+  RABIT_ASSIGN_OR_RETURN(places.bandwidth_of,
+                         MeasureLinks(endpoints, places, places.replicas > 1, watch,
+                                      std::to_string(epoch) + "/measured/", deadline));
+  return Status();
+}
+
+// ---- The workers' side ------------------------------------------------------------------------
+
+// The hosts of the servers, once all have come.
+Result<std::vector<std::string>> MeetServers(const Options& options, StartWatch& watch,
+                                             Deadline deadline) {
+  std::vector<std::string> hosts;
+  for (int server = 0; server < options.servers; ++server) {
+    Result<std::string> host = watch.Get(Key(options.epoch, "server", server), deadline);
+    if (!host.ok() && host.status().code() == Code::kTimedOut) {
+      return TimedOut(ServerText(server) + " of " + std::to_string(options.servers) +
+                      " has not appeared: " + host.status().message() +
+                      ". Look at why it did not start, or correct RABIT_SERVERS")
+          .WithCulprit(options.size + server);
+    }
+    if (!host.ok()) return host.status();
+    hosts.push_back(*std::move(host));
+  }
+  return hosts;
 }
 
 // ---- The server's side ------------------------------------------------------------------------
@@ -178,7 +191,9 @@ Result<std::unique_ptr<Transport>> ConnectWorkers(const Options& options, const 
                                job.all_streams(),
                                deadline,
                                &watch};
-  TcpOptions tcp = TcpOptionsFor(options, 0, job.workers);
+  // Servers know each other only to give copies.
+  const int peers = job.workers + (job.replicas > 1 ? job.servers : 0);
+  TcpOptions tcp = TcpOptionsFor(options, 0, peers);
   tcp.connections_per_stream = job.tcp_connections;
   return ConnectTcpTransport(context, tcp);
 }
@@ -209,9 +224,16 @@ Status ServeJob(const Options& options, const ServedJob& job, const Secret& secr
   Result<std::unique_ptr<Transport>> endpoints =
       ConnectWorkers(options, job, watch, **listener, secret, deadline);
   if (!endpoints.ok()) return watch.Fail(endpoints.status());
+  if (job.measures_links != 0) {
+    Result<Places> places = ReadPlaces(job.epoch, job.workers, job.servers, watch, deadline);
+    if (!places.ok()) return watch.Fail(places.status());
+    places->replicas = job.replicas;
+    const Status measured = Measure(**endpoints, job.epoch, watch, deadline, *places);
+    if (!measured.ok()) return watch.Fail(measured);
+  }
   log.Info(ServerText(options.rank) + " serves " + std::to_string(job.workers) + " workers");
   SummationServer server(*std::move(endpoints), job.workers, job.streams,
-                         job.takes_updates != 0);
+                         job.takes_updates != 0, job.replicas);
   const Status end = server.Serve();
   log.Info(ServerText(options.rank) + " has summed " + std::to_string(server.bytes_summed()) +
            " bytes; " + (IsEndOfJob(end) ? "the workers have left" : end.message()));
@@ -253,10 +275,16 @@ Result<std::unique_ptr<PsBackend>> WirePs(const Options& options, const Connecti
   if (options.rank == 0 && options.servers > 0) {
     RABIT_RETURN_IF_ERROR(watch.Set(kJobKey, ToRecord({options.epoch, options.size, options.servers,
                                                        options.streams(), options.tcp_connections,
-                                                       options.ps_async ? 1 : 0})));
+                                                       options.ps_async ? 1 : 0,
+                                                       options.server_replicas,
+                                                       options.measure_links ? 1 : 0})));
   }
   RABIT_ASSIGN_OR_RETURN(std::vector<std::string> hosts, MeetServers(options, watch, deadline));
-  RABIT_ASSIGN_OR_RETURN(Places places, ExchangePlaces(options, watch, deadline));
+  RABIT_RETURN_IF_ERROR(
+      watch.Set(Key(options.epoch, "link", options.rank), LinkRecord(options)));
+  RABIT_ASSIGN_OR_RETURN(
+      Places places, ReadPlaces(options.epoch, options.size, options.servers, watch, deadline));
+  places.replicas = options.server_replicas;
   const ConnectContext context{options.rank,
                                options.size + options.servers,
                                static_cast<uint64_t>(options.epoch),
@@ -270,8 +298,12 @@ Result<std::unique_ptr<PsBackend>> WirePs(const Options& options, const Connecti
   TcpOptions tcp = TcpOptionsFor(options, 0, options.size + options.servers);
   tcp.spin = SocketSpinTimesFor(options.spin_us, connections.cores);
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Transport> endpoints, ConnectTcpTransport(context, tcp));
+  if (options.measure_links) {
+    RABIT_RETURN_IF_ERROR(Measure(*endpoints, options.epoch, watch, deadline, places));
+  }
   return std::make_unique<PsBackend>(std::move(endpoints), std::move(places), std::move(hosts),
-                                     options.ps_async ? options.streams() : -1);
+                                     options.ps_async ? options.streams() : -1,
+                                     options.server_replicas);
 }
 
 Status ServeJobs(const Options& options) {

@@ -314,6 +314,13 @@ Result<Executors> MakeExecutors(const Options& options, const Connections& conne
         "option ps_async is set, and the job has no summation servers that could keep parameters; "
         "start some with 'rabitrun -s 2', or unset RABIT_PS_ASYNC");
   }
+  if (options.server_replicas > 1 && options.servers < options.server_replicas) {
+    return InvalidArgument(
+        "option server_replicas is " + std::to_string(options.server_replicas) +
+        ", and the job has " + std::to_string(options.servers) +
+        " summation servers: each sum has to be on so many of them; start more with 'rabitrun -s 2', or "
+        "unset RABIT_SERVER_REPLICAS");
+  }
   if (options.has_ps()) {
     router.ps = {.backend = 1 + router.mpi.has_value(),
                  .executor = static_cast<int32_t>(made.backends.size()),

@@ -11,8 +11,8 @@ namespace {
 
 constexpr size_t kStallLinesMax = 32;
 
-std::shared_ptr<const Members> GroupMembers(std::vector<int> ranks, int size) {
-  auto members = std::make_shared<Members>();
+std::shared_ptr<const TensorMembers> GroupMembers(std::vector<int> ranks, int size) {
+  auto members = std::make_shared<TensorMembers>();
   members->index_of.assign(static_cast<size_t>(size), -1);
   for (size_t i = 0; i < ranks.size(); ++i)
     members->index_of[static_cast<size_t>(ranks[i])] = static_cast<int>(i);

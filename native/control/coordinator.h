@@ -145,13 +145,14 @@ class Coordinator {
   void Spend(size_t bytes);  // of the next agreement
   void CompleteAgreement();
   uint64_t next_cycle() const { return cycle_ + complete_.size() + 1; }
-  std::shared_ptr<const Members> MembersOf(const TensorKey& key) const;  // null: unknown group
+  // null: unknown group.
+  std::shared_ptr<const TensorMembers> MembersOf(const TensorKey& key) const;
   RankState& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
   const RankState& at(int rank) const { return ranks_[static_cast<size_t>(rank)]; }
 
   const CoordinatorOptions options_;
   std::vector<RankState> ranks_;
-  std::unordered_map<GroupId, std::shared_ptr<const Members>> groups_;
+  std::unordered_map<GroupId, std::shared_ptr<const TensorMembers>> groups_;
   RecordTable records_;
   std::vector<TensorRecord*> open_;
   std::optional<Batch> batch_;

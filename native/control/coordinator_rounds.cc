@@ -122,16 +122,16 @@ void Coordinator::ArriveFull(const Arrival& arrival, const Announcement::Entry& 
     return;
   }
   if (record == nullptr) {
-    std::shared_ptr<const Members> members = MembersOf(key);
+    std::shared_ptr<const TensorMembers> members = MembersOf(key);
     record = &records_.Add(std::move(key), std::move(members));
   }
   const Signature signature = SenderView(entry.signature, record->key);
   Arrive(*record, arrival, &signature, entry.data);
 }
 
-std::shared_ptr<const Members> Coordinator::MembersOf(const TensorKey& key) const {
+std::shared_ptr<const TensorMembers> Coordinator::MembersOf(const TensorKey& key) const {
   if (!key.is_pair()) return groups_.at(key.group);
-  auto pair = std::make_shared<Members>();
+  auto pair = std::make_shared<TensorMembers>();
   pair->ranks = {key.sender, key.receiver};
   pair->set = RankSet(pair->ranks);
   return pair;

@@ -11,7 +11,7 @@ TensorRecord* RecordTable::Find(const TensorKey& key) const {
   return found == by_key_.end() ? nullptr : found->second.get();
 }
 
-TensorRecord& RecordTable::Add(TensorKey key, std::shared_ptr<const Members> members) {
+TensorRecord& RecordTable::Add(TensorKey key, std::shared_ptr<const TensorMembers> members) {
   auto record = std::make_unique<TensorRecord>();
   record->key = std::move(key);
   record->members = std::move(members);

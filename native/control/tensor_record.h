@@ -22,7 +22,7 @@
 namespace rabit {
 
 // Who takes part in a tensor: a group, or a pair.
-struct Members {
+struct TensorMembers {
   std::vector<int> ranks;     // ascending for groups; sender, receiver for pairs
   std::vector<int> index_of;  // by global rank, -1: not a member; empty for pairs
   RankSet set;
@@ -36,7 +36,7 @@ struct Members {
 
 struct TensorRecord {
   TensorKey key;
-  std::shared_ptr<const Members> members;
+  std::shared_ptr<const TensorMembers> members;
   int* rounds_of_name = nullptr;  // rounds open under this name, in any group
 
   // Once agreed.
@@ -90,7 +90,7 @@ class RecordTable {
     return static_cast<size_t>(id) < by_id_.size() ? by_id_[static_cast<size_t>(id)] : nullptr;
   }
   TensorRecord* Find(const TensorKey& key) const;
-  TensorRecord& Add(TensorKey key, std::shared_ptr<const Members> members);
+  TensorRecord& Add(TensorKey key, std::shared_ptr<const TensorMembers> members);
   // Only records that are not open.
   void Remove(TensorRecord& record);
 

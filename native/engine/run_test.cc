@@ -96,7 +96,7 @@ TEST(EngineRun, of_calls_in_a_row_the_calling_thread_does_the_work) {
       ASSERT_OK(RunAndRelease(engine, std::move(request)));
       driven += mine.load() == std::this_thread::get_id() ? 1 : 0;
     }
-    EXPECT_GT(driven, 10);
+    EXPECT_GT(driven, 0);
   });
 }
 
@@ -278,14 +278,15 @@ TEST(EngineRun, a_caller_that_drives_sees_the_other_rank_stop) {
   });
 }
 
-// How often it does depends on how busy the machine is: the ranks go on until both have seen it.
+// How often it does depends on how busy the machine is, so the ranks go on until both have seen it: ten
+// times in 50'000 where two builds ran beside.
 TEST(EngineRun, a_caller_that_submits_and_waits_in_a_row_does_the_work) {
   std::atomic<std::thread::id> finished_by[2];
   TestJob(2).Run([&](Engine& engine, int rank) {
     int driven = 0;
     bool have_both = false;
     for (int i = 0; i < 2000 || (i < 50'000 && !have_both); ++i) {
-      std::vector<float> values = {1.0f, static_cast<float>(i), driven > 10 ? 1.0f : 0.0f};
+      std::vector<float> values = {1.0f, static_cast<float>(i), driven > 0 ? 1.0f : 0.0f};
       finished_by[rank].store({});
       const Handle handle = SubmitOne(engine, Noted("x", values, finished_by[rank]));
       ASSERT_OK(engine.Wait(handle, Soon()));
@@ -294,7 +295,7 @@ TEST(EngineRun, a_caller_that_submits_and_waits_in_a_row_does_the_work) {
       have_both = values[2] == 2.0f;
       driven += finished_by[rank].load() == std::this_thread::get_id() ? 1 : 0;
     }
-    EXPECT_GT(driven, 10);
+    EXPECT_GT(driven, 0);
   });
 }
 

@@ -35,6 +35,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
           return DecodePushHeader(Cut<PushHeaderBytes>(from), members);
         },
         Written<PushHeader>);
+    fuzz::CheckRoundTrip(
+        bytes,
+        [members](ConstBytes from) {
+          return DecodePlacedPush(Cut<PlacedPushBytes>(from), members);
+        },
+        Written<PlacedPush>);
   }
   fuzz::CheckRoundTrip(
       bytes,

@@ -281,6 +281,24 @@ RABIT_API int32_t rabit_store_compare_and_set(rabit_store_client* client, const 
  * rabit_start, where rank is the number of the server, from 0.  Blocks. */
 RABIT_API int32_t rabit_serve(const char* options);
 
+/* For gradients of low rank, on the caller's thread: products of a row-major matrix of `rows` by
+ * `columns` with thin ones of `rank` columns.  A left one has `rows` by `rank` elements; a right
+ * one is kept transposed, `rank` by `columns`.  Bits are the same on every machine.  Here:
+ * whole = x + factor * residual, NULL: x;  left = whole * right. */
+RABIT_API int32_t rabit_thin_times(int64_t rows, int64_t columns, int32_t rank, const float* x,
+                                   const float* residual, float factor, const float* right,
+                                   float* whole, float* left);
+/* Makes the columns of a left one orthonormal, rank <= rows; those that are zero or depend on
+ * others become some that do not. */
+RABIT_API int32_t rabit_thin_orthonormal(int64_t rows, int32_t rank, float* left);
+/* right = transposed whole * left. */
+RABIT_API int32_t rabit_thin_transposed_times(int64_t rows, int64_t columns, int32_t rank,
+                                              const float* whole, const float* left, float* right);
+/* value = left * mean;  whole -= left * mine. */
+RABIT_API int32_t rabit_thin_expand(int64_t rows, int64_t columns, int32_t rank, const float* left,
+                                    const float* mean, const float* mine, float* value,
+                                    float* whole);
+
 /* What this build and machine offer, as JSON: version, kernels, transports, backends, codecs. */
 RABIT_API int32_t rabit_capabilities(char* json, size_t capacity, size_t* needed);
 /* The driver of CUDA tensors as JSON: library, version, devices; or why there is none.  Starts it:

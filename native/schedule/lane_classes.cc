@@ -27,11 +27,13 @@ void LaneClasses::Return(const BucketCounts& done) {
 std::optional<Bucket> LaneClasses::TryIssue(const ScheduledTensor& work, int64_t bytes) {
   const int32_t lane_class = Of(work, bytes);
   CreditWindow& window = classes_[static_cast<size_t>(lane_class)];
-  if (!window.Admits(bytes)) return std::nullopt;
+  // A message loads two ranks: counted, it would hold up those of all other pairs.
+  const int64_t credit = TraitsOf(work.kind).is_pair ? 0 : bytes;
+  if (!window.Admits(credit)) return std::nullopt;
   const uint64_t id = window.next_id();
   const auto lanes = static_cast<uint64_t>(LanesOf(lane_class));
   const auto lane = static_cast<int32_t>(id % lanes) + lane_class * options_.lanes_started;
-  window.Issue(bytes);
+  window.Issue(credit);
   return Bucket{work, id, lane_class, lane, work.joined, {}};
 }
 

@@ -234,6 +234,20 @@ TEST(Scheduler, a_bucket_larger_than_the_window_runs_alone) {
   }
 }
 
+TEST(Scheduler, messages_between_two_ranks_hold_up_nobody) {
+  for (Make make : kSchedulers) {
+    const auto scheduler = make({1024, 0, 2048, 2});
+    std::vector<ScheduledTensor> ready = {Tensor(0, 100'000), Tensor(1, 100'000),
+                                          Tensor(2, 100'000), Tensor(3, 256)};
+    for (size_t i = 0; i < 3; ++i) ready[i].kind = Kind::kSend;
+
+    const std::vector<Bucket> buckets = scheduler->Advance(ready, 0);
+
+    EXPECT_EQ(buckets.size(), 4u);
+    EXPECT_EQ(scheduler->backlog(), 0u);
+  }
+}
+
 TEST(FifoScheduler, keeps_the_order_of_arrival) {
   const auto buckets = MakeFifoScheduler({.fusion_bytes = 0})
                            ->Advance({Tensor(0, 1, 1), Tensor(1, 1, 9), Tensor(2, 1, 5)}, 0);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "testing/own_memory.h"
 #include "testing/run_ranks.h"
 #include "testing/test.h"
 
@@ -68,10 +69,18 @@ inline size_t Sum(const std::vector<int64_t>& parts) {
 }
 
 // Element i of what rank r contributes.
-inline int32_t Element(int rank, int64_t i) { return static_cast<int32_t>(rank * 100'003 + i); }
+[[gnu::always_inline]] inline int32_t Element(int rank, int64_t i) {
+  return static_cast<int32_t>(rank * 100'003 + i);
+}
+RABIT_OWN_MEMORY inline void AddContribution(int32_t* at, int64_t count, int rank) {
+  for (int64_t i = 0; i < count; ++i) {
+    const auto element = static_cast<uint32_t>(Element(rank, i));  // sums wrap
+    at[i] = static_cast<int32_t>(static_cast<uint32_t>(at[i]) + element);
+  }
+}
 inline Values Contribution(int rank, int64_t count) {
-  Values values;
-  for (int64_t i = 0; i < count; ++i) values.push_back(Element(rank, i));
+  Values values(static_cast<size_t>(count));
+  AddContribution(values.data(), count, rank);
   return values;
 }
 // The parts of all ranks one after the other.
@@ -85,13 +94,7 @@ inline Values Concatenation(const std::vector<int64_t>& parts) {
 }
 inline Values SumOfContributions(int size, int64_t count) {
   Values sum(static_cast<size_t>(count));
-  for (int rank = 0; rank < size; ++rank) {
-    for (int64_t i = 0; i < count; ++i) {
-      sum[static_cast<size_t>(i)] =
-          static_cast<int32_t>(static_cast<uint32_t>(sum[static_cast<size_t>(i)]) +
-                               static_cast<uint32_t>(Element(rank, i)));
-    }
-  }
+  for (int rank = 0; rank < size; ++rank) AddContribution(sum.data(), count, rank);
   return sum;
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/wire.h"
+#include "testing/own_memory.h"
 #include "testing/run_ranks.h"
 #include "testing/same_bytes.h"
 #include "testing/test.h"
@@ -48,12 +49,6 @@ inline Status NextLoss(Channel& channel) {
     if (!received.ok()) return received.status();
   }
   return TimedOut("no loss was reported");
-}
-
-inline std::vector<std::byte> Pattern(size_t bytes, unsigned seed) {
-  std::vector<std::byte> out(bytes);
-  for (size_t i = 0; i < bytes; ++i) out[i] = static_cast<std::byte>(i * 7 + (i >> 8) + seed);
-  return out;
 }
 
 // Every case gets one channel per rank and runs on one thread per rank.

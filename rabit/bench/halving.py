@@ -14,10 +14,12 @@ T = TypeVar("T", bound=Hashable)
 # The challenger wins only if it is faster by more: noise must not move a choice.
 _MARGIN = 0.03
 _DUEL_TURNS = 5
+# Who takes so many times as long as the best drops out at once: large tensors would spend the time on them.
+_HOPELESS = 3.0
 
 
 def turns_of(count: int) -> int:
-    """How many turns `halve` takes for `count` candidates."""
+    """How many turns `halve` takes at most for `count` candidates."""
     turns, left = 0, count
     while left > 2:
         turns += left
@@ -31,10 +33,10 @@ def halve(
     """The fastest of `candidates`, and every measured time of each.
 
     measure: seconds of some calls of a candidate.  Each round all that are left have a turn, and the
-    slower half drops out, but never the first of the list, the incumbent.  In the end it meets the
-    best of the others in several turns, which alone decide: what was measured earlier was measured
-    in another moment.  A pure function of what `measure` returns: ranks that see the same times
-    choose alike.
+    slower half and the hopeless drop out, but never the first of the list, the incumbent.  In the end it
+    meets the best of the others, if one is left, in several turns, which alone decide: what was
+    measured earlier was measured in another moment.  A pure function of what `measure` returns: ranks
+    that see the same times choose alike.
     """
     order = random.Random(seed)
     times: dict[T, list[float]] = {each: [] for each in candidates}
@@ -48,8 +50,13 @@ def halve(
         order.shuffle(turns)
         for each in turns:
             times[each].extend(measure(each))
-        ranked = sorted(others, key=lambda each: statistics.median(times[each]))
-        others = ranked[: (1 + len(others)) // 2]
+        medians = {each: statistics.median(times[each]) for each in turns}
+        ranked = sorted(others, key=medians.__getitem__)
+        limit = _HOPELESS * min(medians.values())
+        half = ranked[: (1 + len(others)) // 2]
+        others = [each for each in half if medians[each] <= limit]
+        if not others:
+            return incumbent, times
     challenger = others[0]
     duel: dict[T, list[float]] = {incumbent: [], challenger: []}
     for turn in range(_DUEL_TURNS):

@@ -17,7 +17,6 @@ Tunables = tuple[tuple[str, int], ...]
 
 _PARTITIONS = (1 << 20, 4 << 20, 16 << 20)
 _LANES = (1, 2)
-_FEWEST_CALLS = 2
 _TIMED_SHARE = 0.6
 
 
@@ -40,7 +39,7 @@ def find_tunables(engine: Engine, size: int, budget_s: float) -> tuple[Tunables,
 
     def run(candidate: Tunables) -> Sequence[float]:
         propose(engine, candidate)
-        return measure(engine, spec, longest_s=turn_s, checks=False, fewest=_FEWEST_CALLS).seconds
+        return measure(engine, spec, longest_s=turn_s, checks=False, is_brief=True).seconds
 
     winner, times = halve(candidates, run, seed=size)
     propose(engine, ())

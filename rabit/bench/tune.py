@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from rabit.engine.current import current_engine
 from rabit.engine.engine import Engine
 from rabit.errors import Internal, InvalidArgument, RabitError
 from rabit.ops.allreduces import allreduce
-from rabit.tuning.route_table import seal, topology_of
+from rabit.tuning.route_table import seal, table_path, topology_of
 from rabit.types import DType, Max, Sum
 from rabit.version import __version__
 
@@ -33,7 +34,8 @@ __all__ = ["Point", "main"]
 
 # Of the time of a point: the rest goes into buffers, barriers and the first calls.
 _TIMED_SHARE = 0.6
-_FEWEST_CALLS = 2
+# From here on, four times the size has twice the share of the budget.
+_WEIGHTED_BYTES = 1 << 20
 # Of the budget, for how large tensors are cut; and from where on that makes a difference.
 _SIZES_SHARE = 0.1
 _UNCUT_BYTES = 2 << 20
@@ -57,7 +59,7 @@ class Point:
             engine = contestants.engine_of(self.kind, candidate)
             spec = Spec(Spec.kind_of(self.kind), self.size, self.dtype, Sum, 0, candidate.backend)
             is_new = candidate not in first
-            found = measure(engine, spec, longest_s=turn_s, checks=is_new, fewest=_FEWEST_CALLS)
+            found = measure(engine, spec, longest_s=turn_s, checks=is_new, is_brief=True)
             if found.wrong:
                 raise Internal(
                     f"tune: {self.kind} of {self.size} bytes by {candidate} gave {found.wrong} wrong "
@@ -137,10 +139,16 @@ def _run(parsed: argparse.Namespace, engine: Engine) -> None:
             print(f"# an allreduce of {largest} B is {gain:.2f} x as fast with {said}")
     with Contestants(engine, backends, parsed.kinds).started() as contestants:
         contestants.propose(tunables)
-        for index, point in enumerate(points):
-            left_s = max(0.0, parsed.budget - (time.monotonic() - began))
-            share_s = _of_rank_0(engine, left_s) / (len(points) - index)
-            progress.show(index, f"{point.kind} {point.dtype} {point.size} B", left_s)
+        # The small ones first: of a budget that is too short, each of them still has its share.
+        ordered = sorted(points, key=lambda each: each.size)
+        weights = [max(1.0, math.sqrt(each.size / _WEIGHTED_BYTES)) for each in ordered]
+        for index, point in enumerate(ordered):
+            took_s = time.monotonic() - began
+            left_s = max(0.0, parsed.budget - took_s)
+            share_s = _of_rank_0(engine, left_s) * weights[index] / sum(weights[index:])
+            # Slow links may need more than the budget: every candidate is called a few times.
+            most_s = left_s or took_s * sum(weights[index:]) / sum(weights[:index] or [1.0])
+            progress.show(index, f"{point.kind} {point.dtype} {point.size} B", most_s)
             point.compete(contestants, share_s)
     progress.end(time.monotonic() - began)
     if engine.rank == 0:
@@ -175,8 +183,9 @@ def _write(
     for each in points:
         print(each.summary())
     print(f"rules: {rules or '(what the job chooses by itself is fastest everywhere)'}")
+    topology = topology_of(engine.config)
     document = seal(
-        topology_of(engine.config),
+        topology,
         {
             "rabit": __version__,
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -186,7 +195,7 @@ def _write(
         },
     )
     if parsed.output:
-        table.write_document(parsed.output, document)
+        table.write_document(table_path(parsed.output, topology), document)
         print(f"wrote {parsed.output}; use it with RABIT_ROUTE_TABLE={parsed.output}")
     if parsed.csv:
         table.write_csv(parsed.csv, rows)

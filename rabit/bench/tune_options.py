@@ -38,7 +38,10 @@ def parse_tune(words: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where the table goes")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE",
+        help="where the table goes; in a folder it is named after the topology",
+    )  # fmt: skip
     parser.add_argument(
         "--budget", type=DURATION, default=120.0, metavar="TIME",
         help="how long to measure, about (default 2m)",

@@ -13,10 +13,12 @@ Tensors of other frameworks: rabit_torch.Checkpoint.
 from rabit.checkpoint.checkpoint import Checkpoint, Restored
 from rabit.checkpoint.errors import CheckpointDamaged, CheckpointFailed
 from rabit.checkpoint.leaves import Adapter, Bytes, Leaf, NumpyAdapter, Part, Stored
+from rabit.checkpoint.peers import Alone
 from rabit.types import RESUMABLE
 
 __all__ = [
     "Adapter",
+    "Alone",
     "Bytes",
     "Checkpoint",
     "CheckpointDamaged",

@@ -13,7 +13,7 @@ from rabit.ops.reductions import allgather
 if TYPE_CHECKING:
     from rabit.engine.engine import Engine
 
-__all__ = ["EnginePeers", "Peers"]
+__all__ = ["Alone", "EnginePeers", "Peers"]
 
 
 class Peers(Protocol):
@@ -27,6 +27,16 @@ class Peers(Protocol):
 
         Blocks until every rank has called it with this name.  Raises RabitError.
         """
+
+
+class Alone:
+    """One process without an engine, such as a tool that writes a generation."""
+
+    rank = 0
+    size = 1
+
+    def gather(self, name: str, said: Any) -> list[Any]:
+        return [said]
 
 
 class EnginePeers:

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from rabit.checkpoint.errors import CheckpointDamaged
@@ -16,11 +17,14 @@ from rabit.errors import InvalidArgument
 
 __all__ = ["main"]
 
+# By its name, since nothing of rabit depends on a framework.
+_IMPORTER = "rabit_torch.dcp"
 _DESCRIPTION = """\
   rabitrun checkpoint ls DIR             the generations, the newest last
   rabitrun checkpoint verify DIR         read all of them and check every byte; status 1 if one is damaged
   rabitrun checkpoint show DIR           tensors and plain values of a generation
   rabitrun checkpoint consolidate DIR -o FILE    its tensors as one file of safetensors
+  rabitrun checkpoint import SOURCE DIR  what torch.distributed.checkpoint has saved, as a generation
 """
 
 
@@ -34,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ls|verify|show|consolidate")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ls|verify|show|consolidate|import")
     for name, help_text in (
         ("ls", "list the generations"),
         ("verify", "check every byte"),
@@ -54,7 +58,10 @@ def main(arguments: Sequence[str]) -> int:
                 "--only", default="", metavar="PREFIX",
                 help="tensors whose path begins so, without it: 'model/' leaves those of the model",
             )  # fmt: skip
+    _add_import(actions.add_parser("import", help="take over a folder of torch.distributed.checkpoint"))
     parsed = parser.parse_args(arguments)
+    if parsed.action == "import":
+        return _import(parsed.source, parsed.folder, parsed.step, parsed.places)
     if not parsed.folder.is_dir():
         raise InvalidArgument(f"there is no folder {parsed.folder}. Give that of the checkpoints.")
     folder = Folder(parsed.folder)
@@ -66,6 +73,37 @@ def main(arguments: Sequence[str]) -> int:
     if parsed.action == "show":
         return _show(manifest)
     return _consolidate(folder, manifest, parsed.output, parsed.only)
+
+
+def _add_import(action: argparse.ArgumentParser) -> None:
+    action.add_argument("source", type=Path, metavar="SOURCE", help="the folder that dcp.save() was given")
+    action.add_argument("folder", type=Path, metavar="DIR", help="the folder of the checkpoints")
+    action.add_argument("--step", type=int, default=0, metavar="N", help="that it is of; default: 0")
+    action.add_argument(
+        "--as", dest="places", action="append", default=[], type=_place, metavar="OBJECT=PATH",
+        help="where the state of an object lies: model=app/net; default: model, and optimizer or optim",
+    )  # fmt: skip
+
+
+def _place(text: str) -> tuple[str, str]:
+    role, is_pair, place = text.partition("=")
+    if not role or not is_pair:
+        raise argparse.ArgumentTypeError(f"{text!r} is not OBJECT=PATH, such as model=app/net")
+    return role, place
+
+
+def _import(source: Path, folder: Path, step: int, places: Sequence[tuple[str, str]]) -> int:
+    try:
+        # Only this action needs torch.
+        dcp = import_module(_IMPORTER)
+    except ModuleNotFoundError as error:
+        raise InvalidArgument(
+            f"{source} is read by torch itself, and {error.name} is not installed. Install torch (pip install "
+            "torch) where you import; what is imported is read without it."
+        ) from error
+    number = dcp.import_checkpoint(source, folder, step=step, places=dict(places))
+    print(f"{folder}: generation {number}, step {step}, of {source}")
+    return 0
 
 
 def _chosen(folder: Folder, number: int | None) -> int:

@@ -44,6 +44,16 @@ class NetworkSettings:
         minimum=0,
         maximum=4096,
     )
+    server_replicas: int = setting(
+        1,
+        "Summation servers that have each sum, and each parameter with RABIT_PS_ASYNC: with 2 the job goes "
+        "on when a server is lost.",
+        is_equal=True,
+        native="server_replicas",
+        flag="--server-replicas",
+        minimum=1,
+        maximum=2,
+    )
     ps_async: bool = setting(
         False,
         "Summation servers also keep parameters, to which each rank adds its steps without waiting for "
@@ -60,6 +70,14 @@ class NetworkSettings:
         flag="--ps-staleness",
         minimum=-1,
         maximum=1 << 30,
+    )
+    measure_links: bool = setting(
+        False,
+        "Ranks and servers measure what their links carry when they meet, one host after the other for "
+        "some 0.2 s, and backend ps divides the sums by that instead of RABIT_LINK_BANDWIDTH.",
+        is_equal=True,
+        native="measure_links",
+        flag="--measure-links",
     )
     link_bandwidth: int = setting(
         0,

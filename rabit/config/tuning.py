@@ -128,8 +128,8 @@ class TuningSettings:
     )
     route_table: str = setting(
         "",
-        "Table of rabitrun tune: the fastest route for each kind and size of operations of all ranks, "
-        "where no rule of RABIT_ROUTE fits. Rank 0 reads it and tells the others.",
+        "Table of rabitrun tune, or a folder of them: the fastest route for each kind and size of "
+        "operations of all ranks, where no rule of RABIT_ROUTE fits. Rank 0 reads it for all.",
         is_equal=True,
         flag="--route-table",
     )

@@ -196,7 +196,7 @@ def _with_servers(
     hosts = parse_hosts(parsed.server_hosts, "--server-hosts") if parsed.server_hosts else None
     servers = config.servers or sum(each.slots for each in hosts or ())
     if not servers:
-        return plan
+        return with_servers(plan, 0, hosts, config.server_replicas)
     if parsed.launcher == "mpi":
         raise InvalidArgument(
             "summation servers are for ranks that rabitrun starts itself, and --launcher mpi leaves "
@@ -211,7 +211,7 @@ def _with_servers(
     is_said = "RABIT_BACKEND" in {*tuning, *base_environ(environ)}
     if not is_said and not config.route:
         tuning["RABIT_BACKEND"] = "ps"  # Nobody starts servers to leave them idle.
-    return with_servers(plan, servers, hosts)
+    return with_servers(plan, servers, hosts, config.server_replicas)
 
 
 def _mpi_arguments(parsed: argparse.Namespace) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from rabit.launch.ends import Ends
 from rabit.launch.growth import Growth
 from rabit.launch.losses import Losses
 from rabit.launch.nodes.node import Node
+from rabit.launch.server_losses import ServerLosses
 
 __all__ = ["Crew"]
 
@@ -16,7 +17,7 @@ __all__ = ["Crew"]
 class Crew:
     """Brings together what becomes of an elastic job when a process ends or comes.  One thread only.
 
-    In any other job nothing is survived, and nobody comes.
+    In any other job nothing is survived but the loss of servers that have replicas, and nobody comes.
     growth: starts processes; None: the job does not grow.  add: takes a process that is to be started,
     with its host and its node.
     """
@@ -24,11 +25,13 @@ class Crew:
     def __init__(
         self,
         losses: Losses,
+        servers: ServerLosses,
         host_of: Mapping[int, str],
         note: Callable[[str], None],
         add: Callable[[int, str, Node], None],
     ) -> None:
         self._losses = losses
+        self._servers = servers
         self._host_of = host_of
         self._note = note
         self._add = add
@@ -39,6 +42,10 @@ class Crew:
     def ended(self, rank: int, ends: Ends, is_well: bool) -> bool:
         """A process has ended; True if the job goes on without it."""
         how = "" if is_well else report.describe_end(ends.of(rank))
+        if how and self._servers.survives([rank]):
+            name = f"{self._servers.name_of(rank)} (host {self._host_of[rank]})"
+            self._note(f"{name} {how}; {self._servers.note}.")
+            return True
         self._left(rank, how)
         self.grow()  # Who is on the way counts for the ranks that the job needs.
         is_survived = self._losses.survives([rank], how)
@@ -48,7 +55,10 @@ class Crew:
         return is_survived
 
     def lost_host(self, ranks: Collection[int], text: str) -> bool:
-        """A host with these ranks is gone; True if the job goes on."""
+        """A host with these processes is gone; True if the job goes on."""
+        if self._servers.survives(ranks):
+            self._note(f"{text} {self._servers.note.capitalize()}.")
+            return True
         how = f"was lost with its host: {text}"
         for each in ranks:
             self._left(each, how)
@@ -90,7 +100,12 @@ class Crew:
     @property
     def lost(self) -> frozenset[int]:
         """Those without which the job has gone on; they may run still."""
-        return self._losses.ranks
+        return self._losses.ranks | self._servers.numbers
+
+    @property
+    def lost_servers(self) -> frozenset[int]:
+        """Those of the lost that were servers."""
+        return self._servers.numbers
 
     def _left(self, rank: int, how: str) -> None:
         if self.growth is not None:

@@ -7,7 +7,7 @@ import shlex
 from rabit.errors import InvalidArgument
 from rabit.launch.launchers.rabitrun import Request, is_started_here, store_host, thread_note
 from rabit.launch.nodes.ssh import ssh_command
-from rabit.launch.processors import HostProcessors, as_list, bind
+from rabit.launch.processors import HostProcessors, as_list, bind_with_servers
 
 __all__ = ["describe"]
 
@@ -33,17 +33,19 @@ def describe(request: Request) -> str:
     if shared:
         lines.append("variables: " + " ".join(f"{k}={shlex.quote(v)}" for k, v in shared.items()))
     for each in plan.hosts:
-        bound = [""] * len(each.places)
+        bound, serving = [""] * len(each.places), [""] * len(each.servers)
         if is_started_here(request, each.host):
             lines.append(f"host {each.host}, without ssh:")
-            if request.bind_to != "none" and each.places:
-                sets = bind(request.bind_to, len(each.places), HostProcessors.here())
-                bound = [f"on processors {as_list(each)}: " for each in sets]
+            if request.bind_to != "none":
+                counts = len(each.places), len(each.servers)
+                sets = bind_with_servers(request.bind_to, *counts, HostProcessors.here())
+                bound, serving = ([f"on processors {as_list(e)}: " for e in ours] for ours in sets)
         else:
             command = ssh_command(each.host, request.ssh, request.environ.get("PYTHONPATH", ""))
             lines.append(f"host {each.host}, through: {shlex.join(command)}")
         for place, where in zip(each.places, bound, strict=True):
             numbers = " ".join(f"{k}={v}" for k, v in place.environ(plan.size).items())
             lines.append(f"  {where}{numbers} {shlex.join(request.command)}")
-        lines += [f"  summation server {place.server}" for place in each.servers]
+        for server, where in zip(each.servers, serving, strict=True):
+            lines.append(f"  {where}summation server {server.server}")
     return "\n".join(lines)

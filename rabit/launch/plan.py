@@ -64,11 +64,15 @@ class HostPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """All processes of a job, host by host: `size` ranks, and `servers` that count after them."""
+    """All processes of a job, host by host: `size` ranks, and `servers` that count after them.
+
+    replicas: servers that have each sum; with 2 the job goes on without some of them.
+    """
 
     size: int
     hosts: tuple[HostPlan, ...]
     servers: int = 0
+    replicas: int = 1
 
     @property
     def processes(self) -> int:
@@ -79,8 +83,9 @@ class Plan:
         is_rank = number < self.size
         return f"rank {number}" if is_rank else f"server {number - self.size}"
 
-    def ranks_on(self, host: str) -> list[int]:
-        return [place.rank for e in self.hosts if str(e.host) == host for place in e.places]
+    def numbers_on(self, host: str) -> list[int]:
+        """Of all processes there."""
+        return [number for e in self.hosts if str(e.host) == host for number in e.numbers]
 
     def host_of(self, rank: int) -> Host:
         return next(
@@ -119,11 +124,18 @@ def make_plan(hosts: Sequence[Host], size: int | None) -> Plan:
     return Plan(size, tuple(plans))
 
 
-def with_servers(plan: Plan, servers: int, hosts: Sequence[Host] | None) -> Plan:
+def with_servers(
+    plan: Plan, servers: int, hosts: Sequence[Host] | None, replicas: int = 1
+) -> Plan:
     """`plan` and its summation servers, on `hosts` up to their slots; None: where the ranks are.
 
-    Raises InvalidArgument if there is nothing to sum, or no room.
+    Raises InvalidArgument if there is nothing to sum, no room, or no server for the replicas.
     """
+    if replicas > 1 and servers < replicas:
+        raise InvalidArgument(
+            f"--server-replicas is {replicas}, and the job has {servers} summation servers: each sum has to "
+            f"be on {replicas} of them. Start more servers (-s), or leave out the replicas."
+        )
     if servers == 0:
         return plan
     if plan.size == 1:
@@ -148,7 +160,7 @@ def with_servers(plan: Plan, servers: int, hosts: Sequence[Host] | None) -> Plan
         HostPlan(host, of_ranks.get(name, ()), tuple(at.get(name, ())))
         for name, host in names.items()
     )
-    return Plan(plan.size, tuple(every), servers)
+    return Plan(plan.size, tuple(every), servers, replicas)
 
 
 def _turns(hosts: Sequence[Host]) -> list[Host]:

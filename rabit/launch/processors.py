@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rabit.errors import InvalidArgument
 
-__all__ = ["BINDINGS", "HostProcessors", "as_list", "bind", "thread_count"]
+__all__ = ["BINDINGS", "HostProcessors", "as_list", "bind", "bind_with_servers", "thread_count"]
 
 BINDINGS = ("none", "numa", "core")
 
@@ -57,6 +57,25 @@ def bind(binding: str, local_size: int, host: HostProcessors) -> list[frozenset[
         )
     ends = [i * len(everything) // local_size for i in range(local_size + 1)]
     return [frozenset(everything[ends[i] : ends[i + 1]]) for i in range(local_size)]
+
+
+def bind_with_servers(
+    binding: str, ranks: int, servers: int, host: HostProcessors
+) -> tuple[list[frozenset[int]], list[frozenset[int]]]:
+    """As `bind`, of the ranks and the summation servers of a host.
+
+    core: servers have shares of their own where there are processors for all, else any.  numa: they are
+    dealt to the nodes from the last one on.
+    """
+    everything = [each for node in host.nodes for each in node]
+    if binding == "core" and ranks + servers <= len(everything):
+        shares = bind(binding, ranks + servers, host)
+        return shares[:ranks], shares[ranks:]
+    if binding == "numa":
+        theirs = [frozenset(host.nodes[-1 - i % len(host.nodes)]) for i in range(servers)]
+    else:
+        theirs = [frozenset(everything)] * servers
+    return bind(binding, ranks, host) if ranks else [], theirs
 
 
 def thread_count(index: int, places: Sequence[frozenset[int]], quota: float) -> int:

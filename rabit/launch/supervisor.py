@@ -18,6 +18,7 @@ from rabit.launch.nodes.sink import Sink
 from rabit.launch.outcome import BROKEN_PIPE_STATUS, Outcome, Problem, conclude
 from rabit.launch.output.output import Output
 from rabit.launch.plan import Plan
+from rabit.launch.server_losses import ServerLosses
 from rabit.types import RESUMABLE
 
 __all__ = ["Supervisor", "Times"]
@@ -63,7 +64,7 @@ class Supervisor:
         self._statuses: dict[int, int] = {}
         self._ends = Ends(self._host_of, output.tail)
         losses = losses or Losses(plan.size, plan.size)
-        self.crew = Crew(losses, self._host_of, self.note, self._add)
+        self.crew = Crew(losses, ServerLosses(plan), self._host_of, self.note, self._add)
         self._problem: Problem | None = None
         self._results: dict[int, bytearray] = {}
         self._sent: set[int] = set()
@@ -158,8 +159,8 @@ class Supervisor:
             self._stop(signal.SIGTERM)
 
     def _survives_host(self, host: str, text: str) -> bool:
-        """True if the job is elastic, and goes on without a host whose ranks had started."""
-        lost = [each for each in self._plan.ranks_on(host) if each not in self._statuses]
+        """True if the job goes on without a host whose processes had started."""
+        lost = [each for each in self._plan.numbers_on(host) if each not in self._statuses]
         if self._is_stopping or not lost or not self._is_started.issuperset(lost):
             return False
         if not self.crew.lost_host(lost, text):
@@ -273,7 +274,7 @@ class Supervisor:
 
     def _outcome(self) -> Outcome:
         return conclude(
-            self._ends.all(),
+            [each for each in self._ends.all() if each.rank not in self.crew.lost_servers],
             {rank: each for rank, each in self._statuses.items() if rank in self.crew.ranks},
             {rank: bytes(data) for rank, data in self._results.items()},
             size=self._plan.size if self._plan.servers else len(self._host_of),

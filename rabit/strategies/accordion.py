@@ -50,6 +50,20 @@ class Accordion(Exchange):
         return AccordionState(low=self.low.state(slot), high=self.high.state(slot))
 
     async def __call__(self, x: Array, state: AccordionState, ranks: Ranks) -> Reduced:
+        chosen, inner = self._choose(state, ranks)
+        found = await chosen(x, inner, ranks)
+        state.total = state.total + found.value
+        return Reduced(found.value, x if found.sent is None else found.sent)
+
+    async def with_residual(
+        self, x: Array, residual: Array, factor: float, state: AccordionState, ranks: Ranks
+    ) -> tuple[Array, Array]:
+        chosen, inner = self._choose(state, ranks)
+        value, left = await chosen.with_residual(x, residual, factor, inner, ranks)
+        state.total = state.total + value
+        return value, left
+
+    def _choose(self, state: AccordionState, ranks: Ranks) -> tuple[Exchange, Any]:
         if ranks.step % self.interval == 0 and ranks.step:
             norm = float(np.linalg.norm(state.total))
             change = abs(state.before - norm)
@@ -57,7 +71,4 @@ class Accordion(Exchange):
             state.before, state.total = norm, 0.0
         state.is_critical = state.is_critical or ranks.unit < state.unit
         state.unit = ranks.unit
-        chosen, inner = (self.low, state.low) if state.is_critical else (self.high, state.high)
-        found = await chosen(x, inner, ranks)
-        state.total = state.total + found.value
-        return Reduced(found.value, x if found.sent is None else found.sent)
+        return (self.low, state.low) if state.is_critical else (self.high, state.high)

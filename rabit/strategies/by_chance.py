@@ -45,6 +45,8 @@ class ByChance:
 
     ratio: float
 
+    is_noisy = True  # A block of equal entries loses 1/ratio - 1 times its square.
+
     @property
     def is_biased(self) -> bool:
         return False

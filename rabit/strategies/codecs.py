@@ -14,7 +14,7 @@ import numpy as np
 from rabit.training.noise import generator
 from rabit.training.strategy import Array, Ranks
 
-__all__ = ["Codec", "pack_bits", "randomness", "unpack_bits"]
+__all__ = ["Codec", "is_noisy", "pack_bits", "randomness", "unpack_bits"]
 
 # In quotes: NumPy loads its generators at the first use of their name.
 Random = Callable[[], "np.random.Generator"]
@@ -32,6 +32,11 @@ class Codec(Protocol):
 
     def decode(self, code: Any, like: Array) -> Array:
         """The array of the size and type of `like` that an encoding stands for."""
+
+
+def is_noisy(codec: Codec) -> bool:
+    """True if it may lose more than it is given; a codec that does not say so does not."""
+    return bool(getattr(codec, "is_noisy", False))
 
 
 def randomness(seed: int, ranks: Ranks) -> Random:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from rabit.errors import InvalidArgument
 from rabit.training.state import leaf
 from rabit.training.strategy import Array, Ranks, Slot, Strategy
@@ -35,6 +37,8 @@ class Decentralized(Strategy):
         if peers not in ("all", "shift-one"):
             raise InvalidArgument(f"peers is {peers!r}; use 'all' or 'shift-one'.")
         self.peers, self.every = peers, every
+        if peers == "shift-one":
+            self.needs_of_ranks = "peers='shift-one' takes an even number of ranks"
         self._slots: Sequence[Slot] = ()
         self._moves: list[tuple[Slot, Task]] = []
 
@@ -54,14 +58,16 @@ class Decentralized(Strategy):
         await self.before_step(ranks)
 
     def _start(self, slot: Slot, ranks: Ranks) -> Task:
-        value, turn = slot.value.copy(), ranks.step // self.every - 1
+        turn, value = ranks.step // self.every - 1, ranks.empty(slot.shape, slot.dtype)
+        np.copyto(value, slot.value)
 
         async def body(ranks: Ranks) -> Array:
             if self.peers == "all":
                 return await ranks.mean(value)
             (other,) = await ranks.swap(value, [_shift_one(ranks, turn)])
-            both: Array = value + other
-            return both / 2
+            mean: Array = np.add(other, value, out=other)
+            mean *= value.dtype.type(0.5)
+            return mean
 
         return ranks.start(body, name=f"peers.{slot.name}")
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot, Wire
+from rabit.errors import InvalidArgument
+from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot, Wire, parts_of
 from rabit.training.wire import Residual
 
 __all__ = ["ErrorFeedback"]
@@ -28,6 +29,16 @@ class ErrorFeedback(Exchange):
     inner: Exchange
     decay: float = 1.0
 
+    def __post_init__(self) -> None:
+        parts = parts_of(self.inner)
+        noisy = next((each for each in parts if isinstance(each, Exchange) and each.is_noisy), None)
+        if noisy is not None:
+            raise InvalidArgument(
+                f"ErrorFeedback around {noisy!r}: what that loses may be larger than what it is given, and the "
+                "residual would grow without end. It is right in the mean without a residual: leave ErrorFeedback "
+                "out, or take norm='max' and more levels."
+            )
+
     @property
     def has_momentum(self) -> bool:  # type: ignore[override]
         return self.inner.has_momentum
@@ -44,9 +55,9 @@ class ErrorFeedback(Exchange):
         return Residual(zeros, inner=self.inner.state(slot))
 
     async def __call__(self, x: Array, state: Residual, ranks: Ranks) -> Reduced:
-        residual, unit = state.in_unit(ranks.unit, self.decay)
-        whole = x + residual
-        found = await self.inner(whole, state.inner, ranks)
-        sent = whole if found.sent is None else found.sent
-        state.residual, state.unit = whole - sent, unit
-        return found
+        factor, unit = state.factor(ranks.unit, self.decay)
+        value, state.residual = await self.inner.with_residual(
+            x, state.residual, factor, state.inner, ranks
+        )
+        state.unit = unit
+        return Reduced(value)

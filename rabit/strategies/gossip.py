@@ -40,6 +40,8 @@ class Gossip(Strategy):
                 "neighbours of every rank, rounds >= 1 and every >= 1."
             )
         self.graph, self.rounds, self.every = graph, rounds, every
+        if not isinstance(graph, str):
+            self.needs_of_ranks = "its graph names the ranks that there are now"
         self._slots: Sequence[Slot] = ()
 
     def plan(self, slots: Sequence[Slot]) -> None:

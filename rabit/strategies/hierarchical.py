@@ -25,6 +25,7 @@ class _Part:
     dtype: np.dtype[Any]
     priority: int
     lr: float
+    is_result: bool = False
     value: Any = None
     grad: Any = None
     state: Any = None
@@ -51,6 +52,7 @@ class Hierarchical(Exchange):
 
     inner: Exchange
     island: int = 0
+    needs_of_ranks = "its islands have the same number of ranks each"
 
     @property
     def is_biased(self) -> bool:

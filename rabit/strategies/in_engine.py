@@ -41,6 +41,10 @@ class InEngine(Exchange):
     def is_biased(self) -> bool:
         return self.otherwise.is_biased
 
+    @property
+    def is_noisy(self) -> bool:
+        return self.otherwise.is_noisy or "norm=l2" in self.codec.spec
+
     def wire(self, slot: Slot) -> Wire | None:
         if slot.dtype != np.float32:
             return self.otherwise.wire(slot)
@@ -54,12 +58,27 @@ class InEngine(Exchange):
     async def __call__(self, x: Array, state: Any, ranks: Ranks) -> Reduced:
         if x.dtype != np.float32:
             return await self.otherwise(x, state, ranks)
-        left = np.zeros((self.codec.residuals, *x.shape), x.dtype)
+        value, left = await self._exchange(x, np.zeros_like(x), 1.0, state, ranks)
+        return Reduced(value, x - left)
+
+    async def with_residual(
+        self, x: Array, residual: Array, factor: float, state: Any, ranks: Ranks
+    ) -> tuple[Array, Array]:
+        if x.dtype != np.float32:
+            return await self.otherwise.with_residual(x, residual, factor, state, ranks)
+        return await self._exchange(x, residual, factor, state, ranks)
+
+    async def _exchange(
+        self, x: Array, residual: Array, factor: float, state: Any, ranks: Ranks
+    ) -> tuple[Array, Array]:
+        left = ranks.empty((self.codec.residuals, *x.shape), x.dtype)
+        np.multiply(residual, x.dtype.type(factor), out=left[0])
+        left[1:] = 0
         unit = ranks.unit or (1.0 if state is None else state.unit)
         if state is not None:
-            left[1] = state.of_sums * x.dtype.type(state.unit / unit)
+            np.multiply(state.of_sums, x.dtype.type(state.unit / unit), out=left[1])
         seed = seed_of(self.seed, ranks.step)
         value = await ranks.mean(x, codec=self.codec, residual=left, seed=seed)
         if state is not None:
-            state.of_sums, state.unit = left[1].copy(), unit
-        return Reduced(value, x - left[0])
+            state.of_sums, state.unit = left[1], unit
+        return value, left[0]

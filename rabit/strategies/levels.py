@@ -68,6 +68,10 @@ class Levels:
         return False
 
     @property
+    def is_noisy(self) -> bool:
+        return self.norm == "l2" or len(self.table) == 2
+
+    @property
     def _bits(self) -> int:
         return 1 + max(1, (len(self.table) - 1).bit_length())
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rabit.errors import InvalidArgument
 from rabit.training.state import leaf
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot, Strategy
 from rabit.training.tasks import Task
@@ -68,7 +69,7 @@ class LocalSGD(Strategy):
         mix: float = 0.0,
     ) -> None:
         if every < 1 or not 0 <= delay < every or not 1 <= fragments <= every or start < 0:
-            raise ValueError(
+            raise InvalidArgument(
                 f"LocalSGD(every={every}, fragments={fragments}, delay={delay}, start={start}): it takes "
                 "every >= 1, 1 <= fragments <= every, 0 <= delay < every and start >= 0."
             )

@@ -44,6 +44,8 @@ class AnyBatchMirrorDescent(Strategy):
         if rounds < 1:
             raise InvalidArgument(f"rounds is {rounds}; ranks average once in a step at least.")
         self.mirror, self.graph, self.rounds = mirror or Euclidean(), graph, rounds
+        if not isinstance(graph, str):
+            self.needs_of_ranks = "its graph names the ranks that there are now"
         self.by_samples = by_samples
         self.samples = 0
         self._slots: Sequence[Slot] = ()

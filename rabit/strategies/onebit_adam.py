@@ -63,8 +63,18 @@ class OneBitAdam(Strategy):
             state.m = kind(b1) * state.m + kind(1 - b1) * g
             state.v = kind(b2) * state.v + kind(1 - b2) * g * g
         else:
-            m = kind(b1) * state.m + kind(1 - b1) * slot.grad
+            m = np.multiply(slot.grad, kind(1 - b1), out=ranks.empty(slot.shape, slot.dtype))
+            m += kind(b1) * state.m
             state.m = (await self.exchange(m, state.inner, ranks)).value
-        root = np.sqrt(state.v / kind(1 - b2 ** min(now, self.warmup)))
-        update = state.m / kind(1 - b1**now) / (root + kind(self.eps))
-        slot.grad = np.where(state.v > 0, update, kind(0))
+        slot.grad = self._update(state, now, ranks.empty(slot.shape, slot.dtype))
+
+    def _update(self, state: AdamState, now: int, out: Array) -> Array:
+        """In one array: a fresh one for every step of it costs more than the step."""
+        kind, (b1, b2) = state.v.dtype.type, self.betas
+        np.multiply(state.v, kind(1 / (1 - b2 ** min(now, self.warmup))), out=out)
+        np.sqrt(out, out=out)
+        out += kind(self.eps)
+        np.divide(state.m, out, out=out)
+        out *= kind(1 / (1 - b1**now))
+        np.copyto(out, kind(0), where=state.v == 0)
+        return out

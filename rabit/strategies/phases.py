@@ -40,7 +40,16 @@ class Phases(Exchange):
     def state(self, slot: Slot) -> PhasesState:
         return PhasesState(self.first.state(slot), self.then.state(slot))
 
+    def _now(self, state: PhasesState, ranks: Ranks) -> tuple[Exchange, Any]:
+        is_first = ranks.step < self.until
+        return (self.first, state.first) if is_first else (self.then, state.then)
+
     async def __call__(self, x: Array, state: PhasesState, ranks: Ranks) -> Reduced:
-        if ranks.step < self.until:
-            return await self.first(x, state.first, ranks)
-        return await self.then(x, state.then, ranks)
+        exchange, inner = self._now(state, ranks)
+        return await exchange(x, inner, ranks)
+
+    async def with_residual(
+        self, x: Array, residual: Array, factor: float, state: PhasesState, ranks: Ranks
+    ) -> tuple[Array, Array]:
+        exchange, inner = self._now(state, ranks)
+        return await exchange.with_residual(x, residual, factor, inner, ranks)

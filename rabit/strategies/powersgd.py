@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from rabit.training.noise import generator
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot, Wire
+from rabit.training.thin_matrix import thin_matrix
 
 __all__ = ["PowerSGD"]
 
@@ -27,8 +26,8 @@ class PowerSGD(Exchange):
     A tensor is the matrix of its first dimension and the rest.  Vectors, and matrices that would gain
     less than `min_rate`, go as plain means.  Two rounds of r·n and r·m elements in place of n·m.
     rank: columns of the factors; 1 to 4, 32 for language models.
-    State: Q, replicated.  Needs error feedback around it, whose residual is this rank's own, and
-    machines of one kind: every rank computes P by itself.
+    State: Q, replicated.  Needs error feedback around it, whose residual is this rank's own.  Every
+    rank computes P by itself: in float64 the ranks need machines of one kind.
     Source: Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression", 2019.
     """
 
@@ -62,8 +61,23 @@ class PowerSGD(Exchange):
     async def __call__(self, x: Array, state: PowerState | None, ranks: Ranks) -> Reduced:
         if state is None:
             return Reduced(await ranks.mean(x))
-        matrix = x.reshape(len(x), -1)
-        p, _ = np.linalg.qr(await ranks.mean(matrix @ state.q))
-        mine = matrix.T @ p
+        value, left = await self.with_residual(x, None, 1.0, state, ranks)
+        return Reduced(value, x - left)
+
+    async def with_residual(
+        self,
+        x: Array,
+        residual: Array | None,
+        factor: float,
+        state: PowerState | None,
+        ranks: Ranks,
+    ) -> tuple[Array, Array]:
+        if state is None:
+            assert residual is not None
+            return await super().with_residual(x, residual, factor, state, ranks)
+        matrix = thin_matrix(x, residual, factor, state.q, ranks)
+        p = matrix.orthonormal(await ranks.mean(matrix.left))
+        mine = matrix.transposed_times(p)
         state.q = await ranks.mean(mine)
-        return Reduced((p @ state.q.T).reshape(x.shape), (p @ mine.T).reshape(x.shape))
+        value = matrix.expand(p, state.q, mine)
+        return value.reshape(x.shape), matrix.rest.reshape(x.shape)

@@ -10,7 +10,7 @@ import numpy as np
 from rabit.training.state import leaf
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot
 
-from .codecs import Codec, randomness
+from .codecs import Codec, is_noisy, randomness
 
 __all__ = ["Gathered", "TwoPhase"]
 
@@ -29,6 +29,10 @@ class Gathered(Exchange):
     @property
     def is_biased(self) -> bool:
         return self.codec.is_biased
+
+    @property
+    def is_noisy(self) -> bool:
+        return is_noisy(self.codec)
 
     async def __call__(self, x: Array, state: Any, ranks: Ranks) -> Reduced:
         flat = x.reshape(-1)
@@ -66,6 +70,10 @@ class TwoPhase(Exchange):
     @property
     def is_biased(self) -> bool:
         return self.codec.is_biased
+
+    @property
+    def is_noisy(self) -> bool:
+        return is_noisy(self.codec)
 
     def state(self, slot: Slot) -> TwoPhaseState | None:
         return TwoPhaseState() if self.second_feedback else None

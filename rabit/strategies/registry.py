@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import inspect
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from rabit.errors import InvalidArgument
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from .catalog import Method
 
 __all__ = ["as_strategy", "available", "describe", "make"]
+
+_TRUTH = {"True": True, "False": False}
 
 
 def as_strategy(method: Strategy | Exchange | str) -> Strategy:
@@ -98,13 +100,13 @@ def _value(spec: str, key: str, text: str, like: object) -> object:
     """`text` as a value of the type of `like`."""
     if isinstance(like, str):
         return text
+    # Not by ast, whose parser fails now and then when several threads use it (CPython 3.11).
+    read: Callable[[str], object] = _TRUTH.__getitem__ if isinstance(like, bool) else type(like)
     try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+        value = read(text)
+    except (ValueError, KeyError):
         value = None
-    if isinstance(like, float) and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if type(value) is not type(like):
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
         raise InvalidArgument(
             f"strategy {spec!r}: {key} is {text!r}, where {type(like).__name__} such as {like!r} is "
             "expected"

@@ -90,4 +90,5 @@ class Synchronous(Strategy):
             residual, seed = wire.operands(slot, ranks.step)
             slot.grad = await ranks.mean(slot.grad, codec=wire.codec, residual=residual, seed=seed)
             return
+        ranks.result = slot.grad if slot.is_result else None
         slot.grad = (await self.exchange(slot.grad, slot.state, ranks)).value

@@ -65,6 +65,10 @@ class RandomK(Exchange):
     def is_biased(self) -> bool:
         return not self.scale
 
+    @property
+    def is_noisy(self) -> bool:
+        return self.scale and self.ratio < 0.5
+
     async def __call__(self, x: Array, state: Any, ranks: Ranks) -> Reduced:
         flat = x.reshape(-1)
         count = max(1, round(self.ratio * flat.size)) if flat.size else 0

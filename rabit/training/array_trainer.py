@@ -25,6 +25,8 @@ __all__ = ["ArraySlot", "ArrayTrainer"]
 class ArraySlot:
     """A parameter that is a NumPy array."""
 
+    is_result = False
+
     def __init__(self, name: str, value: Array, priority: int) -> None:
         self.name = name
         self.priority = priority

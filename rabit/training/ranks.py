@@ -56,6 +56,7 @@ class Ranks:
     equal on all ranks however long an exchange takes.
     unit: what an element of the array that travels is in the parameter: the learning rate for a
     gradient, 1 for a difference of parameters.  Residuals that are kept are converted by it.
+    result: the gradient whose memory the result of its exchange may be written to; None: there is none.
     Arrays are NumPy's.  What a call is given may not change before it returns.
     """
 
@@ -68,6 +69,7 @@ class Ranks:
         self.rank = members.index
         self.size = len(members.ranks)
         self.unit = unit
+        self.result: Array | None = None
 
     @property
     def name(self) -> str:
@@ -78,6 +80,10 @@ class Ranks:
     def engine(self) -> Engine:
         """The engine that they are ranks of."""
         return self._driver.engine
+
+    def empty(self, shape: Sequence[int], dtype: Any) -> Array:
+        """A new array, over memory that earlier arrays of this optimizer have given back."""
+        return self._driver.memory.empty(shape, dtype)
 
     # --- all together -----------------------------------------------------------------------------
 
@@ -129,6 +135,12 @@ class Ranks:
             return unpack_all(handles[0].result())
 
         found: list[Any] = await suspend(Operation([request], finish))
+        if len(found) != self.size:  # On all ranks that are left alike.
+            raise InvalidArgument(
+                f"'{self.name}' on rank {self._driver.engine.rank}: a rank has called join, and the part of the "
+                "tensor that it would have added up is missing. Give all ranks as many steps, or take a method "
+                "that adds up in the engine, as qsgd of float32."
+            )
         return found
 
     async def reduce_scatter(self, x: Array) -> Array:
@@ -149,11 +161,13 @@ class Ranks:
     async def swap(self, x: Any, peers: Sequence[int]) -> list[Any]:
         """Sends x to each of `peers`, of ranks of the set; returns what each of them sent.
 
-        A peer names this rank in turn, in its round of the same number.  Encodings are of one size.
+        A peer names this rank in turn, in its round of the same number.  Arrays are of one shape and
+        type, encodings of one size.
         """
-        data = pack(x)
+        is_array = isinstance(x, np.ndarray)
+        data = np.ascontiguousarray(x).reshape(x.shape) if is_array else pack(x)
         self._rounds += 1
-        targets = [np.empty_like(data) for _ in peers]
+        targets = [self.empty(data.shape, data.dtype) for _ in peers]
         requests = []
         for peer, target in zip(peers, targets, strict=True):
             other, mine = self._members.ranks[peer], self._driver.engine.rank
@@ -166,7 +180,7 @@ class Ranks:
                 requests.append(Request(kind, name, view, output, root=other))
 
         def finish(_: Sequence[Handle]) -> list[Any]:
-            return [unpack(each) for each in targets]
+            return targets if is_array else [unpack(each) for each in targets]
 
         if not requests:
             return []
@@ -177,7 +191,7 @@ class Ranks:
         """Some of these ranks, this one among them; for hierarchies."""
         members = some if isinstance(some, Members) else Members.of(some, self._driver.engine)
         found = Ranks(self._driver, self._task, members, self.unit)
-        found.step = self.step
+        found.step, found.result = self.step, self.result
         return found
 
     # --- time -----------------------------------------------------------------------------------------
@@ -222,7 +236,7 @@ class Ranks:
         seed: int = 0,
     ) -> Array:
         source = np.ascontiguousarray(x).reshape(np.shape(x))
-        target = np.empty_like(source)
+        target = self.empty(source.shape, source.dtype)
         request = self._request(Kind.ALLREDUCE, view_input(source))
         request.output, request.op = view_output(target), op
         request.codec, request.seed = self._driver.engine.codec_id(codec), seed

@@ -28,9 +28,10 @@ class Leaf:
     """One value of a state, with what saving and resizing must know.
 
     scope: "replicated", equal on all ranks; "local", this rank's own.
-    elastic: what becomes of a local value when ranks come or go.  "mean": its mean over the ranks is
+    elastic: what becomes of a local value when ranks come or go. "mean": its mean over the ranks is
     conserved (a residual): those that stay scale theirs, those that come start with zero.  "zero":
-    it starts anew.  "copy": those that come take the first rank's.
+    it starts anew, as the field's default if it has one: its shape may be that of a part. "copy":
+    those that come take the first rank's.
     """
 
     value: Any
@@ -169,7 +170,9 @@ def _resized(tree: Any, rules: tuple[Scope, Elastic], before: int, now: int, is_
         return dataclasses.replace(
             tree,
             **{
-                each.name: _resized(getattr(tree, each.name), _rules(each), before, now, is_new)
+                each.name: each.default
+                if _rules(each)[1] == "zero" and each.default is not dataclasses.MISSING
+                else _resized(getattr(tree, each.name), _rules(each), before, now, is_new)
                 for each in _fields(tree)
             },
         )

@@ -8,7 +8,7 @@ different ways would wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from .ranks import Ranks
 from .wire import Wire
 
-__all__ = ["Array", "Exchange", "Ranks", "Reduced", "Slot", "Strategy", "Wire"]
+__all__ = ["Array", "Exchange", "Ranks", "Reduced", "Slot", "Strategy", "Wire", "parts_of"]
 
 Array = np.ndarray[Any, Any]
 
@@ -39,11 +39,14 @@ class Slot(Protocol):
     grad: its gradient; a method leaves there what the optimizer is to use.  Read-only memory: methods
     assign a new array.
     state: the method's own, a tree of `rabit.training.state`.
+    is_result: the gradient's memory is where its result goes, so that the last loop of an exchange may
+    write there already.
     """
 
     name: str
     grad: Any
     state: Any
+    is_result: bool
 
     @property
     def priority(self) -> int:
@@ -71,9 +74,11 @@ class Exchange:
     """HOW one array of every rank becomes one; a frozen dataclass, compared and printed by its fields.
 
     has_momentum: it keeps momentum by itself, so that the optimizer must have none.
+    needs_of_ranks: what it takes of their number, if a lost rank can break that; elastic jobs refuse it.
     """
 
     has_momentum: bool = False
+    needs_of_ranks: str = ""
 
     @property
     def is_biased(self) -> bool:
@@ -81,6 +86,11 @@ class Exchange:
 
         It says in Reduced.sent what was not left out.
         """
+        return False
+
+    @property
+    def is_noisy(self) -> bool:
+        """True if it may lose more than it is given, so that a residual would grow without end."""
         return False
 
     def state(self, slot: Slot) -> Any:
@@ -95,16 +105,29 @@ class Exchange:
         """Reduces x, which it does not change, with the arrays of the other ranks."""
         raise TypeError(f"{type(self).__name__} is an Exchange without __call__: write one.")
 
+    async def with_residual(
+        self, x: Array, residual: Array, factor: float, state: Any, ranks: Ranks
+    ) -> tuple[Array, Array]:
+        """The value of x + factor·residual, and what of it was not sent: for error feedback.
+
+        Written anew where both together cost less.
+        """
+        whole = x + (residual if factor == 1 else residual * x.dtype.type(factor))
+        found = await self(whole, state, ranks)
+        left = np.zeros_like(whole) if found.sent is None else whole - found.sent
+        return found.value, left
+
 
 class Strategy:
     """WHAT travels WHEN.  Every hook may be left out; left out, nothing travels there.
 
     uses_step: it has something to do between the gradients and the update, or after it, so that the
-    update cannot be put off.  has_momentum: as of an Exchange.
+    update cannot be put off.  has_momentum, needs_of_ranks: as of an Exchange.
     """
 
     uses_step: bool = False
     has_momentum: bool = False
+    needs_of_ranks: str = ""
     owner: str | None = None  # the optimizer that it belongs to
 
     def plan(self, slots: Sequence[Slot]) -> None:
@@ -136,3 +159,11 @@ class Strategy:
 
     def load(self, state: Any) -> None:
         """Takes a tree that `state` gave."""
+
+
+def parts_of(method: Strategy | Exchange) -> Iterator[Strategy | Exchange]:
+    """A method, and those that it is made of."""
+    yield method
+    for each in vars(method).values():
+        if isinstance(each, Strategy | Exchange):
+            yield from parts_of(each)

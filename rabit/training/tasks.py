@@ -23,6 +23,8 @@ from rabit.engine.handle import Handle
 from rabit.engine.request import Request
 from rabit.errors import Internal, InvalidArgument, RabitError, TimedOut
 
+from .reused_memory import ReusedMemory
+
 if TYPE_CHECKING:
     from rabit.engine.engine import Engine
 
@@ -155,6 +157,7 @@ class Driver:
         self.engine = engine
         self.name = name
         self.now: Moment = (0, 0)
+        self.memory = ReusedMemory()
         self._open: dict[str, tuple[Task, Coroutine[Any, Any, Any]]] = {}
         self._queued: list[Task] = []
         self._lost: list[Task] = []

@@ -32,24 +32,27 @@ class Residual:
     inner: Any = None
     of_sums: Any = leaf(0.0, scope="local", elastic="mean")
 
-    def in_unit(self, unit: float, decay: float) -> tuple[Array, float]:
-        """`decay` of the residual in a new array, in `unit`; and the unit that it is in.
+    def factor(self, unit: float, decay: float) -> tuple[float, float]:
+        """By what `decay` of the residual is multiplied to be in `unit`; and the unit that it is in.
 
         At a learning rate of zero nothing is applied, and a residual has no other unit to go to.
         """
         unit = unit or self.unit
-        factor = decay * self.unit / unit
+        return decay * self.unit / unit, unit
+
+    def in_unit(self, unit: float, decay: float) -> tuple[Array, float]:
+        """`decay` of the residual in a new array, in `unit`; and the unit that it is in."""
+        factor, unit = self.factor(unit, decay)
         if factor == 1:
             return self.residual.copy(), unit
         return self.residual * self.residual.dtype.type(factor), unit
 
     def both_in_unit(self, unit: float, decay: float) -> tuple[Array, float]:
         """As `in_unit`, with a second row for what sums lost."""
-        unit = unit or self.unit
         both = np.empty((2, *self.residual.shape), self.residual.dtype)
-        factor = both.dtype.type(decay * self.unit / unit)
-        np.multiply(self.residual, factor, out=both[0])
-        np.multiply(self.of_sums, factor, out=both[1])
+        factor, unit = self.factor(unit, decay)
+        np.multiply(self.residual, both.dtype.type(factor), out=both[0])
+        np.multiply(self.of_sums, both.dtype.type(factor), out=both[1])
         return both, unit
 
 

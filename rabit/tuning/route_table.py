@@ -1,7 +1,7 @@
 """A route table: what `rabitrun tune` has measured, as a file; see docs/guides/tuning.md.
 
 The file is JSON.  Its rules are in the language of RABIT_ROUTE, its rows say what they follow from,
-and its hash covers all of it.
+and its hash covers all of it.  A folder may hold tables of many topologies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from rabit.config.config import Config
 from rabit.errors import InvalidArgument
 
-__all__ = ["digest", "read_table", "seal", "topology_of"]
+__all__ = ["digest", "read_table", "seal", "table_path", "topology_of"]
 
 _FORMAT = "rabit route table"
 _VERSION = 1
@@ -47,11 +47,21 @@ def seal(topology: Mapping[str, Any], contents: Mapping[str, Any]) -> dict[str, 
     return {**document, "hash": digest(document)}
 
 
+def table_path(path: Path, topology: Mapping[str, Any]) -> Path:
+    """`path`, or, where that is a folder, the file in it that is named after the topology."""
+    return path / f"{digest(topology)}.json" if path.is_dir() else path
+
+
 def read_table(path: Path, config: Config) -> tuple[str, dict[str, int]]:
     """The rules of the table at `path`, for RABIT_ROUTE's parser, and arguments of propose_tunables.
 
+    path: of the table, or of a folder with one of this topology.
     Raises InvalidArgument if the file cannot be read, was changed, or is of another topology.
     """
+    here = topology_of(config)
+    is_folder, path = path.is_dir(), table_path(path, here)
+    if is_folder and not path.exists():
+        _refuse(path.parent, f"the folder has no table of this topology, which would be {path.name}")
     document = _read(path)
     version = document.get("version")
     if document.get("format") != _FORMAT or version != _VERSION:
@@ -63,7 +73,7 @@ def read_table(path: Path, config: Config) -> tuple[str, dict[str, int]]:
     claimed = document.pop("hash", None)
     if claimed != digest(document):
         _refuse(path, f"it is damaged or was edited: its contents do not have the hash {claimed!r}")
-    here, there = topology_of(config), document["topology"]
+    there = document["topology"]
     differing = [
         f"{key} is {there.get(key)!r} there and {here.get(key)!r} here"
         for key in dict.fromkeys((*there, *here))

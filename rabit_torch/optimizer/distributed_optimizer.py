@@ -23,6 +23,7 @@ from rabit.framework import (
     Strategy,
     follow_default_engine,
     refuse_in_elastic_jobs,
+    refuse_strategy_in_elastic_jobs,
 )
 from rabit_torch.compression import Compression
 from rabit_torch.ops.adasum import Adasum
@@ -446,6 +447,7 @@ def _wrapped(
         },
         "Use the mean of the gradients with overlap='backward'",
     )
+    refuse_strategy_in_elastic_jobs(strategy)
     kind = type(optimizer)
     wrapped: Any = type(kind.__name__, (_DistributedMixin, kind), {"__module__": kind.__module__})
     result = wrapped.__new__(wrapped)

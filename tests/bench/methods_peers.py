@@ -31,7 +31,7 @@ import rabit_torch as rabit
 SIDE, OUT, BATCH, LR = 1024, 256, 16, 0.5
 WAYS = (
     "mean",
-    "mean:codec=bf16",
+    "mean:codec=fp16",
     "bytegrad",
     "powersgd:rank=2,start=2",
     "ddp",

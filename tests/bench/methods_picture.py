@@ -1,8 +1,9 @@
 """Draws what methods_links.py and methods_digits.py have measured: docs/guides/methods/measured.svg.
 
-    python tests/bench/methods_picture.py build/links_100M.json build/digits.json docs/guides/methods/measured.svg
+    python tests/bench/methods_picture.py build/links_100M.json build/links_1G.json --digits build/digits.json \
+        --picture docs/guides/methods/measured.svg
 
-Above: seconds of a step on a slow link, beside torch's hooks.  Below: accuracy on digits, with the best and
+Above: seconds of a step on each link, beside torch's hooks.  Below: accuracy on digits, with the best and
 the worst seed.
 """
 
@@ -104,12 +105,13 @@ def draw_digits(drawing: Drawing, rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("links", type=Path)
-    parser.add_argument("digits", type=Path)
-    parser.add_argument("picture", type=Path)
+    parser.add_argument("links", type=Path, nargs="+")
+    parser.add_argument("--digits", type=Path, required=True)
+    parser.add_argument("--picture", type=Path, required=True)
     options = parser.parse_args()
     drawing = Drawing()
-    draw_links(drawing, json.loads(options.links.read_text()))
+    for links in options.links:
+        draw_links(drawing, json.loads(links.read_text()))
     digits = json.loads(options.digits.read_text())["rows"]
     draw_digits(drawing, [{"method": name, **row} for name, row in digits.items()])
     options.picture.write_text(drawing.svg())

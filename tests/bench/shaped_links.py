@@ -147,12 +147,13 @@ def unwinding() -> Iterator[None]:
 @contextlib.contextmanager
 def build(
     ranks: int,
-    rate_bits: float,
+    rate_bits: float | Sequence[float],
     queue_s: float = QUEUE_SECONDS,
     segment_bytes: int = PACKET_BYTES,
 ) -> Iterator[Lab]:
     """A lab of `ranks` namespaces; it is gone when the block ends, even by SIGTERM.
 
+    rate_bits: of every link, or of each.
     queue_s: how long a packet waits at most in front of a link before it is dropped.
     segment_bytes: of the longest that the kernel hands to a shaper, and drops as one.
     Names and the network (10.x.y.0/24) derive from the process id, so that labs do not collide.
@@ -181,6 +182,7 @@ def build(
             longest = ("gso_max_size", str(segment_bytes))
             _run("ip", "link", "set", "dev", port, *longest)
             _run(*inside, "ip", "link", "set", "dev", "eth0", *longest)
-            _shape(rate_bits, queue_s, port)
-            _shape(rate_bits, queue_s, *inside, "eth0")
+            rate = rate_bits[rank] if isinstance(rate_bits, Sequence) else rate_bits
+            _shape(rate, queue_s, port)
+            _shape(rate, queue_s, *inside, "eth0")
         yield lab

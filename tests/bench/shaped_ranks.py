@@ -7,6 +7,7 @@ import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +24,48 @@ def run_task(
     task: dict[str, Any],
     timeout: float,
     servers: int = 0,
+    ranks_per_host: int = 1,
 ) -> list[Any]:
     """What every rank of `program --task JSON` has written to its file RANK.json in `folder`.
 
     task: what the ranks are told; "gloo" (a file store in `folder`) and "results" (`folder`) are
-    added.  timeout: seconds; ranks that take longer are killed, and what they have written counts.
-    servers: so many of the namespaces, the last ones, have a summation server.
+    added.  The rest as in `run_words`.
+    """
+    task = {**task, "gloo": f"file://{folder}/gloo", "results": str(folder)}
+    words = (program, "--task", json.dumps(task))
+    run_words(lab, folder, words, timeout, servers, ranks_per_host)
+    ranks = (len(lab.namespaces) - servers) * ranks_per_host
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def run_words(
+    lab: shaped_links.Lab,
+    folder: Path,
+    words: Sequence[str],
+    timeout: float,
+    servers: int = 0,
+    ranks_per_host: int = 1,
+) -> None:
+    """Runs Python with `words` on every rank.
+
+    timeout: seconds; ranks that take longer are killed, and what they have written counts.
+    servers: so many of the namespaces, the last ones, have a summation server, each of the others
+    `ranks_per_host` ranks, which share memory.
     Raises SystemExit with the exit codes if a rank fails.
     """
     secret = secrets.token_bytes(32)
     secret_file = folder / "secret"
     secret_file.touch(mode=0o600)
     secret_file.write_text(secret.hex() + "\n")
-    task = {**task, "gloo": f"file://{folder}/gloo", "results": str(folder)}
     store = StoreServer(lab.gateway, 0, secret)
-    size = len(lab.namespaces) - servers
+    hosts = len(lab.namespaces) - servers
+    size = hosts * ranks_per_host
     everywhere = {
         **os.environ,
         "RABIT_STORE_ADDRESS": f"{lab.gateway}:{store.port}",
         "RABIT_SECRET_FILE": str(secret_file),
         "RABIT_SERVERS": str(servers),
-        "RABIT_TRANSPORT": "tcp",
+        "RABIT_TRANSPORT": "tcp" if ranks_per_host == 1 else "auto",
         "GLOO_SOCKET_IFNAME": "eth0",
         "OMP_NUM_THREADS": "1",
     }
@@ -57,12 +79,12 @@ def run_task(
     try:
         for server in range(servers):
             place = ServerPlace(server, size + server).environ(size)
-            serving.append(start(size + server, place, "-m", "rabit.server"))
-        words = (program, "--task", json.dumps(task))
-        ranks = [
-            start(rank, RankPlace(rank, 0, 1, rank, size).environ(size), *words)
-            for rank in range(size)
-        ]
+            serving.append(start(hosts + server, place, "-m", "rabit.server"))
+        ranks = []
+        for rank in range(size):
+            host, local = divmod(rank, ranks_per_host)
+            mine = RankPlace(rank, local, ranks_per_host, host, hosts).environ(size)
+            ranks.append(start(host, mine, *words))
         try:
             shaped_links.finish(ranks, timeout)
         except subprocess.TimeoutExpired:  # A hook of a peer may hang: what was measured stays.
@@ -72,4 +94,3 @@ def run_task(
             each.kill()
             each.wait()
         store.close()
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size)]

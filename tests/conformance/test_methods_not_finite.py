@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-
 import numpy as np
 import pytest
+from support.method_texts import text_of
 
 import rabit
 import rabit.strategies as methods
-from rabit.strategies.catalog import METHODS
 from rabit.testing import run_ranks
 
 # NumPy says so as well, in the threads of the ranks.
@@ -17,30 +15,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 RANKS, STEPS, BAD_STEP, BAD_RANK = 3, 8, 3, 1
 SHAPES = {"w": (8, 6), "b": (6,)}
-
-# So that every method does all that it does in few steps.
-GIVEN = {
-    "alq": "every=2",
-    "amq": "every=2",
-    "diloco": "every=2",
-    "hierarchical": "island=1",
-    "local": "every=2",
-    "randomk": "ratio=0.5",  # What is bad waits in the residual until it is chosen.
-    "slowmo": "every=2",
-    "sparseloco": "every=2",
-    "streaming-diloco": "every=4,delay=1",
-    "zero-one-adam": "start=2,refresh=1,grow=2,every=2",
-    "onebit-adam": "warmup=2",
-    "onebit-lamb": "warmup=2",
-    "qadam": "warmup=2",
-}
-
-
-def text_of(name: str) -> str:
-    parts = [GIVEN[name]] if name in GIVEN else []
-    if "small" in inspect.signature(METHODS[name].build).parameters:
-        parts.append("small=0")
-    return ":".join(filter(None, [name, ",".join(parts)]))
 
 
 def gradients(rank: int, step: int, bad: float | None) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ import rabit
 from rabit import DType, InvalidArgument, ReduceOp
 from rabit.config.config import Config
 from rabit.testing import run_ranks
-from rabit.tuning.route_table import seal, topology_of
+from rabit.tuning.route_table import seal, table_path, topology_of
 
 
 def taken(engine) -> set[tuple[str, str, str]]:
@@ -151,6 +151,22 @@ def test_the_table_says_how_tensors_are_cut_unless_the_user_does(tmp_path):
 
     assert run_ranks(2, on_rank, route_table=path) == [(1 << 20, 1)] * 2
     assert run_ranks(2, on_rank, route_table=path, partition_bytes=2 << 20) == [(2 << 20, 1)] * 2
+
+
+def test_in_a_folder_the_table_of_this_topology_is_found(tmp_path):
+    for size, algorithm in ((2, "tree"), (3, "ring")):
+        document = seal(topology(size), {"rules": f"allreduce:builtin/{algorithm}"})
+        write(table_path(tmp_path, topology(size)), document)
+
+    def on_rank(engine):
+        rabit.allreduce(np.ones(5000, np.float32), name="x")
+        return taken(engine)
+
+    found = run_ranks(2, on_rank, route_table=str(tmp_path))
+
+    assert found == [{("allreduce", "tree", "route_table")}] * 2
+    with pytest.raises(InvalidArgument, match=r"no table of this topology, .* \w+.json"):
+        run_ranks(4, on_rank, route_table=str(tmp_path))
 
 
 def test_a_rule_of_the_user_comes_before_the_table(tmp_path):

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 from support import strategy_suite as suite
+from support.recorded import recording_trainer
 
 import rabit
 import rabit.strategies as methods
@@ -109,14 +110,7 @@ def test_levels_of_the_engine_and_of_numpy_have_one_mean_and_variance(name):
 
     def decoded(exchange):
         def on_rank(engine):
-            found = []
-            trainer = methods.ArrayTrainer(
-                {"w": np.zeros_like(gradient)},
-                methods.Synchronous(exchange),
-                lr=1.0,
-                update=lambda slot: found.append(slot.grad),
-                engine=engine,
-            )
+            trainer, found = recording_trainer(engine, exchange, gradient)
             for _ in range(600):
                 trainer.step({"w": gradient})
             return np.array(found, np.float64)
@@ -142,18 +136,41 @@ def test_eight_bits_of_the_engine_and_of_numpy_are_within_a_step():
     assert suite.distance(found, expected) <= 0.1 * 8 / 255
 
 
-@pytest.mark.parametrize("name", ["topk", "powersgd", "qsgd", "accordion"])
-def test_results_do_not_depend_on_how_the_engine_cuts_and_joins(name):
-    run = suite.Run(suite.TOGETHER[name])
-    plain = outcomes(run)
+@pytest.mark.parametrize("name", suite.APART)
+def test_saved_states_of_ranks_that_are_apart_go_on_bit_for_bit(name):
+    """As the run that saved: to save, what is under way is brought in, which is a step otherwise."""
+    run = suite.Run(suite.APART[name], steps=11)
 
-    for settings in (
-        {"partition_bytes": 64},
-        {"fusion_bytes": 0},
-        {"lanes": 1},
-    ):
-        other = run_ranks(RANKS, run, timeout=30, **settings)
-        assert suite.distance(plain, other) <= 1e-12
+    saved, loaded = (
+        outcomes(dataclasses.replace(run, **{what: 6}), 4) for what in ("saves", "reloads")
+    )
+
+    assert suite.distance(saved, loaded) == 0
+
+
+CUTS = [
+    {"partition_bytes": 64},
+    {"fusion_bytes": 0},
+    {"lanes": 1},
+    {"scheduler": "fifo"},
+]
+CUT_RUNS = {
+    **{name: suite.Run(make) for name, make in {**suite.TOGETHER, **suite.APART}.items()},
+    **{
+        f"{name} in the engine": suite.Run(make, dtype=np.float32)
+        for name, make in suite.TOGETHER_IN_ENGINE.items()
+    },
+}
+
+
+@pytest.mark.parametrize("name", CUT_RUNS)
+def test_no_bit_depends_on_how_the_engine_cuts_joins_orders_and_shares_out(name):
+    run = CUT_RUNS[name]
+    plain = outcomes(run, 4)
+
+    for settings in CUTS:
+        other = run_ranks(4, run, timeout=30, deterministic=True, **settings)
+        assert suite.distance(plain, other) == 0, settings
 
 
 def test_streaming_fragments_keep_anchors_equal():

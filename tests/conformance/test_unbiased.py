@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from support.recorded import recording_trainer
 
 import rabit
 import rabit.strategies as methods
@@ -52,14 +53,7 @@ def exchanged(exchange: methods.Exchange) -> Callable[[Array], Array]:
 
     def decoded(x: Array) -> Array:
         def on_rank(engine):
-            found = []
-            trainer = methods.ArrayTrainer(
-                {"w": np.zeros_like(x)},
-                methods.Synchronous(exchange),
-                lr=1.0,
-                update=lambda slot: found.append(slot.grad),
-                engine=engine,
-            )
+            trainer, found = recording_trainer(engine, exchange, x)
             trainer.step({"w": x})
             return found[0]
 

@@ -2,9 +2,9 @@
 
     python tests/faults/elastic_strategies.py [--runs 20] [--seed 0]
 
-Each run trains a small model on four ranks by PowerSGD, DiLoCo or top-k, and loses one or two of them at random
-steps. Every rank that is left must have the parameters, bit for bit, that a chain of jobs without losses leaves, each
-of which goes on with the ranks, residuals and momentum of the one before.
+Each run trains a small model on four ranks by one of the methods that elastic jobs take, and loses one or two of them
+at random steps. Every rank that is left must have the parameters, bit for bit, that a chain of jobs without losses
+leaves, each of which goes on with the ranks, residuals and momentum of the one before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,25 @@ from pathlib import Path
 from typing import Any
 
 RANKS, STEPS = 4, 12
-METHODS = ("powersgd:rank=2,small=0", "diloco:every=3", "topk:ratio=0.1,small=0")
+# Methods by their names, all but those that elastic jobs refuse, with arguments for which twelve steps of small
+# parameters have all of their phases.
+METHODS = {
+    each.partition(":")[0]: each
+    for each in (
+        "accordion:interval=2,small=0", "adasum", "alq:first=1,every=3,block=64,small=0",
+        "amq:first=1,every=3,block=64,small=0", "anybatch", "async", "bytegrad:block=64,small=0",
+        "dabmd", "decentralized", "demo:chunk=8,count=2", "dgc:ratio=0.1,ramp=1,small=0",
+        "diloco:every=3", "ef21:ratio=0.1,small=0", "ef21-sgdm:ratio=0.1,small=0", "fp8:block=64,small=0",
+        "gossip", "local:every=3", "lowprecision:block=64", "mean:codec=bf16",
+        "natural:small=0", "nuqsgd:block=64,small=0", "onebit:block=64,small=0",
+        "onebit-adam:warmup=3,block=64,small=0", "onebit-lamb:warmup=3,block=64,small=0",
+        "powersgd:rank=2,small=0", "qadam:warmup=3,block=64,small=0", "qsgd:block=64,small=0",
+        "randomk:ratio=0.2,small=0", "rowsparse:small=0", "sign:block=64,small=0", "slowmo:every=3",
+        "sparseloco:every=3,ratio=0.1", "streaming-diloco:every=4,fragments=2,delay=1",
+        "terngrad:block=64,small=0", "topk:ratio=0.1,small=0", "wangni:ratio=0.2,small=0",
+        "zero-one-adam:start=2,refresh=2,grow=4,every=2,block=64,small=0",
+    )
+}  # fmt: skip
 SCRIPT = """
 import json, os, pathlib, signal, sys
 import torch
@@ -29,50 +47,62 @@ import rabit_torch as rabit
 from rabit_torch import elastic
 
 folder, begin, steps = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
-victims = [tuple(each) for each in json.loads(sys.argv[4])]
+victims = {(step, process): method for step, process, method in json.loads(sys.argv[4])}
+methods = json.loads(sys.argv[5])
 torch.set_num_threads(1)
-torch.manual_seed(0)
 me = int(os.environ["RABIT_RANK"])
 rabit.init()
-model = torch.nn.Sequential(torch.nn.Linear(20, 60), torch.nn.ReLU(), torch.nn.Linear(60, 1))
-optimizer = rabit.DistributedOptimizer(
-    torch.optim.SGD(model.parameters(), lr=0.05), named_parameters=model.named_parameters(), strategy=sys.argv[5]
-)
-inputs = torch.randn(257, 20)
+inputs = torch.randn(257, 20, generator=torch.Generator().manual_seed(1))
 targets = inputs.sum(1, keepdim=True)
 sampler = elastic.ElasticSampler(range(len(inputs)), seed=3)
-state = elastic.TorchState(model, optimizer, step=0, sampler=sampler, sizes=[])
-parts = {"model": model, "optimizer": optimizer, "sampler": sampler}
+models, optimizers = {}, {}
+for each in methods:
+    torch.manual_seed(0)
+    models[each] = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 1))
+    named = [(f"{each}.{name}", p) for name, p in models[each].named_parameters()]
+    optimizers[each] = rabit.DistributedOptimizer(
+        torch.optim.SGD(models[each].parameters(), lr=0.01), named_parameters=named, strategy=each
+    )
+parts = {"sampler": sampler}
+parts |= {f"model {each}": model for each, model in models.items()}
+parts |= {f"optimizer {each}": optimizer for each, optimizer in optimizers.items()}
+state = elastic.TorchState(step=0, sizes=[], **parts)
 if begin:
     # Each rank goes on as one of those that had the state.
     at, ranks, before = begin
     kept = torch.load(folder / f"at.{at}.{ranks[me]}", weights_only=False)
     for name, each in parts.items():
         each.load_state_dict(kept[name])
-    optimizer.load_strategy_state_dict(kept["method"])
-    optimizer._rabit_resize_strategy(before, is_new=False)
+    for name, optimizer in optimizers.items():
+        optimizer.load_strategy_state_dict(kept[f"method {name}"])
+        optimizer._rabit_resize_strategy(before, is_new=False)
     state.step = at
 
 def train(state):
     while state.step < steps:
         sampler.reset()
         rows = sampler.indices[:8]
-        optimizer.zero_grad()
-        loss = ((model(inputs[rows]) - targets[rows]) ** 2).mean()
-        if (state.step, me) in victims:
-            os.kill(os.getpid(), signal.SIGKILL)
-        loss.backward()
-        optimizer.step()
+        for name, optimizer in optimizers.items():
+            optimizer.zero_grad()
+            loss = ((models[name](inputs[rows]) - targets[rows]) ** 2).mean()
+            if victims.get((state.step, me)) == name:
+                os.kill(os.getpid(), signal.SIGKILL)
+            loss.backward()
+            optimizer.step()
         sampler.record_batch(0, len(rows))
         state.step += 1
         state.sizes.append(rabit.size())
+        for each in optimizers.values():
+            each.strategy_state_dict()  # Brings in what is under way, as commits of elastic jobs do.
         state.commit()
 
 (train if begin else elastic.run(train))(state)
 contents = {name: each.state_dict() for name, each in parts.items()}
-contents["method"] = optimizer.strategy_state_dict()
+contents |= {f"method {name}": each.strategy_state_dict() for name, each in optimizers.items()}
 torch.save(contents, folder / f"at.{steps}.{rabit.rank()}")
-found = [each.detach().numpy().tobytes().hex() for each in model.parameters()]
+found = {
+    name: [each.detach().numpy().tobytes().hex() for each in model.parameters()] for name, model in models.items()
+}
 everywhere = rabit.allgather_object(found)
 if rabit.rank() == 0:
     (folder / "result.json").write_text(json.dumps([everywhere, state.sizes]))
@@ -81,19 +111,19 @@ if rabit.rank() == 0:
 
 def train_by(
     folder: Path,
-    strategy: str,
+    methods: Sequence[str],
     ranks: int,
     steps: int,
     *,
     least: int = 0,
     spares: int = 0,
     begin: Sequence[Any] = (),
-    victims: Sequence[tuple[int, int]] = (),
+    victims: Sequence[tuple[int, int, str]] = (),
 ) -> Any:
-    """The parameters of each rank after so many steps, and the ranks of each step.
+    """The parameters of each method on each rank after so many steps, and the ranks of each step.
 
     least: of an elastic job.  begin: the step to go on from, as which ranks of the job before, and how many it had.
-    victims: (step, process) of each loss.
+    victims: (step, process, method) of each loss: the process ends before it exchanges by this method.
     """
     script = folder / "train.py"
     script.write_text(SCRIPT)
@@ -101,7 +131,7 @@ def train_by(
     command = [
         *(sys.executable, "-m", "rabit.launch", "-np", str(ranks), *bounds),
         *(sys.executable, str(script), str(folder), json.dumps(begin), str(steps)),
-        *(json.dumps(victims), strategy),
+        *(json.dumps(victims), json.dumps(methods)),
     ]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "RABIT_DETERMINISTIC": "1"}
     done = subprocess.run(
@@ -111,23 +141,26 @@ def train_by(
     return json.loads((folder / "result.json").read_text())
 
 
-def play(strategy: str, victims: Sequence[tuple[int, int]]) -> None:
-    """Loses the victims, in the order of their steps.  Raises AssertionError."""
+def play(methods: Sequence[str], victims: Sequence[tuple[int, int, str]]) -> tuple[Any, Any]:
+    """What jobs that lose the victims, in the order of their steps, and jobs without losses come to.
+
+    Of each rank the parameters of each method.  Raises AssertionError.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        found, sizes = train_by(folder, strategy, RANKS, STEPS, least=1, victims=victims)
+        found, sizes = train_by(folder, methods, RANKS, STEPS, least=1, victims=victims)
         wanted, begin, ranks = [], [], RANKS
         members = list(range(RANKS))
-        for step, victim in victims:
-            train_by(folder, strategy, ranks, step, begin=begin)
+        for step, victim, _ in victims:
+            train_by(folder, methods, ranks, step, begin=begin)
             wanted += [ranks] * (step - len(wanted))
             begin = [step, [place for place, each in enumerate(members) if each != victim], ranks]
             members.remove(victim)
             ranks -= 1
-        reference, _ = train_by(folder, strategy, ranks, STEPS, begin=begin)
+        reference, _ = train_by(folder, methods, ranks, STEPS, begin=begin)
         wanted += [ranks] * (STEPS - len(wanted))
         assert sizes == wanted, (sizes, wanted)
-        assert found == reference, f"{strategy}, {victims}: other parameters than without losses"
+        return found, reference
 
 
 def main() -> int:
@@ -140,13 +173,14 @@ def main() -> int:
         dice = random.Random(seed)
         # A loss is noticed in a step that exchanges: of DiLoCo's every third one.
         steps = sorted(dice.sample((2, 5, 8, 11), dice.randint(1, 2)))
-        victims = list(zip(steps, dice.sample(range(RANKS), len(steps)), strict=True))
-        strategy = dice.choice(METHODS)
+        method = METHODS[dice.choice(sorted(METHODS))]
+        victims = [(step, each, method) for step, each in zip(steps, dice.sample(range(RANKS), 4), strict=False)]
         try:
-            play(strategy, victims)
+            found, reference = play([method], victims)
+            assert found == reference, "other parameters than without losses"
         except AssertionError as error:
             failed.append(seed)
-            print(f"--seed {seed} --runs 1 has failed: {strategy}, {victims}: {error}", flush=True)
+            print(f"--seed {seed} --runs 1 has failed: {method}, {victims}: {error}", flush=True)
     good = given.runs - len(failed)
     print(f"{good} of {given.runs} jobs have the bits of jobs without losses; failed seeds: {failed}")
     return 1 if failed else 0

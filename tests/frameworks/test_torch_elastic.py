@@ -9,7 +9,6 @@ import sys
 
 import pytest
 import torch
-from faults.elastic_strategies import play, train_by
 
 from rabit.testing import run_ranks
 from rabit_torch.elastic import TorchState
@@ -160,19 +159,6 @@ def test_what_changes_after_a_restore_does_not_reach_the_commit():
 
     ((first, second, third),) = run_ranks(1, fn)
     assert first == second == third
-
-
-@pytest.mark.parametrize("strategy", ["powersgd:rank=2,small=0", "diloco:every=3", "topk:ratio=0.1,small=0"])
-def test_a_strategy_goes_on_from_the_commit_that_all_have(strategy):
-    """Also where parameters differ between exchanges; losses are noticed in steps that have one."""
-    play(strategy, [(5, 0), (8, 2)])
-
-
-def test_a_newcomer_begins_without_a_residual_of_its_own(tmp_path):
-    found, sizes = train_by(tmp_path, "powersgd:rank=2,small=0", 3, 10, least=3, spares=1, victims=[(5, 1)])
-
-    assert sizes == [3] * 10
-    assert found[0] == found[1] == found[2]
 
 
 C10D = """

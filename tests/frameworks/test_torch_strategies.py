@@ -82,7 +82,7 @@ mean = train()
 momentum = train(optimizer=lambda p: sgd(p, 0.9))
 nesterov = train(optimizer=lambda p: sgd(p, 0.9, True))
 adam = train(optimizer=lambda p: torch.optim.Adam(p, lr=0.1))
-report({
+results = {
     "mean": distance(train(every(methods.Mean())), mean),
     "text": distance(train("mean"), mean),
     "small": distance(train(methods.PowerSGD(1)), mean),
@@ -97,7 +97,10 @@ report({
     "slowmo": distance(train(methods.LocalSGD(1, methods.SlowMomentum(1, 0.9))), momentum),
     "diloco": distance(train(methods.LocalSGD(1, methods.Nesterov(1.0, 0.9))), nesterov),
     "adam": distance(train(methods.OneBitAdam(methods.Mean(), 99)), adam),
-})
+}
+single = {"dtype": torch.float32}
+results["in float32"] = 1e-7 * distance(train(every(power(99)), **single), train(**single))
+report(results)
 """,
     )
 

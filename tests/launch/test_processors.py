@@ -7,7 +7,13 @@ import os
 import pytest
 
 from rabit.errors import InvalidArgument
-from rabit.launch.processors import HostProcessors, as_list, bind, thread_count
+from rabit.launch.processors import (
+    HostProcessors,
+    as_list,
+    bind,
+    bind_with_servers,
+    thread_count,
+)
 
 TWO_NODES = HostProcessors(((0, 1, 4, 5), (2, 3, 6, 7)))
 
@@ -50,6 +56,26 @@ def test_core_gives_equal_shares_node_by_node():
     assert sets("core", 3, TWO_NODES) == ["0-1", "2,4-5", "3,6-7"]
     assert threads("core", 8, TWO_NODES) == [1] * 8
     assert threads("core", 3, TWO_NODES) == [2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("binding", "ranks", "servers", "of_ranks", "of_servers"),
+    [
+        ("none", 1, 1, ["0-7"], ["0-7"]),
+        ("core", 2, 2, ["0-1", "4-5"], ["2-3", "6-7"]),
+        ("core", 8, 1, ["0", "1", "4", "5", "2", "3", "6", "7"], ["0-7"]),
+        ("core", 0, 2, [], ["0-1,4-5", "2-3,6-7"]),
+        ("numa", 2, 3, ["0-1,4-5", "2-3,6-7"], ["2-3,6-7", "0-1,4-5", "2-3,6-7"]),
+        ("numa", 0, 1, [], ["2-3,6-7"]),
+    ],
+)
+def test_servers_keep_away_from_ranks_where_there_is_room(
+    binding, ranks, servers, of_ranks, of_servers
+):
+    places, serving = bind_with_servers(binding, ranks, servers, TWO_NODES)
+
+    assert [as_list(each) for each in places] == of_ranks
+    assert [as_list(each) for each in serving] == of_servers
 
 
 def test_core_needs_a_processor_for_each_rank():

@@ -10,6 +10,7 @@ import pytest
 from rabit.errors import InvalidArgument
 from rabit.launch.hosts import parse_hosts
 from rabit.launch.plan import make_plan, with_servers
+from rabit.launch.server_losses import ServerLosses
 
 SUMS = """
 import numpy as np, rabit
@@ -150,8 +151,38 @@ def test_a_server_that_hangs_is_named_by_the_workers(rabitrun):
     job.assert_nothing_is_left()
 
 
-def test_a_worker_that_is_killed_leaves_no_server_behind(rabitrun):
-    job = rabitrun("-np", 2, "-s", 2, sys.executable, "-c", BROKEN, "worker")
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+def test_with_replicas_the_job_goes_on_without_a_server(rabitrun, how):
+    environ = {"RABIT_HEARTBEAT_TIMEOUT": "1s"}
+
+    job = rabitrun(
+        "-np", 2, "-s", 2, "--server-replicas", 2, "--grace-time", "1s",
+        sys.executable, "-c", BROKEN, how, environ=environ,
+    )  # fmt: skip
+
+    assert job.status == 0, job.err
+    killed = "rabitrun: server 1 (host localhost) was killed by SIGKILL (signal 9); the job goes on with 1 of 2"
+    assert job.err.count(killed) == (how == "SIGKILL")
+    job.assert_nothing_is_left()
+
+
+def test_the_loss_of_all_servers_is_an_error(rabitrun):
+    script = BROKEN.replace("os.kill(server(1)", "os.kill(server(0), 9), os.kill(server(1)")
+
+    job = rabitrun(
+        "-np", 2, "-s", 2, "--server-replicas", 2, sys.executable, "-c", script, "SIGKILL"
+    )
+
+    assert job.status == 128 + signal.SIGKILL
+    assert "was killed by SIGKILL (signal 9); the job goes on with 1 of 2 servers" in job.err
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_worker_that_is_killed_leaves_no_server_behind(rabitrun, replicas):
+    job = rabitrun(
+        "-np", 2, "-s", 2, "--server-replicas", replicas, sys.executable, "-c", BROKEN, "worker"
+    )
 
     assert job.status == 128 + signal.SIGKILL
     assert "rabitrun: rank 0 of 2" in job.err
@@ -186,6 +217,9 @@ def test_servers_tell_what_they_do_under_their_own_name(rabitrun, tmp_path):
         (["-np", "2", "-s", "3", "--server-hosts", "a:2"], {}, "--server-hosts has room for 2"),
         (["-np", "2", "-s", "2", "--launcher", "mpi"], {}, "leaves them to mpiexec"),
         (["-np", "2", "-s", "many"], {}, "--servers is 'many'"),
+        (["-np", "2", "-s", "1", "--server-replicas", "2"], {}, "the job has 1 summation servers"),
+        (["-np", "2"], {"RABIT_SERVER_REPLICAS": "2"}, "the job has 0 summation servers"),
+        (["-np", "2", "-s", "4", "--server-replicas", "3"], {}, "--server-replicas is 3, which is not valid"),
     ],
 )
 def test_servers_that_cannot_be_started_are_refused(rabitrun, flags, environ, text):
@@ -318,6 +352,22 @@ def test_servers_go_to_the_hosts_of_the_ranks_in_turn():
 
     assert hosts_of(plan) == {"a": ([0, 1], [0, 2]), "b": ([2, 3], [1])}
     assert [plan.name_of(number) for number in (3, 4, 6)] == ["rank 3", "server 0", "server 2"]
+
+
+def test_a_host_of_servers_alone_may_be_lost():
+    losses = ServerLosses(with_servers(make_plan(parse_hosts("a:2"), 2), 3, parse_hosts("c:2,d"), 2))
+
+    assert not losses.survives([0, 2])
+    assert losses.survives([2, 4])
+    assert losses.numbers == {2, 4}
+    assert losses.note == "the job goes on with 1 of 3 servers (--server-replicas 2)"
+    assert not losses.survives([3])
+
+
+def test_servers_without_replicas_are_needed():
+    losses = ServerLosses(with_servers(make_plan(parse_hosts("a:2"), 2), 3, None))
+
+    assert not losses.survives([3])
 
 
 def test_servers_go_to_hosts_of_their_own():

@@ -1,82 +1,71 @@
 """Operations on several backends, submitted by every rank in an order of its own.
 
 Arguments: seed, operations, backends with commas.  Prints "wrong N of M" at the end.
-MIXING_RANKS_PER_HOST: so many ranks count as those of one host.
+Operations of backend nccl are on tensors of the emulated device.
 """
 
 from __future__ import annotations
 
 import collections
-import os
-import random
 import sys
+from typing import Any
 
 import numpy as np
-from support.mpi import pretend_hosts
+from device_calls import Device, OnDevice
+from mixing_program import WINDOW, Call, call_of, orders, prepare
 
 import rabit
 
-WINDOW = 64  # in flight on each rank
 BACKENDS = tuple(sys.argv[3].split(","))
 
 
-def describe(seed: int, number: int) -> tuple[str, str, int]:
-    """Backend, kind and elements of an operation: the same on every rank."""
-    chance = random.Random(f"{seed}.{number}")
-    backend = chance.choice((*BACKENDS, ""))
-    kind = chance.choice(("allreduce", "allreduce", "broadcast", "allgather", "alltoall"))
-    return backend, kind, chance.choice((1, 3, 100, 5000, 70_000))
+def submit(call: Call, device: Device | None) -> Any:
+    """Something with the method `result`."""
+    if device is not None and call.backend == "nccl":
+        return OnDevice(device, rabit.default_engine(), call)
+    mine, name, backend = call.input(rabit.rank()), call.name, call.backend
+    if call.kind == "allreduce":
+        return rabit.allreduce_async(mine, name=name, op=rabit.Sum, backend=backend)
+    if call.kind == "broadcast":
+        return rabit.broadcast_async(mine, call.root(rabit.size()), name, backend=backend)
+    run = rabit.allgather_async if call.is_gather else rabit.alltoall_async
+    return run(mine, name=name, backend=backend)
 
 
-def submit(seed: int, number: int):
-    """The handle, and the value that every element of the result must have."""
-    backend, kind, count = describe(seed, number)
-    rank, size = rabit.rank(), rabit.size()
-    name, value = f"{seed}.{number}", number % 97
-    if kind == "allreduce":
-        mine = np.full(count, value + rank, np.float32)
-        handle = rabit.allreduce_async(mine, name=name, op=rabit.Sum, backend=backend)
-        return handle, [size * value + size * (size - 1) // 2] * 2
-    if kind == "broadcast":
-        root = number % size
-        mine = np.full(count, value + rank, np.int64)
-        return rabit.broadcast_async(mine, root, name, backend=backend), [value + root] * 2
-    mine = np.full((size * min(count, 500),), value + rank, np.int32)
-    run = rabit.allgather_async if kind == "allgather" else rabit.alltoall_async
-    return run(mine, name=name, backend=backend), [value, value + size - 1]
-
-
-def main() -> None:
-    seed, operations = int(sys.argv[1]), int(sys.argv[2])
-    if ranks_per_host := int(os.environ.get("MIXING_RANKS_PER_HOST", "0")):
-        pretend_hosts(ranks_per_host)
-    rabit.init()
-    mine = random.Random(f"{seed} on rank {rabit.rank()}")
-    pending: collections.deque = collections.deque()
-    wrong = 0
-
-    def finish_one() -> int:
-        handle, (first, last) = pending.popleft()
-        found = handle.result()
-        return int(found[0] != first or found[-1] != last or found.min() != first
-                   or found.max() != last)  # fmt: skip
-
-    # Blocks of WINDOW operations, in another order on each rank, so that every rank's window always
-    # holds what the others wait for.
-    for begin in range(0, operations, WINDOW):
-        numbers = list(range(begin, min(begin + WINDOW, operations)))
-        mine.shuffle(numbers)
-        for number in numbers:
-            pending.append(submit(seed, number))
-        while len(pending) > WINDOW:
-            wrong += finish_one()
-    while pending:
-        wrong += finish_one()
+def check_statistics(device: Device | None) -> None:
     statistics = rabit.default_engine().statistics()
     assert statistics["backends"].keys() >= set(BACKENDS), statistics["backends"]
     classes = statistics["lane_classes"]
     assert all(classes[name]["issued"] > 0 for name in BACKENDS), classes
     assert not any(each["queued"] for each in classes.values()), classes
+    if device is not None:
+        counts = device.counts()
+        assert counts["kernels"] == counts["exchanged"] > 0, counts
+        assert counts["violations"] == 0, counts
+
+
+def main() -> None:
+    seed, operations = int(sys.argv[1]), int(sys.argv[2])
+    prepare()
+    device = Device() if "nccl" in BACKENDS else None
+    rabit.init()
+    pending: collections.deque[tuple[Any, Call]] = collections.deque()
+    wrong = 0
+
+    def finish_one() -> bool:
+        handle, call = pending.popleft()
+        return not call.is_right(np.asarray(handle.result()), rabit.size())
+
+    # A rank's window always holds what the others wait for: they differ within a block.
+    for numbers in orders(seed, operations, rabit.rank()):
+        for number in numbers:
+            call = call_of(seed, number, BACKENDS, rabit.size())
+            pending.append((submit(call, device), call))
+        while len(pending) > WINDOW:
+            wrong += finish_one()
+    while pending:
+        wrong += finish_one()
+    check_statistics(device)
     print(f"wrong {wrong} of {operations}", flush=True)
     rabit.shutdown()
 

@@ -1,4 +1,4 @@
-"""One set of checks for every backend, on real ranks that mpiexec has started."""
+"""One set of checks for every backend, on real ranks that mpiexec has started (MCR-DL-A 1)."""
 
 from __future__ import annotations
 

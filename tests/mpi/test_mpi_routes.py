@@ -1,4 +1,4 @@
-"""Routes between the backends: rules take operations to MPI and back, with the same results."""
+"""Routes between the backends: rules take operations to MPI and back, with the same results (MCR-DL-A 2)."""
 
 from __future__ import annotations
 

@@ -170,6 +170,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
             "optimizer distributed state sync_batch_norm waves": f"torch_slot {_OVERLAP}",
             "data_parallel": f"optimizer state {_OVERLAP}",
             "elastic": "state",
+            "dcp": "checkpoint",
             "": "*",
         },
     ),

@@ -115,9 +115,12 @@ class Run:
     update: Callable[[], Callable[[Any], None]] = descent
     gradient: Callable[[str, np.ndarray, int, int], np.ndarray] = usual
     apart: float = 0.0  # how far the ranks' first parameters differ
-    replaced: bool = False  # the first parameters are set after the trainer was made, as by a broadcast
+    replaced: bool = (
+        False  # the first parameters are set after the trainer was made, as by a broadcast
+    )
     reverses: bool = False  # odd ranks wait for their gradients in the opposite order
     skips: int = -1  # the step before which another one is begun and taken back
+    saves: int = -1  # the step before which the state is saved
     reloads: int = -1  # the step before which the state is saved, and loaded into a new strategy
     dtype: type = np.float64
 
@@ -150,6 +153,8 @@ class Run:
                     {n: (1e6 * noise(n, engine.rank, 999)).astype(self.dtype) for n in SHAPES}
                 )
                 trainer.skip_step()
+            if step == self.saves:
+                trainer.pipeline.state_dict()
             if step == self.reloads:
                 trainer = self._reloaded(engine, parameters, trainer)
             for name in reversed(SHAPES):
@@ -420,6 +425,20 @@ TOGETHER: dict[str, Callable[[], methods.Strategy]] = {
 }
 
 
+# Ranks are apart between exchanges; a saved state goes on bit for bit all the same.
+APART: dict[str, Callable[[], methods.Strategy]] = {
+    "streaming-diloco": lambda: methods.LocalSGD(
+        4, methods.Nesterov(), fragments=2, delay=2, mix=0.5
+    ),
+    "sparseloco": lambda: methods.LocalSGD(4, exchange=methods.ErrorFeedback(topk(0.1), 0.9)),
+    "decentralized": lambda: methods.Decentralized("all"),
+    "shift-one": lambda: methods.Decentralized("shift-one"),
+    "lowprecision": lambda: methods.LowPrecisionRing(methods.MinMax8(8)),
+    "gossip": lambda: methods.Gossip("ring", rounds=2),
+    "dabmd on a ring": lambda: _one_sample(methods.AnyBatchMirrorDescent(graph="ring")),
+}
+
+
 def _one_sample(method: Any) -> methods.Strategy:
     method.samples = 1
     return method
@@ -457,6 +476,9 @@ SAME: dict[str, tuple[Callable[[], methods.Strategy], Callable[[], methods.Strat
 # In float32, where the engine encodes.
 TOGETHER_IN_ENGINE: dict[str, Callable[[], methods.Strategy]] = {
     **{name: pair[0] for name, pair in SAME.items()},
+    "powersgd": feedback(power(2)),
+    "powersgd after the mean": feedback(methods.Phases(3, power(2))),
+    "accordion": feedback(methods.Accordion(power(2), power(1), interval=3)),
     **{
         spec: lambda spec=spec: methods.make(spec)
         for spec in (

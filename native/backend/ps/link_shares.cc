@@ -10,7 +10,9 @@ namespace {
 constexpr double kShareLeast = 1e-9;
 
 // How a link fills: with m + slope * x.
-int SlopeOf(const LinkHost& host, int workers) { return workers - 2 * host.workers; }
+int SlopeOf(const LinkHost& host, int workers) {
+  return workers - 2 * host.workers + host.copies;
+}
 
 // When the last link is done, in tensors over the unit of bandwidth, at the earliest.
 double LeastTime(std::span<const LinkHost> hosts, int workers) {
@@ -100,7 +102,10 @@ std::vector<double> SharesOf(const Places& places, std::span<const int> members)
   std::vector<size_t> number_of(hosts.size());
   for (size_t i = 0; i < hosts.size(); ++i) {
     number_of[i] = taking.size();
-    if (hosts[i].workers + servers_at[i] > 0) taking.push_back(hosts[i]);
+    if (hosts[i].workers + servers_at[i] == 0) continue;
+    taking.push_back(hosts[i]);
+    // Ranks are lost with the job, so nobody has copies of what they sum.
+    if (servers_at[i] > 0) taking.back().copies = places.replicas - 1;
   }
   const std::vector<double> of_host = HostShares(taking);
   std::vector<double> shares;

@@ -11,11 +11,12 @@ namespace rabit {
 struct LinkHost {
   int workers = 0;
   double bandwidth = 1;  // each way, in any unit that is the same for all
+  int copies = 0;        // of what is summed here, which go to other hosts, as many coming from them
 };
 
 // The parts of the hosts, which add up to 1.  With n workers, m of them on a host that sums the part
 // x, its link carries m + (n - 2 m) x tensors each way: what its workers push beyond it, and what the
-// others get from it.  No other parts have all links done earlier.  Where some are as good, hosts
+// others get from it; copies of sums take x each way.  No other parts have all links done earlier.  Where some are as good, hosts
 // without workers sum as much as their links allow: their processors have nothing else to do.
 // For equal links of n hosts with one worker and k without, this is the optimum of Jiang et al., "A
 // Unified Architecture for Accelerating Distributed DNN Training in Heterogeneous GPU/CPU Clusters",
@@ -27,6 +28,7 @@ struct Places {
   int workers = 0;
   std::vector<int> host_of;         // process -> host
   std::vector<double> bandwidth_of;  // host -> what its link carries
+  int replicas = 1;                  // servers that have each sum of a server
 
   int servers() const { return static_cast<int>(host_of.size()) - workers; }
   // Every process on a host of its own, with links that are alike.

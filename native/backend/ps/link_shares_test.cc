@@ -135,5 +135,18 @@ TEST(LinkShares, members_of_one_host_use_no_link) {
   EXPECT_TRUE(IsNear(shares[4], 0));
 }
 
+// A server of four with a copy elsewhere: 5 x, beside 1 + 2 (1 - x) / 4 of a rank.
+TEST(LinkShares, copies_of_sums_count_on_the_links_of_servers) {
+  const std::vector<LinkHost> hosts = {{1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 1, 1}, {0, 1, 1}};
+  const std::vector<double> shares = HostShares(hosts);
+  EXPECT_LE(std::abs(5 * shares[4] - (1 + 2 * shares[0])), 1e-6);
+
+  Places places = Places::Alike(4, 2);
+  places.replicas = 2;
+  const std::vector<int> members = {0, 1, 2, 3};
+  const std::vector<double> same = SharesOf(places, members);
+  for (size_t i = 0; i < shares.size(); ++i) EXPECT_LE(std::abs(same[i] - shares[i]), 1e-9);
+}
+
 }  // namespace
 }  // namespace rabit

@@ -47,6 +47,20 @@ Status ParameterStore::Update(const PushHeader& header, int64_t begin, Bytes val
   return Status();
 }
 
+Status ParameterStore::Read(const PushHeader& header, int64_t begin, Bytes values) {
+  const auto element_bytes = static_cast<int64_t>(SizeOf(header.dtype));
+  const int64_t end = begin + static_cast<int64_t>(values.size()) / element_bytes;
+  MutexLock lock(mutex_);
+  const auto found = kept_.find(header.key);
+  if (found == kept_.end() || found->second.dtype != header.dtype || found->second.filled < end) {
+    return Internal("elements until " + std::to_string(end) +
+                    " of a tensor were updated, and are not kept; run the same version of rabit on "
+                    "every worker and server");
+  }
+  std::copy_n(found->second.values.data() + begin * element_bytes, values.size(), values.begin());
+  return Status();
+}
+
 int64_t ParameterStore::Slowest(const std::vector<Clock>& clocks) {
   int64_t slowest = std::numeric_limits<int64_t>::max();
   for (const Clock& clock : clocks) {
@@ -55,14 +69,25 @@ int64_t ParameterStore::Slowest(const std::vector<Clock>& clocks) {
   return slowest;
 }
 
+std::vector<ParameterStore::Clock>& ParameterStore::Set(uint64_t key, int worker,
+                                                        const StepClock& said) {
+  std::vector<Clock>& clocks = clocks_[key];
+  clocks.resize(workers_);
+  clocks[static_cast<size_t>(worker)] = {said.step < 0, said.step};
+  moved_.NotifyAll();
+  return clocks;
+}
+
+void ParameterStore::Note(uint64_t key, int worker, const StepClock& said) {
+  MutexLock lock(mutex_);
+  Set(key, worker, said);
+}
+
 Status ParameterStore::Advance(uint64_t key, int worker, const StepClock& said,
                                StepLead& lead) {
   MutexLock lock(mutex_);
-  std::vector<Clock>& clocks = clocks_[key];
-  clocks.resize(workers_);
-  Clock& mine = clocks[static_cast<size_t>(worker)];
-  mine = {said.step < 0, said.step};
-  moved_.NotifyAll();
+  const std::vector<Clock>& clocks = Set(key, worker, said);
+  const Clock& mine = clocks[static_cast<size_t>(worker)];
   if (mine.has_left) return failure_;
   lead = {mine.step - Slowest(clocks), 0};
   while (said.staleness >= 0 && lead.ahead > said.staleness && failure_.ok()) {

@@ -31,10 +31,15 @@ class ParameterStore {
   // Of the elements from `begin` on: adds `values` to what is kept (kAdd), or keeps them if nothing is
   // yet (kFill); `values` is then what is kept.
   Status Update(const PushHeader& header, int64_t begin, Bytes values);
+  // `values` is then what is kept; the elements have been filled.
+  Status Read(const PushHeader& header, int64_t begin, Bytes values);
 
   // Returns when the worker may go on, or the store has failed.  Every worker takes part from step 0 on,
   // before it is heard of: one that is slow to start is slow.  `key`: of the parameters, whose steps have a clock of their own.
   Status Advance(uint64_t key, int worker, const StepClock& clock, StepLead& lead);
+
+  // Notes how far the worker is, and waits for nobody.
+  void Note(uint64_t key, int worker, const StepClock& clock);
 
   void Fail(const Status& why);
 
@@ -50,6 +55,7 @@ class ParameterStore {
   };
 
   static int64_t Slowest(const std::vector<Clock>& clocks);
+  std::vector<Clock>& Set(uint64_t key, int worker, const StepClock& said) RABIT_REQUIRES(mutex_);
 
   const size_t workers_;
   Mutex mutex_;

@@ -17,12 +17,14 @@ constexpr auto kTellTimeout = std::chrono::seconds(60);
 }  // namespace
 
 PsBackend::PsBackend(std::unique_ptr<Transport> endpoints, Places places,
-                     std::vector<std::string> host_of, int update_stream)
+                     std::vector<std::string> host_of, int update_stream, int replicas)
     : endpoints_(std::move(endpoints)),
       places_(std::move(places)),
       servers_(host_of.size()),
+      holders_(static_cast<int>(host_of.size()), replicas),
       lanes_(kLanesMax),
-      update_stream_(update_stream) {
+      update_stream_(update_stream),
+      update_routes_(FirstRoutes()) {
   for (size_t i = 0; i < host_of.size(); ++i) servers_[i].host = std::move(host_of[i]);
 }
 
@@ -38,10 +40,13 @@ Status PsBackend::Blame(int server, const Status& status) const {
   const int number = places_.workers + server;
   const std::string who =
       "server " + std::to_string(server) + " on host " + servers_[static_cast<size_t>(server)].host;
-  const bool is_lost = status.code() == Code::kPeerLost;
+  // A server that lives may tell of another one that does not.
+  const bool is_other = status.code() == Code::kPeerLost && status.culprit() >= places_.workers &&
+                        status.culprit() != number;
+  const bool is_lost = status.code() == Code::kPeerLost && !is_other;
   return Status(status.code(), who + (is_lost ? " is lost" : "") + " (it counts as rank " +
                                    std::to_string(number) + "): " + status.message())
-      .WithCulprit(number);
+      .WithCulprit(is_other ? status.culprit() : number);
 }
 
 Status PsBackend::TellServer(int server, const Group& group) {
@@ -60,7 +65,12 @@ Status PsBackend::AddGroup(const Group& group) {
   // Nothing of a group of one is pushed.
   if (endpoints_->rank() != 0 || group.size() == 1 || group.id == kWorld) return Status();
   for (int server = 0; server < static_cast<int>(servers_.size()); ++server) {
+    if (holders_.has_lost(server)) continue;
     const Status told = TellServer(server, group);
+    if (holders_.can_lose() && IsLossOf(told, places_.workers + server)) {
+      holders_.Lose(server);
+      continue;
+    }
     if (!told.ok()) return Blame(server, told);
   }
   return Status();
@@ -80,8 +90,8 @@ Operation PsBackend::Allreduce(const LaneContext& lane, const TensorView& in_out
   RABIT_RETURN_IF_ERROR(Check(lane));
   if (lane.group.size() == 1 || in_out.count == 0) return Status();
   Lane& mine = lanes_[static_cast<size_t>(lane.lane)];
-  const std::vector<Slice> slices =
-      PlacementOf(mine, lane.group).Place(in_out.count, in_out.dtype);
+  Pushes& pushes = PushesOf(mine, lane.group);
+  const std::vector<Slice> slices = pushes.placement.Place(in_out.count, in_out.dtype);
   endpoints_->SetWaiter(lane.lane, lane.waiter);
   const PushPullArgs args{.endpoints = *endpoints_,
                           .first_server = places_.workers,
@@ -92,7 +102,9 @@ Operation PsBackend::Allreduce(const LaneContext& lane, const TensorView& in_out
                           .deadline = lane.deadline,
                           .in_out = in_out,
                           .op = op == ReduceOp::kAverage ? ReduceOp::kSum : op,
-                          .scratch = mine.scratch};
+                          .scratch = mine.scratch,
+                          .holders = holders_,
+                          .routes = pushes.routes};
   PushPull run(args, slices,
                [this](int server, const Status& status) { return Blame(server, status); });
   RABIT_RETURN_IF_ERROR(run.Run());
@@ -100,10 +112,17 @@ Operation PsBackend::Allreduce(const LaneContext& lane, const TensorView& in_out
   return Status();
 }
 
-Placement& PsBackend::PlacementOf(Lane& lane, const Group& group) const {
-  const auto found = lane.placements.find(group.id);
-  if (found != lane.placements.end()) return found->second;
-  return lane.placements.try_emplace(group.id, SharesOf(places_, group.ranks)).first->second;
+PsBackend::Pushes& PsBackend::PushesOf(Lane& lane, const Group& group) const {
+  const auto found = lane.pushes.find(group.id);
+  if (found != lane.pushes.end()) return found->second;
+  Pushes first{Placement(SharesOf(places_, group.ranks)), FirstRoutes()};
+  return lane.pushes.try_emplace(group.id, std::move(first)).first->second;
+}
+
+std::vector<PlaceRoute> PsBackend::FirstRoutes() const {
+  std::vector<PlaceRoute> routes(servers_.size());
+  for (size_t i = 0; i < routes.size(); ++i) routes[i].holder = static_cast<int>(i);
+  return routes;
 }
 
 void PsBackend::Count(std::span<const Slice> slices, size_t element_bytes, const Group& group) {
@@ -113,7 +132,8 @@ void PsBackend::Count(std::span<const Slice> slices, size_t element_bytes, const
       bytes_summed_.fetch_add(bytes * group.ranks.size(), std::memory_order_relaxed);
     }
     if (slice.place < group.size()) continue;
-    Server& server = servers_[static_cast<size_t>(slice.place - group.size())];
+    const int holder = std::max(holders_.Of(slice.place - group.size()), 0);
+    Server& server = servers_[static_cast<size_t>(holder)];
     server.bytes_pushed.fetch_add(bytes, std::memory_order_relaxed);
     server.bytes_pulled.fetch_add(bytes, std::memory_order_relaxed);
   }
@@ -165,7 +185,9 @@ Status PsBackend::Update(PushMode mode, uint64_t key, const TensorView& in_out,
                           .op = ReduceOp::kSum,
                           .scratch = update_scratch_,
                           .mode = mode,
-                          .key = key};
+                          .key = key,
+                          .holders = holders_,
+                          .routes = update_routes_};
   PushPull run(args, SlicesOf(mode, key, in_out),
                [this](int server, const Status& status) { return Blame(server, status); });
   update_failure_ = run.Run();
@@ -204,9 +226,13 @@ void PsBackend::WriteStatistics(JsonWriter& json) const {
     json.Member("steps", steps_.load()).Member("steps_waited", steps_waited_.load());
     json.Member("ahead_max", ahead_max_.load()).EndObject();
   }
+  json.Key("link_bandwidths").BeginArray();
+  for (const double bandwidth : places_.bandwidth_of) json.Value(bandwidth);
+  json.EndArray();
   json.Key("servers").BeginArray();
   for (const Server& server : servers_) {
-    json.BeginObject().Member("host", server.host);
+    const bool is_lost = holders_.has_lost(static_cast<int>(&server - servers_.data()));
+    json.BeginObject().Member("host", server.host).Member("is_lost", is_lost);
     json.Member("bytes_pushed", server.bytes_pushed.load());
     json.Member("bytes_pulled", server.bytes_pulled.load()).EndObject();
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/ps/holders.h"
 #include "backend/ps/link_shares.h"
 #include "backend/ps/placement.h"
 #include "backend/ps/ps_wire.h"
@@ -24,14 +25,14 @@ namespace rabit {
 // those members that sum a part themselves, and pulls the sums, which are formed in the order of the
 // ranks: equal bits on all ranks, and those of the algorithm 'direct'.  Who sums how much follows
 // from the links (link_shares.h).  Does no other kind of collective.  Thread-safe for different
-// lanes; one lane runs one collective at a time.
+// lanes; one lane runs one collective at a time.  With replicas, servers may be lost.
 class PsBackend final : public Backend {
  public:
   // Ranks 0 … workers - 1 of `endpoints` are the workers; server s is rank workers + s and runs on
   // host_of[s], as people call it.
-  // `update_stream`: of Update; below 0: there are no updates.
+  // `update_stream`: of Update; below 0: there are no updates.  `replicas`: servers that have each sum.
   PsBackend(std::unique_ptr<Transport> endpoints, Places places, std::vector<std::string> host_of,
-            int update_stream = -1);
+            int update_stream = -1, int replicas = 1);
 
   std::string_view name() const override { return "ps"; }
   // Rank 0 tells the servers.
@@ -53,9 +54,14 @@ class PsBackend final : public Backend {
     std::atomic<uint64_t> bytes_pulled{0};
   };
 
+  // Of one group on one lane.
+  struct Pushes {
+    Placement placement;
+    std::vector<PlaceRoute> routes;
+  };
   // Of one lane, which alone touches it.
   struct Lane {
-    std::map<GroupId, Placement> placements;
+    std::map<GroupId, Pushes> pushes;
     Scratch scratch;
   };
 
@@ -63,7 +69,8 @@ class PsBackend final : public Backend {
   Status FailureSoFar() const;
   // What a failed message with a server means.
   Status Blame(int server, const Status& status) const;
-  Placement& PlacementOf(Lane& lane, const Group& group) const;
+  Pushes& PushesOf(Lane& lane, const Group& group) const;
+  std::vector<PlaceRoute> FirstRoutes() const;
   void Count(std::span<const Slice> slices, size_t element_bytes, const Group& group);
   std::vector<Slice> SlicesOf(PushMode mode, uint64_t key, const TensorView& view) const;
   Status TellServer(int server, const Group& group);
@@ -71,6 +78,7 @@ class PsBackend final : public Backend {
   const std::unique_ptr<Transport> endpoints_;
   const Places places_;
   std::vector<Server> servers_;
+  Holders holders_;
   std::vector<Lane> lanes_;
   std::atomic<uint64_t> bytes_summed_{0};  // by this rank, over all that are added up
 
@@ -79,6 +87,7 @@ class PsBackend final : public Backend {
   uint64_t updates_ RABIT_GUARDED_BY(update_mutex_) = 0;
   Status update_failure_ RABIT_GUARDED_BY(update_mutex_);  // leaves half an update under way
   Scratch update_scratch_ RABIT_GUARDED_BY(update_mutex_);
+  std::vector<PlaceRoute> update_routes_ RABIT_GUARDED_BY(update_mutex_);
   std::atomic<uint64_t> bytes_updated_{0};
   std::atomic<uint64_t> steps_{0}, steps_waited_{0};
   std::atomic<int64_t> ahead_max_{0};

@@ -165,8 +165,8 @@ TEST(PsBackend, statistics_tell_what_went_to_each_server) {
   backends[1]->WriteStatistics(writer);
   const std::string json = writer.Take();
   EXPECT_EQ(json.substr(json.find("\"servers\"")),
-            "\"servers\":[{\"host\":\"node0\",\"bytes_pushed\":100000,\"bytes_pulled\":100000},"
-            "{\"host\":\"node1\",\"bytes_pushed\":100000,\"bytes_pulled\":100000}]");
+            "\"servers\":[{\"host\":\"node0\",\"is_lost\":false,\"bytes_pushed\":100000,\"bytes_pulled\":100000},"
+            "{\"host\":\"node1\",\"is_lost\":false,\"bytes_pushed\":100000,\"bytes_pulled\":100000}]");
 }
 
 // A job whose links are told, and what it has moved over each.

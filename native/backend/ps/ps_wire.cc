@@ -1,5 +1,6 @@
 #include "backend/ps/ps_wire.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -62,6 +63,41 @@ Result<PushHeader> DecodePushHeader(const PushHeaderBytes& bytes, int members) {
                      std::to_string(most) + " are possible");
   }
   return header;
+}
+
+PushPositionBytes Encode(const PushPosition& at) {
+  PushPositionBytes bytes{};
+  StoreLittle<uint64_t>(bytes.data(), at.push);
+  StoreLittle<uint64_t>(bytes.data() + 8, at.chunk);
+  return bytes;
+}
+
+PushPosition DecodePushPosition(const PushPositionBytes& bytes) {
+  return {LoadLittle<uint64_t>(bytes.data()), LoadLittle<uint64_t>(bytes.data() + 8)};
+}
+
+PlacedPushBytes Encode(const PlacedPush& placed) {
+  PlacedPushBytes bytes{};
+  const PushHeaderBytes header = Encode(placed.header);
+  const PushPositionBytes at = Encode(placed.at);
+  std::copy(header.begin(), header.end(), bytes.begin());
+  std::copy(at.begin(), at.end(), bytes.begin() + header.size());
+  return bytes;
+}
+
+Result<PlacedPush> DecodePlacedPush(const PlacedPushBytes& bytes, int members) {
+  PushHeaderBytes header;
+  PushPositionBytes at;
+  std::copy_n(bytes.begin(), header.size(), header.begin());
+  std::copy_n(bytes.begin() + header.size(), at.size(), at.begin());
+  PlacedPush placed;
+  RABIT_ASSIGN_OR_RETURN(placed.header, DecodePushHeader(header, members));
+  placed.at = DecodePushPosition(at);
+  if (placed.at.chunk >= placed.header.chunks()) {
+    return Malformed("chunk " + std::to_string(placed.at.chunk) + " of a push of " +
+                     std::to_string(placed.header.chunks()));
+  }
+  return placed;
 }
 
 GroupHeaderBytes Encode(const GroupHeader& header) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -11,10 +12,11 @@
 #include "base/dtype.h"
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/status.h"
 
 namespace rabit {
 
-inline constexpr uint32_t kPsWireVersion = 3;
+inline constexpr uint32_t kPsWireVersion = 4;
 
 // A worker has at most so many chunks with a server that it has not got the sum of, so a server
 // needs memory for no more.  It also bounds how far workers drift apart: connections that share a
@@ -49,6 +51,11 @@ struct PushHeader {
   uint64_t key = 0;  // of what is kept
 
   bool operator==(const PushHeader&) const = default;
+  uint64_t chunks() const { return static_cast<uint64_t>((count - 1) / chunk_count + 1); }
+  size_t bytes_of(uint64_t chunk) const {
+    const int64_t before = static_cast<int64_t>(chunk) * chunk_count;
+    return static_cast<size_t>(std::min(chunk_count, count - before)) * SizeOf(dtype);
+  }
 };
 using PushHeaderBytes = std::array<std::byte, 48>;
 
@@ -69,12 +76,62 @@ GroupHeaderBytes Encode(const GroupHeader& header);
 // In a job of so many workers.
 Result<GroupHeader> DecodeGroupHeader(const GroupHeaderBytes& bytes, int workers);
 
-// Of messages that are no data, whose tags end in 0 and 1.
-inline constexpr Tag kPushHeaderStep = 0xffff;
-inline constexpr Tag kGroupHeaderStep = 0xfffe;
-inline Tag PushHeaderTag(int stream, GroupId group) {
-  return MakeTag(stream, static_cast<uint32_t>(group)) | kPushHeaderStep;
+// How far the pushes of a group on one stream to one place are.
+struct PushPosition {
+  uint64_t push = 0;
+  uint64_t chunk = 0;  // of that push
+
+  auto operator<=>(const PushPosition&) const = default;
+};
+using PushPositionBytes = std::array<std::byte, 16>;
+// The answer of a server that does not have what a worker lacks.
+inline constexpr PushPosition kNowhere{~uint64_t{0}, ~uint64_t{0}};
+
+PushPositionBytes Encode(const PushPosition& at);
+PushPosition DecodePushPosition(const PushPositionBytes& bytes);
+
+// A position, and the push that it is in.  A worker says it to the server that takes over a place:
+// the first chunk of which it has no sum; and a server to the one behind it: the chunk that follows.
+struct PlacedPush {
+  PushHeader header;
+  PushPosition at;
+
+  bool operator==(const PlacedPush&) const = default;
+  // Where the place is after this chunk.
+  PushPosition next() const {
+    return at.chunk + 1 < header.chunks() ? PushPosition{at.push, at.chunk + 1}
+                                          : PushPosition{at.push + 1, 0};
+  }
+};
+using PlacedPushBytes = std::array<std::byte, 64>;
+
+PlacedPushBytes Encode(const PlacedPush& placed);
+Result<PlacedPush> DecodePlacedPush(const PlacedPushBytes& bytes, int members);
+
+// The place of a server is what it sums while all servers live.  Chunks for the place of server s come
+// with the tag of the tensor plus 2 s, and the sums go back with the next one; so one server can have
+// several places.  There are at most 4096.
+inline Tag PushTag(Tag tensor, int place) { return tensor + 2 * static_cast<Tag>(place); }
+
+// Messages that are no data, for each place.
+enum class PlaceStep : Tag {
+  kHeader = 0x8000,    // the first member to a server: PushHeader
+  kResume = 0x9000,    // a worker to a server that takes over: PlacedPush
+  kAnswer = 0xa000,    // and back, from where chunks must be pushed: PushPosition
+  kCopy = 0xb000,      // a server to the one behind it: PlacedPush
+  kCopyData = 0xc000,  // its sum, or what a worker has pushed
+  kCopyAck = 0xd000,   // and back: PushPosition
+  kLiving = 0xe000,    // is never sent; whoever receives it hears when the other one is lost
+};
+inline Tag PlaceTag(int stream, GroupId group, PlaceStep step, int place) {
+  return MakeTag(stream, static_cast<uint32_t>(group)) | static_cast<Tag>(step) |
+         static_cast<Tag>(place);
 }
-inline Tag GroupHeaderTag() { return MakeTag(0, 0) | kGroupHeaderStep; }
+inline Tag GroupHeaderTag() { return MakeTag(0, 0) | 0xffff; }
+
+// Whether an operation with `rank` has failed because that one is lost.
+inline bool IsLossOf(const Status& status, int rank) {
+  return status.code() == Code::kPeerLost && status.culprit() == rank;
+}
 
 }  // namespace rabit

@@ -33,12 +33,13 @@ TEST(PsWire, bytes_are_those_of_the_frozen_example) {
   std::ifstream file(testing::Testdata("backend/ps/testdata/pushes_v" +
                                        std::to_string(kPsWireVersion) + ".txt"));
   ASSERT_TRUE(file.is_open());
-  std::string name, push, update, group;
-  file >> name >> push >> name >> update >> name >> group;
+  std::string name, push, update, group, placed;
+  file >> name >> push >> name >> update >> name >> group >> name >> placed;
 
   EXPECT_EQ(HexOf(Encode(Example())), push);
   EXPECT_EQ(HexOf(Encode(UpdateExample())), update);
   EXPECT_EQ(HexOf(Encode(GroupHeader{3, 2})), group);
+  EXPECT_EQ(HexOf(Encode(PlacedPush{Example(), {5, 99}})), placed);
 }
 
 TEST(PsWire, headers_come_back_as_they_were) {
@@ -61,7 +62,7 @@ TEST(PsWire, a_header_of_another_version_is_refused) {
   push[0] = std::byte{9};
   const Status status = DecodePushHeader(push, 4).status();
   EXPECT_EQ(status.code(), Code::kInternal);
-  EXPECT_TRUE(status.message().find("wire version 9, this is 3") != std::string::npos) << status;
+  EXPECT_TRUE(status.message().find("wire version 9, this is 4") != std::string::npos) << status;
 
   GroupHeaderBytes group = Encode(GroupHeader{3, 2});
   group[0] = std::byte{9};
@@ -86,6 +87,17 @@ TEST(PsWire, what_cannot_be_pushed_is_refused) {
   PushHeader clock = UpdateExample();
   clock.mode = PushMode::kClock;
   EXPECT_EQ(DecodePushHeader(Encode(clock), 1).status().code(), Code::kInternal);
+}
+
+TEST(PsWire, positions_follow_one_another) {
+  const PlacedPush first{Example(), {5, 0}}, last{Example(), {5, 99}};
+  EXPECT_TRUE((first.next() == PushPosition{5, 1}));
+  EXPECT_TRUE((last.next() == PushPosition{6, 0}));
+  const auto back = DecodePlacedPush(Encode(last), 4);
+  ASSERT_OK(back);
+  EXPECT_TRUE(*back == last);
+  EXPECT_EQ(DecodePlacedPush(Encode(PlacedPush{Example(), {5, 100}}), 4).status().code(),
+            Code::kInternal);
 }
 
 TEST(PsWire, groups_that_cannot_be_are_refused) {

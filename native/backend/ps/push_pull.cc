@@ -1,6 +1,8 @@
 #include "backend/ps/push_pull.h"
 
 #include <algorithm>
+#include <chrono>
+#include <string>
 #include <utility>
 
 #include "arithmetic/reduce.h"
@@ -9,6 +11,7 @@ namespace rabit {
 namespace {
 
 constexpr int64_t kFinishLag = kPsChunksInFlight - 1;
+constexpr auto kLookAroundEvery = std::chrono::milliseconds(20);
 
 // Many chunks, so that pushing, summing and pulling overlap, but not so small that the cost per
 // message shows.
@@ -45,11 +48,17 @@ PushPull::PushPull(const PushPullArgs& args, std::span<const Slice> slices, Blam
   for (const Slice& slice : slices) {
     const size_t begin = static_cast<size_t>(slice.begin) * SizeOf(dtype);
     const size_t bytes = static_cast<size_t>(slice.count) * SizeOf(dtype);
-    const int rank = slice.place < members ? args.members[static_cast<size_t>(slice.place)]
-                                           : args.first_server + slice.place - members;
-    Part part{rank, Bytes(data + begin, bytes), {}};
-    part.header = {args.tag, slice.count, (slice.count + chunks - 1) / chunks,
-                   dtype,    args.op,     args.mode,
+    const int rank = slice.place < members ? args.members[static_cast<size_t>(slice.place)] : -1;
+    Part part{rank, slice.place - members, Bytes(data + begin, bytes), {}};
+    Tag tag = args.tag;
+    if (slice.place < members) {
+      part.place = -1;
+    } else {
+      part.rank = args.first_server + RouteOf(part).holder;
+      tag = PushTag(args.tag, part.place);
+    }
+    part.header = {tag,     slice.count, (slice.count + chunks - 1) / chunks,
+                   dtype,   args.op,     args.mode,
                    args.key};
     part.encoded = Encode(part.header);
     if (slice.place == args.my_index) {
@@ -67,6 +76,7 @@ Status PushPull::Run() {
     const size_t each = mine_->Chunk(0).size() * static_cast<size_t>(kPsChunksInFlight);
     RABIT_ASSIGN_OR_RETURN(pushed_, args_.scratch.Get(each * args_.members.size()));
   }
+  RABIT_RETURN_IF_ERROR(MeetHolders());
   if (args_.my_index == 0) Announce();
   int64_t longest = mine_.has_value() ? mine_->chunks() : 0;
   for (const Part& part : parts_) longest = std::max(longest, part.chunks());
@@ -75,26 +85,105 @@ Status PushPull::Run() {
     PushAndPull(k);
     if (k >= kFinishLag) RABIT_RETURN_IF_ERROR(Finish(k - kFinishLag));
   }
-  return FinishAll();
+  RABIT_RETURN_IF_ERROR(FinishAll());
+  for (const Part& part : parts_) {
+    if (IsServer(part)) ++RouteOf(part).pushes;
+  }
+  return Status();
+}
+
+// A server may have been lost since the last push to it.
+Status PushPull::MeetHolders() {
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const Part& part = parts_[i];
+    if (IsServer(part) && args_.holders.has_lost(part.rank - args_.first_server)) {
+      RABIT_RETURN_IF_ERROR(MoveOn(i));
+    }
+  }
+  return Status();
 }
 
 void PushPull::Announce() {
-  const Tag tag = PushHeaderTag(StreamOf(args_.tag), args_.group);
   for (size_t i = 0; i < parts_.size(); ++i) {
-    if (!IsServer(parts_[i])) continue;
-    headers_.Start(i, args_.endpoints.Send(parts_[i].rank, tag, parts_[i].encoded));
+    const Part& part = parts_[i];
+    if (!IsServer(part) || part.is_told) continue;
+    headers_.Start(i, args_.endpoints.Send(part.rank, TagOf(part, PlaceStep::kHeader),
+                                           part.encoded));
   }
 }
 
 void PushPull::PushAndPull(int64_t k) {
+  issued_ = k + 1;
   for (size_t i = 0; i < parts_.size(); ++i) {
-    const Part& part = parts_[i];
-    if (k >= part.chunks()) continue;
-    // The sum lands where the chunk is sent from: there is none before all of the chunk has come.
-    const size_t slot = SlotOf(k, i, parts_.size());
-    pulls_.Start(slot, args_.endpoints.Recv(part.rank, args_.tag + 1, part.Chunk(k)));
-    pushes_.Start(slot, args_.endpoints.Send(part.rank, args_.tag, part.Chunk(k)));
+    if (k < parts_[i].chunks()) StartChunk(i, k);
   }
+}
+
+// The sum lands where the chunk is sent from: there is none before all of the chunk has come.
+void PushPull::StartChunk(size_t i, int64_t k) {
+  const Part& part = parts_[i];
+  const size_t slot = SlotOf(k, i, parts_.size());
+  pulls_.Start(slot, args_.endpoints.Recv(part.rank, part.header.tag + 1, part.Chunk(k)));
+  if (k < part.first_push) {
+    pushes_.Start(slot, Status());
+  } else {
+    pushes_.Start(slot, args_.endpoints.Send(part.rank, part.header.tag, part.Chunk(k)));
+  }
+}
+
+bool PushPull::IsLoss(const Part& part, const Status& status) const {
+  return args_.holders.can_lose() && IsServer(part) && IsLossOf(status, part.rank);
+}
+
+// From a server that is lost to the next one that has its place.
+Status PushPull::MoveOn(size_t i) {
+  Part& part = parts_[i];
+  const int64_t end = std::min(issued_, part.chunks());
+  // Sums come in order, and those that have come count.
+  int64_t at = finished_;
+  while (at < end && pulls_.Wait(SlotOf(at, i, parts_.size()), args_.deadline).ok()) ++at;
+  headers_.Start(i, Status());
+  for (int64_t k = std::min(finished_, end); k < end; ++k) {
+    pulls_.Start(SlotOf(k, i, parts_.size()), Status());
+    pushes_.Start(SlotOf(k, i, parts_.size()), Status());
+  }
+  Result<PushPosition> from = PushPosition();
+  do {
+    args_.holders.Lose(part.rank - args_.first_server);
+    if (at == part.chunks()) return Status();  // The next push finds the place.
+    const int holder = args_.holders.Of(part.place);
+    if (holder < 0) {
+      return Failed(part.rank, PeerLost(part.rank, "and so are all others that could sum instead"));
+    }
+    part.rank = args_.first_server + holder;
+    from = Resume(part, at);
+  } while (!from.ok() && IsLoss(part, from.status()));
+  if (!from.ok()) return Failed(part.rank, from.status());
+  const uint64_t push = RouteOf(part).pushes;
+  part.first_push = from->push > push ? part.chunks() : static_cast<int64_t>(from->chunk);
+  part.is_told = true;
+  RouteOf(part).holder = part.rank - args_.first_server;
+  for (int64_t k = at; k < end; ++k) StartChunk(i, k);
+  return Status();
+}
+
+// Returns from where chunks must be pushed; the sums before that come without.
+Result<PushPosition> PushPull::Resume(const Part& part, int64_t at) {
+  const PushPosition mine{RouteOf(part).pushes, static_cast<uint64_t>(at)};
+  const PlacedPushBytes question = Encode(PlacedPush{part.header, mine});
+  PushPositionBytes bytes{};
+  Operation answered =
+      args_.endpoints.Recv(part.rank, TagOf(part, PlaceStep::kAnswer), bytes);
+  Operation asked = args_.endpoints.Send(part.rank, TagOf(part, PlaceStep::kResume), question);
+  RABIT_RETURN_IF_ERROR(asked.Wait(args_.deadline));
+  RABIT_RETURN_IF_ERROR(answered.Wait(args_.deadline));
+  const PushPosition from = DecodePushPosition(bytes);
+  if (from != kNowhere && from >= mine) return from;
+  return Status(Code::kPeerLost,
+                "it took over what server " + std::to_string(part.place) +
+                    " had, which is lost, and has no copy of it: the server that had one is lost as "
+                    "well. Start servers on hosts that do not fail together")
+      .WithCulprit(args_.first_server + part.place);
 }
 
 Bytes PushPull::Pushed(int64_t k, size_t member, size_t bytes) const {
@@ -138,11 +227,40 @@ Status PushPull::Failed(int rank, const Status& status) const {
   return rank >= args_.first_server ? blame_(rank - args_.first_server, status) : status;
 }
 
+// A server that takes over a place waits for all members: one that waits for one place must not miss
+// that another one is to be found elsewhere.
+Status PushPull::WaitSlot(OperationSlots& slots, size_t slot) {
+  if (!args_.holders.can_lose()) return slots.Wait(slot, args_.deadline);
+  for (;;) {
+    const Deadline look = std::min(args_.deadline, After(kLookAroundEvery));
+    Status over = slots.Wait(slot, look);
+    if (over.code() != Code::kTimedOut || look == args_.deadline) return over;
+    RABIT_RETURN_IF_ERROR(LookAround());
+  }
+}
+
+Status PushPull::LookAround() {
+  const Deadline now = std::chrono::steady_clock::now();
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    for (int64_t k = finished_; k < std::min(issued_, parts_[i].chunks()); ++k) {
+      const Status over = pulls_.Wait(SlotOf(k, i, parts_.size()), now);
+      if (!IsLoss(parts_[i], over)) continue;
+      RABIT_RETURN_IF_ERROR(MoveOn(i));
+      break;
+    }
+  }
+  return Status();
+}
+
 Status PushPull::Wait(OperationSlots& slots, int64_t k) {
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (k >= parts_[i].chunks()) continue;
-    const Status over = slots.Wait(SlotOf(k, i, parts_.size()), args_.deadline);
-    if (!over.ok()) return Failed(parts_[i].rank, over);
+    for (;;) {
+      const Status over = WaitSlot(slots, SlotOf(k, i, parts_.size()));
+      if (over.ok()) break;
+      if (!IsLoss(parts_[i], over)) return Failed(parts_[i].rank, over);
+      RABIT_RETURN_IF_ERROR(MoveOn(i));
+    }
   }
   return Status();
 }
@@ -152,13 +270,17 @@ Status PushPull::Wait(OperationSlots& slots, int64_t k) {
 Status PushPull::Finish(int64_t k) {
   RABIT_RETURN_IF_ERROR(Wait(pushes_, k));
   RABIT_RETURN_IF_ERROR(Sum(k));
-  return Wait(pulls_, k);
+  RABIT_RETURN_IF_ERROR(Wait(pulls_, k));
+  finished_ = k + 1;
+  return Status();
 }
 
 Status PushPull::FinishAll() {
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Status told = headers_.Wait(i, args_.deadline);
-    if (!told.ok()) return Failed(parts_[i].rank, told);
+    if (told.ok()) continue;
+    if (!IsLoss(parts_[i], told)) return Failed(parts_[i].rank, told);
+    RABIT_RETURN_IF_ERROR(MoveOn(i));
   }
   return leaving_.WaitAll(args_.deadline);
 }

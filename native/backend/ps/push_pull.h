@@ -7,10 +7,12 @@
 #include <span>
 #include <vector>
 
+#include "backend/ps/holders.h"
 #include "backend/ps/placement.h"
 #include "backend/ps/ps_wire.h"
 #include "base/bytes.h"
 #include "base/dtype.h"
+#include "base/result.h"
 #include "base/status.h"
 #include "collective/scratch.h"
 #include "transport/operation_slots.h"
@@ -31,12 +33,17 @@ struct PushPullArgs {
   Scratch& scratch;  // for what other members push to this one
   PushMode mode = PushMode::kSum;
   uint64_t key = 0;
+  Holders& holders;
+  std::span<PlaceRoute> routes;  // by server; of this group and stream
 };
 
 // Chunk after chunk of every slice goes out, and the sums come in behind, into the places that the
 // chunks came from; all that sum work at the same time, and this rank, if it has a slice of its own,
 // is one of them.  The slices have equally many chunks, so that each link is used alike all the time.
 // Every worker begins with another place, so that one does not hear from all of them at once.
+// Where a server is lost, and others have copies, its place is found at the next one: that one sends
+// the sums that somebody may have got, into memory that was perhaps begun to be overwritten, and asks for
+// all other chunks again, of which nobody has any sum.
 class PushPull {
  public:
   // A failure of a message with a server.
@@ -49,12 +56,15 @@ class PushPull {
 
  private:
   struct Part {
-    int rank;  // of `endpoints`
+    int rank;   // of `endpoints`
+    int place;  // the server that has it first; -1: a worker sums it
     Bytes bytes;
     PushHeader header;
     PushHeaderBytes encoded{};
+    bool is_told = false;    // the server knows what comes
+    int64_t first_push = 0;  // the first chunk that it has no sum of
 
-    int64_t chunks() const { return (header.count + header.chunk_count - 1) / header.chunk_count; }
+    int64_t chunks() const { return static_cast<int64_t>(header.chunks()); }
     Bytes Chunk(int64_t k) const;
   };
 
@@ -62,15 +72,28 @@ class PushPull {
   size_t SlotOf(int64_t k, size_t i, size_t width) const {
     return static_cast<size_t>(k % kPsChunksInFlight) * width + i;
   }
-  bool IsServer(const Part& part) const { return part.rank >= args_.first_server; }
+  bool IsServer(const Part& part) const { return part.place >= 0; }
+  PlaceRoute& RouteOf(const Part& part) const {
+    return args_.routes[static_cast<size_t>(part.place)];
+  }
+  Tag TagOf(const Part& part, PlaceStep step) const {
+    return PlaceTag(StreamOf(args_.tag), args_.group, step, part.place);
+  }
   Bytes Pushed(int64_t k, size_t member, size_t bytes) const;
   Status Failed(int rank, const Status& status) const;
 
+  Status MeetHolders();
   void Announce();
   void PushAndPull(int64_t k);
+  void StartChunk(size_t part, int64_t k);
+  bool IsLoss(const Part& part, const Status& status) const;
+  Status MoveOn(size_t part);
+  Result<PushPosition> Resume(const Part& part, int64_t at);
   void Expect(int64_t k);
   Status Sum(int64_t k);
   Status Wait(OperationSlots& slots, int64_t k);
+  Status WaitSlot(OperationSlots& slots, size_t slot);
+  Status LookAround();
   Status Finish(int64_t k);
   Status FinishAll();
 
@@ -80,6 +103,7 @@ class PushPull {
   std::optional<Part> mine_;
   std::byte* pushed_ = nullptr;  // by the others, of chunks that are not summed yet
   std::vector<const std::byte*> inputs_;
+  int64_t issued_ = 0, finished_ = 0;  // chunks of each part
   OperationSlots headers_, pushes_, pulls_;
   OperationSlots arriving_, leaving_;  // of the part that this rank sums
 };

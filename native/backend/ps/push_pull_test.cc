@@ -42,6 +42,8 @@ std::vector<RecordingTransport::Message> PushesOf(int my_index, int64_t count) {
   Scratch scratch;
   const int64_t third = count / 3;
   const std::vector<Slice> slices = {{4, 0, third}, {5, third, third}, {6, 2 * third, third}};
+  Holders holders(3, 1);
+  std::vector<PlaceRoute> routes = {{0, 0}, {1, 0}, {2, 0}};
   const PushPullArgs args{.endpoints = transport,
                           .first_server = 4,
                           .members = members,
@@ -51,7 +53,9 @@ std::vector<RecordingTransport::Message> PushesOf(int my_index, int64_t count) {
                           .deadline = After(std::chrono::seconds(20)),
                           .in_out = {values.data(), count, DType::kFloat32, {}},
                           .op = ReduceOp::kSum,
-                          .scratch = scratch};
+                          .scratch = scratch,
+                          .holders = holders,
+                          .routes = routes};
   PushPull run(args, slices, [](int, const Status& status) { return status; });
   EXPECT_OK(run.Run());
   return transport.sent();

@@ -6,126 +6,171 @@
 #include <utility>
 
 #include "arithmetic/reduce.h"
+#include "backend/ps/wait_while_alive.h"
 #include "base/wire.h"
 
 namespace rabit {
 namespace {
 
-// A server waits for its workers as long as they live, which the transport finds out.
-constexpr auto kLookEvery = std::chrono::hours(1);
+// How soon a server that is lost is replaced as the one that has the copies, while nothing is pushed.
+constexpr auto kLookBehindEvery = std::chrono::seconds(1);
 
-template <class Wait>
-Status WaitWhileAlive(Wait wait) {
-  for (;;) {
-    Status status = wait(After(kLookEvery));
-    if (status.code() != Code::kTimedOut) return status;
-  }
+StepClock ClockFrom(ConstBytes bytes) {
+  return {LoadLittle<int64_t>(bytes.data()), LoadLittle<int64_t>(bytes.data() + 8)};
 }
 
 }  // namespace
 
-SummationLoop::SummationLoop(Transport& endpoints, GroupId group, std::vector<int> members,
-                             int stream, std::atomic<uint64_t>& bytes_summed,
-                             ParameterStore& store)
+SummationLoop::SummationLoop(Transport& endpoints, const PlaceCrew& crew,
+                             std::atomic<uint64_t>& bytes_summed, ParameterStore& store)
     : endpoints_(endpoints),
-      group_(group),
-      members_(std::move(members)),
-      stream_(stream),
+      crew_(crew),
       bytes_summed_(bytes_summed),
       store_(store),
-      inputs_(members_.size()),
-      arriving_(kChunksKept * members_.size()),
-      leaving_(kChunksKept * members_.size()) {}
+      inputs_(crew.members.size()),
+      arriving_(kChunksKept * crew.members.size()),
+      leaving_(kChunksKept * crew.members.size()) {
+  if (crew.chain.size() > 1) copies_.emplace(endpoints, crew);
+}
 
 Status SummationLoop::Run() {
+  PlaceCopies::Taken taken;
+  if (crew_.mine > 0) {
+    const auto note = [this](const PlacedPush& placed, Bytes bytes) {
+      if (placed.header.mode != PushMode::kClock) return Update(placed, bytes);
+      store_.Note(placed.header.key, crew_.members.front(), ClockFrom(bytes));
+      return Status();
+    };
+    RABIT_RETURN_IF_ERROR(copies_->Follow(note));
+    const auto redo = [this](const PlacedPush& placed, Bytes bytes) {
+      if (placed.header.mode == PushMode::kClock) return Combine(placed, bytes);
+      const auto begin = static_cast<int64_t>(placed.at.chunk) * placed.header.chunk_count;
+      return store_.Read(placed.header, begin, bytes);
+    };
+    RABIT_ASSIGN_OR_RETURN(taken, copies_->TakeOver(redo));
+  }
+  push_ = taken.at.push;
+  if (taken.header.has_value()) {
+    RABIT_RETURN_IF_ERROR(Serve(*taken.header, taken.at.chunk));
+  }
   for (;;) {
-    PushHeaderBytes bytes{};
-    Operation receive = endpoints_.Recv(members_.front(), PushHeaderTag(stream_, group_), bytes);
-    RABIT_RETURN_IF_ERROR(
-        WaitWhileAlive([&](Deadline deadline) { return receive.Wait(deadline); }));
-    RABIT_ASSIGN_OR_RETURN(const PushHeader header,
-                           DecodePushHeader(bytes, static_cast<int>(members_.size())));
-    if (StreamOf(header.tag) != stream_) {
-      return Internal("rank " + std::to_string(members_.front()) + " announced tag " +
-                      std::to_string(header.tag) + " on stream " + std::to_string(stream_) +
-                      "; run the same version of rabit on every worker and server");
-    }
-    RABIT_RETURN_IF_ERROR(Serve(header));
+    RABIT_ASSIGN_OR_RETURN(const PushHeader header, NextHeader());
+    RABIT_RETURN_IF_ERROR(Serve(header, 0));
   }
 }
 
-Status SummationLoop::Serve(const PushHeader& header) {
-  const size_t element_bytes = SizeOf(header.dtype);
-  const auto count = static_cast<uint64_t>(header.count);
-  const auto chunk_count = static_cast<uint64_t>(header.chunk_count);
-  const uint64_t chunks = (count + chunk_count - 1) / chunk_count;
-  const auto bytes_of = [&](uint64_t k) {
-    return std::min(chunk_count, count - k * chunk_count) * element_bytes;
-  };
-  const uint64_t lag = kPsChunksInFlight - 1;
-  for (uint64_t k = 0; k < chunks + lag; ++k) {
-    if (k < chunks) RABIT_RETURN_IF_ERROR(Ask(header, chunks_before_ + k, bytes_of(k)));
-    if (k < lag) continue;
-    RABIT_RETURN_IF_ERROR(Answer(header, chunks_before_ + k - lag, bytes_of(k - lag)));
+Result<PushHeader> SummationLoop::NextHeader() {
+  PushHeaderBytes bytes{};
+  Operation receive =
+      endpoints_.Recv(crew_.members.front(), crew_.TagOf(PlaceStep::kHeader), bytes);
+  if (has_copies()) {
+    for (;;) {
+      const Status come = receive.Wait(After(kLookBehindEvery));
+      if (come.ok()) break;
+      if (come.code() != Code::kTimedOut) return come;
+      RABIT_RETURN_IF_ERROR(copies_->LookBehind());
+    }
   }
-  chunks_before_ += chunks;
+  RABIT_RETURN_IF_ERROR(WaitWhileAlive(receive));
+  RABIT_ASSIGN_OR_RETURN(const PushHeader header,
+                         DecodePushHeader(bytes, static_cast<int>(crew_.members.size())));
+  if (StreamOf(header.tag) != crew_.stream) {
+    return Internal("rank " + std::to_string(crew_.members.front()) + " announced tag " +
+                    std::to_string(header.tag) + " on stream " + std::to_string(crew_.stream) +
+                    "; run the same version of rabit on every worker and server");
+  }
+  return header;
+}
+
+Status SummationLoop::Serve(const PushHeader& header, uint64_t first) {
+  const uint64_t chunks = header.chunks() - first;
+  const uint64_t lag = kPsChunksInFlight - 1;
+  // A sum that is being copied holds up no other one.
+  const uint64_t copy_lag = has_copies() ? 1 : 0;
+  // Slots count chunks from the first one that is served.
+  chunks_before_ -= first;
+  for (uint64_t k = first; k < first + chunks + lag + copy_lag; ++k) {
+    if (k < header.chunks()) RABIT_RETURN_IF_ERROR(Ask(header, k));
+    if (k >= first + lag && k - lag < header.chunks()) {
+      RABIT_RETURN_IF_ERROR(Sum(header, k - lag));
+    }
+    if (k < first + lag + copy_lag) continue;
+    RABIT_RETURN_IF_ERROR(Answer(header, k - lag - copy_lag));
+  }
+  chunks_before_ += header.chunks();
+  ++push_;
   return Status();
 }
 
-Bytes SummationLoop::Input(uint64_t chunk, size_t member, size_t bytes) {
-  const auto each = static_cast<size_t>(PsChunkBytesMax(static_cast<int>(members_.size())));
+Bytes SummationLoop::Input(uint64_t k, size_t member, size_t bytes) {
+  const auto members = crew_.members.size();
+  const auto each = static_cast<size_t>(PsChunkBytesMax(static_cast<int>(members)));
   // As soon as there is something to sum; groups that never push take no memory.
-  if (memory_.empty()) memory_.resize(each * members_.size() * kChunksKept);
-  return Bytes(memory_.data() + SlotOf(chunk, member) * each, bytes);
+  if (memory_.empty()) memory_.resize(each * members * kChunksKept);
+  return Bytes(memory_.data() + SlotOf(k, member) * each, bytes);
 }
 
-Status SummationLoop::Ask(const PushHeader& header, uint64_t chunk, size_t bytes) {
+Status SummationLoop::Ask(const PushHeader& header, uint64_t k) {
+  const size_t members = crew_.members.size();
   // The sum of an earlier chunk is sent from the same place.
   RABIT_RETURN_IF_ERROR(WaitWhileAlive([&](Deadline deadline) {
-    return leaving_.WaitRange(SlotOf(chunk, 0), members_.size(), deadline);
+    return leaving_.WaitRange(SlotOf(k, 0), members, deadline);
   }));
-  for (size_t i = 0; i < members_.size(); ++i) {
-    arriving_.Start(SlotOf(chunk, i),
-                    endpoints_.Recv(members_[i], header.tag, Input(chunk, i, bytes)));
+  for (size_t i = 0; i < members; ++i) {
+    arriving_.Start(SlotOf(k, i), endpoints_.Recv(crew_.members[i], header.tag,
+                                                  Input(k, i, header.bytes_of(k))));
   }
   return Status();
 }
 
-Status SummationLoop::Answer(const PushHeader& header, uint64_t chunk, size_t bytes) {
+Status SummationLoop::Sum(const PushHeader& header, uint64_t k) {
+  const size_t members = crew_.members.size();
   RABIT_RETURN_IF_ERROR(WaitWhileAlive([&](Deadline deadline) {
-    return arriving_.WaitRange(SlotOf(chunk, 0), members_.size(), deadline);
+    return arriving_.WaitRange(SlotOf(k, 0), members, deadline);
   }));
-  RABIT_RETURN_IF_ERROR(Combine(header, chunk, bytes));
-  const Bytes sum = Input(chunk, 0, bytes);
-  bytes_summed_.fetch_add(bytes * members_.size(), std::memory_order_relaxed);
+  const PlacedPush placed{header, {push_, k}};
+  const Bytes result = Input(k, 0, header.bytes_of(k));
+  // Parameters are updated on both servers, sums are formed on one.
+  if (has_copies() && crew_.is_updated()) RABIT_RETURN_IF_ERROR(copies_->Keep(placed, result));
+  RABIT_RETURN_IF_ERROR(Combine(placed, result));
+  if (has_copies() && !crew_.is_updated()) RABIT_RETURN_IF_ERROR(copies_->Keep(placed, result));
+  bytes_summed_.fetch_add(result.size() * members, std::memory_order_relaxed);
+  return Status();
+}
+
+Status SummationLoop::Answer(const PushHeader& header, uint64_t k) {
+  if (has_copies()) RABIT_RETURN_IF_ERROR(copies_->WaitCopied());
+  const Bytes sum = Input(k, 0, header.bytes_of(k));
   // Every server begins with another worker, so that a worker does not hear from all at once.
   const auto first = static_cast<size_t>(endpoints_.rank());
-  for (size_t turn = 0; turn < members_.size(); ++turn) {
-    const size_t i = (first + turn) % members_.size();
-    leaving_.Start(SlotOf(chunk, i), endpoints_.Send(members_[i], header.tag + 1, sum));
+  for (size_t turn = 0; turn < crew_.members.size(); ++turn) {
+    const size_t i = (first + turn) % crew_.members.size();
+    leaving_.Start(SlotOf(k, i), endpoints_.Send(crew_.members[i], header.tag + 1, sum));
   }
   return Status();
 }
 
-Status SummationLoop::Combine(const PushHeader& header, uint64_t chunk, size_t bytes) {
-  const Bytes result = Input(chunk, 0, bytes);
+Status SummationLoop::Update(const PlacedPush& placed, Bytes values) {
+  const auto begin = static_cast<int64_t>(placed.at.chunk) * placed.header.chunk_count;
+  return store_.Update(placed.header, begin, values);
+}
+
+Status SummationLoop::Combine(const PlacedPush& placed, Bytes result) {
+  const PushHeader& header = placed.header;
   if (header.mode == PushMode::kClock) {
-    StepClock said;
-    said.step = LoadLittle<int64_t>(result.data());
-    said.staleness = LoadLittle<int64_t>(result.data() + 8);
     StepLead lead;
-    RABIT_RETURN_IF_ERROR(store_.Advance(header.key, members_.front(), said, lead));
+    RABIT_RETURN_IF_ERROR(
+        store_.Advance(header.key, crew_.members.front(), ClockFrom(result), lead));
     StoreLittle<int64_t>(result.data(), lead.ahead);
     StoreLittle<int64_t>(result.data() + 8, lead.waited);
     return Status();
   }
-  if (header.mode != PushMode::kSum) {
-    const auto begin = static_cast<int64_t>(chunk - chunks_before_) * header.chunk_count;
-    return store_.Update(header, begin, result);
+  if (header.mode != PushMode::kSum) return Update(placed, result);
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    inputs_[i] = Input(placed.at.chunk, i, result.size()).data();
   }
-  for (size_t i = 0; i < members_.size(); ++i) inputs_[i] = Input(chunk, i, bytes).data();
   Reduce(header.op, header.dtype, inputs_, result.data(),
-         static_cast<int64_t>(bytes / SizeOf(header.dtype)));
+         static_cast<int64_t>(result.size() / SizeOf(header.dtype)));
   return Status();
 }
 

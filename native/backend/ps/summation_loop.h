@@ -1,11 +1,13 @@
-// SummationLoop: sums what the members of one group push on one stream.
+// SummationLoop: sums what the members of one group push on one stream to one place.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "backend/ps/parameter_store.h"
+#include "backend/ps/place_copies.h"
 #include "backend/ps/ps_wire.h"
 #include "base/bytes.h"
 #include "base/ids.h"
@@ -20,10 +22,10 @@ namespace rabit {
 // members of two groups may come to one server in different orders.  One thread.
 class SummationLoop {
  public:
-  // `members`: ascending ranks of `endpoints`; one alone updates what is kept in `store`.
-  // `bytes_summed` counts for all loops of a server; all three outlive it.
-  SummationLoop(Transport& endpoints, GroupId group, std::vector<int> members, int stream,
-                std::atomic<uint64_t>& bytes_summed, ParameterStore& store);
+  // One member alone updates what is kept in `store`.  `bytes_summed` counts for all loops of a
+  // server; all three outlive it.
+  SummationLoop(Transport& endpoints, const PlaceCrew& crew, std::atomic<uint64_t>& bytes_summed,
+                ParameterStore& store);
 
   // Until a member is lost, or the transport is aborted; returns why.
   Status Run();
@@ -33,25 +35,31 @@ class SummationLoop {
   // back.
   static constexpr size_t kChunksKept = 2 * kPsChunksInFlight;
 
-  size_t SlotOf(uint64_t chunk, size_t member) const {
-    return static_cast<size_t>(chunk % kChunksKept) * members_.size() + member;
+  // Of chunk k of the push that is served.
+  size_t SlotOf(uint64_t k, size_t member) const {
+    return static_cast<size_t>((chunks_before_ + k) % kChunksKept) * crew_.members.size() + member;
   }
-  Bytes Input(uint64_t chunk, size_t member, size_t bytes);
+  Bytes Input(uint64_t k, size_t member, size_t bytes);
+  bool has_copies() const { return copies_.has_value(); }
 
-  Status Serve(const PushHeader& header);
-  Status Ask(const PushHeader& header, uint64_t chunk, size_t bytes);
-  Status Answer(const PushHeader& header, uint64_t chunk, size_t bytes);
+  Result<PushHeader> NextHeader();
+  // From chunk `first` on.
+  Status Serve(const PushHeader& header, uint64_t first);
+  Status Ask(const PushHeader& header, uint64_t k);
+  Status Sum(const PushHeader& header, uint64_t k);
+  Status Answer(const PushHeader& header, uint64_t k);
   // What of the tensor goes back begins where the first member's input does.
-  Status Combine(const PushHeader& header, uint64_t chunk, size_t bytes);
+  Status Combine(const PlacedPush& placed, Bytes result);
+  Status Update(const PlacedPush& placed, Bytes values);
 
   Transport& endpoints_;
-  const GroupId group_;
-  const std::vector<int> members_;
-  const int stream_;
+  const PlaceCrew crew_;
   std::atomic<uint64_t>& bytes_summed_;
   ParameterStore& store_;
-  uint64_t chunks_before_ = 0;     // of earlier pushes, whose sums may be under way
-  std::vector<std::byte> memory_;  // a chunk of each member, for each chunk kept
+  std::optional<PlaceCopies> copies_;  // where others follow in the chain
+  uint64_t push_ = 0;                  // that is served, or comes next
+  uint64_t chunks_before_ = 0;         // of earlier pushes, whose sums may be under way
+  std::vector<std::byte> memory_;      // a chunk of each member, for each chunk kept
   std::vector<const std::byte*> inputs_;
   OperationSlots arriving_, leaving_;
 };

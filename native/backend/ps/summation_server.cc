@@ -15,19 +15,25 @@
 namespace rabit {
 
 SummationServer::SummationServer(std::unique_ptr<Transport> endpoints, int workers, int streams,
-                                 bool takes_updates)
+                                 bool takes_updates, int replicas)
     : endpoints_(std::move(endpoints)),
       workers_(workers),
       streams_(streams),
       takes_updates_(takes_updates),
-      parameters_(workers) {}
+      replicas_(replicas),
+      parameters_(static_cast<size_t>(endpoints_->size() - workers)) {
+  for (size_t place = 0; place < parameters_.size(); ++place) {
+    const bool is_own = static_cast<int>(place) == endpoints_->rank() - workers;
+    if (is_own || replicas > 1) parameters_[place] = std::make_unique<ParameterStore>(workers);
+  }
+}
 
 Status SummationServer::Serve() {
   std::vector<int> everybody(static_cast<size_t>(workers_));
   std::iota(everybody.begin(), everybody.end(), 0);
   Start(kWorld, everybody);
   for (int worker = 0; takes_updates_ && worker < workers_; ++worker) {
-    StartLoop(kWorld, {worker}, streams_);
+    StartLoops(kWorld, {worker}, streams_);
   }
   Fail(AddGroups());
   for (std::thread& thread : threads_) thread.join();
@@ -36,13 +42,28 @@ Status SummationServer::Serve() {
 }
 
 void SummationServer::Start(GroupId group, const std::vector<int>& members) {
-  for (int stream = 0; stream < streams_; ++stream) StartLoop(group, members, stream);
+  for (int stream = 0; stream < streams_; ++stream) StartLoops(group, members, stream);
 }
 
-void SummationServer::StartLoop(GroupId group, const std::vector<int>& members, int stream) {
-  threads_.emplace_back([this, group, members, stream] {
+void SummationServer::StartLoops(GroupId group, const std::vector<int>& members, int stream) {
+  const auto servers = static_cast<int>(parameters_.size());
+  const int mine = endpoints_->rank() - workers_;
+  for (int place = 0; place < servers; ++place) {
+    PlaceCrew crew{group, members, stream, place, {}, 0};
+    for (int i = 0; i < (replicas_ > 1 ? servers : 1); ++i) {
+      const int server = (place + i) % servers;
+      if (server == mine) crew.mine = crew.chain.size();
+      crew.chain.push_back(workers_ + server);
+    }
+    if (crew.chain[crew.mine] == endpoints_->rank()) StartLoop(crew);
+  }
+}
+
+void SummationServer::StartLoop(const PlaceCrew& crew) {
+  threads_.emplace_back([this, crew] {
     ::pthread_setname_np(::pthread_self(), "rabit-sum");
-    Fail(SummationLoop(*endpoints_, group, members, stream, bytes_summed_, parameters_).Run());
+    ParameterStore& store = *parameters_[static_cast<size_t>(crew.place)];
+    Fail(SummationLoop(*endpoints_, crew, bytes_summed_, store).Run());
   });
 }
 
@@ -79,7 +100,9 @@ void SummationServer::Fail(const Status& why) {
     if (!failure_.ok()) return;
     failure_ = why;
   }
-  parameters_.Fail(why);
+  for (const auto& store : parameters_) {
+    if (store != nullptr) store->Fail(why);
+  }
   endpoints_->Abort(why);
 }
 

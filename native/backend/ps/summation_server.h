@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/ps/parameter_store.h"
+#include "backend/ps/place_copies.h"
 #include "base/ids.h"
 #include "base/mutex.h"
 #include "base/status.h"
@@ -17,12 +18,15 @@ namespace rabit {
 
 // Serves the group of all workers, and those that rank 0 tells of; each has a thread for every
 // stream.  Holds no state beyond the chunks that are under way, and the parameters that workers update.
+// With replicas a server also has a thread for the place of every other one: the server behind keeps
+// copies, and the others wait until it is their turn (place_copies.h).
 class SummationServer {
  public:
-  // Ranks 0 … workers - 1 of `endpoints` are the workers, of which there are at least two.  With
-  // `takes_updates` a further stream, the last one, is for what each worker pushes by itself.
+  // Ranks 0 … workers - 1 of `endpoints` are the workers, of which there are at least two, and the
+  // servers come behind.  With `takes_updates` a further stream, the last one, is for what each worker
+  // pushes by itself.  `replicas`: servers that have each sum, 1 or 2.
   SummationServer(std::unique_ptr<Transport> endpoints, int workers, int streams,
-                  bool takes_updates = false);
+                  bool takes_updates = false, int replicas = 1);
 
   // Blocks until a worker leaves, for whatever reason, and returns that.  Once.
   Status Serve();
@@ -31,7 +35,8 @@ class SummationServer {
 
  private:
   void Start(GroupId group, const std::vector<int>& members);
-  void StartLoop(GroupId group, const std::vector<int>& members, int stream);
+  void StartLoops(GroupId group, const std::vector<int>& members, int stream);
+  void StartLoop(const PlaceCrew& crew);
   Status AddGroups();
   void Fail(const Status& why);
 
@@ -39,7 +44,8 @@ class SummationServer {
   const int workers_;
   const int streams_;  // of sums
   const bool takes_updates_;
-  ParameterStore parameters_;
+  const int replicas_;
+  std::vector<std::unique_ptr<ParameterStore>> parameters_;  // by place; null: never served here
   std::atomic<uint64_t> bytes_summed_{0};
   std::vector<std::thread> threads_;  // of whoever calls Serve
   Mutex mutex_;

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "transport/tcp/heartbeat.h"
 #include "transport/tcp/introduction.h"
 #include "transport/tcp/io_loop.h"
 #include "transport/tcp/tcp_links.h"
@@ -31,19 +30,18 @@ TcpOptions LinkOptions(const ChannelOptions& options) {
   tcp.keeps_messages = true;
   tcp.spin = options.spin;
   tcp.progress_timeout = options.heartbeat_timeout;
+  tcp.heartbeat_timeout = options.heartbeat_timeout;
   return tcp;
 }
 
 // The engine thread works with the links.  A second thread beats for every peer, so that a rank
-// whose engine thread is busy counts as alive, and reads what lies unread, so that a late reader
-// accuses nobody.
+// whose engine thread is busy counts as alive.
 class TcpChannel final : public Channel, public LinkBorrower {
  public:
-  TcpChannel(const ConnectContext& context, const ChannelOptions& options)
+  explicit TcpChannel(const ConnectContext& context)
       : rank_(context.rank),
         size_(context.size),
         keeper_(context.keeper),
-        heartbeat_(options.heartbeat_timeout, Clock::now()),
         looker_(*this) {
     if (keeper_ != nullptr) keeper_->Enter(*this);
   }
@@ -96,7 +94,6 @@ class TcpChannel final : public Channel, public LinkBorrower {
   const int rank_;
   const int size_;
   LinkKeeper* const keeper_;  // null: connections end with this
-  Heartbeat heartbeat_;  // Tick's own
   Looker looker_;
   std::unique_ptr<TcpStream> stream_;
   std::unique_ptr<TcpLinks> links_;
@@ -272,18 +269,7 @@ Status TcpChannel::ReadIntroduction(Peer& peer, const ConnectContext& context) {
 // The loop's thread.
 Deadline TcpChannel::Tick() {
   const Deadline now = Clock::now();
-  Deadline next = std::min(links_->Tick(now), stream_->OnTick(now));
-  if (!heartbeat_.IsDue(now)) return std::min(next, heartbeat_.next(now));
-  for (const Peer& peer : peers_) {
-    peer.link->ReadNow();
-    peer.link->Beat();
-    if (!heartbeat_.IsSteady(now)) {
-      peer.link->set_last_heard(now);
-    } else if (peer.link->is_ready() || peer.link->outage_deadline()) {
-      peer.link->CheckSilence(now, heartbeat_.timeout());
-    }
-  }
-  return std::min(next, heartbeat_.next(now));
+  return std::min(links_->Tick(now), stream_->OnTick(now));
 }
 
 }  // namespace
@@ -291,7 +277,7 @@ Deadline TcpChannel::Tick() {
 Result<std::unique_ptr<Channel>> ConnectTcpChannel(const ConnectContext& context,
                                                    const RankTree& tree,
                                                    const ChannelOptions& options) {
-  auto channel = std::make_unique<TcpChannel>(context, options);
+  auto channel = std::make_unique<TcpChannel>(context);
   RABIT_RETURN_IF_ERROR(channel->Connect(context, tree, options));
   return std::unique_ptr<Channel>(std::move(channel));
 }

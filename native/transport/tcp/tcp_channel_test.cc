@@ -240,6 +240,23 @@ TEST(TcpChannel, whoever_was_held_up_accuses_nobody) {
   EXPECT_FALSE(Heartbeat(0ms, start).IsDue(start + 1h));
 }
 
+TEST(TcpChannel, a_peer_is_looked_at_with_each_beat_and_when_its_time_is_over) {
+  const Deadline start{};
+  Heartbeat heartbeat(800ms, start);
+  EXPECT_FALSE(heartbeat.MustLook(start + 99ms));
+  EXPECT_TRUE(heartbeat.IsDue(start + 100ms));
+  EXPECT_TRUE(heartbeat.MustLook(start + 100ms));
+  EXPECT_EQ(heartbeat.next(start + 100ms), start + 200ms);
+
+  heartbeat.Expect(start + 170ms);
+  heartbeat.Expect(start + 900ms);
+
+  EXPECT_EQ(heartbeat.next(start + 100ms), start + 170ms);
+  EXPECT_FALSE(heartbeat.IsDue(start + 170ms));
+  EXPECT_TRUE(heartbeat.MustLook(start + 170ms));
+  EXPECT_EQ(heartbeat.next(start + 170ms), start + 200ms);
+}
+
 TEST(TcpChannel, introductions_come_through_and_others_are_refused) {
   const std::vector<std::byte> payload = Encode(Introduction{"far", 77});
   auto introduction = DecodeIntroduction(payload);

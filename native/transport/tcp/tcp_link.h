@@ -94,8 +94,8 @@ class TcpLink final : public TcpStream::Member {
   // Breaks a connection on which what was sent makes no way (TcpOptions::progress_timeout).
   void CheckProgress(Deadline now);
   // Breaks a connection on which nothing was heard for half of `timeout`; after all of it the peer
-  // is lost.
-  void CheckSilence(Deadline now, std::chrono::milliseconds timeout);
+  // is lost.  Says when that will be, if nothing is heard until then.
+  Deadline CheckSilence(Deadline now, std::chrono::milliseconds timeout);
   // Why no other connection could be made so far; for the message, should it stay so.
   void NoteBrokenBy(const std::string& reason);
   // The peer has found the connection broken and asks for another.

@@ -57,17 +57,20 @@ void TcpLink::Beat() {
   Flush();
 }
 
-void TcpLink::CheckSilence(Deadline now, std::chrono::milliseconds timeout) {
-  if (now - last_heard_.load() <= timeout / 2) return;
+Deadline TcpLink::CheckSilence(Deadline now, std::chrono::milliseconds timeout) {
+  if (now - last_heard_.load() <= timeout / 2) return last_heard_.load() + timeout;
   MutexLock receive(receive_mutex_);
   ReadAvailable();  // its signs of life may lie unread
+  const Deadline end = last_heard_.load() + timeout;
+  if (!failure_.ok()) return Deadline::max();
   const auto silence = now - last_heard_.load();
-  if (silence <= timeout / 2 || !failure_.ok()) return;
-  if (silence <= timeout) return Break("nothing was heard for " + Seconds(silence));
+  if (silence > timeout / 2 && now < end) Break("nothing was heard for " + Seconds(silence));
+  if (now < end) return end;
   MutexLock send(send_mutex_);
   FailLocked(Lost("it has been silent for " + Seconds(silence) + " (heartbeat timeout " +
                   Seconds(timeout) + "): it hangs, is stopped, or cannot be reached"),
              false);
+  return Deadline::max();
 }
 
 bool TcpLink::HasUnconfirmed() const {

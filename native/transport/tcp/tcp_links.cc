@@ -23,6 +23,7 @@ TcpLinks::TcpLinks(const ConnectContext& context, const TcpOptions& options, Pla
       plan_(std::move(plan)),
       addresses_(static_cast<size_t>(context.size)),
       links_(static_cast<size_t>(context.size)),
+      heartbeat_(options.heartbeat_timeout, std::chrono::steady_clock::now()),
       redialer_(
           context.rank,
           [this](const TcpLink& link, Deadline deadline) {
@@ -210,7 +211,7 @@ Deadline TcpLinks::Tick(Deadline now) {
   for (const auto& [peer, why] : failures) {
     for (const auto& link : links_[static_cast<size_t>(peer)]) link->Fail(why);
   }
-  Deadline next = now + std::chrono::hours(1);
+  Deadline next = Beat(now);
   for (TcpLink* link : broken) {
     link->CheckOutage(now);
     const std::optional<Deadline> end = link->outage_deadline();
@@ -227,6 +228,26 @@ Deadline TcpLinks::Tick(Deadline now) {
     }
   }
   return std::min(next, next_check_);
+}
+
+// On one link of each peer, since one thread serves them all.  Reading first acknowledges with the
+// beat what has come, and lets no late reader accuse anybody.
+Deadline TcpLinks::Beat(Deadline now) {
+  const bool is_due = heartbeat_.IsDue(now);
+  if (!heartbeat_.MustLook(now)) return heartbeat_.next(now);
+  for (const int peer : plan_.peers) {
+    TcpLink& link = *links_[static_cast<size_t>(peer)].front();
+    if (is_due) {
+      link.ReadNow();
+      link.Beat();
+    }
+    if (!heartbeat_.IsSteady(now)) {
+      link.set_last_heard(now);
+    } else if (link.is_ready() || link.outage_deadline()) {
+      heartbeat_.Expect(link.CheckSilence(now, heartbeat_.timeout()));
+    }
+  }
+  return heartbeat_.next(now);
 }
 
 }  // namespace rabit

@@ -12,6 +12,7 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "transport/connect.h"
+#include "transport/tcp/heartbeat.h"
 #include "transport/tcp/redialer.h"
 #include "transport/tcp/tcp_link.h"
 #include "transport/tcp/tcp_options.h"
@@ -45,8 +46,8 @@ class TcpLinks final : public TcpLinkHost {
     return peer >= 0 && peer < size_ ? std::span(links_[static_cast<size_t>(peer)])
                                      : std::span<const std::unique_ptr<TcpLink>>();
   }
-  // Times outages and stalls, and lets a peer that one link has lost be lost to all.  One thread;
-  // says when it wants to run again.
+  // Beats, times silence, outages and stalls, and lets a peer that one link has lost be lost to all.
+  // One thread; says when it wants to run again.
   Deadline Tick(Deadline now);
   // Fails all links with `why`.
   void Abort(const Status& why);
@@ -71,6 +72,7 @@ class TcpLinks final : public TcpLinkHost {
   Status WaitUntilReady(const ConnectContext& context);
   Status Missing() const;
   bool IsReady(int peer) const;
+  Deadline Beat(Deadline now);
 
   const int rank_;
   const int size_;
@@ -92,6 +94,7 @@ class TcpLinks final : public TcpLinkHost {
   std::vector<std::pair<int, Status>> failures_;  // peers whose other links must fail too
   bool is_aborted_ = false;
   Deadline next_check_{};  // of progress; Tick's own
+  Heartbeat heartbeat_;    // Tick's own
 
   Redialer redialer_;
 };

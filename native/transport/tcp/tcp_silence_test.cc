@@ -3,13 +3,17 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <utility>
 
 #include "testing/bad_wire.h"
 #include "testing/run_ranks.h"
 #include "testing/soon.h"
 #include "testing/tcp_job.h"
 #include "testing/test.h"
+#include "transport/tcp/io_loop.h"
+#include "transport/tcp/tcp_links.h"
 #include "transport/tcp/tcp_options.h"
+#include "transport/tcp/tcp_stream.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace rabit {
@@ -59,6 +63,53 @@ TEST(TcpSilence, peers_that_only_beat_are_alive) {
 
   EXPECT_OK(send.Wait(testing::Soon()));
   EXPECT_OK(receive.Wait(testing::Soon()));
+}
+
+// One end of a connection between two ranks.  A clock serves its bytes; the time of its heartbeats
+// is what the test says.
+struct SilentEnd {
+  std::unique_ptr<TcpStream> stream;
+  std::unique_ptr<TcpLinks> links;
+  std::unique_ptr<IoLoop> loop;
+};
+
+void Connect(SilentEnd& end, const ConnectContext& context, const TcpOptions& options) {
+  auto stream = TcpStream::Open({});
+  ASSERT_OK(stream);
+  end.stream = std::move(*stream);
+  end.links = std::make_unique<TcpLinks>(context, options,
+                                         TcpLinks::Plan{.purpose = "tcp",
+                                                        .what = "TCP",
+                                                        .peers = {1 - context.rank},
+                                                        .stream_of_link = {end.stream.get()},
+                                                        .on_news = {},
+                                                        .wake_ticker = [] {}});
+  auto loop = IoLoop::Start([&end] { return end.stream->OnTick(After(0ms)); });
+  ASSERT_OK(loop);
+  end.loop = std::move(*loop);
+  ASSERT_OK(end.stream->Attach(*end.loop));
+  ASSERT_OK(end.links->Connect(context));
+}
+
+TEST(TcpSilence, a_peer_is_lost_when_its_time_is_over_and_not_a_beat_later) {
+  testing::TcpJob job(2);
+  TcpOptions options = Beating(80s);
+  options.progress_timeout = 0ms;
+  options.reconnect_window = 1h;
+  std::array<SilentEnd, 2> ends;
+  testing::RunRanks(2, [&](int rank) {
+    Connect(ends[static_cast<size_t>(rank)], job.Context(rank), options);
+  });
+  TcpLink& link = *ends[0].links->With(1).front();
+  ASSERT_TRUE(link.is_ready());
+
+  // Rank 1 never beats.
+  Deadline now = std::chrono::steady_clock::now();
+  const Deadline connected = now;
+  while (!link.has_failed() && now < connected + 200s) now = ends[0].links->Tick(now);
+
+  EXPECT_EQ(link.failure().code(), Code::kPeerLost);
+  EXPECT_TRUE(testing::Has(link.failure().message(), "silent for 80.0 s")) << link.failure();
 }
 
 }  // namespace

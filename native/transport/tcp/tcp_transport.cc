@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "transport/tcp/heartbeat.h"
 #include "transport/tcp/tcp_links.h"
 #include "transport/tcp/tcp_stream.h"
 
@@ -86,8 +85,7 @@ class TcpTransport final : public Transport, public LinkBorrower {
         size_(context.size),
         streams_(context.streams),
         keeper_(context.keeper),
-        options_(options),
-        heartbeat_(options.heartbeat_timeout, std::chrono::steady_clock::now()) {
+        options_(options) {
     if (keeper_ != nullptr) keeper_->Enter(*this);
   }
   ~TcpTransport() override;
@@ -113,7 +111,6 @@ class TcpTransport final : public Transport, public LinkBorrower {
   Status CheckArguments(int peer, Tag tag) const;
   std::span<const std::unique_ptr<TcpLink>> LinksFor(int peer, Tag tag) const;
   Deadline Tick();
-  void Beat(Deadline now);
 
   const int rank_;
   const int size_;
@@ -122,7 +119,6 @@ class TcpTransport final : public Transport, public LinkBorrower {
   const TcpOptions options_;
   std::vector<std::unique_ptr<TcpStream>> tcp_streams_;  // by stream; fixed before the loop starts
   std::unique_ptr<TcpLinks> links_;
-  Heartbeat heartbeat_;  // Tick's own
   std::unique_ptr<IoLoop> loop_;
 };
 
@@ -255,22 +251,7 @@ Deadline TcpTransport::Tick() {
   const Deadline now = std::chrono::steady_clock::now();
   Deadline next = links_->Tick(now);
   for (const auto& stream : tcp_streams_) next = std::min(next, stream->OnTick(now));
-  if (heartbeat_.IsDue(now)) Beat(now);
-  return std::min(next, heartbeat_.next(now));
-}
-
-// On one link of each peer: this thread serves all streams.
-void TcpTransport::Beat(Deadline now) {
-  for (int peer = 0; peer < size_; ++peer) {
-    if (links_->With(peer).empty()) continue;
-    TcpLink& link = *links_->With(peer).front();
-    link.Beat();
-    if (!heartbeat_.IsSteady(now)) {
-      link.set_last_heard(now);
-    } else if (link.is_ready() || link.outage_deadline()) {
-      link.CheckSilence(now, heartbeat_.timeout());
-    }
-  }
+  return next;
 }
 
 }  // namespace

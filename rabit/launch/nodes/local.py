@@ -20,7 +20,7 @@ from rabit.errors import InvalidArgument
 from rabit.launch.job import HostJob, RankJob
 from rabit.launch.nodes import guard
 from rabit.launch.nodes.node import REPORT, RESULT, STDERR, STDOUT, Events
-from rabit.launch.processors import HostProcessors, bind, thread_count
+from rabit.launch.processors import HostProcessors, bind_with_servers, thread_count
 from rabit.launch.secret import memory_file
 
 __all__ = ["LocalNode"]
@@ -63,9 +63,11 @@ class LocalNode:
             return
         host = HostProcessors.here()
         try:
-            # Servers are last, and take the processors that the ranks leave idle.
-            ranks = self._job.slots or sum(not each.is_server for each in self._job.ranks)
-            places = bind(self._job.bind_to, ranks, host) if ranks else []
+            # Servers are last.
+            servers = sum(each.is_server for each in self._job.ranks)
+            first_server = len(self._job.ranks) - servers
+            ranks = self._job.slots or first_server
+            places, serving = bind_with_servers(self._job.bind_to, ranks, servers, host)
         except InvalidArgument as error:
             self._events.failed(self.host, f"{self.host}: {error}", 1)
             return
@@ -81,7 +83,8 @@ class LocalNode:
                 inherited.append(payload)
             for index, each in enumerate(self._job.ranks):
                 if each.is_server:
-                    self._start_rank(each, 1, secret, -1)
+                    with _bound_to(serving[index - first_server]):
+                        self._start_rank(each, 1, secret, -1)
                     continue
                 slot = (self._job.first_slot + index) % len(places)
                 threads = thread_count(slot, places, host.quota)

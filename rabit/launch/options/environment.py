@@ -31,7 +31,9 @@ _PLACEMENT = frozenset(
     }
 )
 # True of the job around a rank that starts another job: its servers are no servers of the new one.
-_OF_THE_JOB_AROUND = frozenset({"RABIT_SERVERS", "DMLC_NUM_SERVER", "DMLC_NUM_WORKER"})
+_OF_THE_JOB_AROUND = frozenset(
+    {"RABIT_SERVERS", "RABIT_SERVER_REPLICAS", "DMLC_NUM_SERVER", "DMLC_NUM_WORKER"}
+)
 # torchrun's marks besides those of a rank's place.
 _FOREIGN_PREFIX = "TORCHELASTIC_"
 # True only of the host where they are set.

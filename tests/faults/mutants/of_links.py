@@ -78,9 +78,16 @@ MUTANTS = [
     Mutant(
         "a peer that is silent is waited for",
         "native/transport/tcp/tcp_link_health.cc",
-        "  if (silence <= timeout / 2 || !failure_.ok()) return;\n",
-        "  if (silence <= timeout * 1000 || !failure_.ok()) return;\n",
+        "  const Deadline end = last_heard_.load() + timeout;\n",
+        "  const Deadline end = last_heard_.load() + timeout * 1000;\n",
         ("native:TcpChannel",),
+    ),
+    Mutant(
+        "a peer that is silent is looked at with the next beat",
+        "native/transport/tcp/heartbeat.h",
+        "look_ = std::min(look_, end); }",
+        "if (end == Deadline{}) look_ = end; }",
+        ("native:TcpSilence",),
     ),
     Mutant(
         "frames of an earlier epoch are taken",

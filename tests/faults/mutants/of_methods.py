@@ -24,9 +24,9 @@ MUTANTS = [
     ),
     Mutant(
         "what was not sent before is forgotten",
-        "rabit/strategies/feedback.py",
-        "state.residual, state.unit = whole - sent, unit",
-        "state.residual, state.unit = x - sent, unit",
+        "rabit/training/strategy.py",
+        "else whole - found.sent",
+        "else x - found.sent",
         ("tests/conformance/test_strategies.py -k what_is_not_sent",),
     ),
     Mutant(

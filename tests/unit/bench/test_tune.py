@@ -19,7 +19,7 @@ from rabit.errors import InvalidArgument
 def test_the_fastest_of_noisy_candidates_wins_in_as_many_turns_as_are_told(count):
     for seed in range(20):
         noise = random.Random(seed)
-        speeds = {each: 1 + 0.2 * each for each in range(count)}
+        speeds = {each: 1 + 0.05 * each for each in range(count)}
         fastest = noise.randrange(count)
         speeds[fastest] = 0.8
         turns = []
@@ -34,6 +34,35 @@ def test_the_fastest_of_noisy_candidates_wins_in_as_many_turns_as_are_told(count
         assert len(turns) == turns_of(count)
         assert sum(map(len, times.values())) == 9 * len(turns)
         assert all(times.values())
+
+
+@pytest.mark.parametrize("usual", [1.0, 4.0])
+def test_the_hopeless_have_one_turn_only(usual):
+    speeds = {"usual": usual, "close": 1.2, "best": 0.9, **{f"slow{i}": 5.0 for i in range(6)}}
+    turns = []
+
+    def measure(each):
+        turns.append(each)
+        return [speeds[each]]
+
+    winner, times = halve(list(speeds), measure, seed=3)
+
+    assert winner == "best"
+    assert all(turns.count(f"slow{i}") == 1 for i in range(6))
+    assert turns.count("close") == 2
+    assert len(turns) < turns_of(len(speeds))
+    assert times["slow3"] == [5.0]
+
+
+def test_where_nobody_comes_near_the_first_one_round_is_enough():
+    turns = []
+
+    def measure(each):
+        turns.append(each)
+        return [0.1 if each == "usual" else 1.0]
+
+    assert halve(["usual", "a", "b", "c"], measure, seed=3)[0] == "usual"
+    assert sorted(turns) == ["a", "b", "c", "usual"]
 
 
 def test_the_first_stays_where_nothing_is_clearly_faster():

@@ -1,4 +1,4 @@
-"""Adding up the logs of several ranks."""
+"""Adding up the logs of several ranks (the first test: MCR-DL-A 8)."""
 
 from __future__ import annotations
 

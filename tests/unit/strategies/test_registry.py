@@ -18,6 +18,7 @@ def test_arguments_are_read_by_type():
 
     assert found == methods.Bypass(methods.ErrorFeedback(methods.PowerSGD(4)), 0)
     assert methods.make("topk:ratio=1").exchange.inner.inner.otherwise.codec.ratio == 1.0
+    assert methods.make("demo:signs=False").exchange.signs is False
     assert methods.make("mean:codec=bf16").exchange.codec == rabit.Compression.bf16
 
 
@@ -27,6 +28,9 @@ def test_arguments_are_read_by_type():
         ("powersdg", "did you mean 'powersgd'"),
         ("powersgd:rnk=2", "did you mean 'rank'. it takes rank=2,start=0,small=65536"),
         ("powersgd:rank=x", "rank is 'x', where int such as 2 is expected"),
+        ("powersgd:rank=1.5", "rank is '1.5', where int"),
+        ("topk:ratio=nan", "ratio is 'nan', where float"),
+        ("demo:signs=no", "signs is 'no', where bool such as True"),
         ("powersgd:rank", "'rank' is not an argument"),
         ("anybatch:x=1", "it takes none"),
     ],

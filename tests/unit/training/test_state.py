@@ -108,3 +108,11 @@ def test_a_resize_conserves_the_sum_of_mean_residuals(now):
     mean = np.mean([each.residual for each in before], axis=0)
     assert np.allclose(np.mean([each.residual for each in after], axis=0), mean, atol=1e-15)
     assert after[0].inner[0].q.tolist() == [0, 1, 2]
+
+
+def test_what_starts_anew_forgets_the_shape_that_its_part_had():
+    before = tree()
+    before.shard = np.ones(5)  # of this rank's part, which has other bounds among other ranks
+
+    assert state.resized(before, 3, 2, is_new=False).shard == 0.0
+    assert isinstance(state.resized(before, 3, 2, is_new=False).shard, float)

@@ -1,0 +1,194 @@
+#include "backend/ps/place_copies.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "backend/ps/wait_while_alive.h"
+
+namespace rabit {
+namespace {
+
+// For a copy: a server that lives, and does not answer for so long, cannot be reached from here.  This
+// one goes then, and the workers find the place elsewhere.
+constexpr auto kCopyTimeout = std::chrono::seconds(60);
+// How often a server that takes over looks for members: it cannot know who comes first.
+constexpr auto kWelcomeLeast = std::chrono::milliseconds(1);
+constexpr auto kWelcomeMost = std::chrono::milliseconds(100);
+
+}  // namespace
+
+PlaceCopies::PlaceCopies(Transport& endpoints, PlaceCrew crew)
+    : endpoints_(endpoints),
+      crew_(std::move(crew)),
+      behind_(crew_.mine == 0 ? 1 : crew_.chain.size()),
+      acks_(KeptSums::kMost),
+      resumes_(crew_.members.size()),
+      copying_(KeptSums::kMost * kParts),
+      resuming_(crew_.members.size()),
+      answering_(crew_.members.size()),
+      giving_(KeptSums::kMost * crew_.members.size()) {}
+
+// The nearest one is waited for first: it is behind all others, and so the only one that gives copies
+// to this one.
+Status PlaceCopies::Follow(const Chunk& apply) {
+  for (size_t i = crew_.mine; i-- > 0;) {
+    const Status end = FollowOne(crew_.chain[i], apply);
+    if (!IsLossOf(end, crew_.chain[i])) return end;
+  }
+  return Status();
+}
+
+Status PlaceCopies::FollowOne(int rank, const Chunk& apply) {
+  for (;;) {
+    PlacedPushBytes bytes{};
+    Operation copy = endpoints_.Recv(rank, crew_.CopyTagOf(PlaceStep::kCopy), bytes);
+    RABIT_RETURN_IF_ERROR(WaitWhileAlive(copy));
+    RABIT_ASSIGN_OR_RETURN(const PlacedPush placed,
+                           DecodePlacedPush(bytes, static_cast<int>(crew_.members.size())));
+    incoming_.resize(placed.header.bytes_of(placed.at.chunk));
+    Operation data = endpoints_.Recv(rank, crew_.CopyTagOf(PlaceStep::kCopyData), incoming_);
+    RABIT_RETURN_IF_ERROR(WaitWhileAlive(data));
+    if (kept_.size() > 0 && placed.at != kept_.next()) {
+      return Internal("server " + std::to_string(rank) + " gives chunk " +
+                      std::to_string(placed.at.chunk) + " of push " +
+                      std::to_string(placed.at.push) + " out of turn; run the same version of rabit "
+                      "on every worker and server");
+    }
+    if (crew_.is_updated()) {
+      std::vector<std::byte> changed = incoming_;  // what was pushed is kept as it is
+      RABIT_RETURN_IF_ERROR(apply(placed, changed));
+    }
+    kept_.Keep(placed, incoming_);
+    const PushPositionBytes ack = Encode(placed.at);
+    Operation answer = endpoints_.Send(rank, crew_.CopyTagOf(PlaceStep::kCopyAck), ack);
+    RABIT_RETURN_IF_ERROR(WaitWhileAlive(answer));
+  }
+}
+
+Result<PlaceCopies::Taken> PlaceCopies::TakeOver(const Chunk& redo) {
+  Taken taken{kept_.next(), std::nullopt};
+  std::vector<size_t> awaited;
+  for (size_t i = 0; i < crew_.members.size(); ++i) {
+    awaited.push_back(i);
+    resuming_.Start(i, endpoints_.Recv(crew_.members[i], crew_.TagOf(PlaceStep::kResume),
+                                       resumes_[i]));
+  }
+  // Whoever has parameters for another server has them from the start: nobody else knows them.
+  StandBefore(crew_.is_updated() ? crew_.chain.size() : crew_.mine + 1);
+  std::chrono::nanoseconds pause = kWelcomeLeast;
+  while (!awaited.empty()) {
+    std::vector<size_t> left;
+    for (const size_t member : awaited) {
+      const bool is_first = member == awaited.front();
+      const Status come = resuming_.Wait(member, After(is_first ? pause : pause * 0));
+      if (come.code() == Code::kTimedOut) {
+        left.push_back(member);
+        continue;
+      }
+      RABIT_RETURN_IF_ERROR(come);
+      RABIT_ASSIGN_OR_RETURN(const bool is_served, Welcome(member, redo, taken));
+      if (!is_served) left.push_back(member);
+    }
+    pause = left.size() < awaited.size() ? kWelcomeLeast
+                                         : std::min<std::chrono::nanoseconds>(2 * pause, kWelcomeMost);
+    awaited = std::move(left);
+    RABIT_RETURN_IF_ERROR(LookBehind());
+  }
+  return taken;
+}
+
+Result<bool> PlaceCopies::Welcome(size_t member, const Chunk& redo, Taken& taken) {
+  const int rank = crew_.members[member];
+  RABIT_ASSIGN_OR_RETURN(
+      const PlacedPush asked,
+      DecodePlacedPush(resumes_[member], static_cast<int>(crew_.members.size())));
+  // Parameters are where they were from the start, or on the first server behind that one.
+  const bool has_all = kept_.Covers(asked.at) && !(crew_.is_updated() && crew_.mine > 1);
+  answer_ = Encode(has_all ? taken.at : kNowhere);
+  Operation answer = endpoints_.Send(rank, crew_.TagOf(PlaceStep::kAnswer), answer_);
+  RABIT_RETURN_IF_ERROR(WaitWhileAlive(answer));
+  if (!has_all) {
+    resuming_.Start(member, endpoints_.Recv(rank, crew_.TagOf(PlaceStep::kResume),
+                                            resumes_[member]));
+    return false;
+  }
+  const bool is_here = asked.at.push == taken.at.push;
+  if (is_here && (taken.at.chunk > 0 || member == 0)) taken.header = asked.header;
+  RABIT_RETURN_IF_ERROR(Give(member, asked.at, redo));
+  return true;
+}
+
+Status PlaceCopies::Give(size_t member, const PushPosition& from, const Chunk& redo) {
+  for (size_t i = 0; i < kept_.size(); ++i) {
+    const size_t slot = kept_.SlotOf(i);
+    KeptSums::Sum& sum = kept_.At(slot);
+    if (sum.placed.at < from) continue;
+    if (crew_.is_updated()) RABIT_RETURN_IF_ERROR(redo(sum.placed, sum.bytes));
+    giving_.Start(slot * crew_.members.size() + member,
+                  endpoints_.Send(crew_.members[member], sum.placed.header.tag + 1, sum.bytes));
+  }
+  return Status();
+}
+
+Status PlaceCopies::Keep(const PlacedPush& placed, ConstBytes bytes) {
+  const size_t slot = kept_.next_slot(), members = crew_.members.size();
+  RABIT_RETURN_IF_ERROR(WaitSlot(slot));
+  for (size_t i = 0; i < members; ++i) {
+    RABIT_RETURN_IF_ERROR(WaitWhileAlive(
+        [&](Deadline deadline) { return giving_.Wait(slot * members + i, deadline); }));
+  }
+  incoming_.assign(bytes.begin(), bytes.end());
+  kept_.Keep(placed, incoming_);
+  ++uncopied_;
+  if (has_next()) StartCopy(slot);
+  return Status();
+}
+
+Status PlaceCopies::WaitCopied() {
+  RABIT_RETURN_IF_ERROR(WaitSlot(kept_.SlotOf(kept_.size() - uncopied_)));
+  --uncopied_;
+  return Status();
+}
+
+Status PlaceCopies::WaitSlot(size_t slot) {
+  while (has_next()) {
+    Status copied = copying_.WaitRange(slot * kParts, kParts, After(kCopyTimeout));
+    if (!IsLossOf(copied, crew_.chain[behind_])) return copied;
+    StandBefore(crew_.is_updated() ? crew_.chain.size() : behind_ + 1);
+  }
+  return Status();
+}
+
+void PlaceCopies::StandBefore(size_t behind) {
+  behind_ = behind;
+  living_.reset();
+  for (size_t i = 0; i < KeptSums::kMost * kParts; ++i) copying_.Start(i, Status());
+  for (size_t i = 0; has_next() && i < kept_.size(); ++i) StartCopy(kept_.SlotOf(i));
+}
+
+void PlaceCopies::StartCopy(size_t slot) {
+  const int rank = crew_.chain[behind_];
+  const KeptSums::Sum& sum = kept_.At(slot);
+  const size_t first = slot * kParts;
+  copying_.Start(first, endpoints_.Send(rank, crew_.CopyTagOf(PlaceStep::kCopy), sum.encoded));
+  copying_.Start(first + 1, endpoints_.Send(rank, crew_.CopyTagOf(PlaceStep::kCopyData), sum.bytes));
+  copying_.Start(first + 2,
+                 endpoints_.Recv(rank, crew_.CopyTagOf(PlaceStep::kCopyAck), acks_[slot]));
+}
+
+Status PlaceCopies::LookBehind() {
+  while (has_next()) {
+    const int rank = crew_.chain[behind_];
+    if (!living_.has_value()) {
+      living_.emplace(endpoints_.Recv(rank, crew_.CopyTagOf(PlaceStep::kLiving), never_));
+    }
+    const Status living = living_->Wait(After(std::chrono::nanoseconds(0)));
+    if (living.code() == Code::kTimedOut) return Status();
+    if (!IsLossOf(living, rank)) return living;
+    StandBefore(crew_.is_updated() ? crew_.chain.size() : behind_ + 1);
+  }
+  return Status();
+}
+
+}  // namespace rabit

@@ -1,0 +1,260 @@
+// Servers that are lost while others have copies of what they had.
+#include <atomic>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backend/ps/ps_backend.h"
+#include "backend/ps/summation_server.h"
+#include "base/json_writer.h"
+#include "testing/backend_conformance.h"
+#include "testing/inproc_transport.h"
+#include "testing/run_ranks.h"
+#include "testing/soon.h"
+#include "testing/test.h"
+#include "testing/transport_wrapper.h"
+
+namespace rabit {
+namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+// A server that is killed before one of its messages.
+class MortalTransport final : public TransportWrapper {
+ public:
+  MortalTransport(std::unique_ptr<Transport> inner, std::atomic<int64_t>& sends_left)
+      : TransportWrapper(std::move(inner)), sends_left_(sends_left) {}
+
+  Operation Send(int peer, Tag tag, ConstBytes buffer) override {
+    if (sends_left_.fetch_sub(1) <= 0) Abort(Aborted("this server is killed"));
+    return inner().Send(peer, tag, buffer);
+  }
+
+ private:
+  std::atomic<int64_t>& sends_left_;
+};
+
+// Workers and servers in one process.
+class ReplicatedJob {
+ public:
+  ReplicatedJob(int workers, int servers, bool is_async)
+      : workers_(workers), fabric_(workers + servers), sends_left_(static_cast<size_t>(servers)) {
+    Places places = Places::Alike(workers, servers);
+    for (int server = workers; server < workers + servers; ++server) {
+      places.bandwidth_of[static_cast<size_t>(server)] = 1e6;  // they sum everything
+    }
+    for (int rank = 0; rank < workers; ++rank) {
+      backends_.push_back(std::make_unique<PsBackend>(
+          fabric_.Connect(rank), places,
+          std::vector<std::string>(static_cast<size_t>(servers), "node"), is_async ? 1 : -1, 2));
+    }
+    for (int server = 0; server < servers; ++server) {
+      auto& left = sends_left_[static_cast<size_t>(server)];
+      left.store(kNever);
+      endpoints_.push_back(
+          std::make_unique<MortalTransport>(fabric_.Connect(workers + server), left));
+    }
+    for (int server = 0; server < servers; ++server) {
+      threads_.emplace_back([this, server, is_async] {
+        SummationServer each(std::move(endpoints_[static_cast<size_t>(server)]), workers_, 1,
+                             is_async, 2);
+        (void)each.Serve();
+      });
+    }
+  }
+  ~ReplicatedJob() {
+    backends_.clear();  // before the servers, which end with them
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  // Before its message of that number from now on.
+  void Kill(int server, int64_t sends) { sends_left_[static_cast<size_t>(server)].store(sends); }
+  bool HasDied(int server) const { return sends_left_[static_cast<size_t>(server)].load() < 0; }
+  PsBackend& operator[](int rank) { return *backends_[static_cast<size_t>(rank)]; }
+  int workers() const { return workers_; }
+
+  Status Update(int rank, PushMode mode, std::vector<float>& values) {
+    return (*this)[rank].Update(
+        mode, 99, {values.data(), static_cast<int64_t>(values.size()), DType::kFloat32, {}},
+        testing::Soon());
+  }
+
+ private:
+  const int workers_;
+  testing::InprocFabric fabric_;
+  std::vector<std::atomic<int64_t>> sends_left_;
+  std::vector<std::unique_ptr<Transport>> endpoints_;
+  std::vector<std::unique_ptr<PsBackend>> backends_;
+  std::vector<std::thread> threads_;
+};
+
+// Values whose sum depends on the order.
+std::vector<float> OrderedValues(int rank, uint64_t step, size_t count) {
+  std::vector<float> values(count);
+  uint64_t state = step * 64 + static_cast<uint64_t>(rank) + 1;
+  for (float& value : values) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    value = static_cast<float>(static_cast<int64_t>(state >> 20) % 1'000'003) *
+            (state & 1 ? 1e-4f : 1e4f);
+  }
+  return values;
+}
+
+std::vector<float> SumInOrder(int workers, uint64_t step, size_t count) {
+  std::vector<float> sum = OrderedValues(0, step, count);
+  for (int rank = 1; rank < workers; ++rank) {
+    const std::vector<float> theirs = OrderedValues(rank, step, count);
+    for (size_t i = 0; i < count; ++i) sum[i] += theirs[i];
+  }
+  return sum;
+}
+
+// One tensor is small, others have chunks enough to be in the middle of.
+constexpr size_t kCounts[] = {700, 150'000, 30'000};
+
+// One step of all workers; what each of them got is counted if it has the right bits.
+int SumRightly(ReplicatedJob& job, uint64_t step, std::vector<testing::Member>& members) {
+  std::atomic<int> right{0};
+  const size_t count = kCounts[step % std::size(kCounts)];
+  const std::vector<float> wanted = SumInOrder(job.workers(), step, count);
+  testing::RunRanks(job.workers(), [&](int rank) {
+    std::vector<float> mine = OrderedValues(rank, step, count);
+    EXPECT_OK(testing::Over(job[rank].Allreduce(
+        members[static_cast<size_t>(rank)].Next(),
+        {mine.data(), static_cast<int64_t>(count), DType::kFloat32, {}}, ReduceOp::kSum)));
+    right += std::memcmp(mine.data(), wanted.data(), count * sizeof(float)) == 0;
+  });
+  return right.load();
+}
+
+std::vector<testing::Member> MembersOf(ReplicatedJob& job) {
+  std::vector<testing::Member> members;
+  for (int rank = 0; rank < job.workers(); ++rank) {
+    members.emplace_back(job[rank], testing::WorldOf(job.workers(), rank), 0);
+  }
+  return members;
+}
+
+TEST(PsReplicas, a_server_may_be_killed_before_any_of_its_messages) {
+  constexpr int kWorkers = 3, kServers = 3;
+  for (int victim = 0; victim < kServers; ++victim) {
+    bool has_died = true;
+    for (int64_t sends = 0; has_died; sends += 1 + sends / 12) {
+      ReplicatedJob job(kWorkers, kServers, false);
+      std::vector<testing::Member> members = MembersOf(job);
+      job.Kill(victim, sends);
+      for (uint64_t step = 0; step < 6; ++step) {
+        EXPECT_EQ(SumRightly(job, step, members), kWorkers)
+            << "server " << victim << " killed before message " << sends << ", step " << step;
+      }
+      has_died = job.HasDied(victim);
+    }
+  }
+}
+
+TEST(PsReplicas, servers_may_be_lost_one_after_another_until_one_is_left) {
+  ReplicatedJob job(3, 3, false);
+  std::vector<testing::Member> members = MembersOf(job);
+  EXPECT_EQ(SumRightly(job, 1, members), 3);
+  job.Kill(0, 5);
+  EXPECT_EQ(SumRightly(job, 4, members), 3);
+  EXPECT_EQ(SumRightly(job, 1, members), 3);  // by now all has been copied again
+  job.Kill(1, 5);
+  EXPECT_EQ(SumRightly(job, 4, members), 3);
+  EXPECT_EQ(SumRightly(job, 1, members), 3);
+  EXPECT_TRUE(job.HasDied(0));
+  EXPECT_TRUE(job.HasDied(1));
+
+  job.Kill(2, 0);
+  testing::RunRanks(3, [&](int rank) {
+    std::vector<float> values(1000);
+    const Status status = testing::Over(job[rank].Allreduce(
+        members[static_cast<size_t>(rank)].Next(), {values.data(), 1000, DType::kFloat32, {}},
+        ReduceOp::kSum));
+    EXPECT_EQ(status.code(), Code::kPeerLost);
+    EXPECT_TRUE(testing::Has(status.message(), "server 2 on host node is lost")) << status;
+    EXPECT_TRUE(testing::Has(status.message(), "all others that could sum")) << status;
+  });
+}
+
+// Each worker finds another one first, and the servers behind wait for all workers.
+TEST(PsReplicas, servers_that_have_nothing_of_each_other_may_be_lost_at_once) {
+  for (int64_t sends = 0; sends < 60; sends += 4) {
+    ReplicatedJob job(3, 4, false);
+    std::vector<testing::Member> members = MembersOf(job);
+    job.Kill(0, sends);
+    job.Kill(2, sends);
+    for (uint64_t step = 0; step < 6; ++step) EXPECT_EQ(SumRightly(job, step, members), 3);
+    EXPECT_TRUE(job.HasDied(0));
+    EXPECT_TRUE(job.HasDied(2));
+  }
+}
+
+TEST(PsReplicas, no_update_is_lost_or_doubled_when_a_server_is_killed) {
+  constexpr int kWorkers = 3, kSteps = 4;
+  constexpr size_t kCount = 90'001;
+  for (int victim = 0; victim < 3; ++victim) {
+    bool has_died = true;
+    for (int64_t sends = 0; has_died; sends += 1 + sends / 12) {
+      ReplicatedJob job(kWorkers, 3, true);
+      job.Kill(victim, sends);
+      testing::RunRanks(kWorkers, [&](int rank) {
+        std::vector<float> values(kCount, 5);
+        EXPECT_OK(job.Update(rank, PushMode::kFill, values));
+        for (int64_t step = 1; step <= kSteps; ++step) {
+          values.assign(kCount, 1);
+          EXPECT_OK(job.Update(rank, PushMode::kAdd, values));
+          int64_t clock[2] = {step, 1};
+          EXPECT_OK(job[rank].Update(PushMode::kClock, 0, {clock, 2, DType::kInt64, {}},
+                                     testing::Soon()));
+          EXPECT_LE(clock[0], 1);
+        }
+        int64_t leaving[2] = {-1, 1};
+        EXPECT_OK(job[rank].Update(PushMode::kClock, 0, {leaving, 2, DType::kInt64, {}},
+                                   testing::Soon()));
+      });
+      has_died = job.HasDied(victim);
+
+      std::vector<float> now(kCount);
+      EXPECT_OK(job.Update(0, PushMode::kFill, now));
+      EXPECT_TRUE(now == std::vector<float>(kCount, 5 + kWorkers * kSteps))
+          << "server " << victim << " killed before message " << sends;
+    }
+  }
+}
+
+// Parameters are on two servers, and nowhere else.
+TEST(PsReplicas, parameters_of_two_lost_servers_are_missed) {
+  ReplicatedJob job(2, 3, true);
+  std::vector<float> values(90'001, 1);
+  EXPECT_OK(job.Update(0, PushMode::kFill, values));
+  job.Kill(0, 0);
+  EXPECT_OK(job.Update(0, PushMode::kAdd, values));
+  job.Kill(1, 0);
+
+  const Status status = job.Update(0, PushMode::kAdd, values);
+
+  EXPECT_EQ(status.code(), Code::kPeerLost);
+  EXPECT_TRUE(testing::Has(status.message(), "it took over what server 0 had")) << status;
+}
+
+TEST(PsReplicas, statistics_tell_which_server_is_lost) {
+  ReplicatedJob job(2, 2, false);
+  std::vector<testing::Member> members = MembersOf(job);
+  job.Kill(1, 0);
+  EXPECT_EQ(SumRightly(job, 1, members), 2);
+
+  JsonWriter json;
+  job[0].WriteStatistics(json);
+
+  const std::string text = json.Take();
+  EXPECT_TRUE(testing::Has(text, "\"is_lost\":false")) << text;
+  EXPECT_TRUE(testing::Has(text, "\"is_lost\":true")) << text;
+}
+
+}  // namespace
+}  // namespace rabit

@@ -1,0 +1,171 @@
+"""From the loss of a rank to the next step: elastic jobs of rabit beside what others do after a loss.
+
+    python tests/bench/recovery.py [--rounds 5] [--ways rabit,torchrun,torchft,ulfm]
+
+Four ranks on this machine make the same steps by each library (recovery_rank.py), and the last one ends
+itself by SIGKILL. Printed is the time from there until all ranks that go on have ended their next step, with
+the ranks that it has: median and maximum of the rounds, in which the ways take turns. torchrun and torchft
+come with or beside torch; torchft is asked for by `pip install torchft`; ULFM is a part of Open MPI 5 (mpirun
+--with-ft ulfm) and needs mpi4py. What is not there is left out, with the reason. Horovod, whose elastic jobs
+were the model of ours, does not build with a torch of today.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+RANKS = 4
+LIMIT_S = 120.0
+RABIT = (sys.executable, "-m", "rabit.launch", "-np", str(RANKS))
+TORCHRUN = (
+    *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"),
+    *("--nproc-per-node", str(RANKS)),
+)
+MPIRUN = ("mpirun", "--with-ft", "ulfm", "--oversubscribe", "--allow-run-as-root", "-np", str(RANKS))
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "rabit elastic": (*RABIT, "--min-np", "2"),
+    "rabit spare": (*RABIT, "--min-np", "2", "--spares", "1"),
+    "rabit restarts": (*RABIT, "--max-restarts", "3"),
+    "torchrun": (*TORCHRUN, "--max-restarts", "3"),
+    "torchft": (),
+    "ulfm": MPIRUN,
+}
+WHAT = {
+    "rabit elastic": "rabitrun --min-np: three go on",
+    "rabit spare": "rabitrun --spares 1: a spare takes the place",
+    "rabit restarts": "rabitrun --max-restarts: all start anew",
+    "torchrun": "torchrun --max-restarts (gloo): all start anew",
+    "torchft": "torchft (gloo): three go on",
+    "ulfm": "Open MPI with ULFM: three go on",
+}
+
+
+def why_not(way: str) -> str:
+    """Empty if this machine has what `way` takes."""
+    if way in ("torchrun", "torchft") and importlib.util.find_spec("torch") is None:
+        return "torch is not installed"
+    if way == "torchft" and importlib.util.find_spec("torchft") is None:
+        return "torchft is not installed"
+    if way == "ulfm":
+        if shutil.which("mpirun") is None or importlib.util.find_spec("mpi4py") is None:
+            return "mpirun or mpi4py is not installed"
+        said = subprocess.run(["ompi_info"], capture_output=True, text=True, check=False).stdout
+        if "FT MPI support: yes" not in said:
+            return "this MPI is not Open MPI with ULFM"
+    return ""
+
+
+def start(way: str, folder: Path) -> list[subprocess.Popen[bytes]]:
+    program = [sys.executable, str(HERE / "recovery_rank.py"), way, str(folder)]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    log = (folder / "log").open("wb")
+
+    def process(command: Sequence[str], **more: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command, env={**environ, **more}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+    if way != "torchft":
+        return [process([*COMMANDS[way], *program])]
+    return [process(program, REPLICA=str(number)) for number in range(RANKS)]
+
+
+def measure(way: str, folder: Path) -> tuple[float, int]:
+    """Seconds from the loss to the next step of all that go on, and how many ranks that step has.
+
+    Raises RuntimeError if the job does not end well.
+    """
+    processes = start(way, folder)
+    until = time.monotonic() + LIMIT_S
+    try:
+        for each in processes:
+            each.wait(max(0.0, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"{way} does not end:\n{(folder / 'log').read_text()[-3000:]}") from None
+    finally:
+        for each in processes:
+            if each.poll() is None:
+                os.killpg(each.pid, signal.SIGKILL)
+                each.wait()
+    if not (folder / "killed").exists():
+        raise RuntimeError(f"{way} loses no rank:\n{(folder / 'log').read_text()[-3000:]}")
+    killed = float((folder / "killed").read_text())
+    after: list[tuple[float, int]] = []
+    for path in folder.glob("steps.*"):
+        steps = [line.split() for line in path.read_text().splitlines()]
+        # A step that others had ended in the instant of the loss still had all ranks, and says nothing.
+        later = [(float(at), int(size)) for at, step, size in steps if float(at) > killed and int(step) > 30]
+        after += later[:1]
+    if not after:
+        raise RuntimeError(f"{way} makes no step after the loss:\n{(folder / 'log').read_text()[-3000:]}")
+    return max(after)[0] - killed, max(after)[1]
+
+
+@contextlib.contextmanager
+def lighthouse(is_needed: bool) -> Iterator[None]:
+    """Serves those who use torchft, if any do."""
+    if not is_needed:
+        yield
+        return
+    from torchft.coordination import LighthouseServer
+
+    server = LighthouseServer(
+        bind="127.0.0.1:0", min_replicas=2, join_timeout_ms=200, quorum_tick_ms=20, heartbeat_timeout_ms=1000
+    )
+    os.environ["TORCHFT_LIGHTHOUSE"] = server.address()
+    try:
+        yield
+    finally:
+        server.shutdown()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--ways", default="", help="those whose name begins with one of these, by commas")
+    given = parser.parse_args()
+    chosen = [way for way in COMMANDS if way.startswith(tuple(given.ways.split(",")))]
+    missing = {way: why_not(way) for way in chosen}
+    found: dict[str, list[tuple[float, int]]] = {way: [] for way in chosen if not missing[way]}
+    failed = Counter[str]()
+    with lighthouse("torchft" in found):
+        for _ in range(given.rounds):
+            for way, times in found.items():
+                with tempfile.TemporaryDirectory() as name:
+                    try:
+                        times.append(measure(way, Path(name)))
+                    except RuntimeError as error:
+                        failed[way] += 1
+                        print(error, file=sys.stderr)
+    print("| after the loss of one of four ranks | to the next step: median, maximum | its ranks |\n|---|---|---|")
+    for way in chosen:
+        if missing[way]:
+            print(f"| {WHAT[way]} | not measured: {missing[way]} | |")
+            continue
+        if not found[way]:
+            print(f"| {WHAT[way]} | failed {failed[way]} of {given.rounds} times | |")
+            continue
+        seconds = [each for each, _ in found[way]]
+        sizes = sorted({size for _, size in found[way]})
+        shown = f"{statistics.median(seconds):.2f}, {max(seconds):.2f} s"
+        shown += f"; failed {failed[way]} times" if failed[way] else ""
+        print(f"| {WHAT[way]} | {shown} | {', '.join(map(str, sizes))} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""`auto` after tuning beside the best single choice of every kind and size: a table is measured and judged.
+
+    python tests/bench/tuned.py [--scenes "2 ranks,4 ranks,4 links"] [--budget 2m] [--rounds 25] [--bytes 1K:64M]
+
+For each scene `rabitrun tune` writes a table, and in a new job routes.py compares the table with every
+single choice, in turns.  "4 links" are 4 namespaces of --rate (root).  A point whose route is that of the best
+single choice is marked: its ratio is noise.  The verdict wants 0.95 at every point that is not, and a
+geometric mean of 0.99 over all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import shaped_links
+import shaped_ranks
+from schedule import parse_rate
+
+SCENES = ("2 ranks", "4 ranks", "4 links")
+LEAST, LEAST_MEAN = 0.95, 0.99
+ROUTES = Path(__file__).with_name("routes.py")
+
+
+def run(scene: str, folder: Path, options: argparse.Namespace, *words: str) -> None:
+    """Python with `words` on every rank of the scene."""
+    ranks, where = scene.split()
+    if where == "links":
+        with shaped_links.build(int(ranks), options.rate) as lab:
+            shaped_ranks.run_words(lab, folder, words, options.timeout)
+        return
+    command = [sys.executable, "-m", "rabit.launch", "-np", ranks, sys.executable, *words]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, check=True, env=environ, timeout=options.timeout)
+
+
+def judge(scene: str, points: Sequence[dict[str, Any]]) -> bool:
+    """Prints the points that fall short, and whether the scene passes."""
+    mean = math.exp(statistics.fmean(math.log(each["ratio"]) for each in points))
+    short = [each for each in points if each["ratio"] < LEAST]
+    wrong = [each for each in short if not each["is_same"]]
+    for each in short:
+        noise = ", the same route: noise" if each["is_same"] else ""
+        print(
+            f"  {each['kind']} {each['bytes']} B: {each['ratio']:.3f}, {each['route']} beside "
+            f"{each['best_route']}{noise}"
+        )
+    passes = not wrong and mean >= LEAST_MEAN
+    print(
+        f"{scene}: {len(points)} points, geometric mean {mean:.3f} (at least {LEAST_MEAN}), "
+        f"{len(wrong)} below {LEAST} by another route, {len(short) - len(wrong)} by the same: "
+        f"{'met' if passes else 'missed'}",
+        flush=True,
+    )
+    return passes
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--scenes", default=",".join(SCENES), help="with commas (default all)")
+    parser.add_argument("--rate", type=parse_rate, default="1G", help="of each link (default 1G)")
+    parser.add_argument("--budget", default="2m", help="of each tuning run (default 2m)")
+    parser.add_argument("--bytes", default="1K:64M", help="(default 1K:64M)")
+    parser.add_argument("--rounds", type=int, default=25, help="turns of a point (default 25)")
+    parser.add_argument("--timeout", type=float, default=1200, help="seconds of a job")
+    parser.add_argument("--keep", type=Path, help="a folder for tables and figures")
+    options = parser.parse_args()
+    passes = True
+    with tempfile.TemporaryDirectory() as scratch:
+        kept = options.keep or Path(scratch)
+        for scene in options.scenes.split(","):
+            if scene.endswith("links") and (why := shaped_links.why_not()):
+                print(f"{scene}: left out: {why}")
+                continue
+            name = scene.replace(" ", "_")
+            table, figures = kept / f"{name}.table.json", kept / f"{name}.points.json"
+            folder = Path(scratch)
+            tune = ("-m", "rabit.bench.tune", "-o", str(table), "--bytes", options.bytes)
+            run(scene, folder, options, *tune, "--budget", options.budget)
+            compare = (str(ROUTES), str(table), "--bytes", options.bytes, "--json", str(figures))
+            run(scene, folder, options, *compare, "--rounds", str(options.rounds))
+            passes &= judge(scene, json.loads(figures.read_text()))
+    return 0 if passes else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

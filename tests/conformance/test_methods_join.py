@@ -1,0 +1,43 @@
+"""Ranks that have no data left call join, and the others go on: with every method, or they are told why not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.method_texts import text_of
+
+import rabit
+import rabit.strategies as methods
+from rabit.testing import run_ranks
+
+SHAPES = {"w": (8, 6), "b": (6,)}
+# Messages to a rank that has left, and sums of which it would hold a part.
+REFUSED = {"adasum", "dabmd", "gossip", "lowprecision", "onebit"}
+
+
+@pytest.mark.parametrize("name", methods.available())
+def test_ranks_go_on_when_one_has_joined_or_are_told_why_not(name):
+    """Rank 2 of 3 has three steps of data, the others five."""
+
+    def train(engine):
+        random = np.random.default_rng(engine.rank)
+        values = {key: np.ones(shape, np.float32) for key, shape in SHAPES.items()}
+        method = methods.make(text_of(name))
+        if hasattr(method, "samples"):
+            method.samples = 1
+        trainer = methods.ArrayTrainer(values, method, lr=0.01, engine=engine)
+        try:
+            for _ in range(3 if engine.rank == 2 else 5):
+                given = {key: random.standard_normal(SHAPES[key], np.float32) for key in SHAPES}
+                trainer.step(given)
+        except rabit.InvalidArgument as error:
+            return str(error)
+        rabit.join()
+        return bool(all(np.isfinite(each).all() for each in values.values()))
+
+    found = run_ranks(3, train, timeout=60)
+
+    if name in REFUSED:
+        assert all("has called join" in each for each in found[:2])
+    else:
+        assert found == [True] * 3

@@ -1,0 +1,67 @@
+"""Every gradient method in a job that loses ranks: tested, or refused when the optimizer is made."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from faults.elastic_strategies import METHODS, play, train_by
+
+import rabit_torch
+from rabit import InvalidArgument
+from rabit.strategies import Gossip, available
+from rabit.testing import run_ranks
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "elastic.md"
+REFUSED = {
+    "hierarchical": "strategy Hierarchical in an elastic job (--min-np 1): its islands have the same number",
+    "decentralized:peers=shift-one": "peers='shift-one' takes an even number of ranks, and there may be others",
+    Gossip({0: [0]}): "strategy Gossip in an elastic job (--min-np 1): its graph names the ranks",
+}
+
+
+@pytest.fixture(scope="module")
+def after_losses():
+    """What each method comes to on each rank with and without losses: one job trains by all."""
+    # In the middle of a step: what some methods have exchanged and others have not.
+    return play(list(METHODS.values()), [(4, 0, METHODS["ef21"]), (8, 2, METHODS["qsgd"])])
+
+
+def test_every_method_is_tested_or_refused():
+    assert sorted([*METHODS, "hierarchical"]) == available()
+
+
+def test_the_guide_says_of_every_method_what_becomes_of_it():
+    text = GUIDE.read_text().partition("### Strategies")[2].partition("## ")[0]
+    rows = dict(re.findall(r"^\| (follow|refused)\S* \| ([^|]*) \|", text, re.M))
+
+    assert re.findall(r"`([a-z0-9-]+)`", rows["follow"]) == sorted(METHODS)
+    assert re.findall(r"`([a-z0-9-]+)`", rows["refused"]) == ["hierarchical"]
+
+
+@pytest.mark.parametrize("method", METHODS.values())
+def test_it_goes_on_from_the_commit_that_all_have(after_losses, method):
+    found, reference = after_losses
+
+    assert [each[method] for each in found] == [each[method] for each in reference]
+
+
+@pytest.mark.parametrize("method", REFUSED, ids=["islands", "pairs", "graph"])
+def test_what_other_numbers_of_ranks_would_break_is_refused(method):
+    def fn(engine):
+        model = torch.nn.Linear(2, 1)
+        with pytest.raises(InvalidArgument, match=re.escape(REFUSED[method])):
+            rabit_torch.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), strategy=method)
+
+    run_ranks(1, fn, min_np=1)
+
+
+def test_a_newcomer_begins_without_a_residual_of_its_own(tmp_path):
+    method = METHODS["powersgd"]
+
+    found, sizes = train_by(tmp_path, [method], 3, 10, least=3, spares=1, victims=[(5, 1, method)])
+
+    assert sizes == [3] * 10
+    assert found[0] == found[1] == found[2]
