@@ -98,12 +98,15 @@ def test_nothing_is_lost_and_all_ranks_have_one_value(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_residuals_stay_bounded_where_ranks_differ(kind):
-    """400 steps; with the residual of the mean in place of the rank's own the last would be four times the first."""
+    """400 steps; with the residual of the mean in place of the rank's own the last would be four times the first.
+
+    It is 1.43 times the first with a deviation of 0.04 over seeds, and the last bit of a logarithm is a seed too.
+    """
     found = trained(lambda rank, step: noise(rank) + 0.5 * noise(rank, step), 400, kind)
 
     for rank in found:
         sizes = [np.linalg.norm(each[1]) for each in rank]
-        assert max(sizes[300:]) <= 1.5 * max(sizes[50:150])
+        assert max(sizes[300:]) <= 2 * max(sizes[50:150])
 
 
 @pytest.mark.parametrize("kind", KINDS)
