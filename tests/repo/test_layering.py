@@ -153,7 +153,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
             "launch": f"bench checkpoint config rendezvous diagnostics strategies {_GROUND}",
             "session": _SESSION,
             "bench": f"session {_SESSION}",
-            "board testing elastic server_parameters": f"session {_SESSION}",
+            "board data testing elastic server_parameters": f"session {_SESSION}",
             "server": f"rendezvous {_SETTINGS}",
             "framework": f"session strategies training {_SESSION}",
             "api": "*",
@@ -163,7 +163,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     **layers(
         "rabit_torch",
         {
-            f"{_TENSORS} checkpoint device parameter_state": "",
+            f"{_TENSORS} checkpoint data device parameter_state": "",
             "torch_slot": _TENSORS,
             "ops": _TENSORS,
             "overlap": f"parameter_state ops {_TENSORS}",
@@ -200,6 +200,7 @@ STABLE_MODULES = {
     "rabit",
     "rabit.checkpoint",
     "rabit.compression",
+    "rabit.data",
     "rabit.elastic",
     "rabit.framework",
     "rabit.strategies",
