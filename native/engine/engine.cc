@@ -259,9 +259,13 @@ Status EngineImplementation::Push(const std::shared_ptr<PendingRequest>& pending
   if (is_awaited) {
     RABIT_ASSIGN_OR_RETURN(is_quiet, loop_->SubmitQuietly(pending));
   }
-  lone_waits_.OnSubmit(pending->handle, is_quiet, pending->submitted_ns);
-  if (!is_quiet) return state_->submissions.Push({&pending, 1});
-  unattended_.store(pending->handle.value);
+  if (is_quiet) {
+    unattended_.store(pending->handle.value);
+  } else {
+    RABIT_RETURN_IF_ERROR(state_->submissions.Push({&pending, 1}));
+  }
+  // The time is that after a wake, which may have cost the caller its core.
+  lone_waits_.OnSubmit(pending->handle, is_quiet, NowNs());
   return Status();
 }
 
@@ -280,7 +284,7 @@ Status EngineImplementation::WaitOnStream(Handle handle, uint64_t stream, Deadli
 void EngineImplementation::Attend(const std::shared_ptr<PendingRequest>& pending,
                                   Deadline deadline) {
   const Handle handle = pending->handle;
-  lone_waits_.OnWait(handle, NowNs() - pending->submitted_ns);
+  lone_waits_.OnWait(handle, NowNs());
   const uint64_t unattended =
       unattended_.load(std::memory_order_relaxed) == 0 ? 0 : unattended_.exchange(0);
   if (unattended == handle.value) {

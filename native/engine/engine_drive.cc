@@ -32,6 +32,7 @@ Result<bool> EngineLoop::SubmitQuietly(const std::shared_ptr<PendingRequest>& pe
   const Status status = is_running_ ? state_->submissions.PushQuietly({&pending, 1}) : Status();
   const bool is_submitted = is_running_;
   step_mutex_.Unlock();
+  has_guessed_.store(true);
   if (!status.ok()) return status;
   return is_submitted;
 }
@@ -74,6 +75,7 @@ void EngineLoop::DriveLocked(const std::shared_ptr<PendingRequest>& pending, Dea
 
 int64_t EngineLoop::HandBackNs() const {
   if (serves_others_.load()) return kHandBackMin.count();
+  if (has_guessed_.load()) return kHandBackAfterGuess.count();
   if (!state_->groups.has_added()) return kHandBackMax.count();
   return std::clamp<int64_t>(2 * last_call_ns_.load(), kHandBackMin.count(), kHandBackMax.count());
 }

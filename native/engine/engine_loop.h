@@ -65,8 +65,10 @@ class EngineLoop final : private CoreOutput {
   // Rank 0 may have to agree for groups that it does not belong to: where there are such, it is
   // only twice as long as the call, so that a row of long calls finds the steps free as well.  Once
   // others have done something without this rank, such as a message between two of them, it is the
-  // shortest time.
+  // shortest time.  A guess that the caller will wait at once (LoneWaits) may be wrong, and holds a
+  // request up for so long.
   static constexpr std::chrono::nanoseconds kHandBackMax = std::chrono::milliseconds(10);
+  static constexpr std::chrono::nanoseconds kHandBackAfterGuess = std::chrono::milliseconds(1);
   static constexpr std::chrono::nanoseconds kHandBackMin = std::chrono::microseconds(500);
 
   // A backward pass, or a loop over tensors, submits one by one.  Waking the engine thread for each
@@ -108,6 +110,7 @@ class EngineLoop final : private CoreOutput {
   const std::shared_ptr<EngineState> state_;
   std::atomic<int64_t> last_drive_ns_{0};
   std::atomic<bool> serves_others_{false};  // as the core says
+  std::atomic<bool> has_guessed_{false};    // that whoever submits will wait at once
   std::atomic<int64_t> last_call_ns_{0};    // how long the last call that drove took
   Mutex step_mutex_;
   bool is_running_ RABIT_GUARDED_BY(step_mutex_) = false;

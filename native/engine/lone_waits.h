@@ -11,10 +11,10 @@ namespace rabit {
 
 // A caller that submits one request and then waits for it, again and again, is better off if
 // nobody is woken in between and it does the engine's work itself.  A wrong guess holds a request
-// up until the engine thread looks by itself, so each makes the next guess take four times as
-// many waits in a row; a caller that lost its core in between looks the same, so many right ones
-// halve that again.  Where the next request follows soon nothing was held up, and a guess costs
-// nothing.  Thread-safe.
+// up until the engine thread looks by itself, so after one the next guess takes twice as many waits
+// in a row, until many were right; a caller that lost its core in between looks the same, and on a
+// busy machine that is often.  Where the next request follows soon nothing was held up, and a guess
+// costs nothing.  Thread-safe.
 class LoneWaits {
  public:
   // Longer after the submission, the caller has done something else meanwhile.
@@ -25,7 +25,7 @@ class LoneWaits {
     return last_ == Handle{}.value && row_ >= needed_;
   }
 
-  // `was_guess`: nobody was woken.  `now_ns`: the time of the submission.
+  // `was_guess`: nobody was woken.  `now_ns`: the time at the end of the submission.
   void OnSubmit(Handle handle, bool was_guess, int64_t now_ns) {
     MutexLock lock(mutex_);
     // The request before has not been waited for.
@@ -41,28 +41,25 @@ class LoneWaits {
     Break(last_ != Handle{}.value && now_ns - last_ns_ > kSoonNs);
   }
 
-  // `age_ns`: since it was submitted.
-  void OnWait(Handle handle, int64_t age_ns) {
+  void OnWait(Handle handle, int64_t now_ns) {
     MutexLock lock(mutex_);
     if (handle.value != last_) return;
-    if (age_ns > kSoonNs) return Break(true);
+    if (now_ns - last_ns_ > kSoonNs) return Break(true);
     last_ = Handle{}.value;
-    row_ = std::min(row_ + 1, kNeededMax);
+    row_ = std::min(row_ + 1, kNeededAfterMistake);
     if (!was_guess_) return;
     was_guess_ = false;
-    if (++right_ < kForgiven) return;
-    right_ = 0;
-    needed_ = std::max(needed_ / 2, kNeededMin);
+    if (++right_ >= kForgiven) needed_ = kNeeded;
   }
 
  private:
-  static constexpr int32_t kNeededMin = 8;
-  // So many right guesses save about what the dearest wrong one costs (some 65 us each, and 10 ms).
-  static constexpr int32_t kNeededMax = 128;
+  static constexpr int32_t kNeeded = 8;
+  // So many right guesses save about what the dearest wrong one costs (some 65 us each, and 1 ms).
+  static constexpr int32_t kNeededAfterMistake = 16;
   static constexpr int32_t kForgiven = 64;
 
   void Break(bool held_up) RABIT_REQUIRES(mutex_) {
-    if (was_guess_ && held_up) needed_ = std::min(4 * needed_, kNeededMax);
+    if (was_guess_ && held_up) needed_ = kNeededAfterMistake;
     was_guess_ = false;
     last_ = Handle{}.value;
     row_ = right_ = 0;
@@ -74,7 +71,7 @@ class LoneWaits {
   bool was_guess_ RABIT_GUARDED_BY(mutex_) = false;
   int32_t row_ RABIT_GUARDED_BY(mutex_) = 0;
   int32_t right_ RABIT_GUARDED_BY(mutex_) = 0;  // guesses in a row
-  int32_t needed_ RABIT_GUARDED_BY(mutex_) = kNeededMin;
+  int32_t needed_ RABIT_GUARDED_BY(mutex_) = kNeeded;
 };
 
 }  // namespace rabit

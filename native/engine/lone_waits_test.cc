@@ -8,14 +8,14 @@ namespace {
 constexpr int64_t kAtOnce = 1000, kLate = LoneWaits::kSoonNs + 1;
 
 // Submits and waits `times` times; handles from `first` on.  Returns how often a wait was expected.
-int Repeat(LoneWaits& waits, uint64_t first, int times, int64_t age_ns = kAtOnce) {
+int Repeat(LoneWaits& waits, uint64_t first, int times, int64_t after_ns = kAtOnce) {
   int expected = 0;
   for (int i = 0; i < times; ++i) {
     const Handle handle{first + static_cast<uint64_t>(i)};
     const bool is_expected = waits.Expects();
     expected += is_expected ? 1 : 0;
     waits.OnSubmit(handle, is_expected, 0);
-    waits.OnWait(handle, age_ns);
+    waits.OnWait(handle, after_ns);
   }
   return expected;
 }
@@ -37,7 +37,7 @@ TEST(LoneWaits, that_come_late_or_for_one_of_several_do_not_count) {
   Repeat(two, 1, 8);
   two.OnSubmit(Handle{100}, false, 0);
   two.OnSubmit(Handle{101}, false, kAtOnce);
-  two.OnWait(Handle{101}, kAtOnce);
+  two.OnWait(Handle{101}, 2 * kAtOnce);
   EXPECT_FALSE(two.Expects());
 }
 
@@ -48,15 +48,15 @@ TEST(LoneWaits, nothing_is_expected_while_one_is_open) {
   EXPECT_FALSE(waits.Expects());
 }
 
-TEST(LoneWaits, a_wrong_guess_makes_the_next_four_times_as_dear_and_right_ones_forgive) {
+TEST(LoneWaits, a_wrong_guess_makes_the_next_twice_as_dear_and_right_ones_forgive) {
   LoneWaits waits;
   Repeat(waits, 1, 8);
   waits.OnSubmit(Handle{100}, true, 0);
   waits.OnWait(Handle{100}, kLate);
-  EXPECT_EQ(Repeat(waits, 200, 32), 0);
+  EXPECT_EQ(Repeat(waits, 200, 16), 0);
   EXPECT_EQ(Repeat(waits, 300, 64), 64);
   waits.OnSubmitSeveral(kAtOnce);
-  EXPECT_EQ(Repeat(waits, 400, 16), 0);
+  EXPECT_EQ(Repeat(waits, 400, 8), 0);
   EXPECT_EQ(Repeat(waits, 500, 1), 1);
 }
 
@@ -65,23 +65,22 @@ TEST(LoneWaits, a_guess_that_holds_nothing_up_costs_nothing) {
   Repeat(waits, 1, 8);
   waits.OnSubmit(Handle{100}, true, 0);
   waits.OnSubmit(Handle{101}, false, kAtOnce);
-  waits.OnWait(Handle{101}, kLate);
+  waits.OnWait(Handle{101}, kAtOnce + kLate);
   EXPECT_EQ(Repeat(waits, 200, 9), 1);
 
   waits.OnSubmit(Handle{300}, true, 0);
   waits.OnSubmit(Handle{301}, false, kLate);
-  waits.OnWait(Handle{301}, kAtOnce);
-  EXPECT_EQ(Repeat(waits, 400, 32), 1);
+  waits.OnWait(Handle{301}, kLate + kAtOnce);
+  EXPECT_EQ(Repeat(waits, 400, 16), 1);
 }
 
-TEST(LoneWaits, many_wrong_guesses_are_forgiven_in_some_hundred_waits) {
+TEST(LoneWaits, a_caller_that_loses_its_core_often_is_still_guessed_right) {
   LoneWaits waits;
   for (uint64_t i = 0; i < 20; ++i) {
-    Repeat(waits, 1000 * (i + 1), 200);
+    EXPECT_GE(Repeat(waits, 1000 * (i + 1), 50), 34);
     waits.OnSubmit(Handle{1}, waits.Expects(), 0);
     waits.OnWait(Handle{1}, kLate);
   }
-  EXPECT_GE(Repeat(waits, 50'000, 200), 72);
 }
 
 }  // namespace
