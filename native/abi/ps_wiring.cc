@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "base/spin_times.h"
 #include "base/wire.h"
+#include "codec/codec_adder.h"
 #include "rendezvous/tcp_store.h"
 #include "transport/connect.h"
 #include "transport/tcp/tcp_transport.h"
@@ -106,8 +107,9 @@ TcpOptions TcpOptionsFor(const Options& options, int first_peer, int peers) {
   return tcp;
 }
 
-// Where all processes of an engine are, once each has told of its link.  A host counts with the least that
-// a process tells; where nothing is known of one, all count alike, because a guess could be far off.
+// Where all processes of an engine are, once each has told of its link.  A host counts with the
+// least that a process tells; where nothing is known of one, all count alike, because a guess could
+// be far off.
 Result<Places> ReadPlaces(int64_t epoch, int workers, int servers, StartWatch& watch,
                           Deadline deadline) {
   Places places{workers, {}, {}};
@@ -232,8 +234,9 @@ Status ServeJob(const Options& options, const ServedJob& job, const Secret& secr
     if (!measured.ok()) return watch.Fail(measured);
   }
   log.Info(ServerText(options.rank) + " serves " + std::to_string(job.workers) + " workers");
-  SummationServer server(*std::move(endpoints), job.workers, job.streams,
-                         job.takes_updates != 0, job.replicas);
+  const std::unique_ptr<const EncodingAdder> adder = MakeCodecAdder();
+  SummationServer server(*std::move(endpoints), job.workers, job.streams, job.takes_updates != 0,
+                         job.replicas, adder.get());
   const Status end = server.Serve();
   log.Info(ServerText(options.rank) + " has summed " + std::to_string(server.bytes_summed()) +
            " bytes; " + (IsEndOfJob(end) ? "the workers have left" : end.message()));
@@ -273,17 +276,15 @@ Result<std::unique_ptr<PsBackend>> WirePs(const Options& options, const Connecti
   StartWatch& watch = *connections.watch;
   const int streams = options.streams() + (options.ps_async ? 1 : 0);
   if (options.rank == 0 && options.servers > 0) {
-    RABIT_RETURN_IF_ERROR(watch.Set(kJobKey, ToRecord({options.epoch, options.size, options.servers,
-                                                       options.streams(), options.tcp_connections,
-                                                       options.ps_async ? 1 : 0,
-                                                       options.server_replicas,
-                                                       options.measure_links ? 1 : 0})));
+    RABIT_RETURN_IF_ERROR(watch.Set(
+        kJobKey, ToRecord({options.epoch, options.size, options.servers, options.streams(),
+                           options.tcp_connections, options.ps_async ? 1 : 0,
+                           options.server_replicas, options.measure_links ? 1 : 0})));
   }
   RABIT_ASSIGN_OR_RETURN(std::vector<std::string> hosts, MeetServers(options, watch, deadline));
-  RABIT_RETURN_IF_ERROR(
-      watch.Set(Key(options.epoch, "link", options.rank), LinkRecord(options)));
-  RABIT_ASSIGN_OR_RETURN(
-      Places places, ReadPlaces(options.epoch, options.size, options.servers, watch, deadline));
+  RABIT_RETURN_IF_ERROR(watch.Set(Key(options.epoch, "link", options.rank), LinkRecord(options)));
+  RABIT_ASSIGN_OR_RETURN(Places places,
+                         ReadPlaces(options.epoch, options.size, options.servers, watch, deadline));
   places.replicas = options.server_replicas;
   const ConnectContext context{options.rank,
                                options.size + options.servers,
@@ -303,7 +304,7 @@ Result<std::unique_ptr<PsBackend>> WirePs(const Options& options, const Connecti
   }
   return std::make_unique<PsBackend>(std::move(endpoints), std::move(places), std::move(hosts),
                                      options.ps_async ? options.streams() : -1,
-                                     options.server_replicas);
+                                     options.server_replicas, MakeCodecAdder());
 }
 
 Status ServeJobs(const Options& options) {

@@ -38,5 +38,11 @@ Operation Backend::Scatter(const LaneContext&, ConstBytes, std::span<const int64
 Operation Backend::Barrier(const LaneContext&) { return Missing(*this, "barrier"); }
 Operation Backend::Send(const LaneContext&, ConstBytes, int) { return Missing(*this, "send"); }
 Operation Backend::Recv(const LaneContext&, Bytes, int) { return Missing(*this, "recv"); }
+std::vector<EncodedSlice> Backend::DivideEncoded(const LaneContext&, int64_t, int64_t) {
+  return {};
+}
+Operation Backend::SumEncoded(const LaneContext&, Bytes, std::span<const EncodedSlice>) {
+  return Missing(*this, "sum of encodings");
+}
 
 }  // namespace rabit

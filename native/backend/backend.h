@@ -6,9 +6,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/dtype.h"
+#include "base/encoded_sum.h"
 #include "base/group.h"
 #include "base/json_writer.h"
 #include "base/operation.h"
@@ -79,6 +81,13 @@ class Backend {
   virtual Operation Barrier(const LaneContext& lane);
   virtual Operation Send(const LaneContext& lane, ConstBytes buffer, int peer);
   virtual Operation Recv(const LaneContext& lane, Bytes buffer, int peer);
+
+  // Of backends that add encodings up on their way, for codecs (Exchange::DivideEncoded).  Places
+  // are the backend's own; empty: it does not, on any rank.
+  virtual std::vector<EncodedSlice> DivideEncoded(const LaneContext& lane, int64_t bytes,
+                                                  int64_t largest);
+  virtual Operation SumEncoded(const LaneContext& lane, Bytes in_out,
+                               std::span<const EncodedSlice> slices);
 
   // What has gone wrong with collectives of the group that are on a stream; OK if nothing has.
   virtual Status Failure(const Group&) { return Status(); }

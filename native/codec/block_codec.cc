@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "codec/block_coder.h"
+#include "codec/codec_block.h"
 #include "codec/codec_kernels.h"
+#include "codec/encoded_layout.h"
 #include "codec/random.h"
 
 namespace rabit {
@@ -13,28 +15,6 @@ namespace {
 
 // The slots of Exchange::Scratch.
 enum Slot : size_t { kValues, kMine, kTheirs, kAll };
-
-// Stands for the rank in the keys of what one rank encodes for all of them.  Which rank that is
-// depends on what else is in the bucket, so it must not count.
-constexpr uint64_t kForAllRanks = ~uint64_t{0};
-
-struct Block {
-  const CodecPart* part;
-  int64_t first;  // element of the part
-  int64_t count;
-  uint64_t index;  // in the tensor
-};
-
-std::vector<Block> BlocksOf(std::span<const CodecPart> parts, int64_t size) {
-  std::vector<Block> blocks;
-  for (const CodecPart& part : parts) {
-    for (int64_t first = 0; first < part.in.count; first += size) {
-      blocks.push_back({&part, first, std::min(size, part.in.count - first),
-                        static_cast<uint64_t>((part.offset + first) / size)});
-    }
-  }
-  return blocks;
-}
 
 // Null where the view has no data.
 float* At(const TensorView& view, int64_t first) {
@@ -58,16 +38,16 @@ class BlockCodec : public Codec {
   }
 
  protected:
-  int64_t LargestBlock(std::span<const Block> blocks) const {
+  int64_t LargestBlock(std::span<const CodecBlock> blocks) const {
     int64_t largest = 0;
-    for (const Block& block : blocks) largest = std::max(largest, block.count);
+    for (const CodecBlock& block : blocks) largest = std::max(largest, block.count);
     return largest;
   }
 
   // Encodes what this rank has of a block, and leaves in the residual what the encoding lacks.  A
   // residual of a block with values that are not finite stays as it is: the caller's step is lost
   // and what was left before is not.  `values`: room for a block.
-  size_t EncodeOwn(const Block& block, int rank, float* values, std::byte* to) const {
+  size_t EncodeOwn(const CodecBlock& block, int rank, float* values, std::byte* to) const {
     const uint64_t key = KeyOfBlock(block.part->key, static_cast<uint64_t>(rank), block.index);
     const float* input = At(block.part->in, block.first);
     float* const residual = At(block.part->residual, block.first);
@@ -103,9 +83,44 @@ class TwoPhaseCodec final : public BlockCodec {
 
   int residuals() const override { return feedback_ == SumFeedback::kKept ? 2 : 1; }
 
+  // What sums lose is kept where they are encoded, and is an operand of ranks.
+  const BlockCoder* summable() const override {
+    return feedback_ == SumFeedback::kKept ? nullptr : coder_.get();
+  }
+
   Status Reduce(Exchange& wire, std::span<const CodecPart> parts) const override {
-    std::vector<Block> blocks = BlocksOf(parts, block());
+    std::vector<CodecBlock> blocks = BlocksOf(parts, block());
     if (blocks.empty()) return {};
+    if (summable() != nullptr) {
+      EncodedLayout layout(*coder_, blocks);
+      layout.Divide(wire.DivideEncoded(layout.bytes_about(), layout.largest()));
+      if (!layout.slices().empty()) return ReduceOnTheWay(wire, blocks, layout);
+    }
+    return ReduceAmongRanks(wire, blocks);
+  }
+
+ private:
+  // One phase, in which others add up: they do for each block what its owner would.
+  Status ReduceOnTheWay(Exchange& wire, std::span<const CodecBlock> blocks,
+                        const EncodedLayout& layout) const {
+    RABIT_ASSIGN_OR_RETURN(const Bytes message, wire.Scratch(kMine, layout.bytes()));
+    RABIT_ASSIGN_OR_RETURN(const Bytes values, ValuesOf(wire, blocks));
+    auto* const room = reinterpret_cast<float*>(values.data());
+    for (const EncodedLayout::Chunk& chunk : layout.chunks()) {
+      layout.Prepare(chunk, message);
+      size_t at = chunk.begin + chunk.head_bytes;
+      for (const CodecBlock& block : chunk.blocks)
+        at += EncodeOwn(block, wire.rank(), room, message.data() + at);
+    }
+    RABIT_RETURN_IF_ERROR(wire.SumEncoded(message, layout.slices()));
+    for (const EncodedLayout::Chunk& chunk : layout.chunks()) {
+      const Bytes sums = message.subspan(chunk.begin, chunk.bytes).subspan(chunk.head_bytes);
+      RABIT_RETURN_IF_ERROR(DecodeAll(chunk.blocks, sums));
+    }
+    return {};
+  }
+
+  Status ReduceAmongRanks(Exchange& wire, std::vector<CodecBlock>& blocks) const {
     const std::vector<size_t> firsts = feedback_ == SumFeedback::kKept
                                            ? SharesByIndex(blocks, wire.size())
                                            : Shares(blocks.size(), wire.size());
@@ -120,10 +135,12 @@ class TwoPhaseCodec final : public BlockCodec {
     RABIT_ASSIGN_OR_RETURN(const Bytes values, ValuesOf(wire, blocks));
     auto* const room = reinterpret_cast<float*>(values.data());
     size_t at = 0;
-    for (const Block& block : blocks) at += EncodeOwn(block, wire.rank(), room, mine.data() + at);
+    for (const CodecBlock& block : blocks)
+      at += EncodeOwn(block, wire.rank(), room, mine.data() + at);
 
     const auto rank = static_cast<size_t>(wire.rank());
-    const std::span<const Block> owned(&blocks[0] + firsts[rank], firsts[rank + 1] - firsts[rank]);
+    const std::span<const CodecBlock> owned(&blocks[0] + firsts[rank],
+                                            firsts[rank + 1] - firsts[rank]);
     const std::vector<int64_t> received(share_bytes.size(), share_bytes[rank]);
     RABIT_ASSIGN_OR_RETURN(
         const Bytes theirs,
@@ -140,7 +157,6 @@ class TwoPhaseCodec final : public BlockCodec {
     return DecodeAll(blocks, all);
   }
 
- private:
   // The first block of every rank's share, and the end.
   static std::vector<size_t> Shares(size_t blocks, int size) {
     std::vector<size_t> firsts;
@@ -152,26 +168,26 @@ class TwoPhaseCodec final : public BlockCodec {
   // Orders the blocks by the rank that adds them up, which their place in the tensor alone decides:
   // what a rank keeps of a block's sum is then for that block in the next call too, however
   // tensors are cut and joined.
-  static std::vector<size_t> SharesByIndex(std::vector<Block>& blocks, int size) {
+  static std::vector<size_t> SharesByIndex(std::vector<CodecBlock>& blocks, int size) {
     const auto ranks = static_cast<uint64_t>(size);
-    const auto owner = [ranks](const Block& block) { return block.index % ranks; };
+    const auto owner = [ranks](const CodecBlock& block) { return block.index % ranks; };
     std::stable_sort(blocks.begin(), blocks.end(),
-                     [&](const Block& a, const Block& b) { return owner(a) < owner(b); });
+                     [&](const CodecBlock& a, const CodecBlock& b) { return owner(a) < owner(b); });
     std::vector<size_t> firsts(ranks + 1, 0);
-    for (const Block& block : blocks) ++firsts[owner(block) + 1];
+    for (const CodecBlock& block : blocks) ++firsts[owner(block) + 1];
     for (size_t rank = 0; rank < ranks; ++rank) firsts[rank + 1] += firsts[rank];
     return firsts;
   }
 
-  Result<Bytes> ValuesOf(Exchange& wire, std::span<const Block> blocks) const {
+  Result<Bytes> ValuesOf(Exchange& wire, std::span<const CodecBlock> blocks) const {
     return wire.Scratch(kValues, static_cast<size_t>(LargestBlock(blocks)) * sizeof(float));
   }
 
   // `theirs`: the same blocks of every rank, one rank after the other.
-  Status SumShare(std::span<const Block> owned, ConstBytes theirs, size_t ranks, float* sum,
+  Status SumShare(std::span<const CodecBlock> owned, ConstBytes theirs, size_t ranks, float* sum,
                   Bytes share) const {
     size_t at = 0;
-    for (const Block& block : owned) {
+    for (const CodecBlock& block : owned) {
       std::fill_n(sum, block.count, 0.0f);
       for (size_t rank = 0; rank < ranks; ++rank) {
         RABIT_ASSIGN_OR_RETURN(
@@ -184,15 +200,15 @@ class TwoPhaseCodec final : public BlockCodec {
   }
 
   // As EncodeOwn, of the sum of all ranks.
-  size_t EncodeSum(const Block& block, float* sum, std::byte* to) const {
+  size_t EncodeSum(const CodecBlock& block, float* sum, std::byte* to) const {
     const uint64_t key = KeyOfBlock(block.part->key, kForAllRanks, block.index);
     float* const residual = At(block.part->sum_residual, block.first);
     return EncodeAndKeep(sum, residual, block.count, key, sum, to);
   }
 
-  Status DecodeAll(std::span<const Block> blocks, ConstBytes all) const {
+  Status DecodeAll(std::span<const CodecBlock> blocks, ConstBytes all) const {
     size_t at = 0;
-    for (const Block& block : blocks) {
+    for (const CodecBlock& block : blocks) {
       if (float* const out = At(block.part->out, block.first); out != nullptr) {
         std::fill_n(out, block.count, 0.0f);
         RABIT_ASSIGN_OR_RETURN([[maybe_unused]] const size_t read,
@@ -211,17 +227,17 @@ class GatherCodec final : public BlockCodec {
   using BlockCodec::BlockCodec;
 
   Status Reduce(Exchange& wire, std::span<const CodecPart> parts) const override {
-    const std::vector<Block> blocks = BlocksOf(parts, block());
+    const std::vector<CodecBlock> blocks = BlocksOf(parts, block());
     if (blocks.empty()) return {};
     size_t most = 0;
-    for (const Block& block : blocks) most += coder_->EncodedBytesMax(block.count);
+    for (const CodecBlock& block : blocks) most += coder_->EncodedBytesMax(block.count);
     RABIT_ASSIGN_OR_RETURN(const Bytes room, wire.Scratch(kMine, most));
     RABIT_ASSIGN_OR_RETURN(
         const Bytes values,
         wire.Scratch(kValues, static_cast<size_t>(LargestBlock(blocks)) * sizeof(float)));
     auto* const block_values = reinterpret_cast<float*>(values.data());
     size_t used = 0;
-    for (const Block& block : blocks)
+    for (const CodecBlock& block : blocks)
       used += EncodeOwn(block, wire.rank(), block_values, room.data() + used);
 
     RABIT_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes,
@@ -251,8 +267,8 @@ class GatherCodec final : public BlockCodec {
 
  private:
   // `unwanted`: where blocks go that nobody wants; their sizes are known only by decoding.
-  Status AddAll(std::span<const Block> blocks, ConstBytes encoded, float* unwanted) const {
-    for (const Block& block : blocks) {
+  Status AddAll(std::span<const CodecBlock> blocks, ConstBytes encoded, float* unwanted) const {
+    for (const CodecBlock& block : blocks) {
       float* const out = At(block.part->out, block.first);
       RABIT_ASSIGN_OR_RETURN(const size_t read, coder_->DecodeAdd(encoded, block.count, 1.0f,
                                                                   out == nullptr ? unwanted : out));

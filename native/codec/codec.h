@@ -15,6 +15,8 @@
 
 namespace rabit {
 
+class BlockCoder;
+
 // A partition of one tensor.  All its views have as many elements of one dtype.
 struct CodecPart {
   TensorView in;   // no data on a rank that has joined: it contributes zeros
@@ -42,6 +44,9 @@ class Codec {
   // How many a request may bring, one behind the other: one for what this rank encodes, and one for
   // sums that are encoded again.
   virtual int residuals() const = 0;
+  // What encodes its blocks, if whoever adds these up needs to know nothing else and keeps nothing;
+  // else null.
+  virtual const BlockCoder* summable() const { return nullptr; }
   // All parts have one dtype, which is accepted.
   virtual Status Reduce(Exchange& wire, std::span<const CodecPart> parts) const = 0;
 };

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/dtype.h"
+#include "base/encoded_sum.h"
 #include "base/result.h"
 #include "base/status.h"
 
@@ -27,6 +28,16 @@ class Exchange {
   // Part i of `in` goes to rank i, and part i of `out` comes from it.
   virtual Status Alltoall(ConstBytes in, std::span<const int64_t> send_bytes, Bytes out,
                           std::span<const int64_t> receive_bytes) = 0;
+  // How a message of about so many bytes of encodings is divided among those that add them up on
+  // the way, in chunks that have room for `largest`; empty: nobody does.  The same on all ranks.
+  virtual std::vector<EncodedSlice> DivideEncoded(int64_t /*bytes*/, int64_t /*largest*/) {
+    return {};
+  }
+  // Of slices that somebody adds up: each chunk of `in_out` is then the encoding of the sum of all
+  // ranks.
+  virtual Status SumEncoded(Bytes /*in_out*/, std::span<const EncodedSlice> /*slices*/) {
+    return Unsupported("nobody on the way of this exchange adds encodings up; report this");
+  }
   // Uninitialised memory that stays valid, and apart from other slots, until the bucket is done or
   // the slot is asked for again.
   virtual Result<Bytes> Scratch(size_t slot, size_t bytes) = 0;

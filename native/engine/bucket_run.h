@@ -135,6 +135,10 @@ class BucketRun {
   // an event of every tensor.  It may be pending afterwards.
   template <class Exchange>
   Status Communicate(const Work& work, Load load, int64_t wire_bytes, Exchange exchange);
+  // The same on a route that is known.  `load_bytes`: as statistics count them.
+  template <class Exchange>
+  Status CommunicateBy(const Route& route, Kind kind, int64_t load_bytes, int64_t wire_bytes,
+                       Exchange exchange);
   // What follows upon the exchange; now if it is over, else in Settle.
   template <class Rest>
   Status Then(Rest rest);
@@ -194,9 +198,15 @@ std::string DescribeBucket(const BucketJob& job, int rank);
 template <class Exchange>
 Status BucketRun::Communicate(const Work& work, Load load, int64_t wire_bytes, Exchange exchange) {
   RABIT_ASSIGN_OR_RETURN(const Route route, RouteOf(work, load));
+  return CommunicateBy(route, work.kind, load.bytes, wire_bytes, std::move(exchange));
+}
+
+template <class Exchange>
+Status BucketRun::CommunicateBy(const Route& route, Kind kind, int64_t load_bytes,
+                                int64_t wire_bytes, Exchange exchange) {
   Backend& backend = *services_.backends[static_cast<size_t>(route.executor)];
   lane_.algorithm = route.algorithm;
-  services_.statistics.AddExchange(work.kind, route, backend.name(), load.bytes);
+  services_.statistics.AddExchange(kind, route, backend.name(), load_bytes);
   wire_bytes_ += wire_bytes;
   if (is_on_device_ && backend.works_on_devices()) return exchange(backend).Wait(lane_.deadline);
   const int64_t begin_ns = NowNs();

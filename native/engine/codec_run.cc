@@ -43,6 +43,18 @@ class BucketRun::Wire final : public Exchange {
     return run_.Settle();
   }
 
+  // Where the bucket as a whole is exchanged; the codec's other exchanges may go elsewhere.
+  std::vector<EncodedSlice> DivideEncoded(int64_t bytes, int64_t largest) override {
+    return run_.executor().DivideEncoded(run_.lane_, bytes, largest);
+  }
+  Status SumEncoded(Bytes in_out, std::span<const EncodedSlice> slices) override {
+    const auto bytes = static_cast<int64_t>(in_out.size());
+    RABIT_RETURN_IF_ERROR(run_.CommunicateBy(
+        run_.route_, run_.bucket_.kind, bytes, bytes,
+        [&](Backend& backend) { return backend.SumEncoded(run_.lane_, in_out, slices); }));
+    return run_.Settle();
+  }
+
   Result<Bytes> Scratch(size_t slot, size_t bytes) override {
     if (slot < kScratchSlots) return run_.buffer_.Get(FusionBuffer::kOfCodec + slot, bytes);
     return Internal("a codec asks for scratch " + std::to_string(slot) + " of " +

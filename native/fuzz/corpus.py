@@ -40,6 +40,19 @@ def settings() -> list[bytes]:
     return [each.encode() for each in options]
 
 
+def coded_chunks() -> list[bytes]:
+    """Encodings of zeros, of each codec that servers add up: 70 elements in blocks of 64."""
+    # A block of minmax8 is its least and its largest value and a byte for each element.
+    specs = {
+        b"minmax8:block=64": 2 * 8 + 70,
+        b"fp8:block=64": 2 * 4 + 70,
+        b"levels:bits=4,block=64,levels=uniform,norm=max,phases=2": 2 * 4 + 35,
+        b"natural": 70 + 9,
+    }
+    run = struct.pack("<QQI", 5, 0, 70)
+    return [text(spec) + struct.pack("<I", 1) + run + bytes(room) for spec, room in specs.items()]
+
+
 def write(folder: Path) -> None:
     """Writes folder/fuzz_control/seed0 and so on, one file a message."""
     seeds = {
@@ -48,6 +61,7 @@ def write(folder: Path) -> None:
         "fuzz_handshake": frozen("rendezvous/testdata/handshake_v*.txt"),
         "fuzz_store": store_frames(),
         "fuzz_settings": settings(),
+        "fuzz_encodings": coded_chunks(),
         "fuzz_pushes": frozen("backend/ps/testdata/pushes_v*.txt"),
     }
     for target, messages in seeds.items():

@@ -1,5 +1,5 @@
 // What every Codec must do.  RABIT_CODEC_SUITE(Name, "spec") registers the cases for one
-// specification.
+// specification, RegisterCodecSuite for another exchange too.
 #pragma once
 
 #include <algorithm>
@@ -55,10 +55,14 @@ inline CodecPart Slice(const CodecPart& whole, int64_t first, int64_t count) {
   return part;
 }
 
+// Calls the body on one thread for each of so many ranks.
+using ExchangeRunner = std::function<void(int size, const std::function<void(Exchange&)>& body)>;
+
 // What each of `size` ranks gets for CodecInput.
-inline std::vector<Floats> ReduceAll(const Codec& codec, int size, int64_t count) {
+inline std::vector<Floats> ReduceAll(const Codec& codec, int size, int64_t count,
+                                     const ExchangeRunner& run = RunExchange) {
   std::vector<Floats> results(static_cast<size_t>(size));
-  RunExchange(size, [&](Exchange& wire) {
+  run(size, [&](Exchange& wire) {
     Floats in = CodecInput(count, wire.rank());
     Floats& out = results[static_cast<size_t>(wire.rank())];
     out.assign(in.size(), 99.0f);
@@ -73,22 +77,22 @@ inline bool SameBits(const Floats& a, const Floats& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-inline void CodecGivesAllRanksTheSameBits(const Codec& codec) {
+inline void CodecGivesAllRanksTheSameBits(const Codec& codec, const ExchangeRunner& run) {
   for (const int size : {1, 2, 3, 4}) {
     for (const int64_t count : kCodecCounts) {
-      const std::vector<Floats> results = ReduceAll(codec, size, count);
+      const std::vector<Floats> results = ReduceAll(codec, size, count, run);
       for (const Floats& each : results)
         EXPECT_TRUE(SameBits(each, results[0])) << size << " ranks, " << count;
-      EXPECT_TRUE(SameBits(ReduceAll(codec, size, count)[0], results[0])) << "the second time";
+      EXPECT_TRUE(SameBits(ReduceAll(codec, size, count, run)[0], results[0])) << "the second time";
     }
   }
 }
 
 // The parts of one bucket come from several tensors, cut anywhere that is allowed.
-inline void CodecDoesNotSeeCutsAndNeighbours(const Codec& codec) {
+inline void CodecDoesNotSeeCutsAndNeighbours(const Codec& codec, const ExchangeRunner& run) {
   const int64_t count = 3 * codec.block() + codec.block() / 2 + 1;
-  const std::vector<Floats> whole = ReduceAll(codec, 3, count);
-  RunExchange(3, [&](Exchange& wire) {
+  const std::vector<Floats> whole = ReduceAll(codec, 3, count, run);
+  run(3, [&](Exchange& wire) {
     Floats in = CodecInput(count, wire.rank());
     Floats other = CodecInput(5 * codec.block() + 3, wire.rank(), 9);
     Floats out(in.size()), other_out(other.size());
@@ -101,10 +105,10 @@ inline void CodecDoesNotSeeCutsAndNeighbours(const Codec& codec) {
   });
 }
 
-inline void CodecTakesARankThatHasJoinedForZeros(const Codec& codec) {
+inline void CodecTakesARankThatHasJoinedForZeros(const Codec& codec, const ExchangeRunner& run) {
   std::vector<Floats> with_zeros(3), without(3);
   for (const bool has_joined : {false, true}) {
-    RunExchange(3, [&](Exchange& wire) {
+    run(3, [&](Exchange& wire) {
       Floats in = CodecInput(1000, wire.rank());
       if (wire.rank() == 1) std::fill(in.begin(), in.end(), 0.0f);
       Floats& out = (has_joined ? without : with_zeros)[static_cast<size_t>(wire.rank())];
@@ -117,8 +121,8 @@ inline void CodecTakesARankThatHasJoinedForZeros(const Codec& codec) {
   EXPECT_TRUE(SameBits(with_zeros[0], without[0]) && SameBits(with_zeros[2], without[2]));
 }
 
-inline void CodecKeepsZerosAndWorksInPlace(const Codec& codec) {
-  RunExchange(2, [&](Exchange& wire) {
+inline void CodecKeepsZerosAndWorksInPlace(const Codec& codec, const ExchangeRunner& run) {
+  run(2, [&](Exchange& wire) {
     Floats zeros(700, 0.0f);
     const CodecPart part = PartOf(zeros, zeros);
     EXPECT_OK(codec.Reduce(wire, {&part, 1}));
@@ -135,10 +139,10 @@ inline void CodecKeepsZerosAndWorksInPlace(const Codec& codec) {
 }
 
 // A loss scaler must see it, and the residual must survive it.
-inline void CodecLetsValuesThatAreNotFiniteThrough(const Codec& codec) {
+inline void CodecLetsValuesThatAreNotFiniteThrough(const Codec& codec, const ExchangeRunner& run) {
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
-    RunExchange(2, [&](Exchange& wire) {
+    run(2, [&](Exchange& wire) {
       Floats in = CodecInput(std::max<int64_t>(2 * codec.block(), 8), wire.rank());
       if (wire.rank() == 1) in[3] = bad;
       Floats out(in.size()), residual(in.size(), 0.25f), of_sums(in.size(), 0.5f);
@@ -160,9 +164,9 @@ inline void CodecLetsValuesThatAreNotFiniteThrough(const Codec& codec) {
 }
 
 // Over many steps what has arrived is what was sent, but for what is still held back.
-inline void CodecLosesNothingWithAResidual(const Codec& codec) {
+inline void CodecLosesNothingWithAResidual(const Codec& codec, const ExchangeRunner& run) {
   if (codec.residuals() == 0) SKIP_TEST("the codec takes no residual");
-  RunExchange(1, [&](Exchange& wire) {
+  run(1, [&](Exchange& wire) {
     constexpr int kSteps = 300;
     const Floats gradient = CodecInput(600, 0);
     Floats in = gradient, residual(in.size(), 0.0f), out(in.size());
@@ -183,12 +187,13 @@ inline void CodecLosesNothingWithAResidual(const Codec& codec) {
   });
 }
 
-inline int RegisterCodecSuite(const std::string& suite, const std::string& spec) {
-  const auto add = [&](const char* name, void (*check)(const Codec&)) {
-    Register(suite, name, [spec, check] {
+inline int RegisterCodecSuite(const std::string& suite, const std::string& spec,
+                              const ExchangeRunner& run = RunExchange) {
+  const auto add = [&](const char* name, void (*check)(const Codec&, const ExchangeRunner&)) {
+    Register(suite, name, [spec, check, run] {
       auto codec = MakeCodec(spec);
       ASSERT_OK(codec);
-      check(**codec);
+      check(**codec, run);
     });
   };
   add("gives_all_ranks_the_same_bits", &CodecGivesAllRanksTheSameBits);

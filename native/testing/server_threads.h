@@ -15,11 +15,10 @@ class ServerThreads {
  public:
   // The servers are the last ranks of `fabric`.
   ServerThreads(InprocFabric& fabric, int workers, int servers, int streams,
-                bool takes_updates = false) {
+                bool takes_updates = false, const EncodingAdder* adder = nullptr) {
     for (int server = 0; server < servers; ++server) {
-      servers_.push_back(
-          std::make_unique<SummationServer>(fabric.Connect(workers + server), workers, streams,
-                                            takes_updates));
+      servers_.push_back(std::make_unique<SummationServer>(
+          fabric.Connect(workers + server), workers, streams, takes_updates, 1, adder));
       threads_.emplace_back([each = servers_.back().get()] { (void)each->Serve(); });
     }
   }

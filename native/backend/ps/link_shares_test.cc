@@ -41,7 +41,8 @@ std::vector<double> Another(std::vector<double> shares, uint64_t& state) {
   const double reach = next() * next();
   for (double& share : shares) share = std::max(0.0, share + reach * (next() - 0.5));
   const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
-  for (double& share : shares) share = sum > 0 ? share / sum : 1.0 / static_cast<double>(shares.size());
+  for (double& share : shares)
+    share = sum > 0 ? share / sum : 1.0 / static_cast<double>(shares.size());
   return shares;
 }
 

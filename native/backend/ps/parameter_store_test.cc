@@ -31,9 +31,7 @@ PushHeader UpdateOf(PushMode mode, int64_t count) {
           .key = 7};
 }
 
-Bytes BytesOf(std::vector<float>& values) {
-  return std::as_writable_bytes(std::span(values));
-}
+Bytes BytesOf(std::vector<float>& values) { return std::as_writable_bytes(std::span(values)); }
 
 TEST(ParameterStore, the_first_to_fill_counts_and_all_get_what_is_kept) {
   ParameterStore store(2);
@@ -50,12 +48,11 @@ TEST(ParameterStore, the_first_to_fill_counts_and_all_get_what_is_kept) {
 TEST(ParameterStore, updates_that_do_not_fit_are_refused) {
   ParameterStore store(2);
   std::vector<float> values = {1, 2}, more = {1, 2, 3};
-  EXPECT_TRUE(testing::Has(
-      store.Update(UpdateOf(PushMode::kAdd, 2), 0, BytesOf(values)).message(), "fill it first"));
+  EXPECT_TRUE(testing::Has(store.Update(UpdateOf(PushMode::kAdd, 2), 0, BytesOf(values)).message(),
+                           "fill it first"));
   EXPECT_OK(store.Update(UpdateOf(PushMode::kFill, 2), 0, BytesOf(values)));
-  EXPECT_TRUE(
-      testing::Has(store.Update(UpdateOf(PushMode::kFill, 3), 0, BytesOf(more)).message(),
-                   "updates 3 elements of a tensor of which 8 bytes are kept"));
+  EXPECT_TRUE(testing::Has(store.Update(UpdateOf(PushMode::kFill, 3), 0, BytesOf(more)).message(),
+                           "updates 3 elements of a tensor of which 8 bytes are kept"));
 }
 
 TEST(ParameterStore, nobody_is_ever_further_ahead_than_the_bound) {
@@ -202,8 +199,8 @@ TEST(PsUpdates, servers_without_parameters_say_so) {
   PsBackend backend(fabric.Connect(0), Places::Alike(2, 1), {"node"});
   std::vector<float> values(4);
 
-  const Status status = backend.Update(
-      PushMode::kAdd, 1, {values.data(), 4, DType::kFloat32, {}}, testing::Soon());
+  const Status status =
+      backend.Update(PushMode::kAdd, 1, {values.data(), 4, DType::kFloat32, {}}, testing::Soon());
 
   EXPECT_EQ(status.code(), Code::kUnsupported);
   EXPECT_TRUE(testing::Has(status.message(), "RABIT_PS_ASYNC=1")) << status;

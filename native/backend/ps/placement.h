@@ -13,6 +13,7 @@ struct Slice {
   int place = 0;  // among those that sum
   int64_t begin = 0;
   int64_t count = 0;
+  int64_t chunk_count = 0;  // elements that travel together; 0: as whoever pushes them likes
 
   bool operator==(const Slice&) const = default;
 };

@@ -17,11 +17,13 @@ constexpr auto kTellTimeout = std::chrono::seconds(60);
 }  // namespace
 
 PsBackend::PsBackend(std::unique_ptr<Transport> endpoints, Places places,
-                     std::vector<std::string> host_of, int update_stream, int replicas)
+                     std::vector<std::string> host_of, int update_stream, int replicas,
+                     std::unique_ptr<const EncodingAdder> adder)
     : endpoints_(std::move(endpoints)),
       places_(std::move(places)),
       servers_(host_of.size()),
       holders_(static_cast<int>(host_of.size()), replicas),
+      adder_(std::move(adder)),
       lanes_(kLanesMax),
       update_stream_(update_stream),
       update_routes_(FirstRoutes()) {
@@ -89,9 +91,44 @@ Operation PsBackend::Allreduce(const LaneContext& lane, const TensorView& in_out
   RABIT_RETURN_IF_ERROR(FailureSoFar());
   RABIT_RETURN_IF_ERROR(Check(lane));
   if (lane.group.size() == 1 || in_out.count == 0) return Status();
+  Pushes& pushes = PushesOf(lanes_[static_cast<size_t>(lane.lane)], lane.group);
+  return Sum(lane, in_out, op == ReduceOp::kAverage ? ReduceOp::kSum : op, PushMode::kSum,
+             pushes.placement.Place(in_out.count, in_out.dtype));
+}
+
+// Chunks as long as those of a tensor of so many bytes; and a block more, so that what they cannot
+// share makes none longer than another.
+std::vector<EncodedSlice> PsBackend::DivideEncoded(const LaneContext& lane, int64_t bytes,
+                                                   int64_t largest) {
+  const int64_t most = PsChunkBytesMax(lane.group.size());
+  if (adder_ == nullptr || !Check(lane).ok() || lane.group.size() == 1 || largest > most) return {};
+  Pushes& pushes = PushesOf(lanes_[static_cast<size_t>(lane.lane)], lane.group);
+  const std::vector<Slice> slices = pushes.placement.Place(bytes, DType::kUint8);
+  const int64_t chunks = PsChunksOf(slices, DType::kUint8, lane.group.size());
+  std::vector<EncodedSlice> divided;
+  for (const Slice& slice : slices) {
+    const int64_t chunk_bytes = (slice.count + chunks - 1) / chunks + largest;
+    divided.push_back({slice.place, slice.begin, slice.count, std::min(chunk_bytes, most)});
+  }
+  return divided;
+}
+
+Operation PsBackend::SumEncoded(const LaneContext& lane, Bytes in_out,
+                                std::span<const EncodedSlice> slices) {
+  RABIT_RETURN_IF_ERROR(FailureSoFar());
+  RABIT_RETURN_IF_ERROR(Check(lane));
+  std::vector<Slice> pushed;
+  for (const EncodedSlice& slice : slices) {
+    pushed.push_back({slice.place, slice.begin, slice.bytes, slice.chunk_bytes});
+  }
+  const TensorView view{in_out.data(), static_cast<int64_t>(in_out.size()), DType::kUint8, {}};
+  return Sum(lane, view, ReduceOp::kSum, PushMode::kCoded, pushed);
+}
+
+Status PsBackend::Sum(const LaneContext& lane, const TensorView& in_out, ReduceOp op, PushMode mode,
+                      std::span<const Slice> slices) {
   Lane& mine = lanes_[static_cast<size_t>(lane.lane)];
   Pushes& pushes = PushesOf(mine, lane.group);
-  const std::vector<Slice> slices = pushes.placement.Place(in_out.count, in_out.dtype);
   endpoints_->SetWaiter(lane.lane, lane.waiter);
   const PushPullArgs args{.endpoints = *endpoints_,
                           .first_server = places_.workers,
@@ -101,8 +138,10 @@ Operation PsBackend::Allreduce(const LaneContext& lane, const TensorView& in_out
                           .tag = lane.tag,
                           .deadline = lane.deadline,
                           .in_out = in_out,
-                          .op = op == ReduceOp::kAverage ? ReduceOp::kSum : op,
+                          .op = op,
                           .scratch = mine.scratch,
+                          .mode = mode,
+                          .adder = adder_.get(),
                           .holders = holders_,
                           .routes = pushes.routes};
   PushPull run(args, slices,
@@ -139,8 +178,8 @@ void PsBackend::Count(std::span<const Slice> slices, size_t element_bytes, const
   }
 }
 
-// The same on all ranks, whatever else they update: behind this rank, which has place 0, the servers
-// by what their links carry; a small tensor on one of them.
+// The same on all ranks, whatever else they update: behind this rank, which has place 0, the
+// servers by what their links carry; a small tensor on one of them.
 std::vector<Slice> PsBackend::SlicesOf(PushMode mode, uint64_t key, const TensorView& view) const {
   const auto servers = static_cast<uint64_t>(places_.servers());
   const auto bytes = view.count * static_cast<int64_t>(SizeOf(view.dtype));
@@ -153,8 +192,8 @@ std::vector<Slice> PsBackend::SlicesOf(PushMode mode, uint64_t key, const Tensor
   for (size_t server = 0; server < servers; ++server) {
     const auto process = static_cast<size_t>(places_.workers) + server;
     const int host = places_.host_of[process];
-    const auto at_host = std::count(places_.host_of.begin() + places_.workers,
-                                    places_.host_of.end(), host);
+    const auto at_host =
+        std::count(places_.host_of.begin() + places_.workers, places_.host_of.end(), host);
     shares[1 + server] =
         places_.bandwidth_of[static_cast<size_t>(host)] / static_cast<double>(at_host);
     sum += shares[1 + server];
@@ -163,8 +202,7 @@ std::vector<Slice> PsBackend::SlicesOf(PushMode mode, uint64_t key, const Tensor
   return Placement(std::move(shares)).Place(view.count, view.dtype);
 }
 
-Status PsBackend::Update(PushMode mode, uint64_t key, const TensorView& in_out,
-                         Deadline deadline) {
+Status PsBackend::Update(PushMode mode, uint64_t key, const TensorView& in_out, Deadline deadline) {
   RABIT_RETURN_IF_ERROR(FailureSoFar());
   if (update_stream_ < 0) {
     return Unsupported(

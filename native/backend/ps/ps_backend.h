@@ -15,6 +15,7 @@
 #include "backend/ps/placement.h"
 #include "backend/ps/ps_wire.h"
 #include "base/bytes.h"
+#include "base/encoded_sum.h"
 #include "base/mutex.h"
 #include "collective/scratch.h"
 #include "transport/transport.h"
@@ -22,26 +23,33 @@
 namespace rabit {
 
 // A worker's side.  Every member of a group pushes its tensor, part by part, to the servers and to
-// those members that sum a part themselves, and pulls the sums, which are formed in the order of the
-// ranks: equal bits on all ranks, and those of the algorithm 'direct'.  Who sums how much follows
-// from the links (link_shares.h).  Does no other kind of collective.  Thread-safe for different
-// lanes; one lane runs one collective at a time.  With replicas, servers may be lost.
+// those members that sum a part themselves, and pulls the sums, which are formed in the order of
+// the ranks: equal bits on all ranks, and those of the algorithm 'direct'.  Who sums how much
+// follows from the links (link_shares.h).  Encodings of codecs are added up in the same way.  Does
+// no other kind of collective.  Thread-safe for different lanes; one lane runs one collective at a
+// time.  With replicas, servers may be lost.
 class PsBackend final : public Backend {
  public:
   // Ranks 0 … workers - 1 of `endpoints` are the workers; server s is rank workers + s and runs on
   // host_of[s], as people call it.
-  // `update_stream`: of Update; below 0: there are no updates.  `replicas`: servers that have each sum.
+  // `update_stream`: of Update; below 0: there are no updates.  `replicas`: servers that have each
+  // sum. `adder`: of encodings; null: nobody adds any.
   PsBackend(std::unique_ptr<Transport> endpoints, Places places, std::vector<std::string> host_of,
-            int update_stream = -1, int replicas = 1);
+            int update_stream = -1, int replicas = 1,
+            std::unique_ptr<const EncodingAdder> adder = nullptr);
 
   std::string_view name() const override { return "ps"; }
   // Rank 0 tells the servers.
   Status AddGroup(const Group& group) override;
   Operation Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override;
+  std::vector<EncodedSlice> DivideEncoded(const LaneContext& lane, int64_t bytes,
+                                          int64_t largest) override;
+  Operation SumEncoded(const LaneContext& lane, Bytes in_out,
+                       std::span<const EncodedSlice> slices) override;
 
-  // Has the servers add to the parameters that they keep under `key` (kAdd), keep these if they have
-  // none (kFill), or hear how far this rank is (kClock); `in_out` is then what they answer.  Asks no
-  // other rank.  Blocks; any thread, one at a time.
+  // Has the servers add to the parameters that they keep under `key` (kAdd), keep these if they
+  // have none (kFill), or hear how far this rank is (kClock); `in_out` is then what they answer.
+  // Asks no other rank.  Blocks; any thread, one at a time.
   Status Update(PushMode mode, uint64_t key, const TensorView& in_out, Deadline deadline);
 
   void Abort(Status why) override;
@@ -66,6 +74,8 @@ class PsBackend final : public Backend {
   };
 
   Status Check(const LaneContext& lane) const;
+  Status Sum(const LaneContext& lane, const TensorView& in_out, ReduceOp op, PushMode mode,
+             std::span<const Slice> slices);
   Status FailureSoFar() const;
   // What a failed message with a server means.
   Status Blame(int server, const Status& status) const;
@@ -79,6 +89,7 @@ class PsBackend final : public Backend {
   const Places places_;
   std::vector<Server> servers_;
   Holders holders_;
+  const std::unique_ptr<const EncodingAdder> adder_;
   std::vector<Lane> lanes_;
   std::atomic<uint64_t> bytes_summed_{0};  // by this rank, over all that are added up
 

@@ -79,8 +79,7 @@ std::vector<std::unique_ptr<Backend>> MakeBackends(const Places& places) {
     auto builtin = BuiltinBackend::Create(size == 1 ? nullptr : fabric.Connect(rank),
                                           RouterFor(size).topology);
     EXPECT_OK(builtin);
-    auto ps = std::make_unique<PsBackend>(endpoints.Connect(rank), places,
-                                          HostNames(servers));
+    auto ps = std::make_unique<PsBackend>(endpoints.Connect(rank), places, HostNames(servers));
     backends.push_back(std::make_unique<WithServers>(
         threads, std::move(ps),
         std::make_unique<testing::RoutedBackend>(std::move(builtin).value(), RouterFor(size))));
@@ -164,9 +163,11 @@ TEST(PsBackend, statistics_tell_what_went_to_each_server) {
   JsonWriter writer;
   backends[1]->WriteStatistics(writer);
   const std::string json = writer.Take();
-  EXPECT_EQ(json.substr(json.find("\"servers\"")),
-            "\"servers\":[{\"host\":\"node0\",\"is_lost\":false,\"bytes_pushed\":100000,\"bytes_pulled\":100000},"
-            "{\"host\":\"node1\",\"is_lost\":false,\"bytes_pushed\":100000,\"bytes_pulled\":100000}]");
+  EXPECT_EQ(
+      json.substr(json.find("\"servers\"")),
+      "\"servers\":[{\"host\":\"node0\",\"is_lost\":false,\"bytes_pushed\":100000,\"bytes_pulled\":"
+      "100000},"
+      "{\"host\":\"node1\",\"is_lost\":false,\"bytes_pushed\":100000,\"bytes_pulled\":100000}]");
 }
 
 // A job whose links are told, and what it has moved over each.
@@ -175,13 +176,13 @@ class LinkedJob {
   explicit LinkedJob(const Places& places)
       : places_(places),
         fabric_(static_cast<int>(places.host_of.size())),
-        servers_(std::make_unique<testing::ServerThreads>(fabric_, places.workers,
-                                                          places.servers(), 1)) {
+        servers_(std::make_unique<testing::ServerThreads>(fabric_, places.workers, places.servers(),
+                                                          1)) {
     for (int rank = 0; rank < places.workers; ++rank) {
       auto endpoints = fabric_.Connect(rank);
       endpoints_.push_back(endpoints.get());
-      backends_.push_back(std::make_unique<PsBackend>(std::move(endpoints), places,
-                                                      HostNames(places.servers())));
+      backends_.push_back(
+          std::make_unique<PsBackend>(std::move(endpoints), places, HostNames(places.servers())));
     }
   }
   ~LinkedJob() { backends_.clear(); }  // before the servers
@@ -189,8 +190,7 @@ class LinkedJob {
   // Returns the bytes of all tensors of one worker.
   int64_t Run(const std::vector<size_t>& counts) {
     testing::RunRanks(places_.workers, [&](int rank) {
-      Member me(*backends_[static_cast<size_t>(rank)],
-                testing::WorldOf(places_.workers, rank), 0);
+      Member me(*backends_[static_cast<size_t>(rank)], testing::WorldOf(places_.workers, rank), 0);
       for (const size_t count : counts) {
         std::vector<float> values(count, static_cast<float>(rank));
         EXPECT_OK(testing::Over(me.backend().Allreduce(

@@ -14,6 +14,16 @@ Status Malformed(const std::string& what) {
                   "; run the same version of rabit on every worker and server");
 }
 
+// What is kept is one worker's to update, a clock is two numbers, and encodings are bytes of
+// several workers.
+bool IsPossible(const PushHeader& header, int members) {
+  if (header.mode == PushMode::kSum) return true;
+  if (header.op != ReduceOp::kSum) return false;
+  if (header.mode == PushMode::kCoded) return members > 1 && header.dtype == DType::kUint8;
+  const bool is_clock = header.mode == PushMode::kClock;
+  return members == 1 && (!is_clock || (header.dtype == DType::kInt64 && header.count == 2));
+}
+
 }  // namespace
 
 PushHeaderBytes Encode(const PushHeader& header) {
@@ -49,10 +59,7 @@ Result<PushHeader> DecodePushHeader(const PushHeaderBytes& bytes, int members) {
   header.op = *op;
   const auto mode = LoadLittle<int32_t>(bytes.data() + 12);
   header.mode = static_cast<PushMode>(mode);
-  const bool is_clock = header.mode == PushMode::kClock;
-  if (mode < 0 || mode > static_cast<int32_t>(PushMode::kClock) ||
-      (header.mode != PushMode::kSum && (members != 1 || header.op != ReduceOp::kSum)) ||
-      (is_clock && (header.dtype != DType::kInt64 || header.count != 2))) {
+  if (mode < 0 || mode > static_cast<int32_t>(PushMode::kCoded) || !IsPossible(header, members)) {
     return Malformed("a push of mode " + std::to_string(mode) + " by " + std::to_string(members) +
                      " workers, which cannot be");
   }

@@ -16,7 +16,7 @@
 
 namespace rabit {
 
-inline constexpr uint32_t kPsWireVersion = 4;
+inline constexpr uint32_t kPsWireVersion = 5;
 
 // A worker has at most so many chunks with a server that it has not got the sum of, so a server
 // needs memory for no more.  It also bounds how far workers drift apart: connections that share a
@@ -37,6 +37,7 @@ enum class PushMode : int32_t {
   kAdd = 1,    // one worker adds to what is kept, and gets that
   kFill = 2,   // one worker gives what is kept, if nothing is yet, and gets that
   kClock = 3,  // one worker says how far it is: StepClock and StepLead as two numbers
+  kCoded = 4,  // as kSum, of encodings: each chunk is what an EncodingAdder adds
 };
 
 // What the members of a group are about to push to one server, said by the first of them: the data
@@ -91,7 +92,8 @@ PushPositionBytes Encode(const PushPosition& at);
 PushPosition DecodePushPosition(const PushPositionBytes& bytes);
 
 // A position, and the push that it is in.  A worker says it to the server that takes over a place:
-// the first chunk of which it has no sum; and a server to the one behind it: the chunk that follows.
+// the first chunk of which it has no sum; and a server to the one behind it: the chunk that
+// follows.
 struct PlacedPush {
   PushHeader header;
   PushPosition at;
@@ -108,9 +110,9 @@ using PlacedPushBytes = std::array<std::byte, 64>;
 PlacedPushBytes Encode(const PlacedPush& placed);
 Result<PlacedPush> DecodePlacedPush(const PlacedPushBytes& bytes, int members);
 
-// The place of a server is what it sums while all servers live.  Chunks for the place of server s come
-// with the tag of the tensor plus 2 s, and the sums go back with the next one; so one server can have
-// several places.  There are at most 4096.
+// The place of a server is what it sums while all servers live.  Chunks for the place of server s
+// come with the tag of the tensor plus 2 s, and the sums go back with the next one; so one server
+// can have several places.  There are at most 4096.
 inline Tag PushTag(Tag tensor, int place) { return tensor + 2 * static_cast<Tag>(place); }
 
 // Messages that are no data, for each place.

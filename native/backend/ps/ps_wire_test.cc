@@ -14,8 +14,12 @@ namespace {
 PushHeader Example() { return {MakeTag(2, 77), 100'000, 1000, DType::kBfloat16, ReduceOp::kMax}; }
 
 PushHeader UpdateExample() {
-  return {MakeTag(5, 1),  50, 50, DType::kFloat32, ReduceOp::kSum, PushMode::kAdd,
+  return {MakeTag(5, 1),     50, 50, DType::kFloat32, ReduceOp::kSum, PushMode::kAdd,
           0x0123456789abcdef};
+}
+
+PushHeader CodedExample() {
+  return {MakeTag(2, 78), 70'000, 9000, DType::kUint8, ReduceOp::kSum, PushMode::kCoded};
 }
 
 std::string HexOf(ConstBytes bytes) {
@@ -30,16 +34,17 @@ std::string HexOf(ConstBytes bytes) {
 
 // The bytes on the wire may only change together with the version.
 TEST(PsWire, bytes_are_those_of_the_frozen_example) {
-  std::ifstream file(testing::Testdata("backend/ps/testdata/pushes_v" +
-                                       std::to_string(kPsWireVersion) + ".txt"));
+  std::ifstream file(
+      testing::Testdata("backend/ps/testdata/pushes_v" + std::to_string(kPsWireVersion) + ".txt"));
   ASSERT_TRUE(file.is_open());
-  std::string name, push, update, group, placed;
-  file >> name >> push >> name >> update >> name >> group >> name >> placed;
+  std::string name, push, update, group, placed, coded;
+  file >> name >> push >> name >> update >> name >> group >> name >> placed >> name >> coded;
 
   EXPECT_EQ(HexOf(Encode(Example())), push);
   EXPECT_EQ(HexOf(Encode(UpdateExample())), update);
   EXPECT_EQ(HexOf(Encode(GroupHeader{3, 2})), group);
   EXPECT_EQ(HexOf(Encode(PlacedPush{Example(), {5, 99}})), placed);
+  EXPECT_EQ(HexOf(Encode(CodedExample())), coded);
 }
 
 TEST(PsWire, headers_come_back_as_they_were) {
@@ -62,7 +67,7 @@ TEST(PsWire, a_header_of_another_version_is_refused) {
   push[0] = std::byte{9};
   const Status status = DecodePushHeader(push, 4).status();
   EXPECT_EQ(status.code(), Code::kInternal);
-  EXPECT_TRUE(status.message().find("wire version 9, this is 4") != std::string::npos) << status;
+  EXPECT_TRUE(status.message().find("wire version 9, this is 5") != std::string::npos) << status;
 
   GroupHeaderBytes group = Encode(GroupHeader{3, 2});
   group[0] = std::byte{9};
@@ -84,6 +89,12 @@ TEST(PsWire, what_cannot_be_pushed_is_refused) {
   EXPECT_EQ(DecodePushHeader(Encode(bits), 4).status().code(), Code::kInternal);
   // What is kept is one worker's to update, and a clock is two numbers.
   EXPECT_EQ(DecodePushHeader(Encode(UpdateExample()), 4).status().code(), Code::kInternal);
+  // Encodings are bytes of several.
+  EXPECT_OK(DecodePushHeader(Encode(CodedExample()), 2));
+  EXPECT_EQ(DecodePushHeader(Encode(CodedExample()), 1).status().code(), Code::kInternal);
+  PushHeader floats = CodedExample();
+  floats.dtype = DType::kFloat32;
+  EXPECT_EQ(DecodePushHeader(Encode(floats), 2).status().code(), Code::kInternal);
   PushHeader clock = UpdateExample();
   clock.mode = PushMode::kClock;
   EXPECT_EQ(DecodePushHeader(Encode(clock), 1).status().code(), Code::kInternal);

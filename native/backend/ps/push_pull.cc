@@ -25,6 +25,12 @@ int64_t ChunksOf(const Slice& slice, DType dtype, int members) {
 
 }  // namespace
 
+int64_t PsChunksOf(std::span<const Slice> slices, DType dtype, int members) {
+  int64_t chunks = 1;
+  for (const Slice& slice : slices) chunks = std::max(chunks, ChunksOf(slice, dtype, members));
+  return chunks;
+}
+
 Bytes PushPull::Part::Chunk(int64_t k) const {
   const auto chunk_bytes = static_cast<size_t>(header.chunk_count) * SizeOf(header.dtype);
   const size_t begin = static_cast<size_t>(k) * chunk_bytes;
@@ -43,8 +49,7 @@ PushPull::PushPull(const PushPullArgs& args, std::span<const Slice> slices, Blam
   const DType dtype = args.in_out.dtype;
   const auto members = static_cast<int>(args.members.size());
   auto* const data = static_cast<std::byte*>(args.in_out.data);
-  int64_t chunks = 1;
-  for (const Slice& slice : slices) chunks = std::max(chunks, ChunksOf(slice, dtype, members));
+  const int64_t chunks = PsChunksOf(slices, dtype, members);
   for (const Slice& slice : slices) {
     const size_t begin = static_cast<size_t>(slice.begin) * SizeOf(dtype);
     const size_t bytes = static_cast<size_t>(slice.count) * SizeOf(dtype);
@@ -57,9 +62,9 @@ PushPull::PushPull(const PushPullArgs& args, std::span<const Slice> slices, Blam
       part.rank = args.first_server + RouteOf(part).holder;
       tag = PushTag(args.tag, part.place);
     }
-    part.header = {tag,     slice.count, (slice.count + chunks - 1) / chunks,
-                   dtype,   args.op,     args.mode,
-                   args.key};
+    const int64_t chunk_count =
+        slice.chunk_count > 0 ? slice.chunk_count : (slice.count + chunks - 1) / chunks;
+    part.header = {tag, slice.count, chunk_count, dtype, args.op, args.mode, args.key};
     part.encoded = Encode(part.header);
     if (slice.place == args.my_index) {
       mine_ = part;
@@ -107,8 +112,8 @@ void PushPull::Announce() {
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& part = parts_[i];
     if (!IsServer(part) || part.is_told) continue;
-    headers_.Start(i, args_.endpoints.Send(part.rank, TagOf(part, PlaceStep::kHeader),
-                                           part.encoded));
+    headers_.Start(i,
+                   args_.endpoints.Send(part.rank, TagOf(part, PlaceStep::kHeader), part.encoded));
   }
 }
 
@@ -172,17 +177,17 @@ Result<PushPosition> PushPull::Resume(const Part& part, int64_t at) {
   const PushPosition mine{RouteOf(part).pushes, static_cast<uint64_t>(at)};
   const PlacedPushBytes question = Encode(PlacedPush{part.header, mine});
   PushPositionBytes bytes{};
-  Operation answered =
-      args_.endpoints.Recv(part.rank, TagOf(part, PlaceStep::kAnswer), bytes);
+  Operation answered = args_.endpoints.Recv(part.rank, TagOf(part, PlaceStep::kAnswer), bytes);
   Operation asked = args_.endpoints.Send(part.rank, TagOf(part, PlaceStep::kResume), question);
   RABIT_RETURN_IF_ERROR(asked.Wait(args_.deadline));
   RABIT_RETURN_IF_ERROR(answered.Wait(args_.deadline));
   const PushPosition from = DecodePushPosition(bytes);
   if (from != kNowhere && from >= mine) return from;
-  return Status(Code::kPeerLost,
-                "it took over what server " + std::to_string(part.place) +
-                    " had, which is lost, and has no copy of it: the server that had one is lost as "
-                    "well. Start servers on hosts that do not fail together")
+  return Status(
+             Code::kPeerLost,
+             "it took over what server " + std::to_string(part.place) +
+                 " had, which is lost, and has no copy of it: the server that had one is lost as "
+                 "well. Start servers on hosts that do not fail together")
       .WithCulprit(args_.first_server + part.place);
 }
 
@@ -213,8 +218,12 @@ Status PushPull::Sum(int64_t k) {
     const bool is_mine = static_cast<int>(i) == args_.my_index;
     inputs_[i] = is_mine ? sum.data() : Pushed(k, i, sum.size()).data();
   }
-  const DType dtype = mine_->header.dtype;
-  Reduce(args_.op, dtype, inputs_, sum.data(), static_cast<int64_t>(sum.size() / SizeOf(dtype)));
+  if (args_.mode == PushMode::kCoded) {
+    RABIT_RETURN_IF_ERROR(args_.adder->Add(inputs_, sum));
+  } else {
+    const DType dtype = mine_->header.dtype;
+    Reduce(args_.op, dtype, inputs_, sum.data(), static_cast<int64_t>(sum.size() / SizeOf(dtype)));
+  }
   for (size_t turn = 1; turn < members; ++turn) {
     const size_t i = (static_cast<size_t>(args_.my_index) + turn) % members;
     leaving_.Start(SlotOf(k, i, members),
@@ -227,8 +236,8 @@ Status PushPull::Failed(int rank, const Status& status) const {
   return rank >= args_.first_server ? blame_(rank - args_.first_server, status) : status;
 }
 
-// A server that takes over a place waits for all members: one that waits for one place must not miss
-// that another one is to be found elsewhere.
+// A server that takes over a place waits for all members: one that waits for one place must not
+// miss that another one is to be found elsewhere.
 Status PushPull::WaitSlot(OperationSlots& slots, size_t slot) {
   if (!args_.holders.can_lose()) return slots.Wait(slot, args_.deadline);
   for (;;) {

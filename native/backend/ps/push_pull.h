@@ -12,6 +12,7 @@
 #include "backend/ps/ps_wire.h"
 #include "base/bytes.h"
 #include "base/dtype.h"
+#include "base/encoded_sum.h"
 #include "base/result.h"
 #include "base/status.h"
 #include "collective/scratch.h"
@@ -19,6 +20,9 @@
 #include "transport/transport.h"
 
 namespace rabit {
+
+// Into how many chunks each slice is best cut.
+int64_t PsChunksOf(std::span<const Slice> slices, DType dtype, int members);
 
 struct PushPullArgs {
   Transport& endpoints;
@@ -33,17 +37,19 @@ struct PushPullArgs {
   Scratch& scratch;  // for what other members push to this one
   PushMode mode = PushMode::kSum;
   uint64_t key = 0;
+  const EncodingAdder* adder = nullptr;  // of kCoded
   Holders& holders;
   std::span<PlaceRoute> routes;  // by server; of this group and stream
 };
 
 // Chunk after chunk of every slice goes out, and the sums come in behind, into the places that the
-// chunks came from; all that sum work at the same time, and this rank, if it has a slice of its own,
-// is one of them.  The slices have equally many chunks, so that each link is used alike all the time.
-// Every worker begins with another place, so that one does not hear from all of them at once.
-// Where a server is lost, and others have copies, its place is found at the next one: that one sends
-// the sums that somebody may have got, into memory that was perhaps begun to be overwritten, and asks for
-// all other chunks again, of which nobody has any sum.
+// chunks came from; all that sum work at the same time, and this rank, if it has a slice of its
+// own, is one of them.  The slices have equally many chunks, or nearly so if they say how long
+// these are, so that each link is used alike all the time. Every worker begins with another place,
+// so that one does not hear from all of them at once. Where a server is lost, and others have
+// copies, its place is found at the next one: that one sends the sums that somebody may have got,
+// into memory that was perhaps begun to be overwritten, and asks for all other chunks again, of
+// which nobody has any sum.
 class PushPull {
  public:
   // A failure of a message with a server.

@@ -11,9 +11,12 @@
 #include "backend/ps/ps_backend.h"
 #include "backend/ps/summation_server.h"
 #include "base/json_writer.h"
+#include "codec/codec_adder.h"
 #include "testing/backend_conformance.h"
+#include "testing/codec_conformance.h"
 #include "testing/inproc_transport.h"
 #include "testing/run_ranks.h"
+#include "testing/served_exchange.h"
 #include "testing/soon.h"
 #include "testing/test.h"
 #include "testing/transport_wrapper.h"
@@ -50,7 +53,8 @@ class ReplicatedJob {
     for (int rank = 0; rank < workers; ++rank) {
       backends_.push_back(std::make_unique<PsBackend>(
           fabric_.Connect(rank), places,
-          std::vector<std::string>(static_cast<size_t>(servers), "node"), is_async ? 1 : -1, 2));
+          std::vector<std::string>(static_cast<size_t>(servers), "node"), is_async ? 1 : -1, 2,
+          MakeCodecAdder()));
     }
     for (int server = 0; server < servers; ++server) {
       auto& left = sends_left_[static_cast<size_t>(server)];
@@ -61,7 +65,7 @@ class ReplicatedJob {
     for (int server = 0; server < servers; ++server) {
       threads_.emplace_back([this, server, is_async] {
         SummationServer each(std::move(endpoints_[static_cast<size_t>(server)]), workers_, 1,
-                             is_async, 2);
+                             is_async, 2, adder_.get());
         (void)each.Serve();
       });
     }
@@ -85,6 +89,7 @@ class ReplicatedJob {
 
  private:
   const int workers_;
+  const std::unique_ptr<const EncodingAdder> adder_ = MakeCodecAdder();
   testing::InprocFabric fabric_;
   std::vector<std::atomic<int64_t>> sends_left_;
   std::vector<std::unique_ptr<Transport>> endpoints_;
@@ -156,6 +161,47 @@ TEST(PsReplicas, a_server_may_be_killed_before_any_of_its_messages) {
   }
 }
 
+// What a rank gets, with its residuals, of a tensor in each of some steps.
+std::vector<testing::Floats> ReduceSteps(Exchange& wire) {
+  const auto codec = MakeCodec("minmax8:block=512");
+  std::vector<testing::Floats> found;
+  for (uint32_t step = 0; step < 4; ++step) {
+    const size_t count = step % 2 == 0 ? 900 : 220'000;
+    testing::Floats in = OrderedValues(wire.rank(), step, count), out(count);
+    testing::Floats residual(in.size(), 0.01f);
+    CodecPart part = testing::PartOf(in, out, step);
+    part.residual = testing::ViewOf(residual);
+    EXPECT_OK((*codec)->Reduce(wire, {&part, 1}));
+    found.push_back(std::move(out));
+    found.push_back(std::move(residual));
+  }
+  return found;
+}
+
+TEST(PsReplicas, encodings_are_added_up_when_a_server_is_killed) {
+  constexpr int kWorkers = 2;
+  std::vector<std::vector<testing::Floats>> wanted(kWorkers);
+  testing::RunExchange(kWorkers, [&](Exchange& wire) {
+    wanted[static_cast<size_t>(wire.rank())] = ReduceSteps(wire);
+  });
+  for (int victim = 0; victim < 2; ++victim) {
+    bool has_died = true;
+    for (int64_t sends = 0; has_died; sends += 1 + sends / 6) {
+      ReplicatedJob job(kWorkers, 2, false);
+      std::vector<testing::Member> members = MembersOf(job);
+      testing::LocalHub hub(kWorkers);
+      job.Kill(victim, sends);
+      testing::RunRanks(kWorkers, [&](int rank) {
+        testing::ServedExchange wire(hub, members[static_cast<size_t>(rank)]);
+        EXPECT_TRUE(ReduceSteps(wire) == wanted[static_cast<size_t>(rank)])
+            << "server " << victim << " killed before message " << sends;
+        EXPECT_GT(wire.bytes_served(), 400'000);
+      });
+      has_died = job.HasDied(victim);
+    }
+  }
+}
+
 TEST(PsReplicas, servers_may_be_lost_one_after_another_until_one_is_left) {
   ReplicatedJob job(3, 3, false);
   std::vector<testing::Member> members = MembersOf(job);
@@ -172,9 +218,9 @@ TEST(PsReplicas, servers_may_be_lost_one_after_another_until_one_is_left) {
   job.Kill(2, 0);
   testing::RunRanks(3, [&](int rank) {
     std::vector<float> values(1000);
-    const Status status = testing::Over(job[rank].Allreduce(
-        members[static_cast<size_t>(rank)].Next(), {values.data(), 1000, DType::kFloat32, {}},
-        ReduceOp::kSum));
+    const Status status = testing::Over(
+        job[rank].Allreduce(members[static_cast<size_t>(rank)].Next(),
+                            {values.data(), 1000, DType::kFloat32, {}}, ReduceOp::kSum));
     EXPECT_EQ(status.code(), Code::kPeerLost);
     EXPECT_TRUE(testing::Has(status.message(), "server 2 on host node is lost")) << status;
     EXPECT_TRUE(testing::Has(status.message(), "all others that could sum")) << status;

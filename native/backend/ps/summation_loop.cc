@@ -12,7 +12,8 @@
 namespace rabit {
 namespace {
 
-// How soon a server that is lost is replaced as the one that has the copies, while nothing is pushed.
+// How soon a server that is lost is replaced as the one that has the copies, while nothing is
+// pushed.
 constexpr auto kLookBehindEvery = std::chrono::seconds(1);
 
 StepClock ClockFrom(ConstBytes bytes) {
@@ -22,11 +23,13 @@ StepClock ClockFrom(ConstBytes bytes) {
 }  // namespace
 
 SummationLoop::SummationLoop(Transport& endpoints, const PlaceCrew& crew,
-                             std::atomic<uint64_t>& bytes_summed, ParameterStore& store)
+                             std::atomic<uint64_t>& bytes_summed, ParameterStore& store,
+                             const EncodingAdder* adder)
     : endpoints_(endpoints),
       crew_(crew),
       bytes_summed_(bytes_summed),
       store_(store),
+      adder_(adder),
       inputs_(crew.members.size()),
       arriving_(kChunksKept * crew.members.size()),
       leaving_(kChunksKept * crew.members.size()) {
@@ -113,21 +116,19 @@ Bytes SummationLoop::Input(uint64_t k, size_t member, size_t bytes) {
 Status SummationLoop::Ask(const PushHeader& header, uint64_t k) {
   const size_t members = crew_.members.size();
   // The sum of an earlier chunk is sent from the same place.
-  RABIT_RETURN_IF_ERROR(WaitWhileAlive([&](Deadline deadline) {
-    return leaving_.WaitRange(SlotOf(k, 0), members, deadline);
-  }));
+  RABIT_RETURN_IF_ERROR(WaitWhileAlive(
+      [&](Deadline deadline) { return leaving_.WaitRange(SlotOf(k, 0), members, deadline); }));
   for (size_t i = 0; i < members; ++i) {
-    arriving_.Start(SlotOf(k, i), endpoints_.Recv(crew_.members[i], header.tag,
-                                                  Input(k, i, header.bytes_of(k))));
+    arriving_.Start(SlotOf(k, i),
+                    endpoints_.Recv(crew_.members[i], header.tag, Input(k, i, header.bytes_of(k))));
   }
   return Status();
 }
 
 Status SummationLoop::Sum(const PushHeader& header, uint64_t k) {
   const size_t members = crew_.members.size();
-  RABIT_RETURN_IF_ERROR(WaitWhileAlive([&](Deadline deadline) {
-    return arriving_.WaitRange(SlotOf(k, 0), members, deadline);
-  }));
+  RABIT_RETURN_IF_ERROR(WaitWhileAlive(
+      [&](Deadline deadline) { return arriving_.WaitRange(SlotOf(k, 0), members, deadline); }));
   const PlacedPush placed{header, {push_, k}};
   const Bytes result = Input(k, 0, header.bytes_of(k));
   // Parameters are updated on both servers, sums are formed on one.
@@ -165,13 +166,19 @@ Status SummationLoop::Combine(const PlacedPush& placed, Bytes result) {
     StoreLittle<int64_t>(result.data() + 8, lead.waited);
     return Status();
   }
-  if (header.mode != PushMode::kSum) return Update(placed, result);
+  if (crew_.is_updated() && header.mode != PushMode::kSum) return Update(placed, result);
   for (size_t i = 0; i < inputs_.size(); ++i) {
     inputs_[i] = Input(placed.at.chunk, i, result.size()).data();
   }
+  if (header.mode == PushMode::kCoded) return AddEncodings(result);
   Reduce(header.op, header.dtype, inputs_, result.data(),
          static_cast<int64_t>(result.size() / SizeOf(header.dtype)));
   return Status();
+}
+
+Status SummationLoop::AddEncodings(Bytes result) {
+  if (adder_ != nullptr) return adder_->Add(inputs_, result);
+  return Internal("workers push encodings, and this server was started to add none; report this");
 }
 
 }  // namespace rabit

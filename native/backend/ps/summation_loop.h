@@ -10,6 +10,7 @@
 #include "backend/ps/place_copies.h"
 #include "backend/ps/ps_wire.h"
 #include "base/bytes.h"
+#include "base/encoded_sum.h"
 #include "base/ids.h"
 #include "base/status.h"
 #include "transport/operation_slots.h"
@@ -23,9 +24,9 @@ namespace rabit {
 class SummationLoop {
  public:
   // One member alone updates what is kept in `store`.  `bytes_summed` counts for all loops of a
-  // server; all three outlive it.
+  // server; all of them outlive it.  Without `adder` encodings are refused.
   SummationLoop(Transport& endpoints, const PlaceCrew& crew, std::atomic<uint64_t>& bytes_summed,
-                ParameterStore& store);
+                ParameterStore& store, const EncodingAdder* adder);
 
   // Until a member is lost, or the transport is aborted; returns why.
   Status Run();
@@ -51,11 +52,13 @@ class SummationLoop {
   // What of the tensor goes back begins where the first member's input does.
   Status Combine(const PlacedPush& placed, Bytes result);
   Status Update(const PlacedPush& placed, Bytes values);
+  Status AddEncodings(Bytes result);
 
   Transport& endpoints_;
   const PlaceCrew crew_;
   std::atomic<uint64_t>& bytes_summed_;
   ParameterStore& store_;
+  const EncodingAdder* const adder_;
   std::optional<PlaceCopies> copies_;  // where others follow in the chain
   uint64_t push_ = 0;                  // that is served, or comes next
   uint64_t chunks_before_ = 0;         // of earlier pushes, whose sums may be under way

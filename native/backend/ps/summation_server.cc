@@ -15,12 +15,13 @@
 namespace rabit {
 
 SummationServer::SummationServer(std::unique_ptr<Transport> endpoints, int workers, int streams,
-                                 bool takes_updates, int replicas)
+                                 bool takes_updates, int replicas, const EncodingAdder* adder)
     : endpoints_(std::move(endpoints)),
       workers_(workers),
       streams_(streams),
       takes_updates_(takes_updates),
       replicas_(replicas),
+      adder_(adder),
       parameters_(static_cast<size_t>(endpoints_->size() - workers)) {
   for (size_t place = 0; place < parameters_.size(); ++place) {
     const bool is_own = static_cast<int>(place) == endpoints_->rank() - workers;
@@ -63,7 +64,7 @@ void SummationServer::StartLoop(const PlaceCrew& crew) {
   threads_.emplace_back([this, crew] {
     ::pthread_setname_np(::pthread_self(), "rabit-sum");
     ParameterStore& store = *parameters_[static_cast<size_t>(crew.place)];
-    Fail(SummationLoop(*endpoints_, crew, bytes_summed_, store).Run());
+    Fail(SummationLoop(*endpoints_, crew, bytes_summed_, store, adder_).Run());
   });
 }
 

@@ -9,6 +9,7 @@
 
 #include "backend/ps/parameter_store.h"
 #include "backend/ps/place_copies.h"
+#include "base/encoded_sum.h"
 #include "base/ids.h"
 #include "base/mutex.h"
 #include "base/status.h"
@@ -17,16 +18,18 @@
 namespace rabit {
 
 // Serves the group of all workers, and those that rank 0 tells of; each has a thread for every
-// stream.  Holds no state beyond the chunks that are under way, and the parameters that workers update.
-// With replicas a server also has a thread for the place of every other one: the server behind keeps
-// copies, and the others wait until it is their turn (place_copies.h).
+// stream.  Holds no state beyond the chunks that are under way, and the parameters that workers
+// update. With replicas a server also has a thread for the place of every other one: the server
+// behind keeps copies, and the others wait until it is their turn (place_copies.h).
 class SummationServer {
  public:
   // Ranks 0 … workers - 1 of `endpoints` are the workers, of which there are at least two, and the
-  // servers come behind.  With `takes_updates` a further stream, the last one, is for what each worker
-  // pushes by itself.  `replicas`: servers that have each sum, 1 or 2.
+  // servers come behind.  With `takes_updates` a further stream, the last one, is for what each
+  // worker pushes by itself.  `replicas`: servers that have each sum, 1 or 2.  `adder`: of
+  // encodings, outlives the server; null: it adds none.
   SummationServer(std::unique_ptr<Transport> endpoints, int workers, int streams,
-                  bool takes_updates = false, int replicas = 1);
+                  bool takes_updates = false, int replicas = 1,
+                  const EncodingAdder* adder = nullptr);
 
   // Blocks until a worker leaves, for whatever reason, and returns that.  Once.
   Status Serve();
@@ -45,6 +48,7 @@ class SummationServer {
   const int streams_;  // of sums
   const bool takes_updates_;
   const int replicas_;
+  const EncodingAdder* const adder_;
   std::vector<std::unique_ptr<ParameterStore>> parameters_;  // by place; null: never served here
   std::atomic<uint64_t> bytes_summed_{0};
   std::vector<std::thread> threads_;  // of whoever calls Serve
