@@ -62,6 +62,7 @@ class _State:
         self.pool: Pool | None = None
         self.elastic_epoch = 0
         self.members: tuple[int, ...] = ()
+        self.seat: int | None = None
 
 
 _state = _State()
@@ -158,6 +159,7 @@ def _engine_of(config: Config, membership: Membership) -> Engine:
     take_place(place.rank, membership.members)
     config = config.replace(**dataclasses.asdict(place))
     _state.elastic_epoch, _state.members = membership.epoch, membership.members
+    _state.seat = membership.seat_of(_state.pool.number)
     _state.is_homogeneous = membership.is_homogeneous
     return Engine(
         config, epoch=membership.epoch, pool=_state.pool, members=membership.members
@@ -172,6 +174,17 @@ def member_number() -> int | None:
 def members_now() -> tuple[int, tuple[int, ...]]:
     """Of an elastic job: the epoch of the newest engine, and the numbers of its members by rank."""
     return _state.elastic_epoch, _state.members
+
+
+def seat_now() -> tuple[int, bool]:
+    """What this process shares with those for which it came, and whether it came for one.
+
+    See Membership.seat_of.
+    """
+    number = member_number()
+    if number is None or _state.seat is None:
+        return rank(), False
+    return _state.seat, _state.seat != number
 
 
 def start_over(membership: Membership) -> None:

@@ -66,6 +66,12 @@ class MXNetState(ObjectState):
                 f"MXNetState: trainer is a {type(trainer).__name__}, and a DistributedTrainer is expected. Pass "
                 "other values by name."
             )
+        refused = [name for name in ("per_rank", "replicas") if name in values]
+        if refused:
+            raise InvalidArgument(
+                f"MXNetState: it takes no {' and no '.join(refused)}: with MXNet an elastic job has no strategies, so "
+                "that all of this state is equal on all ranks. Leave it out."
+            )
         super().__init__(**values)
 
     def save(self) -> None:

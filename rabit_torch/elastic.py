@@ -15,13 +15,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 import rabit.elastic
-from rabit import Internal, allgather_object, broadcast_object, rank, size
+from rabit import allgather_object, broadcast_object, size
 from rabit.elastic import (
     HorovodInternalError,
     HostsUpdatedInterrupt,
@@ -50,64 +51,87 @@ class TorchState(ObjectState):
     model, optimizer: torch.nn.Module and torch.optim.Optimizer (a DistributedOptimizer too); values
     may hold further ones.  Commits are copies in this process's memory, on the device of the tensors.
     With a strategy what the method keeps is committed too: each rank goes on with its own residual and, where
-    they differ between exchanges, with its own parameters.
+    they differ between exchanges, with its own parameters.  replicas: so many other hosts have copies of that
+    and of the model's buffers, with which a rank that comes for a lost one goes on.  per_rank: as for ObjectState.
     """
 
-    def __init__(self, model: Any = None, optimizer: Any = None, **values: Any) -> None:
+    def __init__(
+        self,
+        model: Any = None,
+        optimizer: Any = None,
+        *,
+        per_rank: Collection[str] = (),
+        replicas: int = 0,
+        **values: Any,
+    ) -> None:
         given = {"model": model, "optimizer": optimizer, **values}
         self._tensors = {name: each for name, each in given.items() if _holds_tensors(each)}
-        self._copies: dict[str, Any] = {}
-        self._methods: dict[str, Any] = {}  # what the strategies keep, by the name of their optimizer
-        self._size = 0  # ranks at the commit
-        self._before: tuple[Any, ...] = ()  # the commit before the last
+        self._commit = _Commit({}, {}, 0)
+        self._commit_before: _Commit | None = None  # where parts are local
         self.is_local = any(_has_strategy(each) for each in self._tensors.values())
         for name, each in self._tensors.items():
             setattr(self, name, each)
-        super().__init__(**{name: each for name, each in values.items() if name not in self._tensors})
+        self._is_made = False
+        rest = {name: each for name, each in values.items() if name not in self._tensors}
+        super().__init__(per_rank=per_rank, replicas=replicas, **rest)
+        self._is_made = True
 
     def save(self) -> None:
-        if self.is_local:
-            self._before = (self._copies, self._methods, self._size, self._saved)
-            self._methods = {
-                name: copy.deepcopy(each.strategy_state_dict())
-                for name, each in self._tensors.items()
-                if _has_strategy(each)
-            }
-            self._size = size()
-        self._copies = {
-            name: copy.deepcopy(each.state_dict()) for name, each in self._tensors.items()
+        # What is under way comes in first, on all ranks together: not where one of them makes its state.
+        methods = {
+            name: copy.deepcopy(each.strategy_state_dict())
+            for name, each in self._tensors.items()
+            if _has_strategy(each) and self._is_made
         }
+        copies = {name: copy.deepcopy(each.state_dict()) for name, each in self._tensors.items()}
+        before, self._commit = self._commit, _Commit(copies, methods, size() if self.is_local else 0)
+        self._commit_before = before if self.is_local else None
         super().save()
 
-    def step_back(self, commits: int) -> None:
-        if commits != 1 or not self._before:
-            raise Internal(
-                f"TorchState on rank {rank()} is {commits} commits ahead of another rank: call commit() after the "
-                "same steps on all ranks."
-            )
-        self._copies, self._methods, self._size, self._saved = self._before
-        self.restore()
+    def _take_before(self) -> None:
+        assert self._commit_before is not None
+        self._commit, self._commit_before = self._commit_before, None
+        super()._take_before()
 
-    def take_own(self, has_own: bool) -> None:
+    def own_part(self) -> Any:
+        commit = self._commit
+        are_apart = any(
+            each.strategy.uses_step for each in self._tensors.values() if _has_strategy(each)
+        )
+        own = {
+            name: saved if are_apart else _buffers(self._tensors[name], saved)
+            for name, saved in commit.copies.items()
+        }
+        methods = {name: each["local"] for name, each in commit.methods.items()}
+        return own, methods, commit.ranks, super().own_part()
+
+    def take_own(self, has_own: bool, taken: Any) -> None:
         """The strategies are new ones, of the new ranks, and go on from the commit."""
-        counts = allgather_object((has_own, self._size), "rabit.elastic.own")
+        nothing: tuple[dict[str, Any], dict[str, Any], int, Any] = ({}, {}, 0, None)
+        own, locals_, ranks, values = taken or nothing
+        counts = allgather_object((has_own, self._commit.ranks), "rabit.elastic.own")
         owners = [number for number, (is_owner, _) in enumerate(counts) if is_owner]
-        if not owners:
-            return  # Nobody has committed yet: the strategies begin.
-        if len(owners) < len(counts):
-            found = broadcast_object(self._methods, owners[0], "rabit.elastic.methods")
-            self._methods = self._methods if has_own else found
         if has_own:
             self.restore()
-        for name, saved in self._methods.items():
-            optimizer = self._tensors[name]
-            optimizer.load_strategy_state_dict(copy.deepcopy(saved))
-            optimizer._rabit_resize_strategy(counts[owners[0]][1], is_new=not has_own)
+        if owners:  # Else nobody has committed yet: the strategies begin.
+            methods = self._commit.methods
+            if len(owners) < len(counts):
+                found = broadcast_object(methods, owners[0], "rabit.elastic.methods")
+                methods = methods if has_own else found
+            before = self._commit.ranks if has_own else ranks or counts[owners[0]][1]
+            for name, saved in methods.items():
+                optimizer = self._tensors[name]
+                mine = {**saved, "local": locals_.get(name, saved["local"])}
+                optimizer.load_strategy_state_dict(copy.deepcopy(mine))
+                optimizer._rabit_resize_strategy(before, is_new=not (has_own or taken))
+            for name, saved in own.items():
+                _load(self._tensors[name], saved)
+        super().take_own(has_own, values)
 
     def restore(self) -> None:
         for name, each in self._tensors.items():
             # An optimizer takes the tensors that it is given for its own.
-            each.load_state_dict(copy.deepcopy(self._copies[name]))
+            each.load_state_dict(copy.deepcopy(self._commit.copies[name]))
         super().restore()
 
     def broadcast(self, root_rank: int) -> None:
@@ -124,6 +148,29 @@ class ElasticSampler(rabit.elastic.ElasticSampler, torch.utils.data.Sampler[int]
 
     def __iter__(self) -> Iterator[int]:
         return super().__iter__()
+
+
+@dataclass(frozen=True)
+class _Commit:
+    """Copies of models and optimizers and of what strategies keep, by name, and how many ranks there were."""
+
+    copies: dict[str, Any]
+    methods: dict[str, Any]
+    ranks: int
+
+
+def _buffers(value: Any, saved: dict[str, Any]) -> dict[str, Any]:
+    """Of the copy of a model: what differs between ranks though parameters are equal, such as running means."""
+    if not isinstance(value, torch.nn.Module):
+        return {}
+    return {name: saved[name] for name, _ in value.named_buffers() if name in saved}
+
+
+def _load(value: Any, saved: dict[str, Any]) -> None:
+    if isinstance(value, torch.nn.Module):
+        value.load_state_dict(saved, strict=False)
+    elif saved:
+        value.load_state_dict(saved)
 
 
 def _has_strategy(value: Any) -> bool:

@@ -130,8 +130,9 @@ class Recovery:
             # What follows the training, such as saving its result, is for those that go on.
             leave()
             raise SystemExit(0)
+        survivors = [each for each in agreed.members if each in self._members]
         self._epoch, self._members = agreed.epoch, agreed.members
-        if agreed.members[0] == self._member:
+        if survivors[0] == self._member:
             tell_given_up(agreed.lost)
         try:
             start_over(agreed)

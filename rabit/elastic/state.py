@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import abc
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
+from rabit.elastic.replicas import Replicas, Standing
 from rabit.elastic.updates import Updates
-from rabit.errors import Internal
+from rabit.engine.current import current_engine
+from rabit.errors import Internal, InvalidArgument
 from rabit.ops.objects import allgather_object, broadcast_object
+from rabit.session import rank, seat_now
 
 __all__ = ["ObjectState", "State"]
 
@@ -21,14 +24,20 @@ class State(abc.ABC):
     since the last one.  Not thread-safe.
     is_local: parts of it differ from rank to rank, such as what a method has not sent yet, and belong to
     one step on all ranks: the state keeps two commits then, and a commit waits for the other ranks.
+    replicas: of such a state, in an elastic job: ranks on so many other hosts keep copies of a rank's own parts,
+    and who comes for a lost rank goes on with them.  0: it begins without.
     """
 
     is_local = False
 
-    def __init__(self) -> None:
+    def __init__(self, replicas: int = 0) -> None:
+        if replicas < 0:
+            raise InvalidArgument(f"{type(self).__name__}: replicas is {replicas}: expected 0 or more.")
         self.commits = 0  # of this process and of those from which it has taken its state
         self.updates: Updates | None = None  # while elastic.run calls a function with this state
         self._reset_callbacks: list[Callable[[], None]] = []
+        self._is_new = True  # until it has been synchronised
+        self._replicas = Replicas(replicas) if replicas else None
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
         """Calls each of `callbacks` after the ranks have changed, before the state is synchronised."""
@@ -43,6 +52,12 @@ class State(abc.ABC):
     def commit(self) -> None:
         """From now on a loss goes back to this point.  Copies, and checks for updates of the hosts."""
         self.save()
+        if self._has_replicas():
+            try:
+                self._replicate(self.commits + 1)
+            except BaseException:
+                self.step_back(1)  # It is no commit: others may go on from the one before.
+                raise
         self.commits += 1
         self.check_host_updates()
 
@@ -61,10 +76,16 @@ class State(abc.ABC):
         A rank that finished the last step before the loss may have committed it, and others not.  Where
         parts are local all go back to the last commit that every rank has, and keep their own.
         """
-        counts = allgather_object(self.commits, "rabit.elastic.commits")
+        if self._has_replicas() and not self.is_local:
+            raise InvalidArgument(
+                f"{type(self).__name__}: replicas on rank {rank()}: there is nothing to copy, since every rank of this "
+                "state has all of it: it has no strategy and no per_rank values. Leave replicas out."
+            )
+        ranks = allgather_object(self._standing(), "rabit.elastic.commits")
+        counts = [each.commits for each in ranks]
         chosen = max(counts)
-        if self.is_local and chosen > 0:
-            chosen = min(each for each in counts if each > 0)  # Newcomers have none.
+        if self.is_local and chosen >= 0:
+            chosen = min(each for each in counts if each >= 0)  # Newcomers have none.
             if self.commits > chosen:
                 self.step_back(self.commits - chosen)
                 self.commits = chosen  # Also if what follows fails: its copies are of that commit.
@@ -72,9 +93,36 @@ class State(abc.ABC):
         has_own = self.is_local and 0 < chosen == self.commits
         self.broadcast(counts.index(chosen))
         if self.is_local:
-            self.take_own(has_own)
-        self.commits = chosen
+            self.take_own(has_own, self._taken_over(ranks, chosen))
+        self.commits = max(0, chosen)
         self.save()
+        self._is_new = False
+        if self._has_replicas():
+            self._replicate(self.commits)
+
+    def _standing(self) -> Standing:
+        seat, is_heir = seat_now()
+        kept = self._replicas.kept() if self._replicas is not None else frozenset()
+        commits = -1 if self._is_new and self.commits == 0 else self.commits
+        return Standing(commits, seat, is_heir, own_host(), kept)
+
+    def _has_replicas(self) -> bool:
+        """True in what can lose ranks and go on."""
+        if self._replicas is None or self.updates is None:
+            return False
+        return current_engine().config.min_np > 0
+
+    def _taken_over(self, ranks: Sequence[Standing], commit: int) -> Any:
+        """The own part of the rank for which this one has come; None: there is none."""
+        if not self._has_replicas():
+            return None
+        assert self._replicas is not None
+        self._replicas.place(ranks)
+        return self._replicas.hand_over(commit, ranks)
+
+    def _replicate(self, commit: int) -> None:
+        assert self._replicas is not None
+        self._replicas.exchange(commit, self.own_part())
 
     @abc.abstractmethod
     def save(self) -> None:
@@ -92,10 +140,15 @@ class State(abc.ABC):
         """Of a state that is local: goes back so many commits before the last; one is kept."""
         raise Internal(f"{type(self).__name__} is local and has no step_back. Write it.")
 
-    def take_own(self, has_own: bool) -> None:  # noqa: B027 (as above: for states that are local)
+    def own_part(self) -> Any:
+        """Of a state that is local: what is this rank's own in the last copy; no None."""
+        raise Internal(f"{type(self).__name__} has replicas and no own_part. Write it.")
+
+    def take_own(self, has_own: bool, taken: Any) -> None:  # noqa: B027 (for states that are local)
         """Of a state that is local, after a broadcast: brings back what is this rank's own.
 
-        has_own: it has the commit that all go on from; else it has taken another rank's.
+        has_own: it has the commit that all go on from.  taken: what `own_part` gave on the rank for which this
+        one has come; None: it has its own, or there is none, and it begins.
         """
 
     def reset(self) -> None:  # noqa: B027 (most states have nothing to adapt)
@@ -107,27 +160,61 @@ class ObjectState(State):
 
     A value with `state_dict` and `load_state_dict`, such as an ElasticSampler, stays the same object:
     its state dictionary is what is saved, and loading it adapts it to the ranks.
+    per_rank: names of the values that differ from rank to rank; a rank that comes begins with those that its
+    program has passed.  replicas: see State.
 
         state = rabit.elastic.ObjectState(step=0, weights=np.zeros(1000))
+        state = rabit.elastic.ObjectState(step=0, residual=np.zeros(1000), per_rank=["residual"], replicas=1)
     """
 
-    def __init__(self, **values: Any) -> None:
-        super().__init__()
+    def __init__(self, *, per_rank: Collection[str] = (), replicas: int = 0, **values: Any) -> None:
+        unknown = sorted(set(per_rank) - set(values))
+        if unknown:
+            raise InvalidArgument(
+                f"{type(self).__name__}: per_rank has {', '.join(unknown)}, and the values are "
+                f"{', '.join(values) or 'none'}. Pass the value by this name."
+            )
+        self.is_local = self.is_local or bool(per_rank)
+        super().__init__(replicas)
         self._names = tuple(values)
+        self._per_rank = tuple(per_rank)
         self._saved: dict[str, Any] = {}
+        self._before: dict[str, Any] | None = None  # the commit before, where parts are local
         for name, value in values.items():
             setattr(self, name, value)
         self.save()
 
     def save(self) -> None:
-        self._saved = copy.deepcopy(self._contents())
+        contents = copy.deepcopy(self._contents())
+        self._before, self._saved = self._saved if self.is_local else None, contents
 
     def restore(self) -> None:
         self._take(copy.deepcopy(self._saved))
 
     def broadcast(self, root_rank: int) -> None:
-        contents = self._contents()
-        self._take(broadcast_object(contents, root_rank, "rabit.elastic.values"))
+        shared = {name: each for name, each in self._contents().items() if name not in self._per_rank}
+        self._take(broadcast_object(shared, root_rank, "rabit.elastic.values"))
+
+    def step_back(self, commits: int) -> None:
+        if commits != 1 or self._before is None:
+            raise Internal(
+                f"{type(self).__name__} on rank {rank()} is {commits} commits ahead of another rank: call commit() "
+                "after the same steps on all ranks."
+            )
+        self._take_before()
+        self.restore()
+
+    def _take_before(self) -> None:
+        """The copies of the last commit are those of the one before."""
+        assert self._before is not None
+        self._saved, self._before = self._before, None
+
+    def own_part(self) -> Any:
+        return {name: self._saved[name] for name in self._per_rank}
+
+    def take_own(self, has_own: bool, taken: Any) -> None:
+        own = taken or {name: self._saved[name] for name in self._per_rank}
+        self._take(copy.deepcopy(own))
 
     def reset(self) -> None:
         for name in self._names:
@@ -149,6 +236,11 @@ class ObjectState(State):
                 held.load_state_dict(value)
             else:
                 setattr(self, name, value)
+
+
+def own_host() -> str:
+    """What all ranks of this host have in common."""
+    return current_engine().config.host_key
 
 
 def _is_stateful(value: Any) -> bool:

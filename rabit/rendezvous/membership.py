@@ -45,7 +45,8 @@ class Membership:
     first.  leaving: members that go with the next epoch, as far as `least` allows.  here: members that
     have lost their engine and want the next; accused: whom they have lost, and why.  ended: members
     whose end the launcher has seen, and how; "": well.  done: how many had ended well before.  lost:
-    who was left out of this epoch, and why; left: who of them was to leave.
+    who was left out of this epoch, and why; left: who of them was to leave.  seats: of members that
+    have come for others, by number; see `seat_of`.
     """
 
     epoch: int
@@ -61,6 +62,7 @@ class Membership:
     done: int = 0
     lost: Mapping[int, str] = field(default_factory=dict)
     left: frozenset[int] = frozenset()
+    seats: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def first(cls, hosts: Sequence[str], least: int, most: int = 0) -> Membership:
@@ -120,9 +122,10 @@ class Membership:
     def next(self) -> Membership:
         """The epoch of those that are here and of newcomers; nobody waits for the missing any more."""
         there = [each for each in self.members if each in self.here and each not in self.ended]
-        members, left = self._chosen(there)
+        members, left, taken = self._chosen(there)
         out = [each for each in self.members if each not in members]
         lost = {each: self._why(each) for each in out}
+        seats = {each: seat for each, seat in self.seats.items() if each in members}
         return Membership(
             self.epoch + 1,
             members,
@@ -134,17 +137,44 @@ class Membership:
             done=self._done,
             lost=dict(list(lost.items())[:_LOST_MAX]),
             left=left,
+            seats={**seats, **{each: self.seat_of(taken[each]) for each in taken}},
         )
 
-    def _chosen(self, there: Sequence[int]) -> tuple[tuple[int, ...], frozenset[int]]:
-        """The next members, of those that are there and of newcomers, and those that leave."""
+    def _chosen(
+        self, there: Sequence[int]
+    ) -> tuple[tuple[int, ...], frozenset[int], dict[int, int]]:
+        """The next members, of those that are there and of newcomers; those that leave; who comes for whom."""
         staying = [each for each in there if each not in self.leaving]
         newcomers = self.waiting[: max(0, self.most - len(staying))]
         wanted = self.least - self._done - len(staying) - len(newcomers)
         going = [each for each in there if each in self.leaving]
         back = going[: max(0, wanted)]
-        members = tuple(each for each in there if each in staying or each in back)
-        return (*members, *newcomers), frozenset(going[len(back) :])
+        gone = [each for each in self.members if each not in staying and each not in back]
+        taken = self._taken(newcomers, gone)
+        in_place = {old: new for new, old in taken.items()}
+        members = (in_place.get(each, each) for each in self.members)
+        kept = tuple(each for each in members if each not in gone)
+        more = tuple(each for each in newcomers if each not in taken)
+        return (*kept, *more), frozenset(going[len(back) :]), taken
+
+    def _taken(self, newcomers: Sequence[int], gone: Sequence[int]) -> dict[int, int]:
+        """Which newcomer comes for which of those that are gone: for one of its own host if there is one."""
+        free = list(gone)
+        taken: dict[int, int] = {}
+        for is_at_home in (True, False):
+            for each in newcomers:
+                fit = [old for old in free if not is_at_home or self.hosts[old] == self.hosts[each]]
+                if each not in taken and fit:
+                    taken[each] = fit[0]
+                    free.remove(fit[0])
+        return taken
+
+    def seat_of(self, member: int) -> int:
+        """What a member and all that have come for one another before it share: the number of the first.
+
+        Who comes for a lost member takes its rank among those that are left, and its seat.
+        """
+        return self.seats.get(member, member)
 
     @property
     def is_outdated(self) -> bool:
@@ -223,7 +253,7 @@ class Membership:
                 document[name] = tuple(document[name])
             for name in ("here", "leaving", "left"):
                 document[name] = frozenset(document[name])
-            for name in ("hosts", "accused", "ended", "lost"):
+            for name in ("hosts", "accused", "ended", "lost", "seats"):
                 document[name] = {int(key): value for key, value in document[name].items()}
             return cls(**document)
         except (ValueError, KeyError, TypeError) as error:

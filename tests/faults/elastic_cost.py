@@ -3,7 +3,9 @@
     python tests/faults/elastic_cost.py [--pairs 20] [--ranks 2] [--steps 200]
 
 A step multiplies matrices, adds up a gradient of 1 MiB and updates as many parameters; the elastic job also commits
-after every step, and, with --grows, votes in the commit.  Printed are the medians of the pairs' differences.
+after every step, and, with --grows, votes in the commit.  With --replicas both jobs are elastic and have 1 MiB on each
+rank that is its own, of which one keeps a copy on another host.  Printed are the medians of the pairs' differences, and
+the processor time of a rank.
 """
 
 from __future__ import annotations
@@ -25,13 +27,16 @@ import rabit, rabit.elastic
 
 folder, is_elastic, steps = pathlib.Path(sys.argv[1]), sys.argv[2] != "plain", int(sys.argv[3])
 rabit.init()
-state = rabit.elastic.ObjectState(step=0, weights=np.zeros(1 << 18, np.float32))
+own = {}
+if sys.argv[2] in ("own", "copied"):
+    own = {"own": np.ones(1 << 18, np.float32), "per_rank": ["own"], "replicas": int(sys.argv[2] == "copied")}
+state = rabit.elastic.ObjectState(step=0, weights=np.zeros(1 << 18, np.float32), **own)
 matrix = np.random.default_rng(rabit.rank()).normal(size=(512, 512)).astype(np.float32)
-times = []
+times, used = [], []
 
 def train(state):
     while state.step < steps:
-        began = time.perf_counter()
+        began, used_before = time.perf_counter(), time.process_time()
         for _ in range(4):
             product = matrix @ matrix
         gradient = np.resize(product, 1 << 18)
@@ -40,16 +45,19 @@ def train(state):
         if is_elastic:
             state.commit()
         times.append(time.perf_counter() - began)
+        used.append(time.process_time() - used_before)
 
 (rabit.elastic.run(train) if is_elastic else train)(state)
 if rabit.rank() == 0:
-    (folder / "times").write_text(json.dumps(times[10:]))
+    (folder / "times").write_text(json.dumps([times[10:], used[10:]]))
 """
 
 
-def step_ms(kind: str, ranks: int, steps: int) -> float:
-    """The median step of a job."""
-    flags = {"plain": [], "elastic": ["--min-np", "1"], "grows": ["--min-np", "1", "--max-np", str(ranks)]}[kind]
+def step_ms(kind: str, ranks: int, steps: int) -> tuple[float, float]:
+    """The median step of a job, and its processor time on rank 0."""
+    flags = {"plain": [], "grows": ["--min-np", "1", "--max-np", str(ranks)]}.get(kind, ["--min-np", "1"])
+    if kind in ("own", "copied"):
+        flags += ["-H", f"localhost:{ranks - ranks // 2},127.0.0.2:{ranks // 2}"]
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "train.py").write_text(SCRIPT)
         subprocess.run(
@@ -57,7 +65,8 @@ def step_ms(kind: str, ranks: int, steps: int) -> float:
              *(sys.executable, f"{name}/train.py", name, kind, str(steps))],
             env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, timeout=600,
         )  # fmt: skip
-        return 1000 * float(np.median(json.loads((Path(name) / "times").read_text())))
+        wall, used = json.loads((Path(name) / "times").read_text())
+        return 1000 * float(np.median(wall)), 1000 * float(np.median(used))
 
 
 def main() -> int:
@@ -66,18 +75,19 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--grows", action="store_true", help="a job that may grow, whose commits vote")
+    parser.add_argument("--replicas", action="store_true", help="with and without copies of a rank's own part")
     given = parser.parse_args()
-    kind = "grows" if given.grows else "elastic"
+    kinds = ("own", "copied") if given.replicas else ("plain", "grows" if given.grows else "elastic")
     pairs = []
     for number in range(given.pairs):
-        order = ("plain", kind) if number % 2 == 0 else (kind, "plain")
+        order = kinds if number % 2 == 0 else kinds[::-1]
         found = {each: step_ms(each, given.ranks, given.steps) for each in order}
-        pairs.append((found["plain"], found[kind]))
-    plain, elastic = np.array(pairs).T
-    more = 100 * (elastic / plain - 1)
-    low, middle, high = np.percentile(more, [25, 50, 75])
-    print(f"plain {np.median(plain):.2f} ms a step, {kind} {np.median(elastic):.2f} ms, of {given.pairs} pairs")
-    print(f"a step takes {middle:+.2f} % more in the median (quartiles {low:+.2f}, {high:+.2f} %)")
+        pairs.append([found[each] for each in kinds])
+    for what, table in zip(("a step", "its processor time on rank 0"), np.array(pairs).transpose(2, 1, 0), strict=True):
+        base, other = table
+        low, middle, high = np.percentile(100 * (other / base - 1), [25, 50, 75])
+        print(f"{what}: {kinds[0]} {np.median(base):.2f} ms, {kinds[1]} {np.median(other):.2f} ms, {len(pairs)} pairs;")
+        print(f"  {middle:+.2f} % in the median (quartiles {low:+.2f}, {high:+.2f} %)")
     return 0
 
 

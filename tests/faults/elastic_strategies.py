@@ -48,7 +48,7 @@ from rabit_torch import elastic
 
 folder, begin, steps = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
 victims = {(step, process): method for step, process, method in json.loads(sys.argv[4])}
-methods = json.loads(sys.argv[5])
+methods, replicas = json.loads(sys.argv[5]), int(sys.argv[6])
 torch.set_num_threads(1)
 me = int(os.environ["RABIT_RANK"])
 rabit.init()
@@ -66,7 +66,7 @@ for each in methods:
 parts = {"sampler": sampler}
 parts |= {f"model {each}": model for each, model in models.items()}
 parts |= {f"optimizer {each}": optimizer for each, optimizer in optimizers.items()}
-state = elastic.TorchState(step=0, sizes=[], **parts)
+state = elastic.TorchState(step=0, sizes=[], replicas=replicas, **parts)
 if begin:
     # Each rank goes on as one of those that had the state.
     at, ranks, before = begin
@@ -119,19 +119,22 @@ def train_by(
     spares: int = 0,
     begin: Sequence[Any] = (),
     victims: Sequence[tuple[int, int, str]] = (),
+    hosts: str = "localhost:16",
+    replicas: int = 0,
 ) -> Any:
     """The parameters of each method on each rank after so many steps, and the ranks of each step.
 
     least: of an elastic job.  begin: the step to go on from, as which ranks of the job before, and how many it had.
     victims: (step, process, method) of each loss: the process ends before it exchanges by this method.
+    replicas: of the state, for which the job needs several hosts.
     """
     script = folder / "train.py"
     script.write_text(SCRIPT)
     bounds = ["--min-np", str(least), "--spares", str(spares)] if least else []
     command = [
-        *(sys.executable, "-m", "rabit.launch", "-np", str(ranks), *bounds),
+        *(sys.executable, "-m", "rabit.launch", "-np", str(ranks), "-H", hosts, *bounds),
         *(sys.executable, str(script), str(folder), json.dumps(begin), str(steps)),
-        *(json.dumps(victims), json.dumps(methods)),
+        *(json.dumps(victims), json.dumps(methods), str(replicas)),
     ]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "RABIT_DETERMINISTIC": "1"}
     done = subprocess.run(

@@ -65,3 +65,25 @@ def test_a_newcomer_begins_without_a_residual_of_its_own(tmp_path):
 
     assert sizes == [3] * 10
     assert found[0] == found[1] == found[2]
+
+
+@pytest.fixture(scope="module")
+def replaced(tmp_path_factory):
+    """What each method comes to in a job whose lost ranks are replaced and in one that loses none."""
+    methods, hosts = list(METHODS.values()), "localhost:2,127.0.0.2:1"
+    # The second one has come for the first: it goes on with what that one had left.
+    victims = [(4, 1, METHODS["ef21"]), (7, 3, METHODS["qsgd"])]
+    found, sizes = train_by(
+        tmp_path_factory.mktemp("lost"), methods, 3, 10,
+        least=3, spares=1, victims=victims, hosts=hosts, replicas=1,
+    )  # fmt: skip
+    assert sizes == [3] * 10
+    reference, _ = train_by(tmp_path_factory.mktemp("undisturbed"), methods, 3, 10, hosts=hosts)
+    return found, reference
+
+
+@pytest.mark.parametrize("method", METHODS.values())
+def test_who_comes_for_a_lost_rank_goes_on_as_if_nothing_had_happened(replaced, method):
+    found, reference = replaced
+
+    assert [each[method] for each in found] == [each[method] for each in reference]

@@ -10,6 +10,7 @@ RECOVERY = "rabit/elastic/recovery.py"
 STATE = "rabit/elastic/state.py"
 RECORD = "tests/unit/rendezvous/test_membership.py"
 STATES = "tests/unit/ops/test_elastic.py"
+COPIES = "tests/unit/ops/test_elastic_replicas.py"
 JOBS = "tests/launch/test_elastic.py"
 KILLED = f"{JOBS}::test_the_others_go_on_when_one_is_killed[1]"
 
@@ -45,8 +46,8 @@ MUTANTS = [
     Mutant(
         "newcomers come before those that have the state",
         MEMBERSHIP,
-        "return (*members, *newcomers), frozenset(going[len(back) :])",
-        "return (*newcomers, *members), frozenset(going[len(back) :])",
+        "return (*kept, *more), frozenset(going[len(back) :]), taken",
+        "return (*more, *kept), frozenset(going[len(back) :]), taken",
         (RECORD,),
     ),
     Mutant(
@@ -59,8 +60,8 @@ MUTANTS = [
     Mutant(
         "ranks with residuals take the newest commit",
         STATE,
-        "if self.is_local and chosen > 0:",
-        "if self.is_local and chosen < 0:",
+        "if self.is_local and chosen >= 0:",
+        "if self.is_local and chosen < -1:",
         (STATES,),
     ),
     Mutant(
@@ -71,10 +72,45 @@ MUTANTS = [
         (STATES,),
     ),
     Mutant(
+        "a commit counts though its copies have not arrived",
+        STATE,
+        "                self.step_back(1)  # It is no commit: others may go on from the one before.\n",
+        "",
+        (COPIES,),
+    ),
+    Mutant(
+        "copies are not made anew when the ranks have changed",
+        STATE,
+        "        self._is_new = False\n        if self._has_replicas():\n",
+        "        self._is_new = False\n        if self._has_replicas() and self.commits == 0:\n",
+        (COPIES,),
+    ),
+    Mutant(
+        "copies are kept on the host of their rank",
+        "rabit/elastic/replicas.py",
+        "for each in range(1, len(names))][:count]",
+        "for each in range(len(names))][:count]",
+        (COPIES,),
+    ),
+    Mutant(
+        "who comes for a lost rank gets another commit",
+        "rabit/elastic/replicas.py",
+        "if at == commit and seat in parts)",
+        "if seat in parts)",
+        (COPIES,),
+    ),
+    Mutant(
+        "who comes for a newcomer has another seat",
+        MEMBERSHIP,
+        "return self.seats.get(member, member)",
+        "return member",
+        (RECORD,),
+    ),
+    Mutant(
         "commits share memory with the values",
         STATE,
-        "self._saved = copy.deepcopy(self._contents())",
-        "self._saved = self._contents()",
+        "contents = copy.deepcopy(self._contents())",
+        "contents = self._contents()",
         (STATES,),
     ),
     Mutant(
@@ -143,8 +179,8 @@ MUTANTS = [
     Mutant(
         "an optimizer goes on in the memory of the commit",
         "rabit_torch/elastic.py",
-        "each.load_state_dict(copy.deepcopy(self._copies[name]))",
-        "each.load_state_dict(self._copies[name])",
+        "each.load_state_dict(copy.deepcopy(self._commit.copies[name]))",
+        "each.load_state_dict(self._commit.copies[name])",
         ("tests/frameworks/test_torch_elastic.py -k after_a_restore",),
     ),
 ]

@@ -322,7 +322,7 @@ class OwnState(ObjectState):
         self.kept.pop()
         self.restore()
 
-    def take_own(self, has_own):
+    def take_own(self, has_own, taken):
         self.own = self.kept[-1][0] if has_own else None
 
 

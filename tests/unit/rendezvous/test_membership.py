@@ -119,7 +119,7 @@ def waiting(membership: Membership, *numbers: int) -> Membership:
     return membership
 
 
-def test_newcomers_come_after_the_others_in_their_own_order_up_to_the_most():
+def test_more_newcomers_come_after_the_others_in_their_own_order_up_to_the_most():
     grown = whole(waiting(Membership.first("aa", 1, most=4), 7, 5, 6)).next()
 
     assert grown.members == (0, 1, 7, 5)
@@ -131,8 +131,27 @@ def test_a_newcomer_takes_the_place_of_who_was_lost():
     left = waiting(first("aaa"), 3).with_here(0, 1, "").with_here(2, 1, "").with_ended(1, "died")
 
     assert left.strength == 3
-    assert left.next().members == (0, 2, 3)
+    assert left.next().members == (0, 3, 2)
     assert left.next().hosts == {0: "a", 2: "a", 3: "n"}
+    assert [left.next().seat_of(each) for each in (0, 3, 2)] == [0, 1, 2]
+
+
+def test_who_comes_for_a_newcomer_has_the_seat_of_the_first():
+    again = whole(waiting(first("aaa"), 3).with_ended(1, "died")).next()
+    again = whole(waiting(again, 4).with_ended(3, "died")).next()
+
+    assert again.members == (0, 4, 2)
+    assert again.seats == {4: 1}
+    assert Membership.from_json(again.to_json()) == again
+    assert whole(again.with_ended(4, "died")).next().seats == {}
+
+
+def test_a_newcomer_comes_for_a_lost_member_of_its_own_host_first():
+    lost = first("aabb", least=1).with_ended(0, "died").with_ended(2, "died").with_ended(3, "died")
+    lost = lost.with_newcomer(5, "b").with_waiting(5).with_newcomer(4, "b").with_waiting(4)
+    lost = lost.with_newcomer(6, "c").with_waiting(6)
+
+    assert whole(lost).next().members == (6, 1, 5, 4)
 
 
 def test_a_newcomer_that_ends_before_it_is_a_member_is_forgotten():
@@ -152,7 +171,7 @@ def test_members_leave_as_far_as_the_least_allows():
     held_back = whole(first("aabb", least=3).with_room(2, (0, 1))).next()
     assert held_back.members == (0, 2, 3) and held_back.leaving == {0} and held_back.left == {1}
     replaced = whole(waiting(first("aabb", least=3).with_room(3, (0, 1)), 4)).next()
-    assert replaced.members == (2, 3, 4) and replaced.left == {0, 1}
+    assert replaced.members == (4, 2, 3) and replaced.left == {0, 1}
 
 
 def test_who_cannot_leave_yet_is_no_reason_to_stop():
@@ -248,7 +267,8 @@ def test_newcomers_and_survivors_get_the_same_members(seed):
 
     agreed = next(iter(found.values()))
     assert len({each.to_json() for each in found.values()}) == 1
-    assert agreed.members[: len(survivors)] == tuple(sorted(survivors))
+    assert [each for each in agreed.members if each in survivors] == sorted(survivors)
+    assert all(agreed.members.index(each) <= each for each in survivors)
     assert len(agreed.members) <= size
     for number, thread in zip(range(size, size + spares), threads, strict=True):
         if number not in agreed.members:  # It waits on, until the launcher gives it up.
