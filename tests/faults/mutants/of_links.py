@@ -59,7 +59,7 @@ MUTANTS = [
         "native/transport/tcp/send_queue.cc",
         "  if (ack > written_end_) return false;\n",
         "  ack = std::min(ack, written_end_);\n",
-        (FAULTS,),
+        ("native:SendQueue",),
     ),
     Mutant(
         "a new connection goes on where the old one stopped writing",
