@@ -73,12 +73,15 @@ class Crew:
             if rank not in self._losses.ranks:
                 self._left(rank, why)
         self._losses.give_up(ends.given_up)
-        for rank in ends.admitted.keys() - self._welcome:
+        newcomers = ends.admitted.keys() - self._welcome
+        for rank in newcomers:
             self._welcome.add(rank)
             size = ends.admitted[rank]
             self._note(
                 f"rank {rank} on {self._host_of[rank]} takes part; the job goes on with {size} ranks."
             )
+        if newcomers and self.growth is not None:
+            self.growth.tell_room()
 
     def grow(self) -> None:
         """Starts the processes that the job wants and has room for."""

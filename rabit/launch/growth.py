@@ -78,11 +78,21 @@ class Growth:
         """These are the hosts of the job from now on."""
         before = self._room.size
         self._room.set_hosts(hosts)
-        size, leaving = self._room.size, self._room.leaving(self._living())
-        self._losses.change(lambda held: held.with_room(size, leaving))
+        leaving = self.tell_room()
+        size = self._room.size
         shown = ", ".join(f"{each}:{each.slots}" for each in hosts) or "none"
         gone = f"; {_ranks(leaving)} will leave at a commit" if leaving else ""
         self._note(f"the hosts are {shown} from now on: {before} ranks at most before, {size} now{gone}.")
+
+    def tell_room(self) -> list[int]:
+        """Tells the ranks for how many of them there is room; returns those that are on slots which are none.
+
+        Needed when hosts change, and when a newcomer has become a rank, perhaps on a host that is none any more.
+        """
+        self._losses.look()
+        size, leaving = self._room.size, self._room.leaving(self._living())
+        self._losses.change(lambda held: held.with_room(size, leaving))
+        return leaving
 
     def due(self) -> float | None:
         """When a host that was set aside comes back, as time.monotonic()."""

@@ -61,6 +61,10 @@ class Losses:
         assert self._store is not None
         self._take(change_membership(self._store, change))
 
+    def look(self) -> None:
+        """Reads who the members of an elastic job are."""
+        self.change(lambda same: same)
+
     @property
     def ranks(self) -> frozenset[int]:
         return frozenset(self._lost)

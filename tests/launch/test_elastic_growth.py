@@ -19,13 +19,16 @@ import rabit, rabit.elastic
 folder, plan, steps = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
 me = int(os.environ["RABIT_RANK"])
 
+def reached():
+    return (folder / "reached").read_text() if "reached" in plan and state.step == 8 else plan.get("reached", "")
+
 def wait_for(size, state):
     if "hosts" in plan and rabit.rank() == 0 and str(state.step) in plan["hosts"]:
         hosts = folder / "hosts"
         (folder / "hosts.new").write_text(plan["hosts"].pop(str(state.step)))
         (folder / "hosts.new").rename(hosts)
     until = time.monotonic() + 60
-    while rabit.size() != size:
+    while rabit.size() != size or plan.get("reached", "") not in reached():
         assert time.monotonic() < until, f"step {state.step} has {rabit.size()} ranks, not {size}"
         state.commit()
         time.sleep(0.01)
@@ -42,6 +45,9 @@ def train(state):
             wait_for(plan["sizes"][str(state.step)], state)
         if [state.step, me] in plan.get("kill", []):
             os.kill(os.getpid(), signal.SIGKILL)
+        if [state.step, me] in plan.get("cut", []):  # its agent, and so the connection to its host
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(60)
         gradient = np.full(1000, (rabit.rank() + 1) * (state.step + 1), np.float64)
         state.weights += rabit.allreduce(gradient, op=rabit.Sum, name="gradient")
         state.step += 1
@@ -142,6 +148,47 @@ def test_a_host_that_does_not_reach_the_store_is_left_out_with_the_reason(train,
         "elsewhere.invalid: no process is started there, since the store of this job listens on 127.0.0.1, "
         "where other machines do not reach it. List such a host from the start" in job.err
     )
+
+
+@pytest.fixture
+def ssh(tmp_path):
+    """The variables with which rabitrun finds an ssh that comes to this machine under every name but one."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "ssh"
+    program.write_text(
+        '#!/bin/sh\nwhile [ "$1" != "--" ]; do shift; done\n'
+        f'echo "$2" >> {tmp_path}/reached\n'
+        'if [ "$2" = 127.0.0.9 ]; then\n'
+        '  echo "ssh: connect to host 127.0.0.9 port 22: Connection refused" >&2; exit 255\n'
+        'fi\nexec sh -c "$3"\n'
+    )
+    program.chmod(0o755)
+    return {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+
+
+def test_hosts_that_come_while_the_job_runs_are_reached_by_ssh(train, tmp_path, ssh):
+    """Also when the connection to one of them breaks, and when one cannot be reached."""
+    (tmp_path / "hosts").write_text("127.0.0.1 slots=1\n")
+    job = train(
+        *("-np", 1, "--min-np", 1, "--max-np", 3, "--hostfile", tmp_path / "hosts", "--ssh-always"),
+        *("--host-discovery-interval", "20ms"),
+        hosts={
+            "2": "127.0.0.1 slots=1\n127.0.0.2 slots=1\n127.0.0.3 slots=1\n",
+            "6": "127.0.0.1 slots=1\n127.0.0.2 slots=1\n127.0.0.9 slots=1\n",
+        },
+        sizes={"2": 3, "5": 3, "6": 2, "8": 2},
+        cut=[[4, 2]],
+        reached="127.0.0.9",
+        environ=ssh,
+    )
+
+    sizes = job.results[0][1] if job.results else []
+    assert [*sizes[:4], *sizes[5:]] == [1, 1, 3, 3, 3, *[2] * 6], job.err
+    assert_went_on(job, [0, 1], sizes)
+    reached = (tmp_path / "reached").read_text().split()
+    assert reached[:3] == ["127.0.0.1", "127.0.0.2", "127.0.0.3"] and "127.0.0.9" in reached
+    assert "the connection to 127.0.0.3 is lost (ssh ended with status -9" in job.err
+    assert "the ranks on 127.0.0.9 cannot be started: no sshd listens there. Start it" in job.err
 
 
 def test_a_job_follows_a_discovery_script(train, tmp_path):
