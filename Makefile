@@ -143,8 +143,9 @@ mutants: packages ## put some fifty bugs into the sources, one at a time, and se
 
 simulate: SCHEDULES ?= 100000
 simulate: SEED ?= 0
-simulate: build-native ## whole jobs in virtual time: SCHEDULES=1000000 SEED=N, and RANKS=, TENSORS= fix what the seed chooses
-	$(WHEEL_BUILD)/rabit_simulate --seed=$(SEED) --schedules=$(SCHEDULES) $(RANKS:%=--ranks=%) $(TENSORS:%=--tensors=%)
+simulate: build-native ## whole jobs in virtual time: SCHEDULES=1000000 SEED=N, and RANKS=, TENSORS=, ROUNDS= fix what the seed chooses
+	$(WHEEL_BUILD)/rabit_simulate --seed=$(SEED) --schedules=$(SCHEDULES) $(RANKS:%=--ranks=%) $(TENSORS:%=--tensors=%) \
+	  $(ROUNDS:%=--rounds=%)
 
 build-address build-thread: build-%: $(BUILD)/%/build.ninja
 	$(BIN)/ninja -C $(BUILD)/$* --quiet rabit_tests

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <set>
 #include <vector>
 
 #include "base/group.h"
@@ -20,8 +19,11 @@ inline std::vector<int> HostsOf(const Topology& topology, const Group& group) {
 }
 
 inline int CountHosts(const Topology& topology, const Group& group) {
-  const std::vector<int> hosts = HostsOf(topology, group);
-  return static_cast<int>(std::set<int>(hosts.begin(), hosts.end()).size());
+  std::vector<int> hosts = HostsOf(topology, group);
+  // Ranks of a host mostly follow each other, and then there is little to sort.
+  hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
+  std::sort(hosts.begin(), hosts.end());
+  return static_cast<int>(std::unique(hosts.begin(), hosts.end()) - hosts.begin());
 }
 
 // Several hosts, and one of them with several ranks of the group.

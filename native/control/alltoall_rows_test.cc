@@ -1,16 +1,20 @@
 // What the ranks agree on where each has other rows for every other: no more than they must.
 #include "control/alltoall_rows.h"
 
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "control/announcer.h"
+#include "control/coordinator.h"
 #include "testing/agreed_tensor.h"
 
 namespace rabit {
 namespace {
 
 using testing::Agree;
+using testing::ControllerJob;
 using testing::Hosts;
 
 // As the engine describes it; uneven: the splits stay with the rank.
@@ -29,25 +33,25 @@ Announcement Say(Signature signature) {
 }
 
 TEST(AlltoallRows, an_even_alltoall_costs_what_an_allreduce_does) {
-  SimulatedJob job({.size = 64});
+  ControllerJob job(64);
   for (int step = 0; step < 3; ++step) {
-    job.bytes_from_root = job.bytes_to_root = 0;
+    job.ForgetTraffic();
     for (int rank = 0; rank < 64; ++rank) job.Announce(rank, Say(Rows(128, true)));
     const ReadyTensor ready = Agree(job);
 
     EXPECT_TRUE(ready.extents.empty());
     EXPECT_EQ(ready.signature.shape[0], 128);
     if (step == 0) continue;
-    EXPECT_LE(job.bytes_from_root, 20u);
-    EXPECT_LE(job.bytes_to_root, 64u * 20u);
+    EXPECT_LE(job.FromRoot().bytes, 20u);
+    EXPECT_LE(job.ToRoot().bytes, 64u * 20u);
   }
 }
 
 TEST(AlltoallRows, an_uneven_alltoall_is_said_in_numbers_that_do_not_grow_with_the_ranks) {
   for (const int size : {4, 256}) {
-    SimulatedJob job({.size = size}, Hosts(size));
+    ControllerJob job(Hosts(size));
     for (int step = 0; step < 3; ++step) {
-      job.bytes_from_root = job.bytes_to_root = 0;
+      job.ForgetTraffic();
       for (int rank = 0; rank < size; ++rank) {
         job.Announce(rank, Say(Rows(1000 * size + 2 * rank, false)));
       }
@@ -55,14 +59,14 @@ TEST(AlltoallRows, an_uneven_alltoall_is_said_in_numbers_that_do_not_grow_with_t
 
       ASSERT_EQ(ready.extents.size(), 1u);
       EXPECT_EQ(ready.extents[0], 1000 * size + size - 1);
-      EXPECT_LE(job.bytes_from_root, 100u);
-      EXPECT_LE(job.bytes_to_root, 100u * static_cast<uint64_t>(size));
+      EXPECT_LE(job.FromRoot().bytes, 100u);
+      EXPECT_LE(job.ToRoot().bytes, 100u * static_cast<uint64_t>(size));
     }
   }
 }
 
 TEST(AlltoallRows, any_rank_that_differs_makes_it_uneven_for_all) {
-  SimulatedJob job({.size = 3});
+  ControllerJob job(3);
   for (const int other : {0, 1, 2}) {
     for (int rank = 0; rank < 3; ++rank) {
       job.Announce(rank, Say(rank == other ? Rows(9, true) : Rows(6, true)));
@@ -78,7 +82,7 @@ TEST(AlltoallRows, follow_what_is_announced_from_step_to_step) {
   std::mt19937 random(11);
   for (const int size : {3, 16, 40}) {
     const RankTree tree = size == 3 ? RankTree::Star(size) : Hosts(size);
-    SimulatedJob job({.size = size}, tree);
+    ControllerJob job(tree);
     for (int step = 0; step < 60; ++step) {
       const int64_t rows = size * static_cast<int64_t>(1 + random() % 2);
       const bool is_even = random() % 3 > 0;
@@ -103,10 +107,10 @@ TEST(AlltoallRows, follow_what_is_announced_from_step_to_step) {
 }
 
 TEST(AlltoallRows, rows_that_do_not_divide_are_refused_without_splits) {
-  SimulatedJob job({.size = 2});
+  ControllerJob job(2);
   job.Announce(0, Say(Rows(5, true)));
   job.Announce(1, Say(Rows(4, true)));
-  ASSERT_OK(job.DeliverAll());
+  ASSERT_OK(job.Deliver());
 
   ASSERT_EQ(job.agreed(1).size(), 1u);
   ASSERT_EQ(job.agreed(1)[0].rejected.size(), 1u);
@@ -132,7 +136,9 @@ TEST(AlltoallRows, an_agreement_without_rows_is_refused) {
 TEST(AlltoallRows, what_is_too_much_for_one_agreement_comes_in_several) {
   constexpr int kRanks = 8;
   constexpr int kTensors = 100;
-  SimulatedJob job({.size = kRanks, .agreement_bytes = 1000});
+  Coordinator coordinator({.size = kRanks, .agreement_bytes = 1000});
+  std::vector<Announcer> announcers;
+  for (int rank = 0; rank < kRanks; ++rank) announcers.emplace_back(rank, kRanks);
   Announcement mine;
   for (int i = 0; i < kTensors; ++i) {
     Announcement::Entry& entry = mine.ready.emplace_back();
@@ -142,21 +148,25 @@ TEST(AlltoallRows, what_is_too_much_for_one_agreement_comes_in_several) {
   for (int step = 0; step < 2; ++step) {
     for (int rank = 0; rank < kRanks; ++rank) {
       for (Announcement::Entry& entry : mine.ready) entry.signature.shape = {rank == 3 ? 9 : 7};
-      job.Announce(rank, mine);
+      Announcer& announcer = announcers[static_cast<size_t>(rank)];
+      coordinator.OnAnnounce(rank, announcer.Prepare(mine, 0), 0);
     }
-    ASSERT_OK(job.DeliverAll());
-    for (int rank = 0; rank < kRanks; ++rank) {
-      int told = 0;
-      for (const Agreement& each : job.agreed(rank)) {
-        const auto ready = static_cast<int>(each.ready.size());
+    int told = 0;
+    while (const std::optional<AgreeMessage> message = coordinator.TakeAgreement()) {
+      int ready = 0;
+      for (Announcer& announcer : announcers) {
+        const Result<Agreement> agreement = announcer.Apply(AgreeMessage(*message));
+        ASSERT_OK(agreement);
+        ready = static_cast<int>(agreement->ready.size());
         EXPECT_LE(ready, 12) << "of some 100 bytes each";
-        for (int i = 0; i < ready; ++i)
-          EXPECT_EQ(each.ready[static_cast<size_t>(i)].name, "gather" + std::to_string(told + i));
-        told += ready;
+        for (int i = 0; i < ready; ++i) {
+          EXPECT_EQ(agreement->ready[static_cast<size_t>(i)].name,
+                    "gather" + std::to_string(told + i));
+        }
       }
-      EXPECT_EQ(told, kTensors) << rank;
-      job.agreed(rank).clear();
+      told += ready;
     }
+    EXPECT_EQ(told, kTensors);
   }
 }
 

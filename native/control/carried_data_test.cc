@@ -2,11 +2,14 @@
 
 #include <cstring>
 
-#include "control/simulated_job.h"
+#include "control/announcer.h"
+#include "testing/simulator/controller_job.h"
 #include "testing/test.h"
 
 namespace rabit {
 namespace {
+
+using testing::ControllerJob;
 
 Announcement::Entry Entry(float value, bool brings_data) {
   Announcement::Entry entry;
@@ -20,13 +23,13 @@ Announcement::Entry Entry(float value, bool brings_data) {
 }
 
 // All announce "loss"; the data of rank 0's agreement.
-std::vector<std::byte> Step(SimulatedJob& job, const std::vector<bool>& brings) {
+std::vector<std::byte> Step(ControllerJob& job, const std::vector<bool>& brings) {
   for (int rank = 0; rank < job.size(); ++rank) {
     Announcement mine;
     mine.ready = {Entry(static_cast<float>(rank + 1), brings[static_cast<size_t>(rank)])};
     job.Announce(rank, mine);
   }
-  EXPECT_OK(job.DeliverAll());
+  EXPECT_OK(job.Deliver());
   std::vector<std::byte> data;
   for (int rank = 0; rank < job.size(); ++rank) {
     const auto& agreed = job.agreed(rank);
@@ -40,7 +43,7 @@ std::vector<std::byte> Step(SimulatedJob& job, const std::vector<bool>& brings) 
 }
 
 TEST(CarriedData, the_sum_comes_only_if_every_rank_brings_its_part) {
-  SimulatedJob job({.size = 3});
+  ControllerJob job(3);
 
   for (int step = 0; step < 3; ++step) {
     const std::vector<std::byte> sum = Step(job, {true, true, true});
@@ -54,7 +57,7 @@ TEST(CarriedData, the_sum_comes_only_if_every_rank_brings_its_part) {
 }
 
 TEST(CarriedData, a_rank_that_has_joined_brings_none) {
-  SimulatedJob job({.size = 3});
+  ControllerJob job(3);
   (void)Step(job, {true, true, true});
   Announcement join;
   join.ready.emplace_back().name = "join";
@@ -65,7 +68,7 @@ TEST(CarriedData, a_rank_that_has_joined_brings_none) {
     mine.ready = {Entry(1.0f, true)};
     job.Announce(rank, mine);
   }
-  ASSERT_OK(job.DeliverAll());
+  ASSERT_OK(job.Deliver());
 
   ASSERT_EQ(job.agreed(1).size(), 1u);
   const ReadyTensor& ready = job.agreed(1)[0].ready[0];
@@ -91,15 +94,15 @@ TEST(CarriedData, fits_the_tensor_or_is_refused) {
 
 TEST(CarriedData, data_that_does_not_fit_fails_the_job_and_names_the_rank) {
   for (const bool is_first : {true, false}) {
-    SimulatedJob job({.size = 2});
+    ControllerJob job(2);
     if (!is_first) (void)Step(job, {true, true});
     Announcement wrong;
     wrong.ready = {Entry(1.0f, true)};
     wrong.ready[0].data.resize(3);
     job.Announce(1, wrong);
-    (void)job.DeliverAll();
+    (void)job.Deliver();
 
-    const Status& failure = job.coordinator().failure();
+    const Status& failure = job.failure(0);
     EXPECT_EQ(failure.code(), Code::kInternal);
     EXPECT_EQ(failure.culprit(), 1);
     EXPECT_EQ(failure.message(),

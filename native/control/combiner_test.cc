@@ -4,11 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "control/coordinator.h"
 #include "testing/agreed_tensor.h"
 
 namespace rabit {
 namespace {
 
+using testing::ControllerJob;
 using testing::Hosts;
 
 constexpr int kFanOut = 4;
@@ -26,7 +28,7 @@ Announcement Step(int tensors, Kind kind = Kind::kAllreduce) {
 }
 
 // Everything each rank was told; all alike.
-size_t CountReady(SimulatedJob& job) {
+size_t CountReady(ControllerJob& job) {
   size_t first = 0;
   for (int rank = 0; rank < job.size(); ++rank) {
     size_t ready = 0;
@@ -40,26 +42,25 @@ size_t CountReady(SimulatedJob& job) {
 
 TEST(Combiner, rank_0_hears_one_message_from_each_child) {
   const RankTree tree = Hosts(64);
-  SimulatedJob job({.size = 64}, tree);
+  ControllerJob job(tree);
   for (const Kind kind : {Kind::kAllreduce, Kind::kAllgather}) {
     for (int step = 0; step < 3; ++step) {
-      job.messages_to_root = job.bytes_to_root = 0;
+      job.ForgetTraffic();
       for (int rank = 63; rank >= 0; --rank) job.Announce(rank, Step(100, kind));
-      ASSERT_OK(job.DeliverAll());
+      ASSERT_OK(job.Deliver());
 
       EXPECT_EQ(CountReady(job), 100u);
-      // Rank 0's own passes too.
-      EXPECT_EQ(job.messages_to_root, tree.children(0).size() + 1) << Name(kind) << step;
+      EXPECT_EQ(job.ToRoot().messages, tree.children(0).size()) << Name(kind) << step;
     }
     if (kind == Kind::kAllreduce) {
-      EXPECT_LE(job.bytes_to_root, 40u * (tree.children(0).size() + 1));
+      EXPECT_LE(job.ToRoot().bytes, 40u * tree.children(0).size());
     }
   }
 }
 
 TEST(Combiner, batches_of_any_size_are_said_once) {
   const RankTree tree = Hosts(32);
-  SimulatedJob job({.size = 32}, tree);
+  ControllerJob job(tree);
   std::mt19937 random(3);
   for (int step = 0; step < 4; ++step) {
     const Announcement all = Step(60);
@@ -73,42 +74,41 @@ TEST(Combiner, batches_of_any_size_are_said_once) {
         ++sent;
       }
     }
-    job.messages_to_root = 0;
-    ASSERT_OK(job.DeliverAll());
+    job.ForgetTraffic();
+    ASSERT_OK(job.Deliver());
 
     EXPECT_EQ(CountReady(job), 60u);
-    EXPECT_LT(job.messages_to_root, sent / 2);
+    EXPECT_LT(job.ToRoot().messages, sent / 2);
   }
 }
 
 TEST(Combiner, what_is_held_is_told_in_time_with_the_ranks_that_have_come) {
-  SimulatedJob job({.size = 16, .stall_warning_us = 10}, Hosts(16));
+  ControllerJob job(Hosts(16));
   for (int rank = 0; rank < 16; ++rank) {
     if (rank != 6) job.Announce(rank, Step(1));
   }
-  ASSERT_OK(job.DeliverAll());
+  ASSERT_OK(job.Deliver());
 
-  job.now_us += SimulatedJob::kHoldUs;
-  for (int rank = 0; rank < 16; ++rank) job.Tick(rank);
-  ASSERT_OK(job.DeliverAll());
+  job.Pass(
+      std::chrono::milliseconds(150));  // the longest time that a rank in between holds something
 
-  const std::vector<std::string> waiting = job.coordinator().Waiting(job.now_us, 0);
+  const std::vector<std::string> waiting = job.Waiting(0);
   ASSERT_EQ(waiting.size(), 1u);
   EXPECT_TRUE(waiting[0].find("ready on ranks 0-5, 7-15") != std::string::npos) << waiting[0];
   EXPECT_TRUE(waiting[0].find("for rank 6") != std::string::npos) << waiting[0];
   job.Announce(6, Step(1));
-  ASSERT_OK(job.DeliverAll());
+  ASSERT_OK(job.Deliver());
   EXPECT_EQ(CountReady(job), 1u);
 }
 
 TEST(Combiner, ranks_that_differ_are_named) {
-  SimulatedJob job({.size = 16}, Hosts(16));
+  ControllerJob job(Hosts(16));
   for (int rank = 0; rank < 16; ++rank) {
     Announcement mine = Step(1);
     if (rank == 13) mine.ready[0].signature.shape = {7};
     job.Announce(rank, mine);
   }
-  ASSERT_OK(job.DeliverAll());
+  ASSERT_OK(job.Deliver());
 
   for (int rank = 0; rank < 16; ++rank) {
     ASSERT_EQ(job.agreed(rank).size(), 1u) << rank;
@@ -120,10 +120,10 @@ TEST(Combiner, ranks_that_differ_are_named) {
 }
 
 TEST(Combiner, joined_ranks_hold_nobody_up) {
-  SimulatedJob job({.size = 16}, Hosts(16));
+  ControllerJob job(Hosts(16));
   for (int step = 0; step < 2; ++step) {
     for (int rank = 0; rank < 16; ++rank) job.Announce(rank, Step(3));
-    ASSERT_OK(job.DeliverAll());
+    ASSERT_OK(job.Deliver());
     EXPECT_EQ(CountReady(job), 3u);
   }
   Announcement join;
@@ -131,12 +131,12 @@ TEST(Combiner, joined_ranks_hold_nobody_up) {
   join.ready[0].name = "join";
   join.ready[0].signature.kind = Kind::kJoin;
   for (int rank = 0; rank < 16; ++rank) job.Announce(rank, rank % 3 == 0 ? join : Step(3));
-  ASSERT_OK(job.DeliverAll());
+  ASSERT_OK(job.Deliver());
   EXPECT_EQ(CountReady(job), 3u);
 
   for (int rank = 0; rank < 16; ++rank)
     if (rank % 3 != 0) job.Announce(rank, join);
-  ASSERT_OK(job.DeliverAll());
+  ASSERT_OK(job.Deliver());
 
   for (int rank = 0; rank < 16; ++rank) {
     ASSERT_EQ(job.agreed(rank).size(), 1u);
@@ -188,23 +188,23 @@ TEST(Combiner, a_definition_is_complete_with_this_ranks_own) {
 }
 
 TEST(Combiner, every_rank_stops_and_the_smallest_credit_counts) {
-  SimulatedJob job({.size = 16}, Hosts(16));
+  ControllerJob job(Hosts(16));
   for (int rank = 0; rank < 16; ++rank) {
     Announcement mine;
     mine.buckets_done = static_cast<uint64_t>(20 + rank);
     job.Announce(rank, mine);
   }
-  ASSERT_OK(job.DeliverAll());
+  ASSERT_OK(job.Deliver());
   EXPECT_EQ(job.agreed(9).back().buckets_done, 20u);
 
-  job.messages_to_root = 0;
+  job.ForgetTraffic();
   Announcement stop;
   stop.wants_stop = true;
   for (int rank = 0; rank < 16; ++rank) job.Announce(rank, stop);
-  ASSERT_OK(job.DeliverAll());
+  ASSERT_OK(job.Deliver());
 
   EXPECT_TRUE(job.agreed(9).back().stop);
-  EXPECT_LE(job.messages_to_root, 7u);
+  EXPECT_LE(job.ToRoot().messages, 6u);
 }
 
 // What a rank says about ranks that are not below it is not believed.

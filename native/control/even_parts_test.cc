@@ -5,12 +5,14 @@
 #include <vector>
 
 #include "base/even_rows.h"
+#include "control/announcer.h"
 #include "testing/agreed_tensor.h"
 
 namespace rabit {
 namespace {
 
 using testing::Agree;
+using testing::ControllerJob;
 using testing::Hosts;
 
 Announcement Gather(int64_t rows, int32_t priority = 0) {
@@ -26,9 +28,9 @@ Announcement Gather(int64_t rows, int32_t priority = 0) {
 TEST(EvenParts, an_even_allgather_costs_what_an_allreduce_does) {
   constexpr int kRanks = 64;
   for (const int64_t rows : {64, 70, 1}) {
-    SimulatedJob job({.size = kRanks});
+    ControllerJob job(kRanks);
     for (int step = 0; step < 3; ++step) {
-      job.bytes_from_root = job.bytes_to_root = 0;
+      job.ForgetTraffic();
       for (int rank = 0; rank < kRanks; ++rank)
         job.Announce(rank, Gather(EvenRows{rows, kRanks}.Of(rank)));
       const ReadyTensor ready = Agree(job);
@@ -37,14 +39,14 @@ TEST(EvenParts, an_even_allgather_costs_what_an_allreduce_does) {
       EXPECT_EQ(ready.signature.shape[0], rows);
       EXPECT_EQ(ready.signature.even_parts, kRanks);
       if (step == 0) continue;
-      EXPECT_LE(job.bytes_from_root, 20u);
-      EXPECT_LE(job.bytes_to_root, kRanks * 20u);
+      EXPECT_LE(job.FromRoot().bytes, 20u);
+      EXPECT_LE(job.ToRoot().bytes, kRanks * 20u);
     }
   }
 }
 
 TEST(EvenParts, a_reduce_scatter_has_as_many_parts_as_its_group_has_ranks) {
-  SimulatedJob job({.size = 3});
+  ControllerJob job(3);
   for (int rank = 0; rank < 3; ++rank) {
     Announcement mine = Gather(7);
     mine.ready[0].signature.kind = Kind::kReduceScatter;
@@ -62,7 +64,7 @@ TEST(EvenParts, rows_of_an_allgather_are_those_announced_from_step_to_step) {
   std::mt19937 random(12);
   for (const int size : {2, 3, 16, 40}) {
     const RankTree tree = size < 4 ? RankTree::Star(size) : Hosts(size);
-    SimulatedJob job({.size = size}, tree);
+    ControllerJob job(tree);
     for (int step = 0; step < 120; ++step) {
       const auto sum = static_cast<int64_t>(random() % 3) + 2 * size;
       const auto priority = static_cast<int32_t>(random() % 2);

@@ -3,11 +3,14 @@
 #include <string>
 #include <vector>
 
-#include "control/simulated_job.h"
+#include "control/announcer.h"
+#include "testing/simulator/controller_job.h"
 #include "testing/test.h"
 
 namespace rabit {
 namespace {
+
+using testing::ControllerJob;
 
 const char* const kName = "w";
 
@@ -30,7 +33,7 @@ struct Outcome {
   std::vector<Rejection> rejected;
 };
 
-Outcome Take(SimulatedJob& job, int rank) {
+Outcome Take(ControllerJob& job, int rank) {
   Outcome outcome;
   for (const Agreement& agreement : job.agreed(rank)) {
     outcome.ready += static_cast<int>(agreement.ready.size());
@@ -40,7 +43,7 @@ Outcome Take(SimulatedJob& job, int rank) {
   return outcome;
 }
 
-void ExpectFailed(SimulatedJob& job, int rank, int culprit) {
+void ExpectFailed(ControllerJob& job, int rank, int culprit) {
   const Outcome outcome = Take(job, rank);
   EXPECT_EQ(outcome.ready, 0) << rank;
   ASSERT_EQ(outcome.rejected.size(), 1u);
@@ -51,9 +54,9 @@ void ExpectFailed(SimulatedJob& job, int rank, int culprit) {
 }
 
 // A round in which everybody takes part.
-void ExpectAgrees(SimulatedJob& job) {
+void ExpectAgrees(ControllerJob& job) {
   for (int rank = 0; rank < job.size(); ++rank) job.Announce(rank, OneTensor(50 + rank));
-  ASSERT_OK(job.DeliverAll());
+  ASSERT_OK(job.Deliver());
   for (int rank = 0; rank < job.size(); ++rank) {
     const Outcome outcome = Take(job, rank);
     EXPECT_EQ(outcome.ready, 1) << "rank " << rank;
@@ -67,11 +70,11 @@ std::vector<RankTree> Trees() {
 }
 
 // `is_known`: the tensor has an id before.
-void ForEachJob(const std::function<void(SimulatedJob&, int refuser)>& run) {
+void ForEachJob(const std::function<void(ControllerJob&, int refuser)>& run) {
   for (const RankTree& tree : Trees()) {
     for (int refuser = 0; refuser < tree.size(); ++refuser) {
       for (const bool is_known : {false, true}) {
-        SimulatedJob job({.size = tree.size()}, tree);
+        ControllerJob job(tree);
         if (is_known) ExpectAgrees(job);
         run(job, refuser);
         ExpectAgrees(job);
@@ -82,41 +85,38 @@ void ForEachJob(const std::function<void(SimulatedJob&, int refuser)>& run) {
 }
 
 // A combiner that has passed on one rank's announcement waits in vain for it with the others'.
-void DeliverHeld(SimulatedJob& job) {
-  for (int depth = 0; depth < job.size(); ++depth) {
-    ASSERT_OK(job.DeliverAll());
-    job.now_us += 2 * SimulatedJob::kHoldUs;
-    for (int rank = 0; rank < job.size(); ++rank) job.Tick(rank);
-  }
-  ASSERT_OK(job.DeliverAll());
+void DeliverHeld(ControllerJob& job) {
+  ASSERT_OK(job.Deliver());
+  for (int depth = 0; depth < job.size(); ++depth) job.Pass(std::chrono::milliseconds(150));
+  ASSERT_OK(job.Deliver());
 }
 
-void AnnounceButFor(SimulatedJob& job, int refuser) {
+void AnnounceButFor(ControllerJob& job, int refuser) {
   for (int rank = 0; rank < job.size(); ++rank)
     if (rank != refuser) job.Announce(rank, OneTensor(5 + rank));
 }
 
-void ExpectOthersFailed(SimulatedJob& job, int refuser) {
+void ExpectOthersFailed(ControllerJob& job, int refuser) {
   for (int rank = 0; rank < job.size(); ++rank)
     if (rank != refuser) ExpectFailed(job, rank, refuser);
   EXPECT_EQ(Take(job, refuser).rejected.size(), 0u);
 }
 
 TEST(Refusal, ranks_that_wait_are_told) {
-  ForEachJob([](SimulatedJob& job, int refuser) {
+  ForEachJob([](ControllerJob& job, int refuser) {
     AnnounceButFor(job, refuser);
-    ASSERT_OK(job.DeliverAll());
+    ASSERT_OK(job.Deliver());
     job.Refuse(refuser, {kName}, Why(refuser));
-    ASSERT_OK(job.DeliverAll());
+    ASSERT_OK(job.Deliver());
 
     ExpectOthersFailed(job, refuser);
   });
 }
 
 TEST(Refusal, ranks_that_come_later_are_told) {
-  ForEachJob([](SimulatedJob& job, int refuser) {
+  ForEachJob([](ControllerJob& job, int refuser) {
     job.Refuse(refuser, {kName}, Why(refuser));
-    ASSERT_OK(job.DeliverAll());
+    ASSERT_OK(job.Deliver());
     AnnounceButFor(job, refuser);
 
     ExpectOthersFailed(job, refuser);
@@ -124,21 +124,21 @@ TEST(Refusal, ranks_that_come_later_are_told) {
 }
 
 TEST(Refusal, announcements_that_cross_it_fail_once) {
-  ForEachJob([](SimulatedJob& job, int refuser) {
+  ForEachJob([](ControllerJob& job, int refuser) {
     AnnounceButFor(job, refuser);
     job.Refuse(refuser, {kName}, Why(refuser));
-    ASSERT_OK(job.DeliverAll());
+    ASSERT_OK(job.Deliver());
 
     ExpectOthersFailed(job, refuser);
   });
 }
 
 TEST(Refusal, the_next_round_of_the_refusing_rank_may_be_announced_at_once) {
-  ForEachJob([](SimulatedJob& job, int refuser) {
+  ForEachJob([](ControllerJob& job, int refuser) {
     job.Refuse(refuser, {kName}, Why(refuser));
     job.Announce(refuser, OneTensor(70));
     AnnounceButFor(job, refuser);
-    ASSERT_OK(job.DeliverAll());
+    ASSERT_OK(job.Deliver());
     for (int rank = 0; rank < job.size(); ++rank)
       if (rank != refuser) ExpectFailed(job, rank, refuser);
     AnnounceButFor(job, refuser);
@@ -150,15 +150,15 @@ TEST(Refusal, the_next_round_of_the_refusing_rank_may_be_announced_at_once) {
 
 TEST(Refusal, if_every_rank_refuses_nothing_is_left_over) {
   for (const bool is_delivered : {false, true}) {
-    ForEachJob([is_delivered](SimulatedJob& job, int first) {
+    ForEachJob([is_delivered](ControllerJob& job, int first) {
       for (int i = 0; i < job.size(); ++i) {
         const int rank = (first + i) % job.size();
         job.Refuse(rank, {kName}, Why(rank));
         if (is_delivered) {
-          ASSERT_OK(job.DeliverAll());
+          ASSERT_OK(job.Deliver());
         }
       }
-      ASSERT_OK(job.DeliverAll());
+      ASSERT_OK(job.Deliver());
 
       for (int rank = 0; rank < job.size(); ++rank)
         EXPECT_EQ(Take(job, rank).rejected.size(), 0u) << rank;
@@ -167,11 +167,13 @@ TEST(Refusal, if_every_rank_refuses_nothing_is_left_over) {
 }
 
 TEST(Refusal, a_rank_that_is_no_member_keeps_it_to_itself) {
-  SimulatedJob job({.size = 3});
+  ControllerJob job(3);
   job.AddGroup({1, {0, 1}});
+  ASSERT_OK(job.Deliver());
+  job.ForgetTraffic();
   job.Refuse(2, {kName, 1}, Why(2));
 
-  EXPECT_FALSE(job.HasUp(2));
+  EXPECT_EQ(job.ToRoot().messages, 0u);
 }
 
 // The others may add a group, and fail a round in it, before this rank adds it.
@@ -183,8 +185,8 @@ TEST(Refusal, a_round_that_fails_before_its_group_is_known_fails_late) {
     message.rejected.push_back({{kName, 1}, Why(0), true});
     ASSERT_OK(announcer.Apply(std::move(message)));
 
-    announcer.AddGroup({1, is_member ? std::vector<int>{0, 2} : std::vector<int>{0, 1},
-                        is_member ? 1 : -1});
+    announcer.AddGroup(
+        {1, is_member ? std::vector<int>{0, 2} : std::vector<int>{0, 1}, is_member ? 1 : -1});
     Announcement mine = OneTensor(5);
     mine.ready[0].signature.group = 1;
     const bool is_announced = !announcer.Prepare(mine, 0).full.empty();

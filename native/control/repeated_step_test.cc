@@ -5,12 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "control/simulated_job.h"
+#include "control/announcer.h"
 #include "testing/sanitizer.h"
+#include "testing/simulator/controller_job.h"
 #include "testing/test.h"
 
 namespace rabit {
 namespace {
+
+using testing::ControllerJob;
 
 constexpr int kStepRanks = 3;
 constexpr GroupId kPair = 1;  // ranks 0 and 1
@@ -36,7 +39,8 @@ Entries Tensors(int count) {
 class StepJob {
  public:
   explicit StepJob(bool repeats, size_t cache_capacity = 1 << 14)
-      : repeats_(repeats), job_({.size = kStepRanks, .cache_capacity = cache_capacity}) {
+      : repeats_(repeats),
+        job_(RankTree::Star(kStepRanks), {.controller = {.cache_capacity = cache_capacity}}) {
     job_.AddGroup({.id = kPair, .ranks = {0, 1}});
   }
 
@@ -57,7 +61,7 @@ class StepJob {
   void AnnounceAll(const Entries& entries) {
     for (int rank = 0; rank < kStepRanks; ++rank) Announce(rank, entries);
   }
-  void Deliver() { ASSERT_OK(job_.DeliverAll()); }
+  void Deliver() { ASSERT_OK(job_.Deliver()); }
 
   // What `rank` has been told since the last call; a token as the name that it stands for.
   std::vector<std::string> Told(int rank) {
@@ -104,7 +108,7 @@ class StepJob {
   }
 
   const bool repeats_;
-  SimulatedJob job_;
+  ControllerJob job_;
   int32_t next_token_ = 0;
   uint64_t last_version_ = 0;
   std::map<std::pair<int, std::string>, std::pair<Signature, uint64_t>> versions_;

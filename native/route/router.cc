@@ -1,6 +1,9 @@
 #include "route/router.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/kind.h"
 #include "collective/allreduce.h"
@@ -28,30 +31,47 @@ bool RoundsToSixteenBits(DType dtype) {
   return dtype == DType::kFloat16 || dtype == DType::kBfloat16;
 }
 
-// More than two hosts with one rank of the group each, and enough bytes.
-bool WantsRing(const Topology& topology, const Group& group, int64_t bytes) {
-  if (group.size() <= 2 || bytes < kRingPartBytesMin * group.size()) return false;
-  return CountHosts(topology, group) == group.size();
+int CountAllHosts(const Topology& topology) {
+  std::vector<int> hosts = topology.host_of;
+  std::sort(hosts.begin(), hosts.end());
+  return static_cast<int>(std::unique(hosts.begin(), hosts.end()) - hosts.begin());
 }
 
-bool WantsHierarchy(const Topology& topology, const Group& group, const LinkCosts& links,
-                    int64_t bytes, double flat_us) {
-  if (!HasHierarchy(topology, group)) return false;
+}  // namespace
+
+Router::Router(RouterOptions options)
+    : options_(std::move(options)), hosts_of_all_(CountAllHosts(options_.topology)) {}
+
+bool Router::IsOfAll(const Group& group) const {
+  return group.size() == static_cast<int>(options_.topology.host_of.size());
+}
+
+int Router::HostsOf(const Group& group) const {
+  return IsOfAll(group) ? hosts_of_all_ : CountHosts(options_.topology, group);
+}
+
+// More than two hosts with one rank of the group each, and enough bytes.
+bool Router::WantsRing(const Group& group, int64_t bytes) const {
+  if (group.size() <= 2 || bytes < kRingPartBytesMin * group.size()) return false;
+  return HostsOf(group) == group.size();
+}
+
+// Several hosts, and one of them with several ranks of the group.
+bool Router::WantsHierarchy(const LinkCosts& links, const Group& group, int64_t bytes,
+                            double flat_us) const {
+  const int hosts = HostsOf(group);
+  if (hosts <= 1 || hosts >= group.size()) return false;
   if (!links.within_host.has_value()) return bytes >= kHierarchicalBytesMin;
-  const int hosts = CountHosts(topology, group);
   const int local_size = (group.size() + hosts - 1) / hosts;
   return HierarchicalCostMicros(*links.within_host, links.slowest, local_size, hosts, bytes) <
          flat_us;
 }
 
-}  // namespace
-
 Result<Route> Router::Of(const Work& work, Load load, const Group& group) const {
   // But with NCCL, what is in the memory of a device is exchanged in that of the host: its kind
   // decides nothing.
   const std::optional<MpiRows>& mpi = options_.mpi;
-  const bool is_of_all = group.size() == static_cast<int>(options_.topology.host_of.size());
-  const Wish wish = group.size() > 1 ? WishFor(work, load.bytes, is_of_all) : Wish();
+  const Wish wish = group.size() > 1 ? WishFor(work, load.bytes, IsOfAll(group)) : Wish();
   const BackendId backend = BackendFor(work, wish);
   if (backend >= first_other()) {
     return Route{backend, backend, kLibraryAlgorithm, wish.row.empty() ? "only" : wish.row};
@@ -135,7 +155,7 @@ Route Router::OverMpi(const Work& work, Load load, const Group& group, const Wis
   if (!wish.algorithm.empty() && !wants_library) {
     return ours(mpi.messages, {wish.algorithm, wish.row});
   }
-  if (mpi.shares_hosts && CountHosts(options_.topology, group) == 1) {
+  if (mpi.shares_hosts && HostsOf(group) == 1) {
     return ours(kBuiltin, Choose(options_.links, work, load.bytes, group));
   }
   if (mpi.RunsInLibrary(work, load, group, options_.is_deterministic)) {
@@ -180,17 +200,17 @@ Router::Choice Router::ChooseAllreduce(const LinkCosts& links, DType dtype, int6
                                                             dtype, options_.is_deterministic);
   if (options_.is_deterministic || RoundsToSixteenBits(dtype)) return {flat.name, "link_model"};
   const double flat_us = flat.cost_us(links.slowest, group.size(), bytes);
-  if (WantsHierarchy(options_.topology, group, links, bytes, flat_us)) {
+  if (WantsHierarchy(links, group, bytes, flat_us)) {
     return {kHierarchical, "hosts"};
   }
-  if (WantsRing(options_.topology, group, bytes)) return {"ring", "hosts"};
+  if (WantsRing(group, bytes)) return {"ring", "hosts"};
   return {flat.name, "link_model"};
 }
 
 Router::Choice Router::ChooseAllgather(int64_t bytes, const Group& group) const {
   const std::string_view wanted = options_.rules.Find(Kind::kAllgather, bytes);
   if (!wanted.empty()) return {wanted, "user_rule"};
-  if (WantsRing(options_.topology, group, bytes)) return {"ring", "hosts"};
+  if (WantsRing(group, bytes)) return {"ring", "hosts"};
   return {group.size() > 2 && bytes >= kRingAllgatherBytesMin ? "ring" : "direct", "size"};
 }
 
@@ -204,7 +224,7 @@ Router::Choice Router::ChooseReduceScatter(DType dtype, int64_t bytes, const Gro
   const std::string_view wanted = options_.rules.Find(Kind::kReduceScatter, bytes);
   if (!wanted.empty()) return {wanted, "user_rule"};
   const bool may_ring = !options_.is_deterministic && !RoundsToSixteenBits(dtype);
-  return {may_ring && WantsRing(options_.topology, group, bytes) ? "ring" : "direct", "hosts"};
+  return {may_ring && WantsRing(group, bytes) ? "ring" : "direct", "hosts"};
 }
 
 }  // namespace rabit

@@ -50,14 +50,14 @@ class Router {
  public:
   static constexpr BackendId kBuiltin = 0;
 
-  explicit Router(RouterOptions options) : options_(std::move(options)) {}
+  explicit Router(RouterOptions options);
 
   // How many backends a request can name; the last place is one less.
   size_t backends() const {
     return static_cast<size_t>(first_other()) + static_cast<size_t>(options_.others);
   }
-  // Under which a request can name a backend with rows of its own; empty: it has the name of the executor
-  // in its place.
+  // Under which a request can name a backend with rows of its own; empty: it has the name of the
+  // executor in its place.
   std::string_view NameOf(BackendId backend) const;
   // Who an exchange of so many bytes goes to, as far as those can say who know no more of the group
   // than whether it has every rank; Of says the same.
@@ -84,6 +84,11 @@ class Router {
   Wish WishFor(const Work& work, int64_t bytes, bool is_of_all) const;
   BackendId BackendFor(const Work& work, const Wish& wish) const;
   bool FitsTable(const RouteRule& rule, const Work& work) const;
+  bool IsOfAll(const Group& group) const;
+  int HostsOf(const Group& group) const;
+  bool WantsRing(const Group& group, int64_t bytes) const;
+  bool WantsHierarchy(const LinkCosts& links, const Group& group, int64_t bytes,
+                      double flat_us) const;
   Route OverServers(const Work& work, Load load, const Group& group, const Wish& wish) const;
   Route OverNccl(const Work& work, Load load, const Group& group, const Wish& wish) const;
   Route OverMpi(const Work& work, Load load, const Group& group, const Wish& wish) const;
@@ -96,6 +101,8 @@ class Router {
   Choice ChooseReduceScatter(DType dtype, int64_t bytes, const Group& group) const;
 
   const RouterOptions options_;
+  // Counted once: with thousands of ranks that takes longer than all else around a small tensor.
+  const int hosts_of_all_;
 };
 
 }  // namespace rabit

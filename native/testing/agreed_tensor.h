@@ -1,9 +1,10 @@
-// What tests of the negotiation share: hosts of ranks, and what all ranks of a SimulatedJob were told.
+// What tests of the negotiation share: hosts of ranks, and what all ranks of a ControllerJob were
+// told.
 #pragma once
 
 #include <vector>
 
-#include "control/simulated_job.h"
+#include "testing/simulator/controller_job.h"
 #include "testing/test.h"
 
 namespace rabit::testing {
@@ -16,8 +17,8 @@ inline RankTree Hosts(int size) {
 }
 
 // Delivers what is on its way; every rank has then been told the same one tensor, which returns.
-inline ReadyTensor Agree(SimulatedJob& job) {
-  EXPECT_OK(job.DeliverAll());
+inline ReadyTensor Agree(ControllerJob& job) {
+  EXPECT_OK(job.Deliver());
   ReadyTensor first;
   for (int rank = 0; rank < job.size(); ++rank) {
     std::vector<ReadyTensor> told;

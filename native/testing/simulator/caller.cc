@@ -62,7 +62,8 @@ void Caller::SubmitLater() {
 void Caller::SubmitSome() {
   if (has_ended_ || (is_silent_ && left_ > 0)) return;
   EngineCore::Requests batch;
-  const int wanted = dice_.Between(1, options_.batch_max);
+  const int wanted =
+      std::min(dice_.Between(1, options_.batch_max), options_.open_max - open_count_);
   while (!ready_.empty() && static_cast<int>(batch.size()) < wanted) {
     const size_t back = dice_.Next() % std::min(ready_.size(), kDisorder);
     std::swap(ready_[ready_.size() - 1 - back], ready_.back());
@@ -78,7 +79,7 @@ void Caller::SubmitSome() {
     }
   }
   if (!batch.empty()) port_.Submit(std::move(batch));
-  if (!ready_.empty()) SubmitLater();
+  if (!ready_.empty() && open_count_ < options_.open_max) SubmitLater();
   if (left_ == 0) JoinOrStop();
 }
 

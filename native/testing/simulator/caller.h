@@ -34,6 +34,7 @@ class Caller {
     int size = 1;
     int pace_us_max = 200;  // from one batch to the next
     int batch_max = 4;
+    int open_max = 1 << 20;  // requests at a time
   };
 
   // All outlive it.

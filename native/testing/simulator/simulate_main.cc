@@ -54,7 +54,6 @@ Arguments Parse(int count, char** given) {
     const std::string_view argument = given[i];
     if (argument == "--plain") {
       arguments.each.is_plain = true;
-      arguments.each.has_faults = false;
     } else if (argument == "--no-faults") {
       arguments.each.has_faults = false;
     } else if (argument == "--verbose") {

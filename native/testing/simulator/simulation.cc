@@ -14,6 +14,12 @@ using std::chrono::milliseconds;
 // Longer than any fault takes to be found, and than any stall lasts that ends by itself.
 constexpr auto kPatience = std::chrono::seconds(120);
 constexpr int kStallAbortMs = 4000;
+// What a rank of a plain job has open at a time, as if its network took so much: what thousands of
+// ranks have open has to fit into one machine.
+constexpr int kOpenMax = 256;
+constexpr int kBatchMax = 128;
+// What all ranks of a job together remember of tensors by their numbers: some 600 bytes each.
+constexpr size_t kRememberedMax = 8 << 20;
 
 enum class Fault { kNone, kKill, kKillTwo, kCut, kFreeze, kSilence, kAbort, kHold };
 constexpr Fault kFaults[] = {Fault::kNone,    Fault::kNone,  Fault::kNone,    Fault::kKill,
@@ -83,8 +89,11 @@ class Job final : private LaneOutcome {
       const bool is_slow = !options_.is_plain && dice_.OneIn(6);
       ranks_.push_back(std::make_unique<SimulatedRank>(
           world_, rank,
-          Caller::Options{rank, options_.ranks, dice_.OneOf({0, 50, 500, 20'000}),
-                          options_.is_plain ? 64 : dice_.Between(1, 8)},
+          options_.is_plain
+              ? Caller::Options{rank, options_.ranks, dice_.OneOf({0, 50, 500}), kBatchMax,
+                                kOpenMax}
+              : Caller::Options{rank, options_.ranks, dice_.OneOf({0, 50, 500, 20'000}),
+                                dice_.Between(1, 8)},
           is_slow ? 5000 : 20));
     }
     PlanFault();
@@ -111,7 +120,8 @@ class Job final : private LaneOutcome {
     Dice dice(options.seed ^ 0x5eed);
     if (options.ranks == 0) options.ranks = dice.Between(2, 8);
     if (options.tensors == 0) options.tensors = dice.Between(1, 16);
-    if (options.rounds == 0) options.rounds = dice.Between(1, 4);
+    options.is_plain = options.is_plain || options.ranks > kManyRanks;
+    if (options.rounds == 0) options.rounds = options.is_plain ? 1 : dice.Between(1, 4);
     if (options.backends == 0) options.backends = options.is_plain ? 1 : dice.OneOf({1, 1, 2, 3});
     return options;
   }
@@ -148,6 +158,8 @@ class Job final : private LaneOutcome {
     world_.controller.cache_capacity = options_.cache_capacity > 0
                                            ? options_.cache_capacity
                                            : static_cast<size_t>(dice_.OneOf({1, 3, 1 << 14}));
+    world_.controller.cache_capacity = std::min(
+        world_.controller.cache_capacity, kRememberedMax / static_cast<size_t>(options_.ranks));
     world_.controller.stall_warning_ms = world_.engine.stall_warning_ms;
     world_.controller.stall_abort_ms = fault_ == Fault::kSilence ? kStallAbortMs : 0;
     world_.controller.announces_credit = world_.limits.credit_bytes > 0 || dice_.OneIn(2);

@@ -12,6 +12,9 @@
 
 namespace rabit::testing {
 
+// What the program of a small job does, it does for each rank anew.
+inline constexpr int kManyRanks = 64;
+
 struct SimulationOptions {
   uint64_t seed = 0;
   int ranks = 0;     // 0: from 2 to 8
@@ -19,7 +22,9 @@ struct SimulationOptions {
   int rounds = 0;    // 0: from 1 to 4
   int backends = 0;  // 0: from 1 to 3, each with lanes of its own
   bool has_faults = true;
-  bool is_plain = false;      // see Program; and nothing but the delays is left to chance
+  // See Program; and nothing but the delays and the faults is left to chance.  So are all jobs of
+  // more than kManyRanks.
+  bool is_plain = false;
   size_t cache_capacity = 0;  // 0: one of several
 };
 

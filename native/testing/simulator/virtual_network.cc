@@ -48,11 +48,15 @@ Status VirtualNetwork::Send(int from, int to, ConstBytes message) {
     return Aborted("rank " + std::to_string(to) + " has left the job: nothing can be sent to it");
   }
   ++messages_;
+  ++on_their_way_;
   Link& link = links_.at({from, to});
+  ++link.sent.messages;
+  link.sent.bytes += message.size();
   const Deadline arrival = time_.Now() + dice_.MicrosBelow(options_.delay_us_max);
   link.last_arrival = std::max({arrival, link.last_arrival, link.held_until});
   time_.At(link.last_arrival,
            [this, from, to, payload = std::vector<std::byte>(message.begin(), message.end())] {
+             --on_their_way_;
              if (time_.Now() >= links_.at({from, to}).lost_from) return;
              Deliver(to, {{from, payload}, Status()});
            });

@@ -42,7 +42,13 @@ class VirtualNetwork {
   // What is sent from one to the other from now on takes at least until `when`.
   void Hold(int from, int to, Deadline when) { links_.at({from, to}).held_until = when; }
 
+  struct Traffic {
+    uint64_t messages = 0;
+    uint64_t bytes = 0;
+  };
+  const Traffic& sent(int from, int to) const { return links_.at({from, to}).sent; }
   uint64_t messages() const { return messages_; }
+  bool is_quiet() const { return on_their_way_ == 0; }  // nothing is left to arrive
 
  private:
   class VirtualChannel;
@@ -57,6 +63,7 @@ class VirtualNetwork {
     Deadline lost_from = Deadline::max();  // what would arrive later does not
     bool is_missed = false;                // the receiver of this direction knows of the loss
     bool is_closed = false;                // it has seen the end in order
+    Traffic sent;
   };
   struct End {
     std::deque<Arrival> inbox;
@@ -77,6 +84,7 @@ class VirtualNetwork {
   std::map<std::pair<int, int>, Link> links_;
   std::vector<End> ends_;
   uint64_t messages_ = 0;
+  uint64_t on_their_way_ = 0;
 };
 
 }  // namespace rabit::testing
