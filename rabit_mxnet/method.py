@@ -58,6 +58,9 @@ class ArraySlot:
     def write_back(self) -> None:
         """Puts what the optimizer is to use into the gradient."""
         self._gradient[:] = array_like(self.grad.reshape(self.shape), self._gradient)
+
+    def forget(self) -> None:
+        """The step has ended: until then a method may read `grad`."""
         self._gradient = self.grad = None
 
     def _array(self, array: Any) -> Array:
@@ -111,6 +114,8 @@ class Method:
         """The optimizer has stepped."""
         self._exchanged.clear()
         self._pipeline.after_step()
+        for slot in self._slot_of.values():
+            slot.forget()
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the method: "replicated", equal on all ranks, and "local", of this one."""

@@ -131,13 +131,15 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             )
         return self._method
 
-    def _slots(self) -> list[ArraySlot]:
+    def _slots(self) -> dict[int, ArraySlot]:
+        """By index of the parameter, in the order of the forward pass: methods take neighbours together."""
         method, count = self._needed_method(), len(self._places)
-        return [
-            method.slot(str(each.name), each.data(), count - self._places[each.name], self._rate)
-            for each in self._params
+        places = {i: self._places[each.name] for i, each in enumerate(self._params)}
+        return {
+            i: method.slot(str(each.name), each.data(), count - places[i], self._rate)
+            for i, each in sorted(enumerate(self._params), key=lambda pair: places[pair[0]])
             if each.grad_req != "null"
-        ]
+        }
 
     def _rate(self) -> float:
         return float(self._optimizer.learning_rate)
@@ -145,8 +147,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     def _allreduce_grads(self) -> None:
         """Gluon calls this from `step` and `allreduce_grads`."""
         if self._method is not None:
-            indices = [i for i, each in enumerate(self._params) if each.grad_req != "null"]
-            self._method.exchange(self._slots(), [self._gradient(i) for i in indices])
+            slots = self._slots()
+            self._method.exchange(list(slots.values()), [self._gradient(i) for i in slots])
             self._method.before_step()
             return
         if self._process_set.size() == 1 or not self._process_set.included():

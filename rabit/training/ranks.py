@@ -249,7 +249,10 @@ class Ranks:
         self._rounds += 1
         group = self._members.group
         where = f"@{group}" if group else ""
-        name = f"{self._task.name}{where}#{self._rounds}"
+        # The first round has the plain name: random numbers follow from it, and are those of front ends
+        # that give a gradient to the engine by themselves.
+        number = f"#{self._rounds}" if self._rounds > 1 else ""
+        name = f"{self._task.name}{where}{number}"
         return Request(kind, name, view, priority=self._task.priority, group=group)
 
 
