@@ -291,7 +291,8 @@ methods: $(VENV)/.torch $(VENV)/.package ## gradient methods: digits, a text, sl
 	find $(METHODS) -name '*.json' ! -newer $(VENV)/.package -delete
 	$(BIN)/python tests/bench/methods_digits.py --save $(METHODS)/digits.json
 	$(BIN)/python tests/bench/methods_text.py --steps $(TEXT_STEPS) --seeds $(TEXT_SEEDS) --save $(METHODS)/text.json
-	$(BIN)/python tests/bench/methods_curves.py $(METHODS)/text.json $(TEXT_PICTURE)
+	$(BIN)/python tests/bench/methods_text_links.py --save $(METHODS)/text_links.json
+	$(BIN)/python tests/bench/methods_curves.py $(METHODS)/text.json $(TEXT_PICTURE) --links $(METHODS)/text_links.json
 	for rate in 100M 1G; do test -e $(METHODS)/links_$$rate.json || $(BIN)/python tests/bench/methods_links.py \
 	  --rate $$rate --save $(METHODS)/links_$$rate.json || exit 1; done
 	$(BIN)/python tests/bench/methods_waits.py --save $(METHODS)/waits.json

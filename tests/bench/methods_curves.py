@@ -1,9 +1,10 @@
-"""Draws what methods_text.py has measured: docs/guides/methods/text.svg.
+"""Draws what methods_text.py and methods_text_links.py have measured: docs/guides/methods/text.svg.
 
-    python tests/bench/methods_curves.py build/methods_text.json docs/guides/methods/text.svg
+    python tests/bench/methods_curves.py build/text.json docs/guides/methods/text.svg [--links build/text_links.json]
 
 One panel for each family: loss on unseen text against the bytes that a rank has sent so far, from the first
-step to the last, beside the plain mean.  Down is better, left is cheaper.
+step to the last, beside the plain mean; with --links as many panels below, against the seconds that these steps
+take on such links.  Down is better, left is cheaper.
 """
 
 from __future__ import annotations
@@ -12,13 +13,18 @@ import argparse
 import itertools
 import json
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from methods_text_links import seconds_of
+
 PANEL, HEIGHT, LABELS, GAP, TOP = 215, 220, 150, 14, 34
 COLUMNS = 3
-LEAST_MB, MOST_MB, LEAST_LOSS, MOST_LOSS = 1.0, 2000.0, 1.6, 2.9
+LEAST_LOSS, MOST_LOSS = 1.6, 2.9
+PANELS_TOP = 78
 INK, FAINT, PLAIN = "#222", "#e3e3e3", "#9aa5b1"
 COLOURS = (
     "#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#ff9da6",
@@ -51,15 +57,46 @@ FAMILIES = {
 }
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What lies to the right: logarithmic, from the first of `marks` to `most`.
+
+    of: the cost of a row at every point of its curve.
+    """
+
+    unit: str
+    marks: tuple[float, ...]
+    most: float
+    of: Callable[[str, dict[str, Any]], list[float]]
+
+
+def megabytes(name: str, row: dict[str, Any]) -> list[float]:
+    return [sent / 1e6 for sent, _ in row["curve"]]
+
+
+MEGABYTES = Cost("MB", (1, 10, 100, 1000), 2000, megabytes)
+
+
+def seconds(links: dict[str, Any]) -> Cost:
+    """links: what methods_text_links.py has saved."""
+
+    def of(name: str, row: dict[str, Any]) -> list[float]:
+        steps = seconds_of(row["sent"], links["rows"][name])
+        return [sum(steps[:look]) for look in row["looks"]]
+
+    return Cost("s", (1, 10, 100), 400, of)
+
+
 class Panel:
     """The axes of one family at a place of the picture."""
 
-    def __init__(self, left: float, top: float) -> None:
-        self.left, self.top = left, top
+    def __init__(self, left: float, top: float, cost: Cost) -> None:
+        self.left, self.top, self.cost = left, top, cost
         self.parts: list[str] = []
 
-    def x(self, sent: float) -> float:
-        share = math.log(max(sent / 1e6, LEAST_MB) / LEAST_MB) / math.log(MOST_MB / LEAST_MB)
+    def x(self, cost: float) -> float:
+        least, most = self.cost.marks[0], self.cost.most
+        share = math.log(max(cost, least) / least) / math.log(most / least)
         return self.left + PANEL * min(share, 1.0)
 
     def y(self, loss: float) -> float:
@@ -80,17 +117,21 @@ class Panel:
 
     def axes(self, title: str) -> None:
         self.text(self.left, self.top - 12, title, size=13)
-        for sent in (1, 10, 100, 1000):
-            x = self.x(sent * 1e6)
+        for mark in self.cost.marks:
+            x = self.x(mark)
             self.path([(x, self.top), (x, self.top + HEIGHT)], FAINT, 1)
-            self.text(x - 6, self.top + HEIGHT + 12, f"{sent} MB" if sent == 1 else str(sent))
+            unit = f" {self.cost.unit}" if mark == self.cost.marks[0] else ""
+            self.text(x - 6, self.top + HEIGHT + 12, f"{mark:g}{unit}")
         for loss in (1.75, 2.0, 2.25, 2.5, 2.75):
             self.path([(self.left, self.y(loss)), (self.left + PANEL, self.y(loss))], FAINT, 1)
             self.text(self.left - 26, self.y(loss) + 4, f"{loss:g}")
 
-    def curve(self, row: dict[str, Any], colour: str, width: float) -> tuple[float, float]:
+    def curve(
+        self, name: str, row: dict[str, Any], colour: str, width: float
+    ) -> tuple[float, float]:
+        pairs = zip(self.cost.of(name, row), row["curve"], strict=True)
         points = [
-            (self.x(sent), self.y(loss)) for sent, loss in row["curve"] if sent > 0 and loss < 9
+            (self.x(cost), self.y(loss)) for cost, (_, loss) in pairs if cost > 0 and loss < 9
         ]
         self.path(points, colour, width)
         x, y = points[-1]
@@ -101,7 +142,7 @@ class Panel:
 def drawn(panel: Panel, rows: dict[str, dict[str, Any]]) -> None:
     """The curves, and names beside them that do not cover each other."""
     ends = [
-        (panel.curve(row, colour, 1.6), f"{name}  {row['loss']:.2f}", colour)
+        (panel.curve(name, row, colour, 1.6), f"{name}  {row['loss']:.2f}", colour)
         for (name, row), colour in zip(rows.items(), itertools.cycle(COLOURS), strict=False)
     ]
     at = panel.top - 4
@@ -112,14 +153,15 @@ def drawn(panel: Panel, rows: dict[str, dict[str, Any]]) -> None:
         panel.text(column, at, words, colour)
 
 
-def picture(found: dict[str, Any]) -> str:
-    rows, parts = found["rows"], []
+def half(rows: dict[str, dict[str, Any]], cost: Cost, top: float) -> list[str]:
+    """The panels of all families against one cost."""
+    parts = []
     for number, (title, methods) in enumerate(FAMILIES.items()):
         column, line = number % COLUMNS, number // COLUMNS
         left = 42 + column * (PANEL + LABELS + GAP)
-        panel = Panel(left, 78 + line * (HEIGHT + TOP + 30))
+        panel = Panel(left, top + line * (HEIGHT + TOP + 30), cost)
         panel.axes(title)
-        panel.curve(rows["mean"], PLAIN, 3)
+        panel.curve("mean", rows["mean"], PLAIN, 3)
         of_family = {
             name: row
             for name, row in rows.items()
@@ -127,18 +169,40 @@ def picture(found: dict[str, Any]) -> str:
         }
         drawn(panel, of_family)
         parts += panel.parts
-    width = 42 + COLUMNS * (PANEL + LABELS + GAP)
-    height = 78 + 2 * (HEIGHT + TOP + 30)
-    head = (
+    return parts
+
+
+def heading(top: float, head: str, note: str) -> list[str]:
+    return [
+        f'<text x="16" y="{top + y}" font-size="{size}" fill="{INK}">{escape(words)}</text>'
+        for y, size, words in ((22, 14, head), (40, 11, note))
+    ]
+
+
+def picture(found: dict[str, Any], links: dict[str, Any] | None) -> str:
+    rows = found["rows"]
+    lines = -(-len(FAMILIES) // COLUMNS)
+    width, height = 42 + COLUMNS * (PANEL + LABELS + GAP), PANELS_TOP + lines * (HEIGHT + TOP + 30)
+    parts = heading(
+        0,
         f"A transformer of 1.3 million parameters guesses letters, 4 ranks, {found['steps']} steps: loss "
-        "(nats a letter) on unseen text against megabytes that a rank has sent"
-    )
-    note = f"Grey: the plain mean.  The text's own entropy is {found['entropy']:.2f}."
+        "(nats a letter) on unseen text against megabytes that a rank has sent",
+        f"Grey: the plain mean.  The text's own entropy is {found['entropy']:.2f}.",
+    ) + half(rows, MEGABYTES, PANELS_TOP)
+    if links is not None:
+        missing = sorted(set(rows) - set(links["rows"]))
+        if missing:
+            raise SystemExit(f"no seconds on links are measured for {', '.join(missing)}")
+        parts += heading(
+            height,
+            f"The same losses against seconds on links of {links['rate'] / 1e6:g} Mbit/s",
+            "Each step counts as long as steps of the same method that sent as many bytes took on such links, in a "
+            "run of 8 or 20 steps; nothing was trained to the end through them.  Half a processor for each rank.",
+        ) + half(rows, seconds(links), height + PANELS_TOP)
+        height *= 2
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         'font-family="sans-serif">\n<rect width="100%" height="100%" fill="white"/>\n'
-        f'<text x="16" y="22" font-size="14" fill="{INK}">{escape(head)}</text>\n'
-        f'<text x="16" y="40" font-size="11" fill="{INK}">{escape(note)}</text>\n'
         + "\n".join(parts)
         + "\n</svg>\n"
     )
@@ -148,8 +212,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("measured", type=Path)
     parser.add_argument("picture", type=Path)
+    parser.add_argument(
+        "--links", type=Path, help="of methods_text_links.py; left out if it is not there"
+    )
     options = parser.parse_args()
-    options.picture.write_text(picture(json.loads(options.measured.read_text())))
+    measured = options.links is not None and options.links.exists()
+    links = json.loads(options.links.read_text()) if measured else None
+    options.picture.write_text(picture(json.loads(options.measured.read_text()), links))
 
 
 if __name__ == "__main__":

@@ -12,9 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from typing import Any
+
+import methods_digits
 
 WIDTH, LEFT, RIGHT, ROW, BAR = 860, 300, 90, 19, 12
 OURS, THEIRS, PLAIN, INK, FAINT = "#4c78a8", "#b279a2", "#9aa5b1", "#222", "#ddd"
@@ -81,8 +84,28 @@ def draw_links(drawing: Drawing, found: dict[str, Any]) -> None:
         drawing.y += ROW
 
 
+def digits_of(path: Path) -> list[dict[str, Any]]:
+    """The rows that methods_digits.py has saved; of other settings, or of another hand, none is drawn."""
+    rows = json.loads(path.read_text())["rows"]
+    wrong = [name for name, row in rows.items() if not is_measured(name, row)]
+    if wrong or "mean" not in rows:
+        raise SystemExit(
+            f"{path}: {' and '.join(wrong) or 'mean'} is what methods_digits.py has not measured as the table there "
+            f"says. Run it with --save {path}."
+        )
+    return [{"method": name, **row} for name, row in rows.items()]
+
+
+def is_measured(name: str, row: dict[str, Any]) -> bool:
+    way, seeds = methods_digits.TABLE.get(name), len(row["accuracy"])
+    return way is not None and row.get("settings") == {**asdict(way), "seeds": seeds}
+
+
 def draw_digits(drawing: Drawing, rows: list[dict[str, Any]]) -> None:
-    drawing.title("Accuracy on digits in per cent, 2 or 3 seeds; the line is the mean of gradients")
+    counts = sorted({len(row["accuracy"]) for row in rows})
+    drawing.title(
+        f"Accuracy on digits in per cent, {' or '.join(map(str, counts))} seeds each; the line is the mean of gradients"
+    )
     low, high = 92.0, 99.0
     scale = (WIDTH - LEFT - RIGHT) / (high - low)
     plain = next(row for row in rows if row["method"] == "mean")["accuracy"]
@@ -112,8 +135,7 @@ def main() -> None:
     drawing = Drawing()
     for links in options.links:
         draw_links(drawing, json.loads(links.read_text()))
-    digits = json.loads(options.digits.read_text())["rows"]
-    draw_digits(drawing, [{"method": name, **row} for name, row in digits.items()])
+    draw_digits(drawing, digits_of(options.digits))
     options.picture.write_text(drawing.svg())
 
 

@@ -8,6 +8,7 @@ is.  Every method starts from the same parameters and sees the same windows of t
 seed; losses are means over the seeds, a curve is that of the first.  Bytes are those
 that the engine counts as sent by a rank; the loss is that of the mean of the ranks' parameters, on text
 that was not trained on.  A line ends in what its paper claims, and whether this run bears it out.
+methods_text_links.py measures how long such steps take on slow links.
 """
 
 from __future__ import annotations
@@ -206,23 +207,37 @@ class Trial:
         self._counts = hasattr(self._optimizer.strategy, "samples")
         self._sent = 0
         self.curve: list[tuple[int, float]] = []  # bytes that a rank has sent, loss
+        self.looks: list[int] = []  # steps before each point of the curve
+        self.sent: list[int] = []  # bytes of each step
+        self.seconds: list[float] = []  # that it took
 
     def run(self) -> None:
         self._look()
         for step in range(self._steps):
-            before = bytes_of_engine(self._rabit)
-            self._step(step)
-            self._sent += bytes_of_engine(self._rabit) - before
+            self.step(step)
             if (step + 1) % max(1, self._steps // LOOKS) == 0:
                 self._look()
         before = bytes_of_engine(self._rabit)
-        self._optimizer.strategy_state_dict()  # Brings in what is under way, on all ranks.
+        self.end()
         self._sent += bytes_of_engine(self._rabit) - before
         with self._torch.no_grad():
             for parameter in self._model.parameters():
                 parameter.copy_(self._rabit.allreduce(parameter.detach(), name="end"))
         self.curve.pop()
+        self.looks.pop()
         self._look()
+
+    def step(self, step: int) -> None:
+        """One step of training, measured."""
+        before, begin = bytes_of_engine(self._rabit), time.perf_counter()
+        self._step(step)
+        self.seconds.append(time.perf_counter() - begin)
+        self.sent.append(bytes_of_engine(self._rabit) - before)
+        self._sent += self.sent[-1]
+
+    def end(self) -> None:
+        """Brings in what is under way, on all ranks."""
+        self._optimizer.strategy_state_dict()
 
     def _step(self, step: int) -> None:
         for group in self._optimizer.param_groups:
@@ -247,6 +262,19 @@ class Trial:
             self._torch.stack([mine, self._torch.tensor(float(self._sent))]), name="look"
         )
         self.curve.append((int(mean[1]), float(mean[0])))
+        self.looks.append(len(self.sent))
+
+
+def mean_of_ranks(numbers: list[float]) -> list[float]:
+    """Of each place; collective."""
+    import torch
+
+    import rabit_torch as rabit
+
+    found: list[float] = rabit.allreduce(
+        torch.tensor(numbers, dtype=torch.float64), name="numbers"
+    ).tolist()
+    return found
 
 
 def verdict(rows: dict[str, dict[str, Any]], name: str) -> str:
@@ -297,10 +325,12 @@ def rank_main(options: argparse.Namespace) -> None:
             trial.run()
         used = torch.tensor(time.process_time() - busy)
         used = rabit.allreduce(used, op=rabit.Sum, name="used")
+        sent = mean_of_ranks(trials[0].sent)
         if rabit.rank() > 0:
             continue
         losses = [each.curve[-1][1] for each in trials]
         row = {"text": trials[0].text, "bytes": trials[0].curve[-1][0], "curve": trials[0].curve}
+        row |= {"looks": trials[0].looks, "sent": sent}
         row |= {"loss": float(np.mean(losses)), "losses": losses, "processor_seconds": float(used)}
         rows.add(name, settings[name], row, entropy=language.entropy(), steps=options.steps)
         left = (time.monotonic() - begin) / done * (len(names) - done)
