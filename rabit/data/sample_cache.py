@@ -42,7 +42,7 @@ class CacheLoader:
     capacity_bytes: of all samples in the folder.  When it is reached, what is there stays, and other samples are
     made each time: an epoch uses every sample once, so that replacing some would lose as many hits.
     writer_buffer_size: samples that are written together.  Those that are not written yet are known to
-    the thread that made them; `flush` writes them, and so does the end of this object or of the process.
+    the thread that made them; `flush` writes them, and so does the end of the thread, of this object or of the process.
 
     May be used by any thread, and by processes that were forked, or got it as a pickle.
     Does not block, except for the disk and for at most two seconds while others write; what cannot be
@@ -108,9 +108,6 @@ class CacheLoader:
             if found is not None:
                 _of_parents.append(found)
             found = self._here.value = _OfThread(self.name, CacheFile(self.folder, self.capacity_bytes))
-            # At the end of the object and of the process; workers of data loaders are ended that way.
-            Finalize(found, found.file.close, exitpriority=9)
-            Finalize(self, found.write, exitpriority=10)
         return found
 
     def __getstate__(self) -> dict[str, Any]:
@@ -134,7 +131,14 @@ class _OfThread:
         self.waiting: dict[int | str, bytes] = {}
         self.statistics = CacheStatistics()
         self._name = name
+        # When the thread, the cache or the process ends; workers of data loaders end their process that way.
+        Finalize(self, _end, args=(file, name, self.waiting), exitpriority=10)
 
     def write(self) -> None:
-        waiting, self.waiting = self.waiting, {}
-        self.statistics.left_out += self.file.write(self._name, waiting)
+        self.statistics.left_out += self.file.write(self._name, self.waiting)
+        self.waiting.clear()
+
+
+def _end(file: CacheFile, name: str, waiting: dict[int | str, bytes]) -> None:
+    file.write(name, waiting)
+    file.close()

@@ -7,6 +7,7 @@ import os
 import pickle
 import sqlite3
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -148,6 +149,18 @@ def test_threads_have_a_connection_each(folder):
 
     assert found == [list(range(20))] * 4
     assert cached.cache.num_keys() == 20
+
+
+def test_a_thread_that_ends_writes_what_it_has_made_and_closes_its_connection(folder):
+    cache = CacheLoader(folder, name="threads")
+    for key in range(3):
+        thread = threading.Thread(target=cache.get, args=(key, str))
+        thread.start()
+        thread.join(60)
+
+    opened = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.exists()]
+    assert sum(str(folder) in each for each in opened) == 0
+    assert cache.num_keys() == 3
 
 
 def test_a_cache_goes_into_a_pickle_without_its_connection(folder):
