@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "rendezvous/equal_settings.h"
+#include "rendezvous/gathering.h"
 #include "transport/connect.h"
 #include "transport/routed_transport.h"
 #include "transport/shared_transport.h"
@@ -35,8 +36,8 @@ std::string SystemHostKey() {
   return boot + "/" + name;
 }
 
-// Between ranks that differ in this there is no shared memory: they meet at an abstract Unix socket,
-// which belongs to a network namespace, and show each other their user.
+// Between ranks that differ in this there is no shared memory: they meet at an abstract Unix
+// socket, which belongs to a network namespace, and show each other their user.
 std::string SharingKey() {
   struct stat network{};
   (void)::stat("/proc/self/ns/net", &network);
@@ -60,12 +61,11 @@ Status AddContext(const Options& options, const char* doing, const Status& statu
       .WithCulprit(status.culprit());
 }
 
-// Publishes what holds as long as the process does, or its one engine: a member that tells something
-// else later would not be heard.
+// Publishes what holds as long as the process does, or its one engine: a member that tells
+// something else later would not be heard.
 Status Tell(const Options& options, const Members& members, Store& store, std::string_view what,
             const std::string& value) {
-  const std::string key =
-      members.KeyOf(static_cast<uint64_t>(options.epoch), what, options.rank);
+  const std::string key = members.KeyOf(static_cast<uint64_t>(options.epoch), what, options.rank);
   if (members.are_ranks()) return store.Set(key, value);
   RABIT_ASSIGN_OR_RETURN(const std::string held, store.SetOnce(key, value));
   if (held == value) return {};
@@ -82,8 +82,8 @@ Result<Topology> ExchangeHosts(const Options& options, const Members& members, S
   const std::string host_key = HostKeyOf(options);
   const std::string mine = host_key + " " + SharingKey();
   const std::string digest = SettingsDigest(options.equal_settings);
-  RABIT_RETURN_IF_ERROR(Tell(options, members, store, "host",
-                             digest + " " + ToText(FindProcessors()) + " " + mine));
+  RABIT_RETURN_IF_ERROR(
+      Tell(options, members, store, "host", digest + " " + ToText(FindProcessors()) + " " + mine));
   int apart = -1;  // a rank of this host with which no memory can be shared
   std::map<std::string, int> numbers;
   std::vector<std::vector<Processors>> processors;  // host number -> those of its ranks
@@ -150,30 +150,28 @@ ShmOptions ShmOptionsFrom(const Options& options) {
 Result<std::optional<Inbox>> ReserveShmOfHost(const Options& options,
                                               const ConnectContext& context) {
   if (options.transport == "tcp") return std::optional<Inbox>();
-  std::vector<int> others;
-  for (int rank = 0; rank < options.size; ++rank) {
-    if (rank != options.rank && context.topology.SameHost(rank, options.rank)) {
-      others.push_back(rank);
-    }
-  }
-  if (others.empty() && options.transport == "auto") return std::optional<Inbox>();
+  std::vector<int> local;
+  for (int rank = 0; rank < options.size; ++rank)
+    if (context.topology.SameHost(rank, options.rank)) local.push_back(rank);
+  if (local.size() == 1 && options.transport == "auto") return std::optional<Inbox>();
   Result<Inbox> inbox = ReserveShm(context, ShmOptionsFrom(options));
   if (!inbox.ok() && options.transport == "shm") return inbox.status();
-  RABIT_RETURN_IF_ERROR(context.store.Set(Key(options, "memory", options.rank),
-                                          inbox.ok() ? "yes" : inbox.status().message()));
-  for (const int rank : others) {
-    RABIT_ASSIGN_OR_RETURN(const std::string theirs,
-                           context.store.Get(Key(options, "memory", rank), context.deadline));
-    if (theirs == "yes" || !inbox.ok()) continue;
+  const std::string mine = inbox.ok() ? "yes" : inbox.status().message();
+  RABIT_ASSIGN_OR_RETURN(const std::vector<std::string> words,
+                         GatherWords(context.store, Key(options, "memory", local.front()) + "/",
+                                     local, options.rank, mine, context.deadline));
+  for (size_t i = 0; i < local.size(); ++i) {
+    if (words[i] == "yes" || !inbox.ok()) continue;
     if (options.transport == "shm") {
-      return ResourceExhausted("rank " + std::to_string(rank) + " has no shared memory: " + theirs)
-          .WithCulprit(rank);
+      return ResourceExhausted("rank " + std::to_string(local[i]) +
+                               " has no shared memory: " + words[i])
+          .WithCulprit(local[i]);
     }
     return std::optional<Inbox>();
   }
   if (inbox.ok()) return std::optional<Inbox>(*std::move(inbox));
-  Warn(options, "has no shared memory, so that the ranks of its host use TCP: " +
-                    inbox.status().message());
+  Warn(options,
+       "has no shared memory, so that the ranks of its host use TCP: " + inbox.status().message());
   return std::optional<Inbox>();
 }
 
@@ -273,8 +271,7 @@ Status ConnectThrough(const Options& options, const Members& members, Deadline d
   RABIT_RETURN_IF_ERROR(watch.Join(deadline));
   const Status listens = made.pool->Listen(ListenAddress(options.bind_address), epoch);
   if (!listens.ok()) return AddContext(options, "opening its port", listens);
-  RABIT_RETURN_IF_ERROR(
-      Tell(options, members, book, "address", made.pool->listener().address()));
+  RABIT_RETURN_IF_ERROR(Tell(options, members, book, "address", made.pool->listener().address()));
   Result<Topology> topology = ExchangeHosts(options, members, book, deadline);
   if (!topology.ok()) return AddContext(options, "looking for all ranks", topology.status());
   made.topology = std::move(topology).value();
@@ -334,8 +331,7 @@ Result<Connections> ConnectRanks(const Options& options, std::shared_ptr<Connect
   Members members;
   if (pool != nullptr) {
     RABIT_ASSIGN_OR_RETURN(members.of_rank, ParseMembers(options.members));
-    RABIT_RETURN_IF_ERROR(
-        pool->Begin(static_cast<uint64_t>(options.epoch), members.of_rank));
+    RABIT_RETURN_IF_ERROR(pool->Begin(static_cast<uint64_t>(options.epoch), members.of_rank));
     made.turn = std::make_unique<PoolTurn>(*pool);
   }
   if (options.size == 1) {

@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "base/socket.h"
+#include "rendezvous/gathering.h"
 #include "transport/shm/single_copy_trial.h"
 
 namespace rabit {
@@ -149,6 +150,31 @@ Result<UniqueFd> DialPeer(int rank, const ShmToken& name, Deadline deadline) {
   }
 }
 
+// What each of `peers` has published, in their order; publishes `mine`.
+Result<std::vector<std::string>> TellNames(const ConnectContext& context,
+                                           const std::vector<int>& peers, const std::string& prefix,
+                                           ShmMeeting meeting, const std::string& mine) {
+  if (meeting == ShmMeeting::kAll) {
+    std::vector<int> ranks = peers;
+    const auto place = std::lower_bound(ranks.begin(), ranks.end(), context.rank);
+    const auto index = place - ranks.begin();
+    ranks.insert(place, context.rank);
+    const std::string key = prefix + "host" + std::to_string(ranks.front()) + "/";
+    RABIT_ASSIGN_OR_RETURN(
+        std::vector<std::string> names,
+        GatherWords(context.store, key, ranks, context.rank, mine, context.deadline));
+    names.erase(names.begin() + index);
+    return names;
+  }
+  RABIT_RETURN_IF_ERROR(context.store.Set(prefix + std::to_string(context.rank), mine));
+  std::vector<std::string> names;
+  for (const int peer : peers) {
+    RABIT_ASSIGN_OR_RETURN(names.emplace_back(),
+                           context.store.Get(prefix + std::to_string(peer), context.deadline));
+  }
+  return names;
+}
+
 // Takes connections until every rank in `missing` has introduced itself.  Strangers are dropped.
 Status AcceptPeers(int listener, const ShmToken& mine, std::vector<int> missing,
                    const ConnectContext& context, std::vector<ShmSocket>& sockets) {
@@ -257,7 +283,7 @@ Result<bool> WantsOffers(SingleCopyTrial& trial, const Hello& peer, SingleCopy m
 
 Result<std::vector<ShmSocket>> ConnectShmSockets(const ConnectContext& context,
                                                  const std::vector<int>& peers,
-                                                 std::string_view purpose) {
+                                                 std::string_view purpose, ShmMeeting meeting) {
   RABIT_ASSIGN_OR_RETURN(const ShmToken name, RandomToken());
   RABIT_ASSIGN_OR_RETURN(const ShmToken token, RandomToken());
   RABIT_ASSIGN_OR_RETURN(UniqueFd listener, OpenSocket());
@@ -268,18 +294,19 @@ Result<std::vector<ShmSocket>> ConnectShmSockets(const ConnectContext& context,
     return Unsupported("shm: cannot listen on an abstract Unix socket: " + ErrnoText(errno) +
                        "; use RABIT_TRANSPORT=tcp");
   }
-  const std::string prefix = std::to_string(context.epoch) + "/" + std::string(purpose) + "/";
-  RABIT_RETURN_IF_ERROR(
-      context.store.Set(prefix + std::to_string(context.rank), Hex(name) + Hex(token)));
+  RABIT_ASSIGN_OR_RETURN(
+      const std::vector<std::string> all_published,
+      TellNames(context, peers, std::to_string(context.epoch) + "/" + std::string(purpose) + "/",
+                meeting, Hex(name) + Hex(token)));
 
   std::vector<ShmSocket> sockets;
   std::vector<int> missing;
-  for (int peer : peers) {
+  for (size_t i = 0; i < peers.size(); ++i) {
+    const int peer = peers[i];
+    const std::string& published = all_published[i];
     ShmSocket& socket = sockets.emplace_back();
     socket.rank = peer;
     socket.mine = token;
-    RABIT_ASSIGN_OR_RETURN(const std::string published,
-                           context.store.Get(prefix + std::to_string(peer), context.deadline));
     ShmToken their_name{};
     if (published.size() != 4 * their_name.size() ||
         !FromHex(std::string_view(published).substr(0, 32), their_name) ||
@@ -299,8 +326,7 @@ Result<std::vector<ShmSocket>> ConnectShmSockets(const ConnectContext& context,
                                 ErrnoText(errno) + "; see its own error");
     }
   }
-  RABIT_RETURN_IF_ERROR(
-      AcceptPeers(listener.get(), token, std::move(missing), context, sockets));
+  RABIT_RETURN_IF_ERROR(AcceptPeers(listener.get(), token, std::move(missing), context, sockets));
   return sockets;
 }
 

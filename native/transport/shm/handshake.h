@@ -24,10 +24,13 @@ struct ShmSocket {
   ShmToken theirs{};  // what it wants to see
 };
 
+// Who meets: each of `peers` with this rank and all the others, or only pairs that a tree joins.
+enum class ShmMeeting { kAll, kNeighbours };
+
 // One per rank in `peers` (ascending).  `purpose` keeps several meetings of one job apart.  Blocks.
 Result<std::vector<ShmSocket>> ConnectShmSockets(const ConnectContext& context,
                                                  const std::vector<int>& peers,
-                                                 std::string_view purpose);
+                                                 std::string_view purpose, ShmMeeting meeting);
 
 // What the ranks of a host must agree on.
 struct ShmAgreement {

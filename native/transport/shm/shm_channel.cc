@@ -266,7 +266,7 @@ Result<std::unique_ptr<Channel>> ConnectShmChannel(const ConnectContext& context
   agreement.single_copy = SingleCopy::kOff;
   agreement.shape = ShmChannelShape();
   RABIT_ASSIGN_OR_RETURN(std::vector<ShmSocket> sockets,
-                         ConnectShmSockets(context, ranks, "control"));
+                         ConnectShmSockets(context, ranks, "control", ShmMeeting::kNeighbours));
   std::vector<ShmChannelPeer> peers;
   for (ShmSocket& socket : sockets) {
     RABIT_ASSIGN_OR_RETURN(Inbox mine, Inbox::Create(agreement.shape));

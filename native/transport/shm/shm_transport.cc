@@ -180,7 +180,8 @@ Result<std::unique_ptr<Transport>> ConnectShmTransport(const ConnectContext& con
   // At least four chunks in the ring: two are copied in and out while two are on their way.
   const uint32_t chunk_bytes = std::min(options.chunk_bytes, agreement.shape.ring_bytes / 4);
 
-  RABIT_ASSIGN_OR_RETURN(std::vector<ShmSocket> sockets, ConnectShmSockets(context, peers, "shm"));
+  RABIT_ASSIGN_OR_RETURN(std::vector<ShmSocket> sockets,
+                         ConnectShmSockets(context, peers, "shm", ShmMeeting::kAll));
   RABIT_ASSIGN_OR_RETURN(std::vector<ShmPeer> connected,
                          SwapInboxes(std::move(sockets), inbox, agreement, context.deadline));
   inbox.CloseFd();
