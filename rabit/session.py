@@ -28,7 +28,7 @@ from rabit.ops.reductions import allgather
 from rabit.rendezvous.discovery import Meeting
 from rabit.rendezvous.membership import Membership
 from rabit.rendezvous.store_client import StoreClient
-from rabit.rendezvous.survivors import admission, next_membership
+from rabit.rendezvous.survivors import admission, next_membership, whom_not_reached
 
 __all__ = [
     "cross_rank",
@@ -143,7 +143,8 @@ def _elastic_engine(config: Config) -> Engine | None:
             except (PeerLost, TimedOut) as error:  # Another member has been lost meanwhile.
                 lost = membership.member_of(error.rank)
                 epoch, limit_s = membership.epoch, config.elastic_timeout
-                membership = next_membership(store, number, epoch, lost, str(error), limit_s)
+                away = whom_not_reached(store, membership.members, number)
+                membership = next_membership(store, number, epoch, lost, str(error), limit_s, away)
 
 
 def _store_client(config: Config, number: int) -> StoreClient:

@@ -15,7 +15,7 @@ from rabit.errors import Aborted, InvalidArgument, PeerLost, RabitError, TimedOu
 from rabit.ops.reductions import barrier
 from rabit.rendezvous.membership import Membership
 from rabit.rendezvous.store_client import StoreClient
-from rabit.rendezvous.survivors import next_membership
+from rabit.rendezvous.survivors import next_membership, whom_not_reached
 from rabit.session import leave, member_number, members_now, start_over
 
 __all__ = ["run"]
@@ -83,6 +83,7 @@ class Recovery:
         self._epoch, self._members = members_now()
         self._error: BaseException | None = None  # that is not recovered from yet
         self._is_over = False  # for this process
+        self._have_met = True  # the members of this epoch
         self._resets = 0
         self._commits = state.commits
 
@@ -134,8 +135,10 @@ class Recovery:
         self._epoch, self._members = agreed.epoch, agreed.members
         if survivors[0] == self._member:
             tell_given_up(agreed.lost)
+        self._have_met = False
         try:
             start_over(agreed)
+            self._have_met = True
         except TimedOut as error:  # One of them has been lost meanwhile, without a word.
             raise PeerLost(str(error), error.rank) from error
         self._updates.start_over()
@@ -143,8 +146,13 @@ class Recovery:
     def _agree(self, lost: int, why: str) -> Membership:
         assert self._member is not None and self._store is not None
         self._is_over = True
+        # Members that could not come together may be cut off from each other, and not from the store.
+        away = None
+        if not self._have_met:
+            away = whom_not_reached(self._store, self._members, self._member)
+        limit_s = self._config.elastic_timeout
         agreed = next_membership(
-            self._store, self._member, self._epoch, lost, why, self._config.elastic_timeout
+            self._store, self._member, self._epoch, lost, why, limit_s, away
         )
         self._is_over = False
         return agreed

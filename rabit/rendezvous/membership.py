@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from rabit.errors import Internal
 
-__all__ = ["KEY", "MEMBERS_MAX", "Membership", "Place"]
+__all__ = ["KEY", "MEMBERS_MAX", "Membership", "Place", "cut_off"]
 
 KEY = "elastic"
 # A value of the store has 64 KiB.
@@ -43,7 +43,8 @@ class Membership:
     the job ends.  most: newcomers are taken in up to so many.  hosts: of the members, and of the
     processes that may become some, by number.  waiting: those of the latter that have come, the first
     first.  leaving: members that go with the next epoch, as far as `least` allows.  here: members that
-    have lost their engine and want the next; accused: whom they have lost, and why.  ended: members
+    have lost their engine and want the next; accused: whom they have lost, and why; away: whom they do
+    not reach, as far as they have looked.  ended: members
     whose end the launcher has seen, and how; "": well.  done: how many had ended well before.  lost:
     who was left out of this epoch, and why; left: who of them was to leave.  seats: of members that
     have come for others, by number; see `seat_of`.
@@ -58,6 +59,7 @@ class Membership:
     leaving: frozenset[int] = frozenset()
     here: frozenset[int] = frozenset()
     accused: Mapping[int, str] = field(default_factory=dict)
+    away: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     ended: Mapping[int, str] = field(default_factory=dict)
     done: int = 0
     lost: Mapping[int, str] = field(default_factory=dict)
@@ -83,12 +85,18 @@ class Membership:
         """The process that was announced by this number has come."""
         return dataclasses.replace(self, waiting=(*self.waiting, number))
 
-    def with_here(self, member: int, accused: int, why: str) -> Membership:
-        """`member` wants the next epoch, since it has lost `accused`; -1: it cannot tell whom."""
+    def with_here(
+        self, member: int, accused: int, why: str, away: Collection[int] = ()
+    ) -> Membership:
+        """`member` wants the next epoch, since it has lost `accused`; -1: it cannot tell whom.
+
+        away: whom it does not reach.
+        """
         told = dict(self.accused)
         if accused in self.members and accused != member:
             told.setdefault(accused, why[:_TEXT_MAX])
-        return dataclasses.replace(self, here=self.here | {member}, accused=told)
+        missed = {**self.away, **({member: tuple(away)} if away else {})}
+        return dataclasses.replace(self, here=self.here | {member}, accused=told, away=missed)
 
     def with_ended(self, member: int, how: str) -> Membership:
         """The process of `member` has ended; how: "" if well."""
@@ -121,7 +129,7 @@ class Membership:
 
     def next(self) -> Membership:
         """The epoch of those that are here and of newcomers; nobody waits for the missing any more."""
-        there = [each for each in self.members if each in self.here and each not in self.ended]
+        there = [each for each in self._there if each not in cut_off(self._there, self.away)]
         members, left, taken = self._chosen(there)
         out = [each for each in self.members if each not in members]
         lost = {each: self._why(each) for each in out}
@@ -139,6 +147,10 @@ class Membership:
             left=left,
             seats={**seats, **{each: self.seat_of(taken[each]) for each in taken}},
         )
+
+    @property
+    def _there(self) -> list[int]:
+        return [each for each in self.members if each in self.here and each not in self.ended]
 
     def _chosen(
         self, there: Sequence[int]
@@ -199,6 +211,10 @@ class Membership:
         how = self.ended.get(member)
         if how is not None:
             return how or "ended well"
+        missed = cut_off(self._there, self.away).get(member)
+        if missed:
+            shown = ", ".join(map(str, missed[:5]))
+            return f"it and process {shown} do not reach each other, and this one was to go"
         if member in self.here:
             return "its host is none of the job any more"
         return self.accused.get(member) or "did not come to the next epoch in time"
@@ -255,9 +271,32 @@ class Membership:
                 document[name] = frozenset(document[name])
             for name in ("hosts", "accused", "ended", "lost", "seats"):
                 document[name] = {int(key): value for key, value in document[name].items()}
+            document["away"] = {int(key): tuple(each) for key, each in document["away"].items()}
             return cls(**document)
         except (ValueError, KeyError, TypeError) as error:
             raise Internal(
                 f"the record of the elastic job is malformed ({error}): {text[:200]!r}. Use the same "
                 "version of mariza-rabit for the launcher and all ranks."
             ) from error
+
+
+def cut_off(members: Sequence[int], away: Mapping[int, Collection[int]]) -> dict[int, list[int]]:
+    """Who of the members has to go so that all others reach each other, and whom it does not reach.
+
+    away: whom each has not reached; one direction is enough.  Again and again the one that misses most of
+    those that are left goes, of several the last: so of two hosts the one with fewer members goes.
+    """
+    there = set(members)
+    missed = {each: set[int]() for each in members}
+    for each in members:
+        for other in there.intersection(away.get(each, ())):
+            missed[each].add(other)
+            missed[other].add(each)
+    gone: dict[int, list[int]] = {}
+    while any(missed.values()):
+        worst = max(members, key=lambda each: (len(missed[each]), members.index(each)))
+        gone[worst] = sorted(missed[worst])
+        for other in missed.pop(worst):
+            missed[other].discard(worst)
+        missed[worst] = set()
+    return gone

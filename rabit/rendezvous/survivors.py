@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from rabit.errors import Aborted, PeerLost, TimedOut
 from rabit.rendezvous.membership import KEY, Membership
 
 if TYPE_CHECKING:
-    from rabit.rendezvous.store_client import Versioned
+    from rabit.rendezvous.store_client import StoreClient, Versioned
 
-__all__ = ["Store", "admission", "change_membership", "next_membership"]
+__all__ = ["Store", "admission", "change_membership", "next_membership", "whom_not_reached"]
 
 # Where no process has ended, a rank that is silent gets so long to show that it lives.
 _PATIENCE_S = 1.0
+# So long a process looks whom it reaches: a first packet that is lost comes again after one second.
+_LOOK_S = 3.0
 # The store answers at once; what takes longer is a launcher that has gone.
 _ANSWER_S = 30.0
 # A newcomer may wait as long as the job runs: so often it sees whether signals came.
@@ -40,29 +42,32 @@ def next_membership(
     lost: int,
     why: str,
     timeout_s: float,
+    away: Collection[int] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Membership:
     """The membership after `epoch`, as all survivors get it.  Blocks until they have agreed.
 
     member: of this process.  lost: the member that it has lost, and `why`; -1: it cannot tell.
     timeout_s: how long a survivor is waited for that has not noticed the loss, and a newcomer where
-    the job has too few ranks without it.
+    the job has too few ranks without it.  away: whom it does not reach; None: it has not looked, and
+    nobody has, which takes its time.
     It may be one without this process, which then was to leave: `left` has its number.
     Raises Aborted if the others have given this process up, PeerLost if too few are left.
     """
     began = clock()
+    patience_s = _PATIENCE_S if away is None else _PATIENCE_S + _LOOK_S
     while True:
         version, held = store.watch(KEY, 0, _ANSWER_S)
         membership = Membership.from_json(held)
         if membership.epoch > epoch:
             return _checked(membership, member)
         if member not in membership.here:
-            mine = membership.with_here(member, lost, why)
+            mine = membership.with_here(member, lost, why, away or ())
             store.compare_and_set(KEY, version, mine.to_json())
             continue
         proposed = membership.next()
         is_short = proposed.is_too_small and bool(proposed.coming)
-        limit_s = timeout_s if is_short else membership.wait_s(_PATIENCE_S, timeout_s)
+        limit_s = timeout_s if is_short else membership.wait_s(patience_s, timeout_s)
         left = began + limit_s - clock()
         if left > 0:
             # Nobody may come: the next look finds that the time is over.
@@ -109,6 +114,14 @@ def change_membership(store: Store, change: Callable[[Membership], Membership]) 
         is_mine, (version, held) = store.compare_and_set(KEY, version, changed.to_json())
         if is_mine:
             return changed
+
+
+def whom_not_reached(store: StoreClient, members: Sequence[int], member: int) -> list[int]:
+    """Those of the members whose hosts do not answer this process.  Blocks, some seconds at most."""
+    # Few jobs ever need it.
+    from rabit.rendezvous.reach import not_reached
+
+    return not_reached(store, members, member, _LOOK_S)
 
 
 def _checked(membership: Membership, member: int) -> Membership:

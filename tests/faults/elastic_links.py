@@ -3,11 +3,11 @@
     python tests/faults/elastic_links.py [--runs 24] [--seed 0] [--kind reset]
 
 A seed decides the kind of fault, whom it hits and for how long: a host's link is down for up to 2 s, for 10 s or for
-ever; its connections are reset; its link flaps; two hosts do not hear each other, or only one does not hear the other,
-for up to 2 s.  What heals in time must be noticed by nobody: no exception, no step with fewer ranks. What
-does not must cost one rank, by its name, and the others go on; whoever was cut off and comes back must be told that it
-was given up.  In all cases the processes that end well must have one history, and the sum that its steps make, to
-the bit.
+ever; its connections are reset; its link flaps; two hosts do not hear each other, or only one does not hear the
+other, for up to 2 s; or two never hear each other again. What heals in time must be noticed by nobody: no exception,
+no step with fewer ranks. What does not must cost one rank, by its name, and the others go on; whoever was cut off and
+comes back must be told that it was given up. In all cases the processes that end well must have one history, and the
+sum that its steps make, to the bit.
 Needs root, ip and ss.
 """
 
@@ -31,7 +31,7 @@ from bench.shaped_links import Lab, build, why_not
 from faults.elastic_schedules import weight_of
 
 RANKS = 3
-KINDS = ("down", "down long", "down for ever", "reset", "flap", "pair", "one way")
+KINDS = ("down", "down long", "down for ever", "reset", "flap", "pair", "one way", "pair for ever")
 LIMIT_S = 120.0
 # What a host that nobody has answers to.
 NOBODY = "02:00:00:00:00:99"
@@ -134,9 +134,9 @@ class Links:
     def begin(self, fault: Fault) -> None:
         if fault.kind == "reset":
             self.reset(fault.host)
-        elif fault.kind in ("pair", "one way"):
+        elif fault.kind in ("pair", "one way", "pair for ever"):
             self.set_hears(fault.host, fault.other, False)
-            if fault.kind == "pair":
+            if fault.kind != "one way":
                 self.set_hears(fault.other, fault.host, False)
         else:
             self.set_up(fault.host, False)
@@ -169,7 +169,7 @@ def play(links: Links, fault: Fault, folder: Path, process: subprocess.Popen[str
         time.sleep(5.0)  # What was noticed would be told by then.
     else:
         wait_for(folder, "smaller.*", RANKS - 1, process)
-    if fault.kind == "down long":
+    if fault.kind in ("down long", "pair for ever"):
         wait_for(folder, "told.*", 1, process)
     (folder / "enough").touch()
 
@@ -186,6 +186,10 @@ def check(fault: Fault, folder: Path, said: str) -> None:
         return
     assert len(found) == RANKS - 1 and set(sizes) == {RANKS, RANKS - 1}, f"{sorted(found)}: {said}"
     lost = next(rank for rank in range(RANKS) if rank not in found)
+    if fault.kind == "pair for ever":
+        assert lost == max(fault.host, fault.other), said
+        assert "do not reach each other" in json.loads((folder / f"told.{lost}").read_text()), said
+        return
     assert lost == fault.host, said
     assert any(f"rank {lost}" in each[0] for each in exceptions.values() if each), f"{exceptions}: {said}"
     if fault.kind == "down long":
@@ -208,7 +212,9 @@ def run(fault: Fault) -> None:
         process = subprocess.Popen(
             [*(sys.executable, "-m", "rabit.launch", "-np", str(RANKS), "--min-np", "1", "-H", hosts),
              *(sys.executable, str(folder / "train.py"), name)],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{folder}:{os.environ['PATH']}"},
+            # So long those that cannot come together try.
+            env={**os.environ, "OMP_NUM_THREADS": "1", "RABIT_CONNECT_TIMEOUT": "10",
+                 "PATH": f"{folder}:{os.environ['PATH']}"},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         try:

@@ -100,6 +100,13 @@ MUTANTS = [
         (COPIES,),
     ),
     Mutant(
+        "that one direction is cut off does not count for the other",
+        MEMBERSHIP,
+        "            missed[other].add(each)\n",
+        "",
+        ("tests/unit/rendezvous/test_reach.py",),
+    ),
+    Mutant(
         "who comes for a newcomer has another seat",
         MEMBERSHIP,
         "return self.seats.get(member, member)",

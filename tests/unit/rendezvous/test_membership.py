@@ -74,6 +74,21 @@ def test_who_is_accused_and_comes_goes_on():
     assert there.next().members == (0, 1)
 
 
+def test_of_two_that_do_not_reach_each_other_one_goes_and_is_told_why():
+    apart = first("abc").with_here(0, 2, "it").with_here(1, 0, "it", [2]).with_here(2, 0, "it", [1])
+
+    assert Membership.from_json(apart.to_json()) == apart
+    assert apart.next().members == (0, 1)
+    assert apart.next().lost == {2: "it and process 1 do not reach each other, and this one was to go"}
+    assert not apart.next().away
+
+
+def test_who_has_ended_is_cut_off_from_nobody():
+    apart = first("abc").with_here(0, 2, "it").with_here(1, 2, "it", [2]).with_here(2, 1, "it", [1])
+
+    assert apart.with_ended(1, "died").next().members == (0, 2)
+
+
 def test_who_comes_and_ends_then_does_not_go_on():
     ended = first("aaa").with_here(0, 1, "").with_here(1, -1, "").with_here(2, 1, "").with_ended(1, "died")
 
@@ -202,13 +217,15 @@ def test_a_change_that_another_one_overtakes_is_made_again():
     assert Membership.from_json(store.watch(KEY, 0, 0).value) == changed
 
 
-def agree(store, members, accuse, epoch=1, timeout_s=TIMEOUT_S):
+def agree(store, members, accuse, epoch=1, timeout_s=TIMEOUT_S, away=lambda member: None):
     """What each of `members`, a thread, gets: a Membership or an error."""
     found = {}
 
     def survive(member):
         try:
-            found[member] = next_membership(store, member, epoch, accuse(member), "lost", timeout_s)
+            found[member] = next_membership(
+                store, member, epoch, accuse(member), "lost", timeout_s, away(member)
+            )
         except (Aborted, PeerLost) as error:
             found[member] = error
 
@@ -292,6 +309,17 @@ def test_too_few_wait_for_a_newcomer_that_is_on_its_way():
     for thread in (newcomer, survivor):
         thread.join(60)
     assert {each: held.members for each, held in found.items()} == {0: (0, 2), 2: (0, 2)}
+
+
+def test_members_that_do_not_reach_each_other_agree_on_who_goes():
+    store = MemoryStore(first("abcd"))
+    away = {1: [3], 3: [1]}
+
+    found = agree(store, (0, 1, 2, 3), lambda member: 0, away=lambda member: away.get(member, []))
+
+    assert {each: held.members for each, held in found.items() if each != 3} == dict.fromkeys((0, 1, 2), (0, 1, 2))
+    assert isinstance(found[3], Aborted)
+    assert "given up by the others" in str(found[3]) and "process 1 do not reach each other" in str(found[3])
 
 
 def test_a_newcomer_that_nobody_awaits_is_told():
