@@ -79,9 +79,9 @@ class Plan:
         return self.size + self.servers
 
     def name_of(self, number: int) -> str:
-        """"rank 3", or "server 0"."""
-        is_rank = number < self.size
-        return f"rank {number}" if is_rank else f"server {number - self.size}"
+        """"rank 3", or "server 0"; who comes to an elastic job has a number above those of the start."""
+        is_server = self.size <= number < self.processes
+        return f"server {number - self.size}" if is_server else f"rank {number}"
 
     def numbers_on(self, host: str) -> list[int]:
         """Of all processes there."""
