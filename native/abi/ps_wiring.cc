@@ -33,14 +33,16 @@ namespace {
 
 // Rank 0 says under this key what job comes to the servers next.
 constexpr std::string_view kJobKey = "servers/job";
-constexpr uint32_t kJobVersion = 4;
+constexpr uint32_t kJobVersion = 5;
+// Set when the server of that number has ended, by the store where it did not get to that.
+constexpr std::string_view kEndedKey = "servers/ended/";
 // How long a server waits for the next job at once; then it goes on waiting.
 constexpr auto kJobWait = std::chrono::hours(1);
 
 struct ServedJob {
   int64_t epoch = 1;
   int32_t workers = 0;
-  int32_t servers = 0;
+  std::vector<int32_t> servers;  // the numbers of those that take part, ascending
   int32_t streams = 0;
   int32_t tcp_connections = 1;
   int32_t takes_updates = 0;  // on one more stream
@@ -48,6 +50,13 @@ struct ServedJob {
   int32_t measures_links = 0;
 
   int all_streams() const { return streams + takes_updates; }
+  int count() const { return static_cast<int>(servers.size()); }
+  int processes() const { return workers + count(); }
+  // Of the server of that number, among the processes; below 0: it has none.
+  int PlaceOf(int number) const {
+    const auto found = std::find(servers.begin(), servers.end(), number);
+    return found == servers.end() ? -1 : workers + static_cast<int>(found - servers.begin());
+  }
 };
 
 std::string ToRecord(const ServedJob& job) {
@@ -56,7 +65,8 @@ std::string ToRecord(const ServedJob& job) {
   to.U32(kJobVersion);
   to.I64(job.epoch);
   to.I32(job.workers);
-  to.I32(job.servers);
+  to.Count(job.servers.size());
+  for (const int32_t server : job.servers) to.I32(server);
   to.I32(job.streams);
   to.I32(job.tcp_connections);
   to.I32(job.takes_updates);
@@ -68,8 +78,15 @@ std::string ToRecord(const ServedJob& job) {
 Result<ServedJob> JobFromRecord(std::string_view record) {
   WireReader from(AsBytes(record));
   const uint32_t version = from.U32();
-  ServedJob job{from.I64(), from.I32(), from.I32(), from.I32(),
-                from.I32(), from.I32(), from.I32(), from.I32()};
+  ServedJob job;
+  job.epoch = from.I64();
+  job.workers = from.I32();
+  job.servers.resize(from.Count(sizeof(int32_t)));
+  for (int32_t& server : job.servers) server = from.I32();
+  for (int32_t* const each : {&job.streams, &job.tcp_connections, &job.takes_updates, &job.replicas,
+                              &job.measures_links}) {
+    *each = from.I32();
+  }
   if (version != kJobVersion) {
     return Internal("the workers have version " + std::to_string(version) +
                     " of what servers are told, this server has " + std::to_string(kJobVersion) +
@@ -149,11 +166,52 @@ Status Measure(Transport& endpoints, int64_t epoch, StartWatch& watch, Deadline 
 
 // ---- The workers' side ------------------------------------------------------------------------
 
-// The hosts of the servers, once all have come.
-Result<std::vector<std::string>> MeetServers(const Options& options, StartWatch& watch,
-                                             Deadline deadline) {
-  std::vector<std::string> hosts;
+// The servers of the next engine, of rank 0: all that have not ended, if there are replicas.
+Result<std::vector<int32_t>> LivingServers(const Options& options, StartWatch& watch) {
+  std::vector<int32_t> living;
+  int ended = -1;
   for (int server = 0; server < options.servers; ++server) {
+    const Result<std::string> end =
+        watch.Get(std::string(kEndedKey) + std::to_string(server), Deadline{});
+    if (!end.ok() && end.status().code() != Code::kTimedOut) return end.status();
+    if (end.ok()) ended = server;
+    if (!end.ok()) living.push_back(server);
+  }
+  if (ended < 0 || (options.server_replicas > 1 && !living.empty())) return living;
+  return PeerLost(options.size + ended,
+                  ServerText(ended) + " of " + std::to_string(options.servers) +
+                      " has ended before this engine began, and " +
+                      (living.empty() ? "so have all others"
+                                      : "there are no replicas (RABIT_SERVER_REPLICAS=2)") +
+                      "; its own output tells why. Start the job again");
+}
+
+// Rank 0 tells the servers and the other workers what comes; returns it.
+Result<ServedJob> AgreeOnServers(const Options& options, StartWatch& watch, Deadline deadline) {
+  ServedJob job;
+  job.epoch = options.epoch;
+  job.workers = options.size;
+  if (options.servers == 0) return job;
+  const std::string key = Key(options.epoch, "served", 0);
+  if (options.rank == 0) {
+    RABIT_ASSIGN_OR_RETURN(job.servers, LivingServers(options, watch));
+    job.streams = options.streams();
+    job.tcp_connections = options.tcp_connections;
+    job.takes_updates = options.ps_async ? 1 : 0;
+    job.replicas = std::min(options.server_replicas, job.count());
+    job.measures_links = options.measure_links ? 1 : 0;
+    RABIT_RETURN_IF_ERROR(watch.Set(kJobKey, ToRecord(job)));
+    RABIT_RETURN_IF_ERROR(watch.Set(key, ToRecord(job)));
+  }
+  RABIT_ASSIGN_OR_RETURN(const std::string record, watch.Get(key, deadline));
+  return JobFromRecord(record);
+}
+
+// The names of the servers, once all have come.
+Result<std::vector<ServerName>> MeetServers(const Options& options, const ServedJob& job,
+                                            StartWatch& watch, Deadline deadline) {
+  std::vector<ServerName> names;
+  for (const int server : job.servers) {
     Result<std::string> host = watch.Get(Key(options.epoch, "server", server), deadline);
     if (!host.ok() && host.status().code() == Code::kTimedOut) {
       return TimedOut(ServerText(server) + " of " + std::to_string(options.servers) +
@@ -162,9 +220,9 @@ Result<std::vector<std::string>> MeetServers(const Options& options, StartWatch&
           .WithCulprit(options.size + server);
     }
     if (!host.ok()) return host.status();
-    hosts.push_back(*std::move(host));
+    names.push_back({server, *std::move(host)});
   }
-  return hosts;
+  return names;
 }
 
 // ---- The server's side ------------------------------------------------------------------------
@@ -178,23 +236,17 @@ std::string HostName() {
 Result<std::unique_ptr<Transport>> ConnectWorkers(const Options& options, const ServedJob& job,
                                                   StartWatch& watch, Listener& listener,
                                                   const Secret& secret, Deadline deadline) {
-  const int number = job.workers + options.rank;
+  const int number = job.PlaceOf(options.rank);
   RABIT_RETURN_IF_ERROR(watch.Set(Key(job.epoch, "address", number), listener.address()));
   RABIT_RETURN_IF_ERROR(watch.Set(Key(job.epoch, "server", options.rank), HostName()));
   RABIT_RETURN_IF_ERROR(watch.Set(Key(job.epoch, "link", number), LinkRecord(options)));
   const Topology nowhere;
-  const ConnectContext context{number,
-                               job.workers + job.servers,
-                               static_cast<uint64_t>(job.epoch),
-                               watch,
-                               listener,
-                               secret,
-                               nowhere,
-                               job.all_streams(),
-                               deadline,
+  const ConnectContext context{number,  job.processes(),   static_cast<uint64_t>(job.epoch),
+                               watch,   listener,          secret,
+                               nowhere, job.all_streams(), deadline,
                                &watch};
   // Servers know each other only to give copies.
-  const int peers = job.workers + (job.replicas > 1 ? job.servers : 0);
+  const int peers = job.workers + (job.replicas > 1 ? job.count() : 0);
   TcpOptions tcp = TcpOptionsFor(options, 0, peers);
   tcp.connections_per_stream = job.tcp_connections;
   return ConnectTcpTransport(context, tcp);
@@ -217,17 +269,17 @@ Status ServeJob(const Options& options, const ServedJob& job, const Secret& secr
   // A client of the store has one will.
   RABIT_ASSIGN_OR_RETURN(const std::unique_ptr<TcpStore> store, ConnectStore(options, secret));
   const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));
-  const int number = job.workers + options.rank;
-  StartWatch watch(*store, job.epoch, number, ServerText(options.rank));
+  StartWatch watch(*store, job.epoch, job.workers + options.rank, ServerText(options.rank));
   RABIT_RETURN_IF_ERROR(watch.Join(deadline));
-  Result<std::unique_ptr<Listener>> listener = Listener::Open(
-      ListenAddress(options.bind_address), secret, static_cast<uint64_t>(job.epoch), number);
+  Result<std::unique_ptr<Listener>> listener =
+      Listener::Open(ListenAddress(options.bind_address), secret, static_cast<uint64_t>(job.epoch),
+                     job.PlaceOf(options.rank));
   if (!listener.ok()) return watch.Fail(listener.status());
   Result<std::unique_ptr<Transport>> endpoints =
       ConnectWorkers(options, job, watch, **listener, secret, deadline);
   if (!endpoints.ok()) return watch.Fail(endpoints.status());
   if (job.measures_links != 0) {
-    Result<Places> places = ReadPlaces(job.epoch, job.workers, job.servers, watch, deadline);
+    Result<Places> places = ReadPlaces(job.epoch, job.workers, job.count(), watch, deadline);
     if (!places.ok()) return watch.Fail(places.status());
     places->replicas = job.replicas;
     const Status measured = Measure(**endpoints, job.epoch, watch, deadline, *places);
@@ -275,19 +327,14 @@ Result<std::unique_ptr<PsBackend>> WirePs(const Options& options, const Connecti
   }
   StartWatch& watch = *connections.watch;
   const int streams = options.streams() + (options.ps_async ? 1 : 0);
-  if (options.rank == 0 && options.servers > 0) {
-    RABIT_RETURN_IF_ERROR(watch.Set(
-        kJobKey, ToRecord({options.epoch, options.size, options.servers, options.streams(),
-                           options.tcp_connections, options.ps_async ? 1 : 0,
-                           options.server_replicas, options.measure_links ? 1 : 0})));
-  }
-  RABIT_ASSIGN_OR_RETURN(std::vector<std::string> hosts, MeetServers(options, watch, deadline));
+  RABIT_ASSIGN_OR_RETURN(const ServedJob job, AgreeOnServers(options, watch, deadline));
+  RABIT_ASSIGN_OR_RETURN(std::vector<ServerName> names, MeetServers(options, job, watch, deadline));
   RABIT_RETURN_IF_ERROR(watch.Set(Key(options.epoch, "link", options.rank), LinkRecord(options)));
   RABIT_ASSIGN_OR_RETURN(Places places,
-                         ReadPlaces(options.epoch, options.size, options.servers, watch, deadline));
-  places.replicas = options.server_replicas;
+                         ReadPlaces(options.epoch, options.size, job.count(), watch, deadline));
+  places.replicas = job.replicas;
   const ConnectContext context{options.rank,
-                               options.size + options.servers,
+                               job.processes(),
                                static_cast<uint64_t>(options.epoch),
                                watch,
                                connections.pool->listener(),
@@ -296,15 +343,15 @@ Result<std::unique_ptr<PsBackend>> WirePs(const Options& options, const Connecti
                                streams,
                                deadline,
                                &watch};
-  TcpOptions tcp = TcpOptionsFor(options, 0, options.size + options.servers);
+  TcpOptions tcp = TcpOptionsFor(options, 0, job.processes());
   tcp.spin = SocketSpinTimesFor(options.spin_us, connections.cores);
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Transport> endpoints, ConnectTcpTransport(context, tcp));
   if (options.measure_links) {
     RABIT_RETURN_IF_ERROR(Measure(*endpoints, options.epoch, watch, deadline, places));
   }
-  return std::make_unique<PsBackend>(std::move(endpoints), std::move(places), std::move(hosts),
-                                     options.ps_async ? options.streams() : -1,
-                                     options.server_replicas, MakeCodecAdder());
+  return std::make_unique<PsBackend>(std::move(endpoints), std::move(places), std::move(names),
+                                     options.ps_async ? options.streams() : -1, job.replicas,
+                                     MakeCodecAdder());
 }
 
 Status ServeJobs(const Options& options) {
@@ -313,6 +360,9 @@ Status ServeJobs(const Options& options) {
                        : LogLevel::kWarning);
   RABIT_ASSIGN_OR_RETURN(const Secret secret, Secret::FromHex(options.secret));
   RABIT_ASSIGN_OR_RETURN(const std::unique_ptr<TcpStore> store, ConnectStore(options, secret));
+  RABIT_RETURN_IF_ERROR(
+      store->LeaveWill(std::string(kEndedKey) + std::to_string(options.rank), HostName(),
+                       After(std::chrono::milliseconds(options.connect_timeout_ms))));
   std::vector<std::unique_ptr<RunningJob>> running;
   uint64_t seen = 0;
   for (;;) {
@@ -325,7 +375,7 @@ Status ServeJobs(const Options& options) {
     }
     seen = next->version;
     RABIT_ASSIGN_OR_RETURN(const ServedJob job, JobFromRecord(next->value));
-    if (options.rank >= job.servers) continue;
+    if (job.PlaceOf(options.rank) < 0) continue;
     running.push_back(std::make_unique<RunningJob>(options, job, secret, log));
   }
 }

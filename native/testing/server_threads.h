@@ -5,10 +5,18 @@
 #include <thread>
 #include <vector>
 
+#include "backend/ps/ps_backend.h"
 #include "backend/ps/summation_server.h"
 #include "testing/inproc_transport.h"
 
 namespace rabit::testing {
+
+// Of servers with the numbers from 0 on.
+inline std::vector<ServerName> NodeNames(int servers) {
+  std::vector<ServerName> names;
+  for (int server = 0; server < servers; ++server) names.push_back({server, "node"});
+  return names;
+}
 
 // Serves until the workers' transports are gone; destroy it after them.
 class ServerThreads {

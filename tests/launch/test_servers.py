@@ -100,6 +100,25 @@ for step in range(400):
     rabit.allreduce(np.ones(300_000, np.float32), name="x")
 """
 
+# Server 0 is killed, and the engine after that has the others.
+AGAIN = BROKEN.split("for step in range")[0] + """
+mine = np.random.default_rng(rabit.rank()).standard_normal(200_000).astype(np.float32)
+before = rabit.allreduce(mine, name="x", op=rabit.Sum)
+if rabit.rank() == 0:
+    os.kill(server(0), signal.SIGKILL)
+for step in range(20):
+    assert rabit.allreduce(mine, name="x", op=rabit.Sum).tobytes() == before.tobytes()
+rabit.shutdown()
+try:
+    rabit.init()
+    after = rabit.allreduce(mine, name="x", op=rabit.Sum)
+    assert after.tobytes() == before.tobytes(), "the second engine sums something else"
+    seen = rabit.statistics()["backend_details"]["ps"]["servers"]
+    print("left", [(each["number"], each["is_lost"]) for each in seen], flush=True)
+except rabit.RabitError as error:
+    print("error", type(error).__name__, error.rank, error, flush=True)
+"""
+
 
 def test_servers_sum_in_rank_order_and_serve_job_after_job(rabitrun):
     job = rabitrun("-np", 3, "-s", 2, sys.executable, "-c", SUMS)
@@ -163,6 +182,16 @@ def test_with_replicas_the_job_goes_on_without_a_server(rabitrun, how):
     assert job.status == 0, job.err
     killed = "rabitrun: server 1 (host localhost) was killed by SIGKILL (signal 9); the job goes on with 1 of 2"
     assert job.err.count(killed) == (how == "SIGKILL")
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("servers", [2, 3])
+def test_an_engine_after_a_lost_server_has_the_others(rabitrun, servers):
+    job = rabitrun("-np", 2, "-s", servers, "--server-replicas", 2, sys.executable, "-c", AGAIN, "SIGKILL")
+
+    assert job.status == 0, job.err
+    left = [(number, False) for number in range(1, servers)]
+    assert job.out.count(f"left {left}") == 2, job.out
     job.assert_nothing_is_left()
 
 

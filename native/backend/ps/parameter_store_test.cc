@@ -124,8 +124,7 @@ struct UpdatingJob {
     threads = std::make_unique<testing::ServerThreads>(fabric, workers, servers, 1, true);
     for (int rank = 0; rank < workers; ++rank) {
       backends.push_back(std::make_unique<PsBackend>(
-          fabric.Connect(rank), Places::Alike(workers, servers),
-          std::vector<std::string>(static_cast<size_t>(servers), "node"), 1));
+          fabric.Connect(rank), Places::Alike(workers, servers), testing::NodeNames(servers), 1));
     }
   }
   ~UpdatingJob() { backends.clear(); }  // before the servers
@@ -196,7 +195,7 @@ TEST(PsUpdates, a_worker_that_is_three_times_slower_slows_down_nobody) {
 
 TEST(PsUpdates, servers_without_parameters_say_so) {
   testing::InprocFabric fabric(3);
-  PsBackend backend(fabric.Connect(0), Places::Alike(2, 1), {"node"});
+  PsBackend backend(fabric.Connect(0), Places::Alike(2, 1), testing::NodeNames(1));
   std::vector<float> values(4);
 
   const Status status =

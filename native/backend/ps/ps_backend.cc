@@ -17,17 +17,20 @@ constexpr auto kTellTimeout = std::chrono::seconds(60);
 }  // namespace
 
 PsBackend::PsBackend(std::unique_ptr<Transport> endpoints, Places places,
-                     std::vector<std::string> host_of, int update_stream, int replicas,
+                     std::vector<ServerName> servers, int update_stream, int replicas,
                      std::unique_ptr<const EncodingAdder> adder)
     : endpoints_(std::move(endpoints)),
       places_(std::move(places)),
-      servers_(host_of.size()),
-      holders_(static_cast<int>(host_of.size()), replicas),
+      servers_(servers.size()),
+      holders_(static_cast<int>(servers.size()), replicas),
       adder_(std::move(adder)),
       lanes_(kLanesMax),
       update_stream_(update_stream),
       update_routes_(FirstRoutes()) {
-  for (size_t i = 0; i < host_of.size(); ++i) servers_[i].host = std::move(host_of[i]);
+  for (size_t i = 0; i < servers.size(); ++i) {
+    server_numbers_.push_back(servers[i].number);
+    servers_[i].name = std::move(servers[i]);
+  }
 }
 
 Status PsBackend::FailureSoFar() const {
@@ -39,16 +42,15 @@ Status PsBackend::FailureSoFar() const {
 Status PsBackend::Blame(int server, const Status& status) const {
   // Whoever aborts fails the messages as well.
   RABIT_RETURN_IF_ERROR(FailureSoFar());
-  const int number = places_.workers + server;
-  const std::string who =
-      "server " + std::to_string(server) + " on host " + servers_[static_cast<size_t>(server)].host;
+  const ServerName& name = servers_[static_cast<size_t>(server)].name;
+  const std::string who = "server " + std::to_string(name.number) + " on host " + name.host;
   // A server that lives may tell of another one that does not.
   const bool is_other = status.code() == Code::kPeerLost && status.culprit() >= places_.workers &&
-                        status.culprit() != number;
+                        status.culprit() != places_.workers + server;
   const bool is_lost = status.code() == Code::kPeerLost && !is_other;
   return Status(status.code(), who + (is_lost ? " is lost" : "") + " (it counts as rank " +
-                                   std::to_string(number) + "): " + status.message())
-      .WithCulprit(is_other ? status.culprit() : number);
+                                   std::to_string(RankOf(server)) + "): " + status.message())
+      .WithCulprit(RankOf(is_other ? status.culprit() - places_.workers : server));
 }
 
 Status PsBackend::TellServer(int server, const Group& group) {
@@ -132,6 +134,7 @@ Status PsBackend::Sum(const LaneContext& lane, const TensorView& in_out, ReduceO
   endpoints_->SetWaiter(lane.lane, lane.waiter);
   const PushPullArgs args{.endpoints = *endpoints_,
                           .first_server = places_.workers,
+                          .server_numbers = server_numbers_,
                           .members = lane.group.ranks,
                           .my_index = lane.group.my_index,
                           .group = lane.group.id,
@@ -214,6 +217,7 @@ Status PsBackend::Update(PushMode mode, uint64_t key, const TensorView& in_out, 
   const std::vector<int> me = {endpoints_->rank()};
   const PushPullArgs args{.endpoints = *endpoints_,
                           .first_server = places_.workers,
+                          .server_numbers = server_numbers_,
                           .members = me,
                           .my_index = 0,
                           .group = kWorld,
@@ -270,7 +274,10 @@ void PsBackend::WriteStatistics(JsonWriter& json) const {
   json.Key("servers").BeginArray();
   for (const Server& server : servers_) {
     const bool is_lost = holders_.has_lost(static_cast<int>(&server - servers_.data()));
-    json.BeginObject().Member("host", server.host).Member("is_lost", is_lost);
+    json.BeginObject()
+        .Member("number", server.name.number)
+        .Member("host", server.name.host)
+        .Member("is_lost", is_lost);
     json.Member("bytes_pushed", server.bytes_pushed.load());
     json.Member("bytes_pulled", server.bytes_pulled.load()).EndObject();
   }

@@ -22,6 +22,13 @@
 
 namespace rabit {
 
+// A server as people know it: by the number with which it was started, which it keeps when an
+// engine begins without some that were lost before.
+struct ServerName {
+  int number = 0;
+  std::string host;
+};
+
 // A worker's side.  Every member of a group pushes its tensor, part by part, to the servers and to
 // those members that sum a part themselves, and pulls the sums, which are formed in the order of
 // the ranks: equal bits on all ranks, and those of the algorithm 'direct'.  Who sums how much
@@ -30,11 +37,11 @@ namespace rabit {
 // time.  With replicas, servers may be lost.
 class PsBackend final : public Backend {
  public:
-  // Ranks 0 … workers - 1 of `endpoints` are the workers; server s is rank workers + s and runs on
-  // host_of[s], as people call it.
+  // Ranks 0 … workers - 1 of `endpoints` are the workers; the server that servers[s] names is rank
+  // workers + s.
   // `update_stream`: of Update; below 0: there are no updates.  `replicas`: servers that have each
   // sum. `adder`: of encodings; null: nobody adds any.
-  PsBackend(std::unique_ptr<Transport> endpoints, Places places, std::vector<std::string> host_of,
+  PsBackend(std::unique_ptr<Transport> endpoints, Places places, std::vector<ServerName> servers,
             int update_stream = -1, int replicas = 1,
             std::unique_ptr<const EncodingAdder> adder = nullptr);
 
@@ -57,7 +64,7 @@ class PsBackend final : public Backend {
 
  private:
   struct Server {
-    std::string host;
+    ServerName name;
     std::atomic<uint64_t> bytes_pushed{0};
     std::atomic<uint64_t> bytes_pulled{0};
   };
@@ -77,6 +84,10 @@ class PsBackend final : public Backend {
   Status Sum(const LaneContext& lane, const TensorView& in_out, ReduceOp op, PushMode mode,
              std::span<const Slice> slices);
   Status FailureSoFar() const;
+  // As others than this engine count it: behind the workers, by its number.
+  int RankOf(int server) const {
+    return places_.workers + servers_[static_cast<size_t>(server)].name.number;
+  }
   // What a failed message with a server means.
   Status Blame(int server, const Status& status) const;
   Pushes& PushesOf(Lane& lane, const Group& group) const;
@@ -88,6 +99,7 @@ class PsBackend final : public Backend {
   const std::unique_ptr<Transport> endpoints_;
   const Places places_;
   std::vector<Server> servers_;
+  std::vector<int> server_numbers_;
   Holders holders_;
   const std::unique_ptr<const EncodingAdder> adder_;
   std::vector<Lane> lanes_;

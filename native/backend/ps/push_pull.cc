@@ -185,7 +185,8 @@ Result<PushPosition> PushPull::Resume(const Part& part, int64_t at) {
   if (from != kNowhere && from >= mine) return from;
   return Status(
              Code::kPeerLost,
-             "it took over what server " + std::to_string(part.place) +
+             "it took over what server " +
+                 std::to_string(args_.server_numbers[static_cast<size_t>(part.place)]) +
                  " had, which is lost, and has no copy of it: the server that had one is lost as "
                  "well. Start servers on hosts that do not fail together")
       .WithCulprit(args_.first_server + part.place);

@@ -26,9 +26,10 @@ int64_t PsChunksOf(std::span<const Slice> slices, DType dtype, int members);
 
 struct PushPullArgs {
   Transport& endpoints;
-  int first_server;              // of the ranks of `endpoints`
-  std::span<const int> members;  // of the group, as ranks of `endpoints`
-  int my_index;                  // among them; the first one tells the servers what comes
+  int first_server;                     // of the ranks of `endpoints`
+  std::span<const int> server_numbers;  // as people know them
+  std::span<const int> members;         // of the group, as ranks of `endpoints`
+  int my_index;                         // among them; the first one tells the servers what comes
   GroupId group;
   Tag tag;
   Deadline deadline;

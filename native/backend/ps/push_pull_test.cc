@@ -39,6 +39,7 @@ std::vector<RecordingTransport::Message> PushesOf(int my_index, int64_t count) {
   RecordingTransport transport;
   std::vector<float> values(static_cast<size_t>(count));
   const std::vector<int> members = {0, 1, 2, 3};
+  const std::vector<int> numbers = {0, 1, 2};
   Scratch scratch;
   const int64_t third = count / 3;
   const std::vector<Slice> slices = {{4, 0, third}, {5, third, third}, {6, 2 * third, third}};
@@ -46,6 +47,7 @@ std::vector<RecordingTransport::Message> PushesOf(int my_index, int64_t count) {
   std::vector<PlaceRoute> routes = {{0, 0}, {1, 0}, {2, 0}};
   const PushPullArgs args{.endpoints = transport,
                           .first_server = 4,
+                          .server_numbers = numbers,
                           .members = members,
                           .my_index = my_index,
                           .group = kWorld,

@@ -17,6 +17,7 @@
 #include "testing/inproc_transport.h"
 #include "testing/run_ranks.h"
 #include "testing/served_exchange.h"
+#include "testing/server_threads.h"
 #include "testing/soon.h"
 #include "testing/test.h"
 #include "testing/transport_wrapper.h"
@@ -51,10 +52,9 @@ class ReplicatedJob {
       places.bandwidth_of[static_cast<size_t>(server)] = 1e6;  // they sum everything
     }
     for (int rank = 0; rank < workers; ++rank) {
-      backends_.push_back(std::make_unique<PsBackend>(
-          fabric_.Connect(rank), places,
-          std::vector<std::string>(static_cast<size_t>(servers), "node"), is_async ? 1 : -1, 2,
-          MakeCodecAdder()));
+      backends_.push_back(std::make_unique<PsBackend>(fabric_.Connect(rank), places,
+                                                      testing::NodeNames(servers),
+                                                      is_async ? 1 : -1, 2, MakeCodecAdder()));
     }
     for (int server = 0; server < servers; ++server) {
       auto& left = sends_left_[static_cast<size_t>(server)];
