@@ -63,7 +63,10 @@ struct RankState {
 class InprocFabricState {
  public:
   explicit InprocFabricState(int size)
-      : size(size), mailboxes(static_cast<size_t>(size)), ranks(static_cast<size_t>(size)) {}
+      : size(size),
+        mailboxes(static_cast<size_t>(size)),
+        ranks(static_cast<size_t>(size)),
+        is_cut(static_cast<size_t>(size * size)) {}
 
   // Queues `mine`, or finishes it with the other side that waits for it.
   void Post(const std::shared_ptr<Side>& mine);
@@ -78,6 +81,11 @@ class InprocFabricState {
   const int size;
   std::vector<Mailbox> mailboxes;
   std::vector<RankState> ranks;
+  std::vector<std::atomic<bool>> is_cut;  // by both ranks of a pair
+
+  std::atomic<bool>& IsCut(int rank, int peer) {
+    return is_cut[static_cast<size_t>(rank * size + peer)];
+  }
 
  private:
   Status FailureOf(const Side& side);
@@ -87,6 +95,10 @@ class InprocFabricState {
 namespace {
 
 Mailbox::Key KeyOf(const Side& side) { return {side.is_send ? side.owner : side.peer, side.tag}; }
+
+Status CutOff(int peer) {
+  return PeerLost(peer, "rank " + std::to_string(peer) + " cannot be reached");
+}
 
 std::string CountOfBytes(size_t count) { return std::to_string(count) + " bytes"; }
 
@@ -203,6 +215,7 @@ Status InprocFabricState::FailureOf(const Side& side) {
     std::lock_guard lock(mine.mutex);
     if (!mine.failure.ok()) return mine.failure;
   }
+  if (IsCut(side.owner, side.peer).load()) return CutOff(side.peer);
   RankState& theirs = ranks[static_cast<size_t>(side.peer)];
   std::lock_guard lock(theirs.mutex);
   if (!theirs.is_closed) return Status();
@@ -283,6 +296,17 @@ void InprocFabricState::FailQueued(const Status& why, Predicate affected) {
       std::erase_if(at->second.receives, fail);
       at = at->second.empty() ? mailbox.queues.erase(at) : std::next(at);
     }
+  }
+}
+
+void InprocFabric::Cut(int a, int b) {
+  for (const auto& [rank, peer] : {std::pair(a, b), {b, a}}) {
+    state_->IsCut(rank, peer).store(true);
+  }
+  for (const auto& [rank, peer] : {std::pair(a, b), {b, a}}) {
+    state_->FailQueued(CutOff(peer), [rank, peer](const Side& side) {
+      return side.owner == rank && side.peer == peer;
+    });
   }
 }
 

@@ -21,6 +21,10 @@ class InprocFabric {
   // still have with it (kPeerLost, culprit = rank).
   std::unique_ptr<Transport> Connect(int rank);
 
+  // Two ranks that live do not reach each other any more: all operations between them fail, as if
+  // the other one were lost.
+  void Cut(int a, int b);
+
  private:
   std::shared_ptr<InprocFabricState> state_;
 };

@@ -9,9 +9,11 @@
 namespace rabit {
 namespace {
 
-// For a copy: a server that lives, and does not answer for so long, cannot be reached from here.  This
-// one goes then, and the workers find the place elsewhere.
+// For a copy: a server that lives, and does not answer for so long, cannot be reached from here.
+// This one goes then, and the workers find the place elsewhere.
 constexpr auto kCopyTimeout = std::chrono::seconds(60);
+// How often a server that gets copies from one looks whether another one gives some.
+constexpr std::chrono::nanoseconds kLookBeforeEvery = std::chrono::milliseconds(250);
 // How often a server that takes over looks for members: it cannot know who comes first.
 constexpr auto kWelcomeLeast = std::chrono::milliseconds(1);
 constexpr auto kWelcomeMost = std::chrono::milliseconds(100);
@@ -29,41 +31,74 @@ PlaceCopies::PlaceCopies(Transport& endpoints, PlaceCrew crew)
       answering_(crew_.members.size()),
       giving_(KeptSums::kMost * crew_.members.size()) {}
 
-// The nearest one is waited for first: it is behind all others, and so the only one that gives copies
-// to this one.
+// The nearest one is waited for first: it is behind all others, and so gives copies if all others
+// are lost.  But where one before it cannot reach it, that one has the place still, and gives
+// copies to this server past it; then what the nearest one has is old.
 Status PlaceCopies::Follow(const Chunk& apply) {
+  std::vector<std::unique_ptr<Source>> sources;
   for (size_t i = crew_.mine; i-- > 0;) {
-    const Status end = FollowOne(crew_.chain[i], apply);
-    if (!IsLossOf(end, crew_.chain[i])) return end;
+    sources.push_back(std::make_unique<Source>());
+    sources.back()->rank = crew_.chain[i];
   }
-  return Status();
+  int last = -1;
+  for (;;) {
+    RABIT_ASSIGN_OR_RETURN(Source* const source, NextCopy(sources));
+    if (source == nullptr) return Status();
+    // Whoever begins to give copies gives all that it has kept.
+    if (source->rank != last) kept_ = KeptSums();
+    last = source->rank;
+    const Status taken = Take(*source, apply);
+    if (!taken.ok() && !IsLossOf(taken, source->rank)) return taken;
+  }
 }
 
-Status PlaceCopies::FollowOne(int rank, const Chunk& apply) {
-  for (;;) {
-    PlacedPushBytes bytes{};
-    Operation copy = endpoints_.Recv(rank, crew_.CopyTagOf(PlaceStep::kCopy), bytes);
-    RABIT_RETURN_IF_ERROR(WaitWhileAlive(copy));
-    RABIT_ASSIGN_OR_RETURN(const PlacedPush placed,
-                           DecodePlacedPush(bytes, static_cast<int>(crew_.members.size())));
-    incoming_.resize(placed.header.bytes_of(placed.at.chunk));
-    Operation data = endpoints_.Recv(rank, crew_.CopyTagOf(PlaceStep::kCopyData), incoming_);
-    RABIT_RETURN_IF_ERROR(WaitWhileAlive(data));
-    if (kept_.size() > 0 && placed.at != kept_.next()) {
-      return Internal("server " + std::to_string(rank) + " gives chunk " +
-                      std::to_string(placed.at.chunk) + " of push " +
-                      std::to_string(placed.at.push) + " out of turn; run the same version of rabit "
-                      "on every worker and server");
+Result<PlaceCopies::Source*> PlaceCopies::NextCopy(std::vector<std::unique_ptr<Source>>& sources) {
+  while (!sources.empty()) {
+    const bool is_alone = sources.size() == 1;
+    for (size_t i = 0; i < sources.size(); ++i) {
+      Source& source = *sources[i];
+      if (!source.copy.has_value()) {
+        source.copy.emplace(
+            endpoints_.Recv(source.rank, crew_.CopyTagOf(PlaceStep::kCopy), source.bytes));
+      }
+      const auto wait = [&](Deadline deadline) { return source.copy->Wait(deadline); };
+      const Status come = is_alone ? WaitWhileAlive(wait)
+                                   : wait(After(i == 0 ? kLookBeforeEvery : kLookBeforeEvery * 0));
+      if (come.code() == Code::kTimedOut) continue;
+      // The next copy is likely to come from the same one.
+      std::rotate(sources.begin(), sources.begin() + static_cast<ptrdiff_t>(i),
+                  sources.begin() + static_cast<ptrdiff_t>(i) + 1);
+      if (come.ok()) return sources.front().get();
+      if (!IsLossOf(come, source.rank)) return come;
+      sources.erase(sources.begin());
+      break;
     }
-    if (crew_.is_updated()) {
-      std::vector<std::byte> changed = incoming_;  // what was pushed is kept as it is
-      RABIT_RETURN_IF_ERROR(apply(placed, changed));
-    }
-    kept_.Keep(placed, incoming_);
-    const PushPositionBytes ack = Encode(placed.at);
-    Operation answer = endpoints_.Send(rank, crew_.CopyTagOf(PlaceStep::kCopyAck), ack);
-    RABIT_RETURN_IF_ERROR(WaitWhileAlive(answer));
   }
+  return nullptr;
+}
+
+Status PlaceCopies::Take(Source& source, const Chunk& apply) {
+  source.copy.reset();
+  const int rank = source.rank;
+  RABIT_ASSIGN_OR_RETURN(const PlacedPush placed,
+                         DecodePlacedPush(source.bytes, static_cast<int>(crew_.members.size())));
+  incoming_.resize(placed.header.bytes_of(placed.at.chunk));
+  Operation data = endpoints_.Recv(rank, crew_.CopyTagOf(PlaceStep::kCopyData), incoming_);
+  RABIT_RETURN_IF_ERROR(WaitWhileAlive(data));
+  if (kept_.size() > 0 && placed.at != kept_.next()) {
+    return Internal("server " + std::to_string(rank) + " gives chunk " +
+                    std::to_string(placed.at.chunk) + " of push " + std::to_string(placed.at.push) +
+                    " out of turn; run the same version of rabit "
+                    "on every worker and server");
+  }
+  if (crew_.is_updated()) {
+    std::vector<std::byte> changed = incoming_;  // what was pushed is kept as it is
+    RABIT_RETURN_IF_ERROR(apply(placed, changed));
+  }
+  kept_.Keep(placed, incoming_);
+  const PushPositionBytes ack = Encode(placed.at);
+  Operation answer = endpoints_.Send(rank, crew_.CopyTagOf(PlaceStep::kCopyAck), ack);
+  return WaitWhileAlive(answer);
 }
 
 Result<PlaceCopies::Taken> PlaceCopies::TakeOver(const Chunk& redo) {
@@ -71,8 +106,8 @@ Result<PlaceCopies::Taken> PlaceCopies::TakeOver(const Chunk& redo) {
   std::vector<size_t> awaited;
   for (size_t i = 0; i < crew_.members.size(); ++i) {
     awaited.push_back(i);
-    resuming_.Start(i, endpoints_.Recv(crew_.members[i], crew_.TagOf(PlaceStep::kResume),
-                                       resumes_[i]));
+    resuming_.Start(
+        i, endpoints_.Recv(crew_.members[i], crew_.TagOf(PlaceStep::kResume), resumes_[i]));
   }
   // Whoever has parameters for another server has them from the start: nobody else knows them.
   StandBefore(crew_.is_updated() ? crew_.chain.size() : crew_.mine + 1);
@@ -90,8 +125,9 @@ Result<PlaceCopies::Taken> PlaceCopies::TakeOver(const Chunk& redo) {
       RABIT_ASSIGN_OR_RETURN(const bool is_served, Welcome(member, redo, taken));
       if (!is_served) left.push_back(member);
     }
-    pause = left.size() < awaited.size() ? kWelcomeLeast
-                                         : std::min<std::chrono::nanoseconds>(2 * pause, kWelcomeMost);
+    pause = left.size() < awaited.size()
+                ? kWelcomeLeast
+                : std::min<std::chrono::nanoseconds>(2 * pause, kWelcomeMost);
     awaited = std::move(left);
     RABIT_RETURN_IF_ERROR(LookBehind());
   }
@@ -109,8 +145,8 @@ Result<bool> PlaceCopies::Welcome(size_t member, const Chunk& redo, Taken& taken
   Operation answer = endpoints_.Send(rank, crew_.TagOf(PlaceStep::kAnswer), answer_);
   RABIT_RETURN_IF_ERROR(WaitWhileAlive(answer));
   if (!has_all) {
-    resuming_.Start(member, endpoints_.Recv(rank, crew_.TagOf(PlaceStep::kResume),
-                                            resumes_[member]));
+    resuming_.Start(member,
+                    endpoints_.Recv(rank, crew_.TagOf(PlaceStep::kResume), resumes_[member]));
     return false;
   }
   const bool is_here = asked.at.push == taken.at.push;
@@ -172,7 +208,8 @@ void PlaceCopies::StartCopy(size_t slot) {
   const KeptSums::Sum& sum = kept_.At(slot);
   const size_t first = slot * kParts;
   copying_.Start(first, endpoints_.Send(rank, crew_.CopyTagOf(PlaceStep::kCopy), sum.encoded));
-  copying_.Start(first + 1, endpoints_.Send(rank, crew_.CopyTagOf(PlaceStep::kCopyData), sum.bytes));
+  copying_.Start(first + 1,
+                 endpoints_.Send(rank, crew_.CopyTagOf(PlaceStep::kCopyData), sum.bytes));
   copying_.Start(first + 2,
                  endpoints_.Recv(rank, crew_.CopyTagOf(PlaceStep::kCopyAck), acks_[slot]));
 }

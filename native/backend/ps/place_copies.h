@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -24,8 +25,8 @@ struct PlaceCrew {
   std::vector<int> members;  // ascending ranks; one alone updates what is kept
   int stream = 0;
   int place = 0;
-  // The servers that have the place one after another, each when all before it are lost.  One: nobody
-  // follows.
+  // The servers that have the place one after another, each when all before it are lost.  One:
+  // nobody follows.
   std::vector<int> chain;
   size_t mine = 0;  // in it
 
@@ -37,9 +38,9 @@ struct PlaceCrew {
   }
 };
 
-// The server that has a place gives every chunk to the next one behind it that lives, and no worker hears
-// of the sum before that one has it.  So what some worker has, the next server has; and what it does not
-// have, no worker has, and all of them still hold what they pushed.  One thread.
+// The server that has a place gives every chunk to the next one behind it that lives, and no worker
+// hears of the sum before that one has it.  So what some worker has, the next server has; and what
+// it does not have, no worker has, and all of them still hold what they pushed.  One thread.
 class PlaceCopies {
  public:
   // What to do with a chunk of the workers' own parameters.
@@ -47,8 +48,8 @@ class PlaceCopies {
 
   PlaceCopies(Transport& endpoints, PlaceCrew crew);
 
-  // Keeps what the servers before this one in the chain give it, until all of them are lost; each chunk
-  // of parameters goes through `apply` first.
+  // Keeps what the servers before this one in the chain give it, until all of them are lost; each
+  // chunk of parameters goes through `apply` first.
   Status Follow(const Chunk& apply);
 
   struct Taken {
@@ -63,13 +64,22 @@ class PlaceCopies {
   Status Keep(const PlacedPush& placed, ConstBytes bytes);
   // Returns when that one, or nobody, has the oldest chunk that was kept and not waited for yet.
   Status WaitCopied();
-  // While nothing is pushed: looks whether the server behind lives, and if not gives the next one all.
+  // While nothing is pushed: looks whether the server behind lives, and if not gives the next one
+  // all.
   Status LookBehind();
 
  private:
   static constexpr size_t kParts = 3;  // of a copy: what, its data, and the answer
 
-  Status FollowOne(int rank, const Chunk& apply);
+  // Of those that have sent nothing that was taken yet.
+  struct Source {
+    int rank = 0;
+    PlacedPushBytes bytes{};
+    std::optional<Operation> copy;
+  };
+  // Returns the one whose next copy has come; those that are lost leave `sources`.  Null: all have.
+  Result<Source*> NextCopy(std::vector<std::unique_ptr<Source>>& sources);
+  Status Take(Source& source, const Chunk& apply);
   // Whether a member has come.
   Result<bool> Welcome(size_t member, const Chunk& redo, Taken& taken);
   Status Give(size_t member, const PushPosition& from, const Chunk& redo);
@@ -84,13 +94,13 @@ class PlaceCopies {
   KeptSums kept_;
   size_t uncopied_ = 0;  // of the newest, those that were not waited for
   std::vector<std::byte> incoming_;
-  std::vector<PushPositionBytes> acks_;  // by slot
+  std::vector<PushPositionBytes> acks_;   // by slot
   std::vector<PlacedPushBytes> resumes_;  // of the members
   PushPositionBytes answer_{}, never_{};
   OperationSlots copying_;
   OperationSlots resuming_;
   OperationSlots answering_;
-  OperationSlots giving_;  // by slot and member
+  OperationSlots giving_;            // by slot and member
   std::optional<Operation> living_;  // over when the server behind is lost
 };
 

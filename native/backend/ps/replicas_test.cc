@@ -78,6 +78,8 @@ class ReplicatedJob {
   // Before its message of that number from now on.
   void Kill(int server, int64_t sends) { sends_left_[static_cast<size_t>(server)].store(sends); }
   bool HasDied(int server) const { return sends_left_[static_cast<size_t>(server)].load() < 0; }
+  // Two servers, which live.
+  void Cut(int a, int b) { fabric_.Cut(workers_ + a, workers_ + b); }
   PsBackend& operator[](int rank) { return *backends_[static_cast<size_t>(rank)]; }
   int workers() const { return workers_; }
 
@@ -238,6 +240,42 @@ TEST(PsReplicas, servers_that_have_nothing_of_each_other_may_be_lost_at_once) {
     EXPECT_TRUE(job.HasDied(0));
     EXPECT_TRUE(job.HasDied(2));
   }
+}
+
+// Each goes on without the other; a third one has the copies.
+TEST(PsReplicas, servers_that_cannot_reach_each_other_go_on) {
+  for (const int servers : {2, 3}) {
+    for (const uint64_t moment : {1, 4}) {
+      ReplicatedJob job(2, servers, false);
+      std::vector<testing::Member> members = MembersOf(job);
+      std::thread cutter;
+      for (uint64_t step = 0; step < 6; ++step) {
+        if (step == moment) cutter = std::thread([&job] { job.Cut(0, 1); });
+        EXPECT_EQ(SumRightly(job, step, members), 2) << servers << " servers, step " << step;
+      }
+      cutter.join();
+      for (int server = 0; server < servers; ++server) EXPECT_FALSE(job.HasDied(server));
+    }
+  }
+}
+
+TEST(PsReplicas, a_server_that_missed_sums_says_so_when_it_is_asked_for_them) {
+  ReplicatedJob job(2, 2, false);
+  std::vector<testing::Member> members = MembersOf(job);
+  EXPECT_EQ(SumRightly(job, 1, members), 2);
+  job.Cut(0, 1);
+  EXPECT_EQ(SumRightly(job, 4, members), 2);
+
+  job.Kill(0, 0);
+
+  testing::RunRanks(2, [&](int rank) {
+    std::vector<float> mine(150'000);
+    const Status status = testing::Over(
+        job[rank].Allreduce(members[static_cast<size_t>(rank)].Next(),
+                            {mine.data(), 150'000, DType::kFloat32, {}}, ReduceOp::kSum));
+    EXPECT_EQ(status.code(), Code::kPeerLost);
+    EXPECT_TRUE(testing::Has(status.message(), "it took over what server 0 had")) << status;
+  });
 }
 
 TEST(PsReplicas, no_update_is_lost_or_doubled_when_a_server_is_killed) {
