@@ -16,7 +16,7 @@ NATIVE := $(shell find native -name '*.cc' -o -name '*.h' -o -name 'CMakeLists.t
 PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -name '*.py' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full packages build-native test-native test-gpu simulate build-address build-thread \
+.PHONY: help demo test test-full packages build-native build-bench test-native test-gpu simulate build-address build-thread \
   test-address test-thread test-sanitizers test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz flips \
   campaign-checkpoints campaign-elastic campaign-schedules campaign-servers \
   campaign-stops campaign-strategies campaign-links bench-recovery campaign-cost campaign-mixing campaign mutants wheel check format \
@@ -79,11 +79,12 @@ $(BUILD)/address/build.ninja $(BUILD)/thread/build.ninja: $(BUILD)/%/build.ninja
 	$(CMAKE) -S native -B $(BUILD)/$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) $(SANITIZE) >/dev/null
 
 build-native: $(VENV)/.package
-	$(CMAKE) -S native -B $(WHEEL_BUILD) -DRABIT_TESTS=ON -DRABIT_BENCH=ON >/dev/null
+	$(CMAKE) -S native -B $(WHEEL_BUILD) -DRABIT_TESTS=ON >/dev/null
 	$(BIN)/ninja -C $(WHEEL_BUILD) --quiet
 
-test-native: build-native ## native tests, release build; the benchmarks must compile
-	$(WHEEL_BUILD)/rabit_tests
+# Many tests wait for each other's threads: two at a time use the processors better.
+test-native: build-native ## native tests, release build
+	$(WHEEL_BUILD)/rabit_tests --jobs=2
 
 flips: build-native ## flip ten thousand bits between two ranks, every bit of a connection's start among them
 	$(WHEEL_BUILD)/rabit_tests --filter=Flips --repeat=100
@@ -151,7 +152,7 @@ build-address build-thread: build-%: $(BUILD)/%/build.ninja
 	$(BIN)/ninja -C $(BUILD)/$* --quiet rabit_tests
 
 test-address test-thread: test-%: build-%
-	$(BUILD)/$*/rabit_tests
+	$(BUILD)/$*/rabit_tests --jobs=2
 
 test-sanitizers: test-address test-thread ## native tests under ASan+UBSan and TSan
 
@@ -257,9 +258,11 @@ bench: $(VENV)/.package $(VENV)/.tools $(MPICHVENV)/.ready ## beside gloo, Open 
 	@if [ "$$(id -u)" = 0 ] && command -v tc >/dev/null; then $(BIN)/python tests/bench/shaped.py; \
 	  else echo "left out: tests/bench/shaped.py needs root, ip and tc"; fi
 
-bench-native: $(VENV)/.package $(VENV)/.tools ## native benchmarks
+build-bench: $(VENV)/.package
 	$(CMAKE) -S native -B $(WHEEL_BUILD) -DRABIT_TESTS=ON -DRABIT_BENCH=ON >/dev/null
 	$(BIN)/ninja -C $(WHEEL_BUILD) --quiet
+
+bench-native: build-bench ## native benchmarks
 	@for program in $$(find $(WHEEL_BUILD) -maxdepth 1 -name 'bench_*' -type f); do echo "== $$program"; $$program || exit 1; done
 
 bench-schedule: $(VENV)/.package $(VENV)/.tools ## step times beside the ideal, on shaped links (root)

@@ -58,6 +58,7 @@ FULL = Stages(
         Part("test-mpich", "MPICH, in an environment of its own", 150, needs=("ready-mpich",)),
         Part("wheel", "sdist and wheel for other machines", 180),
         Part("docs", "the HTML pages", 30),
+        Part("fuzz", "Clang, thread-safety analysis and the fuzz targets", 200),
     ],
     beside=[
         Part("ready-mxnet", "installing MXNet", 105),
@@ -66,7 +67,7 @@ FULL = Stages(
         Part("test-address", "native tests under ASan and UBSan", 260),
         Part("build-thread", "building the native tests for TSan", 145),
         Part("test-thread", "native tests under TSan", 450),
-        Part("fuzz", "Clang, thread-safety analysis and the fuzz targets", 200),
+        Part("build-bench", "the native benchmarks", 40),
     ],
 )
 

@@ -1,12 +1,22 @@
 // main() of the native tests.
-// Usage: rabit_tests [--filter=TEXT[:TEXT…]] [--list] [--repeat=N] [--slowest=N]
-// A filter matches "Suite.name" by substring; "-TEXT" excludes.
+// Usage: rabit_tests [--filter=TEXT[:TEXT…]] [--list] [--repeat=N] [--slowest=N] [--jobs=N]
+// A filter matches "Suite.name" by substring; "-TEXT" excludes.  Jobs are processes that share the
+// tests: each takes the next one when it has ended its last.
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -99,6 +109,75 @@ bool RunCase(const Case& test) {
   return g_failures_of_current == 0;
 }
 
+constexpr int kJobsMax = 64;
+
+// What the jobs have of each other, in memory that all of them share.
+struct Share {
+  std::atomic<size_t> next{0};
+  std::atomic<int> passed{0}, failed{0}, skipped{0};
+  std::atomic<size_t> current[kJobsMax] = {};
+};
+
+// Takes tests until there are no more.
+void RunShare(const std::vector<const Case*>& chosen, int job, size_t slowest, Share& share) {
+  std::vector<std::string> failed;
+  for (size_t i = 0; (i = share.next.fetch_add(1)) < chosen.size();) {
+    share.current[job].store(i);
+    if (!RunCase(*chosen[i])) {
+      failed.push_back(chosen[i]->full_name());
+      ++share.failed;
+    } else if (g_skip_reason.empty()) {
+      ++share.passed;
+    } else {
+      ++share.skipped;
+    }
+  }
+  PrintSlowest(slowest);
+  for (const std::string& name : failed) std::printf("FAILED  %s\n", name.c_str());
+}
+
+// A job that dies has failed in the test that it was in.
+void WaitForJob(pid_t pid, const Case& current, Share& share) {
+  int how = 0;
+  while (::waitpid(pid, &how, 0) < 0 && errno == EINTR) continue;
+  if (WIFEXITED(how) && WEXITSTATUS(how) == 0) return;
+  ++share.failed;
+  std::printf("FAILED  %s: its process ended with %s %d\n", current.full_name().c_str(),
+              WIFSIGNALED(how) ? "signal" : "status",
+              WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how));
+}
+
+// Nullptr: no memory to share.
+Share* RunJobs(const std::vector<const Case*>& chosen, int jobs, size_t slowest) {
+  void* const memory =
+      ::mmap(nullptr, sizeof(Share), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    std::perror("memory for the jobs");
+    return nullptr;
+  }
+  Share* const share = new (memory) Share();
+  std::vector<pid_t> started;
+  for (int job = 0; job < jobs; ++job) {
+    const pid_t pid = ::fork();
+    if (pid < 0) std::perror("fork");
+    if (pid < 0) break;
+    if (pid == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      std::setvbuf(stdout, nullptr, _IOLBF, 1 << 16);
+      RunShare(chosen, job, slowest, *share);
+      std::exit(0);  // sanitizers report at the end
+    }
+    started.push_back(pid);
+  }
+  for (size_t job = 0; job < started.size(); ++job) {
+    WaitForJob(started[job], *chosen[share->current[job].load()], *share);
+  }
+  // What is left where no job could be started, or all have died, has not been tested.
+  const size_t begun = std::min(share->next.load(), chosen.size());
+  share->failed += static_cast<int>(chosen.size() - begun);
+  return share;
+}
+
 }  // namespace
 
 int Register(std::string suite, std::string name, std::function<void()> body) {
@@ -150,7 +229,7 @@ void SkipTest(const std::string& reason) {
 
 int Main(int argc, char** argv) {
   std::vector<std::string> filters;
-  int repeat = 1;
+  int repeat = 1, jobs = 1;
   size_t slowest = 0;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
@@ -160,6 +239,8 @@ int Main(int argc, char** argv) {
       repeat = std::atoi(arg.c_str() + 9);
     } else if (arg.starts_with("--slowest=")) {
       slowest = static_cast<size_t>(std::atoi(arg.c_str() + 10));
+    } else if (arg.starts_with("--jobs=")) {
+      jobs = std::clamp(std::atoi(arg.c_str() + 7), 1, kJobsMax);
     } else if (arg == "--list") {
       for (const Case& test : Cases()) std::printf("%s\n", test.full_name().c_str());
       return 0;
@@ -168,29 +249,27 @@ int Main(int argc, char** argv) {
       return 2;
     }
   }
-  int passed = 0;
-  int skipped = 0;
-  std::vector<std::string> failed;
+  std::vector<const Case*> chosen;
   for (int round = 0; round < repeat; ++round) {
     for (const Case& test : Cases()) {
-      if (!Matches(test.full_name(), filters)) continue;
-      if (!RunCase(test)) {
-        failed.push_back(test.full_name());
-      } else if (g_skip_reason.empty()) {
-        ++passed;
-      } else {
-        ++skipped;
-      }
+      if (Matches(test.full_name(), filters)) chosen.push_back(&test);
     }
   }
-  PrintSlowest(slowest);
-  for (const std::string& name : failed) std::printf("FAILED  %s\n", name.c_str());
-  std::printf("native: %d passed, %zu failed, %d skipped\n", passed, failed.size(), skipped);
-  if (passed + static_cast<int>(failed.size()) == 0) {
+  if (chosen.empty()) {
     std::fprintf(stderr, "no test matched\n");
     return 2;
   }
-  return failed.empty() ? 0 : 1;
+  Share local;
+  Share* share = &local;
+  if (jobs > 1) {
+    share = RunJobs(chosen, jobs, slowest);
+    if (share == nullptr) return 2;
+  } else {
+    RunShare(chosen, 0, slowest, local);
+  }
+  std::printf("native: %d passed, %d failed, %d skipped\n", share->passed.load(),
+              share->failed.load(), share->skipped.load());
+  return share->failed.load() == 0 ? 0 : 1;
 }
 
 }  // namespace rabit::testing
