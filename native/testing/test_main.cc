@@ -137,13 +137,14 @@ void RunShare(const std::vector<const Case*>& chosen, int job, size_t slowest, S
 }
 
 // A job that dies has failed in the test that it was in.
-void WaitForJob(pid_t pid, const Case& current, Share& share) {
+void WaitForJob(pid_t pid, const std::vector<const Case*>& chosen,
+                const std::atomic<size_t>& current, Share& share) {
   int how = 0;
   while (::waitpid(pid, &how, 0) < 0 && errno == EINTR) continue;
   if (WIFEXITED(how) && WEXITSTATUS(how) == 0) return;
   ++share.failed;
-  std::printf("FAILED  %s: its process ended with %s %d\n", current.full_name().c_str(),
-              WIFSIGNALED(how) ? "signal" : "status",
+  std::printf("FAILED  %s: its process ended with %s %d\n",
+              chosen[current.load()]->full_name().c_str(), WIFSIGNALED(how) ? "signal" : "status",
               WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how));
 }
 
@@ -170,7 +171,7 @@ Share* RunJobs(const std::vector<const Case*>& chosen, int jobs, size_t slowest)
     started.push_back(pid);
   }
   for (size_t job = 0; job < started.size(); ++job) {
-    WaitForJob(started[job], *chosen[share->current[job].load()], *share);
+    WaitForJob(started[job], chosen, share->current[job], *share);
   }
   // What is left where no job could be started, or all have died, has not been tested.
   const size_t begun = std::min(share->next.load(), chosen.size());

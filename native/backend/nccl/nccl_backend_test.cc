@@ -272,6 +272,8 @@ TEST(NcclBackend, a_rank_has_one_device_in_a_group) {
                               ->Broadcast(at.lane(), {static_cast<std::byte*>(array.data()), 40}, 0)
                               .Wait(Soon());
     EXPECT_EQ(status.ok(), device == 0) << status.message();
+    // What has been launched works in the array.
+    emulation().rabit_emulated_finish(device, static_cast<cuda::Stream>(stream.get()));
     if (device == 0) continue;
     EXPECT_TRUE(Has(status.message(), "the tensor is on cuda:1, and rank 0 has brought cuda:0"));
     EXPECT_TRUE(Has(status.message(), "torch.cuda.set_device(0)"));
