@@ -42,31 +42,31 @@ PACKAGES = Part("packages", "Python packages and the library", 115, flags=("-j2"
 SHORT = Stages(
     shown=[
         PACKAGES,
-        Part("check", "lint, types and the rules of the repository", 60),
-        Part("test-python-short", "Python tests, each under two seconds", 300),
+        Part("check", "lint, types and the rules of the repository", 70),
+        Part("test-python-short", "Python tests, each under two seconds", 230),
     ],
     beside=[
-        Part("build-native", "building the native tests", 350),
-        Part("test-native", "native tests", 190),
+        Part("build-native", "building the native tests", 250),
+        Part("test-native", "native tests", 90),
     ],
 )
 FULL = Stages(
     shown=[
         PACKAGES,
-        Part("test-python-slow", "Python tests of two seconds and more", 800),
-        Part("test-mxnet", "MXNet, in an environment of its own", 230, needs=("ready-mxnet",)),
+        Part("test-python-slow", "Python tests of two seconds and more", 870),
+        Part("test-mxnet", "MXNet, in an environment of its own", 250, needs=("ready-mxnet",)),
         Part("test-mpich", "MPICH, in an environment of its own", 150, needs=("ready-mpich",)),
-        Part("wheel", "sdist and wheel for other machines", 180),
+        Part("wheel", "sdist and wheel for other machines", 210),
         Part("docs", "the HTML pages", 30),
         Part("fuzz", "Clang, thread-safety analysis and the fuzz targets", 200),
     ],
     beside=[
-        Part("ready-mxnet", "installing MXNet", 105),
-        Part("ready-mpich", "installing MPICH", 25),
+        Part("ready-mxnet", "installing MXNet", 85),
+        Part("ready-mpich", "installing MPICH", 10),
         Part("build-address", "building the native tests for ASan and UBSan", 900),
-        Part("test-address", "native tests under ASan and UBSan", 260),
-        Part("build-thread", "building the native tests for TSan", 145),
-        Part("test-thread", "native tests under TSan", 450),
+        Part("test-address", "native tests under ASan and UBSan", 160),
+        Part("build-thread", "building the native tests for TSan", 250),
+        Part("test-thread", "native tests under TSan", 350),
         Part("build-bench", "the native benchmarks", 40),
     ],
 )
