@@ -206,7 +206,8 @@ TEST(TcpFaults, a_connection_that_swallows_everything_is_replaced) {
     job.Exchange(20, [](unsigned i) { return size_t{i * 1000}; });
     EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
     ASSERT_TRUE(job.ranks[0] != nullptr);
-    EXPECT_EQ(job.ranks[0]->counters().connections_restored, 1u);
+    // A busy machine may hold up the next one for as long, which is replaced as well.
+    EXPECT_GE(job.ranks[0]->counters().connections_restored, 1u);
   }
 }
 
