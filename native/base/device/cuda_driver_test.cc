@@ -281,6 +281,9 @@ TEST(CudaDriver, every_function_of_the_table_is_called) {
     EXPECT_OK(driver.Record(1, copies.copied.get(), copies.in.get()));
     EXPECT_OK(driver.Await(1, copies.out.get(), copies.copied.get()));
     EXPECT_OK(WaitOver(driver, 1, copies.copied.get(), After(std::chrono::seconds(60))));
+    const Result<DeviceMemory> memory = MakeMemory(copies.driver, 1, sizeof(int));
+    ASSERT_OK(memory);
+    EXPECT_OK(driver.CopyWithin(1, nullptr, memory->get(), array.data(), sizeof(int)));
     emulation().rabit_emulated_finish(1, static_cast<cuda::Stream>(copies.out.get()));
     trouble.Fail("cuEventRecord", 0, cuda::kInvalidValue);
     EXPECT_FALSE(driver.Record(1, copies.copied.get(), nullptr).ok());
