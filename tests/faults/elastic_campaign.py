@@ -11,7 +11,6 @@ the others recover; its next step has a spare in its place, and the times to the
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -21,6 +20,10 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support import seeds
 
 RANKS, STEPS = 4, 15
 PHASES = ("before", "sent", "commit", "reset")
@@ -115,9 +118,7 @@ def run(seed: int, transport: str, spares: int) -> tuple[list[float], list[float
             *(json.dumps(plan), str(STEPS), str(RANKS if spares else 0), str(spares)),
         ]
         environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            command, cwd=name, env=environ, capture_output=True, text=True, timeout=120, check=False
-        )
+        done = subprocess.run(command, cwd=name, env=environ, capture_output=True, text=True, timeout=120, check=False)
         killed = sorted(json.loads(each.read_text()) for each in folder.glob("killed.*"))
         results = {each.stem: json.loads(each.read_text()) for each in folder.glob("*.json")}
         said = f"plan {plan}: {results}\n{done.stdout}{done.stderr}"
@@ -137,30 +138,24 @@ def run(seed: int, transport: str, spares: int) -> tuple[list[float], list[float
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0, help="of the first run; the others count on")
+    parser = seeds.options(__doc__, runs=100)
     parser.add_argument("--transport", default="auto", choices=("auto", "tcp", "shm"))
     parser.add_argument("--spares", type=int, default=0, help="processes that take the place of lost ones")
     given = parser.parse_args()
     to_exception: list[float] = []
     to_step: list[float] = []
-    failed = []
-    for seed in range(given.seed, given.seed + given.runs):
-        try:
-            exceptions, steps = run(seed, given.transport, given.spares)
-        except (AssertionError, subprocess.TimeoutExpired) as error:
-            failed.append(seed)
-            print(f"--seed {seed} --runs 1 has failed: {error}", flush=True)
-            continue
-        to_exception += exceptions
-        to_step += steps
-    print(f"{given.runs - len(failed)} of {given.runs} runs ended as they must; failed seeds: {failed}")
+
+    def one(seed: int) -> None:
+        exceptions, steps = run(seed, given.transport, given.spares)
+        to_exception.extend(exceptions)
+        to_step.extend(steps)
+
+    status = seeds.play(given, one)
     for what, found in (("exception", to_exception), ("next step", to_step)):
         if found:
             p50, p99 = np.percentile(found, [50, 99])
             print(f"kill to {what}: p50 {p50:.1f} ms, p99 {p99:.1f} ms, of {len(found)}")
-    return 1 if failed else 0
+    return status
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ Needs root, ip and ss.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -29,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.shaped_links import Lab, build, why_not
 from faults.elastic_schedules import weight_of
+from support import seeds
 
 RANKS = 3
 KINDS = ("down", "down long", "down for ever", "reset", "flap", "pair", "one way", "pair for ever")
@@ -233,26 +233,22 @@ def run(fault: Fault) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=24)
-    parser.add_argument("--seed", type=int, default=0, help="of the first run; the others count on")
+    parser = seeds.options(__doc__, runs=24)
     parser.add_argument("--kind", default="", choices=("", *KINDS), help="one kind of fault only")
     given = parser.parse_args()
     if missing := why_not():
         print(f"faults of links cannot be made here: {missing}")
         return 1
-    began, failed, done = time.monotonic(), [], Counter[str]()
-    for seed in range(given.seed, given.seed + given.runs):
+    done = Counter[str]()
+
+    def one(seed: int) -> None:
         fault = fault_of(seed, given.kind)
-        try:
-            run(fault)
-            done[fault.kind] += 1
-        except (AssertionError, subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
-            failed.append(seed)
-            print(f"--seed {seed} --runs 1 has failed: {fault}: {error}", flush=True)
-    print(f"{done.total()} of {given.runs} jobs ended as they must, in {time.monotonic() - began:.0f} s")
-    print(f"{dict(sorted(done.items()))}; failed seeds: {failed}")
-    return 1 if failed else 0
+        run(fault)
+        done[fault.kind] += 1
+
+    status = seeds.play(given, one, about=lambda seed: fault_of(seed, given.kind))
+    print(dict(sorted(done.items())))
+    return status
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ A job that goes wrong prints its seed, which plays it again.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
@@ -21,7 +20,6 @@ import random
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +29,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from support import seeds
 from support.thread_peers import Room, ThreadPeers
 
 from rabit.checkpoint import Checkpoint
@@ -134,26 +133,17 @@ def weight_of(sizes: list[int]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0, help="of the first run; the others count on")
+    parser = seeds.options(__doc__, runs=100)
     parser.add_argument("--show", action="store_true", help="print the schedules, and play none")
     given = parser.parse_args()
-    seeds = range(given.seed, given.seed + given.runs)
     if given.show:
-        for seed in seeds:
+        for seed in range(given.seed, given.seed + given.runs):
             print(seed, schedule_of(seed))
         return 0
-    began, failed, killed = time.monotonic(), [], Counter[str]()
-    for seed in seeds:
-        try:
-            killed.update(run(seed))
-        except AssertionError as error:
-            failed.append(seed)
-            print(f"--seed {seed} --runs 1 has failed: {error}", flush=True)
-    print(f"{given.runs - len(failed)} of {given.runs} jobs ended as they must, in {time.monotonic() - began:.0f} s")
-    print(f"killed: {killed.total()}, {dict(sorted(killed.items()))}; failed seeds: {failed}")
-    return 1 if failed else 0
+    killed = Counter[str]()
+    status = seeds.play(given, lambda seed: killed.update(run(seed)))
+    print(f"killed: {killed.total()}, {dict(sorted(killed.items()))}")
+    return status
 
 
 if __name__ == "__main__":

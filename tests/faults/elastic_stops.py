@@ -9,7 +9,6 @@ the exception soon after the timeout, and go on; the one that wakes must be told
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -21,6 +20,10 @@ import time
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support import seeds
 
 SCRIPT = """
 import json, os, pathlib, sys, time
@@ -113,28 +116,25 @@ def run(dice: random.Random, timeout_s: float) -> tuple[float, list[float]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=0, help="of the first run; the others count on")
+    parser = seeds.options(__doc__, runs=40)
     parser.add_argument("--timeout", type=float, default=3.0, help="RABIT_HEARTBEAT_TIMEOUT in seconds")
     given = parser.parse_args()
-    short, noticed, failed = 0, [], []
-    for seed in range(given.seed, given.seed + given.runs):
-        try:
-            _, times = run(random.Random(seed), given.timeout)
-            assert all(each <= given.timeout + ROOM_S for each in times), f"noticed after {times} s"
-        except (AssertionError, subprocess.TimeoutExpired) as error:
-            failed.append(seed)
-            print(f"--seed {seed} --runs 1 has failed: {error}", flush=True)
-            continue
+    noticed: list[float] = []
+    short = 0
+
+    def one(seed: int) -> None:
+        nonlocal short
+        _, times = run(random.Random(seed), given.timeout)
+        assert all(each <= given.timeout + ROOM_S for each in times), f"noticed after {times} s"
         short += not times
-        noticed += times
-    print(f"{given.runs - len(failed)} of {given.runs} jobs ended as they must; failed seeds: {failed}")
+        noticed.extend(times)
+
+    status = seeds.play(given, one)
     print(f"stops below the timeout of {given.timeout:g} s: {short}, noticed by nobody")
     if noticed:
         shown = f"{np.median(noticed):.2f} s in the median, {max(noticed):.2f} s at most, of {len(noticed)}"
         print(f"longer stops: exceptions of the others after {shown}")
-    return 1 if failed else 0
+    return status
 
 
 if __name__ == "__main__":

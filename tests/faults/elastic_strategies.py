@@ -9,7 +9,6 @@ leaves, each of which goes on with the ranks, residuals and momentum of the one 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -19,6 +18,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support import seeds
 
 RANKS, STEPS = 4, 12
 # Methods by their names, all but those that elastic jobs refuse, with arguments for which twelve steps of small
@@ -137,9 +140,7 @@ def train_by(
         *(json.dumps(victims), json.dumps(methods), str(replicas)),
     ]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "RABIT_DETERMINISTIC": "1"}
-    done = subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=150, check=False
-    )
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads((folder / "result.json").read_text())
 
@@ -166,27 +167,24 @@ def play(methods: Sequence[str], victims: Sequence[tuple[int, int, str]]) -> tup
         return found, reference
 
 
+def losses_of(seed: int) -> tuple[str, list[tuple[int, int, str]]]:
+    """A method, and the step, process and method of each loss."""
+    dice = random.Random(seed)
+    # A loss is noticed in a step that exchanges: of DiLoCo's every third one.
+    steps = sorted(dice.sample((2, 5, 8, 11), dice.randint(1, 2)))
+    method = METHODS[dice.choice(sorted(METHODS))]
+    return method, [(step, each, method) for step, each in zip(steps, dice.sample(range(RANKS), 4), strict=False)]
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0, help="of the first run; the others count on")
-    given = parser.parse_args()
-    failed = []
-    for seed in range(given.seed, given.seed + given.runs):
-        dice = random.Random(seed)
-        # A loss is noticed in a step that exchanges: of DiLoCo's every third one.
-        steps = sorted(dice.sample((2, 5, 8, 11), dice.randint(1, 2)))
-        method = METHODS[dice.choice(sorted(METHODS))]
-        victims = [(step, each, method) for step, each in zip(steps, dice.sample(range(RANKS), 4), strict=False)]
-        try:
-            found, reference = play([method], victims)
-            assert found == reference, "other parameters than without losses"
-        except AssertionError as error:
-            failed.append(seed)
-            print(f"--seed {seed} --runs 1 has failed: {method}, {victims}: {error}", flush=True)
-    good = given.runs - len(failed)
-    print(f"{good} of {given.runs} jobs have the bits of jobs without losses; failed seeds: {failed}")
-    return 1 if failed else 0
+    given = seeds.options(__doc__, runs=20).parse_args()
+
+    def one(seed: int) -> None:
+        method, victims = losses_of(seed)
+        found, reference = play([method], victims)
+        assert found == reference, "other parameters than without losses"
+
+    return seeds.play(given, one, jobs="jobs have the bits of jobs without losses", about=losses_of)
 
 
 if __name__ == "__main__":

@@ -18,12 +18,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support import seeds
 
 STEPS = 14
 LIMIT_S = 120.0
@@ -82,9 +85,7 @@ class Killer:
 
     def begin(self, step: int) -> None:
         if step == self._step:
-            self._timer = threading.Timer(
-                self._after_s, os.kill, (self._process, signal.SIGKILL)
-            )
+            self._timer = threading.Timer(self._after_s, os.kill, (self._process, signal.SIGKILL))
             self._timer.start()
         if step == STEPS - 2 and self._timer is not None:
             self._timer.join()
@@ -164,19 +165,13 @@ def run(seed: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--runs", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=0, help="of the first job")
+    parser = seeds.options(__doc__, runs=50)
     parser.add_argument("--work", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.work is not None:
         work(loss_of(options.work))
         return 0
-    began = time.monotonic()
-    for seed in range(options.seed, options.seed + options.runs):
-        run(seed)
-    print(f"{options.runs} jobs went on without a server, {time.monotonic() - began:.0f} s")
-    return 0
+    return seeds.play(options, run, jobs="jobs went on without a server", about=loss_of)
 
 
 if __name__ == "__main__":
