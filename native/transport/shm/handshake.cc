@@ -68,6 +68,18 @@ Status WaitFor(int fd, short events, Deadline deadline, const std::string& what)
 
 std::string PeerText(int rank) { return "rank " + std::to_string(rank); }
 
+// What a call on a socket that does not block returns when it need not wait.  It is tried first:
+// of many peers most are ready by the time it is their turn.  errno is that of the call.
+template <class Call>
+Result<ssize_t> WhenReady(int fd, short events, Deadline deadline, const std::string& what,
+                          Call call) {
+  for (;;) {
+    const ssize_t n = call();
+    if (n >= 0 || (errno != EAGAIN && errno != EINTR)) return n;
+    RABIT_RETURN_IF_ERROR(WaitFor(fd, events, deadline, what));
+  }
+}
+
 bool IsEqual(const ShmToken& a, const ShmToken& b) {
   uint8_t difference = 0;
   for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<uint8_t>(a[i] ^ b[i]);
@@ -181,17 +193,22 @@ Status AcceptPeers(int listener, const ShmToken& mine, std::vector<int> missing,
   while (!missing.empty()) {
     RABIT_RETURN_IF_ERROR(context.Look());
     const Deadline next = std::min(context.deadline, After(kStartLookInterval));
-    const Status waited = WaitFor(listener, POLLIN, next, PeerText(missing.front()));
-    if (waited.code() == Code::kTimedOut && std::chrono::steady_clock::now() < context.deadline) {
+    const Result<ssize_t> accepted = WhenReady(
+        listener, POLLIN, next, PeerText(missing.front()),
+        [&] { return accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
+    if (accepted.status().code() == Code::kTimedOut &&
+        std::chrono::steady_clock::now() < context.deadline) {
       continue;
     }
-    if (!waited.ok()) return waited.WithCulprit(missing.front());
-    UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!accepted.ok()) return accepted.status().WithCulprit(missing.front());
+    UniqueFd fd(static_cast<int>(*accepted));
     if (!fd.is_open() || !IsOwnUser(fd.get())) continue;
     const Deadline patience = std::min(context.deadline, After(kStrangerTime));
-    if (!WaitFor(fd.get(), POLLIN, patience, "an introduction").ok()) continue;
     Introduction introduction{};
-    if (recv(fd.get(), &introduction, sizeof introduction, 0) != sizeof introduction) continue;
+    const Result<ssize_t> introduced =
+        WhenReady(fd.get(), POLLIN, patience, "an introduction",
+                  [&] { return recv(fd.get(), &introduction, sizeof introduction, 0); });
+    if (!introduced.ok() || *introduced != sizeof introduction) continue;
     if (introduction.magic != kMagic || !IsEqual(introduction.token, mine)) continue;
     auto found = std::find(missing.begin(), missing.end(), introduction.rank);
     if (found == missing.end()) continue;
@@ -204,7 +221,6 @@ Status AcceptPeers(int listener, const ShmToken& mine, std::vector<int> missing,
 }
 
 Status SendHello(const ShmSocket& socket, const Hello& hello, int inbox_fd, Deadline deadline) {
-  RABIT_RETURN_IF_ERROR(WaitFor(socket.fd.get(), POLLOUT, deadline, PeerText(socket.rank)));
   iovec data{const_cast<Hello*>(&hello), sizeof hello};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
@@ -217,7 +233,10 @@ Status SendHello(const ShmSocket& socket, const Hello& hello, int inbox_fd, Dead
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &inbox_fd, sizeof inbox_fd);
-  if (sendmsg(socket.fd.get(), &message, MSG_NOSIGNAL) != sizeof hello) {
+  RABIT_ASSIGN_OR_RETURN(
+      const ssize_t n, WhenReady(socket.fd.get(), POLLOUT, deadline, PeerText(socket.rank),
+                                 [&] { return sendmsg(socket.fd.get(), &message, MSG_NOSIGNAL); }));
+  if (n != sizeof hello) {
     return PeerLost(socket.rank, "shm: " + PeerText(socket.rank) +
                                      " went away while connecting: " + ErrnoText(errno));
   }
@@ -225,7 +244,6 @@ Status SendHello(const ShmSocket& socket, const Hello& hello, int inbox_fd, Dead
 }
 
 Status ReceiveHello(const ShmSocket& socket, Deadline deadline, Hello& hello, UniqueFd& inbox_fd) {
-  RABIT_RETURN_IF_ERROR(WaitFor(socket.fd.get(), POLLIN, deadline, PeerText(socket.rank)));
   iovec data{&hello, sizeof hello};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
@@ -233,7 +251,10 @@ Status ReceiveHello(const ShmSocket& socket, Deadline deadline, Hello& hello, Un
   message.msg_iovlen = 1;
   message.msg_control = control.data();
   message.msg_controllen = control.size();
-  const ssize_t n = recvmsg(socket.fd.get(), &message, MSG_CMSG_CLOEXEC);
+  RABIT_ASSIGN_OR_RETURN(const ssize_t n,
+                         WhenReady(socket.fd.get(), POLLIN, deadline, PeerText(socket.rank), [&] {
+                           return recvmsg(socket.fd.get(), &message, MSG_CMSG_CLOEXEC);
+                         }));
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
        header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
@@ -370,8 +391,10 @@ Result<std::vector<ShmPeer>> SwapInboxes(std::vector<ShmSocket> sockets, const I
 
   for (ShmPeer& peer : peers) {
     uint8_t verdict = 0;
-    RABIT_RETURN_IF_ERROR(WaitFor(peer.connection.get(), POLLIN, deadline, PeerText(peer.rank)));
-    if (recv(peer.connection.get(), &verdict, 1, 0) != 1) {
+    RABIT_ASSIGN_OR_RETURN(const ssize_t n,
+                           WhenReady(peer.connection.get(), POLLIN, deadline, PeerText(peer.rank),
+                                     [&] { return recv(peer.connection.get(), &verdict, 1, 0); }));
+    if (n != 1) {
       return PeerLost(peer.rank, "shm: " + PeerText(peer.rank) +
                                      " closed the connection while connecting; see its own error");
     }
