@@ -62,8 +62,9 @@ void SkewStatistics::Write(const RecordTable& records, JsonWriter& json) const {
   }
   json.EndArray();
   std::vector<const TensorRecord*> worst;
-  for (const TensorRecord* record : records.named())
-    if (record->skew_us_max > 0) worst.push_back(record);
+  records.ForEachNamed([&worst](const TensorRecord& record) {
+    if (record.skew_us_max > 0) worst.push_back(&record);
+  });
   std::stable_sort(worst.begin(), worst.end(),
                    [](const auto* a, const auto* b) { return a->skew_us_max > b->skew_us_max; });
   if (worst.size() > kTensorsReported) worst.resize(kTensorsReported);

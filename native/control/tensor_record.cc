@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/numbered_name.h"
 #include "control/agreement_wire.h"
 
 namespace rabit {
@@ -15,6 +16,7 @@ TensorRecord& RecordTable::Add(TensorKey key, std::shared_ptr<const TensorMember
   auto record = std::make_unique<TensorRecord>();
   record->key = std::move(key);
   record->members = std::move(members);
+  record->is_numbered = IsNumbered(record->key.name);
   NameUse& use = by_name_[record->key.name];
   use.records.push_back(record.get());
   record->rounds_of_name = &use.open_rounds;
@@ -33,10 +35,11 @@ void RecordTable::Remove(TensorRecord& record) {
 }
 
 bool RecordTable::GiveId(TensorRecord& record, uint64_t cycle, std::vector<TensorId>& evicted) {
+  ForgetNumbered(cycle, evicted);
   auto oldest = recency_.begin();
-  while (recency_.size() >= capacity_ && oldest != recency_.end()) {
+  while (recency_.size() + numbered_.size() >= capacity_ && oldest != recency_.end()) {
     TensorRecord& candidate = **oldest++;
-    if (candidate.is_open || candidate.is_kept || candidate.told_cycle == cycle) continue;
+    if (IsInUse(candidate, cycle)) continue;
     evicted.push_back(candidate.id);
     Remove(candidate);
   }
@@ -51,14 +54,26 @@ bool RecordTable::GiveId(TensorRecord& record, uint64_t cycle, std::vector<Tenso
   }
   record.named_cycle = cycle;
   record.told_cycle = cycle;
-  record.recency = recency_.insert(recency_.end(), &record);
+  std::list<TensorRecord*>& list = ListOf(record);
+  record.recency = list.insert(list.end(), &record);
   return true;
+}
+
+// A few are kept, so that ids are not used again while messages that mention them are under way.
+// Two at a time, so that their number falls after many were open at once.
+void RecordTable::ForgetNumbered(uint64_t cycle, std::vector<TensorId>& evicted) {
+  for (int i = 0; i < 2 && numbered_.size() >= std::min(kNumberedMax, capacity_); ++i) {
+    TensorRecord& candidate = *numbered_.front();
+    if (IsInUse(candidate, cycle)) return;
+    evicted.push_back(candidate.id);
+    Remove(candidate);
+  }
 }
 
 void RecordTable::TakeBack(TensorRecord& record) {
   by_id_[static_cast<size_t>(record.id)] = nullptr;
   free_ids_.push_back(record.id);
-  recency_.erase(record.recency);
+  ListOf(record).erase(record.recency);
   record.id = -1;
 }
 

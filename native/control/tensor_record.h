@@ -44,6 +44,7 @@ struct TensorRecord {
   uint64_t named_cycle = 0;  // of the agreement that gave the id
   uint64_t told_cycle = 0;   // of the last agreement that speaks of this tensor
   Signature agreed;
+  bool is_numbered = false;  // no name that comes again, as far as one can tell
   std::list<TensorRecord*>::iterator recency;
 
   // The open round.
@@ -80,7 +81,7 @@ struct TensorRecord {
 };
 
 // Owns the records and gives out ids.  Ids are bounded: beyond the capacity the one that was
-// agreed longest ago is taken back, unless it is open.
+// agreed longest ago is taken back, unless it is open.  Of numbered names only a few are kept.
 class RecordTable {
  public:
   explicit RecordTable(size_t capacity) : capacity_(capacity) {}
@@ -98,23 +99,40 @@ class RecordTable {
   // the same agreement refers to is never taken back.  False: no id is left.
   bool GiveId(TensorRecord& record, uint64_t cycle, std::vector<TensorId>& evicted);
   void Touch(TensorRecord& record, uint64_t cycle) {
+    std::list<TensorRecord*>& list = ListOf(record);
     record.told_cycle = cycle;
-    recency_.splice(recency_.end(), recency_, record.recency);
+    list.splice(list.end(), list, record.recency);
   }
 
   // Records under this name, open or not.
   std::vector<TensorRecord*> WithName(std::string_view name) const;
 
-  const std::list<TensorRecord*>& named() const { return recency_; }
+  // Those with ids.
+  template <class F>
+  void ForEachNamed(F f) const {
+    for (const TensorRecord* record : recency_) f(*record);
+    for (const TensorRecord* record : numbered_) f(*record);
+  }
 
  private:
+  static constexpr size_t kNumberedMax = 32;
+
   void TakeBack(TensorRecord& record);
+  // Takes back the ids of numbered names beyond the few that are kept.
+  void ForgetNumbered(uint64_t cycle, std::vector<TensorId>& evicted);
+  static bool IsInUse(const TensorRecord& record, uint64_t cycle) {
+    return record.is_open || record.is_kept || record.told_cycle == cycle;
+  }
+  std::list<TensorRecord*>& ListOf(const TensorRecord& record) {
+    return record.is_numbered ? numbered_ : recency_;
+  }
 
   const size_t capacity_;
   std::unordered_map<TensorKey, std::unique_ptr<TensorRecord>, TensorKeyHash> by_key_;
   std::vector<TensorRecord*> by_id_;
   std::vector<TensorId> free_ids_;
-  std::list<TensorRecord*> recency_;  // named records, longest unused first
+  std::list<TensorRecord*> recency_;   // named records, longest unused first
+  std::list<TensorRecord*> numbered_;  // the same, of numbered names
 
   struct NameUse {
     int open_rounds = 0;

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/numbered_name.h"
 
 namespace rabit {
 std::string NameKey(GroupId group, const std::string& name) {
@@ -90,15 +91,19 @@ bool HandleTable::IsOpen(const Request& request) const {
   return found != names_.end() && found->second.is_open;
 }
 
-void HandleTable::CloseName(NamedTensor& named) {
+void HandleTable::CloseName(const PendingRequest& request) {
   MutexLock lock(names_mutex_);
-  named.is_open = false;
   --open_names_;
+  if (IsNumbered(request.request.name)) {
+    names_.erase(KeyOf(request.request));
+  } else {
+    request.named.is_open = false;
+  }
 }
 
 void HandleTable::Forget(std::span<const std::shared_ptr<PendingRequest>> requests) {
   for (const auto& pending : requests) {
-    CloseName(pending->named);
+    CloseName(*pending);
     Shard& shard = ShardOf(pending->handle);
     MutexLock lock(shard.mutex);
     shard.requests.erase(pending->handle.value);
@@ -108,7 +113,7 @@ void HandleTable::Forget(std::span<const std::shared_ptr<PendingRequest>> reques
 void HandleTable::Launch(const std::shared_ptr<PendingRequest>& request, const DeviceEvent& event) {
   request->Await(event);
   if (!request->DropUnlaunched()) return;
-  CloseName(request->named);  // before the waiter wakes: it may submit the same name at once
+  CloseName(*request);  // before the waiter wakes: it may submit the same name at once
   request->Launch();
 }
 
@@ -120,7 +125,7 @@ bool HandleTable::DropQuietly(const std::shared_ptr<PendingRequest>& request,
                               const DeviceEvent* event) {
   if (event != nullptr) request->Arrive(*event);
   const bool is_last_launch = event == nullptr && request->DropUnlaunched();
-  if (is_last_launch) CloseName(request->named);
+  if (is_last_launch) CloseName(*request);
   if (!request->DropHold()) {
     if (is_last_launch) request->Launch();  // devices do the rest
     return false;

@@ -78,12 +78,13 @@ class HandleTable {
 
   // All requests' names or none.
   Result<std::vector<NamedTensor*>> OpenNames(std::span<const Request> requests);
-  void CloseName(NamedTensor& named);
+  void CloseName(const PendingRequest& request);
   // Blocks until `wait(deadline)` of the request says yes.
   Status Await(PendingRequest& request, bool (PendingRequest::*wait)(Deadline), Deadline deadline);
   void Log(const PendingRequest& request);
 
-  // Names stay here when they are closed, because the next step opens them again.
+  // Names stay here when they are closed, because the next step opens them again; numbered ones
+  // do not.
   mutable Mutex names_mutex_;
   std::unordered_map<std::string, NamedTensor> names_ RABIT_GUARDED_BY(names_mutex_);
   size_t open_names_ RABIT_GUARDED_BY(names_mutex_) = 0;

@@ -37,7 +37,7 @@ class PendingRequest {
   const int64_t submitted_ns;
   const uint64_t version;  // requests of one version have the same name and signature
   const Handle handle;
-  NamedTensor& named;  // the handle table's
+  NamedTensor& named;  // the handle table's, until the name is closed
   const Request request;
   bool is_agreed = false;  // engine core and who does its steps only
 

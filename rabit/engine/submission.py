@@ -75,7 +75,7 @@ class Submission(EngineBase):
         return next(counter)
 
     def auto_name(self, key: str) -> str:
-        """A name for an operation that was given none."""
+        """A name for an operation that was given none; the engine knows its form, and soon forgets it."""
         return f"{key}.noname.{self.next_number(key)}"
 
     def again(
