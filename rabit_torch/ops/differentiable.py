@@ -40,40 +40,30 @@ def _refuse_gradient(kind: str, op: ReduceOp) -> None:
 
 
 class _Allreduce(torch.autograd.Function):
+    # torch looks at every argument by itself, so all but the tensors come as one.
     @staticmethod
     def forward(
         context: Any,
-        name: str | None,
-        op: ReduceOp,
-        prescale: float,
-        postscale: float,
-        process_set: ProcessSet,
-        codec: Any,
+        call: tuple[str | None, ReduceOp, tuple[float, float], ProcessSet, Any],
         is_grouped: bool,
         *tensors: torch.Tensor,
     ) -> Any:
-        context.op, context.process_set = op, process_set
-        context.factors = (prescale, postscale)
+        context.call = call
         if not is_grouped:
-            (tensor,) = tensors
-            return collectives.allreduce_into_new(
-                tensor, name, op, context.factors, process_set, codec
-            )
+            return collectives.allreduce_into_new(tensors[0], *call)
         with rabit.default_engine().waiting():
-            handle = collectives.start_group(
-                False, tensors, name, op, context.factors, process_set, codec
-            )
+            handle = collectives.start_group(False, tensors, *call)
         return tuple(handle.wait())
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
         # The reduction is linear for Sum and Average, and so is its transpose: itself.
-        _refuse_gradient("allreduce", context.op)
-        prescale, postscale = context.factors
+        _, op, (prescale, postscale), process_set, _ = context.call
+        _refuse_gradient("allreduce", op)
         handle = collectives.start_group(
-            False, gradients, None, context.op, (postscale, prescale), context.process_set
+            False, gradients, None, op, (postscale, prescale), process_set
         )
-        return (None,) * 7 + tuple(handle.wait())
+        return (None, None, *handle.wait())
 
 
 def allreduce(
@@ -99,17 +89,7 @@ def allreduce(
     if compressor is IDENTITY and not _needs_gradient(tensor):
         return collectives.allreduce_into_new(tensor, name, resolved, factors, process_set, codec)
     wire, undo = (tensor, None) if compressor is IDENTITY else compressor.compress(tensor)
-    result = _apply(
-        _Allreduce,
-        name,
-        resolved,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        codec,
-        False,
-        wire,
-    )
+    result = _apply(_Allreduce, (name, resolved, factors, process_set, codec), False, wire)
     return result if compressor is IDENTITY else compressor.decompress(result, undo)
 
 
@@ -126,17 +106,9 @@ def grouped_allreduce(
     """Returns the reductions of several tensors, which travel together.  See `allreduce`."""
     codec, compressor = split(compression)
     pairs = [compressor.compress(tensor) for tensor in tensors]
-    results = _apply(
-        _Allreduce,
-        name,
-        reduce_op(op, average),
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        codec,
-        True,
-        *[wire for wire, _ in pairs],
-    )
+    factors = (prescale_factor, postscale_factor)
+    call = (name, reduce_op(op, average), factors, process_set, codec)
+    results = _apply(_Allreduce, call, True, *[wire for wire, _ in pairs])
     return [compressor.decompress(r, undo) for r, (_, undo) in zip(results, pairs, strict=True)]
 
 
