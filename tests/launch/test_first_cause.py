@@ -5,49 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
+from faults.first_causes import HEADLINES, SCRIPT
 
 from rabit.launch.report import choose_culprit, job_status
 from rabit.launch.told import Tellings
-
-SCRIPT = """
-import os, signal, sys
-import numpy as np
-import rabit
-
-how, who = sys.argv[1], int(sys.argv[2])
-rabit.init()
-
-def step(number):
-    if number == 2 and rabit.rank() == who:
-        if how == "raise":
-            raise ValueError("sample 7 is bad")
-        if how == "exit":
-            sys.exit(3)
-        if how == "return":
-            sys.exit(0)
-        if how == "vanish":
-            os._exit(4)
-        os.kill(os.getpid(), getattr(signal, how))
-    rabit.allreduce(np.ones(100), name=f"x{number}")
-
-try:
-    for number in range(5):
-        step(number)
-except rabit.RabitError as error:
-    if how == "hidden":
-        raise RuntimeError("training failed") from None
-    raise
-"""
-
-HEADLINES = {
-    "raise": (1, "raised ValueError: sample 7 is bad\n"),
-    "exit": (3, "exited with status 3, "),
-    "return": (1, "ended without an error while others waited for it: did it call fewer"),
-    "vanish": (4, "exited with status 4, "),
-    "SIGKILL": (137, "was killed by SIGKILL (signal 9), "),
-    "SIGTERM": (143, "was killed by SIGTERM (signal 15), "),
-    "SIGSEGV": (139, "was killed by SIGSEGV (signal 11), "),
-}
 
 
 @pytest.fixture
@@ -113,10 +74,7 @@ def test_a_hook_of_the_users_own_is_called_and_the_cause_is_known(rabitrun, scri
 
 
 def test_an_error_that_replaces_the_loss_is_a_consequence(rabitrun, script):
-    text = SCRIPT.replace('how == "hidden"', "True")
-    script.write_text(text)
-
-    job = rabitrun("-np", 3, sys.executable, script, "exit", 1)
+    job = rabitrun("-np", 3, sys.executable, script, "exit", 1, "hide", 2, 0)
 
     assert_is_blamed(job, 1, 3, "exit")
 
