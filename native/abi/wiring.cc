@@ -11,6 +11,7 @@
 #include "abi/ps_wiring.h"
 #include "arithmetic/reduce.h"
 #include "backend/builtin/builtin_backend.h"
+#include "backend/hierarchical/hierarchical_backend.h"
 #include "backend/nccl/nccl_library.h"
 #include "base/check.h"
 #include "base/device/cuda_driver.h"
@@ -97,8 +98,7 @@ class WiredEngineImplementation final : public WiredEngine {
     return InvalidArgument("there is no codec " + std::to_string(number) + ": this engine has " +
                            std::to_string(codec_specs_.size()) + "; add it first");
   }
-  Status Update(PushMode mode, uint64_t key, const TensorView& in_out,
-                Deadline deadline) override {
+  Status Update(PushMode mode, uint64_t key, const TensorView& in_out, Deadline deadline) override {
     if (ps_ != nullptr) return ps_->Update(mode, key, in_out, deadline);
     return Unsupported(
         "this job has no summation servers that keep parameters; start some with 'rabitrun -s 2', "
@@ -278,6 +278,25 @@ Result<std::string> RouteTable(const Options& options, const Connections& connec
   return told.substr(1);
 }
 
+// NCCL alone, and inside the hosts with what the host's tensors take between them.
+void AddNccl(const Options& options, const Topology& topology, std::unique_ptr<Backend> nccl,
+             Executors& made, RouterOptions& router) {
+  const auto executor = static_cast<int32_t>(made.backends.size());
+  router.nccl = {.backend = static_cast<BackendId>(made.names.size()) - 1,
+                 .executor = executor,
+                 .hierarchy = executor + 1,
+                 .is_default = options.backend == "auto" || options.backend.starts_with("nccl")};
+  const bool is_over_mpi = DefaultOnHost(options) == "mpi";
+  const int32_t between = is_over_mpi ? router.mpi->messages : Router::kBuiltin;
+  // What MPI's messages cost is not measured.
+  const LinkModel link = is_over_mpi ? LinkModel{} : router.links.slowest;
+  made.backends.push_back(std::move(nccl));
+  Backend& inside = *made.backends.back();
+  made.backends.push_back(std::make_unique<HierarchicalBackend>(
+      "nccl.hierarchical",
+      HierarchyParts{inside, *made.backends[static_cast<size_t>(between)], topology, link}));
+}
+
 Result<Executors> MakeExecutors(const Options& options, const Connections& connections,
                                 std::unique_ptr<BuiltinBackend> builtin) {
   Executors made;
@@ -315,11 +334,11 @@ Result<Executors> MakeExecutors(const Options& options, const Connections& conne
         "start some with 'rabitrun -s 2', or unset RABIT_PS_ASYNC");
   }
   if (options.server_replicas > 1 && options.servers < options.server_replicas) {
-    return InvalidArgument(
-        "option server_replicas is " + std::to_string(options.server_replicas) +
-        ", and the job has " + std::to_string(options.servers) +
-        " summation servers: each sum has to be on so many of them; start more with 'rabitrun -s 2', or "
-        "unset RABIT_SERVER_REPLICAS");
+    return InvalidArgument("option server_replicas is " + std::to_string(options.server_replicas) +
+                           ", and the job has " + std::to_string(options.servers) +
+                           " summation servers: each sum has to be on so many of them; start more "
+                           "with 'rabitrun -s 2', or "
+                           "unset RABIT_SERVER_REPLICAS");
   }
   if (options.has_ps()) {
     router.ps = {.backend = 1 + router.mpi.has_value(),
@@ -333,10 +352,7 @@ Result<Executors> MakeExecutors(const Options& options, const Connections& conne
     }
   }
   if (nccl.backend != nullptr) {
-    router.nccl = {.backend = static_cast<BackendId>(made.names.size()) - 1,
-                   .executor = static_cast<int32_t>(made.backends.size()),
-                   .is_default = options.backend == "auto" || options.backend.starts_with("nccl")};
-    made.backends.push_back(std::move(nccl.backend));
+    AddNccl(options, connections.topology, std::move(nccl.backend), made, router);
   }
   made.router = std::make_unique<const Router>(std::move(router));
   return made;

@@ -1,5 +1,5 @@
-// What goes wrong with tensors of a device, staged or by NCCL: every rank hears of it, and none
-// hangs.
+// What goes wrong with tensors of a device, staged, by NCCL or by both: every rank hears of it, and
+// none hangs.
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -12,6 +12,7 @@
 #include "testing/device_tensor.h"
 #include "testing/emulated_driver.h"
 #include "testing/engine_job.h"
+#include "testing/forwarding_backend.h"
 #include "testing/run_ranks.h"
 #include "testing/soon.h"
 
@@ -24,7 +25,9 @@ using testing::DeviceWay;
 using testing::EmulatedTrouble;
 using testing::emulation;
 using testing::Has;
+using testing::JobOptions;
 using testing::kBothWays;
+using testing::kEveryWay;
 using testing::MakeRequest;
 using testing::RunOn;
 using testing::Soon;
@@ -77,11 +80,14 @@ std::vector<std::string> CallsOf(DeviceWay way) {
              "cuEventQuery",        "cuStreamCreate",       "cuStreamWaitEvent",
              "cuMemAlloc_v2",       "cuMemcpyDtoDAsync_v2", "copy"};
   }
+  if (way == DeviceWay::kHierarchical) {
+    calls = {"cuMemHostAlloc", "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2"};
+  }
   return calls;
 }
 
 TEST(DeviceFaults, whichever_call_of_the_driver_fails_both_ranks_hear_of_it) {
-  for (const DeviceWay way : kBothWays) {
+  for (const DeviceWay way : kEveryWay) {
     for (const std::string& function : CallsOf(way)) {
       EmulatedTrouble trouble(31);
       Pair pair(way);
@@ -92,9 +98,10 @@ TEST(DeviceFaults, whichever_call_of_the_driver_fails_both_ranks_hear_of_it) {
       const std::string what = std::string(Name(way)) + " " + function;
       EXPECT_TRUE(function == "copy" || emulation().rabit_emulated_calls(function.c_str()) > called)
           << what;
-      // When the kernels have ended, the other rank may have its result before it hears of
-      // anything.
-      const bool is_late = function == "cuEventQuery" && way == DeviceWay::kNccl;
+      // When the kernels have ended, or the exchange between hosts, the other rank may have its
+      // result before it hears of anything.
+      const bool is_late = (function == "cuEventQuery" && way != DeviceWay::kStaged) ||
+                           (function == "cuMemcpyHtoDAsync_v2" && way == DeviceWay::kHierarchical);
       EXPECT_FALSE(heard[0].ok() && heard[1].ok()) << what;
       for (const Status& status : heard) {
         if (is_late && status.ok()) continue;
@@ -165,7 +172,7 @@ TEST(DeviceFaults, a_rank_that_comes_late_is_waited_for_until_the_caller_has_eno
 }
 
 TEST(DeviceFaults, a_rank_that_ends_is_named_to_who_waits_in_either_way) {
-  for (const DeviceWay way : kBothWays) {
+  for (const DeviceWay way : kEveryWay) {
     for (const bool is_on_stream : {false, true}) {
       EmulatedTrouble trouble(35);
       DeviceJob job(way, 2);
@@ -193,6 +200,34 @@ TEST(DeviceFaults, a_rank_that_ends_is_named_to_who_waits_in_either_way) {
       });
     }
   }
+}
+
+// Its part of the sum inside the host is there, and it does not come to the exchange between hosts.
+TEST(DeviceFaults, a_rank_that_is_lost_between_the_steps_of_a_hierarchy_is_named_to_all) {
+  class Lost final : public testing::ForwardingBackend {
+   public:
+    using ForwardingBackend::ForwardingBackend;
+    Operation Allreduce(const LaneContext&, const TensorView&, ReduceOp) override {
+      return Internal("the host has no more power");
+    }
+  };
+  EmulatedTrouble trouble(38, 100);
+  JobOptions options;
+  options.wrap_backend = [](int rank, std::unique_ptr<Backend> inner) {
+    return rank == 3 ? std::make_unique<Lost>(std::move(inner)) : std::move(inner);
+  };
+  constexpr int kRanks = 4;
+  DeviceJob job(DeviceWay::kHierarchical, kRanks, std::move(options));
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (int rank = 0; rank < kRanks; ++rank) engines.push_back(job.Start(rank));
+  testing::RunRanks(kRanks, [&](int rank) {
+    Engine& engine = *engines[static_cast<size_t>(rank)];
+    const DeviceTensor tensor(rank, Floats(100, 1.0f));
+    const Status status = RunOn(engine, tensor.InPlace(Kind::kAllreduce, "sum"));
+    EXPECT_EQ(status.code(), Code::kInternal) << status;
+    EXPECT_TRUE(Has(status.message(), "'sum' on rank " + std::to_string(rank))) << status;
+    EXPECT_TRUE(Has(status.message(), "'sum' on rank 3: the host has")) << status;
+  });
 }
 
 TEST(DeviceFaults, a_stop_ends_what_other_ranks_have_not_submitted) {

@@ -25,6 +25,7 @@ using testing::emulation;
 using testing::Has;
 using testing::JobOptions;
 using testing::kBothWays;
+using testing::kEveryWay;
 using testing::MakeRequest;
 using testing::OpenEmulatedDriver;
 using testing::RunOn;
@@ -159,7 +160,7 @@ TEST(DeviceOrder, what_has_a_priority_is_announced_when_it_is_computed) {
 }
 
 TEST(DeviceOrder, a_result_on_the_host_is_there) {
-  for (const DeviceWay way : kBothWays) {
+  for (const DeviceWay way : kEveryWay) {
     EmulatedTrouble trouble(24, 300);
     DeviceJob(way, 2).Run([](Engine& engine, int rank) {
       const BusyStream stream(rank);

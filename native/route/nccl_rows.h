@@ -14,6 +14,7 @@ namespace rabit {
 struct NcclRows {
   BackendId backend = -1;   // what users call 'nccl'
   int32_t executor = -1;    // place in EngineParts::backends
+  int32_t hierarchy = -1;   // NCCL inside the hosts, and another between; -1: there is none
   bool is_default = false;  // of tensors on a GPU whose operations name no backend
 
   // Tensors on a GPU, of NCCL's types and operations.  Its minimum and maximum of floats lose NaN,

@@ -16,8 +16,10 @@ struct Load {
   bool operator==(const Load&) const = default;
 };
 
-// What users call the MPI library's own functions.
+// What users call the own functions of the MPI library, and of NCCL.
 inline constexpr std::string_view kLibraryAlgorithm = "library";
+// First inside the hosts, then between them.
+inline constexpr std::string_view kHierarchicalAlgorithm = "hierarchical";
 
 struct Route {
   BackendId backend = 0;       // as users count them

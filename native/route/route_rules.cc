@@ -11,7 +11,7 @@ namespace rabit {
 namespace {
 
 // Known, and perhaps not part of this engine.
-constexpr std::string_view kBackends[] = {"builtin", "mpi", "ps"};
+constexpr std::string_view kBackends[] = {"builtin", "mpi", "nccl", "ps"};
 
 bool CanBeRouted(const KindTraits& traits) {
   return traits.kind == Kind::kBarrier || (traits.moves_data && traits.kind != Kind::kRecv);
@@ -25,10 +25,14 @@ std::string RoutedKinds() {
   return JoinNames(names);
 }
 
-std::vector<std::string_view> KnownAlgorithms(std::optional<Kind> kind, bool is_mpi) {
+std::vector<std::string_view> KnownAlgorithms(std::optional<Kind> kind, std::string_view backend) {
   std::vector<std::string_view> names;
-  if (kind.has_value()) names = AlgorithmNames(*kind);
-  if (is_mpi) names.push_back(kLibraryAlgorithm);
+  if (backend == "nccl") {
+    if (kind == Kind::kAllreduce) names.push_back(kHierarchicalAlgorithm);
+  } else if (kind.has_value()) {
+    names = AlgorithmNames(*kind);
+  }
+  if (backend == "mpi" || backend == "nccl") names.push_back(kLibraryAlgorithm);
   return names;
 }
 
@@ -57,7 +61,7 @@ class RouteRulesParser {
   Status ParseSizes(RouteRule& rule);
   Result<int64_t> ParseBytes(std::string_view word, size_t position) const;
   Status ParseBackend(RouteRule& rule);
-  Status ParseAlgorithm(RouteRule& rule, bool is_mpi);
+  Status ParseAlgorithm(RouteRule& rule, std::string_view backend);
 
   // Up to one of `until` or the end; moves on.
   std::string_view TakeUntil(std::string_view until) {
@@ -153,8 +157,10 @@ Status RouteRulesParser::ParseBackend(RouteRule& rule) {
                               JoinNames({std::begin(kBackends), std::end(kBackends)}));
     }
     if (name == "ps") {
-      return Wrong(start, "this job runs without backend 'ps'; start summation servers with "
-                          "'rabitrun -s 2', or add it with RABIT_BACKEND=" + ours + ",ps");
+      return Wrong(start,
+                   "this job runs without backend 'ps'; start summation servers with "
+                   "'rabitrun -s 2', or add it with RABIT_BACKEND=" +
+                       ours + ",ps");
     }
     return Wrong(start, "this job runs without backend '" + name + "': it has " + ours +
                             "; add it with RABIT_BACKEND=" + ours + "," + name);
@@ -165,13 +171,13 @@ Status RouteRulesParser::ParseBackend(RouteRule& rule) {
     return Wrong(at_, "backend 'ps' has no choice of algorithms; name it alone");
   }
   ++at_;
-  return ParseAlgorithm(rule, name == "mpi");
+  return ParseAlgorithm(rule, name);
 }
 
-Status RouteRulesParser::ParseAlgorithm(RouteRule& rule, bool is_mpi) {
+Status RouteRulesParser::ParseAlgorithm(RouteRule& rule, std::string_view backend) {
   const size_t start = at_;
   rule.algorithm = TakeUntil(";");
-  const std::vector<std::string_view> known = KnownAlgorithms(rule.kind, is_mpi);
+  const std::vector<std::string_view> known = KnownAlgorithms(rule.kind, backend);
   const std::string kind(rule.kind.has_value() ? Name(*rule.kind) : "*");
   if (known.empty())
     return Wrong(start, kind + " has no choice of algorithms; name the backend alone");

@@ -38,6 +38,7 @@ struct RouteNames {
 //
 //   kind[.dtype][:sizes]:backend[/algorithm]
 //   alltoall:*:mpi;allreduce:<64K:builtin;allreduce.float16:4K-1M:builtin/direct;*:builtin
+//   allreduce:>=1M:nccl/hierarchical
 //
 // with kind '*' for every kind, 'send' for both ends of a message, and sizes '*', '<high', '>=low'
 // or 'low-high' (low inclusive, high exclusive) in bytes, with K, M or G.  The first rule that fits

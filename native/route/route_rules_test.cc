@@ -81,7 +81,8 @@ TEST(RouteRules, mistakes_name_the_position_and_what_is_known) {
   ExpectWrong("alltoall:8K-4K:mpi", kBoth, "10", "no size is in '8K-4K'");
   ExpectWrong("alltoall:<0:mpi", kBoth, "10", "no size is in '<0'");
   ExpectWrong("alltoall:mpi;", kBoth, "14", "unknown collective ''");
-  ExpectWrong("alltoall:mpl", kBoth, "10", "there is no backend 'mpl'; known: builtin, mpi, ps");
+  ExpectWrong("alltoall:mpl", kBoth, "10",
+              "there is no backend 'mpl'; known: builtin, mpi, nccl, ps");
   ExpectWrong("alltoall:mpi", kOne, "10",
               "this job runs without backend 'mpi': it has builtin; add it with "
               "RABIT_BACKEND=builtin,mpi");
@@ -90,9 +91,25 @@ TEST(RouteRules, mistakes_name_the_position_and_what_is_known) {
   ExpectWrong("alltoall:builtin/ring", kOne, "18", "alltoall has no choice of algorithms");
   ExpectWrong("alltoall:mpi/ring", kBoth, "14",
               "unknown alltoall algorithm 'ring'; known: library");
-  ExpectWrong("allreduce:ps", kBoth, "11", "this job runs without backend 'ps'; start summation servers with "
+  ExpectWrong("allreduce:ps", kBoth, "11",
+              "this job runs without backend 'ps'; start summation servers with "
               "'rabitrun -s 2', or add it with RABIT_BACKEND=builtin,mpi,ps");
   ExpectWrong("allreduce:ps/ring", kServers, "13", "backend 'ps' has no choice of algorithms");
+}
+
+TEST(RouteRules, nccl_runs_alone_or_inside_the_hosts) {
+  const std::vector<std::string> backends = {"builtin", "nccl"};
+  const auto rules = RouteRules::Parse(
+      "route", "allreduce:>=1M:nccl/hierarchical;broadcast:nccl/library", {backends, false});
+  ASSERT_OK(rules);
+  EXPECT_EQ(Found(*rules, Kind::kAllreduce, 1 << 20), "1/hierarchical");
+  EXPECT_EQ(Found(*rules, Kind::kAllreduce, 1 << 10), "");
+  EXPECT_EQ(Found(*rules, Kind::kBroadcast, 9), "1/library");
+  ExpectWrong("allreduce:nccl/ring", backends, "16",
+              "unknown allreduce algorithm 'ring'; known: hierarchical, library");
+  ExpectWrong("broadcast:nccl/hierarchical", backends, "16",
+              "unknown broadcast algorithm 'hierarchical'; known: library");
+  ExpectWrong("allreduce:nccl/hierarchical", kOne, "11", "this job runs without backend 'nccl'");
 }
 
 TEST(RouteRules, deterministic_jobs_refuse_other_orders) {

@@ -24,8 +24,6 @@ constexpr int64_t kChainBroadcastBytesMin = 128 << 10;
 // Of which a server can add up a tensor at once (arithmetic/reduce.h).
 constexpr int kServedRanksMax = 1024;
 
-constexpr std::string_view kHierarchical = "hierarchical";
-
 // A ring rounds at every step.
 bool RoundsToSixteenBits(DType dtype) {
   return dtype == DType::kFloat16 || dtype == DType::kBfloat16;
@@ -135,6 +133,11 @@ Route Router::OverServers(const Work& work, Load load, const Group& group, const
 
 Route Router::OverNccl(const Work& work, Load load, const Group& group, const Wish& wish) const {
   const NcclRows& nccl = *options_.nccl;
+  const bool wants_hierarchy =
+      wish.algorithm == kHierarchicalAlgorithm && work.kind == Kind::kAllreduce;
+  if (nccl.Runs(work) && wants_hierarchy && nccl.hierarchy >= 0 && HostsOf(group) > 1) {
+    return {nccl.backend, nccl.hierarchy, kHierarchicalAlgorithm, wish.row};
+  }
   if (nccl.Runs(work)) {
     return {nccl.backend, nccl.executor, kLibraryAlgorithm, wish.row.empty() ? "device" : wish.row};
   }
@@ -167,7 +170,7 @@ Route Router::OverMpi(const Work& work, Load load, const Group& group, const Wis
   // Shared memory and MPI both move bytes only while somebody waits on them.  Of the algorithms,
   // `hierarchical` alone is through with one before it begins with the other; in any other, ranks
   // that wait on different ones could wait in a circle.
-  const bool crosses = mpi.across >= 0 && choice.algorithm == kHierarchical;
+  const bool crosses = mpi.across >= 0 && choice.algorithm == kHierarchicalAlgorithm;
   return ours(crosses ? mpi.across : mpi.messages, choice);
 }
 
@@ -201,7 +204,7 @@ Router::Choice Router::ChooseAllreduce(const LinkCosts& links, DType dtype, int6
   if (options_.is_deterministic || RoundsToSixteenBits(dtype)) return {flat.name, "link_model"};
   const double flat_us = flat.cost_us(links.slowest, group.size(), bytes);
   if (WantsHierarchy(links, group, bytes, flat_us)) {
-    return {kHierarchical, "hosts"};
+    return {kHierarchicalAlgorithm, "hosts"};
   }
   if (WantsRing(group, bytes)) return {"ring", "hosts"};
   return {flat.name, "link_model"};

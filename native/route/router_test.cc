@@ -368,6 +368,28 @@ TEST(Router, a_call_may_name_nccl_and_builtin_does_what_that_cannot) {
   EXPECT_EQ(Take(options, named, {64}).backend, 1);
 }
 
+TEST(Router, a_rule_takes_nccl_inside_the_hosts_alone) {
+  RouterOptions options = On({0, 0, 1, 1});
+  options.nccl = NcclRows{.backend = 1, .executor = 1, .hierarchy = 2, .is_default = true};
+  const std::vector<std::string> backends = {"builtin", "nccl"};
+  auto rules = RouteRules::Parse("route", "allreduce:>=1M:nccl/hierarchical", {backends, false});
+  ASSERT_OK(rules);
+  options.routes = std::move(rules).value();
+  const Load large{1 << 20};
+  const auto text = [&](const Work& work, Load load, const Group& group) {
+    return Text(Take(options, work, load, group));
+  };
+
+  EXPECT_EQ(text(OnGpu(Kind::kAllreduce), large, World()), "2 hierarchical route_rule");
+  EXPECT_EQ(Take(options, OnGpu(Kind::kAllreduce), large).backend, 1);
+  EXPECT_EQ(text(OnGpu(Kind::kAllreduce), large, Ranks({0, 2})), "2 hierarchical route_rule");
+  EXPECT_EQ(text(OnGpu(Kind::kAllreduce), large, Ranks({2, 3})), "1 library route_rule");
+  EXPECT_EQ(text(OnGpu(Kind::kAllreduce), {100}, World()), "1 library device");
+  EXPECT_EQ(text(OnGpu(Kind::kBroadcast), large, World()), "1 library device");
+  EXPECT_EQ(Take(options, OnGpu(Kind::kAllreduce, DType::kInt16), large).executor, 0);
+  EXPECT_EQ(Take(options, Of(Kind::kAllreduce), large).executor, 0);
+}
+
 // A backend of several executors moves the places of those behind it.
 TEST(Router, a_backend_has_its_name_wherever_it_runs) {
   RouterOptions options = On({0, 0});

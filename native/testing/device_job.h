@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/hierarchical/hierarchical_backend.h"
 #include "engine/engine.h"
 #include "testing/emulated_driver.h"
 #include "testing/emulated_nccl.h"
@@ -16,20 +17,27 @@
 
 namespace rabit::testing {
 
-enum class DeviceWay { kStaged, kNccl };
+enum class DeviceWay { kStaged, kNccl, kHierarchical };
 
 inline constexpr DeviceWay kBothWays[] = {DeviceWay::kStaged, DeviceWay::kNccl};
+inline constexpr DeviceWay kEveryWay[] = {DeviceWay::kStaged, DeviceWay::kNccl,
+                                          DeviceWay::kHierarchical};
 
-inline std::string_view Name(DeviceWay way) { return way == DeviceWay::kNccl ? "nccl" : "staged"; }
+inline std::string_view Name(DeviceWay way) {
+  if (way == DeviceWay::kHierarchical) return "hierarchical";
+  return way == DeviceWay::kNccl ? "nccl" : "staged";
+}
 
-// Rank r is on device r, of as many as there are ranks.  What it has taken is given back in the
-// end, and nothing was touched that should not be.
+// Rank r is on device r, of as many as there are ranks; where hosts count, even and odd ranks are
+// on one each.  What it has taken is given back in the end, and nothing was touched that should not
+// be.
 class DeviceJob {
  public:
   DeviceJob(DeviceWay way, int size, JobOptions options = {}) {
     emulation().rabit_emulated_devices(std::max(size, 2));
     options.open_driver = [] { return LoadCudaDriver(RABIT_TEST_CUDA); };
-    if (way == DeviceWay::kNccl) AddNccl(options);
+    if (way != DeviceWay::kStaged) AddNccl(options);
+    if (way == DeviceWay::kHierarchical) AddHierarchy(size, options);
     job_ = std::make_unique<TestJob>(size, std::move(options));
   }
   DeviceJob(const DeviceJob&) = delete;
@@ -70,6 +78,14 @@ class DeviceJob {
       backends.push_back(std::make_unique<NcclBackend>(OpenEmulatedNccl(), store.get(),
                                                        NcclOptions{.rank = rank, .key = "job"}));
       return backends;
+    };
+  }
+
+  static void AddHierarchy(int size, JobOptions& options) {
+    for (int rank = 0; rank < size; ++rank) options.host_of.push_back(rank % 2);
+    options.hierarchy = [host_of = options.host_of](Backend& inside, Backend& between) {
+      return std::make_unique<HierarchicalBackend>(
+          "nccl.hierarchical", HierarchyParts{inside, between, {host_of}, LinkModel{}, 1 << 10});
     };
   }
 

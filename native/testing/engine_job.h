@@ -169,8 +169,11 @@ struct JobOptions {
   std::function<std::unique_ptr<Backend>(int, std::unique_ptr<Backend>)> wrap_backend;
   // Backends behind the first: operations name them by number, and each has its lanes.
   std::function<std::vector<std::unique_ptr<Backend>>(int)> more_backends;
-  bool has_nccl = false;      // the last of them is NCCL's, and the default of tensors on a device
-  bool shares_lanes = false;  // all backends have the same, as if they were one
+  bool has_nccl = false;  // the last of them is NCCL's, and the default of tensors on a device
+  // Behind NCCL's, of that and of the first: what the ranks of several hosts take for allreduces.
+  std::function<std::unique_ptr<Backend>(Backend& inside, Backend& between)> hierarchy;
+  std::vector<int> host_of;                    // by rank; empty: all are on one host
+  bool shares_lanes = false;                   // all backends have the same, as if they were one
   std::function<std::string(int)> algorithms;  // a rank's rules; the backend reads none
   std::shared_ptr<const void> ground;          // EngineParts::ground of every rank
   std::function<Result<std::shared_ptr<DeviceDriver>>()> open_driver;
@@ -214,6 +217,10 @@ class TestJob {
       for (auto& each : options_.more_backends(rank)) parts.backends.push_back(std::move(each));
     }
     parts.router = MakeRouter(rank, static_cast<int32_t>(parts.backends.size()) - 1);
+    if (options_.hierarchy) {
+      Backend& inside = *parts.backends.back();
+      parts.backends.push_back(options_.hierarchy(inside, *parts.backends.front()));
+    }
     LaneClassOptions classes = ClassesOf(*parts.router);
     parts.scheduler = is_fifo ? MakeFifoScheduler(limits, std::move(classes))
                               : MakePriorityScheduler(limits, std::move(classes));
@@ -253,7 +260,16 @@ class TestJob {
     RouterOptions router;
     router.others = options_.has_nccl ? others - 1 : others;
     if (options_.has_nccl) router.nccl = {.backend = 1, .executor = others, .is_default = true};
-    router.topology.host_of.assign(static_cast<size_t>(size_), 0);
+    router.topology.host_of = options_.host_of;
+    router.topology.host_of.resize(static_cast<size_t>(size_), 0);
+    if (options_.hierarchy) {
+      router.nccl->hierarchy = others + 1;
+      const std::vector<std::string> names = {"builtin", "nccl"};
+      Result<RouteRules> rules =
+          RouteRules::Parse("route", "allreduce:nccl/hierarchical", {names, false});
+      EXPECT_OK(rules);
+      router.routes = std::move(rules).value();
+    }
     if (options_.algorithms) {
       Result<AlgorithmRules> rules = AlgorithmRules::Parse(options_.algorithms(rank), false);
       EXPECT_OK(rules);

@@ -205,6 +205,36 @@ report([wrong, rabit.statistics()["lane_classes"]["nccl"]["lanes"]])
     assert results == [[[], 1]] * ranks
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_nccl_inside_claimed_hosts_gives_the_sums_of_the_host(on_ranks, ranks):
+    """Two hosts of half of the ranks: with two ranks NCCL has one for itself, and one GPU will do."""
+    if torch.cuda.device_count() < ranks // 2:
+        pytest.skip(f"NCCL wants {ranks // 2} GPUs, there are {torch.cuda.device_count()}")
+    results = on_ranks(
+        ranks,
+        """
+os.environ["RABIT_HOST_KEY"] = f"host{int(os.environ['RABIT_RANK']) * 2 // rabit.size()}"
+os.environ["RABIT_ROUTE"] = "allreduce:nccl/hierarchical"
+"""
+        + NCCL
+        + HEAD
+        + """
+wrong = []
+generator = torch.Generator().manual_seed(rank)
+for dtype in (torch.float32, torch.float16, torch.int64):
+    for count in (1, 7, 1000, 3_000_001):
+        here = torch.randint(0, 9, (count, ), generator=generator).to(dtype)
+        wanted, found = (rabit.allreduce(x, op=rabit.Sum) for x in (here, here.to(device)))
+        if not found.is_cuda or not torch.equal(found.cpu(), wanted):
+            wrong.append([str(dtype), count])
+routes = {(each["backend"], each["row"]) for each in rabit.statistics()["routes"]}
+report([wrong, ("nccl.hierarchical", "route_rule") in routes])
+""",
+    )
+
+    assert results == [[[], True]] * ranks
+
+
 @pytest.mark.parametrize("backend", ["builtin", "nccl"])
 def test_the_host_does_not_wait_for_the_device(on_ranks, backend):
     """Of what comes after a wait only the streams know, and results are right all the same."""

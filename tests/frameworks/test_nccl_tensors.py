@@ -40,6 +40,38 @@ report([
         assert lanes == 1
 
 
+def test_a_rule_takes_nccl_inside_the_hosts_and_the_network_between(on_devices):
+    results = on_devices(
+        3,  # two on one host, one on the other
+        """
+rabit.shutdown()
+os.environ["RABIT_HOST_KEY"] = f"host{rank // 2}"
+os.environ["RABIT_ROUTE"] = "allreduce:>=4K:nccl/hierarchical"
+rabit.init()
+torch.manual_seed(rank)
+drawn = [torch.randn(count) for count in (10, 5001, 300_000)]
+mine = [on_device(each, rank % 2) for each in drawn]
+for _ in range(2):
+    rabit.grouped_allreduce_(mine, op=rabit.Average)
+rabit.broadcast_(mine[0], 0)
+routes = [
+    [each["kind"], each["backend"], each["algorithm"], each["row"]]
+    for each in rabit.statistics()["routes"]
+]
+sums = [each.cpu().sum().item() for each in mine]
+report([[each[-1].item() for each in drawn], [each.cpu()[-1].item() for each in mine], sums, routes])
+""",
+        "nccl",
+    )
+
+    drawn, averages, sums, routes = zip(*results, strict=True)
+    expected = [sum(of_ranks) / 3 for of_ranks in zip(*drawn, strict=True)]
+    assert averages[0] == pytest.approx(expected, abs=1e-6)
+    assert averages == (averages[0],) * 3 and sums == (sums[0],) * 3  # the same bits
+    assert ["allreduce", "nccl.hierarchical", "hierarchical", "route_rule"] in routes[0]
+    assert ["broadcast", "nccl", "library", "device"] in routes[0]
+
+
 def test_a_process_set_names_it(on_devices):
     results = on_devices(
         3,

@@ -35,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "control": {"transport", "arithmetic", "rendezvous", "base"},
     "backend": {"base"},
     "backend/builtin": {"backend", "collective", "transport", "arithmetic", "base"},
+    "backend/hierarchical": {"backend", "collective", "base"},
     "backend/mpi": {"backend", "transport", "arithmetic", "base"},
     "backend/nccl": {"backend", "rendezvous", "arithmetic", "base"},
     "backend/ps": {"backend", "collective", "transport", "rendezvous", "arithmetic", "base"},

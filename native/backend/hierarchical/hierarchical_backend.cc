@@ -1,0 +1,216 @@
+#include "backend/hierarchical/hierarchical_backend.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "backend/on_stream.h"
+#include "base/check.h"
+#include "collective/allreduce.h"
+#include "collective/chunks.h"
+#include "collective/hosts.h"
+#include "collective/neighbourhood.h"
+
+namespace rabit {
+namespace {
+
+constexpr int64_t kPiecesMax = 8;
+
+// Elements of a piece: all but the last are divided evenly, which is what NCCL does best.
+int64_t PieceCountFor(const TensorView& buffer, int64_t piece_bytes, int shares) {
+  const auto bytes = static_cast<int64_t>(buffer.bytes());
+  const int64_t pieces = std::clamp<int64_t>(bytes / piece_bytes, 1, kPiecesMax);
+  const int64_t count = (buffer.count + pieces - 1) / pieces;
+  return (count + shares - 1) / shares * shares;
+}
+
+// `positions` as ranks of the job.
+Group RanksAt(const Group& group, const Group& positions) {
+  Group ranks{group.id, {}, positions.my_index};
+  for (const int position : positions.ranks) {
+    ranks.ranks.push_back(group.ranks[static_cast<size_t>(position)]);
+  }
+  return ranks;
+}
+
+}  // namespace
+
+// One allreduce on its way.
+class HierarchicalBackend::Exchange {
+ public:
+  Exchange(HierarchicalBackend& backend, const LaneContext& lane, const Neighbourhood& found,
+           const TensorView& in_out, ReduceOp op)
+      : backend_(backend),
+        lane_(lane),
+        found_(found),
+        local_(RanksAt(lane.group, found.local)),
+        across_(RanksAt(lane.group, found.across)),
+        elements_(in_out),
+        whole_{0, in_out.count},
+        piece_count_(PieceCountFor(in_out, backend.parts_.piece_bytes, found.shares)),
+        pieces_(ChunksIn(whole_, piece_count_)),
+        op_(op == ReduceOp::kAverage ? ReduceOp::kSum : op),
+        place_(*lane.place),
+        images_(backend.ImagesOf(place_)) {
+    // The ranks inside a host are not all that an average counts.
+    if (op == ReduceOp::kAverage) place_.factor /= lane.group.size();
+  }
+
+  Status Run() {
+    RABIT_RETURN_IF_ERROR(Reserve());
+    Status status = RunPieces();
+    // Also behind copies before something failed: their memory is in use.
+    const Status left = images_.Leave(place_.stream);
+    return status.ok() ? left : status;
+  }
+
+ private:
+  struct Piece {
+    Range whole;
+    std::vector<Range> parts;  // by rank of the host
+    Range mine;
+    std::byte* image;  // of what is mine, in the memory of the host
+    void* arrival;
+  };
+
+  Piece PieceAt(int64_t k) const {
+    Piece piece;
+    piece.whole = ChunkOf(whole_, piece_count_, k);
+    piece.parts = found_.PartsOf(piece.whole);
+    piece.mine = piece.parts[static_cast<size_t>(local_.my_index)];
+    const int64_t before = k * piece_count_ / found_.shares;  // pieces before this one are even
+    piece.image = images_.memory() + elements_.BytesIn(before);
+    piece.arrival = images_.arrival(static_cast<size_t>(k));
+    return piece;
+  }
+
+  Status Reserve() {
+    const int64_t largest = (piece_count_ / found_.shares) * pieces_;
+    const bool owns_parts = across_.is_member();
+    const auto bytes = static_cast<size_t>(owns_parts ? elements_.BytesIn(largest) : 0);
+    return images_.Reserve(bytes, static_cast<size_t>(pieces_), lane_.deadline);
+  }
+
+  // All pieces are told to the device before the first is waited for.
+  Status RunPieces() {
+    for (int64_t k = 0; k < pieces_; ++k) RABIT_RETURN_IF_ERROR(ReduceInside(PieceAt(k)));
+    for (int64_t k = 0; k < pieces_; ++k) {
+      const Piece piece = PieceAt(k);
+      if (!piece.mine.empty()) RABIT_RETURN_IF_ERROR(ReduceBetween(piece));
+      RABIT_RETURN_IF_ERROR(GatherInside(piece));
+    }
+    return Status();
+  }
+
+  Status ReduceInside(const Piece& piece) {
+    std::vector<int64_t> counts;
+    for (const Range& part : piece.parts) counts.push_back(part.count());
+    const LaneContext context = Within(local_, &place_);
+    RABIT_RETURN_IF_ERROR(
+        backend_.parts_.inside
+            .ReduceScatter(context, View(piece.whole), View(piece.mine), counts, op_)
+            .Wait(lane_.deadline));
+    if (piece.mine.empty()) return Status();
+    DeviceDriver& driver = *place_.driver;
+    const Bytes mine = elements_.In(piece.mine);
+    RABIT_RETURN_IF_ERROR(
+        driver.CopyToHost(place_.device, place_.stream, piece.image, mine.data(), mine.size()));
+    return driver.Record(place_.device, piece.arrival, place_.stream);
+  }
+
+  Status ReduceBetween(const Piece& piece) {
+    RABIT_RETURN_IF_ERROR(
+        WaitOnStream(backend_.parts_.inside, local_, place_, piece.arrival, lane_.deadline));
+    const TensorView image{piece.image, piece.mine.count(), elements_.dtype(), {}};
+    LaneContext context = Within(across_, nullptr);
+    const auto bytes = static_cast<int64_t>(image.bytes());
+    context.algorithm = ChooseAllreduceAlgorithm(backend_.parts_.link, across_.size(), bytes,
+                                                 elements_.dtype(), false)
+                            .name;
+    RABIT_RETURN_IF_ERROR(
+        backend_.parts_.between.Allreduce(context, image, op_).Wait(lane_.deadline));
+    backend_.pieces_ += 1;
+    backend_.bytes_between_ += bytes;
+    return place_.driver->CopyToDevice(place_.device, place_.stream, elements_.At(piece.mine.begin),
+                                       piece.image, image.bytes());
+  }
+
+  Status GatherInside(const Piece& piece) {
+    std::vector<int64_t> bytes;
+    for (const Range& part : piece.parts) bytes.push_back(elements_.BytesIn(part.count()));
+    return backend_.parts_.inside
+        .Allgather(Within(local_, &place_), elements_.In(piece.mine), elements_.In(piece.whole),
+                   bytes)
+        .Wait(lane_.deadline);
+  }
+
+  LaneContext Within(const Group& group, const DevicePlace* place) const {
+    return {lane_.lane, lane_.tag, lane_.deadline, group, lane_.waiter, {}, place};
+  }
+  TensorView View(Range range) const {
+    return {elements_.At(range.begin), range.count(), elements_.dtype(), {}};
+  }
+
+  HierarchicalBackend& backend_;
+  const LaneContext& lane_;
+  const Neighbourhood& found_;
+  const Group local_;
+  const Group across_;  // without this rank if it owns no parts
+  const Elements elements_;
+  const Range whole_;
+  const int64_t piece_count_;
+  const int64_t pieces_;
+  const ReduceOp op_;
+  DevicePlace place_;
+  DeviceImages& images_;
+};
+
+HierarchicalBackend::HierarchicalBackend(std::string name, HierarchyParts parts)
+    : name_(std::move(name)), parts_(std::move(parts)) {}
+
+Operation HierarchicalBackend::Allreduce(const LaneContext& lane, const TensorView& in_out,
+                                         ReduceOp op) {
+  RABIT_CHECK(lane.place != nullptr, "a hierarchy of devices is given memory of the host");
+  RABIT_RETURN_IF_ERROR(failure());
+  if (in_out.count == 0) return Status();
+  const Neighbourhood found =
+      FindNeighbourhood(HostsOf(parts_.topology, lane.group), lane.group.my_index);
+  if (found.local.size() == lane.group.size()) return parts_.inside.Allreduce(lane, in_out, op);
+  const Status status = Exchange(*this, lane, found, in_out, op).Run();
+  if (status.ok()) return status;
+  const Status why = failure();  // what has made a call fail, if that is known
+  return why.ok() ? status : why;
+}
+
+DeviceImages& HierarchicalBackend::ImagesOf(const DevicePlace& place) {
+  MutexLock lock(mutex_);
+  std::unique_ptr<DeviceImages>& images = images_[place.device];
+  if (images == nullptr) images = std::make_unique<DeviceImages>(place.driver, place.device);
+  return *images;
+}
+
+Status HierarchicalBackend::failure() const {
+  MutexLock lock(mutex_);
+  return failure_;
+}
+
+Status HierarchicalBackend::Failure(const Group& group) {
+  RABIT_RETURN_IF_ERROR(failure());
+  return parts_.inside.Failure(group);
+}
+
+void HierarchicalBackend::Abort(Status why) {
+  {
+    MutexLock lock(mutex_);
+    if (failure_.ok()) failure_ = why;
+  }
+  parts_.inside.Abort(why);
+  parts_.between.Abort(std::move(why));
+}
+
+void HierarchicalBackend::WriteStatistics(JsonWriter& json) const {
+  json.Member("pieces", pieces_.load());
+  json.Member("bytes_between", bytes_between_.load());
+}
+
+}  // namespace rabit

@@ -1,0 +1,178 @@
+// A hierarchy of NCCL inside the hosts, over the emulation, and of the builtin backend between
+// them; ranks are threads.
+#include "backend/hierarchical/hierarchical_backend.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/builtin/builtin_backend.h"
+#include "testing/backend_conformance.h"
+#include "testing/emulated_nccl.h"
+#include "testing/forwarding_backend.h"
+#include "testing/inproc_transport.h"
+#include "testing/memory_store.h"
+#include "testing/run_ranks.h"
+#include "testing/soon.h"
+#include "testing/test.h"
+
+namespace rabit {
+namespace {
+
+using testing::DeviceArray;
+using testing::EmulatedTrouble;
+using testing::OpenEmulatedDriver;
+using testing::RunRanks;
+using testing::Soon;
+
+constexpr int64_t kPieceBytes = 1 << 10;
+
+// A rank's hierarchy; what it does not have is done by what it has inside, for all ranks.
+class WholeHierarchy final : public testing::ForwardingBackend {
+ public:
+  WholeHierarchy(std::unique_ptr<Backend> inside, std::unique_ptr<Backend> between,
+                 const std::vector<int>& host_of)
+      : ForwardingBackend(std::move(inside)),
+        between_(std::move(between)),
+        hierarchy_("nccl.hierarchical", {inner(), *between_, {host_of}, LinkModel{}, kPieceBytes}) {
+  }
+
+  bool works_on_devices() const override { return true; }
+  Operation Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override {
+    return hierarchy_.Allreduce(lane, in_out, op);
+  }
+  Status Failure(const Group& group) override { return hierarchy_.Failure(group); }
+  void Abort(Status why) override { hierarchy_.Abort(std::move(why)); }
+  void WriteStatistics(JsonWriter& json) const override { hierarchy_.WriteStatistics(json); }
+
+ private:
+  const std::unique_ptr<Backend> between_;
+  HierarchicalBackend hierarchy_;
+};
+
+// Of all jobs of this process.
+Store& StoreOfHierarchies() {
+  static auto* const store = new testing::MemoryStore;
+  return *store;
+}
+
+std::vector<std::unique_ptr<WholeHierarchy>> MakeHierarchies(const std::vector<int>& host_of) {
+  static std::atomic<int> jobs{0};
+  const std::string key = "hierarchy" + std::to_string(++jobs);
+  const int size = static_cast<int>(host_of.size());
+  testing::InprocFabric fabric(size);
+  std::vector<std::unique_ptr<WholeHierarchy>> backends;
+  for (int rank = 0; rank < size; ++rank) {
+    auto between = BuiltinBackend::Create(size == 1 ? nullptr : fabric.Connect(rank),
+                                          Topology::Alike(host_of, Processors{0, 1}));
+    EXPECT_OK(between);
+    auto inside = std::make_unique<NcclBackend>(testing::OpenEmulatedNccl(), &StoreOfHierarchies(),
+                                                NcclOptions{.rank = rank, .key = key});
+    backends.push_back(
+        std::make_unique<WholeHierarchy>(std::move(inside), std::move(between).value(), host_of));
+  }
+  return backends;
+}
+
+[[maybe_unused]] const int kHierarchy =
+    testing::RegisterBackendConformance("HierarchicalBackend", [](int size) {
+      std::vector<int> host_of;
+      for (int rank = 0; rank < size; ++rank) host_of.push_back(rank < 2 ? 0 : 1);
+      std::vector<std::unique_ptr<Backend>> backends;
+      int rank = 0;
+      for (auto& each : MakeHierarchies(host_of)) {
+        backends.push_back(std::make_unique<testing::HostedBackend>(std::move(each), rank++));
+      }
+      return backends;
+    });
+
+// What every rank has in the end, and statistics of rank 0; element i of rank r is `value(r, i)`.
+template <class T>
+std::vector<std::vector<T>> SumsOf(const std::vector<int>& host_of, size_t count, DType dtype,
+                                   ReduceOp op, double factor,
+                                   const std::function<T(int, size_t)>& value,
+                                   std::string* statistics = nullptr) {
+  const auto backends = MakeHierarchies(host_of);
+  const int size = static_cast<int>(host_of.size());
+  testing::emulation().rabit_emulated_devices(std::max(size, 2));
+  std::vector<std::vector<T>> seen(host_of.size());
+  RunRanks(size, [&](int rank) {
+    const auto me = static_cast<size_t>(rank);
+    const auto driver = OpenEmulatedDriver();
+    const DeviceStream stream = MakeStream(driver, rank).value();
+    const DeviceEvent event = MakeEvent(driver, rank).value();
+    const Group group = testing::WorldOf(size, rank);
+    const DevicePlace place{driver, rank, stream.get(), factor};
+    std::vector<T> values;
+    for (size_t i = 0; i < count; ++i) values.push_back(value(rank, i));
+    const DeviceArray<T> array(rank, count);
+    array.Launch(values, stream.get());
+    const LaneContext lane{0, Tag{0}, Soon(), group, Waiter::kBackground, {}, &place};
+    const TensorView view{array.data(), static_cast<int64_t>(count), dtype, {}};
+    EXPECT_OK(backends[me]->Allreduce(lane, view, op).Wait(Soon()));
+    EXPECT_OK(driver->Record(rank, event.get(), stream.get()));
+    EXPECT_OK(WaitOnStream(*backends[me], group, place, event.get(), Soon()));
+    seen[me] = array.Read(stream.get());
+  });
+  if (statistics == nullptr) return seen;
+  JsonWriter json;
+  json.BeginObject();
+  backends[0]->WriteStatistics(json);
+  *statistics = json.EndObject().Take();
+  return seen;
+}
+
+TEST(HierarchicalBackend, every_rank_has_the_same_sum_wherever_the_ranks_are) {
+  const std::function<int32_t(int, size_t)> value = [](int rank, size_t i) {
+    return static_cast<int32_t>(i % 1000) * (rank + 1);
+  };
+  for (const std::vector<int>& host_of : std::vector<std::vector<int>>{
+           {0, 1}, {0, 0, 1, 1}, {0, 1, 1, 0}, {0, 0, 0, 1}, {0, 1, 2, 1, 0}}) {
+    for (const size_t count : {size_t{1}, size_t{7}, size_t{1003}, size_t{10'001}}) {
+      EmulatedTrouble trouble(1);
+      const auto seen = SumsOf(host_of, count, DType::kInt32, ReduceOp::kSum, 1.0, value);
+      const int times = static_cast<int>(host_of.size() * (host_of.size() + 1) / 2);
+      std::vector<int32_t> expected;
+      for (size_t i = 0; i < count; ++i) expected.push_back(static_cast<int32_t>(i % 1000) * times);
+      for (const auto& each : seen) EXPECT_TRUE(each == expected) << count << " elements";
+    }
+  }
+}
+
+// Sums of floats are rounded as the parts are added, for all ranks alike.
+TEST(HierarchicalBackend, every_rank_has_the_same_bits) {
+  EmulatedTrouble trouble(2, 100);
+  const std::function<float(int, size_t)> value = [](int rank, size_t i) {
+    return 1.0f / static_cast<float>(1 + rank + static_cast<int>(i));
+  };
+  const auto seen = SumsOf({0, 1, 0, 0, 1}, 10'001, DType::kFloat32, ReduceOp::kSum, 1.0, value);
+  for (const auto& each : seen) EXPECT_TRUE(each == seen[0]);
+  EXPECT_NE(seen[0][0], seen[0][1]);
+}
+
+TEST(HierarchicalBackend, averages_and_factors_count_all_ranks_of_all_hosts) {
+  EmulatedTrouble trouble(3, 100);
+  const std::function<float(int, size_t)> value = [](int rank, size_t) { return rank + 1.0f; };
+  const auto one = [&](ReduceOp op, double factor) {
+    return SumsOf({0, 0, 0, 1}, 9, DType::kFloat32, op, factor, value)[3];
+  };
+
+  EXPECT_EQ(one(ReduceOp::kAverage, 1.0), std::vector<float>(9, 2.5f));
+  EXPECT_EQ(one(ReduceOp::kAverage, 2.0), std::vector<float>(9, 5.0f));
+  EXPECT_EQ(one(ReduceOp::kSum, 0.5), std::vector<float>(9, 5.0f));
+  EXPECT_EQ(one(ReduceOp::kProduct, 1.0), std::vector<float>(9, 24.0f));
+}
+
+TEST(HierarchicalBackend, statistics_say_what_has_crossed) {
+  EmulatedTrouble trouble(4);
+  std::string statistics;
+  const std::function<uint8_t(int, size_t)> one = [](int, size_t) { return uint8_t{1}; };
+  (void)SumsOf({0, 0, 1, 1}, 3 << 10, DType::kUint8, ReduceOp::kSum, 1.0, one, &statistics);
+
+  // Half of each of three pieces is rank 0's.
+  EXPECT_EQ(statistics, "{\"pieces\":3,\"bytes_between\":1536}");
+}
+
+}  // namespace
+}  // namespace rabit
