@@ -139,6 +139,7 @@ def host_ahead(rabit: Any, device: Any, count: int) -> list[list[str]]:
     optimizer.synchronize()
     spent = {"backward()": 0.0, "synchronize()": 0.0}
     for _ in range(REPEATS):
+        optimizer.zero_grad(set_to_none=False)  # a gradient may come once
         rabit.barrier()
         device.finish()
         device.be_busy()
