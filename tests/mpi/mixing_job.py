@@ -7,6 +7,7 @@ Operations of backend nccl are on tensors of the emulated device.
 from __future__ import annotations
 
 import collections
+import os
 import sys
 from typing import Any
 
@@ -38,6 +39,8 @@ def check_statistics(device: Device | None) -> None:
     classes = statistics["lane_classes"]
     assert all(classes[name]["issued"] > 0 for name in BACKENDS), classes
     assert not any(each["queued"] for each in classes.values()), classes
+    if "nccl/hierarchical" in os.environ.get("RABIT_ROUTE", ""):
+        assert any(each["backend"] == "nccl.hierarchical" for each in statistics["routes"])
     if device is not None:
         counts = device.counts()
         assert counts["kernels"] == counts["exchanged"] > 0, counts

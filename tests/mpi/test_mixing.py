@@ -12,6 +12,7 @@ from support.mpi import PURE_MPI
 JOB = Path(__file__).parent / "mixing_job.py"
 STRAIGHT = Path(__file__).parent / "straight_job.py"
 FOUR = "builtin,mpi,ps,nccl"
+INSIDE = {"MIXING_RANKS_PER_HOST": "2", "RABIT_ROUTE": "allreduce:nccl/hierarchical"}
 
 # `make campaign-mixing` is the full form: 10,000 operations of 5 seeds.
 OPERATIONS = int(os.environ.get("MIXING_OPERATIONS", "1000"))
@@ -28,6 +29,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(240 + OPERA
         pytest.param(3, "mpi", PURE_MPI, id="mpi"),
         pytest.param(3, "builtin,mpi", {}, id="shared memory"),
         pytest.param(3, "builtin,mpi", {"MIXING_RANKS_PER_HOST": "2"}, id="two hosts"),
+        pytest.param(4, "nccl,mpi", INSIDE, id="nccl inside two hosts, mpi between"),
         pytest.param(4, FOUR, PURE_MPI, id="four backends on 4 ranks"),
         pytest.param(8, FOUR, PURE_MPI, id="four backends on 8 ranks"),
     ],
