@@ -27,7 +27,6 @@ from rabit.errors import InvalidArgument, PeerLost, RabitError, TimedOut
 from rabit.ops.reductions import allgather
 from rabit.rendezvous.discovery import Meeting
 from rabit.rendezvous.membership import Membership
-from rabit.rendezvous.store_client import StoreClient
 from rabit.rendezvous.survivors import admission, next_membership, whom_not_reached
 
 __all__ = [
@@ -132,8 +131,11 @@ def _elastic_engine(config: Config) -> Engine | None:
     if not config.joins:
         _state.elastic_epoch, _state.members = 1, tuple(range(config.size))
         return Engine(config, pool=_state.pool, members=_state.members)
+    # Most processes need no client of their own before they train.
+    from rabit.rendezvous.membership_store import membership_store
+
     number = config.rank
-    with contextlib.closing(_store_client(config, number)) as store:
+    with contextlib.closing(membership_store(config, number)) as store:
         membership = admission(store, number)
         while True:
             try:
@@ -147,18 +149,15 @@ def _elastic_engine(config: Config) -> Engine | None:
                 membership = next_membership(store, number, epoch, lost, str(error), limit_s, away)
 
 
-def _store_client(config: Config, number: int) -> StoreClient:
-    return StoreClient(
-        config.store_address, config.secret, rank=number, library_path=config.library
-    )
-
-
 def _engine_of(config: Config, membership: Membership) -> Engine:
     """An engine of this process, with the others of this membership."""
     assert _state.pool is not None
     place = membership.place_of(_state.pool.number)
     take_place(place.rank, membership.members)
-    config = config.replace(**dataclasses.asdict(place))
+    from rabit.rendezvous.membership_store import store_addresses
+
+    meeting = store_addresses(config)[membership.meeting.store]
+    config = config.replace(store_address=meeting, **dataclasses.asdict(place))
     _state.elastic_epoch, _state.members = membership.epoch, membership.members
     _state.seat = membership.seat_of(_state.pool.number)
     _state.is_homogeneous = membership.is_homogeneous

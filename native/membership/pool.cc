@@ -5,8 +5,9 @@
 namespace rabit {
 
 Status ConnectionPool::Meet(std::string_view store, Deadline deadline) {
-  if (store_ != nullptr) return {};
+  if (store_ != nullptr && (store.empty() || store_address_ == store)) return {};
   RABIT_ASSIGN_OR_RETURN(store_, TcpStore::Connect(store, secret_, member_, deadline));
+  store_address_ = store;
   return {};
 }
 

@@ -23,14 +23,15 @@ class ConnectionPool {
  public:
   ConnectionPool(const Secret& secret, int member) : secret_(secret), member_(member) {}
 
-  // Connects to the store, unless that is done.
+  // Connects to the store at this address, unless that is done; empty: any will do.  No engine may
+  // run over another one.
   Status Meet(std::string_view store, Deadline deadline);
   // Opens the port, unless it is open.
   Status Listen(std::string_view address, uint64_t epoch);
 
-  // An engine with these members begins.  Everything of an earlier epoch is refused from now on, and
-  // connections with others close.  kInvalidArgument: another engine runs, or has run in this epoch
-  // or a later one.
+  // An engine with these members begins.  Everything of an earlier epoch is refused from now on,
+  // and connections with others close.  kInvalidArgument: another engine runs, or has run in this
+  // epoch or a later one.
   Status Begin(uint64_t epoch, const std::vector<int>& members);
   // It has ended: its connections come back, if it has them still.
   void End();
@@ -50,6 +51,7 @@ class ConnectionPool {
  private:
   const Secret secret_;
   const int member_;
+  std::string store_address_;
   std::unique_ptr<TcpStore> store_;
   std::unique_ptr<Listener> listener_;
   KeptSockets kept_;

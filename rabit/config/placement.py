@@ -66,6 +66,11 @@ class PlacementSettings:
         "Where the rendezvous store listens, as host:port or [v6]:port.",
         native="store",
     )
+    store_addresses: str = setting(
+        "",
+        "Where the stores listen that hold the membership of an elastic job together, as host:port,…; empty: it is "
+        "in the one store. rabitrun --store-replicas sets it.",
+    )
     secret_fd: int = setting(
         -1,
         "Open descriptor from which the secret of the job is read once, as 64 hex digits.",

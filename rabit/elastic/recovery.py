@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rabit.diagnostics.ending import tell_given_up
 from rabit.diagnostics.tracebacks import one_line
@@ -14,9 +14,12 @@ from rabit.engine.current import current_engine
 from rabit.errors import Aborted, InvalidArgument, PeerLost, RabitError, TimedOut, first_loss
 from rabit.ops.reductions import barrier
 from rabit.rendezvous.membership import Membership
-from rabit.rendezvous.store_client import StoreClient
+from rabit.rendezvous.membership_store import membership_store
 from rabit.rendezvous.survivors import next_membership, whom_not_reached
 from rabit.session import leave, member_number, members_now, start_over
+
+if TYPE_CHECKING:
+    from rabit.rendezvous.membership_store import MembershipStore
 
 __all__ = ["run"]
 
@@ -73,12 +76,9 @@ class Recovery:
         self._state = state
         self._member = member_number()
         self._config = current_engine().config
-        self._store: StoreClient | None = None
+        self._store: MembershipStore | None = None
         if self._member is not None:
-            config = self._config
-            self._store = StoreClient(
-                config.store_address, config.secret, rank=self._member, library_path=config.library
-            )
+            self._store = membership_store(self._config, self._member)
         self._updates = Updates(self._store if self._config.max_np else None)
         self._epoch, self._members = members_now()
         self._error: BaseException | None = None  # that is not recovered from yet

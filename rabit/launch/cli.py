@@ -63,7 +63,7 @@ def _main(parsed: argparse.Namespace) -> int:
 def _run(parsed: argparse.Namespace) -> int:
     from rabit.launch.launchers.rabitrun import Request
     from rabit.launch.nodes.ssh import SshOptions
-    from rabit.launch.options.elastic import fewest_ranks, growth_asked
+    from rabit.launch.options.elastic import fewest_ranks, growth_asked, store_count
     from rabit.launch.options.environment import user_environ
     from rabit.launch.options.settings import tuning_environ
     from rabit.launch.plan import make_plan
@@ -102,6 +102,7 @@ def _run(parsed: argparse.Namespace) -> int:
         has_bare_rank_0=getattr(parsed, "is_subcommand", False),
         least=fewest_ranks(parsed),
         grows=growth_asked(parsed, hosts, plan.size),
+        stores=store_count(parsed),
         bind_to=parsed.bind_to,
         mpi_arguments=_mpi_arguments(parsed),
         secret=_secret(parsed),

@@ -5,7 +5,13 @@ from __future__ import annotations
 import shlex
 
 from rabit.errors import InvalidArgument
-from rabit.launch.launchers.rabitrun import Request, is_started_here, store_host, thread_note
+from rabit.launch.launchers.rabitrun import (
+    Request,
+    is_started_here,
+    store_host,
+    store_places_of,
+    thread_note,
+)
 from rabit.launch.nodes.ssh import ssh_command
 from rabit.launch.processors import HostProcessors, as_list, bind_with_servers
 
@@ -23,7 +29,10 @@ def describe(request: Request) -> str:
     except InvalidArgument as error:
         lines.append(f"this job cannot start: {error}")
     else:
-        if address:
+        if address and request.stores > 1:
+            hosts_of = ", ".join(str(each.host) for each in store_places_of(request))
+            lines.append(f"stores: on {hosts_of}, ports chosen by the system; secret: made for the job")
+        elif address:
             lines.append(f"store: {address}, port chosen by the system; secret: made for the job")
     lines.append(
         "for torch.distributed: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, "

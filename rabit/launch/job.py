@@ -32,7 +32,8 @@ class HostJob:
     slots, first_slot: of the host, and the one of the first rank here, when processes of several jobs
     share its processors; 0: these ranks share them.  environ: variables of every rank; None in the text
     of a remote job: the far side's own, and those here on top.  payload: a pickled call that the ranks
-    make instead of `command`.
+    make instead of `command`.  stores: addresses of those that hold the membership together, when the ranks
+    are to go on without the launcher.
     """
 
     job: str
@@ -49,6 +50,7 @@ class HostJob:
     bind_to: str = "none"
     slots: int = 0
     first_slot: int = 0
+    stores: tuple[str, ...] = ()
 
     def to_json(self) -> bytes:
         document = dataclasses.asdict(self)
@@ -63,6 +65,7 @@ class HostJob:
         try:
             document: dict[str, Any] = json.loads(text)
             document["command"] = tuple(document["command"])
+            document["stores"] = tuple(document["stores"])
             document["ranks"] = tuple(RankJob(**each) for each in document["ranks"])
             if document["secret"] is not None:
                 document["secret"] = bytes.fromhex(document["secret"])

@@ -11,7 +11,7 @@ from rabit.rendezvous.membership import KEY, MEMBERS_MAX, Membership
 from rabit.rendezvous.survivors import change_membership
 
 if TYPE_CHECKING:
-    from rabit.rendezvous.store_client import StoreClient
+    from rabit.rendezvous.membership_store import MembershipStore
 
 __all__ = ["Losses", "elastic_losses"]
 
@@ -23,7 +23,7 @@ class Losses:
     membership of an elastic job; None: it is not elastic.
     """
 
-    def __init__(self, size: int, least: int, store: StoreClient | None = None) -> None:
+    def __init__(self, size: int, least: int, store: MembershipStore | None = None) -> None:
         self._size = size
         self._least = least
         self._store = store
@@ -88,14 +88,14 @@ class Losses:
 
 @contextlib.contextmanager
 def elastic_losses(
-    hosts: Sequence[str], least: int, most: int, address: str, secret: bytes
+    hosts: Sequence[str], least: int, most: int, stores: Sequence[str], secret: bytes
 ) -> Iterator[Losses]:
-    """Of an elastic job, whose membership the store at `address` holds from now on.
+    """Of an elastic job, whose membership the stores at these addresses hold from now on.
 
     hosts: of each rank.  least: ranks that it needs; 0, or no store: the job is not elastic.  most:
     ranks that it may have; 0: as many as it has at first.
     """
-    if least == 0 or not address:
+    if least == 0 or not stores:
         yield Losses(len(hosts), len(hosts))
         return
     if max(len(hosts), most) > MEMBERS_MAX:
@@ -104,8 +104,8 @@ def elastic_losses(
             "can agree on a membership. Leave out --min-np, or start fewer ranks."
         )
     # Other jobs need no native library here.
-    from rabit.rendezvous.store_client import StoreClient
+    from rabit.rendezvous.membership_store import open_store
 
-    with contextlib.closing(StoreClient(address, secret)) as store:
-        store.set(KEY, Membership.first(hosts, least, most).to_json())
+    with contextlib.closing(open_store(stores, secret)) as store:
+        store.set(KEY, Membership.first(hosts, least, most, len(stores)).to_json())
         yield Losses(len(hosts), least, store)

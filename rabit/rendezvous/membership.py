@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rabit.errors import Internal
+from rabit.rendezvous.meeting_place import MeetingPlace
 
 __all__ = ["KEY", "MEMBERS_MAX", "Membership", "Place", "cut_off"]
 
@@ -21,6 +22,7 @@ KEY = "elastic"
 MEMBERS_MAX = 1024
 _TEXT_MAX = 300
 _LOST_MAX = 16
+_ONE_STORE = MeetingPlace()
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Membership:
     whose end the launcher has seen, and how; "": well.  done: how many had ended well before.  lost:
     who was left out of this epoch, and why; left: who of them was to leave.  seats: of members that
     have come for others, by number; see `seat_of`.
+    meeting: at which store the members of this epoch meet.
     """
 
     epoch: int
@@ -65,12 +68,14 @@ class Membership:
     lost: Mapping[int, str] = field(default_factory=dict)
     left: frozenset[int] = frozenset()
     seats: Mapping[int, int] = field(default_factory=dict)
+    meeting: MeetingPlace = _ONE_STORE
 
     @classmethod
-    def first(cls, hosts: Sequence[str], least: int, most: int = 0) -> Membership:
+    def first(cls, hosts: Sequence[str], least: int, most: int = 0, stores: int = 1) -> Membership:
         """Of a job that starts: `hosts` of its processes, in the order of their ranks."""
         members = tuple(range(len(hosts)))
-        return cls(1, members, least, most or len(hosts), dict(enumerate(hosts)))
+        at = MeetingPlace(stores)
+        return cls(1, members, least, most or len(hosts), dict(enumerate(hosts)), meeting=at)
 
     def with_room(self, most: int, leaving: Collection[int]) -> Membership:
         """There is room for `most` ranks, and none where `leaving` are."""
@@ -86,17 +91,23 @@ class Membership:
         return dataclasses.replace(self, waiting=(*self.waiting, number))
 
     def with_here(
-        self, member: int, accused: int, why: str, away: Collection[int] = ()
+        self,
+        member: int,
+        accused: int,
+        why: str,
+        away: Collection[int] = (),
+        unreached: Collection[int] = (),
     ) -> Membership:
         """`member` wants the next epoch, since it has lost `accused`; -1: it cannot tell whom.
 
-        away: whom it does not reach.
+        away, unreached: which members, and which stores, it does not reach.
         """
         told = dict(self.accused)
         if accused in self.members and accused != member:
             told.setdefault(accused, why[:_TEXT_MAX])
         missed = {**self.away, **({member: tuple(away)} if away else {})}
-        return dataclasses.replace(self, here=self.here | {member}, accused=told, away=missed)
+        here, meeting = self.here | {member}, self.meeting.without(unreached)
+        return dataclasses.replace(self, here=here, accused=told, away=missed, meeting=meeting)
 
     def with_ended(self, member: int, how: str) -> Membership:
         """The process of `member` has ended; how: "" if well."""
@@ -135,10 +146,7 @@ class Membership:
         lost = {each: self._why(each) for each in out}
         seats = {each: seat for each, seat in self.seats.items() if each in members}
         return Membership(
-            self.epoch + 1,
-            members,
-            self.least,
-            self.most,
+            self.epoch + 1, members, self.least, self.most,
             {each: host for each, host in self.hosts.items() if each not in out},
             waiting=tuple(each for each in self.waiting if each not in members),
             leaving=self.leaving.intersection(members),
@@ -146,6 +154,7 @@ class Membership:
             lost=dict(list(lost.items())[:_LOST_MAX]),
             left=left,
             seats={**seats, **{each: self.seat_of(taken[each]) for each in taken}},
+            meeting=self.meeting.next(),
         )
 
     @property
@@ -272,6 +281,7 @@ class Membership:
             for name in ("hosts", "accused", "ended", "lost", "seats"):
                 document[name] = {int(key): value for key, value in document[name].items()}
             document["away"] = {int(key): tuple(each) for key, each in document["away"].items()}
+            document["meeting"] = MeetingPlace.from_document(document["meeting"])
             return cls(**document)
         except (ValueError, KeyError, TypeError) as error:
             raise Internal(

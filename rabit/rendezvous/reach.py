@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from rabit.errors import TimedOut
 from rabit.rendezvous.addresses import split_address
 
 __all__ = ["Addresses", "not_reached", "unreachable"]
@@ -22,8 +21,8 @@ _AWAY = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
 class Addresses(Protocol):
     """Where members say how they are reached; see StoreClient."""
 
-    def get(self, key: str, timeout: float = 0.0) -> bytes:
-        """The value of `key`."""
+    def told(self, key: str) -> bytes | None:
+        """The value of `key`; None: it has none."""
 
 
 def not_reached(
@@ -32,10 +31,10 @@ def not_reached(
     """Those of the other members whose hosts do not answer `member`.  Blocks, at most `limit_s`."""
     addresses = {}
     for each in members:
+        told = None if each == member else store.told(f"member/address/{each}")
         # Who has no address yet has not started, and is missed by other means.
-        with contextlib.suppress(TimedOut):
-            if each != member:
-                addresses[each] = store.get(f"member/address/{each}").decode()
+        if told is not None:
+            addresses[each] = told.decode()
     return unreachable(addresses, limit_s)
 
 

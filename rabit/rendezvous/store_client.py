@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from rabit._native import check, ffi, load
+from rabit.errors import TimedOut
 
 __all__ = ["StoreClient", "Versioned"]
 
@@ -83,6 +84,17 @@ class StoreClient:
         )
         check(self._library, done)
         return bool(is_mine[0]), Versioned(int(current[0]), bytes(ffi.buffer(held, length[0])))
+
+    def told(self, key: str) -> bytes | None:
+        """What `key` holds now; None: nothing."""
+        try:
+            return self.get(key)
+        except TimedOut:
+            return None
+
+    def unreached(self) -> list[int]:
+        """Of several stores those that do not answer: this one is alone."""
+        return []
 
     def close(self) -> None:
         """Disconnects.  No call may be under way.  Idempotent."""

@@ -11,7 +11,8 @@ from rabit.errors import Aborted, PeerLost, TimedOut
 from rabit.rendezvous.membership import KEY, Membership
 
 if TYPE_CHECKING:
-    from rabit.rendezvous.store_client import StoreClient, Versioned
+    from rabit.rendezvous.reach import Addresses
+    from rabit.rendezvous.store_client import Versioned
 
 __all__ = ["Store", "admission", "change_membership", "next_membership", "whom_not_reached"]
 
@@ -33,6 +34,9 @@ class Store(Protocol):
 
     def compare_and_set(self, key: str, version: int, value: bytes) -> tuple[bool, Versioned]:
         """Gives `key` this value if it has `version` still."""
+
+    def unreached(self) -> list[int]:
+        """Of several stores those that do not answer."""
 
 
 def next_membership(
@@ -62,7 +66,7 @@ def next_membership(
         if membership.epoch > epoch:
             return _checked(membership, member)
         if member not in membership.here:
-            mine = membership.with_here(member, lost, why, away or ())
+            mine = membership.with_here(member, lost, why, away or (), store.unreached())
             store.compare_and_set(KEY, version, mine.to_json())
             continue
         proposed = membership.next()
@@ -116,7 +120,7 @@ def change_membership(store: Store, change: Callable[[Membership], Membership]) 
             return changed
 
 
-def whom_not_reached(store: StoreClient, members: Sequence[int], member: int) -> list[int]:
+def whom_not_reached(store: Addresses, members: Sequence[int], member: int) -> list[int]:
     """Those of the members whose hosts do not answer this process.  Blocks, some seconds at most."""
     # Few jobs ever need it.
     from rabit.rendezvous.reach import not_reached

@@ -104,6 +104,8 @@ def test_help_and_dry_run_load_neither_numpy_nor_torch():
         (["-np", "2", "--start-timeout", "soon", "x"], "is not a duration"),
         (["-np", "2", "--ssh-port", "0", "x"], "is not a port between 1 and 65535"),
         (["-np", "2", "--min-np", "3", "x"], "the job would have 2 ranks"),
+        (["-np", "2", "--store-replicas", "2", "x"], "expected 1, 3 or 5. A majority has to be left"),
+        (["-np", "2", "--store-replicas", "3", "x"], "Add --min-np N, the ranks that the job needs"),
         (["-np", "2", "--max-np", "1", "x"], "at least 1 and at most 1"),
         (["--min-np", "1", "x"], "the number of ranks is not given"),
         (["-np", "2", "--host-discovery-script", "/nowhere", "x"], "/nowhere cannot be run"),
@@ -172,6 +174,15 @@ def test_dry_run_shows_every_rank_and_starts_nothing(capsys, tmp_path):
     assert any(line.startswith("host node-b.invalid, through: ssh -T") for line in out)
     assert sum(line.startswith("  RABIT_RANK=") for line in out) == 3
     assert f"RABIT_CROSS_RANK=1 RABIT_CROSS_SIZE=2 {tmp_path}/never" in "\n".join(out)
+
+
+def test_dry_run_shows_where_stores_outlive_rabitrun(capsys):
+    flags = ("--min-np", "1", "--store-replicas", "3", "--dry-run", "x")
+
+    assert cli.main(["-H", "localhost:1,127.0.0.2:1", *flags]) == 0
+    assert "stores: on localhost, localhost, localhost, ports chosen" in capsys.readouterr().out
+    assert cli.main(["-H", "127.0.0.1:1,127.0.0.2:1,127.0.0.3:1", "--ssh-always", *flags]) == 0
+    assert "stores: on 127.0.0.1, 127.0.0.2, 127.0.0.3, ports" in capsys.readouterr().out
 
 
 def test_flags_reach_the_ranks_as_variables(rabitrun):
@@ -443,7 +454,7 @@ def test_what_belongs_to_one_host_stays_there():
 def test_a_job_survives_its_text_form():
     job = HostJob(
         "id", "1", "h", ("a", "b"), "/", {"X": "é"}, (RankJob(0, {"Y": "1"}),), 2.5,
-        secret=b"\0\1", payload=b"\xff",
+        secret=b"\0\1", payload=b"\xff", stores=("h:1", "h:2", "h:3"),
     )  # fmt: skip
 
     assert HostJob.from_json(job.to_json()) == job

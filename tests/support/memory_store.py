@@ -32,6 +32,9 @@ class MemoryStore:
                 self._changed.notify_all()
             return is_mine, self._held
 
+    def unreached(self) -> list[int]:
+        return []
+
     def change(self, change: Callable[[Membership], Membership]) -> None:
         version, held = self.watch(KEY, 0, 0)
         while True:

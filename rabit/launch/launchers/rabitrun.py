@@ -9,7 +9,7 @@ import resource
 import secrets
 import selectors
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from rabit.launch.hosts import Host, is_local
 from rabit.launch.job import HostJob, RankJob
 from rabit.launch.losses import Losses, elastic_losses
 from rabit.launch.nodes.local import LocalNode
-from rabit.launch.nodes.node import STDERR, STDOUT, Node
+from rabit.launch.nodes.node import STDERR, STDOUT, Events, Node
 from rabit.launch.nodes.sink import Sink
 from rabit.launch.nodes.ssh import RemoteNode, SshOptions
 from rabit.launch.options.environment import base_environ, portable_environ
@@ -30,14 +30,14 @@ from rabit.launch.plan import HostPlan, Plan, RankPlace
 from rabit.launch.processors import HostProcessors, bind, thread_count
 from rabit.launch.room import Room
 from rabit.launch.secret import make_secret
-from rabit.launch.store import serve_store
+from rabit.launch.store import StorePlace, crowded, serve_store, serve_stores, store_places
 from rabit.launch.supervisor import Supervisor, Times
 from rabit.launch.torch_environ import master_environ, place_environ
 from rabit.rendezvous import addresses
 from rabit.rendezvous.placement import host_key
 from rabit.version import __version__
 
-__all__ = ["Request", "is_started_here", "launch", "store_host", "thread_note"]
+__all__ = ["Request", "is_started_here", "launch", "store_host", "store_places_of", "thread_note"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class Request:
     """What to start.  tuning and user: variables on top of `environ`, the user's last.
 
     least: ranks with which the job goes on when others are lost; 0: it may lose none.  grows: how
-    it starts processes while it runs; None: it does not.
+    it starts processes while it runs; None: it does not.  stores: of an elastic job; with several it goes on
+    when this process is lost.
     has_bare_rank_0: what rank 0 writes is the program's whole output, and gets no prefix.
     mpi_arguments: for mpiexec alone, with the launcher mpi.
     """
@@ -65,6 +66,7 @@ class Request:
     has_bare_rank_0: bool = False
     least: int = 0
     grows: Grows | None = None
+    stores: int = 1
     bind_to: str = "none"
     mpi_arguments: tuple[str, ...] = ()
     secret: bytes | None = field(default=None, repr=False)
@@ -90,19 +92,20 @@ def launch(request: Request) -> Outcome:
         }
         output = Output(_style(request), sinks, files)
 
+        def note(text: str) -> None:
+            output.end_line()
+            sinks[STDERR].write(f"rabitrun: {text}\n".encode())
+
         def say(text: str) -> None:
             if request.is_verbose:
-                output.end_line()
-                sinks[STDERR].write(f"rabitrun: {text}\n".encode())
+                note(text)
 
         secret = request.secret or make_secret()
-        store = stack.enter_context(_store(request, secret))
-        if store:
-            say(f"the store listens on {store}")
-        shared = stack.enter_context(_shared_environ(request, store))
+        stores = stack.enter_context(_stores(request, secret, say, note))
+        shared = stack.enter_context(_shared_environ(request, stores))
         hosts = [str(each.host) for each in plan.hosts for _ in each.places]
         most = 0 if request.grows is None else _room(request).size
-        losses = stack.enter_context(elastic_losses(hosts, request.least, most, store, secret))
+        losses = stack.enter_context(elastic_losses(hosts, request.least, most, stores, secret))
         supervisor = Supervisor(plan, request.times, output, sinks, selector, say, losses)
         nodes = [_node(request, each, shared, secret, supervisor, selector) for each in plan.hosts]
         if request.grows is not None:
@@ -148,9 +151,7 @@ def _growing(
         job = _host_job(request, plan, shared, secret, is_here)
         job = dataclasses.replace(job, slots=max(1, host.slots), first_slot=slot)
         events = NewcomerEvents(number, supervisor, supervisor.note)
-        if is_here:
-            return LocalNode(job, events, selector)
-        return RemoteNode(host, job, request.ssh, events, selector)
+        return _make_node(request, host, job, events, selector)
 
     growth = Growth(_room(request), losses, request.plan.size, make_node, supervisor.note)
     supervisor.crew.growth = growth
@@ -216,27 +217,51 @@ def store_host(request: Request) -> str:
     away = [each for each in hosts if not is_local(each)]
     if not away:
         return addresses.loopback_address()
-    names = request.tuning.get("RABIT_NETWORK_INTERFACES") or request.environ.get(
-        "RABIT_NETWORK_INTERFACES", ""
-    )
-    interfaces = [each.strip() for each in names.split(",") if each.strip()]
+    interfaces = [each.strip() for each in _interfaces(request).split(",") if each.strip()]
     if interfaces:
         return addresses.pick_address(interfaces)
     return addresses.route_address(away[0].name.rpartition("@")[2])
 
 
+def _interfaces(request: Request) -> str:
+    name = "RABIT_NETWORK_INTERFACES"
+    return request.tuning.get(name) or request.environ.get(name, "")
+
+
 @contextlib.contextmanager
-def _store(request: Request, secret: bytes) -> Iterator[str]:
+def _stores(
+    request: Request, secret: bytes, say: Callable[[str], None], note: Callable[[str], None]
+) -> Iterator[list[str]]:
+    """The addresses of the stores; none for a job of one rank that stays alone."""
     host = store_host(request)
     if not host:
-        yield ""
+        yield []
         return
-    with serve_store(host, secret) as address:
-        yield address
+    if request.stores == 1:
+        with serve_store(host, secret) as address:
+            say(f"the store listens on {address}")
+            yield [address]
+        return
+    places = store_places_of(request)
+    if risk := crowded(places):
+        note(risk)
+    with serve_stores(places, host, _interfaces(request), secret, request.times.start_s) as found:
+        for place, address in zip(places, found, strict=True):
+            say(f"a store of {len(found)} listens on {place.host}, {address}")
+        yield found
+
+
+def store_places_of(request: Request) -> list[StorePlace]:
+    """Where the stores run that are to outlive this process."""
+    hosts = [each.host for each in request.plan.hosts]
+    if request.grows is not None:
+        hosts = list(dict.fromkeys([*hosts, *request.grows.hosts]))
+    ways = [(each, is_started_here(request, each)) for each in hosts]
+    return store_places(request.stores, ways, request.ssh, base_environ(request.environ))
 
 
 @contextlib.contextmanager
-def _shared_environ(request: Request, store: str) -> Iterator[dict[str, str]]:
+def _shared_environ(request: Request, stores: Sequence[str]) -> Iterator[dict[str, str]]:
     """The variables that tell every rank where the ranks meet, ours and torch.distributed."""
     first = request.plan.hosts[0].host
     is_here = is_local(first)
@@ -245,7 +270,11 @@ def _shared_environ(request: Request, store: str) -> Iterator[dict[str, str]]:
         elastic = {"RABIT_MIN_NP": str(request.least)} if request.least else {}
         if request.grows is not None:
             elastic["RABIT_MAX_NP"] = str(request.grows.most)
-        yield {**found, **elastic, **({"RABIT_STORE_ADDRESS": store} if store else {})}
+        if stores:
+            elastic["RABIT_STORE_ADDRESS"] = stores[0]
+        if len(stores) > 1:
+            elastic["RABIT_STORE_ADDRESSES"] = ",".join(stores)
+        yield {**found, **elastic}
 
 
 def _node(
@@ -258,9 +287,17 @@ def _node(
 ) -> Node:
     is_here = is_started_here(request, each.host)
     job = _host_job(request, each, shared, secret, is_here)
-    if is_here:
-        return LocalNode(job, supervisor, selector)
-    return RemoteNode(each.host, job, request.ssh, supervisor, selector)
+    return _make_node(request, each.host, job, supervisor, selector)
+
+
+def _make_node(
+    request: Request, host: Host, job: HostJob, events: Events, selector: selectors.BaseSelector
+) -> Node:
+    """Children of this process end with it; what an agent runs can go on."""
+    is_here = is_started_here(request, host)
+    if is_here and not job.stores:
+        return LocalNode(job, events, selector)
+    return RemoteNode(host, job, request.ssh, events, selector, is_here)
 
 
 def _host_job(
@@ -301,6 +338,7 @@ def _host_job(
         secret=secret if plan.size > 1 or grows is not None else None,
         payload=request.payload,
         bind_to=request.bind_to,
+        stores=tuple(meeting.get("RABIT_STORE_ADDRESSES", "").split(",")) if request.stores > 1 else (),
     )
 
 

@@ -43,8 +43,13 @@ class SshOptions:
     connect_timeout_s: int = 15
 
 
-def ssh_command(host: Host, ssh: SshOptions, python_path: str = "") -> list[str]:
-    """The argument list that starts the agent on `host`.  Nothing secret is in it."""
+_AGENT = "rabit.launch.nodes.agent"
+
+
+def ssh_command(
+    host: Host, ssh: SshOptions, python_path: str = "", module: str = _AGENT
+) -> list[str]:
+    """The argument list that starts the agent, or another module, on `host`.  Nothing secret is in it."""
     command = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15"]
     command += ["-o", f"ConnectTimeout={ssh.connect_timeout_s}", "-o", "ForwardX11=no"]
     if ssh.port is not None:
@@ -54,14 +59,17 @@ def ssh_command(host: Host, ssh: SshOptions, python_path: str = "") -> list[str]
     for each in ssh.options:
         command += ["-o", each]
     # ssh hands one text to a shell over there, so the words are quoted for it.
-    agent = [ssh.python or sys.executable, "-m", "rabit.launch.nodes.agent"]
+    agent = [ssh.python or sys.executable, "-m", module]
     if python_path:
         agent = ["env", f"PYTHONPATH={python_path}", *agent]
     return [*command, "--", host.name, "exec " + shlex.join(agent)]
 
 
 class RemoteNode:
-    """One thread only.  The agent ends its ranks when this side's end of ssh closes."""
+    """One thread only.  The agent ends its ranks when this side's end of ssh closes.
+
+    is_here: the agent runs on this machine, without ssh: it can outlive the launcher.
+    """
 
     def __init__(
         self,
@@ -70,9 +78,11 @@ class RemoteNode:
         ssh: SshOptions,
         events: Events,
         selector: selectors.BaseSelector,
+        is_here: bool = False,
     ) -> None:
         self.host = job.host
         self.ranks = tuple(each.rank for each in job.ranks)
+        self._is_here = is_here
         self._target = host
         self._job = job
         self._ssh = ssh
@@ -89,15 +99,15 @@ class RemoteNode:
         self._running = set(self.ranks)
 
     def start(self) -> None:
-        if shutil.which("ssh") is None:
+        if not self._is_here and shutil.which("ssh") is None:
             self._fail(
                 "the program ssh is not in PATH. Install OpenSSH's client, or run the ranks on "
                 "this machine alone."
             )
             return
-        python_path = self._job.environ.get("PYTHONPATH", "")
         self._process = subprocess.Popen(
-            ssh_command(self._target, self._ssh, python_path),
+            self._command(),
+            env=self._job.environ if self._is_here else None,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -110,6 +120,11 @@ class RemoteNode:
         self._register_stdout()
         self._listen(self._descriptor("stderr"), self._read_complaints)
         self._send(frame(Kind.JOB, 0, self._job.to_json()))
+
+    def _command(self) -> list[str]:
+        if self._is_here:
+            return [sys.executable, "-m", _AGENT]
+        return ssh_command(self._target, self._ssh, self._job.environ.get("PYTHONPATH", ""))
 
     def signal(self, signum: int, whole_group: bool) -> None:
         self._send(frame(Kind.SIGNAL, signum, b"\1" if whole_group else b"\0"))
@@ -126,6 +141,8 @@ class RemoteNode:
     def finish(self) -> None:
         if self._process is None:
             return
+        if self._job.stores:  # Else the end of the connection says the same.
+            self._send(frame(Kind.END))
         self._flush(_FAREWELL_S)
         assert self._process.stdin is not None
         self._forget(self._descriptor("stdin"))
@@ -231,12 +248,16 @@ class RemoteNode:
         status = self._process.poll()
         if self._noise is None:
             self._fail(
-                f"the connection to {self.host} is lost (ssh ended with status {status}"
+                f"the connection to {self.host} is lost ({self._way} ended with status {status}"
                 f"{': ' + said if said else ''}). Its ranks end by themselves. Check the host and "
                 "the network."
             )
             return
         self._fail(_explain(self.host, said, status, self._ssh.python or sys.executable))
+
+    @property
+    def _way(self) -> str:
+        return "its agent" if self._is_here else "ssh"
 
     def _fail(self, text: str, status: int = 1) -> None:
         self._is_done = True

@@ -13,7 +13,9 @@ from rabit.launch.options.first_hosts import discovered_hosts
 from rabit.launch.room import Cooldown
 from rabit.rendezvous.membership import MEMBERS_MAX
 
-__all__ = ["fewest_ranks", "growth_asked"]
+__all__ = ["fewest_ranks", "growth_asked", "store_count"]
+
+_STORES = (1, 3, 5)
 
 
 def fewest_ranks(parsed: argparse.Namespace) -> int:
@@ -34,6 +36,22 @@ def fewest_ranks(parsed: argparse.Namespace) -> int:
         )
     least: int = parsed.min_np
     return least
+
+
+def store_count(parsed: argparse.Namespace) -> int:
+    """How many stores hold the membership together; 1: the one of the launcher."""
+    count: int = parsed.store_replicas
+    if count not in _STORES:
+        raise InvalidArgument(
+            f"--store-replicas is {count}: expected 1, 3 or 5. A majority has to be left, so that an even number "
+            "survives no more losses than one less does."
+        )
+    if count > 1 and parsed.min_np is None:
+        raise InvalidArgument(
+            f"--store-replicas is {count}: they let an elastic job go on without rabitrun. Add --min-np N, the "
+            "ranks that the job needs at least, or leave out --store-replicas."
+        )
+    return count
 
 
 def growth_asked(parsed: argparse.Namespace, hosts: Sequence[Host], size: int) -> Grows | None:

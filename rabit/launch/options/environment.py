@@ -24,6 +24,7 @@ _PLACEMENT = frozenset(
         "RABIT_MAX_NP",
         "RABIT_JOINS",
         "RABIT_STORE_ADDRESS",
+        "RABIT_STORE_ADDRESSES",
         "RABIT_SECRET_FD",
         "RABIT_SECRET_FILE",
         "RABIT_CONFIG_FILE",

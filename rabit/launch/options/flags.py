@@ -73,7 +73,9 @@ def make_parser(is_whole: bool = True) -> argparse.ArgumentParser:
         add_help=is_whole,
     )
     parser.add_argument("-v", "--version", action="version", version=f"rabitrun {__version__}")
-    _add_job_flags(parser.add_argument_group("job"))
+    job = parser.add_argument_group("job")
+    _add_job_flags(job)
+    _add_failure_flags(job)
     _add_output_flags(parser.add_argument_group("output"))
     _add_ssh_flags(parser.add_argument_group("ssh"))
     titles = {
@@ -124,16 +126,6 @@ def _add_job_flags(group: argparse._ArgumentGroup) -> None:
         help="between asking ranks to stop (SIGTERM) and killing them (default 5s)",
     )  # fmt: skip
     group.add_argument(
-        "--max-restarts", type=int, default=0, metavar="N",
-        help="start the whole job again when a rank has failed, at most N times (default 0); "
-        "programs go on from their checkpoint",
-    )  # fmt: skip
-    group.add_argument(
-        "--spares", type=int, default=0, metavar="N",
-        help="of an elastic job (--min-np): N further processes that have run as far as rabit.init() and "
-        "take the place of lost ranks at once (default 0)",
-    )  # fmt: skip
-    group.add_argument(
         "--launcher", choices=("rabit", "mpi"), default="rabit",
         help="who starts the ranks: rabitrun itself, or the mpiexec of the MPI library, which "
         "the backend mpi needs",
@@ -162,6 +154,24 @@ def _add_job_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--check-build-json", action="store_true", help="the same as one JSON document"
     )
+
+
+def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--max-restarts", type=int, default=0, metavar="N",
+        help="start the whole job again when a rank has failed, at most N times (default 0); "
+        "programs go on from their checkpoint",
+    )  # fmt: skip
+    group.add_argument(
+        "--spares", type=int, default=0, metavar="N",
+        help="of an elastic job (--min-np): N further processes that have run as far as rabit.init() and "
+        "take the place of lost ranks at once (default 0)",
+    )  # fmt: skip
+    group.add_argument(
+        "--store-replicas", type=int, default=1, metavar="N",
+        help="of an elastic job (--min-np): N stores (3 or 5), on as many hosts as there are, hold what the ranks "
+        "agree on, and the job goes on when rabitrun or fewer than half of these hosts are lost (default 1)",
+    )  # fmt: skip
 
 
 def _add_output_flags(group: argparse._ArgumentGroup) -> None:

@@ -47,6 +47,17 @@ def test_survivors_keep_their_order_and_the_lost_are_told_why():
     assert not (left.next().here or left.next().accused or left.next().ended)
 
 
+def test_members_meet_where_most_of_them_reach():
+    start = Membership.first(tuple("abc"), 1, stores=3)
+    here = start.with_here(0, -1, "", unreached=[0, 1]).with_here(1, -1, "", unreached=[1])
+
+    assert start.meeting.store == start.with_here(0, -1, "").next().meeting.store == 0
+    assert Membership.from_json(here.to_json()) == here
+    assert here.next().meeting.store == 2
+    # They stay where they are as long as that is as good as elsewhere.
+    assert here.next().with_here(0, -1, "").next().meeting.store == 2
+
+
 def test_who_is_missing_gets_time_to_notice():
     one_is_late = first().with_here(0, 1, "gone").with_here(2, 1, "gone").with_ended(1, "died")
 
