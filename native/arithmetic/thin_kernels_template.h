@@ -13,21 +13,21 @@ namespace {
 
 constexpr int64_t kTile = 1024;  // columns; what is read several times stays in the first cache
 constexpr int kAtOnce = 4;       // columns of a thin matrix, or rows
-constexpr int kLanes = 16;
+constexpr int kThinLanes = 16;
 
 // Strided lanes, which are then added in pairs.
 template <int kCount>
 void Dots(const float* row, const float* right, int64_t columns, float* to) {
-  float sums[kCount][kLanes] = {};
+  float sums[kCount][kThinLanes] = {};
   int64_t j = 0;
-  for (; j + kLanes <= columns; j += kLanes) {
+  for (; j + kThinLanes <= columns; j += kThinLanes) {
     for (int k = 0; k < kCount; ++k) {
-      for (int i = 0; i < kLanes; ++i) sums[k][i] += row[j + i] * right[k * columns + j + i];
+      for (int i = 0; i < kThinLanes; ++i) sums[k][i] += row[j + i] * right[k * columns + j + i];
     }
   }
   for (int k = 0; k < kCount; ++k) {
     for (int i = 0; j + i < columns; ++i) sums[k][i] += row[j + i] * right[k * columns + j + i];
-    for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int width = kThinLanes / 2; width > 0; width /= 2) {
       for (int i = 0; i < width; ++i) sums[k][i] += sums[k][i + width];
     }
     to[k] = sums[k][0];
@@ -128,13 +128,13 @@ void Expand(ThinShape shape, const float* left, const float* mean, const float* 
 }
 
 double Dot(const double* a, const double* b, int64_t count) {
-  double lanes[kLanes] = {};
+  double lanes[kThinLanes] = {};
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (int j = 0; j < kLanes; ++j) lanes[j] += a[i + j] * b[i + j];
+  for (; i + kThinLanes <= count; i += kThinLanes) {
+    for (int j = 0; j < kThinLanes; ++j) lanes[j] += a[i + j] * b[i + j];
   }
   for (int j = 0; i + j < count; ++j) lanes[j] += a[i + j] * b[i + j];
-  for (int width = kLanes / 2; width > 0; width /= 2) {
+  for (int width = kThinLanes / 2; width > 0; width /= 2) {
     for (int j = 0; j < width; ++j) lanes[j] += lanes[j + width];
   }
   return lanes[0];
