@@ -2,74 +2,125 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["draw"]
 
 Row = Mapping[str, Any]
-Points = list[tuple[float, float]]
 
 # Distinct also for people who do not see red and green apart (Okabe and Ito, 2008).
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8c6d1f", "#7f3c8d",
             "#444444")  # fmt: skip
 _USUAL = "#9aa0a6"
+# By backend.
+_DASHES = ("", "7 3", "1.5 3.5", "9 3 2 3")
 _WIDTH, _HEIGHT = 360, 190  # of one panel
-_LEFT, _TOP, _GAP_X, _GAP_Y, _LEGEND = 70, 64, 84, 66, 190
+_LEFT, _TOP, _GAP_X, _GAP_Y = 70, 92, 84, 66
+_LINE, _SIZE, _MARK = 17, 11, 34  # of the legend: a line, its letters, and the sample before them
+# Wider than the letters of usual fonts are on the mean, in parts of their size: which font draws the
+# text is not known here, and a name that is cut tells nothing.
+_LETTER = 0.64
+_CAPTION = (
+    "Grey: what the job does by itself. A ring is round the fastest at each size; faint lines are "
+    "never the fastest."
+)
 
 
 def draw(rows: Sequence[Row], title: str) -> str:
     """The document.  rows: of a route table; the first candidate of each kind is what the job
     chooses by itself, and is drawn as a broad line behind the others.  Winners have a ring."""
-    kinds = list(dict.fromkeys((row["kind"], row["type"]) for row in rows))
-    width = _LEFT + 2 * _WIDTH + _GAP_X + _LEGEND
-    height = _TOP + len(kinds) * (_HEIGHT + _GAP_Y)
+    kinds: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        kinds.setdefault((row["kind"], row["type"]), []).append(row)
+    looks = _looks([name for found in kinds.values() for name in _candidates(found)[1:]])
+    right = _LEFT + 2 * _WIDTH + _GAP_X + 24  # where the legend begins
+    names = [name for found in kinds.values() for name in _legend_names(found)]
+    width = right + _MARK + math.ceil(max(map(len, names), default=0) * _LETTER * _SIZE)
+    height = _TOP + sum(_height(found) + _GAP_Y for found in kinds.values())
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" font-family="Helvetica, Arial, sans-serif">',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
         _text(_LEFT, 30, f"Routes by size: {title}", 17, "start", "#202124"),
+        _text(_LEFT, 50, _CAPTION, 11, "start", "#5f6368"),
     ]
-    for place, (kind, dtype) in enumerate(kinds):
-        found = [row for row in rows if (row["kind"], row["type"]) == (kind, dtype)]
-        top = _TOP + place * (_HEIGHT + _GAP_Y)
-        parts += _panels(found, f"{kind}, {dtype}", top)
+    top = _TOP
+    for (kind, dtype), found in kinds.items():
+        parts += _panels(found, f"{kind}, {dtype}", looks, top)
+        parts += _legend(found, looks, right, top + 8)
+        top += _height(found) + _GAP_Y
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _panels(rows: Sequence[Row], name: str, top: int) -> Iterable[str]:
-    candidates = list(dict.fromkeys(row["candidate"] for row in rows))
-    colours = {each: _COLOURS[i % len(_COLOURS)] for i, each in enumerate(candidates[1:])}
-    colours[candidates[0]] = _USUAL
-    right = _LEFT + _WIDTH + _GAP_X
+class _Look(NamedTuple):
+    colour: str
+    dash: str  # as stroke-dasharray has it
+
+    def stroke(self, width: float, opacity: float = 1.0) -> str:
+        """Attributes of a line."""
+        dash = f' stroke-dasharray="{self.dash}"' if self.dash else ""
+        return f'stroke="{self.colour}" stroke-width="{width:g}" stroke-opacity="{opacity:g}"{dash}'
+
+
+_USUAL_LOOK = _Look(_USUAL, "")
+
+
+def _candidates(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row["candidate"] for row in rows))
+
+
+def _legend_names(rows: Sequence[Row]) -> list[str]:
+    first, *others = _candidates(rows)
+    return [f"{first} by itself", *others]
+
+
+def _looks(names: Sequence[str]) -> dict[str, _Look]:
+    """One look for each candidate, which it keeps from kind to kind."""
+    colours = itertools.cycle(_COLOURS)
+    dashes = itertools.cycle(_DASHES)
+    dash_of: dict[str, str] = {}
+    looks: dict[str, _Look] = {}
+    for each in dict.fromkeys(names):
+        backend = each.partition("/")[0]
+        if backend not in dash_of:
+            dash_of[backend] = next(dashes)
+        looks[each] = _Look(next(colours), dash_of[backend])
+    return looks
+
+
+def _height(rows: Sequence[Row]) -> int:
+    """Of the panels of a kind, or of their legend if that has more lines."""
+    return max(_HEIGHT, _LINE * len(_candidates(rows)))
+
+
+def _panels(rows: Sequence[Row], name: str, looks: Mapping[str, _Look], top: int) -> Iterable[str]:
+    usual, *others = _candidates(rows)
+    winners = {row["candidate"] for row in rows if row["is_winner"]}
     panels = (
         (_LEFT, "p50_us", f"{name}: time", _time_label),
-        (right, "busbw", f"{name}: bus bandwidth", _bandwidth_label),
+        (_LEFT + _WIDTH + _GAP_X, "busbw", f"{name}: bus bandwidth", _bandwidth_label),
     )
     for left, column, title, label in panels:
         panel = _Panel(left, top, rows, column)
         yield _text(left, top - 10, title, 13, "start", "#202124")
         yield from panel.grid(label)
-        for each in candidates:
-            yield panel.line(each, colours[each], 5 if each == candidates[0] else 1.8)
-        yield from panel.winners(colours)
-    yield from _legend(candidates, colours, right + _WIDTH + 24, top + 8)
+        yield panel.line(usual, _USUAL_LOOK.stroke(5))
+        for each in sorted(others, key=winners.__contains__):
+            yield panel.line(each, looks[each].stroke(2, 1.0 if each in winners else 0.45))
+        yield from panel.winners({**looks, usual: _USUAL_LOOK})
 
 
-def _legend(
-    candidates: Sequence[str], colours: Mapping[str, str], left: int, top: int
-) -> Iterable[str]:
-    for place, each in enumerate(candidates):
-        y = top + 18 * place
-        width = 5 if place == 0 else 2.5
-        yield (
-            f'<line x1="{left}" y1="{y}" x2="{left + 22}" y2="{y}" stroke="{colours[each]}" '
-            f'stroke-width="{width}" stroke-linecap="round"/>'
-        )
-        name = f"{each} by itself" if place == 0 else each
-        yield _text(left + 30, y + 4, name, 11, "start", "#3c4043")
+def _legend(rows: Sequence[Row], looks: Mapping[str, _Look], left: int, top: int) -> Iterable[str]:
+    usual = _candidates(rows)[0]
+    for place, (each, name) in enumerate(zip(_candidates(rows), _legend_names(rows), strict=True)):
+        y = top + _LINE * place
+        stroke = _USUAL_LOOK.stroke(5) if each == usual else looks[each].stroke(2.5)
+        yield f'<line x1="{left}" y1="{y}" x2="{left + 26}" y2="{y}" {stroke}/>'
+        yield _text(left + _MARK, y + 4, name, _SIZE, "start", "#3c4043")
 
 
 class _Panel:
@@ -91,25 +142,22 @@ class _Panel:
             yield _rule(x, self._top, x, bottom)
             yield _text(x, bottom + 16, _size_label(value), 10, "middle", "#5f6368")
 
-    def line(self, candidate: str, colour: str, width: float) -> str:
+    def line(self, candidate: str, stroke: str) -> str:
         points = [
             (self._x(row["bytes"]), self._y(row[self._column]))
             for row in sorted(self._rows, key=lambda row: row["bytes"])
             if row["candidate"] == candidate
         ]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        return (
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}" '
-            'stroke-linejoin="round" stroke-linecap="round"/>'
-        )
+        return f'<polyline points="{path}" fill="none" {stroke} stroke-linejoin="round"/>'
 
-    def winners(self, colours: Mapping[str, str]) -> Iterable[str]:
+    def winners(self, looks: Mapping[str, _Look]) -> Iterable[str]:
         for row in self._rows:
             if row["is_winner"]:
                 x, y = self._x(row["bytes"]), self._y(row[self._column])
                 yield (
                     f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" stroke="#202124" '
-                    f'stroke-width="1.2" fill="{colours[row["candidate"]]}"/>'
+                    f'stroke-width="1.2" fill="{looks[row["candidate"]].colour}"/>'
                 )
 
 

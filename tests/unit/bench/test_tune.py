@@ -122,6 +122,49 @@ def test_the_picture_is_xml_with_a_line_for_each_candidate_and_a_ring_for_each_w
     assert "a&lt;b&gt;" in text and "4 ranks &amp; more" in text
 
 
+def test_the_picture_has_room_for_every_name_of_its_legends():
+    names = [
+        "builtin",
+        *(f"builtin/algorithm_{i}" for i in range(14)),
+        "mpi/" + "hierarchical_" * 4,
+    ]
+    wide = [{**row, "candidate": name} for row in rows() for name in names]
+
+    document = xml.dom.minidom.parseString(draw(wide, "4 ranks"))
+
+    width, height = (
+        float(document.documentElement.getAttribute(each)) for each in ("width", "height")
+    )
+    texts = [
+        (float(each.getAttribute("x")), float(each.getAttribute("y")), each.firstChild.data)
+        for each in document.getElementsByTagName("text")
+    ]
+    legend = [each for each in texts if each[2].removesuffix(" by itself") in names]
+    assert len(legend) == 2 * len(names)
+    assert all(x + 0.6 * 11 * len(text) <= width for x, _, text in legend)
+    titles = sorted({y for _, y, text in texts if ": time" in text})
+    first = [y for _, y, _ in legend if y < titles[1]]
+    assert len(first) == len(names) and max(first) < titles[1] - 10
+    assert max(y for _, y, _ in texts) < height
+
+
+def test_a_candidate_looks_alike_for_all_kinds():
+    other = [{**row, "candidate": {"builtin/ring": "mpi", "a<b>": "builtin/ring"}.get(row["candidate"], "builtin")}
+             for row in rows() if row["kind"] == "alltoall"]  # fmt: skip
+    mixed = [row for row in rows() if row["kind"] == "allreduce"] + other
+
+    document = xml.dom.minidom.parseString(draw(mixed, "4 ranks"))
+
+    samples = [
+        (each.previousSibling.previousSibling.getAttribute("stroke"), each.firstChild.data)
+        for each in document.getElementsByTagName("text")
+        if each.firstChild.data in ("builtin/ring", "mpi", "a<b>")
+    ]
+    assert len(samples) == 4
+    assert len(set(samples)) == 3
+    assert len({colour for colour, _ in samples}) == 3
+
+
 def test_progress_says_how_much_is_left(tmp_path):
     with (tmp_path / "out").open("w") as stream:
         progress = Progress(4, stream)
