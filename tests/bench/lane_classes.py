@@ -144,14 +144,7 @@ def main() -> int:
     parser.add_argument("--sizes", default="4K,64K,1M", help="of the fast operations, in bytes")
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--timeout", type=float, default=300, help="seconds for all of it")
-    parser.add_argument("--task", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.task:
-        work(json.loads(options.task))
-        return 0
-    if why := shaped_links.why_not():
-        print(why)
-        return 1
+    options = shaped_ranks.options_of(parser, work)
     os.environ |= {"RABIT_BACKEND": "builtin,ps"}
     sizes = [parse_size(each) for each in options.sizes.split(",")]
     task = {"sizes": sizes, "turns": options.turns}

@@ -252,15 +252,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=590)
     parser.add_argument("--save", type=Path, help="a JSON file for methods_picture.py")
-    parser.add_argument("--task", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.task:
-        work(json.loads(options.task))
-        return
-    reason = shaped_links.why_not()
-    if reason:
-        print(f"skipped: links cannot be shaped here: {reason}")
-        return
+    options = shaped_ranks.options_of(parser, work)
     rows = rows_of(options, launch(options))
     show(options, rows)
     if options.save:

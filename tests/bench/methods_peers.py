@@ -166,15 +166,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--timeout", type=float, default=400)
     parser.add_argument("--save", type=Path, help="a JSON file for methods_verdict.py")
-    parser.add_argument("--task", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.task:
-        work(json.loads(options.task))
-        return
-    reason = shaped_links.why_not()
-    if reason:
-        print(f"skipped: links cannot be shaped here: {reason}")
-        return
+    options = shaped_ranks.options_of(parser, work)
     ways = options.ways.split("+") if options.ways else list(WAYS)
     task = {"ways": ways, "turns": options.turns, "steps": options.steps}
     with (

@@ -12,7 +12,6 @@ phases, the others 8; the first two, in which ranks learn each other's names, do
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -99,15 +98,7 @@ def main() -> None:
         default=Path("build/text_links.json"),
         help="a JSON file for methods_curves.py; what it has is not measured again",
     )
-    parser.add_argument("--task", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.task:
-        work(json.loads(options.task))
-        return
-    reason = shaped_links.why_not()
-    if reason:
-        print(f"skipped: links cannot be shaped here: {reason}")
-        return
+    options = shaped_ranks.options_of(parser, work)
     wanted = options.methods.split(",") if options.methods else []
     settings = {
         name: {"text": way.text, "lr": way.lr, "steps": steps_of(way), "rate": options.rate}

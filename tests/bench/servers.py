@@ -88,14 +88,7 @@ def main() -> int:
     parser.add_argument("--codec", choices=CODECS, default="none", help="of all tensors")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--timeout", type=float, default=600, help="seconds for all of it")
-    parser.add_argument("--task", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.task:
-        work(json.loads(options.task))
-        return 0
-    if why := shaped_links.why_not():
-        print(why)
-        return 1
+    options = shaped_ranks.options_of(parser, work)
     options.sizes = [parse_size(each) for each in options.sizes.split(",")]
     os.environ |= {"RABIT_BACKEND": "builtin,ps", "RABIT_ALLREDUCE_ALGORITHM": "ring"}
     task = {"sizes": options.sizes, "turns": options.turns, "codec": options.codec}

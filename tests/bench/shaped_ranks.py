@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,24 @@ import shaped_links
 
 from rabit.launch.plan import RankPlace, ServerPlace
 from rabit.rendezvous.discovery import StoreServer
+
+
+def options_of(
+    parser: argparse.ArgumentParser, work: Callable[[dict[str, Any]], None]
+) -> argparse.Namespace:
+    """The options of a program that calls `run_task`; its ranks do `work` and end here.
+
+    Raises SystemExit, with status 0 and a line that says why, where links cannot be shaped.
+    """
+    parser.add_argument("--task", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.task:
+        work(json.loads(options.task))
+        raise SystemExit(0)
+    if why := shaped_links.why_not():
+        print(f"skipped: links cannot be shaped here: {why}")
+        raise SystemExit(0)
+    return options
 
 
 def run_task(

@@ -248,15 +248,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--timeout", type=float, default=230)
-    parser.add_argument("--task", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.task:
-        work(json.loads(options.task))
-        return
-    reason = shaped_links.why_not()
-    if reason:
-        print(f"skipped: links cannot be shaped here: {reason}")
-        return
+    options = shaped_ranks.options_of(parser, work)
     show(options, launch(options))
 
 
