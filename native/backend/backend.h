@@ -55,6 +55,9 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
   virtual bool works_on_devices() const { return false; }
+  // Whether Abort ends it and nothing else: no other backend uses its connections, and afterwards
+  // it touches no memory of a tensor.  If not, its failure is that of the engine.
+  virtual bool fails_apart() const { return false; }
   // Called on every rank in the same order, before the first collective of the group.
   virtual Status AddGroup(const Group& group);
 

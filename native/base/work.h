@@ -27,6 +27,10 @@ struct Work {
   // parts follow no rule.
   int32_t even_parts = 0;
 
+  // Backends that have failed: work that names none goes to others.  One bit for each.
+  uint32_t avoided_backends = 0;
+
+  bool Avoids(BackendId id) const { return (avoided_backends >> id & 1) != 0; }
   // Parts may run apart, and beside parts of others.
   bool is_divisible() const { return TraitsOf(kind).is_divisible || even_parts > 0; }
   // Every rank, of other groups too, counts the same elements.

@@ -51,6 +51,12 @@ struct Tunables {
 
 inline constexpr int32_t kNoToken = -1;
 
+// A backend that no rank uses any more.
+struct BackendFailure {
+  BackendId backend = kAnyBackend;  // as operations name it
+  Status why;
+};
+
 // What this rank has to say.  Built by the engine, taken by the controller.
 struct Announcement {
   struct Entry {
@@ -113,6 +119,8 @@ struct Agreement {
   bool stop = false;                 // every rank wants to stop
   bool compares = false;             // every rank reports what it has made of the agreements so far
   std::optional<Tunables> tunables;  // in force before anything of this agreement is scheduled
+  // What is agreed from here on and names no backend goes to others.
+  std::optional<BackendFailure> failed_backend;
 };
 
 }  // namespace rabit

@@ -92,18 +92,26 @@ constexpr auto kTunables = [](auto& f, auto& tunables) {
   f.Optional(tunables.lanes, kLanesMax + 1);
 };
 
+constexpr auto kBackendFailure = [](auto& f, auto& failure) {
+  f.Below(failure.backend, kIdSpace);
+  f.Cause(failure.why);
+  f.Require(!failure.why.ok());
+};
+
 constexpr auto kAgree = [](auto& f, auto& message) {
   f.Number(message.cycle);
   f.Counts(message.buckets_done);
   f.Optional(message.last_joined, kControlRanksMax);
   bool has_tunables = message.tunables.has_value();
-  f.Flags(message.stop, has_tunables, message.compares);
+  bool has_failure = message.failed_backend.has_value();
+  f.Flags(message.stop, has_tunables, message.compares, has_failure);
   f.Ids(message.evicted);
   f.Ids(message.plain);
   f.Each(message.references, kReady);
   f.Each(message.definitions, kDefinition);
   f.Each(message.rejected, kRejection);
   f.If(has_tunables, message.tunables, kTunables);
+  f.If(has_failure, message.failed_backend, kBackendFailure);
 };
 
 constexpr auto kGroup = [](auto& f, auto& message) {
@@ -158,6 +166,14 @@ Result<RefusalMessage> DecodeRefusal(ConstBytes bytes) {
                   "a refusal came without a reason");
 }
 
+void Encode(const BackendFailure& message, std::vector<std::byte>& out) {
+  EncodeFields(ControlType::kBackendFailed, message, kBackendFailure, out);
+}
+
+Result<BackendFailure> DecodeBackendFailure(ConstBytes bytes) {
+  return DecodeFields<BackendFailure>(bytes, kBackendFailure, "the failure of a backend");
+}
+
 void EncodeStatus(ControlType type, const Status& why, std::vector<std::byte>& out) {
   EncodeFields(type, StatusMessage{why}, kStatus, out);
 }
@@ -185,7 +201,7 @@ Result<ControlType> TypeOf(ConstBytes message) {
                        ". Install the same version of rabit on every host.");
   }
   const auto type = static_cast<uint8_t>(message[1]);
-  if (type < 1 || type > static_cast<uint8_t>(ControlType::kRefuse))
+  if (type < 1 || type > static_cast<uint8_t>(ControlType::kBackendFailed))
     return Internal("a control message of unknown type " + std::to_string(type));
   return static_cast<ControlType>(type);
 }

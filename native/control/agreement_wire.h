@@ -19,7 +19,7 @@
 
 namespace rabit {
 
-inline constexpr uint8_t kControlVersion = 7;
+inline constexpr uint8_t kControlVersion = 8;
 
 // Bounds of what a decoder accepts.
 inline constexpr size_t kNameBytesMax = 1024;
@@ -44,6 +44,7 @@ enum class ControlType : uint8_t {
   kLost = 8,     // to a parent: a rank below is gone
   kDigest = 9,   // to rank 0: schedule_digest.h
   kRefuse = 10,  // to rank 0
+  kBackendFailed = 11,
 };
 
 // What may differ between ranks and steps, for a tensor whose signature is otherwise unchanged.
@@ -94,6 +95,7 @@ struct AgreeMessage {
   bool stop = false;
   bool compares = false;
   std::optional<Tunables> tunables;
+  std::optional<BackendFailure> failed_backend;
   std::vector<TensorId> evicted;  // applied first
   std::vector<TensorId> plain;    // ascending; ready, nothing to add
   std::vector<ReadyReference> references;
@@ -118,6 +120,7 @@ void Encode(const AnnounceMessage& message, std::vector<std::byte>& out);
 void Encode(const AgreeMessage& message, std::vector<std::byte>& out);
 void Encode(const GroupMessage& message, std::vector<std::byte>& out);
 void Encode(const RefusalMessage& message, std::vector<std::byte>& out);
+void Encode(const BackendFailure& message, std::vector<std::byte>& out);
 void EncodeStatus(ControlType type, const Status& why, std::vector<std::byte>& out);
 void EncodeStall(const std::vector<std::string>& lines, std::vector<std::byte>& out);
 
@@ -127,6 +130,7 @@ Result<AnnounceMessage> DecodeAnnounce(ConstBytes message);
 Result<AgreeMessage> DecodeAgree(ConstBytes message);
 Result<GroupMessage> DecodeGroup(ConstBytes message);
 Result<RefusalMessage> DecodeRefusal(ConstBytes message);
+Result<BackendFailure> DecodeBackendFailure(ConstBytes message);
 // The first error is about the message; the second is its content.
 struct StatusMessage {
   Status why;

@@ -75,8 +75,15 @@ AgreeMessage TuningAgree() {
   return message;
 }
 
+AgreeMessage FailingAgree() {
+  AgreeMessage message;
+  message.cycle = 303;
+  message.failed_backend = BackendFailure{2, PeerLost(5, "backend 'ps' has failed")};
+  return message;
+}
+
 std::vector<std::vector<std::byte>> AllMessages() {
-  std::vector<std::vector<std::byte>> all(8);
+  std::vector<std::vector<std::byte>> all(10);
   Encode(FullAnnounce(), all[0]);
   Encode(GroupMessage{2, {0, 5, 300}}, all[1]);
   EncodeStatus(ControlType::kAbandon, PeerLost(4, "rank 4 died"), all[2]);
@@ -85,6 +92,8 @@ std::vector<std::vector<std::byte>> AllMessages() {
   EncodeStall({"'a' waits", ""}, all[5]);
   Encode(TuningAgree(), all[6]);
   Encode(RefusalMessage{300, {"w", 2, -1, -1}, InvalidArgument("no").WithCulprit(4)}, all[7]);
+  Encode(FailingAgree(), all[8]);
+  Encode(*FailingAgree().failed_backend, all[9]);
   return all;
 }
 
@@ -107,10 +116,11 @@ void DecodeAnything(ConstBytes bytes) {
   (void)DecodeStatus(bytes);
   (void)DecodeStall(bytes);
   (void)DecodeRefusal(bytes);
+  (void)DecodeBackendFailure(bytes);
 }
 
-TEST(AgreementWire, the_bytes_of_version_7_are_frozen) {
-  const auto path = testing::Testdata("control/testdata/messages_v7.txt");
+TEST(AgreementWire, the_bytes_of_version_8_are_frozen) {
+  const auto path = testing::Testdata("control/testdata/messages_v8.txt");
   std::ifstream file(path);
   ASSERT_TRUE(file.is_open()) << path.string();
   std::string line;
@@ -118,7 +128,7 @@ TEST(AgreementWire, the_bytes_of_version_7_are_frozen) {
     ASSERT_TRUE(static_cast<bool>(std::getline(file, line)));
     EXPECT_EQ(Hex(message), line);
   }
-  EXPECT_EQ(static_cast<int>(kControlVersion), 7);
+  EXPECT_EQ(static_cast<int>(kControlVersion), 8);
 }
 
 TEST(AgreementWire, an_announcement_survives_the_wire) {
@@ -157,6 +167,22 @@ TEST(AgreementWire, tunables_survive_the_wire_and_keep_their_bounds) {
   wrong.tunables->credit_bytes = -2;
   Encode(wrong, bytes);
   EXPECT_FALSE(DecodeAgree(bytes).ok());
+}
+
+TEST(AgreementWire, the_failure_of_a_backend_survives_the_wire_and_has_a_reason) {
+  std::vector<std::byte> bytes;
+  Encode(FailingAgree(), bytes);
+  const auto read = DecodeAgree(bytes);
+  ASSERT_OK(read);
+  ASSERT_TRUE(read->failed_backend.has_value());
+  EXPECT_EQ(read->failed_backend->backend, 2);
+  EXPECT_EQ(read->failed_backend->why.culprit(), 5);
+
+  Encode(BackendFailure{2, PeerLost(5, "gone")}, bytes);
+  EXPECT_EQ(*TypeOf(bytes), ControlType::kBackendFailed);
+  EXPECT_OK(DecodeBackendFailure(bytes));
+  Encode(BackendFailure{2, Status()}, bytes);
+  EXPECT_FALSE(DecodeBackendFailure(bytes).ok());
 }
 
 TEST(AgreementWire, an_agreement_survives_the_wire) {
@@ -252,7 +278,7 @@ TEST(AgreementWire, names_another_version) {
   const std::byte message[] = {std::byte{1}, std::byte{1}};
 
   EXPECT_EQ(TypeOf(message).status().message(),
-            "it speaks version 1 of the control format, this rank version 7. Install the same "
+            "it speaks version 1 of the control format, this rank version 8. Install the same "
             "version of rabit on every host.");
 }
 

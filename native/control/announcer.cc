@@ -265,6 +265,7 @@ Result<Agreement> Announcer::Apply(AgreeMessage&& message) {
   agreement.stop = message.stop;
   agreement.compares = message.compares;
   agreement.tunables = message.tunables;
+  agreement.failed_backend = std::move(message.failed_backend);
   RABIT_RETURN_IF_ERROR(FillReady(message, agreement));
   for (RejectMessage& rejected : message.rejected) ApplyRejection(std::move(rejected), agreement);
   if (message.last_joined >= 0) has_joined_ = false;

@@ -73,7 +73,7 @@ Status Combiner::OnPart(int child, const RankSet& below, const BundlePart& part,
     RABIT_ASSIGN_OR_RETURN(const RefusalMessage refusal, DecodeRefusal(part.message));
     ReleaseGroup(refusal.key.group);  // rank 0 may not know it yet
   } else if (type != ControlType::kAbandon && type != ControlType::kLost &&
-             type != ControlType::kDigest) {
+             type != ControlType::kDigest && type != ControlType::kBackendFailed) {
     return Internal("it sent a message that only rank 0 sends");
   }
   AppendRaw(ranks, part.message);

@@ -41,6 +41,9 @@ class Controller {
   // This rank has turned its own tensor down before it was announced: the others are told, so that
   // they do not wait for it.  The next announcement of it belongs to the next round.
   virtual void Refuse(const TensorKey& key, const Status& why) = 0;
+  // A backend is of no use any more on this rank, but the job goes on: an agreement tells all
+  // ranks, with the first reason that rank 0 has heard.
+  virtual void FailBackend(const BackendFailure& failure) = 0;
   // What this rank has made of the agreements up to one that compares; every rank calls
   // it when it has carried that one out.  Ranks that differ end the job with kMismatch.
   virtual void Compare(const ScheduleDigest& mine) = 0;

@@ -73,6 +73,10 @@ void Coordinator::OnMessage(int rank, ConstBytes message, int64_t now_us) {
     const Result<RefusalMessage> refusal = DecodeRefusal(message);
     return refusal.ok() ? OnRefusal(rank, *refusal, now_us) : refuse(refusal.status());
   }
+  if (*type == ControlType::kBackendFailed) {
+    const Result<BackendFailure> failure = DecodeBackendFailure(message);
+    return failure.ok() ? OnBackendFailed(*failure) : refuse(failure.status());
+  }
   refuse(Internal("it sent a message that only rank 0 sends"));
 }
 
@@ -111,6 +115,11 @@ Status Coordinator::OnPart(const RankSet& below, const BundlePart& part, int64_t
   if (type == ControlType::kRefuse) {
     RABIT_ASSIGN_OR_RETURN(const RefusalMessage refusal, DecodeRefusal(part.message));
     OnRefusal(ranks.lowest(), refusal, now_us);
+    return {};
+  }
+  if (type == ControlType::kBackendFailed) {
+    RABIT_ASSIGN_OR_RETURN(const BackendFailure failure, DecodeBackendFailure(part.message));
+    OnBackendFailed(failure);
     return {};
   }
   if (type != ControlType::kAbandon && type != ControlType::kLost)
@@ -174,6 +183,13 @@ void Coordinator::OnGroup(int rank, const GroupMessage& message) {
 void Coordinator::OnAbandon(int rank, const Status& why) {
   if (has_stopped_) return;
   Fail(GaveUp(rank, why));
+}
+
+void Coordinator::OnBackendFailed(const BackendFailure& failure) {
+  if (!failure_.ok() || has_stopped_ || !failed_backends_.insert(failure.backend).second) return;
+  if (next_.failed_backend) CompleteAgreement();
+  next_.failed_backend = failure;
+  has_news_ = true;
 }
 
 void Coordinator::OnDigest(int rank, ScheduleDigest digest) {

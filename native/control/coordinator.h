@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -49,6 +50,8 @@ class Coordinator {
   // The round fails on every member; to `rank` it is over.
   void OnRefusal(int rank, const RefusalMessage& message, int64_t now_us);
   void OnAbandon(int rank, const Status& why);
+  // The first reason for each backend is what all ranks hear.
+  void OnBackendFailed(const BackendFailure& failure);
   // Ranks whose digests differ fail the job.
   void OnDigest(int rank, ScheduleDigest digest);
   // Rank 0 is through with everything that was agreed up to now.
@@ -157,6 +160,7 @@ class Coordinator {
   std::vector<TensorRecord*> open_;
   std::optional<Batch> batch_;
   std::vector<TensorRecord*> with_late_;  // records that are kept
+  std::set<BackendId> failed_backends_;
   int joined_count_ = 0;
   int last_joined_ = -1;
   int stopped_count_ = 0;

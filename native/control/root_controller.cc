@@ -136,6 +136,11 @@ void RootController::Refuse(const TensorKey& key, const Status& why) {
   Flush();
 }
 
+void RootController::FailBackend(const BackendFailure& failure) {
+  coordinator_.OnBackendFailed(failure);
+  Flush();
+}
+
 void RootController::Compare(const ScheduleDigest& mine) {
   coordinator_.OnDigest(0, mine);
   Flush();

@@ -92,8 +92,10 @@ Result<std::optional<Agreement>> WorkerController::Await(Deadline deadline) {
     const int64_t tick_us = combiner_ ? combiner_->next_tick_us() : Combiner::kNever;
     const bool is_tick = tick_us != Combiner::kNever && DeadlineAtMicros(tick_us) < deadline;
     const bool has_parent = parent_gone_.ok();
-    Result<std::optional<ChannelMessage>> received = channel_->Receive(
-        !has_parent ? clock_.Now() : is_tick ? DeadlineAtMicros(tick_us) : deadline);
+    Result<std::optional<ChannelMessage>> received =
+        channel_->Receive(!has_parent ? clock_.Now()
+                          : is_tick   ? DeadlineAtMicros(tick_us)
+                                      : deadline);
     if (!received.ok()) {
       // After the agreed stop the others may leave at any time.
       if (has_stopped_) return std::optional<Agreement>();
@@ -193,6 +195,12 @@ void WorkerController::Refuse(const TensorKey& key, const Status& why) {
     return;
   }
   Encode(*refusal, buffer_);
+  Send();
+}
+
+void WorkerController::FailBackend(const BackendFailure& failure) {
+  if (!failure_.ok() || has_stopped_) return;
+  Encode(failure, buffer_);
   Send();
 }
 

@@ -28,6 +28,7 @@ class WorkerController final : public Controller {
   void Wake() override { channel_->Wake(); }
   void Abandon(const Status& why) override;
   void Refuse(const TensorKey& key, const Status& why) override;
+  void FailBackend(const BackendFailure& failure) override;
   void Compare(const ScheduleDigest& mine) override;
   void AddGroup(const Group& group) override;
   void WriteStatistics(JsonWriter& json) const override;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "arithmetic/reduce.h"
@@ -133,7 +134,25 @@ Status BucketRun::Finish() {
   return status;
 }
 
+Status BucketRun::GoTo(int32_t executor) {
+  const int32_t last = std::exchange(executor_, executor);
+  if (last < 0 || last == executor) return Status();
+  const FailureScope scope = services_.ScopeOf(last);
+  if (scope == kWholeEngine) return Status();
+  const Status failed = services_.failure.GoOnAfter(scope);
+  is_torn_ = !failed.ok();
+  if (failed.ok()) gone_from_.push_back(scope);
+  return failed;
+}
+
+FailureScope BucketRun::failure_scope() const {
+  if (is_torn_) return kWholeEngine;
+  return services_.ScopeOf(executor_ < 0 ? route_.executor : executor_);
+}
+
 void BucketRun::End() {
+  for (const FailureScope each : gone_from_) services_.failure.EndAfter(each);
+  gone_from_.clear();
   services_.running.Leave(bucket_.lane, bucket_.id);
   Record();
 }

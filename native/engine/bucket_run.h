@@ -8,12 +8,14 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "backend/backend.h"
 #include "codec/codec.h"
 #include "engine/bucket_job.h"
 #include "engine/device_bucket.h"
 #include "engine/engine.h"
+#include "engine/failure_board.h"
 #include "engine/fusion_buffer.h"
 #include "engine/running_work.h"
 #include "engine/segments.h"
@@ -35,6 +37,12 @@ struct LaneServices {
   Timeline& timeline;
   RunningWork& running;
   Devices& devices;
+  FailureBoard& failure;
+
+  FailureScope ScopeOf(int32_t executor) const {
+    const bool is_apart = backends[static_cast<size_t>(executor)]->fails_apart();
+    return is_apart ? router.OwnerOf(executor) : kWholeEngine;
+  }
 };
 
 // What a bucket works in; kept from one to the next.
@@ -65,6 +73,8 @@ class BucketRun {
   // Whether Finish has nothing to wait for; waits for that until `until`.
   bool WaitOver(Deadline until);
   Status Finish();
+  // What it ends if it has failed.
+  FailureScope failure_scope() const;
 
  private:
   // bucket_run.cc: kinds that reduce or copy whole tensors and can be cut and fused.
@@ -139,6 +149,8 @@ class BucketRun {
   template <class Exchange>
   Status CommunicateBy(const Route& route, Kind kind, int64_t load_bytes, int64_t wire_bytes,
                        Exchange exchange);
+  // The next exchange is of this executor.
+  Status GoTo(int32_t executor);
   // What follows upon the exchange; now if it is over, else in Settle.
   template <class Rest>
   Status Then(Rest rest);
@@ -190,6 +202,9 @@ class BucketRun {
   bool is_in_place_ = false;
   Route route_;  // of the bucket as a whole
   std::optional<Pending> pending_;
+  int32_t executor_ = -1;                // of the last exchange
+  std::vector<FailureScope> gone_from_;  // see FailureBoard::GoOnAfter
+  bool is_torn_ = false;                 // where it went on from has failed
 };
 
 // "allreduce 'a' and 3 more on rank 1"
@@ -204,6 +219,7 @@ Status BucketRun::Communicate(const Work& work, Load load, int64_t wire_bytes, E
 template <class Exchange>
 Status BucketRun::CommunicateBy(const Route& route, Kind kind, int64_t load_bytes,
                                 int64_t wire_bytes, Exchange exchange) {
+  RABIT_RETURN_IF_ERROR(GoTo(route.executor));
   Backend& backend = *services_.backends[static_cast<size_t>(route.executor)];
   lane_.algorithm = route.algorithm;
   services_.statistics.AddExchange(kind, route, backend.name(), load_bytes);

@@ -34,6 +34,12 @@ void EngineCore::CarryOut(Agreement agreement, Deadline now) {
       return Fail(status);
     }
   }
+  if (agreement.failed_backend) {
+    if (Status status = EndBackend(*agreement.failed_backend); !status.ok()) {
+      services_.controller.Abandon(status);
+      return Fail(status);
+    }
+  }
   for (const Rejection& rejection : agreement.rejected) Reject(rejection);
   const ScheduledTensors scheduled = Accept(agreement, NanosOf(now));
   if (negotiated_ > 0) services_.statistics.AddNegotiation(negotiated_, negotiation_ns_);
@@ -67,6 +73,29 @@ Status EngineCore::ApplyTunables(const Tunables& tunables) {
   if (tunables.lanes > 0) limits.lanes = tunables.lanes;
   services_.scheduler.SetLimits(limits);
   ++tunings_;
+  return Status();
+}
+
+// Buckets of it that are issued later end in the lane, with the same error.
+Status EngineCore::EndBackend(const BackendFailure& failure) {
+  if (failure.backend >= static_cast<BackendId>(services_.router.backends())) {
+    return Internal("rank 0 tells of backend " + std::to_string(failure.backend) + ", and rank " +
+                    std::to_string(services_.rank) + " has " +
+                    std::to_string(services_.router.backends()) +
+                    "; install one version on all hosts")
+        .WithCulprit(0);
+  }
+  graces_.erase(failure.backend);
+  failed_backends_.push_back(failure);
+  avoided_backends_ |= 1u << failure.backend;
+  last_ready_ = ReadyTensors();  // what is the same as before may go elsewhere
+  RABIT_RETURN_IF_ERROR(output_.EndBackend(failure));
+  if (services_.rank == 0) {
+    services_.logger.Warning(
+        failure.why.message() +
+        ". Operations that name this backend fail from here on, all others go on "
+        "without it.");
+  }
   return Status();
 }
 
@@ -113,8 +142,8 @@ ScheduledTensors EngineCore::Accept(const Agreement& agreement, int64_t now_ns) 
     const int32_t slot =
         in_flight_.Add({std::shared_ptr<const AgreedTensor>(accepted, &agreed), count, false});
     if (!is_repeated)
-      scheduled.push_back(
-          ScheduledFrom(tensor, slot, count, CutMultipleOf(tensor), IsOfAll(tensor)));
+      scheduled.push_back(ScheduledFrom(tensor, slot, count, CutMultipleOf(tensor), IsOfAll(tensor),
+                                        avoided_backends_));
   }
   if (is_repeated) return last_scheduled_;
   const bool can_repeat = starts_empty && scheduled.size() == ready.size();

@@ -430,8 +430,13 @@ Result<GroupId> EngineImplementation::Define(const std::shared_ptr<const Group>&
   const bool is_done = loop_->TellAndWait(
       [state = state_, group, status](EngineCore& core) {
         core.AddGroup(*group);
-        for (auto& backend : state->parts.backends) {
-          if (status->ok()) *status = backend->AddGroup(*group);
+        for (size_t i = 0; i < state->parts.backends.size() && status->ok(); ++i) {
+          const FailureScope scope = state->ScopeOf(static_cast<int32_t>(i));
+          if (!state->failure.verdict_on(scope).ok()) continue;
+          const Status added = state->parts.backends[i]->AddGroup(*group);
+          // The group is one of all other backends as well.
+          if (!added.ok() && scope != kWholeEngine) state->failure.Suspect(scope, added);
+          if (scope == kWholeEngine) *status = added;
         }
       },
       deadline);

@@ -113,7 +113,9 @@ bool EngineCore::HasNews(const BucketCounts& done) const {
 }
 
 Deadline EngineCore::NextDeadline(Deadline now) const {
-  return std::min({stall_monitor_.NextCheck(!open_.empty(), now), grace_end_, stuck_watch_.next()});
+  Deadline next = std::min(stall_monitor_.NextCheck(!open_.empty(), now), stuck_watch_.next());
+  for (const auto& [scope, grace] : graces_) next = std::min(next, grace.end);
+  return next;
 }
 
 void EngineCore::Process(Result<std::optional<Agreement>> agreement, Deadline now) {
@@ -131,16 +133,29 @@ void EngineCore::GiveUp(const ForcedEnd& end) {
   Fail(end.why);
 }
 
-void EngineCore::Watch(const Status& suspicion, Deadline now) {
-  if (grace_for_.ok() && !suspicion.ok()) {
-    grace_for_ = suspicion;
-    grace_end_ = now + kGrace;
+void EngineCore::Watch(const std::vector<Suspicion>& suspicions, Deadline now) {
+  for (const Suspicion& each : suspicions) {
+    graces_.try_emplace(each.scope, Grace{each.why, now + kGrace});
   }
-  if (!grace_for_.ok() && now >= grace_end_) {
-    services_.controller.Abandon(grace_for_);
-    return Fail(grace_for_);
+  for (auto& [scope, grace] : graces_) {
+    if (now < grace.end) continue;
+    if (scope == kWholeEngine) {
+      services_.controller.Abandon(grace.suspicion);
+      return Fail(grace.suspicion);
+    }
+    // Nothing of it ends before all ranks know, because an agreement is the same moment on each.
+    grace.end = Deadline::max();
+    const Status& why = grace.suspicion;
+    services_.controller.FailBackend(
+        {scope, Status(why.code(), "backend '" + NameOf(scope) + "' has failed: " + why.message())
+                    .WithCulprit(why.culprit())});
   }
   CheckStall(now);
+}
+
+std::string EngineCore::NameOf(BackendId backend) const {
+  const std::string_view name = services_.router.NameOf(backend);
+  return name.empty() ? std::to_string(backend) : std::string(name);
 }
 
 void EngineCore::CheckStall(Deadline now) {
@@ -178,7 +193,7 @@ void EngineCore::FinishOpen(const Status& why) {
 }
 
 bool EngineCore::is_idle() const {
-  return open_.empty() && in_flight_.empty() && joins_.empty() && grace_for_.ok();
+  return open_.empty() && in_flight_.empty() && joins_.empty() && graces_.empty();
 }
 
 void EngineCore::WriteStatistics(JsonWriter& json) const {
@@ -187,6 +202,11 @@ void EngineCore::WriteStatistics(JsonWriter& json) const {
   json.Member("partition_bytes", limits.partition_bytes);
   json.Member("fusion_bytes", limits.fusion_bytes).Member("credit_bytes", limits.credit_bytes);
   json.Member("lanes", limits.lanes).Member("changes", tunings_).EndObject();
+  json.Key("failed_backends").BeginObject();
+  for (const BackendFailure& each : failed_backends_) {
+    json.Member(NameOf(each.backend), each.why.message());
+  }
+  json.EndObject();
   services_.scheduler.WriteStatistics(json);
   json.Key("controller").BeginObject();
   services_.controller.WriteStatistics(json);

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/json_writer.h"
@@ -13,6 +15,7 @@
 #include "engine/bucket_job.h"
 #include "engine/done_counter.h"
 #include "engine/engine.h"
+#include "engine/failure_board.h"
 #include "engine/group_table.h"
 #include "engine/route_memory.h"
 #include "engine/running_work.h"
@@ -58,6 +61,8 @@ class CoreOutput {
   // Whether anything waits for credit from here on.  Said before the buckets that are issued at the
   // same time are run: whoever finishes one must know already that somebody waits for it.
   virtual void WantCredit(bool wants) = 0;
+  // What runs on the backend ends, here and on all other ranks.  Not OK: that ends the engine.
+  virtual Status EndBackend(const BackendFailure& failure) = 0;
 };
 
 // No thread, no lock, no clock: whoever owns it gives it what has been submitted, lets it announce,
@@ -93,8 +98,8 @@ class EngineCore {
   Deadline NextDeadline(Deadline now) const;
   // What Controller::Await has brought.
   void Process(Result<std::optional<Agreement>> agreement, Deadline now);
-  // What a lane suspects, if one does, and what has been open for too long.
-  void Watch(const Status& suspicion, Deadline now);
+  // What lanes suspect, and what has been open for too long.
+  void Watch(const std::vector<Suspicion>& suspicions, Deadline now);
   void GiveUp(const ForcedEnd& end);
 
   // Ok as long as it runs; then why it does not, and nothing but FinishOpen and questions may
@@ -125,10 +130,12 @@ class EngineCore {
   bool HasNews(const BucketCounts& done) const;
   void Merge(const Tunables& tunables);  // into the next announcement
   void Fail(const Status& why);
+  std::string NameOf(BackendId backend) const;
   void CheckStall(Deadline now);
 
   // core_agreement.cc: what follows from an agreement.
   void CarryOut(Agreement agreement, Deadline now);
+  Status EndBackend(const BackendFailure& failure);
   Status ApplyTunables(const Tunables& tunables);
   // What has been agreed is in flight from here on.  Returns what the scheduler is to know of it.
   ScheduledTensors Accept(const Agreement& agreement, int64_t now_ns);
@@ -177,8 +184,13 @@ class EngineCore {
   StallMonitor stall_monitor_;
   StuckWatch stuck_watch_;
   Deadline next_stall_check_{};
-  Deadline grace_end_ = Deadline::max();
-  Status grace_for_;
+  struct Grace {
+    Status suspicion;
+    Deadline end;  // max: the other ranks have been told
+  };
+  std::map<FailureScope, Grace> graces_;
+  std::vector<BackendFailure> failed_backends_;
+  uint32_t avoided_backends_ = 0;  // the same, as in Work
   Status end_;
   bool has_failed_ = false;
 };

@@ -56,6 +56,22 @@ void EngineLoop::Run(BucketJob job) {
   lane.Push(std::move(job));
 }
 
+Status EngineLoop::EndBackend(const BackendFailure& failure) {
+  bool is_found = false;
+  bool is_alone = true;
+  for (size_t i = 0; i < state_->parts.backends.size(); ++i) {
+    if (state_->ScopeOf(static_cast<int32_t>(i)) != failure.backend) continue;
+    is_found = true;
+    is_alone = state_->failure.SettleBackend(failure.backend, failure.why) && is_alone;
+    state_->parts.backends[i]->Abort(failure.why);
+  }
+  if (is_found && is_alone) return Status();
+  const std::string why = is_found ? "an operation on this rank goes on by another backend after it"
+                                   : "no other backend goes on without it";
+  return Status(failure.why.code(), failure.why.message() + "; " + why)
+      .WithCulprit(failure.why.culprit());
+}
+
 // A callback may ask for what needs the steps, and so is made when they are free.
 void EngineLoop::Drop(const std::shared_ptr<PendingRequest>& pending) {
   if (state_->handles.DropQuietly(pending)) completed_.push_back(pending);
@@ -98,7 +114,7 @@ bool EngineLoop::Step(Deadline now, Deadline deadline) {
     core_.Process(std::move(agreement), then);
     if (core_.serves_others()) serves_others_.store(true, std::memory_order_relaxed);
     if (const ForcedEnd end = forced(); core_.end().ok() && !end.why.ok()) core_.GiveUp(end);
-    if (core_.end().ok()) core_.Watch(state_->failure.suspicion(), then);
+    if (core_.end().ok()) core_.Watch(state_->failure.suspicions(), then);
   }
   if (core_.end().ok()) return true;
   FinishCore();

@@ -15,7 +15,7 @@ EngineState::EngineState(EngineParts given)
       running(parts.all_lanes()),
       devices(parts.open_driver),
       lane_services{parts.rank, parts.options, *parts.codecs, *parts.router, parts.backends,
-                    statistics, timeline,      running,       devices} {}
+                    statistics, timeline,      running,       devices,       failure} {}
 
 CoreServices EngineState::core_services() {
   return {parts.rank,

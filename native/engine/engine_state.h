@@ -30,6 +30,8 @@ struct EngineState {
   explicit EngineState(EngineParts given);
 
   CoreServices core_services();
+  // What a failure of backends[executor] ends.
+  FailureScope ScopeOf(int32_t executor) const { return lane_services.ScopeOf(executor); }
 
   // Makes whoever runs the engine's steps look again, and the engine thread if nobody does.
   void Wake() {

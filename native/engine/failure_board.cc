@@ -2,22 +2,35 @@
 
 namespace rabit {
 
-Status FailureBoard::Resolve(const Status& suspicion, Deadline deadline) {
+void FailureBoard::Suspect(FailureScope scope, const Status& suspicion) {
   {
     MutexLock lock(mutex_);
-    if (!verdict_.ok()) return verdict_;
-    if (suspicion_.ok()) suspicion_ = suspicion;
+    Backend& backend = backends_[scope];
+    if (backend.suspicion.ok()) backend.suspicion = suspicion;
+    has_news_.store(true, std::memory_order_release);
   }
   wake_();
-  MutexLock lock(mutex_);
-  while (verdict_.ok() && settled_.WaitUntil(mutex_, deadline)) {
-  }
-  return verdict_.ok() ? suspicion : verdict_;
 }
 
-Status FailureBoard::suspicion() const {
+Status FailureBoard::Resolve(FailureScope scope, const Status& suspicion, Deadline deadline) {
+  if (const Status settled = verdict_on(scope); !settled.ok()) return settled;
+  Suspect(scope, suspicion);
   MutexLock lock(mutex_);
-  return suspicion_;
+  while (VerdictOn(scope).ok() && settled_.WaitUntil(mutex_, deadline)) {
+  }
+  const Status verdict = VerdictOn(scope);
+  return verdict.ok() ? suspicion : verdict;
+}
+
+std::vector<Suspicion> FailureBoard::suspicions() const {
+  if (!has_news_.load(std::memory_order_acquire)) return {};
+  MutexLock lock(mutex_);
+  std::vector<Suspicion> open;
+  for (const auto& [scope, backend] : backends_) {
+    const bool is_open = !backend.suspicion.ok() && VerdictOn(scope).ok();
+    if (is_open) open.push_back({scope, backend.suspicion});
+  }
+  return open;
 }
 
 void FailureBoard::Settle(const Status& verdict) {
@@ -25,12 +38,47 @@ void FailureBoard::Settle(const Status& verdict) {
   if (!verdict_.ok()) return;
   verdict_ = verdict;
   has_verdict_.store(true, std::memory_order_release);
+  has_news_.store(true, std::memory_order_release);
   settled_.NotifyAll();
+}
+
+bool FailureBoard::SettleBackend(FailureScope scope, const Status& verdict) {
+  MutexLock lock(mutex_);
+  Backend& backend = backends_[scope];
+  if (backend.verdict.ok()) backend.verdict = verdict;
+  has_news_.store(true, std::memory_order_release);
+  settled_.NotifyAll();
+  return backend.outlived == 0;
 }
 
 Status FailureBoard::verdict() const {
   MutexLock lock(mutex_);
   return verdict_;
+}
+
+Status FailureBoard::verdict_on(FailureScope scope) const {
+  if (!has_news_.load(std::memory_order_acquire)) return Status();
+  MutexLock lock(mutex_);
+  return VerdictOn(scope);
+}
+
+// Of a backend before that of the engine, which may only follow from it.
+Status FailureBoard::VerdictOn(FailureScope scope) const {
+  const auto found = backends_.find(scope);
+  const bool is_own = found != backends_.end() && !found->second.verdict.ok();
+  return is_own ? found->second.verdict : verdict_;
+}
+
+Status FailureBoard::GoOnAfter(FailureScope scope) {
+  MutexLock lock(mutex_);
+  Backend& backend = backends_[scope];
+  if (backend.verdict.ok()) ++backend.outlived;
+  return backend.verdict;
+}
+
+void FailureBoard::EndAfter(FailureScope scope) {
+  MutexLock lock(mutex_);
+  --backends_[scope].outlived;
 }
 
 }  // namespace rabit

@@ -18,7 +18,12 @@ constexpr auto kVerdictTimeout = std::chrono::seconds(2);
 
 // A missing implementation fails its tensors alike on all ranks; after anything else the ranks no
 // longer agree about what is on the wire.
-bool IsEngineWide(const Status& status) { return status.code() != Code::kUnsupported; }
+bool LeavesWireUnclear(const Status& status) { return status.code() != Code::kUnsupported; }
+
+// Ranks that run different things differ in more than a backend.
+FailureScope ScopeOf(const BucketRun& run, const Status& status) {
+  return status.code() == Code::kMismatch ? kWholeEngine : run.failure_scope();
+}
 
 Status Wrap(const std::string& what, const Status& status) {
   if (status.message().starts_with(what)) return status;
@@ -242,7 +247,8 @@ void Lane::RunAll(EngineState& state, Inbox& inbox) {
 
 void Lane::Flight::Prepare(EngineState& state, BucketJob next, Waiter waiter) {
   job = std::move(next);
-  prepared = state.failure.verdict();
+  prepared =
+      state.failure.verdict_on(job.route.ok() ? state.ScopeOf(job.route->executor) : kWholeEngine);
   if (!prepared.ok()) return;
   run.emplace(state.lane_services, job, BucketMemory{buffer, staged, on_device}, waiter);
   prepared = run->Prepare();
@@ -280,8 +286,9 @@ void Lane::Flight::Launch(EngineState& state) {
 void Lane::Flight::Finish(EngineState& state) { Conclude(state, run->Finish()); }
 
 void Lane::Flight::Conclude(EngineState& state, Status status) {
-  if (run && !status.ok() && IsEngineWide(status)) {
-    status = state.failure.Resolve(Wrap(DescribeBucket(job, state.parts.rank), status),
+  if (run && !status.ok() && LeavesWireUnclear(status)) {
+    status = state.failure.Resolve(ScopeOf(*run, status),
+                                   Wrap(DescribeBucket(job, state.parts.rank), status),
                                    After(kVerdictTimeout));
   }
   run.reset();

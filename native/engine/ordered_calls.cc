@@ -73,7 +73,10 @@ Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
   state_.running.Enter(lane_, {call.group, number, hash, {}}, [&] { return Values(call); });
   if (!state_.has_ordered.exchange(true)) state_.Wake();
   const int64_t begin_ns = state_.log.is_active() ? NowNs() : 0;
-  const Status status = Execute(call, *group, lane);
+  const Result<Route> route = routes_.Of(WorkOf(call), LoadOf(call, *group), *group);
+  const FailureScope scope = route.ok() ? state_.ScopeOf(route->executor) : kWholeEngine;
+  Status status = route.ok() ? state_.failure.verdict_on(scope) : route.status();
+  if (status.ok()) status = Execute(call, *group, *route, lane);
   if (begin_ns != 0) {
     const size_t bytes = std::max(call.input.bytes(), call.output.bytes());
     state_.log.Add({"(ordered)", call.kind, call.output.dtype, call.group,
@@ -82,17 +85,18 @@ Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
   state_.running.Leave(lane_, number);
   if (status.ok() || status.code() == Code::kUnsupported) return status;
   return state_.failure.Resolve(
+      status.code() == Code::kMismatch ? kWholeEngine : scope,
       Status(status.code(), Describe(call) + " (not negotiated: every rank must make the same " +
                                 "ordered calls in the same order): " + status.message())
           .WithCulprit(status.culprit()),
       After(kOrderedVerdictTimeout));
 }
 
-Status OrderedCalls::Execute(const OrderedCall& call, const Group& group, LaneContext lane) {
+Status OrderedCalls::Execute(const OrderedCall& call, const Group& group, const Route& route,
+                             LaneContext lane) {
   const auto size = static_cast<size_t>(group.size());
   const auto in_bytes = static_cast<int64_t>(call.input.bytes());
   const Load load = LoadOf(call, group);
-  RABIT_ASSIGN_OR_RETURN(const Route route, routes_.Of(WorkOf(call), load, group));
   Backend* const backend = state_.parts.backends[static_cast<size_t>(route.executor)].get();
   lane.algorithm = route.algorithm;
   state_.statistics.AddExchange(call.kind, route, backend->name(), load.bytes);

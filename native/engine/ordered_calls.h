@@ -27,7 +27,7 @@ class OrderedCalls {
  private:
   Status Check(const OrderedCall& call, const Group& group) const;
   Status CheckCounts(const OrderedCall& call, int64_t size) const;
-  Status Execute(const OrderedCall& call, const Group& group, LaneContext lane)
+  Status Execute(const OrderedCall& call, const Group& group, const Route& route, LaneContext lane)
       RABIT_REQUIRES(mutex_);
   Status Allreduce(const OrderedCall& call, Backend& backend, const LaneContext& lane);
   Status ReduceScatter(const OrderedCall& call, Backend& backend, const LaneContext& lane)

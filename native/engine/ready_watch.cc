@@ -88,6 +88,7 @@ Result<bool> ReadyWatch::IsReady(const Batch& batch, std::set<StreamOf>& late) {
     if (!is_over.ok()) {
       // The other ranks wait for this tensor, and a device that has failed gives none any more.
       return state_.failure.Resolve(
+          kWholeEngine,
           Status(is_over.status().code(),
                  pending->Describe(state_.parts.rank) + ": " + is_over.status().message()),
           After(kVerdictWithin));

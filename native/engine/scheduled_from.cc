@@ -22,9 +22,11 @@ int64_t AgreedCount(const ReadyTensor& ready) {
 }
 
 ScheduledTensor ScheduledFrom(const ReadyTensor& ready, int32_t slot, int64_t count,
-                              int64_t cut_multiple, bool is_of_all) {
-  return {ready.signature, slot,         count,    ready.signature.priority,
-          ready.joined,    cut_multiple, is_of_all};
+                              int64_t cut_multiple, bool is_of_all, uint32_t avoided_backends) {
+  ScheduledTensor tensor{ready.signature, slot,         count,    ready.signature.priority,
+                         ready.joined,    cut_multiple, is_of_all};
+  tensor.avoided_backends = avoided_backends;
+  return tensor;
 }
 
 }  // namespace rabit

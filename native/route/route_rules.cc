@@ -203,6 +203,7 @@ bool RouteRule::Fits(const Work& work, int64_t bytes) const {
   if (kind.has_value() && *kind != work_kind) return false;
   if (dtype.has_value() && *dtype != work.dtype) return false;
   if (work.backend != kAnyBackend && work.backend != backend) return false;
+  if (work.backend == kAnyBackend && work.Avoids(backend)) return false;
   return bytes >= low && bytes < high;
 }
 

@@ -91,6 +91,11 @@ std::string_view Router::NameOf(BackendId backend) const {
   return {};
 }
 
+BackendId Router::OwnerOf(int32_t executor) const {
+  const std::optional<PsRows>& ps = options_.ps;
+  return ps.has_value() && executor == ps->executor ? ps->backend : executor;
+}
+
 BackendId Router::BackendOf(const Work& work, int64_t bytes, bool is_of_all) const {
   return BackendFor(work, WishFor(work, bytes, is_of_all));
 }
@@ -100,7 +105,8 @@ BackendId Router::BackendFor(const Work& work, const Wish& wish) const {
   if (work.backend != kAnyBackend) return work.backend;
   const std::optional<NcclRows>& nccl = options_.nccl;
   if (nccl.has_value() && nccl->is_default && nccl->Runs(work)) return nccl->backend;
-  if (options_.ps.has_value() && options_.ps->is_default) return options_.ps->backend;
+  const std::optional<PsRows>& ps = options_.ps;
+  if (ps.has_value() && ps->is_default && !work.Avoids(ps->backend)) return ps->backend;
   return options_.mpi.has_value() && options_.mpi->is_default ? options_.mpi->library : kBuiltin;
 }
 

@@ -59,6 +59,9 @@ class Router {
   // Under which a request can name a backend with rows of its own; empty: it has the name of the
   // executor in its place.
   std::string_view NameOf(BackendId backend) const;
+  // Under which a request can name what backends[executor] does by itself, of those that can fail
+  // without the engine (Backend::fails_apart).
+  BackendId OwnerOf(int32_t executor) const;
   // Who an exchange of so many bytes goes to, as far as those can say who know no more of the group
   // than whether it has every rank; Of says the same.
   BackendId BackendOf(const Work& work, int64_t bytes, bool is_of_all) const;

@@ -421,6 +421,31 @@ TEST(Router, servers_sum_and_builtin_does_the_rest_for_them) {
   EXPECT_EQ(Router(options).backends(), 2u);
 }
 
+TEST(Router, what_has_failed_is_avoided_by_all_that_do_not_name_it) {
+  RouterOptions options = WithServers(true);
+  Work any = Of(Kind::kAllreduce);
+  any.avoided_backends = 1u << 1;
+  Work named = any;
+  named.backend = 1;
+  EXPECT_EQ(Take(options, any, {64}).backend, 0);
+  EXPECT_EQ(Router(options).BackendOf(any, 64, true), 0);
+  EXPECT_EQ(Text(Take(options, named, {64})), "1 push_pull only");
+
+  const std::vector<std::string> backends = {"builtin", "ps"};
+  auto rules = RouteRules::Parse("route", "allreduce:*:ps;allreduce:*:builtin/direct", {backends});
+  ASSERT_OK(rules);
+  options.routes = std::move(rules).value();
+  EXPECT_EQ(Text(Take(options, any, {64})), "0 direct route_rule");
+  EXPECT_EQ(Text(Take(options, Of(Kind::kAllreduce), {64})), "1 push_pull route_rule");
+}
+
+TEST(Router, servers_belong_to_the_backend_that_users_name) {
+  RouterOptions options = On({0, 0});
+  options.ps = PsRows{.backend = 2, .executor = 3};
+  EXPECT_EQ(Router(options).OwnerOf(3), 2);
+  EXPECT_EQ(Router(options).OwnerOf(0), 0);
+}
+
 TEST(Router, calls_and_rules_may_name_the_servers) {
   RouterOptions options = WithServers(false);
   EXPECT_NE(Take(options, Of(Kind::kAllreduce), {1 << 20}).executor, 1);

@@ -175,6 +175,7 @@ struct JobOptions {
   std::vector<int> host_of;                    // by rank; empty: all are on one host
   bool shares_lanes = false;                   // all backends have the same, as if they were one
   std::function<std::string(int)> algorithms;  // a rank's rules; the backend reads none
+  std::string routes;                          // over "plain", "backend1", ...
   std::shared_ptr<const void> ground;          // EngineParts::ground of every rank
   std::function<Result<std::shared_ptr<DeviceDriver>>()> open_driver;
   int fan_out = 0;    // 0: rank 0 talks to every rank
@@ -274,6 +275,13 @@ class TestJob {
       Result<AlgorithmRules> rules = AlgorithmRules::Parse(options_.algorithms(rank), false);
       EXPECT_OK(rules);
       router.rules = std::move(rules).value();
+    }
+    if (!options_.routes.empty()) {
+      std::vector<std::string> names = {"plain"};
+      for (int32_t i = 1; i <= others; ++i) names.push_back("backend" + std::to_string(i));
+      Result<RouteRules> rules = RouteRules::Parse("routes", options_.routes, {names, false});
+      EXPECT_OK(rules);
+      router.routes = std::move(rules).value();
     }
     return std::make_unique<const Router>(std::move(router));
   }

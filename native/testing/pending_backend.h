@@ -29,6 +29,7 @@ class PendingBackend final : public Backend {
   }
 
   std::string_view name() const override { return inner_->name(); }
+  bool fails_apart() const override { return inner_->fails_apart(); }
   Status AddGroup(const Group& group) override { return inner_->AddGroup(group); }
   void Abort(Status why) override { inner_->Abort(std::move(why)); }
 

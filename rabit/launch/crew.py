@@ -42,7 +42,7 @@ class Crew:
     def ended(self, rank: int, ends: Ends, is_well: bool) -> bool:
         """A process has ended; True if the job goes on without it."""
         how = "" if is_well else report.describe_end(ends.of(rank))
-        if how and self._servers.survives([rank]):
+        if how and self._servers.survives([rank], is_killed=ends.of(rank).was_killed):
             name = f"{self._servers.name_of(rank)} (host {self._host_of[rank]})"
             self._note(f"{name} {how}; {self._servers.note}.")
             return True
@@ -56,7 +56,7 @@ class Crew:
 
     def lost_host(self, ranks: Collection[int], text: str) -> bool:
         """A host with these processes is gone; True if the job goes on."""
-        if self._servers.survives(ranks):
+        if self._servers.survives(ranks, is_killed=True):
             self._note(f"{text} {self._servers.note.capitalize()}.")
             return True
         how = f"was lost with its host: {text}"
@@ -106,9 +106,9 @@ class Crew:
         return self._losses.ranks | self._servers.numbers
 
     @property
-    def lost_servers(self) -> frozenset[int]:
-        """Those of the lost that were servers."""
-        return self._servers.numbers
+    def replaced_servers(self) -> frozenset[int]:
+        """Those of the lost whose work other servers do: no cause of anything."""
+        return self._servers.numbers if self._servers.is_served else frozenset()
 
     def _left(self, rank: int, how: str) -> None:
         if self.growth is not None:

@@ -54,6 +54,11 @@ class Failure:
         return self.has_raised or (self.status != 0 and not self.was_stopped)
 
     @property
+    def was_killed(self) -> bool:
+        """True if a signal ended it, whoever sent that."""
+        return self.status < 0 or self.status > 128
+
+    @property
     def peers(self) -> list[int]:
         """The ranks that this one misses, the most likely cause first."""
         if self.told is not None:

@@ -10,19 +10,24 @@ __all__ = ["ServerLosses"]
 
 
 class ServerLosses:
-    """What a job with replicas can do without: all servers but one.  One thread only."""
+    """A job goes on when servers are lost: with replicas as before, as long as one is left, and else with
+    what its ranks do elsewhere.  One thread only."""
 
     def __init__(self, plan: Plan) -> None:
         self._servers = range(plan.size, plan.processes)
         self._replicas = plan.replicas
         self._lost: set[int] = set()
 
-    def survives(self, numbers: Collection[int]) -> bool:
-        """True if these processes, which have failed, are servers without which the job goes on."""
-        lost = self._lost.union(numbers)
-        if self._replicas == 1 or not set(numbers) <= set(self._servers):
+    def survives(self, numbers: Collection[int], *, is_killed: bool) -> bool:
+        """True if these processes, which have ended, are servers without which the job goes on.
+
+        is_killed: by a signal, or with their host.  A server that gives up by itself would most likely
+        do so again: without replicas the job ends with it.
+        """
+        if not set(numbers) <= set(self._servers):
             return False
-        if len(lost) >= len(self._servers):
+        lost = self._lost.union(numbers)
+        if not is_killed and not self._have_work_of(lost):
             return False
         self._lost = lost
         return True
@@ -37,8 +42,18 @@ class ServerLosses:
         return frozenset(self._lost)
 
     @property
+    def is_served(self) -> bool:
+        """Whether all that was on servers still is, as far as one sees from here."""
+        return self._have_work_of(self._lost)
+
+    def _have_work_of(self, lost: Collection[int]) -> bool:
+        return self._replicas > 1 and len(lost) < len(self._servers)
+
+    @property
     def note(self) -> str:
         """What becomes of the job."""
+        if not self.is_served:
+            return "the ranks go on, and what they do on servers fails"
         left = len(self._servers) - len(self._lost)
         return (
             f"the job goes on with {left} of {len(self._servers)} servers "

@@ -274,7 +274,7 @@ class Supervisor:
 
     def _outcome(self) -> Outcome:
         return conclude(
-            [each for each in self._ends.all() if each.rank not in self.crew.lost_servers],
+            [each for each in self._ends.all() if each.rank not in self.crew.replaced_servers],
             {rank: each for rank, each in self._statuses.items() if rank in self.crew.ranks},
             {rank: bytes(data) for rank, data in self._results.items()},
             size=self._plan.size if self._plan.servers else len(self._host_of),

@@ -386,17 +386,22 @@ def test_servers_go_to_the_hosts_of_the_ranks_in_turn():
 def test_a_host_of_servers_alone_may_be_lost():
     losses = ServerLosses(with_servers(make_plan(parse_hosts("a:2"), 2), 3, parse_hosts("c:2,d"), 2))
 
-    assert not losses.survives([0, 2])
-    assert losses.survives([2, 4])
+    assert not losses.survives([0, 2], is_killed=True)
+    assert losses.survives([2, 4], is_killed=True)
     assert losses.numbers == {2, 4}
     assert losses.note == "the job goes on with 1 of 3 servers (--server-replicas 2)"
-    assert not losses.survives([3])
+    assert losses.is_served
+    assert losses.survives([3], is_killed=True)
+    assert losses.note == "the ranks go on, and what they do on servers fails"
+    assert not losses.is_served
 
 
-def test_servers_without_replicas_are_needed():
+def test_a_server_without_replicas_that_gives_up_ends_the_job():
     losses = ServerLosses(with_servers(make_plan(parse_hosts("a:2"), 2), 3, None))
 
-    assert not losses.survives([3])
+    assert not losses.survives([3], is_killed=False)
+    assert losses.survives([3], is_killed=True)
+    assert not losses.is_served
 
 
 def test_servers_go_to_hosts_of_their_own():

@@ -34,6 +34,9 @@ class ControllerJob {
   bool Repeat(int rank, uint64_t version, int32_t token);
   void Announce(int rank, const Announcement& mine);
   void Refuse(int rank, const TensorKey& key, const Status& why);
+  void FailBackend(int rank, const BackendFailure& failure) {
+    at(rank).controller->FailBackend(failure);
+  }
   void Abandon(int rank, const Status& why);
   // The rank is dead, and its neighbours notice.
   void Kill(int rank) { network_.Kill(rank); }

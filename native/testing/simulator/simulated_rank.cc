@@ -56,7 +56,7 @@ void SimulatedRank::Step() {
     has_agreement = agreement.ok() && agreement->has_value();
     core_.Process(std::move(agreement), now);
     if (core_.end().ok() && !forced_.why.ok()) core_.GiveUp(forced_);
-    if (core_.end().ok()) core_.Watch(suspicion_, now);
+    if (core_.end().ok()) core_.Watch(suspicions_, now);
   }
   if (!core_.end().ok()) return End();
   if (has_agreement) return Wake();
@@ -100,7 +100,7 @@ void SimulatedRank::OnDone(BucketJob job, const Status& status) {
 }
 
 void SimulatedRank::OnSuspicion(const Status& suspicion) {
-  if (suspicion_.ok()) suspicion_ = suspicion;
+  if (suspicions_.empty()) suspicions_.push_back({kWholeEngine, suspicion});
   Wake();
 }
 

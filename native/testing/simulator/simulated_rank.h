@@ -28,9 +28,7 @@ struct SimulatedWorld {
   ControllerOptions controller;
   ScheduleLimits limits;
   LaneClassOptions classes;
-  int32_t all_lanes() const {
-    return engine.lanes * static_cast<int32_t>(classes.names.size());
-  }
+  int32_t all_lanes() const { return engine.lanes * static_cast<int32_t>(classes.names.size()); }
   bool is_fifo = false;
   std::function<void(const std::string& what)> violate;
 };
@@ -68,6 +66,7 @@ class SimulatedRank final : private CoreOutput, private CallerPort {
   void Run(BucketJob job) override { world_.lanes.Push(rank_, std::move(job)); }
   void Drop(const std::shared_ptr<PendingRequest>& pending) override;
   void WantCredit(bool wants) override { wants_credit_ = wants; }
+  Status EndBackend(const BackendFailure& failure) override { return failure.why; }
   // CallerPort
   void Submit(EngineCore::Requests batch) override;
   void Tell(CommandQueue::Command command) override;
@@ -96,7 +95,7 @@ class SimulatedRank final : private CoreOutput, private CallerPort {
 
   EngineCore::Requests submitted_;
   std::vector<CommandQueue::Command> commands_;
-  Status suspicion_;
+  std::vector<Suspicion> suspicions_;
   EngineCore::ForcedEnd forced_;
   bool wants_stop_ = false;
   bool wants_credit_ = false;

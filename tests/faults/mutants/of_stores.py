@@ -36,7 +36,7 @@ MUTANTS = [
     Mutant(
         "what a rank suspects is the verdict at once",
         "native/engine/failure_board.cc",
-        "  while (verdict_.ok() && settled_.WaitUntil(mutex_, deadline)) {\n  }\n",
+        "  while (VerdictOn(scope).ok() && settled_.WaitUntil(mutex_, deadline)) {\n  }\n",
         "",
         ("native:EngineFailure",),
     ),
