@@ -36,6 +36,8 @@ constexpr std::string_view kJobKey = "servers/job";
 constexpr uint32_t kJobVersion = 5;
 // Set when the server of that number has ended, by the store where it did not get to that.
 constexpr std::string_view kEndedKey = "servers/ended/";
+// Set by the server of that number when it has begun: it answers at once from then on.
+constexpr std::string_view kBegunKey = "servers/begun/";
 // How long a server waits for the next job at once; then it goes on waiting.
 constexpr auto kJobWait = std::chrono::hours(1);
 
@@ -211,13 +213,30 @@ Result<ServedJob> AgreeOnServers(const Options& options, StartWatch& watch, Dead
 Result<std::vector<ServerName>> MeetServers(const Options& options, const ServedJob& job,
                                             StartWatch& watch, Deadline deadline) {
   std::vector<ServerName> names;
+  const auto silence = std::chrono::milliseconds(options.heartbeat_timeout_ms);
   for (const int server : job.servers) {
-    Result<std::string> host = watch.Get(Key(options.epoch, "server", server), deadline);
-    if (!host.ok() && host.status().code() == Code::kTimedOut) {
+    const auto has_passed = [](const Result<std::string>& found) {
+      return !found.ok() && found.status().code() == Code::kTimedOut;
+    };
+    Result<std::string> host = watch.Get(std::string(kBegunKey) + std::to_string(server), deadline);
+    if (has_passed(host)) {
       return TimedOut(ServerText(server) + " of " + std::to_string(options.servers) +
                       " has not appeared: " + host.status().message() +
                       ". Look at why it did not start, or correct RABIT_SERVERS")
           .WithCulprit(options.size + server);
+    }
+    if (!host.ok()) return host.status();
+    // It has nothing to do but to answer.
+    const Deadline answer = std::min(deadline, After(silence));
+    host = watch.Get(Key(options.epoch, "server", server), answer);
+    if (has_passed(host)) {
+      return PeerLost(
+          options.size + server,
+          ServerText(server) + " of " + std::to_string(options.servers) +
+              " runs, and has not answered within " + std::to_string(silence.count()) +
+              " ms (RABIT_HEARTBEAT_TIMEOUT) that this engine begins: it hangs, or does "
+              "not reach the store. End it; with RABIT_SERVER_REPLICAS=2 the next engine "
+              "begins without it");
     }
     if (!host.ok()) return host.status();
     names.push_back({server, *std::move(host)});
@@ -252,15 +271,25 @@ Result<std::unique_ptr<Transport>> ConnectWorkers(const Options& options, const 
   return ConnectTcpTransport(context, tcp);
 }
 
-// Workers that leave, for whatever reason, may be followed by others.
-bool IsEndOfJob(const Status& status) {
-  return status.code() == Code::kPeerLost || status.code() == Code::kTimedOut ||
-         status.code() == Code::kAborted;
+// Workers that leave, for whatever reason, may be followed by others; what names a server may not.
+bool IsEndOfJob(const Status& status, const ServedJob& job) {
+  const bool is_left = status.code() == Code::kPeerLost || status.code() == Code::kTimedOut ||
+                       status.code() == Code::kAborted;
+  return is_left && status.culprit() < job.workers;
 }
 
 Result<std::unique_ptr<TcpStore>> ConnectStore(const Options& options, const Secret& secret) {
   return TcpStore::Connect(options.store, secret, -1,
                            After(std::chrono::milliseconds(options.connect_timeout_ms)));
+}
+
+void WarnOfSilence(const Options& options, const ServedJob& job, int rank, const Logger& log) {
+  const int silent = job.servers[static_cast<size_t>(rank - job.workers)];
+  log.Warning(ServerText(options.rank) + ": " + ServerText(silent) +
+              " is connected and has not confirmed a copy for " +
+              std::to_string(options.heartbeat_timeout_ms) +
+              " ms (RABIT_HEARTBEAT_TIMEOUT): it gets no copies any more. Look at what it does, or "
+              "raise that time where machines are slow");
 }
 
 // Until a worker leaves; returns why it did.
@@ -287,11 +316,13 @@ Status ServeJob(const Options& options, const ServedJob& job, const Secret& secr
   }
   log.Info(ServerText(options.rank) + " serves " + std::to_string(job.workers) + " workers");
   const std::unique_ptr<const EncodingAdder> adder = MakeCodecAdder();
+  const SilenceLimit silence{std::chrono::milliseconds(options.heartbeat_timeout_ms),
+                             [&](int rank) { WarnOfSilence(options, job, rank, log); }};
   SummationServer server(*std::move(endpoints), job.workers, job.streams, job.takes_updates != 0,
-                         job.replicas, adder.get());
+                         job.replicas, adder.get(), silence);
   const Status end = server.Serve();
   log.Info(ServerText(options.rank) + " has summed " + std::to_string(server.bytes_summed()) +
-           " bytes; " + (IsEndOfJob(end) ? "the workers have left" : end.message()));
+           " bytes; " + (IsEndOfJob(end, job) ? "the workers have left" : end.message()));
   return end;
 }
 
@@ -302,7 +333,7 @@ class RunningJob {
   RunningJob(const Options& options, const ServedJob& job, const Secret& secret, const Logger& log)
       : thread_([this, &options, job, secret, &log] {
           const Status end = ServeJob(options, job, secret, log);
-          if (!IsEndOfJob(end)) log.Error(ServerText(options.rank) + ": " + end.message());
+          if (!IsEndOfJob(end, job)) log.Error(ServerText(options.rank) + ": " + end.message());
           has_ended_.store(true);
         }) {}
   ~RunningJob() { thread_.join(); }
@@ -363,6 +394,8 @@ Status ServeJobs(const Options& options) {
   RABIT_RETURN_IF_ERROR(
       store->LeaveWill(std::string(kEndedKey) + std::to_string(options.rank), HostName(),
                        After(std::chrono::milliseconds(options.connect_timeout_ms))));
+  RABIT_RETURN_IF_ERROR(
+      store->Set(std::string(kBegunKey) + std::to_string(options.rank), HostName()));
   std::vector<std::unique_ptr<RunningJob>> running;
   uint64_t seen = 0;
   for (;;) {

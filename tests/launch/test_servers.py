@@ -120,6 +120,20 @@ except rabit.RabitError as error:
 """
 
 
+# A server is stopped between two engines.
+SILENT = BROKEN.split("for step in range")[0] + """
+rabit.allreduce(np.ones(1000, np.float32), name="x")
+rank = rabit.rank()
+rabit.shutdown()
+if rank == 0:
+    os.kill(server(1), signal.SIGSTOP)
+try:
+    rabit.init()
+except rabit.PeerLost as error:
+    print("error", error.rank, error, flush=True)
+"""
+
+
 def test_servers_sum_in_rank_order_and_serve_job_after_job(rabitrun):
     job = rabitrun("-np", 3, "-s", 2, sys.executable, "-c", SUMS)
 
@@ -182,6 +196,17 @@ def test_with_replicas_the_job_goes_on_without_a_server(rabitrun, how):
     assert job.status == 0, job.err
     killed = "rabitrun: server 1 (host localhost) was killed by SIGKILL (signal 9); the job goes on with 1 of 2"
     assert job.err.count(killed) == (how == "SIGKILL")
+    job.assert_nothing_is_left()
+
+
+def test_a_server_that_hangs_before_an_engine_begins_is_named_at_once(rabitrun):
+    environ = {"RABIT_HEARTBEAT_TIMEOUT": "1s", "RABIT_CONNECT_TIMEOUT": "10m"}
+
+    job = rabitrun(
+        "-np", 2, "-s", 2, "--grace-time", "1s", sys.executable, "-c", SILENT, "SIGSTOP", environ=environ
+    )
+
+    assert "error 3 server 1 of 2 runs, and has not answered within 1000 ms (RABIT_HEARTBEAT_TIMEOUT)" in job.out
     job.assert_nothing_is_left()
 
 

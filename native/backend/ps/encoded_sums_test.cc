@@ -11,6 +11,7 @@
 #include "backend/ps/ps_wire.h"
 #include "codec/codec_adder.h"
 #include "testing/codec_conformance.h"
+#include "testing/link_hosts.h"
 #include "testing/run_ranks.h"
 #include "testing/served_exchange.h"
 #include "testing/server_threads.h"
@@ -181,15 +182,8 @@ TEST(PsEncodedSums, every_link_is_done_when_the_optimum_says) {
   const auto adder = MakeCodecAdder();
   for (const auto& [workers, servers] : {std::pair(2, 1), {4, 0}, {4, 1}, {4, 4}}) {
     for (const bool is_equal : {true, false}) {
-      Places places = Places::Alike(workers, servers);
-      std::vector<LinkHost> hosts;
-      for (int i = 0; i < workers + servers; ++i) {
-        double& bandwidth = places.bandwidth_of[static_cast<size_t>(i)];
-        if (!is_equal) bandwidth = i < workers ? 1 + i : 0.5 * (1 + i - workers);
-        hosts.push_back({i < workers ? 1 : 0, bandwidth});
-      }
-      const std::vector<double> shares = HostShares(hosts);
-      CodedJob job(places, *adder);
+      const testing::LinkHosts hosts(workers, servers, is_equal);
+      CodedJob job(hosts.places, *adder);
 
       job.Run([&](Exchange& wire) {
         const auto codec = MakeCodec(spec);
@@ -200,9 +194,7 @@ TEST(PsEncodedSums, every_link_is_done_when_the_optimum_says) {
       });
 
       for (int i = 0; i < workers + servers; ++i) {
-        const LinkHost& host = hosts[static_cast<size_t>(i)];
-        const double wanted =
-            host.workers + (workers - 2 * host.workers) * shares[static_cast<size_t>(i)];
+        const double wanted = hosts.Traffic(i);
         const auto [out, in] = job.BytesOver(i);
         for (const int64_t each : {out, in}) {
           EXPECT_LE(std::abs(static_cast<double>(each) / encoded - wanted), 0.05 * wanted)

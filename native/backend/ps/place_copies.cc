@@ -9,9 +9,6 @@
 namespace rabit {
 namespace {
 
-// For a copy: a server that lives, and does not answer for so long, cannot be reached from here.
-// This one goes then, and the workers find the place elsewhere.
-constexpr auto kCopyTimeout = std::chrono::seconds(60);
 // How often a server that gets copies from one looks whether another one gives some.
 constexpr std::chrono::nanoseconds kLookBeforeEvery = std::chrono::milliseconds(250);
 // How often a server that takes over looks for members: it cannot know who comes first.
@@ -20,9 +17,10 @@ constexpr auto kWelcomeMost = std::chrono::milliseconds(100);
 
 }  // namespace
 
-PlaceCopies::PlaceCopies(Transport& endpoints, PlaceCrew crew)
+PlaceCopies::PlaceCopies(Transport& endpoints, PlaceCrew crew, const SilenceLimit& silence)
     : endpoints_(endpoints),
       crew_(std::move(crew)),
+      silence_(silence),
       behind_(crew_.mine == 0 ? 1 : crew_.chain.size()),
       acks_(KeptSums::kMost),
       resumes_(crew_.members.size()),
@@ -40,13 +38,9 @@ Status PlaceCopies::Follow(const Chunk& apply) {
     sources.push_back(std::make_unique<Source>());
     sources.back()->rank = crew_.chain[i];
   }
-  int last = -1;
   for (;;) {
     RABIT_ASSIGN_OR_RETURN(Source* const source, NextCopy(sources));
     if (source == nullptr) return Status();
-    // Whoever begins to give copies gives all that it has kept.
-    if (source->rank != last) kept_ = KeptSums();
-    last = source->rank;
     const Status taken = Take(*source, apply);
     if (!taken.ok() && !IsLossOf(taken, source->rank)) return taken;
   }
@@ -70,11 +64,16 @@ Result<PlaceCopies::Source*> PlaceCopies::NextCopy(std::vector<std::unique_ptr<S
                   sources.begin() + static_cast<ptrdiff_t>(i) + 1);
       if (come.ok()) return sources.front().get();
       if (!IsLossOf(come, source.rank)) return come;
+      Inherit(*sources.front());
       sources.erase(sources.begin());
       break;
     }
   }
   return nullptr;
+}
+
+void PlaceCopies::Inherit(Source& source) {
+  if (kept_.next() < source.kept.next()) kept_ = std::move(source.kept);
 }
 
 Status PlaceCopies::Take(Source& source, const Chunk& apply) {
@@ -85,7 +84,7 @@ Status PlaceCopies::Take(Source& source, const Chunk& apply) {
   incoming_.resize(placed.header.bytes_of(placed.at.chunk));
   Operation data = endpoints_.Recv(rank, crew_.CopyTagOf(PlaceStep::kCopyData), incoming_);
   RABIT_RETURN_IF_ERROR(WaitWhileAlive(data));
-  if (kept_.size() > 0 && placed.at != kept_.next()) {
+  if (source.kept.size() > 0 && placed.at != source.kept.next()) {
     return Internal("server " + std::to_string(rank) + " gives chunk " +
                     std::to_string(placed.at.chunk) + " of push " + std::to_string(placed.at.push) +
                     " out of turn; run the same version of rabit "
@@ -95,7 +94,7 @@ Status PlaceCopies::Take(Source& source, const Chunk& apply) {
     std::vector<std::byte> changed = incoming_;  // what was pushed is kept as it is
     RABIT_RETURN_IF_ERROR(apply(placed, changed));
   }
-  kept_.Keep(placed, incoming_);
+  source.kept.Keep(placed, incoming_);
   const PushPositionBytes ack = Encode(placed.at);
   Operation answer = endpoints_.Send(rank, crew_.CopyTagOf(PlaceStep::kCopyAck), ack);
   return WaitWhileAlive(answer);
@@ -141,6 +140,13 @@ Result<bool> PlaceCopies::Welcome(size_t member, const Chunk& redo, Taken& taken
       DecodePlacedPush(resumes_[member], static_cast<int>(crew_.members.size())));
   // Parameters are where they were from the start, or on the first server behind that one.
   const bool has_all = kept_.Covers(asked.at) && !(crew_.is_updated() && crew_.mine > 1);
+  if (!has_all && !crew_.is_updated() && has_next()) {
+    return PeerLost(
+        crew_.chain.front(),
+        "workers ask for what the lost server " + std::to_string(crew_.place) +
+            " had, and this one, which it could not reach, has no copies. It leaves, so "
+            "that they find the place on the server behind");
+  }
   answer_ = Encode(has_all ? taken.at : kNowhere);
   Operation answer = endpoints_.Send(rank, crew_.TagOf(PlaceStep::kAnswer), answer_);
   RABIT_RETURN_IF_ERROR(WaitWhileAlive(answer));
@@ -189,8 +195,11 @@ Status PlaceCopies::WaitCopied() {
 
 Status PlaceCopies::WaitSlot(size_t slot) {
   while (has_next()) {
-    Status copied = copying_.WaitRange(slot * kParts, kParts, After(kCopyTimeout));
-    if (!IsLossOf(copied, crew_.chain[behind_])) return copied;
+    const int rank = crew_.chain[behind_];
+    const Status copied = copying_.WaitRange(slot * kParts, kParts, After(silence_.time));
+    const bool is_silent = copied.code() == Code::kTimedOut;
+    if (!is_silent && !IsLossOf(copied, rank)) return copied;
+    if (is_silent && silence_.tell) silence_.tell(rank);
     StandBefore(crew_.is_updated() ? crew_.chain.size() : behind_ + 1);
   }
   return Status();

@@ -38,6 +38,13 @@ struct PlaceCrew {
   }
 };
 
+// A server that is connected, and does not confirm a copy within this time, gets none any more:
+// what the workers wait for does not wait for it.
+struct SilenceLimit {
+  std::chrono::milliseconds time = std::chrono::seconds(60);
+  std::function<void(int rank)> tell = {};  // may be empty
+};
+
 // The server that has a place gives every chunk to the next one behind it that lives, and no worker
 // hears of the sum before that one has it.  So what some worker has, the next server has; and what
 // it does not have, no worker has, and all of them still hold what they pushed.  One thread.
@@ -46,7 +53,8 @@ class PlaceCopies {
   // What to do with a chunk of the workers' own parameters.
   using Chunk = std::function<Status(const PlacedPush& placed, Bytes bytes)>;
 
-  PlaceCopies(Transport& endpoints, PlaceCrew crew);
+  // `silence` outlives it.
+  PlaceCopies(Transport& endpoints, PlaceCrew crew, const SilenceLimit& silence);
 
   // Keeps what the servers before this one in the chain give it, until all of them are lost; each
   // chunk of parameters goes through `apply` first.
@@ -76,10 +84,13 @@ class PlaceCopies {
     int rank = 0;
     PlacedPushBytes bytes{};
     std::optional<Operation> copy;
+    KeptSums kept;  // what it has given
   };
   // Returns the one whose next copy has come; those that are lost leave `sources`.  Null: all have.
   Result<Source*> NextCopy(std::vector<std::unique_ptr<Source>>& sources);
   Status Take(Source& source, const Chunk& apply);
+  // Nothing more comes from it.  Whoever had the place last has given most.
+  void Inherit(Source& source);
   // Whether a member has come.
   Result<bool> Welcome(size_t member, const Chunk& redo, Taken& taken);
   Status Give(size_t member, const PushPosition& from, const Chunk& redo);
@@ -90,6 +101,7 @@ class PlaceCopies {
 
   Transport& endpoints_;
   const PlaceCrew crew_;
+  const SilenceLimit& silence_;
   size_t behind_;  // in the chain: whom this server gives copies
   KeptSums kept_;
   size_t uncopied_ = 0;  // of the newest, those that were not waited for

@@ -11,6 +11,7 @@
 #include "testing/backend_conformance.h"
 #include "testing/forwarding_backend.h"
 #include "testing/inproc_transport.h"
+#include "testing/link_hosts.h"
 #include "testing/routed_backend.h"
 #include "testing/server_threads.h"
 #include "testing/test.h"
@@ -228,22 +229,13 @@ TEST(PsBackend, every_link_is_done_when_the_optimum_says) {
   for (const int workers : {2, 4}) {
     for (const int servers : {0, 1, 2, 4}) {
       for (const bool is_equal : {true, false}) {
-        Places places = Places::Alike(workers, servers);
-        std::vector<LinkHost> hosts;
-        for (int i = 0; i < workers + servers; ++i) {
-          double& bandwidth = places.bandwidth_of[static_cast<size_t>(i)];
-          if (!is_equal) bandwidth = i < workers ? 1 + i : 0.5 * (1 + i - workers);
-          hosts.push_back({i < workers ? 1 : 0, bandwidth});
-        }
-        const std::vector<double> shares = HostShares(hosts);
-        LinkedJob job(places);
+        const testing::LinkHosts hosts(workers, servers, is_equal);
+        LinkedJob job(hosts.places);
 
         const auto bytes = static_cast<double>(job.Run(counts));
 
         for (int i = 0; i < workers + servers; ++i) {
-          const LinkHost& host = hosts[static_cast<size_t>(i)];
-          const double wanted =
-              host.workers + (workers - 2 * host.workers) * shares[static_cast<size_t>(i)];
+          const double wanted = hosts.Traffic(i);
           const auto [out, in] = job.BytesOver(i);
           for (const int64_t each : {out, in}) {
             EXPECT_LE(std::abs(static_cast<double>(each) / bytes - wanted), 0.05 * wanted)

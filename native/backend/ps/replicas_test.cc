@@ -42,10 +42,26 @@ class MortalTransport final : public TransportWrapper {
   std::atomic<int64_t>& sends_left_;
 };
 
+// A server that takes copies of place 0 and never confirms one, while it lives.
+class SilentTransport final : public TransportWrapper {
+ public:
+  using TransportWrapper::TransportWrapper;
+
+  Operation Send(int peer, Tag tag, ConstBytes buffer) override {
+    if (tag == PlaceTag(0, kWorld, PlaceStep::kCopyAck, 0)) return Status();
+    return inner().Send(peer, tag, buffer);
+  }
+};
+
+struct Silence {
+  int server = -1;  // that says nothing
+  SilenceLimit limit = {};
+};
+
 // Workers and servers in one process.
 class ReplicatedJob {
  public:
-  ReplicatedJob(int workers, int servers, bool is_async)
+  ReplicatedJob(int workers, int servers, bool is_async, const Silence& silence = {})
       : workers_(workers), fabric_(workers + servers), sends_left_(static_cast<size_t>(servers)) {
     Places places = Places::Alike(workers, servers);
     for (int server = workers; server < workers + servers; ++server) {
@@ -61,11 +77,13 @@ class ReplicatedJob {
       left.store(kNever);
       endpoints_.push_back(
           std::make_unique<MortalTransport>(fabric_.Connect(workers + server), left));
+      if (server != silence.server) continue;
+      endpoints_.back() = std::make_unique<SilentTransport>(std::move(endpoints_.back()));
     }
     for (int server = 0; server < servers; ++server) {
-      threads_.emplace_back([this, server, is_async] {
+      threads_.emplace_back([this, server, is_async, limit = silence.limit] {
         SummationServer each(std::move(endpoints_[static_cast<size_t>(server)]), workers_, 1,
-                             is_async, 2, adder_.get());
+                             is_async, 2, adder_.get(), limit);
         (void)each.Serve();
       });
     }
@@ -256,6 +274,36 @@ TEST(PsReplicas, servers_that_cannot_reach_each_other_go_on) {
       cutter.join();
       for (int server = 0; server < servers; ++server) EXPECT_FALSE(job.HasDied(server));
     }
+  }
+}
+
+// The second server cannot reach the first; the third one has its copies.
+TEST(PsReplicas, a_server_that_was_cut_off_leaves_the_place_to_the_one_with_the_copies) {
+  for (const uint64_t cut_at : {0, 1, 3}) {
+    ReplicatedJob job(2, 3, false);
+    std::vector<testing::Member> members = MembersOf(job);
+    for (uint64_t step = 0; step < 8; ++step) {
+      if (step == cut_at) job.Cut(0, 1);
+      if (step == 5) job.Kill(0, 0);
+      EXPECT_EQ(SumRightly(job, step, members), 2) << "cut at " << cut_at << ", step " << step;
+    }
+  }
+}
+
+TEST(PsReplicas, a_server_that_lives_and_says_nothing_is_told_of_and_gets_no_copies) {
+  for (const int servers : {2, 3}) {
+    std::atomic<int> told{0}, silent{0};
+    const SilenceLimit limit{std::chrono::milliseconds(200), [&](int rank) {
+                               silent.store(rank);
+                               ++told;
+                             }};
+    {
+      ReplicatedJob job(2, servers, false, {1, limit});
+      std::vector<testing::Member> members = MembersOf(job);
+      for (uint64_t step = 0; step < 3; ++step) EXPECT_EQ(SumRightly(job, step, members), 2);
+    }
+    EXPECT_EQ(told.load(), 1);
+    EXPECT_EQ(silent.load(), 2 + 1);
   }
 }
 

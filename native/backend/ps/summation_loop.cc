@@ -24,7 +24,7 @@ StepClock ClockFrom(ConstBytes bytes) {
 
 SummationLoop::SummationLoop(Transport& endpoints, const PlaceCrew& crew,
                              std::atomic<uint64_t>& bytes_summed, ParameterStore& store,
-                             const EncodingAdder* adder)
+                             const EncodingAdder* adder, const SilenceLimit& silence)
     : endpoints_(endpoints),
       crew_(crew),
       bytes_summed_(bytes_summed),
@@ -33,7 +33,7 @@ SummationLoop::SummationLoop(Transport& endpoints, const PlaceCrew& crew,
       inputs_(crew.members.size()),
       arriving_(kChunksKept * crew.members.size()),
       leaving_(kChunksKept * crew.members.size()) {
-  if (crew.chain.size() > 1) copies_.emplace(endpoints, crew);
+  if (crew.chain.size() > 1) copies_.emplace(endpoints, crew, silence);
 }
 
 Status SummationLoop::Run() {

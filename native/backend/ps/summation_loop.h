@@ -24,9 +24,9 @@ namespace rabit {
 class SummationLoop {
  public:
   // One member alone updates what is kept in `store`.  `bytes_summed` counts for all loops of a
-  // server; all of them outlive it.  Without `adder` encodings are refused.
+  // server, and so does `silence`; all of them outlive it.  Without `adder` encodings are refused.
   SummationLoop(Transport& endpoints, const PlaceCrew& crew, std::atomic<uint64_t>& bytes_summed,
-                ParameterStore& store, const EncodingAdder* adder);
+                ParameterStore& store, const EncodingAdder* adder, const SilenceLimit& silence);
 
   // Until a member is lost, or the transport is aborted; returns why.
   Status Run();

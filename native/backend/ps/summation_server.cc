@@ -15,13 +15,15 @@
 namespace rabit {
 
 SummationServer::SummationServer(std::unique_ptr<Transport> endpoints, int workers, int streams,
-                                 bool takes_updates, int replicas, const EncodingAdder* adder)
+                                 bool takes_updates, int replicas, const EncodingAdder* adder,
+                                 const SilenceLimit& silence)
     : endpoints_(std::move(endpoints)),
       workers_(workers),
       streams_(streams),
       takes_updates_(takes_updates),
       replicas_(replicas),
       adder_(adder),
+      silence_{silence.time, [this, tell = silence.tell](int rank) { TellOnce(rank, tell); }},
       parameters_(static_cast<size_t>(endpoints_->size() - workers)) {
   for (size_t place = 0; place < parameters_.size(); ++place) {
     const bool is_own = static_cast<int>(place) == endpoints_->rank() - workers;
@@ -64,7 +66,7 @@ void SummationServer::StartLoop(const PlaceCrew& crew) {
   threads_.emplace_back([this, crew] {
     ::pthread_setname_np(::pthread_self(), "rabit-sum");
     ParameterStore& store = *parameters_[static_cast<size_t>(crew.place)];
-    Fail(SummationLoop(*endpoints_, crew, bytes_summed_, store, adder_).Run());
+    Fail(SummationLoop(*endpoints_, crew, bytes_summed_, store, adder_, silence_).Run());
   });
 }
 
@@ -92,6 +94,14 @@ Status SummationServer::AddGroups() {
     }
     Start(header.id, {ranks.begin(), ranks.end()});
   }
+}
+
+void SummationServer::TellOnce(int rank, const std::function<void(int rank)>& tell) {
+  {
+    MutexLock lock(mutex_);
+    if (!silent_.insert(rank).second) return;
+  }
+  if (tell) tell(rank);
 }
 
 // The first reason counts; it ends everything else.

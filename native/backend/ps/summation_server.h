@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -26,10 +28,11 @@ class SummationServer {
   // Ranks 0 … workers - 1 of `endpoints` are the workers, of which there are at least two, and the
   // servers come behind.  With `takes_updates` a further stream, the last one, is for what each
   // worker pushes by itself.  `replicas`: servers that have each sum, 1 or 2.  `adder`: of
-  // encodings, outlives the server; null: it adds none.
+  // encodings, outlives the server; null: it adds none.  `silence`: of other servers; each is told
+  // of once.
   SummationServer(std::unique_ptr<Transport> endpoints, int workers, int streams,
                   bool takes_updates = false, int replicas = 1,
-                  const EncodingAdder* adder = nullptr);
+                  const EncodingAdder* adder = nullptr, const SilenceLimit& silence = {});
 
   // Blocks until a worker leaves, for whatever reason, and returns that.  Once.
   Status Serve();
@@ -42,6 +45,7 @@ class SummationServer {
   void StartLoop(const PlaceCrew& crew);
   Status AddGroups();
   void Fail(const Status& why);
+  void TellOnce(int rank, const std::function<void(int rank)>& tell);
 
   const std::unique_ptr<Transport> endpoints_;
   const int workers_;
@@ -49,11 +53,13 @@ class SummationServer {
   const bool takes_updates_;
   const int replicas_;
   const EncodingAdder* const adder_;
+  const SilenceLimit silence_;
   std::vector<std::unique_ptr<ParameterStore>> parameters_;  // by place; null: never served here
   std::atomic<uint64_t> bytes_summed_{0};
   std::vector<std::thread> threads_;  // of whoever calls Serve
   Mutex mutex_;
   Status failure_ RABIT_GUARDED_BY(mutex_);
+  std::set<int> silent_ RABIT_GUARDED_BY(mutex_);
 };
 
 }  // namespace rabit
