@@ -28,6 +28,7 @@ RUNS: list[tuple[str, int, str, bool]] = [
     ("host_ahead", 1, "nccl", False),
     ("bandwidth", 1, "nccl", False),
     ("bandwidth", 2, "nccl", True),
+    ("inside_hosts", 2, "nccl", False),
     ("memory", 2, "builtin", False),
     ("memory", 1, "nccl", False),
 ]

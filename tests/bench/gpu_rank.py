@@ -171,6 +171,14 @@ def bandwidth(rabit: Any, device: Any, count: int) -> list[list[str]]:
     return rows
 
 
+def inside_hosts(rabit: Any, device: Any, count: int) -> list[list[str]]:
+    """Each rank claims a host of its own: what the route between hosts costs, without a network."""
+    rows = bandwidth(rabit, device, count)
+    routes = rabit.statistics()["routes"]
+    assert any(each["backend"] == "nccl.hierarchical" for each in routes), routes
+    return [[f"{title}, nccl/hierarchical on two claimed hosts", text] for title, text in rows]
+
+
 def memory(rabit: Any, device: Any, count: int) -> list[list[str]]:
     """What the engine takes on the device, for a large tensor and for many small ones that are fused."""
     large = device.tensor(count)
@@ -186,7 +194,10 @@ def memory(rabit: Any, device: Any, count: int) -> list[list[str]]:
     ]
 
 
-RUNS = {each.__name__: each for each in (copies, against_gloo, host_ahead, bandwidth, memory)}
+RUNS = {
+    each.__name__: each
+    for each in (copies, against_gloo, host_ahead, bandwidth, inside_hosts, memory)
+}
 
 
 def main() -> None:
@@ -195,6 +206,9 @@ def main() -> None:
     if is_emulated:
         import support.cuda_tensor  # noqa: F401  # the driver is there before an engine looks for it
     os.environ["RABIT_BACKEND"] = os.environ["BACKEND_HERE"]
+    if title == "inside_hosts":
+        os.environ["RABIT_HOST_KEY"] = f"host{os.environ['RABIT_RANK']}"
+        os.environ["RABIT_ROUTE"] = "allreduce:nccl/hierarchical"
     import rabit_torch as rabit
 
     rabit.init()
