@@ -149,6 +149,7 @@ __all__ = [
     "DdpMethod",
     "DistributedDataParallel",
     "DistributedOptimizer",
+    "FsdpMethod",
     "HorovodInternalError",
     "IntegrityError",
     "Internal",
@@ -262,9 +263,14 @@ __all__ = [
 if _typing.TYPE_CHECKING:
     import rabit_torch.elastic as elastic
     from rabit_torch.checkpoint import Checkpoint
+    from rabit_torch.distributed.fsdp_method import FsdpMethod
     from rabit_torch.waves import Waves
 else:
-    _LATE = {"Checkpoint": "rabit_torch.checkpoint", "Waves": "rabit_torch.waves"}
+    _LATE = {
+        "Checkpoint": "rabit_torch.checkpoint",
+        "FsdpMethod": "rabit_torch.distributed.fsdp_method",
+        "Waves": "rabit_torch.waves",
+    }
 
     def __getattr__(name: str) -> _typing.Any:
         if name in _LATE:  # Most programs start without one, and would wait for it to load.
