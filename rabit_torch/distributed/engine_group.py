@@ -87,7 +87,13 @@ class EngineGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """Where tensors may lie; torch's checkpoints and state dictionaries ask."""
+        """Where tensors may lie; torch's checkpoints and state dictionaries ask.
+
+        Nowhere while torch makes the group: torch 2.15 then leaves its flight recorder out, which asks for a
+        backend in C++ and would fail the group.
+        """
+        if self not in dist.distributed_c10d._world.pg_map:
+            return []
         return [torch.device("cpu"), torch.device("cuda")]
 
     def _get_backend(self, device: torch.device) -> EngineGroup:

@@ -48,7 +48,8 @@ def test_a_rank_has_all_that_its_client_was_given(rank_server, tmp_path):
 
     assert rank.returncode == 0
     assert output == f"__main__ ['-x', '1'] yes {tmp_path} {os.sched_getaffinity(0)}\n"
-    assert errors == "from a file, from the input\n"
+    # Libraries may add what they think of the end of a process.
+    assert errors.startswith("from a file, from the input\n")
 
 
 @pytest.mark.parametrize(
