@@ -259,7 +259,7 @@ class LosesAlways:
 
     def __init__(self, monkeypatch):
         monkeypatch.setattr(recovery, "member_number", lambda: 0)
-        monkeypatch.setattr(recovery, "StoreClient", lambda *_, **__: contextlib.closing(self))
+        monkeypatch.setattr(recovery, "membership_store", lambda *_: contextlib.closing(self))
         monkeypatch.setattr(recovery.Recovery, "__exit__", lambda *_: None)
         monkeypatch.setattr(recovery.Recovery, "_start_over", lambda *_: None)
         self.calls = 0
