@@ -21,13 +21,15 @@ from rabit_torch.distributed.late_ranks import MonitoredBarrier
 from rabit_torch.distributed.messages import Mail
 from rabit_torch.distributed.operands import flat
 from rabit_torch.distributed.request_slots import Lines
-from rabit_torch.distributed.work import Work
+from rabit_torch.distributed.work import KeptWorks, Work, loses_works
 
 __all__ = ["EngineGroup"]
 
 
 class EngineGroup(dist.ProcessGroup):
     """One group with all ranks of `engine` in their order; its operations are in the classes above."""
+
+    supports_splitting = False  # torch 2.4 asks when a further group is made
 
     def __init__(
         self, engine: rabit.Engine, store: Any, timeout: timedelta, name: str, owns_engine: bool
@@ -44,6 +46,7 @@ class EngineGroup(dist.ProcessGroup):
         self._monitored = MonitoredBarrier(store, engine.rank, engine.size)
         self._mail = Mail(store, engine.rank, engine.size)
         self._collected: list[Work] | None = None
+        self._kept = KeptWorks() if loses_works() else None
         if owns_engine:
             atexit.register(self._end_at_exit)
 
@@ -109,12 +112,14 @@ class EngineGroup(dist.ProcessGroup):
         if self._owns_engine:
             atexit.unregister(self._end_at_exit)
             self._engine.close()
+        self._kept = None
 
     def abort(self) -> None:
         """Ends the group without waiting for the other ranks."""
         if self._owns_engine:
             atexit.unregister(self._end_at_exit)
             self._engine.close(0.0)
+        self._kept = None
 
     def _end_at_exit(self) -> None:
         # After an unhandled exception the others learn soonest by losing this rank, and what its end
@@ -125,6 +130,7 @@ class EngineGroup(dist.ProcessGroup):
         except rabit.RabitError as error:
             if not has_failed:
                 print(f"rabit: at exit: {error}", file=sys.stderr)
+        self._kept = None  # handles end while there are modules
 
     def _start_coalescing(self, device: Any) -> None:
         self._collected = []
@@ -144,6 +150,8 @@ class EngineGroup(dist.ProcessGroup):
         work = Work(self._engine, handles, outputs, finish, self._timeout, self._order, source)
         if self._collected is not None:
             self._collected.append(work)
+        if self._kept is not None:
+            self._kept.keep(work)
         return work
 
     def _start(

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 import rabit
 from rabit_torch.distributed.call_order import CallOrder
 from rabit_torch.distributed.futures import future_of
 
-__all__ = ["Work"]
+__all__ = ["KeptWorks", "Work", "loses_works"]
+
+# As many collectives may come between the start of one and the wait for it.
+_ENDED_KEPT = 1024
+# The variable and the argument of getrefcount: nobody else's Python code has it.
+_REFERENCES_HERE = 2
 
 
 class Work(dist.Work):
@@ -64,15 +72,24 @@ class Work(dist.Work):
 
     def is_completed(self) -> bool:
         """True when `wait` does not block; the results are there then."""
-        if not all(handle.done() for handle in self._open):
+        if not self.has_ended():
             return False
         if self.exception() is None:
             self._complete()
         return True
 
+    def has_ended(self) -> bool:
+        """True when all operations are over, well or not."""
+        return all(handle.done() for handle in self._open)
+
+    def let_go(self) -> None:
+        """Copies results to where they belong, and drops the tensors: nobody but C++ code will ask for them."""
+        if self.is_success():
+            self._outputs = []
+
     def exception(self) -> BaseException | None:
         """What went wrong, once it is completed."""
-        if self._error is None and all(handle.done() for handle in self._open):
+        if self._error is None and self.has_ended():
             try:
                 for handle in self._open:
                     handle.wait(0.0)
@@ -115,3 +132,35 @@ class Work(dist.Work):
 
     def _source_rank(self) -> int:
         return self._source
+
+
+def loses_works(version: str = torch.__version__) -> bool:
+    """True where C++ code of torch that holds a Work does not hold its Python half.
+
+    It would then wait in the base class, for ever: the constructor of DDP does.  torch before 2.7 is so; 2.7
+    was not tried, and counts as one of them.
+    """
+    major, minor = version.split(".")[:2]
+    return (int(major), int(minor)) < (2, 8)
+
+
+class KeptWorks:
+    """The Python halves of works that have not ended, and those that ended last without their tensors.
+
+    One thread at a time.
+    """
+
+    def __init__(self) -> None:
+        self._open: deque[Work] = deque()
+        self._ended: deque[Work] = deque(maxlen=_ENDED_KEPT)
+
+    def keep(self, work: Work) -> None:
+        """Holds `work` until it has ended and many others have as well."""
+        self._open.append(work)
+        while self._open[0].has_ended():
+            ended = self._open.popleft()
+            if sys.getrefcount(ended) <= _REFERENCES_HERE:
+                ended.let_go()
+            self._ended.append(ended)
+            if not self._open:
+                return
