@@ -139,34 +139,36 @@ def test_a_store_that_comes_back_empty_is_not_asked(stores, monkeypatch):
         assert store.watch("key", 0, 0.0) == Versioned(2, b"2")
 
 
+def lose_the_next_answers(monkeypatch, meanwhile):
+    """The next proposal is accepted, `meanwhile()` runs, and then its proposer hears of no acceptance."""
+    accepted = ReplicatedStore._accepted
+
+    def lose_answers(self, key, ballot, held, deadline):
+        assert accepted(self, key, ballot, held, deadline)
+        monkeypatch.setattr(ReplicatedStore, "_accepted", accepted)
+        meanwhile()
+        return False
+
+    monkeypatch.setattr(ReplicatedStore, "_accepted", lose_answers)
+
+
 def test_who_cannot_tell_whether_its_change_has_happened_says_so(stores, monkeypatch):
     """The answers to its proposal are lost, and then more changes come than stores remember."""
     with opened(stores) as store, opened(stores) as others:
-        accepted = ReplicatedStore._accepted
 
-        def lose_answers(self, key, ballot, held, deadline):
-            assert accepted(self, key, ballot, held, deadline)
-            monkeypatch.setattr(ReplicatedStore, "_accepted", accepted)
+        def meanwhile():
             for _ in range(HISTORY + 1):
                 others.set("key", b"other")
-            return False
 
-        monkeypatch.setattr(ReplicatedStore, "_accepted", lose_answers)
+        lose_the_next_answers(monkeypatch, meanwhile)
         with pytest.raises(Aborted, match="may have happened or not"):
             store.set("key", b"mine")
 
 
 def test_a_change_whose_answers_are_lost_happens_once(stores, monkeypatch):
     with opened(stores) as store, opened(stores) as others:
-        accepted = ReplicatedStore._accepted
+        lose_the_next_answers(monkeypatch, lambda: others.set("key", b"other"))
 
-        def lose_answers(self, key, ballot, held, deadline):
-            assert accepted(self, key, ballot, held, deadline)
-            monkeypatch.setattr(ReplicatedStore, "_accepted", accepted)
-            others.set("key", b"other")
-            return False
-
-        monkeypatch.setattr(ReplicatedStore, "_accepted", lose_answers)
         assert store.compare_and_set("key", 0, b"mine") == (True, Versioned(1, b"mine"))
         assert store.watch("key", 0, 0.0) == Versioned(2, b"other")
 
