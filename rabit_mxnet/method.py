@@ -74,8 +74,7 @@ class Method:
     def __init__(self, strategy: Strategy, process_set: ProcessSet) -> None:
         self.strategy = strategy
         engine = rabit.default_engine()
-        number = engine.next_number("mxnet_method")
-        name = "method" if number == 1 else f"method.{number}"
+        name = engine.next_name("method")
         self._pipeline = Pipeline(strategy, [], engine=engine, process_set=process_set, name=name)
         self._slot_of: dict[str, ArraySlot] = {}
         self._exchanged: set[str] = set()

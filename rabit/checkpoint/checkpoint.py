@@ -76,8 +76,7 @@ class Checkpoint:
         name = "checkpoint"
         if peers is None:
             found = engine or current_engine()
-            number = found.next_number("checkpoint")
-            name = name if number == 1 else f"{name}.{number}"
+            name = found.next_name(name)
             folder = folder or found.config.checkpoint
             peers = EnginePeers(found, process_set)
             found.before_close(self._finish)

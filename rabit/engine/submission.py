@@ -74,6 +74,11 @@ class Submission(EngineBase):
             counter = self._counters.setdefault(key, itertools.count(1))
         return next(counter)
 
+    def next_name(self, name: str) -> str:
+        """`name` for the first object that asks, then name.2, name.3, ...; equal on ranks as next_number is."""
+        number = self.next_number(f"objects named {name}")
+        return name if number == 1 else f"{name}.{number}"
+
     def auto_name(self, key: str) -> str:
         """A name for an operation that was given none; the engine knows its form, and soon forgets it."""
         return f"{key}.noname.{self.next_number(key)}"

@@ -91,8 +91,7 @@ class ArrayTrainer:
         if engine is None:
             refuse_in_elastic_jobs("ArrayTrainer", {"a strategy": True}, "Use rabit.allreduce")
         if name is None:
-            number = found.next_number("array_trainer")
-            name = "array" if number == 1 else f"array.{number}"
+            name = found.next_name("array")
         count = len(parameters)
         self.slots = [
             ArraySlot(key, value, count - index)

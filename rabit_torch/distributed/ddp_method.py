@@ -42,8 +42,7 @@ class DdpMethod:
                 "is not told. Use rabit_torch.DistributedOptimizer(strategy=...) without DDP"
             )
         engine = rabit.default_engine()
-        number = engine.next_number("ddp_method")
-        name = "ddp_method" if number == 1 else f"ddp_method.{number}"
+        name = engine.next_name("ddp_method")
         # Of the parameter, which the slot keeps alive.
         self._slot_of = _slots(named_parameters, optimizer)
         slots = list(self._slot_of.values())

@@ -48,8 +48,7 @@ class FsdpMethod:
                 "rabit_torch.DistributedOptimizer(strategy=...) with whole parameters"
             )
         engine = rabit.default_engine()
-        number = engine.next_number("fsdp_method")
-        name = "fsdp_method" if number == 1 else f"fsdp_method.{number}"
+        name = engine.next_name("fsdp_method")
         self._optimizer = optimizer
         self._process_set = process_set
         self._slot_of: dict[str, _Buffer] = {}

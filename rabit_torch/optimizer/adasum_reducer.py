@@ -29,8 +29,7 @@ class AdasumReducer:
         backward_passes: int,
         process_set: ProcessSet,
     ) -> None:
-        number = default_engine().next_number("adasum_optimizer")
-        self._prefix = "adasum" if number == 1 else f"adasum.{number}"
+        self._prefix = default_engine().next_name("adasum")
         self._names = dict(names)
         self._compression = by_hand(compression, "DistributedOptimizer(op=Adasum)")
         self._process_set = process_set

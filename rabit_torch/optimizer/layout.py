@@ -21,8 +21,7 @@ def prefix_of_next(engine: rabit.Engine) -> str:
     Optimizers are made in the same order on every rank, so two of them on one model (a GAN) never use
     one name for two things.
     """
-    number = engine.next_number("optimizer")
-    return "gradient" if number == 1 else f"gradient.{number}"
+    return engine.next_name("gradient")
 
 
 class GradientLayout:
