@@ -11,6 +11,7 @@
 #include "base/mutex.h"
 #include "include/rabit_abi.h"
 #include "testing/run_ranks.h"
+#include "testing/sanitizer.h"
 #include "testing/test.h"
 
 namespace rabit {
@@ -242,8 +243,10 @@ void SurviveKills(const std::string& transport, int rounds) {
   }
 }
 
-TEST(Pool, survivors_of_a_kill_go_on_over_tcp) { SurviveKills("tcp", 10); }
-TEST(Pool, survivors_of_a_kill_go_on_over_shared_memory) { SurviveKills("auto", 10); }
+TEST(Pool, survivors_of_a_kill_go_on_over_tcp) { SurviveKills("tcp", testing::Repetitions(10)); }
+TEST(Pool, survivors_of_a_kill_go_on_over_shared_memory) {
+  SurviveKills("auto", testing::Repetitions(10));
+}
 
 }  // namespace
 }  // namespace rabit

@@ -10,6 +10,7 @@
 #include "codec/codec_table.h"
 #include "codec/random.h"
 #include "testing/codec_conformance.h"
+#include "testing/sanitizer.h"
 #include "testing/test.h"
 
 namespace rabit {
@@ -19,8 +20,10 @@ using testing::CodecInput;
 using testing::Floats;
 using testing::PartOf;
 using testing::ReduceAll;
+using testing::Repetitions;
 using testing::RunExchange;
 using testing::SameBits;
+using testing::SimulatedRounds;
 using testing::ViewOf;
 
 // What a block becomes by being encoded and decoded.
@@ -266,8 +269,8 @@ Floats Kept(const char* spec, Floats in) {
 TEST(TopK, a_sampled_threshold_keeps_nearly_as_many_as_wanted_and_only_the_largest) {
   const char* const spec = "topk:ratio=0.01,block=1048576";
   for (const int64_t count : {10'000, 300'000, 1 << 20}) {
-    for (uint32_t seed = 0; seed < 5; ++seed) {
-      const Floats in = CodecInput(count, 0, seed);
+    for (int seed = 0; seed < SimulatedRounds(5); ++seed) {
+      const Floats in = CodecInput(count, 0, static_cast<uint32_t>(seed));
       const Floats out = Kept(spec, in);
       float least_kept = 1e30f, largest_dropped = 0;
       int64_t kept = 0;
@@ -301,7 +304,7 @@ TEST(TopK, a_sparse_tensor_is_sent_whole_and_without_its_zeros) {
 TEST(Levels, are_unbiased_and_differ_from_seed_to_seed) {
   auto codec = MakeCodec("levels:bits=3,block=64");
   ASSERT_OK(codec);
-  constexpr int kDraws = 4000;
+  constexpr int kDraws = Repetitions(4000);
   std::vector<double> mean(64, 0.0);
   const Floats in = CodecInput(64, 0);
   for (int draw = 0; draw < kDraws; ++draw) {

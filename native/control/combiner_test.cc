@@ -6,6 +6,7 @@
 
 #include "control/coordinator.h"
 #include "testing/agreed_tensor.h"
+#include "testing/sanitizer.h"
 
 namespace rabit {
 namespace {
@@ -248,7 +249,7 @@ TEST(BundleWire, survives_the_wire_and_damage_is_an_error) {
   for (size_t length = 2; length < bytes.size(); ++length)
     EXPECT_FALSE(DecodeBundle(ConstBytes(bytes).first(length)).ok()) << length;
   std::mt19937 random(11);
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < testing::SimulatedRounds(20'000); ++i) {
     std::vector<std::byte> damaged = bytes;
     for (int n = 0; n < 3; ++n)
       damaged[random() % damaged.size()] = static_cast<std::byte>(random());

@@ -5,6 +5,7 @@
 
 #include "base/even_rows.h"
 #include "testing/engine_job.h"
+#include "testing/sanitizer.h"
 
 namespace rabit {
 namespace {
@@ -134,7 +135,7 @@ TEST(EvenParts, results_do_not_depend_on_cuts_and_joins) {
         TestJob(size, options).Run([&](Engine& engine, int rank) {
           std::mt19937 random(static_cast<uint32_t>(size));  // equal on all ranks
           std::mt19937 order(static_cast<uint32_t>(rank));
-          for (int round = 0; round < 3; ++round) {
+          for (int round = 0; round < testing::Repetitions(3); ++round) {
             const std::vector<EvenTensor> tensors = RandomStep(random);
             for (int step = 0; step < 3; ++step) RunStep(engine, rank, size, tensors, order);
           }

@@ -9,6 +9,7 @@
 #include "membership/kept_sockets.h"
 #include "testing/memory_store.h"
 #include "testing/run_ranks.h"
+#include "testing/sanitizer.h"
 #include "testing/test.h"
 #include "transport/tcp/tcp_transport.h"
 
@@ -190,7 +191,8 @@ TEST(KeptLinks, an_epoch_that_is_broken_off_leaves_nothing_behind) {
   const std::vector<int> members{0, 1};
   std::mt19937 random(17);
   const std::vector<std::byte> out(8 << 20, std::byte{3});
-  for (uint64_t epoch = 1; epoch <= 40; ++epoch) {
+  constexpr auto kEpochs = uint64_t{testing::Repetitions(40)};
+  for (uint64_t epoch = 1; epoch <= kEpochs; ++epoch) {
     job.Open(epoch, members);
     ExchangeAll(job, epoch, members, 70'000);
     const std::chrono::microseconds times[] = {std::chrono::microseconds(random() % 3000),

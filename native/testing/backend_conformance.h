@@ -14,6 +14,7 @@
 #include "backend/backend.h"
 #include "testing/own_memory.h"
 #include "testing/run_ranks.h"
+#include "testing/sanitizer.h"
 #include "testing/test.h"
 
 namespace rabit::testing {
@@ -235,7 +236,7 @@ inline void CheckBarrierHoldsBack(const BackendMaker& make) {
   std::atomic<int> arrived{0};
   RunRanks(kSize, [&](int rank) {
     Member me(*backends[static_cast<size_t>(rank)], WorldOf(kSize, rank), 0);
-    for (int round = 1; round <= 50; ++round) {
+    for (int round = 1; round <= Repetitions(50); ++round) {
       arrived.fetch_add(1);
       EXPECT_OK(Over(me.backend().Barrier(me.Next())));
       EXPECT_GE(arrived.load(), round * kSize);

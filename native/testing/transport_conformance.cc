@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <deque>
 #include <random>
 #include <thread>
@@ -392,13 +393,23 @@ void EveryPairExchanges(const TransportSet& set) {
 
 // Every byte is combined once, whatever the pieces are, also when the message came before its
 // receive.
+// Each byte to that of its place, eight at a time: a sanitizer makes every access many.
+void AddBytes(Bytes target, ConstBytes piece) {
+  constexpr uint64_t kTops = 0x8080'8080'8080'8080;
+  for (size_t at = 0; at < target.size(); at += sizeof(uint64_t)) {
+    const size_t bytes = std::min(sizeof(uint64_t), target.size() - at);
+    uint64_t a = 0, b = 0;
+    std::memcpy(&a, target.data() + at, bytes);
+    std::memcpy(&b, piece.data() + at, bytes);
+    a = ((a & ~kTops) + (b & ~kTops)) ^ ((a ^ b) & kTops);  // no carry leaves a byte
+    std::memcpy(target.data() + at, &a, bytes);
+  }
+}
+
 void RecvReduceCombinesEveryByteOnce(const TransportSet& set) {
   const PieceReducer add{[](const void*, Bytes target, ConstBytes piece) {
     EXPECT_EQ(target.size(), piece.size());
-    for (size_t i = 0; i < target.size(); ++i) {
-      target[i] = static_cast<std::byte>(static_cast<unsigned>(target[i]) +
-                                         static_cast<unsigned>(piece[i]));
-    }
+    AddBytes(target, piece);
   }};
   const size_t sizes[] = {0, 1, 24, 1000, 65537, 300000, 3000001};
   RunRanks(2, [&](int rank) {

@@ -16,6 +16,7 @@
 #include "testing/codec_conformance.h"
 #include "testing/inproc_transport.h"
 #include "testing/run_ranks.h"
+#include "testing/sanitizer.h"
 #include "testing/served_exchange.h"
 #include "testing/server_threads.h"
 #include "testing/soon.h"
@@ -24,6 +25,8 @@
 
 namespace rabit {
 namespace {
+
+using testing::kStride;
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
@@ -168,7 +171,7 @@ TEST(PsReplicas, a_server_may_be_killed_before_any_of_its_messages) {
   constexpr int kWorkers = 3, kServers = 3;
   for (int victim = 0; victim < kServers; ++victim) {
     bool has_died = true;
-    for (int64_t sends = 0; has_died; sends += 1 + sends / 12) {
+    for (int64_t sends = victim % kStride; has_died; sends += kStride * (1 + sends / 12)) {
       ReplicatedJob job(kWorkers, kServers, false);
       std::vector<testing::Member> members = MembersOf(job);
       job.Kill(victim, sends);
@@ -206,7 +209,7 @@ TEST(PsReplicas, encodings_are_added_up_when_a_server_is_killed) {
   });
   for (int victim = 0; victim < 2; ++victim) {
     bool has_died = true;
-    for (int64_t sends = 0; has_died; sends += 1 + sends / 6) {
+    for (int64_t sends = victim % kStride; has_died; sends += kStride * (1 + sends / 6)) {
       ReplicatedJob job(kWorkers, 2, false);
       std::vector<testing::Member> members = MembersOf(job);
       testing::LocalHub hub(kWorkers);
@@ -249,7 +252,7 @@ TEST(PsReplicas, servers_may_be_lost_one_after_another_until_one_is_left) {
 
 // Each worker finds another one first, and the servers behind wait for all workers.
 TEST(PsReplicas, servers_that_have_nothing_of_each_other_may_be_lost_at_once) {
-  for (int64_t sends = 0; sends < 60; sends += 4) {
+  for (int64_t sends = 0; sends < 60; sends += 4 * kStride) {
     ReplicatedJob job(3, 4, false);
     std::vector<testing::Member> members = MembersOf(job);
     job.Kill(0, sends);
@@ -331,7 +334,7 @@ TEST(PsReplicas, no_update_is_lost_or_doubled_when_a_server_is_killed) {
   constexpr size_t kCount = 90'001;
   for (int victim = 0; victim < 3; ++victim) {
     bool has_died = true;
-    for (int64_t sends = 0; has_died; sends += 1 + sends / 12) {
+    for (int64_t sends = victim % kStride; has_died; sends += kStride * (1 + sends / 12)) {
       ReplicatedJob job(kWorkers, 3, true);
       job.Kill(victim, sends);
       testing::RunRanks(kWorkers, [&](int rank) {

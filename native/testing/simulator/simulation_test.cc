@@ -38,10 +38,13 @@ TEST(Simulation, a_seed_plays_the_same_job_again) {
 }
 
 TEST(Simulation, many_ranks_agree_on_many_tensors) {
-  const SimulationResult result =
-      Simulate({.ranks = 128, .tensors = 200, .rounds = 2, .has_faults = false, .is_plain = true});
+  constexpr int kRanks = Repetitions(128);
+
+  const SimulationResult result = Simulate(
+      {.ranks = kRanks, .tensors = 200, .rounds = 2, .has_faults = false, .is_plain = true});
+
   EXPECT_EQ(result.violation, "");
-  EXPECT_EQ(result.submitted, 128u * 200u * 2u);
+  EXPECT_EQ(result.submitted, kRanks * 200u * 2u);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 
 #include "testing/fork_store.h"
 #include "testing/run_ranks.h"
+#include "testing/sanitizer.h"
 #include "testing/test.h"
 #include "transport/shm/shm_testing.h"
 
@@ -77,11 +78,12 @@ Status Exchange(Transport& transport, int peer, int stream, uint64_t rounds, Dea
 }
 
 void ProcessesExchange(SingleCopy single_copy) {
+  constexpr auto kRounds = uint64_t{testing::Repetitions(300)};
   ForkStore store;
   const auto body = [&](int rank) {
     auto transport = ConnectOneHost(store, rank, 2, Options(single_copy));
     ASSERT_OK(transport);
-    EXPECT_OK(Exchange(**transport, 1 - rank, 0, 300, After(60s)));
+    EXPECT_OK(Exchange(**transport, 1 - rank, 0, kRounds, After(60s)));
   };
   const pid_t child = Fork([&] { body(1); });
   body(0);
@@ -140,7 +142,8 @@ void KillOneRank(SingleCopy single_copy, unsigned seed, bool must_abort) {
 }
 
 TEST(ShmProcesses, survivors_of_a_killed_rank_return) {
-  for (unsigned seed = 0; seed < 20 && !testing::CurrentTestFailed(); ++seed) {
+  const auto seeds = static_cast<unsigned>(testing::Repetitions(20));
+  for (unsigned seed = 0; seed < seeds && !testing::CurrentTestFailed(); ++seed) {
     KillOneRank(seed % 2 == 0 ? SingleCopy::kOff : SingleCopy::kOn, seed, seed % 4 < 2);
   }
 }
