@@ -124,19 +124,20 @@ def train_by(
     victims: Sequence[tuple[int, int, str]] = (),
     hosts: str = "localhost:16",
     replicas: int = 0,
+    python: Sequence[str] = (sys.executable,),
 ) -> Any:
     """The parameters of each method on each rank after so many steps, and the ranks of each step.
 
     least: of an elastic job.  begin: the step to go on from, as which ranks of the job before, and how many it had.
     victims: (step, process, method) of each loss: the process ends before it exchanges by this method.
-    replicas: of the state, for which the job needs several hosts.
+    replicas: of the state, for which the job needs several hosts.  python: what runs the script.
     """
     script = folder / "train.py"
     script.write_text(SCRIPT)
     bounds = ["--min-np", str(least), "--spares", str(spares)] if least else []
     command = [
         *(sys.executable, "-m", "rabit.launch", "-np", str(ranks), "-H", hosts, *bounds),
-        *(sys.executable, str(script), str(folder), json.dumps(begin), str(steps)),
+        *(*python, str(script), str(folder), json.dumps(begin), str(steps)),
         *(json.dumps(victims), json.dumps(methods), str(replicas)),
     ]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "RABIT_DETERMINISTIC": "1"}
@@ -145,23 +146,27 @@ def train_by(
     return json.loads((folder / "result.json").read_text())
 
 
-def play(methods: Sequence[str], victims: Sequence[tuple[int, int, str]]) -> tuple[Any, Any]:
+def play(
+    methods: Sequence[str],
+    victims: Sequence[tuple[int, int, str]],
+    python: Sequence[str] = (sys.executable,),
+) -> tuple[Any, Any]:
     """What jobs that lose the victims, in the order of their steps, and jobs without losses come to.
 
     Of each rank the parameters of each method.  Raises AssertionError.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        found, sizes = train_by(folder, methods, RANKS, STEPS, least=1, victims=victims)
+        found, sizes = train_by(folder, methods, RANKS, STEPS, least=1, victims=victims, python=python)
         wanted, begin, ranks = [], [], RANKS
         members = list(range(RANKS))
         for step, victim, _ in victims:
-            train_by(folder, methods, ranks, step, begin=begin)
+            train_by(folder, methods, ranks, step, begin=begin, python=python)
             wanted += [ranks] * (step - len(wanted))
             begin = [step, [place for place, each in enumerate(members) if each != victim], ranks]
             members.remove(victim)
             ranks -= 1
-        reference, _ = train_by(folder, methods, ranks, STEPS, begin=begin)
+        reference, _ = train_by(folder, methods, ranks, STEPS, begin=begin, python=python)
         wanted += [ranks] * (STEPS - len(wanted))
         assert sizes == wanted, (sizes, wanted)
         return found, reference

@@ -85,8 +85,8 @@ def run(*words, environ=None):
     )
 
 
-def accuracy_of(environ):
-    done = run("-np", "3", "-s", "2", sys.executable, "-c", LEARN, environ=environ)
+def accuracy_of(rank_server, script, environ):
+    done = run("-np", "3", "-s", "2", *rank_server.command, script, environ=environ)
 
     assert done.returncode == 0, done.stderr
     found = [float(line.split()[-1]) for line in done.stdout.splitlines() if "right" in line]
@@ -94,8 +94,13 @@ def accuracy_of(environ):
     return min(found)
 
 
-def test_asynchronous_steps_learn_as_much_as_synchronous_ones():
-    assert accuracy_of({"BYTEPS_ENABLE_ASYNC": "1"}) >= accuracy_of({}) - 0.01
+def test_asynchronous_steps_learn_as_much_as_synchronous_ones(rank_server, tmp_path):
+    script = tmp_path / "learn.py"
+    script.write_text(LEARN)
+
+    asynchronous = accuracy_of(rank_server, str(script), {"BYTEPS_ENABLE_ASYNC": "1"})
+
+    assert asynchronous >= accuracy_of(rank_server, str(script), {}) - 0.01
 
 
 def test_whoever_comes_late_gets_what_is_there():

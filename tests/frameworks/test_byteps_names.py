@@ -49,12 +49,12 @@ def test_function_has_the_arguments(name):
 
 
 @pytest.mark.parametrize("flags", [[], ["--fp16-pushpull"]])
-def test_a_script_for_byteps_runs_with_another_import(tmp_path, flags):
+def test_a_script_for_byteps_runs_with_another_import(rank_server, tmp_path, flags):
     text = SCRIPT.read_text().replace("import byteps.torch as bps", "import rabit_torch as bps")
     (tmp_path / "train.py").write_text(text)
 
     done = subprocess.run(
-        [sys.executable, "-m", "rabit.launch", "-np", "2", "-s", "1", sys.executable, "train.py", *flags],
+        [sys.executable, "-m", "rabit.launch", "-np", "2", "-s", "1", *rank_server.command, "train.py", *flags],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,

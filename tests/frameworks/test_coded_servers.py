@@ -42,9 +42,11 @@ print("equal", flush=True)
 """
 
 
-def test_servers_give_the_weights_that_ranks_give_each_other():
+def test_servers_give_the_weights_that_ranks_give_each_other(rank_server, tmp_path):
+    script = tmp_path / "learn.py"
+    script.write_text(LEARN)
     job = subprocess.run(
-        [sys.executable, "-m", "rabit.launch", "-np", "2", "-s", "1", sys.executable, "-c", LEARN],
+        [sys.executable, "-m", "rabit.launch", "-np", "2", "-s", "1", *rank_server.command, str(script)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

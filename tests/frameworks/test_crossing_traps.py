@@ -36,6 +36,7 @@ from pathlib import Path
 
 import pytest
 from support.job import Job
+from support.rank_server import RankServer
 
 SCRIPT = Path(__file__).parent / "scripts" / "crossing_traps.py"
 TRAPS = [
@@ -46,10 +47,10 @@ TRAPS = [
 
 
 @functools.cache
-def outcomes(ranks: int, mode: str) -> list[dict[str, str]] | str:
+def outcomes(server: RankServer, ranks: int, mode: str) -> list[dict[str, str]] | str:
     """What every rank reported; a text if the job failed."""
     with tempfile.TemporaryDirectory() as folder:
-        launch = [sys.executable, "-m", "rabit.launch", "-np", str(ranks), sys.executable]
+        launch = [sys.executable, "-m", "rabit.launch", "-np", str(ranks), *server.command]
         done = subprocess.run(
             [*launch, str(SCRIPT), folder],
             env={
@@ -73,8 +74,8 @@ def outcomes(ranks: int, mode: str) -> list[dict[str, str]] | str:
 @pytest.mark.parametrize(
     ("mode", "ranks"), [("next-forward", 2), ("next-forward", 3), ("reduce-scatter", 2)]
 )
-def test_trap(mode, ranks, trap):
-    found = outcomes(ranks, mode)
+def test_trap(rank_server, mode, ranks, trap):
+    found = outcomes(rank_server, ranks, mode)
     assert isinstance(found, list), found
     for rank, outcome in enumerate(found):
         assert outcome.get(trap) == "ok", f"rank {rank}: {outcome.get(trap)}"

@@ -80,11 +80,14 @@ def test_a_model_and_its_optimizer_go_on_as_if_never_saved(tmp_path, kind):
     assert main(["checkpoint", "verify", str(tmp_path / "ours")]) == 0
 
 
-def test_tensors_that_ranks_have_saved_in_parts_come_back_whole(tmp_path):
+def test_tensors_that_ranks_have_saved_in_parts_come_back_whole(rank_server, tmp_path):
     script = tmp_path / "save.py"
     script.write_text(SHARDED)
     done = subprocess.run(
-        [sys.executable, "-m", "rabit.launch", "-np", "2", sys.executable, str(script), str(tmp_path / "dcp")],
+        [
+            *(sys.executable, "-m", "rabit.launch", "-np", "2"),
+            *(*rank_server.command, str(script), str(tmp_path / "dcp")),
+        ],
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -23,10 +23,11 @@ REFUSED = {
 
 
 @pytest.fixture(scope="module")
-def after_losses():
+def after_losses(rank_server):
     """What each method comes to on each rank with and without losses: one job trains by all."""
     # In the middle of a step: what some methods have exchanged and others have not.
-    return play(list(METHODS.values()), [(4, 0, METHODS["ef21"]), (8, 2, METHODS["qsgd"])])
+    victims = [(4, 0, METHODS["ef21"]), (8, 2, METHODS["qsgd"])]
+    return play(list(METHODS.values()), victims, rank_server.command)
 
 
 def test_every_method_is_tested_or_refused():
@@ -58,27 +59,32 @@ def test_what_other_numbers_of_ranks_would_break_is_refused(method):
     run_ranks(1, fn, min_np=1)
 
 
-def test_a_newcomer_begins_without_a_residual_of_its_own(tmp_path):
+def test_a_newcomer_begins_without_a_residual_of_its_own(rank_server, tmp_path):
     method = METHODS["powersgd"]
 
-    found, sizes = train_by(tmp_path, [method], 3, 10, least=3, spares=1, victims=[(5, 1, method)])
+    found, sizes = train_by(
+        tmp_path, [method], 3, 10,
+        least=3, spares=1, victims=[(5, 1, method)], python=rank_server.command,
+    )  # fmt: skip
 
     assert sizes == [3] * 10
     assert found[0] == found[1] == found[2]
 
 
 @pytest.fixture(scope="module")
-def replaced(tmp_path_factory):
+def replaced(rank_server, tmp_path_factory):
     """What each method comes to in a job whose lost ranks are replaced and in one that loses none."""
     methods, hosts = list(METHODS.values()), "localhost:2,127.0.0.2:1"
     # The second one has come for the first: it goes on with what that one had left.
     victims = [(4, 1, METHODS["ef21"]), (7, 3, METHODS["qsgd"])]
     found, sizes = train_by(
         tmp_path_factory.mktemp("lost"), methods, 3, 10,
-        least=3, spares=1, victims=victims, hosts=hosts, replicas=1,
+        least=3, spares=1, victims=victims, hosts=hosts, replicas=1, python=rank_server.command,
     )  # fmt: skip
     assert sizes == [3] * 10
-    reference, _ = train_by(tmp_path_factory.mktemp("undisturbed"), methods, 3, 10, hosts=hosts)
+    reference, _ = train_by(
+        tmp_path_factory.mktemp("undisturbed"), methods, 3, 10, hosts=hosts, python=rank_server.command
+    )
     return found, reference
 
 

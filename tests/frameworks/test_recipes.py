@@ -24,9 +24,9 @@ def programs(page):
     return dict(blocks)
 
 
-def run(folder, name, *arguments):
+def run(rank_server, folder, name, *arguments):
     done = subprocess.run(
-        [sys.executable, "-m", "rabit.launch", "-np", "2", sys.executable, name, *arguments],
+        [sys.executable, "-m", "rabit.launch", "-np", "2", *rank_server.command, name, *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -46,26 +46,26 @@ def run(folder, name, *arguments):
         ("with_trainer.py", "transformers"),
     ],
 )
-def test_a_library_trains_on_the_backend_rabit(tmp_path, name, package):
+def test_a_library_trains_on_the_backend_rabit(rank_server, tmp_path, name, package):
     pytest.importorskip(package)
     (tmp_path / name).write_text(programs("recipes.md")[name])
 
-    assert "2 ranks on rabit, loss " in run(tmp_path, name)
+    assert "2 ranks on rabit, loss " in run(rank_server, tmp_path, name)
 
 
-def test_a_job_goes_on_where_another_ended(tmp_path):
+def test_a_job_goes_on_where_another_ended(rank_server, tmp_path):
     (tmp_path / "resume.py").write_text(programs("day_one.md")["resume.py"])
 
-    first = run(tmp_path, "resume.py", "2")
-    second = run(tmp_path, "resume.py", "3")
+    first = run(rank_server, tmp_path, "resume.py", "2")
+    second = run(rank_server, tmp_path, "resume.py", "3")
     (tmp_path / "state.pt").unlink()
-    whole = run(tmp_path, "resume.py", "3")
+    whole = run(rank_server, tmp_path, "resume.py", "3")
 
     assert re.findall(r"epoch (\d)", first + second) == ["0", "1", "2"]
     assert whole.splitlines()[-1] == second.splitlines()[-1]
 
 
-def test_a_metric_is_averaged_over_samples(tmp_path):
+def test_a_metric_is_averaged_over_samples(rank_server, tmp_path):
     (tmp_path / "metrics.py").write_text(programs("day_one.md")["metrics.py"])
 
-    assert "accuracy 0.6190 over 21 samples" in run(tmp_path, "metrics.py")
+    assert "accuracy 0.6190 over 21 samples" in run(rank_server, tmp_path, "metrics.py")
