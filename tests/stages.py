@@ -10,6 +10,7 @@ The estimates are seconds on 2 cores from nothing; the share of them that earlie
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import IO, NamedTuple
 
 
@@ -37,6 +39,9 @@ class Stages(NamedTuple):
 
 # Tests have deadlines: beside others they give way less than builds do.
 NICENESS_OF_BUILDS, NICENESS_OF_TESTS = 19, 5
+# Where the kernel gives each session its share, niceness counts between the processes of one session; among
+# sessions, and tests start many, it is this file that does.
+NICENESS_OF_SESSION = Path("/proc/self/autogroup")
 
 PACKAGES = Part("packages", "Python packages and the library", 115, flags=("-j2",))
 SHORT = Stages(
@@ -82,6 +87,16 @@ def command(part: Part) -> list[str]:
 
 def say(text: str) -> None:
     print(f"== {text}", flush=True)
+
+
+def give_way(niceness: int) -> None:
+    """Puts this process into a session of its own, with that niceness however the kernel shares out."""
+    os.setsid()
+    os.nice(niceness)
+    if NICENESS_OF_SESSION.exists():
+        # The kernel lets users write ten times a second: who is refused has the niceness of its processes.
+        with contextlib.suppress(BlockingIOError):
+            NICENESS_OF_SESSION.write_text(str(niceness))
 
 
 class Beside:
@@ -150,11 +165,11 @@ class Beside:
                 return False
             niceness = NICENESS_OF_TESTS if part.target.startswith("test-") else NICENESS_OF_BUILDS
             self._running = subprocess.Popen(
-                ["nice", "-n", str(niceness), *command(part)],
+                command(part),
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=subprocess.STDOUT,
-                preexec_fn=os.setpgrp,
+                preexec_fn=lambda: give_way(niceness),
             )
         return True
 
