@@ -8,11 +8,12 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.rank_server import RankServer
 
 REASON = "mxnet is not installed: pip install 'mariza-rabit[mxnet]' (make test-mxnet does so)"
 
@@ -43,8 +44,15 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=REASON))
 
 
+@pytest.fixture(scope="session")
+def rank_server() -> Iterator[RankServer]:
+    server = RankServer("mxnet")
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def on_ranks(tmp_path: Path) -> Callable[..., list[Any]]:
+def on_ranks(tmp_path: Path, rank_server: RankServer) -> Callable[..., list[Any]]:
     """on_ranks(n, script, **variables): the script calls report(value); returns the values by rank."""
 
     def run(ranks: int, script: str, timeout: float = 100, **variables: str) -> list[Any]:
@@ -60,7 +68,7 @@ def on_ranks(tmp_path: Path) -> Callable[..., list[Any]]:
             "rabit.launch",
             "-np",
             str(ranks),
-            sys.executable,
+            *rank_server.command,
             str(path),
         ]
         done = subprocess.run(

@@ -80,7 +80,7 @@ if rabit.rank() == 0:
 
 
 @pytest.fixture
-def train(tmp_path):
+def train(tmp_path, rank_server):
     """train(ranks, steps): what rank 0 has come to; begin: the file to go on from."""
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
@@ -89,7 +89,7 @@ def train(tmp_path):
         bounds = ["--min-np", str(least), "--spares", str(spares)] if least else []
         command = [
             *(sys.executable, "-m", "rabit.launch", "-np", str(ranks), *bounds),
-            *(sys.executable, str(script), str(tmp_path), begin, str(steps)),
+            *(*rank_server.command, str(script), str(tmp_path), begin, str(steps)),
             *(json.dumps(victims), json.dumps([optimizer, settings])),
         ]
         environ = {

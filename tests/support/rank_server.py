@@ -1,6 +1,6 @@
-"""RankServer: a process that has imported torch and forks ranks, so that they start at once.
+"""RankServer: a process that has imported a framework and forks ranks, so that they start at once.
 
-Importing torch costs a rank nearly three seconds of a processor, and hundreds of tests start
+Importing torch or MXNet costs a rank nearly three seconds of a processor, and hundreds of tests start
 ranks.  Only what the program below imports is shared: the rank's own modules, rabit's among them,
 its environment, its folder, its files and its end are those of a process started by itself.
 """
@@ -25,14 +25,17 @@ CLIENT = Path(__file__).with_name("served_rank.py")
 
 
 class RankServer:
-    """Runs for as long as the tests do.  `command` is what a launcher starts in place of Python."""
+    """Runs for as long as the tests do.  `command` is what a launcher starts in place of Python.
 
-    def __init__(self) -> None:
+    framework: "torch" or "mxnet", which the ranks find imported.
+    """
+
+    def __init__(self, framework: str = "torch") -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="rabit-ranks-")
         address = str(Path(self._folder.name, "socket"))
         # It ends when its input does: however the tests end, it is not left behind.
         self._process = subprocess.Popen(
-            [sys.executable, __file__, address],
+            [sys.executable, __file__, address, framework],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -107,11 +110,31 @@ def become_rank(link: socket.socket, files: list[int], order: dict) -> list[str]
     return order["arguments"]
 
 
-def main() -> None:
+def import_torch() -> None:
     import numpy  # noqa: F401
     import torch._dynamo  # noqa: F401  (torch too; the first optimizer would import it)
 
-    arguments = serve(sys.argv[1])
+
+def import_mxnet() -> None:
+    """Leaves NumPy as it is: that rabit_mxnet puts back what MXNet needs of it is for the rank to see."""
+    import numpy as np
+
+    missing = [each for each in (bool, int, float, complex, object, str) if each.__name__ not in vars(np)]
+    for each in missing:
+        setattr(np, each.__name__, each)
+    import mxnet  # noqa: F401
+
+    for each in missing:
+        delattr(np, each.__name__)
+
+
+IMPORT = {"torch": import_torch, "mxnet": import_mxnet}
+
+
+def main() -> None:
+    address, framework = sys.argv[1:]
+    IMPORT[framework]()
+    arguments = serve(address)
     sys.argv = arguments
     sys.path[0] = str(Path(arguments[0]).parent)
     runpy.run_path(arguments[0], run_name="__main__")
