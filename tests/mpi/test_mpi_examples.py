@@ -13,7 +13,7 @@ from support.mpi import PURE_MPI
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # The framework, what to pass to be quick, and what is printed at the end.
 RUNS = {
-    "torch_char_lm.py": ("torch", ["--steps", "60"], "bits per byte on text"),
+    "torch_char_lm.py": ("torch", ["--steps", "20"], "bits per byte on text"),
     "mxnet_digits.py": ("mxnet", [], "test accuracy"),
 }
 
