@@ -5,8 +5,9 @@
 Each run loses one to three of four ranks, at random steps: before a step, while its data travels, before the
 commit, or while the others recover. Every run must end with the sum that the ranks of each step make, to the bit.
 Printed are milliseconds from a kill to each survivor's exception, and to the end of its next step; a run that
-fails prints the seed that plays it again.  With spares a run loses one rank, or a second one that is lost while
-the others recover; its next step has a spare in its place, and the times to the next step are those of such steps.
+fails prints the seed that plays it again.  With the transport `mixed` each two neighbours count as a host of their
+own: shared memory inside, TCP between.  With spares a run loses one rank, or a second one that is lost while the
+others recover; its next step has a spare in its place, and the times to the next step are those of such steps.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ import rabit, rabit.elastic
 folder, plan, steps = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
 wanted, spares = int(sys.argv[4]), int(sys.argv[5])
 me = int(os.environ["RABIT_RANK"])
+if sys.argv[6] == "mixed":  # two hosts, as far as the ranks know: shared memory inside each, TCP between
+    os.environ["RABIT_HOST_KEY"] = f"host{me // 2}"
 times = []  # (what, seconds of a clock that all processes of this machine share)
 
 def note(what):
@@ -114,8 +117,9 @@ def run(seed: int, transport: str, spares: int) -> tuple[list[float], list[float
         script.write_text(SCRIPT)
         command = [
             *(sys.executable, "-m", "rabit.launch", "-np", str(RANKS), "--min-np", "1"),
-            *("--spares", str(spares), "--transport", transport, sys.executable, str(script), name),
-            *(json.dumps(plan), str(STEPS), str(RANKS if spares else 0), str(spares)),
+            *("--spares", str(spares), "--transport", "auto" if transport == "mixed" else transport),
+            *(sys.executable, str(script), name, json.dumps(plan), str(STEPS)),
+            *(str(RANKS if spares else 0), str(spares), transport),
         ]
         environ = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, cwd=name, env=environ, capture_output=True, text=True, timeout=120, check=False)
@@ -139,7 +143,7 @@ def run(seed: int, transport: str, spares: int) -> tuple[list[float], list[float
 
 def main() -> int:
     parser = seeds.options(__doc__, runs=100)
-    parser.add_argument("--transport", default="auto", choices=("auto", "tcp", "shm"))
+    parser.add_argument("--transport", default="auto", choices=("auto", "tcp", "shm", "mixed"))
     parser.add_argument("--spares", type=int, default=0, help="processes that take the place of lost ones")
     given = parser.parse_args()
     to_exception: list[float] = []
