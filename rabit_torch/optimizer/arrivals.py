@@ -14,6 +14,7 @@ from rabit import InvalidArgument
 from rabit_torch.optimizer.deliveries import Deliveries
 from rabit_torch.optimizer.hooks import make_hook
 from rabit_torch.optimizer.layout import GradientLayout
+from rabit_torch.optimizer.missing import MissingGradients, no_gradient
 from rabit_torch.optimizer.mode import OverlapMode
 from rabit_torch.optimizer.sender import GradientSender
 from rabit_torch.overlap.compile import LateGradients
@@ -48,6 +49,7 @@ class GradientArrivals:
         self._mode = mode
         self._sparse_as_dense = sparse_as_dense
         self._waits = waits_after_backward
+        self._missing = MissingGradients()
         self._late = LateGradients([state.parameter for state in layout.states])
         self._graph_task = -1
         self.backward_passes = 1  # that add up before a gradient is sent
@@ -81,6 +83,7 @@ class GradientArrivals:
     def next_step(self) -> None:
         """Makes every parameter wait for a new gradient."""
         self._graph_task = -1
+        self._missing.next_step()
         for state in self._layout.states:
             state.passes_left = self.backward_passes
             state.in_pack = False
@@ -145,7 +148,26 @@ class GradientArrivals:
         """Submits what is queued."""
         self._sender.flush(self._mode.is_halved)
 
-    def flush_incomplete(self) -> None:
+    def missing(self) -> list[ParameterState]:
+        """Those that no backward pass of this step has sent."""
+        return [s for s in self._layout.states if not s.is_sent and s.parameter.requires_grad]
+
+    def note_absent(self, missing: Iterable[ParameterState]) -> None:
+        """The step has no gradient of these; autograd tells of those that were frozen before."""
+        for state in missing:
+            state.was_absent = True
+            if state.hook is None:
+                self.listen([state])
+
+    def send_missing(self, missing: Iterable[ParameterState]) -> None:
+        """Submits these, with zeros for those that took no part, and all that has arrived."""
+        for state in missing:
+            if state.parameter.grad is None:
+                state.parameter.grad = no_gradient(state)
+            self.take(state)
+        self._flush_incomplete()
+
+    def _flush_incomplete(self) -> None:
         """Submits all that has arrived, though others of its group or pack have not: they are frozen."""
         for state in self._layout.leave_groups():
             self._sender.queue(state)
@@ -163,6 +185,12 @@ class GradientArrivals:
         self.flush()
 
     def _refuse_second_gradient(self, state: ParameterState) -> None:
+        if self._missing.has_left(state):
+            raise InvalidArgument(
+                f"gradient '{state.name}' on rank {rabit.rank()} arrived in a second backward pass of a "
+                "step whose first had not computed it while other ranks had: zeros were sent for it. "
+                "Add the losses and call backward() once, or pass find_unused_parameters=True"
+            )
         if state.is_guarded or state.parameter.grad is state.grad:
             raise InvalidArgument(
                 f"gradient '{state.name}' on rank {rabit.rank()} arrived a second time before step() "
@@ -190,4 +218,9 @@ class GradientArrivals:
         self.flush()
         # Hidden gradients are waited for when somebody asks.
         if self._waits:
-            self._deliveries.settle([s for s in self._layout.states if not s.is_guarded])
+            waited_for = [s for s in self._layout.states if not s.is_guarded]
+            missing = self.missing()
+            if self._missing.leave_now(lambda: self._deliveries.awaited(waited_for), missing):
+                self.note_absent(missing)
+                self.send_missing(missing)
+            self._deliveries.settle(waited_for)

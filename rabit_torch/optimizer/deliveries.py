@@ -27,6 +27,16 @@ class Deliveries:
             handle = state.pack.handle
         return handle is None or handle.done()
 
+    def awaited(self, states: Iterable[ParameterState]) -> list[Any]:
+        """What `settle(states)` waits for first; of gradients in two halves the first half."""
+        halves = {half for _, half in self._sender.halves}
+        found: list[Any] = [half.first_half for half in halves]
+        for state in states:
+            sent = state.pack if state.handle is None and state.pack is not None else state
+            if sent.handle is not None and sent.two_halves not in halves:
+                found.append(sent.handle)
+        return found
+
     def start_second_halves(self) -> None:
         """Waits for the sums of what is on its way in two halves, and starts to collect them.
 

@@ -7,8 +7,8 @@ import weakref
 from typing import Protocol
 
 from rabit import ProcessSet
-from rabit_torch.optimizer.agreements import agree_on_any
 from rabit_torch.optimizer.layout import GradientLayout
+from rabit_torch.optimizer.missing import agree_on_any
 from rabit_torch.optimizer.sender import GradientSender
 from rabit_torch.overlap.compile import watch_compilations
 from rabit_torch.overlap.tied import EarlyPart

@@ -8,7 +8,7 @@ import torch
 
 import rabit
 from rabit import ProcessSet
-from rabit_torch.optimizer.agreements import agree_on_any
+from rabit_torch.optimizer.missing import agree_on_any
 from rabit_torch.optimizer.packs import make_packs
 from rabit_torch.parameter_state import Pack, ParameterState
 

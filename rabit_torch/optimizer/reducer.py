@@ -11,7 +11,6 @@ import torch
 import rabit
 from rabit import InvalidArgument, ProcessSet, ReduceOp
 from rabit.framework import Strategy, driver_of
-from rabit_torch.optimizer.agreements import no_gradient
 from rabit_torch.optimizer.arrivals import GradientArrivals
 from rabit_torch.optimizer.deliveries import Deliveries
 from rabit_torch.optimizer.early_parts import agree_on_early_parts, watch_early_parts
@@ -216,20 +215,12 @@ class GradientReducer:
             return
         if self.crossing is not None:
             self.crossing.flush()  # of what this step did not read
-        missing = [s for s in self.states if not s.is_sent and s.parameter.requires_grad]
+        missing = self._arrivals.missing()
         if self._find_unused and self._unused is None:
             self._unused = self._layout.unused_everywhere(missing)
         unused = self._unused or ()
-        for state in missing:
-            state.was_absent = True
-            if state.hook is None:
-                self._arrivals.listen([state])
-            if state.index in unused:
-                continue
-            if state.parameter.grad is None:
-                state.parameter.grad = no_gradient(state)
-            self._arrivals.take(state)
-        self._arrivals.flush_incomplete()
+        self._arrivals.note_absent(missing)
+        self._arrivals.send_missing(s for s in missing if s.index not in unused)
         for state in self.states:
             if state.rows is not None:
                 state.rows.wait_for_indices()

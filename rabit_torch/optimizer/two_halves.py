@@ -78,6 +78,11 @@ class ScatterGather:
         if self._gate is not None:
             self._gate.is_open = True
 
+    @property
+    def first_half(self) -> Handle | None:
+        """What gives the sum; None before the first start."""
+        return self._sum
+
     def wait_for_sum(self) -> None:
         """Waits for the first half."""
         if self._sum is not None:

@@ -488,3 +488,85 @@ report([answers, tables[1].weight[:, 0].tolist()])
     for answers, weight in results:
         assert answers == [[True, [0.5, 0.5, 0.0, 0.0, 1.0, 0.0]]] * 3
         assert [value < 1 for value in weight] == [True, True, False, False, True, False]
+
+
+BRANCHES = """
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.even, self.odd, self.head = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 4)
+
+    def forward(self, x, is_even):
+        return self.head(self.even(x) if is_even else self.odd(x))
+
+
+model = Branches()
+named = list(model.named_parameters())
+rabit.broadcast_parameters(model.state_dict(), root_rank=0)
+"""
+
+
+def test_ranks_that_use_different_parameters_go_on_after_one_stall(on_ranks):
+    results = on_ranks(
+        2,
+        SETUP
+        + BRANCHES
+        + """
+start = {name: value.clone() for name, value in model.state_dict().items()}
+answers = []
+for arguments in ({}, {"overlap": "reduce-scatter"}, {"strategy": "topk:ratio=1,small=0"},
+                  {"find_unused_parameters": True}):
+    model.load_state_dict(start)
+    model.zero_grad()
+    optimizer = wrap(**arguments)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(4):
+            optimizer.zero_grad()
+            (model(share(data(step)[0]), (rank + step) % 2 == 0)).square().mean().backward()
+            optimizer.step()
+        optimizer.synchronize()
+    told = [str(w.message) for w in caught if "find_unused_parameters" in str(w.message)]
+    answers.append([flat(), told])
+report(answers)
+""",
+        RABIT_STALL_WARNING="0.3",
+    )
+
+    for case, ((flat, first), (same, second)) in enumerate(zip(*results, strict=True)):
+        assert flat == same
+        assert close(flat, results[0][3][0])
+        # The first rank that sends zeros may spare the other one the wait, which sends its own at step().
+        assert len(first) <= 1 and len(second) <= 1
+        assert bool(first or second) == (case < 3)
+        for rank, told in ((0, first), (1, second)):
+            assert all(f"rank {rank} has waited 0.3 s" in text for text in told)
+            assert all(".odd.weight'" in text or ".even.weight'" in text for text in told)
+
+
+def test_a_second_pass_that_computes_what_was_sent_as_zeros_is_refused(on_ranks):
+    results = on_ranks(
+        2,
+        SETUP
+        + BRANCHES
+        + """
+optimizer = wrap()
+warnings.simplefilter("ignore")
+x, _ = data(0)
+model(share(x), rank == 0).sum().backward()
+told = ""
+try:
+    (model.even if rank else model.odd)(share(x)).sum().backward()
+except rabit.RabitError as error:
+    told = str(error)
+optimizer.synchronize()
+report(told)
+""",
+        RABIT_STALL_WARNING="0.3",
+    )
+
+    assert any(results)
+    for rank, text in enumerate(results):
+        if text:
+            assert f"on rank {rank} arrived in a second backward pass" in text
+            assert "find_unused_parameters=True" in text
