@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,9 +36,11 @@ class ZeroOneAdam(Strategy):
     """m_i = β₁·m_i + (1-β₁)·g_i;  u_i = u_i + η·m_i;  x_i = x_i - η·m_i/(√v + ε), η = lr/(1-β₁^t).
 
     When ranks meet: ū = exchange(u_i);  m_i = ū/Ση;  x_i = anchor - ū/(√v + ε);  u_i = 0.
-    v is refreshed from the mean gradient in the step 0, and then after 2^⌊j/refresh⌋ steps for the j-th
-    time, as long as ranks meet in every step: until `start`.  From there on v stays, and ranks meet every
-    2^⌊(t - start)/grow⌋ steps, `every` at most.  Refreshed and met in every step, it is Adam.
+    v is refreshed from the mean gradient ḡ in the step 0, and then after 2^⌊j/refresh⌋ steps for the j-th
+    time, as long as ranks meet in every step: until `start`.  There m takes ḡ as well, and no more travels.
+    From `start` on v stays, and ranks meet every 2^⌊(t - start)/grow⌋ steps, `every` at most.
+    No entry moves further than Adam can, `bound`·Ση: a v that is not refreshed may be far below the g² of
+    today, and signs move every entry of a block alike.  Refreshed in every step, it is Adam.
     exchange: error feedback over two phases of signs.  Where v is 0, nothing moves.
     State: v and the anchor, replicated; m and u, local; and the exchange's.
     Needs plain SGD as optimizer, whose step this is, and a learning rate above 0 where ranks meet.
@@ -66,6 +69,7 @@ class ZeroOneAdam(Strategy):
             )
         self.exchange, self.start, self.refresh = exchange, start, refresh
         self.grow, self.every, self.betas, self.eps = grow, every, betas, eps
+        self.bound = adam_bound(*betas)
         self._slots: Sequence[Slot] = ()
 
     def plan(self, slots: Sequence[Slot]) -> None:
@@ -97,11 +101,12 @@ class ZeroOneAdam(Strategy):
 
     async def gradient(self, slot: Slot, ranks: Ranks) -> None:
         state, kind, (b1, b2) = slot.state, slot.dtype.type, self.betas
-        if self.refreshes(ranks.step):
-            g = await ranks.mean(slot.grad)
+        g, is_mean = slot.grad, self.refreshes(ranks.step)
+        if is_mean:
+            g = await ranks.mean(g)
             state.v = kind(b2) * state.v + kind(1 - b2) * g * g
             state.times += 1
-        state.m = kind(b1) * state.m + kind(1 - b1) * slot.grad
+        state.m = kind(b1) * state.m + kind(1 - b1) * g
         correction = 1 / (1 - b1 ** (ranks.step + 1))
         state.sum = state.sum + kind(slot.lr * correction) * state.m
         state.lr += slot.lr * correction
@@ -111,24 +116,37 @@ class ZeroOneAdam(Strategy):
                     f"'{slot.name}' on rank {ranks.rank}: 0/1 Adam divides by the sum of the learning rates "
                     f"since the ranks met last, which is 0 in step {ranks.step}. Keep it above zero."
                 )
-            state.sum = (await self.exchange(state.sum, state.inner, _whole(ranks))).value
+            # Before `start` ranks have met in the step before: with the mean gradient they have one sum.
+            if not is_mean:
+                state.sum = (await self.exchange(state.sum, state.inner, _whole(ranks))).value
             state.m = state.sum / kind(state.lr)
-        slot.grad = self._over_root(kind(correction) * state.m, state)
+        slot.grad = self._over_root(kind(correction) * state.m, correction, state)
 
     async def after_step(self, ranks: Ranks) -> None:
         if not self.meets(ranks.step - 1):
             return
         for slot in self._slots:
             state = slot.state
-            state.anchor = state.anchor - self._over_root(state.sum, state)
+            state.anchor = state.anchor - self._over_root(state.sum, state.lr, state)
             slot.value = state.anchor
             state.sum, state.lr = np.zeros_like(state.sum), 0.0
 
-    def _over_root(self, x: Array, state: ZeroOneState) -> Array:
+    def _over_root(self, x: Array, rates: float, state: ZeroOneState) -> Array:
+        """x/(√v + ε), within the bound.  rates: those that x holds, added up."""
         kind = state.v.dtype.type
         root = np.sqrt(state.v / kind(1 - self.betas[1] ** state.times)) + kind(self.eps)
-        found: Array = np.where(state.v > 0, x / root, kind(0))
+        most = kind(self.bound * rates)
+        found: Array = np.where(state.v > 0, np.clip(x / root, -most, most), kind(0))
         return found
+
+
+def adam_bound(b1: float, b2: float) -> float:
+    """The most that |m̂|/√v̂ of Adam can be, whatever the gradients; 7.27 for the usual betas.
+
+    By the inequality of Cauchy and Schwarz: (Σ aᵢgᵢ)² ≤ Σ bᵢgᵢ²·Σ aᵢ²/bᵢ, where aᵢ = (1-β₁)·β₁ⁱ are the
+    weights of m and bᵢ = (1-β₂)·β₂ⁱ those of v.  There is none where β₁² ≥ β₂.
+    """
+    return (1 - b1) / math.sqrt((1 - b2) * (1 - b1 * b1 / b2)) if b1 * b1 < b2 < 1 else math.inf
 
 
 def _whole(ranks: Ranks) -> Ranks:

@@ -81,7 +81,8 @@ def test_zero_one_adam_steps_alone_between_meetings():
         for step in range(STEPS):
             gs = [gradient(name, xs[rank], rank, step) for rank in range(RANKS)]
             if step in refreshed:
-                v, times = 0.999 * v + 0.001 * np.mean(gs, axis=0) ** 2, times + 1
+                gs = [np.mean(gs, axis=0)] * RANKS
+                v, times = 0.999 * v + 0.001 * gs[0] ** 2, times + 1
             root = np.sqrt(v / (1 - 0.999**times)) + 1e-8
             rate = LR / (1 - 0.9 ** (step + 1))
             total += rate
@@ -103,6 +104,50 @@ def test_zero_one_adam_steps_alone_between_meetings():
         for outcome, x in zip(found, expected(name), strict=True):
             assert np.abs(outcome.values[name] - x).max() <= 1e-12
     assert suite.spread(found) > 0  # The last two steps were alone.
+
+
+@pytest.mark.parametrize("every", [1, 4], ids=["in meetings", "alone"])
+def test_an_entry_of_zero_one_adam_moves_no_further_than_adam_can(every):
+    betas = (0.9, 0.99)
+    bound = 0.1 / np.sqrt(0.01 * (1 - 0.81 / 0.99))
+
+    def on_rank(engine):
+        method = methods.ZeroOneAdam(methods.Mean(), 1, grow=1, every=every, betas=betas)
+        trainer = methods.ArrayTrainer({"w": np.zeros(2)}, method, lr=LR, engine=engine)
+        slot, moved = trainer.slots[0], []
+        for step in range(5):  # The variance is that of step 0 and stays.
+            before = slot.value.copy()
+            trainer.step({"w": np.array([1e-6 if step == 0 else 1.0, 1.0])})
+            moved.append(np.abs(slot.value - before))
+        return method.bound, moved
+
+    for found, moved in run_ranks(2, on_rank):
+        assert found == pytest.approx(bound, rel=1e-12)
+        rates = [LR / (1 - 0.9 ** (step + 1)) for step in range(5)]
+        for rate, (rare, usual) in zip(rates[1:], moved[1:], strict=True):
+            assert rare == pytest.approx(bound * rate, rel=1e-9)  # Unbounded: 1e5 times as much.
+            assert usual == pytest.approx(LR, rel=1e-6)
+
+
+def test_zero_one_adam_sends_no_signs_where_the_mean_gradient_has_travelled():
+    seen: list[int] = []
+
+    class Watched(methods.Mean):
+        """The mean, and when it was asked for."""
+
+        async def __call__(self, x, state, ranks):
+            seen.append(ranks.step)
+            return await super().__call__(x, state, ranks)
+
+    def on_rank(engine):
+        method = methods.ZeroOneAdam(Watched(), 6, refresh=2)
+        trainer = methods.ArrayTrainer({"w": np.zeros(2)}, method, lr=LR, engine=engine)
+        for _ in range(8):
+            trainer.step({"w": np.ones(2)})
+        return [step for step in range(8) if method.refreshes(step)]
+
+    assert run_ranks(1, on_rank) == [[0, 1, 2, 4]]
+    assert seen == [3, 5, 6, 7]
 
 
 def test_a_parameter_that_nobody_uses_stays_where_it_is():
