@@ -1,7 +1,10 @@
 // Waiting on a stream: the host goes on, and what it puts there comes after the result.
 #include <atomic>
+#include <chrono>
 #include <memory>
+#include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -10,6 +13,7 @@
 #include "testing/device_tensor.h"
 #include "testing/emulated_driver.h"
 #include "testing/engine_job.h"
+#include "testing/forwarding_backend.h"
 #include "testing/run_ranks.h"
 #include "testing/soon.h"
 
@@ -133,6 +137,91 @@ TEST(DeviceOrder, copies_back_are_waited_for_by_the_stream_alone) {
     emulation().rabit_emulated_hold(0);
     EXPECT_EQ(tensor.Read(stream.get()), Floats(1000, 2.0f));
     EXPECT_OK(engine.Wait(handles[0], Soon()));
+  });
+}
+
+// Tells, for each exchange from the second on, whether the tensor after it had been copied to the
+// host when it began.  The first one waits for the gate; before each of the others every copy that
+// was told has ended.
+class LookingAhead final : public testing::ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+
+  Operation Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override {
+    if (exchanges_++ == 0) {
+      gate.wait(false);
+    } else {
+      EXPECT_OK(MakeMemory(driver_, 0, 1).status());  // given back at once, which waits
+    }
+    if (exchanges_ > 1 && exchanges_ < order.size()) {
+      const auto next = reinterpret_cast<cuda::Pointer>(order[exchanges_]);
+      was_copied.push_back(emulation().rabit_emulated_copy_of(next) != 0);
+    }
+    return ForwardingBackend::Allreduce(lane, in_out, op);
+  }
+
+  std::atomic<bool> gate{false};
+  std::vector<const void*> order;  // of the exchanges
+  std::vector<bool> was_copied;
+
+ private:
+  const std::shared_ptr<DeviceDriver> driver_ = OpenEmulatedDriver();
+  size_t exchanges_ = 0;
+};
+
+// Until the lane has so many buckets in its queue or behind it.
+void AwaitIssued(const Engine& engine, size_t count) {
+  const std::string wanted = "\"issued\":" + std::to_string(count) + ",";
+  const Deadline until = Soon();
+  while (!Has(engine.StatisticsJson(), wanted)) {
+    ASSERT_TRUE(std::chrono::steady_clock::now() < until);
+    std::this_thread::yield();
+  }
+}
+
+// Of a lane's whole queue, however long it is: each bucket is copied while one before it travels.
+TEST(DeviceOrder, staged_buckets_are_copied_by_priority_while_others_are_exchanged) {
+  EmulatedTrouble trouble(28, 100);
+  constexpr int32_t kPriorities[] = {0, 3, 9, 1, 7, 5, 8, 2, 6, 4};
+  std::vector<std::unique_ptr<DeviceTensor>> tensors(10);  // by place in the order
+  LookingAhead* looking = nullptr;
+  JobOptions options;
+  options.engine.lanes = 1;
+  options.limits.fusion_bytes = 0;
+  options.wrap_backend = [&](int, std::unique_ptr<Backend> inner) {
+    auto wrapped = std::make_unique<LookingAhead>(std::move(inner));
+    looking = wrapped.get();
+    return wrapped;
+  };
+  DeviceJob job(DeviceWay::kStaged, 1, std::move(options));
+  job.Run([&](Engine& engine, int rank) {
+    for (auto& each : tensors) {
+      each = std::make_unique<DeviceTensor>(rank, Floats(100, 1.0f));
+      looking->order.push_back(each->view().data);
+    }
+    std::vector<Handle> handles = {SubmitTo(engine, tensors[0]->InPlace(Kind::kAllreduce, "held"))};
+    AwaitIssued(engine, 1);
+    std::vector<Request> requests;
+    for (const int32_t priority : std::span(kPriorities).subspan(1)) {
+      const auto place = static_cast<size_t>(10 - priority);
+      requests.push_back(tensors[place]->InPlace(Kind::kAllreduce, std::to_string(priority)));
+      requests.back().signature.priority = priority;
+    }
+    handles.resize(tensors.size());
+    ASSERT_OK(engine.Submit(requests, std::span(handles).subspan(1)));
+    AwaitIssued(engine, tensors.size());
+    looking->gate.store(true);
+    looking->gate.notify_all();
+    for (const Handle handle : handles) EXPECT_OK(engine.Wait(handle, Soon()));
+
+    EXPECT_EQ(looking->was_copied, std::vector<bool>(tensors.size() - 2, true));
+    for (size_t i = 1; i < tensors.size(); ++i) {
+      const auto number = [&](size_t place) {
+        return emulation().rabit_emulated_copy_of(
+            reinterpret_cast<cuda::Pointer>(looking->order[place]));
+      };
+      EXPECT_TRUE(number(i - 1) < number(i)) << "place " << i;
+    }
   });
 }
 

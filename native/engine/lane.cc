@@ -87,6 +87,10 @@ struct Lane::Inbox {
     ended_flights.pop_back();
     return flight;
   }
+  bool HasJobs() {
+    MutexLock lock(mutex);
+    return !jobs.empty();
+  }
   bool HasWork() {
     MutexLock lock(mutex);
     return !is_busy && (!jobs.empty() || is_closed);
@@ -221,6 +225,13 @@ void Lane::RunAll(EngineState& state, Inbox& inbox) {
         air.begin(), air.end(), [](const auto& flight) { return flight->is_on_stream(); });
     return air.size() < kPlacesMax && air.size() - static_cast<size_t>(on_streams) < kFlightsMax;
   };
+  // The next one would be exchanged with no copy beside it, for want of the room of the first one,
+  // whose result has arrived meanwhile.
+  const auto makes_room = [&] {
+    if (has_room() || begun == 0 || begun + 1 != air.size() || !air.back()->is_staged())
+      return false;
+    return inbox.HasJobs() && air.front()->WaitOver(std::chrono::steady_clock::now());
+  };
   for (;;) {
     std::optional<BucketJob> job;
     const bool looks_ahead = begun == air.size() || air.back()->is_staged();
@@ -228,7 +239,7 @@ void Lane::RunAll(EngineState& state, Inbox& inbox) {
     if (job) {
       air.push_back(inbox.TakeFlight());
       air.back()->Prepare(state, std::move(*job), Waiter::kBackground);
-    } else if (begun < air.size()) {
+    } else if (begun < air.size() && !makes_room()) {
       air[begun++]->Begin(state);
     } else if (air.empty()) {
       return;

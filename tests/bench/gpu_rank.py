@@ -183,15 +183,19 @@ def memory(rabit: Any, device: Any, count: int) -> list[list[str]]:
     """What the engine takes on the device, for a large tensor and for many small ones that are fused."""
     large = device.tensor(count)
     small = [device.tensor(1000) for _ in range(100)]
+    # What the driver tells is what all processes of the device use.
     device.finish()
+    rabit.barrier()
     before = device.used_bytes()
+    rabit.barrier()
     for _ in range(REPEATS):
         rabit.allreduce_(large, name="large")
         rabit.grouped_allreduce_(small, name="small")
     device.finish()
-    return [
-        ["memory of the device that the engine took", f"{device.used_bytes() - before >> 20} MiB"]
-    ]
+    rabit.barrier()
+    taken = device.used_bytes() - before
+    rabit.barrier()  # nobody goes before all have looked
+    return [["memory of the device that the engines took", f"{taken >> 20} MiB"]]
 
 
 RUNS = {

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,6 +31,12 @@ device = rabit.local_device()
 torch.cuda.set_device(device)
 rank, size = rabit.rank(), rabit.size()
 """
+
+
+@pytest.fixture
+def rank_server():
+    """Each rank is a process of its own: one that is forked cannot use CUDA if its parent has asked for a device."""
+    return SimpleNamespace(command=[sys.executable])
 
 
 def test_the_driver_is_found():
@@ -75,6 +82,7 @@ def test_a_call_returns_before_the_kernels_that_it_waits_for(on_ranks):
         2,
         HEAD
         + """
+rabit.allreduce_(torch.ones(500_000, device=device), name="late", op=rabit.Sum)  # the driver is there
 torch.cuda._sleep(1000)
 torch.cuda.synchronize()
 slowest, wrong = 0.0, 0

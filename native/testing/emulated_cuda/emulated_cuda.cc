@@ -69,6 +69,8 @@ struct Driver {
   std::map<std::string, uint64_t> calls;
   std::map<std::string, Failure> failures;
   std::map<uintptr_t, size_t> pinned;
+  std::map<Pointer, uint64_t> copied_from;  // the numbers of copies to the host
+  uint64_t copied = 0;
   std::map<uintptr_t, DeviceMemory> memory;
   std::map<int, StreamState*> default_streams;
   // The contexts of a thread, the current one last.  Not thread-local: what a thread of a library
@@ -420,6 +422,7 @@ RABIT_EXPORT Result cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, size_t bytes,
 }
 RABIT_EXPORT Result cuMemcpyDtoHAsync_v2(void* to, Pointer from, size_t bytes, Stream stream) {
   RABIT_ENTER();
+  all.copied_from[from] = ++all.copied;
   return Copy(all, stream, to, from, bytes, true);
 }
 RABIT_EXPORT Result cuMemcpyHtoDAsync_v2(Pointer to, const void* from, size_t bytes,
@@ -449,6 +452,11 @@ RABIT_EXPORT void rabit_emulated_counts(Counts* counts) {
 RABIT_EXPORT uint64_t rabit_emulated_calls(const char* function) {
   Lock lock(driver().mutex);
   return driver().calls[function];
+}
+RABIT_EXPORT uint64_t rabit_emulated_copy_of(Pointer memory) {
+  Lock lock(driver().mutex);
+  const auto found = driver().copied_from.find(memory);
+  return found == driver().copied_from.end() ? 0 : found->second;
 }
 RABIT_EXPORT void rabit_emulated_hold(int32_t is_held) {
   Lock lock(driver().mutex);
