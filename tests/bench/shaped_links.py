@@ -112,11 +112,14 @@ def step_times(moments: Sequence[Sequence[Sequence[float]]]) -> list[float]:
     return times
 
 
-def _remove(made: list[str], bridge: str) -> None:
-    """What was about to be made may be missing, which is why errors do not count."""
-    for name in reversed(made):
-        what = ["link", "delete", name] if name == bridge else ["netns", "delete", name]
-        subprocess.run(["ip", *what], capture_output=True, check=False)
+def _remove(made: list[tuple[str, str]]) -> None:
+    """What was about to be made may be missing, which is why errors do not count.
+
+    made: (kind, name).  The kernel removes the links of a namespace some time after the namespace: they are in
+    `made` too, so that the names are free for the next lab of this process.
+    """
+    for kind, name in reversed(made):
+        subprocess.run(["ip", kind, "delete", name], capture_output=True, check=False)
 
 
 @contextlib.contextmanager
@@ -161,18 +164,19 @@ def build(
     key = os.getpid() % 65000
     bridge, network = f"rb{key}", f"10.{200 + key // 256 % 50}.{key % 256}"
     lab = Lab(tuple(f"{bridge}r{rank}" for rank in range(ranks)), f"{network}.254")
-    made: list[str] = []
+    made: list[tuple[str, str]] = []
     with unwinding(), contextlib.ExitStack() as cleanup:
-        cleanup.callback(_remove, made, bridge)
-        made.append(bridge)
+        cleanup.callback(_remove, made)
+        made.append(("link", bridge))
         _run("ip", "link", "add", bridge, "type", "bridge")
         _run("ip", "address", "add", f"{lab.gateway}/24", "dev", bridge)
         _run("ip", "link", "set", bridge, "up")
         for rank, namespace in enumerate(lab.namespaces):
             port = lab.port(rank)
             inside = ("ip", "netns", "exec", namespace)
-            made.append(namespace)
+            made.append(("netns", namespace))
             _run("ip", "netns", "add", namespace)
+            made.append(("link", port))
             pair = ("type", "veth", "peer", "name", "eth0", "netns", namespace)
             _run("ip", "link", "add", port, *pair)
             _run("ip", "link", "set", port, "master", bridge, "up")
