@@ -136,7 +136,10 @@ class ZeroOneAdam(Strategy):
         kind = state.v.dtype.type
         root = np.sqrt(state.v / kind(1 - self.betas[1] ** state.times)) + kind(self.eps)
         most = kind(self.bound * rates)
-        found: Array = np.where(state.v > 0, np.clip(x / root, -most, most), kind(0))
+        moves = x / root
+        # What is infinite stays so: it is to be seen in the parameters, not to pass for a long step.
+        within = np.where(np.isinf(moves), moves, np.clip(moves, -most, most))
+        found: Array = np.where(state.v > 0, within, kind(0))
         return found
 
 

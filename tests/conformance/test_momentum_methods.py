@@ -129,6 +129,19 @@ def test_an_entry_of_zero_one_adam_moves_no_further_than_adam_can(every):
             assert usual == pytest.approx(LR, rel=1e-6)
 
 
+def test_the_bound_of_zero_one_adam_hides_no_infinity():
+    def on_rank(engine):
+        trainer = methods.ArrayTrainer(
+            {"w": np.zeros(2)}, methods.ZeroOneAdam(methods.Mean(), 1), lr=LR, engine=engine
+        )
+        for value in (1.0, np.inf):
+            trainer.step({"w": np.array([value, 1.0])})
+        return trainer.slots[0].value
+
+    first, second = run_ranks(1, on_rank)[0]
+    assert np.isinf(first) and np.isfinite(second)
+
+
 def test_zero_one_adam_sends_no_signs_where_the_mean_gradient_has_travelled():
     seen: list[int] = []
 
