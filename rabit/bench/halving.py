@@ -7,13 +7,15 @@ import statistics
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
-__all__ = ["halve", "turns_of"]
+__all__ = ["DUEL_TURNS", "duel", "halve", "turns_of"]
 
 T = TypeVar("T", bound=Hashable)
 
-# The challenger wins only if it is faster by more: noise must not move a choice.
+# The challenger wins only if it is faster by more, and if it loses so many turns at most: noise must
+# not move a choice.
 _MARGIN = 0.03
-_DUEL_TURNS = 5
+_LOST_TURNS = 1
+DUEL_TURNS = 5
 # Who takes so many times as long as the best drops out at once: large tensors would spend the time on them.
 _HOPELESS = 3.0
 
@@ -24,7 +26,7 @@ def turns_of(count: int) -> int:
     while left > 2:
         turns += left
         left = 1 + left // 2
-    return turns + (2 * _DUEL_TURNS if count > 1 else 1)
+    return turns + (2 * DUEL_TURNS if count > 1 else 1)
 
 
 def halve(
@@ -58,10 +60,23 @@ def halve(
         if not others:
             return incumbent, times
     challenger = others[0]
-    duel: dict[T, list[float]] = {incumbent: [], challenger: []}
-    for turn in range(_DUEL_TURNS):
+    won, duelled = duel(incumbent, challenger, measure)
+    for each, found in duelled.items():
+        times[each].extend(found)
+    return (challenger if won else incumbent), times
+
+
+def duel(
+    incumbent: T, challenger: T, measure: Callable[[T], Sequence[float]]
+) -> tuple[bool, dict[T, list[float]]]:
+    """Whether `challenger` is clearly faster, by turns that alternate, and the times of both."""
+    times: dict[T, list[float]] = {incumbent: [], challenger: []}
+    gains = []
+    for turn in range(DUEL_TURNS):
+        medians = {}
         for each in (incumbent, challenger) if turn % 2 else (challenger, incumbent):
-            duel[each].append(statistics.median(found := measure(each)))
-            times[each].extend(found)
-    gains = [old / new for old, new in zip(duel[incumbent], duel[challenger], strict=True)]
-    return (challenger if statistics.median(gains) > 1 + _MARGIN else incumbent), times
+            times[each].extend(found := measure(each))
+            medians[each] = statistics.median(found)
+        gains.append(medians[incumbent] / medians[challenger])
+    has_lost = sorted(gains)[_LOST_TURNS] <= 1
+    return statistics.median(gains) > 1 + _MARGIN and not has_lost, times

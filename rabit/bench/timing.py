@@ -6,7 +6,7 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,24 +67,33 @@ def measure(
     longest_s: float = 0.3,
     checks: bool = True,
     is_brief: bool = False,
+    in_flight: int = 1,
 ) -> Figures:
     """Times `spec` on all ranks of `engine`, which call this together.  Blocks.
 
     calls: how many are timed; 0: as many as fit in about `longest_s`, but some at least.
     is_brief: one of many turns of the same: the fewest calls that will do, and nothing is checked twice.
+    in_flight: so many begin together, each on buffers of its own, and a call is over when all are.
     The figures are equal on all ranks.
     """
-    case = Case(spec, engine)
+    cases = [Case(spec, engine) for _ in range(in_flight)]
     name = f"bench.{spec.kind}.{spec.dtype}.{spec.op}.{spec.backend}.{spec.bytes}"
-    batch = engine.prepare([case.request(name, engine)])
+    batch = engine.prepare(
+        [each.request(f"{name}.{place}", engine) for place, each in enumerate(cases)]
+    )
 
     def call() -> None:
-        batch.run().wait()
+        if in_flight == 1:
+            batch.run().wait()
+            return
+        for each in batch.submit():
+            each.wait()
 
     before = _routes(engine)
-    wrong = _checked(case, call) if checks else 0
+    wrong = _checked(cases, call) if checks else 0
     route = _route_since(before, _routes(engine), str(spec.kind))
-    case.prepare(False)
+    for each in cases:
+        each.prepare(False)
     once = 0.0
     for _ in range(_BRIEF_WARM_UP_CALLS if is_brief else _WARM_UP_CALLS):
         once = _timed(engine, call)
@@ -95,13 +104,13 @@ def measure(
     mine = np.array([_timed(engine, call) for _ in range(calls)])
     everyone = allgather(mine, engine=engine).reshape(engine.size, calls)
     if checks:
-        wrong += 0 if is_brief else _checked(case, call)
+        wrong += 0 if is_brief else _checked(cases, call)
         wrong = int(allreduce(np.array([wrong], np.int64), op=Sum, engine=engine)[0])
     return Figures(
         spec,
         engine.size,
-        case.count,
-        case.bytes,
+        cases[0].count,
+        cases[0].bytes,
         tuple(everyone.max(axis=0).tolist()),
         wrong if checks else None,
         route,
@@ -116,10 +125,11 @@ def _timed(engine: Engine, call: Any) -> float:
     return time.perf_counter() - start
 
 
-def _checked(case: Case, call: Any) -> int:
-    case.prepare(True)
+def _checked(cases: Sequence[Case], call: Any) -> int:
+    for each in cases:
+        each.prepare(True)
     call()
-    return case.wrong()
+    return sum(each.wrong() for each in cases)
 
 
 def _routes(engine: Engine) -> Mapping[tuple[str, str], int]:

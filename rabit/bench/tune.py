@@ -7,94 +7,37 @@ import datetime
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from rabit import session
 from rabit.bench import table
-from rabit.bench.cases import Spec
 from rabit.bench.contestants import Contestants
-from rabit.bench.halving import halve, turns_of
+from rabit.bench.mixture import alternatives, play, specs_of
 from rabit.bench.plot import draw
+from rabit.bench.point import Point
 from rabit.bench.progress import Progress
 from rabit.bench.sizes import Tunables, find_tunables
-from rabit.bench.timing import Figures, measure
 from rabit.bench.tune_options import parse_tune
-from rabit.bench.winners import Candidate, Winner, rules_of
+from rabit.bench.winners import Candidate, rules_of
 from rabit.engine.current import current_engine
 from rabit.engine.engine import Engine
-from rabit.errors import Internal, InvalidArgument, RabitError
+from rabit.errors import InvalidArgument, RabitError
 from rabit.ops.allreduces import allreduce
 from rabit.tuning.route_table import seal, table_path, topology_of
-from rabit.types import DType, Max, Sum
+from rabit.types import Max
 from rabit.version import __version__
 
-__all__ = ["Point", "main"]
+__all__ = ["main"]
 
-# Of the time of a point: the rest goes into buffers, barriers and the first calls.
-_TIMED_SHARE = 0.6
 # From here on, four times the size has twice the share of the budget.
 _WEIGHTED_BYTES = 1 << 20
 # Of the budget, for how large tensors are cut; and from where on that makes a difference.
 _SIZES_SHARE = 0.1
 _UNCUT_BYTES = 2 << 20
-
-
-class Point:
-    """One kind, type and size: everything that was measured of it, and who won."""
-
-    def __init__(self, kind: str, dtype: DType, size: int) -> None:
-        self.kind, self.dtype, self.size = kind, dtype, size
-        self.winner = Candidate("builtin")
-        self.figures: dict[Candidate, Figures] = {}
-
-    def compete(self, contestants: Contestants, budget_s: float) -> None:
-        """Finds the winner in about `budget_s` seconds.  Collective."""
-        candidates = contestants.of(self.kind, self.dtype)
-        turn_s = _TIMED_SHARE * budget_s / turns_of(len(candidates))
-        first: dict[Candidate, Figures] = {}
-
-        def run(candidate: Candidate) -> Sequence[float]:
-            engine = contestants.engine_of(self.kind, candidate)
-            spec = Spec(Spec.kind_of(self.kind), self.size, self.dtype, Sum, 0, candidate.backend)
-            is_new = candidate not in first
-            found = measure(engine, spec, longest_s=turn_s, checks=is_new, is_brief=True)
-            if found.wrong:
-                raise Internal(
-                    f"tune: {self.kind} of {self.size} bytes by {candidate} gave {found.wrong} wrong "
-                    "elements. Report this; 'rabitrun bench' shows it as well."
-                )
-            first.setdefault(candidate, found)
-            return found.seconds
-
-        self.winner, times = halve(candidates, run, seed=self.size)
-        for each in candidates:
-            self.figures[each] = first[each].with_seconds(tuple(times[each]))
-
-    def rows(self) -> list[dict[str, object]]:
-        return [
-            {
-                "kind": self.kind,
-                "type": str(self.dtype),
-                "bytes": each.bytes,
-                "candidate": str(candidate),
-                "p50_us": round(each.p50_us, 3),
-                "p95_us": round(each.p95_us, 3),
-                "busbw": round(each.busbw, 6),
-                "calls": len(each.seconds),
-                "is_winner": candidate == self.winner,
-            }
-            for candidate, each in self.figures.items()
-        ]
-
-    def summary(self) -> str:
-        best, usual = self.figures[self.winner], next(iter(self.figures.values()))
-        gain = usual.p50_us / best.p50_us
-        return (
-            f"{self.kind:<13} {self.dtype!s:<9} {best.bytes:>11} {best.p50_us:>11.1f} us "
-            f"{best.busbw:>8.3f} GB/s  {self.winner!s:<28} {gain:.2f} x"
-        )
+# Of the budget, for playing a mix of backends.
+_PLAYED_SHARE = 0.1
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -137,6 +80,7 @@ def _run(parsed: argparse.Namespace, engine: Engine) -> None:
         said = ", ".join(f"{name} {value}" for name, value in tunables)
         if engine.rank == 0 and tunables:
             print(f"# an allreduce of {largest} B is {gain:.2f} x as fast with {said}")
+    played_s = parsed.budget * _PLAYED_SHARE if len(backends) > 1 else 0.0
     with Contestants(engine, backends, parsed.kinds).started() as contestants:
         contestants.propose(tunables)
         # The small ones first: of a budget that is too short, each of them still has its share.
@@ -144,15 +88,26 @@ def _run(parsed: argparse.Namespace, engine: Engine) -> None:
         weights = [max(1.0, math.sqrt(each.size / _WEIGHTED_BYTES)) for each in ordered]
         for index, point in enumerate(ordered):
             took_s = time.monotonic() - began
-            left_s = max(0.0, parsed.budget - took_s)
+            left_s = max(0.0, parsed.budget - played_s - took_s)
             share_s = _of_rank_0(engine, left_s) * weights[index] / sum(weights[index:])
             # Slow links may need more than the budget: every candidate is called a few times.
             most_s = left_s or took_s * sum(weights[index:]) / sum(weights[:index] or [1.0])
             progress.show(index, f"{point.kind} {point.dtype} {point.size} B", most_s)
             point.compete(contestants, share_s)
+    progress.show(len(points), "steps of all kinds", played_s)
+    tables = alternatives([each.win(parsed.dtypes[0]) for each in points], backends)
+    steps: dict[str, float] = {}
+    if tables:
+        specs = specs_of([each.spec() for each in points if each.dtype is parsed.dtypes[0]])
+        kept, steps = play(engine, tables, specs, played_s, tunables)
+        for point, winner in zip(points, tables[kept], strict=True):
+            point.winner = winner.candidate
+        if engine.rank == 0:
+            said = ", ".join(f"{name} {seconds * 1e3:.2f} ms" for name, seconds in steps.items())
+            print(f"# a step with all kinds: {said}; the table is that of {kept}")
     progress.end(time.monotonic() - began)
     if engine.rank == 0:
-        _write(parsed, engine, points, tunables)
+        _write(parsed, engine, points, tunables, steps)
 
 
 def _of_rank_0(engine: Engine, value: float) -> float:
@@ -162,18 +117,14 @@ def _of_rank_0(engine: Engine, value: float) -> float:
 
 
 def _write(
-    parsed: argparse.Namespace, engine: Engine, points: Sequence[Point], tunables: Tunables
+    parsed: argparse.Namespace,
+    engine: Engine,
+    points: Sequence[Point],
+    tunables: Tunables,
+    steps: Mapping[str, float],
 ) -> None:
     several = len(set(engine.config.backend.split(","))) > 1
-    winners = [
-        Winner(
-            each.kind,
-            "" if each.dtype is parsed.dtypes[0] else str(each.dtype),
-            each.size,
-            each.winner,
-        )
-        for each in points
-    ]
+    winners = [each.win(parsed.dtypes[0]) for each in points]
     by_itself = {Candidate("builtin")} if not several else set()
     rules = rules_of(winners, by_itself)
     rows = [row for each in points for row in each.rows()]
@@ -191,6 +142,7 @@ def _write(
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "rules": rules,
             "tunables": dict(tunables),
+            "steps": {name: round(seconds, 9) for name, seconds in steps.items()},
             "rows": rows,
         },
     )

@@ -57,6 +57,37 @@ def test_a_table_is_measured_written_and_used(rabitrun, tmp_path):
             assert f"('{algorithm}', 'route_table')" in job.out
 
 
+PLAY = """
+import rabit
+from rabit.bench.cases import Spec
+from rabit.bench.mixture import play
+from rabit.bench.winners import Candidate, Winner
+
+rabit.init()
+kinds = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast")
+tables = {
+    name: [Winner(each, "", 4096, Candidate("builtin", algorithm)) for each in kinds[:1]]
+    for name, algorithm in (("first", "gather_all"), ("second", "ring"))
+}
+specs = [Spec(Spec.kind_of(each), 4096, rabit.DType.FLOAT32) for each in kinds]
+name, seconds = play(rabit.default_engine(), tables, specs, 0.1)
+assert name in tables and list(seconds) == ["first", "second"], (name, seconds)
+assert all(each > 0 for each in seconds.values())
+everyone = rabit.allgather_object((name, seconds))
+assert everyone[0] == everyone[1], everyone
+rabit.shutdown()
+"""
+
+
+def test_ranks_that_play_tables_have_the_same_winner(rabitrun, tmp_path):
+    script = tmp_path / "play.py"
+    script.write_text(PLAY)
+
+    job = rabitrun("-np", 2, sys.executable, script)
+
+    assert job.status == 0, job.err
+
+
 def test_a_table_of_another_job_ends_every_rank_with_the_reason(rabitrun, tmp_path):
     table = tmp_path / "table.json"
     assert tune(rabitrun, table).status == 0

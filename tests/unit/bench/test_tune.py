@@ -7,12 +7,17 @@ import xml.dom.minidom
 
 import pytest
 
-from rabit.bench.halving import halve, turns_of
+from rabit.bench import point
+from rabit.bench.cases import Spec
+from rabit.bench.halving import duel, halve, turns_of
+from rabit.bench.mixture import alternatives, specs_of
 from rabit.bench.plot import draw
 from rabit.bench.progress import Progress
+from rabit.bench.timing import Figures
 from rabit.bench.tune_options import parse_tune
 from rabit.bench.winners import Candidate, Winner, rules_of
 from rabit.errors import InvalidArgument
+from rabit.types import DType, Kind
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 11])
@@ -72,6 +77,95 @@ def test_the_first_stays_where_nothing_is_clearly_faster():
     assert (
         halve(["usual", "other"], lambda each: [1.0 if each == "usual" else 0.96], 1)[0] == "other"
     )
+
+
+def test_two_turns_that_are_lost_decide_for_the_first():
+    """Of five gains the median may be large by chance."""
+    for lost, expected in ((1, True), (2, False)):
+        gains = iter([0.9] * lost + [1.5] * (5 - lost))
+
+        def measure(each, gains=gains):
+            return [1.0 if each == "other" else next(gains)]
+
+        won, times = duel("usual", "other", measure)
+
+        assert won is expected
+        assert {each: len(found) for each, found in times.items()} == {"usual": 5, "other": 5}
+
+
+def winner(kind, candidate):
+    return Winner(kind, "", 1 << 10, Candidate(*candidate.split("/")))
+
+
+def test_a_mix_is_played_beside_each_of_its_backends_alone():
+    mix = [winner("allreduce", "mpi/library"), winner("alltoall", "builtin/pairwise")]
+
+    assert alternatives(mix, ["builtin", "mpi"]) == {
+        "builtin": [winner("allreduce", "builtin"), winner("alltoall", "builtin/pairwise")],
+        "mpi": [winner("allreduce", "mpi/library"), winner("alltoall", "mpi")],
+        "mix": mix,
+    }
+
+
+def test_a_table_of_one_other_backend_is_played_as_well_and_one_of_the_jobs_own_is_not():
+    other = [winner("allreduce", "mpi/library"), winner("alltoall", "mpi")]
+    own = [winner("allreduce", "builtin/ring"), winner("alltoall", "builtin")]
+
+    assert list(alternatives(other, ["builtin", "mpi"])) == ["builtin", "mpi"]
+    assert alternatives(other, ["builtin", "mpi"])["mpi"] == other
+    assert alternatives(own, ["builtin", "mpi"]) == {}
+
+
+def test_what_is_played_is_short_and_never_nothing():
+    def specs(*sizes):
+        return [
+            Spec(kind, size, DType.FLOAT32)
+            for size in sizes
+            for kind in (Kind.ALLREDUCE, Kind.ALLTOALL)
+        ]
+
+    assert [each.bytes for each in specs_of(specs(1 << 22, 1 << 12))] == [1 << 12] * 2
+    assert [each.bytes for each in specs_of(specs(1 << 24, 1 << 22))] == [1 << 22] * 2
+
+
+class Played:
+    """Stands in for the engines of a point: seconds of a call by candidate, alone and beside others."""
+
+    def __init__(self, monkeypatch, alone, beside):
+        self.alone, self.beside = alone, beside
+        monkeypatch.setattr(point, "measure", self.measure)
+
+    def of(self, kind, dtype):
+        return [Candidate(*each.split("/")) for each in self.alone]
+
+    def engine_of(self, kind, candidate):
+        return candidate
+
+    def measure(self, candidate, spec, *, in_flight=1, **_):
+        seconds = (self.alone if in_flight == 1 else self.beside)[str(candidate)]
+        return Figures(spec, 2, 1, spec.bytes, (seconds,), 0, "")
+
+
+@pytest.mark.parametrize(
+    ("beside", "size", "expected"),
+    [
+        (0.5, 1 << 10, "mpi"),  # faster alone and in company
+        (3.0, 1 << 10, "builtin/ring"),  # alone only: the best of the job's own backend
+        (3.0, 1 << 24, "mpi"),  # so long that its parts are company
+    ],
+)
+def test_another_backend_has_to_win_in_company(monkeypatch, beside, size, expected):
+    contestants = Played(
+        monkeypatch,
+        {"builtin": 1.0, "builtin/ring": 0.8, "builtin/direct": 2.0, "mpi": 0.6},
+        {"builtin": 1.0, "mpi": beside},
+    )
+    one = point.Point("allreduce", DType.FLOAT32, size)
+
+    one.compete(contestants, 1.0)
+
+    assert str(one.winner) == expected
+    assert str(one.win(DType.FLOAT32).candidate) == expected
 
 
 def test_rules_reach_half_way_to_the_next_size_and_equal_neighbours_join():

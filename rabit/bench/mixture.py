@@ -1,0 +1,148 @@
+"""Mixture: a step with operations of all kinds and sizes in flight, which a table has to speed up.
+
+Calls that are measured one at a time say nothing of what threads of several backends take from each
+other.  So a table that mixes backends is played, beside the same table for one backend alone.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+
+from rabit.bench.cases import Case, Spec
+from rabit.bench.halving import halve, turns_of
+from rabit.bench.sizes import Tunables, propose
+from rabit.bench.winners import Candidate, Winner, rules_of
+from rabit.engine.engine import Engine
+from rabit.errors import Internal
+from rabit.ops.allreduces import allreduce
+from rabit.ops.ordered import ordered_barrier
+from rabit.types import Kind, Max
+
+__all__ = ["alternatives", "play", "specs_of"]
+
+# Engines of a job are told apart by their number; those of Contestants are near 1 << 20.
+_FIRST_EPOCH = 1 << 22
+# Larger ones are cut, and several of their parts are in flight when they were measured alone.
+_LONGEST_BYTES = 1 << 20
+# What programs compute with next; they wait for the others, gradients, when the step ends.
+_AWAITED = (Kind.ALLGATHER, Kind.ALLTOALL, Kind.BROADCAST)
+_TIMED_SHARE = 0.6
+_FEWEST_CALLS, _MOST_CALLS = 2, 50
+
+
+def alternatives(winners: Sequence[Winner], backends: Sequence[str]) -> dict[str, list[Winner]]:
+    """The winners as they are, "mix", and those of each backend alone; the job's own comes first.
+
+    Where another backend has won, a backend alone chooses by itself.  Empty if one backend has won
+    everywhere by its own: then nothing is mixed.
+    """
+    if {each.candidate.backend for each in winners} <= set(backends[:1]):
+        return {}
+    found = {
+        backend: [
+            each
+            if each.candidate.backend == backend
+            else Winner(each.kind, each.dtype, each.bytes, Candidate(backend))
+            for each in winners
+        ]
+        for backend in backends
+    }
+    is_mixed = all(list(winners) != each for each in found.values())
+    return {**found, "mix": list(winners)} if is_mixed else found
+
+
+def specs_of(specs: Sequence[Spec]) -> list[Spec]:
+    """What a step consists of: those of `specs`, by size, that are not too long to matter."""
+    # A table of large sizes only is played with the least of them.
+    longest = max(_LONGEST_BYTES, min(each.bytes for each in specs))
+    fitting = [each for each in specs if each.bytes <= longest]
+    return sorted(fitting, key=lambda each: (each.bytes, each.kind))
+
+
+def play(
+    base: Engine,
+    tables: Mapping[str, Sequence[Winner]],
+    specs: Sequence[Spec],
+    budget_s: float,
+    tunables: Tunables = (),
+) -> tuple[str, dict[str, float]]:
+    """The name of the table with which a step is fastest, and the median seconds of each.
+
+    The first stays unless another is clearly faster.  tunables: in force for all.
+    Takes about `budget_s` seconds.  Collective.
+    """
+    turn_s = _TIMED_SHARE * budget_s / turns_of(len(tables))
+    with _started(base, tables) as engines:
+        steps = {name: _Step(engine, specs) for name, engine in engines.items()}
+        for name, step in steps.items():
+            propose(engines[name], tunables)
+            step.check()
+        name, times = halve(list(steps), lambda each: steps[each].turn(turn_s), seed=len(specs))
+    return name, {each: statistics.median(found) for each, found in times.items()}
+
+
+@contextmanager
+def _started(base: Engine, tables: Mapping[str, Sequence[Winner]]) -> Iterator[dict[str, Engine]]:
+    with ExitStack() as stack:
+        engines = {}
+        for place, (name, winners) in enumerate(tables.items()):
+            config = base.config.replace(route=rules_of(winners))
+            engines[name] = stack.enter_context(Engine(config, epoch=_FIRST_EPOCH + place))
+        yield engines
+
+
+class _Step:
+    """One of each operation on one engine, on buffers of its own."""
+
+    def __init__(self, engine: Engine, specs: Sequence[Spec]) -> None:
+        self._engine = engine
+        self._specs = specs
+        self._cases = [Case(each, engine) for each in specs]
+        self._batch = engine.prepare(
+            [
+                case.request(f"step.{place}.{case.spec.kind}", engine)
+                for place, case in enumerate(self._cases)
+            ]
+        )
+
+    def check(self) -> None:
+        """Raises Internal if a result is wrong; fills the buffers with what may be repeated."""
+        for each in self._cases:
+            each.prepare(True)
+        self._run()
+        for each in self._cases:
+            if wrong := each.wrong():
+                raise Internal(
+                    f"tune: {each.spec.kind} of {each.bytes} bytes on rank {self._engine.rank} gave "
+                    f"{wrong} wrong elements beside other operations. Report this."
+                )
+            each.prepare(False)
+
+    def turn(self, longest_s: float) -> list[float]:
+        """Seconds of some steps, of the slowest rank of each; equal on all ranks."""
+        once = self._largest([self._run()])[0]
+        calls = max(_FEWEST_CALLS, min(_MOST_CALLS, int(longest_s / max(once, 1e-7))))
+        return self._largest([self._run() for _ in range(calls)])
+
+    def _largest(self, seconds: Sequence[float]) -> list[float]:
+        found = allreduce(np.array(seconds), op=Max, engine=self._engine)
+        return [float(each) for each in found]
+
+    def _run(self) -> float:
+        ordered_barrier(engine=self._engine)
+        began = time.perf_counter()
+        left = []
+        for place, spec in enumerate(self._specs):
+            handle = self._batch.submit([place])[0]
+            if spec.kind in _AWAITED:
+                handle.wait()
+            else:
+                left.append(handle)
+        for handle in left:
+            handle.wait()
+        return time.perf_counter() - began
