@@ -160,6 +160,38 @@ TEST(BackendFailure, groups_are_added_and_used_without_it) {
   });
 }
 
+// They are not agreed: where one leads is known without the others, and is not changed by a
+// failure.
+TEST(BackendFailure, ordered_calls_on_it_fail_on_every_rank_and_others_go_on) {
+  Job job(3);
+  job.options.routes = "allreduce:>=1K:backend1";
+  TestJob(3, job.options).Run([&](Engine& engine, int rank) {
+    const auto sum = [&](size_t count, BackendId backend) {
+      std::vector<float> values(count, 1.0f);
+      OrderedCall call;
+      call.input = call.output = {values.data(), static_cast<int64_t>(count), DType::kFloat32, {}};
+      call.backend = backend;
+      const Status status = engine.RunOrdered(call, Soon());
+      if (status.ok()) {
+        EXPECT_EQ(values, std::vector<float>(count, 3.0f));
+      }
+      return status;
+    };
+    EXPECT_OK(sum(10, kFragile));
+    if (rank == 1) job.DamageOn(rank, Damage::When::kBefore);
+    const Status failed = sum(10, kFragile);
+    const Status later = sum(10, kFragile);
+    const Status routed = sum(1000, kAnyBackend);
+    EXPECT_OK(sum(10, kAnyBackend));
+    EXPECT_OK(SumOn(engine, "agreed", kAnyBackend, 3));
+    for (const Status& each : {failed, later, routed}) {
+      EXPECT_EQ(each.code(), Code::kPeerLost) << each;
+      EXPECT_EQ(each.culprit(), kServer) << each;
+      EXPECT_TRUE(Has(each.message(), "backend '1' has failed: ")) << each;
+    }
+  });
+}
+
 // The exchange of the large tensor is over on rank 0, which waits for rank 1 in that of the others,
 // by another backend: nobody but rank 1 knows that it will not come.
 TEST(BackendFailure, one_in_the_middle_of_a_bucket_ends_the_engine) {
