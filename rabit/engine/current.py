@@ -29,6 +29,7 @@ class _Current(threading.local):
 
 
 _of_thread = _Current()
+_blocks: list[Engine] = []  # of engine_of_thread that are open, in any thread
 _default: list[Engine] = []  # One engine or none.
 _followers: list[weakref.WeakMethod[Callable[[], None]]] = []
 
@@ -50,7 +51,9 @@ def engine_for_work() -> Engine:
 
     Leaves to that step what it checks as well: that the engine is open and of this process.
     """
-    return _of_thread.engine or (_default[0] if _default else current_engine())
+    # What belongs to a thread takes longer to look up than all else here.
+    of_thread = _of_thread.engine if _blocks else None
+    return of_thread or (_default[0] if _default else current_engine())
 
 
 def default_engine() -> Engine:
@@ -84,7 +87,9 @@ def set_default_engine(engine: Engine | None) -> None:
 def engine_of_thread(engine: Engine) -> Iterator[Engine]:
     """Module-level functions that this thread calls inside the block use `engine`."""
     before, _of_thread.engine = _of_thread.engine, engine
+    _blocks.append(engine)
     try:
         yield engine
     finally:
+        _blocks.remove(engine)
         _of_thread.engine = before

@@ -52,8 +52,10 @@ class Handle:
         keepalive: Any,
         finish: Callable[[Handle], Any] | None = None,
         code: int = _TIMED_OUT,
+        consumer: Callable[[], int] | None = None,
     ) -> None:
-        """code: what a wait that was made already has returned; called right after it."""
+        """code: what a wait that was made already has returned; called right after it.
+        consumer: gives the stream of a device that a thread goes on with; None: the host waits."""
         self._native = native
         self._value = value
         self._keepalive = keepalive
@@ -61,8 +63,7 @@ class Handle:
         self._is_done = False
         self._error: BaseException | None = None
         self.name = name
-        # Gives the stream of a device that a thread goes on with; None: the host waits.
-        self.consumer: Callable[[], int] | None = None
+        self.consumer = consumer
         # The wait's own time may be over, or the operation's: only the engine can tell.
         if code != _TIMED_OUT:
             self._settle(code)

@@ -16,19 +16,24 @@ from rabit.engine.handle import SLICE_MS, GroupHandle, Handle
 from rabit.engine.native_engine import NativeEngine
 from rabit.engine.request import Request, consumer_of, new_structs
 
-__all__ = ["GroupRepeat", "Repeat", "Repeats"]
+__all__ = ["GroupRepeat", "Kept", "Repeats"]
 
 _KEPT_MAX = 1024
 
 
-class _Kept:
-    """Requests of one call in their C form, which is only read."""
+class Kept:
+    """A call that has come before: its requests in their C form, which is only read."""
 
-    __slots__ = ("address", "arguments", "consumer", "kind", "name", "names", "owned")
+    __slots__ = ("_native", "address", "arguments", "consumer", "kind", "name", "names", "owned")
 
     def __init__(
-        self, requests: Sequence[Request], arguments: tuple[Any, ...], tensors: Sequence[Any]
+        self,
+        native: NativeEngine,
+        requests: Sequence[Request],
+        arguments: tuple[Any, ...],
+        tensors: Sequence[Any],
     ) -> None:
+        self._native = native
         self.owned = new_structs(requests)
         self.address = address_of_pointer(self.owned[0])
         self.arguments = arguments
@@ -37,54 +42,21 @@ class _Kept:
         self.name = self.names[0]
         self.consumer = consumer_of(requests[0])  # of tensors like these
 
-
-class Repeat:
-    """One call, which may have come before: it is repeated, or else kept for the next.
-
-    number: the operation's name if the caller gave none, else None.
-    """
-
-    __slots__ = ("_arguments", "_kept", "_key", "_repeats", "number")
-
-    def __init__(
-        self,
-        repeats: Repeats,
-        key: tuple[Any, ...],
-        number: str | None,
-        arguments: tuple[Any, ...],
-        tensor: Any,
-    ) -> None:
-        """key: the public function and where its request is kept; arguments: its other ones, which with
-        the key and a tensor of one kind make one request."""
-        self._kept = repeats.find(key, arguments, tensor)
-        self._repeats = repeats
-        self._key = key
-        self._arguments = arguments
-        self.number = number
-
-    @property
-    def comes_again(self) -> bool:
-        """False: `run` and `start` would refuse any tensor."""
-        return self._kept is not None
-
-    def run(self, source: Any, target: Any = None) -> bool:
+    def run(self, source: Any, target: Any = None, number: str | None = None) -> bool:
         """Runs it on `source`, in place unless there is a `target`, and waits for it.
 
-        False if it has not come before, or was for other tensors.  Raises what went wrong.
+        number: the operation's name if its caller gave none.  False if it was for other tensors.
+        Raises what went wrong.
         """
-        kept = self._kept
-        if kept is None:
-            return False
-        native = self._repeats.native
-        number = self.number
-        if kept.consumer is not None:
-            handle = self._repeats.start_kept(kept, number, source, target, None)
+        if self.consumer is not None:
+            handle = self.start(source, target, None, number)
             if handle is not None:
                 handle.wait()
             return handle is not None
+        native = self._native
         if native.orphans:
             native.sweep()
-        failed = native.calls.run(kept.address, source, target, number, SLICE_MS)
+        failed = native.calls.run(self.address, source, target, number, SLICE_MS)
         if failed is None:
             return True
         if failed is False:
@@ -92,21 +64,27 @@ class Repeat:
         code, value = failed
         if not value:
             native.fail(code)
-        Handle(native, value, number or kept.name, (kept, source, target), None, code).wait()
+        Handle(native, value, number or self.name, (self, source, target), None, code).wait()
         return True
 
     def start(
-        self, source: Any, target: Any = None, finish: Callable[[Handle], Any] | None = None
+        self,
+        source: Any,
+        target: Any = None,
+        finish: Callable[[Handle], Any] | None = None,
+        number: str | None = None,
     ) -> Handle | None:
         """Like `run`, but returns a Handle at once; None where `run` says False."""
-        kept = self._kept
-        if kept is None:
+        native = self._native
+        if native.orphans:
+            native.sweep()
+        value = native.calls.start(self.address, source, target, number)
+        if value is False:
             return None
-        return self._repeats.start_kept(kept, self.number, source, target, finish)
-
-    def keep(self, request: Request, tensor: Any) -> None:
-        """Lets `request`, made for this call, come again with tensors like `tensor`."""
-        self._repeats.keep(self._key, (request,), self._arguments, (tensor,))
+        if value < 0:
+            native.fail(-value)
+        owned = (self, source, target)
+        return Handle(native, value, number or self.name, owned, finish, consumer=self.consumer)
 
 
 class GroupRepeat:
@@ -121,7 +99,8 @@ class GroupRepeat:
         arguments: tuple[Any, ...],
         tensors: Sequence[Any],
     ) -> None:
-        """key, arguments: as of a Repeat; None: it is not kept."""
+        """key: the public function, name, group and number of tensors, or None: it is not kept.
+        arguments: all others; they, the key and tensors of one kind make the same requests."""
         kept = repeats.kept.get(key)
         if kept is not None and (
             kept.arguments != arguments or {*map(type, tensors)} != {kept.kind}
@@ -165,19 +144,17 @@ class GroupRepeat:
 
         def make() -> list[Handle]:
             places = zip(values, kept.names, tensors, outputs, strict=True)
-            handles = [
+            return [
                 Handle(
                     native,
                     value,
                     name,
                     (kept, tensor, output),
                     functools.partial(_given, output) if finish is None else finish(tensor),
+                    consumer=kept.consumer,
                 )
                 for value, name, tensor, output in places
             ]
-            for handle in handles:
-                handle.consumer = kept.consumer
-            return handles
 
         return GroupHandle(make=make)
 
@@ -198,46 +175,18 @@ class Repeats:
 
     def __init__(self, native: NativeEngine) -> None:
         self.native = native
-        self.kept: dict[Any, _Kept] = {}
+        self.kept: dict[Any, Kept] = {}
 
-    def find(self, key: Any, arguments: tuple[Any, ...], tensor: Any) -> _Kept | None:
-        """What was kept for such a call; None: nothing."""
+    def find(self, key: Any, arguments: tuple[Any, ...], tensor: Any) -> Kept | None:
+        """What was kept for such a call; None: nothing.
+
+        key: see `Submission.key`; arguments: the other ones of the public function, which with the key and
+        a tensor of one kind make one request.
+        """
         kept = self.kept.get(key)
         if kept is None or kept.kind is not type(tensor) or kept.arguments != arguments:
             return None
         return kept
-
-    def start(
-        self,
-        key: Any,
-        arguments: tuple[Any, ...],
-        source: Any,
-        target: Any,
-        finish: Callable[[Handle], Any] | None,
-    ) -> Handle | None:
-        """Starts what was kept under `key` on `source`, if it fits; else None."""
-        kept = self.find(key, arguments, source)
-        return None if kept is None else self.start_kept(kept, None, source, target, finish)
-
-    def start_kept(
-        self,
-        kept: _Kept,
-        number: str | None,
-        source: Any,
-        target: Any,
-        finish: Callable[[Handle], Any] | None,
-    ) -> Handle | None:
-        native = self.native
-        if native.orphans:
-            native.sweep()
-        value = native.calls.start(kept.address, source, target, number)
-        if value is False:
-            return None
-        if value < 0:
-            native.fail(-value)
-        handle = Handle(native, value, number or kept.name, (kept, source, target), finish)
-        handle.consumer = kept.consumer
-        return handle
 
     def keep(
         self,
@@ -251,4 +200,4 @@ class Repeats:
             return
         if len(self.kept) >= _KEPT_MAX:
             self.kept.clear()
-        self.kept[key] = _Kept(requests, arguments, tensors)
+        self.kept[key] = Kept(self.native, requests, arguments, tensors)

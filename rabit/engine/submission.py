@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rabit.config.config import Config
@@ -11,7 +11,7 @@ from rabit.engine.engine_base import EngineBase
 from rabit.engine.handle import Handle, wait_any
 from rabit.engine.job import Job
 from rabit.engine.native_engine import NativeEngine
-from rabit.engine.repeats import GroupRepeat, Repeat, Repeats
+from rabit.engine.repeats import GroupRepeat, Repeats
 from rabit.engine.request import WAITING, Batch, Request, Waiting, refuse, run, submit
 
 __all__ = ["Submission"]
@@ -22,7 +22,7 @@ class Submission(EngineBase):
 
     def __init__(self, config: Config, native: NativeEngine) -> None:
         super().__init__(config, native)
-        self._repeats = Repeats(native)
+        self.repeats = Repeats(native)  # calls that may come again
         self._counters: dict[str, Iterator[int]] = {}
 
     def submit(self, requests: Sequence[Request]) -> list[Handle]:
@@ -83,38 +83,15 @@ class Submission(EngineBase):
         """A name for an operation that was given none; the engine knows its form, and soon forgets it."""
         return f"{key}.noname.{self.next_number(key)}"
 
-    def again(
-        self,
-        caller: str,
-        kind: str,
-        name: str | None,
-        group: int,
-        arguments: tuple[Any, ...],
-        tensor: Any,
-    ) -> Repeat:
-        """A call of the public function `caller`, which may have come before.
-
-        kind: of the operation, whose number is its name if there is none.
-        """
+    def key(
+        self, caller: str, kind: str, name: str | None, group: int, tensor: Any
+    ) -> tuple[tuple[Any, ...], str | None]:
+        """Under what `repeats` keeps a call of the public function `caller`, and the operation's name if it
+        has none: the number of its `kind`."""
         if name is not None:
-            return Repeat(self._repeats, (caller, name, group), None, arguments, tensor)
+            return (caller, name, group), None
         number = self.auto_name(kind if group == 0 else f"{kind}.set{group}")
-        key = (caller, None, group, getattr(tensor, "shape", None))
-        return Repeat(self._repeats, key, number, arguments, tensor)
-
-    def start_again(
-        self,
-        caller: str,
-        name: str,
-        group: int,
-        arguments: tuple[Any, ...],
-        tensor: Any,
-        target: Any = None,
-        finish: Callable[[Handle], Any] | None = None,
-    ) -> Handle | None:
-        """`again` and `Repeat.start` in one, for a call with a name; None: it does not come again."""
-        key = (caller, name, group)
-        return self._repeats.start(key, arguments, tensor, target, finish)
+        return (caller, None, group, getattr(tensor, "shape", None)), number
 
     def again_grouped(
         self,
@@ -126,7 +103,7 @@ class Submission(EngineBase):
     ) -> GroupRepeat:
         """A call of the public function `caller` for several tensors, which may have come before."""
         key = None if name is None else (caller, name, group, len(tensors))
-        return GroupRepeat(self._repeats, key, arguments, tensors)
+        return GroupRepeat(self.repeats, key, arguments, tensors)
 
     def wait_any(self, handles: Sequence[Handle], timeout: float | None = None) -> int:
         """Blocks until one of `handles` has finished, well or not; its place in the list.

@@ -155,11 +155,13 @@ class _Allreduce:
     """One call of a public function."""
 
     __slots__ = (
-        "_again",
         "_arguments",
         "_engine",
         "_feedback",
+        "_kept",
+        "_key",
         "_name",
+        "_number",
         "_process_set",
         "_tensor",
     )
@@ -177,11 +179,14 @@ class _Allreduce:
         engine = engine_for_work() if engine is None else engine
         group = 0 if process_set is global_process_set else process_set.group_on(engine)
         self._engine = engine
-        self._again = engine.again(what, "allreduce", name, group, arguments, tensor)
+        self._key, self._number = engine.key(what, "allreduce", name, group, tensor)
         self._arguments = arguments
         # What belongs to one call alone, so that such a call is prepared anew; None: nothing.
         residual, seed = feedback
         self._feedback = None if residual is None and seed == 0 else feedback
+        self._kept = None
+        if self._feedback is None:
+            self._kept = engine.repeats.find(self._key, arguments, tensor)
         self._name = name
         self._process_set = process_set
         self._tensor = tensor
@@ -193,31 +198,34 @@ class _Allreduce:
 
     def run(self, output: Any) -> Any:
         """Returns `output`, or else the tensor; blocks."""
-        can_repeat = self._feedback is None
-        if can_repeat and output is not _PREPARE and self._again.run(self._tensor, output):
+        kept, number = self._kept, self._number
+        if kept is not None and output is not _PREPARE and kept.run(self._tensor, output, number):
             return self._tensor if output is None else output
         request = self._request(output is None)
         result = self._engine.run(request).result()
-        if can_repeat:
-            self._again.keep(request, self._tensor)
+        self._keep(request)
         return result
 
     def start(self, output: Any) -> Handle:
-        can_repeat = self._feedback is None
-        if can_repeat and output is not _PREPARE:
+        kept, number = self._kept, self._number
+        if kept is not None and output is not _PREPARE:
             result = self._tensor if output is None else output
-            handle = self._again.start(self._tensor, output, lambda _: result)
+            handle = kept.start(self._tensor, output, lambda _: result, number)
             if handle is not None:
                 return handle
         request = self._request(output is None)
         handle = self._engine.submit((request,))[0]
-        if can_repeat:
-            self._again.keep(request, self._tensor)
+        self._keep(request)
         return handle
+
+    def _keep(self, request: Request) -> None:
+        if self._feedback is None:
+            repeats = self._engine.repeats
+            repeats.keep(self._key, (request,), self._arguments, (self._tensor,))
 
     def _request(self, is_in_place: bool) -> Request:
         average, op, prescale, postscale, compression, priority, backend = self._arguments
-        name = self._again.number or self._name
+        name = self._number or self._name
         call = Call(self._engine, Kind.ALLREDUCE, name, self._process_set, priority, backend)
         tensor = self._tensor
         if is_in_place:

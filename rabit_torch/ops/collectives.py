@@ -81,14 +81,14 @@ def _start_allreduce(
     priority: int,
     *,
     is_grouped: bool,
-    again: Any,
+    number: str | None,
+    keep: Callable[[Sequence[Request]], None],
 ) -> TorchHandle:
-    """again: what `Engine.again` or, of a group, `Engine.again_grouped` says of the call."""
+    """number: the operation's name if the caller gave none; keep: lets the requests come again."""
     if is_grouped and not tensors:
         raise InvalidArgument(
             "a grouped allreduce needs at least one tensor, and the list is empty"
         )
-    number = None if is_grouped else again.number
     base = auto_name(Kind.ALLREDUCE, name, process_set) if number is None else number
     names = [f"{base}.{index}" for index in range(len(tensors))] if is_grouped else [base]
     if isinstance(op, AdasumOp):
@@ -117,10 +117,7 @@ def _start_allreduce(
         inputs, outputs, names, op, prescale, postscale, process_set, codec, priority
     )
     started = _submit(requests, finish)
-    if is_grouped:
-        again.keep(requests)
-    else:
-        again.keep(requests[0], tensors[0])
+    keep(requests)
     return started
 
 
@@ -184,6 +181,14 @@ def allreduce_async_(
 ) -> TorchHandle:
     """Starts an allreduce in place; returns a handle.  Does not block."""
     arguments = (average, op, prescale_factor, postscale_factor, compression, priority)
+    if (
+        name is not None and process_set is global_process_set
+    ):  # as gradients come: the shortest way
+        repeats = engine_for_work().repeats
+        kept = repeats.find(("torch.allreduce_", name, 0), arguments, tensor)
+        handle = None if kept is None else kept.start(tensor)
+        if handle is not None:
+            return TorchHandle((handle,), None, tensor)
     return _start_one(True, tensor, name, process_set, arguments)
 
 
@@ -204,20 +209,6 @@ def allreduce_(
     return _run_one(True, tensor, name, process_set, arguments)
 
 
-def _again(
-    is_in_place: bool,
-    tensor: torch.Tensor,
-    name: str | None,
-    process_set: ProcessSet,
-    arguments: tuple[Any, ...],
-) -> Any:
-    """What the engine knows of an allreduce, which may have come before."""
-    engine = engine_for_work()
-    group = 0 if process_set is global_process_set else process_set.group_on(engine)
-    caller = "torch.allreduce_" if is_in_place else "torch.allreduce"
-    return engine.again(caller, "allreduce", name, group, arguments, tensor)
-
-
 def _run_one(
     is_in_place: bool,
     tensor: torch.Tensor,
@@ -226,13 +217,17 @@ def _run_one(
     arguments: tuple[Any, ...],
 ) -> torch.Tensor:
     """An allreduce of one tensor.  Blocks.  arguments: as `allreduce_async` lists them."""
-    again = _again(is_in_place, tensor, name, process_set, arguments)
-    if again.comes_again:
+    engine = engine_for_work()
+    group = 0 if process_set is global_process_set else process_set.group_on(engine)
+    caller = "torch.allreduce_" if is_in_place else "torch.allreduce"
+    key, number = engine.key(caller, "allreduce", name, group, tensor)
+    kept = engine.repeats.find(key, arguments, tensor)
+    if kept is not None:
         output = None if is_in_place else torch.empty_like(tensor)
-        if again.run(tensor, output):
+        if kept.run(tensor, output, number):
             return tensor if output is None else output
-    with rabit.default_engine().waiting():
-        handle = _prepare_one(is_in_place, tensor, name, process_set, arguments, again)
+    with engine.waiting():
+        handle = _prepare_one(is_in_place, tensor, name, process_set, arguments, key, number)
     result: torch.Tensor = handle.wait()
     return result
 
@@ -245,19 +240,17 @@ def _start_one(
     arguments: tuple[Any, ...],
 ) -> TorchHandle:
     """Like `_run_one`, but returns a handle at once."""
-    if is_in_place and name is not None:  # as gradients come; worth the shortest way
-        engine = engine_for_work()
-        group = 0 if process_set is global_process_set else process_set.group_on(engine)
-        started = engine.start_again("torch.allreduce_", name, group, arguments, tensor)
-        if started is not None:
-            return TorchHandle((started,), lambda: tensor)
-    again = _again(is_in_place, tensor, name, process_set, arguments)
-    if again.comes_again:
-        result = tensor if is_in_place else torch.empty_like(tensor)
-        handle = again.start(tensor, None if is_in_place else result)
+    engine = engine_for_work()
+    group = 0 if process_set is global_process_set else process_set.group_on(engine)
+    caller = "torch.allreduce_" if is_in_place else "torch.allreduce"
+    key, number = engine.key(caller, "allreduce", name, group, tensor)
+    kept = engine.repeats.find(key, arguments, tensor)
+    if kept is not None:
+        output = None if is_in_place else torch.empty_like(tensor)
+        handle = kept.start(tensor, output, None, number)
         if handle is not None:
-            return TorchHandle((handle,), lambda: result)
-    return _prepare_one(is_in_place, tensor, name, process_set, arguments, again)
+            return TorchHandle((handle,), None, tensor if output is None else output)
+    return _prepare_one(is_in_place, tensor, name, process_set, arguments, key, number)
 
 
 def _prepare_one(
@@ -266,9 +259,11 @@ def _prepare_one(
     name: str | None,
     process_set: ProcessSet,
     arguments: tuple[Any, ...],
-    again: Any,
+    key: tuple[Any, ...],
+    number: str | None,
 ) -> TorchHandle:
     average, op, prescale, postscale, compression, priority = arguments
+    repeats = rabit.default_engine().repeats
     return _start_allreduce(
         (tensor,),
         is_in_place,
@@ -280,7 +275,8 @@ def _prepare_one(
         compression,
         priority,
         is_grouped=False,
-        again=again,
+        number=number,
+        keep=lambda requests: repeats.keep(key, requests, arguments, (tensor,)),
     )
 
 
@@ -304,7 +300,7 @@ def start_group(
         handle = again.start(outputs)
         if handle is not None:
             results = tensors if outputs is None else outputs
-            return TorchHandle((handle,), lambda: results)
+            return TorchHandle((handle,), None, results)
     return _start_allreduce(
         tensors,
         is_in_place,
@@ -315,7 +311,8 @@ def start_group(
         compression,
         0,
         is_grouped=True,
-        again=again,
+        number=None,
+        keep=again.keep,
     )
 
 

@@ -16,12 +16,15 @@ class TorchHandle:
     __slots__ = ("_finish", "_handles", "_result")
 
     def __init__(
-        self, handles: Sequence[rabit.Handle | GroupHandle | Task], finish: Callable[[], Any]
+        self,
+        handles: Sequence[rabit.Handle | GroupHandle | Task],
+        finish: Callable[[], Any] | None,
+        result: Any = None,
     ) -> None:
-        """finish: called when all `handles` have finished; does not block."""
-        self._handles = handles
-        self._finish: Callable[[], Any] | None = finish  # None: it has been called
-        self._result: Any = None
+        """finish: gives the result when all `handles` have finished; does not block.  None: it is `result`."""
+        self._handles = handles  # none are left when they have been waited for
+        self._finish = finish  # None: it has been called as well
+        self._result = result
 
     @property
     def engine_handles(self) -> list[Any]:
@@ -40,19 +43,19 @@ class TorchHandle:
 
     def done(self) -> bool:
         """True when `wait` will not block."""
-        return self._finish is None or all(handle.done() for handle in self._handles)
+        return all(handle.done() for handle in self._handles)
 
     def wait(self, timeout: float | None = None) -> Any:
         """Blocks until the operation is finished and returns its result; may be called again.
 
         timeout: seconds; TimedOut leaves the operation in flight.  Raises Mismatch, PeerLost, ….
         """
+        for handle in self._handles:
+            handle.wait(timeout)
         if self._finish is not None:
-            for handle in self._handles:
-                handle.wait(timeout)
             self._result = self._finish()
             self._finish = None
-            self._handles = ()
+        self._handles = ()
         return self._result
 
 
