@@ -115,8 +115,8 @@ campaign-stops: packages ## stop ranks of elastic jobs for 0.2 to 10 s: RUNS=200
 
 campaign-causes: RUNS ?= 40
 campaign-causes: SEED ?= 0
-campaign-causes: packages ## let a rank fail in every way, and see whom rabitrun shows: RUNS=200 SEED=N
-	$(BIN)/python tests/faults/first_causes.py --runs=$(RUNS) --seed=$(SEED)
+campaign-causes: packages ## let a rank fail in every way, and see whom rabitrun shows: RUNS=200 SEED=N SSH=1
+	$(BIN)/python tests/faults/first_causes.py --runs=$(RUNS) --seed=$(SEED) $(if $(SSH),--ssh)
 
 campaign-strategies: RUNS ?= 20
 campaign-strategies: SEED ?= 0

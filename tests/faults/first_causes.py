@@ -1,6 +1,8 @@
 """Jobs in which one rank fails at a random moment: rabitrun must show that rank, whoever ends first.
 
-    python tests/faults/first_causes.py [--runs 40] [--seed 0] [--flags "-H a:3,b:3 …"]
+    python tests/faults/first_causes.py [--runs 40] [--seed 0] [--ssh] [--flags "-H a:3,b:3 …"]
+
+--ssh: the ranks lie on two hosts, which an sshd on this one stands for.
 
 Two to five ranks; the one that fails raises, exits, is killed, or returns early without an error, in some
 step, and may take its time to end.  The others take the loss as it comes, hide it behind an error or a
@@ -9,6 +11,7 @@ status of their own, or compute for a while before they notice it.
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import shlex
@@ -16,13 +19,14 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support import seeds
+from support import seeds, sshd
 
 SCRIPT = """
 import atexit, os, signal, sys, time
@@ -109,6 +113,14 @@ class Failure:
         return HEADLINES[self.how][1]
 
 
+@contextmanager
+def two_hosts() -> Iterator[list[str]]:
+    """Gives the flags that spread ranks over two hosts by ssh.  Raises sshd.NoSshd."""
+    with tempfile.TemporaryDirectory() as name, sshd.started(Path(name)) as port:
+        # Rank 0 is alone, so that two ranks are on two hosts already.
+        yield [*sshd.flags(Path(name), port), "-H", "127.0.0.1:1,localhost:4"]
+
+
 def run(failure: Failure, flags: Sequence[str] = ()) -> None:
     """Raises AssertionError if rabitrun shows another rank, or ends with another status."""
     with tempfile.TemporaryDirectory() as name:
@@ -133,13 +145,21 @@ def run(failure: Failure, flags: Sequence[str] = ()) -> None:
 def main() -> int:
     parser = seeds.options(__doc__, runs=40)
     parser.add_argument("--flags", default="", help="further ones for rabitrun, such as hosts")
+    parser.add_argument("--ssh", action="store_true", help="two hosts, by an sshd on this one")
     given = parser.parse_args()
+    if not given.ssh:
+        return play(given, ())
+    with two_hosts() as flags:
+        return play(given, flags)
+
+
+def play(given: argparse.Namespace, flags: Sequence[str]) -> int:
     drawn: Counter[str] = Counter()
 
     def one(seed: int) -> None:
         failure = Failure.drawn(random.Random(seed))
         drawn[failure.how] += 1
-        run(failure, shlex.split(given.flags))
+        run(failure, (*flags, *shlex.split(given.flags)))
 
     status = seeds.play(given, one, jobs="jobs showed the rank that failed")
     print("they failed by " + ", ".join(f"{how} {count}" for how, count in sorted(drawn.items())))

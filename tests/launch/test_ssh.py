@@ -4,93 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
+from support import sshd as own_sshd
 
 import rabit
 from rabit.launch.hosts import Host
 from rabit.launch.nodes.ssh import SshOptions, ssh_command
 
-SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
 
 @pytest.fixture(scope="module")
 def sshd(tmp_path_factory):
-    """The flags of rabitrun for an sshd of our own, with its own keys."""
-    if SSHD is None or shutil.which("ssh") is None:
-        pytest.skip("OpenSSH's client or server is not installed")
-    # sshd wants every folder above its files to be safe, which pytest's may not be.
     folder = tmp_path_factory.mktemp("sshd")
-    for name in ("host", "user", "stranger"):
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)],
-            check=True, stdin=subprocess.DEVNULL, timeout=30,
-        )  # fmt: skip
-    shutil.copy(folder / "user.pub", folder / "authorized")
-    # A port can only be chosen beforehand; another process may take it, so more are tried.
-    for _ in range(5):
-        port = free_port()
-        (folder / "known").write_text(
-            f"[127.0.0.1]:{port} {(folder / 'host.pub').read_text()}"
-            f"[localhost]:{port} {(folder / 'host.pub').read_text()}"
-        )
-        (folder / "config").write_text(
-            f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\n"
-            f"AuthorizedKeysFile {folder}/authorized\nStrictModes no\nUsePAM no\n"
-            "PasswordAuthentication no\nKbdInteractiveAuthentication no\nMaxStartups 100\n"
-        )
-        with contextlib.suppress(OSError):
-            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        process = subprocess.Popen(
-            [SSHD, "-D", "-e", "-f", str(folder / "config")],
-            stdin=subprocess.DEVNULL,
-            stderr=(folder / "log").open("wb"),
-        )
-        if answers(port, process):
-            break
-        process.kill()
-        process.wait()
-    else:
-        pytest.skip(f"sshd does not start: {(folder / 'log').read_text()}")
-    yield folder, port
-    process.kill()
-    process.wait()
-
-
-def answers(port, process):
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return True
-        time.sleep(0.02)
-    return False
+    try:
+        with own_sshd.started(folder) as port:
+            yield folder, port
+    except own_sshd.NoSshd as why:
+        pytest.skip(str(why))
 
 
 @pytest.fixture
 def flags(sshd):
-    folder, port = sshd
-    return [
-        "--ssh-always",
-        "--ssh-port", port,
-        "--ssh-identity-file", folder / "user",
-        "--ssh-option", f"UserKnownHostsFile={folder}/known",
-        "--ssh-option", "IdentitiesOnly=yes",
-        "--ssh-option", "HostKeyAlgorithms=ssh-ed25519",
-    ]  # fmt: skip
+    return own_sshd.flags(*sshd)
 
 
 @pytest.fixture
@@ -206,7 +145,7 @@ def test_an_unknown_host_key_is_refused(rabitrun, flags, environ, tmp_path):
 
 
 def test_a_key_that_is_not_accepted_never_asks_for_a_password(rabitrun, sshd, flags, environ):
-    changed = [sshd[0] / "stranger" if each == sshd[0] / "user" else each for each in flags]
+    changed = [each.replace(str(sshd[0] / "user"), str(sshd[0] / "stranger")) for each in flags]
 
     job = rabitrun(*changed, "-H", "127.0.0.1:1", "echo", "x", environ=environ)
 
@@ -216,7 +155,7 @@ def test_a_key_that_is_not_accepted_never_asks_for_a_password(rabitrun, sshd, fl
 
 def test_a_closed_port_is_told(rabitrun, flags, environ):
     changed = list(flags)
-    changed[2] = free_port()
+    changed[2] = own_sshd.free_port()
 
     job = rabitrun(*changed, "-H", "127.0.0.1:1", "echo", "x", environ=environ)
 
