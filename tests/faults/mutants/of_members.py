@@ -95,8 +95,8 @@ MUTANTS = [
     Mutant(
         "who comes for a lost rank gets another commit",
         "rabit/elastic/replicas.py",
-        "if at == commit and seat in parts)",
-        "if seat in parts)",
+        "for at, parts in reversed(self._kept) if at == commit and seat in parts)",
+        "for _, parts in self._kept if seat in parts)",
         (COPIES,),
     ),
     Mutant(
