@@ -7,6 +7,7 @@ its environment, its folder, its files and its end are those of a process starte
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import json
@@ -82,7 +83,8 @@ def guard(link: socket.socket) -> list[str]:
         return become_rank(link, files, order)
     for file in (0, 1, 2, *files):
         os.close(file)  # a reader of the rank's output must see its end
-    link.sendall(f"{rank}\n".encode())
+    with contextlib.suppress(OSError):  # a client that has ended already: its link is readable below
+        link.sendall(f"{rank}\n".encode())
     ends = os.pidfd_open(rank)
     readable, _, _ = select.select([ends, link], [], [])
     if ends not in readable:
