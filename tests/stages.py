@@ -4,7 +4,8 @@
 
 Each part is a target of the Makefile. One lane runs the Python tests, one part after the other, and shows what
 they print. They mostly wait, so a second lane builds and tests the native code beside them and gives way to them;
-what its parts print is shown if they fail. The first part that fails ends the run.
+what its parts print is shown if they fail. The first part that fails ends the run, and so does one that takes
+many times as long as it should: something in it hangs.
 The estimates are seconds on 2 cores from nothing; the share of them that earlier parts took corrects the rest.
 """
 
@@ -39,9 +40,9 @@ class Stages(NamedTuple):
 
 # Tests have deadlines: beside others they give way less than builds do.
 NICENESS_OF_BUILDS, NICENESS_OF_TESTS = 19, 5
-# Where the kernel gives each session its share, niceness counts between the processes of one session; among
-# sessions, and tests start many, it is this file that does.
-NICENESS_OF_SESSION = Path("/proc/self/autogroup")
+# A machine may be slow, and parts wait for each other's processors; what takes longer than this hangs.
+TIMES_MAX, SECONDS_MIN = 5, 900
+SHOWN_MAX, SHOWN_OF_STOPPED = 50_000, 1000  # characters of what a part beside has printed
 
 PACKAGES = Part("packages", "Python packages and the library", 115, flags=("-j2",))
 SHORT = Stages(
@@ -89,14 +90,30 @@ def say(text: str) -> None:
     print(f"== {text}", flush=True)
 
 
-def give_way(niceness: int) -> None:
-    """Puts this process into a session of its own, with that niceness however the kernel shares out."""
-    os.setsid()
-    os.nice(niceness)
-    if NICENESS_OF_SESSION.exists():
-        # The kernel lets users write ten times a second: who is refused has the niceness of its processes.
-        with contextlib.suppress(BlockingIOError):
-            NICENESS_OF_SESSION.write_text(str(niceness))
+def limit(part: Part) -> float:
+    """The seconds after which the part is taken to hang."""
+    return max(SECONDS_MIN, TIMES_MAX * part.seconds)
+
+
+def give_way(process: int, niceness: int) -> None:
+    """Gives a session that has just begun this niceness, however the kernel shares out."""
+    os.setpriority(os.PRIO_PROCESS, process, niceness)
+    # Where the kernel gives each session its share, niceness counts between the processes of one session; among
+    # sessions, and tests start many, it is this file that does. Not every kernel has it, and users may write it
+    # ten times a second only: then the niceness of the processes is all there is.
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError, BlockingIOError):
+        Path(f"/proc/{process}/autogroup").write_text(str(niceness))
+
+
+def end(process: subprocess.Popen[bytes], by: signal.Signals = signal.SIGTERM) -> None:
+    """Ends a part, which leads a session, with everything that it started there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, by)
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 class Beside:
@@ -129,7 +146,7 @@ class Beside:
         with self._lock:
             self._stopped = True
             if self._running is not None and self._running.poll() is None:
-                os.killpg(self._running.pid, signal.SIGTERM)
+                end(self._running)
         if self._thread.ident is not None:
             self._thread.join()
 
@@ -147,15 +164,22 @@ class Beside:
             if not self._begin(part, printed):
                 return False
             assert self._running is not None
-            code = self._running.wait()
-            if self._stopped:
-                return False
+            how = "failed"
+            try:
+                code = self._running.wait(limit(part))
+            except subprocess.TimeoutExpired:
+                how = f"has not ended after {minutes(limit(part))}"
+                end(self._running)
+                code = 1
             if code == 0:
                 say(f"beside: {part.what}: passed in {minutes(time.monotonic() - start)}")
                 return True
+            shown = SHOWN_MAX
+            if self._stopped:
+                how, shown = "was stopped", SHOWN_OF_STOPPED
             printed.seek(0)
-            sys.stdout.write(printed.read().decode(errors="replace"))
-        say(f"beside: {part.what} failed, see above; `make {part.target}` runs it alone")
+            sys.stdout.write(printed.read().decode(errors="replace")[-shown:])
+        say(f"beside: {part.what} {how}, see above; `make {part.target}` runs it alone")
         self.failed = part
         return False
 
@@ -169,9 +193,23 @@ class Beside:
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=subprocess.STDOUT,
-                preexec_fn=lambda: give_way(niceness),
+                start_new_session=True,
             )
+            give_way(self._running.pid, niceness)
         return True
+
+
+def run_to_its_end(part: Part) -> int:
+    with subprocess.Popen(command(part), start_new_session=True) as running:
+        try:
+            return running.wait(limit(part))
+        except subprocess.TimeoutExpired:
+            say(f"{part.what} has not ended after {minutes(limit(part))}")
+            end(running)
+            return 1
+        except KeyboardInterrupt:
+            end(running, signal.SIGINT)
+            raise
 
 
 def run_shown(stages: Stages, beside: Beside) -> int:
@@ -188,7 +226,7 @@ def run_shown(stages: Stages, beside: Beside) -> int:
             f"{number}/{len(stages.shown)} {part.what}: about {minutes(part.seconds * pace)}, "
             f"then {minutes(left)} more"
         )
-        code = subprocess.run(command(part)).returncode
+        code = run_to_its_end(part)
         if code != 0:
             say(f"{part.what} failed; `make {part.target}` runs it alone")
             return code
@@ -206,6 +244,7 @@ def main() -> int:
     stages = SHORT if sys.argv[1] == "short" else FULL
     start = time.monotonic()
     beside = Beside(stages.beside)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # who ends it sees what was running
     try:
         code = run_shown(stages, beside)
     except KeyboardInterrupt:

@@ -1,7 +1,8 @@
 // main() of the native tests.
 // Usage: rabit_tests [--filter=TEXT[:TEXT…]] [--list] [--repeat=N] [--slowest=N] [--jobs=N]
 // A filter matches "Suite.name" by substring; "-TEXT" excludes.  Jobs are processes that share the
-// tests: each takes the next one when it has ended its last.
+// tests: each takes the next one when it has ended its last.  A test that does not end is shown and
+// has failed.
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -19,8 +20,10 @@
 #include <new>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "testing/hung_test.h"
 #include "testing/test.h"
 
 namespace rabit::testing {
@@ -137,15 +140,39 @@ void RunShare(const std::vector<const Case*>& chosen, int job, size_t slowest, S
 }
 
 // A job that dies has failed in the test that it was in.
-void WaitForJob(pid_t pid, const std::vector<const Case*>& chosen,
-                const std::atomic<size_t>& current, Share& share) {
-  int how = 0;
-  while (::waitpid(pid, &how, 0) < 0 && errno == EINTR) continue;
+void CountEnd(int how, const Case& current, Share& share) {
   if (WIFEXITED(how) && WEXITSTATUS(how) == 0) return;
   ++share.failed;
-  std::printf("FAILED  %s: its process ended with %s %d\n",
-              chosen[current.load()]->full_name().c_str(), WIFSIGNALED(how) ? "signal" : "status",
+  std::printf("FAILED  %s: its process ended with %s %d\n", current.full_name().c_str(),
+              WIFSIGNALED(how) ? "signal" : "status",
               WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how));
+}
+
+// The slowest test takes a tenth of it, under a sanitizer beside builds.
+constexpr auto kLimit = std::chrono::minutes(8);
+
+// Waits for a job, and ends it when a test of it has not ended within the limit.
+void WaitForJob(pid_t pid, const std::vector<const Case*>& chosen,
+                const std::atomic<size_t>& current, Share& share) {
+  size_t test = current.load();
+  auto since = std::chrono::steady_clock::now();
+  for (;;) {
+    int how = 0;
+    const pid_t ended = ::waitpid(pid, &how, WNOHANG);
+    if (ended == pid) return CountEnd(how, *chosen[current.load()], share);
+    if (ended < 0 && errno != EINTR) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const auto now = std::chrono::steady_clock::now();
+    if (current.load() != test) {
+      test = current.load();
+      since = now;
+    } else if (now - since > kLimit) {
+      std::printf("%s has not ended after %lld minutes:\n", chosen[test]->full_name().c_str(),
+                  static_cast<long long>(kLimit.count()));
+      ShowAndKill(pid);
+      since = now;
+    }
+  }
 }
 
 // Nullptr: no memory to share.
@@ -165,14 +192,17 @@ Share* RunJobs(const std::vector<const Case*>& chosen, int jobs, size_t slowest)
     if (pid == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       std::setvbuf(stdout, nullptr, _IOLBF, 1 << 16);
+      AnswerWithStacks();
       RunShare(chosen, job, slowest, *share);
       std::exit(0);  // sanitizers report at the end
     }
     started.push_back(pid);
   }
+  std::vector<std::thread> waiting;
   for (size_t job = 0; job < started.size(); ++job) {
-    WaitForJob(started[job], chosen, share->current[job], *share);
+    waiting.emplace_back([&, job] { WaitForJob(started[job], chosen, share->current[job], *share); });
   }
+  for (std::thread& each : waiting) each.join();
   // What is left where no job could be started, or all have died, has not been tested.
   const size_t begun = std::min(share->next.load(), chosen.size());
   share->failed += static_cast<int>(chosen.size() - begun);

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 STAGES = Path(__file__).resolve().parents[1] / "stages.py"
-# Plays make: it notes the target, and fails for the one named in $FAILS.
+# Plays make: it notes the target, and fails for the one named in $FAILS; the one named in $HANGS does not end.
 MAKE = """#!/bin/sh
 for target; do :; done
 echo "$target" >> "$NOTES"
 echo "what $target prints"
+[ "$target" != "$HANGS" ] || sleep 60
 [ "$target" != "$FAILS" ]
 """
 
@@ -24,16 +25,24 @@ def run(tmp_path):
     (tmp_path / "make").write_text(MAKE)
     (tmp_path / "make").chmod(0o755)
 
-    def run(kind: str, fails: str = "none") -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    def run(
+        kind: str, fails: str = "none", hangs: str = "none", stages: Path = STAGES
+    ) -> tuple[subprocess.CompletedProcess[str], list[str]]:
         notes = tmp_path / "notes"
         notes.write_text("")
         done = subprocess.run(
-            [sys.executable, str(STAGES), kind],
+            [sys.executable, str(stages), kind],
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
-            env={**os.environ, "MAKE": str(tmp_path / "make"), "NOTES": str(notes), "FAILS": fails},
+            env={
+                **os.environ,
+                "MAKE": str(tmp_path / "make"),
+                "NOTES": str(notes),
+                "FAILS": fails,
+                "HANGS": hangs,
+            },
         )
         return done, notes.read_text().split()
 
@@ -81,3 +90,16 @@ def test_a_test_that_fails_ends_the_run(run):
     assert done.returncode == 1
     assert "`make check` runs it alone" in done.stdout
     assert "test-python-short" not in targets
+
+
+@pytest.mark.parametrize("hangs", ["test-native", "check"])
+def test_a_part_that_hangs_is_shown_and_fails_the_run(run, tmp_path, hangs):
+    quick = tmp_path / "stages.py"
+    quick.write_text(STAGES.read_text().replace("TIMES_MAX, SECONDS_MIN = 5, 900", "TIMES_MAX, SECONDS_MIN = 0, 3"))
+
+    done, _ = run("short", hangs=hangs, stages=quick)
+
+    assert done.returncode == 1
+    assert f"what {hangs} prints" in done.stdout
+    assert "has not ended after 3 s" in done.stdout
+    assert f"`make {hangs}` runs it alone" in done.stdout

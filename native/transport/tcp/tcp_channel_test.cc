@@ -279,7 +279,7 @@ TEST(TcpChannel, ranks_find_each_other_through_store_and_listener) {
 
 TEST(TcpChannel, ranks_that_do_not_come_are_named) {
   Job job(4);
-  const Deadline deadline = After(2s);  // in which those that come find each other
+  const Deadline deadline = After(5s);  // in which those that come find each other
   testing::RunRanks(2, [&](int rank) {
     const Status status = job.Connect(rank == 0 ? 0 : 2, TestOptions(), deadline).status();
     EXPECT_FALSE(status.ok());
