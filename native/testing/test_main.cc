@@ -43,6 +43,7 @@ std::vector<Case>& Cases() {
 
 std::mutex g_mutex;
 int g_failures_of_current = 0;
+std::string g_texts_of_current;
 std::string g_skip_reason;
 thread_local std::string t_failure;
 
@@ -95,6 +96,7 @@ bool RunCase(const Case& test) {
   {
     std::lock_guard lock(g_mutex);
     g_failures_of_current = 0;
+    g_texts_of_current.clear();
     g_skip_reason.clear();
   }
   const auto start = std::chrono::steady_clock::now();
@@ -127,7 +129,8 @@ void RunShare(const std::vector<const Case*>& chosen, int job, size_t slowest, S
   for (size_t i = 0; (i = share.next.fetch_add(1)) < chosen.size();) {
     share.current[job].store(i);
     if (!RunCase(*chosen[i])) {
-      failed.push_back(chosen[i]->full_name());
+      std::lock_guard lock(g_mutex);
+      failed.push_back(chosen[i]->full_name() + "\n" + g_texts_of_current);
       ++share.failed;
     } else if (g_skip_reason.empty()) {
       ++share.passed;
@@ -136,7 +139,8 @@ void RunShare(const std::vector<const Case*>& chosen, int job, size_t slowest, S
     }
   }
   PrintSlowest(slowest);
-  for (const std::string& name : failed) std::printf("FAILED  %s\n", name.c_str());
+  // Once more at the end, where who reads the last lines finds it.
+  for (const std::string& each : failed) std::printf("FAILED  %s", each.c_str());
 }
 
 // A job that dies has failed in the test that it was in.
@@ -218,7 +222,10 @@ int Register(std::string suite, std::string name, std::function<void()> body) {
 
 void ReportFailure(const char* file, int line, const std::string& text) {
   std::lock_guard lock(g_mutex);
-  if (++g_failures_of_current <= 20) std::printf("%s:%d: %s\n", file, line, text.c_str());
+  if (++g_failures_of_current > 20) return;
+  const std::string whole = std::string(file) + ":" + std::to_string(line) + ": " + text + "\n";
+  std::printf("%s", whole.c_str());
+  g_texts_of_current += whole;
 }
 
 std::string Streamed(void (*write)(std::ostream& out, const void* value), const void* value) {

@@ -20,6 +20,9 @@ constexpr Tag kMessages = 0;
 // Up to this many connections, reading each costs less than asking epoll first.
 constexpr size_t kDirectPeersMax = 2;
 constexpr std::chrono::seconds kGoodbyeTime{1};
+// A parent knows which of its children are missing, so it gives up before they do: a child that
+// left first would be named instead.
+constexpr std::chrono::seconds kAfterParent{2};
 
 using Clock = std::chrono::steady_clock;
 
@@ -88,7 +91,7 @@ class TcpChannel final : public Channel, public LinkBorrower {
   std::string TextOf(const Peer& peer) const;
   Status LossOf(const Peer& peer, const Status& why) const;
   Status Introduce(const RankTree& tree, const ConnectContext& context);
-  Status ReadIntroduction(Peer& peer, const ConnectContext& context);
+  Status ReadIntroduction(Peer& peer, const ConnectContext& context, Deadline deadline);
   Deadline Tick();
 
   const int rank_;
@@ -235,17 +238,18 @@ Status TcpChannel::Introduce(const RankTree& tree, const ConnectContext& context
   const std::vector<std::byte> mine = Encode(Introduction::OfThisProcess());
   Peer* const parent = tree.parent(rank_) < 0 ? nullptr : Find(tree.parent(rank_));
   for (const int child : tree.children(rank_)) {
-    RABIT_RETURN_IF_ERROR(ReadIntroduction(*Find(child), context));
+    RABIT_RETURN_IF_ERROR(ReadIntroduction(*Find(child), context, context.deadline));
   }
   if (parent != nullptr) {
     RABIT_RETURN_IF_ERROR(Send(parent->rank, mine));
-    RABIT_RETURN_IF_ERROR(ReadIntroduction(*parent, context));
+    RABIT_RETURN_IF_ERROR(ReadIntroduction(*parent, context, context.deadline + kAfterParent));
   }
   for (const int child : tree.children(rank_)) RABIT_RETURN_IF_ERROR(Send(child, mine));
   return {};
 }
 
-Status TcpChannel::ReadIntroduction(Peer& peer, const ConnectContext& context) {
+Status TcpChannel::ReadIntroduction(Peer& peer, const ConnectContext& context,
+                                    Deadline deadline) {
   for (;;) {
     has_news_.store(false);
     if (const auto message = peer.link->Take(kMessages)) {
@@ -256,13 +260,13 @@ Status TcpChannel::ReadIntroduction(Peer& peer, const ConnectContext& context) {
       if (each.link->has_failed()) return LossOf(each, each.link->failure());
     }
     RABIT_RETURN_IF_ERROR(context.Look());
-    if (Clock::now() >= context.deadline) {
+    if (Clock::now() >= deadline) {
       return TimedOut("rank " + std::to_string(rank_) + " waited for the introduction of rank " +
                       std::to_string(peer.rank) +
                       "; see whether that rank, and those below it in the tree, have started")
           .WithCulprit(peer.rank);
     }
-    stream_->Wait(has_news_, looker_, true, std::min(context.deadline, After(kStartLookInterval)));
+    stream_->Wait(has_news_, looker_, true, std::min(deadline, After(kStartLookInterval)));
   }
 }
 
