@@ -245,7 +245,9 @@ def future_of(
     then raises what it raises.
     """
     completion = completion_of(engine)
-    if torch._C._current_graph_task_id() == -1:
+    # Without a node the pass is at its end, where callbacks run one after the other. The reducer of a static graph
+    # starts its operations there, and waits for them before a callback that came later could complete them.
+    if torch._C._current_autograd_node() is None:
         return completion.future(handles, finish, outputs)
     future = _AwaitedFuture(completion, handles, finish, outputs)
 

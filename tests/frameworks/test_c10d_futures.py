@@ -95,3 +95,19 @@ report([gradients_are_averages(), len(seen) > 0])
     )
 
     assert results == [[True, True]] * 2
+
+
+@pytest.mark.parametrize("hook", ["", "model.register_comm_hook(None, rabit_torch.ddp_hook)"])
+def test_a_static_graph_is_reduced_at_the_end_of_its_first_backward_pass(on_ranks, hook):
+    results = on_ranks(
+        2,
+        TRAINING
+        + f"""
+model = DistributedDataParallel(model.module, static_graph=True)
+{hook}
+report(gradients_are_averages())
+"""
+        + END,
+    )
+
+    assert results == [True, True]
