@@ -46,7 +46,7 @@ def read_file(
         else:
             raise InvalidArgument(
                 f"the configuration file {path} sets {key!r}, which is unknown: "
-                f"{nearest(name, [*known, *FILE_SECTIONS])}"
+                f"{nearest(name, {*known, *FILE_SECTIONS})}"
             )
     return found, [f"without effect in {path}: {', '.join(ignored)}"] if ignored else []
 
@@ -59,23 +59,27 @@ def _read_section(
     found: dict[str, tuple[Any, str]],
     ignored: list[str],
 ) -> None:
-    twins = {each.key: each for each in TWINS if each.key.startswith(section + ".")}
+    implied: dict[str, tuple[Any, str]] = {}
     for key, value in values.items():
-        name, source = f"{section}.{key}", f"{section}.{key} in {path}"
-        if name in twins:
-            text = _twin_text(twins[name], value)
-            setting = by_name[twins[name].setting]
-            if text is not None:
-                found[setting.name] = (setting.parse(text, source), source)
-        elif name in KEYS_WITHOUT_EFFECT:
-            ignored.append(name)
-        else:
-            known = [each.partition(".")[2] for each in (*twins, *KEYS_WITHOUT_EFFECT)
-                     if each.startswith(section + ".")]  # fmt: skip
+        name, source = f"{section}.{key}".replace("-", "_"), f"{section}.{key} in {path}"
+        twins = [each for each in TWINS if each.key == name]
+        if not twins and name not in KEYS_WITHOUT_EFFECT:
+            known = {each.key for each in TWINS} | KEYS_WITHOUT_EFFECT
+            known = {each.partition(".")[2] for each in known if each.startswith(section + ".")}
             raise InvalidArgument(
-                f"the configuration file {path} sets {name}, which is unknown: "
-                f"{nearest(str(key), known)}"
+                f"the configuration file {path} sets {section}.{key}, which is unknown: "
+                f"{nearest(name.partition('.')[2], known)}"
             )
+        if not twins:
+            ignored.append(name)
+        for twin in twins:
+            text = _twin_text(twin, value)
+            if text is not None:
+                setting = by_name[twin.setting]
+                into = implied if twin.implied else found
+                into[setting.name] = (setting.parse(text, source), source)
+    # A check that is off is off, whatever times the file gives it.
+    found.update(implied)
 
 
 def _twin_text(twin: Twin, value: Any) -> str | None:

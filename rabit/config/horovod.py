@@ -76,7 +76,10 @@ TWINS = (
         implied="0", is_negated=True,
     ),
     # Who wants to hear of no stall does not want the job to end because of one.
-    Twin("stall_abort", "HOROVOD_STALL_CHECK_DISABLE", "--no-stall-check", implied="0"),
+    Twin(
+        "stall_abort", "HOROVOD_STALL_CHECK_DISABLE", "--no-stall-check", "stall_check.enabled",
+        implied="0", is_negated=True,
+    ),
     Twin(
         "allreduce_algorithm", "HOROVOD_HIERARCHICAL_ALLREDUCE", "--hierarchical-allreduce",
         "params.hierarchical_allreduce", implied="hierarchical",
@@ -100,8 +103,8 @@ KEYS_WITHOUT_EFFECT = frozenset(
     {
         "params.cycle_time_ms", "params.hierarchical_allgather", "params.torus_allreduce",
         "library_options.mpi_threads_disable", "library_options.num_nccl_streams",
-        "library_options.thread_affinity", "logging.with_timestamp",
-        "autotune.gaussian_process_noise",
+        "library_options.thread_affinity", "library_options.ccl_bgt_affinity",
+        "logging.with_timestamp", "logging.hide_timestamp", "autotune.gaussian_process_noise",
     }
 )  # fmt: skip
 FILE_SECTIONS = frozenset(each.key.partition(".")[0] for each in TWINS if each.key)

@@ -330,6 +330,38 @@ def test_the_sections_of_horovods_file_are_read_without_the_launcher(tmp_path):
     assert config.notices == (f"without effect in {path}: params.cycle_time_ms",)
 
 
+def test_every_key_of_horovods_file_is_known_with_either_dash(tmp_path):
+    path = tmp_path / "horovod.toml"
+    path.write_text(
+        "[params]\nfusion-threshold-mb = 32\n"
+        "[library_options]\nccl_bgt_affinity = 1\n[logging]\nhide_timestamp = true\n"
+    )
+
+    config = Config.from_environ({}, config_file=str(path))
+
+    assert config.fusion_bytes == 32 << 20
+
+
+def test_a_stall_check_that_is_off_in_the_file_is_off_whatever_its_times(tmp_path):
+    path = tmp_path / "horovod.toml"
+    path.write_text("[stall_check]\nenabled = false\nwarning_time_seconds = 120\n")
+
+    config = Config.from_environ({}, config_file=str(path))
+
+    assert (config.stall_warning, config.stall_abort) == (0.0, 0.0)
+
+
+def test_an_unknown_key_of_a_file_lists_each_known_one_once(tmp_path):
+    path = tmp_path / "rabit.toml"
+    path.write_text("xyzzy = 1")
+
+    with pytest.raises(InvalidArgument, match="known: ") as caught:
+        Config.from_environ({}, config_file=str(path))
+
+    known = str(caught.value).partition("known: ")[2].split(", ")
+    assert len(known) == len(set(known))
+
+
 def test_each_value_remembers_its_source(tmp_path):
     path = tmp_path / "rabit.toml"
     path.write_text("credit_bytes = 7\nlanes = 3\n")
