@@ -35,11 +35,11 @@ class ArraySlot:
 
     @value.setter
     def value(self, array: Array) -> None:
-        self._weight[:] = array_like(array.reshape(self.shape), self._weight)
+        self._weight[:] = array_like(array.reshape(self._weight.shape), self._weight)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(self._weight.shape)
+        return tuple(self._weight.shape) or (1,)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -57,15 +57,14 @@ class ArraySlot:
 
     def write_back(self) -> None:
         """Puts what the optimizer is to use into the gradient."""
-        self._gradient[:] = array_like(self.grad.reshape(self.shape), self._gradient)
+        self._gradient[:] = array_like(self.grad.reshape(self._gradient.shape), self._gradient)
 
     def forget(self) -> None:
         """The step has ended: until then a method may read `grad`."""
         self._gradient = self.grad = None
 
     def _array(self, array: Any) -> Array:
-        found: Array = array.asnumpy().astype(self.dtype, copy=False)
-        return found
+        return np.atleast_1d(array.asnumpy().astype(self.dtype, copy=False))
 
 
 class Method:

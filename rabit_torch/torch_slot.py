@@ -46,7 +46,7 @@ class TorchSlot:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(self._parameter.shape)
+        return tuple(self._parameter.shape) or (1,)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -81,7 +81,7 @@ class TorchSlot:
 
 def _array(tensor: torch.Tensor) -> Array:
     """The elements in row-major order; the tensor's own memory where they lie so on the CPU."""
-    dense = tensor.detach()
+    dense = torch.atleast_1d(tensor.detach())
     if dense.dtype not in (torch.float32, torch.float64):
         dense = dense.float()
     array: Array = on_host(dense.contiguous()).numpy()

@@ -15,9 +15,10 @@ __all__ = ["Clipped"]
 
 @dataclass(frozen=True)
 class Clipped(Exchange):
-    """x' = inner(x), where |x_i| is at most `deviations` standard deviations of this rank's x.
+    """x' = inner(x), where |x_i| is at most deviations·√(mean of x²), of this rank's x.
 
     So that one extreme entry does not decide the scale of all.  What is cut is left out for good.
+    The deviation is that from zero: from their mean, equal entries have none, and all would be cut.
     State: that of `inner`.
     Source: Wen et al., "TernGrad", 2017 (2.5 deviations).
     """
@@ -40,7 +41,7 @@ class Clipped(Exchange):
         return self.inner.state(slot)
 
     async def __call__(self, x: Array, state: Any, ranks: Ranks) -> Reduced:
-        if x.size:  # A limit that is not finite makes everything so, and the step is seen to be lost.
-            limit = x.dtype.type(self.deviations) * x.std()
+        if x.size:  # A limit that is NaN makes everything so, and the step is seen to be lost.
+            limit = x.dtype.type(self.deviations) * np.sqrt(np.mean(x * x))
             x = np.clip(x, -limit, limit)
         return await self.inner(x, state, ranks)

@@ -22,7 +22,7 @@ class RowSparse(Exchange):
     """
 
     async def __call__(self, x: Array, state: Any, ranks: Ranks) -> Reduced:
-        rows = np.flatnonzero(np.any(x.reshape(len(x), -1) != 0, axis=1))
+        rows = np.flatnonzero(np.any(x != 0, axis=tuple(range(1, x.ndim))))
         places = await ranks.gather(rows.astype(np.int32 if len(x) < 1 << 31 else np.int64))
         if sum(map(len, places)) >= 2 * len(x):
             return Reduced(await ranks.mean(x))

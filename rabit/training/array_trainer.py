@@ -33,7 +33,7 @@ class ArraySlot:
         self.grad: Any = None
         self.state: Any = None
         self.lr = 0.0
-        self._value = value
+        self._value = np.atleast_1d(value)  # A view.
 
     @property
     def value(self) -> Array:
@@ -47,6 +47,10 @@ class ArraySlot:
     def shape(self) -> tuple[int, ...]:
         shape: tuple[int, ...] = self._value.shape
         return shape
+
+    def take(self, gradient: Array) -> None:
+        """What travels is `gradient`."""
+        self.grad = np.atleast_1d(gradient)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -116,7 +120,7 @@ class ArrayTrainer:
             slot = self._slot_of[key]
             if self._guard is not None:
                 self._look(slot, gradient)
-            slot.grad = gradient
+            slot.take(gradient)
             self.pipeline.ready(slot)
         self.pipeline.flush()
 

@@ -33,7 +33,7 @@ class Reduced(NamedTuple):
 
 
 class Slot(Protocol):
-    """One parameter of one optimizer, as methods see it.
+    """One parameter of one optimizer, as methods see it: with one dimension at least.
 
     value: the parameter; assigning an array changes it.
     grad: its gradient; a method leaves there what the optimizer is to use.  Read-only memory: methods

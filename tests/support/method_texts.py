@@ -16,6 +16,7 @@ GIVEN = {
     "slowmo": "every=2",
     "sparseloco": "every=2",
     "streaming-diloco": "every=4,delay=1",
+    "wangni": "ratio=0.5",  # Of one entry, so many steps send it.
     "zero-one-adam": "start=2,refresh=1,grow=2,every=2",
     "onebit-adam": "warmup=2",
     "onebit-lamb": "warmup=2",
