@@ -55,9 +55,8 @@ class ErrorFeedback(Exchange):
         return Residual(zeros, inner=self.inner.state(slot))
 
     async def __call__(self, x: Array, state: Residual, ranks: Ranks) -> Reduced:
-        factor, unit = state.factor(ranks.unit, self.decay)
-        value, state.residual = await self.inner.with_residual(
-            x, state.residual, factor, state.inner, ranks
-        )
-        state.unit = unit
+        factor = state.factor(ranks.unit, self.decay)
+        value, left = await self.inner.with_residual(x, state.residual, factor, state.inner, ranks)
+        if ranks.unit:  # At a learning rate of zero nothing is applied, and what is left waits as it was.
+            state.residual, state.unit = left, ranks.unit
         return Reduced(value)

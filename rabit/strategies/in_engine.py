@@ -10,7 +10,7 @@ import numpy as np
 from rabit.compression import CompressionCodec
 from rabit.training.state import leaf
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot, Wire
-from rabit.training.wire import seed_of
+from rabit.training.wire import change_of_unit, seed_of
 
 __all__ = ["InEngine"]
 
@@ -74,11 +74,11 @@ class InEngine(Exchange):
         left = ranks.empty((self.codec.residuals, *x.shape), x.dtype)
         np.multiply(residual, x.dtype.type(factor), out=left[0])
         left[1:] = 0
-        unit = ranks.unit or (1.0 if state is None else state.unit)
         if state is not None:
-            np.multiply(state.of_sums, x.dtype.type(state.unit / unit), out=left[1])
+            change = change_of_unit(state.unit, ranks.unit)
+            np.multiply(state.of_sums, x.dtype.type(change), out=left[1])
         seed = seed_of(self.seed, ranks.step)
         value = await ranks.mean(x, codec=self.codec, residual=left, seed=seed)
-        if state is not None:
-            state.of_sums, state.unit = left[1], unit
+        if state is not None and ranks.unit:
+            state.of_sums, state.unit = left[1], ranks.unit
         return value, left[0]

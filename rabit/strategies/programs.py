@@ -9,6 +9,7 @@ import numpy as np
 
 from rabit.training.state import leaf
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot
+from rabit.training.wire import change_of_unit
 
 from .codecs import Codec, is_noisy, randomness
 
@@ -88,11 +89,11 @@ class TwoPhase(Exchange):
             total += codec.decode(code, own)
         total = (total / ranks.size).astype(x.dtype, copy=False)
         if state is not None:  # Like error feedback, it follows the learning rate.
-            unit = ranks.unit or state.unit
-            total = total + np.asarray(state.residual, x.dtype) * x.dtype.type(state.unit / unit)
+            factor = x.dtype.type(change_of_unit(state.unit, ranks.unit))
+            total = total + np.asarray(state.residual, x.dtype) * factor
         again = codec.encode(total, randomness(self.seed + 1, ranks))
-        if state is not None:
-            state.residual, state.unit = total - codec.decode(again, own), unit
+        if state is not None and ranks.unit:
+            state.residual, state.unit = total - codec.decode(again, own), ranks.unit
         pieces = zip(await ranks.gather(again), parts, strict=True)
         value = np.concatenate([codec.decode(code, like) for code, like in pieces])
         sent = np.concatenate([codec.decode(c, like) for c, like in zip(mine, parts, strict=True)])

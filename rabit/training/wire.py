@@ -12,7 +12,7 @@ from rabit.types import ReduceOp
 
 from .state import leaf
 
-__all__ = ["Operands", "Residual", "Wire", "seed_of"]
+__all__ = ["Operands", "Residual", "Wire", "change_of_unit", "seed_of"]
 
 Array = np.ndarray[Any, Any]
 
@@ -32,28 +32,26 @@ class Residual:
     inner: Any = None
     of_sums: Any = leaf(0.0, scope="local", elastic="mean")
 
-    def factor(self, unit: float, decay: float) -> tuple[float, float]:
-        """By what `decay` of the residual is multiplied to be in `unit`; and the unit that it is in.
+    def factor(self, unit: float, decay: float) -> float:
+        """By what the residual is multiplied so that it is `decay` of itself, in `unit`."""
+        return decay * change_of_unit(self.unit, unit)
 
-        At a learning rate of zero nothing is applied, and a residual has no other unit to go to.
-        """
-        unit = unit or self.unit
-        return decay * self.unit / unit, unit
+    def in_unit(self, unit: float, decay: float, count: int) -> Array:
+        """`decay` of what is kept, in `unit` and in a new array: the residual, and with count 2 that of sums."""
+        found = np.empty((count, *self.residual.shape), self.residual.dtype)
+        factor = found.dtype.type(self.factor(unit, decay))
+        for row, each in zip(found, (self.residual, self.of_sums), strict=False):
+            np.multiply(each, factor, out=row)
+        return found
 
-    def in_unit(self, unit: float, decay: float) -> tuple[Array, float]:
-        """`decay` of the residual in a new array, in `unit`; and the unit that it is in."""
-        factor, unit = self.factor(unit, decay)
-        if factor == 1:
-            return self.residual.copy(), unit
-        return self.residual * self.residual.dtype.type(factor), unit
 
-    def both_in_unit(self, unit: float, decay: float) -> tuple[Array, float]:
-        """As `in_unit`, with a second row for what sums lost."""
-        both = np.empty((2, *self.residual.shape), self.residual.dtype)
-        factor, unit = self.factor(unit, decay)
-        np.multiply(self.residual, both.dtype.type(factor), out=both[0])
-        np.multiply(self.of_sums, both.dtype.type(factor), out=both[1])
-        return both, unit
+def change_of_unit(before: float, now: float) -> float:
+    """By what a residual in unit `before` is multiplied to be in `now`.
+
+    0 at a learning rate of zero, as in the first step of a warm-up: nothing is applied, so nothing of the
+    residual is sent, and whoever keeps it leaves it as it is.
+    """
+    return before / now if now else 0.0
 
 
 class Operands(NamedTuple):
@@ -85,19 +83,16 @@ class Wire:
     def operands(self, slot: Any, step: int) -> Operands:
         """Those of one step.  `slot.state` gets the array that the engine writes into.
 
-        It is a new one, so that the step can be taken back.
+        It is a new one, so that the step can be taken back.  At a learning rate of zero the state stays.
         """
         seed = 0 if self.seed is None else seed_of(self.seed, step)
         if self.decay is None:
             return Operands(None, seed)
-        state = slot.state
-        if self.codec.residuals == 2:
-            both, unit = state.both_in_unit(slot.lr, self.decay)
-            slot.state = Residual(both[0], unit, state.inner, both[1])
-            return Operands(both, seed)
-        residual, unit = state.in_unit(slot.lr, self.decay)
-        slot.state = Residual(residual, unit, state.inner)
-        return Operands(residual, seed)
+        state, unit = slot.state, slot.lr
+        left = state.in_unit(unit, self.decay, self.codec.residuals)
+        if unit:
+            slot.state = Residual(left[0], unit, state.inner, *left[1:])
+        return Operands(left, seed)
 
 
 def seed_of(seed: int, step: int) -> int:

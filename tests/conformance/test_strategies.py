@@ -37,11 +37,9 @@ def test_equals(name):
 
 
 @pytest.mark.parametrize("name", suite.CONSERVING)
-def test_what_is_not_sent_is_sent_later_also_when_the_learning_rate_falls(name):
+def test_what_is_not_sent_is_sent_later_also_when_the_learning_rate_falls_or_is_zero(name):
     run = suite.Run(
-        suite.every(suite.CONSERVING[name]),
-        lr=lambda step: 0.1 if step < 4 else 0.01,
-        gradient=suite.pure_noise,
+        suite.every(suite.CONSERVING[name]), lr=suite.rate, gradient=suite.pure_noise
     )
 
     assert suite.unconserved(outcomes(run), run) <= 1e-12
@@ -84,15 +82,33 @@ def test_the_engine_and_numpy_send_the_same(name):
     [suite.NATIVE_TOPK, suite.NATIVE_SIGNS, suite.NATIVE_TWO_PHASES],
     ids=["topk", "sign", "sign in two phases"],
 )
-def test_the_engine_loses_nothing_when_the_learning_rate_falls(exchange):
+@pytest.mark.parametrize("later", [0, 1], ids=["by itself", "in a coroutine"])
+def test_the_engine_loses_nothing_when_the_learning_rate_falls_or_is_zero(exchange, later):
+    if later:
+        exchange = methods.Phases(0, exchange)
     run = suite.Run(
-        suite.feedback(exchange),
-        lr=lambda step: 0.1 if step < 4 else 0.01,
-        gradient=suite.pure_noise,
-        dtype=np.float32,
+        suite.feedback(exchange), lr=suite.rate, gradient=suite.pure_noise, dtype=np.float32
     )
 
     assert suite.unconserved(outcomes(run), run) <= 1e-5
+
+
+def test_momentum_that_waits_is_sent_later_also_when_the_learning_rate_falls_or_is_zero():
+    """Σ η·x' + mean(η·v) = Σ η·mean(u), u = 0.9·u + g."""
+    exchange = methods.MomentumCorrection(suite.topk(0.2), momentum=0.9, masks=False)
+    run = suite.Run(suite.every(exchange), lr=suite.rate, gradient=suite.pure_noise)
+
+    found = outcomes(run)
+
+    for name in suite.SHAPES:
+        u, whole = np.zeros(suite.SHAPES[name]), np.zeros(suite.SHAPES[name])
+        for step in range(run.steps):
+            u = 0.9 * u + np.mean([suite.noise(name, rank, step) for rank in range(RANKS)], axis=0)
+            whole += suite.rate(step) * u
+        moved = found[0].first[name] - found[0].values[name]
+        states = [each.states[name] for each in found]
+        left = np.mean([each.v * each.unit for each in states], axis=0)
+        assert np.abs(moved + left - whole).max() <= 1e-12
 
 
 UNBIASED = {

@@ -44,6 +44,11 @@ def nothing(name: str, value: np.ndarray, rank: int, step: int) -> np.ndarray:
     return 0.0 * value
 
 
+def rate(step: int) -> float:
+    """A learning rate that begins at zero, as warm-ups do, falls, and is zero once more."""
+    return {0: 0.0, 5: 0.0}.get(step, 0.1 if step < 4 else 0.01)
+
+
 # --- optimizers -----------------------------------------------------------------------------------
 
 
@@ -232,8 +237,14 @@ def _left(state: Any) -> Any:
 
 
 def _left_of_sums(states: list[Any], name: str) -> Any:
-    """What the second phase in NumPy keeps: each rank that of its part of the mean."""
+    """What the second phase keeps, where the exchange inside keeps it.
+
+    In NumPy each rank has that of its part of the mean, in the engine that of the sum.
+    """
     inner = [getattr(each, "inner", None) for each in states]
+    inner = [getattr(each, "then", each) for each in inner]
+    if hasattr(inner[0], "of_sums"):
+        return np.mean([each.of_sums * each.unit for each in inner], axis=0)
     if not hasattr(inner[0], "residual"):
         return 0.0
     whole = np.concatenate([each.residual * each.unit for each in inner])
