@@ -10,6 +10,7 @@ import numpy as np
 from rabit.training.strategy import Array
 
 from .codecs import Random
+from .ranges import in_range
 
 __all__ = ["ByChance", "probabilities"]
 
@@ -46,6 +47,9 @@ class ByChance:
     ratio: float
 
     is_noisy = True  # A block of equal entries loses 1/ratio - 1 times its square.
+
+    def __post_init__(self) -> None:
+        in_range(self, ratio="(0, 1]")
 
     @property
     def is_biased(self) -> bool:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from rabit.errors import InvalidArgument
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot
+
+from .ranges import in_range
 
 __all__ = ["Clipped"]
 
@@ -27,11 +28,7 @@ class Clipped(Exchange):
     deviations: float = 2.5
 
     def __post_init__(self) -> None:
-        if not self.deviations > 0:
-            raise InvalidArgument(
-                f"Clipped(deviations={self.deviations}): it takes a number above 0. Leave Clipped out to "
-                "cut nothing."
-            )
+        in_range(self, deviations="(0, inf]")
 
     @property
     def is_biased(self) -> bool:

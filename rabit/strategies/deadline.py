@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from rabit.errors import InvalidArgument
+from .ranges import in_range
 
 __all__ = ["Deadline"]
 
@@ -29,11 +29,8 @@ class Deadline:
     def __init__(
         self, seconds: float, least: int = 1, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        if seconds <= 0 or least < 0:
-            raise InvalidArgument(
-                f"Deadline({seconds}, least={least}): it takes seconds above 0 and least >= 0."
-            )
         self.seconds, self.least = seconds, least
+        in_range(self, seconds="(0, inf)", least="0..")
         self._clock = clock
 
     def of(self, parts: Iterable[T]) -> Iterator[T]:

@@ -16,6 +16,7 @@ from rabit.training.tasks import Task
 
 from .codecs import Codec, randomness
 from .minmax import MinMax8
+from .ranges import check_choice, in_range
 
 __all__ = ["Decentralized", "LowPrecisionRing"]
 
@@ -34,9 +35,9 @@ class Decentralized(Strategy):
     uses_step = True
 
     def __init__(self, peers: Literal["all", "shift-one"] = "all", every: int = 1) -> None:
-        if peers not in ("all", "shift-one"):
-            raise InvalidArgument(f"peers is {peers!r}; use 'all' or 'shift-one'.")
         self.peers, self.every = peers, every
+        in_range(self, every="1..")
+        check_choice("Decentralized", "peers", peers, ("all", "shift-one"))
         if peers == "shift-one":
             self.needs_of_ranks = "peers='shift-one' takes an even number of ranks"
         self._slots: Sequence[Slot] = ()
@@ -105,6 +106,7 @@ class LowPrecisionRing(Strategy):
 
     def __init__(self, codec: Codec | None = None, seed: int = 0, every: int = 1) -> None:
         self.codec, self.seed, self.every = codec or MinMax8(), seed, every
+        in_range(self, seed="0..", every="1..")
         self._slots: Sequence[Slot] = ()
 
     def plan(self, slots: Sequence[Slot]) -> None:

@@ -10,6 +10,8 @@ import numpy as np
 from rabit.training.state import leaf
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot
 
+from .ranges import in_range
+
 __all__ = ["FrequencyMomentum"]
 
 
@@ -36,6 +38,9 @@ class FrequencyMomentum(Exchange):
     count: int = 8
     signs: bool = True
     has_momentum = True
+
+    def __post_init__(self) -> None:
+        in_range(self, momentum="[0, 1)", chunk="1..65536", count="1..")
 
     def state(self, slot: Slot) -> DemoState:
         return DemoState(np.zeros(slot.shape, slot.dtype))

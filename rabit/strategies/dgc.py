@@ -11,6 +11,8 @@ from rabit.training.state import leaf
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot
 from rabit.training.wire import change_of_unit
 
+from .ranges import in_range
+
 __all__ = ["MomentumCorrection"]
 
 
@@ -41,6 +43,9 @@ class MomentumCorrection(Exchange):
     masks: bool = True
     clip: float = 0.0
     has_momentum = True
+
+    def __post_init__(self) -> None:
+        in_range(self, momentum="[0, 1)", clip="[0, inf)")
 
     def state(self, slot: Slot) -> CorrectionState:
         zeros = np.zeros(slot.shape, slot.dtype)

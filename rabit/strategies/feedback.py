@@ -11,6 +11,8 @@ from rabit.errors import InvalidArgument
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot, Wire, parts_of
 from rabit.training.wire import Residual
 
+from .ranges import in_range
+
 __all__ = ["ErrorFeedback"]
 
 
@@ -30,6 +32,7 @@ class ErrorFeedback(Exchange):
     decay: float = 1.0
 
     def __post_init__(self) -> None:
+        in_range(self, decay="[0, 1]")
         parts = parts_of(self.inner)
         noisy = next((each for each in parts if isinstance(each, Exchange) and each.is_noisy), None)
         if noisy is not None:

@@ -13,6 +13,8 @@ from rabit.errors import InvalidArgument
 from rabit.training.noise import generator
 from rabit.training.strategy import Array, Ranks, Slot, Strategy
 
+from .ranges import check, check_choice, in_range
+
 __all__ = ["Gossip", "Graph", "graph_weights", "losing_links"]
 
 Neighbours = Mapping[int, Sequence[int]]
@@ -34,12 +36,9 @@ class Gossip(Strategy):
     uses_step = True
 
     def __init__(self, graph: Graph = "ring", rounds: int = 1, every: int = 1) -> None:
-        if rounds < 1 or every < 1 or (isinstance(graph, str) and graph not in ("ring", "all")):
-            raise InvalidArgument(
-                f"Gossip(graph={graph!r}, rounds={rounds}, every={every}): it takes 'ring', 'all' or the "
-                "neighbours of every rank, rounds >= 1 and every >= 1."
-            )
         self.graph, self.rounds, self.every = graph, rounds, every
+        in_range(self, rounds="1..", every="1..")
+        check_graph(self, graph)
         if not isinstance(graph, str):
             self.needs_of_ranks = "its graph names the ranks that there are now"
         self._slots: Sequence[Slot] = ()
@@ -67,6 +66,12 @@ class Gossip(Strategy):
             for peer, other in zip(peers, found, strict=True):
                 value = value + kind(weights[peer]) * other
         slot.value = value
+
+
+def check_graph(method: Strategy, graph: Graph) -> None:
+    """Raises InvalidArgument for the name of a graph that there is not."""
+    if isinstance(graph, str):
+        check_choice(type(method).__name__, "graph", graph, ("ring", "all"))
 
 
 def graph_weights(graph: Graph, size: int, step: int) -> Array:
@@ -107,6 +112,7 @@ def losing_links(
 
     Both ends of a link know that it is lost, so that nobody waits, and the mean of the ranks stays.
     """
+    check("losing_links", "chance", chance, "[0, 1]")
     whole = named_graph(graph, size) if isinstance(graph, str) else graph
 
     def left(step: int) -> Neighbours:

@@ -13,6 +13,8 @@ from rabit.training.islands import islands_of
 from rabit.training.state import leaf
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot
 
+from .ranges import in_range
+
 __all__ = ["Hierarchical"]
 
 
@@ -53,6 +55,9 @@ class Hierarchical(Exchange):
     inner: Exchange
     island: int = 0
     needs_of_ranks = "its islands have the same number of ranks each"
+
+    def __post_init__(self) -> None:
+        in_range(self, island="0..")
 
     @property
     def is_biased(self) -> bool:

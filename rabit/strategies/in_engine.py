@@ -12,6 +12,8 @@ from rabit.training.state import leaf
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot, Wire
 from rabit.training.wire import change_of_unit, seed_of
 
+from .ranges import in_range
+
 __all__ = ["InEngine"]
 
 
@@ -36,6 +38,9 @@ class InEngine(Exchange):
     codec: CompressionCodec
     otherwise: Exchange
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        in_range(self, seed="0..")
 
     @property
     def is_biased(self) -> bool:

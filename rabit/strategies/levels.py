@@ -11,17 +11,20 @@ from rabit.errors import InvalidArgument
 from rabit.training.strategy import Array
 
 from .codecs import Random, pack_bits, unpack_bits
+from .ranges import check, check_choice, in_range
 
 __all__ = ["Levels", "Natural", "float8", "geometric", "uniform"]
 
 
 def uniform(bits: int) -> tuple[float, ...]:
     """The levels of QSGD: 0, 1/s, 2/s, ..., 1 in `bits` bits, the sign among them."""
+    check("uniform", "bits", bits, "2..8")
     return tuple(np.linspace(0.0, 1.0, 1 << (bits - 1)).tolist())
 
 
 def geometric(bits: int) -> tuple[float, ...]:
     """The levels of NUQSGD: 0, ..., 1/4, 1/2, 1 in `bits` bits, the sign among them."""
+    check("geometric", "bits", bits, "2..8")
     count = 1 << (bits - 1)
     return (0.0, *(2.0 ** -(count - 2 - index) for index in range(count - 1)))
 
@@ -51,6 +54,8 @@ class Levels:
     norm: Literal["max", "l2"] = "max"
 
     def __post_init__(self) -> None:
+        in_range(self, block="1..")
+        check_choice("Levels", "norm", self.norm, ("max", "l2"))
         table = self.table
         if (
             not 2 <= len(table) <= 128

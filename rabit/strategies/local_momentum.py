@@ -10,6 +10,8 @@ import numpy as np
 from rabit.training.state import leaf
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot
 
+from .ranges import in_range
+
 __all__ = ["LocalMomentum"]
 
 
@@ -34,6 +36,9 @@ class LocalMomentum(Exchange):
     inner: Exchange
     rate: float = 0.1
     has_momentum = True
+
+    def __post_init__(self) -> None:
+        in_range(self, rate="(0, 1]")
 
     def state(self, slot: Slot) -> MomentumState:
         return MomentumState(np.zeros(slot.shape, slot.dtype), self.inner.state(slot))

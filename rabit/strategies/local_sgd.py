@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rabit.errors import InvalidArgument
 from rabit.training.state import leaf
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot, Strategy
 from rabit.training.tasks import Task
 
+from .ranges import in_range
 from .synchronous import Mean
 
 __all__ = ["LocalSGD", "OuterStep", "TakeMean"]
@@ -68,14 +68,11 @@ class LocalSGD(Strategy):
         delay: int = 0,
         mix: float = 0.0,
     ) -> None:
-        if every < 1 or not 0 <= delay < every or not 1 <= fragments <= every or start < 0:
-            raise InvalidArgument(
-                f"LocalSGD(every={every}, fragments={fragments}, delay={delay}, start={start}): it takes "
-                "every >= 1, 1 <= fragments <= every, 0 <= delay < every and start >= 0."
-            )
         self.every, self.start, self.fragments = every, start, fragments
         self.outer, self.exchange = outer or TakeMean(), exchange or Mean()
         self.delay, self.mix = delay, mix
+        in_range(self, every="1..", start="0..", mix="[0, 1)")
+        in_range(self, fragments=f"1..{every}", delay=f"0..{every - 1}")
         self._slots: Sequence[Slot] = ()
         self._moves: list[tuple[int, Slot, Task]] = []  # due when so many steps have ended
 

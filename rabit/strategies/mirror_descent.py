@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rabit.errors import InvalidArgument
 from rabit.training.strategy import Array, Ranks, Slot, Strategy
 
-from .gossip import Graph, graph_weights
+from .gossip import Graph, check_graph, graph_weights
 from .mirror_maps import Euclidean, MirrorMap
+from .ranges import in_range
 
 __all__ = ["AnyBatchMirrorDescent"]
 
@@ -41,9 +41,9 @@ class AnyBatchMirrorDescent(Strategy):
         *,
         by_samples: bool = True,
     ) -> None:
-        if rounds < 1:
-            raise InvalidArgument(f"rounds is {rounds}; ranks average once in a step at least.")
         self.mirror, self.graph, self.rounds = mirror or Euclidean(), graph, rounds
+        in_range(self, rounds="1..")
+        check_graph(self, graph)
         if not isinstance(graph, str):
             self.needs_of_ranks = "its graph names the ranks that there are now"
         self.by_samples = by_samples

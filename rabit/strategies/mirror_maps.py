@@ -9,6 +9,8 @@ import numpy as np
 
 from rabit.training.strategy import Array
 
+from .ranges import in_range
+
 __all__ = ["Entropy", "Euclidean", "MirrorMap"]
 
 
@@ -23,6 +25,9 @@ class Euclidean:
     """D = ‖x-y‖²/2: y - rate·g, and back into the ball of `radius` around 0; 0: no ball."""
 
     radius: float = 0.0
+
+    def __post_init__(self) -> None:
+        in_range(self, radius="[0, inf)")
 
     def __call__(self, y: Array, g: Array, rate: float) -> Array:
         x: Array = y - y.dtype.type(rate) * g

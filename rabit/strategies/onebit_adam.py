@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rabit.errors import InvalidArgument
 from rabit.training.strategy import Array, Exchange, Ranks, Slot, Strategy
+
+from .ranges import check_betas, in_range
 
 __all__ = ["OneBitAdam"]
 
@@ -42,12 +43,9 @@ class OneBitAdam(Strategy):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
-        if warmup < 1:
-            raise InvalidArgument(
-                f"warmup is {warmup}: the variance is measured in it, so it takes at least one step; "
-                "15 to 25 % of all steps are usual."
-            )
         self.exchange, self.warmup, self.betas, self.eps = exchange, warmup, betas, eps
+        in_range(self, warmup="1..", eps="[0, inf)")
+        check_betas(self, betas)
 
     def plan(self, slots: Sequence[Slot]) -> None:
         for slot in slots:

@@ -8,6 +8,8 @@ from typing import Any
 from rabit.errors import InvalidArgument
 from rabit.training.strategy import Array
 
+from .ranges import in_range
+
 __all__ = ["Nesterov", "SlowMomentum"]
 
 
@@ -23,6 +25,9 @@ class SlowMomentum:
 
     alpha: float = 1.0
     beta: float = 0.5
+
+    def __post_init__(self) -> None:
+        in_range(self, alpha="(0, inf)", beta="[0, 1)")
 
     def __call__(self, anchor: Array, move: Array, memory: Any, lr: float) -> tuple[Array, Any]:
         if lr == 0:
@@ -44,6 +49,9 @@ class Nesterov:
 
     lr: float = 0.7
     momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        in_range(self, lr="(0, inf)", momentum="[0, 1)")
 
     def __call__(self, anchor: Array, move: Array, memory: Any, lr: float) -> tuple[Array, Any]:
         memory = self.momentum * memory + move

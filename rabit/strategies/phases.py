@@ -7,6 +7,7 @@ from typing import Any
 
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot
 
+from .ranges import in_range
 from .synchronous import Mean
 
 __all__ = ["Phases"]
@@ -28,6 +29,9 @@ class Phases(Exchange):
     until: int
     then: Exchange
     first: Exchange = Mean()
+
+    def __post_init__(self) -> None:
+        in_range(self, until="0..")
 
     @property
     def is_biased(self) -> bool:

@@ -9,6 +9,8 @@ from rabit.training.noise import generator
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot, Wire
 from rabit.training.thin_matrix import thin_matrix
 
+from .ranges import in_range
+
 __all__ = ["PowerSGD"]
 
 
@@ -34,6 +36,9 @@ class PowerSGD(Exchange):
     rank: int = 2
     min_rate: float = 2.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        in_range(self, rank="1..", min_rate="[0, inf)", seed="0..")
 
     @property
     def is_biased(self) -> bool:

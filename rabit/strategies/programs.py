@@ -12,6 +12,7 @@ from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot
 from rabit.training.wire import change_of_unit
 
 from .codecs import Codec, is_noisy, randomness
+from .ranges import in_range
 
 __all__ = ["Gathered", "TwoPhase"]
 
@@ -26,6 +27,9 @@ class Gathered(Exchange):
 
     codec: Codec
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        in_range(self, seed="0..")
 
     @property
     def is_biased(self) -> bool:
@@ -67,6 +71,9 @@ class TwoPhase(Exchange):
     codec: Codec
     second_feedback: bool = False
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        in_range(self, seed="0..")
 
     @property
     def is_biased(self) -> bool:

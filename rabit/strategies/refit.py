@@ -9,12 +9,12 @@ from typing import Any, Literal
 import numpy as np
 
 from rabit.compression import Compression
-from rabit.errors import InvalidArgument
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot
 
 from .in_engine import InEngine
 from .levels import Levels, uniform
 from .programs import TwoPhase
+from .ranges import check_choice, in_range
 
 __all__ = ["FittedLevels", "best_levels", "best_powers"]
 
@@ -99,12 +99,8 @@ class FittedLevels(Exchange):
     fit: Literal["best", "powers"] = "best"
 
     def __post_init__(self) -> None:
-        is_known = self.fit in ("best", "powers")
-        if not 2 <= self.bits <= 7 or self.every < 1 or self.first < 0 or not is_known:
-            raise InvalidArgument(
-                f"FittedLevels(bits={self.bits}, first={self.first}, every={self.every}, fit={self.fit!r}): "
-                "it takes 2 to 7 bits, first >= 0, every >= 1, and fit 'best' or 'powers'."
-            )
+        in_range(self, bits="2..7", block="1..", first="0..", every="1..")
+        check_choice("FittedLevels", "fit", self.fit, ("best", "powers"))
 
     def state(self, slot: Slot) -> FittedState:
         return FittedState(_in_parts(uniform(self.bits)))

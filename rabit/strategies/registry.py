@@ -75,8 +75,13 @@ def make(spec: str) -> Strategy:
                 f"strategy {spec!r}: {part!r} is not an argument of {name!r}; "
                 f"{_nearest(key, known)}it takes {_defaults(name) or 'none'}"
             )
+        if key in given:
+            raise InvalidArgument(f"strategy {spec!r}: {key} is given twice. Leave one of them out.")
         given[key] = _value(spec, key, text, known[key].default)
-    return build(**given)
+    try:
+        return build(**given)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"strategy {spec!r}: {error}") from error
 
 
 def _methods() -> Mapping[str, Method]:

@@ -10,6 +10,7 @@ import numpy as np
 from rabit.training.strategy import Array
 
 from .codecs import Random
+from .ranges import in_range
 
 __all__ = ["Signs"]
 
@@ -25,6 +26,9 @@ class Signs:
     """
 
     block: int = 4096
+
+    def __post_init__(self) -> None:
+        in_range(self, block="1..")
 
     @property
     def is_biased(self) -> bool:

@@ -10,6 +10,8 @@ from typing import Any
 from rabit.compression import Compression, CompressionCodec
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot, Strategy, Wire
 
+from .ranges import in_range
+
 __all__ = ["Bypass", "Mean", "Synchronous"]
 
 
@@ -42,6 +44,9 @@ class Bypass(Exchange):
     inner: Exchange
     below_bytes: int = 64 * 1024
     small: Exchange = Mean()
+
+    def __post_init__(self) -> None:
+        in_range(self, below_bytes="0..")
 
     @property
     def is_biased(self) -> bool:

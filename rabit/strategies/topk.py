@@ -11,6 +11,7 @@ from rabit.training.noise import generator
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced
 
 from .codecs import Random
+from .ranges import in_range
 
 __all__ = ["LargestEntries", "RandomK"]
 
@@ -24,6 +25,9 @@ class LargestEntries:
     """
 
     ratio: float
+
+    def __post_init__(self) -> None:
+        in_range(self, ratio="(0, 1]")
 
     @property
     def is_biased(self) -> bool:
@@ -60,6 +64,9 @@ class RandomK(Exchange):
     ratio: float = 0.1
     scale: bool = False
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        in_range(self, ratio="(0, 1]", seed="0..")
 
     @property
     def is_biased(self) -> bool:

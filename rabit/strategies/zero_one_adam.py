@@ -13,6 +13,8 @@ from rabit.errors import InvalidArgument
 from rabit.training.state import leaf
 from rabit.training.strategy import Array, Exchange, Ranks, Slot, Strategy
 
+from .ranges import check_betas, in_range
+
 __all__ = ["ZeroOneAdam"]
 
 
@@ -62,13 +64,10 @@ class ZeroOneAdam(Strategy):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
-        if min(start, refresh, grow, every) < 1:
-            raise InvalidArgument(
-                f"ZeroOneAdam(start={start}, refresh={refresh}, grow={grow}, every={every}): each is a "
-                "number of steps or times, 1 at least."
-            )
         self.exchange, self.start, self.refresh = exchange, start, refresh
         self.grow, self.every, self.betas, self.eps = grow, every, betas, eps
+        in_range(self, start="1..", refresh="1..", grow="1..", every="1..", eps="[0, inf)")
+        check_betas(self, betas)
         self.bound = adam_bound(*betas)
         self._slots: Sequence[Slot] = ()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from support.recorded import recording_trainer
@@ -11,6 +13,7 @@ import rabit.strategies as methods
 from rabit import Compression
 from rabit.testing import run_ranks
 
+MEAN = methods.Mean()
 L2 = methods.Levels(methods.uniform(3), 512, "l2")
 NOISY = {
     "levels by L2": methods.TwoPhase(L2),
@@ -61,19 +64,88 @@ def test_what_loses_less_than_it_is_given_may_have_a_residual():
         assert methods.ErrorFeedback(exchange).inner == exchange
 
 
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda: methods.LocalSGD(0), "every >= 1"),
-        (lambda: methods.LocalSGD(4, delay=4), "delay < every"),
-        (lambda: methods.LocalSGD(4, fragments=5), "fragments <= every"),
-        (lambda: methods.OneBitAdam(methods.Mean(), 0), "warmup is 0"),
-        (lambda: methods.FittedLevels(bits=8), "2 to 7 bits"),
-        (lambda: methods.Levels((0.0, 0.5)), "rise from 0 to 1"),
-        (lambda: methods.Decentralized("some"), "peers is 'some'"),
-        (lambda: methods.as_strategy("topk:ratio=much"), "float such as"),
-    ],
-)
-def test_numbers_that_cannot_be_are_refused(make, says):
-    with pytest.raises(rabit.InvalidArgument, match=says):
+EVERY = "takes a whole number from 1 on"
+OUT_OF_RANGE = {
+    "AnyBatchMirrorDescent(rounds=0)": (lambda: methods.AnyBatchMirrorDescent(rounds=0), EVERY),
+    "AnyBatchMirrorDescent(graph='star')": (
+        lambda: methods.AnyBatchMirrorDescent(graph="star"),
+        "graph takes 'ring' or 'all'",
+    ),
+    "Bypass(below_bytes=-1)": (lambda: methods.Bypass(MEAN, -1), "a whole number from 0 on"),
+    "ByChance(ratio=0)": (lambda: methods.ByChance(0), "a number in (0, 1]"),
+    "Clipped(deviations=0)": (lambda: methods.Clipped(MEAN, 0), "a number in (0, inf]"),
+    "Clipped(deviations=nan)": (lambda: methods.Clipped(MEAN, math.nan), "in (0, inf]"),
+    "Deadline(seconds=0)": (lambda: methods.Deadline(0), "a number in (0, inf)"),
+    "Decentralized(every=0)": (lambda: methods.Decentralized(every=0), EVERY),
+    "Decentralized(peers='some')": (
+        lambda: methods.Decentralized("some"),
+        "peers takes 'all' or 'shift-one'",
+    ),
+    "ErrorFeedback(decay=1.5)": (lambda: methods.ErrorFeedback(MEAN, 1.5), "a number in [0, 1]"),
+    "Euclidean(radius=-1)": (lambda: methods.Euclidean(-1), "a number in [0, inf)"),
+    "FittedLevels(bits=8)": (lambda: methods.FittedLevels(bits=8), "from 2 to 7"),
+    "FittedLevels(fit='most')": (
+        lambda: methods.FittedLevels(fit="most"),
+        "fit takes 'best' or 'powers'",
+    ),
+    "FrequencyMomentum(chunk=0)": (lambda: methods.FrequencyMomentum(chunk=0), "from 1 to 65536"),
+    "FrequencyMomentum(momentum=1.0)": (
+        lambda: methods.FrequencyMomentum(1.0),
+        "a number in [0, 1)",
+    ),
+    "Gathered(seed=-1)": (lambda: methods.Gathered(methods.Signs(), -1), "from 0 on"),
+    "Gossip(every=0)": (lambda: methods.Gossip(every=0), EVERY),
+    "Gossip(graph='star')": (lambda: methods.Gossip("star"), "graph takes 'ring' or 'all'"),
+    "Hierarchical(island=-1)": (lambda: methods.Hierarchical(MEAN, -1), "from 0 on"),
+    "LargestEntries(ratio=1.5)": (lambda: methods.LargestEntries(1.5), "a number in (0, 1]"),
+    "Levels(block=0)": (lambda: methods.Levels((0.0, 1.0), 0), EVERY),
+    "Levels(norm='l1')": (
+        lambda: methods.Levels((0.0, 1.0), norm="l1"),
+        "norm takes 'max' or 'l2'",
+    ),
+    "LocalMomentum(rate=0.0)": (lambda: methods.LocalMomentum(MEAN, 0.0), "a number in (0, 1]"),
+    "LocalSGD(every=0)": (lambda: methods.LocalSGD(0), EVERY),
+    "LocalSGD(every=True)": (lambda: methods.LocalSGD(True), EVERY),
+    "LocalSGD(every=2.5)": (lambda: methods.LocalSGD(2.5), EVERY),
+    "LocalSGD(delay=4)": (lambda: methods.LocalSGD(4, delay=4), "from 0 to 3"),
+    "LocalSGD(fragments=5)": (lambda: methods.LocalSGD(4, fragments=5), "from 1 to 4"),
+    "LocalSGD(mix=1.0)": (lambda: methods.LocalSGD(4, mix=1.0), "a number in [0, 1)"),
+    "LowPrecisionRing(every=0)": (lambda: methods.LowPrecisionRing(every=0), EVERY),
+    "MinMax8(block='8')": (lambda: methods.MinMax8("8"), EVERY),
+    "MomentumCorrection(momentum=1)": (
+        lambda: methods.MomentumCorrection(MEAN, 1),
+        "a number in [0, 1)",
+    ),
+    "Nesterov(lr=0)": (lambda: methods.Nesterov(0), "a number in (0, inf)"),
+    "OneBitAdam(warmup=0)": (lambda: methods.OneBitAdam(MEAN, 0), EVERY),
+    "OneBitAdam(betas[1]=1.0)": (
+        lambda: methods.OneBitAdam(MEAN, 9, (0.9, 1.0)),
+        "a number in [0, 1)",
+    ),
+    "OneBitLamb(eps=0)": (lambda: methods.OneBitLamb(MEAN, 9, eps=0), "a number in (0, inf)"),
+    "Phases(until=-1)": (lambda: methods.Phases(-1, MEAN), "from 0 on"),
+    "PowerSGD(rank=0)": (lambda: methods.PowerSGD(0), EVERY),
+    "RandomK(ratio=0)": (lambda: methods.RandomK(0), "a number in (0, 1]"),
+    "Signs(block=0)": (lambda: methods.Signs(0), EVERY),
+    "SlowMomentum(beta=1)": (lambda: methods.SlowMomentum(beta=1), "a number in [0, 1)"),
+    "TwoMeans(block=-8)": (lambda: methods.TwoMeans(-8), EVERY),
+    "ZeroOneAdam(grow=0)": (lambda: methods.ZeroOneAdam(MEAN, 9, grow=0), EVERY),
+    "geometric(bits=9)": (lambda: methods.geometric(9), "from 2 to 8"),
+    "losing_links(chance=2)": (lambda: methods.losing_links("ring", 4, 2), "a number in [0, 1]"),
+    "uniform(bits=1)": (lambda: methods.uniform(1), "from 2 to 8"),
+}
+
+
+@pytest.mark.parametrize("what", OUT_OF_RANGE)
+def test_an_argument_that_cannot_be_is_refused_with_its_range(what):
+    make, says = OUT_OF_RANGE[what]
+
+    with pytest.raises(rabit.InvalidArgument) as refusal:
         make()
+
+    assert str(refusal.value).startswith(f"{what}: ") and says in str(refusal.value)
+
+
+def test_levels_that_do_not_rise_from_0_to_1_are_refused():
+    with pytest.raises(rabit.InvalidArgument, match="rise from 0 to 1"):
+        methods.Levels((0.0, 0.5))

@@ -33,6 +33,12 @@ def test_arguments_are_read_by_type():
         ("demo:signs=no", "signs is 'no', where bool such as True"),
         ("powersgd:rank", "'rank' is not an argument"),
         ("anybatch:x=1", "it takes none"),
+        ("powersgd:rank=1,rank=2", "rank is given twice"),
+        ("powersgd:rank=0", "^strategy 'powersgd:rank=0': PowerSGD.rank=0.: rank takes a whole number"),
+        ("topk:ratio=much", "float such as"),
+        ("topk:ratio=2", "LargestEntries.ratio=2.0.: ratio takes a number in"),
+        ("qsgd:bits=1", "bits takes a whole number from 2 to 8"),
+        ("dabmd:graph=star", "graph takes 'ring' or 'all'"),
     ],
 )
 def test_a_wrong_text_is_refused_with_what_is_known(spec, says):
