@@ -1,7 +1,7 @@
 """Reading a tensor through DLPack without copying and without taking it over.
 
 The capsule is not consumed: holding it keeps the memory alive, dropping it lets the producer free
-its description.  Source: DLPack's C header, version 0.8 layout (unversioned capsules).
+its description.  Source: DLPack's C header, versions 0.8 (unversioned capsules) and 1.0.
 """
 
 from __future__ import annotations
@@ -30,6 +30,22 @@ class _DLTensor(ctypes.Structure):
     )
 
 
+class _Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _DLTensor),
+    )
+
+
+_READ_ONLY = 1
+_VERSION = (1, 0)
+_is_valid = ctypes.pythonapi.PyCapsule_IsValid
+_is_valid.restype = ctypes.c_int
+_is_valid.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.restype = ctypes.c_void_p
 _get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
@@ -68,8 +84,11 @@ class Found(NamedTuple):
     owner: Any
 
 
-def read_dlpack(tensor: Any, what: object) -> Found | None:
-    """Where a tensor of the CPU or of CUDA lies; None: it is not contiguous in row-major order."""
+def read_dlpack(tensor: Any, what: object, writes: bool) -> Found | None:
+    """Where a tensor of the CPU or of CUDA lies; None: it is not contiguous in row-major order.
+
+    writes: InvalidArgument if its producer says that it must not be written, as JAX does of every array.
+    """
     try:
         kind, index = map(int, tensor.__dlpack_device__())
         if kind not in (CPU, CUDA):
@@ -78,7 +97,7 @@ def read_dlpack(tensor: Any, what: object) -> Found | None:
                 "the CPU (1) and of CUDA (2) travel. Copy it to the CPU."
             )
         stream = 0 if kind == CPU else _LEGACY_STREAM
-        capsule = tensor.__dlpack__() if kind == CPU else tensor.__dlpack__(stream=stream)
+        capsule = _capsule_of(tensor, {} if kind == CPU else {"stream": stream}, writes)
     except (BufferError, TypeError, ValueError, RuntimeError, NotImplementedError) as error:
         if isinstance(error, Unsupported):
             raise
@@ -86,7 +105,13 @@ def read_dlpack(tensor: Any, what: object) -> Found | None:
             f"{what}: {type(tensor).__module__}.{type(tensor).__qualname__} cannot be shared "
             f"through DLPack: {error}. Pass a dense tensor without gradient (tensor.detach())."
         ) from error
-    found = ctypes.cast(_get_pointer(capsule, b"dltensor"), ctypes.POINTER(_DLTensor)).contents
+    found, flags = _contents_of(capsule)
+    if writes and flags & _READ_ONLY:
+        raise InvalidArgument(
+            f"{what}: {type(tensor).__module__}.{type(tensor).__qualname__} is read-only, as its library says "
+            "through DLPack, so the result cannot be written into it. Use the form without the trailing "
+            "underscore."
+        )
     dtype = _DTYPES.get((found.type_code, found.type_bits))
     if dtype is None or found.type_lanes != 1:
         name = f"{_CODE_NAMES.get(found.type_code, 'type')}{found.type_bits}"
@@ -99,6 +124,26 @@ def read_dlpack(tensor: Any, what: object) -> Found | None:
         return None
     address = (found.data or 0) + found.byte_offset
     return Found(address, shape, dtype, kind, index, stream, (tensor, capsule))
+
+
+def _capsule_of(tensor: Any, options: dict[str, Any], writes: bool) -> Any:
+    """Only the newer capsule says whether its memory may be written; older libraries have none."""
+    if writes:
+        try:
+            return tensor.__dlpack__(**options, max_version=_VERSION)
+        except TypeError:  # It knows no such argument.
+            return tensor.__dlpack__(**options)
+    return tensor.__dlpack__(**options)
+
+
+def _contents_of(capsule: Any) -> tuple[_DLTensor, int]:
+    """The tensor that a capsule describes, and its flags."""
+    if not _is_valid(capsule, b"dltensor_versioned"):
+        pointer = _get_pointer(capsule, b"dltensor")
+        return ctypes.cast(pointer, ctypes.POINTER(_DLTensor)).contents, 0
+    pointer = _get_pointer(capsule, b"dltensor_versioned")
+    managed = ctypes.cast(pointer, ctypes.POINTER(_Versioned)).contents
+    return managed.tensor, managed.flags
 
 
 def _is_contiguous(shape: tuple[int, ...], strides: list[int]) -> bool:

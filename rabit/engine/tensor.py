@@ -151,7 +151,7 @@ def view_input(tensor: Any, what: object = "tensor") -> TensorView:
     if isinstance(tensor, TensorView):
         return tensor
     if not isinstance(tensor, np.ndarray) and hasattr(tensor, "__dlpack__"):
-        view = _from_dlpack(tensor, what)
+        view = _from_dlpack(tensor, what, writes=False)
         if view is not None:
             return view
         tensor = _contiguous_copy(tensor, what)
@@ -171,7 +171,7 @@ def view_output(tensor: Any, what: object = "tensor") -> TensorView:
         return tensor
     if not isinstance(tensor, np.ndarray):
         if hasattr(tensor, "__dlpack__"):
-            view = _from_dlpack(tensor, what)
+            view = _from_dlpack(tensor, what, writes=True)
             if view is None:
                 raise _not_contiguous(what, _describe(tensor))
             return view
@@ -222,9 +222,9 @@ def _not_contiguous(what: object, found: str) -> InvalidArgument:
     )
 
 
-def _from_dlpack(tensor: Any, what: object) -> TensorView | None:
+def _from_dlpack(tensor: Any, what: object, writes: bool) -> TensorView | None:
     """None when it is not contiguous."""
-    found = read_dlpack(tensor, what)
+    found = read_dlpack(tensor, what, writes)
     if found is None:
         return None
     return TensorView(

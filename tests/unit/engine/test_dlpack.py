@@ -72,6 +72,40 @@ def test_tensors_that_cannot_be_shared_are_refused():
         view_input(torch.ones(3, dtype=torch.complex64))
 
 
+class Foreign:
+    """A library's array; the older capsule of some libraries does not say that it must not be written."""
+
+    def __init__(self, is_writable, knows_versions=True):
+        self.memory = np.ones(4, np.float32)
+        self._newer = self.memory.view()
+        self._newer.flags.writeable = is_writable
+        self._knows_versions = knows_versions
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+    def __dlpack__(self, **options):
+        if options and not self._knows_versions:
+            raise TypeError("__dlpack__() got an unexpected keyword argument 'max_version'")
+        return self._newer.__dlpack__(**options) if options else self.memory.__dlpack__()
+
+
+def test_what_its_library_declares_read_only_is_read_and_not_written():
+    array = Foreign(is_writable=False)
+
+    assert view_input(array).data == array.memory.ctypes.data
+    with pytest.raises(InvalidArgument, match=r"Foreign is read-only.*without the trailing underscore"):
+        view_output(array)
+
+
+@pytest.mark.parametrize("knows_versions", [True, False])
+def test_what_may_be_written_is_written_in_place(knows_versions):
+    array = Foreign(is_writable=True, knows_versions=knows_versions)
+
+    assert view_output(array).data == array.memory.ctypes.data
+    assert view_output(array).shape == (4,)
+
+
 def test_other_devices_are_refused():
     class OnMetal:
         def __dlpack_device__(self):
