@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
+import ctypes
 import ipaddress
+import os
 import socket
-import struct
 from collections.abc import Sequence
-from pathlib import Path
 
 from rabit.errors import InvalidArgument
 
@@ -22,10 +21,8 @@ __all__ = [
     "split_address",
 ]
 
-_SIOCGIFADDR = 0x8915
-_SIOCGIFFLAGS = 0x8913
 _IFF_UP = 1
-_LINK_LOCAL_SCOPE = 0x20
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def split_address(text: str, source: str) -> tuple[str, int]:
@@ -110,21 +107,12 @@ def interface_addresses(name: str) -> list[str]:
             f"known are {', '.join(known)}. Correct --network-interfaces or "
             "RABIT_NETWORK_INTERFACES."
         )
-    request = struct.pack("256s", name.encode()[:15])
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        answer = fcntl.ioctl(probe.fileno(), _SIOCGIFFLAGS, request)
-        if not struct.unpack("H", answer[16:18])[0] & _IFF_UP:
-            raise InvalidArgument(
-                f"the network interface {name!r} is down on {socket.gethostname()}. "
-                f"Start it ('ip link set {name} up') or choose another."
-            )
-        try:
-            answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-            found.append(socket.inet_ntoa(answer[20:24]))
-        except OSError:
-            found.clear()  # The interface has no IPv4 address.
-    found.extend(_ipv6_addresses(name))
+    is_up, found = _state_of(name)
+    if not is_up:
+        raise InvalidArgument(
+            f"the network interface {name!r} is down on {socket.gethostname()}. "
+            f"Start it ('ip link set {name} up') or choose another."
+        )
     if not found:
         raise InvalidArgument(
             f"the network interface {name!r} has no address on {socket.gethostname()}. "
@@ -133,16 +121,55 @@ def interface_addresses(name: str) -> list[str]:
     return found
 
 
-def _ipv6_addresses(name: str) -> list[str]:
-    table = Path("/proc/net/if_inet6")
-    if not table.exists():
-        return []
-    found = []
-    for line in table.read_text().splitlines():
-        digits, _, _, scope, _, interface = line.split()
-        if interface == name and int(scope, 16) != _LINK_LOCAL_SCOPE:
-            found.append(str(ipaddress.IPv6Address(int(digits, 16))))
-    return found
+class _InterfaceAddress(ctypes.Structure):
+    """struct ifaddrs of the C library."""
+
+
+_InterfaceAddress._fields_ = (
+    ("next", ctypes.POINTER(_InterfaceAddress)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.c_void_p),
+    *((each, ctypes.c_void_p) for each in ("netmask", "destination", "data")),
+)
+
+
+def _state_of(name: str) -> tuple[bool, list[str]]:
+    """Whether the interface is up, and its addresses as `interface_addresses` orders them."""
+    library = ctypes.CDLL(None, use_errno=True)
+    first = ctypes.POINTER(_InterfaceAddress)()
+    if library.getifaddrs(ctypes.byref(first)):
+        code = ctypes.get_errno()
+        raise OSError(code, f"getifaddrs: {os.strerror(code)}")
+    is_up = False
+    by_family: dict[int, list[str]] = {socket.AF_INET: [], socket.AF_INET6: []}
+    try:
+        each = first
+        while each:
+            entry = each.contents
+            each = entry.next
+            # An IPv4 address may have a label in place of the interface's name: eth0:1.
+            if entry.name.partition(b":")[0] != os.fsencode(name):
+                continue
+            is_up = is_up or bool(entry.flags & _IFF_UP)
+            family, address = _read_address(entry.address)
+            if address is not None and not (address.version == 6 and address.is_link_local):
+                by_family[family].append(str(address))
+    finally:
+        library.freeifaddrs(first)
+    return is_up, by_family[socket.AF_INET] + by_family[socket.AF_INET6]
+
+
+def _read_address(pointer: int | None) -> tuple[int, _Address | None]:
+    """The family and address of a struct sockaddr; None: of another family than IP."""
+    if not pointer:
+        return 0, None
+    family = ctypes.c_uint16.from_address(pointer).value
+    if family == socket.AF_INET:
+        return family, ipaddress.IPv4Address(ctypes.string_at(pointer + 4, 4))
+    if family == socket.AF_INET6:
+        return family, ipaddress.IPv6Address(ctypes.string_at(pointer + 8, 16))
+    return family, None
 
 
 def pick_address(interfaces: Sequence[str]) -> str:

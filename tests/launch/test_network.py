@@ -105,6 +105,30 @@ def test_the_loopback_interface_has_its_address():
     assert addresses.pick_address(["nope0", "lo"]) == "127.0.0.1"
 
 
+def test_every_address_of_an_interface_is_seen_ipv4_first(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from rabit.rendezvous import addresses\n"
+        "print(*addresses.interface_addresses('d0'), 'then', addresses.pick_address(['e0', 'd0']))"
+    )
+    setup = "ip link set lo up; ip link add d0 type veth peer name d1; ip link set d0 up; ip link set d1 up"
+    for address in ("192.0.2.7/24", "198.51.100.7/24 label d0:1", "2001:db8::7/64 nodad"):
+        setup += f"; ip addr add {address} dev d0"
+
+    done = in_namespace(setup, "-np", 1, sys.executable, script)
+
+    assert "192.0.2.7 198.51.100.7 2001:db8::7 then 192.0.2.7" in done.stdout, done.stderr
+
+
+def test_an_interface_that_is_down_is_told(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("from rabit.rendezvous import addresses\naddresses.interface_addresses('d0')")
+
+    done = in_namespace("ip link set lo up; ip link add d0 type veth", "-np", 1, sys.executable, script)
+
+    assert "'d0' is down" in done.stderr
+
+
 def test_the_route_to_this_host_leaves_from_it():
     assert addresses.route_address("127.0.0.1") == "127.0.0.1"
     with pytest.raises(InvalidArgument, match="does not resolve"):
