@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import rabit_torch.distributed  # noqa: F401  # makes the backend known
@@ -42,6 +41,8 @@ def main() -> None:
         nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8)
     )
     if args.sharded:
+        from torch.distributed.fsdp import fully_shard  # since torch 2.6
+
         model: nn.Module = fully_shard(network, mesh=init_device_mesh("cpu", (size,)))
     else:
         model = DistributedDataParallel(network)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.fsdp2 import needs_fsdp2
 from support.processes import run_processes
 
 SCRIPT = Path(__file__).parent / "scripts" / "c10d_failures.py"
@@ -12,7 +13,7 @@ ENDED = {"raise": 1, "kill": -9, "shutdown": 0}
 
 
 @pytest.mark.parametrize("end", ENDED)
-@pytest.mark.parametrize("mode", ["ddp", "hook", "fsdp"])
+@pytest.mark.parametrize("mode", ["ddp", "hook", pytest.param("fsdp", marks=needs_fsdp2)])
 def test_survivors_of_a_rank_get_its_end_as_an_exception(rank_server, tmp_path, mode, end):
     variables = {"MODE": mode, "END": end, "MEETING": str(tmp_path / "meeting")}
     variables["OMP_NUM_THREADS"] = "1"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from support.fsdp2 import needs_fsdp2
 from support.rank_server import RankServer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -72,7 +73,10 @@ def run(command: list[str], folder: Path | None = None) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=needs_fsdp2) if "--sharded" in RUNS[each][1] else each for each in RUNS],
+)
 def test_example_runs_on_two_ranks(rank_server, name):
     launcher, arguments, expected = RUNS[name]
     program = [*python_for(name, rank_server), str(EXAMPLES / name), *arguments]
