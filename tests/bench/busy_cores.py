@@ -110,6 +110,9 @@ def work(options: argparse.Namespace) -> None:
         dist.destroy_process_group()
     elif way == "optimizer":
         rabit_torch.shutdown()
+    # The last reference to a gloo group is the model's: its destructor joins threads while it holds the GIL, and
+    # such a thread may be about to take the GIL. Such a worker never ends.
+    os._exit(0)
 
 
 def measure(step: Any, steps: int) -> dict[str, Any]:
