@@ -1,13 +1,13 @@
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <optional>
 #include <thread>
 
 #include "base/check.h"
 #include "base/json_writer.h"
 #include "engine/engine_loop.h"
 #include "engine/engine_state.h"
+#include "engine/group_calls.h"
 #include "engine/lone_waits.h"
 #include "engine/ordered_calls.h"
 #include "engine/ready_watch.h"
@@ -39,6 +39,7 @@ class EngineImplementation final : public Engine {
       : state_(std::make_shared<EngineState>(std::move(parts))),
         loop_(std::make_shared<EngineLoop>(state_)),
         ordered_calls_(*state_),
+        group_calls_(*this, state_, *loop_),
         limits_{state_->parts.rank, state_->parts.router->backends(), state_->parts.codecs.get(),
                 &state_->devices},
         ready_watch_(*state_),
@@ -82,8 +83,12 @@ class EngineImplementation final : public Engine {
     return ordered_calls_.Run(call, deadline);
   }
 
-  Result<GroupId> AddGroup(std::span<const int> ranks, Deadline deadline) override;
-  Status RemoveGroup(GroupId group, Deadline deadline) override;
+  Result<GroupId> AddGroup(std::span<const int> ranks, Deadline deadline) override {
+    return group_calls_.Add(ranks, deadline);
+  }
+  Status RemoveGroup(GroupId group, Deadline deadline) override {
+    return group_calls_.Remove(group, deadline);
+  }
   Result<Group> GetGroup(GroupId group) const override {
     RABIT_ASSIGN_OR_RETURN(std::shared_ptr<const Group> found, state_->groups.Find(group));
     return *found;
@@ -114,13 +119,6 @@ class EngineImplementation final : public Engine {
   bool ComeEarly(std::span<const Request> requests) const;
   // Whoever waits for the request is about to: what it needs is done, here or elsewhere.
   void Attend(const std::shared_ptr<PendingRequest>& pending, Deadline deadline);
-  // Submits one request of the engine's own, without data, and waits.
-  Status RunInternal(Request request, Deadline deadline);
-  std::vector<int32_t> ValuesOf(Handle handle) const;  // of a finished request
-  Status BeginGroup(std::vector<int> mine) RABIT_REQUIRES(groups_mutex_);
-  Result<GroupId> FinishGroup(Deadline deadline) RABIT_REQUIRES(groups_mutex_);
-  Result<GroupId> Define(const std::shared_ptr<const Group>& group, Deadline deadline);
-  Status CheckSameRanks(const std::vector<int>& mine, std::span<const int32_t> all) const;
   Status CheckProposes() const;
   Status WhyEnded() const;
   // Hands one request over that its caller has opened; nobody is woken if it is `awaited`.
@@ -136,21 +134,12 @@ class EngineImplementation final : public Engine {
   const std::shared_ptr<EngineState> state_;
   const std::shared_ptr<EngineLoop> loop_;
   OrderedCalls ordered_calls_;
+  GroupCalls group_calls_;
   const RequestLimits limits_;
   LoneWaits lone_waits_;
   ReadyWatch ready_watch_;
   mutable std::atomic<uint64_t> unattended_{0};  // submitted without waking anybody; a handle
   std::thread thread_;
-  // An AddGroup that some rank has not called yet.  It outlasts a call whose deadline has passed:
-  // the others may have succeeded, and count on.
-  struct PendingGroup {
-    std::vector<int> ranks;
-    std::unique_ptr<std::vector<int32_t>> message;
-    Handle handle;
-  };
-  Mutex groups_mutex_;  // one AddGroup or RemoveGroup at a time
-  uint64_t group_calls_ RABIT_GUARDED_BY(groups_mutex_) = 0;
-  std::optional<PendingGroup> pending_group_ RABIT_GUARDED_BY(groups_mutex_);
   Mutex stop_mutex_;
   std::atomic<bool> is_stopped_{false};
   Status stop_status_ RABIT_GUARDED_BY(stop_mutex_);
@@ -329,21 +318,6 @@ Status EngineImplementation::Run(Request request, Handle& handle, Deadline deadl
   return Wait(handle, deadline);
 }
 
-Status EngineImplementation::RunInternal(Request request, Deadline deadline) {
-  Handle handle;
-  RABIT_RETURN_IF_ERROR(Submit(std::span(&request, 1), std::span(&handle, 1)));
-  const Status status = Wait(handle, deadline);
-  Release(handle);
-  return status;
-}
-
-std::vector<int32_t> EngineImplementation::ValuesOf(Handle handle) const {
-  const Result<HandleOutput> output = Output(handle);
-  if (!output.ok() || output->view.data == nullptr) return {};
-  const auto* data = static_cast<const int32_t*>(output->view.data);
-  return {data, data + output->view.count};
-}
-
 Status EngineImplementation::Propose(const Tunables& tunables) {
   RABIT_RETURN_IF_ERROR(CheckProposes());
   const int32_t lanes = state_->parts.options.lanes;
@@ -372,115 +346,6 @@ Status EngineImplementation::CheckProposes() const {
 Status EngineImplementation::WhyEnded() const {
   if (state_->failure.has_verdict()) return state_->failure.verdict();
   return Aborted(Where() + ": the engine has stopped; start a new one");
-}
-
-// Ids are equal on all ranks only if all ranks add the same groups in the same order; that is
-// checked here, where the mistake is made, instead of showing up as a hang later.
-Result<GroupId> EngineImplementation::AddGroup(std::span<const int> ranks, Deadline deadline) {
-  RABIT_ASSIGN_OR_RETURN(std::vector<int> mine, state_->groups.Normalize(ranks));
-  MutexLock lock(groups_mutex_);
-  if (pending_group_) {
-    // The other ranks have counted it, so it comes first here as well.
-    const bool is_same = pending_group_->ranks == mine;
-    Result<GroupId> finished = FinishGroup(deadline);
-    if (is_same || pending_group_) return finished;
-  }
-  RABIT_RETURN_IF_ERROR(BeginGroup(std::move(mine)));
-  return FinishGroup(deadline);
-}
-
-Status EngineImplementation::BeginGroup(std::vector<int> mine) {
-  // Every rank sends its number of ranks first, so that the lists can be told apart.
-  auto message = std::make_unique<std::vector<int32_t>>(mine.begin(), mine.end());
-  message->insert(message->begin(), static_cast<int32_t>(mine.size()));
-  const auto count = static_cast<int64_t>(message->size());
-  Request request;
-  request.name = "rabit.add_group." + std::to_string(group_calls_);
-  request.signature.kind = Kind::kAllgather;
-  request.signature.dtype = DType::kInt32;
-  request.signature.shape = {count};
-  request.input = TensorView{message->data(), count, DType::kInt32, {}};
-  Handle handle;
-  RABIT_RETURN_IF_ERROR(Submit(std::span(&request, 1), std::span(&handle, 1)));
-  ++group_calls_;
-  pending_group_ = PendingGroup{std::move(mine), std::move(message), handle};
-  return Status();
-}
-
-Result<GroupId> EngineImplementation::FinishGroup(Deadline deadline) {
-  const Handle handle = pending_group_->handle;
-  Status status = Wait(handle, deadline);
-  if (const Result<bool> is_done = IsDone(handle); is_done.ok() && !*is_done) {
-    return TimedOut(Where() +
-                    ": add_group: not every rank has called it yet; call it on every rank, and "
-                    "here once more with the same ranks to go on waiting");
-  }
-  PendingGroup pending = std::move(*pending_group_);
-  pending_group_.reset();
-  const std::vector<int32_t> all = status.ok() ? ValuesOf(handle) : std::vector<int32_t>();
-  Release(handle);
-  if (!status.ok()) return status;
-  RABIT_RETURN_IF_ERROR(CheckSameRanks(pending.ranks, all));
-  return Define(state_->groups.Add(std::move(pending.ranks)), deadline);
-}
-
-Result<GroupId> EngineImplementation::Define(const std::shared_ptr<const Group>& group,
-                                             Deadline deadline) {
-  auto status = std::make_shared<Status>();
-  const bool is_done = loop_->TellAndWait(
-      [state = state_, group, status](EngineCore& core) {
-        core.AddGroup(*group);
-        for (size_t i = 0; i < state->parts.backends.size() && status->ok(); ++i) {
-          const FailureScope scope = state->ScopeOf(static_cast<int32_t>(i));
-          if (!state->failure.verdict_on(scope).ok()) continue;
-          const Status added = state->parts.backends[i]->AddGroup(*group);
-          // The group is one of all other backends as well.
-          if (!added.ok() && scope != kWholeEngine) state->failure.Suspect(scope, added);
-          if (scope == kWholeEngine) *status = added;
-        }
-      },
-      deadline);
-  if (!is_done) {
-    if (state_->failure.has_verdict()) return state_->failure.verdict();
-    if (std::chrono::steady_clock::now() >= deadline) {
-      return TimedOut(Where() + ": group " + std::to_string(group->id) +
-                      " is agreed, but this engine had no time to take it; allow more time");
-    }
-    return Aborted(Where() + ": the group was not added: the engine is stopping; add it earlier");
-  }
-  if (!status->ok()) return *status;
-  return group->id;
-}
-
-Status EngineImplementation::CheckSameRanks(const std::vector<int>& mine,
-                                            std::span<const int32_t> all) const {
-  size_t at = 0;
-  for (int rank = 0; at < all.size(); ++rank) {
-    const auto length = static_cast<size_t>(all[at]);
-    const auto theirs = all.subspan(at + 1, length);
-    at += length + 1;
-    if (std::equal(mine.begin(), mine.end(), theirs.begin(), theirs.end())) continue;
-    std::string here, there;
-    for (int each : mine) here += " " + std::to_string(each);
-    for (int each : theirs) there += " " + std::to_string(each);
-    return Mismatch("add_group on rank " + std::to_string(state_->parts.rank) +
-                    ": the ranks differ:" + here + " here," + there + " on rank " +
-                    std::to_string(rank) +
-                    ". Every rank must add the same groups in the same order")
-        .WithCulprit(rank);
-  }
-  return Status();
-}
-
-Status EngineImplementation::RemoveGroup(GroupId group, Deadline deadline) {
-  RABIT_ASSIGN_OR_RETURN(std::shared_ptr<const Group> found, state_->groups.Find(group));
-  if (group == kWorld) return state_->groups.Remove(group);  // refuses
-  MutexLock lock(groups_mutex_);
-  Request request;
-  request.name = "rabit.remove_group." + std::to_string(group);
-  request.signature.kind = Kind::kBarrier;
-  RABIT_RETURN_IF_ERROR(RunInternal(std::move(request), deadline));
-  return state_->groups.Remove(group);
 }
 
 std::string EngineImplementation::StatisticsJson() const {
