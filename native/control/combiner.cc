@@ -50,7 +50,7 @@ Status Combiner::OnMessage(int child, ConstBytes message, int64_t now_us) {
 }
 
 Status Combiner::OnPart(int child, const RankSet& below, const BundlePart& part, int64_t now_us) {
-  if (!below.Contains(part.ranks))
+  if (!below.Contains(part.ranks) || !below.Contains(part.last_rank))
     return Internal("it speaks for ranks that are not below it in the tree");
   const bool is_all = part.ranks.empty() || part.ranks.count() == below.count();
   const RankSet& ranks = is_all ? below : sets_.emplace_back(part.ranks);

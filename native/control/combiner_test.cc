@@ -208,23 +208,31 @@ TEST(Combiner, every_rank_stops_and_the_smallest_credit_counts) {
   EXPECT_LE(job.ToRoot().messages, 6u);
 }
 
-// What a rank says about ranks that are not below it is not believed.
+// What a rank says about ranks that are not below it is not believed; who comes last is one of
+// them.
 TEST(Combiner, refuses_to_hear_a_rank_about_others) {
   const RankTree tree = RankTree::Over({{0, 0, 0, 1, 1, 1}}, kFanOut);
-  BundleMessage bundle;
-  bundle.parts.push_back({RankSet(2), 2, 0, {}});
-  Encode(AnnounceMessage{}, bundle.parts[0].message);
-  std::vector<std::byte> bytes;
-  Encode(bundle, bytes);
+  struct Said {
+    RankSet ranks;
+    int last_rank;
+  };
+  for (const Said& said : {Said{RankSet(2), 4}, Said{RankSet(4), 2}}) {
+    BundleMessage bundle;
+    bundle.parts.push_back({said.ranks, said.last_rank, 0, {}});
+    Encode(AnnounceMessage{}, bundle.parts[0].message);
+    std::vector<std::byte> bytes;
+    Encode(bundle, bytes);
 
-  Coordinator coordinator({.size = 6});
-  coordinator.OnBundle(3, RankSet(tree.Subtree(3)), bytes, 0);
+    Coordinator coordinator({.size = 6});
+    coordinator.OnBundle(3, RankSet(tree.Subtree(3)), bytes, 0);
+    Combiner combiner(3, tree, 1000);
+    const Status refused = combiner.OnMessage(4, bytes, 0);
 
-  EXPECT_EQ(coordinator.failure().culprit(), 3);
-  EXPECT_TRUE(coordinator.failure().message().find("not below it") != std::string::npos)
-      << coordinator.failure();
-  Combiner combiner(3, tree, 1000);
-  EXPECT_EQ(combiner.OnMessage(4, bytes, 0).culprit(), 4);
+    EXPECT_EQ(coordinator.failure().culprit(), 3);
+    EXPECT_EQ(refused.culprit(), 4);
+    for (const Status& status : {coordinator.failure(), refused})
+      EXPECT_TRUE(testing::Has(status.message(), "not below it")) << status;
+  }
 }
 
 TEST(BundleWire, survives_the_wire_and_damage_is_an_error) {
