@@ -1,9 +1,10 @@
-"""Has Clang read every file of a build by itself, with the build's warnings, without compiling it.
+"""Has Clang read every file of the library by itself, with the build's warnings, without compiling it.
 
     python native/analyse.py BUILD/compile_commands.json
 
 Reading takes a third of the time of compiling. It finds what is not included, and what is touched without its
-lock (-Wthread-safety, which Clang alone knows).
+lock (-Wthread-safety, which Clang alone knows). Files of the fuzz targets are left to the build, which compiles each
+of them by itself.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ def passes(entry: dict[str, str]) -> bool:
 
 
 def main() -> int:
-    # A file that is in two targets has two entries.
-    entries = {entry["file"]: entry for entry in json.loads(Path(sys.argv[1]).read_text())}
+    entries = json.loads(Path(sys.argv[1]).read_text())
+    library = [entry for entry in entries if "/rabit_core.dir/" in entry["output"]]
+    compiled = {entry["file"] for entry in entries if entry not in library}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        passed = list(pool.map(passes, entries.values()))
+        passed = list(pool.map(passes, [each for each in library if each["file"] not in compiled]))
     print(f"{len(passed)} files read, {passed.count(False)} with findings", flush=True)
     return 0 if all(passed) else 1
 
