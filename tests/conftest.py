@@ -6,9 +6,11 @@ import importlib.util
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.rank_server import RankServer
 
 # Tests that `make test` leaves to `make test-full`: see the head of the file.
 SLOW = {
@@ -47,3 +49,11 @@ def _no_settings_from_outside(monkeypatch):
             monkeypatch.delenv(name)
     # It makes a line of several arguments several writes, which the lines of other ranks come between.
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+
+
+@pytest.fixture(scope="session")
+def rank_server() -> Iterator[RankServer]:
+    """Where ranks come from that use torch."""
+    server = RankServer()
+    yield server
+    server.close()
