@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 
 import pytest
 
@@ -55,8 +54,7 @@ def test_a_port_of_another_host_is_drawn():
 
 
 @pytest.mark.parametrize("backend", ["gloo", "rabit"])
-def test_init_process_group_works_as_under_torchrun(rabitrun, tmp_path, backend):
-    pytest.importorskip("torch")
+def test_init_process_group_works_as_under_torchrun(rabitrun, rank_server, tmp_path, backend):
     script = tmp_path / "train.py"
     script.write_text(
         "import sys, torch, torch.distributed as dist\n"
@@ -68,7 +66,7 @@ def test_init_process_group_works_as_under_torchrun(rabitrun, tmp_path, backend)
         "dist.destroy_process_group()\n"
     )
 
-    job = rabitrun("-np", 2, sys.executable, script, backend)
+    job = rabitrun("-np", 2, *rank_server.command, script, backend)
 
     assert job.status == 0, job.err
     assert sorted(job.out.splitlines()) == [f"[{r}] {backend} [3.0, 3.0, 3.0]" for r in (0, 1)]

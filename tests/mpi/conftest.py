@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,10 +56,14 @@ class Mpi:
         environ: dict[str, str] | None = None,
         timeout: float = 240,
         goes_on: bool = False,
+        python: Sequence[str] = (),
     ) -> Ended:
-        """Runs `script` as `size` ranks; kills all of them when time is out."""
+        """Runs `script` as `size` ranks; kills all of them when time is out.
+
+        python: what runs it in place of the Python of this library, as the command of a RankServer.
+        """
         more = self.goes_on if goes_on else ()
-        command = [*self.mpiexec, *more, "-n", str(size), self.python, str(script)]
+        command = [*self.mpiexec, *more, "-n", str(size), *(python or [self.python]), str(script)]
         process = subprocess.Popen(
             [*command, *map(str, arguments)],
             env=self.environ(environ or {}),

@@ -25,17 +25,22 @@ def is_installed(framework: str) -> bool:
     return found is not None and found.origin is not None  # A folder of tests has no origin.
 
 
+def python_for(framework: str, request: pytest.FixtureRequest) -> list[str]:
+    return request.getfixturevalue("rank_server").command if framework == "torch" else [sys.executable]
+
+
 @pytest.mark.parametrize("mpi", ["openmpi"], indirect=True)
 @pytest.mark.parametrize("backend", ["builtin", "mpi"])
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("name", RUNS)
-def test_example_runs_under_mpiexec(mpi, name, size, backend):
+def test_example_runs_under_mpiexec(mpi, request, name, size, backend):
     framework, arguments, expected = RUNS[name]
     if not is_installed(framework):
         pytest.skip(f"{framework} is not installed")
 
+    environ = {"RABIT_BACKEND": backend, **PURE_MPI}
     ended = mpi.run(
-        size, EXAMPLES / name, *arguments, environ={"RABIT_BACKEND": backend, **PURE_MPI}
+        size, EXAMPLES / name, *arguments, environ=environ, python=python_for(framework, request)
     )
 
     ended.assert_ended_well()
@@ -45,14 +50,14 @@ def test_example_runs_under_mpiexec(mpi, name, size, backend):
 @pytest.mark.parametrize("mpi", ["openmpi"], indirect=True)
 @pytest.mark.parametrize("backend", ["builtin", "mpi"])
 @pytest.mark.parametrize("name", RUNS)
-def test_example_runs_under_rabitrun_with_the_launcher_of_mpi(mpi, name, backend):
+def test_example_runs_under_rabitrun_with_the_launcher_of_mpi(mpi, request, name, backend):
     framework, arguments, expected = RUNS[name]
     if not is_installed(framework):
         pytest.skip(f"{framework} is not installed")
     launch = ["-m", "rabit.launch", "--launcher", "mpi", "-np", "2", "--backend", backend]
 
     done = subprocess.run(
-        [sys.executable, *launch, sys.executable, EXAMPLES / name, *arguments],
+        [sys.executable, *launch, *python_for(framework, request), EXAMPLES / name, *arguments],
         env=mpi.environ({}),
         stdin=subprocess.DEVNULL,
         capture_output=True,
