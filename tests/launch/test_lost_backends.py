@@ -28,6 +28,7 @@ def server():
         if int(parent) == os.getppid() and command.endswith(b"rabit.server\\0"):
             return int(entry.name)
     raise SystemExit("there is no server")
+rabit.barrier()  # all have it
 if rank == 0:
     os.kill(server(), getattr(signal, sys.argv[1]))
 rabit.barrier()
