@@ -33,7 +33,7 @@ try:
 except rabit.PeerLost as error:
     print(f"LOST {error.rank} AT {time.time():.6f}: {error}", flush=True)
 """
-ROUNDS = int(os.environ.get("FAULT_ROUNDS", "50"))
+ROUNDS = int(os.environ.get("FAULT_ROUNDS", "20"))
 
 
 def shared_memory_files() -> set[str]:
