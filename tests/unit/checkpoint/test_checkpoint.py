@@ -271,6 +271,13 @@ def test_arguments_out_of_range_are_refused(tmp_path, arguments):
     assert isinstance(error, rabit.InvalidArgument) and f"Checkpoint({name}={value!r})" in str(error)
 
 
+@pytest.mark.parametrize("step", [-1, 1.5, "3"])
+def test_a_step_that_cannot_be_is_refused(tmp_path, step):
+    (error,) = run_threads(1, lambda peers: Checkpoint(tmp_path, peers=peers).save({}, step=step))
+
+    assert isinstance(error, rabit.InvalidArgument) and f"step is {step!r}" in str(error)
+
+
 def test_without_a_folder_the_error_says_where_one_comes_from():
     (error,) = run_threads(1, lambda peers: Checkpoint(peers=peers))
 

@@ -52,6 +52,13 @@ def test_each_sample_is_made_once_and_two_names_share_a_folder(folder):
     assert cached.cache.statistics() == CacheStatistics(hits=102, misses=102)
 
 
+def test_nothing_is_left_beside_the_file(folder):
+    for name in ("one", "other"):
+        CachedDataset(Squares(), folder, name=name)
+
+    assert not list(folder.glob("*.new"))
+
+
 def test_another_job_finds_what_was_written(folder):
     for _ in range(2):
         source = Squares()

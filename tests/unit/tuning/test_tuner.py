@@ -83,7 +83,8 @@ class SimulatedJob:
 
 def run(job, folder=None, log=None, steps=20_000, **plan):
     said = []
-    plan = Plan(START, plan.pop("knobs", KNOBS), 4, "2 ranks", "builtin", window_s=0.0, **plan)
+    plan.setdefault("window_s", 0.0)
+    plan = Plan(START, plan.pop("knobs", KNOBS), 4, "2 ranks", "builtin", **plan)
     cache = Cache(folder, lambda text: said.append(f"warning: {text}"))
     tuner = Tuner(job, plan, cache, Log(log) if log else None, said.append)
     tuner.end_step()
@@ -173,6 +174,13 @@ def test_what_was_found_is_remembered_and_checked_again(tmp_path):
     third = SimulatedJob(start_is_best)
     run(third, tmp_path)
     assert third.values == START  # on this machine it is slower
+
+
+def test_short_steps_are_measured_for_longer_but_not_for_ever(tmp_path):
+    run(SimulatedJob(flat), log=tmp_path / "log", window_s=1e9, steps=100_000)
+
+    windows = [each for each in Log(tmp_path / "log").earlier if each.phase.startswith(("explore", "guard"))]
+    assert windows and {each.steps for each in windows} == {20 * 10}
 
 
 def test_another_model_is_another_matter(tmp_path):
