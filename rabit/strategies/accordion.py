@@ -10,6 +10,8 @@ import numpy as np
 from rabit.training.state import leaf
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot
 
+from .ranges import in_range
+
 __all__ = ["Accordion"]
 
 
@@ -19,7 +21,7 @@ class AccordionState:
 
     total: Any = leaf(0.0)
     before: float = 0.0
-    unit: float = 0.0
+    unit: float = 0.0  # the learning rate where the window began
     is_critical: bool = True
     low: Any = None
     high: Any = None
@@ -27,8 +29,10 @@ class AccordionState:
 
 @dataclass(frozen=True)
 class Accordion(Exchange):
-    """`low` compression where |‖Δ_before‖ - ‖Δ‖| ≥ eta·‖Δ_before‖ or the learning rate fell, else `high`.
+    """`low` compression where |‖Δ_before‖ - ‖Δ‖| ≥ eta·‖Δ_before‖, else `high`; and `low` where it drops.
 
+    That is when the learning rate is less than `drop` of what it was where the window began, to the end of the
+    next one: a rate that falls by a little in every step is no drop.
     Δ is the sum of the decoded means of `interval` steps: equal on all ranks, so that all decide alike
     and nothing has to be agreed.
     State: Δ, replicated, and those of both exchanges; the residual belongs around it:
@@ -41,6 +45,10 @@ class Accordion(Exchange):
     high: Exchange
     interval: int = 100
     eta: float = 0.5
+    drop: float = 0.5
+
+    def __post_init__(self) -> None:
+        in_range(self, interval="1..", eta="[0, inf)", drop="[0, 1]")
 
     @property
     def is_biased(self) -> bool:
@@ -64,11 +72,13 @@ class Accordion(Exchange):
         return value, left
 
     def _choose(self, state: AccordionState, ranks: Ranks) -> tuple[Exchange, Any]:
-        if ranks.step % self.interval == 0 and ranks.step:
+        begins = ranks.step % self.interval == 0
+        if begins and ranks.step:
             norm = float(np.linalg.norm(state.total))
             change = abs(state.before - norm)
             state.is_critical = not state.before or change >= self.eta * state.before
             state.before, state.total = norm, 0.0
-        state.is_critical = state.is_critical or ranks.unit < state.unit
-        state.unit = ranks.unit
+        state.is_critical = state.is_critical or ranks.unit < self.drop * state.unit
+        if begins or not state.unit:
+            state.unit = ranks.unit
         return (self.low, state.low) if state.is_critical else (self.high, state.high)

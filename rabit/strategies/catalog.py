@@ -213,9 +213,14 @@ def _adasum() -> Strategy:
 
 
 def _accordion(
-    low: int = 4, high: int = 1, interval: int = 100, eta: float = 0.5, small: int = _SMALL
+    low: int = 4,
+    high: int = 1,
+    interval: int = 100,
+    eta: float = 0.5,
+    drop: float = 0.5,
+    small: int = _SMALL,
 ) -> Strategy:
-    return usual(Accordion(PowerSGD(low), PowerSGD(high), interval, eta), small)
+    return usual(Accordion(PowerSGD(low), PowerSGD(high), interval, eta, drop), small)
 
 
 def _local(every: int = 8, start: int = 0) -> Strategy:

@@ -110,7 +110,7 @@ class FittedLevels(Exchange):
         if since >= 0 and since % self.every == 0:
             histogram = (await ranks.sum(self._histogram(x))).astype(np.float64)
             fitted = best_levels if self.fit == "best" else best_powers
-            if histogram.sum() > 0:
+            if 0 < histogram.sum() < np.inf:
                 state.table = _in_parts(fitted(histogram, len(state.table)))
         return await self._rounding(tuple(state.table.tolist()))(x, None, ranks)
 
@@ -127,8 +127,8 @@ class FittedLevels(Exchange):
         scale = blocks.max(axis=1, keepdims=True, initial=0)
         scale = np.where(np.isfinite(scale), scale, 0)
         parts = (blocks / np.where(scale > 0, scale, np.inf)).reshape(-1)
-        # What a block contributes to the variance grows with the square of its norm.
-        weights = np.repeat((scale / (scale.max(initial=0) or 1)) ** 2, self.block)
+        # What a block contributes to the variance grows with the square of its norm, on whatever rank it is.
+        weights = np.repeat(scale.astype(np.float64) ** 2, self.block)
         inside = (parts > 0) & (parts <= 1)
         counts, _ = np.histogram(parts[inside], BINS, (0.0, 1.0), weights=weights[inside])
         return counts.astype(np.float32)

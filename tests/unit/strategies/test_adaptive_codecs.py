@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -140,3 +141,77 @@ def test_a_table_of_levels_is_named_in_parts_of_65536():
     codec = rabit.Compression.levels(3, 64, (0, 1 / 3, 0.999999, 1))
 
     assert codec.spec == "levels:bits=3,block=64,levels=5555ffff,norm=max,phases=2"
+
+
+LEVELS_OF_ACCORDION = {
+    # gradients in each window of two steps, learning rate of each step: critical or not in each step
+    "the first windows have nothing before them": ([1, 1, 1], [1] * 6, "yyyynn"),
+    "a change by half is critical": ([1, 1, 1.6, 1.6], [1] * 8, "yyyynnyy"),
+    "a change by less is not": ([1, 1, 1.4, 1.0], [1] * 8, "yyyynnnn"),
+    "gradients of zero are critical": ([1, 0, 0, 0, 0], [1] * 10, "yyyyyyyyyy"),
+    "a drop of the learning rate is, at once and for the window after it": (
+        [1] * 5,
+        [1] * 5 + [0.1] * 5,
+        "yyyynyyynn",
+    ),
+    "where a window begins": ([1] * 4, [1, 1, 1, 1, 0.1, 0.1, 0.1, 0.1], "yyyyyynn"),
+    "a rate that falls by a little each step is no drop": (
+        [1] * 5,
+        [0.9**step for step in range(10)],
+        "yyyynnnnnn",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEVELS_OF_ACCORDION)
+def test_accordion_decides_by_norms_of_windows_and_drops_of_the_learning_rate(name):
+    norms, rates, expected = LEVELS_OF_ACCORDION[name]
+    seen = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Seen(methods.Mean):
+        """The mean, and which of the two it is."""
+
+        letter: str = ""
+
+        async def __call__(self, x, state, ranks):
+            seen.append((ranks.rank, self.letter))
+            return await super().__call__(x, state, ranks)
+
+    def on_rank(engine):
+        exchange = methods.Accordion(Seen(letter="y"), Seen(letter="n"), interval=2)
+        trainer = methods.ArrayTrainer(
+            {"w": np.zeros(4)}, methods.Synchronous(exchange), lr=1.0, engine=engine
+        )
+        for step, rate in enumerate(rates):
+            trainer.set_lr(rate)
+            noise = 3.0 * (-1) ** engine.rank  # which no decision may follow
+            trainer.step({"w": np.full(4, norms[step // 2] + noise)})
+
+    run_ranks(2, on_rank)
+
+    for rank in range(2):
+        assert "".join(letter for at, letter in seen if at == rank) == expected
+
+
+def test_levels_are_fitted_to_the_ranks_by_the_size_of_their_gradients():
+    """What a block adds to the variance grows with the square of its largest entry, on whichever rank it is."""
+    large = np.random.default_rng(1).standard_normal((8, 512))
+    flat = np.random.default_rng(2).uniform(0.1, 0.2, (8, 512))
+    flat[:, 0] = 1
+    gradients = [1000 * large, flat]
+
+    def on_rank(engine):
+        exchange = methods.FittedLevels(3, 512, first=0)
+        trainer = methods.ArrayTrainer(
+            {"w": np.zeros((8, 512))}, methods.Synchronous(exchange), lr=1.0, engine=engine
+        )
+        trainer.step({"w": gradients[engine.rank]})
+        return trainer.slots[0].state.table
+
+    found = run_ranks(2, on_rank)
+
+    expected = best_levels(histogram(np.concatenate(gradients)), 4)
+    assert np.array_equal(*found)
+    assert found[0] == pytest.approx(expected, abs=1e-4)
+    assert not np.allclose(expected, best_levels(histogram(np.concatenate([large, 4 * flat])), 4), atol=0.02)

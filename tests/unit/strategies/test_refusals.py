@@ -66,6 +66,8 @@ def test_what_loses_less_than_it_is_given_may_have_a_residual():
 
 EVERY = "takes a whole number from 1 on"
 OUT_OF_RANGE = {
+    "Accordion(interval=0)": (lambda: methods.Accordion(MEAN, MEAN, interval=0), EVERY),
+    "Accordion(drop=2.0)": (lambda: methods.Accordion(MEAN, MEAN, drop=2.0), "a number in [0, 1]"),
     "AnyBatchMirrorDescent(rounds=0)": (lambda: methods.AnyBatchMirrorDescent(rounds=0), EVERY),
     "AnyBatchMirrorDescent(graph='star')": (
         lambda: methods.AnyBatchMirrorDescent(graph="star"),
