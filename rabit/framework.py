@@ -9,12 +9,14 @@ from rabit.strategies.registry import as_strategy
 from rabit.training.integrity import FiniteGuard, ReplicaCheck, finite_mode, first_not_finite
 from rabit.training.pipeline import Pipeline
 from rabit.training.refusal import refuse_in_elastic_jobs, refuse_strategy_in_elastic_jobs
+from rabit.training.state import Change
 from rabit.training.strategy import Array, Exchange, Strategy
 from rabit.training.tasks import Gate, Task, driver_of, finished
 from rabit.training.wire import Operands
 
 __all__ = [
     "Array",
+    "Change",
     "Exchange",
     "FiniteGuard",
     "Gate",

@@ -17,6 +17,7 @@ import rabit
 from rabit import InvalidArgument, ProcessSet, Unsupported, global_process_set
 from rabit.checkpoint import Bytes, Leaf, NumpyAdapter, Restored, Stored
 from rabit.checkpoint import Checkpoint as _Checkpoint
+from rabit.framework import Change
 
 __all__ = ["Checkpoint", "TorchAdapter"]
 
@@ -157,10 +158,9 @@ class Checkpoint(_Checkpoint):
                 each.load_state_dict(own[f"{name} buffers"], strict=False)
             method = _method_of(each)
             if method is not None and f"{name} strategy" in found.state:
-                method.load_state_dict(
-                    {**found.state[f"{name} strategy"], "local": own[f"{name} strategy"]}
-                )
-                method.pipeline.resize(found.size, self._size, is_new)
+                saved = {**found.state[f"{name} strategy"], "local": own[f"{name} strategy"]}
+                has_new = self._size > found.size
+                method.load_state_dict(saved, Change(found.size, self._size, is_new, has_new))
         for name, each in self._samplers.items():
             each.load_state_dict(own[name])
         if not is_new:

@@ -31,6 +31,7 @@ from rabit.elastic import (
     batches,
     run,
 )
+from rabit.framework import Change
 from rabit_torch.state import broadcast_optimizer_state, broadcast_parameters
 
 __all__ = [
@@ -66,7 +67,7 @@ class TorchState(ObjectState):
     ) -> None:
         given = {"model": model, "optimizer": optimizer, **values}
         self._tensors = {name: each for name, each in given.items() if _holds_tensors(each)}
-        self._commit = _Commit({}, {}, 0)
+        self._commit = _Commit({}, {})
         self._commit_before: _Commit | None = None  # where parts are local
         self.is_local = any(_has_strategy(each) for each in self._tensors.values())
         for name, each in self._tensors.items():
@@ -84,7 +85,7 @@ class TorchState(ObjectState):
             if _has_strategy(each) and self._is_made
         }
         copies = {name: copy.deepcopy(each.state_dict()) for name, each in self._tensors.items()}
-        before, self._commit = self._commit, _Commit(copies, methods, size() if self.is_local else 0)
+        before, self._commit = self._commit, _Commit(copies, methods)
         self._commit_before = before if self.is_local else None
         super().save()
 
@@ -103,27 +104,27 @@ class TorchState(ObjectState):
             for name, saved in commit.copies.items()
         }
         methods = {name: each["local"] for name, each in commit.methods.items()}
-        return own, methods, commit.ranks, super().own_part()
+        return own, methods, super().own_part()
 
     def take_own(self, has_own: bool, taken: Any) -> None:
         """The strategies are new ones, of the new ranks, and go on from the commit."""
-        nothing: tuple[dict[str, Any], dict[str, Any], int, Any] = ({}, {}, 0, None)
-        own, locals_, ranks, values = taken or nothing
-        counts = allgather_object((has_own, self._commit.ranks), "rabit.elastic.own")
-        owners = [number for number, (is_owner, _) in enumerate(counts) if is_owner]
+        nothing: tuple[dict[str, Any], dict[str, Any], Any] = ({}, {}, None)
+        own, locals_, values = taken or nothing
+        is_new = not (has_own or taken)
+        everybody = allgather_object((has_own, is_new), "rabit.elastic.own")
+        owners = [number for number, (is_owner, _) in enumerate(everybody) if is_owner]
         if has_own:
             self.restore()
         if owners:  # Else nobody has committed yet: the strategies begin.
             methods = self._commit.methods
-            if len(owners) < len(counts):
+            if len(owners) < len(everybody):
                 found = broadcast_object(methods, owners[0], "rabit.elastic.methods")
                 methods = methods if has_own else found
-            before = self._commit.ranks if has_own else ranks or counts[owners[0]][1]
+            has_new = any(each for _, each in everybody)
             for name, saved in methods.items():
-                optimizer = self._tensors[name]
                 mine = {**saved, "local": locals_.get(name, saved["local"])}
-                optimizer.load_strategy_state_dict(copy.deepcopy(mine))
-                optimizer._rabit_resize_strategy(before, is_new=not (has_own or taken))
+                change = Change(saved["ranks"], size(), is_new, has_new)
+                self._tensors[name]._rabit_load_strategy(copy.deepcopy(mine), change)
             for name, saved in own.items():
                 _load(self._tensors[name], saved)
         super().take_own(has_own, values)
@@ -152,11 +153,10 @@ class ElasticSampler(rabit.elastic.ElasticSampler, torch.utils.data.Sampler[int]
 
 @dataclass(frozen=True)
 class _Commit:
-    """Copies of models and optimizers and of what strategies keep, by name, and how many ranks there were."""
+    """Copies of models and optimizers and of what strategies keep, by name."""
 
     copies: dict[str, Any]
     methods: dict[str, Any]
-    ranks: int
 
 
 def _buffers(value: Any, saved: dict[str, Any]) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def _tensor(array: Array) -> torch.Tensor:
 
 
 def _mapped(saved: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {"step": saved["step"]}
+    found = {key: saved[key] for key in ("step", "ranks") if key in saved}
     for scope in ("replicated", "local"):
         found[scope] = {path: change(value) for path, value in saved[scope].items()}
     return found

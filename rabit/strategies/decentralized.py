@@ -87,9 +87,9 @@ def _shift_one(ranks: Ranks, turn: int) -> int:
 class RingState:
     """What the neighbours and all others know of left, right and this rank's parameters."""
 
-    left: Array = leaf(scope="local")
-    right: Array = leaf(scope="local")
-    own: Array = leaf(scope="local")
+    left: Array = leaf(scope="local", elastic="none")
+    right: Array = leaf(scope="local", elastic="none")
+    own: Array = leaf(scope="local", elastic="none")
 
 
 class LowPrecisionRing(Strategy):
@@ -103,6 +103,7 @@ class LowPrecisionRing(Strategy):
     """
 
     uses_step = True
+    needs_of_ranks = "each rank knows the parameters of its two neighbours"
 
     def __init__(self, codec: Codec | None = None, seed: int = 0, every: int = 1) -> None:
         self.codec, self.seed, self.every = codec or MinMax8(), seed, every

@@ -15,10 +15,13 @@ __all__ = ["Differences"]
 
 @dataclass
 class DifferencesState:
-    """mine: what the others know of this rank's gradient.  mean: the mean of all of these."""
+    """mine: what the others know of this rank's gradient.  mean: the mean of all of these.
+
+    When ranks come or go, all are known by that mean: it stays the mean of what is known.
+    """
 
     mean: Array
-    mine: Array = leaf(scope="local", elastic="copy")
+    mine: Array = leaf(scope="local", follows="mean")
     inner: Any = None
 
 

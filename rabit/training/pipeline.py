@@ -9,7 +9,7 @@ from rabit.engine.process_set import ProcessSet
 from rabit.errors import InvalidArgument
 
 from .ranks import Members, Ranks
-from .state import Undo, leaves, resized, restored
+from .state import Change, Undo, leaves, resized, restored
 from .strategy import Slot, Strategy
 from .tasks import Driver, Task
 from .wire import Operands, Wire
@@ -144,19 +144,32 @@ class Pipeline:
         self._driver.finish()
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes: the number of steps, and values by path.
+        """What `load_state_dict` takes: the numbers of steps and of ranks, and values by path.
 
         "replicated" is equal on all ranks; "local" is this rank's own, and saved by each.  On all
         ranks at the same step.
         """
         self.finish()
-        saved: dict[str, Any] = {"step": self.step, "replicated": {}, "local": {}}
+        ranks = len(self._members.ranks)
+        saved: dict[str, Any] = {"step": self.step, "ranks": ranks, "replicated": {}, "local": {}}
         for path, each in self._leaves().items():
             saved[each.scope][path] = each.value
         return saved
 
-    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` gave, bit for bit."""
+    def load_state_dict(self, saved: Mapping[str, Any], change: Change | None = None) -> None:
+        """Goes on from what `state_dict` gave, bit for bit.
+
+        change: how the ranks differ from those that saved it, whose parts are divided anew then; None: not
+        at all, and other numbers of ranks are refused where they have parts of their own.
+        """
+        now = len(self._members.ranks)
+        before = int(saved.get("ranks", now))
+        if change is None and before != now and saved["local"]:
+            raise InvalidArgument(
+                f"the state of this {type(self.strategy).__name__} was saved by {before} ranks, each of which has "
+                f"its own part, and {now} load it. Start {before} ranks, save and restore by "
+                "rabit_torch.checkpoint.Checkpoint, which divides the parts anew, or begin without this state."
+            )
         values = {**saved["replicated"], **saved["local"]}
         unknown = sorted(set(values) - set(self._leaves()))
         if unknown:
@@ -170,18 +183,10 @@ class Pipeline:
             slot.state = restored(slot.state, slot.name, values)
         self.strategy.load(restored(self.strategy.state(), "", values))
         self._driver.now = (int(saved["step"]), 0)
-
-    def resize(self, before: int, now: int, is_new: bool) -> None:
-        """After `load_state_dict` in a job of another size: what is local is divided anew.
-
-        before, now: ranks of the job that saved, and of this one.  is_new: this rank was not among them,
-        and has loaded another's state.
-        """
-        if before == now and not is_new:
-            return
-        for slot in self.slots:
-            slot.state = resized(slot.state, before, now, is_new)
-        self.strategy.load(resized(self.strategy.state(), before, now, is_new))
+        if change is not None and not change.is_none:
+            for slot in self.slots:
+                slot.state = resized(slot.state, slot.name, change)
+            self.strategy.load(resized(self.strategy.state(), "", change))
 
     def _plan(self, slots: Sequence[Slot]) -> None:
         self._fresh += [slot for slot in slots if slot.state is None]

@@ -16,10 +16,10 @@ import numpy as np
 
 from rabit.errors import InvalidArgument
 
-__all__ = ["Leaf", "Undo", "copied", "leaf", "leaves", "resized", "restored"]
+__all__ = ["Change", "Leaf", "Undo", "copied", "leaf", "leaves", "resized", "restored"]
 
 Scope = Literal["replicated", "local"]
-Elastic = Literal["copy", "mean", "zero"]
+Elastic = Literal["copy", "mean", "zero", "none"]
 _UNSAID: tuple[Scope, Elastic] = ("replicated", "copy")
 
 
@@ -31,7 +31,7 @@ class Leaf:
     elastic: what becomes of a local value when ranks come or go. "mean": its mean over the ranks is
     conserved (a residual): those that stay scale theirs, those that come start with zero.  "zero":
     it starts anew, as the field's default if it has one: its shape may be that of a part. "copy":
-    those that come take the first rank's.
+    those that come take the first rank's.  "none": other ranks cannot go on with it.
     """
 
     value: Any
@@ -44,9 +44,32 @@ def leaf(
     *,
     scope: Scope = "replicated",
     elastic: Elastic = "copy",
+    follows: str = "",
 ) -> Any:
-    """A field of a state; see Leaf.  Fields that are declared without it are replicated copies."""
-    return dataclasses.field(default=default, metadata={"rabit": (scope, elastic)})
+    """A field of a state; see Leaf.  Fields that are declared without it are replicated copies.
+
+    follows: a field whose value it takes, on every rank, when any has come or gone.
+    """
+    return dataclasses.field(
+        default=default, metadata={"rabit": (scope, elastic), "follows": follows}
+    )
+
+
+@dataclass(frozen=True)
+class Change:
+    """How the ranks that go on from a saved state differ from those that saved it.
+
+    before, now: their numbers.  is_new: this rank was not among them; has_new: some rank was not.
+    """
+
+    before: int
+    now: int
+    is_new: bool = False
+    has_new: bool = False
+
+    @property
+    def is_none(self) -> bool:
+        return self.before == self.now and not self.has_new
 
 
 def copied(tree: Any) -> Any:
@@ -91,12 +114,12 @@ def restored(tree: Any, prefix: str, saved: Mapping[str, Any]) -> Any:
     return _checked(saved[prefix], tree, prefix)
 
 
-def resized(tree: Any, before: int, now: int, is_new: bool) -> Any:
-    """A tree for this rank after the number of ranks has changed from `before` to `now`.
+def resized(tree: Any, prefix: str, change: Change) -> Any:
+    """A tree for this rank after a change, with the paths of `leaves`.
 
-    is_new: this rank was not there before.  Replicated values are for the caller to broadcast.
+    Replicated values of a new rank are those of the others.
     """
-    return _resized(tree, _UNSAID, before, now, is_new)
+    return _resized(tree, prefix, _UNSAID, change)
 
 
 class Undo:
@@ -165,22 +188,29 @@ def _checked(value: Any, like: Any, path: str) -> Any:
     return type(like)(value)
 
 
-def _resized(tree: Any, rules: tuple[Scope, Elastic], before: int, now: int, is_new: bool) -> Any:
+def _resized(tree: Any, path: str, rules: tuple[Scope, Elastic], change: Change) -> Any:
     if _is_node(tree):
-        return dataclasses.replace(
-            tree,
-            **{
-                each.name: each.default
-                if _rules(each)[1] == "zero" and each.default is not dataclasses.MISSING
-                else _resized(getattr(tree, each.name), _rules(each), before, now, is_new)
-                for each in _fields(tree)
-            },
-        )
+        found = {
+            each.name: each.default
+            if _rules(each)[1] == "zero" and each.default is not dataclasses.MISSING
+            else _resized(getattr(tree, each.name), f"{path}/{each.name}", _rules(each), change)
+            for each in _fields(tree)
+        }
+        for each in _fields(tree):
+            if each.metadata.get("follows"):
+                found[each.name] = found[each.metadata["follows"]]
+        return dataclasses.replace(tree, **found)
     if isinstance(tree, (list, tuple)):
-        return type(tree)(_resized(each, rules, before, now, is_new) for each in tree)
+        parts = enumerate(tree)
+        return type(tree)(_resized(each, f"{path}/{at}", rules, change) for at, each in parts)
     elastic = rules[1]
     if tree is None or elastic == "copy":
         return tree
-    if elastic == "zero" or is_new:
+    if elastic == "none":
+        raise InvalidArgument(
+            f"the saved state '{path}' is of {change.before} ranks, and {change.now} go on, or others: its ranks "
+            "know each other, and it cannot be divided anew. Start as many, or load no state of the strategy."
+        )
+    if elastic == "zero" or change.is_new:
         return tree * 0
-    return tree * (now / before)
+    return tree * (change.now / change.before)

@@ -19,6 +19,7 @@ from rabit import (
     global_process_set,
 )
 from rabit.framework import (
+    Change,
     Exchange,
     Strategy,
     follow_default_engine,
@@ -258,13 +259,16 @@ class _DistributedMixin(WrappedMixin):
         return self._rabit_method().state_dict()
 
     def load_strategy_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on from what `strategy_state_dict` gave, bit for bit."""
-        self.flush()
-        self._rabit_method().load_state_dict(state_dict)
+        """Goes on from what `strategy_state_dict` gave on this rank, bit for bit.
 
-    def _rabit_resize_strategy(self, before: int, is_new: bool) -> None:
-        """Of an elastic job, after load_strategy_state_dict: see Method.resize."""
-        self._rabit_method().resize(before, is_new)
+        Refuses what another number of ranks has saved, if each has a part of its own; Checkpoint divides it.
+        """
+        self._rabit_load_strategy(state_dict, None)
+
+    def _rabit_load_strategy(self, state_dict: Mapping[str, Any], change: Change | None) -> None:
+        """change: how the ranks differ from those that saved it; None: not at all."""
+        self.flush()
+        self._rabit_method().load_state_dict(state_dict, change)
 
     def _rabit_method(self) -> Method:
         reducer = self._rabit_reducer

@@ -11,7 +11,7 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, ProcessSet
-from rabit.framework import Operands, Pipeline, Strategy, Task, as_strategy
+from rabit.framework import Change, Operands, Pipeline, Strategy, Task, as_strategy
 from rabit_torch.parameter_state import ParameterState
 from rabit_torch.torch_slot import TorchSlot, with_arrays, with_tensors
 
@@ -135,13 +135,9 @@ class Method:
         """The state of the method, with tensors in place of arrays."""
         return with_tensors(self.pipeline.state_dict())
 
-    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` gave."""
-        self.pipeline.load_state_dict(with_arrays(saved))
-
-    def resize(self, before: int, is_new: bool) -> None:
-        """After `load_state_dict` of what `before` ranks saved; is_new: this one was not among them."""
-        self.pipeline.resize(before, rabit.size(), is_new)
+    def load_state_dict(self, saved: Mapping[str, Any], change: Change | None = None) -> None:
+        """Goes on from what `state_dict` gave; change: how the ranks differ from those that saved it."""
+        self.pipeline.load_state_dict(with_arrays(saved), change)
 
 
 def chosen_strategy(

@@ -33,7 +33,7 @@ METHODS = {
         "amq:first=1,every=3,block=64,small=0", "anybatch", "async", "bytegrad:block=64,small=0",
         "dabmd", "decentralized", "demo:chunk=8,count=2", "dgc:ratio=0.1,ramp=1,small=0",
         "diloco:every=3", "ef21:ratio=0.1,small=0", "ef21-sgdm:ratio=0.1,small=0", "fp8:block=64,small=0",
-        "gossip", "local:every=3", "lowprecision:block=64", "mean:codec=bf16",
+        "gossip", "local:every=3", "mean:codec=bf16",
         "natural:small=0", "nuqsgd:block=64,small=0", "onebit:block=64,small=0",
         "onebit-adam:warmup=3,block=64,small=0", "onebit-lamb:warmup=3,block=64,small=0",
         "powersgd:rank=2,small=0", "qadam:warmup=3,block=64,small=0", "qsgd:block=64,small=0",
@@ -47,6 +47,7 @@ SCRIPT = """
 import json, os, pathlib, signal, sys
 import torch
 import rabit_torch as rabit
+from rabit.framework import Change
 from rabit_torch import elastic
 
 folder, begin, steps = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
@@ -77,8 +78,7 @@ if begin:
     for name, each in parts.items():
         each.load_state_dict(kept[name])
     for name, optimizer in optimizers.items():
-        optimizer.load_strategy_state_dict(kept[f"method {name}"])
-        optimizer._rabit_resize_strategy(before, is_new=False)
+        optimizer._rabit_load_strategy(kept[f"method {name}"], Change(before, rabit.size()))
     state.step = at
 
 def train(state):

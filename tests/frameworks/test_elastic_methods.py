@@ -17,6 +17,7 @@ from rabit.testing import run_ranks
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "elastic.md"
 REFUSED = {
     "hierarchical": "strategy Hierarchical in an elastic job (--min-np 1): its islands have the same number",
+    "lowprecision": "strategy LowPrecisionRing in an elastic job (--min-np 1): each rank knows the parameters of its",
     "decentralized:peers=shift-one": "peers='shift-one' takes an even number of ranks, and there may be others",
     Gossip({0: [0]}): "strategy Gossip in an elastic job (--min-np 1): its graph names the ranks",
 }
@@ -31,7 +32,7 @@ def after_losses(rank_server):
 
 
 def test_every_method_is_tested_or_refused():
-    assert sorted([*METHODS, "hierarchical"]) == available()
+    assert sorted([*METHODS, "hierarchical", "lowprecision"]) == available()
 
 
 def test_the_guide_says_of_every_method_what_becomes_of_it():
@@ -39,7 +40,7 @@ def test_the_guide_says_of_every_method_what_becomes_of_it():
     rows = dict(re.findall(r"^\| (follow|refused)\S* \| ([^|]*) \|", text, re.M))
 
     assert re.findall(r"`([a-z0-9-]+)`", rows["follow"]) == sorted(METHODS)
-    assert re.findall(r"`([a-z0-9-]+)`", rows["refused"]) == ["hierarchical"]
+    assert re.findall(r"`([a-z0-9-]+)`", rows["refused"]) == ["hierarchical", "lowprecision"]
 
 
 @pytest.mark.parametrize("method", METHODS.values())
@@ -49,7 +50,7 @@ def test_it_goes_on_from_the_commit_that_all_have(after_losses, method):
     assert [each[method] for each in found] == [each[method] for each in reference]
 
 
-@pytest.mark.parametrize("method", REFUSED, ids=["islands", "pairs", "graph"])
+@pytest.mark.parametrize("method", REFUSED, ids=["islands", "ring", "pairs", "graph"])
 def test_what_other_numbers_of_ranks_would_break_is_refused(method):
     def fn(engine):
         model = torch.nn.Linear(2, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,8 +103,9 @@ def test_a_resize_conserves_the_sum_of_mean_residuals(now):
     for each in before[stayed:]:  # what leaves has given its residual to another
         each.residual = np.zeros(2)
 
-    after = [state.resized(each, 3, now, is_new=False) for each in before[:stayed]]
-    after += [state.resized(tree(), 3, now, is_new=True) for _ in range(now - stayed)]
+    after = [state.resized(each, "w", state.Change(3, now)) for each in before[:stayed]]
+    newcomer = state.Change(3, now, is_new=True, has_new=True)
+    after += [state.resized(tree(), "w", newcomer) for _ in range(now - stayed)]
 
     mean = np.mean([each.residual for each in before], axis=0)
     assert np.allclose(np.mean([each.residual for each in after], axis=0), mean, atol=1e-15)
@@ -114,5 +116,22 @@ def test_what_starts_anew_forgets_the_shape_that_its_part_had():
     before = tree()
     before.shard = np.ones(5)  # of this rank's part, which has other bounds among other ranks
 
-    assert state.resized(before, 3, 2, is_new=False).shard == 0.0
-    assert isinstance(state.resized(before, 3, 2, is_new=False).shard, float)
+    found = state.resized(before, "w", state.Change(3, 2))
+
+    assert found.shard == 0.0 and isinstance(found.shard, float)
+
+
+def test_what_follows_another_field_and_what_cannot_be_divided():
+    @dataclasses.dataclass
+    class Known:
+        """mine follows the mean; own is of one rank alone."""
+
+        mean: np.ndarray
+        mine: np.ndarray = state.leaf(scope="local", follows="mean")
+        own: Any = state.leaf(None, scope="local", elastic="none")
+
+    found = state.resized(Known(np.ones(2), np.zeros(2)), "w", state.Change(3, 3, has_new=True))
+    assert found.mine.tolist() == [1, 1]
+
+    with pytest.raises(rabit.InvalidArgument, match="'w/own' is of 3 ranks, and 2 go on"):
+        state.resized(Known(np.ones(2), np.ones(2), np.ones(2)), "w", state.Change(3, 2))
