@@ -36,7 +36,7 @@ class FailureSettings:
     )
     heartbeat_timeout: float = setting(
         3.0,
-        "A rank that is silent for this long is lost, even if its connections are open.",
+        "A rank that falls silent is given up within this time, even if its connections are open.",
         kind="duration",
         is_equal=True,
         native="heartbeat_timeout_ms",

@@ -38,9 +38,16 @@ class Heartbeat {
     return timeout_.count() == 0 ? now + std::chrono::hours(1) : look_;
   }
   std::chrono::milliseconds timeout() const { return timeout_; }
+  // Of a living peer.  Whoever falls silent is known to all within the timeout, of which it takes a
+  // part to tell them.
+  std::chrono::milliseconds silence_max() const {
+    return timeout_ - std::min(timeout_ / kPartsToTell, kTimeToTellMax);
+  }
 
  private:
   static constexpr int kBeatsPerTimeout = 8;
+  static constexpr int kPartsToTell = 16;
+  static constexpr std::chrono::milliseconds kTimeToTellMax{200};
 
   const std::chrono::milliseconds timeout_;
   const std::chrono::nanoseconds interval_;

@@ -257,6 +257,12 @@ TEST(TcpChannel, a_peer_is_looked_at_with_each_beat_and_when_its_time_is_over) {
   EXPECT_EQ(heartbeat.next(start + 170ms), start + 200ms);
 }
 
+TEST(TcpChannel, a_peer_that_falls_silent_is_given_up_within_the_timeout) {
+  EXPECT_EQ(Heartbeat(800ms, {}).silence_max(), 750ms);
+  EXPECT_EQ(Heartbeat(3s, {}).silence_max(), 2813ms);
+  EXPECT_EQ(Heartbeat(60s, {}).silence_max(), 59800ms);
+}
+
 TEST(TcpChannel, introductions_come_through_and_others_are_refused) {
   const std::vector<std::byte> payload = Encode(Introduction{"far", 77});
   auto introduction = DecodeIntroduction(payload);

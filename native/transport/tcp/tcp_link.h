@@ -12,6 +12,7 @@
 #include "base/operation.h"
 #include "base/unique_fd.h"
 #include "transport/link_keeper.h"
+#include "transport/tcp/heartbeat.h"
 #include "transport/tcp/send_queue.h"
 #include "transport/tcp/tcp_inbox.h"
 #include "transport/tcp/tcp_options.h"
@@ -93,9 +94,9 @@ class TcpLink final : public TcpStream::Member {
   void CheckOutage(Deadline now);
   // Breaks a connection on which what was sent makes no way (TcpOptions::progress_timeout).
   void CheckProgress(Deadline now);
-  // Breaks a connection on which nothing was heard for half of `timeout`; after all of it the peer
-  // is lost.  Says when that will be, if nothing is heard until then.
-  Deadline CheckSilence(Deadline now, std::chrono::milliseconds timeout);
+  // Breaks a connection on which nothing was heard for half of the time that a living peer may be
+  // silent; after all of it the peer is lost.  Says when that will be, if nothing is heard until then.
+  Deadline CheckSilence(Deadline now, const Heartbeat& heartbeat);
   // Why no other connection could be made so far; for the message, should it stay so.
   void NoteBrokenBy(const std::string& reason);
   // The peer has found the connection broken and asks for another.

@@ -57,18 +57,19 @@ void TcpLink::Beat() {
   Flush();
 }
 
-Deadline TcpLink::CheckSilence(Deadline now, std::chrono::milliseconds timeout) {
-  if (now - last_heard_.load() <= timeout / 2) return last_heard_.load() + timeout;
+Deadline TcpLink::CheckSilence(Deadline now, const Heartbeat& heartbeat) {
+  const auto limit = heartbeat.silence_max();
+  if (now - last_heard_.load() <= limit / 2) return last_heard_.load() + limit;
   MutexLock receive(receive_mutex_);
   ReadAvailable();  // its signs of life may lie unread
-  const Deadline end = last_heard_.load() + timeout;
+  const Deadline end = last_heard_.load() + limit;
   if (!failure_.ok()) return Deadline::max();
   const auto silence = now - last_heard_.load();
-  if (silence > timeout / 2 && now < end) Break("nothing was heard for " + Seconds(silence));
+  if (silence > limit / 2 && now < end) Break("nothing was heard for " + Seconds(silence));
   if (now < end) return end;
   MutexLock send(send_mutex_);
   FailLocked(Lost("it has been silent for " + Seconds(silence) + " (heartbeat timeout " +
-                  Seconds(timeout) + "): it hangs, is stopped, or cannot be reached"),
+                  Seconds(heartbeat.timeout()) + "): it hangs, is stopped, or cannot be reached"),
              false);
   return Deadline::max();
 }

@@ -244,7 +244,7 @@ Deadline TcpLinks::Beat(Deadline now) {
     if (!heartbeat_.IsSteady(now)) {
       link.set_last_heard(now);
     } else if (link.is_ready() || link.outage_deadline()) {
-      heartbeat_.Expect(link.CheckSilence(now, heartbeat_.timeout()));
+      heartbeat_.Expect(link.CheckSilence(now, heartbeat_));
     }
   }
   return heartbeat_.next(now);

@@ -78,8 +78,8 @@ MUTANTS = [
     Mutant(
         "a peer that is silent is waited for",
         "native/transport/tcp/tcp_link_health.cc",
-        "  const Deadline end = last_heard_.load() + timeout;\n",
-        "  const Deadline end = last_heard_.load() + timeout * 1000;\n",
+        "  const Deadline end = last_heard_.load() + limit;\n",
+        "  const Deadline end = last_heard_.load() + limit * 1000;\n",
         ("native:TcpChannel",),
     ),
     Mutant(
