@@ -19,7 +19,7 @@ PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -
 .PHONY: help demo test test-full packages build-native build-bench test-native test-gpu simulate build-address build-thread \
   test-address test-thread test-sanitizers test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz flips \
   campaign-checkpoints campaign-elastic campaign-schedules campaign-servers \
-  campaign-stops campaign-causes campaign-strategies campaign-links bench-recovery campaign-cost campaign-mixing campaign mutants wheel check format \
+  campaign-stops campaign-alarms campaign-causes campaign-strategies campaign-links campaign-altered bench-recovery campaign-cost campaign-mixing campaign mutants wheel check format \
   bench bench-native bench-schedule bench-servers bench-tuned bench-traces bench-lanes methods docs clean
 
 help: ## this list
@@ -113,6 +113,10 @@ campaign-stops: SEED ?= 0
 campaign-stops: packages ## stop ranks of elastic jobs for 0.2 to 10 s: RUNS=200 SEED=N
 	$(BIN)/python tests/faults/elastic_stops.py --runs=$(RUNS) --seed=$(SEED)
 
+campaign-alarms: SECONDS ?= 600
+campaign-alarms: packages ## ranks on cores with too much to do, of which none may be taken for lost: SECONDS=600
+	$(BIN)/python tests/faults/false_alarms.py --seconds=$(SECONDS)
+
 campaign-causes: RUNS ?= 40
 campaign-causes: SEED ?= 0
 campaign-causes: packages ## let a rank fail in every way, and see whom rabitrun shows: RUNS=200 SEED=N SSH=1
@@ -128,6 +132,11 @@ campaign-links: SEED ?= 0
 campaign-links: packages ## break links of elastic jobs, in namespaces: RUNS=300 SEED=N
 	$(BIN)/python tests/faults/elastic_links.py --runs=$(RUNS) --seed=$(SEED)
 
+campaign-altered: FRAMES ?= 100000
+campaign-altered: packages ## alter bytes between hosts so that TCP does not notice, in namespaces: FRAMES=100000
+	$(BIN)/python tests/faults/altered_bytes.py --frames=$(FRAMES)
+	$(BIN)/python tests/faults/altered_bytes.py --slow-down
+
 bench-recovery: packages ## from a lost rank to the next step, beside torchrun, torchft and ULFM where they are
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python tests/bench/recovery.py
 
@@ -141,7 +150,7 @@ campaign-mixing: packages ready-mpich ## random operations of four backends in a
 	MPICH_PYTHON=$(abspath $(MPICHVENV))/bin/python MIXING_OPERATIONS=$(OPERATIONS) MIXING_SEEDS=$(SEEDS) \
 	  $(BIN)/pytest tests/mpi/test_mixing.py -k "another_order and ranks" --durations=0 -v
 
-campaign: campaign-checkpoints campaign-elastic campaign-schedules campaign-servers campaign-stops campaign-causes campaign-strategies campaign-links campaign-cost flips ## all of them
+campaign: campaign-checkpoints campaign-elastic campaign-schedules campaign-servers campaign-stops campaign-alarms campaign-causes campaign-strategies campaign-links campaign-altered campaign-cost flips ## all of them
 
 mutants: ONLY ?=
 mutants: packages ## put some fifty bugs into the sources, one at a time, and see whether the tests find them: ONLY=TEXT

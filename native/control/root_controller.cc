@@ -156,6 +156,7 @@ void RootController::WriteStatistics(JsonWriter& json) const {
   announcer_.WriteCounters(json);
   json.Member("bytes_sent", bytes_sent_).Member("bytes_received", bytes_received_);
   json.Member("messages_sent", messages_sent_).Member("messages_received", messages_received_);
+  channel_->counters().WriteRepairs(json);
   coordinator_.skew().Write(coordinator_.records(), json);
 }
 

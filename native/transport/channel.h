@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "base/spin_budget.h"
 #include "base/status.h"
+#include "transport/counters.h"
 
 namespace rabit {
 
@@ -37,6 +38,8 @@ class Channel {
   virtual void SetWaiter(Waiter waiter) { (void)waiter; }
   // Makes a Receive that waits, or else the next one, return.  Any thread; never blocks.
   virtual void Wake() = 0;
+  // Of the connections beneath; any thread.
+  virtual TransportCounters counters() const { return {}; }
 };
 
 }  // namespace rabit

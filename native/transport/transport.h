@@ -8,19 +8,9 @@
 #include "base/spin_budget.h"
 #include "base/status.h"
 #include "base/operation.h"
+#include "transport/counters.h"
 
 namespace rabit {
-
-struct TransportCounters {
-  uint64_t bytes_sent = 0;
-  uint64_t bytes_received = 0;
-  uint64_t messages_sent = 0;
-  uint64_t messages_received = 0;
-  uint64_t frames_corrupt = 0;  // found by checksum and sent again
-  uint64_t frames_resent = 0;
-  uint64_t connections_restored = 0;
-  uint64_t frames_late = 0;  // of an earlier epoch, and dropped
-};
 
 // What RecvReduce does with a message, piece by piece: combines `piece` into the place of the
 // buffer that it belongs to.  Both have the same length; pieces start at multiples of 64 bytes from

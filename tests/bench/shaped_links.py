@@ -31,7 +31,8 @@ class Lab:
     """Namespace r has the address of the bridge's network that ends in r + 1, on interface eth0."""
 
     namespaces: tuple[str, ...]
-    gateway: str  # the address of the bridge
+    bridge: str
+    gateway: str  # its address
 
     def command(self, rank: int) -> list[str]:
         """What starts a program where `rank` is."""
@@ -163,7 +164,7 @@ def build(
     """
     key = os.getpid() % 65000
     bridge, network = f"rb{key}", f"10.{200 + key // 256 % 50}.{key % 256}"
-    lab = Lab(tuple(f"{bridge}r{rank}" for rank in range(ranks)), f"{network}.254")
+    lab = Lab(tuple(f"{bridge}r{rank}" for rank in range(ranks)), bridge, f"{network}.254")
     made: list[tuple[str, str]] = []
     with unwinding(), contextlib.ExitStack() as cleanup:
         cleanup.callback(_remove, made)

@@ -14,7 +14,6 @@ Needs root, ip and ss.
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -29,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.shaped_links import Lab, build, why_not
 from faults.elastic_schedules import weight_of
 from support import seeds
+from support.lab_jobs import call, start
 
 RANKS = 3
 KINDS = ("down", "down long", "down for ever", "reset", "flap", "pair", "one way", "pair for ever")
@@ -108,15 +108,31 @@ def fault_of(seed: int, kind: str = "") -> Fault:
     return Fault(kind, host, other, times)
 
 
-def call(*words: str) -> None:
-    subprocess.run(words, capture_output=True, text=True, check=True)
+def hardware_address(device: str, *inside: str) -> str:
+    return str(json.loads(call(*inside, "ip", "-j", "link", "show", "dev", device))[0]["address"])
 
 
 class Links:
-    """The links of a lab, for faults."""
+    """The links of a lab, for faults.
+
+    Every host knows the others' hardware addresses for good.  A host whose link goes down forgets them otherwise, and
+    its kernel asks for them once a second: it would be silent for as long as its questions fall into gaps of a link
+    that flaps, whatever the ranks do.
+    """
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
+        self._addresses = [hardware_address("eth0", *lab.command(host)) for host in range(RANKS)]
+        bridge = hardware_address(lab.bridge)
+        for host in range(RANKS):
+            call("ip", "neigh", *self._known(lab.address(host), self._addresses[host]), "dev", lab.bridge)
+            call(*lab.command(host), "ip", "neigh", *self._known(lab.gateway, bridge), "dev", "eth0")
+            for other in set(range(RANKS)) - {host}:
+                self.set_hears(other, host, True)
+
+    @staticmethod
+    def _known(address: str, hardware: str) -> list[str]:
+        return ["replace", address, "lladdr", hardware, "nud", "permanent"]
 
     def set_up(self, host: int, is_up: bool) -> None:
         call("ip", "link", "set", self._lab.port(host), "up" if is_up else "down")
@@ -126,9 +142,7 @@ class Links:
 
     def set_hears(self, host: int, other: int, hears: bool) -> None:
         """Whether what `other` sends to `host` gets there."""
-        words = ["replace", self._lab.address(host), "lladdr", NOBODY, "nud", "permanent"]
-        if hears:
-            words = ["delete", self._lab.address(host)]
+        words = self._known(self._lab.address(host), self._addresses[host] if hears else NOBODY)
         call(*self._lab.command(other), "ip", "neigh", *words, "dev", "eth0")
 
     def begin(self, fault: Fault) -> None:
@@ -199,26 +213,12 @@ def check(fault: Fault, folder: Path, said: str) -> None:
 def run(fault: Fault) -> None:
     """Raises AssertionError."""
     with build(RANKS, 1e9) as lab, tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "train.py").write_text(SCRIPT)
-        # Hosts are reached by no network that can break: what is tested are the links of the ranks.
-        prefix = lab.namespaces[0][:-1]
-        (folder / "ssh").write_text(
-            '#!/bin/sh\nwhile [ "$1" != "--" ]; do shift; done\n'
-            f'exec ip netns exec {prefix}$((${{2##*.}} - 1)) sh -c "$3"\n'
-        )
-        (folder / "ssh").chmod(0o755)
-        hosts = ",".join(f"{lab.address(rank)}:1" for rank in range(RANKS))
-        process = subprocess.Popen(
-            [*(sys.executable, "-m", "rabit.launch", "-np", str(RANKS), "--min-np", "1", "-H", hosts),
-             *(sys.executable, str(folder / "train.py"), name)],
-            # So long those that cannot come together try.
-            env={**os.environ, "OMP_NUM_THREADS": "1", "RABIT_CONNECT_TIMEOUT": "10",
-                 "PATH": f"{folder}:{os.environ['PATH']}"},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        folder, links = Path(name), Links(lab)
+        # So long those that cannot come together try.
+        environ = {"RABIT_CONNECT_TIMEOUT": "10"}
+        process = start(lab, folder, ["--min-np", "1"], SCRIPT, [name], environ)
         try:
-            play(Links(lab), fault, folder, process)
+            play(links, fault, folder, process)
             out, err = process.communicate(timeout=LIMIT_S)
             said = f"{fault}: status {process.returncode}\n{out}{err}"
             assert process.returncode == 0, said

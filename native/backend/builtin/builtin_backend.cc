@@ -259,10 +259,8 @@ void BuiltinBackend::WriteStatistics(JsonWriter& json) const {
   json.Member("bytes_sent", counters.bytes_sent).Member("bytes_received", counters.bytes_received);
   json.Member("messages_sent", counters.messages_sent);
   json.Member("messages_received", counters.messages_received);
-  json.Member("frames_corrupt", counters.frames_corrupt);
-  json.Member("frames_resent", counters.frames_resent);
-  json.Member("connections_restored", counters.connections_restored);
-  json.Member("frames_late", counters.frames_late).EndObject();
+  counters.WriteRepairs(json);
+  json.EndObject();
   const LinkModel& link = links_.slowest;
   json.Key("link").BeginObject().Member("is_measured", link.is_measured);
   json.Member("latency_us", link.latency_us).Member("fan_us", link.fan_us);

@@ -259,9 +259,8 @@ void PsBackend::WriteStatistics(JsonWriter& json) const {
   const TransportCounters counters = endpoints_->counters();
   json.Key("transport").BeginObject().Member("name", endpoints_->name());
   json.Member("bytes_sent", counters.bytes_sent).Member("bytes_received", counters.bytes_received);
-  json.Member("frames_corrupt", counters.frames_corrupt);
-  json.Member("frames_resent", counters.frames_resent);
-  json.Member("connections_restored", counters.connections_restored).EndObject();
+  counters.WriteRepairs(json);
+  json.EndObject();
   json.Member("bytes_summed", bytes_summed_.load());
   if (update_stream_ >= 0) {
     json.Key("updates").BeginObject().Member("bytes", bytes_updated_.load());

@@ -80,6 +80,7 @@ class ShmChannel final : public Channel {
     is_woken_.store(true);
     if (is_sleeping_.load()) beneath_->Wake();
   }
+  TransportCounters counters() const override { return beneath_->counters(); }
 
  private:
   // A look at the rings, and at the channel beneath where that is due; whether there is an event.

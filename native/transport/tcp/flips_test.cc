@@ -200,6 +200,9 @@ void FlipOneByOne(const char* what, Counts& counts, int starts, int streams) {
                     << run;
     }
   }
+  uint64_t corrupt = 0;
+  for (const auto& end : pair.ends) corrupt += end->counters().frames_corrupt;
+  EXPECT_GT(corrupt, 0u);
   if (testing::CurrentTestFailed()) return;
   std::printf("%s: %d bits of %d in the first bytes of a connection, %d behind them: all healed\n",
               what, counts.starts, static_cast<int>(kBits), counts.streams);

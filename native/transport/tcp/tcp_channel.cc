@@ -65,6 +65,7 @@ class TcpChannel final : public Channel, public LinkBorrower {
     has_news_.store(true);
     stream_->Notify();
   }
+  TransportCounters counters() const override { return links_->counters(); }
 
  private:
   struct Peer {

@@ -112,6 +112,19 @@ void TcpLinks::Retire() {
   }
 }
 
+TransportCounters TcpLinks::counters() const {
+  TransportCounters counters;
+  counters.bytes_sent = counters_.bytes_sent.load();
+  counters.bytes_received = counters_.bytes_received.load();
+  counters.messages_sent = counters_.messages_sent.load();
+  counters.messages_received = counters_.messages_received.load();
+  counters.frames_corrupt = counters_.frames_corrupt.load();
+  counters.frames_resent = counters_.frames_resent.load();
+  counters.connections_restored = counters_.connections_restored.load();
+  counters.frames_late = counters_.frames_late.load();
+  return counters;
+}
+
 // The listener's thread.  Also how a broken link comes back.
 void TcpLinks::Accept(AuthenticatedPeer peer) {
   const int rank = members_.RankOf(peer.greeting.rank);

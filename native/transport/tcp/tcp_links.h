@@ -56,7 +56,7 @@ class TcpLinks final : public TcpLinkHost {
   // Ends every link; what outlives them goes to the keeper.  After StopConnecting.
   void Retire();
 
-  const TcpCounters& counters() const { return counters_; }
+  TransportCounters counters() const;
 
  private:
   void OnBroken(int peer, int link) override;

@@ -232,19 +232,7 @@ Operation TcpTransport::Recv(int peer, Tag tag, Bytes buffer) {
       std::make_unique<TcpOperation>(*links.front(), links.front()->Recv(tag, buffer)));
 }
 
-TransportCounters TcpTransport::counters() const {
-  const TcpCounters& seen = links_->counters();
-  TransportCounters counters;
-  counters.bytes_sent = seen.bytes_sent.load();
-  counters.bytes_received = seen.bytes_received.load();
-  counters.messages_sent = seen.messages_sent.load();
-  counters.messages_received = seen.messages_received.load();
-  counters.frames_corrupt = seen.frames_corrupt.load();
-  counters.frames_resent = seen.frames_resent.load();
-  counters.connections_restored = seen.connections_restored.load();
-  counters.frames_late = seen.frames_late.load();
-  return counters;
-}
+TransportCounters TcpTransport::counters() const { return links_->counters(); }
 
 // The I/O thread.
 Deadline TcpTransport::Tick() {
