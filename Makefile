@@ -227,7 +227,9 @@ test-mpich: ready-mpich $(VENV)/.package $(VENV)/.tools ## MPI tests over MPICH,
 
 WHEELVENV ?= .venv-wheel
 # Zig's compiler is Clang with the symbols of every glibc: what it links also runs where the C library is older.
-ZIG = $(abspath $(WHEELVENV))/bin/python -m ziglang c++ -target $(shell uname -m)-linux-gnu.2.28
+TARGET ?= $(shell uname -m)
+IS_FOREIGN = $(filter-out $(shell uname -m),$(TARGET))
+ZIG = $(abspath $(WHEELVENV))/bin/python -m ziglang c++ -target $(TARGET)-linux-gnu.2.28
 
 $(WHEELVENV)/.ready:
 	$(PYTHON) -m venv $(WHEELVENV)
@@ -237,12 +239,13 @@ $(WHEELVENV)/.ready:
 
 # The wheel is built from the sdist, as pip does where no wheel fits.
 wheel: export PATH := $(abspath $(WHEELVENV))/bin:$(PATH)
-wheel: $(WHEELVENV)/.ready ## sdist and manylinux_2_28 wheel in dist/, for other machines
+wheel: $(WHEELVENV)/.ready ## sdist and manylinux_2_28 wheel in dist/, for other machines: TARGET=aarch64
 	rm -rf dist $(BUILD)/plain-wheel
 	python -m build --sdist --no-isolation -o dist . >/dev/null
-	CMAKE_CXX_COMPILER_LAUNCHER= CXX="$(ZIG)" \
+	CMAKE_CXX_COMPILER_LAUNCHER= CXX="$(ZIG)" $(if $(IS_FOREIGN),_PYTHON_HOST_PLATFORM=linux-$(TARGET) \
+	  CMAKE_ARGS="-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=$(TARGET)") \
 	  pip wheel --quiet --no-deps --no-build-isolation -w $(BUILD)/plain-wheel dist/*.tar.gz
-	auditwheel repair --plat manylinux_2_28_$(shell uname -m) -w dist $(BUILD)/plain-wheel/*.whl >/dev/null
+	auditwheel repair --plat $(if $(IS_FOREIGN),auto,manylinux_2_28_$(TARGET)) -w dist $(BUILD)/plain-wheel/*.whl >/dev/null
 	python tests/check_wheel.py dist/*.whl
 
 check: $(VENV)/.tools $(VENV)/.package ## format, lint, types, repository tests

@@ -1,13 +1,15 @@
-"""Checks a wheel before it is given to others: its tags, its size, and two ranks that run from it.
+"""Checks a wheel before it is given to others: its tags, its size, its libraries, and two ranks that run from it.
 
     python tests/check_wheel.py dist/mariza_rabit-*.whl
 
-Needs cffi and NumPy; the wheel is unpacked, not installed.
+Needs cffi and NumPy; the wheel is unpacked, not installed.  One for another kind of machine does not run.
 """
 
 from __future__ import annotations
 
 import os
+import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,6 +17,10 @@ import zipfile
 from pathlib import Path
 
 BYTES_MAX = 5 << 20
+LIBRARIES = {"rabit/_native/librabit.so", "rabit/_native/rabit_calls.abi3.so"}
+GLIBC_MAX = (2, 28)
+TAG = re.compile(r"manylinux_(\d+)_(\d+)_(\w+)")
+MACHINES = {"x86_64": 62, "aarch64": 183}  # in the headers of ELF
 PACKAGES = ("rabit", "rabit_torch", "rabit_mxnet")
 PROGRAM = """
 import sys
@@ -40,18 +46,41 @@ else:
 
 def problems_of(wheel: Path) -> list[str]:
     found = []
-    if "-manylinux_2_28_" not in wheel.name.replace(".", "-"):
-        found.append(f"{wheel.name} is not tagged manylinux_2_28")
+    glibc = [(int(major), int(minor)) for major, minor, _ in TAG.findall(wheel.stem)]
+    if not glibc or min(glibc) > GLIBC_MAX:
+        found.append(f"{wheel.name} is not for a glibc of {GLIBC_MAX} or older")
     if "-py3-none-" not in wheel.name:
         found.append(f"{wheel.name} is not for every Python 3")
     if wheel.stat().st_size > BYTES_MAX:
         found.append(f"{wheel.name} has {wheel.stat().st_size} bytes, more than {BYTES_MAX}")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
+        libraries = {each: archive.read(each) for each in names if each.endswith(".so")}
+    found += [f"{each} is missing" for each in LIBRARIES - libraries.keys()]
+    for name, content in libraries.items():
+        found += [f"{name} {problem}" for problem in problems_of_library(content, machine_of(wheel))]
     for package in PACKAGES:
         if f"{package}/py.typed" not in names:
             found.append(f"{package}/py.typed is missing")
     found += [f"{each} does not belong there" for each in names if each.startswith("tests/")]
+    return found
+
+
+def machine_of(wheel: Path) -> str:
+    """x86_64 or aarch64, as its name says."""
+    tags = TAG.findall(wheel.stem)
+    return str(tags[0][2]) if tags else ""
+
+
+def problems_of_library(content: bytes, machine: str) -> list[str]:
+    found = []
+    kind = int.from_bytes(content[18:20], "little")
+    if kind != MACHINES.get(machine):
+        found.append(f"is for machine {kind} of ELF, and the wheel's name says {machine}")
+    versions = {tuple(map(int, each)) for each in re.findall(rb"\0GLIBC_(\d+)\.(\d+)", content)}
+    newest = max(versions, default=(0, 0))
+    if not versions or newest > GLIBC_MAX:
+        found.append(f"takes symbols of glibc up to {newest}, and up to {GLIBC_MAX} may be there")
     return found
 
 
@@ -83,12 +112,16 @@ def main(paths: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     for wheel in map(Path, paths):
-        found = problems_of(wheel) or [each for each in [run(wheel)] if each]
+        is_foreign = machine_of(wheel) != platform.machine()
+        found = problems_of(wheel)
+        if not found and not is_foreign:
+            found = [each for each in [run(wheel)] if each]
         for each in found:
             print(each, file=sys.stderr)
         if found:
             return 1
-        print(f"{wheel.name}: {wheel.stat().st_size / (1 << 20):.2f} MiB, two ranks run from it")
+        ran = f"not run on {platform.machine()}" if is_foreign else "two ranks run from it"
+        print(f"{wheel.name}: {wheel.stat().st_size / (1 << 20):.2f} MiB, {ran}")
     return 0
 
 
