@@ -9,6 +9,7 @@ rabit.broadcast_parameters(model.state_dict(), root_rank=0)
 import typing as _typing
 from importlib import import_module as _import_module
 
+import rabit_torch.distributed as _distributed  # noqa: F401  # makes the backend known to torch
 from rabit import (
     Aborted,
     Average,
@@ -72,8 +73,6 @@ from rabit import (
 from rabit_torch.compression import Compression
 from rabit_torch.data_parallel import DistributedDataParallel
 from rabit_torch.device import local_device
-from rabit_torch.distributed.ddp_method import DdpMethod
-from rabit_torch.distributed.hook import ddp_hook
 from rabit_torch.ops.adasum import Adasum
 from rabit_torch.ops.collectives import (
     allgather_async,
@@ -263,12 +262,16 @@ __all__ = [
 if _typing.TYPE_CHECKING:
     import rabit_torch.elastic as elastic
     from rabit_torch.checkpoint import Checkpoint
+    from rabit_torch.distributed.ddp_method import DdpMethod
     from rabit_torch.distributed.fsdp_method import FsdpMethod
+    from rabit_torch.distributed.hook import ddp_hook
     from rabit_torch.waves import Waves
 else:
     _LATE = {
         "Checkpoint": "rabit_torch.checkpoint",
+        "DdpMethod": "rabit_torch.distributed.ddp_method",
         "FsdpMethod": "rabit_torch.distributed.fsdp_method",
+        "ddp_hook": "rabit_torch.distributed.hook",
         "Waves": "rabit_torch.waves",
     }
 

@@ -21,7 +21,7 @@ def path_of_rank(path: str, rank: int | str) -> str:
     return f"{stem}.{rank}.{suffix}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)  # Config has these of all
 class DiagnosisSettings:
     """What can be seen."""
 

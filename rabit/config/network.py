@@ -9,7 +9,7 @@ from rabit.config.setting import setting
 __all__ = ["NetworkSettings"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)  # Config has these of all
 class NetworkSettings:
     """How bytes move."""
 

@@ -9,7 +9,7 @@ from rabit.config.setting import setting
 __all__ = ["PlacementSettings"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)  # Config has these of all
 class PlacementSettings:
     """Where this process stands in its job.  The launcher sets these."""
 

@@ -9,7 +9,7 @@ from rabit.config.setting import setting
 __all__ = ["TuningSettings"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)  # Config has these of all
 class TuningSettings:
     """What runs when."""
 

@@ -14,13 +14,26 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 import rabit
-from rabit_torch.distributed.process_group import ProcessGroup
+
+# The group's modules load with the first group: every program that imports rabit_torch makes the
+# backend known, and few use it.
+if TYPE_CHECKING:
+    from rabit_torch.distributed.process_group import ProcessGroup
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name != "ProcessGroup":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from rabit_torch.distributed.process_group import ProcessGroup
+
+        return ProcessGroup
+
 
 __all__ = ["ProcessGroup", "monitored_barrier", "register"]
 
@@ -54,6 +67,8 @@ class _StoreBoard:
 
 def _create(options: Any, backend_options: Any = None) -> ProcessGroup:
     """Makes a group; called by torch.distributed on the ranks of the group."""
+    from rabit_torch.distributed.process_group import ProcessGroup
+
     _refuse_elastic()
     rank, size = options.group_rank, options.group_size
     shared = _engine_of_all(options)
