@@ -94,9 +94,9 @@ Result<OrderedCall> OrderedCallFrom(const rabit_request& given) {
   return call;
 }
 
-Result<Request> RequestFrom(const WiredEngine& wired, const rabit_request& given) {
+// request: a new one, filled where it will stay, since moving it is no small part of a submission.
+Status FillRequest(const WiredEngine& wired, const rabit_request& given, Request& request) {
   RABIT_RETURN_IF_ERROR(CheckStructSize(given));
-  Request request;
   if (given.name != nullptr) request.name = given.name;
   RABIT_ASSIGN_OR_RETURN(request.input, ViewOf(given.input));
   RABIT_ASSIGN_OR_RETURN(request.output, ViewOf(given.output));
@@ -123,7 +123,7 @@ Result<Request> RequestFrom(const WiredEngine& wired, const rabit_request& given
   request.seed = given.seed;
   request.stream = has_input ? given.input.stream : given.output.stream;
   request.completion = {given.notify, given.notify_context};
-  return request;
+  return Status();
 }
 
 Status CopyText(const std::string& text, char* to, size_t capacity, size_t* needed) {
@@ -239,11 +239,10 @@ int32_t rabit_submit(rabit_engine* engine, const rabit_request* requests, int32_
     if (count <= 0) return Status();
     RABIT_REQUIRE_POINTER(requests);
     RABIT_REQUIRE_POINTER(handles);
-    std::vector<Request> parsed;
-    parsed.reserve(static_cast<size_t>(count));
+    std::vector<Request> parsed(static_cast<size_t>(count));
     for (int32_t i = 0; i < count; ++i) {
-      RABIT_ASSIGN_OR_RETURN(Request request, RequestFrom(*engine->wired, requests[i]));
-      parsed.push_back(std::move(request));
+      RABIT_RETURN_IF_ERROR(
+          FillRequest(*engine->wired, requests[i], parsed[static_cast<size_t>(i)]));
     }
     std::vector<Handle> given(static_cast<size_t>(count));
     RABIT_RETURN_IF_ERROR(engine->wired->engine().Submit(parsed, given));
@@ -275,7 +274,8 @@ int32_t rabit_run(rabit_engine* engine, const rabit_request* request, int64_t ti
     RABIT_REQUIRE_POINTER(request);
     RABIT_REQUIRE_POINTER(handle);
     *handle = 0;
-    RABIT_ASSIGN_OR_RETURN(Request parsed, RequestFrom(*engine->wired, *request));
+    Request parsed;
+    RABIT_RETURN_IF_ERROR(FillRequest(*engine->wired, *request, parsed));
     Handle given;
     const Status status =
         engine->wired->engine().Run(std::move(parsed), given, DeadlineFor(timeout_ms));

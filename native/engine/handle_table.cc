@@ -8,9 +8,11 @@
 
 namespace rabit {
 std::string NameKey(GroupId group, const std::string& name) {
-  std::string key = name;
-  key += '\n';
-  key += std::to_string(group);
+  // Written at once: this runs for every request, and a key that grows is allocated again.
+  const std::string number = std::to_string(group);
+  std::string key;
+  key.reserve(name.size() + 1 + number.size());
+  key.append(name).append(1, '\n').append(number);
   return key;
 }
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from rabit._native import address_of_pointer
-from rabit.engine.handle import SLICE_MS, GroupHandle, Handle
+from rabit.engine.handle import SLICE_MS, GroupHandle, Handle, begun
 from rabit.engine.native_engine import NativeEngine
 from rabit.engine.request import Request, consumer_of, new_structs
 
 __all__ = ["GroupRepeat", "Kept", "Repeats"]
 
 _KEPT_MAX = 1024
+_Kind = TypeVar("_Kind", bound=Handle)
 
 
 class Kept:
@@ -49,7 +50,7 @@ class Kept:
         Raises what went wrong.
         """
         if self.consumer is not None:
-            handle = self.start(source, target, None, number)
+            handle = self.start(Handle, source, target, None, number)
             if handle is not None:
                 handle.wait()
             return handle is not None
@@ -69,12 +70,13 @@ class Kept:
 
     def start(
         self,
+        kind: type[_Kind],
         source: Any,
         target: Any = None,
         finish: Callable[[Handle], Any] | None = None,
         number: str | None = None,
-    ) -> Handle | None:
-        """Like `run`, but returns a Handle at once; None where `run` says False."""
+    ) -> _Kind | None:
+        """Like `run`, but returns a handle of this `kind` at once; None where `run` says False."""
         native = self._native
         if native.orphans:
             native.sweep()
@@ -83,8 +85,9 @@ class Kept:
             return None
         if value < 0:
             native.fail(-value)
-        owned = (self, source, target)
-        return Handle(native, value, number or self.name, owned, finish, consumer=self.consumer)
+        # The library has copied all that it needs of the request but the tensors.
+        tensors = source if target is None else (source, target)
+        return begun(kind, native, value, number or self.name, tensors, finish, self.consumer)
 
 
 class GroupRepeat:
@@ -145,13 +148,14 @@ class GroupRepeat:
         def make() -> list[Handle]:
             places = zip(values, kept.names, tensors, outputs, strict=True)
             return [
-                Handle(
+                begun(
+                    Handle,
                     native,
                     value,
                     name,
-                    (kept, tensor, output),
+                    (tensor, output),
                     functools.partial(_given, output) if finish is None else finish(tensor),
-                    consumer=kept.consumer,
+                    kept.consumer,
                 )
                 for value, name, tensor, output in places
             ]

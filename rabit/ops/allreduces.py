@@ -210,7 +210,7 @@ class _Allreduce:
         kept, number = self._kept, self._number
         if kept is not None and output is not _PREPARE:
             result = self._tensor if output is None else output
-            handle = kept.start(self._tensor, output, lambda _: result, number)
+            handle = kept.start(Handle, self._tensor, output, lambda _: result, number)
             if handle is not None:
                 return handle
         request = self._request(output is None)

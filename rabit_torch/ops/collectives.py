@@ -16,7 +16,7 @@ from rabit import Average, InvalidArgument, Kind, ProcessSet, ReduceOp, Request,
 from rabit.framework import engine_for_work
 from rabit_torch.ops.adasum import AdasumOp, Rounds, start_adasum
 from rabit_torch.ops.arguments import checked_splits, reduce_op, scatter_op
-from rabit_torch.ops.handles import TorchHandle
+from rabit_torch.ops.handles import JoinedHandle, TensorHandle, TorchHandle
 from rabit_torch.results import tensor_from
 from rabit_torch.tensors import check, memory_order, view
 
@@ -35,7 +35,7 @@ def _group(process_set: ProcessSet) -> int:
 
 
 def _submit(requests: list[Request], finish: Callable[[], Any]) -> TorchHandle:
-    return TorchHandle(rabit.default_engine().submit(requests), finish)
+    return JoinedHandle(rabit.default_engine().submit(requests), finish)
 
 
 # --- allreduce ------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def _adaptive(
             results = list(tensors)
         return results if is_grouped else results[0]
 
-    return TorchHandle([started], finish)
+    return JoinedHandle([started], finish)
 
 
 def allreduce_async(
@@ -186,9 +186,10 @@ def allreduce_async_(
     ):  # as gradients come: the shortest way
         repeats = engine_for_work().repeats
         kept = repeats.find(("torch.allreduce_", name, 0), arguments, tensor)
-        handle = None if kept is None else kept.start(tensor)
+        handle = None if kept is None else kept.start(TensorHandle, tensor)
         if handle is not None:
-            return TorchHandle((handle,), None, tensor)
+            handle.given = tensor
+            return handle
     return _start_one(True, tensor, name, process_set, arguments)
 
 
@@ -247,9 +248,10 @@ def _start_one(
     kept = engine.repeats.find(key, arguments, tensor)
     if kept is not None:
         output = None if is_in_place else torch.empty_like(tensor)
-        handle = kept.start(tensor, output, None, number)
+        handle = kept.start(TensorHandle, tensor, output, None, number)
         if handle is not None:
-            return TorchHandle((handle,), None, tensor if output is None else output)
+            handle.given = tensor if output is None else output
+            return handle
     return _prepare_one(is_in_place, tensor, name, process_set, arguments, key, number)
 
 
@@ -300,7 +302,7 @@ def start_group(
         handle = again.start(outputs)
         if handle is not None:
             results = tensors if outputs is None else outputs
-            return TorchHandle((handle,), None, results)
+            return JoinedHandle((handle,), None, results)
     return _start_allreduce(
         tensors,
         is_in_place,
@@ -403,7 +405,7 @@ def _start_collected(
             results.append(finish_one(handle, result) if finish_one else result)
         return results if is_grouped else results[0]
 
-    return TorchHandle(engine_handles, finish)
+    return JoinedHandle(engine_handles, finish)
 
 
 def allgather_async(
@@ -502,7 +504,7 @@ def alltoall_async(
     handle = start_alltoall(tensor, splits, name, process_set)
     if splits is not None:
         return handle
-    return TorchHandle(handle.engine_handles, lambda: handle.wait()[0])
+    return JoinedHandle(handle.engine_handles, lambda: handle.wait()[0])
 
 
 def start_alltoall(

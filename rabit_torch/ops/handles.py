@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,8 +11,52 @@ from rabit import GroupHandle
 from rabit.framework import Task
 
 
-class TorchHandle:
-    """One asynchronous operation, or a group of them; `wait()` returns what the sync form returns."""
+class TorchHandle(ABC):
+    """An asynchronous operation, or several; `wait()` returns what the sync form returns."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def engine_handles(self) -> list[Any]:
+        """What has to finish first: operations of the engine, or tasks, which are waited for alike."""
+
+    def __call__(self) -> Any:
+        """The same as `wait()`: sparse_allreduce_async of Horovod returns a callable."""
+        return self.wait()
+
+    @abstractmethod
+    def done(self) -> bool:
+        """True when `wait` will not block."""
+
+    @abstractmethod
+    def wait(self, timeout: float | None = None) -> Any:
+        """Blocks until the operation is finished and returns its result; may be called again.
+
+        timeout: seconds; TimedOut leaves the operation in flight.  Raises Mismatch, PeerLost, ….
+        """
+
+
+class TensorHandle(rabit.Handle, TorchHandle):
+    """One operation of the engine whose result is known before: a single object, for gradients come often."""
+
+    __slots__ = ("given",)
+
+    given: Any  # the result; set by who starts it
+
+    @property
+    def engine_handles(self) -> list[Any]:
+        return [self]
+
+    def wait(self, timeout: float | None = None) -> Any:
+        rabit.Handle.wait(self, timeout)
+        return self.given
+
+    result = wait
+
+
+class JoinedHandle(TorchHandle):
+    """What is over when all of its handles are; the result may be made then."""
 
     __slots__ = ("_finish", "_handles", "_result")
 
@@ -28,7 +73,6 @@ class TorchHandle:
 
     @property
     def engine_handles(self) -> list[Any]:
-        """What has to finish first: operations of the engine, or tasks, which are waited for alike."""
         found: list[Any] = []
         for each in self._handles:
             if isinstance(each, GroupHandle):
@@ -37,19 +81,10 @@ class TorchHandle:
                 found.append(each)
         return found
 
-    def __call__(self) -> Any:
-        """The same as `wait()`: sparse_allreduce_async of Horovod returns a callable."""
-        return self.wait()
-
     def done(self) -> bool:
-        """True when `wait` will not block."""
         return all(handle.done() for handle in self._handles)
 
     def wait(self, timeout: float | None = None) -> Any:
-        """Blocks until the operation is finished and returns its result; may be called again.
-
-        timeout: seconds; TimedOut leaves the operation in flight.  Raises Mismatch, PeerLost, ….
-        """
         for handle in self._handles:
             handle.wait(timeout)
         if self._finish is not None:

@@ -25,7 +25,7 @@ import rabit
 from rabit import Average, Kind, ProcessSet, ReduceOp, global_process_set
 from rabit_torch.ops.arguments import checked_splits, scatter_op
 from rabit_torch.ops.collectives import auto_name
-from rabit_torch.ops.handles import TorchHandle
+from rabit_torch.ops.handles import JoinedHandle, TorchHandle
 from rabit_torch.results import tensor_from
 from rabit_torch.tensors import check, view
 
@@ -61,7 +61,7 @@ def _result_on(
         result = tensor_from(started, like)
         return result if shape is None else result.reshape(shape)
 
-    return TorchHandle([started], finish)
+    return JoinedHandle([started], finish)
 
 
 def reduce_async(
@@ -212,7 +212,7 @@ def scatter(
 def send_async(tensor: torch.Tensor, dst: int, name: str | None = None) -> TorchHandle:
     """Like `send`, but returns a handle at once; `tensor` must not change until it has finished."""
     source = _source(tensor, name)
-    return TorchHandle([rabit.send_async(view(source, name), dst, name)], lambda: None)
+    return JoinedHandle([rabit.send_async(view(source, name), dst, name)], lambda: None)
 
 
 def send(tensor: torch.Tensor, dst: int, name: str | None = None) -> None:
@@ -237,7 +237,7 @@ def recv_async(tensor: torch.Tensor, src: int, name: str | None = None) -> Torch
             target.copy_(memory)
         return tensor
 
-    return TorchHandle([started], finish)
+    return JoinedHandle([started], finish)
 
 
 def recv(tensor: torch.Tensor, src: int, name: str | None = None) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 import rabit
 from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, global_process_set
 from rabit_torch.ops.collectives import allgather_async
-from rabit_torch.ops.handles import TorchHandle
+from rabit_torch.ops.handles import JoinedHandle, TorchHandle
 from rabit_torch.results import tensor_from
 from rabit_torch.tensors import view
 
@@ -35,7 +35,7 @@ def allreduce_sparse(
     def finish() -> torch.Tensor:
         return _added_up(indices.wait(), values.wait(), shape, size if op == ReduceOp.AVERAGE else 1)
 
-    return TorchHandle([*indices.engine_handles, *values.engine_handles], finish)
+    return JoinedHandle([*indices.engine_handles, *values.engine_handles], finish)
 
 
 def _added_up(

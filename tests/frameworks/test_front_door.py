@@ -377,3 +377,64 @@ report(answers)
     )
 
     assert all(all(answers.values()) for answers in results), results
+
+
+def test_the_handle_of_a_call_that_comes_again_behaves_as_the_first_one(on_ranks):
+    results = on_ranks(
+        2,
+        """
+rank = rabit.rank()
+handles = []
+for again in range(2):
+    tensor = torch.full((4,), rank + 1.0)
+    handle = rabit.allreduce_async_(tensor, name="kept", op=rabit.Sum)
+    given = handle.wait()
+    handles.append([given is tensor, handle() is tensor, rabit.synchronize(handle) is tensor,
+                    rabit.poll(handle), given.tolist()])
+errors = []
+for again in range(2):
+    shape = (2 + rank,) if again else (2,)
+    for repeat in range(2):  # the second is found again; its twin on the other rank has other extents
+        handle = rabit.allreduce_async_(torch.ones(shape), name=f"differs.{again}")
+        for _ in range(2):
+            try:
+                handle.wait()
+                errors.append("")
+            except rabit.Mismatch as error:
+                errors.append(str(error)[:9])
+report([handles, errors])
+""",
+    )
+
+    again = [True, True, True, True, [3.0] * 4]
+    assert results == [[[again] * 2, [""] * 4 + ["allreduce"] * 4]] * 2
+
+
+def test_a_tensor_lives_until_its_operation_has_finished_though_its_handle_is_dropped(on_ranks):
+    results = on_ranks(
+        2,
+        PROLOGUE
+        + """
+import gc, weakref
+
+gone, were_alive = [], []
+for again in range(3):
+    tensor = torch.ones(1 << 16)
+    weakref.finalize(tensor, gone.append, again)
+    if rabit.rank() == 1:
+        rabit.allreduce_(torch.ones(1), name="dropped there")
+    handle = rabit.allreduce_async_(tensor, name="x")
+    del handle, tensor
+    gc.collect()
+    if rabit.rank() == 0:
+        if again:  # the first call has another object for the same memory
+            were_alive.append(again not in gone)
+        rabit.allreduce_(torch.ones(1), name="dropped there")
+    core.barrier(name="submitted")
+    while native.orphans:
+        native.sweep()
+report([were_alive, gone])
+""",
+    )
+
+    assert results == [[[True] * 2, [0, 1, 2]], [[], [0, 1, 2]]]
