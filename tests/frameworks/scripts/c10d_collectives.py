@@ -87,15 +87,27 @@ def gather_single(group):
     return [output]
 
 
+def own_part(whole, group):
+    """Of the sum over all ranks; gloo has no reduce-scatter of its own before torch 2.6."""
+    dist.all_reduce(whole, group=group)
+    return [whole.chunk(size)[rank]]
+
+
 def reduce_scatter(group):
+    parts = [values((4,), 9 + r) for r in range(size)]
+    if group is gloo:
+        return own_part(torch.cat(parts), group)
     output = torch.empty(4)
-    dist.reduce_scatter(output, [values((4,), 9 + r) for r in range(size)], group=group)
+    dist.reduce_scatter(output, parts, group=group)
     return [output]
 
 
 def reduce_scatter_single(group):
+    whole = values((3 * size,), 10)
+    if group is gloo:
+        return own_part(whole, group)
     output = torch.empty(3)
-    dist.reduce_scatter_tensor(output, values((3 * size,), 10), group=group)
+    dist.reduce_scatter_tensor(output, whole, group=group)
     return [output]
 
 
