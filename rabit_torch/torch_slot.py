@@ -81,7 +81,9 @@ class TorchSlot:
 
 def _array(tensor: torch.Tensor) -> Array:
     """The elements in row-major order; the tensor's own memory where they lie so on the CPU."""
-    dense = torch.atleast_1d(tensor.detach())
+    dense = tensor.detach()
+    if dense.dim() == 0:
+        dense = dense.reshape(1)
     if dense.dtype not in (torch.float32, torch.float64):
         dense = dense.float()
     array: Array = on_host(dense.contiguous()).numpy()
