@@ -177,7 +177,7 @@ def test_what_was_found_is_remembered_and_checked_again(tmp_path):
 
 
 def test_short_steps_are_measured_for_longer_but_not_for_ever(tmp_path):
-    run(SimulatedJob(flat), log=tmp_path / "log", window_s=1e9, steps=100_000)
+    run(SimulatedJob(flat), log=tmp_path / "log", window_s=1e9, samples=4)
 
     windows = [each for each in Log(tmp_path / "log").earlier if each.phase.startswith(("explore", "guard"))]
     assert windows and {each.steps for each in windows} == {20 * 10}
