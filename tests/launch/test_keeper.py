@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import selectors
 import time
 
@@ -88,6 +89,27 @@ def test_the_last_one_tells_that_the_job_is_over():
     host.keeper.close()
 
     assert host.store.told(OVER) == b""
+    assert host.keeper.outcome == "the job has ended, as with status 0"
+
+
+def test_a_job_of_which_too_few_have_ended_well_has_failed():
+    host = Host([2])
+    host.change(lambda held: held.with_ended(0, "").with_ended(1, "was killed"))
+    host.change(lambda held: dataclasses.replace(held, least=3))
+    host.keeper.alone()
+    host.keeper.ended(2, "")
+    host.keeper.close()
+
+    assert host.keeper.outcome == "the job has failed: rank 1 was killed"
+
+
+def test_who_does_not_end_last_does_not_know_how_the_job_ends():
+    host = Host([2])
+    host.keeper.alone()
+    host.keeper.ended(2, "")
+    host.keeper.close()
+
+    assert host.keeper.outcome == ""
 
 
 def test_who_is_given_up_ends():

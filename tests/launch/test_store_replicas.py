@@ -42,6 +42,8 @@ def train(state):
             print("rank", me, "goes on")
         if [state.step, me] in plan["kill"]:
             os.kill(os.getpid(), signal.SIGKILL)
+        if plan["stays"] == state.step:
+            time.sleep(600)
         gradient = np.full(100, (rabit.rank() + 1) * (state.step + 1), np.float64)
         state.weights += rabit.allreduce(gradient, op=rabit.Sum, name="gradient")
         state.step += 1
@@ -64,7 +66,7 @@ def expected(sizes) -> float:
 
 
 def wait_for(found, what):
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while not found():
         assert time.monotonic() < until, what
         time.sleep(0.01)
@@ -98,17 +100,28 @@ class Orphans:
         script.write_text(TRAIN)
         self.job = start(
             "-np", size, "--store-replicas", 3, *flags, sys.executable, script, folder,
-            json.dumps({"size": size, "kill": [], **plan}),
+            json.dumps({"size": size, "kill": [], "stays": -1, **plan}),
             environ=environ, cwd=folder,
         )  # fmt: skip
         wait_for(lambda: len(list(folder.glob("ready.*"))) == size, "the ranks come")
 
     def lose_launcher(self):
+        self.stores = processes_of(self.job, STORE)
         self.job.send(signal.SIGKILL)
         self.job.wait()
 
-    def go_on(self):
+    def lose_stores(self, which):
+        for each in which:
+            os.kill(self.stores[each], signal.SIGKILL)
+
+    def go_on(self, stores_left=0):
+        """stores_left: that end by themselves a minute after the agents, and here at once."""
         (self.folder / "gone").touch()
+        if stores_left:
+            wait_for(lambda: not processes_of(self.job, AGENT), "the agents end")
+            assert len(processes_of(self.job, STORE)) == stores_left
+            for each in processes_of(self.job, STORE):
+                os.kill(each, signal.SIGKILL)
         self.job.assert_nothing_is_left(LEFT_S)
         logs = sorted(self.folder.glob("rabitrun.*.log"))
         self.log = "".join(each.read_text() for each in logs)
@@ -128,7 +141,7 @@ def test_the_ranks_go_on_without_the_launcher_and_a_store_and_lose_a_rank(orphan
     job = orphans(3, "--min-np", 1, kill=[[6, 1]])
     job.lose_launcher()
     if lost_store is not None:
-        os.kill(processes_of(job.job, STORE)[lost_store], signal.SIGKILL)
+        job.lose_stores([lost_store])
     results = job.go_on()
 
     sizes = [3] * 6 + [2] * 6
@@ -137,6 +150,29 @@ def test_the_ranks_go_on_without_the_launcher_and_a_store_and_lose_a_rank(orphan
     assert "[2] rank 2 is done\n" in job.log
     assert "rabitrun: rank 1 was killed by SIGKILL (signal 9)\n" in job.log
     assert "rabitrun: rank 2 exited with status 0\n" in job.log
+    assert job.log.count("rabitrun: the job has ended, as with status 0.\n") >= 1
+
+
+def test_a_job_without_launcher_and_two_stores_ends_with_its_next_loss(orphans):
+    job = orphans(3, "--min-np", 1, kill=[[6, 1]])
+    job.lose_launcher()
+    job.lose_stores([0, 1])
+    results = job.go_on(stores_left=1)
+
+    assert results == {}, job.log
+    assert "no 2 of the 3 stores of the job have answered for key 'elastic'" in job.log
+    assert "start it again" in job.log
+
+
+def test_a_job_without_launcher_and_two_stores_ends_after_a_while(orphans):
+    job = orphans(3, "--min-np", 1, stays=5)
+    job.lose_launcher()
+    job.lose_stores([1, 2])
+    results = job.go_on(stores_left=1)
+
+    assert results == {}, job.log
+    assert "fewer than 2 stores have answered for 20 s: what is left of the job on this host ends." in job.log
+    assert job.log.count("was killed by SIGTERM (signal 15)\n") == 3, job.log
 
 
 @pytest.fixture

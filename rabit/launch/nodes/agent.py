@@ -92,6 +92,8 @@ class Agent:
         if self._keeper is not None:
             self._keeper.close()
         if self._aftermath is not None:
+            if self._keeper is not None and self._keeper.outcome:
+                self._aftermath.note(f"{self._keeper.outcome}.")
             self._aftermath.close()
 
     def _tick(self, now: float) -> None:

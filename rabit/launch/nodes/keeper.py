@@ -54,6 +54,7 @@ class Keeper:
         self._has_told = False  # of all ends
         self._is_alone = False
         self._is_over = False
+        self._outcome = ""
         self._wake = threading.Event()
         self._reasons: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._read_end, self._write_end = os.pipe()
@@ -86,6 +87,12 @@ class Keeper:
         self._selector.unregister(self._read_end)
         self._store.close()
 
+    @property
+    def outcome(self) -> str:
+        """How the whole job has ended, on the host where it ends last, once this is closed; else empty."""
+        with self._lock:
+            return self._outcome
+
     def _heard(self) -> None:
         os.read(self._read_end, 1)
         self._stop(self._reasons.get_nowait())
@@ -110,6 +117,8 @@ class Keeper:
                     is_member = not running.isdisjoint(membership.members)
                     verdict = _verdict(membership, running)
                     if _is_over(membership):
+                        with self._lock:
+                            self._outcome = _outcome(membership)
                         self._store.spread(OVER, b"")
                         self._tell(verdict if running else "")
                         return
@@ -160,6 +169,15 @@ def _with_ends(membership: Membership, ends: Mapping[int, str]) -> Membership:
 
 def _is_over(membership: Membership) -> bool:
     return all(each in membership.ended for each in membership.members)
+
+
+def _outcome(membership: Membership) -> str:
+    """What rabitrun would have ended with, of a job that is over."""
+    done = membership.done + sum(1 for how in membership.ended.values() if not how)
+    if done >= membership.least:
+        return "the job has ended, as with status 0"
+    bad = next((f": rank {each} {how}" for each, how in membership.ended.items() if how), "")
+    return f"the job has failed{bad}"
 
 
 def _verdict(membership: Membership, running: Collection[int]) -> str:
