@@ -1,6 +1,5 @@
 // Several backends at once: no order of calls makes ranks wait in a circle.
 #include <algorithm>
-#include <barrier>
 #include <memory>
 #include <random>
 #include <string>
@@ -9,6 +8,7 @@
 #include "backend/builtin/builtin_backend.h"
 #include "engine/engine.h"
 #include "testing/engine_job.h"
+#include "testing/meeting.h"
 #include "testing/pending_backend.h"
 #include "testing/routed_backend.h"
 #include "testing/sanitizer.h"
@@ -246,7 +246,7 @@ TEST(Mixing, random_operations_of_3_backends_in_any_order_on_8_ranks) {
 // called yet.
 TEST(Mixing, blocking_calls_in_different_orders_wait_in_a_circle) {
   MixedJob job(2);
-  std::barrier both_have_waited(2);
+  testing::Meeting both_have_waited(2);
   TestJob(2, job.options).Run([&](Engine& engine, int rank) {
     std::vector<float> values[2] = {std::vector<float>(10, 1.0f), std::vector<float>(10, 1.0f)};
     Handle handles[2];
@@ -261,7 +261,7 @@ TEST(Mixing, blocking_calls_in_different_orders_wait_in_a_circle) {
     const Status status =
         engine.Run(request(first), handles[first], After(std::chrono::milliseconds(200)));
     EXPECT_EQ(status.code(), Code::kTimedOut);
-    both_have_waited.arrive_and_wait();
+    both_have_waited.Await();
     EXPECT_OK(engine.Run(request(second), handles[second], InTime()));
     EXPECT_OK(engine.Wait(handles[first], InTime()));
     for (const auto& each : values) EXPECT_EQ(each, std::vector<float>(10, 2.0f));

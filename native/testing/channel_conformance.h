@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <barrier>
 #include <memory>
 #include <random>
 #include <string>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "base/wire.h"
+#include "testing/meeting.h"
 #include "testing/own_memory.h"
 #include "testing/run_ranks.h"
 #include "testing/same_bytes.h"
@@ -104,8 +104,8 @@ inline void ChannelSendNeverWaitsAndItsQueueIsBounded(Channel& channel,
   while (sent < 200 && (status = channel.Send(peer, message)).ok()) ++sent;
   EXPECT_EQ(status.code(), Code::kResourceExhausted) << status;
   EXPECT_GE(sent, static_cast<int>(kChannelQueueBytesMax / message.size()) - 1);
-  static std::barrier<> both_are_full(2);  // a rank that received already would make room
-  both_are_full.arrive_and_wait();
+  static Meeting both_are_full(2);  // a rank that received already would make room
+  both_are_full.Await();
   int seen = 0;
   int expected = -1;
   bool has_told = false;

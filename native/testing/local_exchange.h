@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <barrier>
 #include <cstring>
 #include <functional>
 #include <thread>
@@ -10,28 +9,29 @@
 
 #include "arithmetic/reduce.h"
 #include "codec/exchange.h"
+#include "testing/meeting.h"
 
 namespace rabit::testing {
 
-// What the ranks lend each other between two barriers.
+// What the ranks lend each other between two meetings.
 class LocalHub {
  public:
-  explicit LocalHub(int size) : size_(size), lent_(static_cast<size_t>(size)), barrier_(size) {}
+  explicit LocalHub(int size) : size_(size), lent_(static_cast<size_t>(size)), meeting_(size) {}
 
   int size() const { return size_; }
   // Calls `take` with what every rank has lent.  Nobody returns before all have taken.
   void Trade(int rank, ConstBytes mine,
              const std::function<void(std::span<const ConstBytes>)>& take) {
     lent_[static_cast<size_t>(rank)] = mine;
-    barrier_.arrive_and_wait();
+    meeting_.Await();
     take(lent_);
-    barrier_.arrive_and_wait();
+    meeting_.Await();
   }
 
  private:
   const int size_;
   std::vector<ConstBytes> lent_;
-  std::barrier<> barrier_;
+  Meeting meeting_;
 };
 
 class LocalExchange final : public Exchange {

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <latch>
 #include <memory>
 #include <string>
 #include <thread>
@@ -11,6 +10,7 @@
 
 #include "testing/backend_conformance.h"
 #include "testing/emulated_nccl.h"
+#include "testing/meeting.h"
 #include "testing/memory_store.h"
 #include "testing/run_ranks.h"
 #include "testing/soon.h"
@@ -153,7 +153,7 @@ TEST(NcclBackend, what_nccl_cannot_do_is_an_error_that_names_it) {
 TEST(NcclBackend, ranks_that_launch_in_different_orders_wait_until_they_are_given_up) {
   EmulatedTrouble trouble(1);
   const auto backends = MakeRaw(2);
-  std::latch both_have_waited(2);
+  testing::Meeting both_have_waited(2);
   RunRanks(2, [&](int rank) {
     NcclBackend& backend = *backends[static_cast<size_t>(rank)];
     OnDevice at(rank, 2);
@@ -175,8 +175,7 @@ TEST(NcclBackend, ranks_that_launch_in_different_orders_wait_until_they_are_give
     EXPECT_OK(backend.Allreduce(rank == 0 ? first : second, view, ReduceOp::kSum).Wait(Soon()));
     EXPECT_OK(backend.Allreduce(rank == 0 ? second : first, view, ReduceOp::kSum).Wait(Soon()));
     EXPECT_EQ(at.Await(backend, After(std::chrono::milliseconds(100))).code(), Code::kTimedOut);
-    both_have_waited
-        .arrive_and_wait();  // One communicator ends before the other, which is free then.
+    both_have_waited.Await();  // One communicator ends before the other, which is free then.
     backend.Abort(Aborted("enough"));
     EXPECT_OK(at.Drain());
     EXPECT_EQ(at.Await(backend).message(), "enough");
