@@ -14,8 +14,10 @@ constexpr auto kPause = 20ms;  // between two tries, so that a refused one does 
 constexpr auto kRefusedPause = 10ms;
 // A connection that the peer makes anew at once is there by then.
 constexpr auto kKnockAfter = 5ms;
+// A process that ends may close its connections a little before its port.
+constexpr auto kKnockAgain = 10ms;
 // Who was asked may end before it dials.
-constexpr auto kKnockAgain = 100ms;
+constexpr auto kKnockAfterAsking = 100ms;
 // The peer that has to dial gets this long, the first time and after it was asked.
 constexpr auto kPatience = 40ms;
 constexpr auto kAskAgain = 500ms;
@@ -75,13 +77,16 @@ bool Redialer::Try(Broken& broken) {
   const std::optional<Deadline> end = link.outage_deadline();
   if (!end || link.is_connected()) return false;
   const bool is_dialler = link.peer() < rank_;
-  if (!is_dialler && std::chrono::steady_clock::now() < broken.ask_at) return TryKnocking(broken);
+  // A knock costs less than a dial, and comes first, however late this thread is.
+  const bool is_early = std::chrono::steady_clock::now() < broken.ask_at || !broken.was_knocked;
+  if (!is_dialler && (is_early || broken.refusals > 0)) return TryKnocking(broken);
   Result<UniqueFd> fd = dial_(link, std::min(*end, After(kSlice)));
   broken.due = After(kPause);
   if (fd.ok()) {
     broken.refusals = 0;
-    broken.due = After(kKnockAgain);
+    broken.due = After(kKnockAfterAsking);
     broken.ask_at = After(kAskAgain);
+    broken.was_asked = true;
     if (is_dialler) link.Attach(*std::move(fd));
     return !is_dialler;
   }
@@ -97,15 +102,17 @@ bool Redialer::Try(Broken& broken) {
 }
 
 bool Redialer::TryKnocking(Broken& broken) {
+  broken.was_knocked = true;
   if (knock_(*broken.link, std::min(broken.ask_at, After(kSlice)))) return MayPass(broken);
   broken.refusals = 0;
-  broken.due = std::min(broken.ask_at, After(kKnockAgain));
+  broken.due = std::min(broken.ask_at, After(broken.was_asked ? kKnockAfterAsking : kKnockAgain));
   return true;
 }
 
 bool Redialer::MayPass(Broken& broken) {
   broken.due = After(kRefusedPause);
-  if (++broken.refusals < kRefusalsMax) return true;
+  const int refusals_max = is_here_(*broken.link) ? 1 : kRefusalsMax;
+  if (++broken.refusals < refusals_max) return true;
   broken.link->Lose(
       "its port refuses connections: its process has ended; its own output tells why");
   return false;

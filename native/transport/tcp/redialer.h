@@ -23,9 +23,14 @@ class Redialer {
   using Dialer = std::function<Result<UniqueFd>(const TcpLink& link, Deadline deadline)>;
   // Connects and says nothing: whether the peer's port refuses connections.
   using Knocker = std::function<bool(const TcpLink& link, Deadline deadline)>;
+  // Whether the peer is on this host, where no firewall refuses for it: one refusal is its end.
+  using IsHere = std::function<bool(const TcpLink& link)>;
 
-  Redialer(int rank, Dialer dial, Knocker knock)
-      : rank_(rank), dial_(std::move(dial)), knock_(std::move(knock)) {}
+  Redialer(int rank, Dialer dial, Knocker knock, IsHere is_here)
+      : rank_(rank),
+        dial_(std::move(dial)),
+        knock_(std::move(knock)),
+        is_here_(std::move(is_here)) {}
   ~Redialer() { Stop(); }
 
   // The link is connected, or fails at the end of its outage.  Never blocks.
@@ -38,7 +43,9 @@ class Redialer {
     TcpLink* link = nullptr;
     Deadline due{};
     Deadline ask_at{};  // when the peer that has to dial is asked to; before, knocks
-    int refusals = 0;   // in a row
+    bool was_knocked = false;
+    bool was_asked = false;
+    int refusals = 0;  // in a row
   };
 
   void Run();
@@ -51,6 +58,7 @@ class Redialer {
   const int rank_;
   const Dialer dial_;
   const Knocker knock_;
+  const IsHere is_here_;
   Mutex mutex_;
   CondVar changed_;
   std::deque<Broken> waiting_;

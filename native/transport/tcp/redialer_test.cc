@@ -21,6 +21,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
+constexpr int kUntilAsked = -1;
+
 // A link of rank 1 with `peer` whose other end has closed, and how often the peer's port is tried.
 class BrokenLink final : public TcpLinkHost {
  public:
@@ -47,16 +49,20 @@ class BrokenLink final : public TcpLinkHost {
   }
   void OnConnected() override {}
 
-  // What the link is lost for when its peer's port hears so many knocks and dials, and refuses
-  // from then on.
-  Status Redial(int knocks_heard, int dials_heard = 0) {
+  // What the link is lost for when its peer's port hears so many knocks, or all until the first dial,
+  // and so many dials, and refuses from then on.
+  Status Redial(int knocks_heard, int dials_heard = 0, bool is_here = false) {
     Redialer redialer(
         1,
         [this, dials_heard](const TcpLink&, Deadline) -> Result<UniqueFd> {
           if (++dials <= dials_heard) return UniqueFd(::socket(AF_UNIX, SOCK_STREAM, 0));
           return PeerLost(link_->peer(), "refused");
         },
-        [this, knocks_heard](const TcpLink&, Deadline) { return ++knocks > knocks_heard; });
+        [this, knocks_heard](const TcpLink&, Deadline) {
+          const int number = ++knocks;
+          return knocks_heard == kUntilAsked ? dials > 0 : number > knocks_heard;
+        },
+        [is_here](const TcpLink&) { return is_here; });
     redialer.Request(*link_);
     MutexLock lock(mutex_);
     const Deadline end = After(20s);
@@ -94,20 +100,38 @@ TEST(Redialer, a_process_that_has_ended_is_lost_by_two_knocks_before_it_would_be
   EXPECT_EQ(link.dials.load(), 0);
 }
 
-TEST(Redialer, a_peer_that_hears_a_knock_is_asked_later_and_knocked_at_no_more) {
+TEST(Redialer, a_process_of_this_host_is_lost_by_its_first_refusal) {
+  BrokenLink higher(2), lower(0);
+
+  ExpectEnded(higher.Redial(0, 0, true));
+  EXPECT_EQ(higher.knocks.load(), 1);
+  EXPECT_EQ(higher.dials.load(), 0);
+  ExpectEnded(lower.Redial(0, 0, true));
+  EXPECT_EQ(lower.dials.load(), 1);
+}
+
+TEST(Redialer, a_process_whose_port_closes_after_its_connections_is_lost_by_another_knock) {
   BrokenLink link(2);
 
-  ExpectEnded(link.Redial(1));
-  EXPECT_EQ(link.knocks.load(), 1);
-  EXPECT_EQ(link.dials.load(), 2);
+  ExpectEnded(link.Redial(1, 0, true));
+  EXPECT_EQ(link.knocks.load() + link.dials.load(), 2);
+}
+
+TEST(Redialer, a_peer_that_hears_all_knocks_is_asked) {
+  BrokenLink link(2);
+
+  ExpectEnded(link.Redial(kUntilAsked));
+  EXPECT_GE(link.knocks.load(), 2);
+  EXPECT_LE(link.knocks.load(), 5);
+  EXPECT_EQ(link.dials.load(), 1);
 }
 
 TEST(Redialer, a_peer_that_ends_after_it_was_asked_is_lost_without_being_asked_again) {
   BrokenLink link(2);
 
-  ExpectEnded(link.Redial(1, 1));
+  ExpectEnded(link.Redial(kUntilAsked, 1));
   EXPECT_EQ(link.dials.load(), 1);
-  EXPECT_EQ(link.knocks.load(), 3);
+  EXPECT_GE(link.knocks.load(), 3);
 }
 
 TEST(Redialer, a_lower_rank_is_dialled_without_a_knock) {

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 
 namespace rabit {
 namespace {
 
 // How often the progress of each link is looked at, in a progress_timeout.
 constexpr int kChecksPerTimeout = 6;
+
+std::string_view HostOf(std::string_view address) { return address.substr(0, address.rfind(':')); }
 
 }  // namespace
 
@@ -32,6 +35,10 @@ TcpLinks::TcpLinks(const ConnectContext& context, const TcpOptions& options, Pla
           },
           [this](const TcpLink& link, Deadline deadline) {
             return IsRefused(addresses_[static_cast<size_t>(link.peer())], deadline);
+          },
+          [this](const TcpLink& link) {
+            return HostOf(addresses_[static_cast<size_t>(link.peer())]) ==
+                   HostOf(listener_.address());
           }) {
   const int stripes = options_.connections_per_stream;
   for (const int peer : plan_.peers) {
