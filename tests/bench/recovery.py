@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import importlib.util
 import os
 import shutil
@@ -41,14 +42,19 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "rabit spare": (*RABIT, "--min-np", "2", "--spares", "1"),
     "rabit restarts": (*RABIT, "--max-restarts", "3"),
     "torchrun": (*TORCHRUN, "--max-restarts", "3"),
+    "torchrun, own stores": (*TORCHRUN, "--max-restarts", "3"),
     "torchft": (),
     "ulfm": MPIRUN,
 }
+# As torchrun comes, ranks that start anew may read addresses of those before them from its store (pytorch issue
+# 135712), and do not come together.
+ENVIRONS = {"torchrun, own stores": {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}}
 WHAT = {
     "rabit elastic": "rabitrun --min-np: three go on",
     "rabit spare": "rabitrun --spares 1: a spare takes the place",
     "rabit restarts": "rabitrun --max-restarts: all start anew",
     "torchrun": "torchrun --max-restarts (gloo): all start anew",
+    "torchrun, own stores": "the same with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
     "torchft": "torchft (gloo): three go on",
     "ulfm": "Open MPI with ULFM: three go on",
 }
@@ -56,10 +62,13 @@ WHAT = {
 
 def why_not(way: str) -> str:
     """Empty if this machine has what `way` takes."""
-    if way in ("torchrun", "torchft") and importlib.util.find_spec("torch") is None:
+    if way.startswith("torch") and importlib.util.find_spec("torch") is None:
         return "torch is not installed"
-    if way == "torchft" and importlib.util.find_spec("torchft") is None:
-        return "torchft is not installed"
+    if way == "torchft":
+        try:
+            importlib.import_module("torchft")
+        except ImportError as error:
+            return f"torchft cannot be imported: {error}"
     if way == "ulfm":
         if shutil.which("mpirun") is None or importlib.util.find_spec("mpi4py") is None:
             return "mpirun or mpi4py is not installed"
@@ -80,7 +89,7 @@ def start(way: str, folder: Path) -> list[subprocess.Popen[bytes]]:
         )
 
     if way != "torchft":
-        return [process([*COMMANDS[way], *program])]
+        return [process([*COMMANDS[way], *program], **ENVIRONS.get(way, {}))]
     return [process(program, REPLICA=str(number)) for number in range(RANKS)]
 
 
