@@ -129,7 +129,10 @@ class Altering:
             return
         if not self.is_on or self._dice.random() >= self._rate:
             return
-        if payload == 0 or self._dice.random() < self._header_share:
+        is_header = self._dice.random() < self._header_share
+        if payload == 0 and not is_header:
+            return  # a connection on which no greeting gets through says rightly that its peer is lost
+        if is_header:
             place, what = behind - 1 - self._dice.randrange(fresh), "header"
             direction.connection.awaits = ()
         else:
