@@ -21,6 +21,7 @@ from rabit_torch.distributed.late_ranks import MonitoredBarrier
 from rabit_torch.distributed.messages import Mail
 from rabit_torch.distributed.operands import flat
 from rabit_torch.distributed.request_slots import Lines
+from rabit_torch.distributed.untraced import stay_untraced
 from rabit_torch.distributed.work import KeptWorks, Work, loses_works
 
 __all__ = ["EngineGroup"]
@@ -49,6 +50,7 @@ class EngineGroup(dist.ProcessGroup):
         self._kept = KeptWorks() if loses_works() else None
         if owns_engine:
             atexit.register(self._end_at_exit)
+        stay_untraced()
 
     # --- what torch.distributed asks about a group ------------------------------------------------
 
@@ -147,6 +149,7 @@ class EngineGroup(dist.ProcessGroup):
     def _work(
         self, handles: list[rabit.Handle], outputs: list[Any], finish: Any = None, source: int = -1
     ) -> Work:
+        stay_untraced()
         work = Work(self._engine, handles, outputs, finish, self._timeout, self._order, source)
         if self._collected is not None:
             self._collected.append(work)
