@@ -42,19 +42,19 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "rabit spare": (*RABIT, "--min-np", "2", "--spares", "1"),
     "rabit restarts": (*RABIT, "--max-restarts", "3"),
     "torchrun": (*TORCHRUN, "--max-restarts", "3"),
-    "torchrun, own stores": (*TORCHRUN, "--max-restarts", "3"),
+    "torchrun own stores": (*TORCHRUN, "--max-restarts", "3"),
     "torchft": (),
     "ulfm": MPIRUN,
 }
 # As torchrun comes, ranks that start anew may read addresses of those before them from its store (pytorch issue
 # 135712), and do not come together.
-ENVIRONS = {"torchrun, own stores": {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}}
+ENVIRONS = {"torchrun own stores": {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}}
 WHAT = {
     "rabit elastic": "rabitrun --min-np: three go on",
     "rabit spare": "rabitrun --spares 1: a spare takes the place",
     "rabit restarts": "rabitrun --max-restarts: all start anew",
     "torchrun": "torchrun --max-restarts (gloo): all start anew",
-    "torchrun, own stores": "the same with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
+    "torchrun own stores": "the same with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
     "torchft": "torchft (gloo): three go on",
     "ulfm": "Open MPI with ULFM: three go on",
 }

@@ -184,7 +184,7 @@ WAYS = {
     "rabit spare": rabit_elastic,
     "rabit restarts": rabit_restarts,
     "torchrun": torchrun,
-    "torchrun, own stores": torchrun,
+    "torchrun own stores": torchrun,
     "torchft": torchft,
     "ulfm": ulfm,
 }
