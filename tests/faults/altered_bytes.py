@@ -1,6 +1,6 @@
 """Jobs over a wire that alters bytes so that TCP does not notice.
 
-    python tests/faults/altered_bytes.py [--frames 100000] [--rate 0.2] [--headers 0.03] [--seed 0]
+    python tests/faults/altered_bytes.py [--frames 100000] [--rate 0.3] [--headers 0.03] [--seed 0]
     python tests/faults/altered_bytes.py --slow-down [--rate 0.001] [--seconds 60]
 
 Three hosts, each a network namespace, and between them a program that passes their packets on.  Of the frames of data
@@ -167,7 +167,7 @@ def main() -> int:
         if given.slow_down:
             slow_down(given.seconds, given.rate or 0.001, given.headers, given.seed)
         else:
-            count(given.frames, given.rate or 0.2, given.headers, given.seed)
+            count(given.frames, given.rate or 0.3, given.headers, given.seed)
     except AssertionError as error:
         print(f"--seed {given.seed} has failed: {error}")
         return 1
