@@ -7,7 +7,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kSlice = 250ms;
+constexpr auto kSliceMax = 1000ms;  // two round trips, to the other side of the earth as well
 constexpr auto kPause = 20ms;  // between two tries, so that a refused one does not spin
 // What a firewall refuses once it lets through at the next try; two of them are the time in which
 // the loss of a process is noticed.
@@ -80,7 +80,7 @@ bool Redialer::Try(Broken& broken) {
   // A knock costs less than a dial, and comes first, however late this thread is.
   const bool is_early = std::chrono::steady_clock::now() < broken.ask_at || !broken.was_knocked;
   if (!is_dialler && (is_early || broken.refusals > 0)) return TryKnocking(broken);
-  Result<UniqueFd> fd = dial_(link, std::min(*end, After(kSlice)));
+  Result<UniqueFd> fd = dial_(link, std::min(*end, After(broken.slice)));
   broken.due = After(kPause);
   if (fd.ok()) {
     broken.refusals = 0;
@@ -96,6 +96,7 @@ bool Redialer::Try(Broken& broken) {
     return false;
   }
   broken.refusals = 0;
+  if (fd.status().code() == Code::kTimedOut) broken.slice = std::min(2 * broken.slice, kSliceMax);
   // The two have met before: what looks like a stranger's answer is one that changed on the way.
   link.NoteBrokenBy(fd.status().message());
   return true;
@@ -103,7 +104,7 @@ bool Redialer::Try(Broken& broken) {
 
 bool Redialer::TryKnocking(Broken& broken) {
   broken.was_knocked = true;
-  if (knock_(*broken.link, std::min(broken.ask_at, After(kSlice)))) return MayPass(broken);
+  if (knock_(*broken.link, std::min(broken.ask_at, After(broken.slice)))) return MayPass(broken);
   broken.refusals = 0;
   broken.due = std::min(broken.ask_at, After(broken.was_asked ? kKnockAfterAsking : kKnockAgain));
   return true;

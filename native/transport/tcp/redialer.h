@@ -12,8 +12,8 @@
 
 namespace rabit {
 
-// Dials in turn, a short while each, so that a dead peer does not delay a living one.  The links
-// with lower ranks are connected by this rank.  Those with higher ranks are connected by the peer,
+// Dials in turn, a short while each, so that a dead peer does not delay a living one; longer where
+// that was too short, since a peer may be far away.  The links with lower ranks are connected by this rank.  Those with higher ranks are connected by the peer,
 // which may not have seen the connection break: dialling it makes it look.  That comes after a
 // while, since it costs a connection that the peer is making; whether its process has ended is
 // found before, by a knock at its port.  Thread-safe.
@@ -39,6 +39,8 @@ class Redialer {
   void Stop();
 
  private:
+  static constexpr std::chrono::milliseconds kFirstSlice{250};
+
   struct Broken {
     TcpLink* link = nullptr;
     Deadline due{};
@@ -46,6 +48,7 @@ class Redialer {
     bool was_knocked = false;
     bool was_asked = false;
     int refusals = 0;  // in a row
+    std::chrono::milliseconds slice = kFirstSlice;  // what a try may take
   };
 
   void Run();

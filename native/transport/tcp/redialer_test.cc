@@ -54,8 +54,10 @@ class BrokenLink final : public TcpLinkHost {
   Status Redial(int knocks_heard, int dials_heard = 0, bool is_here = false) {
     Redialer redialer(
         1,
-        [this, dials_heard](const TcpLink&, Deadline) -> Result<UniqueFd> {
-          if (++dials <= dials_heard) return UniqueFd(::socket(AF_UNIX, SOCK_STREAM, 0));
+        [this, dials_heard](const TcpLink&, Deadline deadline) -> Result<UniqueFd> {
+          ++dials;
+          if (deadline < After(takes)) return TimedOut("no answer");
+          if (dials <= dials_heard) return UniqueFd(::socket(AF_UNIX, SOCK_STREAM, 0));
           return PeerLost(link_->peer(), "refused");
         },
         [this, knocks_heard](const TcpLink&, Deadline) {
@@ -72,6 +74,7 @@ class BrokenLink final : public TcpLinkHost {
   }
 
   std::atomic<int> dials{0}, knocks{0};
+  std::chrono::milliseconds takes{0};  // less time than this is too short for a dial
 
  private:
   const TcpOptions options_ = [] {
@@ -132,6 +135,16 @@ TEST(Redialer, a_peer_that_ends_after_it_was_asked_is_lost_without_being_asked_a
   ExpectEnded(link.Redial(kUntilAsked, 1));
   EXPECT_EQ(link.dials.load(), 1);
   EXPECT_GE(link.knocks.load(), 3);
+}
+
+TEST(Redialer, a_peer_that_is_far_away_gets_more_time) {
+  BrokenLink lower(0), higher(2);
+  lower.takes = higher.takes = 900ms;
+
+  ExpectEnded(lower.Redial(0));
+  EXPECT_EQ(lower.dials.load(), 4);  // 250 and 500 ms, then two that the port refuses
+  ExpectEnded(higher.Redial(kUntilAsked));
+  EXPECT_EQ(higher.dials.load(), 3);
 }
 
 TEST(Redialer, a_lower_rank_is_dialled_without_a_knock) {
