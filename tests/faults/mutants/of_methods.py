@@ -18,7 +18,7 @@ MUTANTS = [
     Mutant(
         "residuals keep their scale when ranks are lost",
         "rabit/training/state.py",
-        "return tree * (now / before)",
+        "return tree * (change.now / change.before)",
         "return tree",
         (TREES,),
     ),
