@@ -13,10 +13,11 @@
 namespace rabit {
 
 // Dials in turn, a short while each, so that a dead peer does not delay a living one; longer where
-// that was too short, since a peer may be far away.  The links with lower ranks are connected by this rank.  Those with higher ranks are connected by the peer,
-// which may not have seen the connection break: dialling it makes it look.  That comes after a
-// while, since it costs a connection that the peer is making; whether its process has ended is
-// found before, by a knock at its port.  Thread-safe.
+// that was too short, since a peer may be far away.  The links with lower ranks are connected by
+// this rank.  Those with higher ranks are connected by the peer, which may not have seen the
+// connection break: dialling it makes it look.  That comes after a while, since it costs a
+// connection that the peer is making; whether its process has ended is found before, by a knock at
+// its port.  Thread-safe.
 class Redialer {
  public:
   // kPeerLost: the peer's port refuses connections; kTimedOut: worth another try.
