@@ -288,7 +288,7 @@ bench-schedule: $(VENV)/.package $(VENV)/.tools ## step times beside the ideal, 
 bench-servers: $(VENV)/.package $(VENV)/.tools ## summation servers beside the ring, on shaped links (root)
 	$(BIN)/python tests/bench/servers.py
 
-bench-tuned: $(VENV)/.package $(VENV)/.tools ## routes of a tuned table beside every single choice; links if root (15 min)
+bench-tuned: $(VENV)/.package $(VENV)/.tools ## routes of a tuned table beside every single choice; links if root (11 min)
 	status=0; $(BIN)/python tests/bench/tuned.py || status=1; \
 	  $(BIN)/python tests/bench/autotune.py --engines off,tuned || status=1; exit $$status
 

@@ -1,92 +1,196 @@
 """A route table against every fixed choice, in turns in the same processes.
 
     rabitrun -np 4 tune -o table.json
-    rabitrun -np 4 python tests/bench/routes.py table.json [--bytes 1K:64M] [--rounds 25]
+    rabitrun -np 4 python tests/bench/routes.py table.json [--bytes 1K:64M] [--limit 2m] [--rounds 25]
 
 Every kind and size; tuned.py makes the table as well, and judges.  A turn is some calls of each candidate,
 next to each other in time; the figure of a turn is the median of its calls, and the ratio of a point the median
 over the turns of the best single candidate's time divided by that of the table.  The best is looked for in turns
-of their own, because the fastest of several noisy medians looks faster than it is.  Where both take the same
-route, the ratio is noise.
+of their own, because the fastest of several noisy medians looks faster than it is; who takes 1.5 times as long as
+the best has one.  Where both take the same route and the table cuts nothing in another way, the ratio is noise
+and has the fewest turns.  All of it takes about --limit; what is left in the end goes to the points that fall
+short, whose turns all count.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import statistics
+import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import rabit
 from rabit.bench.cases import Spec
 from rabit.bench.contestants import Contestants
-from rabit.bench.options import parse_sizes
+from rabit.bench.options import DURATION, parse_sizes
+from rabit.bench.progress import Progress
 from rabit.bench.timing import Figures, measure
 from rabit.bench.tune_options import TUNED_KINDS
 from rabit.bench.winners import Candidate
 from rabit.engine.engine import Engine
 
 TABLE_EPOCH = 1 << 21
-TURN_S, SEARCH_TURNS = 0.03, 3
+TURN_S, FEWEST_TURNS, SEARCH_TURNS = 0.03, 5, 3
+NEAR = 1.5
+SHORT = 0.95
+# From here on, four times the size has twice the share of the time, as in tune.
+WEIGHTED_BYTES = 1 << 20
+# Of the time, for points that fall short.
+AGAIN_SHARE = 0.15
 
 
-def compare_point(
-    kind: str, size: int, table: Engine, contestants: Contestants, rounds: int
-) -> dict[str, Any]:
-    """ratio: of the best single candidate's time to the table's."""
-    spec = Spec(Spec.kind_of(kind), size, rabit.DType.FLOAT32)
-    candidates = contestants.of(kind, spec.dtype)
+@dataclasses.dataclass
+class Point:
+    """One kind and size.  ratios: by turn, of the best single candidate's time to the table's."""
 
-    def turn(engine: Engine, backend: str = "", checks: bool = False) -> Figures:
-        one = Spec(spec.kind, size, spec.dtype, spec.op, 0, backend)
-        return measure(engine, one, longest_s=TURN_S, checks=checks, is_brief=True)
+    kind: str
+    bytes: int
+    best: str = ""
+    route: str = ""
+    best_route: str = ""
+    is_same: bool = False
+    ours_s: list[float] = dataclasses.field(default_factory=list)
+    ratios: list[float] = dataclasses.field(default_factory=list)
 
-    found: dict[Candidate, list[float]] = {each: [] for each in candidates}
-    for _ in range(SEARCH_TURNS):
-        for each in candidates:
-            engine = contestants.engine_of(kind, each)
-            found[each].append(turn(engine, each.backend).p50_us)
-    best = min(candidates, key=lambda each: statistics.median(found[each]))
-    engine = contestants.engine_of(kind, best)
-    routes = [turn(table, "", True).route, turn(engine, best.backend, True).route]
-    ratios, ours = [], []
-    for number in range(rounds):
-        if number % 2:
-            mine, theirs = turn(table).p50_us, turn(engine, best.backend).p50_us
-        else:
-            theirs, mine = turn(engine, best.backend).p50_us, turn(table).p50_us
-        ratios.append(theirs / mine)
-        ours.append(mine)
-    return {
-        "kind": kind,
-        "bytes": size,
-        "p50_us": statistics.median(ours),
-        "ratio": statistics.median(ratios),
-        "route": routes[0],
-        "best": str(best),
-        "best_route": routes[1],
-        "is_same": routes[0] == routes[1],
-    }
+    @property
+    def ratio(self) -> float:
+        return statistics.median(self.ratios)
+
+    @property
+    def is_short(self) -> bool:
+        return self.ratio < SHORT and not self.is_same
+
+    def document(self) -> dict[str, Any]:
+        low, _, high = statistics.quantiles(self.ratios, n=4)
+        return {
+            "kind": self.kind,
+            "bytes": self.bytes,
+            "p50_us": statistics.median(self.ours_s) * 1e6,
+            "ratio": self.ratio,
+            "middle_half": [low, high],
+            "turns": len(self.ratios),
+            "route": self.route,
+            "best": self.best,
+            "best_route": self.best_route,
+            "is_same": self.is_same,
+        }
 
 
-def run_points(args: argparse.Namespace, table: Engine) -> list[dict[str, Any]]:
+class Comparison:
+    """The points, one after the other, in about `limit_s` seconds.  All ranks make the same calls."""
+
+    def __init__(
+        self, table: Engine, contestants: Contestants, has_tunables: bool, args: argparse.Namespace
+    ) -> None:
+        self._table = table
+        self._contestants = contestants
+        self._has_tunables = has_tunables
+        self._rounds: int = args.rounds
+        self._ends = time.monotonic() + args.limit
+        sizes = parse_sizes(args.bytes, 4)
+        self.points = [Point(kind, size) for size in sizes for kind in TUNED_KINDS]
+        self._progress = Progress(len(self.points), sys.stderr if table.rank == 0 else None)
+        self._best: dict[int, Candidate] = {}
+
+    def run(self) -> None:
+        began = time.monotonic()
+        weights = [max(1.0, math.sqrt(each.bytes / WEIGHTED_BYTES)) for each in self.points]
+        kept_s = AGAIN_SHARE * (self._ends - began)
+        for index, point in enumerate(self.points):
+            left_s = self._left()
+            self._progress.show(index, f"{point.kind} {point.bytes} B", max(0.0, left_s))
+            share_s = max(0.0, left_s - kept_s) * weights[index] / sum(weights[index:])
+            self._meet(index, time.monotonic() + share_s)
+        self._repeat_short()
+        self._progress.end(time.monotonic() - began)
+
+    def _left(self) -> float:
+        """Seconds, of rank 0, so that all ranks measure alike."""
+        return self._of_rank_0(self._ends - time.monotonic())
+
+    def _of_rank_0(self, value: float) -> float:
+        mine = np.array([value if self._table.rank == 0 else -np.inf])
+        return float(rabit.allreduce(mine, op=rabit.Max, engine=self._table)[0])
+
+    def _turn(self, point: Point, who: Candidate | None, checks: bool = False) -> Figures:
+        """Of a candidate, or of the table."""
+        engine = self._contestants.engine_of(point.kind, who) if who else self._table
+        backend = who.backend if who else ""
+        spec = Spec(Spec.kind_of(point.kind), point.bytes, rabit.DType.FLOAT32, backend=backend)
+        return measure(engine, spec, longest_s=TURN_S, checks=checks, is_brief=True)
+
+    def _meet(self, index: int, until: float) -> None:
+        point = self.points[index]
+        best = self._best[index] = self._find_best(point)
+        point.best = str(best)
+        began = time.monotonic()
+        point.route = self._turn(point, None, True).route
+        point.best_route = self._turn(point, best, True).route
+        pair_s = time.monotonic() - began
+        point.is_same = point.route == point.best_route and not self._has_tunables
+        fitting = int(self._of_rank_0((until - time.monotonic()) / pair_s))
+        most = FEWEST_TURNS if point.is_same else self._rounds
+        self._compare(index, max(FEWEST_TURNS, min(most, fitting)))
+
+    def _find_best(self, point: Point) -> Candidate:
+        candidates = self._contestants.of(point.kind, rabit.DType.FLOAT32)
+        found = {each: [self._turn(point, each).p50_us] for each in candidates}
+        limit = NEAR * min(times[0] for times in found.values())
+        near = [each for each in candidates if found[each][0] <= limit]
+        for _ in range(SEARCH_TURNS - 1 if len(near) > 1 else 0):
+            for each in near:
+                found[each].append(self._turn(point, each).p50_us)
+        return min(near, key=lambda each: statistics.median(found[each]))
+
+    def _compare(self, index: int, turns: int) -> None:
+        point, best = self.points[index], self._best[index]
+        for number in range(turns):
+            pair = (None, best) if number % 2 else (best, None)
+            times = {who: self._turn(point, who).p50_us for who in pair}
+            point.ratios.append(times[best] / times[None])
+            point.ours_s.append(times[None] / 1e6)
+
+    def _repeat_short(self) -> None:
+        while self._left() > 0:
+            short = [index for index, each in enumerate(self.points) if each.is_short]
+            for index in short:
+                point = self.points[index]
+                self._progress.show(len(self.points) - 1, f"again {point.kind}", self._left())
+                self._compare(index, FEWEST_TURNS)
+            if not short or max(len(self.points[each].ratios) for each in short) > 4 * self._rounds:
+                return
+
+
+def run_points(args: argparse.Namespace, table: Engine) -> Sequence[Point]:
     engine = rabit.default_engine()
     backends = [each for each in engine.config.backend.split(",") if each]
-    points = []
+    has_tunables = bool(json.loads(Path(args.table).read_text()).get("tunables"))
     with Contestants(engine, backends, TUNED_KINDS).started() as contestants:
-        for kind in TUNED_KINDS:
-            for size in parse_sizes(args.bytes, 4):
-                point = compare_point(kind, size, table, contestants, args.rounds)
-                points.append(point)
-                if rabit.rank() == 0:
-                    print(
-                        f"{kind:<13} {size:>10} {point['p50_us']:>11.1f} us  {point['ratio']:.3f} "
-                        f"of {point['best']}{' (the same)' if point['is_same'] else ''}",
-                        flush=True,
-                    )
-    return points
+        comparison = Comparison(table, contestants, has_tunables, args)
+        comparison.run()
+    return comparison.points
+
+
+def show(points: Sequence[Point]) -> None:
+    for point in points:
+        each = point.document()
+        low, high = each["middle_half"]
+        print(
+            f"{each['kind']:<13} {each['bytes']:>10} {each['p50_us']:>11.1f} us  {each['ratio']:.3f} "
+            f"({low:.2f}-{high:.2f}, {each['turns']} turns) of {each['best']}"
+            f"{' (the same)' if each['is_same'] else ''}"
+        )
+    ratios = [each.ratio for each in points]
+    mean = math.exp(statistics.fmean(math.log(each) for each in ratios))
+    print(f"geometric mean {mean:.3f}, least {min(ratios):.3f}, {len(ratios)} points", flush=True)
 
 
 def main() -> None:
@@ -95,7 +199,8 @@ def main() -> None:
     )
     parser.add_argument("table", help="of rabitrun tune, on these hosts")
     parser.add_argument("--bytes", default="1K:64M")
-    parser.add_argument("--rounds", type=int, default=25, help="turns of a point (default 25)")
+    parser.add_argument("--limit", type=DURATION, default=120.0, help="for all of it (default 2m)")
+    parser.add_argument("--rounds", type=int, default=25, help="most turns of a point (default 25)")
     parser.add_argument("--json", type=Path, help="also write the points to this file")
     args = parser.parse_args()
     rabit.init()
@@ -103,11 +208,9 @@ def main() -> None:
     with Engine(config, epoch=TABLE_EPOCH) as table:
         points = run_points(args, table)
     if rabit.rank() == 0:
-        ratios = [each["ratio"] for each in points]
-        mean = math.exp(statistics.fmean(math.log(each) for each in ratios))
-        print(f"geometric mean {mean:.3f}, least {min(ratios):.3f}, {len(ratios)} points")
+        show(points)
         if args.json:
-            args.json.write_text(json.dumps(points, indent=1))
+            args.json.write_text(json.dumps([each.document() for each in points], indent=1))
     rabit.shutdown()
 
 

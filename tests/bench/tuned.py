@@ -1,11 +1,12 @@
 """`auto` after tuning beside the best single choice of every kind and size: a table is measured and judged.
 
-    python tests/bench/tuned.py [--scenes "2 ranks,4 ranks,4 links"] [--budget 2m] [--rounds 25] [--bytes 1K:64M]
+    python tests/bench/tuned.py [--scenes "2 ranks,4 ranks,4 links"] [--limit 10m] [--rounds 25] [--bytes 1K:64M]
 
 For each scene `rabitrun tune` writes a table, and in a new job routes.py compares the table with every
-single choice, in turns.  "4 links" are 4 namespaces of --rate (root).  A point whose route is that of the best
-single choice is marked: its ratio is noise.  The verdict wants 0.95 at every point that is not, and a
-geometric mean of 0.99 over all.
+single choice, in turns.  "4 links" are 4 namespaces of --rate (root).  All scenes together take about --limit, of
+which the links, where a call of 64 MiB takes a second, have three times the share of the others.  A point whose
+route is that of the best single choice is marked: its ratio is noise.  The verdict wants 0.95 at every point
+that is not, and a geometric mean of 0.99 over all.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,12 @@ import shaped_links
 import shaped_ranks
 from schedule import parse_rate
 
+from rabit.bench.options import DURATION
+
 SCENES = ("2 ranks", "4 ranks", "4 links")
+LINKS_WEIGHT = 3.0
+# Of a scene's share; processes have to start, too.
+TUNE_SHARE, COMPARE_SHARE = 0.4, 0.5
 LEAST, LEAST_MEAN = 0.95, 0.99
 ROUTES = Path(__file__).with_name("routes.py")
 
@@ -41,6 +48,26 @@ def run(scene: str, folder: Path, options: argparse.Namespace, *words: str) -> N
     command = [sys.executable, "-m", "rabit.launch", "-np", ranks, sys.executable, *words]
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(command, check=True, env=environ, timeout=options.timeout)
+
+
+def weight_of(scene: str) -> float:
+    return LINKS_WEIGHT if scene.endswith("links") else 1.0
+
+
+def measure(
+    scene: str, folder: Path, options: argparse.Namespace, share_s: float
+) -> Sequence[dict[str, Any]]:
+    """The points of a table that is made in the scene, in about `share_s` seconds."""
+    name = scene.replace(" ", "_")
+    kept = options.keep or folder
+    table, figures = kept / f"{name}.table.json", kept / f"{name}.points.json"
+    print(f"{scene}: about {share_s:.0f} s", flush=True)
+    tune = ("-m", "rabit.bench.tune", "-o", str(table), "--bytes", options.bytes)
+    run(scene, folder, options, *tune, "--budget", f"{TUNE_SHARE * share_s:.0f}s")
+    compare = (str(ROUTES), str(table), "--bytes", options.bytes, "--json", str(figures))
+    limits = ("--rounds", str(options.rounds), "--limit", f"{COMPARE_SHARE * share_s:.0f}s")
+    run(scene, folder, options, *compare, *limits)
+    return json.loads(figures.read_text())
 
 
 def judge(scene: str, points: Sequence[dict[str, Any]]) -> bool:
@@ -70,27 +97,23 @@ def main() -> int:
     )
     parser.add_argument("--scenes", default=",".join(SCENES), help="with commas (default all)")
     parser.add_argument("--rate", type=parse_rate, default="1G", help="of each link (default 1G)")
-    parser.add_argument("--budget", default="2m", help="of each tuning run (default 2m)")
+    parser.add_argument("--limit", type=DURATION, default=600.0, help="of all (default 10m)")
     parser.add_argument("--bytes", default="1K:64M", help="(default 1K:64M)")
-    parser.add_argument("--rounds", type=int, default=25, help="turns of a point (default 25)")
+    parser.add_argument("--rounds", type=int, default=25, help="most turns of a point (default 25)")
     parser.add_argument("--timeout", type=float, default=1200, help="seconds of a job")
     parser.add_argument("--keep", type=Path, help="a folder for tables and figures")
     options = parser.parse_args()
     passes = True
+    scenes = {each: weight_of(each) for each in options.scenes.split(",")}
+    began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
-        kept = options.keep or Path(scratch)
-        for scene in options.scenes.split(","):
+        for scene, weight in scenes.items():
             if scene.endswith("links") and (why := shaped_links.why_not()):
                 print(f"{scene}: left out: {why}")
                 continue
-            name = scene.replace(" ", "_")
-            table, figures = kept / f"{name}.table.json", kept / f"{name}.points.json"
-            folder = Path(scratch)
-            tune = ("-m", "rabit.bench.tune", "-o", str(table), "--bytes", options.bytes)
-            run(scene, folder, options, *tune, "--budget", options.budget)
-            compare = (str(ROUTES), str(table), "--bytes", options.bytes, "--json", str(figures))
-            run(scene, folder, options, *compare, "--rounds", str(options.rounds))
-            passes &= judge(scene, json.loads(figures.read_text()))
+            share_s = options.limit * weight / sum(scenes.values())
+            passes &= judge(scene, measure(scene, Path(scratch), options, share_s))
+    print(f"{time.monotonic() - began:.0f} s")
     return 0 if passes else 1
 
 
