@@ -285,8 +285,9 @@ bench-native: build-bench ## native benchmarks
 bench-schedule: $(VENV)/.package $(VENV)/.tools ## step times beside the ideal, on shaped links (root)
 	$(BIN)/python tests/bench/schedule.py
 
-bench-servers: $(VENV)/.package $(VENV)/.tools ## summation servers beside the ring, on shaped links (root)
+bench-servers: $(VENV)/.package $(VENV)/.tools ## summation servers beside the ring, on shaped links (root), and asynchronous steps
 	$(BIN)/python tests/bench/servers.py
+	$(BIN)/python tests/bench/asynchronous.py
 
 bench-tuned: $(VENV)/.package $(VENV)/.tools ## routes of a tuned table beside every single choice; links if root (11 min)
 	status=0; $(BIN)/python tests/bench/tuned.py || status=1; \
