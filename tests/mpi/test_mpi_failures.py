@@ -41,6 +41,45 @@ for step in range(10_000):
         raise
 """
 
+# Rank 1 dies with operations of two backends under way, some of which are over by then.
+KILLED_MIXED = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+import rabit
+
+rabit.init()
+rank = rabit.rank()
+values = np.ones(1_000_000, np.float32)
+
+def start(step):
+    return [(each, rabit.allreduce_async(values, name=f"{each}.{step}.{number}", op=rabit.Sum, backend=each))
+            for number in range(4) for each in ("builtin", "mpi")]
+
+for _, handle in start("before"):
+    assert rabit.synchronize(handle)[0] == rabit.size()
+handles = start("last")
+if rank == 1:
+    rabit.synchronize(handles[0][1])
+    os.kill(os.getpid(), signal.SIGKILL)
+said = []
+
+def note(backend, run):
+    try:
+        run()
+    except rabit.RabitError as error:
+        said.append(f"{backend} {type(error).__name__} {error.rank}: {error}")
+
+for backend, handle in handles:
+    note(backend, lambda: rabit.synchronize(handle))
+for backend in ("builtin", "mpi"):
+    note(backend, lambda: rabit.allreduce(values, name=f"{backend}.late", backend=backend))
+told = Path(sys.argv[1], f"{rank}.part")
+told.write_text("\\n".join(said))
+told.rename(told.with_suffix(""))
+sys.exit(1)
+"""
+
 KINDS = [("allreduce", 10), ("allreduce", 1_000_000), ("broadcast", 1000), ("barrier", 1)]
 
 
@@ -71,6 +110,29 @@ def test_a_killed_rank_ends_the_others_with_an_error(mpi, killed, tmp_path, kind
     assert told.keys() <= {"0", "2"}
     for message in told.values():
         assert message.startswith("PeerLost") and "rank 1 " in message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [PURE_MPI, {}], ids=["mpi", "shared memory"])
+def test_a_killed_rank_ends_operations_of_all_backends(mpi, tmp_path, more):
+    """None of them hangs, and each error names the rank and the operation."""
+    script = tmp_path / "killed_mixed.py"
+    script.write_text(KILLED_MIXED)
+    folder = tmp_path / "told"
+    folder.mkdir()
+    environ = {"RABIT_BACKEND": "builtin,mpi", **more}
+
+    ended = mpi.run(3, script, folder, environ=environ, timeout=60, goes_on=True)
+
+    assert ended.status != 0
+    told = {path.name: path.read_text() for path in folder.iterdir() if not path.suffix}
+    assert told or mpi.name == "mpich", ended.output + ended.errors
+    assert told.keys() <= {"0", "2"}
+    for text in told.values():
+        lines = text.splitlines()
+        for line in lines:
+            assert re.match(r"(builtin|mpi) PeerLost 1: .*rank 1 .* is lost", line), line
+        assert [line.split()[0] for line in lines[-2:]] == ["builtin", "mpi"], lines
 
 
 def test_a_killed_rank_ends_the_job(mpi, killed, tmp_path):
