@@ -7,7 +7,9 @@ shared memory (backend builtin, a process set), while sums of 16 MiB over all ra
 rate (backend ps), in every other turn.  Each backend has lanes, credit and a queue of its own, so the fast
 operations are to take at most 1.1 times their time alone.  All ranks and the kernel's TCP share the processors of this
 machine, and where these are few that is part of the ratio.  So the links are made as cheap as can be: the kernel hands
-segments of 64 KiB to a shaper, whose queue has room for all that the connections have under way.
+segments of 64 KiB to a shaper, whose queue has room for all that the connections have under way.  In a third of the
+turns plain sockets of processes without rabit carry as many bytes over the link both ways: what their column has
+above 1 is the kernel's, and what the lanes add is the rest.
 """
 
 from __future__ import annotations
@@ -15,9 +17,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import select
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -30,11 +36,86 @@ from schedule import parse_rate
 
 SLOW_BYTES = 16 << 20
 IN_FLIGHT = 3
+RANKS_PER_HOST = 2
+FLOW_CHUNK = 256 << 10
+WAYS = ("alone", "plain", "beside")
 MOST = 1.1
 # Fast calls in a turn: as many as take this share of the time of the slow ones.
 FEWEST, MOST_CALLS, SHARE = 5, 400, 0.2
 # With segments of 8 KiB, shapers and bridge took a whole processor at 1 Gbit/s, and ranks waited for that.
 LINK_QUEUE_S = 0.04
+
+
+def flow(peer: str) -> None:
+    """Bytes to and from a process like this one.  Each line of stdin is a number of them.
+
+    peer: its address, as host:port; "host:0": this one listens there, and prints where.
+    """
+    host, _, port = peer.rpartition(":")
+    if port == "0":
+        listener = socket.create_server((host, 0))
+        print(listener.getsockname()[1], flush=True)
+        link, _ = listener.accept()
+    else:
+        link = socket.create_connection((host, int(port)))
+    out, into = bytes(FLOW_CHUNK), bytearray(FLOW_CHUNK)
+
+    def send(left: int) -> None:
+        while left > 0:
+            link.sendall(out[: min(left, FLOW_CHUNK)])
+            left -= FLOW_CHUNK
+
+    for line in sys.stdin:
+        left = int(line)
+        sender = threading.Thread(target=send, args=(left,))
+        sender.start()
+        while left > 0:
+            left -= link.recv_into(into, min(left, FLOW_CHUNK))
+        sender.join()
+        print("done", flush=True)
+
+
+class Plain:
+    """As many bytes over the link as the sums of `Slow`, by plain sockets.  All ranks make the same calls."""
+
+    def __init__(self) -> None:
+        import rabit
+
+        self._process: subprocess.Popen[str] | None = None
+        mine, port = os.environ["RABIT_BIND_ADDRESS"], 0
+        if rabit.rank() == 0:
+            self._process = self._start(f"{mine}:0")
+            assert self._process.stdout is not None
+            port = int(self._process.stdout.readline())
+        host, port = rabit.broadcast_object((mine, port), root_rank=0, name="flow")
+        if rabit.rank() == RANKS_PER_HOST:
+            self._process = self._start(f"{host}:{port}")
+
+    def _start(self, peer: str) -> subprocess.Popen[str]:
+        words = [sys.executable, __file__, "--flow", peer]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, bufsize=1)
+
+    def start(self) -> None:
+        if self._process is not None:
+            assert self._process.stdin is not None
+            # Each sum crosses the link once for each rank there.
+            self._process.stdin.write(f"{IN_FLIGHT * RANKS_PER_HOST * SLOW_BYTES}\n")
+
+    def is_running(self) -> bool:
+        assert self._process is None or self._process.stdout is not None
+        return self._process is None or not select.select([self._process.stdout], [], [], 0)[0]
+
+    def finish(self) -> None:
+        if self._process is not None:
+            assert self._process.stdout is not None
+            assert self._process.stdout.readline() == "done\n"
+
+    def close(self) -> None:
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait()
 
 
 class Slow:
@@ -68,9 +149,10 @@ def measure(size: int, turns: int, near: Any) -> dict[str, Any]:
     """Seconds of a fast call by turn, alone and beside the slow backend, and bytes a second of that."""
     import rabit
 
-    tensor, slow = np.ones(size // 4, np.float32), Slow()
+    tensor, slow, plain = np.ones(size // 4, np.float32), Slow(), Plain()
+    loads: dict[str, Slow | Plain | None] = {"alone": None, "plain": plain, "beside": slow}
     is_fast = rabit.rank() in near.ranks
-    found: dict[str, list[float]] = {"alone": [], "beside": []}
+    found: dict[str, list[float]] = {way: [] for way in WAYS}
     slow_s = 0.0
 
     def fast() -> float:
@@ -80,16 +162,16 @@ def measure(size: int, turns: int, near: Any) -> dict[str, Any]:
 
     def turn(way: str, calls: int) -> list[float]:
         nonlocal slow_s
+        load = loads[way]
         rabit.barrier(name="turn")
         began = time.perf_counter()
-        if way == "beside":
-            slow.start()
+        if load is not None:
+            load.start()
         times = [fast() for _ in range(calls)] if is_fast else [0.0]
+        if load is not None:
+            assert not is_fast or load.is_running(), f"{calls} calls of {size} B outlast {way}"
+            load.finish()
         if way == "beside":
-            assert not is_fast or slow.is_running(), (
-                f"{calls} calls of {size} B outlast the slow backend's"
-            )
-            slow.finish()
             slow_s += time.perf_counter() - began
         return times
 
@@ -100,8 +182,9 @@ def measure(size: int, turns: int, near: Any) -> dict[str, Any]:
     calls = max(FEWEST, min(MOST_CALLS, int(SHARE / most)))
     slow.ended, slow_s = 0, 0.0
     for number in range(turns):
-        for way in ("alone", "beside") if number % 2 else ("beside", "alone"):
+        for way in WAYS[number % 3 :] + WAYS[: number % 3]:
             found[way].append(statistics.median(turn(way, calls)))
+    plain.close()
     return {"size": size, "times": found, "slow_rate": slow.ended * SLOW_BYTES / slow_s}
 
 
@@ -122,20 +205,27 @@ def show(options: argparse.Namespace, reports: list[list[dict[str, Any]]]) -> bo
         f"2 ranks on each of 2 hosts, links of {options.rate / 1e6:g} Mbit/s, "
         f"{IN_FLIGHT} x {show_size(SLOW_BYTES)} in flight on them, {options.turns} turns"
     )
-    print(f"{'bytes':>10}{'alone':>12}{'beside':>12}{'ratio':>8}{'slow MB/s':>12}")
+    print(
+        f"{'bytes':>10}{'alone':>12}{'plain':>12}{'beside':>12}{'plain':>8}{'beside':>8}{'slow MB/s':>12}"
+    )
     fits = True
     for row in zip(*reports, strict=True):
-        medians = {
+        times = {
             way: [max(turn) for turn in zip(*(each["times"][way] for each in row[:2]), strict=True)]
-            for way in ("alone", "beside")
+            for way in WAYS
         }
-        pairs = zip(medians["beside"], medians["alone"], strict=True)
-        ratio = statistics.median(beside / alone for beside, alone in pairs)
-        fits = fits and ratio <= MOST
+        ratios = {
+            way: statistics.median(
+                loaded / alone for loaded, alone in zip(times[way], times["alone"], strict=True)
+            )
+            for way in ("plain", "beside")
+        }
+        fits = fits and ratios["beside"] <= MOST
         print(
             f"{show_size(row[0]['size']):>10}"
-            + "".join(f"{show_time(statistics.median(each)):>12}" for each in medians.values())
-            + f"{ratio:8.2f}{row[0]['slow_rate'] / 1e6:12.1f}"
+            + "".join(f"{show_time(statistics.median(each)):>12}" for each in times.values())
+            + "".join(f"{each:8.2f}" for each in ratios.values())
+            + f"{row[0]['slow_rate'] / 1e6:12.1f}"
         )
     print(f"at most {MOST}: {'met' if fits else 'missed'}")
     return fits
@@ -147,6 +237,10 @@ def main() -> int:
     parser.add_argument("--sizes", default="4K,64K,1M", help="of the fast operations, in bytes")
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--timeout", type=float, default=300, help="seconds for all of it")
+    parser.add_argument("--flow", help=argparse.SUPPRESS)
+    if "--flow" in sys.argv:
+        flow(sys.argv[-1])
+        return 0
     options = shaped_ranks.options_of(parser, work)
     os.environ |= {"RABIT_BACKEND": "builtin,ps"}
     sizes = [parse_size(each) for each in options.sizes.split(",")]
@@ -156,7 +250,7 @@ def main() -> int:
         tempfile.TemporaryDirectory() as folder,
     ):
         reports = shaped_ranks.run_task(
-            lab, Path(folder), __file__, task, options.timeout, ranks_per_host=2
+            lab, Path(folder), __file__, task, options.timeout, ranks_per_host=RANKS_PER_HOST
         )
         dropped = sum(lab.dropped())
     print(f"{dropped} packets were dropped at the links")
