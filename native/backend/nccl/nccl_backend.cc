@@ -386,7 +386,7 @@ void NcclBackend::Abort(Status why) {
       for (const auto& [ranks, each] : member.communicators) communicators.push_back(each);
     }
   }
-  for (const auto& communicator : communicators) communicator->Abort();
+  NcclCommunicator::AbortAll(communicators);
 }
 
 void NcclBackend::WriteStatistics(JsonWriter& json) const {

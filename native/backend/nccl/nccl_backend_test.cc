@@ -183,6 +183,36 @@ TEST(NcclBackend, ranks_that_launch_in_different_orders_wait_until_they_are_give
   });
 }
 
+// An abort waits for the kernels of its communicator, and here they stand behind one of another.
+TEST(NcclBackend, communicators_whose_kernels_stand_behind_each_other_are_given_up_together) {
+  EmulatedTrouble trouble(1);
+  const auto violations = nccl_emulation().counts().violations;
+  const auto backends = MakeRaw(2);
+  RunRanks(2, [&](int rank) {
+    NcclBackend& backend = *backends[static_cast<size_t>(rank)];
+    OnDevice at(rank, 2);
+    Group pair = at.group;
+    pair.id = 7;
+    ASSERT_OK(backend.AddGroup(pair));
+    const DeviceArray<float> array(rank, 1000);
+    const TensorView view{array.data(), 1000, DType::kFloat32, {}};
+    const LaneContext world = at.lane();
+    const LaneContext later{0, Tag{0}, Soon(), pair, Waiter::kBackground, {}, &at.place};
+    for (const LaneContext& lane : {world, later}) {
+      EXPECT_OK(backend.Allreduce(lane, view, ReduceOp::kSum).Wait(Soon()));
+    }
+    EXPECT_OK(at.Await(backend));
+    if (rank == 0) {  // the other one does not come
+      EXPECT_OK(backend.Allreduce(later, view, ReduceOp::kSum).Wait(Soon()));
+      EXPECT_OK(backend.Allreduce(world, view, ReduceOp::kSum).Wait(Soon()));
+      EXPECT_EQ(at.Await(backend, After(std::chrono::milliseconds(50))).code(), Code::kTimedOut);
+      backend.Abort(PeerLost(1, "rank 1 is lost"));
+      EXPECT_OK(at.Drain());
+    }
+  });
+  EXPECT_EQ(nccl_emulation().counts().violations, violations);
+}
+
 TEST(NcclBackend, an_error_that_comes_later_ends_the_wait) {
   EmulatedTrouble trouble(1);
   const auto backends = MakeRaw(2);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <string>
 #include <thread>
+#include <utility>
 
 namespace rabit {
 namespace {
@@ -88,15 +89,34 @@ Status NcclCommunicator::Failure() {
       asked);
 }
 
-void NcclCommunicator::Abort() {
-  is_aborted_.store(true);
+nccl::Comm NcclCommunicator::Take() {
   MutexLock lock(mutex_);
-  if (comm_ == nullptr) return;
-  const nccl::Comm comm = comm_;
-  comm_ = nullptr;
+  return std::exchange(comm_, nullptr);
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  const nccl::Comm comm = Take();
+  if (comm == nullptr) return;
   // There is nobody to tell, and nothing else to be done: the process keeps what NCCL keeps.
   (void)driver_->Run(device_, [&] {
     (void)library_->ncclCommAbort(comm);
+    return Status();
+  });
+}
+
+void NcclCommunicator::AbortAll(
+    const std::vector<std::shared_ptr<NcclCommunicator>>& communicators) {
+  std::vector<nccl::Comm> comms;
+  for (const auto& each : communicators) each->is_aborted_.store(true);
+  for (const auto& each : communicators) {
+    if (const nccl::Comm comm = each->Take(); comm != nullptr) comms.push_back(comm);
+  }
+  if (comms.empty()) return;
+  const NcclCommunicator& any = *communicators.front();
+  (void)any.driver_->Run(any.device_, [&] {
+    (void)any.library_->ncclGroupStart();
+    for (const nccl::Comm comm : comms) (void)any.library_->ncclCommAbort(comm);
+    (void)any.library_->ncclGroupEnd();
     return Status();
   });
 }

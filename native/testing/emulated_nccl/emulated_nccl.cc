@@ -90,7 +90,8 @@ RABIT_EXPORT Result ncclCommAbort(Comm comm) {
   all.counts.operators -= static_cast<int64_t>(found->operators.size());
   --all.counts.communicators;
   all.changed.notify_all();
-  return kSuccess;
+  group().aborted.push_back(found);
+  return group().depth > 0 ? kSuccess : AwaitAborted(all, lock);
 }
 RABIT_EXPORT Result ncclCommGetAsyncError(Comm comm, Result* error) {
   RABIT_ENTER_NCCL();
@@ -132,8 +133,10 @@ RABIT_EXPORT Result ncclGroupEnd() {
   std::vector<Call> calls;
   if (group().depth == 0) calls.swap(group().calls);
   RABIT_ENTER_NCCL();
-  return has_begun ? Begin(all, std::move(calls))
-                   : Violated(all, kInvalidUsage, "no group has begun");
+  if (!has_begun) return Violated(all, kInvalidUsage, "no group has begun");
+  if (group().depth > 0) return kSuccess;
+  const Result aborted = AwaitAborted(all, lock);
+  return aborted == kSuccess ? Begin(all, std::move(calls)) : aborted;
 }
 
 #define RABIT_ENTER_COMM() \

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -80,7 +81,19 @@ inline void RunKernel(void* argument) {
     lock.lock();
   }
   if (is_done) ++all.counts.exchanged;
+  --comm.kernels;
   Pass(all, comm.device, kernel->turn);
+}
+
+// With the lock.  The real one waits for all that the communicator has on streams, which may stand
+// behind kernels of others.
+inline Result AwaitAborted(Library& all, Lock& lock) {
+  constexpr auto kForEver = std::chrono::seconds(3);
+  for (const Shared& comm : std::exchange(group().aborted, {})) {
+    const bool has_ended = all.changed.wait_for(lock, kForEver, [&] { return comm->kernels == 0; });
+    if (!has_ended) return Violated(all, kInternalError, "an abort that never ends");
+  }
+  return kSuccess;
 }
 
 // With the lock.
@@ -95,6 +108,7 @@ inline void Launch(Library& all, const Shared& comm, Stream stream,
     kernel->result = std::exchange(all.broken.result, kSuccess);
   }
   ++all.counts.kernels;
+  ++comm->kernels;
   launch(comm->device, reinterpret_cast<rabit::cuda::Stream>(stream), RunKernel, kernel);
 }
 

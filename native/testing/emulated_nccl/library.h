@@ -34,6 +34,7 @@ struct Communicator {
   int size = 1;
   int device = 0;
   int polls_left = 0;  // before it tells that what was begun is done
+  int kernels = 0;     // on streams, and not over
   bool has_joined = false;
   std::vector<std::function<void()>> launches;  // what was begun, and is not on a stream yet
   std::map<RedOp, Operator> operators;
@@ -94,6 +95,7 @@ inline Library& library() {
 struct Group {
   int depth = 0;
   std::vector<Call> calls;
+  std::vector<Shared> aborted;
 };
 inline Group& group() {
   static thread_local Group mine;
