@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
 from rabit.bench.cases import Case, Spec
-from rabit.bench.halving import halve, turns_of
+from rabit.bench.halving import DUEL_TURNS, duel
 from rabit.bench.sizes import Tunables, propose
 from rabit.bench.winners import Candidate, Winner, rules_of
 from rabit.engine.engine import Engine
@@ -23,7 +23,7 @@ from rabit.ops.allreduces import allreduce
 from rabit.ops.ordered import ordered_barrier
 from rabit.types import Kind, Max
 
-__all__ = ["alternatives", "play", "specs_of"]
+__all__ = ["alternatives", "choose", "play", "specs_of"]
 
 # Engines of a job are told apart by their number; those of Contestants are near 1 << 20.
 _FIRST_EPOCH = 1 << 22
@@ -36,10 +36,10 @@ _FEWEST_CALLS, _MOST_CALLS = 2, 50
 
 
 def alternatives(winners: Sequence[Winner], backends: Sequence[str]) -> dict[str, list[Winner]]:
-    """The winners as they are, "mix", and those of each backend alone; the job's own comes first.
+    """Those of each backend alone, the job's own first, and last the winners as they are, "mix".
 
-    Where another backend has won, a backend alone chooses by itself.  Empty if one backend has won
-    everywhere by its own: then nothing is mixed.
+    Where another backend has won, a backend alone chooses by itself.  Where one has won everywhere, its table is the
+    last, and none is called "mix".  Empty if that is the job's own.
     """
     if {each.candidate.backend for each in winners} <= set(backends[:1]):
         return {}
@@ -52,8 +52,9 @@ def alternatives(winners: Sequence[Winner], backends: Sequence[str]) -> dict[str
         ]
         for backend in backends
     }
-    is_mixed = all(list(winners) != each for each in found.values())
-    return {**found, "mix": list(winners)} if is_mixed else found
+    same = next((name for name, each in found.items() if each == list(winners)), "mix")
+    found.pop(same, None)
+    return {**found, same: list(winners)}
 
 
 def specs_of(specs: Sequence[Spec]) -> list[Spec]:
@@ -73,17 +74,39 @@ def play(
 ) -> tuple[str, dict[str, float]]:
     """The name of the table with which a step is fastest, and the median seconds of each.
 
-    The first stays unless another is clearly faster.  tunables: in force for all.
+    As `choose` has it.  tunables: in force for all.
     Takes about `budget_s` seconds.  Collective.
     """
-    turn_s = _TIMED_SHARE * budget_s / turns_of(len(tables))
+    turn_s = _TIMED_SHARE * budget_s / (2 * DUEL_TURNS * (len(tables) - 1))
     with _started(base, tables) as engines:
         steps = {name: _Step(engine, specs) for name, engine in engines.items()}
         for name, step in steps.items():
             propose(engines[name], tunables)
             step.check()
-        name, times = halve(list(steps), lambda each: steps[each].turn(turn_s), seed=len(specs))
+        name, times = choose(list(steps), lambda each: steps[each].turn(turn_s))
     return name, {each: statistics.median(found) for each, found in times.items()}
+
+
+def choose(
+    names: Sequence[str], measure: Callable[[str], Sequence[float]]
+) -> tuple[str, dict[str, list[float]]]:
+    """Which of the tables of `alternatives` is to be kept, and every measured time of each.
+
+    The last, which follows from single calls, stays unless a backend alone is clearly faster: a step of large
+    operations hardly shows what small ones lose.  The first, the job's own, stays unless what is left is.
+    """
+    times: dict[str, list[float]] = {each: [] for each in names}
+
+    def run(name: str) -> Sequence[float]:
+        found = measure(name)
+        times[name].extend(found)
+        return found
+
+    own, *others, champion = names
+    for other in others:
+        if duel(champion, other, run)[0]:
+            champion = other
+    return (champion if duel(own, champion, run)[0] else own), times
 
 
 @contextmanager

@@ -52,7 +52,7 @@ FIXED = {
 # Which of these a job can run, by the backends that it has; those that do every kind themselves.
 CONTESTANTS = {"builtin,mpi": ("builtin", "mpi", "mpi/library"), "builtin,ps": ("builtin", "ps")}
 SINGLE = {"builtin", "mpi", "mpi/library"}
-CALLS = 5  # of a step in a turn
+CALLS, TURN_S = 5, 0.5  # steps in a turn, as many as fit
 LINK_QUEUE_S = 0.04  # as servers.py has it
 
 
@@ -121,8 +121,9 @@ def work(options: argparse.Namespace) -> None:
             steps = {name: Step(engine, operations) for name, engine in engines.items()}
             names = list(steps)
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
-                steps[name].run()
-                mine = np.array([steps[name].run() for _ in range(CALLS)])
+                once = rabit.allreduce(np.array([steps[name].run()]), op=rabit.Max)
+                calls = max(1, min(CALLS, int(TURN_S / once[0])))
+                mine = np.array([steps[name].run() for _ in range(calls)])
                 slowest = rabit.allreduce(mine, op=rabit.Max)
                 times[name].append(float(np.median(slowest)))
     if rabit.rank() == 0:
@@ -203,9 +204,11 @@ def main() -> int:
     parser.add_argument("--budget", default="1m", help="of the tuning run (default 1m)")
     parser.add_argument("--rounds", type=int, default=15, help="steps (default 15)")
     parser.add_argument("--timeout", type=float, default=600)
-    parser.add_argument("--table", default="", help="in place of a tuning run")
+    parser.add_argument("--table", default="", help="a file: made where it is not there yet")
     parser.add_argument("--result", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.rounds < 2:
+        parser.error("--rounds: at least 2, to show how steps differ")
     if options.result:
         work(options)
         return 0
@@ -214,7 +217,7 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         table, result = options.table or f"{folder}/table.json", Path(folder, "result.json")
-        if not options.table:
+        if not Path(table).exists():
             tune = ("-m", "rabit.bench.tune", "-o", table, "--bytes", "1K:4M")
             kinds = ("--kinds", "allreduce,allgather,alltoall", "--budget", options.budget)
             run(options, Path(folder), *tune, *kinds)

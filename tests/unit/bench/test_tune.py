@@ -10,7 +10,7 @@ import pytest
 from rabit.bench import point
 from rabit.bench.cases import Spec
 from rabit.bench.halving import duel, halve, turns_of
-from rabit.bench.mixture import alternatives, specs_of
+from rabit.bench.mixture import alternatives, choose, specs_of
 from rabit.bench.plot import draw
 from rabit.bench.progress import Progress
 from rabit.bench.timing import Figures
@@ -114,6 +114,37 @@ def test_a_table_of_one_other_backend_is_played_as_well_and_one_of_the_jobs_own_
     assert list(alternatives(other, ["builtin", "mpi"])) == ["builtin", "mpi"]
     assert alternatives(other, ["builtin", "mpi"])["mpi"] == other
     assert alternatives(own, ["builtin", "mpi"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("mix", "alone", "expected"),
+    [
+        (0.80, 0.79, "mix"),  # as good as: what its calls said counts
+        (0.80, 0.70, "ps"),
+        (0.99, 0.80, "ps"),
+        (0.98, 0.99, "builtin"),
+        (1.50, 1.40, "builtin"),
+        (0.80, 2.00, "mix"),
+    ],
+)
+def test_a_mix_stays_unless_a_backend_alone_is_clearly_faster(mix, alone, expected):
+    seconds = {"builtin": 1.0, "ps": alone, "mix": mix}
+    # The first turn of the mix is a slow one, whatever the reason.
+    slow = iter([1.3])
+
+    def measure(each):
+        return [seconds[each] * (next(slow, 1.0) if each == "mix" else 1.0)]
+
+    name, times = choose(list(seconds), measure)
+
+    assert name == expected
+    assert times.keys() == seconds.keys() and all(times.values())
+
+
+def test_the_table_that_the_calls_made_is_the_last_that_is_played():
+    won = [winner("allreduce", "mpi"), winner("alltoall", "mpi")]
+
+    assert list(alternatives(won, ["builtin", "mpi", "ps"])) == ["builtin", "ps", "mpi"]
 
 
 def test_what_is_played_is_short_and_never_nothing():
