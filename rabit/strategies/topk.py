@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rabit.training.integrity import first_not_finite
 from rabit.training.noise import generator
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced
 
@@ -20,7 +21,7 @@ __all__ = ["LargestEntries", "RandomK"]
 class LargestEntries:
     """The codec of top-k: places and values of the ratio·d entries that are largest in magnitude.
 
-    δ = k/d at worst: ‖x - D(C(x))‖² ≤ (1-δ)‖x‖².  Ties go to the first.
+    δ = k/d at worst: ‖x - D(C(x))‖² ≤ (1-δ)‖x‖².  Ties go to the first; NaN counts as the largest.
     Source: Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", 2017.
     """
 
@@ -37,6 +38,8 @@ class LargestEntries:
         count = max(1, round(self.ratio * x.size)) if x.size else 0
         size = np.abs(x)
         if count < x.size:
+            # Nothing is larger than NaN, and a comparison with it would choose entries at will.
+            np.copyto(size, np.inf, where=np.isnan(size))
             bar = np.partition(size, x.size - count)[x.size - count]
             above = np.flatnonzero(size > bar)
             level = np.flatnonzero(~(size > bar) & ~(size < bar))[: count - len(above)]
@@ -56,6 +59,7 @@ class LargestEntries:
 class RandomK(Exchange):
     """ratio·d entries at random, the same on all ranks, so that only values travel, and are added.
 
+    Of a gradient with a value that is not finite, all that travels is NaN.
     scale: by d/k, which makes it unbiased, with a variance of d/k - 1; without, it needs error feedback.
     State: none; the places follow from `seed`, the tensor's name and the step.
     Source: Stich et al., "Sparsified SGD with Memory", 2018; Wangni et al., 2018.
@@ -83,6 +87,8 @@ class RandomK(Exchange):
         places = np.sort(random.choice(flat.size, count, replace=False, shuffle=False))
         factor = x.dtype.type(flat.size / count if self.scale and count else 1)
         mine = flat[places] * factor
+        if first_not_finite(flat) is not None:
+            mine[:] = np.nan  # In this step, and not when chance picks the entry.
         mean = await ranks.mean(mine)
         value, sent = np.zeros_like(flat), np.zeros_like(flat)
         value[places], sent[places] = mean, mine

@@ -77,3 +77,19 @@ def test_without_a_guard_it_does_not_pass_for_a_number(name, bad):
     is_finite = run_ranks(RANKS, train, timeout=60)
 
     assert not is_finite[BAD_RANK]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("text", ["randomk:ratio=0.02", "topk:ratio=0.02", "wangni:ratio=0.02"])
+def test_where_one_entry_of_many_travels_all_ranks_see_it_in_its_step(text, dtype):
+    def train(engine):
+        trainer = methods.ArrayTrainer(
+            {"w": np.ones((8, 6), dtype)}, methods.make(f"{text},small=0"), lr=0.01, engine=engine
+        )
+        given = np.random.default_rng(engine.rank).standard_normal((8, 6)).astype(dtype)
+        if engine.rank == BAD_RANK:
+            given[2, 5] = np.nan
+        trainer.step({"w": given})
+        return bool(np.isfinite(values_of(trainer)).all())
+
+    assert run_ranks(RANKS, train, timeout=60) == [False] * RANKS
