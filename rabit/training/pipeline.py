@@ -178,15 +178,20 @@ class Pipeline:
                 f"{type(self.strategy).__name__} does not keep. Make the strategy with the arguments "
                 "it was saved with."
             )
-        self._fresh = []
-        for slot in self.slots:
-            slot.state = restored(slot.state, slot.name, values)
-        self.strategy.load(restored(self.strategy.state(), "", values))
-        self._driver.now = (int(saved["step"]), 0)
+        states = [restored(slot.state, slot.name, values) for slot in self.slots]
+        own = restored(self.strategy.state(), "", values)
         if change is not None and not change.is_none:
-            for slot in self.slots:
-                slot.state = resized(slot.state, slot.name, change)
-            self.strategy.load(resized(self.strategy.state(), "", change))
+            states = [
+                resized(state, slot.name, change)
+                for state, slot in zip(states, self.slots, strict=True)
+            ]
+            own = resized(own, "", change)
+        # What is refused has changed nothing up to here: training can begin without it.
+        for slot, state in zip(self.slots, states, strict=True):
+            slot.state = state
+        self.strategy.load(own)
+        self._fresh = []
+        self._driver.now = (int(saved["step"]), 0)
 
     def _plan(self, slots: Sequence[Slot]) -> None:
         self._fresh += [slot for slot in slots if slot.state is None]

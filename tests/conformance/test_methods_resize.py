@@ -84,3 +84,21 @@ def test_parts_of_another_number_of_ranks_are_refused_where_nobody_divides_them(
             trained(make, [0, 1], 1, states)
     else:
         trained(make, [0, 1], 1, states)
+
+
+def test_a_state_that_is_refused_has_changed_nothing():
+    """Of two parameters the first is as it was saved."""
+    states = [state for _, state in trained(METHODS["ef21"], [0], 3)]
+    ((path, value),) = [each for each in states[0]["local"].items() if each[1].shape == SHAPE][:1]
+
+    def load(engine):
+        values = {"w": np.zeros(SHAPE), "wider": np.zeros((6, 6))}
+        trainer = methods.ArrayTrainer(values, METHODS["ef21"](), lr=0.1, engine=engine)
+        other = path.replace("w/", "wider/")
+        saved = trainer.pipeline.state_dict()
+        saved["local"] |= {path: value, other: value}
+        with pytest.raises(rabit.InvalidArgument, match=f"'{other}' has shape .6, 5. and .6, 6. is expected"):
+            trainer.pipeline.load_state_dict(saved)
+        return trainer.pipeline.state_dict()["local"][path]
+
+    assert not run_ranks(1, load)[0].any()
