@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rabit.compression import Compression, CompressionCodec
+from rabit.errors import InvalidArgument
 from rabit.training.strategy import Exchange, Strategy
 
 from .accordion import Accordion
@@ -85,6 +86,11 @@ def _eight_bits(block: int) -> Exchange:
 
 
 def _mean(codec: str = "") -> Strategy:
+    if codec not in ("", "fp16", "bf16"):
+        raise InvalidArgument(
+            f"codec takes 'fp16' or 'bf16', in which sums travel, and not {codec!r}. What is encoded otherwise is a "
+            "method by itself: 'qsgd', 'fp8', 'sign', ..."
+        )
     return Synchronous(Mean(CompressionCodec(codec)))
 
 

@@ -64,7 +64,9 @@ class AnyBatchMirrorDescent(Strategy):
         weights = graph_weights(self.graph, ranks.size, ranks.step - 1)[ranks.rank]
         moves = []
         for slot, before in zip(self._slots, self._before, strict=True):
-            x = self.mirror(before, slot.grad, slot.lr) if self.samples else before
+            # A parameter that is frozen has no gradient, and goes on being agreed on.
+            has_moved = self.samples and slot.grad is not None
+            x = self.mirror(before, slot.grad, slot.lr) if has_moved else before
             body = functools.partial(self._move, slot, x, weights)
             moves.append(ranks.start(body, name=f"mirror.{slot.name}"))
         for move in moves:

@@ -38,6 +38,7 @@ def test_arguments_are_read_by_type():
         ("topk:ratio=much", "float such as"),
         ("topk:ratio=2", "LargestEntries.ratio=2.0.: ratio takes a number in"),
         ("qsgd:bits=1", "bits takes a whole number from 2 to 8"),
+        ("mean:codec=fp8", "^strategy 'mean:codec=fp8': codec takes 'fp16' or 'bf16'.*, and not 'fp8'"),
         ("dabmd:graph=star", "graph takes 'ring' or 'all'"),
     ],
 )
