@@ -243,7 +243,12 @@ class _DistributedMixin(WrappedMixin):
         """Adds a group; its gradients are reduced as well.  Every rank must add the same one."""
         self.flush()
         self._rabit_inner.add_param_group(param_group)
-        self._rabit_reducer.add_parameters(self._rabit_inner.param_groups[-1]["params"])
+        added = self._rabit_inner.param_groups[-1]["params"]
+        if self._rabit_guards is not None:
+            self._rabit_guards.watch(added)
+        self._rabit_reducer.add_parameters(added)
+        if self._rabit_guards is not None:
+            self._rabit_guards.take_names(self._rabit_reducer.names)
 
     @property
     def strategy(self) -> Strategy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -24,13 +24,34 @@ class Guards:
         replicas: ReplicaCheck | None,
     ) -> None:
         """To be made before the reducer, whose hooks change gradients: those of a tensor run in order."""
-        self._names = names
+        self._names = dict(names)
         self._finite = finite
         self._replicas = replicas
-        for number, parameter in enumerate(names if finite is not None else ()):
+        self._count = 0
+        self._frozen: list[tuple[int, torch.Tensor]] = []  # which autograd tells nothing of
+        self.watch(names)
+
+    def watch(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Takes further parameters; as with the first, before the reducer has them."""
+        added = list(enumerate(parameters, self._count))
+        self._count += len(added)
+        if self._finite is not None:
+            self._frozen += added
+            self._listen()
+
+    def take_names(self, names: Mapping[torch.Tensor, str]) -> None:
+        """The names of all parameters, when some have come."""
+        self._names = dict(names)
+
+    def _listen(self) -> None:
+        """Lets autograd tell of the gradients of those that are frozen no longer."""
+        waiting, self._frozen = self._frozen, []
+        for number, parameter in waiting:
             if parameter.requires_grad:
                 register: Any = parameter.register_post_accumulate_grad_hook
                 register(_hook(weakref.ref(self), number))
+            else:
+                self._frozen.append((number, parameter))
 
     def look(self, number: int, parameter: torch.Tensor) -> None:
         """The gradient of a parameter is complete on this rank."""
@@ -60,6 +81,7 @@ class Guards:
         """The gradients are dropped."""
         if self._finite is not None:
             self._finite.forget()
+            self._listen()
 
     def _memory(self, flush: Callable[[], None]) -> Iterator[tuple[str, Any]]:
         flush()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-pytest.importorskip("torch")
+import rabit_torch
+from rabit.testing import run_ranks
 
 SCRIPT = """
 def optimizer_of(model, **options):
@@ -91,3 +93,27 @@ def test_settings_turn_the_guards_on(on_ranks):
     texts = on_ranks(2, script, RABIT_CHECK_FINITE="1")
 
     assert texts[0] == texts[1] and "of rank 0 has nan" in texts[0]
+
+
+def test_parameters_that_come_later_or_thaw_are_looked_at_as_well():
+    def on_rank(engine):
+        first, later, frozen = (torch.nn.Parameter(torch.ones(3)) for _ in range(3))
+        frozen.requires_grad_(False)
+        optimizer = rabit_torch.DistributedOptimizer(
+            torch.optim.SGD([first, frozen], lr=0.1), [("first", first), ("frozen", frozen)], check_finite=True
+        )
+        optimizer.add_param_group({"params": [later]})
+        texts = []
+        for bad in (later, frozen):
+            frozen.requires_grad_(bad is frozen)
+            optimizer.zero_grad()
+            loss = first.sum() + later.sum() + frozen.sum()
+            (loss + bad[1] * float("nan") if engine.rank == 1 else loss).backward()
+            with pytest.raises(rabit_torch.IntegrityError) as caught:
+                optimizer.step()
+            texts.append(str(caught.value))
+        return texts
+
+    for texts in run_ranks(2, on_rank):
+        assert texts[0].startswith("gradient 'parameter.2' of rank 1 has nan at index (1,) in step 1,")
+        assert texts[1].startswith("gradient 'frozen' of rank 1 has nan at index (1,) in step 2,")
