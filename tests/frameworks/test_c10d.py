@@ -14,13 +14,13 @@ SCRIPTS = Path(__file__).parent / "scripts"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--no-python", "--nproc-per-node"]
 
 
-def run(rank_server: RankServer, ranks: int, script: str) -> None:
+def run(rank_server: RankServer, ranks: int, script: str, **environ: str) -> None:
     done = subprocess.run(
         [sys.executable, *TORCHRUN, str(ranks), *rank_server.command, str(SCRIPTS / script)],
         capture_output=True,
         text=True,
         timeout=240,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **environ},
         check=False,
     )
     assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -30,6 +30,12 @@ def run(rank_server: RankServer, ranks: int, script: str) -> None:
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_every_collective_agrees_with_gloo(rank_server, ranks):
     run(rank_server, ranks, "c10d_collectives.py")
+
+
+def test_operations_take_the_routes_of_the_job(rank_server):
+    rules = "allreduce:>=4K:ps;broadcast:builtin/chain"
+
+    run(rank_server, 2, "c10d_routes.py", RABIT_BACKEND="builtin,ps", RABIT_ROUTE=rules)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from rabit.errors import InvalidArgument
 from rabit.launch.hosts import parse_hosts
 from rabit.launch.plan import make_plan, with_servers
 from rabit.launch.server_losses import ServerLosses
+
+CONFORMANCE = Path(__file__).parents[1] / "mpi" / "conformance_job.py"
 
 SUMS = """
 import numpy as np, rabit
@@ -143,6 +146,15 @@ def test_servers_sum_in_rank_order_and_serve_job_after_job(rabitrun):
     assert "('allreduce', 'builtin'," in job.out
     assert "('broadcast', 'builtin', 'emulated')" in job.out
     job.assert_nothing_is_left()
+
+
+def test_every_collective_type_and_size_with_servers(rabitrun):
+    environ = {"PYTHONPATH": str(CONFORMANCE.parents[1])}
+
+    job = rabitrun("-np", 3, "-s", 2, sys.executable, CONFORMANCE, "ps", environ=environ)
+
+    assert job.status == 0, job.err
+    assert job.out.count("checked ") == 3
 
 
 def test_a_rule_takes_large_tensors_to_the_servers(rabitrun):
