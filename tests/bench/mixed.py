@@ -1,7 +1,7 @@
 """Steps of models that mix kinds and sizes: every fixed backend beside the mix that a table makes of them.
 
     python tests/bench/mixed.py [--ranks 4] [--transport tcp] [--traces moe,dlrm] [--budget 1m] [--rounds 15]
-    sudo python tests/bench/mixed.py --servers 4 [--rate 200M]
+    sudo python tests/bench/mixed.py --servers 4 [--rate 100M]
 
 `rabitrun tune` measures a table in the job's own surroundings; then processes of their own run the steps
 (traces.py) on torch tensors, with the table and with each backend alone, in turns, in an order that rotates.
@@ -200,7 +200,7 @@ def main() -> int:
     parser.add_argument("--transport", choices=("auto", "tcp"), default="auto")
     parser.add_argument("--traces", default=",".join(TRACES))
     parser.add_argument("--servers", type=int, default=0, help="with links (default 0)")
-    parser.add_argument("--rate", type=parse_rate, default="200M", help="of each link")
+    parser.add_argument("--rate", type=parse_rate, default="100M", help="of each link")
     parser.add_argument("--budget", default="1m", help="of the tuning run (default 1m)")
     parser.add_argument("--rounds", type=int, default=15, help="steps (default 15)")
     parser.add_argument("--timeout", type=float, default=600)
