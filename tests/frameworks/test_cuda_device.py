@@ -273,6 +273,75 @@ report([slowest, value[::1000].unique().tolist()])
         assert slowest < 0.05
 
 
+@pytest.mark.parametrize("backend", ["builtin", "nccl"])
+def test_a_graph_is_captured_beside_operations(on_ranks, backend):
+    """torch forbids every thread of the process what might wait for the device; see record 102."""
+    results = on_ranks(
+        1 if backend == "nccl" else 2,
+        (NCCL if backend == "nccl" else "")
+        + HEAD
+        + """
+import threading
+counted = torch.zeros(1000, device=device)
+mine = torch.ones(100_000, device=device)
+rabit.allreduce_(mine, name="beside")  # the driver is there
+began = threading.Event()
+
+
+def reduce_often():
+    torch.cuda.set_device(device)
+    for _ in range(300):
+        rabit.allreduce_(mine, name="beside")
+        began.set()
+
+
+beside = threading.Thread(target=reduce_often)
+graph, refused = torch.cuda.CUDAGraph(), ""
+beside.start()
+began.wait()
+with torch.cuda.graph(graph):
+    for _ in range(2000):
+        counted.add_(1.0)
+    try:
+        rabit.allreduce_async_(counted, name="within")
+    except rabit.Unsupported as error:
+        refused = str(error)
+beside.join()
+counted.zero_()
+graph.replay()
+report([counted[::100].unique().tolist(), mine[::1000].unique().tolist(), refused])
+""",
+    )
+
+    for counted, mine, refused in results:
+        assert counted == [2000.0] and mine == [1.0]
+        assert "outside of the capture" in refused
+
+
+def test_what_a_rank_has_sent_arrives_after_it_has_ended(on_ranks):
+    """The kernel of who sends is over before NCCL's threads are."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip(f"NCCL wants a GPU for each rank: 2 ranks, {torch.cuda.device_count()} GPUs")
+    results = on_ranks(
+        2,
+        NCCL
+        + HEAD
+        + """
+values = torch.full((1_000_000,), float(rank), device=device)
+rabit.broadcast_(values, 1, name="first")
+if rank == 1:
+    torch.cuda._sleep(2_000_000_000)  # about 1 s, before what it gets
+values.fill_(7.0 + rank)
+rabit.broadcast_(values, 0, name="last")
+if rank == 1:
+    torch.cuda.synchronize()
+report(values.unique().tolist())
+""",
+    )
+
+    assert results == [[7.0], [7.0]]
+
+
 def test_the_demo_reaches_its_accuracy():
     pytest.importorskip("sklearn")
     command = [sys.executable, "-m", "rabit.launch", "-np", "2", sys.executable]

@@ -22,6 +22,8 @@ RECORDED = {
     "ncclGetErrorString": ["pointer", "i32"],
     "ncclGetLastError": ["pointer", "pointer"],
     "ncclCommInitRankConfig": ["i32", "pointer", "i32", "id", "i32", "pointer"],
+    "ncclCommFinalize": ["i32", "pointer"],
+    "ncclCommDestroy": ["i32", "pointer"],
     "ncclCommAbort": ["i32", "pointer"],
     "ncclCommGetAsyncError": ["i32", "pointer", "pointer"],
     "ncclRedOpCreatePreMulSum": ["i32", "pointer", "pointer", "i32", "i32", "pointer"],

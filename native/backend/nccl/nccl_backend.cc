@@ -59,6 +59,17 @@ NcclBackend::NcclBackend(std::shared_ptr<const NcclLibrary> library, Store* stor
                          NcclOptions options)
     : library_(std::move(library)), store_(store), options_(std::move(options)) {}
 
+NcclBackend::~NcclBackend() { NcclCommunicator::CloseAll(Communicators()); }
+
+NcclCommunicator::Several NcclBackend::Communicators() const {
+  MutexLock lock(mutex_);
+  NcclCommunicator::Several all;
+  for (const auto& [group, member] : members_) {
+    for (const auto& [ranks, each] : member.communicators) all.push_back(each);
+  }
+  return all;
+}
+
 Status NcclBackend::failure() const {
   MutexLock lock(mutex_);
   return failure_;
@@ -73,11 +84,14 @@ Status NcclBackend::Explained(const Status& status) const {
 Status NcclBackend::AddGroup(const Group& group) {
   RABIT_RETURN_IF_ERROR(failure());
   if (!group.is_member()) return Status();
-  std::map<Ranks, std::shared_ptr<NcclCommunicator>> old;  // ends without the lock
-  MutexLock lock(mutex_);
-  Member& member = members_[group.id];
-  ++member.generation;
-  old.swap(member.communicators);
+  NcclCommunicator::Several old;
+  {
+    MutexLock lock(mutex_);
+    Member& member = members_[group.id];
+    ++member.generation;
+    for (const auto& [ranks, each] : std::exchange(member.communicators, {})) old.push_back(each);
+  }
+  NcclCommunicator::CloseAll(old);
   return Status();
 }
 
@@ -378,15 +392,11 @@ Status NcclBackend::Failure(const Group& group) {
 }
 
 void NcclBackend::Abort(Status why) {
-  std::vector<std::shared_ptr<NcclCommunicator>> communicators;
   {
     MutexLock lock(mutex_);
     if (failure_.ok()) failure_ = std::move(why);
-    for (const auto& [group, member] : members_) {
-      for (const auto& [ranks, each] : member.communicators) communicators.push_back(each);
-    }
   }
-  NcclCommunicator::AbortAll(communicators);
+  NcclCommunicator::AbortAll(Communicators());
 }
 
 void NcclBackend::WriteStatistics(JsonWriter& json) const {

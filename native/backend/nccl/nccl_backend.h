@@ -36,6 +36,8 @@ class NcclBackend final : public Backend {
   // `store`, where ranks meet, outlives it; null if there is one rank.
   NcclBackend(std::shared_ptr<const NcclLibrary> library, Store* store, NcclOptions options);
 
+  ~NcclBackend() override;
+
   std::string_view name() const override { return "nccl"; }
   bool works_on_devices() const override { return true; }
   Status AddGroup(const Group& group) override;
@@ -85,6 +87,7 @@ class NcclBackend final : public Backend {
               Deadline deadline);
   Result<nccl::UniqueId> IdentityOf(const Group& group, const std::string& key, Deadline deadline);
   Result<nccl::UniqueId> Publish(const std::string& key);
+  NcclCommunicator::Several Communicators() const;
   Status failure() const;
   // Of a failed call: what has made it fail, if that is known.
   Status Explained(const Status& status) const;

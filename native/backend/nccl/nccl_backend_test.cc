@@ -213,6 +213,60 @@ TEST(NcclBackend, communicators_whose_kernels_stand_behind_each_other_are_given_
   EXPECT_EQ(nccl_emulation().counts().violations, violations);
 }
 
+TEST(NcclBackend, an_abort_does_not_wait_for_kernels_of_the_program) {
+  EmulatedTrouble trouble(1);
+  const auto violations = nccl_emulation().counts().violations;
+  const auto backends = MakeRaw(1);
+  OnDevice at(0, 1);
+  const DeviceArray<float> array(0, 10);
+  const Bytes bytes{static_cast<std::byte*>(array.data()), 40};
+  testing::DeviceGate gate;
+  gate.Close(0, at.place.stream);
+  EXPECT_OK(backends[0]->Broadcast(at.lane(), bytes, 0).Wait(Soon()));
+  ASSERT_OK(at.driver->Record(0, at.event.get(), at.place.stream));
+
+  backends[0]->Abort(Aborted("enough"));  // the gate is closed
+
+  EXPECT_EQ(backends[0]->Broadcast(at.lane(), bytes, 0).Wait(Soon()).message(), "enough");
+  gate.Open();
+  EXPECT_OK(at.Drain());
+  EXPECT_EQ(nccl_emulation().counts().violations, violations);
+}
+
+// What a rank has sent last is on its way when its own kernel has ended.
+TEST(NcclBackend, what_a_rank_has_sent_arrives_after_it_has_ended) {
+  EmulatedTrouble trouble(1);
+  auto backends = MakeRaw(2);
+  const auto communicators = nccl_emulation().counts().communicators;
+  const auto finalized = nccl_emulation().rabit_emulated_nccl_calls("ncclCommFinalize");
+  RunRanks(2, [&](int rank) {
+    std::unique_ptr<NcclBackend> backend = std::move(backends[static_cast<size_t>(rank)]);
+    OnDevice at(rank, 2);
+    const DeviceArray<float> array(rank, 10);
+    const Bytes bytes{static_cast<std::byte*>(array.data()), 40};
+    EXPECT_OK(backend->Broadcast(at.lane(), bytes, 0).Wait(Soon()));
+    EXPECT_OK(at.Await(*backend));
+    if (rank == 0) {
+      array.Launch(Floats(10, 7.0f), at.place.stream);
+      EXPECT_OK(backend->Broadcast(at.lane(), bytes, 0).Wait(Soon()));
+      EXPECT_OK(at.Await(*backend));
+      backend.reset();
+      return;
+    }
+    testing::DeviceGate gate;
+    gate.Close(1, at.place.stream);
+    EXPECT_OK(backend->Broadcast(at.lane(), bytes, 0).Wait(Soon()));
+    const auto is_ending = [&] {
+      return nccl_emulation().counts().communicators < communicators + 2 ||
+             nccl_emulation().rabit_emulated_nccl_calls("ncclCommFinalize") > finalized;
+    };
+    while (!is_ending()) std::this_thread::yield();
+    gate.Open();
+    EXPECT_OK(at.Await(*backend, After(std::chrono::seconds(1))));
+    EXPECT_EQ(array.Read(at.place.stream), Floats(10, 7.0f));
+  });
+}
+
 TEST(NcclBackend, an_error_that_comes_later_ends_the_wait) {
   EmulatedTrouble trouble(1);
   const auto backends = MakeRaw(2);

@@ -5,6 +5,9 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
+
+#include "base/wake_signal.h"
 
 namespace rabit {
 namespace {
@@ -12,6 +15,11 @@ namespace {
 // NCCL tells nobody when it is done, so it is asked: soon after a launch, later while it connects.
 constexpr auto kAskFirst = std::chrono::microseconds(5);
 constexpr auto kAskLast = std::chrono::milliseconds(1);
+// Until other ranks have come as far as this one.
+constexpr auto kFlushWithin = std::chrono::seconds(10);
+// NCCL waits for what its stream has before, which may be a program's kernel, and for the ranks of
+// the host.
+constexpr auto kEndWithin = std::chrono::seconds(2);
 
 Status WasAborted() { return Aborted("the communicators of NCCL were given up"); }
 
@@ -31,12 +39,14 @@ Status NcclCommunicator::Open(const nccl::UniqueId& identity, int rank, int size
     }));
     comm_ = made;
   }
-  return AwaitProgress("ncclCommInitRankConfig", result, deadline);
+  const Status status = AwaitProgress("ncclCommInitRankConfig", result, deadline);
+  is_whole_ = status.ok();
+  return status;
 }
 
 Status NcclCommunicator::Guarded(const char* what, const Call& call, nccl::Result& result) {
   MutexLock lock(mutex_);
-  if (comm_ == nullptr) return WasAborted();
+  if (comm_ == nullptr || is_aborted_.load()) return WasAborted();
   const nccl::Comm comm = comm_;
   RABIT_RETURN_IF_ERROR(driver_->Run(device_, [&] {
     result = call(comm);
@@ -48,8 +58,10 @@ Status NcclCommunicator::Guarded(const char* what, const Call& call, nccl::Resul
 
 Status NcclCommunicator::Make(const char* what, const Call& call, Deadline deadline) {
   nccl::Result result = nccl::kSuccess;
-  RABIT_RETURN_IF_ERROR(Guarded(what, call, result));
-  return AwaitProgress(what, result, deadline);
+  Status status = Guarded(what, call, result);
+  if (status.ok()) status = AwaitProgress(what, result, deadline);
+  is_whole_ = is_whole_ && status.ok();
+  return status;
 }
 
 Status NcclCommunicator::AwaitProgress(const char* what, nccl::Result result, Deadline deadline) {
@@ -94,31 +106,68 @@ nccl::Comm NcclCommunicator::Take() {
   return std::exchange(comm_, nullptr);
 }
 
-NcclCommunicator::~NcclCommunicator() {
-  const nccl::Comm comm = Take();
-  if (comm == nullptr) return;
-  // There is nobody to tell, and nothing else to be done: the process keeps what NCCL keeps.
-  (void)driver_->Run(device_, [&] {
-    (void)library_->ncclCommAbort(comm);
-    return Status();
-  });
+void NcclCommunicator::AbortAll(const Several& communicators) {
+  for (const auto& each : communicators) each->is_aborted_.store(true);
+  std::vector<End> ends;
+  for (const auto& each : communicators) ends.push_back({each, false});
+  EndAside(std::move(ends));
 }
 
-void NcclCommunicator::AbortAll(
-    const std::vector<std::shared_ptr<NcclCommunicator>>& communicators) {
-  std::vector<nccl::Comm> comms;
-  for (const auto& each : communicators) each->is_aborted_.store(true);
+void NcclCommunicator::CloseAll(const Several& communicators) {
+  const Deadline deadline = After(kFlushWithin);
+  std::vector<End> ends;
   for (const auto& each : communicators) {
-    if (const nccl::Comm comm = each->Take(); comm != nullptr) comms.push_back(comm);
+    const auto finalize = [&](nccl::Comm comm) { return each->library_->ncclCommFinalize(comm); };
+    const Status flushed = each->is_whole_ ? each->Make("ncclCommFinalize", finalize, deadline)
+                                           : TimedOut("what it was told is not done");
+    if (flushed.code() != Code::kAborted) ends.push_back({each, flushed.ok()});
   }
-  if (comms.empty()) return;
-  const NcclCommunicator& any = *communicators.front();
+  EndAside(std::move(ends));
+}
+
+void NcclCommunicator::EndAside(std::vector<End> ends) {
+  if (ends.empty()) return;
+  struct Progress {
+    WakeSignal changed;
+    std::atomic<bool> has_returned{false};
+    std::atomic<bool> goes_on{false};
+  };
+  const auto progress = std::make_shared<Progress>();
+  std::thread thread([progress, ends = std::move(ends)] {
+    progress->goes_on.store(EndTogether(ends) == nccl::kInProgress);
+    progress->has_returned.store(true);
+    progress->changed.Notify();
+    // Older versions of NCCL go on in the background with memory of the thread that has called.
+    while (progress->goes_on.load()) std::this_thread::sleep_for(std::chrono::hours(24));
+  });
+  const bool has_returned = progress->changed.Wait(
+      [&progress] { return progress->has_returned.load(); }, After(kEndWithin));
+  if (has_returned && !progress->goes_on.load()) {
+    thread.join();
+  } else {
+    thread.detach();  // there is nobody to tell, and the process keeps what NCCL keeps
+  }
+}
+
+nccl::Result NcclCommunicator::EndTogether(const std::vector<End>& ends) {
+  std::vector<std::pair<nccl::Comm, bool>> comms;
+  for (const auto& [communicator, is_flushed] : ends) {
+    const nccl::Comm comm = communicator->Take();
+    if (comm != nullptr) comms.emplace_back(comm, is_flushed);
+  }
+  if (comms.empty()) return nccl::kSuccess;
+  const NcclCommunicator& any = *ends.front().communicator;
+  const NcclLibrary& library = *any.library_;
+  nccl::Result result = nccl::kSuccess;
   (void)any.driver_->Run(any.device_, [&] {
-    (void)any.library_->ncclGroupStart();
-    for (const nccl::Comm comm : comms) (void)any.library_->ncclCommAbort(comm);
-    (void)any.library_->ncclGroupEnd();
+    (void)library.ncclGroupStart();
+    for (const auto& [comm, is_flushed] : comms) {
+      (void)(is_flushed ? library.ncclCommDestroy(comm) : library.ncclCommAbort(comm));
+    }
+    result = library.ncclGroupEnd();
     return Status();
   });
+  return result;
 }
 
 }  // namespace rabit

@@ -16,7 +16,8 @@ namespace rabit {
 
 // It never blocks in NCCL: what NCCL does in the background is asked for until the deadline, and
 // every wait ends with AbortAll.  Calls are made by one thread at a time, AbortAll and Failure by
-// any.
+// any.  Communicators end together, all of one library and driver: NCCL then waits for the kernels
+// of each, which may stand on a stream behind those of another.
 class NcclCommunicator {
  public:
   // A call of NCCL with the communicator.
@@ -25,7 +26,6 @@ class NcclCommunicator {
   NcclCommunicator(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<DeviceDriver> driver,
                    int device)
       : library_(std::move(library)), driver_(std::move(driver)), device_(device) {}
-  ~NcclCommunicator();
   NcclCommunicator(const NcclCommunicator&) = delete;
 
   int device() const { return device_; }
@@ -36,9 +36,13 @@ class NcclCommunicator {
   Status Make(const char* what, const Call& call, Deadline deadline);
   // What NCCL says of what it has been told before; kAborted after AbortAll.
   Status Failure();
-  // Kernels that wait for other ranks end.  All at once: NCCL waits for the kernels of each, and
-  // these may stand on a stream behind those of another.  All are of one library and driver.
-  static void AbortAll(const std::vector<std::shared_ptr<NcclCommunicator>>& communicators);
+
+  using Several = std::vector<std::shared_ptr<NcclCommunicator>>;
+  // Kernels that wait for other ranks end, and what has not reached these is lost.
+  static void AbortAll(const Several& communicators);
+  // When all that they were told is done, and has reached the other ranks; what that takes too
+  // long for is aborted.  Nobody calls them any more.
+  static void CloseAll(const Several& communicators);
 
  private:
   // Makes the call with the device current; kAborted after AbortAll.
@@ -46,9 +50,18 @@ class NcclCommunicator {
   Status AwaitProgress(const char* what, nccl::Result result, Deadline deadline);
   nccl::Comm Take();  // null: there is none, or it has been taken
 
+  struct End {
+    std::shared_ptr<NcclCommunicator> communicator;
+    bool is_flushed;  // else it is aborted
+  };
+  // On a thread of its own, which is left behind if NCCL does not return.
+  static void EndAside(std::vector<End> ends);
+  static nccl::Result EndTogether(const std::vector<End>& ends);
+
   const std::shared_ptr<const NcclLibrary> library_;
   const std::shared_ptr<DeviceDriver> driver_;
   const int device_;
+  bool is_whole_ = false;  // all calls have succeeded; of the thread that makes them
   std::atomic<bool> is_aborted_{false};
   Mutex mutex_;
   nccl::Comm comm_ RABIT_GUARDED_BY(mutex_) = nullptr;  // null before Open, and once taken

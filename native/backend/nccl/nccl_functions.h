@@ -67,6 +67,8 @@ inline constexpr Residence kScalarHostImmediate = 1;
   X(ncclGetLastError, const char*(Comm comm))                                                    \
   X(ncclCommInitRankConfig,                                                                      \
     Result(Comm* comm, int32_t size, UniqueId id, int32_t rank, Config* config))                 \
+  X(ncclCommFinalize, Result(Comm comm))                                                         \
+  X(ncclCommDestroy, Result(Comm comm))                                                          \
   X(ncclCommAbort, Result(Comm comm))                                                            \
   X(ncclCommGetAsyncError, Result(Comm comm, Result* error))                                     \
   X(ncclRedOpCreatePreMulSum,                                                                    \

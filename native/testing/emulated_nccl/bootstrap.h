@@ -42,7 +42,9 @@ inline Result Poll(Library& all, Communicator& comm) {
     return kInProgress;
   }
   for (const auto& launch : std::exchange(comm.launches, {})) launch();
-  return kSuccess;
+  if (!comm.is_finalizing) return kSuccess;
+  comm.is_finalized = comm.kernels == 0 && HasArrived(*comm.board, comm.rank, comm.size);
+  return comm.is_finalized ? kSuccess : kInProgress;
 }
 
 }  // namespace rabit::emulated_nccl

@@ -79,6 +79,21 @@ RABIT_EXPORT Result ncclCommInitRankConfig(Comm* comm, int32_t size, UniqueId id
   ++all.counts.communicators;
   return kInProgress;
 }
+RABIT_EXPORT Result ncclCommFinalize(Comm comm) {
+  RABIT_ENTER_NCCL();
+  Shared found;
+  if (const Result result = Find(all, comm, found, true); result != kSuccess) return result;
+  found->is_finalizing = true;
+  return kInProgress;
+}
+RABIT_EXPORT Result ncclCommDestroy(Comm comm) {
+  RABIT_ENTER_NCCL();
+  Shared found;
+  if (const Result result = Find(all, comm, found, false); result != kSuccess) return result;
+  if (!found->is_finalized) return Violated(all, kInvalidUsage, "the comm is not finalized");
+  Remove(all, comm);
+  return kSuccess;
+}
 RABIT_EXPORT Result ncclCommAbort(Comm comm) {
   RABIT_ENTER_NCCL();
   Shared found;
@@ -86,9 +101,8 @@ RABIT_EXPORT Result ncclCommAbort(Comm comm) {
   found->is_aborted = true;
   found->launches.clear();
   if (!found->has_joined) (void)::unlink(found->file.c_str());
-  all.comms.erase(comm);
-  all.counts.operators -= static_cast<int64_t>(found->operators.size());
-  --all.counts.communicators;
+  if (!found->is_finalized) found->board->is_gone[found->rank] = 1;
+  Remove(all, comm);
   all.changed.notify_all();
   group().aborted.push_back(found);
   return group().depth > 0 ? kSuccess : AwaitAborted(all, lock);

@@ -88,7 +88,7 @@ inline void RunKernel(void* argument) {
 // With the lock.  The real one waits for all that the communicator has on streams, which may stand
 // behind kernels of others.
 inline Result AwaitAborted(Library& all, Lock& lock) {
-  constexpr auto kForEver = std::chrono::seconds(3);
+  constexpr auto kForEver = std::chrono::seconds(20);
   for (const Shared& comm : std::exchange(group().aborted, {})) {
     const bool has_ended = all.changed.wait_for(lock, kForEver, [&] { return comm->kernels == 0; });
     if (!has_ended) return Violated(all, kInternalError, "an abort that never ends");

@@ -36,6 +36,8 @@ struct Communicator {
   int polls_left = 0;  // before it tells that what was begun is done
   int kernels = 0;     // on streams, and not over
   bool has_joined = false;
+  bool is_finalizing = false;
+  bool is_finalized = false;
   std::vector<std::function<void()>> launches;  // what was begun, and is not on a stream yet
   std::map<RedOp, Operator> operators;
   std::map<RedOp, DataType> operator_types;
@@ -140,6 +142,13 @@ inline Result Enter(Library& all, const char* function) {
   return Tell(all, result, std::string(function) + " was told to fail");
 }
 
+// With the lock.
+inline void Remove(Library& all, Comm comm) {
+  all.counts.operators -= static_cast<int64_t>(all.comms.at(comm)->operators.size());
+  all.comms.erase(comm);
+  --all.counts.communicators;
+}
+
 #define RABIT_ENTER_NCCL()  \
   Library& all = library(); \
   Lock lock(all.mutex);     \
@@ -151,7 +160,8 @@ inline Result Find(Library& all, Comm comm, Shared& found, bool must_be_ready) {
   found = at->second;
   if (!must_be_ready) return kSuccess;
   const bool is_ready = found->has_joined && found->polls_left == 0 && found->launches.empty();
-  if (!is_ready) return Violated(all, kInvalidUsage, "the comm is in progress still");
+  if (!is_ready || found->is_finalizing)
+    return Violated(all, kInvalidUsage, "the comm is in progress still");
   if (CurrentDevice() == found->device) return kSuccess;
   return Violated(all, kUnhandledCudaError, "another device is current");
 }

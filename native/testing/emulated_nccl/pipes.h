@@ -28,8 +28,9 @@ struct Pipe {
 // What the ranks of a communicator share: a file that its identity names.
 struct Board {
   std::atomic<int32_t> joined;
-  std::atomic<int64_t> places[kRanksMax];  // process and device of each rank
-  Pipe pipes[kRanksMax][kRanksMax];        // [from][to]
+  std::atomic<int64_t> places[kRanksMax];   // process and device of each rank
+  std::atomic<int32_t> is_gone[kRanksMax];  // aborted: what it has sent and nobody has read is lost
+  Pipe pipes[kRanksMax][kRanksMax];         // [from][to]
 };
 
 // What comes before the bytes of a message; differs where the calls of two ranks do.
@@ -117,10 +118,17 @@ inline size_t Progress(const Member& me, std::vector<Message>& messages, bool ar
   size_t some = 0;
   for (Message& each : messages) {
     if (each.is_over() || !busy.insert(each.peer).second) continue;
+    if (are_receipts && me.board.is_gone[each.peer].load() != 0) continue;
     some += are_receipts ? Receive(me.board.pipes[each.peer][me.rank], each, me.differ)
                          : Send(me.board.pipes[me.rank][each.peer], each);
   }
   return some;
+}
+
+// What `rank` has sent is read.
+inline bool HasArrived(const Board& board, int rank, int size) {
+  return std::all_of(board.pipes[rank], board.pipes[rank] + size,
+                     [](const Pipe& pipe) { return pipe.written.load() == pipe.read.load(); });
 }
 
 inline bool AreOver(const std::vector<Message>& messages) {
