@@ -54,8 +54,25 @@ def is_loopback(host: str) -> bool:
 
 
 def loopback_address() -> str:
-    """127.0.0.1, or ::1 on a host that has no IPv4 at all."""
-    return "127.0.0.1" if is_own_address("127.0.0.1") else "::1"
+    """127.0.0.1, or ::1 on a host that has no IPv4 at all.  Never asks the network.
+
+    Raises InvalidArgument where neither is reached, as in a network namespace whose lo is down: a
+    socket can be bound to 127.0.0.1 there all the same.
+    """
+    reason: OSError | None = None
+    for host, family in (("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.bind((host, 0))
+                probe.connect((host, 9))  # Sends nothing: the kernel looks for a route.
+                return host
+        except OSError as error:
+            reason = reason or error
+    raise InvalidArgument(
+        f"the loopback interface of {socket.gethostname()} cannot be used: 127.0.0.1 is not reached "
+        f"({reason}), and ranks of one host meet there. Start it with 'ip link set lo up', which in a "
+        "container or network namespace its own root does."
+    )
 
 
 def is_own_address(host: str) -> bool:

@@ -133,3 +133,14 @@ def test_the_route_to_this_host_leaves_from_it():
     assert addresses.route_address("127.0.0.1") == "127.0.0.1"
     with pytest.raises(InvalidArgument, match="does not resolve"):
         addresses.route_address("no-such-host.invalid")
+
+
+@pytest.mark.parametrize("arguments", [(), ("-H", "localhost:2")])
+def test_a_loopback_that_is_down_is_told_before_a_rank_starts(script, arguments):
+    done = in_namespace("true", "-np", 2, *arguments, sys.executable, script)
+
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr and not done.stdout
+    assert "the loopback interface of" in done.stderr
+    assert "127.0.0.1 is not reached ([Errno 101] Network is unreachable)" in done.stderr
+    assert "ip link set lo up" in done.stderr
