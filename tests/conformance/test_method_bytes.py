@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
-
 import numpy as np
 import pytest
-from support.method_bytes import ACCOUNTS, MATRICES, SIDE, VARIANTS, Account, D, added, to_peers
+from support.method_bytes import MATRICES, SIDE, VARIANTS, Account, D, added, to_peers
+from support.method_rows import ROWS, text_of
 
 import rabit
 import rabit.strategies as methods
-from rabit.strategies.catalog import METHODS
 from rabit.testing import run_ranks
 
 STEPS = 4  # that are counted, at least
-
-
-def text_of(name: str, account: Account) -> str:
-    parts = [account.given] if account.given else []
-    if "small" in inspect.signature(METHODS[name].build).parameters:
-        parts.append("small=0")
-    return ":".join(filter(None, [name, ",".join(parts)]))
 
 
 def bytes_sent(engine) -> int:
@@ -34,7 +25,7 @@ def words_of_a_step(name: str, account: Account, ranks: int = 4) -> float:
         random = np.random.default_rng(engine.rank)
         shapes = {f"w{number}": (SIDE, SIDE) for number in range(MATRICES)}
         values = {key: np.ones(shape, np.float32) for key, shape in shapes.items()}
-        method = methods.make(text_of(name, account))
+        method = methods.make(text_of(name, account.given))
         if hasattr(method, "samples"):
             method.samples = 1
         trainer = methods.ArrayTrainer(values, method, lr=0.01, engine=engine)
@@ -111,7 +102,7 @@ def test_of_a_host_as_many_bytes_leave_as_there_are_however_many_ranks_it_has():
 
 @pytest.mark.parametrize("name", methods.available())
 def test_a_method_sends_what_its_table_says(name):
-    account = ACCOUNTS[name]
+    account = ROWS[name].account
 
     assert words_of_a_step(name, account) == pytest.approx(account.words(4), rel=0.05)
 

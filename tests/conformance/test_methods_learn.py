@@ -3,46 +3,15 @@
 from __future__ import annotations
 
 import functools
-import inspect
 
 import numpy as np
 import pytest
+from support.method_rows import ROWS, text_of
 
 import rabit.strategies as methods
-from rabit.strategies.catalog import METHODS
 from rabit.testing import run_ranks
 
 RANKS, STEPS, BATCH, FEATURES, CLASSES = 3, 120, 16, 32, 16
-
-# What differs from the defaults, which are for long training and large layers; and the learning rate.
-GIVEN: dict[str, tuple[str, float]] = {
-    "dgc": ("ratio=0.2,momentum=0.5", 0.25),
-    "diloco": ("every=4,lr=0.5,momentum=0.5", 0.5),
-    "ef21": ("ratio=0.2", 0.5),
-    "ef21-sgdm": ("ratio=0.2,rate=0.3", 0.5),
-    "demo": ("count=16,momentum=0.9", 0.02),
-    "hierarchical": ("island=1", 0.5),
-    "onebit": ("block=32", 0.25),
-    "onebit-adam": ("warmup=40,block=32", 0.03),
-    "onebit-lamb": ("warmup=80,block=32", 0.05),
-    "qadam": ("warmup=40", 0.03),
-    "sign": ("block=32", 0.25),
-    "slowmo": ("every=4", 0.25),
-    "sparseloco": ("every=4,ratio=0.3", 0.5),
-    "streaming-diloco": ("every=8,delay=2", 0.5),
-    "terngrad": ("block=64", 0.25),
-    "topk": ("ratio=0.2", 0.5),
-    "wangni": ("ratio=0.3", 0.25),
-    "zero-one-adam": ("start=60,grow=30,every=4,block=8", 0.02),
-}
-
-
-def text_of(name: str) -> str:
-    parts = [GIVEN[name][0]] if name in GIVEN else []
-    if "small" in inspect.signature(METHODS[name].build).parameters:
-        parts.append("small=0")
-    return ":".join(filter(None, [name, ",".join(parts)]))
-
 
 def data(rank: int, step: int) -> tuple[np.ndarray, np.ndarray]:
     """Points around the centre of their class; rank -1 is what is left for the test."""
@@ -101,7 +70,9 @@ def of_the_mean() -> float:
 def test_it_comes_most_of_the_way_that_the_mean_comes(name):
     start, plain = np.log(CLASSES), of_the_mean()
 
-    found = train(text_of(name), GIVEN[name][1] if name in GIVEN else 0.5)
+    # The defaults are for long training and large layers.
+    arguments, rate = ROWS[name].learns
+    found = train(text_of(name, arguments), rate)
 
     assert plain < 0.3 * start
     assert found < plain + 0.1 * (start - plain)

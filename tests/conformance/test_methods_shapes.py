@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.method_texts import text_of
+from support.method_rows import text_of
 
 import rabit.strategies as methods
 from rabit.testing import run_ranks

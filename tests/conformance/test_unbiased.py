@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from support.method_rows import ROWS
 from support.recorded import recording_trainer
 
 import rabit
@@ -127,51 +128,8 @@ def test_mean_and_variance_are_those_of_the_closed_form(name):
     assert np.all(np.abs(squares.mean(axis=0) - expected) <= 4 * spread + tiny**2)
 
 
-# Every method: the rows above that are its codecs, or why it has none.
-CODECS: dict[str, tuple[str, ...] | str] = {
-    "accordion": "biased, with a residual",
-    "adasum": "exact",
-    "alq": ("alq and amq",),
-    "amq": ("alq and amq",),
-    "anybatch": "exact",
-    "async": "exact",
-    "bytegrad": "rounds to the nearest",
-    "dabmd": "exact",
-    "decentralized": "exact",
-    "demo": "biased, with a residual",
-    "dgc": "biased, with a residual",
-    "diloco": "exact",
-    "ef21": "biased, with a residual",
-    "ef21-sgdm": "biased, with a residual",
-    "fp8": ("fp8", "fp8 in the engine"),
-    "gossip": "exact",
-    "hierarchical": ("qsgd, 8 bits", "qsgd in the engine"),
-    "local": "exact",
-    "lowprecision": "rounds to the nearest",
-    "mean": "exact",
-    "natural": ("natural", "natural in the engine"),
-    "nuqsgd": ("nuqsgd", "nuqsgd in the engine"),
-    "onebit": "biased, with a residual",
-    "onebit-adam": "biased, with a residual",
-    "onebit-lamb": "biased, with a residual",
-    "powersgd": "biased, with a residual",
-    "qadam": "rounds to the nearest",
-    "qsgd": ("qsgd, 2 bits", "qsgd, 3 bits", "qsgd, 8 bits", "qsgd in the engine"),
-    "randomk": ("randomk",),
-    "rowsparse": "exact",
-    "sign": "biased, with a residual",
-    "slowmo": "exact",
-    "sparseloco": "biased, with a residual",
-    "streaming-diloco": ("nuqsgd", "nuqsgd in the engine"),
-    "terngrad": ("terngrad", "terngrad in the engine"),
-    "topk": "biased, with a residual",
-    "wangni": ("wangni",),
-    "zero-one-adam": "biased, with a residual",
-}
-
-
 @pytest.mark.parametrize("name", methods.available())
-def test_a_method_that_rounds_at_random_has_a_row(name):
-    found = CODECS[name]
+def test_a_method_that_rounds_at_random_has_its_codecs_here(name):
+    found = ROWS[name].rounding
 
     assert isinstance(found, str) or (found and set(found) <= set(UNBIASED))

@@ -22,27 +22,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support import seeds
+from support.method_rows import ROWS, text_of
 
 RANKS, STEPS = 4, 12
-# Methods by their names, all but those that elastic jobs refuse, with arguments for which twelve steps of small
-# parameters have all of their phases.
-METHODS = {
-    each.partition(":")[0]: each
-    for each in (
-        "accordion:interval=2,small=0", "adasum", "alq:first=1,every=3,block=64,small=0",
-        "amq:first=1,every=3,block=64,small=0", "anybatch", "async", "bytegrad:block=64,small=0",
-        "dabmd", "decentralized", "demo:chunk=8,count=2", "dgc:ratio=0.1,ramp=1,small=0",
-        "diloco:every=3", "ef21:ratio=0.1,small=0", "ef21-sgdm:ratio=0.1,small=0", "fp8:block=64,small=0",
-        "gossip", "local:every=3", "mean:codec=bf16",
-        "natural:small=0", "nuqsgd:block=64,small=0", "onebit:block=64,small=0",
-        "onebit-adam:warmup=3,block=64,small=0", "onebit-lamb:warmup=3,block=64,small=0",
-        "powersgd:rank=2,small=0", "qadam:warmup=3,block=64,small=0", "qsgd:block=64,small=0",
-        "randomk:ratio=0.2,small=0", "rowsparse:small=0", "sign:block=64,small=0", "slowmo:every=3",
-        "sparseloco:every=3,ratio=0.1", "streaming-diloco:every=4,fragments=2,delay=1",
-        "terngrad:block=64,small=0", "topk:ratio=0.1,small=0", "wangni:ratio=0.2,small=0",
-        "zero-one-adam:start=2,refresh=2,grow=4,every=2,block=64,small=0",
-    )
-}  # fmt: skip
+# Methods by their names, all but those that elastic jobs refuse.
+METHODS = {name: text_of(name) for name, row in ROWS.items() if "resize" in row.survives}
 SCRIPT = """
 import json, os, pathlib, signal, sys
 import torch
@@ -175,8 +159,8 @@ def play(
 def losses_of(seed: int) -> tuple[str, list[tuple[int, int, str]]]:
     """A method, and the step, process and method of each loss."""
     dice = random.Random(seed)
-    # A loss is noticed in a step that exchanges: of DiLoCo's every third one.
-    steps = sorted(dice.sample((2, 5, 8, 11), dice.randint(1, 2)))
+    # A loss is noticed in a step that exchanges: of DiLoCo's every second one.
+    steps = sorted(dice.sample((1, 5, 7, 11), dice.randint(1, 2)))
     method = METHODS[dice.choice(sorted(METHODS))]
     return method, [(step, each, method) for step, each in zip(steps, dice.sample(range(RANKS), 4), strict=False)]
 

@@ -32,7 +32,7 @@ def after_losses(rank_server):
 
 
 def test_every_method_is_tested_or_refused():
-    assert sorted([*METHODS, "hierarchical", "lowprecision"]) == available()
+    assert sorted({*METHODS, "hierarchical", "lowprecision"}) == available()
 
 
 def test_the_guide_says_of_every_method_what_becomes_of_it():

@@ -1,4 +1,4 @@
-"""What each gradient method puts on the wire, by its own account.
+"""What gradient methods put on the wire, by their own account.
 
 A formula gives the 32-bit words that one of W ranks sends in a step, for D entries in matrices of SIDE
 rows and columns.  P1 is a sum, in which everybody's encoding is added up; P2 the same in two phases; P3
@@ -60,49 +60,6 @@ def per(steps: int, words: Callable[[int], float]) -> Callable[[int], float]:
 SCALE = 32 / 512  # bits an entry, of a scale for each block of 512
 PAIR = 64 / 4096  # of a smallest and a largest one for each block of 4096
 SIGNS = 1 + 32 / 4096
-
-ACCOUNTS: dict[str, Account] = {
-    "accordion": Account(factors(4)),  # It begins with the milder of its two.
-    "adasum": Account(added(32)),
-    "alq": Account(added(3 + SCALE), "every=1000", after=2),
-    "amq": Account(added(3 + SCALE), "every=1000", after=2),
-    "anybatch": Account(added(32)),
-    "async": Account(added(32)),
-    "bytegrad": Account(added(8 + PAIR)),
-    "dabmd": Account(to_peers(2), "graph=ring"),
-    "decentralized": Account(to_peers(1), "peers=shift-one", after=1),
-    "demo": Account(gathered(48 * 8 / 64)),
-    "dgc": Account(gathered(64 * 0.01), "ratio=0.01"),
-    "diloco": Account(per(4, added(32)), "every=4", every=4),
-    "ef21": Account(gathered(64 * 0.01)),
-    "ef21-sgdm": Account(gathered(64 * 0.01)),
-    "fp8": Account(added(8 + SCALE)),
-    "gossip": Account(to_peers(2)),
-    "hierarchical": Account(islands(8 + SCALE), f"island={ISLAND}"),
-    "local": Account(per(4, added(32)), "every=4", every=4),
-    "lowprecision": Account(to_peers(2, 8 + PAIR)),
-    "mean": Account(added(32)),
-    "natural": Account(added(9)),
-    "nuqsgd": Account(added(4 + SCALE)),
-    "onebit": Account(added(1 + 64 / 512)),
-    "onebit-adam": Account(added(SIGNS), "warmup=1", after=1),
-    "onebit-lamb": Account(added(SIGNS), "warmup=1", after=1),
-    "powersgd": Account(factors(2)),
-    "qadam": Account(added(8 + PAIR), "warmup=1", after=1),
-    "qsgd": Account(added(8 + SCALE)),
-    "randomk": Account(added(32 * 0.1)),
-    "rowsparse": Account(gathered(32 / 4)),  # A quarter of the rows are not zero.
-    "sign": Account(added(SIGNS)),
-    "slowmo": Account(per(4, added(32)), "every=4", every=4),
-    "sparseloco": Account(per(4, gathered(64 * 0.02)), "every=4", every=4),
-    "streaming-diloco": Account(per(4, added(32)), "every=4,delay=0", after=4, every=4),
-    "terngrad": Account(gathered(2 + 32 / 4096)),
-    "topk": Account(gathered(64 * 0.01)),
-    "wangni": Account(gathered(64 * 0.05)),
-    "zero-one-adam": Account(
-        per(4, added(SIGNS)), "start=1,refresh=1,grow=1,every=4", after=16, every=4
-    ),
-}
 
 # Further arguments of methods that send something else by them: (name, its account).
 VARIANTS: dict[str, tuple[str, Account]] = {
