@@ -141,6 +141,7 @@ ShmOptions ShmOptionsFrom(const Options& options) {
   ShmOptions shm;
   shm.spin_us = options.spin_us;
   shm.single_copy = options.shm_single_copy ? SingleCopy::kAuto : SingleCopy::kOff;
+  shm.is_checked = options.shm_checksum;
   shm.ring_bytes = static_cast<uint32_t>(options.shm_ring_bytes / 4096 * 4096);
   return shm;
 }

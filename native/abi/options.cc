@@ -53,6 +53,8 @@ std::vector<Row> WorkRows() {
       {"tcp_checksum", &Options::tcp_checksum, 0, 0, "auto on off",
        "whether payloads carry checksums; auto: those that leave the host"},
       {"shm_single_copy", &Options::shm_single_copy, 0, 1, "", "copy large messages only once"},
+      {"shm_checksum", &Options::shm_checksum, 0, 1, "",
+       "whether payloads in shared memory carry checksums; equal on all ranks"},
       {"shm_ring_bytes", &Options::shm_ring_bytes, 0, int64_t{1} << 30, "",
        "shared memory per pair of ranks, lane and direction; 0: 1 MiB, less for many ranks"},
       {"lanes", &Options::lanes, 0, 64, "",

@@ -32,6 +32,7 @@ struct Options {
   int32_t tcp_connections = 1;          // per pair of ranks and lane
   std::string tcp_checksum = "auto";    // auto, on, off: of payloads; auto: between hosts
   bool shm_single_copy = true;          // process_vm_readv where the kernel allows it
+  bool shm_checksum = false;            // of payloads; then nothing is copied only once
   int64_t shm_ring_bytes = 0;           // per pair of ranks, lane and direction; 0: adaptive
   // What must be equal on all ranks, for comparison alone (rendezvous/equal_settings.h).
   std::string equal_settings;

@@ -159,6 +159,14 @@ class NetworkSettings:
         native="shm_single_copy",
         flag="--shm-single-copy",
     )
+    shm_checksum: bool = setting(
+        False,
+        "Whether the data that ranks of one host pass through shared memory carries checksums; "
+        "large messages are then not copied once. What has changed ends the job by an error.",
+        is_equal=True,
+        native="shm_checksum",
+        flag="--shm-checksum",
+    )
     shm_ring_bytes: int = setting(
         1 << 20,
         "Shared-memory ring for each pair of ranks, lane and direction.",

@@ -2,14 +2,28 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <string>
+
+#include "base/crc32c.h"
 
 namespace rabit {
 namespace {
 
-constexpr size_t kLengthBytes = sizeof(uint64_t);
+struct Header {
+  uint32_t length;
+  uint32_t checksum;
+};
+constexpr size_t kHeaderBytes = sizeof(Header);
+static_assert(kHeaderBytes == 8);
 
-uint64_t PaddedBytes(uint64_t bytes) { return kLengthBytes + (bytes + 7) / 8 * 8; }
+uint64_t PaddedBytes(uint64_t bytes) { return kHeaderBytes + (bytes + 7) / 8 * 8; }
+
+// Of the message that begins after `at` bytes of the ring's life.
+uint32_t ChecksumOf(uint64_t at, ConstBytes message) {
+  const uint64_t place[] = {at, message.size()};
+  return Crc32cExtend(Crc32c(std::as_bytes(std::span(place))), message);
+}
 
 }  // namespace
 
@@ -34,9 +48,9 @@ bool ControlRing::TryPut(ConstBytes message) {
   const uint64_t used = at - reader.consumed.load(std::memory_order_acquire);
   const uint64_t needed = PaddedBytes(message.size());
   if (used > data.size() || needed > data.size() - used) return false;
-  const uint64_t length = message.size();
-  CopyIn(at, {reinterpret_cast<const std::byte*>(&length), sizeof length});
-  CopyIn(at + kLengthBytes, message);
+  const Header header{static_cast<uint32_t>(message.size()), ChecksumOf(at, message)};
+  CopyIn(at, {reinterpret_cast<const std::byte*>(&header), sizeof header});
+  CopyIn(at + kHeaderBytes, message);
   // Sequentially consistent: the writer looks at `is_sleeping` next, and the reader looks at this
   // after it has set that.
   writer.written.store(at + needed, std::memory_order_seq_cst);
@@ -47,19 +61,26 @@ Result<std::optional<std::vector<std::byte>>> ControlRing::Take() {
   const uint64_t at = reader.consumed.load(std::memory_order_relaxed);
   const uint64_t there = writer.written.load(std::memory_order_seq_cst) - at;
   if (there == 0) return std::optional<std::vector<std::byte>>();
-  uint64_t length = 0;
-  if (there >= kLengthBytes && there <= data.size()) {
-    CopyOut(at, {reinterpret_cast<std::byte*>(&length), sizeof length});
+  Header header{};
+  if (there >= kHeaderBytes && there <= data.size()) {
+    CopyOut(at, {reinterpret_cast<std::byte*>(&header), sizeof header});
   }
-  if (there < kLengthBytes || there > data.size() || length > data.size() ||
-      PaddedBytes(length) > there) {
+  if (there < kHeaderBytes || there > data.size() || header.length > data.size() ||
+      PaddedBytes(header.length) > there) {
     return Internal("shm: " + std::to_string(there) + " bytes of control messages, of which the " +
-                    "first claims " + std::to_string(length) +
+                    "first claims " + std::to_string(header.length) +
                     ", cannot be; run the same version of rabit in every process");
   }
-  std::optional<std::vector<std::byte>> message(std::in_place, static_cast<size_t>(length));
-  CopyOut(at + kLengthBytes, *message);
-  reader.consumed.store(at + PaddedBytes(length), std::memory_order_release);
+  std::optional<std::vector<std::byte>> message(std::in_place, header.length);
+  CopyOut(at + kHeaderBytes, *message);
+  if (const uint32_t read = ChecksumOf(at, *message); read != header.checksum) {
+    return Internal("shm: a control message of " + std::to_string(header.length) +
+                    " bytes has changed in shared memory (checksum " + std::to_string(read) +
+                    " instead of " + std::to_string(header.checksum) +
+                    "): its memory fails, or a process wrote to it; restart the job, and test the "
+                    "memory of this host if it happens again");
+  }
+  reader.consumed.store(at + PaddedBytes(header.length), std::memory_order_release);
   return message;
 }
 

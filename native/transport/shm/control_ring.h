@@ -46,7 +46,7 @@ struct ControlRing {
     return writer.written.load(std::memory_order_acquire) !=
            reader.consumed.load(std::memory_order_relaxed);
   }
-  // Empty if there is none.  kInternal if what is written there is no message.
+  // Empty if there is none.  kInternal if what is written there is no message, or has changed since.
   Result<std::optional<std::vector<std::byte>>> Take();
 
  private:

@@ -23,7 +23,7 @@ namespace rabit {
 namespace {
 
 constexpr uint32_t kMagic = 0x4d534252;  // "RBSM"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr std::chrono::seconds kStrangerTime{2};
 
 struct Introduction {  // of the side that connects

@@ -101,10 +101,10 @@ Status InboundLane::TakeSlot(const Slot& shared, bool& has_taken, uint64_t& fini
   slot.argument = shared.argument;
   slot.chunk_bytes = shared.chunk_bytes;
   slot.kind = shared.kind;
+  if (slot.kind == SlotKind::kInline || is_checked_) slot.inline_data = shared.inline_data;
+  if (is_checked_) RABIT_RETURN_IF_ERROR(CheckUnchanged(slot));
   switch (slot.kind) {
     case SlotKind::kInline:
-      slot.inline_data = shared.inline_data;
-      [[fallthrough]];
     case SlotKind::kData:
       return TakeChunk(slot, has_taken, finished);
     case SlotKind::kOffer:
@@ -344,6 +344,25 @@ Status InboundLane::CheckChunk(const Slot& slot, uint64_t left) const {
     return Corrupt("chunk length", slot.chunk_bytes);
   }
   return Status();
+}
+
+// A message that waits in the ring is checked each time that it is looked at.
+Status InboundLane::CheckUnchanged(const Slot& slot) const {
+  ConstBytes chunk;
+  if (slot.kind == SlotKind::kInline) {
+    chunk = ConstBytes(slot.inline_data).first(std::min(slot.chunk_bytes, kInlineBytes));
+  } else if (slot.chunk_bytes != 0) {
+    RABIT_RETURN_IF_ERROR(CheckChunk(slot, memory_.ring_bytes));
+    chunk = {ChunkData(), slot.chunk_bytes};
+  }
+  const uint32_t read = ChecksumOf(slot, slots_consumed_, chunk);
+  if (read == ChecksumIn(slot)) return Status();
+  return Internal("shm: " + std::to_string(slot.chunk_bytes) + " bytes of rank " +
+                  std::to_string(peer_.rank()) + " have changed in shared memory (checksum " +
+                  std::to_string(read) + " instead of " + std::to_string(ChecksumIn(slot)) +
+                  "): the memory of this host fails, or a process wrote to it; nothing of them was "
+                  "used. Restart the job, and test the memory if it happens again")
+      .WithCulprit(peer_.rank());
 }
 
 void InboundLane::Consume(const Slot& slot) {

@@ -24,8 +24,9 @@ namespace rabit {
 // are checked, and an impossible one is an error of the peer, never an access out of bounds.
 class InboundLane {
  public:
-  InboundLane(LaneMemory memory, Doorbell& peer_bell, const PeerProcess& peer)
-      : memory_(memory), peer_bell_(peer_bell), peer_(peer) {}
+  // is_checked: as in the peer's LaneOptions.
+  InboundLane(LaneMemory memory, Doorbell& peer_bell, const PeerProcess& peer, bool is_checked)
+      : memory_(memory), peer_bell_(peer_bell), peer_(peer), is_checked_(is_checked) {}
 
   // `recv` is borrowed until it is done or cancelled.
   void Post(RecvState& recv);
@@ -83,6 +84,7 @@ class InboundLane {
   bool AdvancePull(Pull& pull, uint64_t& finished);  // whether it is over
   void Acknowledge(uint64_t offer, bool is_unreadable);
   Status CheckChunk(const Slot& slot, uint64_t left) const;
+  Status CheckUnchanged(const Slot& slot) const;
   const std::byte* ChunkData() const { return memory_.data + bytes_consumed_ % memory_.ring_bytes; }
   void Consume(const Slot& slot);
   Status Corrupt(const char* what, uint64_t value) const;
@@ -91,6 +93,7 @@ class InboundLane {
   const LaneMemory memory_;
   Doorbell& peer_bell_;
   const PeerProcess& peer_;
+  const bool is_checked_;
   std::list<RecvState*> posted_;
   std::list<Stashed> stash_;
   uint64_t stash_bytes_ = 0;

@@ -7,8 +7,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <span>
 #include <string>
 
+#include "base/crc32c.h"
 #include "base/socket.h"
 
 namespace rabit {
@@ -46,6 +48,32 @@ Result<std::byte*> MapShared(int fd, size_t bytes) {
 bool CanReserveByUse() { return ::madvise(nullptr, 0, MADV_POPULATE_WRITE) == 0; }
 
 }  // namespace
+
+uint32_t ChecksumOf(const Slot& slot, uint64_t number, ConstBytes chunk) {
+  const bool is_inline = slot.kind == SlotKind::kInline;
+  const uint64_t fields[] = {number,
+                             slot.tag,
+                             slot.message_bytes,
+                             is_inline ? 0 : slot.argument,
+                             slot.chunk_bytes,
+                             static_cast<uint64_t>(slot.kind)};
+  return Crc32cExtend(Crc32c(std::as_bytes(std::span(fields))), chunk);
+}
+
+void SetChecksum(Slot& slot, uint32_t checksum) {
+  if (slot.kind == SlotKind::kInline) {
+    slot.argument = checksum;
+  } else {
+    std::memcpy(slot.inline_data.data(), &checksum, sizeof checksum);
+  }
+}
+
+uint32_t ChecksumIn(const Slot& slot) {
+  if (slot.kind == SlotKind::kInline) return static_cast<uint32_t>(slot.argument);
+  uint32_t checksum = 0;
+  std::memcpy(&checksum, slot.inline_data.data(), sizeof checksum);
+  return checksum;
+}
 
 Status LaneMemory::Reserve(uint64_t begin, uint64_t end) const {
   if (::madvise(data + begin, end - begin, MADV_POPULATE_WRITE) == 0) return Status();

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/result.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
@@ -44,7 +45,9 @@ enum class SlotKind : uint32_t {
 inline constexpr uint64_t kNoOffer = ~uint64_t{0};
 
 // Written by the sender; everything but `stamp` is published by it.  The stamp is the number of
-// the slot's use plus one, hence never equal to one left from an earlier lap.
+// the slot's use plus one, hence never equal to one left from an earlier lap.  Where lanes are
+// checked, the checksum of the slot and its chunk is in `argument` of kInline, and else in the
+// first bytes of `inline_data`.
 struct alignas(64) Slot {
   std::atomic<uint64_t> stamp;
   uint64_t tag;
@@ -55,6 +58,11 @@ struct alignas(64) Slot {
   std::array<std::byte, kInlineBytes> inline_data;
 };
 static_assert(sizeof(Slot) == 64);
+
+// Of slot number `number` and the bytes that it announces or carries.
+uint32_t ChecksumOf(const Slot& slot, uint64_t number, ConstBytes chunk);
+void SetChecksum(Slot& slot, uint32_t checksum);
+uint32_t ChecksumIn(const Slot& slot);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 // Written by the reader: what the sender may use again.

@@ -6,8 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "testing/test.h"
@@ -29,16 +32,18 @@ pid_t EndedProcess() {
 }
 
 struct Lane {
-  explicit Lane(pid_t pid = getpid())
+  explicit Lane(pid_t pid = getpid(), bool is_checked = false)
       : inbox(std::move(Inbox::Create({.senders = 1, .streams = 1, .ring_bytes = 16384}).value())) {
     int sockets[2];
     (void)socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets);
     ours = std::make_unique<PeerProcess>(1, pid, UniqueFd(sockets[0]));
     theirs = UniqueFd(sockets[1]);
     memory = inbox.lane(0, 0);
-    const LaneOptions options{.chunk_bytes = 4096, .single_copy_min_bytes = 8192};
+    const LaneOptions options{.chunk_bytes = 4096,
+                              .single_copy_min_bytes = is_checked ? ~uint64_t{0} : 8192,
+                              .is_checked = is_checked};
     outbound = std::make_unique<OutboundLane>(memory, inbox.doorbell(0), options);
-    inbound = std::make_unique<InboundLane>(memory, inbox.doorbell(0), *ours);
+    inbound = std::make_unique<InboundLane>(memory, inbox.doorbell(0), *ours, is_checked);
   }
   // Until nothing moves any more.
   Status Progress() {
@@ -175,6 +180,72 @@ TEST(ShmLane, messages_nobody_receives_are_set_aside_up_to_a_limit) {
   }
 
   EXPECT_EQ(status.code(), Code::kResourceExhausted);
+}
+
+void Flip(void* memory, size_t bit) {
+  static_cast<std::byte*>(memory)[bit / 8] ^= std::byte{1} << (bit % 8);
+}
+
+// Of a message of `length` bytes whose memory `damage` changes on its way, with all parts of it in
+// the ring already.
+Status Received(const Buffer& message, Buffer& received,
+                const std::function<void(const LaneMemory&)>& damage) {
+  Lane lane(getpid(), true);
+  SendState send = SendOf(1, message);
+  RecvState recv = RecvOf(1, received);
+  lane.outbound->Queue(send);
+  lane.inbound->Post(recv);
+  damage(lane.memory);
+  const Status status = lane.Progress();
+  EXPECT_EQ(recv.is_done, status.ok());
+  lane.inbound->FailAll(Aborted("end of the test"));
+  return status;
+}
+
+TEST(ShmLane, a_checked_lane_finds_every_flipped_bit) {
+  for (const size_t length : {size_t{0}, size_t{24}, size_t{25}, size_t{5000}}) {
+    Buffer message(length);
+    for (size_t i = 0; i < length; ++i) message[i] = static_cast<std::byte>(i * 7);
+    Buffer received(length);
+    EXPECT_OK(Received(message, received, [](const LaneMemory&) {}));
+    EXPECT_TRUE(received == message);
+
+    const size_t chunks = length <= kInlineBytes ? 0 : (length + 4095) / 4096;
+    for (size_t chunk = 0; chunk < std::max<size_t>(chunks, 1); ++chunk) {
+      const size_t in_slot = length < kInlineBytes ? length : chunks > 0 ? 4 : kInlineBytes;
+      const size_t slot_bits = (offsetof(Slot, inline_data) + in_slot) * 8;
+      for (size_t bit = sizeof(Slot::stamp) * 8; bit < slot_bits; ++bit) {
+        // Of an argument that carries the checksum of an inline message, the half that does.
+        const size_t argument = offsetof(Slot, argument) * 8;
+        if (chunks == 0 && bit >= argument + 32 && bit < argument + 64) continue;
+        const Status status = Received(message, received, [&](const LaneMemory& memory) {
+          Flip(&memory.slots[chunk], bit);
+        });
+        EXPECT_EQ(status.code(), Code::kInternal) << length << chunk << bit;
+        EXPECT_EQ(status.culprit(), 1);
+      }
+    }
+    for (size_t bit = 0; chunks > 0 && bit < length * 8; bit += 61) {
+      const Status status = Received(
+          message, received, [&](const LaneMemory& memory) { Flip(memory.data, bit); });
+      EXPECT_EQ(status.code(), Code::kInternal) << length << bit;
+    }
+  }
+}
+
+TEST(ShmLane, a_checked_lane_uses_nothing_of_a_chunk_that_has_changed) {
+  const Buffer message(5000, std::byte{1});
+  Buffer received(message.size());
+
+  const Status status = Received(message, received, [](const LaneMemory& memory) {
+    memory.data[4999] = std::byte{2};
+  });
+
+  EXPECT_NE(status.message().find("904 bytes of rank 1 have changed in shared memory"),
+            std::string::npos)
+      << status;
+  EXPECT_EQ(received[4095], std::byte{1});
+  EXPECT_EQ(received[4096], std::byte{0});
 }
 
 // Whatever another process writes into the ring: an error at worst.

@@ -100,15 +100,16 @@ uint64_t OutboundLane::FreeBytes(uint64_t wanted) {
   return memory_.ring_bytes - (bytes_used_ - bytes_consumed_);
 }
 
-void OutboundLane::Publish(Tag tag, uint64_t message_bytes, uint64_t argument, uint32_t chunk_bytes,
-                           SlotKind kind, const std::byte* inline_data) {
+void OutboundLane::Publish(Tag tag, uint64_t message_bytes, uint64_t argument, ConstBytes chunk,
+                           SlotKind kind) {
   Slot& slot = memory_.slots[slots_used_ % kSlots];
   slot.tag = tag;
   slot.message_bytes = message_bytes;
   slot.argument = argument;
-  slot.chunk_bytes = chunk_bytes;
+  slot.chunk_bytes = static_cast<uint32_t>(chunk.size());
   slot.kind = kind;
-  if (inline_data != nullptr) std::memcpy(slot.inline_data.data(), inline_data, chunk_bytes);
+  if (kind == SlotKind::kInline) std::ranges::copy(chunk, slot.inline_data.begin());
+  if (options_.is_checked) SetChecksum(slot, ChecksumOf(slot, slots_used_, chunk));
   ++slots_used_;
   // Sequentially consistent for the sake of the doorbell.
   slot.stamp.store(slots_used_, std::memory_order_seq_cst);
@@ -123,7 +124,7 @@ bool OutboundLane::PushFront(uint64_t& finished) {
   if (!HasSlot()) return false;
   const Item item = queue_.front();
   if (item.send == nullptr) {
-    Publish(0, 0, item.offer, 0, SlotKind::kBroken, nullptr);
+    Publish(0, 0, item.offer, {}, SlotKind::kBroken);
     queue_.pop_front();
     return true;
   }
@@ -155,8 +156,8 @@ bool OutboundLane::PushOffer(SendState& send) {
   offers_[next_offer_ % kOffers] = &send;
   is_open_[next_offer_ % kOffers] = true;
   ++next_offer_;
-  Publish(send.tag, send.buffer.size(), reinterpret_cast<uint64_t>(send.buffer.data()), 0,
-          SlotKind::kOffer, nullptr);
+  Publish(send.tag, send.buffer.size(), reinterpret_cast<uint64_t>(send.buffer.data()), {},
+          SlotKind::kOffer);
   return true;
 }
 
@@ -164,10 +165,7 @@ bool OutboundLane::PushOffer(SendState& send) {
 bool OutboundLane::PushChunk(SendState& send, uint64_t offer, Status& failure) {
   const uint64_t message_bytes = send.buffer.size();
   if (message_bytes <= kInlineBytes && offer == kNoOffer) {
-    // An empty buffer may have no address; a slot always has one.
-    static constexpr std::byte kNothing{};
-    Publish(send.tag, message_bytes, 0, static_cast<uint32_t>(message_bytes), SlotKind::kInline,
-            message_bytes == 0 ? &kNothing : send.buffer.data());
+    Publish(send.tag, message_bytes, 0, send.buffer, SlotKind::kInline);
     send.sent = message_bytes;
     return true;
   }
@@ -177,11 +175,13 @@ bool OutboundLane::PushChunk(SendState& send, uint64_t offer, Status& failure) {
   if (FreeBytes(chunk) < Aligned(chunk)) return false;
   failure = Reserve(at + chunk);
   if (!failure.ok()) return false;
-  std::memcpy(memory_.data + at, send.buffer.data() + send.sent, chunk);
+  const ConstBytes from = send.buffer.subspan(send.sent, chunk);
+  std::memcpy(memory_.data + at, from.data(), chunk);
   send.sent += chunk;
   bytes_used_ += Aligned(chunk);
-  Publish(send.tag, message_bytes, offer, static_cast<uint32_t>(chunk),
-          offer == kNoOffer ? SlotKind::kData : SlotKind::kRetry, nullptr);
+  // The checksum is that of the sender's memory: a wrong copy is found as well.
+  Publish(send.tag, message_bytes, offer, from,
+          offer == kNoOffer ? SlotKind::kData : SlotKind::kRetry);
   return true;
 }
 

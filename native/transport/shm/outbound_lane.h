@@ -15,6 +15,7 @@ namespace rabit {
 struct LaneOptions {
   uint32_t chunk_bytes = 0;            // staged messages move in chunks of at most this
   uint64_t single_copy_min_bytes = 0;  // longer messages are offered; ~0: never
+  bool is_checked = false;             // slots have checksums, and no message is offered
 };
 
 // Messages leave in the order they were queued.  A message is staged (copied into the ring, in
@@ -55,8 +56,7 @@ class OutboundLane {
   bool Push(bool until_full, uint64_t& finished);
   bool HasSlot();
   uint64_t FreeBytes(uint64_t wanted);
-  void Publish(Tag tag, uint64_t message_bytes, uint64_t argument, uint32_t chunk_bytes,
-               SlotKind kind, const std::byte* inline_data);
+  void Publish(Tag tag, uint64_t message_bytes, uint64_t argument, ConstBytes chunk, SlotKind kind);
   bool PushFront(uint64_t& finished);
   bool PushOffer(SendState& send);
   bool PushChunk(SendState& send, uint64_t offer, Status& failure);

@@ -96,6 +96,19 @@ TEST(ControlRing, refuses_what_does_not_fit_and_takes_it_later) {
   EXPECT_TRUE(ring.TryPut({}));
 }
 
+TEST(ControlRing, finds_every_flipped_bit) {
+  const std::vector<std::byte> message(40, std::byte{5});
+  for (size_t bit = 0; bit < (sizeof(uint64_t) + message.size()) * 8; ++bit) {
+    const Inbox memory = *Inbox::Create(ShmChannelShape());
+    auto& ring = *reinterpret_cast<ControlRing*>(memory.lane(0, 0).data);
+    ASSERT_TRUE(ring.TryPut(message));
+
+    ring.data[bit / 8] ^= std::byte{1} << (bit % 8);
+
+    EXPECT_EQ(ring.Take().status().code(), Code::kInternal) << bit;
+  }
+}
+
 TEST(ControlRing, believes_no_impossible_length) {
   const Inbox memory = NewMemory();
   auto& ring = *reinterpret_cast<ControlRing*>(memory.lane(0, 0).data);

@@ -66,7 +66,7 @@ int ShmStream::AddPeer(const PeerProcess& peer, LaneMemory outbound, Doorbell& p
                        LaneMemory inbound, LaneOptions options) {
   std::lock_guard lock(mutex_);
   peers_.emplace_back(peer, peer_bell, OutboundLane(outbound, peer_bell, options),
-                      InboundLane(inbound, peer_bell, peer));
+                      InboundLane(inbound, peer_bell, peer, options.is_checked));
   return static_cast<int>(peers_.size()) - 1;
 }
 

@@ -38,7 +38,10 @@ class ShmTransport final : public Transport {
     };
     for (ShmPeer& peer : peers) {
       const LaneOptions lane_options{
-          chunk_bytes, peer.wants_offers ? options.single_copy_min_bytes : ~uint64_t{0}};
+          .chunk_bytes = chunk_bytes,
+          .single_copy_min_bytes =
+              peer.wants_offers ? options.single_copy_min_bytes : ~uint64_t{0},
+          .is_checked = options.is_checked};
       processes_.emplace_back(peer.rank, peer.pid, std::move(peer.connection));
       peer_inboxes_.push_back(std::move(peer.inbox));
       Inbox& theirs = peer_inboxes_.back();
@@ -175,7 +178,8 @@ Result<std::unique_ptr<Transport>> ConnectShmTransport(const ConnectContext& con
   ShmAgreement agreement;
   agreement.rank = context.rank;
   agreement.epoch = context.epoch;
-  agreement.single_copy = options.single_copy;
+  // What is copied between two memories passes no checksum.
+  agreement.single_copy = options.is_checked ? SingleCopy::kOff : options.single_copy;
   agreement.shape = inbox.shape();
   // At least four chunks in the ring: two are copied in and out while two are on their way.
   const uint32_t chunk_bytes = std::min(options.chunk_bytes, agreement.shape.ring_bytes / 4);

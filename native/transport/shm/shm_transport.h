@@ -30,6 +30,9 @@ struct ShmOptions {
   // A multiple of 4096.  Longer messages go through it in chunks of chunk_bytes, several in flight.
   uint32_t ring_bytes = 0;
   uint32_t chunk_bytes = 64 * 1024;
+  // Whether what passes through the ring has checksums, and everything passes through it: what
+  // changes there ends the job, instead of its results.  The same on all ranks.
+  bool is_checked = false;
 };
 
 // OK, or why shared memory cannot work here.

@@ -27,6 +27,7 @@ ShmOptions Staged() { return {.single_copy = SingleCopy::kOff}; }
 ShmOptions SingleCopied() {
   return {.single_copy = SingleCopy::kOn, .single_copy_min_bytes = 4096};
 }
+ShmOptions Checked() { return {.is_checked = true}; }
 // Every wait sleeps, every message wraps around the ring.
 ShmOptions TinyRing() {
   return {
@@ -50,6 +51,8 @@ testing::TransportSet MakeThreads(int size, const ShmOptions& options) {
 
 [[maybe_unused]] const int kStaged = testing::RegisterTransportConformance(
     {.suite = "ShmTransportStaged", .make = [](int size) { return MakeThreads(size, Staged()); }});
+[[maybe_unused]] const int kChecked = testing::RegisterTransportConformance(
+    {.suite = "ShmTransportChecked", .make = [](int size) { return MakeThreads(size, Checked()); }});
 [[maybe_unused]] const int kSingleCopy =
     testing::RegisterTransportConformance({.suite = "ShmTransportSingleCopy", .make = [](int size) {
                                              return MakeThreads(size, SingleCopied());
