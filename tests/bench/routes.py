@@ -38,7 +38,7 @@ from rabit.bench.winners import Candidate
 from rabit.engine.engine import Engine
 
 TABLE_EPOCH = 1 << 21
-TURN_S, FEWEST_TURNS, SEARCH_TURNS = 0.03, 5, 3
+TURN_S, FEWEST_TURNS, SEARCH_TURNS = 0.01, 5, 3
 NEAR = 1.5
 SHORT = 0.95
 # From here on, four times the size has twice the share of the time, as in tune.

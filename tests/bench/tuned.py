@@ -70,9 +70,15 @@ def measure(
     return json.loads(figures.read_text())
 
 
+def mean_of(points: Sequence[dict[str, Any]]) -> float:
+    """The geometric mean of their ratios."""
+    return math.exp(statistics.fmean(math.log(each["ratio"]) for each in points))
+
+
 def judge(scene: str, points: Sequence[dict[str, Any]]) -> bool:
     """Prints the points that fall short, and whether the scene passes."""
-    mean = math.exp(statistics.fmean(math.log(each["ratio"]) for each in points))
+    mean = mean_of(points)
+    same = [each for each in points if each["is_same"]]
     short = [each for each in points if each["ratio"] < LEAST]
     wrong = [each for each in short if not each["is_same"]]
     for each in short:
@@ -88,6 +94,14 @@ def judge(scene: str, points: Sequence[dict[str, Any]]) -> bool:
         f"{'met' if passes else 'missed'}",
         flush=True,
     )
+    if same and len(same) < len(points):
+        others = [each for each in points if not each["is_same"]]
+        spread = statistics.stdev(math.log(each["ratio"]) for each in same) if len(same) > 1 else 0
+        print(
+            f"  by the same route {mean_of(same):.3f}, which noise spreads by a factor of {math.exp(spread):.2f}; "
+            f"by another {mean_of(others):.3f}",
+            flush=True,
+        )
     return passes
 
 
