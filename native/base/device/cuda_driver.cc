@@ -74,6 +74,9 @@ class CudaDriver final : public DeviceDriver {
   // another one, which it keeps.
   template <class Call>
   Status In(int device, const char* what, Call call);
+  // With the context current.
+  template <class Call>
+  Status Relaxed(int device, const char* what, Call call);
   Result<cuda::Context> ContextOf(int device);
   Status Failed(const char* what, int device, cuda::Result result) const;
 
@@ -117,7 +120,10 @@ Status CudaDriver::Failed(const char* what, int device, cuda::Result result) con
   const std::string where = std::string(what) + " on CUDA device " + std::to_string(device) +
                             " failed: " + Explain(cu_, result);
   if (result == cuda::kOutOfMemory) {
-    return ResourceExhausted(where + "; free memory, or lower partition_bytes and fusion_bytes");
+    return ResourceExhausted(where +
+                             "; free memory (torch keeps what it has freed: "
+                             "torch.cuda.empty_cache()), or lower partition_bytes and "
+                             "fusion_bytes");
   }
   return Internal(
       where +
@@ -152,12 +158,26 @@ Status CudaDriver::In(int device, const char* what, Call call) {
   RABIT_ASSIGN_OR_RETURN(const cuda::Context context, ContextOf(device));
   cuda::Result result = cu_.cuCtxPushCurrent_v2(context);
   if (result != cuda::kSuccess) return Failed("cuCtxPushCurrent", device, result);
-  result = call();
+  const Status status = Relaxed(device, what, call);
   cuda::Context popped = nullptr;
   const cuda::Result pop = cu_.cuCtxPopCurrent_v2(&popped);
-  if (result != cuda::kSuccess) return Failed(what, device, result);
-  if (pop != cuda::kSuccess) return Failed("cuCtxPopCurrent", device, pop);
-  return Status();
+  if (status.ok() && pop != cuda::kSuccess) return Failed("cuCtxPopCurrent", device, pop);
+  return status;
+}
+
+// While a thread captures a graph, what may wait for the device, as a look at an event or an
+// allocation does, is forbidden to all threads and loses the graph.  None of it concerns the graph:
+// what is on a stream that captures is refused (CheckRuns).
+template <class Call>
+Status CudaDriver::Relaxed(int device, const char* what, Call call) {
+  int32_t mode = cuda::kCaptureModeRelaxed;
+  cuda::Result result = cu_.cuThreadExchangeStreamCaptureMode(&mode);
+  if (result != cuda::kSuccess) {
+    return Failed("cuThreadExchangeStreamCaptureMode", device, result);
+  }
+  result = call();
+  (void)cu_.cuThreadExchangeStreamCaptureMode(&mode);
+  return result == cuda::kSuccess ? Status() : Failed(what, device, result);
 }
 
 Result<void*> CudaDriver::CreateStream(int device) {
@@ -217,8 +237,12 @@ Status CudaDriver::Run(int device, const std::function<Status()>& call) {
 
 Status CudaDriver::CheckRuns(int device, void* stream) {
   int32_t status = cuda::kCaptureStatusNone;
-  RABIT_RETURN_IF_ERROR(In(device, "cuStreamIsCapturing",
-                           [&] { return cu_.cuStreamIsCapturing(AsStream(stream), &status); }));
+  RABIT_RETURN_IF_ERROR(In(device, "cuStreamIsCapturing", [&] {
+    const cuda::Result result = cu_.cuStreamIsCapturing(AsStream(stream), &status);
+    if (result != cuda::kCaptureImplicit) return result;
+    status = ~cuda::kCaptureStatusNone;  // of a stream that the default one waits for
+    return cuda::kSuccess;
+  }));
   if (status == cuda::kCaptureStatusNone) return Status();
   return Unsupported(
       "the current stream is capturing a CUDA graph, which cannot contain a collective that goes "

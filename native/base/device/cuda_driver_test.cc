@@ -112,6 +112,7 @@ TEST(CudaDriver, a_failure_at_any_call_says_which_call_and_why) {
       {"cuEventQuery", [&] { return driver.IsOver(1, copies.ready.get()).status(); }},
       {"cuStreamWaitEvent", [&] { return driver.Await(1, nullptr, copies.ready.get()); }},
       {"cuStreamIsCapturing", [&] { return driver.CheckRuns(1, nullptr); }},
+      {"cuThreadExchangeStreamCaptureMode", [&] { return driver.CheckRuns(1, nullptr); }},
       {"cuMemAlloc_v2", [&] { return MakeMemory(copies.driver, 1, 8).status(); }},
       {"cuMemcpyDtoDAsync_v2",
        [&] { return driver.CopyWithin(1, nullptr, array.data(), array.data(), 64); }},
@@ -210,6 +211,55 @@ TEST(CudaDriver, a_graph_that_is_captured_is_refused_with_advice) {
 
   EXPECT_EQ(status.code(), Code::kUnsupported);
   EXPECT_NE(status.message().find("outside of the capture"), std::string::npos);
+}
+
+// As torch captures them: any thread's call that might wait for the device loses the graph.
+TEST(CudaDriver, a_graph_that_another_thread_captures_is_not_lost) {
+  EmulatedTrouble trouble(1);
+  Copies copies(4);
+  DeviceDriver& driver = *copies.driver;
+  const auto violations = emulation().counts().violations;
+  emulation().rabit_emulated_capture(1);
+
+  EXPECT_OK(driver.Record(1, copies.ready.get(), copies.in.get()));
+  EXPECT_OK(driver.Await(1, copies.out.get(), copies.ready.get()));
+  EXPECT_OK(WaitOver(driver, 1, copies.ready.get(), After(std::chrono::seconds(60))));
+  EXPECT_OK(MakePinned(copies.driver, 1, 8));
+  EXPECT_OK(MakeMemory(copies.driver, 1, 8));
+
+  EXPECT_EQ(emulation().counts().violations, violations);
+}
+
+// Of a stream that the default one waits for.
+TEST(CudaDriver, a_capture_that_may_not_be_asked_for_is_refused_as_well) {
+  EmulatedTrouble trouble(1);
+  trouble.Fail("cuStreamIsCapturing", 0, cuda::kCaptureImplicit);
+
+  const Status status = OpenEmulatedDriver()->CheckRuns(0, nullptr);
+
+  EXPECT_EQ(status.code(), Code::kUnsupported);
+  EXPECT_NE(status.message().find("outside of the capture"), std::string::npos);
+}
+
+TEST(CudaDriver, the_default_stream_has_the_names_that_dlpack_gives_it) {
+  EmulatedTrouble trouble(1);
+  Copies copies(4);
+  for (const uintptr_t name : {0, 1, 2}) {
+    void* const stream = reinterpret_cast<void*>(name);
+    EXPECT_OK(copies.driver->CheckRuns(1, stream));
+    EXPECT_OK(copies.driver->Record(1, copies.ready.get(), stream));
+    EXPECT_OK(copies.driver->Await(1, stream, copies.ready.get()));
+  }
+}
+
+TEST(CudaDriver, an_event_is_of_one_device) {
+  EmulatedTrouble trouble(1);
+  Copies copies(4);
+
+  const Status status = copies.driver->Record(0, copies.ready.get(), nullptr);
+
+  EXPECT_NE(status.message().find("cuEventRecord on CUDA device 0"), std::string::npos);
+  EXPECT_OK(copies.driver->Await(0, nullptr, copies.ready.get()));
 }
 
 TEST(CudaDriver, a_library_that_is_missing_or_is_another_is_refused_with_advice) {

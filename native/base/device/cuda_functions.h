@@ -18,16 +18,22 @@ using Event = struct EventOfCuda*;      // CUevent
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kInvalidValue = 1;
 inline constexpr Result kOutOfMemory = 2;
+inline constexpr Result kNotInitialized = 3;
 inline constexpr Result kNoDevice = 100;
 inline constexpr Result kInvalidDevice = 101;
 inline constexpr Result kInvalidContext = 201;
+inline constexpr Result kInvalidHandle = 400;
 inline constexpr Result kNotReady = 600;
 inline constexpr Result kIllegalAddress = 700;
+inline constexpr Result kCaptureUnsupported = 900;
+inline constexpr Result kCaptureIsolation = 905;
+inline constexpr Result kCaptureImplicit = 906;
 
 inline constexpr uint32_t kStreamNonBlocking = 1;
 inline constexpr uint32_t kEventDisableTiming = 2;
 inline constexpr uint32_t kHostAllocPortable = 1;
 inline constexpr int32_t kCaptureStatusNone = 0;
+inline constexpr int32_t kCaptureModeRelaxed = 2;
 
 // X(name of the symbol, its type).
 #define RABIT_CUDA_FUNCTIONS(X)                                                          \
@@ -45,6 +51,7 @@ inline constexpr int32_t kCaptureStatusNone = 0;
   X(cuStreamDestroy_v2, Result(Stream stream))                                           \
   X(cuStreamWaitEvent, Result(Stream stream, Event event, uint32_t flags))               \
   X(cuStreamIsCapturing, Result(Stream stream, int32_t* status))                         \
+  X(cuThreadExchangeStreamCaptureMode, Result(int32_t* mode))                            \
   X(cuEventCreate, Result(Event* event, uint32_t flags))                                 \
   X(cuEventDestroy_v2, Result(Event event))                                              \
   X(cuEventRecord, Result(Event event, Stream stream))                                   \

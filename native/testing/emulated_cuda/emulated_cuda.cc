@@ -39,6 +39,8 @@ struct StreamState {
 };
 
 struct EventState {
+  int device = 0;
+  bool is_owned = true;
   uint64_t recorded = 0;  // how often
   uint64_t reached = 0;   // the last of those that is done
   int references = 1;     // the owner and the work that names it
@@ -76,6 +78,7 @@ struct Driver {
   // The contexts of a thread, the current one last.  Not thread-local: what a thread of a library
   // that was loaded later leaves there, TSan sees freed by another.
   std::map<std::thread::id, std::vector<int>> contexts;
+  std::map<std::thread::id, int32_t> capture_modes;  // 0, global, where there is none
   // A broken driver destroys none of these.
   std::set<StreamState*> streams;
   std::set<EventState*> events;
@@ -107,6 +110,20 @@ Result Injected(Driver& all, const std::string& function) {
   return error;
 }
 
+// With the lock.  What loses a graph: a call that its capture forbids.
+Result LoseGraph(Driver& all, Result error) {
+  ++all.counts.violations;
+  return error;
+}
+
+// With the lock.  A thread that has not said otherwise may make no call that could wait for the
+// device while any thread captures.
+bool MayWait(Driver& all) {
+  if (all.capture_status == kCaptureStatusNone) return true;
+  const auto mode = all.capture_modes.find(std::this_thread::get_id());
+  return mode != all.capture_modes.end() && mode->second == kCaptureModeRelaxed;
+}
+
 // What every function of the driver begins with.
 Result Enter(Driver& all, const char* function, bool needs_context = true) {
   ++all.calls[function];
@@ -120,6 +137,9 @@ Result Enter(Driver& all, const char* function, bool needs_context = true) {
   Lock lock(all.mutex);                                                                            \
   if (const Result entered = Enter(all, __func__ __VA_OPT__(, ) __VA_ARGS__); entered != kSuccess) \
   return entered
+
+#define RABIT_REFUSE_IN_CAPTURE() \
+  if (!MayWait(all)) return LoseGraph(all, kCaptureUnsupported)
 
 // With the lock.
 void Delete(Driver& all, StreamState* stream) {
@@ -158,8 +178,12 @@ StreamState* NewStream(Driver& all, int device) {
   return stream;
 }
 
+// The default stream has three names: of the device, of those who mean that in any case, and of
+// each thread.
+bool IsDefault(Stream stream) { return reinterpret_cast<uintptr_t>(stream) <= 2; }
+
 StreamState* Find(Driver& all, int device, Stream stream) {
-  if (stream != nullptr) return reinterpret_cast<StreamState*>(stream);
+  if (!IsDefault(stream)) return reinterpret_cast<StreamState*>(stream);
   StreamState*& found = all.default_streams[device];
   if (found == nullptr) {
     found = NewStream(all, device);
@@ -169,6 +193,21 @@ StreamState* Find(Driver& all, int device, Stream stream) {
 }
 
 StreamState* Find(Driver& all, Stream stream) { return Find(all, CurrentDevice(all), stream); }
+
+// With the lock.  Whether a call may put something on the stream.
+Result CheckStream(Driver& all, Stream stream) {
+  if (IsDefault(stream)) {  // it captures, if any does
+    return all.capture_status == kCaptureStatusNone ? kSuccess : LoseGraph(all, kCaptureIsolation);
+  }
+  auto* const found = reinterpret_cast<StreamState*>(stream);
+  return all.streams.contains(found) && !found->is_closed ? kSuccess : kInvalidHandle;
+}
+
+// With the lock.
+Result CheckEvent(Driver& all, Event event) {
+  auto* const found = reinterpret_cast<EventState*>(event);
+  return all.events.contains(found) && found->is_owned ? kSuccess : kInvalidHandle;
+}
 
 void Put(Driver& all, StreamState* stream, std::function<void()> work) {
   stream->queue.push_back(std::move(work));
@@ -203,6 +242,7 @@ std::byte* InsideOf(Driver& all, Pointer memory, size_t bytes, int device) {
 }
 
 Result Copy(Driver& all, Stream stream, void* host, Pointer memory, size_t bytes, bool is_to_host) {
+  if (const Result known = CheckStream(all, stream); known != kSuccess) return known;
   StreamState* const on = Find(all, stream);
   if (!IsPinned(all, host, bytes)) return kInvalidValue;
   if (InsideOf(all, memory, bytes, on->device) == nullptr) return kInvalidValue;
@@ -305,6 +345,7 @@ RABIT_EXPORT Result cuStreamCreate(Stream* stream, uint32_t) {
 }
 RABIT_EXPORT Result cuStreamDestroy_v2(Stream stream) {
   RABIT_ENTER();
+  if (IsDefault(stream) || CheckStream(all, stream) != kSuccess) return kInvalidHandle;
   auto* const closed = reinterpret_cast<StreamState*>(stream);
   closed->is_closed = true;  // what it has, it does
   if (!closed->has_thread) Delete(all, closed);
@@ -312,6 +353,8 @@ RABIT_EXPORT Result cuStreamDestroy_v2(Stream stream) {
 }
 RABIT_EXPORT Result cuStreamWaitEvent(Stream stream, Event event, uint32_t) {
   RABIT_ENTER();
+  if (const Result known = CheckStream(all, stream); known != kSuccess) return known;
+  if (const Result known = CheckEvent(all, event); known != kSuccess) return known;
   auto* const awaited = reinterpret_cast<EventState*>(event);
   ++awaited->references;
   Put(all, Find(all, stream), [&all, awaited, recorded = awaited->recorded] {
@@ -326,23 +369,38 @@ RABIT_EXPORT Result cuStreamIsCapturing(Stream, int32_t* status) {
   *status = all.capture_status;
   return kSuccess;
 }
+RABIT_EXPORT Result cuThreadExchangeStreamCaptureMode(int32_t* mode) {
+  RABIT_ENTER();
+  const std::thread::id me = std::this_thread::get_id();
+  const int32_t before = all.capture_modes[me];
+  all.capture_modes[me] = *mode;
+  if (*mode == 0) all.capture_modes.erase(me);
+  *mode = before;
+  return kSuccess;
+}
 RABIT_EXPORT Result cuEventCreate(Event* event, uint32_t) {
   RABIT_ENTER();
   ++all.counts.events;
   auto* const made = new EventState;
+  made->device = CurrentDevice(all);
   all.events.insert(made);
   *event = reinterpret_cast<Event>(made);
   return kSuccess;
 }
 RABIT_EXPORT Result cuEventDestroy_v2(Event event) {
   RABIT_ENTER();
+  if (const Result known = CheckEvent(all, event); known != kSuccess) return known;
   --all.counts.events;
+  reinterpret_cast<EventState*>(event)->is_owned = false;
   Unreference(reinterpret_cast<EventState*>(event));
   return kSuccess;
 }
 RABIT_EXPORT Result cuEventRecord(Event event, Stream stream) {
   RABIT_ENTER();
+  if (const Result known = CheckStream(all, stream); known != kSuccess) return known;
+  if (const Result known = CheckEvent(all, event); known != kSuccess) return known;
   auto* const recorded = reinterpret_cast<EventState*>(event);
+  if (recorded->device != Find(all, stream)->device) return kInvalidHandle;
   ++recorded->references;
   Put(all, Find(all, stream), [&all, recorded, number = ++recorded->recorded] {
     Lock lock(all.mutex);
@@ -354,18 +412,23 @@ RABIT_EXPORT Result cuEventRecord(Event event, Stream stream) {
 }
 RABIT_EXPORT Result cuEventQuery(Event event) {
   RABIT_ENTER();
+  RABIT_REFUSE_IN_CAPTURE();
+  if (const Result known = CheckEvent(all, event); known != kSuccess) return known;
   const auto* const asked = reinterpret_cast<EventState*>(event);
   return asked->reached >= asked->recorded ? kSuccess : kNotReady;
 }
 RABIT_EXPORT Result cuMemHostAlloc(void** memory, size_t bytes, uint32_t) {
   RABIT_ENTER();
-  *memory = ::operator new(bytes == 0 ? 1 : bytes);
+  RABIT_REFUSE_IN_CAPTURE();
+  if (bytes == 0) return kInvalidValue;
+  *memory = ::operator new(bytes);
   all.pinned[reinterpret_cast<uintptr_t>(*memory)] = bytes;
   ++all.counts.pinned;
   return kSuccess;
 }
 RABIT_EXPORT Result cuMemFreeHost(void* memory) {
   RABIT_ENTER();
+  RABIT_REFUSE_IN_CAPTURE();
   if (all.pinned.erase(reinterpret_cast<uintptr_t>(memory)) == 0) return kInvalidValue;
   --all.counts.pinned;
   ::operator delete(memory);
@@ -373,6 +436,8 @@ RABIT_EXPORT Result cuMemFreeHost(void* memory) {
 }
 RABIT_EXPORT Result cuMemAlloc_v2(Pointer* memory, size_t bytes) {
   RABIT_ENTER();
+  RABIT_REFUSE_IN_CAPTURE();
+  if (bytes == 0) return kInvalidValue;
   const int device = CurrentDevice(all);
   lock.unlock();
   *memory = rabit_emulated_allocate(device, bytes);
@@ -382,6 +447,7 @@ RABIT_EXPORT Result cuMemAlloc_v2(Pointer* memory, size_t bytes) {
 }
 RABIT_EXPORT Result cuMemFree_v2(Pointer memory) {
   RABIT_ENTER();
+  RABIT_REFUSE_IN_CAPTURE();
   if (!all.memory.contains(memory)) return kInvalidValue;
   const int device = all.memory.at(memory).device;
   all.changed.wait(lock, [&] {
@@ -396,6 +462,7 @@ RABIT_EXPORT Result cuMemFree_v2(Pointer memory) {
 }
 RABIT_EXPORT Result cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, size_t bytes, Stream stream) {
   RABIT_ENTER();
+  if (const Result known = CheckStream(all, stream); known != kSuccess) return known;
   StreamState* const on = Find(all, stream);
   const auto reach = [&all, bytes, device = on->device](Pointer memory) {
     return InsideOf(all, memory, bytes, device);

@@ -14,9 +14,10 @@ struct Counts {
   int64_t memory = 0;  // of cuMemAlloc
   int64_t streams = 0;
   int64_t events = 0;
-  int64_t contexts = 0;    // retained and not released
-  int64_t copies = 0;      // that were done
-  int64_t violations = 0;  // work on memory that was freed meanwhile, contexts left behind
+  int64_t contexts = 0;  // retained and not released
+  int64_t copies = 0;    // that were done
+  // Work on memory that was freed meanwhile, contexts left behind, graphs that a call has lost.
+  int64_t violations = 0;
 };
 
 // X(name of the symbol, its type).
@@ -31,7 +32,10 @@ struct Counts {
   /* The number of the last copy to the host that was put on a stream and begins at `memory`, */ \
   /* counted over all such copies; 0: there was none. */                                         \
   X(rabit_emulated_copy_of, uint64_t(cuda::Pointer memory))                                      \
-  X(rabit_emulated_capture, void(int32_t status)) /* what streams answer who asks */             \
+  /* What streams answer who asks; unless it is none, the default streams capture a graph, which \
+   */                                                                                            \
+  /* torch's way of doing it forbids every thread to lose. */                                                                                              \
+  X(rabit_emulated_capture, void(int32_t status))                                                \
   /* While it is true, copies to a device do not begin. */                                       \
   X(rabit_emulated_hold, void(int32_t is_held))                                                  \
   X(rabit_emulated_devices, void(int32_t count)) /* how many there are; 2 at first */            \
