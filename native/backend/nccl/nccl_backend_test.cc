@@ -262,7 +262,9 @@ TEST(NcclBackend, what_a_rank_has_sent_arrives_after_it_has_ended) {
     };
     while (!is_ending()) std::this_thread::yield();
     gate.Open();
-    EXPECT_OK(at.Await(*backend, After(std::chrono::seconds(1))));
+    const Status status = at.Await(*backend, After(std::chrono::seconds(1)));
+    EXPECT_OK(status);
+    if (!status.ok()) return backend->Abort(status);
     EXPECT_EQ(array.Read(at.place.stream), Floats(10, 7.0f));
   });
 }

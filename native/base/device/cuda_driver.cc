@@ -17,6 +17,10 @@ constexpr const char* kAdvice =
     "CUDA tensors need NVIDIA's driver: install it, or in a container start with GPU support "
     "(docker run --gpus all)";
 
+constexpr const char* kForked =
+    "this process was forked after CUDA was started, and CUDA does not work in a child; start "
+    "processes with the method 'spawn'";
+
 // The symbols of the loaded library.
 struct Functions {
 #define RABIT_CUDA_MEMBER(name, ...) cuda::name##_type* name = nullptr;
@@ -133,9 +137,7 @@ Status CudaDriver::Failed(const char* what, int device, cuda::Result result) con
 
 Result<cuda::Context> CudaDriver::ContextOf(int device) {
   if (::getpid() != process_) {
-    return Unsupported(
-        "this process was forked after CUDA was started, and CUDA does not work in a child; start "
-        "processes with the method 'spawn'");
+    return Unsupported(kForked);
   }
   if (device < 0 || device >= devices()) {
     return InvalidArgument("there is no CUDA device " + std::to_string(device) +
@@ -302,6 +304,7 @@ Result<std::shared_ptr<DeviceDriver>> LoadCudaDriver(const std::string& library)
   int32_t version = 0;
   int32_t devices = 0;
   if (const cuda::Result result = cu.cuInit(0); result != cuda::kSuccess) {
+    if (result == cuda::kNotInitialized) return Unsupported(kForked);
     return refuse("cuInit", result);
   }
   if (const cuda::Result result = cu.cuDriverGetVersion(&version); result != cuda::kSuccess) {

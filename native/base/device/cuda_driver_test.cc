@@ -319,6 +319,20 @@ TEST(CudaDriver, a_child_of_a_fork_is_told_to_use_spawn) {
   EXPECT_EQ(ended, 0);
 }
 
+TEST(CudaDriver, a_child_that_loads_it_is_told_to_use_spawn) {
+  if (testing::kIsThreadSanitized) return testing::SkipTest("a fork with threads");
+  const std::shared_ptr<DeviceDriver> driver = OpenEmulatedDriver();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const Status status = LoadCudaDriver(RABIT_TEST_CUDA).status();
+    const bool is_told = status.message().find("'spawn'") != std::string::npos;
+    ::_exit(is_told ? 0 : 1);
+  }
+  int ended = -1;
+  ASSERT_EQ(::waitpid(child, &ended, 0), child);
+  EXPECT_EQ(ended, 0);
+}
+
 TEST(CudaDriver, every_function_of_the_table_is_called) {
   {
     EmulatedTrouble trouble(1);

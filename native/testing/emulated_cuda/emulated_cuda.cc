@@ -79,6 +79,7 @@ struct Driver {
   // that was loaded later leaves there, TSan sees freed by another.
   std::map<std::thread::id, std::vector<int>> contexts;
   std::map<std::thread::id, int32_t> capture_modes;  // 0, global, where there is none
+  pid_t process = 0;                                 // that has started the driver
   // A broken driver destroys none of these.
   std::set<StreamState*> streams;
   std::set<EventState*> events;
@@ -127,6 +128,7 @@ bool MayWait(Driver& all) {
 // What every function of the driver begins with.
 Result Enter(Driver& all, const char* function, bool needs_context = true) {
   ++all.calls[function];
+  if (all.process != ::getpid()) return kNotInitialized;
   if (const Result error = Injected(all, function); error != kSuccess) return error;
   if (all.broken != kSuccess) return all.broken;
   return needs_context && !HasContext(all) ? kInvalidContext : kSuccess;
@@ -272,7 +274,12 @@ Result Copy(Driver& all, Stream stream, void* host, Pointer memory, size_t bytes
 RABIT_EXPORT Pointer rabit_emulated_allocate(int32_t device, size_t bytes);
 RABIT_EXPORT void rabit_emulated_free(Pointer memory);
 
+// A child of a process that has started it has no driver.
 RABIT_EXPORT Result cuInit(uint32_t) {
+  {
+    Lock lock(driver().mutex);
+    if (driver().process == 0) driver().process = ::getpid();
+  }
   RABIT_ENTER(false);
   return all.devices == 0 ? kNoDevice : kSuccess;
 }
