@@ -301,7 +301,7 @@ TEST(NcclBackend, an_error_that_comes_later_ends_the_wait) {
 TEST(NcclBackend, a_rank_that_does_not_come_is_waited_for_until_the_deadline) {
   EmulatedTrouble trouble(1);
   const auto counts = nccl_emulation().counts();
-  {
+  {  // NCCL writes the handle when it is given up
     const auto backends = MakeRaw(2);
     OnDevice at(0, 2);
     const DeviceArray<float> array(0, 10);
@@ -314,6 +314,7 @@ TEST(NcclBackend, a_rank_that_does_not_come_is_waited_for_until_the_deadline) {
         << status.message();
   }
   EXPECT_EQ(nccl_emulation().counts().communicators, counts.communicators);
+  EXPECT_EQ(nccl_emulation().counts().violations, counts.violations);
 }
 
 TEST(NcclBackend, a_rank_that_waits_for_an_identity_gives_up_when_it_is_told) {

@@ -32,12 +32,11 @@ Status NcclCommunicator::Open(const nccl::UniqueId& identity, int rank, int size
   {
     MutexLock lock(mutex_);
     if (is_aborted_.load()) return WasAborted();
-    nccl::Comm made = nullptr;
     RABIT_RETURN_IF_ERROR(driver_->Run(device_, [&] {
-      result = library_->ncclCommInitRankConfig(&made, size, identity, rank, &config);
+      result = library_->ncclCommInitRankConfig(&handle_, size, identity, rank, &config);
       return Status();
     }));
-    comm_ = made;
+    comm_ = std::atomic_ref<nccl::Comm>(handle_).load();
   }
   const Status status = AwaitProgress("ncclCommInitRankConfig", result, deadline);
   is_whole_ = status.ok();

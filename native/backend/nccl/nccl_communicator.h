@@ -63,6 +63,7 @@ class NcclCommunicator {
   const int device_;
   bool is_whole_ = false;  // all calls have succeeded; of the thread that makes them
   std::atomic<bool> is_aborted_{false};
+  nccl::Comm handle_ = nullptr;  // NCCL writes it once more when the communicator is there
   Mutex mutex_;
   nccl::Comm comm_ RABIT_GUARDED_BY(mutex_) = nullptr;  // null before Open, and once taken
 };

@@ -28,6 +28,7 @@ inline Result Poll(Library& all, Communicator& comm) {
   if (!comm.has_joined) {
     if (comm.board->joined.load() < comm.size) return kInProgress;
     comm.has_joined = true;
+    WriteHandle(all, comm);
     for (int rank = 0; rank < comm.size; ++rank) {
       const bool is_same = comm.board->places[rank].load() == comm.board->places[comm.rank].load();
       if (rank == comm.rank || !is_same) continue;

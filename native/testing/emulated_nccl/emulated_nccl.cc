@@ -75,6 +75,8 @@ RABIT_EXPORT Result ncclCommInitRankConfig(Comm* comm, int32_t size, UniqueId id
   made->board->places[rank] = int64_t{::getpid()} * 64 + device + 1;
   if (made->board->joined.fetch_add(1) + 1 == size) (void)::unlink(made->file.c_str());
   *comm = reinterpret_cast<Comm>(++all.made * 64);
+  made->handle = *comm;
+  made->place = comm;
   all.comms[*comm] = made;
   ++all.counts.communicators;
   return kInProgress;
@@ -98,6 +100,7 @@ RABIT_EXPORT Result ncclCommAbort(Comm comm) {
   RABIT_ENTER_NCCL();
   Shared found;
   if (const Result result = Find(all, comm, found, false); result != kSuccess) return result;
+  WriteHandle(all, *found);
   found->is_aborted = true;
   found->launches.clear();
   if (!found->has_joined) (void)::unlink(found->file.c_str());

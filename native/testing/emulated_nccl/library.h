@@ -36,6 +36,8 @@ struct Communicator {
   int polls_left = 0;  // before it tells that what was begun is done
   int kernels = 0;     // on streams, and not over
   bool has_joined = false;
+  Comm handle = nullptr;
+  Comm* place = nullptr;  // where the handle is written when it has joined, or is given up before
   bool is_finalizing = false;
   bool is_finalized = false;
   std::vector<std::function<void()>> launches;  // what was begun, and is not on a stream yet
@@ -140,6 +142,17 @@ inline Result Enter(Library& all, const char* function) {
   const Result result = found->second.result;
   all.failures.erase(found);
   return Tell(all, result, std::string(function) + " was told to fail");
+}
+
+// With the lock.  The real one does so on a thread of its own, however long ago the call was.
+inline void WriteHandle(Library& all, Communicator& comm) {
+  Comm* const place = std::exchange(comm.place, nullptr);
+  if (place == nullptr) return;
+  if (__atomic_load_n(place, __ATOMIC_ACQUIRE) == comm.handle) {
+    __atomic_store_n(place, comm.handle, __ATOMIC_RELEASE);
+  } else {
+    (void)Violated(all, kInternalError, "the place of the handle has gone");
+  }
 }
 
 // With the lock.
