@@ -112,6 +112,13 @@ inline void Launch(Library& all, const Shared& comm, Stream stream,
   launch(comm->device, reinterpret_cast<rabit::cuda::Stream>(stream), RunKernel, kernel);
 }
 
+inline bool Overlap(const void* one, size_t one_bytes, const void* other, size_t other_bytes) {
+  if (one_bytes == 0 || other_bytes == 0) return false;
+  const auto first = reinterpret_cast<uintptr_t>(one);
+  const auto second = reinterpret_cast<uintptr_t>(other);
+  return first < second + other_bytes && second < first + one_bytes;
+}
+
 // With the lock.  Sends and receipts of one communicator and stream become one kernel.
 inline void LaunchAll(Library& all, std::vector<Call> calls) {
   std::vector<std::pair<const Call*, std::vector<const Call*>>> kernels;
@@ -132,6 +139,13 @@ inline void LaunchAll(Library& all, std::vector<Call> calls) {
     std::vector<Message> sent;
     std::vector<Message> received;
     for (const Call* part : parts) (part->is_receipt ? received : sent).push_back(part->message);
+    for (const Message& to : received) {
+      for (const Message& from : sent) {
+        if (Overlap(from.bytes, from.header.bytes, to.bytes, to.header.bytes)) {
+          (void)Violated(all, kInvalidArgument, "messages that overlap");
+        }
+      }
+    }
     Launch(all, first->comm, first->stream,
            [comm = first->comm, sent, received] { return ExchangeIn(*comm, sent, received); });
   }
@@ -160,6 +174,16 @@ inline bool AreOfDevice(const Communicator& comm, const void* in, size_t in_byte
                         size_t out_bytes) {
   const bool has_in = in_bytes == 0 || Reach(in, in_bytes, comm.device) != nullptr;
   return has_in && (out_bytes == 0 || Reach(out, out_bytes, comm.device) != nullptr);
+}
+
+// Whether `out` may be where it is: apart from `in`, or where NCCL works in place.
+inline bool MayAlias(const Communicator& comm, const void* in, size_t in_bytes, const void* out,
+                     size_t out_bytes) {
+  if (!Overlap(in, in_bytes, out, out_bytes)) return true;
+  const size_t part = std::min(in_bytes, out_bytes) * static_cast<size_t>(comm.rank);
+  const auto* const from = static_cast<const std::byte*>(in) + (out_bytes < in_bytes ? part : 0);
+  const auto* const to = static_cast<const std::byte*>(out) + (in_bytes < out_bytes ? part : 0);
+  return from == to;
 }
 
 inline Result FindOperator(Library& all, const Communicator& comm, RedOp op, DataType type,
@@ -196,6 +220,9 @@ struct Collective {
 inline Result Add(Library& all, const Shared& comm, Stream stream, Collective run) {
   if (!AreOfDevice(*comm, run.in, run.in_bytes, run.out, run.out_bytes)) {
     return Violated(all, kInvalidArgument, std::string(run.name) + ": memory of no device");
+  }
+  if (!MayAlias(*comm, run.in, run.in_bytes, run.out, run.out_bytes)) {
+    return Violated(all, kInvalidArgument, std::string(run.name) + ": memory that overlaps");
   }
   const auto exchange = [comm, run] {
     std::byte* const in = Reach(run.in, run.in_bytes, comm->device);
