@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -214,6 +215,18 @@ def test_nobody_reading_the_output_ends_the_job(start):
     job.assert_nothing_is_left()
 
 
+def test_a_full_disk_behind_standard_output_costs_the_lines_and_not_the_job(start, tmp_path):
+    code = f"import pathlib; print('x' * 100, flush=True); pathlib.Path({str(tmp_path)!r}, 'done').touch()"
+    with Path("/dev/full").open("wb") as full:
+        job = start("-np", 1, sys.executable, "-c", code, stdout=full)
+
+        assert job.wait() == 0, job.err
+
+    assert (tmp_path / "done").exists()
+    assert "rabitrun: standard output cannot be written: No space left on device. The job goes on" in job.err
+    assert "bytes of standard output were lost" in job.err
+
+
 def test_closed_standard_streams_are_no_obstacle(rabitrun, tmp_path):
     code = "import os,sys; os.closerange(0, 3); os.execv(sys.argv[1], sys.argv[1:])"
     from subprocess import run
@@ -236,8 +249,6 @@ def test_the_secret_is_in_no_command_line_and_no_environment(start):
     job = start("-np", 2, sys.executable, "-c", code)
     text = job.wait_for_line("secret", 2)
     secrets = {line.split()[-1] for line in text.splitlines()}
-
-    from pathlib import Path
 
     places = [each for each in Path("/proc").iterdir() if each.name.isdigit()]
     leaks = []

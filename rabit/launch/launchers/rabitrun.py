@@ -96,6 +96,14 @@ def launch(request: Request) -> Outcome:
             output.end_line()
             sinks[STDERR].write(f"rabitrun: {text}\n".encode())
 
+        def tell_loss(reason: str) -> None:
+            sinks[STDERR].write(
+                f"rabitrun: standard output cannot be written: {reason}. The job goes on without what its "
+                "ranks print; make room, or send it elsewhere (--output-filename).\n".encode()
+            )
+
+        sinks[STDOUT].on_loss = tell_loss
+
         def say(text: str) -> None:
             if request.is_verbose:
                 note(text)
@@ -115,6 +123,8 @@ def launch(request: Request) -> Outcome:
         if files is not None and files.problem:
             sinks[STDERR].write(f"rabitrun: {files.problem}\n".encode())
         sinks[STDERR].write(outcome.report.encode())
+        if lost := sinks[STDOUT].lost_bytes:
+            sinks[STDERR].write(f"rabitrun: {lost} bytes of standard output were lost.\n".encode())
         # A reader that pauses, such as less, must not lose the end; a signal still ends this.
         for sink in sinks.values():
             sink.flush(longest_s=3600)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import selectors
 import stat
 import time
 from collections import deque
+from collections.abc import Callable
 
 __all__ = ["Sink"]
 
@@ -15,10 +17,15 @@ _FULL_BYTES = 4 << 20
 # A pipe that polls writable takes this much without blocking, whatever its mode; the mode itself
 # must stay as it is, because other processes share the open file.
 _PIECE_BYTES = 4096
+# Of a reader that is there: what is written later may find room again.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Sink:
-    """One thread only.  `is_broken` once the reader is gone; later output is then dropped."""
+    """One thread only.  `is_broken` once the reader is gone; later output is then dropped.
+
+    What finds a disk full is dropped too, counted in `lost_bytes`, and told once to `on_loss`.
+    """
 
     def __init__(self, descriptor: int, selector: selectors.BaseSelector) -> None:
         self._descriptor = descriptor
@@ -27,6 +34,8 @@ class Sink:
         self._bytes = 0
         self._is_registered = False
         self.is_broken = False
+        self.lost_bytes = 0
+        self.on_loss: Callable[[str], None] | None = None
         try:
             mode = os.fstat(descriptor).st_mode
         except OSError:
@@ -77,15 +86,28 @@ class Sink:
                     self._waiting[0] = first[written:]
         except BlockingIOError:
             pass  # Someone else made the file non-blocking: the selector tells when to go on.
-        except OSError:
-            self._break()
+        except OSError as error:
+            if error.errno in _FULL:
+                self._lose(error)
+            else:
+                self._break()
         self._register(bool(self._waiting))
 
     def _is_writable(self) -> bool:
         return bool(select.select([], [self._descriptor], [], 0)[1])
 
+    def _lose(self, error: OSError) -> None:
+        is_first = self.lost_bytes == 0
+        self.lost_bytes += self._bytes
+        self._drop()
+        if is_first and self.on_loss is not None:
+            self.on_loss(str(error.strerror))
+
     def _break(self) -> None:
         self.is_broken = True
+        self._drop()
+
+    def _drop(self) -> None:
         self._waiting.clear()
         self._bytes = 0
 
