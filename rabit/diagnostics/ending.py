@@ -114,8 +114,9 @@ def tell_given_up(members: Mapping[int, str]) -> None:
 
 
 def tell_on_failure(engine: Engine) -> None:
-    """`engine` also tells the other ranks, if this process, which is watched, fails."""
+    """`engine`, which has met the other ranks, tells them too, if this process, which is watched, fails."""
     _watch[0].engines.add(engine)
+    _watch[0].tell({"event": "met"})
 
 
 def _report_descriptor(environ: Mapping[str, str]) -> int:

@@ -96,6 +96,11 @@ class Crew:
         return None if self.growth is None else self.growth.due()
 
     @property
+    def is_elastic(self) -> bool:
+        """True if the job may go on without some of its ranks."""
+        return self._losses.is_elastic
+
+    @property
     def ranks(self) -> frozenset[int]:
         """Processes that are or were ranks: others are servers and newcomers."""
         return self._losses.members

@@ -72,6 +72,18 @@ class Ends:
         """The ranks that have come while the job ran, and how many there were then."""
         return self._tellings.admitted
 
+    def missed_in_init(self) -> tuple[int, int] | None:
+        """A rank that has ended well without init(), and one that waits in init() for all; None: no such."""
+        waiting = self._tellings.joined - self._ends.keys()
+        gone = [
+            rank
+            for rank, end in self._ends.items()
+            if end.status == 0 and rank not in self._tellings.joined
+        ]
+        if self._tellings.have_met or not gone or not waiting:
+            return None
+        return gone[0], min(waiting)
+
     def has_raised(self, rank: int) -> bool:
         """True if `rank` has told of an exception, whether or not it has ended."""
         told = self._tellings.of(rank)

@@ -66,6 +66,11 @@ class Losses:
         self.change(lambda same: same)
 
     @property
+    def is_elastic(self) -> bool:
+        """True if the job may go on without some of its ranks."""
+        return self._store is not None
+
+    @property
     def ranks(self) -> frozenset[int]:
         return frozenset(self._lost)
 

@@ -18,6 +18,7 @@ from rabit.launch.nodes.sink import Sink
 from rabit.launch.outcome import BROKEN_PIPE_STATUS, Outcome, Problem, conclude
 from rabit.launch.output.output import Output
 from rabit.launch.plan import Plan
+from rabit.launch.problems import missed_text, too_late_text
 from rabit.launch.server_losses import ServerLosses
 from rabit.types import RESUMABLE
 
@@ -99,8 +100,7 @@ class Supervisor:
     # Events.
     def started(self, rank: int, pid: int) -> None:
         self._is_started.add(rank)
-        where = f"{self._host_of[rank]} as process {pid}"
-        self._say(f"{self._plan.name_of(rank)} runs on {where}")
+        self._say(f"{self._plan.name_of(rank)} runs on {self._host_of[rank]} as process {pid}")
         if len(self._is_started) == self._plan.processes:
             self._start_by = None
 
@@ -110,6 +110,7 @@ class Supervisor:
         elif stream == REPORT:
             self._ends.hear(rank, data, time.monotonic() - self._began)
             self.crew.take_news(self._ends)
+            self._stop_if_missed()
         else:
             self._output.feed(rank, stream, data)
 
@@ -130,6 +131,7 @@ class Supervisor:
             return
         if self.crew.ended(rank, self._ends, is_well) or is_well:
             self._release_rest()
+            self._stop_if_missed()
             return
         missed = self._ends.of(rank).peers
         if not missed or any(each in self._statuses for each in missed):
@@ -138,6 +140,13 @@ class Supervisor:
             # The rank that is missed may be writing its last words to disk.
             is_ending = any(self._ends.has_raised(each) for each in missed)
             self._settle_at = now + (self._times.grace_s if is_ending else _SETTLE_S)
+
+    def _stop_if_missed(self) -> None:
+        """Ends a job whose ranks wait in init() for one that has ended without it."""
+        text = missed_text(self._ends, self._plan, self._host_of)
+        if text and not self._is_stopping and not self.crew.is_elastic:
+            self._set_problem(text, 1)
+            self._stop(signal.SIGTERM)
 
     def _add(self, number: int, host: str, node: Node) -> None:
         """Starts one more process of an elastic job."""
@@ -199,9 +208,7 @@ class Supervisor:
             node.pause(is_full)
         out = self._sinks[STDOUT]
         if out.is_broken and not out.is_closed and not self._is_stopping:
-            self._set_problem(
-                "nobody reads the output any more: the job is stopped.", BROKEN_PIPE_STATUS
-            )
+            self._set_problem("nobody reads the output any more: the job is stopped.", BROKEN_PIPE_STATUS)
             self._stop(signal.SIGTERM)
         if self._start_by is not None and now >= self._start_by:
             self._start_by = None
@@ -224,12 +231,7 @@ class Supervisor:
             for each in self._plan.hosts
             if any(number not in self._is_started for number in each.numbers)
         ]
-        self.failed(
-            hosts[0],
-            f"the ranks of {', '.join(hosts)} have not started within {self._times.start_s:g} s. "
-            f"Try 'ssh {hosts[0]} true' by hand, or set --start-timeout higher.",
-            1,
-        )
+        self.failed(hosts[0], too_late_text(hosts, self._times.start_s), 1)
 
     def _signalled(self, signum: int) -> None:
         if signum not in TERMINATING:
@@ -285,8 +287,7 @@ class Supervisor:
 
     def _set_problem(self, text: str, status: int) -> None:
         if self._problem is None:
-            at_s = time.monotonic() - self._began
-            self._problem = Problem(f"rabitrun: {text}\n", status, at_s)
+            self._problem = Problem(f"rabitrun: {text}\n", status, time.monotonic() - self._began)
 
 
 def _left_s(*times: float | None) -> float | None:

@@ -35,6 +35,8 @@ class Tellings:
     def __init__(self) -> None:
         self._partial: dict[int, bytes] = {}
         self._told: dict[int, Told] = {}
+        self.joined: set[int] = set()  # have called init()
+        self.have_met = False  # some init() has returned, for which it takes all ranks
         self.given_up: dict[int, str] = {}  # by the other ranks, and why
         self.admitted: dict[int, int] = {}  # into jobs that ran: with them so many ranks
 
@@ -55,6 +57,9 @@ class Tellings:
             event = document["event"]
             if event == "joined":  # A program that starts takes back what one before it told.
                 self._told.pop(rank, None)
+                self.joined.add(rank)
+            elif event == "met":
+                self.have_met = True
             elif event == "admitted":
                 self.admitted[rank] = int(document["size"])
             elif event == "given up":

@@ -49,6 +49,34 @@ def test_the_users_line_and_one_traceback_are_shown(rabitrun, script):
     assert job.err.count("rank 1 is ending after ValueError: sample 7 is bad") == 2
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_rank_that_ends_without_init_ends_the_job_at_once(rabitrun, tmp_path, is_first):
+    (tmp_path / "train.py").write_text(
+        "import os, sys, time, pathlib\n"
+        "mark = pathlib.Path('mark')\n"
+        "has_to_wait = (os.environ['RABIT_RANK'] == '1') != (sys.argv[1] == 'True')\n"
+        "while has_to_wait and not mark.exists(): time.sleep(0.01)\n"
+        "mark.touch()\n"
+        "if os.environ['RABIT_RANK'] == '1': sys.exit(0)\n"
+        "import rabit; rabit.init()\n"
+    )
+
+    job = rabitrun("-np", 3, "--connect-timeout", "1h", sys.executable, tmp_path / "train.py", is_first, cwd=tmp_path)
+
+    assert job.status == 1, job.err
+    assert "rabitrun: rank 1 of 3 (host localhost) ended without an error and without rabit.init()," in job.err
+    assert "in which rank 0 waits" in job.err or "in which rank 2 waits" in job.err
+    assert "Let every rank call it" in job.err and "Traceback" not in job.err
+
+
+def test_a_rank_without_init_is_nothing_special_where_nobody_waits(rabitrun):
+    code = "import os\nif os.environ['RABIT_RANK'] == '1': import time; time.sleep(0.3)"
+
+    job = rabitrun("-np", 2, sys.executable, "-c", code)
+
+    assert job.status == 0 and not job.err
+
+
 def test_the_frames_of_the_library_are_folded(rabitrun, script):
     code = "import rabit; rabit.init(); rabit.allreduce('text', name='x')"
     job = rabitrun("-np", 1, sys.executable, "-c", code)

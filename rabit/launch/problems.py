@@ -1,0 +1,31 @@
+"""Texts of what ends a job and is no rank's failure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rabit.launch.ends import Ends
+from rabit.launch.plan import Plan
+
+__all__ = ["missed_text", "too_late_text"]
+
+
+def too_late_text(hosts: Sequence[str], start_s: float) -> str:
+    """Ranks of these hosts have not started in time."""
+    return (
+        f"the ranks of {', '.join(hosts)} have not started within {start_s:g} s. "
+        f"Try 'ssh {hosts[0]} true' by hand, or set --start-timeout higher."
+    )
+
+
+def missed_text(ends: Ends, plan: Plan, host_of: Mapping[int, str]) -> str:
+    """Ranks wait in init() for one that has ended without it; "" if none does."""
+    missed = ends.missed_in_init()
+    if missed is None:
+        return ""
+    rank, waiting = missed
+    return (
+        f"{plan.name_of(rank)} of {plan.size} (host {host_of[rank]}) ended without an error and without "
+        f"rabit.init(), in which {plan.name_of(waiting)} waits for all ranks. Let every rank call it, or "
+        "start fewer ranks (-np)."
+    )
