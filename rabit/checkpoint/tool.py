@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from rabit.checkpoint.errors import CheckpointDamaged
 from rabit.checkpoint.folder import Folder, Reader
-from rabit.checkpoint.manifest import Manifest
+from rabit.checkpoint.manifest import Manifest, Tensor
 from rabit.checkpoint.safetensors import Entry, header
 from rabit.errors import InvalidArgument
 
@@ -113,6 +114,8 @@ def _chosen(folder: Folder, number: int | None) -> int:
     if number is None or number not in known:
         wanted = "no generation" if number is None else f"no generation {number}"
         listed = ", ".join(map(str, known)) or "none"
+        if known:
+            listed += " (generations count what was saved; 'rabitrun checkpoint ls' has their steps)"
         raise InvalidArgument(f"{folder.path} has {wanted}; finished are: {listed}.")
     return number
 
@@ -174,13 +177,31 @@ def _consolidate(folder: Folder, manifest: Manifest, output: Path, prefix: str) 
     reader = Reader(folder, manifest)
     entries = [Entry(n[len(prefix) :], each.dtype, each.shape) for n, each in tensors.items()]
     partial = output.with_name(output.name + ".partial")
-    with partial.open("wb") as file:
-        file.write(header(entries, {"format": "pt"}))
-        for each in tensors.values():
-            file.write(reader.tensor(each).data)
-    partial.replace(output)
+    try:
+        with partial.open("wb") as file:
+            file.write(header(entries, {"format": "pt"}))
+            for each in tensors.values():
+                file.write(_read(reader, each))
+        partial.replace(output)
+    except OSError as error:
+        raise InvalidArgument(
+            f"{output} cannot be written: {error.strerror}. Give another file to -o, or make room."
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):  # Where it never was, as in a folder that is not there.
+            partial.unlink(missing_ok=True)
     print(f"{output}: {len(tensors)} tensors of generation {manifest.generation}")
     return 0
+
+
+def _read(reader: Reader, tensor: Tensor) -> memoryview:
+    try:
+        return reader.tensor(tensor).data
+    except OSError as error:
+        raise CheckpointDamaged(
+            f"{error.filename} cannot be read: {error.strerror}. 'rabitrun checkpoint verify' tells which "
+            "generations are whole; -g takes another one."
+        ) from error
 
 
 if __name__ == "__main__":

@@ -76,10 +76,24 @@ def test_consolidate_writes_one_file(folder, tmp_path, capsys):
     [
         (["show", "/nowhere"], "there is no folder /nowhere"),
         (["show", "{}", "-g", "7"], "no generation 7; finished are: 1, 2"),
+        (["show", "{}", "-g", "20"], "'rabitrun checkpoint ls' has their steps"),
         (["consolidate", "{}", "-o", "x", "--only", "z"], "no tensor whose path begins with 'z'"),
+        (["consolidate", "{}", "-o", "/nowhere/x"], "/nowhere/x cannot be written: No such file or directory. Give"),
+        (["consolidate", "{}", "-o", "{}"], "cannot be written: Is a directory. Give another file to -o"),
     ],
 )
 def test_what_is_not_there_is_refused(folder, capsys, arguments, text):
     assert main(["checkpoint", *(each.format(folder) for each in arguments)]) == 2
 
     assert text in capsys.readouterr().err
+
+
+def test_consolidate_leaves_nothing_half_written(folder, tmp_path, capsys):
+    (folder / "generation-00000002" / "shard-00001-of-00002.safetensors").unlink()
+    output = tmp_path / "model.safetensors"
+
+    assert main(["checkpoint", "consolidate", str(folder), "-o", str(output)]) == 1
+
+    assert "shard-00001-of-00002.safetensors" in (said := capsys.readouterr().err)
+    assert "is damaged: it is missing" in said and "Traceback" not in said
+    assert not output.exists() and not list(tmp_path.glob("*.partial"))
