@@ -80,6 +80,49 @@ def broadcast_parameters(
         handle.wait()
 
 
+def _traits(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What an optimizer must have in common with those of the other ranks, by its name in messages."""
+    groups = optimizer.param_groups
+    told = getattr(optimizer, "_rabit_traits", None)
+    return {
+        # Not the class: a fused one and a plain one may well have the same state.
+        "the set of hyper-parameters": sorted({key for group in groups for key in group}),
+        "the number of parameters of the groups": [len(group["params"]) for group in groups],
+        **(told() if told is not None else {}),
+    }
+
+
+def _same_optimizer_everywhere(
+    kind: str,
+    own: dict[str, Any],
+    roots: dict[str, Any],
+    root_rank: int,
+    process_set: ProcessSet,
+) -> None:
+    """Ranks that would load a state that is not theirs, or train differently, say so before."""
+    other = [(name, value, roots.get(name)) for name, value in own.items() if value != roots.get(name)]
+    found = rabit.allgather_object((kind, other[:1]), "optimizer_check", process_set)
+    ranks = process_set.ranks or range(len(found))
+    kind_of = {rank: kind for rank, (kind, _) in zip(ranks, found, strict=True)}
+    for rank, (kind, differences) in zip(ranks, found, strict=True):
+        for name, value, roots_value in differences:
+            raise rabit.Mismatch(
+                f"broadcast_optimizer_state: {name} is {_shown(value, roots_value)} on rank {rank} ({kind}) "
+                f"and {_shown(roots_value, value)} on rank {root_rank} ({kind_of[root_rank]}). Make the "
+                "optimizer the same way on every rank.",
+                rank,
+            )
+
+
+def _shown(value: Any, other: Any) -> str:
+    """`value`; of two lists of names, those that the other one lacks."""
+    if not isinstance(value, list) or not isinstance(other, list) or not isinstance([*value, ""][0], str):
+        return str(value)
+    beyond = [each for each in value if each not in set(other)]
+    more = f" and {len(beyond) - 5} more" if len(beyond) > 5 else ""
+    return f"{beyond[:5]}{more} beyond what both have" if beyond else "what both have"
+
+
 def _take_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
     """Replaces every tensor of a nested structure by a description; appends it to `tensors`."""
     if isinstance(value, torch.Tensor):
@@ -139,12 +182,16 @@ def broadcast_optimizer_state(
     every optimizer, also where a rank has no state yet.  No step is taken to create state.  They travel
     from the memory of the host: `load_state_dict` puts each where its parameter lies.
     `model` is accepted for compatibility and not used.  prefix: of the names of the tensors.
+    Raises Mismatch on every rank, if ranks have optimizers with other hyper-parameters, numbers or names of
+    parameters, or backward_passes_per_step.
     """
     if process_set.size() == 1:
         return
     tensors: list[torch.Tensor] = []
-    structure = _take_tensors(optimizer.state_dict(), tensors)
-    structure = rabit.broadcast_object(structure, root_rank, "optimizer_state", process_set)
+    traits = _traits(optimizer)
+    said = (_take_tensors(optimizer.state_dict(), tensors), traits)
+    structure, roots = rabit.broadcast_object(said, root_rank, "optimizer_state", process_set)
+    _same_optimizer_everywhere(type(optimizer).__name__, traits, roots, root_rank, process_set)
     is_root = rabit.rank() == root_rank
     described: dict[int, _Tensor] = {}
     _describe(structure, described)

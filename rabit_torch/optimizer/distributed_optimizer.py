@@ -160,6 +160,13 @@ class _DistributedMixin(WrappedMixin):
         self._rabit_reducer.synchronize()
         torch.nn.utils.clip_grad_value_(self._rabit_parameters(), clip_value)
 
+    def _rabit_traits(self) -> dict[str, Any]:
+        """What has to be the same on every rank, for messages."""
+        traits: dict[str, Any] = {"backward_passes_per_step": self.backward_passes_per_step}
+        if isinstance(self._rabit_reducer, GradientReducer):
+            traits["named_parameters"] = self._rabit_reducer.parameter_names
+        return traits
+
     def _rabit_parameters(self) -> list[torch.Tensor]:
         return [p for group in self._rabit_inner.param_groups for p in group["params"]]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 SETUP = """
 import warnings
 from torch import nn
@@ -345,6 +347,48 @@ report(seen)
 
     assert results[0] == results[1]
     assert all(tensors for _, tensors in results[0].values())
+
+
+DIFFERENT = {
+    "another optimizer": (
+        "torch.optim.Adam(model.parameters()) if rank == 1 else torch.optim.SGD(model.parameters(), 0.1)",
+        ["the set of hyper-parameters is ['amsgrad', 'betas',", "on rank 1 (Adam) and ['dampening',",
+         "on rank 0 (SGD)"],
+    ),
+    "fewer parameters": (
+        "torch.optim.SGD(model[2].parameters() if rank == 1 else model.parameters(), 0.1)",
+        ["the number of parameters of the groups is [2] on rank 1 (SGD) and [4] on rank 0 (SGD)"],
+    ),
+    "other names": (
+        "rabit.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1),"
+        " [('x.' + n if rank == 1 and '2' in n else n, p) for n, p in named])",
+        ["named_parameters is ['x.2.bias', 'x.2.weight'] beyond what both have on rank 1",
+         "and ['2.bias', '2.weight'] beyond what both have on rank 0"],
+    ),
+    "other passes": (
+        "wrap(backward_passes_per_step=1 + rank)",
+        ["backward_passes_per_step is 2 on rank 1 (SGD) and 1 on rank 0 (SGD)"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_optimizers_that_differ_are_told_on_every_rank(on_ranks, what):
+    made, texts = DIFFERENT[what]
+    results = on_ranks(
+        2,
+        SETUP
+        + f"""
+try:
+    rabit.broadcast_optimizer_state({made}, root_rank=0)
+    report("nothing")
+except rabit.Mismatch as error:
+    report(f"{{error.rank}} {{error}}")
+""",
+    )
+
+    assert results[0] == results[1] and results[0].startswith("1 "), results
+    assert all(text in results[0] for text in texts), results
 
 
 def test_bad_arguments_are_refused(on_ranks):
