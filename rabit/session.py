@@ -85,6 +85,7 @@ def init(
         if _state.engine is not None and not _state.engine.is_closed:
             return
         environ = process_environment()
+        watch_ending(-1, environ)  # From here on: what is wrong with the settings is a cause as well.
         found = Config.from_environ(environ) if config is None else config
         epoch = _state.epoch + 1
         found = _state.meeting.place(found, environ, comm)

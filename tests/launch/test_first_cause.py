@@ -69,6 +69,19 @@ def test_a_rank_that_ends_without_init_ends_the_job_at_once(rabitrun, tmp_path, 
     assert "Let every rank call it" in job.err and "Traceback" not in job.err
 
 
+def test_a_setting_that_is_wrong_on_one_rank_is_told_in_one_line(rabitrun, tmp_path):
+    code = (
+        "import os, rabit\nif os.environ['RABIT_RANK'] == '1': os.environ['RABIT_NETWORK_INTERFACE'] = 'x'\n"
+        "rabit.init()"
+    )
+
+    job = rabitrun("-np", 2, sys.executable, "-c", code)
+
+    assert job.status == 1, job.err
+    assert "rabitrun: rank 1 of 2 (host localhost) raised InvalidArgument: the environment variable" in job.err
+    assert "frames inside rabit]" in job.err or "frame inside rabit]" in job.err
+
+
 def test_a_rank_without_init_is_nothing_special_where_nobody_waits(rabitrun):
     code = "import os\nif os.environ['RABIT_RANK'] == '1': import time; time.sleep(0.3)"
 
