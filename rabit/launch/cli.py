@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,12 +28,14 @@ _USAGE_STATUS = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line `arguments` (default: that of the process); returns the exit status."""
-    parsed = make_parser().parse_args(arguments)
     try:
-        return _main(parsed)
+        return _main(make_parser().parse_args(arguments))
     except RabitError as error:
         print(f"rabitrun: {error}", file=sys.stderr)
         return _USAGE_STATUS if isinstance(error, InvalidArgument) else 1
+    except KeyboardInterrupt:  # While ranks run, it is a signal for the supervisor.
+        print("rabitrun: SIGINT: interrupted while no rank was running.", file=sys.stderr)
+        return 128 + signal.SIGINT
 
 
 def _main(parsed: argparse.Namespace) -> int:

@@ -215,6 +215,18 @@ def test_nobody_reading_the_output_ends_the_job(start):
     job.assert_nothing_is_left()
 
 
+def test_ctrl_c_before_a_rank_runs_is_told_in_one_line(monkeypatch, capsys):
+    from rabit.launch import cli
+
+    def interrupted(parsed):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_main", interrupted)
+
+    assert cli.main(["-np", "1", "true"]) == 128 + signal.SIGINT
+    assert capsys.readouterr().err == "rabitrun: SIGINT: interrupted while no rank was running.\n"
+
+
 def test_a_full_disk_behind_standard_output_costs_the_lines_and_not_the_job(start, tmp_path):
     code = f"import pathlib; print('x' * 100, flush=True); pathlib.Path({str(tmp_path)!r}, 'done').touch()"
     with Path("/dev/full").open("wb") as full:
