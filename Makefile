@@ -310,17 +310,7 @@ methods: $(VENV)/.torch $(VENV)/.package ## gradient methods: digits, a text, sl
 	$(BIN)/pip install --quiet scikit-learn
 	mkdir -p $(METHODS)
 	find $(METHODS) -name '*.json' ! -newer $(VENV)/.package -delete
-	$(BIN)/python tests/bench/methods_digits.py --save $(METHODS)/digits.json
-	$(BIN)/python tests/bench/methods_text.py --steps $(TEXT_STEPS) --seeds $(TEXT_SEEDS) --save $(METHODS)/text.json
-	$(BIN)/python tests/bench/methods_text_links.py --save $(METHODS)/text_links.json
-	$(BIN)/python tests/bench/methods_curves.py $(METHODS)/text.json $(TEXT_PICTURE) --links $(METHODS)/text_links.json
-	for rate in 100M 1G; do test -e $(METHODS)/links_$$rate.json || $(BIN)/python tests/bench/methods_links.py \
-	  --rate $$rate --save $(METHODS)/links_$$rate.json || exit 1; done
-	$(BIN)/python tests/bench/methods_waits.py --save $(METHODS)/waits.json
-	test -e $(METHODS)/peers.json || $(BIN)/python tests/bench/methods_peers.py --save $(METHODS)/peers.json
-	test ! -e $(METHODS)/links_100M.json || $(BIN)/python tests/bench/methods_picture.py $(METHODS)/links_100M.json \
-	  $(METHODS)/links_1G.json --digits $(METHODS)/digits.json --picture docs/guides/methods/measured.svg
-	$(BIN)/python tests/bench/methods_verdict.py $(METHODS)
+	$(BIN)/python tests/bench/methods_all.py $(METHODS) --text-steps $(TEXT_STEPS) --text-seeds $(TEXT_SEEDS) --picture $(TEXT_PICTURE)
 
 docs: $(VENV)/.torch $(VENV)/.package ## HTML pages in docs/_build
 	$(BIN)/pip install --quiet sphinx furo myst-parser

@@ -1,0 +1,106 @@
+"""All that is measured of gradient methods, part after part, with what is left: `make methods`.
+
+    sudo python tests/bench/methods_all.py build/methods [--text-steps 64] [--text-seeds 1] [--picture text.svg]
+
+Parts keep what they have measured in the folder, so that a run which was cut goes on where it was.  Before
+each part stands how long it takes and what is left in all: as on two processors at first, then at the pace
+of this machine.  Ends with one table of what falls short, and as that does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+MEASURED_STEPS = 64  # of letters, for which the minutes below hold
+
+
+@dataclass(frozen=True)
+class Part:
+    """minutes: on two processors.  result: its file, if it runs once.  needs: files, without which it is left out."""
+
+    title: str
+    minutes: float
+    words: Sequence[str | Path]
+    result: Path | None = None
+    needs: Sequence[Path] = ()
+
+    def why_not(self) -> str:
+        """Why it need not, or cannot, run; nothing if it must."""
+        if self.result is not None and self.result.exists():
+            return f"{self.result.name} is there"
+        missing = [each.name for each in self.needs if not each.exists()]
+        return f"without {', '.join(missing)}" if missing else ""
+
+
+def parts_of(options: argparse.Namespace) -> list[Part]:
+    folder, guide = options.folder, HERE.parents[1] / "docs" / "guides" / "methods"
+    text, digits, peers = (folder / f"{each}.json" for each in ("text", "digits", "peers"))
+    text_links, slow, fast = (folder / f"{each}.json" for each in ("text_links", "links_100M", "links_1G"))
+    steps = options.text_steps * options.text_seeds / MEASURED_STEPS
+    letters = ["--steps", str(options.text_steps), "--seeds", str(options.text_seeds)]
+    return [
+        Part("accuracy on digits", MINUTES["digits"], ["methods_digits.py", "--save", digits]),
+        Part("letters", MINUTES["text"] * steps, ["methods_text.py", *letters, "--save", text]),
+        Part("steps of letters on a slow link", MINUTES["text_links"], ["methods_text_links.py", "--save", text_links]),
+        Part("picture of letters", 0.1, ["methods_curves.py", text, options.picture, "--links", text_links]),
+        *(
+            Part(f"links of {rate}bit/s", MINUTES[rate], ["methods_links.py", "--rate", rate, "--save", path], path)
+            for rate, path in (("100M", slow), ("1G", fast))
+        ),
+        Part("who waits for a slow rank", MINUTES["waits"], ["methods_waits.py", "--save", folder / "waits.json"]),
+        Part("torch's own hooks", MINUTES["peers"], ["methods_peers.py", "--save", peers], peers),
+        Part(
+            "picture of links", 0.1,
+            ["methods_picture.py", slow, fast, "--digits", digits, "--picture", guide / "measured.svg"],
+            needs=(slow, fast),
+        ),
+        Part("verdict", 0.1, ["methods_verdict.py", folder]),
+    ]  # fmt: skip
+
+
+MINUTES = {"digits": 5.0, "text": 6.0, "text_links": 3.5, "100M": 1.5, "1G": 0.5, "waits": 0.5, "peers": 1.5}
+
+
+def run(parts: Sequence[Part]) -> int:
+    """Ends with the status of the first part that fails, or of the last."""
+    begin, done = time.monotonic(), 0.0  # done: minutes as estimated
+    for number, part in enumerate(parts, 1):
+        head = f"== {number}/{len(parts)} {part.title}"
+        if why := part.why_not():
+            print(f"{head}: left out, {why}", flush=True)
+            continue
+        passed = (time.monotonic() - begin) / 60
+        # Of rows that an earlier run has measured, a part takes no time, which says nothing of the next.
+        pace = max(passed / done, 0.5) if done else 1.0
+        left = pace * sum(each.minutes for each in parts[number - 1 :] if not each.why_not())
+        print(f"{head}: about {pace * part.minutes:.1f} min; {passed:.1f} min passed, {left:.1f} left", flush=True)
+        program, *words = map(str, part.words)
+        status = subprocess.run([sys.executable, str(HERE / program), *words], check=False).returncode
+        if status:
+            return status
+        done += part.minutes
+    print(f"== {(time.monotonic() - begin) / 60:.1f} min", flush=True)
+    return 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--text-steps", type=int, default=MEASURED_STEPS)
+    parser.add_argument("--text-seeds", type=int, default=1)
+    parser.add_argument("--picture", type=Path, help="of letters; by default in the folder")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    options.picture = options.picture or options.folder / "text.svg"
+    sys.exit(run(parts_of(options)))
+
+
+if __name__ == "__main__":
+    main()
