@@ -82,12 +82,12 @@ def broadcast_parameters(
 
 def _traits(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """What an optimizer must have in common with those of the other ranks, by its name in messages."""
-    groups = optimizer.param_groups
     told = getattr(optimizer, "_rabit_traits", None)
     return {
-        # Not the class: a fused one and a plain one may well have the same state.
-        "the set of hyper-parameters": sorted({key for group in groups for key in group}),
-        "the number of parameters of the groups": [len(group["params"]) for group in groups],
+        # Not the class: a fused one and a plain one may well have the same state.  Nor the keys of groups, which a
+        # checkpoint that the root alone has loaded, or a learning-rate schedule, adds to.
+        "the set of hyper-parameters": sorted(optimizer.defaults),
+        "the number of parameters of the groups": [len(group["params"]) for group in optimizer.param_groups],
         **(told() if told is not None else {}),
     }
 

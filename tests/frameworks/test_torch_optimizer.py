@@ -391,6 +391,25 @@ except rabit.Mismatch as error:
     assert all(text in results[0] for text in texts), results
 
 
+def test_the_root_alone_may_have_loaded_a_state(on_ranks):
+    """One with keys that a learning-rate schedule has added, or another version of torch."""
+    results = on_ranks(
+        2,
+        SETUP
+        + """
+optimizer = wrap()
+if rank == 0:
+    saved = optimizer.state_dict()
+    saved["param_groups"][0].update(initial_lr=0.5, lr=0.25)
+    optimizer.load_state_dict(saved)
+rabit.broadcast_optimizer_state(optimizer, root_rank=0)
+report([optimizer.param_groups[0][key] for key in ("initial_lr", "lr")])
+""",
+    )
+
+    assert results == [[0.5, 0.25]] * 2
+
+
 def test_bad_arguments_are_refused(on_ranks):
     results = on_ranks(
         1,
