@@ -72,7 +72,8 @@ def measure(
     """Times `spec` on all ranks of `engine`, which call this together.  Blocks.
 
     calls: how many are timed; 0: as many as fit in about `longest_s`, but some at least.
-    is_brief: one of many turns of the same: the fewest calls that will do, and nothing is checked twice.
+    is_brief: one of many turns of the same: the fewest calls that will do, and nothing is checked twice.  One that
+        takes longer than `longest_s` is not repeated.
     in_flight: so many begin together, each on buffers of its own, and a call is over when all are.
     The figures are equal on all ranks.
     """
@@ -101,8 +102,10 @@ def measure(
         slowest = float(allreduce(np.array([once]), op=Max, engine=engine)[0])
         fewest = _BRIEF_FEWEST_CALLS if is_brief else _FEWEST_CALLS
         calls = max(fewest, min(_MOST_CALLS, int(longest_s / max(slowest, 1e-7))))
-    mine = np.array([_timed(engine, call) for _ in range(calls)])
-    everyone = allgather(mine, engine=engine).reshape(engine.size, calls)
+        if is_brief and slowest > longest_s:
+            calls = 0
+    mine = np.array([_timed(engine, call) for _ in range(calls)] or [once])
+    everyone = allgather(mine, engine=engine).reshape(engine.size, mine.size)
     if checks:
         wrong += 0 if is_brief else _checked(cases, call)
         wrong = int(allreduce(np.array([wrong], np.int64), op=Sum, engine=engine)[0])

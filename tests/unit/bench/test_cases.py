@@ -46,6 +46,24 @@ def test_figures_are_equal_on_all_ranks_and_name_the_route():
     assert (found[0].wrong, found[0].route) == (0, "builtin/direct")
 
 
+def test_a_brief_call_that_is_longer_than_its_time_is_not_repeated():
+    """Turns of 64 MiB on a slow link would take three times as long as a budget has for them."""
+
+    def on_rank(engine):
+        spec = Spec(Kind.ALLREDUCE, 4000, DType.FLOAT32)
+        return [
+            measure(engine, spec, longest_s=longest_s, is_brief=is_brief)
+            for longest_s, is_brief in ((0.0, True), (0.0, False), (0.05, True))
+        ]
+
+    found = run_ranks(2, on_rank)
+
+    assert found[0] == found[1]
+    once, thorough, several = (len(each.seconds) for each in found[0])
+    assert (once, thorough) == (1, 5) and several >= 2
+    assert min(found[0][0].seconds) > 0
+
+
 def test_bandwidths_follow_from_the_median():
     spec = Spec(Kind.ALLREDUCE, 4000, DType.FLOAT32)
     figures = Figures(spec, 4, 1000, 4000, (1e-6, 4e-6, 2e-6), 0, "builtin/ring")
