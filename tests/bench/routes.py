@@ -7,9 +7,9 @@ Every kind and size; tuned.py makes the table as well, and judges.  A turn is so
 next to each other in time; the figure of a turn is the median of its calls, and the ratio of a point the median
 over the turns of the best single candidate's time divided by that of the table.  The best is looked for in turns
 of their own, because the fastest of several noisy medians looks faster than it is; who takes 1.5 times as long as
-the best has one.  Where both take the same route and the table cuts nothing in another way, the ratio is noise
-and has the fewest turns.  All of it takes about --limit; what is left in the end goes to the points that fall
-short, whose turns all count.
+the best has one, and none if the table says twice as long.  Where both take the same route and the table cuts
+nothing in another way, the ratio is noise and has the fewest turns.  All of it takes about --limit; what is left in
+the end goes to the points that fall short, whose turns all count.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ from rabit.engine.engine import Engine
 
 TABLE_EPOCH = 1 << 21
 TURN_S, FEWEST_TURNS, SEARCH_TURNS = 0.03, 5, 3
-NEAR = 1.5
+NEAR, HOPELESS = 1.5, 2.0
+# Longer calls differ by less: they have one turn in the search, and fewer to compare.
+LONG_S, FEWEST_LONG_TURNS = 0.2, 3
 SHORT = 0.95
 # From here on, four times the size has twice the share of the time, as in tune.
 WEIGHTED_BYTES = 1 << 20
@@ -88,11 +90,15 @@ class Comparison:
     """The points, one after the other, in about `limit_s` seconds.  All ranks make the same calls."""
 
     def __init__(
-        self, table: Engine, contestants: Contestants, has_tunables: bool, args: argparse.Namespace
+        self, table: Engine, contestants: Contestants, document: Any, args: argparse.Namespace
     ) -> None:
+        """document: the table."""
         self._table = table
         self._contestants = contestants
-        self._has_tunables = has_tunables
+        self._has_tunables = bool(document.get("tunables"))
+        self._measured_us = {
+            (row["kind"], row["bytes"], row["candidate"]): row["p50_us"] for row in document["rows"]
+        }
         self._rounds: int = args.rounds
         self._ends = time.monotonic() + args.limit
         sizes = parse_sizes(args.bytes, 4)
@@ -129,27 +135,42 @@ class Comparison:
 
     def _meet(self, index: int, until: float) -> None:
         point = self.points[index]
-        best = self._best[index] = self._find_best(point)
-        point.best = str(best)
-        began = time.monotonic()
+        best, figures = self._find_best(point)
+        self._best[index] = best
+        point.best, point.best_route = str(best), figures.route
         point.route = self._turn(point, None, True).route
-        point.best_route = self._turn(point, best, True).route
-        pair_s = time.monotonic() - began
         point.is_same = point.route == point.best_route and not self._has_tunables
+        # A turn of each is some calls, and what comes before them takes as long.
+        pair_s = 2 * max(2 * TURN_S, figures.p50_us / 1e6)
         fitting = int(self._of_rank_0((until - time.monotonic()) / pair_s))
-        most = FEWEST_TURNS if point.is_same else self._rounds
-        self._compare(index, max(FEWEST_TURNS, min(most, fitting)))
+        fewest = FEWEST_LONG_TURNS if figures.p50_us > LONG_S * 1e6 else FEWEST_TURNS
+        most = fewest if point.is_same else self._rounds
+        self._compare(index, max(fewest, min(most, fitting)))
 
-    def _find_best(self, point: Point) -> Candidate:
-        candidates = self._contestants.of(point.kind, rabit.DType.FLOAT32)
+    def _find_best(self, point: Point) -> tuple[Candidate, Figures]:
+        """The fastest single candidate, and the figures of its first turn."""
+        candidates = self._hopeful(point)
         # The check is a first call, which opens connections and memory.
-        found = {each: [self._turn(point, each, True).p50_us] for each in candidates}
-        limit = NEAR * min(times[0] for times in found.values())
-        near = [each for each in candidates if found[each][0] <= limit]
-        for _ in range(SEARCH_TURNS - 1 if len(near) > 1 else 0):
+        first = {each: self._turn(point, each, True) for each in candidates}
+        least = min(each.p50_us for each in first.values())
+        near = [each for each in candidates if first[each].p50_us <= NEAR * least]
+        found = {each: [first[each].p50_us] for each in near}
+        is_long = least > LONG_S * 1e6
+        for _ in range(SEARCH_TURNS - 1 if len(near) > 1 and not is_long else 0):
             for each in near:
                 found[each].append(self._turn(point, each).p50_us)
-        return min(near, key=lambda each: statistics.median(found[each]))
+        best = min(near, key=lambda each: statistics.median(found[each]))
+        return best, first[best]
+
+    def _hopeful(self, point: Point) -> list[Candidate]:
+        candidates = self._contestants.of(point.kind, rabit.DType.FLOAT32)
+        measured = [
+            self._measured_us.get((point.kind, point.bytes, str(each)), 0.0) for each in candidates
+        ]
+        limit = HOPELESS * min(measured)
+        if limit == 0.0:  # The table has not all of them.
+            return candidates
+        return [each for each, us in zip(candidates, measured, strict=True) if us <= limit]
 
     def _compare(self, index: int, turns: int) -> None:
         point, best = self.points[index], self._best[index]
@@ -173,9 +194,9 @@ class Comparison:
 def run_points(args: argparse.Namespace, table: Engine) -> Sequence[Point]:
     engine = rabit.default_engine()
     backends = [each for each in engine.config.backend.split(",") if each]
-    has_tunables = bool(json.loads(Path(args.table).read_text()).get("tunables"))
+    document = json.loads(Path(args.table).read_text())
     with Contestants(engine, backends, TUNED_KINDS).started() as contestants:
-        comparison = Comparison(table, contestants, has_tunables, args)
+        comparison = Comparison(table, contestants, document, args)
         comparison.run()
     return comparison.points
 

@@ -62,8 +62,9 @@ def measure(
     kept = options.keep or folder
     table, figures = kept / f"{name}.table.json", kept / f"{name}.points.json"
     print(f"{scene}: about {share_s:.0f} s", flush=True)
-    tune = ("-m", "rabit.bench.tune", "-o", str(table), "--bytes", options.bytes)
-    run(scene, folder, options, *tune, "--budget", f"{TUNE_SHARE * share_s:.0f}s")
+    if not table.exists():
+        tune = ("-m", "rabit.bench.tune", "-o", str(table), "--bytes", options.bytes)
+        run(scene, folder, options, *tune, "--budget", f"{TUNE_SHARE * share_s:.0f}s")
     compare = (str(ROUTES), str(table), "--bytes", options.bytes, "--json", str(figures))
     limits = ("--rounds", str(options.rounds), "--limit", f"{COMPARE_SHARE * share_s:.0f}s")
     run(scene, folder, options, *compare, *limits)
@@ -115,7 +116,9 @@ def main() -> int:
     parser.add_argument("--bytes", default="1K:64M", help="(default 1K:64M)")
     parser.add_argument("--rounds", type=int, default=25, help="most turns of a point (default 25)")
     parser.add_argument("--timeout", type=float, default=1200, help="seconds of a job")
-    parser.add_argument("--keep", type=Path, help="a folder for tables and figures")
+    parser.add_argument(
+        "--keep", type=Path, help="a folder for tables and figures; its tables are used"
+    )
     options = parser.parse_args()
     passes = True
     scenes = {each: weight_of(each) for each in options.scenes.split(",")}
