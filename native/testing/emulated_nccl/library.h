@@ -36,6 +36,7 @@ struct Communicator {
   int polls_left = 0;  // before it tells that what was begun is done
   int kernels = 0;     // on streams, and not over
   bool has_joined = false;
+  bool is_connected = false;  // by a launch before
   Comm handle = nullptr;
   Comm* place = nullptr;  // where the handle is written when it has joined, or is given up before
   bool is_finalizing = false;
