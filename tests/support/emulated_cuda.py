@@ -95,6 +95,7 @@ class Driver:
 
     def push_device(self, index: int) -> None:
         """Makes a device current in this thread, for calls of the driver's own functions."""
+        assert self.library.cuInit(0) == 0
         assert self.library.cuCtxPushCurrent_v2(ctypes.c_void_p(0x1000 + index)) == 0
 
     def hold(self, is_held: bool) -> None:
