@@ -84,7 +84,8 @@ def _slots(text: str, where: str, source: str) -> int:
 def parse_hostfile(path: Path) -> list[Host]:
     """Hosts of a file, one in each line; blank lines and text after # are skipped.
 
-    "name slots=2" (Open MPI, Horovod), "name:2" (MPICH) and "name" (one slot) are understood.
+    "name slots=2" (Open MPI, Horovod), "name:2" (MPICH) and "name" (one slot) are understood.  A name
+    alone may come again, for one more slot each time, as in the files of PBS and LSF.
     """
     source = f"--hostfile {path}"
     try:
@@ -98,11 +99,21 @@ def parse_hostfile(path: Path) -> list[Host]:
 
 def parse_host_lines(text: str, source: str) -> list[Host]:
     """The hosts of a text with one in each line, as `parse_hostfile` has them."""
-    hosts = []
+    hosts: list[Host] = []
+    place_of: dict[str, int] = {}  # of hosts that have come as a name alone
     for number, line in enumerate(text.splitlines(), 1):
         fields = line.partition("#")[0].split()
-        if fields:
-            hosts.append(_line(fields, f"{source}, line {number}"))
+        if not fields:
+            continue
+        host = _line(fields, f"{source}, line {number}")
+        if fields != [host.name]:
+            hosts.append(host)
+        elif host.name in place_of:
+            place = place_of[host.name]
+            hosts[place] = Host(host.name, hosts[place].slots + 1)
+        else:
+            place_of[host.name] = len(hosts)
+            hosts.append(host)
     if not hosts:
         raise InvalidArgument(
             f"{source} names no host: expected one in each line, such as 'node1 slots=2'."

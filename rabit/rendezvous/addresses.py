@@ -17,6 +17,7 @@ __all__ = [
     "is_own_address",
     "loopback_address",
     "pick_address",
+    "resolves",
     "route_address",
     "split_address",
 ]
@@ -82,6 +83,15 @@ def is_own_address(host: str) -> bool:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind((host, 0))
     except (ValueError, OSError):
+        return False
+    return True
+
+
+def resolves(host: str) -> bool:
+    """True if this machine knows an address of `host`.  May ask the network."""
+    try:
+        socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
         return False
     return True
 

@@ -290,6 +290,12 @@ def _on_several_hosts(base: Placement, marks: JobMarks, environ: Mapping[str, st
             "and set RABIT_SECRET_FILE to its path."
         )
     secret = _given_secret(environ, base.rank)
+    if not given and not addresses.resolves(host):
+        raise InvalidArgument(
+            f"{marks.launcher} says that rank 0 runs on {host!r}, a name that {os.uname().nodename} does not "
+            "know. Set RABIT_STORE_ADDRESS to host:port of rank 0 (any free port), with a name or an "
+            "address that every host knows."
+        )
     if base.rank != 0:
         bind = bind_address(environ, host, port)
         return dataclasses.replace(

@@ -401,6 +401,13 @@ def test_host_files(tmp_path):
     ]
 
 
+def test_a_node_file_of_a_scheduler_has_a_line_for_each_slot(tmp_path):
+    path = tmp_path / "nodefile"
+    path.write_text("node1\nnode1\nnode2\nnode1\nnode2\n")
+
+    assert parse_hostfile(path) == [Host("node1", 3), Host("node2", 2)]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -408,7 +415,8 @@ def test_host_files(tmp_path):
         ("# nothing\n", "names no host"),
         ("a slots=0", "line 1: 'a slots=0' has '0' slots"),
         ("a\nb cores=2", "line 2: 'cores=2' is unknown"),
-        ("a\na", "names the host 'a' twice"),
+        ("a slots=2\na", "names the host 'a' twice. Give it once, with all its slots: a:3"),
+        ("a\na:2\na", "names the host 'a' twice. Give it once, with all its slots: a:4"),
         ("a;b", "line 1: 'a;b' is no host name"),
     ],
 )

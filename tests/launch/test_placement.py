@@ -370,6 +370,15 @@ def test_slurm_finds_rank_0_in_the_node_list_not_at_the_login_node(secret_file):
     assert placement.launcher == "srun (Slurm)"
 
 
+def test_a_node_name_that_is_not_known_here_is_told_with_where_it_comes_from(secret_file):
+    nodes = slurm(SLURM_STEP_NODELIST="node[07-08].invalid", RABIT_SECRET_FILE=str(secret_file))
+
+    with pytest.raises(InvalidArgument, match=r"srun \(Slurm\) says that rank 0 runs on 'node07.invalid'") as caught:
+        discover(nodes)
+
+    assert "Set RABIT_STORE_ADDRESS" in str(caught.value)
+
+
 def test_slurm_counts_only_hosts_that_have_the_local_rank(secret_file):
     placement = discover(
         slurm(
