@@ -383,8 +383,8 @@ Status EngineImplementation::Stop(Deadline deadline) {
                             ": the other ranks did not stop in time: one of them is "
                             "still working or waits; call stop on every rank, or allow more time");
     const Status why = Aborted(Where() +
-                               " stopped without waiting for the other ranks; look at why that "
-                               "rank ended first");
+                               " stopped without waiting for the other ranks, as a rank does that an "
+                               "error ends; see what it says: perhaps it missed a call of another rank");
     loop_->ForceStop({why, why});
     (void)loop_->WaitEnded(After(std::chrono::seconds(2)));
   } else if (state_->failure.has_verdict()) {

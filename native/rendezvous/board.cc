@@ -16,7 +16,8 @@ Status CheckStoreKey(std::string_view key) {
 Status NotSetInTime(std::string_view key, uint64_t seen) {
   if (seen == 0) {
     return TimedOut("store key '" + std::string(key) +
-                    "' was not set before the deadline; has every rank started?");
+                    "' was not set before the deadline: not every rank has started, or called "
+                    "init()");
   }
   return TimedOut("store key '" + std::string(key) + "' has version " + std::to_string(seen) +
                   " still: nobody has set it again before the deadline; wait longer, or see " +

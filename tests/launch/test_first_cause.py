@@ -69,6 +69,29 @@ def test_a_rank_that_ends_without_init_ends_the_job_at_once(rabitrun, tmp_path, 
     assert "Let every rank call it" in job.err and "Traceback" not in job.err
 
 
+def test_a_rank_that_leaves_early_is_not_sent_to_look_at_the_others(rabitrun):
+    code = (
+        "import numpy as np, rabit, sys\nrabit.init()\n"
+        "for step in range(5):\n"
+        "    if step == 3 and rabit.rank() == 1: sys.exit(3)\n"
+        "    rabit.allreduce(np.ones(3), name='x')"
+    )
+
+    job = rabitrun("-np", 3, sys.executable, "-c", code)
+
+    assert job.status == 3 and "rank 1 of 3 (host localhost) exited with status 3" in job.err, job.err
+    assert "ended first" not in job.err
+
+
+def test_a_rank_that_does_not_come_is_told_in_whole_sentences(rabitrun):
+    code = "import os, time, rabit\nif os.environ['RABIT_RANK'] == '1': time.sleep(60)\nrabit.init()"
+
+    job = rabitrun("-np", 2, "--connect-timeout", "1s", sys.executable, "-c", code)
+
+    assert job.status == 1 and "rank 1 has not appeared" in job.err, job.err
+    assert "not every rank has started, or called init(). Look at why it did not start" in job.err
+
+
 def test_a_setting_that_is_wrong_on_one_rank_is_told_in_one_line(rabitrun, tmp_path):
     code = (
         "import os, rabit\nif os.environ['RABIT_RANK'] == '1': os.environ['RABIT_NETWORK_INTERFACE'] = 'x'\n"
