@@ -132,7 +132,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Registers a set of ranks and returns it.
 
     Every rank of the job calls it, members or not, with the same ranks and in the same order;
-    blocks until all have.
+    blocks until all have.  Ranks may have several sets, each a group of its own: the same name in two of
+    them is two tensors.  Horovod refuses the ranks of a set that there is.
     """
     found = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     if found.process_set_id is not None:

@@ -80,3 +80,18 @@ def test_a_stall_names_the_rank_that_is_missing():
     for message in messages:
         assert "'late' (allreduce float64[1]): ready on ranks 0-3, 5, 6" in message
         assert "for rank 4" in message
+
+
+def test_two_sets_of_the_same_ranks_are_apart():
+    def on_rank(engine):
+        one, other = rabit.add_process_set([0, 1]), rabit.add_process_set([0, 1])
+        assert one.process_set_id != other.process_set_id
+        if engine.rank < 2:
+            first = rabit.allreduce_async(np.ones(3), name="x", op=rabit.Sum, process_set=one)
+            second = rabit.allreduce_async(np.full(5, 2.0), name="x", op=rabit.Sum, process_set=other)
+            assert (rabit.synchronize(second) == 4).all() and (rabit.synchronize(first) == 2).all()
+        assert rabit.remove_process_set(one)
+        if engine.rank < 2:
+            assert (rabit.allreduce(np.ones(2), name="x", op=rabit.Sum, process_set=other) == 2).all()
+
+    run_ranks(3, on_rank)
