@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 
 from rabit.launch.options.flags import make_parser
 
@@ -46,9 +48,11 @@ def find_subcommand(word: str, environ: Mapping[str, str]) -> tuple[Subcommand |
     path, such as ./bench, is never a subcommand.
     """
     found = _SUBCOMMANDS.get(word)
-    if found is None:
-        return None, ""
     program = shutil.which(word, path=environ.get("PATH"))
+    if found is None:
+        near = difflib.get_close_matches(word, _SUBCOMMANDS, n=1, cutoff=0.75)
+        is_mistake = near and word.isalpha() and program is None and not Path(word).exists()
+        return None, f"did you mean the subcommand {near[0]}?" if is_mistake else ""
     if program is None:
         return found, ""
     launching = "" if found.is_local else "rabitrun -np N "

@@ -70,7 +70,11 @@ def make(spec: str) -> Strategy:
     given = {}
     for part in filter(None, rest.split(",")):
         key, is_pair, text = part.partition("=")
-        if key not in known or not is_pair:
+        if key in known and not is_pair:
+            raise InvalidArgument(
+                f"strategy {spec!r}: {key} has no value; write it as in {name}:{_defaults(name)}"
+            )
+        if key not in known:
             raise InvalidArgument(
                 f"strategy {spec!r}: {part!r} is not an argument of {name!r}; "
                 f"{_nearest(key, known)}it takes {_defaults(name) or 'none'}"

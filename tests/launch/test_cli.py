@@ -132,6 +132,7 @@ def test_an_unknown_variable_is_told_once_before_anything_starts(rabitrun):
     ("command", "status", "text"),
     [
         (["no-such-command"], 127, "the command 'no-such-command' is not found on localhost"),
+        (["tunne", "-o", "table.json"], 127, "rabitrun: did you mean the subcommand tune?"),
         (["./gone.py"], 127, "the command './gone.py' is not found"),
     ],
 )

@@ -31,7 +31,7 @@ def test_arguments_are_read_by_type():
         ("powersgd:rank=1.5", "rank is '1.5', where int"),
         ("topk:ratio=nan", "ratio is 'nan', where float"),
         ("demo:signs=no", "signs is 'no', where bool such as True"),
-        ("powersgd:rank", "'rank' is not an argument"),
+        ("powersgd:rank", "rank has no value; write it as in powersgd:rank=2,"),
         ("anybatch:x=1", "it takes none"),
         ("powersgd:rank=1,rank=2", "rank is given twice"),
         ("powersgd:rank=0", "^strategy 'powersgd:rank=0': PowerSGD.rank=0.: rank takes a whole number"),
