@@ -31,26 +31,55 @@ from rabit import strategies
 
 SIDE = 1024
 
-# Text: bytes that one of W ranks sends in a step, over those of 4·d, or steps to the next exchange.
+
+
+def added(bits: float) -> Callable[[int], float]:
+    """Bytes that one of W ranks sends in a step, over those of 4·d: of sums, and of what goes in two phases."""
+    return lambda w: 2 * (w - 1) / w * bits / 32
+
+
+def gathered(bits: float) -> Callable[[int], float]:
+    """The same of what everybody gets from everybody."""
+    return lambda w: (w - 1) * bits / 32
+
+
+SCALE, PAIR, SIGNS = 32 / 512, 64 / 4096, 1 + 32 / 4096
+
+# Texts of all methods that claim fewer bytes, and of torch's hooks.
 WAYS: dict[str, Callable[[int], float] | None] = {
-    "mean": lambda w: 2 * (w - 1) / w,
-    "mean:codec=bf16": lambda w: (w - 1) / w,
-    "bytegrad": lambda w: 2 * (w - 1) / w * 8 / 32,
-    "fp8": lambda w: 2 * (w - 1) / w * 8 / 32,
-    "qsgd:bits=8": lambda w: 2 * (w - 1) / w * (8 + 32 / 512) / 32,
-    "qsgd:bits=4": lambda w: 2 * (w - 1) / w * (4 + 32 / 512) / 32,
-    "nuqsgd:bits=4": lambda w: 2 * (w - 1) / w * (4 + 32 / 512) / 32,
-    "sign": lambda w: 2 * (w - 1) / w * (1 + 32 / 4096) / 32,
-    "onebit-adam:warmup=1": lambda w: 2 * (w - 1) / w * (1 + 32 / 4096) / 32,
-    "topk:ratio=0.01": lambda w: (w - 1) * 0.01 * 2,
-    "dgc:ratio=0.001": lambda w: (w - 1) * 0.001 * 2,
-    "powersgd:rank=2": lambda w: 2 * (w - 1) / w * 2 * 2 / SIDE,
-    "diloco:every=32": lambda w: 2 * (w - 1) / w / 32,
-    "sparseloco:every=32": lambda w: (w - 1) * 0.02 * 2 / 32,
+    "mean": added(32),
+    "mean:codec=bf16": added(16),
+    "bytegrad": added(8),
+    "fp8": added(8),
+    "natural": added(9),
+    "qsgd:bits=8": added(8 + SCALE),
+    "qsgd:bits=4": added(4 + SCALE),
+    "nuqsgd:bits=4": added(4 + SCALE),
+    "alq:bits=3": added(3 + SCALE),
+    "amq:bits=3": added(3 + SCALE),
+    "terngrad": gathered(2 + 32 / 4096),
+    "sign": added(SIGNS),
+    "onebit": added(1 + 64 / 512),
+    "qadam:warmup=1": added(8 + PAIR),
+    "onebit-adam:warmup=1": added(SIGNS),
+    "onebit-lamb:warmup=1": added(SIGNS),
+    "randomk:ratio=0.1": added(3.2),
+    "wangni:ratio=0.05": gathered(64 * 0.05),
+    "topk:ratio=0.01": gathered(64 * 0.01),
+    "ef21:ratio=0.01": gathered(64 * 0.01),
+    "ef21-sgdm:ratio=0.01": gathered(64 * 0.01),
+    "dgc:ratio=0.001": gathered(64 * 0.001),
+    "demo": gathered(48 * 8 / 64),
+    "powersgd:rank=2": added(32 * 2 * 2 / SIDE),
+    "local:every=32": added(1),
+    "slowmo:every=32": added(1),
+    "diloco:every=32": added(1),
+    "sparseloco:every=32": gathered(64 * 0.02 / 32),
     "decentralized:peers=shift-one": lambda w: 1.0,
-    "ddp": lambda w: 2 * (w - 1) / w,
-    "ddp fp16 hook": lambda w: (w - 1) / w,
-    "ddp PowerSGD hook, rank 2": lambda w: 2 * (w - 1) / w * 2 * 2 / SIDE,
+    "lowprecision": lambda w: 2 * (8 + PAIR) / 32,
+    "ddp": added(32),
+    "ddp fp16 hook": added(16),
+    "ddp PowerSGD hook, rank 2": added(32 * 2 * 2 / SIDE),
 }
 
 
