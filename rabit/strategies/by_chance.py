@@ -24,14 +24,16 @@ def probabilities(size: Array, ratio: float) -> Array:
     if total == 0 or not np.isfinite(total):
         return np.where(np.isfinite(size), 0.0, 1.0)
     wanted = ratio * size.size
-    chance: Array = np.minimum(wanted * size / total, 1.0)
+    chance: Array = size * (wanted / total)
+    np.minimum(chance, 1.0, out=chance)
     for _ in range(2):
-        open_ = chance < 1
-        rest = float(chance[open_].sum())
-        factor = (wanted - (size.size - int(open_.sum()))) / rest if rest > 0 else 1.0
+        sure = np.count_nonzero(chance >= 1.0)
+        rest = float(chance.sum()) - sure
+        factor = (wanted - sure) / rest if rest > 0 else 1.0
         if factor <= 1:
             break
-        chance = np.where(open_, np.minimum(factor * chance, 1.0), 1.0)
+        chance *= factor
+        np.minimum(chance, 1.0, out=chance)
     return chance
 
 
@@ -56,7 +58,7 @@ class ByChance:
         return False
 
     def encode(self, x: Array, random: Random) -> Any:
-        chance = probabilities(np.abs(x).astype(np.float64), self.ratio)
+        chance = probabilities(np.abs(x, dtype=np.float64), self.ratio)
         places = np.flatnonzero(random().random(x.size) < chance)
         values = (x[places] / chance[places]).astype(x.dtype)
         return places.astype(np.int32 if x.size < 1 << 31 else np.int64), values

@@ -59,7 +59,7 @@ class LargestEntries:
 class RandomK(Exchange):
     """ratio·d entries at random, the same on all ranks, so that only values travel, and are added.
 
-    Of a gradient with a value that is not finite, all that travels is NaN.
+    One of each d/k in a row.  Of a gradient with a value that is not finite, all that travels is NaN.
     scale: by d/k, which makes it unbiased, with a variance of d/k - 1; without, it needs error feedback.
     State: none; the places follow from `seed`, the tensor's name and the step.
     Source: Stich et al., "Sparsified SGD with Memory", 2018; Wangni et al., 2018.
@@ -81,15 +81,41 @@ class RandomK(Exchange):
         return self.scale and self.ratio < 0.5
 
     async def __call__(self, x: Array, state: Any, ranks: Ranks) -> Reduced:
+        value, places, mine = await self._exchange(x, ranks)
+        sent = np.zeros(x.size, x.dtype)
+        sent[places] = mine
+        return Reduced(value, sent.reshape(x.shape))
+
+    async def with_residual(
+        self, x: Array, residual: Array, factor: float, state: Any, ranks: Ranks
+    ) -> tuple[Array, Array]:
+        whole = residual * x.dtype.type(factor)
+        whole += x
+        value, places, mine = await self._exchange(whole, ranks)
+        left = whole.reshape(-1)
+        left[places] -= mine
+        return value, left.reshape(x.shape)
+
+    async def _exchange(self, x: Array, ranks: Ranks) -> tuple[Array, Array, Array]:
+        """The mean, the places that have travelled, and what of this rank's was there."""
         flat = x.reshape(-1)
         count = max(1, round(self.ratio * flat.size)) if flat.size else 0
-        random = generator(self.seed, ranks.name, ranks.step)
-        places = np.sort(random.choice(flat.size, count, replace=False, shuffle=False))
-        factor = x.dtype.type(flat.size / count if self.scale and count else 1)
-        mine = flat[places] * factor
+        places, wide = one_of_each(count, flat.size, generator(self.seed, ranks.name, ranks.step))
+        mine = flat[places]
+        if self.scale:
+            mine *= wide.astype(x.dtype)
         if first_not_finite(flat) is not None:
             mine[:] = np.nan  # In this step, and not when chance picks the entry.
-        mean = await ranks.mean(mine)
-        value, sent = np.zeros_like(flat), np.zeros_like(flat)
-        value[places], sent[places] = mean, mine
-        return Reduced(value.reshape(x.shape), sent.reshape(x.shape))
+        value = np.zeros_like(flat)
+        value[places] = await ranks.mean(mine)
+        return value.reshape(x.shape), places, mine
+
+
+def one_of_each(count: int, size: int, random: np.random.Generator) -> tuple[Array, Array]:
+    """One place of each of `count` parts of 0..size, in order, and how wide the parts are: they differ by one at most.
+
+    To choose `count` of all places, none twice, costs more than all the rest of the exchange.
+    """
+    edges = np.arange(count + 1) * size // max(count, 1)
+    wide = np.diff(edges)
+    return edges[:-1] + (random.random(count) * wide).astype(np.int64), wide
