@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,20 +34,34 @@ class MinMax8:
         return False
 
     def encode(self, x: Array, random: Random) -> Any:
-        if not x.size:
-            return np.zeros((2, 0), x.dtype), np.zeros(0, np.uint8)
-        starts = np.arange(0, x.size, self.block)
-        bounds = np.stack([np.minimum.reduceat(x, starts), np.maximum.reduceat(x, starts)])
-        low, step = self._spread(bounds, x)
-        scaled = np.rint((x - low) / np.where(step > 0, step, 1))
-        return bounds, np.clip(np.nan_to_num(scaled), 0, 255).astype(np.uint8)
+        bounds = np.empty((2, -(-x.size // self.block)), x.dtype)
+        codes = np.empty(x.size, np.uint8)
+        for (low, high), rows, found in self._rows(bounds, x, codes):
+            rows.min(axis=1, out=low)
+            rows.max(axis=1, out=high)
+            step = (high - low) / x.dtype.type(255)
+            scaled = rows - low[:, None]
+            scaled /= np.where(step > 0, step, 1)[:, None]
+            np.rint(scaled, out=scaled)
+            if not np.isfinite(step).all():  # What the bounds say already; no number of 8 bits stands for it.
+                np.nan_to_num(scaled, copy=False)
+            found[...] = np.clip(scaled, 0, 255, out=scaled)
+        return bounds, codes
 
     def decode(self, code: Any, like: Array) -> Array:
         bounds, codes = code
-        low, step = self._spread(bounds, like)
-        decoded: Array = low + codes * step
-        return decoded.astype(like.dtype, copy=False)
+        decoded = np.empty(like.size, like.dtype)
+        for (low, high), rows, found in self._rows(bounds, codes, decoded):
+            step = (high - low) / like.dtype.type(255)
+            np.multiply(rows, step[:, None], out=found)
+            found += low[:, None]
+        return decoded
 
-    def _spread(self, bounds: Array, like: Array) -> tuple[Array, Array]:
-        low, high = (np.repeat(each, self.block)[: like.size] for each in bounds)
-        return low, (high - low) / like.dtype.type(255)
+    def _rows(self, bounds: Array, *flat: Array) -> Iterator[tuple[Array, ...]]:
+        """Bounds and arrays in rows of one block each; then those of the last block, if it is not full."""
+        full = flat[0].size // self.block
+        end = full * self.block
+        if full:
+            yield bounds[:, :full], *(each[:end].reshape(full, self.block) for each in flat)
+        if end < flat[0].size:
+            yield bounds[:, full:], *(each[end:].reshape(1, -1) for each in flat)
