@@ -130,7 +130,10 @@ class LowPrecisionRing(Strategy):
     async def _move(self, slot: Slot, ranks: Ranks) -> None:
         state, shape = slot.state, slot.shape
         kind = slot.dtype.type
-        moved = slot.value + (state.left + state.right) * kind(1 / 3) - kind(5 / 3) * state.own
+        moved = state.left + state.right
+        moved *= kind(1 / 3)
+        moved += slot.value
+        moved -= kind(5 / 3) * state.own
         flat = moved.reshape(-1)
         mine = self.codec.encode(flat, randomness(self.seed, ranks))
         left, right = (ranks.rank - 1) % ranks.size, (ranks.rank + 1) % ranks.size

@@ -51,8 +51,11 @@ def parts_of(options: argparse.Namespace) -> list[Part]:
         Part("steps of letters on a slow link", MINUTES["text_links"], ["methods_text_links.py", "--save", text_links]),
         Part("picture of letters", 0.1, ["methods_curves.py", text, options.picture, "--links", text_links]),
         *(
-            Part(f"links of {rate}bit/s", MINUTES[rate], ["methods_links.py", "--rate", rate, "--save", path], path)
-            for rate, path in (("100M", slow), ("1G", fast))
+            Part(
+                f"links of {rate}bit/s", MINUTES[rate],
+                ["methods_links.py", "--rate", rate, "--steps", count, "--save", path], path,
+            )
+            for rate, count, path in (("100M", "1", slow), ("1G", "2", fast))
         ),
         Part("who waits for a slow rank", MINUTES["waits"], ["methods_waits.py", "--save", folder / "waits.json"]),
         Part("torch's own hooks", MINUTES["peers"], ["methods_peers.py", "--save", peers], peers),
@@ -65,7 +68,7 @@ def parts_of(options: argparse.Namespace) -> list[Part]:
     ]  # fmt: skip
 
 
-MINUTES = {"digits": 5.0, "text": 6.0, "text_links": 3.5, "100M": 1.5, "1G": 0.5, "waits": 0.5, "peers": 1.5}
+MINUTES = {"digits": 5.5, "text": 6.5, "text_links": 3.5, "100M": 1.8, "1G": 0.8, "waits": 0.4, "peers": 1.5}
 
 
 def run(parts: Sequence[Part]) -> int:
