@@ -325,7 +325,7 @@ METHODS: dict[str, Method] = {
     "mean": Method(_mean, "32; codec=bf16: 16", "0", "the default"),
     "natural": Method(_natural, "9", "0", "unbiased, with little variance"),
     "nuqsgd": Method(_nuqsgd, "bits", "0", "unbiased; many small entries"),
-    "onebit": Method(_onebit, "1", "1", "as sign, with two means for each block"),
+    "onebit": Method(_onebit, "1", "1", "slow networks; as sign, with two means for each block"),
     "onebit-adam": Method(_onebit_adam, "1 after the warm-up", "3", "Adam; plain SGD as optimizer"),
     "onebit-lamb": Method(
         _onebit_lamb, "1 after the warm-up", "4", "LAMB, large batches; plain SGD as optimizer"
@@ -341,7 +341,7 @@ METHODS: dict[str, Method] = {
     "streaming-diloco": Method(_streaming, "32/every", "2", "DiLoCo with an even load"),
     "terngrad": Method(_terngrad, "2", "0", "unbiased; few ranks"),
     "topk": Method(_topk, "64·ratio", "1", "very slow networks, few ranks"),
-    "wangni": Method(_wangni, "64·ratio", "0", "unbiased and sparse; few ranks"),
+    "wangni": Method(_wangni, "64·ratio", "0", "unbiased and sparse; slow networks, few ranks"),
     "zero-one-adam": Method(
         _zero_one_adam,
         "1/every in the end",
