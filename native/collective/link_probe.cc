@@ -62,8 +62,7 @@ class Prober {
         group_(group),
         probe_(probe),
         end_(Clock::now() + probe.budget),
-        link_(start),
-        memory_(static_cast<size_t>(kLargeBytes / 4)) {}
+        link_(start) {}
 
   Result<LinkModel> Lead();
   Result<LinkModel> Follow();
@@ -77,6 +76,7 @@ class Prober {
     return Broadcast(Next(world_), what, 0, BroadcastAlgorithm::kBinomial);
   }
   Status Play(const Round& round);
+  float* Memory();
   // Microseconds of one operation each, medians of rounds in which the patterns take turns.
   template <size_t count>
   Result<std::array<double, count>> Time(const std::array<Pattern, count>& patterns, int64_t bytes,
@@ -96,12 +96,16 @@ class Prober {
   const Clock::time_point end_;
   LinkModel link_;
   uint64_t steps_ = 0;
-  std::vector<float> memory_;
+  std::vector<float> memory_;  // empty until something is measured
 };
 
+float* Prober::Memory() {
+  memory_.resize(static_cast<size_t>(kLargeBytes / 4));
+  return memory_.data();
+}
+
 Status Prober::Play(const Round& round) {
-  const AllreduceArgs args{
-      {memory_.data(), round.bytes / 4, DType::kFloat32, {}}, ReduceOp::kMax, {}};
+  const AllreduceArgs args{{Memory(), round.bytes / 4, DType::kFloat32, {}}, ReduceOp::kMax, {}};
   constexpr std::array kRun = {&RunRecursiveDoubling, &RunGatherAll, &RunHalvingDoubling,
                                &RunDirect};
   for (int64_t i = 0; i < round.repeats; ++i) {
@@ -258,7 +262,7 @@ void Prober::FitBytes(double halving_us, int64_t bytes) {
 
 void Prober::MeasureReduction() {
   constexpr int64_t kBytes = kLargeBytes / 2;  // not in the fastest cache
-  std::byte* const mine = reinterpret_cast<std::byte*>(memory_.data());
+  std::byte* const mine = reinterpret_cast<std::byte*>(Memory());
   const std::array<const std::byte*, 2> inputs{mine, mine + kBytes};
   std::vector<double> micros;
   for (int i = 0; i < kReductions; ++i) {

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -290,10 +291,11 @@ Status CheckHello(const Hello& hello, const ShmSocket& socket, const ShmAgreemen
 }
 
 // Whether the peer is to offer us its long messages.
-Result<bool> WantsOffers(SingleCopyTrial& trial, const Hello& peer, SingleCopy mode) {
-  if (mode == SingleCopy::kOff) return false;
-  const Status status = trial.TryRead(peer.pid, peer.probe_address, peer.probe_value);
-  if (status.ok()) return mode == SingleCopy::kOn || trial.IsFaster(peer.pid, peer.probe_address);
+Result<bool> WantsOffers(std::optional<SingleCopyTrial>& trial, const Hello& peer,
+                         SingleCopy mode) {
+  if (!trial) return false;
+  const Status status = trial->TryRead(peer.pid, peer.probe_address, peer.probe_value);
+  if (status.ok()) return mode == SingleCopy::kOn || trial->IsFaster(peer.pid, peer.probe_address);
   if (mode == SingleCopy::kAuto) return false;
   return Unsupported("shm: the memory of " + PeerText(peer.rank) + " (process " +
                      std::to_string(peer.pid) + ") cannot be read: " + status.message() +
@@ -353,10 +355,14 @@ Result<std::vector<ShmSocket>> ConnectShmSockets(const ConnectContext& context,
 
 Result<std::vector<ShmPeer>> SwapInboxes(std::vector<ShmSocket> sockets, const Inbox& mine,
                                          const ShmAgreement& agreement, Deadline deadline) {
-  RABIT_ASSIGN_OR_RETURN(const ShmToken random, RandomToken());
-  uint64_t trial_value = 0;
-  std::memcpy(&trial_value, random.data(), sizeof trial_value);
-  SingleCopyTrial trial(trial_value);
+  // Half a megabyte, which nobody reads where there is no trial.
+  std::optional<SingleCopyTrial> trial;
+  if (agreement.single_copy != SingleCopy::kOff) {
+    RABIT_ASSIGN_OR_RETURN(const ShmToken random, RandomToken());
+    uint64_t trial_value = 0;
+    std::memcpy(&trial_value, random.data(), sizeof trial_value);
+    trial.emplace(trial_value);
+  }
   for (const ShmSocket& socket : sockets) {
     Hello hello{};
     hello.magic = kMagic;
@@ -367,8 +373,8 @@ Result<std::vector<ShmPeer>> SwapInboxes(std::vector<ShmSocket> sockets, const I
     hello.ring_bytes = agreement.shape.ring_bytes;
     hello.pid = static_cast<int32_t>(getpid());
     hello.epoch = agreement.epoch;
-    hello.probe_address = trial.address();
-    hello.probe_value = trial.value();
+    hello.probe_address = trial ? trial->address() : 0;
+    hello.probe_value = trial ? trial->value() : 0;
     hello.token = socket.theirs;
     RABIT_RETURN_IF_ERROR(SendHello(socket, hello, mine.fd(), deadline));
   }

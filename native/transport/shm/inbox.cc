@@ -23,6 +23,9 @@ constexpr size_t kAcknowledgedAt = kSlotsAt + kSlots * sizeof(Slot);
 constexpr size_t kRevokedAt = kAcknowledgedAt + kOffers * sizeof(uint64_t);
 constexpr size_t kLaneHeadBytes =
     (kRevokedAt + kOffers * sizeof(uint64_t) + kPageBytes - 1) / kPageBytes * kPageBytes;
+// Of every pair of ranks and every stream, zeroed when the ranks start: a page more is half as much
+// again.
+static_assert(kLaneHeadBytes == 2 * kPageBytes);
 
 size_t DoorbellBytes(int streams) {
   const size_t bytes = static_cast<size_t>(streams) * sizeof(Doorbell);

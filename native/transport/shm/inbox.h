@@ -25,7 +25,8 @@
 
 namespace rabit {
 
-inline constexpr uint32_t kSlots = 128;         // messages and chunks in flight per lane
+// Messages and chunks in flight per lane: as many as let the head of a lane fill two pages.
+inline constexpr uint32_t kSlots = 110;
 inline constexpr uint32_t kOffers = 64;         // single-copy messages in flight per lane
 inline constexpr uint32_t kInlineBytes = 24;    // what a slot carries itself
 inline constexpr uint32_t kDataAlignment = 64;  // of every chunk in the data ring
