@@ -440,7 +440,7 @@ TEST(NcclLibrary, every_function_is_called) {
     EXPECT_FALSE(FailedAt(function).ok());
   }
   EmulatedTrouble trouble(1);
-  const auto backends = MakeHosted(2);
+  auto backends = MakeHosted(2);
   RunRanks(2, [&](int rank) {
     testing::Member me(*backends[static_cast<size_t>(rank)], WorldOf(2, rank), 0);
     testing::CheckEverything(me);
@@ -457,6 +457,7 @@ TEST(NcclLibrary, every_function_is_called) {
                   .Wait(Soon()));
     EXPECT_EQ(in, std::vector<int32_t>(4, 2));
   });
+  backends.clear();
   EXPECT_EQ(nccl_emulation().counts().violations, 0);
 #define RABIT_CALLED(name, ...) \
   EXPECT_GT(nccl_emulation().rabit_emulated_nccl_calls(#name), 0u) << #name;
