@@ -380,6 +380,9 @@ Result<std::unique_ptr<WiredEngine>> StartOn(std::shared_ptr<Connections> ground
 
   parts.codecs = MakeCodecSet();
   parts.open_driver = [] { return LoadCudaDriver(); };
+  const std::vector<int>& host_of = connections.topology.host_of;
+  parts.local_rank = static_cast<int>(std::count(host_of.begin(), host_of.begin() + options.rank,
+                                                 host_of[static_cast<size_t>(options.rank)]));
   parts.ground = ground;
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Start(std::move(parts)));
   return std::unique_ptr<WiredEngine>(std::make_unique<WiredEngineImplementation>(

@@ -43,7 +43,7 @@ Status DeviceBucket::Begin(Devices& devices, const BucketJob& job, Deadline dead
   pinned_.Reset();
   arrivals_.clear();
   RABIT_ASSIGN_OR_RETURN(place_.driver, devices.driver());
-  int device = devices.last_used();  // of a rank that has joined
+  RABIT_ASSIGN_OR_RETURN(int device, devices.last_used());  // of a rank that has joined
   for (const BucketItem& item : job.items) {
     if (item.request() != nullptr) device = item.request()->request.device.index;
   }

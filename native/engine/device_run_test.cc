@@ -197,5 +197,21 @@ TEST(DeviceRun, a_rank_that_has_joined_adds_nothing) {
   }
 }
 
+TEST(DeviceRun, a_rank_that_joins_before_it_has_used_a_device_takes_its_own) {
+  for (const DeviceWay way : kBothWays) {
+    EmulatedTrouble trouble(10, 100);
+    DeviceJob job(way, 2);
+    job.Run([](Engine& engine, int rank) {
+      if (rank == 0) {
+        const DeviceTensor tensor(rank, Floats(100, 2.0f));
+        EXPECT_OK(RunOn(engine, tensor.InPlace(Kind::kAllreduce, "one")));
+        EXPECT_EQ(tensor.Read(), Floats(100, 2.0f));
+      }
+      std::vector<float> nothing;
+      (void)testing::RunOne<float>(engine, MakeRequest("join", Kind::kJoin, nothing));
+    });
+  }
+}
+
 }  // namespace
 }  // namespace rabit

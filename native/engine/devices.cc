@@ -23,6 +23,13 @@ Result<std::shared_ptr<const DeviceEvent>> Devices::Mark(int device, void* strea
   return std::shared_ptr<const DeviceEvent>(std::make_shared<DeviceEvent>(std::move(event)));
 }
 
+Result<int> Devices::last_used() {
+  const int device = last_used_.load();
+  if (device >= 0) return device;
+  RABIT_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceDriver> found, driver());
+  return local_rank_ % found->devices();
+}
+
 Result<const Devices::Streams*> Devices::StreamsOf(int device) {
   RABIT_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceDriver> found, driver());
   MutexLock lock(mutex_);

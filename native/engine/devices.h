@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "base/device/device.h"
 #include "base/mutex.h"
@@ -25,20 +26,22 @@ class Devices {
     DeviceStream exchange;  // of backends that work on devices
   };
 
-  explicit Devices(Open open) : open_(std::move(open)) {}
+  Devices(Open open, int local_rank) : open_(std::move(open)), local_rank_(local_rank) {}
 
   // Loaded when it is first asked for; kUnsupported says why there is none.
   Result<std::shared_ptr<DeviceDriver>> driver();
   // An event that stands for what is on `stream` now.  kUnsupported if that records a graph.
   Result<std::shared_ptr<const DeviceEvent>> Mark(int device, void* stream);
-  // The device of the last request.
-  int last_used() const { return last_used_.load(); }
+  // The device of the last request; before the first one that of this rank's place on its host,
+  // where a backend may want one for each rank.
+  Result<int> last_used();
   // Those of one device; they live as long as this.
   Result<const Streams*> StreamsOf(int device);
 
  private:
   const Open open_;
-  std::atomic<int> last_used_{0};
+  const int local_rank_;
+  std::atomic<int> last_used_{-1};  // none
   Mutex mutex_;
   std::optional<Result<std::shared_ptr<DeviceDriver>>> driver_ RABIT_GUARDED_BY(mutex_);
   std::map<int, Streams> streams_ RABIT_GUARDED_BY(mutex_);

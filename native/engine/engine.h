@@ -40,6 +40,7 @@ struct EngineParts {  // everything is passed in; tests pass fakes
   std::shared_ptr<const void> ground;
   int rank = 0;
   int size = 1;
+  int local_rank = 0;  // its place among the ranks of its host
   EngineOptions options;
   std::unique_ptr<Controller> controller;
   std::unique_ptr<Scheduler> scheduler;

@@ -13,7 +13,7 @@ EngineState::EngineState(EngineParts given)
       groups(parts.rank, parts.size),
       timeline(parts.rank, logger),
       running(parts.all_lanes()),
-      devices(parts.open_driver),
+      devices(parts.open_driver, parts.local_rank),
       lane_services{parts.rank, parts.options, *parts.codecs, *parts.router, parts.backends,
                     statistics, timeline,      running,       devices,       failure} {}
 

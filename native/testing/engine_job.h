@@ -227,6 +227,7 @@ class TestJob {
                               : MakePriorityScheduler(limits, std::move(classes));
     parts.codecs = MakeCodecSet();
     parts.open_driver = options_.open_driver;
+    parts.local_rank = rank;
     Result<std::unique_ptr<Engine>> engine = Engine::Start(std::move(parts));
     if (!engine.ok()) return nullptr;
     return std::move(engine).value();
