@@ -32,9 +32,8 @@ struct Counts {
   /* The number of the last copy to the host that was put on a stream and begins at `memory`, */ \
   /* counted over all such copies; 0: there was none. */                                         \
   X(rabit_emulated_copy_of, uint64_t(cuda::Pointer memory))                                      \
-  /* What streams answer who asks; unless it is none, the default streams capture a graph, which \
-   */                                                                                            \
-  /* torch's way of doing it forbids every thread to lose. */                                                                                              \
+  /* What streams answer who asks; unless it is none, the default streams capture a graph, */    \
+  /* and no thread may make a call that loses it. */                                             \
   X(rabit_emulated_capture, void(int32_t status))                                                \
   /* While it is true, copies to a device do not begin. */                                       \
   X(rabit_emulated_hold, void(int32_t is_held))                                                  \
