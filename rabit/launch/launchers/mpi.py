@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from rabit.errors import InvalidArgument, Unsupported
+from rabit.launch.hosts import is_local
 from rabit.launch.launchers.rabitrun import Request
 from rabit.launch.options.environment import base_environ
+from rabit.launch.processors import HostProcessors, bind, thread_count
 
 __all__ = ["describe", "mpi_command", "run"]
 
@@ -57,7 +59,7 @@ def mpi_command(request: Request) -> tuple[list[str], dict[str, str]]:
         )
     mpiexec = _find_mpiexec(request.environ)
     meeting = {name: request.environ[name] for name in _MEETING if request.environ.get(name)}
-    shared = {**meeting, **request.tuning, **request.user}
+    shared = {**_threads(request), **meeting, **request.tuning, **request.user}
     environ = {"PYTHONUNBUFFERED": "1", **base_environ(request.environ), **shared}
     version = _version(mpiexec)
     hosts = [(str(each.host.name), len(each.places)) for each in request.plan.hosts]
@@ -69,6 +71,15 @@ def mpi_command(request: Request) -> tuple[list[str], dict[str, str]]:
     else:
         flags = _for_mpich(request, hosts, passed)
     return [mpiexec, *request.mpi_arguments, *flags], environ
+
+
+def _threads(request: Request) -> dict[str, str]:
+    """OMP_NUM_THREADS, unless it is set, on this machine; mpiexec gives all hosts one value."""
+    ranks = [len(each.places) for each in request.plan.hosts]
+    if "OMP_NUM_THREADS" in request.environ or not all(is_local(each.host) for each in request.plan.hosts):
+        return {}
+    here = HostProcessors.here()
+    return {"OMP_NUM_THREADS": str(thread_count(0, bind("none", sum(ranks), here), here.quota))}
 
 
 # All of them are told to bind: left alone, some bind the threads of a rank, of which there are
