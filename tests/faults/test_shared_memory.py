@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from support.processes import run_processes
 
-# Rank 1 flips bits of the rings in both directions, from a thread, until the job ends; the heads of the lanes are left alone.
+# Rank 1 flips bits of the rings in both directions, from a thread, until the job ends; the heads of the lanes are
+# left alone.
 FLIPS = """
 import ctypes, random, re, threading, time
 from pathlib import Path
