@@ -46,31 +46,15 @@ void ConnectionPool::End() {
 
 Result<Versioned> MemberBook::Watch(std::string_view key, uint64_t seen, Deadline deadline) {
   if (!key.starts_with(Members::kKeyStart)) return beneath_.Watch(key, seen, deadline);
-  if (std::optional<std::string> known = Known(key)) return Versioned{1, *std::move(known)};
+  {
+    MutexLock lock(facts_.mutex);
+    const auto found = facts_.values.find(key);
+    if (found != facts_.values.end()) return Versioned{1, found->second};
+  }
   RABIT_ASSIGN_OR_RETURN(Versioned told, beneath_.Watch(key, 0, deadline));
-  Remember(key, told.value);
-  return told;
-}
-
-Result<Swap> MemberBook::CompareAndSet(std::string_view key, uint64_t version,
-                                       std::string_view value) {
-  if (!key.starts_with(Members::kKeyStart)) return beneath_.CompareAndSet(key, version, value);
-  if (std::optional<std::string> known = Known(key)) return Swap{false, {1, *std::move(known)}};
-  RABIT_ASSIGN_OR_RETURN(Swap told, beneath_.CompareAndSet(key, version, value));
-  Remember(key, told.held.value);
-  return told;
-}
-
-std::optional<std::string> MemberBook::Known(std::string_view key) const {
   MutexLock lock(facts_.mutex);
-  const auto found = facts_.values.find(key);
-  if (found == facts_.values.end()) return std::nullopt;
-  return found->second;
-}
-
-void MemberBook::Remember(std::string_view key, const std::string& value) {
-  MutexLock lock(facts_.mutex);
-  facts_.values.emplace(key, value);
+  facts_.values.emplace(key, told.value);
+  return told;
 }
 
 }  // namespace rabit

@@ -3,9 +3,7 @@
 
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/mutex.h"
@@ -74,7 +72,7 @@ class PoolTurn {
   ConnectionPool& pool_;
 };
 
-// A store that asks, and tells, only once what a member tells about itself, which never changes.
+// A store that asks only once for what a member tells about itself, which never changes.
 class MemberBook final : public Store {
  public:
   // Both must outlive it.
@@ -85,12 +83,11 @@ class MemberBook final : public Store {
   }
   Result<Versioned> Watch(std::string_view key, uint64_t seen, Deadline deadline) override;
   Result<Swap> CompareAndSet(std::string_view key, uint64_t version,
-                             std::string_view value) override;
+                             std::string_view value) override {
+    return beneath_.CompareAndSet(key, version, value);
+  }
 
  private:
-  std::optional<std::string> Known(std::string_view key) const;
-  void Remember(std::string_view key, const std::string& value);
-
   Store& beneath_;
   ConnectionPool::Facts& facts_;
 };

@@ -101,36 +101,6 @@ TEST(StartWatch, the_first_suspicion_is_everybodys) {
   EXPECT_EQ(start.ranks[1].watch->Fail(Mismatch("settings differ")).code(), Code::kMismatch);
 }
 
-TEST(StartWatch, a_rank_that_dies_in_its_second_start_is_named) {
-  Start start(2);
-  Start::Rank& rank = start.ranks[1];
-  for (const int epoch : {2, 3}) {
-    rank.watch.reset();
-    rank.watch = std::make_unique<StartWatch>(*rank.store, epoch, 1);
-    ASSERT_OK(rank.watch->Join(Soon()));
-  }
-  StartWatch later(*start.ranks[0].store, 3, 0);
-  EXPECT_OK(later.Look());
-
-  rank.Die();
-
-  EXPECT_EQ(later.Get("3/host/1", Soon()).status().culprit(), 1);
-  EXPECT_OK(start.ranks[0].watch->Look());
-}
-
-TEST(StartWatch, a_start_after_the_store_has_come_anew_joins_all_the_same) {
-  Start start(1);
-  Start::Rank& rank = start.ranks[0];
-  rank.watch.reset();
-  const std::string address = start.server->address();
-  start.server.reset();
-  start.server = *StoreServer::Start(address, start.secret);
-
-  StartWatch later(*rank.store, 2, 0);
-
-  EXPECT_OK(later.Join(Soon()));
-}
-
 TEST(StartWatch, another_epoch_is_another_start) {
   Start start(2);
   StartWatch later(*start.ranks[0].store, 2, 0);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <thread>
-#include <utility>
 
 #include "base/socket.h"
 #include "base/wire.h"
@@ -21,7 +20,8 @@ constexpr std::chrono::milliseconds kCrowdPause{20};
 
 uint32_t WaitMs(Deadline deadline) { return static_cast<uint32_t>(PollTimeoutMs(deadline)); }
 
-Result<StoreResponse> ReadAnswer(int fd, Deadline deadline) {
+Result<StoreResponse> Exchange(int fd, ConstBytes request, Deadline deadline) {
+  RABIT_RETURN_IF_ERROR(WriteFull(fd, request, deadline));
   std::byte length_bytes[kStoreLengthBytes];
   RABIT_RETURN_IF_ERROR(ReadFull(fd, length_bytes, deadline));
   const uint32_t length = LoadLittle<uint32_t>(length_bytes);
@@ -31,11 +31,6 @@ Result<StoreResponse> ReadAnswer(int fd, Deadline deadline) {
   std::vector<std::byte> frame(length);
   RABIT_RETURN_IF_ERROR(ReadFull(fd, frame, deadline));
   return DecodeStoreResponse(frame);
-}
-
-Result<StoreResponse> Exchange(int fd, ConstBytes request, Deadline deadline) {
-  RABIT_RETURN_IF_ERROR(WriteFull(fd, request, deadline));
-  return ReadAnswer(fd, deadline);
 }
 
 }  // namespace
@@ -82,37 +77,23 @@ Status TcpStore::LeaveWill(std::string_view key, std::string_view value, Deadlin
   request.op = StoreOp::kWill;
   request.key = key;
   request.value = value;
-  const std::vector<std::byte> bytes = EncodeStoreRequest(request);
-  UniqueFd fd = TakeWillConnection(deadline);
-  Result<StoreResponse> response =
-      fd.is_open() ? Exchange(fd.get(), bytes, deadline) : Internal("no connection is kept");
-  if (!response.ok()) {
-    RABIT_ASSIGN_OR_RETURN(fd, DialServer(deadline));
-    response = Exchange(fd.get(), bytes, deadline);
-  }
-  if (!response.ok()) return response.status();
-  if (response->code != Code::kOk) return Status(response->code, response->text);
+  RABIT_ASSIGN_OR_RETURN(UniqueFd fd, DialServer(deadline));
+  RABIT_ASSIGN_OR_RETURN(const StoreResponse response,
+                         Exchange(fd.get(), EncodeStoreRequest(request), deadline));
+  if (response.code != Code::kOk) return Status(response.code, response.text);
   will_ = std::move(fd);
   will_key_ = key;
   return Status();
 }
 
 void TcpStore::TakeBackWill() {
-  if (!will_.is_open() || will_key_.empty()) return;
+  if (!will_.is_open()) return;
   StoreRequest request;
   request.op = StoreOp::kWill;
-  request.key = std::exchange(will_key_, {});
-  // One small message: the kernel takes it at once, and the server reads it before the end.  Its
-  // answer is read before the next will.
-  if (!WriteFull(will_.get(), EncodeStoreRequest(request), Deadline{}).ok()) will_.reset();
-}
-
-// The one of the will before, if that was taken back and the connection is good still.
-UniqueFd TcpStore::TakeWillConnection(Deadline deadline) {
-  if (!will_.is_open() || !will_key_.empty()) return UniqueFd();
-  UniqueFd fd = std::move(will_);
-  const Result<StoreResponse> answer = ReadAnswer(fd.get(), std::min(deadline, After(kRedialTime)));
-  return answer.ok() && answer->code == Code::kOk ? std::move(fd) : UniqueFd();
+  request.key = will_key_;
+  // One small message: the kernel takes it at once, and the server reads it before the end.
+  (void)WriteFull(will_.get(), EncodeStoreRequest(request), Deadline{});
+  will_.reset();
 }
 
 Result<Versioned> TcpStore::Watch(std::string_view key, uint64_t seen, Deadline deadline) {

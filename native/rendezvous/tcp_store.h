@@ -35,7 +35,7 @@ class TcpStore final : public Store {
 
   // Once this process has ended, the server does SetOnce(key, value).  One will at a time.
   Status LeaveWill(std::string_view key, std::string_view value, Deadline deadline);
-  // Never waits.  The connection stays for the next will.
+  // Never waits.
   void TakeBackWill();
 
  private:
@@ -45,7 +45,6 @@ class TcpStore final : public Store {
   // A connection on which the server has answered.
   Result<UniqueFd> DialServer(Deadline deadline);
   Result<UniqueFd> TakeConnection(Deadline deadline);
-  UniqueFd TakeWillConnection(Deadline deadline);
   void KeepConnection(UniqueFd fd);
   Result<StoreResponse> Put(const StoreRequest& request);
   // A refusal by the server is an error here.
@@ -55,7 +54,7 @@ class TcpStore final : public Store {
   const Secret secret_;
   const int32_t rank_;
   UniqueFd will_;  // the connection with whose end the will is done
-  std::string will_key_;  // empty: it was taken back
+  std::string will_key_;
   Mutex mutex_;
   std::vector<UniqueFd> idle_ RABIT_GUARDED_BY(mutex_);
 };
