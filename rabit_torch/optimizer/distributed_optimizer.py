@@ -164,7 +164,7 @@ class _DistributedMixin(WrappedMixin):
         """What has to be the same on every rank, for messages."""
         traits: dict[str, Any] = {"backward_passes_per_step": self.backward_passes_per_step}
         if isinstance(self._rabit_reducer, GradientReducer):
-            traits["named_parameters"] = self._rabit_reducer.parameter_names
+            traits["named_parameters"] = sorted(self._rabit_reducer.names.values())
         return traits
 
     def _rabit_parameters(self) -> list[torch.Tensor]:

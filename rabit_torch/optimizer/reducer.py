@@ -139,11 +139,6 @@ class GradientReducer:
         return self._layout.states
 
     @property
-    def parameter_names(self) -> list[str]:
-        """In alphabetical order, as the program gave them."""
-        return sorted(self._layout.names.values())
-
-    @property
     def crossing(self) -> Crossing | None:
         """Where updates wait; None: updates do not leave step()."""
         return self._mode.crossing
