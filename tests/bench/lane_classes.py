@@ -42,8 +42,6 @@ WAYS = ("alone", "plain", "beside")
 MOST = 1.1
 # Fast calls in a turn: as many as take this share of the time of the slow ones.
 FEWEST, MOST_CALLS, SHARE = 5, 400, 0.2
-# With segments of 8 KiB, shapers and bridge took a whole processor at 1 Gbit/s, and ranks waited for that.
-LINK_QUEUE_S = 0.04
 
 
 def flow(peer: str) -> None:
@@ -246,7 +244,8 @@ def main() -> int:
     sizes = [parse_size(each) for each in options.sizes.split(",")]
     task = {"sizes": sizes, "turns": options.turns}
     with (
-        shaped_links.build(2, options.rate, LINK_QUEUE_S) as lab,
+        # With segments of 8 KiB, shapers and bridge took a processor at 1 Gbit/s, and ranks waited for that.
+        shaped_links.build(2, options.rate, shaped_links.LONG_QUEUE_SECONDS) as lab,
         tempfile.TemporaryDirectory() as folder,
     ):
         reports = shaped_ranks.run_task(

@@ -53,7 +53,6 @@ FIXED = {
 CONTESTANTS = {"builtin,mpi": ("builtin", "mpi", "mpi/library"), "builtin,ps": ("builtin", "ps")}
 SINGLE = {"builtin", "mpi", "mpi/library"}
 CALLS, TURN_S = 5, 0.5  # steps in a turn, as many as fit
-LINK_QUEUE_S = 0.04  # as servers.py has it
 
 
 class Step:
@@ -166,7 +165,7 @@ def run(options: argparse.Namespace, folder: Path, *words: str) -> None:
         os.environ["RABIT_BACKEND"] = "builtin,ps"
         processes = options.ranks + options.servers
         with shaped_links.build(
-            processes, options.rate, LINK_QUEUE_S, shaped_links.SEGMENT_BYTES
+            processes, options.rate, shaped_links.LONG_QUEUE_SECONDS, shaped_links.SEGMENT_BYTES
         ) as lab:
             shaped_ranks.run_words(lab, folder, words, options.timeout, options.servers)
         return

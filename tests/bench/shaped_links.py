@@ -20,6 +20,7 @@ from types import FrameType
 
 BURST_SECONDS = 0.002
 QUEUE_SECONDS = 0.004
+LONG_QUEUE_SECONDS = 0.04  # room for all that many connections have under way
 PACKET_BYTES = 64 << 10  # the longest that the kernel hands to a shaper
 # Where several ranks send to one at a time: a queue that has room for two of the longest drops them whole,
 # as no switch does, and what is measured is how long TCP waits for them.
