@@ -26,7 +26,7 @@ from rabit.diagnostics.capabilities import (
 from rabit.engine.current import default_engine
 from rabit.engine.engine import Engine
 from rabit.engine.handle import GroupHandle, Handle
-from rabit.engine.job import Job
+from rabit.engine.job import Job, JobRuntime
 from rabit.engine.process_set import (
     ProcessSet,
     add_process_set,
@@ -165,6 +165,7 @@ __all__ = [
     "Internal",
     "InvalidArgument",
     "Job",
+    "JobRuntime",
     "Kind",
     "Max",
     "Min",

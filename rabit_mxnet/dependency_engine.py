@@ -20,9 +20,11 @@ from rabit_mxnet.library import check, ffi, handle_of, has_engine_functions, lib
 from rabit_mxnet.loaded import mx
 from rabit_mxnet.operation import Operation
 
-# Values of mxnet::Context and mxnet::FnProperty: cpu(0), and the workers that compute does not use.
+# Values of mxnet::Context and mxnet::FnProperty: cpu(0), and the workers that compute uses as well.
+# MXNet notes errors in a list without a lock, where an operation starts and where it ends: what may
+# meet one starts and ends on the thread where MXNet's own operations do.
 _CPU = ffi.new("int32_t[2]", [1, 0])
-_PRIORITIZED = ffi.new("int*", 3)
+_NORMAL = ffi.new("int*", 0)
 _NAMES = {kind: ffi.new("char[]", f"rabit_{kind}".encode()) for kind in Kind}
 # Versions whose completion object is known to be the three pointers of rabit_job_run.
 _KNOWN_VERSION = "1.9."
@@ -78,7 +80,7 @@ def push(operations: Sequence[Operation], priority: int) -> None:
     _engines.add(engine)
     copies: dict[int, Any] = {}
     requests = [_request(each, priority, copies) for each in operations]
-    job = engine.make_job(requests, _address_of("MXNDArrayGetData"), _address_of("MXNDArrayFree"))
+    job = engine.make_job(requests, _runtime())
     sources = [each.source for each in operations if each.source is not each.target]
     reads = ffi.new("void*[]", [handle_of(each) for each in sources])
     writes = ffi.new("void*[]", [handle_of(each.target) for each in operations])
@@ -91,7 +93,7 @@ def push(operations: Sequence[Operation], priority: int) -> None:
         len(reads),
         writes,
         len(writes),
-        _PRIORITIZED,
+        _NORMAL,
         priority,
         _NAMES[operations[0].kind],
         False,
@@ -119,8 +121,17 @@ def _handle_copy(tensor: Any, copies: dict[int, Any]) -> int:
 
 
 @functools.cache
-def _address_of(name: str) -> int:
-    return int(ffi.cast("uintptr_t", ffi.addressof(library, name)))
+def _runtime() -> rabit.JobRuntime:
+    return rabit.JobRuntime(
+        address=_number(ffi.addressof(library, "MXNDArrayGetData")),
+        release=_number(ffi.addressof(library, "MXNDArrayFree")),
+        push=_number(ffi.addressof(library, "MXEnginePushAsyncND")),
+        place=_number(_CPU),
+    )
+
+
+def _number(pointer: Any) -> int:
+    return int(ffi.cast("uintptr_t", pointer))
 
 
 def forget_engines() -> None:

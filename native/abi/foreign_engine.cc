@@ -47,8 +47,7 @@ const char* ClassOf(int32_t code) {
 // Created by any thread, run by one thread of the other runtime, finished by any thread.
 struct rabit_job {
   rabit_engine* engine = nullptr;
-  int (*address)(void* operand, void** data) = nullptr;
-  int (*release)(void* operand) = nullptr;
+  rabit_job_runtime runtime;
   std::vector<rabit_request> requests;
   std::vector<rabit_handle> handles;
   std::vector<void*> operands;
@@ -70,6 +69,26 @@ struct rabit_job {
 };
 
 namespace {
+
+void TellError(const CallerCompletion& last, const std::string& error) {
+  const std::runtime_error cause(error);
+  last.function(last.owner, last.token, &cause);
+}
+
+// What an errand of the other runtime carries: the end of a job that has failed.
+struct FailedEnd {
+  CallerCompletion completion;
+  std::string error;
+};
+
+void RunErrand(void* /*context*/, void* completion, void* given) {
+  const auto* end = static_cast<const FailedEnd*>(given);
+  TellError(end->completion, end->error);
+  const auto* own = static_cast<const CallerCompletion*>(completion);
+  own->function(own->owner, own->token, nullptr);
+}
+
+void DropErrand(void* given) { delete static_cast<FailedEnd*>(given); }
 
 void OnFinished(void* context, int32_t code, const char* message) {
   auto* job = static_cast<rabit_job*>(context);
@@ -112,7 +131,7 @@ bool rabit_job::FindMemory() {
     for (rabit_tensor* tensor : {&request.input, &request.output}) {
       void* operand = tensor->data;
       if (operand == nullptr) continue;
-      if (address(operand, &tensor->data) == 0) continue;
+      if (runtime.address(operand, &tensor->data) == 0) continue;
       const std::string text = std::string("'") + request.name +
                                "': the runtime that owns the tensor did not give its address; pass "
                                "a dense tensor in CPU memory";
@@ -134,20 +153,25 @@ void rabit_job::FinishOne() {
   for (const rabit_handle handle : handles) {
     if (handle != 0) rabit_release(engine, handle);
   }
-  const CallerCompletion last = completion;
   if (error.empty()) {
+    const CallerCompletion last = completion;
     last.function(last.owner, last.token, nullptr);
     return;
   }
-  const std::runtime_error cause(error);
-  last.function(last.owner, last.token, &cause);
+  // The runtime keeps a list of errors that it does not lock: it hears of this one where its own
+  // operations run, and on this thread only if it takes no more of them.
+  auto* end = new FailedEnd{completion, error};
+  if (runtime.push(RunErrand, end, DropErrand, runtime.place, nullptr, 0, nullptr, 0, nullptr, 0,
+                   "rabit_failed", false) != 0) {
+    TellError(end->completion, end->error);
+    DropErrand(end);
+  }
 }
 
 int32_t rabit_job_create(rabit_engine* engine, const rabit_request* requests, int32_t count,
-                         int (*address)(void* operand, void** data), int (*release)(void* operand),
-                         rabit_job** job) {
-  if (engine == nullptr || requests == nullptr || count <= 0 || address == nullptr ||
-      release == nullptr || job == nullptr) {
+                         const rabit_job_runtime* runtime, rabit_job** job) {
+  if (engine == nullptr || requests == nullptr || count <= 0 || runtime == nullptr ||
+      job == nullptr) {
     return RABIT_INVALID_ARGUMENT;
   }
   *job = nullptr;
@@ -158,8 +182,7 @@ int32_t rabit_job_create(rabit_engine* engine, const rabit_request* requests, in
   if (made == nullptr) return RABIT_RESOURCE_EXHAUSTED;
   try {
     made->engine = engine;
-    made->address = address;
-    made->release = release;
+    made->runtime = *runtime;
     for (int32_t i = 0; i < count; ++i) made->Keep(requests[i]);
     made->handles.resize(made->requests.size());
   } catch (const std::bad_alloc&) {
@@ -190,6 +213,6 @@ void rabit_job_run(void* /*context*/, void* completion, void* given) {
 
 void rabit_job_release(void* given) {
   auto* job = static_cast<rabit_job*>(given);
-  for (void* operand : job->operands) static_cast<void>(job->release(operand));
+  for (void* operand : job->operands) static_cast<void>(job->runtime.release(operand));
   delete job;
 }

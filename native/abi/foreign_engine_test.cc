@@ -2,6 +2,7 @@
 #include <atomic>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "include/rabit_abi.h"
@@ -19,7 +20,12 @@ struct Operand {
 struct End {
   std::atomic<int> calls = 0;
   std::string error;
+  bool is_told_by_an_operation = false;
 };
+
+const int kPlace = 7;
+bool takes_operations = true;
+thread_local bool is_in_an_operation = false;
 
 int FindAddress(void* operand, void** data) {
   auto* found = static_cast<Operand*>(operand);
@@ -35,6 +41,7 @@ int ReleaseOperand(void* operand) {
 void OnEnd(void* /*owner*/, void* token, const void* error) {
   auto* end = static_cast<End*>(token);
   if (error != nullptr) end->error = static_cast<const std::runtime_error*>(error)->what();
+  end->is_told_by_an_operation = is_in_an_operation;
   end->calls.fetch_add(1);
   end->calls.notify_all();
 }
@@ -44,6 +51,30 @@ struct CompletionObject {
   void* owner;
   void* token;
 };
+
+void OnOperationEnd(void* /*owner*/, void* token, const void* error) {
+  EXPECT_TRUE(error == nullptr);
+  *static_cast<bool*>(token) = true;
+}
+
+int Push(void (*function)(void*, void*, void*), void* parameter, void (*deleter)(void*),
+         const void* place, void** /*reads*/, int reads_count, void** /*writes*/, int writes_count,
+         const void* property, int /*priority*/, const char* name, bool wait) {
+  if (!takes_operations) return -1;
+  EXPECT_TRUE(place == &kPlace && property == nullptr && name != nullptr && !wait);
+  EXPECT_EQ(reads_count + writes_count, 0);
+  std::thread([=] {
+    is_in_an_operation = true;
+    bool has_ended = false;
+    CompletionObject completion{OnOperationEnd, nullptr, &has_ended};
+    function(nullptr, &completion, parameter);
+    EXPECT_TRUE(has_ended);
+    deleter(parameter);
+  }).join();
+  return 0;
+}
+
+const rabit_job_runtime kRuntime = {FindAddress, ReleaseOperand, Push, &kPlace};
 
 // Runs one allreduce on an engine of one rank, released as the other runtime would.
 void RunJob(Operand& operand, const char* name, End& end) {
@@ -61,7 +92,7 @@ void RunJob(Operand& operand, const char* name, End& end) {
   request.input = {&operand, shape[0], shape, 1, RABIT_FLOAT32, 1, 0, 0};
   request.output = request.input;
   rabit_job* job = nullptr;
-  ASSERT_EQ(rabit_job_create(engine, &request, 1, FindAddress, ReleaseOperand, &job), RABIT_OK);
+  ASSERT_EQ(rabit_job_create(engine, &request, 1, &kRuntime, &job), RABIT_OK);
   request = {};
   CompletionObject completion{OnEnd, nullptr, &end};
 
@@ -84,6 +115,7 @@ TEST(ForeignEngine, a_job_works_on_memory_that_is_known_when_it_runs) {
 
   EXPECT_EQ(end.error, "");
   EXPECT_TRUE(operand.values == (std::vector<float>{2, 4, 6}));
+  EXPECT_FALSE(end.is_told_by_an_operation);
 }
 
 TEST(ForeignEngine, a_refused_request_ends_the_job_with_its_class_and_text) {
@@ -102,12 +134,25 @@ TEST(ForeignEngine, an_operand_without_memory_ends_the_job) {
   RunJob(operand, "weights", end);
 
   EXPECT_TRUE(end.error.starts_with("Internal: 'weights'")) << end.error;
+  EXPECT_TRUE(end.is_told_by_an_operation);
+}
+
+TEST(ForeignEngine, a_runtime_that_takes_no_operation_hears_of_the_error_at_once) {
+  Operand operand{{1}, false};
+  End end;
+  takes_operations = false;
+
+  RunJob(operand, "weights", end);
+
+  takes_operations = true;
+  EXPECT_TRUE(end.error.starts_with("Internal: 'weights'")) << end.error;
+  EXPECT_FALSE(end.is_told_by_an_operation);
 }
 
 TEST(ForeignEngine, a_job_without_requests_is_refused) {
   rabit_job* job = nullptr;
 
-  EXPECT_EQ(rabit_job_create(nullptr, nullptr, 0, FindAddress, ReleaseOperand, &job),
+  EXPECT_EQ(rabit_job_create(nullptr, nullptr, 0, &kRuntime, &job),
             RABIT_INVALID_ARGUMENT);
 }
 

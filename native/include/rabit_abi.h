@@ -7,6 +7,7 @@
 #ifndef RABIT_ABI_H_
 #define RABIT_ABI_H_
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -201,16 +202,33 @@ RABIT_API int32_t rabit_release(rabit_engine* engine, rabit_handle handle);
 RABIT_API int32_t rabit_run_ordered(rabit_engine* engine, const rabit_request* request,
                                     int64_t timeout_ms);
 
+/* What another runtime's dependency engine offers to jobs; each function returns 0 for success. */
+typedef struct rabit_job_runtime {
+  /* Where the elements of an operand are; asked when the job runs. */
+  int (*address)(void* operand, void** data);
+  int (*release)(void* operand);
+  /* Has function(context, completion, parameter) called where its operations run, and then
+   * deleter(parameter), from any thread; `place` is handed on, reads and writes are none, the
+   * property is its default. */
+  int (*push)(void (*function)(void* context, void* completion, void* parameter), void* parameter,
+              void (*deleter)(void* parameter), const void* place, void** reads, int reads_count,
+              void** writes, int writes_count, const void* property, int priority, const char* name,
+              bool wait);
+  const void* place; /* valid as long as the runtime is */
+} rabit_job_runtime;
+
 /* A job is requests that another runtime's dependency engine submits, on a thread of its own, when
  * their operands are ready.  In its requests input.data and output.data are operands of that
- * runtime: address() finds the memory then, release() frees the operand with the job; 0 is success
- * for both. The requests are copied; the engine must outlive the job. */
+ * runtime, which the job releases.  The requests and the table of functions are copied; the engine
+ * must outlive the job. */
 RABIT_API int32_t rabit_job_create(rabit_engine* engine, const rabit_request* requests,
-                                   int32_t count, int (*address)(void* operand, void** data),
-                                   int (*release)(void* operand), rabit_job** job);
+                                   int32_t count, const rabit_job_runtime* runtime,
+                                   rabit_job** job);
 /* For the other runtime to call, once.  completion: three pointers (function, owner, token), which
  * are copied.  function(owner, token, error) is called once when all requests have finished; error
  * is NULL, or a const std::runtime_error whose text is "<class>: <message>", valid for the call.
+ * An error is told from an operation that the job pushes: runtimes keep lists of errors that their
+ * own threads alone may touch.
  * Does not block.  context is not used. */
 RABIT_API void rabit_job_run(void* context, void* completion, void* job);
 /* For the other runtime to call, once, when the job has finished or is never to run. */

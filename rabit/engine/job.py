@@ -11,7 +11,22 @@ from rabit.engine.request import Batch, Request
 if TYPE_CHECKING:
     from rabit.engine.native_engine import NativeEngine
 
-__all__ = ["Job"]
+__all__ = ["Job", "JobRuntime"]
+
+
+class JobRuntime:
+    """C functions of a runtime with a dependency engine, by address; rabit_job_runtime describes them.
+
+    place: what its push is given to say where an operation runs; must stay as long as the runtime.
+    """
+
+    __slots__ = ("table",)
+
+    def __init__(self, *, address: int, release: int, push: int, place: int) -> None:
+        self.table = ffi.new("rabit_job_runtime*")
+        for name, value in (("address", address), ("release", release), ("push", push)):
+            setattr(self.table, name, ffi.cast(ffi.typeof(getattr(self.table, name)), value))
+        self.table.place = ffi.cast("void*", place)
 
 
 class Job:
@@ -25,13 +40,8 @@ class Job:
 
     __slots__ = ("parameter", "release", "run")
 
-    def __init__(
-        self, native: NativeEngine, requests: Sequence[Request], address: int, release: int
-    ) -> None:
-        """requests: with operands of the runtime where a TensorView has its address.
-
-        address, release: C functions of the runtime, for its operands; the job frees them.
-        """
+    def __init__(self, native: NativeEngine, requests: Sequence[Request], runtime: JobRuntime) -> None:
+        """requests: with operands of the runtime where a TensorView has its address; the job frees them."""
         library = native.library
         batch = Batch(native, requests)
         slot = ffi.new("rabit_job**")
@@ -39,8 +49,7 @@ class Job:
             native.open_pointer(),
             batch.structs,
             len(batch),
-            ffi.cast("int (*)(void*, void**)", address),
-            ffi.cast("int (*)(void*)", release),
+            runtime.table,
             slot,
         )
         check(library, code)

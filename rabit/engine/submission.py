@@ -9,7 +9,7 @@ from typing import Any
 from rabit.config.config import Config
 from rabit.engine.engine_base import EngineBase
 from rabit.engine.handle import Handle, wait_any
-from rabit.engine.job import Job
+from rabit.engine.job import Job, JobRuntime
 from rabit.engine.native_engine import NativeEngine
 from rabit.engine.repeats import GroupRepeat, Repeats
 from rabit.engine.request import WAITING, Batch, Request, Waiting, refuse, run, submit
@@ -60,12 +60,12 @@ class Submission(EngineBase):
         """Requests that will be submitted many times, in their C form."""
         return Batch(self._native, requests)
 
-    def make_job(self, requests: Sequence[Request], address: int, release: int) -> Job:
+    def make_job(self, requests: Sequence[Request], runtime: JobRuntime) -> Job:
         """Requests for another runtime's dependency engine to submit; see Job.
 
         The engine must outlive the job.
         """
-        return Job(self._native, requests, address, release)
+        return Job(self._native, requests, runtime)
 
     def next_number(self, key: str) -> int:
         """1, 2, 3, ... for each key; equal on ranks that make the same calls in the same order."""
