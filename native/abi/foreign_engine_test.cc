@@ -152,8 +152,7 @@ TEST(ForeignEngine, a_runtime_that_takes_no_operation_hears_of_the_error_at_once
 TEST(ForeignEngine, a_job_without_requests_is_refused) {
   rabit_job* job = nullptr;
 
-  EXPECT_EQ(rabit_job_create(nullptr, nullptr, 0, &kRuntime, &job),
-            RABIT_INVALID_ARGUMENT);
+  EXPECT_EQ(rabit_job_create(nullptr, nullptr, 0, &kRuntime, &job), RABIT_INVALID_ARGUMENT);
 }
 
 }  // namespace

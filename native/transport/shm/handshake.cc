@@ -1,21 +1,21 @@
 #include "transport/shm/handshake.h"
 
 #include <poll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <memory>
-#include <optional>
+#include <map>
 #include <string>
 #include <string_view>
 
+#include "base/random.h"
 #include "base/socket.h"
 #include "rendezvous/gathering.h"
 #include "transport/shm/single_copy_trial.h"
@@ -24,15 +24,13 @@ namespace rabit {
 namespace {
 
 constexpr uint32_t kMagic = 0x4d534252;  // "RBSM"
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr std::chrono::seconds kStrangerTime{2};
 
-struct Introduction {  // of the side that connects
-  uint32_t magic;
-  int32_t rank;
-  ShmToken token;
-};
+using ShmToken = std::array<uint8_t, 16>;
 
+// Comes with the sender's inbox.  Of each pair the higher rank dials and says hello, the lower one
+// answers with its own, and the dialer then says in one byte whether it wants offers.
 struct Hello {
   uint32_t magic;
   uint32_t version;
@@ -41,11 +39,11 @@ struct Hello {
   int32_t streams;
   uint32_t ring_bytes;
   int32_t pid;
-  int32_t unused;
+  uint32_t wants_offers;  // in an answer: 1 if it does
   uint64_t epoch;
   uint64_t probe_address;
   uint64_t probe_value;
-  ShmToken token;
+  ShmToken token;  // of the rank that it is said to
 };
 
 int PollMs(Deadline deadline) {
@@ -109,9 +107,8 @@ bool FromHex(std::string_view text, ShmToken& token) {
 
 Result<ShmToken> RandomToken() {
   ShmToken token{};
-  if (getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) {
-    return Internal("shm: no random numbers from the kernel: " + ErrnoText(errno));
-  }
+  RABIT_RETURN_IF_ERROR(
+      FillRandom(Bytes(reinterpret_cast<std::byte*>(token.data()), token.size())));
   return token;
 }
 
@@ -163,12 +160,14 @@ Result<UniqueFd> DialPeer(int rank, const ShmToken& name, Deadline deadline) {
   }
 }
 
-// What each of `peers` has published, in their order; publishes `mine`.
+// What each of `invited` has published, in their order; publishes `mine`.
 Result<std::vector<std::string>> TellNames(const ConnectContext& context,
-                                           const std::vector<int>& peers, const std::string& prefix,
-                                           ShmMeeting meeting, const std::string& mine) {
+                                           const std::vector<ShmInvitation>& invited,
+                                           const std::string& prefix, ShmMeeting meeting,
+                                           const std::string& mine) {
   if (meeting == ShmMeeting::kAll) {
-    std::vector<int> ranks = peers;
+    std::vector<int> ranks;
+    for (const ShmInvitation& each : invited) ranks.push_back(each.rank);
     const auto place = std::lower_bound(ranks.begin(), ranks.end(), context.rank);
     const auto index = place - ranks.begin();
     ranks.insert(place, context.rank);
@@ -181,47 +180,14 @@ Result<std::vector<std::string>> TellNames(const ConnectContext& context,
   }
   RABIT_RETURN_IF_ERROR(context.store.Set(prefix + std::to_string(context.rank), mine));
   std::vector<std::string> names;
-  for (const int peer : peers) {
+  for (const ShmInvitation& each : invited) {
     RABIT_ASSIGN_OR_RETURN(names.emplace_back(),
-                           context.store.Get(prefix + std::to_string(peer), context.deadline));
+                           context.store.Get(prefix + std::to_string(each.rank), context.deadline));
   }
   return names;
 }
 
-// Takes connections until every rank in `missing` has introduced itself.  Strangers are dropped.
-Status AcceptPeers(int listener, const ShmToken& mine, std::vector<int> missing,
-                   const ConnectContext& context, std::vector<ShmSocket>& sockets) {
-  while (!missing.empty()) {
-    RABIT_RETURN_IF_ERROR(context.Look());
-    const Deadline next = std::min(context.deadline, After(kStartLookInterval));
-    const Result<ssize_t> accepted = WhenReady(
-        listener, POLLIN, next, PeerText(missing.front()),
-        [&] { return accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
-    if (accepted.status().code() == Code::kTimedOut &&
-        std::chrono::steady_clock::now() < context.deadline) {
-      continue;
-    }
-    if (!accepted.ok()) return accepted.status().WithCulprit(missing.front());
-    UniqueFd fd(static_cast<int>(*accepted));
-    if (!fd.is_open() || !IsOwnUser(fd.get())) continue;
-    const Deadline patience = std::min(context.deadline, After(kStrangerTime));
-    Introduction introduction{};
-    const Result<ssize_t> introduced =
-        WhenReady(fd.get(), POLLIN, patience, "an introduction",
-                  [&] { return recv(fd.get(), &introduction, sizeof introduction, 0); });
-    if (!introduced.ok() || *introduced != sizeof introduction) continue;
-    if (introduction.magic != kMagic || !IsEqual(introduction.token, mine)) continue;
-    auto found = std::find(missing.begin(), missing.end(), introduction.rank);
-    if (found == missing.end()) continue;
-    missing.erase(found);
-    for (ShmSocket& socket : sockets) {
-      if (socket.rank == introduction.rank) socket.fd = std::move(fd);
-    }
-  }
-  return Status();
-}
-
-Status SendHello(const ShmSocket& socket, const Hello& hello, int inbox_fd, Deadline deadline) {
+Status SendHello(int fd, int peer, const Hello& hello, int inbox_fd, Deadline deadline) {
   iovec data{const_cast<Hello*>(&hello), sizeof hello};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
@@ -234,17 +200,17 @@ Status SendHello(const ShmSocket& socket, const Hello& hello, int inbox_fd, Dead
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &inbox_fd, sizeof inbox_fd);
-  RABIT_ASSIGN_OR_RETURN(
-      const ssize_t n, WhenReady(socket.fd.get(), POLLOUT, deadline, PeerText(socket.rank),
-                                 [&] { return sendmsg(socket.fd.get(), &message, MSG_NOSIGNAL); }));
+  RABIT_ASSIGN_OR_RETURN(const ssize_t n, WhenReady(fd, POLLOUT, deadline, PeerText(peer), [&] {
+                           return sendmsg(fd, &message, MSG_NOSIGNAL);
+                         }));
   if (n != sizeof hello) {
-    return PeerLost(socket.rank, "shm: " + PeerText(socket.rank) +
-                                     " went away while connecting: " + ErrnoText(errno));
+    return PeerLost(peer, "shm: " + PeerText(peer) + " went away while connecting: " +
+                              ErrnoText(errno) + "; see its own error");
   }
   return Status();
 }
 
-Status ReceiveHello(const ShmSocket& socket, Deadline deadline, Hello& hello, UniqueFd& inbox_fd) {
+Status ReceiveHello(int fd, int peer, Deadline deadline, Hello& hello, UniqueFd& inbox_fd) {
   iovec data{&hello, sizeof hello};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
@@ -252,61 +218,220 @@ Status ReceiveHello(const ShmSocket& socket, Deadline deadline, Hello& hello, Un
   message.msg_iovlen = 1;
   message.msg_control = control.data();
   message.msg_controllen = control.size();
-  RABIT_ASSIGN_OR_RETURN(const ssize_t n,
-                         WhenReady(socket.fd.get(), POLLIN, deadline, PeerText(socket.rank), [&] {
-                           return recvmsg(socket.fd.get(), &message, MSG_CMSG_CLOEXEC);
+  RABIT_ASSIGN_OR_RETURN(const ssize_t n, WhenReady(fd, POLLIN, deadline, PeerText(peer), [&] {
+                           return recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
                          }));
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
        header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
-    inbox_fd.reset(fd);
+    int received = -1;
+    std::memcpy(&received, CMSG_DATA(header), sizeof received);
+    inbox_fd.reset(received);
   }
   if (n != sizeof hello || !inbox_fd.is_open()) {
-    return PeerLost(socket.rank, "shm: " + PeerText(socket.rank) + " went away while connecting (" +
-                                     std::to_string(n) + " bytes came); see its own error");
+    return PeerLost(peer, "shm: " + PeerText(peer) + " went away while connecting (" +
+                              std::to_string(n) + " bytes came); see its own error");
   }
   return Status();
 }
 
-Status CheckHello(const Hello& hello, const ShmSocket& socket, const ShmAgreement& agreement) {
-  if (hello.magic != kMagic || hello.version != kVersion || hello.epoch != agreement.epoch ||
-      hello.rank != socket.rank || !IsEqual(hello.token, socket.mine)) {
-    return Mismatch("shm: what answers for " + PeerText(socket.rank) + " is rank " +
+// Who is invited, with what it has published.
+struct Guest {
+  ShmInvitation invited;
+  ShmToken name;   // where it listens
+  ShmToken token;  // what shows that a hello is for it
+};
+
+// One rank's side of a meeting.
+class Meeting {
+ public:
+  // trial: null without single copies.
+  Meeting(const ConnectContext& context, const ShmAgreement& agreement, const ShmToken& token,
+          SingleCopyTrial* trial)
+      : context_(context), agreement_(agreement), token_(token), trial_(trial) {}
+
+  Status Dial(const Guest& guest);
+  // Takes connections until each of `missing` has said hello, and answers.  Strangers are dropped.
+  Status AcceptAll(int listener, std::vector<Guest> missing);
+  // Hears what is still to be said; the peers in ascending order.
+  Result<std::vector<ShmPeer>> Finish();
+
+ private:
+  struct Connection {
+    int rank;
+    UniqueFd fd;
+  };
+
+  Status SendOwnHello(int fd, const Guest& guest, bool wants_offers) const;
+  Status Check(const Hello& hello, int peer) const;
+  // Whether `peer` is to offer us its long messages.
+  Result<bool> WantsOffers(const Hello& peer) const;
+  Status Answer(const Guest& guest, UniqueFd fd, const Hello& hello, UniqueFd inbox_fd);
+  Result<ShmPeer> HearAnswer(Connection dialled) const;
+  Status HearWish(ShmPeer& peer) const;
+
+  const ConnectContext& context_;
+  const ShmAgreement& agreement_;
+  const ShmToken token_;  // of this rank
+  SingleCopyTrial* const trial_;
+  std::vector<Connection> dialled_;
+  std::map<int, ShmPeer> answered_;  // by rank
+};
+
+Status Meeting::SendOwnHello(int fd, const Guest& guest, bool wants_offers) const {
+  Hello hello{};
+  hello.magic = kMagic;
+  hello.version = kVersion;
+  hello.rank = context_.rank;
+  hello.senders = agreement_.shape.senders;
+  hello.streams = agreement_.shape.streams;
+  hello.ring_bytes = agreement_.shape.ring_bytes;
+  hello.pid = static_cast<int32_t>(getpid());
+  hello.wants_offers = wants_offers ? 1 : 0;
+  hello.epoch = context_.epoch;
+  if (trial_ != nullptr) {
+    hello.probe_address = trial_->address();
+    hello.probe_value = trial_->value();
+  }
+  hello.token = guest.token;
+  return SendHello(fd, guest.invited.rank, hello, guest.invited.inbox->fd(), context_.deadline);
+}
+
+Status Meeting::Check(const Hello& hello, int peer) const {
+  if (hello.magic != kMagic || hello.version != kVersion || hello.epoch != context_.epoch ||
+      hello.rank != peer || !IsEqual(hello.token, token_)) {
+    return Mismatch("shm: what answers for " + PeerText(peer) + " is rank " +
                     std::to_string(hello.rank) + ", version " + std::to_string(hello.version) +
                     ", epoch " + std::to_string(hello.epoch) + "; here are version " +
-                    std::to_string(kVersion) + " and epoch " + std::to_string(agreement.epoch) +
+                    std::to_string(kVersion) + " and epoch " + std::to_string(context_.epoch) +
                     "; run the same version on every rank");
   }
   const InboxShape theirs{hello.senders, hello.streams, hello.ring_bytes};
-  if (theirs != agreement.shape) {
-    return Mismatch("shm: " + PeerText(socket.rank) + " has " + std::to_string(hello.streams) +
+  if (theirs != agreement_.shape) {
+    return Mismatch("shm: " + PeerText(peer) + " has " + std::to_string(hello.streams) +
                     " streams and rings of " + std::to_string(hello.ring_bytes) +
-                    " bytes, this rank " + std::to_string(agreement.shape.streams) + " and " +
-                    std::to_string(agreement.shape.ring_bytes) +
+                    " bytes, this rank " + std::to_string(agreement_.shape.streams) + " and " +
+                    std::to_string(agreement_.shape.ring_bytes) +
                     "; use the same options on every rank");
   }
   return Status();
 }
 
-// Whether the peer is to offer us its long messages.
-Result<bool> WantsOffers(std::optional<SingleCopyTrial>& trial, const Hello& peer,
-                         SingleCopy mode) {
-  if (!trial) return false;
-  const Status status = trial->TryRead(peer.pid, peer.probe_address, peer.probe_value);
-  if (status.ok()) return mode == SingleCopy::kOn || trial->IsFaster(peer.pid, peer.probe_address);
-  if (mode == SingleCopy::kAuto) return false;
+Result<bool> Meeting::WantsOffers(const Hello& peer) const {
+  if (trial_ == nullptr) return false;
+  const bool is_required = agreement_.single_copy == SingleCopy::kOn;
+  const Status status = trial_->TryRead(peer.pid, peer.probe_address, peer.probe_value);
+  if (status.ok()) return is_required || trial_->IsFaster(peer.pid, peer.probe_address);
+  if (!is_required) return false;
   return Unsupported("shm: the memory of " + PeerText(peer.rank) + " (process " +
                      std::to_string(peer.pid) + ") cannot be read: " + status.message() +
                      "; use shm_single_copy=auto or permit process_vm_readv");
 }
 
+Status Meeting::Dial(const Guest& guest) {
+  const int peer = guest.invited.rank;
+  RABIT_ASSIGN_OR_RETURN(UniqueFd fd, DialPeer(peer, guest.name, context_.deadline));
+  RABIT_RETURN_IF_ERROR(SendOwnHello(fd.get(), guest, false));
+  dialled_.push_back({peer, std::move(fd)});
+  return Status();
+}
+
+Status Meeting::AcceptAll(int listener, std::vector<Guest> missing) {
+  while (!missing.empty()) {
+    RABIT_RETURN_IF_ERROR(context_.Look());
+    const int first = missing.front().invited.rank;
+    const Deadline next = std::min(context_.deadline, After(kStartLookInterval));
+    const Result<ssize_t> accepted = WhenReady(listener, POLLIN, next, PeerText(first), [&] {
+      return accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    });
+    if (accepted.status().code() == Code::kTimedOut &&
+        std::chrono::steady_clock::now() < context_.deadline) {
+      continue;
+    }
+    if (!accepted.ok()) return accepted.status().WithCulprit(first);
+    UniqueFd fd(static_cast<int>(*accepted));
+    if (!fd.is_open() || !IsOwnUser(fd.get())) continue;
+    const Deadline patience = std::min(context_.deadline, After(kStrangerTime));
+    Hello hello{};
+    UniqueFd inbox_fd;
+    if (!ReceiveHello(fd.get(), first, patience, hello, inbox_fd).ok()) continue;
+    if (hello.magic != kMagic || !IsEqual(hello.token, token_)) continue;
+    const auto found = std::find_if(missing.begin(), missing.end(), [&](const Guest& each) {
+      return each.invited.rank == hello.rank;
+    });
+    if (found == missing.end()) continue;
+    const Guest guest = *found;
+    missing.erase(found);
+    RABIT_RETURN_IF_ERROR(Answer(guest, std::move(fd), hello, std::move(inbox_fd)));
+  }
+  return Status();
+}
+
+Status Meeting::Answer(const Guest& guest, UniqueFd fd, const Hello& hello, UniqueFd inbox_fd) {
+  const Status status = Check(hello, guest.invited.rank);
+  bool wants_offers = false;
+  if (status.ok()) {
+    RABIT_ASSIGN_OR_RETURN(wants_offers, WantsOffers(hello));
+  }
+  // Also to whom we refuse: it sees for itself what differs.
+  RABIT_RETURN_IF_ERROR(SendOwnHello(fd.get(), guest, wants_offers));
+  RABIT_RETURN_IF_ERROR(status);
+  RABIT_ASSIGN_OR_RETURN(Inbox inbox, Inbox::Map(std::move(inbox_fd), agreement_.shape));
+  answered_.emplace(hello.rank,
+                    ShmPeer{hello.rank, hello.pid, std::move(fd), std::move(inbox), false});
+  return Status();
+}
+
+Result<ShmPeer> Meeting::HearAnswer(Connection dialled) const {
+  Hello hello{};
+  UniqueFd inbox_fd;
+  const int fd = dialled.fd.get();
+  RABIT_RETURN_IF_ERROR(ReceiveHello(fd, dialled.rank, context_.deadline, hello, inbox_fd));
+  RABIT_RETURN_IF_ERROR(Check(hello, dialled.rank));
+  RABIT_ASSIGN_OR_RETURN(Inbox inbox, Inbox::Map(std::move(inbox_fd), agreement_.shape));
+  RABIT_ASSIGN_OR_RETURN(const bool wants_offers, WantsOffers(hello));
+  const uint8_t wish = wants_offers ? 1 : 0;
+  if (send(fd, &wish, 1, MSG_NOSIGNAL) != 1) {
+    return PeerLost(dialled.rank, "shm: " + PeerText(dialled.rank) + " went away while connecting");
+  }
+  return ShmPeer{dialled.rank, hello.pid, std::move(dialled.fd), std::move(inbox),
+                 hello.wants_offers == 1 && trial_ != nullptr};
+}
+
+Status Meeting::HearWish(ShmPeer& peer) const {
+  const int fd = peer.connection.get();
+  uint8_t wish = 0;
+  RABIT_ASSIGN_OR_RETURN(const ssize_t n,
+                         WhenReady(fd, POLLIN, context_.deadline, PeerText(peer.rank),
+                                   [&] { return recv(fd, &wish, 1, 0); }));
+  if (n != 1) {
+    return PeerLost(peer.rank, "shm: " + PeerText(peer.rank) +
+                                   " closed the connection while connecting; see its own error");
+  }
+  peer.wants_offers = wish == 1 && trial_ != nullptr;
+  return Status();
+}
+
+Result<std::vector<ShmPeer>> Meeting::Finish() {
+  std::vector<ShmPeer> peers;
+  // Those that were dialled are below this rank, the others above it.
+  for (Connection& each : dialled_) {
+    RABIT_ASSIGN_OR_RETURN(ShmPeer peer, HearAnswer(std::move(each)));
+    peers.push_back(std::move(peer));
+  }
+  for (auto& [rank, peer] : answered_) {
+    RABIT_RETURN_IF_ERROR(HearWish(peer));
+    peers.push_back(std::move(peer));
+  }
+  return peers;
+}
+
 }  // namespace
 
-Result<std::vector<ShmSocket>> ConnectShmSockets(const ConnectContext& context,
-                                                 const std::vector<int>& peers,
-                                                 std::string_view purpose, ShmMeeting meeting) {
+Result<std::vector<ShmPeer>> MeetShmPeers(const ConnectContext& context,
+                                          const std::vector<ShmInvitation>& invited,
+                                          std::string_view purpose, ShmMeeting meeting,
+                                          const ShmAgreement& agreement) {
   RABIT_ASSIGN_OR_RETURN(const ShmToken name, RandomToken());
   RABIT_ASSIGN_OR_RETURN(const ShmToken token, RandomToken());
   RABIT_ASSIGN_OR_RETURN(UniqueFd listener, OpenSocket());
@@ -319,94 +444,32 @@ Result<std::vector<ShmSocket>> ConnectShmSockets(const ConnectContext& context,
   }
   RABIT_ASSIGN_OR_RETURN(
       const std::vector<std::string> all_published,
-      TellNames(context, peers, std::to_string(context.epoch) + "/" + std::string(purpose) + "/",
+      TellNames(context, invited, std::to_string(context.epoch) + "/" + std::string(purpose) + "/",
                 meeting, Hex(name) + Hex(token)));
 
-  std::vector<ShmSocket> sockets;
-  std::vector<int> missing;
-  for (size_t i = 0; i < peers.size(); ++i) {
-    const int peer = peers[i];
-    const std::string& published = all_published[i];
-    ShmSocket& socket = sockets.emplace_back();
-    socket.rank = peer;
-    socket.mine = token;
-    ShmToken their_name{};
-    if (published.size() != 4 * their_name.size() ||
-        !FromHex(std::string_view(published).substr(0, 32), their_name) ||
-        !FromHex(std::string_view(published).substr(32), socket.theirs)) {
-      return Mismatch("shm: the store holds '" + published + "' for " + PeerText(peer) +
-                      "; run the same version on every rank");
-    }
-    if (peer > context.rank) {
-      missing.push_back(peer);
-      continue;
-    }
-    RABIT_ASSIGN_OR_RETURN(socket.fd, DialPeer(peer, their_name, context.deadline));
-    const Introduction introduction{kMagic, context.rank, socket.theirs};
-    if (send(socket.fd.get(), &introduction, sizeof introduction, MSG_NOSIGNAL) !=
-        sizeof introduction) {
-      return PeerLost(peer, "shm: " + PeerText(peer) + " closed the connection: " +
-                                ErrnoText(errno) + "; see its own error");
-    }
-  }
-  RABIT_RETURN_IF_ERROR(AcceptPeers(listener.get(), token, std::move(missing), context, sockets));
-  return sockets;
-}
-
-Result<std::vector<ShmPeer>> SwapInboxes(std::vector<ShmSocket> sockets, const Inbox& mine,
-                                         const ShmAgreement& agreement, Deadline deadline) {
-  // Half a megabyte, which nobody reads where there is no trial.
-  std::optional<SingleCopyTrial> trial;
+  SingleCopyTrial* trial = nullptr;
   if (agreement.single_copy != SingleCopy::kOff) {
-    RABIT_ASSIGN_OR_RETURN(const ShmToken random, RandomToken());
-    uint64_t trial_value = 0;
-    std::memcpy(&trial_value, random.data(), sizeof trial_value);
-    trial.emplace(trial_value);
+    RABIT_ASSIGN_OR_RETURN(trial, SingleCopyTrial::OfThisProcess());
   }
-  for (const ShmSocket& socket : sockets) {
-    Hello hello{};
-    hello.magic = kMagic;
-    hello.version = kVersion;
-    hello.rank = agreement.rank;
-    hello.senders = agreement.shape.senders;
-    hello.streams = agreement.shape.streams;
-    hello.ring_bytes = agreement.shape.ring_bytes;
-    hello.pid = static_cast<int32_t>(getpid());
-    hello.epoch = agreement.epoch;
-    hello.probe_address = trial ? trial->address() : 0;
-    hello.probe_value = trial ? trial->value() : 0;
-    hello.token = socket.theirs;
-    RABIT_RETURN_IF_ERROR(SendHello(socket, hello, mine.fd(), deadline));
-  }
-
-  std::vector<ShmPeer> peers;
-  for (ShmSocket& socket : sockets) {
-    Hello hello{};
-    UniqueFd inbox_fd;
-    RABIT_RETURN_IF_ERROR(ReceiveHello(socket, deadline, hello, inbox_fd));
-    RABIT_RETURN_IF_ERROR(CheckHello(hello, socket, agreement));
-    RABIT_ASSIGN_OR_RETURN(Inbox inbox, Inbox::Map(std::move(inbox_fd), agreement.shape));
-    RABIT_ASSIGN_OR_RETURN(const bool wants_offers,
-                           WantsOffers(trial, hello, agreement.single_copy));
-    const uint8_t verdict = wants_offers ? 1 : 0;
-    if (send(socket.fd.get(), &verdict, 1, MSG_NOSIGNAL) != 1) {
-      return PeerLost(socket.rank, "shm: " + PeerText(socket.rank) + " went away while connecting");
+  Meeting side(context, agreement, token, trial);
+  std::vector<Guest> missing;
+  for (size_t i = 0; i < invited.size(); ++i) {
+    const std::string& published = all_published[i];
+    Guest guest{.invited = invited[i], .name = {}, .token = {}};
+    if (published.size() != 4 * guest.name.size() ||
+        !FromHex(std::string_view(published).substr(0, 32), guest.name) ||
+        !FromHex(std::string_view(published).substr(32), guest.token)) {
+      return Mismatch("shm: the store holds '" + published + "' for " +
+                      PeerText(guest.invited.rank) + "; run the same version on every rank");
     }
-    peers.push_back({socket.rank, hello.pid, std::move(socket.fd), std::move(inbox), false});
-  }
-
-  for (ShmPeer& peer : peers) {
-    uint8_t verdict = 0;
-    RABIT_ASSIGN_OR_RETURN(const ssize_t n,
-                           WhenReady(peer.connection.get(), POLLIN, deadline, PeerText(peer.rank),
-                                     [&] { return recv(peer.connection.get(), &verdict, 1, 0); }));
-    if (n != 1) {
-      return PeerLost(peer.rank, "shm: " + PeerText(peer.rank) +
-                                     " closed the connection while connecting; see its own error");
+    if (guest.invited.rank > context.rank) {
+      missing.push_back(guest);
+    } else {
+      RABIT_RETURN_IF_ERROR(side.Dial(guest));
     }
-    peer.wants_offers = verdict == 1 && agreement.single_copy != SingleCopy::kOff;
   }
-  return peers;
+  RABIT_RETURN_IF_ERROR(side.AcceptAll(listener.get(), std::move(missing)));
+  return side.Finish();
 }
 
 }  // namespace rabit

@@ -1,8 +1,6 @@
 // Handshake: how the ranks of one host find each other and swap their inboxes.
 #pragma once
 
-#include <array>
-#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -14,28 +12,18 @@
 
 namespace rabit {
 
-using ShmToken = std::array<uint8_t, 16>;
-
-// A connected Unix socket (SOCK_SEQPACKET, non-blocking) to another rank of this host.
-struct ShmSocket {
+// A rank of this host that is to be met, and the inbox that it writes to.
+struct ShmInvitation {
   int rank = -1;
-  UniqueFd fd;
-  ShmToken mine{};    // what the peer must show
-  ShmToken theirs{};  // what it wants to see
+  const Inbox* inbox = nullptr;
 };
 
-// Who meets: each of `peers` with this rank and all the others, or only pairs that a tree joins.
+// Who meets: each of the invited with this rank and all the others, or only pairs that a tree
+// joins.
 enum class ShmMeeting { kAll, kNeighbours };
-
-// One per rank in `peers` (ascending).  `purpose` keeps several meetings of one job apart.  Blocks.
-Result<std::vector<ShmSocket>> ConnectShmSockets(const ConnectContext& context,
-                                                 const std::vector<int>& peers,
-                                                 std::string_view purpose, ShmMeeting meeting);
 
 // What the ranks of a host must agree on.
 struct ShmAgreement {
-  int rank = 0;
-  uint64_t epoch = 0;
   InboxShape shape;
   SingleCopy single_copy = SingleCopy::kAuto;
 };
@@ -43,13 +31,16 @@ struct ShmAgreement {
 struct ShmPeer {
   int rank = -1;
   int pid = 0;
-  UniqueFd connection;
+  UniqueFd connection;  // a Unix socket (SOCK_SEQPACKET, non-blocking)
   Inbox inbox;
   bool wants_offers = false;  // reads our long messages by process_vm_readv; tried for real
 };
 
-// Passes our inbox to every peer and maps theirs.  Blocks.
-Result<std::vector<ShmPeer>> SwapInboxes(std::vector<ShmSocket> sockets, const Inbox& mine,
-                                         const ShmAgreement& agreement, Deadline deadline);
+// Passes an inbox to each of `invited` (ascending) and maps theirs; in that order.  `purpose` keeps
+// several meetings of one job apart.  Blocks.
+Result<std::vector<ShmPeer>> MeetShmPeers(const ConnectContext& context,
+                                          const std::vector<ShmInvitation>& invited,
+                                          std::string_view purpose, ShmMeeting meeting,
+                                          const ShmAgreement& agreement);
 
 }  // namespace rabit

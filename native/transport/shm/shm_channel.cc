@@ -261,22 +261,21 @@ Result<std::unique_ptr<Channel>> ConnectShmChannel(const ConnectContext& context
     if (context.topology.SameHost(peer, context.rank)) ranks.push_back(peer);
   }
   if (ranks.empty()) return beneath;
-  ShmAgreement agreement;
-  agreement.rank = context.rank;
-  agreement.epoch = context.epoch;
-  agreement.single_copy = SingleCopy::kOff;
-  agreement.shape = ShmChannelShape();
-  RABIT_ASSIGN_OR_RETURN(std::vector<ShmSocket> sockets,
-                         ConnectShmSockets(context, ranks, "control", ShmMeeting::kNeighbours));
+  const ShmAgreement agreement{.shape = ShmChannelShape(), .single_copy = SingleCopy::kOff};
+  std::vector<Inbox> inboxes;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    RABIT_ASSIGN_OR_RETURN(Inbox inbox, Inbox::Create(agreement.shape));
+    inboxes.push_back(std::move(inbox));
+  }
+  std::vector<ShmInvitation> invited;
+  for (size_t i = 0; i < ranks.size(); ++i) invited.push_back({ranks[i], &inboxes[i]});
+  RABIT_ASSIGN_OR_RETURN(
+      std::vector<ShmPeer> met,
+      MeetShmPeers(context, invited, "control", ShmMeeting::kNeighbours, agreement));
   std::vector<ShmChannelPeer> peers;
-  for (ShmSocket& socket : sockets) {
-    RABIT_ASSIGN_OR_RETURN(Inbox mine, Inbox::Create(agreement.shape));
-    std::vector<ShmSocket> one;
-    one.push_back(std::move(socket));
-    RABIT_ASSIGN_OR_RETURN(std::vector<ShmPeer> met,
-                           SwapInboxes(std::move(one), mine, agreement, context.deadline));
-    mine.CloseFd();
-    peers.push_back({met.front().rank, std::move(mine), std::move(met.front().inbox)});
+  for (size_t i = 0; i < met.size(); ++i) {
+    inboxes[i].CloseFd();
+    peers.push_back({met[i].rank, std::move(inboxes[i]), std::move(met[i].inbox)});
   }
   ShmChannelOptions made = options;
   made.neighbours = static_cast<int>(neighbours.size());

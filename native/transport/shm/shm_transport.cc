@@ -39,8 +39,7 @@ class ShmTransport final : public Transport {
     for (ShmPeer& peer : peers) {
       const LaneOptions lane_options{
           .chunk_bytes = chunk_bytes,
-          .single_copy_min_bytes =
-              peer.wants_offers ? options.single_copy_min_bytes : ~uint64_t{0},
+          .single_copy_min_bytes = peer.wants_offers ? options.single_copy_min_bytes : ~uint64_t{0},
           .is_checked = options.is_checked};
       processes_.emplace_back(peer.rank, peer.pid, std::move(peer.connection));
       peer_inboxes_.push_back(std::move(peer.inbox));
@@ -176,18 +175,16 @@ Result<std::unique_ptr<Transport>> ConnectShmTransport(const ConnectContext& con
   local_ranks.insert(std::upper_bound(local_ranks.begin(), local_ranks.end(), context.rank),
                      context.rank);
   ShmAgreement agreement;
-  agreement.rank = context.rank;
-  agreement.epoch = context.epoch;
   // What is copied between two memories passes no checksum.
   agreement.single_copy = options.is_checked ? SingleCopy::kOff : options.single_copy;
   agreement.shape = inbox.shape();
   // At least four chunks in the ring: two are copied in and out while two are on their way.
   const uint32_t chunk_bytes = std::min(options.chunk_bytes, agreement.shape.ring_bytes / 4);
 
-  RABIT_ASSIGN_OR_RETURN(std::vector<ShmSocket> sockets,
-                         ConnectShmSockets(context, peers, "shm", ShmMeeting::kAll));
+  std::vector<ShmInvitation> invited;
+  for (const int peer : peers) invited.push_back({peer, &inbox});
   RABIT_ASSIGN_OR_RETURN(std::vector<ShmPeer> connected,
-                         SwapInboxes(std::move(sockets), inbox, agreement, context.deadline));
+                         MeetShmPeers(context, invited, "shm", ShmMeeting::kAll, agreement));
   inbox.CloseFd();
   return std::unique_ptr<Transport>(std::make_unique<ShmTransport>(
       context, std::move(inbox), std::move(connected), local_ranks, options, chunk_bytes,

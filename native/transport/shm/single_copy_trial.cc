@@ -1,6 +1,7 @@
 #include "transport/shm/single_copy_trial.h"
 
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -8,6 +9,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/random.h"
 #include "base/socket.h"
 
 namespace rabit {
@@ -34,36 +36,53 @@ std::chrono::nanoseconds Fastest(Body body) {
 
 }  // namespace
 
-SingleCopyTrial::SingleCopyTrial(uint64_t value)
-    : value_(value), memory_(new std::byte[kBytes]), copy_(new std::byte[kBytes]) {
+Result<SingleCopyTrial*> SingleCopyTrial::OfThisProcess() {
+  static Mutex mutex;
+  static pid_t process = 0;
+  static SingleCopyTrial* trial = nullptr;
+  const MutexLock lock(mutex);
+  if (process != getpid()) {  // A forked child has its parent's, and the parent's value.
+    uint64_t value = 0;
+    RABIT_RETURN_IF_ERROR(FillRandom(Bytes(reinterpret_cast<std::byte*>(&value), sizeof value)));
+    trial = new SingleCopyTrial(value);
+    process = getpid();
+  }
+  return trial;
+}
+
+SingleCopyTrial::SingleCopyTrial(uint64_t value) : value_(value), memory_(new std::byte[kBytes]) {
   std::memset(memory_.get(), 1, kBytes);
-  std::memset(copy_.get(), 1, kBytes);
   std::memcpy(memory_.get(), &value_, sizeof value_);
 }
 
-Status SingleCopyTrial::TryRead(int pid, uint64_t address, uint64_t value) {
+Status SingleCopyTrial::TryRead(int pid, uint64_t address, uint64_t value) const {
   uint64_t seen = 0;
-  if (ReadMemory(pid, address, copy_.get(), sizeof seen) != sizeof seen) {
+  if (ReadMemory(pid, address, reinterpret_cast<std::byte*>(&seen), sizeof seen) != sizeof seen) {
     return Unsupported("process_vm_readv: " + ErrnoText(errno));
   }
-  std::memcpy(&seen, copy_.get(), sizeof seen);
   if (seen == value) return Status();
   return Unsupported("process number " + std::to_string(pid) +
                      " is another process here; the ranks run in different containers");
 }
 
 bool SingleCopyTrial::IsFaster(int pid, uint64_t address) {
-  if (is_faster_) return *is_faster_;
+  const MutexLock lock(mutex_);
+  if (!is_faster_) is_faster_ = Measure(pid, address);
+  return *is_faster_;
+}
+
+bool SingleCopyTrial::Measure(int pid, uint64_t address) const {
+  const std::unique_ptr<std::byte[]> to(new std::byte[kBytes]);
+  std::memset(to.get(), 1, kBytes);
   bool has_failed = false;
   const auto read = Fastest([&] {
-    has_failed |= ReadMemory(pid, address, copy_.get(), kBytes) != static_cast<ssize_t>(kBytes);
+    has_failed |= ReadMemory(pid, address, to.get(), kBytes) != static_cast<ssize_t>(kBytes);
   });
   const auto copy = Fastest([&] {
-    std::memcpy(copy_.get(), memory_.get(), kBytes);
-    asm volatile("" : : "r"(copy_.get()) : "memory");  // or the copy is optimised away
+    std::memcpy(to.get(), memory_.get(), kBytes);
+    asm volatile("" : : "r"(to.get()) : "memory");  // or the copy is optimised away
   });
-  is_faster_ = !has_failed && read < 2 * copy;
-  return *is_faster_;
+  return !has_failed && read < 2 * copy;
 }
 
 }  // namespace rabit
