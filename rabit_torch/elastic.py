@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -46,6 +45,32 @@ __all__ = [
 ]
 
 
+class _Tensors:
+    """Tensors without a history, for Renewal."""
+
+    def place(self, value: Any, worn: Any) -> tuple[object, object] | None:
+        if type(value) is not torch.Tensor or type(worn) is not torch.Tensor or not value.numel():
+            return None
+        if _layout(value) != _layout(worn) or not _is_plain(value) or not _is_plain(worn):
+            return None
+        return value.untyped_storage().data_ptr(), worn.untyped_storage().data_ptr()
+
+    def fill(self, worn: Any, value: Any) -> None:
+        worn.copy_(value)
+
+
+def _layout(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.dtype, tensor.device, tensor.shape, tensor.stride(), tensor.storage_offset()
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Its elements lie next to each other, and it can be written to in place."""
+    if tensor.layout is not torch.strided or tensor.requires_grad or tensor.is_inference() or tensor.is_quantized:
+        return False
+    is_dense = tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
+    return is_dense and tensor.is_conj() is tensor.is_neg() is False
+
+
 class TorchState(ObjectState):
     """A model, an optimizer and other values; all of them as attributes.
 
@@ -55,6 +80,8 @@ class TorchState(ObjectState):
     they differ between exchanges, with its own parameters.  replicas: so many other hosts have copies of that
     and of the model's buffers, with which a rank that comes for a lost one goes on.  per_rank: as for ObjectState.
     """
+
+    _kinds = (*ObjectState._kinds, _Tensors())
 
     def __init__(
         self,
@@ -67,8 +94,6 @@ class TorchState(ObjectState):
     ) -> None:
         given = {"model": model, "optimizer": optimizer, **values}
         self._tensors = {name: each for name, each in given.items() if _holds_tensors(each)}
-        self._commit = _Commit({}, {})
-        self._commit_before: _Commit | None = None  # where parts are local
         self.is_local = any(_has_strategy(each) for each in self._tensors.values())
         for name, each in self._tensors.items():
             setattr(self, name, each)
@@ -77,33 +102,26 @@ class TorchState(ObjectState):
         super().__init__(per_rank=per_rank, replicas=replicas, **rest)
         self._is_made = True
 
-    def save(self) -> None:
+    def _snapshot(self) -> dict[str, Any]:
         # What is under way comes in first, on all ranks together: not where one of them makes its state.
         methods = {
-            name: copy.deepcopy(each.strategy_state_dict())
+            name: each.strategy_state_dict()
             for name, each in self._tensors.items()
             if _has_strategy(each) and self._is_made
         }
-        copies = {name: copy.deepcopy(each.state_dict()) for name, each in self._tensors.items()}
-        before, self._commit = self._commit, _Commit(copies, methods)
-        self._commit_before = before if self.is_local else None
-        super().save()
-
-    def _take_before(self) -> None:
-        assert self._commit_before is not None
-        self._commit, self._commit_before = self._commit_before, None
-        super()._take_before()
+        tensors = {name: each.state_dict() for name, each in self._tensors.items()}
+        return {"tensors": tensors, "methods": methods, **super()._snapshot()}
 
     def own_part(self) -> Any:
-        commit = self._commit
+        assert self._saved is not None
         are_apart = any(
             each.strategy.uses_step for each in self._tensors.values() if _has_strategy(each)
         )
         own = {
             name: saved if are_apart else _buffers(self._tensors[name], saved)
-            for name, saved in commit.copies.items()
+            for name, saved in self._saved["tensors"].items()
         }
-        methods = {name: each["local"] for name, each in commit.methods.items()}
+        methods = {name: each["local"] for name, each in self._saved["methods"].items()}
         return own, methods, super().own_part()
 
     def take_own(self, has_own: bool, taken: Any) -> None:
@@ -116,7 +134,8 @@ class TorchState(ObjectState):
         if has_own:
             self.restore()
         if owners:  # Else nobody has committed yet: the strategies begin.
-            methods = self._commit.methods
+            assert self._saved is not None
+            methods = self._saved["methods"]
             if len(owners) < len(everybody):
                 found = broadcast_object(methods, owners[0], "rabit.elastic.methods")
                 methods = methods if has_own else found
@@ -130,9 +149,10 @@ class TorchState(ObjectState):
         super().take_own(has_own, values)
 
     def restore(self) -> None:
+        assert self._saved is not None
         for name, each in self._tensors.items():
             # An optimizer takes the tensors that it is given for its own.
-            each.load_state_dict(copy.deepcopy(self._commit.copies[name]))
+            each.load_state_dict(copy.deepcopy(self._saved["tensors"][name]))
         super().restore()
 
     def broadcast(self, root_rank: int) -> None:
@@ -149,14 +169,6 @@ class ElasticSampler(rabit.elastic.ElasticSampler, torch.utils.data.Sampler[int]
 
     def __iter__(self) -> Iterator[int]:
         return super().__iter__()
-
-
-@dataclass(frozen=True)
-class _Commit:
-    """Copies of models and optimizers and of what strategies keep, by name."""
-
-    copies: dict[str, Any]
-    methods: dict[str, Any]
 
 
 def _buffers(value: Any, saved: dict[str, Any]) -> dict[str, Any]:

@@ -123,6 +123,7 @@ class Recovery:
 
     def finish(self) -> None:
         """The function has returned: nobody leaves while others may need it to repeat a step."""
+        self._updates.finish()
         barrier(name="rabit.elastic.end")
 
     def _start_over(self, lost: int, why: str) -> None:

@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
+from rabit.elastic.renewal import Arrays, Leaves, Renewal
 from rabit.elastic.replicas import Replicas, Standing
 from rabit.elastic.updates import Updates
 from rabit.engine.current import current_engine
@@ -64,8 +65,8 @@ class State(abc.ABC):
     def check_host_updates(self) -> None:
         """Raises HostsUpdatedInterrupt on all ranks, at the same commit, if the members are to change.
 
-        Part of `commit`.  In a job that may grow, or with a state that is local, it is a vote of all ranks;
-        in others it does nothing.
+        Part of `commit`.  In a job that may grow it takes the answer of a vote of all ranks, of the commit before
+        where commits follow each other quickly; with a state that is local it waits for all; in others it does nothing.
         """
         if self.updates is not None:
             self.updates.check(keeps_together=self.is_local)
@@ -167,6 +168,8 @@ class ObjectState(State):
         state = rabit.elastic.ObjectState(step=0, residual=np.zeros(1000), per_rank=["residual"], replicas=1)
     """
 
+    _kinds: Sequence[Leaves] = (Arrays(),)  # of values whose copies are written again and again
+
     def __init__(self, *, per_rank: Collection[str] = (), replicas: int = 0, **values: Any) -> None:
         unknown = sorted(set(per_rank) - set(values))
         if unknown:
@@ -178,18 +181,35 @@ class ObjectState(State):
         super().__init__(replicas)
         self._names = tuple(values)
         self._per_rank = tuple(per_rank)
-        self._saved: dict[str, Any] = {}
-        self._before: dict[str, Any] | None = None  # the commit before, where parts are local
+        self._saved: dict[str, Any] | None = None  # the snapshot of the last commit
+        self._before: dict[str, Any] | None = None  # that of the one before, where parts are local
         for name, value in values.items():
             setattr(self, name, value)
         self.save()
 
     def save(self) -> None:
-        contents = copy.deepcopy(self._contents())
-        self._before, self._saved = self._saved if self.is_local else None, contents
+        saved = self._saved
+        before, worn = (saved, self._before) if self.is_local else (None, saved)
+        renewal = Renewal(self._snapshot(), worn, self._kinds)
+        self._before = before  # In `worn` there is no commit any more.
+        try:
+            self._saved = renewal.fill()
+        except BaseException:  # A signal's, such as Ctrl-C: half of one commit and half of another would be none.
+            self._saved = renewal.fill()
+            raise
+
+    def _snapshot(self) -> dict[str, Any]:
+        """What a commit copies."""
+        return {"values": self._contents()}
+
+    def _values(self) -> dict[str, Any]:
+        """Those of the last commit."""
+        assert self._saved is not None
+        values: dict[str, Any] = self._saved["values"]
+        return values
 
     def restore(self) -> None:
-        self._take(copy.deepcopy(self._saved))
+        self._take(copy.deepcopy(self._values()))
 
     def broadcast(self, root_rank: int) -> None:
         shared = {name: each for name, each in self._contents().items() if name not in self._per_rank}
@@ -201,19 +221,15 @@ class ObjectState(State):
                 f"{type(self).__name__} on rank {rank()} is {commits} commits ahead of another rank: call commit() "
                 "after the same steps on all ranks."
             )
-        self._take_before()
+        self._saved, self._before = self._before, None
         self.restore()
 
-    def _take_before(self) -> None:
-        """The copies of the last commit are those of the one before."""
-        assert self._before is not None
-        self._saved, self._before = self._before, None
-
     def own_part(self) -> Any:
-        return {name: self._saved[name] for name in self._per_rank}
+        values = self._values()
+        return {name: values[name] for name in self._per_rank}
 
     def take_own(self, has_own: bool, taken: Any) -> None:
-        own = taken or {name: self._saved[name] for name in self._per_rank}
+        own = taken or {name: self._values()[name] for name in self._per_rank}
         self._take(copy.deepcopy(own))
 
     def reset(self) -> None:

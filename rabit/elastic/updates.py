@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
-from rabit.ops.votes import any_rank
+from rabit.engine.current import current_engine
+from rabit.ops.votes import Vote
 from rabit.rendezvous.membership import KEY, Membership
 from rabit.rendezvous.survivors import Store
 from rabit.session import rank
@@ -14,6 +16,11 @@ __all__ = ["HostsUpdatedInterrupt", "Updates"]
 
 # So much later a change is seen at most, and so seldom a commit costs a message to the store.
 _LOOK_EVERY_S = 0.1
+# Commits that are further apart than this wait for their own vote: it is little beside the step.
+_SELDOM_S = 0.1
+# What rank 0 votes.
+_IS_OUTDATED = 1
+_IS_SELDOM = 2
 
 
 class HostsUpdatedInterrupt(Exception):
@@ -26,7 +33,9 @@ class HostsUpdatedInterrupt(Exception):
 class Updates:
     """Rank 0 looks at the store, and all ranks learn in one vote what it has seen.  One thread only.
 
-    So all ranks stop at the same commit, and no work is lost.
+    So all ranks stop at the same commit, and no work is lost.  A vote takes as long as messages to rank 0 and
+    back, which short steps would feel: it is on its way during the next step then, and the commit after that
+    takes its answer.
     store: None: the members of this job change by losses alone, and nobody looks.
     """
 
@@ -35,27 +44,49 @@ class Updates:
         self._clock = clock
         self._look_at_s = 0.0
         self._is_outdated = False
+        self._asked_s = -math.inf
+        self._asked: Vote | None = None  # whose answer is for the next check
 
     def check(self, keeps_together: bool = False) -> None:
-        """Raises HostsUpdatedInterrupt on all ranks if there is an update.  Blocks until all have come.
+        """Raises HostsUpdatedInterrupt on all ranks if there is an update.
 
-        keeps_together: the ranks wait for each other also where the members cannot change so.
+        Blocks until all have come to this check, or to the one before where checks follow each other quickly.
+        keeps_together: the ranks wait for each other, also where the members cannot change so.
         """
         if self._store is None and not keeps_together:
             return
-        if any_rank(rank() == 0 and self._sees_one(), "rabit.elastic.update"):
+        vote, self._asked = self._asked or self._ask(), None
+        answer = vote.wait()
+        if answer & _IS_OUTDATED:
             raise HostsUpdatedInterrupt(
                 "hosts of the job have changed: its ranks come together anew. rabit.elastic.run does so; "
                 "commit inside of the function that it calls."
             )
+        if not keeps_together and not answer & _IS_SELDOM:
+            self._asked = self._ask()
+
+    def finish(self) -> None:
+        """There is no further check.  Blocks until no vote is on its way."""
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            asked.wait()
 
     def start_over(self) -> None:
         """The members are others now."""
         self._is_outdated = False
         self._look_at_s = 0.0
+        self._asked = None  # It was one of the engine that is gone.
 
-    def _sees_one(self) -> bool:
+    def _ask(self) -> Vote:
         now = self._clock()
+        is_seldom = now - self._asked_s > _SELDOM_S
+        self._asked_s = now
+        bits = 0
+        if rank() == 0:  # The others' clocks and stores may say something else.
+            bits = _IS_OUTDATED * self._sees_one(now) | _IS_SELDOM * is_seldom
+        return Vote(bits, "rabit.elastic.update", engine=current_engine())
+
+    def _sees_one(self, now: float) -> bool:
         if self._store is not None and not self._is_outdated and now >= self._look_at_s:
             self._look_at_s = now + _LOOK_EVERY_S
             held = self._store.watch(KEY, 0, 0.0).value

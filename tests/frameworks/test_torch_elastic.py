@@ -161,6 +161,84 @@ def test_what_changes_after_a_restore_does_not_reach_the_commit():
     assert first == second == third
 
 
+def saved(state, name):
+    return state._saved["tensors"][name]
+
+
+def test_commits_go_into_the_memory_of_the_last_one():
+    def fn(engine):
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+        model.to(memory_format=torch.channels_last)
+        optimizer = torch.optim.Adam(model.parameters())
+        state = TorchState(model, optimizer, step=0)
+        model(torch.ones(1, 3, 8, 8)).sum().backward()
+        optimizer.step()  # Makes the state of the optimizer.
+        state.save()
+        held = [saved(state, "model")[name].data_ptr() for name in model.state_dict()]
+        held += [each["exp_avg"].data_ptr() for each in saved(state, "optimizer")["state"].values()]
+        optimizer.step()
+        state.save()
+        assert held == [
+            *(saved(state, "model")[name].data_ptr() for name in model.state_dict()),
+            *(each["exp_avg"].data_ptr() for each in saved(state, "optimizer")["state"].values()),
+        ]
+        wanted = [each.tolist() for each in model.state_dict().values()]
+        optimizer.step()
+        state.restore()
+        return wanted == [each.tolist() for each in model.state_dict().values()]
+
+    assert run_ranks(1, fn) == [True]
+
+
+def test_parameters_that_share_memory_share_it_in_the_commits():
+    """A copy of one tensor of a flat buffer keeps all of the buffer: they would be as many buffers as tensors."""
+
+    def fn(engine):
+        flat = torch.arange(6.0)
+        model = torch.nn.ParameterList([torch.nn.Parameter(each) for each in flat.split(2)])
+        model.append(torch.nn.Parameter(flat[1:3]))  # lies across two others
+        state = TorchState(model, None)
+        flat += 1
+        state.save()
+        places = {each.untyped_storage().data_ptr() for each in saved(state, "model").values()}
+        flat += 1
+        state.restore()
+        return len(places), flat.tolist()
+
+    assert run_ranks(1, fn) == [(1, [1, 2, 3, 4, 5, 6])]
+
+
+def test_parameters_that_share_memory_no_more_have_copies_of_their_own():
+    def fn(engine):
+        model = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(2))])
+        model.append(torch.nn.Parameter(model[0].data))
+        state = TorchState(model, None)
+        model[1].data = torch.full((2,), 2.0)
+        model[0].data += 1
+        state.save()
+        state.restore()
+        return [each.tolist() for each in model]
+
+    assert run_ranks(1, fn) == [[[1, 1], [2, 2]]]
+
+
+@pytest.mark.parametrize("change", ["dtype", "shape", "inference", "expanded"])
+def test_what_does_not_fit_into_the_last_commit_is_copied_anew(change):
+    def fn(engine):
+        state = TorchState(torch.nn.BatchNorm1d(3), None)
+        held = saved(state, "model")["running_mean"]
+        with torch.inference_mode(change == "inference"):
+            state.model.running_mean = {
+                "dtype": torch.ones(3, dtype=torch.float64), "shape": torch.ones(4),
+                "inference": torch.ones(3), "expanded": torch.ones(1).expand(3),
+            }[change]  # fmt: skip
+        state.save()
+        found = saved(state, "model")["running_mean"]
+        return found is not held and held.tolist() == [0, 0, 0] and found.eq(1).all().item()
+
+    assert run_ranks(1, fn) == [True]
+
+
 C10D = """
 import torch.distributed as dist
 import rabit_torch as rabit

@@ -115,10 +115,24 @@ MUTANTS = [
     ),
     Mutant(
         "commits share memory with the values",
-        STATE,
-        "contents = copy.deepcopy(self._contents())",
-        "contents = self._contents()",
+        "rabit/elastic/renewal.py",
+        "self._copy = copy.deepcopy(value, self._placed)",
+        "self._copy = value",
         (STATES,),
+    ),
+    Mutant(
+        "an interrupted commit stays half of two",
+        STATE,
+        "            self._saved = renewal.fill()\n            raise",
+        "            raise",
+        ("tests/unit/ops/test_elastic_renewal.py",),
+    ),
+    Mutant(
+        "two arrays of a commit share the memory of one",
+        "rabit/elastic/renewal.py",
+        "self._places.setdefault(memories[1], memories[0]) == memories[0]",
+        "True",
+        ("tests/unit/ops/test_elastic_renewal.py",),
     ),
     Mutant(
         "a step that was begun is not undone after a loss",
@@ -144,8 +158,8 @@ MUTANTS = [
     Mutant(
         "rank 0 sees an update of the hosts alone",
         "rabit/elastic/updates.py",
-        'if any_rank(rank() == 0 and self._sees_one(), "rabit.elastic.update"):',
-        "if rank() == 0 and self._sees_one():",
+        "answer = vote.wait()",
+        "answer = vote.wait() if rank() else _IS_OUTDATED * self._sees_one(self._clock())",
         (STATES,),
     ),
     Mutant(
@@ -186,8 +200,8 @@ MUTANTS = [
     Mutant(
         "an optimizer goes on in the memory of the commit",
         "rabit_torch/elastic.py",
-        "each.load_state_dict(copy.deepcopy(self._commit.copies[name]))",
-        "each.load_state_dict(self._commit.copies[name])",
+        'each.load_state_dict(copy.deepcopy(self._saved["tensors"][name]))',
+        'each.load_state_dict(self._saved["tensors"][name])',
         ("tests/frameworks/test_torch_elastic.py -k after_a_restore",),
     ),
 ]

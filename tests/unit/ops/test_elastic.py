@@ -299,6 +299,44 @@ def test_an_update_that_rank_0_sees_stops_all_ranks_at_the_same_commit():
     run_ranks(3, fn)
 
 
+def test_where_commits_follow_quickly_the_one_after_a_vote_takes_its_answer():
+    """None waits for messages to rank 0 and back, and still all ranks stop at the same one."""
+    held = Membership.first(["a"] * 3, 1, most=4).with_newcomer(3, "a").with_waiting(3)
+    is_two_ahead = threading.Event()
+
+    def fn(engine):
+        store = MemoryStore(Membership.first(["a"] * 3, 1, most=4))
+        updates = Updates(store, clock=(0.06 * n for n in range(100)).__next__)
+        updates.check()  # The first one has its own vote.
+        updates.check()
+        if engine.rank == 0:
+            store.change(lambda membership: held)
+            updates.check()  # Asks, and takes the answer to what it asked before.
+            is_two_ahead.set()
+        else:
+            assert is_two_ahead.wait(10)
+            updates.check()
+        with pytest.raises(HostsUpdatedInterrupt):
+            for _ in range(3):
+                updates.check()
+                checks.append(engine.rank)
+
+    checks = []
+    run_ranks(3, fn)
+    assert len(checks) % 3 == 0 and len(set(checks)) in (0, 3)
+
+
+def test_at_the_end_no_vote_is_on_its_way():
+    def fn(engine):
+        for _ in range(2):  # The second ones have the same name.
+            updates = Updates(MemoryStore(Membership.first(["a"] * 2, 1, most=4)), clock=lambda: 0.0)
+            for _ in range(3):
+                updates.check()
+            updates.finish()
+
+    run_ranks(2, fn)
+
+
 class OwnState(ObjectState):
     """Has a part of its own, of which it keeps two commits."""
 
@@ -314,7 +352,8 @@ class OwnState(ObjectState):
         super().save()
 
     def restore(self):
-        self.own, self._saved = self.kept[-1]
+        self.own, values = self.kept[-1]
+        self._saved = {"values": values}
         super().restore()
 
     def step_back(self, commits):

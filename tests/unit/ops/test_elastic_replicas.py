@@ -162,7 +162,7 @@ def test_a_commit_whose_copies_do_not_arrive_is_none(monkeypatch):
         state._replicas.exchange = lambda *_: (_ for _ in ()).throw(rabit.PeerLost("rank 1 is gone", 1))
         with pytest.raises(rabit.PeerLost):
             state.commit()
-        return state.commits, state.own, state.own is not None and state._saved["own"]
+        return state.commits, state.own, state.own is not None and state._saved["values"]["own"]
 
     assert run_ranks(2, fn, min_np=1) == [(0, 7, 7)] * 2
 
