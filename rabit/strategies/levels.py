@@ -56,17 +56,7 @@ class Levels:
     def __post_init__(self) -> None:
         in_range(self, block="1..")
         check_choice("Levels", "norm", self.norm, ("max", "l2"))
-        table = self.table
-        if (
-            not 2 <= len(table) <= 128
-            or table[0] != 0
-            or table[-1] != 1
-            or sorted(table) != [*table]
-        ):
-            raise InvalidArgument(
-                f"a table of {len(table)} levels from {table[:1]} to {table[-1:]}: it takes 2 to 128 that "
-                "rise from 0 to 1, so that one fits in a byte with its sign."
-            )
+        check_table(self.table)
 
     @property
     def is_biased(self) -> bool:
@@ -85,22 +75,6 @@ class Levels:
         padded[: x.size] = x
         return padded.reshape(-1, self.block)
 
-    def _below(self, part: Array, table: Array) -> Array:
-        """The last level that is not above each part, and below the last level of all."""
-        top = len(table) - 2
-        if self.table == uniform(len(self.table).bit_length()):  # Found by multiplying.
-            low = np.nan_to_num(part * (top + 1)).astype(np.intp)
-            low -= table[np.minimum(low, top)] > part  # What rounding has lifted.
-            clipped: Array = np.clip(low, 0, top)
-            return clipped
-        if top < 8:  # Counted faster than searched.
-            count = np.zeros(part.shape, np.intp)
-            for level in table[1:-1]:
-                count += part >= level
-            return count
-        found: Array = np.clip(np.searchsorted(table, part, side="right") - 1, 0, top)
-        return found
-
     def encode(self, x: Array, random: Random) -> Any:
         blocks = self._blocks(x)
         size = np.abs(blocks)
@@ -108,7 +82,7 @@ class Levels:
         table = np.array(self.table, x.dtype)
         part = size / np.where(scale > 0, scale, 1)[:, None]
         part = np.minimum(part, 1, out=part).reshape(-1)[: x.size]
-        low = self._below(part, table)
+        low = level_below(part, table, is_uniform=self.table == uniform(len(table).bit_length()))
         up = (part - table[low]) / (table[low + 1] - table[low])
         draws = random().random(x.size, np.float64 if x.dtype == np.float64 else np.float32)
         codes = (low + (draws < up)).astype(np.uint8)
@@ -122,6 +96,32 @@ class Levels:
         value *= np.repeat(scale, self.block)[: like.size].astype(like.dtype)
         decoded: Array = np.where(codes & 1, -value, value)
         return decoded
+
+
+def check_table(table: tuple[float, ...]) -> None:
+    """Raises InvalidArgument unless these can be the levels of `Levels`."""
+    if not 2 <= len(table) <= 128 or (table[0], table[-1]) != (0, 1) or sorted(table) != [*table]:
+        raise InvalidArgument(
+            f"a table of {len(table)} levels from {table[:1]} to {table[-1:]}: it takes 2 to 128 that "
+            "rise from 0 to 1, so that one fits in a byte with its sign."
+        )
+
+
+def level_below(part: Array, table: Array, *, is_uniform: bool) -> Array:
+    """The place of the last level that is not above each part, and below the last level of all."""
+    top = len(table) - 2
+    if is_uniform:  # Found by multiplying.
+        low = np.nan_to_num(part * (top + 1)).astype(np.intp)
+        low -= table[np.minimum(low, top)] > part  # What rounding has lifted.
+        clipped: Array = np.clip(low, 0, top)
+        return clipped
+    if top < 8:  # Counted faster than searched.
+        count = np.zeros(part.shape, np.intp)
+        for level in table[1:-1]:
+            count += part >= level
+        return count
+    found: Array = np.clip(np.searchsorted(table, part, side="right") - 1, 0, top)
+    return found
 
 
 @dataclass(frozen=True)

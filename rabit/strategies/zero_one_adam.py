@@ -13,7 +13,7 @@ from rabit.errors import InvalidArgument
 from rabit.training.state import leaf
 from rabit.training.strategy import Array, Exchange, Ranks, Slot, Strategy
 
-from .ranges import check_betas, in_range
+from .ranges import check, check_betas, in_range
 
 __all__ = ["ZeroOneAdam"]
 
@@ -32,6 +32,38 @@ class ZeroOneState:
     lr: float = 0.0
     times: int = 0
     inner: Any = None
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """When v takes another gradient, and when ranks meet; see ZeroOneAdam."""
+
+    start: int
+    refresh: int
+    grow: int
+    every: int
+
+    def __post_init__(self) -> None:
+        for name in ("start", "refresh", "grow", "every"):
+            check("ZeroOneAdam", name, getattr(self, name), "1..")
+
+    def refreshes(self, step: int) -> bool:
+        """True where the variance takes another gradient."""
+        at, times = 0, 0
+        while at < min(step + 1, self.start):
+            if at == step:
+                return True
+            at += 2 ** (times // self.refresh)
+            times += 1
+        return False
+
+    def meets(self, step: int) -> bool:
+        """True where the ranks come together after `step`."""
+        alone = step - self.start
+        if alone < 0:
+            return True
+        interval = int(min(2 ** min(alone // self.grow, 30), self.every))
+        return (alone + 1) % interval == 0
 
 
 class ZeroOneAdam(Strategy):
@@ -64,9 +96,9 @@ class ZeroOneAdam(Strategy):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
-        self.exchange, self.start, self.refresh = exchange, start, refresh
-        self.grow, self.every, self.betas, self.eps = grow, every, betas, eps
-        in_range(self, start="1..", refresh="1..", grow="1..", every="1..", eps="[0, inf)")
+        self.exchange, self.betas, self.eps = exchange, betas, eps
+        self.calendar = Calendar(start, refresh, grow, every)
+        in_range(self, eps="[0, inf)")
         check_betas(self, betas)
         self.bound = adam_bound(*betas)
         self._slots: Sequence[Slot] = ()
@@ -80,27 +112,9 @@ class ZeroOneAdam(Strategy):
                 inner = self.exchange.state(slot)
                 slot.state = ZeroOneState(zeros, value, zeros, zeros, inner=inner)
 
-    def refreshes(self, step: int) -> bool:
-        """True where the variance takes another gradient."""
-        at, times = 0, 0
-        while at < min(step + 1, self.start):
-            if at == step:
-                return True
-            at += 2 ** (times // self.refresh)
-            times += 1
-        return False
-
-    def meets(self, step: int) -> bool:
-        """True where the ranks come together after `step`."""
-        alone = step - self.start
-        if alone < 0:
-            return True
-        interval = int(min(2 ** min(alone // self.grow, 30), self.every))
-        return (alone + 1) % interval == 0
-
     async def gradient(self, slot: Slot, ranks: Ranks) -> None:
         state, kind, (b1, b2) = slot.state, slot.dtype.type, self.betas
-        g, is_mean = slot.grad, self.refreshes(ranks.step)
+        g, is_mean = slot.grad, self.calendar.refreshes(ranks.step)
         if is_mean:
             g = await ranks.mean(g)
             state.v = kind(b2) * state.v + kind(1 - b2) * g * g
@@ -109,12 +123,8 @@ class ZeroOneAdam(Strategy):
         correction = 1 / (1 - b1 ** (ranks.step + 1))
         state.sum = state.sum + kind(slot.lr * correction) * state.m
         state.lr += slot.lr * correction
-        if self.meets(ranks.step):
-            if not state.lr:
-                raise InvalidArgument(
-                    f"'{slot.name}' on rank {ranks.rank}: 0/1 Adam divides by the sum of the learning rates "
-                    f"since the ranks met last, which is 0 in step {ranks.step}. Keep it above zero."
-                )
+        if self.calendar.meets(ranks.step):
+            check_rates(state.lr, slot, ranks)
             # Before `start` ranks have met in the step before: with the mean gradient they have one sum.
             if not is_mean:
                 state.sum = (await self.exchange(state.sum, state.inner, _whole(ranks))).value
@@ -122,7 +132,7 @@ class ZeroOneAdam(Strategy):
         slot.grad = self._over_root(kind(correction) * state.m, correction, state)
 
     async def after_step(self, ranks: Ranks) -> None:
-        if not self.meets(ranks.step - 1):
+        if not self.calendar.meets(ranks.step - 1):
             return
         for slot in self._slots:
             state = slot.state
@@ -134,12 +144,24 @@ class ZeroOneAdam(Strategy):
         """x/(√v + ε), within the bound.  rates: those that x holds, added up."""
         kind = state.v.dtype.type
         root = np.sqrt(state.v / kind(1 - self.betas[1] ** state.times)) + kind(self.eps)
-        most = kind(self.bound * rates)
-        moves = x / root
-        # What is infinite stays so: it is to be seen in the parameters, not to pass for a long step.
-        within = np.where(np.isinf(moves), moves, np.clip(moves, -most, most))
-        found: Array = np.where(state.v > 0, within, kind(0))
-        return found
+        return bounded(x / root, kind(self.bound * rates), state.v > 0)
+
+
+def check_rates(rates: float, slot: Slot, ranks: Ranks) -> None:
+    """Raises InvalidArgument where their sum is 0."""
+    if not rates:
+        raise InvalidArgument(
+            f"'{slot.name}' on rank {ranks.rank}: 0/1 Adam divides by the sum of the learning rates "
+            f"since the ranks met last, which is 0 in step {ranks.step}. Keep it above zero."
+        )
+
+
+def bounded(moves: Array, most: Any, is_known: Array) -> Array:
+    """Within ±most, and 0 where nothing is known of the gradients."""
+    # What is infinite stays so: it is to be seen in the parameters, not to pass for a long step.
+    within = np.where(np.isinf(moves), moves, np.clip(moves, -most, most))
+    found: Array = np.where(is_known, within, moves.dtype.type(0))
+    return found
 
 
 def adam_bound(b1: float, b2: float) -> float:
