@@ -104,6 +104,26 @@ class Compression:
         return CompressionCodec(f"sign:block={block},phases={phases}", residuals=phases)
 
     @staticmethod
+    def two_means(block: int = 512) -> CompressionCodec:
+        """Sends one bit of each element, and the means of both sides of zero of each block.
+
+        float32.  Biased, so it wants a `residual`, with a second row, [2, *shape], for what the sums
+        lose: each rank adds some of the blocks up and sends the sums in the same way.
+        Source: Seide et al., 2014 (1-bit SGD).
+        """
+        return CompressionCodec(f"means:block={block}", residuals=2)
+
+    @staticmethod
+    def by_chance(ratio: float = 0.05, block: int = 1 << 20) -> CompressionCodec:
+        """Sends elements with the chance p = min(λ·|x|, 1), as x/p, and where they are; without bias.
+
+        float32.  ratio: of the elements of each block, on average; zeros are never sent.  Wants a
+        `seed`, and no residual, which would grow.  Every rank gets the elements of all ranks.
+        Source: Wangni et al., 2018 (greedy algorithm).
+        """
+        return CompressionCodec(f"chance:ratio={ratio:.9g},block={block}")
+
+    @staticmethod
     def topk(ratio: float = 0.01, block: int = 1 << 20, exact: bool = False) -> CompressionCodec:
         """Sends the elements with the largest magnitudes, and where they are.
 

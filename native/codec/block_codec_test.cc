@@ -156,6 +156,35 @@ RoundTrip Sign() {
   };
 }
 
+RoundTrip TwoMeans() {
+  return [](const Floats& block, uint64_t) {
+    float means[2];
+    for (const bool is_negative : {false, true}) {
+      const auto is_of_side = [=](float x) { return std::signbit(x) == is_negative; };
+      const auto size = std::count_if(block.begin(), block.end(), is_of_side);
+      const float sum = SumInLanes(block, [&](float x) { return is_of_side(x) ? x : 0.0f; });
+      means[is_negative ? 1 : 0] = sum / static_cast<float>(std::max<std::ptrdiff_t>(size, 1));
+    }
+    Floats values;
+    for (const float value : block) values.push_back(means[std::signbit(value) ? 1 : 0]);
+    return values;
+  };
+}
+
+// The rate by search, as its definition has it: those that go surely are the largest.
+double RateOf(const Floats& block, double wanted) {
+  Floats size;
+  for (const float value : block) size.push_back(std::abs(value));
+  std::sort(size.begin(), size.end(), std::greater<>());
+  double rest = std::accumulate(size.begin(), size.end(), 0.0);
+  double rate = wanted / rest;
+  for (size_t sure = 0; sure < size.size() && size[sure] * rate >= 1; ++sure) {
+    rest -= size[sure];
+    rate = (wanted - static_cast<double>(sure) - 1) / rest;
+  }
+  return rate;
+}
+
 RoundTrip ExactTopK(double ratio) {
   return [ratio](const Floats& block, uint64_t) {
     std::vector<size_t> order(block.size());
@@ -209,6 +238,8 @@ std::vector<OracleCase> OracleCases() {
           {"sign:block=512", Sign(), false},
           {"sign:block=8", Sign(), false},
           {"sign:block=64,phases=2", Sign(), true},
+          {"means:block=512", TwoMeans(), true},
+          {"means:block=8", TwoMeans(), true},
           {"topk:ratio=0.05,block=512,count=exact", ExactTopK(0.05), false}};
 }
 
@@ -301,6 +332,54 @@ TEST(TopK, a_sparse_tensor_is_sent_whole_and_without_its_zeros) {
   EXPECT_TRUE(SameBits(Kept("topk:ratio=0.01,block=1048576", in), in));
 }
 
+// Heavy tails, so that some elements go surely.
+Floats WithHeavyTails(int64_t count) {
+  Floats in = CodecInput(count, 0);
+  for (float& value : in) value = value * value * value;
+  return in;
+}
+
+TEST(ByChance, each_element_goes_with_its_chance_and_over_it) {
+  constexpr int64_t kCount = 4096;
+  const Floats in = WithHeavyTails(kCount);
+  const double rate = RateOf(in, 0.25 * kCount);
+  constexpr int kDraws = Repetitions(400);
+  auto codec = MakeCodec("chance:ratio=0.25,block=4096");
+  ASSERT_OK(codec);
+  double sent = 0, wanted = 0;
+  std::vector<int> times(in.size(), 0);
+  for (int draw = 0; draw < kDraws; ++draw) {
+    RunExchange(1, [&](Exchange& wire) {
+      Floats values = in;
+      const CodecPart part = PartOf(values, values, KeyOfTensor(static_cast<uint64_t>(draw), "g"));
+      EXPECT_OK((*codec)->Reduce(wire, {&part, 1}));
+      for (size_t i = 0; i < in.size(); ++i) {
+        if (values[i] == 0) continue;
+        ++times[i];
+        const double chance = std::min(std::abs(in[i]) * rate, 1.0);
+        EXPECT_LT(std::abs(values[i] * chance / in[i] - 1), 0.02) << i;
+      }
+    });
+  }
+  for (size_t i = 0; i < in.size(); ++i) {
+    const double chance = std::min(std::abs(in[i]) * rate, 1.0);
+    sent += times[i];
+    wanted += chance * kDraws;
+    const double error = 5 * std::sqrt(chance * (1 - chance) * kDraws) + 0.02 * chance * kDraws + 3;
+    EXPECT_LT(std::abs(times[i] - chance * kDraws), error) << i;
+  }
+  EXPECT_LT(std::abs(sent / wanted - 1), 0.02);
+}
+
+TEST(ByChance, zeros_stay_and_a_block_without_a_sum_is_seen) {
+  Floats in(1000, 0.0f);
+  in[7] = 3;
+  EXPECT_TRUE(SameBits(Kept("chance:ratio=0.5,block=1000", in), in));
+  EXPECT_TRUE(
+      SameBits(Kept("chance:ratio=0.1,block=1000", Floats(1000, 0.0f)), Floats(1000, 0.0f)));
+  EXPECT_TRUE(std::isnan(Kept("chance:ratio=0.1,block=1000", Floats(1000, 3e38f))[0]));
+}
+
 TEST(Levels, are_unbiased_and_differ_from_seed_to_seed) {
   auto codec = MakeCodec("levels:bits=3,block=64");
   ASSERT_OK(codec);
@@ -356,6 +435,17 @@ TEST(CodecKernels, every_instruction_set_gives_the_same_bits) {
     EXPECT_TRUE(signs_a == signs_b) << count;
     plain.decode_signs(signs_a.data(), count, -0.5f, sum_a.data());
     best.decode_signs(signs_a.data(), count, -0.5f, sum_b.data());
+    const float sides[2] = {0.25f, -0.5f};
+    plain.decode_sides(signs_a.data(), count, sides, sum_a.data());
+    best.decode_sides(signs_a.data(), count, sides, sum_b.data());
+    float sides_a[2], sides_b[2];
+    plain.sums_of_sides(x.data(), count, sides_a);
+    best.sums_of_sides(x.data(), count, sides_b);
+    EXPECT_TRUE(sides_a[0] == sides_b[0] && sides_a[1] == sides_b[1]) << count;
+    double below_a = 0, below_b = 0;
+    EXPECT_EQ(plain.sum_below(x.data(), count, 1.0f, &below_a),
+              best.sum_below(x.data(), count, 1.0f, &below_b));
+    EXPECT_EQ(below_a, below_b);
     plain.encode_bytes(x.data(), count, -5.0f, 25.0f, signs_a.data());
     best.encode_bytes(x.data(), count, -5.0f, 25.0f, signs_b.data());
     EXPECT_TRUE(signs_a == signs_b) << count;
@@ -369,6 +459,9 @@ TEST(CodecKernels, every_instruction_set_gives_the_same_bits) {
     std::vector<uint32_t> a(x.size() + 1), b(x.size() + 1);
     EXPECT_EQ(plain.select(x.data(), count, 0x3f800000u, a.data()),
               best.select(x.data(), count, 0x3f800000u, b.data()));
+    const int64_t drawn = plain.draw(x.data(), count, 0.5f, 11, a.data());
+    EXPECT_EQ(drawn, best.draw(x.data(), count, 0.5f, 11, b.data()));
+    for (int64_t i = 0; i < drawn; ++i) EXPECT_EQ(a[i], b[i]);
   }
 }
 

@@ -22,6 +22,10 @@ struct CodecKernels {
   // Sums of 16 strided lanes, which are then added in pairs: lane i with i+8, i+4, i+2, i+1.
   float (*sum_of_magnitudes)(const float* x, int64_t count);
   float (*sum_of_squares)(const float* x, int64_t count);
+  // sums[0] of what has no sign, sums[1] of what has one, in lanes like these.
+  void (*sums_of_sides)(const float* x, int64_t count, float* sums);
+  // The sum of magnitudes below `bound`, 0 < bound; returns how many there are.
+  int64_t (*sum_below)(const float* x, int64_t count, float bound, double* sum);
   void (*range)(const float* x, int64_t count, float* least, float* largest);
   // to = a + b; returns largest_bits of it.
   uint32_t (*add)(const float* a, const float* b, float* to, int64_t count);
@@ -42,12 +46,16 @@ struct CodecKernels {
   // One bit for each element, set where it is negative.
   void (*encode_signs)(const float* x, int64_t count, uint8_t* to);
   void (*decode_signs)(const uint8_t* from, int64_t count, float scale, float* to);
+  // to += values[0] where the bit is not set, values[1] where it is.
+  void (*decode_sides)(const uint8_t* from, int64_t count, const float* values, float* to);
   // Bytes of (x - least) * steps, rounded to the nearest.
   void (*encode_bytes)(const float* x, int64_t count, float least, float steps, uint8_t* to);
   void (*decode_bytes)(const uint8_t* from, int64_t count, float least, float step, float factor,
                        float* to);
   // Indices of the elements whose magnitude has at least these bits, in order; returns how many.
   int64_t (*select)(const float* x, int64_t count, uint32_t threshold_bits, uint32_t* indices);
+  // The same of elements chosen at random, each with the chance |x| * rate, or surely.
+  int64_t (*draw)(const float* x, int64_t count, float rate, uint64_t key, uint32_t* indices);
 };
 
 // nullptr where the compiler cannot build them for this processor family.

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/mutex.h"
+#include "codec/by_chance.h"
 #include "codec/cast.h"
 #include "codec/float8.h"
 #include "codec/levels.h"
@@ -11,6 +12,7 @@
 #include "codec/natural.h"
 #include "codec/sign.h"
 #include "codec/top_k.h"
+#include "codec/two_means.h"
 
 namespace rabit {
 namespace {
@@ -22,7 +24,9 @@ constexpr CodecRow kRows[] = {
     {"fp8", "8-bit floats with a scale for each block, rounded at random", &MakeFloat8Codec},
     {"natural", "powers of two, rounded at random", &MakeNaturalCodec},
     {"sign", "one bit and a scale for each block", &MakeSignCodec},
+    {"means", "one bit and two means for each block", &MakeTwoMeansCodec},
     {"topk", "the largest elements of each block", &MakeTopKCodec},
+    {"chance", "elements of each block at random, large ones more surely", &MakeByChanceCodec},
     {"minmax8", "8 bits between the least and the largest of each block", &MakeMinMaxCodec},
 };
 

@@ -19,6 +19,8 @@ RABIT_CODEC_SUITE(Float8Codec, "fp8:block=64");
 RABIT_CODEC_SUITE(NaturalCodec, "natural");
 RABIT_CODEC_SUITE(SignCodec, "sign:block=64");
 RABIT_CODEC_SUITE(SignInTwoPhasesCodec, "sign:block=64,phases=2");
+RABIT_CODEC_SUITE(TwoMeansCodec, "means:block=64");
+RABIT_CODEC_SUITE(ByChanceCodec, "chance:ratio=0.1,block=64");
 RABIT_CODEC_SUITE(MinMaxCodec, "minmax8:block=64");
 RABIT_CODEC_SUITE(TopKCodec, "topk:ratio=0.1,block=64");
 RABIT_CODEC_SUITE(SampledTopKCodec, "topk:ratio=0.05,block=16384");
@@ -45,7 +47,7 @@ TEST(CodecTable, mistakes_in_a_specification_are_named) {
   EXPECT_EQ(
       message("fp7"),
       "no codec is called 'fp7'. Choose one of 'fp16', 'bf16', 'levels', 'fp8', 'natural', 'sign', "
-      "'topk', 'minmax8'.");
+      "'means', 'topk', 'chance', 'minmax8'.");
   EXPECT_EQ(message("levels:bits=9"),
             "codec 'levels:bits=9': bits is '9'; it is an integer from 2 to 8. Correct it.");
   EXPECT_EQ(message("sign:block=12"),

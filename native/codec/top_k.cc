@@ -10,6 +10,7 @@
 
 #include "codec/block_coder.h"
 #include "codec/codec_kernels.h"
+#include "codec/entries.h"
 #include "codec/random.h"
 
 namespace rabit {
@@ -19,8 +20,8 @@ namespace {
 // percent; blocks that are hardly larger are searched as a whole.
 constexpr int64_t kSampledOneIn = 100;
 constexpr int64_t kSampleMin = 4096;
-// How much above the wanted number a sampled threshold aims, so that it rarely finds fewer: of what it
-// finds the largest are kept, no more than are wanted.  Fewer than this are searched for again.
+// How much above the wanted number a sampled threshold aims, so that it rarely finds fewer: of what
+// it finds the largest are kept, no more than are wanted.  Fewer than this are searched for again.
 constexpr double kAim = 1.2;
 constexpr double kFewest = 0.8;
 
@@ -31,7 +32,7 @@ uint32_t MagnitudeBits(float value) {
 }
 
 // Aji and Heafield, 2017; the sampled threshold is that of Deep Gradient Compression (Lin et al.,
-// 2018).  Zeros are never sent.  Encoding: how many, their indices, their values.
+// 2018).  Zeros are never sent.  Encoding: entries.
 class TopKCoder final : public BlockCoder {
  public:
   TopKCoder(std::string spec, double ratio, bool is_exact, int64_t block)
@@ -45,48 +46,19 @@ class TopKCoder final : public BlockCoder {
   int64_t block() const override { return block_; }
 
   size_t EncodedBytesMax(int64_t count) const override {
-    return sizeof(uint32_t) + static_cast<size_t>(Wanted(count)) * kEntryBytes;
+    return EntriesBytes(static_cast<size_t>(Wanted(count)));
   }
 
   size_t Encode(const float* values, int64_t count, uint64_t key, std::byte* to) const override {
     const std::vector<uint32_t> kept = Choose(values, count, key);
-    const auto kept_count = static_cast<uint32_t>(kept.size());
-    std::memcpy(to, &kept_count, sizeof kept_count);
-    std::byte* const indices = to + sizeof kept_count;
-    std::byte* const kept_values = indices + kept.size() * sizeof(uint32_t);
-    if (!kept.empty()) std::memcpy(indices, kept.data(), kept.size() * sizeof(uint32_t));
-    for (size_t i = 0; i < kept.size(); ++i) {
-      std::memcpy(kept_values + i * sizeof(float), values + kept[i], sizeof(float));
-    }
-    return sizeof kept_count + kept.size() * kEntryBytes;
+    return WriteEntries(kept, values, to);
   }
 
   Result<size_t> DecodeAdd(ConstBytes from, int64_t count, float factor, float* to) const override {
-    uint32_t kept = 0;
-    RABIT_RETURN_IF_ERROR(CheckEncodedBytes(spec_, from, sizeof kept, count));
-    std::memcpy(&kept, from.data(), sizeof kept);
-    const size_t bytes = sizeof kept + static_cast<size_t>(kept) * kEntryBytes;
-    RABIT_RETURN_IF_ERROR(CheckEncodedBytes(spec_, from, bytes, count));
-    const std::byte* const indices = from.data() + sizeof kept;
-    const std::byte* const values = indices + static_cast<size_t>(kept) * sizeof(uint32_t);
-    for (size_t i = 0; i < kept; ++i) {
-      uint32_t index = 0;
-      float value = 0;
-      std::memcpy(&index, indices + i * sizeof index, sizeof index);
-      std::memcpy(&value, values + i * sizeof value, sizeof value);
-      if (index >= static_cast<uint64_t>(count)) {
-        return InvalidArgument("codec '" + spec_ + "': an encoding names element " +
-                               std::to_string(index) + " of a block of " + std::to_string(count) +
-                               ". Report this.");
-      }
-      to[index] += factor * value;
-    }
-    return bytes;
+    return AddEntries(spec_, from, count, factor, to);
   }
 
  private:
-  static constexpr size_t kEntryBytes = sizeof(uint32_t) + sizeof(float);
-
   int64_t Wanted(int64_t count) const {
     const auto wanted = static_cast<int64_t>(std::llround(ratio_ * static_cast<double>(count)));
     return std::clamp<int64_t>(wanted, 1, std::max<int64_t>(count, 1));

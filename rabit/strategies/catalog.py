@@ -138,7 +138,7 @@ def _demo(momentum: float = 0.999, chunk: int = 64, count: int = 8, signs: bool 
 
 
 def _wangni(ratio: float = 0.05, small: int = _SMALL) -> Strategy:
-    return usual(Gathered(ByChance(ratio)), small)
+    return usual(InEngine(Compression.by_chance(ratio), Gathered(ByChance(ratio))), small)
 
 
 def _fitted(
@@ -153,7 +153,8 @@ def _fitted(
 
 
 def _onebit(block: int = 512, small: int = _SMALL) -> Strategy:
-    return usual(TwoPhase(TwoMeans(block), second_feedback=True), small)
+    otherwise = TwoPhase(TwoMeans(block), second_feedback=True)
+    return usual(InEngine(Compression.two_means(block), otherwise), small)
 
 
 def _fp8(block: int = 512, small: int = _SMALL) -> Strategy:

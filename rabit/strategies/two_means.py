@@ -17,7 +17,7 @@ __all__ = ["TwoMeans"]
 
 @dataclass(frozen=True)
 class TwoMeans:
-    """Entries that are not negative become their mean, negative ones theirs, block by block.
+    """Entries without a sign become their mean, negative ones theirs, block by block.
 
     The best of all codes of one bit with the threshold 0: a block keeps its mean, and loses
     Σ over both sides of the squared distance from the side's mean.  1 bit an entry, 64 a block.
@@ -35,7 +35,7 @@ class TwoMeans:
         return True
 
     def encode(self, x: Array, random: Random) -> Any:
-        blocks, is_negative = self._blocks(x), x < 0
+        blocks, is_negative = self._blocks(x), np.signbit(x)
         sums = np.maximum(blocks, 0).sum(axis=1), np.minimum(blocks, 0).sum(axis=1)
         below = self._blocks(is_negative).sum(axis=1, dtype=x.dtype)
         sizes = np.full(len(blocks), self.block, x.dtype)

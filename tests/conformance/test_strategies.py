@@ -38,9 +38,7 @@ def test_equals(name):
 
 @pytest.mark.parametrize("name", suite.CONSERVING)
 def test_what_is_not_sent_is_sent_later_also_when_the_learning_rate_falls_or_is_zero(name):
-    run = suite.Run(
-        suite.every(suite.CONSERVING[name]), lr=suite.rate, gradient=suite.pure_noise
-    )
+    run = suite.Run(suite.every(suite.CONSERVING[name]), lr=suite.rate, gradient=suite.pure_noise)
 
     assert suite.unconserved(outcomes(run), run) <= 1e-12
 
@@ -79,8 +77,8 @@ def test_the_engine_and_numpy_send_the_same(name):
 
 @pytest.mark.parametrize(
     "exchange",
-    [suite.NATIVE_TOPK, suite.NATIVE_SIGNS, suite.NATIVE_TWO_PHASES],
-    ids=["topk", "sign", "sign in two phases"],
+    [suite.NATIVE_TOPK, suite.NATIVE_SIGNS, suite.NATIVE_TWO_PHASES, suite.NATIVE_TWO_MEANS],
+    ids=["topk", "sign", "sign in two phases", "two means"],
 )
 @pytest.mark.parametrize("later", [0, 1], ids=["by itself", "in a coroutine"])
 def test_the_engine_loses_nothing_when_the_learning_rate_falls_or_is_zero(exchange, later):

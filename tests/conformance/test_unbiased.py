@@ -100,6 +100,7 @@ UNBIASED: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] =
     "randomk": (exchanged(methods.RandomK(0.25, scale=True)), lambda x: x**2 * (4 - 1)),
     "qsgd in the engine": (in_engine(Compression.levels(4, BLOCK)), between(methods.uniform(4))),
     "fp8 in the engine": (in_engine(Compression.fp8(BLOCK)), between(methods.float8())),
+    "wangni in the engine": (in_engine(Compression.by_chance(0.3)), by_chance(0.3)),
     "natural in the engine": (in_engine(Compression.natural()), between_powers),
     "terngrad in the engine": (
         in_engine(Compression.levels(2, BLOCK, phases=1)),

@@ -106,15 +106,11 @@ ROWS: dict[str, Row] = {
         survives=("join",),
     ),
     "local": Row(moves(added(32)), EXACT, "every=2", works_in_step=True),
-    "lowprecision": Row(
-        Account(to_peers(2, 8 + PAIR)), NEAREST, works_in_step=True, survives=()
-    ),
+    "lowprecision": Row(Account(to_peers(2, 8 + PAIR)), NEAREST, works_in_step=True, survives=()),
     "mean": Row(Account(added(32)), EXACT),
     "natural": Row(Account(added(9)), ("natural", "natural in the engine")),
     "nuqsgd": Row(Account(added(4 + SCALE)), NUQSGD),
-    "onebit": Row(
-        Account(added(1 + 64 / 512)), BIASED, learns=("block=32", 0.25), survives=("resize",)
-    ),
+    "onebit": Row(Account(added(1 + 64 / 512)), BIASED, learns=("block=32", 0.25)),
     "onebit-adam": Row(
         Account(added(SIGNS), "warmup=1", after=1),
         BIASED,
@@ -140,9 +136,7 @@ ROWS: dict[str, Row] = {
     # A quarter of the rows are not zero.
     "rowsparse": Row(Account(gathered(32 / 4)), EXACT),
     "sign": Row(Account(added(SIGNS)), BIASED, learns=("block=32", 0.25)),
-    "slowmo": Row(
-        moves(added(32)), EXACT, "every=2", learns=("every=4", 0.25), works_in_step=True
-    ),
+    "slowmo": Row(moves(added(32)), EXACT, "every=2", learns=("every=4", 0.25), works_in_step=True),
     "sparseloco": Row(
         moves(gathered(64 * 0.02)),
         BIASED,
@@ -165,7 +159,10 @@ ROWS: dict[str, Row] = {
     "topk": Row(Account(gathered(64 * 0.01)), BIASED, "ratio=0.1", learns=("ratio=0.2", 0.5)),
     # Of one entry, so many steps send it.
     "wangni": Row(
-        Account(gathered(64 * 0.05)), ("wangni",), "ratio=0.5", learns=("ratio=0.3", 0.25)
+        Account(gathered(64 * 0.05)),
+        ("wangni", "wangni in the engine"),
+        "ratio=0.5",
+        learns=("ratio=0.3", 0.25),
     ),
     "zero-one-adam": Row(
         Account(per(4, added(SIGNS)), "start=1,refresh=1,grow=1,every=4", after=16, every=4),

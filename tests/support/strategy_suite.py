@@ -461,6 +461,9 @@ def feedback(exchange: methods.Exchange) -> Callable[[], methods.Strategy]:
 
 NATIVE_TOPK = methods.InEngine(Compression.topk(0.2, exact=True), topk(0.2))
 NATIVE_SIGNS = methods.InEngine(Compression.sign(8), methods.Gathered(methods.Signs(8)))
+NATIVE_TWO_MEANS = methods.InEngine(
+    Compression.two_means(8), methods.TwoPhase(methods.TwoMeans(8), second_feedback=True)
+)
 NATIVE_TWO_PHASES = methods.InEngine(
     Compression.sign(8, phases=2), methods.TwoPhase(methods.Signs(8), second_feedback=True)
 )
@@ -500,6 +503,8 @@ TOGETHER_IN_ENGINE: dict[str, Callable[[], methods.Strategy]] = {
             "terngrad:block=8,small=0",
             "bytegrad:block=8,small=0",
             "sign:block=8,small=0",
+            "onebit:block=8,small=0",
+            "wangni:ratio=0.3,small=0",
             "topk:ratio=0.1,small=0",
             "dgc:ratio=0.2,small=0",
             "ef21:ratio=0.2,small=0",
