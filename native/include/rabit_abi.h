@@ -317,6 +317,19 @@ RABIT_API int32_t rabit_thin_expand(int64_t rows, int64_t columns, int32_t rank,
                                     const float* mean, const float* mine, float* value,
                                     float* whole);
 
+/* For gradients as waves, on the caller's thread: an array of `chunks` rows of `chunk` elements, and
+ * of each row the `kept` strongest waves of an orthonormal basis, which has one in each row and is
+ * given transposed, too.  Bits are the same on every machine.  Here: places and values of those
+ * waves, `chunks` by `kept`, and what they amount to. */
+RABIT_API int32_t rabit_waves_split(int64_t chunks, int32_t chunk, int32_t kept, const float* basis,
+                                    const float* transposed, const float* x, uint16_t* places,
+                                    float* values, float* sent);
+/* mean: of each wave over the ranks that have sent it, as an array of the first shape; signs not
+ * 0: its signs, NaN where it is not finite.  places and values: `ranks` by `chunks` by `kept`. */
+RABIT_API int32_t rabit_waves_mean(int64_t chunks, int32_t chunk, int32_t kept, int32_t ranks,
+                                   const float* basis, const uint16_t* places, const float* values,
+                                   int32_t signs, float* mean);
+
 /* What this build and machine offer, as JSON: version, kernels, transports, backends, codecs. */
 RABIT_API int32_t rabit_capabilities(char* json, size_t capacity, size_t* needed);
 /* The driver of CUDA tensors as JSON: library, version, devices; or why there is none.  Starts it:

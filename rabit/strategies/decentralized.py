@@ -130,16 +130,21 @@ class LowPrecisionRing(Strategy):
     async def _move(self, slot: Slot, ranks: Ranks) -> None:
         state, shape = slot.state, slot.shape
         kind = slot.dtype.type
-        moved = state.left + state.right
+        moved = np.add(state.left, state.right, out=ranks.empty(shape, slot.dtype))
         moved *= kind(1 / 3)
         moved += slot.value
-        moved -= kind(5 / 3) * state.own
+        moved -= np.multiply(state.own, kind(5 / 3), out=ranks.empty(shape, slot.dtype))
         flat = moved.reshape(-1)
         mine = self.codec.encode(flat, randomness(self.seed, ranks))
         left, right = (ranks.rank - 1) % ranks.size, (ranks.rank + 1) % ranks.size
         peers = sorted({left, right} - {ranks.rank})
         codes = {ranks.rank: mine, **dict(zip(peers, await ranks.swap(mine, peers), strict=True))}
-        known = {peer: self.codec.decode(code, flat).reshape(shape) for peer, code in codes.items()}
-        state.left, state.right = state.left + known[left], state.right + known[right]
-        state.own = state.own + known[ranks.rank]
+
+        def after(before: Array, rank: int) -> Array:
+            known = self.codec.decode(codes[rank], flat).reshape(shape)
+            found: Array = np.add(before, known, out=ranks.empty(shape, slot.dtype))
+            return found
+
+        state.left, state.right = after(state.left, left), after(state.right, right)
+        state.own = after(state.own, ranks.rank)
         slot.value = state.own

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
 
+from rabit.training.frequencies import frequencies
 from rabit.training.state import leaf
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot
 
@@ -46,32 +46,15 @@ class FrequencyMomentum(Exchange):
         return DemoState(np.zeros(slot.shape, slot.dtype))
 
     async def __call__(self, x: Array, state: DemoState, ranks: Ranks) -> Reduced:
-        kind, basis = x.dtype.type, _cosines(self.chunk).astype(x.dtype)
-        m = kind(self.momentum) * state.m + x
-        blocks = np.zeros(-(-x.size // self.chunk) * self.chunk, x.dtype)
-        blocks[: x.size] = m.reshape(-1)
-        waves = blocks.reshape(-1, self.chunk) @ basis.T
-        keep = min(self.count, self.chunk)
-        places = np.argpartition(-np.abs(waves), keep - 1, axis=1)[:, :keep].astype(np.uint16)
-        values = np.take_along_axis(waves, places.astype(np.intp), axis=1)
-        total, senders = np.zeros_like(waves), np.zeros_like(waves)
-        for where, what in await ranks.gather((places, values)):
-            rows = np.arange(len(where))[:, None]
-            total[rows, where] += what
-            senders[rows, where] += 1
-        mine = np.zeros_like(waves)
-        np.put_along_axis(mine, places.astype(np.intp), values, axis=1)
-        sent = (mine @ basis).reshape(-1)[: x.size].reshape(x.shape)
-        state.m = m - sent
-        mean = (total / np.maximum(senders, 1)) @ basis
-        value = mean.reshape(-1)[: x.size].reshape(x.shape)
-        return Reduced(np.sign(value) if self.signs else value, sent)
-
-
-@functools.cache
-def _cosines(size: int) -> Array:
-    """The orthonormal DCT-II as a matrix."""
-    k, n = np.arange(size)[:, None], np.arange(size)[None, :]
-    basis: Array = np.cos(np.pi * (2 * n + 1) * k / (2 * size)) * np.sqrt(2 / size)
-    basis[0] /= np.sqrt(2)
-    return basis
+        rows = ranks.empty((-(-x.size // self.chunk), self.chunk), x.dtype)
+        rows.reshape(-1)[x.size :] = 0
+        m = rows.reshape(-1)[: x.size].reshape(x.shape)
+        np.multiply(state.m, x.dtype.type(self.momentum), out=m)
+        m += x
+        waves = frequencies(self.chunk, min(self.count, self.chunk), x, ranks)
+        code, sent = waves.split(rows)
+        mean = waves.mean(await ranks.gather(code), self.signs)
+        rows -= sent
+        state.m = m
+        value, mine = (each.reshape(-1)[: x.size].reshape(x.shape) for each in (mean, sent))
+        return Reduced(value, mine)

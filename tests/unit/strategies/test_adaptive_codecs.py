@@ -11,9 +11,9 @@ import pytest
 import rabit
 import rabit.strategies as methods
 from rabit.strategies.by_chance import probabilities
-from rabit.strategies.demo import _cosines
 from rabit.strategies.refit import best_levels, best_powers
 from rabit.testing import run_ranks
+from rabit.training.frequencies import cosines
 
 GAUSS = np.random.default_rng(3).standard_normal((16, 8192))
 
@@ -105,9 +105,32 @@ def test_8_bit_floats_are_exact_where_they_can_be():
 
 @pytest.mark.parametrize("size", [1, 8, 64])
 def test_frequencies_lose_nothing(size):
-    basis = _cosines(size)
+    basis = cosines(size)
 
     assert np.abs(basis @ basis.T - np.eye(size)).max() <= 4e-15
+
+
+@pytest.mark.parametrize(("chunk", "count"), [(64, 8), (33, 40), (1, 1)])
+def test_native_frequencies_are_those_of_numpy(chunk, count):
+    """float32 in native code against float64 in NumPy, with a last chunk that is not full."""
+    exchange = methods.FrequencyMomentum(0.9, chunk, count, signs=False)
+
+    def on_rank(engine):
+        found = []
+        for kind in (np.float32, np.float64):
+            noise = np.random.default_rng(engine.rank)
+            zeros = {"w": np.zeros((7, 101), kind)}
+            method = methods.Synchronous(exchange)
+            trainer = methods.ArrayTrainer(zeros, method, lr=1.0, engine=engine, name=kind.__name__)
+            for _ in range(4):
+                trainer.step({"w": noise.standard_normal((7, 101)).astype(kind)})
+            found.append((trainer.slots[0].grad, trainer.slots[0].state.m))
+        return found
+
+    for native, numpy in run_ranks(3, on_rank):
+        for mine, other in zip(native, numpy, strict=True):
+            assert mine.dtype == np.float32
+            assert np.abs(mine - other).max() <= 1e-5
 
 
 @pytest.mark.parametrize(("bits", "in_engine"), [(2, False), (3, True), (6, True), (7, False)])
