@@ -68,8 +68,8 @@ def test_one_bit_lamb_scales_the_ratio_of_its_warm_up_by_the_variance_that_goes_
 def test_zero_one_adam_steps_alone_between_meetings():
     method = {"start": 4, "refresh": 2, "grow": 3, "every": 4}
     shape = methods.ZeroOneAdam(methods.Mean(), **method)
-    refreshed = [step for step in range(STEPS) if shape.refreshes(step)]
-    met = [step for step in range(STEPS) if shape.meets(step)]
+    refreshed = [step for step in range(STEPS) if shape.calendar.refreshes(step)]
+    met = [step for step in range(STEPS) if shape.calendar.meets(step)]
     assert refreshed == [0, 1, 2]
     assert met == [0, 1, 2, 3, 4, 5, 6, 7, 9, 11]
 
@@ -157,7 +157,7 @@ def test_zero_one_adam_sends_no_signs_where_the_mean_gradient_has_travelled():
         trainer = methods.ArrayTrainer({"w": np.zeros(2)}, method, lr=LR, engine=engine)
         for _ in range(8):
             trainer.step({"w": np.ones(2)})
-        return [step for step in range(8) if method.refreshes(step)]
+        return [step for step in range(8) if method.calendar.refreshes(step)]
 
     assert run_ranks(1, on_rank) == [[0, 1, 2, 4]]
     assert seen == [3, 5, 6, 7]
