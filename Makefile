@@ -89,8 +89,9 @@ test-native: build-native ## native tests, release build
 flips: build-native ## flip ten thousand bits between two ranks, every bit of a connection's start among them
 	$(WHEEL_BUILD)/rabit_tests --filter=Flips --repeat=100
 
-campaign-checkpoints: packages ## crash, fill and damage checkpoints everywhere; some minutes
-	$(BIN)/python tests/faults/checkpoint_campaign.py
+campaign-checkpoints: ONLY ?=
+campaign-checkpoints: packages ## crash, fill and damage checkpoints everywhere; some minutes: ONLY=damages
+	$(BIN)/python tests/faults/checkpoint_campaign.py $(ONLY:%=--only=%)
 
 campaign-schedules: RUNS ?= 100
 campaign-schedules: SEED ?= 0
