@@ -43,8 +43,8 @@ class Arrays:
 class Renewal:
     """A deep copy of `value` to come.  `worn` is an older one that nobody needs any more, or None.
 
-    A new copy next to the old one would take as much memory again, and pages that the kernel has yet to give; to write
-    there what a step has just written costs the step its caches.  Where something fits into what `worn` has at its
+    A new copy next to the old one would take as much memory again, and a deep copy of a tensor many times what
+    copying its bytes takes.  Where something fits into what `worn` has at its
     place, in dicts, lists and tuples, it goes there; the rest is copied anew.  `worn` is whole until `fill`.
     """
 
@@ -54,7 +54,8 @@ class Renewal:
         self._places: dict[object, object] = {}  # memories of `worn`, and which of `value` goes there
         self._placed: dict[int, Any] = {}  # what deepcopy takes for the copies of these
         self._seen: set[int] = set()
-        self._match(value, worn)
+        if kinds and worn is not None:
+            self._match(value, worn)
         self._copy = copy.deepcopy(value, self._placed)
 
     def fill(self) -> Any:

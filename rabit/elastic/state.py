@@ -7,7 +7,7 @@ import copy
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from rabit.elastic.renewal import Arrays, Leaves, Renewal
+from rabit.elastic.renewal import Leaves, Renewal
 from rabit.elastic.replicas import Replicas, Standing
 from rabit.elastic.updates import Updates
 from rabit.engine.current import current_engine
@@ -168,7 +168,9 @@ class ObjectState(State):
         state = rabit.elastic.ObjectState(step=0, residual=np.zeros(1000), per_rank=["residual"], replicas=1)
     """
 
-    _kinds: Sequence[Leaves] = (Arrays(),)  # of values whose copies are written again and again
+    # Of values whose copies go where those of the last commit are: none. The allocator gives a new array what the step
+    # has just freed, which is in the caches still: 1 MiB took 22 us there, and 65 us where the last commit was.
+    _kinds: Sequence[Leaves] = ()
 
     def __init__(self, *, per_rank: Collection[str] = (), replicas: int = 0, **values: Any) -> None:
         unknown = sorted(set(per_rank) - set(values))

@@ -70,8 +70,12 @@ def test_a_list_that_holds_itself_is_copied():
     assert found[0] is worn[0] and found[1] is found
 
 
+class Renewing(ObjectState):
+    _kinds = (Arrays(),)
+
+
 def test_a_state_commits_into_the_memory_of_its_last_commit():
-    state = ObjectState(step=0, weights=np.zeros(3))
+    state = Renewing(step=0, weights=np.zeros(3))
     before = state._saved["values"]["weights"]
     state.weights += 1
     state.step = 1
@@ -85,7 +89,7 @@ def test_a_state_commits_into_the_memory_of_its_last_commit():
 
 
 def test_a_state_with_own_parts_keeps_both_of_its_commits():
-    state = ObjectState(step=0, own=np.zeros(3), per_rank=["own"])
+    state = Renewing(step=0, own=np.zeros(3), per_rank=["own"])
     for step in range(1, 5):
         state.step = step
         state.own += 1
