@@ -307,7 +307,7 @@ METHODS: dict[str, Method] = {
     "dabmd": Method(_dabmd, "32·neighbours·rounds", "0", "ranks of unequal speed in any graph"),
     "decentralized": Method(_decentralized, "32", "0", "long delays; peers=shift-one"),
     "demo": Method(
-        _demo, "48·count/chunk", "1", "very slow networks; plain SGD, small learning rate"
+        _demo, "48·count/chunk", "1", "below 1 Gbit/s; plain SGD, small learning rate"
     ),
     "dgc": Method(_dgc, "64·ratio", "2", "very slow networks, few ranks; plain SGD"),
     "diloco": Method(_diloco, "32/every", "2", "ranks far apart; long training"),
@@ -322,7 +322,7 @@ METHODS: dict[str, Method] = {
         "fast hosts, slow links between them",
     ),
     "local": Method(_local, "32/every", "1", "slow networks; start= for post-local SGD"),
-    "lowprecision": Method(_lowprecision, "16", "3", "rings of slow links"),
+    "lowprecision": Method(_lowprecision, "16", "3", "rings of links below 1 Gbit/s"),
     "mean": Method(_mean, "32; codec=bf16: 16", "0", "the default"),
     "natural": Method(_natural, "9", "0", "unbiased, with little variance"),
     "nuqsgd": Method(_nuqsgd, "bits", "0", "unbiased; many small entries"),
