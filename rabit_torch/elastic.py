@@ -30,7 +30,6 @@ from rabit.elastic import (
     batches,
     run,
 )
-from rabit.elastic.renewal import Arrays
 from rabit.framework import Change
 from rabit_torch.state import broadcast_optimizer_state, broadcast_parameters
 
@@ -82,7 +81,7 @@ class TorchState(ObjectState):
     and of the model's buffers, with which a rank that comes for a lost one goes on.  per_rank: as for ObjectState.
     """
 
-    _kinds = (Arrays(), _Tensors())
+    _kinds = (_Tensors(),)
 
     def __init__(
         self,

@@ -6,9 +6,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
-__all__ = ["Arrays", "Leaves", "Renewal"]
+__all__ = ["Leaves", "Renewal"]
 
 
 class Leaves(Protocol):
@@ -22,22 +20,6 @@ class Leaves(Protocol):
 
     def fill(self, worn: Any, value: Any) -> None:
         """Copies.  Doing it again does no harm."""
-
-
-class Arrays:
-    """NumPy arrays, without Python objects in them."""
-
-    def place(self, value: Any, worn: Any) -> tuple[object, object] | None:
-        if type(value) is not np.ndarray or type(worn) is not np.ndarray:
-            return None
-        if value.shape != worn.shape or value.dtype != worn.dtype or value.dtype.hasobject:
-            return None
-        if value.strides != worn.strides or not (value.flags.c_contiguous or value.flags.f_contiguous):
-            return None
-        return id(value), id(worn)
-
-    def fill(self, worn: Any, value: Any) -> None:
-        np.copyto(worn, value)
 
 
 class Renewal:
