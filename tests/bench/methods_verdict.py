@@ -44,6 +44,8 @@ def of_text(folder: Path) -> list[tuple[str, str, str]]:
         if name in methods_text.WAYS:
             says = methods_text.verdict(rows, name)
             measured = f"loss {row['loss']:.3f}, {row['bytes'] / 1e6:.1f} MB"
+            if says.startswith(methods_text.TOO_SHORT):
+                measured, says = f"{measured}; {says}", ""
             found.append((name, measured, "" if says == "as claimed" else says))
     return found
 

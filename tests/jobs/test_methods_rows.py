@@ -64,11 +64,27 @@ def test_digits_are_judged_by_accuracy_and_bytes(accuracy, share, says):
 def test_the_text_is_judged_by_what_is_claimed(loss, sent, says):
     rows = {
         "mean": {"loss": 2.0, "bytes": 100, "curve": [(0, 3.5), (100, 2.0)]},
-        "fp8": {"loss": loss, "bytes": sent, "curve": []},
+        "fp8": {"loss": loss, "bytes": sent, "curve": [], "settings": {"steps": 64}},
     }
 
     assert methods_text.verdict(rows, "fp8") == says
     assert methods_text.verdict(rows, "mean") == ""
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        (64, "claimed from 128 steps; in 64 it misses 33.3% of its gain, not 20%"),
+        (128, "misses 33.3% of its gain, not 20%"),
+    ],
+)
+def test_short_trainings_do_not_judge_what_long_ones_claim(steps, says):
+    rows = {
+        "mean": {"loss": 2.0, "bytes": 100, "curve": [(0, 3.5), (100, 2.0)]},
+        "randomk, 10 %": {"loss": 2.5, "bytes": 10, "curve": [], "settings": {"steps": steps}},
+    }
+
+    assert methods_text.verdict(rows, "randomk, 10 %") == says
 
 
 def test_steps_take_as_long_as_those_that_sent_as_many_bytes():
