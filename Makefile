@@ -143,7 +143,9 @@ bench-recovery: packages ## from a lost rank to the next step, beside torchrun, 
 
 campaign-cost: packages ## what being elastic costs where nothing is lost, in pairs of jobs
 	$(BIN)/python tests/faults/elastic_cost.py
+	$(BIN)/python tests/faults/elastic_cost.py --batches
 	$(BIN)/python tests/faults/elastic_cost.py --grows
+	$(BIN)/python tests/faults/elastic_cost.py --grows --batches
 
 campaign-mixing: OPERATIONS ?= 10000
 campaign-mixing: SEEDS ?= 5

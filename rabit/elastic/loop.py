@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 
+from rabit.elastic.cadence import Cadence
 from rabit.elastic.recovery import Recovery
 from rabit.elastic.sampler import ElasticSampler
 from rabit.elastic.state import State
@@ -15,16 +16,18 @@ __all__ = ["Batch", "batches"]
 
 
 class Batch:
-    """The work on one batch: a block that is committed at its end, and repeated after a loss.
+    """The work on one batch: a block that may be committed at its end, and is repeated after a loss.
 
     As a context manager it gives the indices of this rank.
     """
 
-    def __init__(self, rows: list[int], sampler: ElasticSampler, state: State, recovery: Recovery) -> None:
+    def __init__(
+        self, rows: list[int], sampler: ElasticSampler, recovery: Recovery, end: Callable[[], None]
+    ) -> None:
         self.rows = rows
         self._sampler = sampler
-        self._state = state
         self._recovery = recovery
+        self._end = end
         self.was_used = False
         self.has_failed = False  # in a way that there is a way on from
 
@@ -43,23 +46,27 @@ class Batch:
         try:
             if error is not None:
                 raise error
-            self._commit()
+            self._record()
+            self._end()
         except Exception as failure:
             self._recovery.take(failure)
             self.has_failed = True
         return True
 
-    def _commit(self) -> None:
+    def _record(self) -> None:
         sampler = self._sampler
         left = len(sampler.dataset) - sampler.processed_num
         sampler.record_batch(0, len(self.rows))
         if len(self.rows) * size() >= left:
             sampler.set_epoch(sampler.epoch + 1)
-        self._state.commit()
 
 
 def batches(
-    sampler: ElasticSampler, state: State, batch_size: int, epochs: int = 1
+    sampler: ElasticSampler,
+    state: State,
+    batch_size: int,
+    epochs: int = 1,
+    commit_every: int | None = None,
 ) -> Iterator[Batch]:
     """The batches of an elastic job, until the sampler has come to epoch `epochs`::
 
@@ -69,9 +76,11 @@ def batches(
                 state.weights -= rabit.allreduce(gradient(rows), name="gradient")
 
     batch_size: indices of one rank; the last batch of an epoch may have fewer.  state: holds the sampler.
-    A block that ends is committed.  If ranks are lost inside of it, on this rank or others, it is left
-    where it is, the state goes back to the last commit, and the same samples come again, dealt to the ranks
-    that there are then: a `for` alone could not catch that.  Any other exception is raised.
+    commit_every: blocks; 1: the end of each is a commit.  None: the ranks commit each of the first eight, measure,
+    and then commit as often as costs less than 1 % of the time, at least every 30 s.
+    If ranks are lost inside of a block, on this rank or others, it is left where it is, the state goes back to
+    the last commit, and the samples since then come again, dealt to the ranks that there are then: a `for` alone
+    could not catch that.  Any other exception is raised.
     Every rank goes through all batches; leave the loop early on all of them or on none.
     """
     if batch_size < 1:
@@ -81,11 +90,15 @@ def batches(
             "batches: the state does not hold the sampler, so that a loss could not bring it back. Pass "
             "it to the state as well: ObjectState(sampler=sampler, …)."
         )
-    return _batches(sampler, state, batch_size, epochs)
+    if commit_every is not None and commit_every < 1:
+        raise InvalidArgument(
+            f"batches: commit_every is {commit_every}: expected at least 1, or None for as often as costs little."
+        )
+    return _batches(sampler, state, batch_size, epochs, Cadence(commit_every))
 
 
 def _batches(
-    sampler: ElasticSampler, state: State, batch_size: int, epochs: int
+    sampler: ElasticSampler, state: State, batch_size: int, epochs: int, cadence: Cadence
 ) -> Iterator[Batch]:
     with Recovery(state) as recovery:
         is_ready = False
@@ -94,6 +107,7 @@ def _batches(
             try:
                 if not is_ready:
                     recovery.prepare()
+                    cadence.start_over()
                     is_ready, begin = True, (sampler.epoch, sampler.processed_num)
                 if sampler.epoch >= epochs:
                     recovery.finish()
@@ -105,7 +119,8 @@ def _batches(
             if sampler.epoch != begin[0]:
                 begin = (sampler.epoch, 0)
             first = (sampler.processed_num - begin[1]) // size()
-            batch = Batch(sampler.indices[first : first + batch_size], sampler, state, recovery)
+            rows = sampler.indices[first : first + batch_size]
+            batch = Batch(rows, sampler, recovery, lambda: cadence.end_step(state.commit))
             yield batch
             if not batch.was_used:
                 raise InvalidArgument(

@@ -18,9 +18,12 @@ __all__ = ["HostsUpdatedInterrupt", "Updates"]
 _LOOK_EVERY_S = 0.1
 # Commits that are further apart than this wait for their own vote: it is little beside the step.
 _SELDOM_S = 0.1
-# What rank 0 votes.
+# What rank 0 votes; above these bits it is how many checks come before the next vote is asked.
 _IS_OUTDATED = 1
 _IS_SELDOM = 2
+_BITS = 2
+# Steps may become slower meanwhile: so many checks without a vote at most.
+_UNASKED_MOST = 15
 
 
 class HostsUpdatedInterrupt(Exception):
@@ -35,7 +38,7 @@ class Updates:
 
     So all ranks stop at the same commit, and no work is lost.  A vote takes as long as messages to rank 0 and
     back, which short steps would feel: it is on its way during the next step then, and the commit after that
-    takes its answer.
+    takes its answer.  Nor is there one in each step, where rank 0 would not have looked again in between.
     store: None: the members of this job change by losses alone, and nobody looks.
     """
 
@@ -45,6 +48,8 @@ class Updates:
         self._look_at_s = 0.0
         self._is_outdated = False
         self._asked_s = -math.inf
+        self._checks = 0  # since then
+        self._unasked = 0  # checks to come before there is a vote again
         self._asked: Vote | None = None  # whose answer is for the next check
 
     def check(self, keeps_together: bool = False) -> None:
@@ -55,14 +60,21 @@ class Updates:
         """
         if self._store is None and not keeps_together:
             return
-        vote, self._asked = self._asked or self._ask(), None
-        answer = vote.wait()
-        if answer & _IS_OUTDATED:
-            raise HostsUpdatedInterrupt(
-                "hosts of the job have changed: its ranks come together anew. rabit.elastic.run does so; "
-                "commit inside of the function that it calls."
-            )
-        if not keeps_together and not answer & _IS_SELDOM:
+        self._checks += 1
+        if self._unasked > 0:
+            self._unasked -= 1
+        else:
+            vote, self._asked = self._asked or self._ask(), None
+            answer = vote.wait()
+            if answer & _IS_OUTDATED:
+                raise HostsUpdatedInterrupt(
+                    "hosts of the job have changed: its ranks come together anew. rabit.elastic.run does so; "
+                    "commit inside of the function that it calls."
+                )
+            if keeps_together or answer & _IS_SELDOM:
+                return
+            self._unasked = answer >> _BITS
+        if self._unasked == 0:
             self._asked = self._ask()
 
     def finish(self) -> None:
@@ -75,15 +87,18 @@ class Updates:
         """The members are others now."""
         self._is_outdated = False
         self._look_at_s = 0.0
+        self._asked_s = -math.inf
+        self._unasked = 0
         self._asked = None  # It was one of the engine that is gone.
 
     def _ask(self) -> Vote:
         now = self._clock()
-        is_seldom = now - self._asked_s > _SELDOM_S
-        self._asked_s = now
+        between_s = (now - self._asked_s) / max(1, self._checks)
+        self._asked_s, self._checks = now, 0
         bits = 0
         if rank() == 0:  # The others' clocks and stores may say something else.
-            bits = _IS_OUTDATED * self._sees_one(now) | _IS_SELDOM * is_seldom
+            bits = _IS_OUTDATED * self._sees_one(now) | _IS_SELDOM * (between_s > _SELDOM_S)
+            bits |= _unasked(between_s) << _BITS
         return Vote(bits, "rabit.elastic.update", engine=current_engine())
 
     def _sees_one(self, now: float) -> bool:
@@ -92,3 +107,8 @@ class Updates:
             held = self._store.watch(KEY, 0, 0.0).value
             self._is_outdated = Membership.from_json(held).is_outdated
         return self._is_outdated
+
+
+def _unasked(between_s: float) -> int:
+    """How many checks fit between two looks of rank 0, if so much time is between two checks; at most some."""
+    return min(max(0, int(_LOOK_EVERY_S / max(between_s, 1e-6)) - 1), _UNASKED_MOST)

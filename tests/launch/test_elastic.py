@@ -280,7 +280,12 @@ pathlib.Path(sys.argv[1], str(rabit.rank())).write_text(str(state.begun))
     assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["6", "6"]
 
 
-def test_batches_deal_every_sample_once_though_ranks_are_lost(start, tmp_path):
+@pytest.mark.parametrize(
+    ("commit_every", "sizes"),
+    [(1, [8] * 3 + [6] * 4 + [4] * 3 + [4] * 15), (3, [8] * 3 + [6] * 3 + [4] * 4 + [2] + [4] * 15)],
+    ids=str,
+)
+def test_batches_deal_every_sample_once_though_ranks_are_lost(start, tmp_path, commit_every, sizes):
     script = """
 import json, os, pathlib, signal, sys
 import rabit, rabit.elastic
@@ -289,18 +294,19 @@ me = int(os.environ["RABIT_RANK"])
 rabit.init()
 sampler = rabit.elastic.ElasticSampler(range(60), seed=7)
 state = rabit.elastic.ObjectState(sampler=sampler, seen=[])
-for batch in rabit.elastic.batches(sampler, state, batch_size=2, epochs=2):
+every = int(sys.argv[2])
+for batch in rabit.elastic.batches(sampler, state, batch_size=2, epochs=2, commit_every=every):
     with batch as rows:
         if (len(state.seen), me) in [(3, 1), (7, 0)]:
             os.kill(os.getpid(), signal.SIGKILL)
         state.seen.append(sorted(rabit.allgather(rows, name="rows").tolist()))
 pathlib.Path(sys.argv[1], f"{me}.json").write_text(json.dumps(state.seen))
 """
-    job = start("-np", 4, "--min-np", 2, sys.executable, "-c", script, tmp_path)
+    job = start("-np", 4, "--min-np", 2, sys.executable, "-c", script, tmp_path, commit_every)
 
     assert job.wait() == 0, job.err
     seen = json.loads((tmp_path / "2.json").read_text())
     assert seen == json.loads((tmp_path / "3.json").read_text())
-    assert [len(rows) for rows in seen] == [8] * 3 + [6] * 4 + [4] * 3 + [4] * 15
-    for epoch in (seen[:10], seen[10:]):
+    assert [len(rows) for rows in seen] == sizes
+    for epoch in (seen[:-15], seen[-15:]):
         assert sorted(row for rows in epoch for row in rows) == list(range(60))

@@ -163,6 +163,13 @@ MUTANTS = [
         (STATES,),
     ),
     Mutant(
+        "batches are committed as often as every rank's own clock says",
+        "rabit/elastic/cadence.py",
+        "wanted = self._wanted() if rank() == 0 else 0",
+        "wanted = self._wanted()",
+        ("tests/unit/ops/test_elastic_cadence.py",),
+    ),
+    Mutant(
         "the place in the data is not saved",
         "rabit/elastic/sampler.py",
         '"processed_num": self.processed_num}',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
 import threading
@@ -20,7 +21,9 @@ from rabit.elastic import (
     recovery,
     run,
 )
+from rabit.elastic import updates as updates_of_elastic
 from rabit.elastic.updates import Updates
+from rabit.ops.votes import Vote
 from rabit.rendezvous.membership import Membership
 from rabit.testing import run_ranks
 
@@ -324,6 +327,36 @@ def test_where_commits_follow_quickly_the_one_after_a_vote_takes_its_answer():
     checks = []
     run_ranks(3, fn)
     assert len(checks) % 3 == 0 and len(set(checks)) in (0, 3)
+
+
+def test_commits_between_two_looks_of_rank_0_have_no_vote(monkeypatch):
+    held = Membership.first(["a"] * 3, 1, most=4).with_newcomer(3, "a").with_waiting(3)
+    votes = collections.Counter()
+
+    class Counted(Vote):
+        def __init__(self, *args, engine, **named):
+            votes[engine.rank] += 1
+            super().__init__(*args, engine=engine, **named)
+
+    monkeypatch.setattr(updates_of_elastic, "Vote", Counted)
+
+    def fn(engine):
+        store = MemoryStore(Membership.first(["a"] * 3, 1, most=4))
+        now = [0.0]
+        updates = Updates(store, clock=lambda: now[0])
+        checks = 0
+        with pytest.raises(HostsUpdatedInterrupt):
+            for _ in range(200):
+                now[0] += 0.01 * (1 + engine.rank)  # Only the clock of rank 0 counts.
+                if checks == 90 and engine.rank == 0:
+                    store.change(lambda membership: held)
+                updates.check()
+                checks += 1
+        return checks
+
+    found = run_ranks(3, fn)
+    assert len(set(found)) == 1 and 90 <= found[0] <= 112
+    assert set(votes.values()) <= {11, 12, 13, 14}
 
 
 def test_at_the_end_no_vote_is_on_its_way():
