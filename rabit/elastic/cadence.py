@@ -32,6 +32,10 @@ class Cadence:
     def __init__(self, every: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._given = every
         self._clock = clock
+        self._steps = 0  # since the last commit
+        self._since = 0.0
+        self._step_s: list[float] = []  # since the ranks decided
+        self._commit_s: list[float] = []
         self.start_over()
 
     def start_over(self) -> None:
@@ -67,7 +71,5 @@ class Cadence:
         return max(1, min(cheap, int(_MOST_S / step_s)))
 
     def _forget(self) -> None:
-        self._steps = 0  # since the last commit
-        self._since = self._clock()
-        self._step_s: list[float] = []
-        self._commit_s: list[float] = []
+        self._steps, self._since = 0, self._clock()
+        self._step_s, self._commit_s = [], []
