@@ -1,6 +1,6 @@
 """Training on busy cores: rabit's optimizer and DDP on rabit beside DDP on gloo, in separate processes.
 
-    python tests/bench/busy_cores.py [--ranks 2] [--turns 5] [--models mlp,deep,cnn]
+    python tests/bench/busy_cores.py [--ranks 2] [--turns 5] [--models mlp,deep,cnn,digits,resnet,letters,finetune]
 
 Every way runs in processes of its own, as users start them: torchrun for DDP, rabitrun for
 DistributedOptimizer.  The ranks share as many cores as there are ranks, with one busy compute
@@ -25,6 +25,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from example_models import SUBJECTS
+
 WAYS = ("gloo", "ddp", "optimizer", "alone")
 LABELS = {
     "gloo": "DDP on gloo",
@@ -32,12 +34,6 @@ LABELS = {
     "optimizer": "DistributedOptimizer",
     "alone": "alone",
 }
-MODELS = {
-    "mlp": "MLP 784-1024-1024-10, batch 64",
-    "deep": "deep MLP 41 x 128, batch 32",
-    "cnn": "CNN 6 conv + BN, batch 16",
-}
-FOLDER = Path(__file__).parent
 
 
 def parse() -> argparse.Namespace:
@@ -45,7 +41,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--steps", type=int, default=150, help="of each turn")
-    parser.add_argument("--models", default=",".join(MODELS))
+    names = ", ".join(SUBJECTS)
+    parser.add_argument("--models", default="mlp,deep,cnn", help=f"of {names}; the last are those of the examples")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)  # way, model, result file
     return parser.parse_args()
@@ -74,14 +71,12 @@ def work(options: argparse.Namespace) -> None:
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    sys.path.insert(0, str(FOLDER))
-    from torch_training import MODELS as SHAPES
-
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    make, shape = SHAPES[MODELS[model_name]]
-    model: Any = make()
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    subject = SUBJECTS[model_name]()
+    model: Any = subject.make()
+    trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+    optimizer: Any = subject.optimizer(each for _, each in trained)
     rank = 0
     if way in ("gloo", "ddp"):
         if way == "ddp":
@@ -93,8 +88,8 @@ def work(options: argparse.Namespace) -> None:
 
         rabit_torch.init()
         rank = rabit_torch.rank()
-        optimizer = rabit_torch.DistributedOptimizer(optimizer, model.named_parameters())
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(rank))
+        optimizer = rabit_torch.DistributedOptimizer(optimizer, trained)
+    x = subject.rows(torch.Generator().manual_seed(rank))
 
     def step() -> None:
         optimizer.zero_grad()
@@ -166,7 +161,7 @@ def run(options: argparse.Namespace, way: str, model: str) -> dict[str, Any]:
 
 
 def show(name: str, turns: dict[str, list[dict[str, Any]]]) -> None:
-    print(f"\n{MODELS[name]}")
+    print(f"\n{SUBJECTS[name]().title}")
     print(f"  {'':<21} {'ms/step':>8} {'x gloo':>7} {'cpu ms':>7} {'vol':>6} {'invol':>6}  threads, ms")
     for way, found in turns.items():
         median = {
