@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rabit.config.config import Config, process_environment
+from rabit.config.together import check_together
 from rabit.diagnostics.ending import (
     REPORT_FD,
     take_place,
@@ -90,6 +91,7 @@ def init(
         epoch = _state.epoch + 1
         found = _state.meeting.place(found, environ, comm)
         watch_ending(found.rank, environ)
+        check_together(found, f"on rank {found.rank}")
         _check_sets(process_sets, found)
         engine = _elastic_engine(found) or Engine(found, epoch=epoch, comm=comm)
         _state.epoch = epoch

@@ -78,7 +78,7 @@ def _run(parsed: argparse.Namespace) -> int:
     tuning, notices = tuning_environ(parsed, environ)
     for notice in notices:
         print(f"rabitrun: {notice}", file=sys.stderr)
-    _check_strategy(tuning.get("RABIT_STRATEGY") or environ.get("RABIT_STRATEGY"))
+    _check_settings(parsed, environ, tuning)
     hosts, size = _hosts(parsed, environ)
     plan = _with_servers(make_plan(hosts, size), parsed, environ, tuning)
 
@@ -134,9 +134,17 @@ def _run(parsed: argparse.Namespace) -> int:
     return launch_again(request, parsed.max_restarts).status
 
 
-def _check_strategy(text: str | None) -> None:
+def _check_settings(
+    parsed: argparse.Namespace, environ: Mapping[str, str], tuning: Mapping[str, str]
+) -> None:
     """A mistake is told once, and not by every rank after it has started."""
-    if text:
+    from rabit.config.together import check_together
+    from rabit.launch.options.environment import user_environ
+    from rabit.launch.options.settings import job_config
+
+    of_ranks = {**environ, **user_environ(parsed.env, environ)}
+    check_together(job_config(parsed, of_ranks), "for all ranks")
+    if text := tuning.get("RABIT_STRATEGY") or environ.get("RABIT_STRATEGY"):
         from rabit.strategies import make
 
         make(text)

@@ -34,6 +34,7 @@ QUICK = {"RABIT_CONNECT_TIMEOUT": "2s"}
         ({"RABIT_STORE_ADDRESS": "no-such-host.invalid:1234"}, "no-such-host.invalid"),
         ({"RABIT_STORE_ADDRESS": "nonsense"}, "RABIT_STORE_ADDRESS"),
         ({"RABIT_SECRET_FILE": "/nowhere/secret"}, "/nowhere/secret"),
+        ({"RABIT_PS_STALENESS": "3"}, "InvalidArgument: ps_staleness is 3 on rank "),
         ({"RABIT_LIBRARY": "/nowhere/librabit.so"}, "Unsupported: the native library /nowhere"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

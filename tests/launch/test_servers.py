@@ -286,6 +286,13 @@ def test_servers_tell_what_they_do_under_their_own_name(rabitrun, tmp_path):
         (["-np", "2", "-s", "1", "--server-replicas", "2"], {}, "the job has 1 summation servers"),
         (["-np", "2"], {"RABIT_SERVER_REPLICAS": "2"}, "the job has 0 summation servers"),
         (["-np", "2", "-s", "4", "--server-replicas", "3"], {}, "--server-replicas is 3, which is not valid"),
+        (["-np", "2", "-s", "1", "--ps-staleness", "8"], {}, "is 8 for all ranks (from: --ps-staleness), and"),
+        (["-np", "2", "--env", "RABIT_PS_STALENESS=0"], {}, "ps_async is 0 (from: default): the first bounds"),
+        (
+            ["-np", "2", "--ps-staleness", "8"],
+            {"RABIT_PS_ASYNC": "0"},
+            "ps_async is 0 (from: RABIT_PS_ASYNC): the first",
+        ),
     ],
 )
 def test_servers_that_cannot_be_started_are_refused(rabitrun, flags, environ, text):
