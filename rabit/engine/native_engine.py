@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from rabit._native import address_of_pointer, check, ffi, last_error, load, load_calls
+from rabit.engine.interruptible import interruptible
 from rabit.engine.pool import Pool
 from rabit.errors import NotInitialized
 
@@ -29,13 +30,8 @@ class NativeEngine:
     def __init__(self, options: str, library_path: str, pool: Pool | None = None) -> None:
         """pool: whose connections it uses, and gives back when it stops; None: its own."""
         self.library: Any = load(library_path)
-        slot = ffi.new("rabit_engine**")
-        if pool is None:
-            check(self.library, self.library.rabit_start(options.encode("utf-8"), slot))
-        else:
-            start = self.library.rabit_start_over
-            check(self.library, start(pool.pointer, options.encode("utf-8"), slot))
-        self._pointer: Any = slot[0]
+        start = functools.partial(_start, self.library, options, pool)
+        self._pointer: Any = interruptible(f"start\n{library_path}\n{options}", start)
         # Bound once: looking a function up in the library takes as long as calling it.
         self.run: Any = self.library.rabit_run
         self.run_ordered: Any = self.library.rabit_run_ordered
@@ -172,6 +168,16 @@ class NativeEngine:
             return
         text = reason[:_REASON_MAX].replace("\0", " ").encode("utf-8", "replace")
         check(self.library, self.library.rabit_abort(self._pointer, text, int(timeout * 1000)))
+
+
+def _start(library: Any, options: str, pool: Pool | None) -> Any:
+    """The pointer of an engine that is connected to all ranks."""
+    slot, text = ffi.new("rabit_engine**"), options.encode("utf-8")
+    if pool is None:
+        check(library, library.rabit_start(text, slot))
+    else:
+        check(library, library.rabit_start_over(pool.pointer, text, slot))
+    return slot[0]
 
 
 _engines: weakref.WeakSet[NativeEngine] = weakref.WeakSet()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
 from rabit._native import check, ffi, load
 from rabit.config.config import Config
+from rabit.engine.interruptible import interruptible
 
 __all__ = ["Pool"]
 
@@ -22,17 +24,22 @@ class Pool:
     def __init__(self, config: Config, number: int) -> None:
         self.number = number
         library: Any = load(config.library)
-        slot = ffi.new("rabit_pool**")
         options = (
             f"member={number}\nstore={config.store_address}\nsecret={config.secret.hex()}\n"
             f"bind_address={config.bind_address}\n"
             f"connect_timeout_ms={int(config.connect_timeout * 1000)}\n"
         )
-        check(library, library.rabit_pool_open(options.encode(), slot))
+        pointer = interruptible(f"pool\n{options}", functools.partial(_open, library, options))
         pid = os.getpid()
 
         def close(pointer: Any) -> None:
             if os.getpid() == pid:  # A forked child owns none of it.
                 library.rabit_pool_close(pointer)
 
-        self.pointer: Any = ffi.gc(slot[0], close)
+        self.pointer: Any = ffi.gc(pointer, close)
+
+
+def _open(library: Any, options: str) -> Any:
+    slot = ffi.new("rabit_pool**")
+    check(library, library.rabit_pool_open(options.encode(), slot))
+    return slot[0]

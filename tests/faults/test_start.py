@@ -118,3 +118,51 @@ def test_an_exception_after_the_start_ends_the_others(job):
     for rank in (0, 2):
         name, culprit, _, _ = verdict(started, rank)
         assert (name, culprit) == ("PeerLost", 1)
+
+
+INTERRUPTED = """
+import os, signal, sys, time
+from pathlib import Path
+import numpy as np
+import rabit
+
+folder = Path(sys.argv[1])
+mine = os.environ["RABIT_RANK"]
+while mine == "1" and not (folder / "come").exists():
+    time.sleep(0.01)
+{before}
+rabit.init()
+print("sum", rabit.allreduce(np.ones(4), name="x", op=rabit.Sum).tolist(), flush=True)
+"""
+
+
+def test_ctrl_c_ends_a_rank_that_waits_for_the_others(job):
+    started = job(2, INTERRUPTED.format(before=""), RABIT_CONNECT_TIMEOUT="1h")
+    wait_until_joined(started, 0)
+
+    started.processes[0].send_signal(signal.SIGINT)
+
+    assert started.processes[0].wait(timeout=60) == -signal.SIGINT
+    text = started.output(0)
+    assert text.count("Traceback") == 1 and text.endswith("\nKeyboardInterrupt\n"), text
+    # Who comes later learns that it has gone.
+    (started.folder / "come").touch()
+    started.processes[1].wait(timeout=60)
+    assert "PeerLost: rank 0 ended before all ranks had started" in started.output(1)
+
+
+def test_a_start_that_was_interrupted_is_taken_up_by_the_next(job):
+    before = """
+try:
+    rabit.init()
+except KeyboardInterrupt:
+    print("interrupted", rabit.is_initialized(), flush=True)
+    (folder / "come").touch()
+"""
+    started = job(2, INTERRUPTED.format(before=before), RABIT_CONNECT_TIMEOUT="1h")
+    wait_until_joined(started, 0)
+
+    started.processes[0].send_signal(signal.SIGINT)
+
+    assert [each.wait(timeout=60) for each in started.processes] == [0, 0], started.output(0)
+    assert started.output(0) == "interrupted False\nsum [2.0, 2.0, 2.0, 2.0]\n"

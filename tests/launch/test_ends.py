@@ -139,6 +139,23 @@ def test_ranks_that_ignore_the_signal_are_killed_after_the_grace_time(start):
     job.assert_nothing_is_left()
 
 
+def test_ctrl_c_ends_ranks_that_wait_in_init_without_killing_them(start):
+    code = (
+        "import os, time, rabit\n"
+        "print('up', flush=True)\n"
+        "if os.environ['RABIT_RANK'] == '1': time.sleep(600)\n"
+        "rabit.init()"
+    )
+    job = start("-np", 3, "--grace-time", "600", "--connect-timeout", "1h", sys.executable, "-c", code)
+    job.wait_for_line("up", 3)
+
+    job.send(signal.SIGINT)
+
+    assert job.wait() == 128 + signal.SIGINT  # Else after the grace time, which is longer than a test.
+    assert job.err.count("Traceback") == job.err.count("] KeyboardInterrupt") <= 3, job.err
+    job.assert_nothing_is_left()
+
+
 def test_a_second_ctrl_c_kills_at_once(start):
     job = start("-np", 2, "--grace-time", "60s", "sh", "-c", STUBBORN)
     job.wait_for_line("ready", 2)
