@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from rabit._native import capabilities
 from rabit.bench.sizes import Tunables, propose
@@ -45,9 +45,12 @@ class Contestants:
 
     @contextmanager
     def started(self) -> Iterator[Contestants]:
-        """Starts the engines, and closes them in the end.  Collective."""
+        """Starts the engines, and closes them in the end.  Collective.
+
+        After an error the other ranks lose them, since nobody may wait for what is not measured any more.
+        """
         config = self._base.config
-        try:
+        with ExitStack() as stack:
             if "builtin" in self._backends:
                 for place in range(max(map(len, self._names.values()), default=0)):
                     rules = ";".join(
@@ -55,16 +58,16 @@ class Contestants:
                         for kind, names in self._names.items()
                         if place < len(names)
                     )
-                    self._engines[place] = Engine(
-                        config.replace(backend="builtin", route=rules), epoch=_FIRST_EPOCH + place
+                    config_of_place = config.replace(backend="builtin", route=rules)
+                    self._engines[place] = stack.enter_context(
+                        Engine(config_of_place, epoch=_FIRST_EPOCH + place)
                     )
             if "mpi" in self._backends:
                 rules = ";".join(f"{kind}:mpi/{_LIBRARY}" for kind in self._kinds)
-                self._library = Engine(config.replace(route=rules), epoch=_FIRST_EPOCH - 1)
+                self._library = stack.enter_context(
+                    Engine(config.replace(route=rules), epoch=_FIRST_EPOCH - 1)
+                )
             yield self
-        finally:
-            for engine in [*self._engines.values(), *filter(None, [self._library])]:
-                engine.close()
 
     def propose(self, tunables: Tunables) -> None:
         """Puts `tunables` in force for everybody, the engine of the job included."""

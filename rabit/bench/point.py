@@ -30,6 +30,10 @@ class Point:
         self.winner = Candidate("builtin")
         self.figures: dict[Candidate, Figures] = {}
 
+    @property
+    def is_finished(self) -> bool:
+        return bool(self.figures)
+
     def compete(self, contestants: Contestants, budget_s: float) -> None:
         """Finds the winner in about `budget_s` seconds.  Collective."""
         candidates = contestants.of(self.kind, self.dtype)
@@ -57,8 +61,8 @@ class Point:
             best = min(own, key=lambda each: statistics.median(times[each]), default=usual)
             is_faster = best != usual and duel(usual, best, run)[0]
             self.winner = best if is_faster else usual
-        for each in candidates:
-            self.figures[each] = first[each].with_seconds(tuple(times[each]))
+        # At once: a signal may come at any time, and a point is measured or not.
+        self.figures = {each: first[each].with_seconds(tuple(times[each])) for each in candidates}
 
     def _measure(
         self,

@@ -83,8 +83,7 @@ def write_json(path: Path, document: Mapping[str, Any], measured: Iterable[Figur
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
     """A JSON document as a file."""
-    with _writing(path) as file:
-        json.dump(document, file, indent=1)
+    write_text(path, json.dumps(document, indent=1))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
+import pty
+import signal
+import struct
 import sys
+import termios
+
+import pytest
 
 USE = """
 import sys, numpy as np, rabit
@@ -55,6 +64,69 @@ def test_a_table_is_measured_written_and_used(rabitrun, tmp_path):
         _, _, algorithm = winner.partition("/")
         if algorithm:
             assert f"('{algorithm}', 'route_table')" in job.out
+
+
+def interrupted(start, name, points, *more):
+    """A run on which a signal falls when so many of its twelve points have been measured."""
+    controller, terminal = pty.openpty()  # Elsewhere progress is written too sparsely to wait for.
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 200, 0, 0))
+    job = start(
+        "tune", "-np", 2, "--budget", "20s", "--kinds", "allreduce,alltoall", "--bytes", "1K:1M", *more,
+        stdout=terminal, stderr=terminal, environ={"TERM": "xterm", "NO_COLOR": "1"},
+    )  # fmt: skip
+    os.close(terminal)
+    seen = ""
+    while f"] {points}/12 " not in seen:
+        seen += os.read(controller, 4096).decode(errors="replace")
+    job.send(signal.Signals[name])
+    assert job.wait() == 128 + signal.Signals[name]
+    with contextlib.suppress(OSError):  # Linux says so when the other side has closed it.
+        while piece := os.read(controller, 4096):
+            seen += piece.decode(errors="replace")
+    os.close(controller)
+    job.out = job.err = seen.replace("\r\n", "\n")
+    job.assert_nothing_is_left()
+    return job
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_an_interrupted_run_writes_a_table_of_what_it_has_measured(start, rabitrun, tmp_path, name):
+    table = tmp_path / "table.json"
+
+    job = interrupted(start, name, 2, "-o", table)
+
+    document = json.loads(table.read_text())
+    done = {(each["kind"], each["bytes"]) for each in document["rows"]}
+    missing = {(each["kind"], each["bytes"]) for each in document["not_measured"]}
+    assert {("allreduce", 1024), ("alltoall", 1024)} <= done and ("allreduce", 1 << 20) in missing
+    assert len(done | missing) == 12 and not done & missing
+    assert f"rabitrun tune: ended by {name} with {len(done)} of 12 points measured." in job.err
+    assert f"wrote {table}; use it with RABIT_ROUTE_TABLE={table}" in job.out
+    assert "chooses by itself where nothing was measured" in job.out
+    assert "Traceback" not in job.err and "at exit" not in job.err and "rank 0 is" not in job.err
+    used = rabitrun(
+        "-np", 2, sys.executable, "-c", "import rabit; rabit.init()",
+        environ={"RABIT_ROUTE_TABLE": str(table)},
+    )  # fmt: skip
+    assert used.status == 0, used.err
+
+
+def test_an_interrupted_run_leaves_an_earlier_table_alone(start, tmp_path):
+    table = tmp_path / "table.json"
+    table.write_text("a whole one")
+
+    job = interrupted(start, "SIGINT", 1, "-o", table)
+
+    assert table.read_text() == "a whole one"
+    assert f"RABIT_ROUTE_TABLE={tmp_path}/table.partial.json" in job.out
+    assert json.loads((tmp_path / "table.partial.json").read_text())["not_measured"]
+
+
+def test_an_interrupted_run_without_a_point_writes_nothing(start, tmp_path):
+    job = interrupted(start, "SIGINT", 0, "-o", tmp_path / "table.json")
+
+    assert "with 0 of 12 points measured.\nrabitrun tune: no table is written." in job.err
+    assert not (tmp_path / "table.json").exists()
 
 
 PLAY = """

@@ -15,6 +15,7 @@ from rabit.bench.plot import draw
 from rabit.bench.progress import Progress
 from rabit.bench.timing import Figures
 from rabit.bench.tune_options import parse_tune
+from rabit.bench.tuning_results import winners_so_far
 from rabit.bench.winners import Candidate, Winner, rules_of
 from rabit.errors import InvalidArgument
 from rabit.types import DType, Kind
@@ -317,3 +318,31 @@ def test_mistakes_on_the_command_line_are_told(words, said):
         parse_tune(words)
 
     assert said in str(told.value)
+
+
+def finished(size, candidate):
+    found = point.Point("allreduce", DType.FLOAT32, size)
+    found.winner = candidate
+    found.figures = {candidate: Figures(found.spec(), 2, size // 4, size, (1.0,), 0, str(candidate))}
+    return found
+
+
+def test_what_was_not_measured_ends_the_rules_of_what_was():
+    ring = Candidate("builtin", "ring")
+    points = [finished(1024, Candidate("builtin")), finished(4096, ring)]
+    points += [point.Point("allreduce", DType.FLOAT32, size) for size in (16384, 65536)]
+    points[2].winner = ring  # It is in the middle of its turns.
+
+    winners = winners_so_far(points, DType.FLOAT32, ["builtin"])
+
+    assert rules_of(winners, {Candidate("builtin")}) == "allreduce:2048-8192:builtin/ring"
+
+
+def test_a_mix_that_was_not_played_keeps_to_the_backend_of_the_job():
+    ring = Candidate("builtin", "ring")
+    points = [finished(1024, ring), finished(4096, Candidate("mpi"))]
+    points.append(point.Point("allreduce", DType.FLOAT32, 16384))
+
+    winners = winners_so_far(points, DType.FLOAT32, ["builtin", "mpi"])
+
+    assert rules_of(winners) == "allreduce:<2048:builtin/ring;allreduce:>=2048:builtin"
