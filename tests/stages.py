@@ -3,8 +3,8 @@
     python tests/stages.py short|full
 
 Each part is a target of the Makefile. One lane runs the Python tests, one part after the other, and shows what
-they print. They mostly wait, so a second lane builds and tests the native code beside them and gives way to them;
-what its parts print is shown if they fail. The first part that fails ends the run, and so does one that takes
+they print. They mostly wait, so other lanes build and test the native code beside them and give way to them;
+what their parts print is shown if they fail. The first part that fails ends the run, and so does one that takes
 many times as long as it should: something in it hangs.
 The estimates are seconds on 2 cores from nothing; the share of them that earlier parts took corrects the rest.
 """
@@ -24,7 +24,7 @@ from typing import IO, NamedTuple
 
 
 class Part(NamedTuple):
-    """One target; `needs` names those of the second lane that must have ended before."""
+    """One target; `needs` names those of other lanes that must have ended before."""
 
     target: str
     what: str
@@ -35,7 +35,7 @@ class Part(NamedTuple):
 
 class Stages(NamedTuple):
     shown: list[Part]
-    beside: list[Part]  # begin when the first part of the others has ended
+    beside: list[list[Part]]  # lanes, which begin when the first of the shown parts has ended
 
 
 # Tests have deadlines: beside others they give way less than builds do.
@@ -52,8 +52,10 @@ SHORT = Stages(
         Part("test-python-short", "Python tests, each under two seconds", 230),
     ],
     beside=[
-        Part("build-native", "building the native tests", 250),
-        Part("test-native", "native tests", 90),
+        [
+            Part("build-native", "building the native tests", 250),
+            Part("test-native", "native tests", 90),
+        ],
     ],
 )
 FULL = Stages(
@@ -66,14 +68,19 @@ FULL = Stages(
         Part("docs", "the HTML pages", 30),
         Part("fuzz", "Clang, thread-safety analysis and the fuzz targets", 200),
     ],
+    # The tests wait for most of their time, which is when the next build computes.
     beside=[
-        Part("ready-mxnet", "installing MXNet", 85),
-        Part("ready-mpich", "installing MPICH", 10),
-        Part("build-address", "building the native tests for ASan and UBSan", 900),
-        Part("test-address", "native tests under ASan and UBSan", 160),
-        Part("build-thread", "building the native tests for TSan", 250),
-        Part("test-thread", "native tests under TSan", 350),
-        Part("build-bench", "the native benchmarks", 40),
+        [
+            Part("ready-mxnet", "installing MXNet", 85),
+            Part("ready-mpich", "installing MPICH", 10),
+            Part("build-thread", "building the native tests for TSan", 400),
+            Part("build-address", "building the native tests for ASan and UBSan", 600),
+            Part("build-bench", "the native benchmarks", 40),
+        ],
+        [
+            Part("test-thread", "native tests under TSan", 350, needs=("build-thread",)),
+            Part("test-address", "native tests under ASan and UBSan", 160, needs=("build-address",)),
+        ],
     ],
 )
 
@@ -117,22 +124,23 @@ def end(process: subprocess.Popen[bytes], by: signal.Signals = signal.SIGTERM) -
 
 
 class Beside:
-    """The second lane: one part after the other, in a thread that starts them."""
+    """The other lanes: in each, a thread starts one part after the other."""
 
-    def __init__(self, parts: list[Part]) -> None:
+    def __init__(self, lanes: list[list[Part]]) -> None:
         self.failed: Part | None = None
-        self._ended = {part.target: threading.Event() for part in parts}
-        self._parts = parts
+        self._parts = [part for lane in lanes for part in lane]
+        self._ended = {part.target: threading.Event() for part in self._parts}
         self._lock = threading.Lock()
-        self._running: subprocess.Popen[bytes] | None = None
+        self._begun: list[subprocess.Popen[bytes]] = []
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._threads = [threading.Thread(target=self._run, args=(lane,), daemon=True) for lane in lanes]
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def wait(self, target: str) -> None:
-        """Returns when this part has ended, or will never end because one before it has failed."""
+        """Returns when this part has ended, or will never end because another has failed."""
         self._ended[target].wait()
 
     def wait_for_all(self) -> None:
@@ -140,36 +148,41 @@ class Beside:
         if left and not self.failed:
             names = ", ".join(part.what for part in left)
             say(f"left beside: {names}: up to {minutes(sum(part.seconds for part in left))}")
-        self._thread.join()
+        for part in self._parts:
+            self.wait(part.target)
 
     def stop(self) -> None:
         with self._lock:
             self._stopped = True
-            if self._running is not None and self._running.poll() is None:
-                end(self._running)
-        if self._thread.ident is not None:
-            self._thread.join()
+            for running in self._begun:
+                if running.poll() is None:
+                    end(running)
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
 
-    def _run(self) -> None:
-        for part in self._parts:
+    def _run(self, lane: list[Part]) -> None:
+        for part in lane:
+            for target in part.needs:
+                self.wait(target)
             if not self._passes(part):
-                break
+                for event in self._ended.values():
+                    event.set()
+                return
             self._ended[part.target].set()
-        for event in self._ended.values():
-            event.set()
 
     def _passes(self, part: Part) -> bool:
         start = time.monotonic()
         with tempfile.TemporaryFile() as printed:
-            if not self._begin(part, printed):
+            running = self._begin(part, printed)
+            if running is None:
                 return False
-            assert self._running is not None
             how = "failed"
             try:
-                code = self._running.wait(limit(part))
+                code = running.wait(limit(part))
             except subprocess.TimeoutExpired:
                 how = f"has not ended after {minutes(limit(part))}"
-                end(self._running)
+                end(running)
                 code = 1
             if code == 0:
                 say(f"beside: {part.what}: passed in {minutes(time.monotonic() - start)}")
@@ -180,23 +193,24 @@ class Beside:
             printed.seek(0)
             sys.stdout.write(printed.read().decode(errors="replace")[-shown:])
         say(f"beside: {part.what} {how}, see above; `make {part.target}` runs it alone")
-        self.failed = part
+        self.failed = self.failed or part
         return False
 
-    def _begin(self, part: Part, printed: IO[bytes]) -> bool:
+    def _begin(self, part: Part, printed: IO[bytes]) -> subprocess.Popen[bytes] | None:
         with self._lock:
-            if self._stopped:
-                return False
+            if self._stopped or self.failed:
+                return None
             niceness = NICENESS_OF_TESTS if part.target.startswith("test-") else NICENESS_OF_BUILDS
-            self._running = subprocess.Popen(
+            running = subprocess.Popen(
                 command(part),
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            give_way(self._running.pid, niceness)
-        return True
+            give_way(running.pid, niceness)
+            self._begun.append(running)
+        return running
 
 
 def run_to_its_end(part: Part) -> int:
@@ -251,7 +265,7 @@ def main() -> int:
         code = 130
     finally:
         beside.stop()
-    parts = len(stages.shown) + len(stages.beside)
+    parts = len(stages.shown) + sum(len(lane) for lane in stages.beside)
     if code == 0:
         say(f"all {parts} parts passed in {minutes(time.monotonic() - start)}")
     return code

@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 
 STAGES = Path(__file__).resolve().parents[1] / "stages.py"
-# Plays make: it notes the target, and fails for the one named in $FAILS; the one named in $HANGS does not end.
+# Plays make: it notes the target, and fails for the one named in $FAILS, when the one named in $HANGS, which does not
+# end, has begun.
 MAKE = """#!/bin/sh
 for target; do :; done
 echo "$target" >> "$NOTES"
 echo "what $target prints"
 [ "$target" != "$HANGS" ] || sleep 60
-[ "$target" != "$FAILS" ]
+[ "$target" != "$FAILS" ] && exit
+until [ "$HANGS" = none ] || grep -qx "$HANGS" "$NOTES"; do sleep 0.02; done
+exit 1
 """
 
 
@@ -54,6 +57,7 @@ def run(tmp_path):
     [
         ("short", "build-native", "test-native"),
         ("full", "build-thread", "test-thread"),
+        ("full", "build-address", "test-address"),
         ("full", "ready-mxnet", "test-mxnet"),
     ],
 )
@@ -82,6 +86,15 @@ def test_a_build_that_fails_is_shown_and_fails_the_run(run, kind, fails, tests):
     assert f"what {fails} prints" in done.stdout
     assert f"`make {fails}` runs it alone" in done.stdout
     assert tests not in targets
+
+
+def test_a_part_that_fails_stops_the_other_lanes(run):
+    done, targets = run("full", fails="test-thread", hangs="build-address")
+
+    assert done.returncode == 1
+    assert "`make test-thread` runs it alone" in done.stdout
+    assert "building the native tests for ASan and UBSan was stopped" in done.stdout
+    assert "test-address" not in targets
 
 
 def test_a_test_that_fails_ends_the_run(run):
