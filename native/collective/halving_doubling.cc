@@ -11,8 +11,8 @@
 namespace rabit {
 namespace {
 
-constexpr Tag kFoldTag = 64;
-constexpr Tag kUnfoldTag = 65;
+constexpr Tag kHalvingFoldTag = 64;
+constexpr Tag kHalvingUnfoldTag = 65;
 constexpr Tag kDoublingTag = 32;
 
 // The part of `held` that this rank keeps, and the part of its partner.
@@ -58,13 +58,13 @@ Status RunHalvingDoubling(const CollectiveCall& call, const AllreduceArgs& args)
   const DType dtype = args.buffer.dtype;
   const Bytes all = Elements(args.buffer).In({0, args.buffer.count});
   if (!folding.takes_part()) {
-    RABIT_RETURN_IF_ERROR(ExchangeAndReduce(call, folding.partner(), call.tag + kFoldTag, all, {},
-                                            dtype, args.op, Order::kMineFirst));
-    return Exchange(call, folding.partner(), call.tag + kUnfoldTag, {}, all);
+    RABIT_RETURN_IF_ERROR(ExchangeAndReduce(call, folding.partner(), call.tag + kHalvingFoldTag,
+                                            all, {}, dtype, args.op, Order::kMineFirst));
+    return Exchange(call, folding.partner(), call.tag + kHalvingUnfoldTag, {}, all);
   }
   if (folding.partner() >= 0) {
-    RABIT_RETURN_IF_ERROR(ExchangeAndReduce(call, folding.partner(), call.tag + kFoldTag, {}, all,
-                                            dtype, args.op, Order::kTheirsFirst));
+    RABIT_RETURN_IF_ERROR(ExchangeAndReduce(call, folding.partner(), call.tag + kHalvingFoldTag, {},
+                                            all, dtype, args.op, Order::kTheirsFirst));
   }
   const Range whole{0, args.buffer.count};
   // Blocks follow each other under the same tags: the transport keeps their order.
@@ -73,7 +73,7 @@ Status RunHalvingDoubling(const CollectiveCall& call, const AllreduceArgs& args)
     RABIT_RETURN_IF_ERROR(HalveAndDouble(call, args, folding, ChunkOf(whole, block_count, k)));
   }
   if (folding.partner() < 0) return Status();
-  return Exchange(call, folding.partner(), call.tag + kUnfoldTag, all, {});
+  return Exchange(call, folding.partner(), call.tag + kHalvingUnfoldTag, all, {});
 }
 
 }  // namespace rabit

@@ -7,8 +7,8 @@
 namespace rabit {
 namespace {
 
-constexpr Tag kFoldTag = 32;
-constexpr Tag kUnfoldTag = 33;
+constexpr Tag kDoublingFoldTag = 32;
+constexpr Tag kDoublingUnfoldTag = 33;
 
 }  // namespace
 
@@ -17,13 +17,13 @@ Status RunRecursiveDoubling(const CollectiveCall& call, const AllreduceArgs& arg
   const DType dtype = args.buffer.dtype;
   const Bytes all = Elements(args.buffer).In({0, args.buffer.count});
   if (!folding.takes_part()) {
-    RABIT_RETURN_IF_ERROR(ExchangeAndReduce(call, folding.partner(), call.tag + kFoldTag, all, {},
-                                            dtype, args.op, Order::kMineFirst));
-    return Exchange(call, folding.partner(), call.tag + kUnfoldTag, {}, all);
+    RABIT_RETURN_IF_ERROR(ExchangeAndReduce(call, folding.partner(), call.tag + kDoublingFoldTag,
+                                            all, {}, dtype, args.op, Order::kMineFirst));
+    return Exchange(call, folding.partner(), call.tag + kDoublingUnfoldTag, {}, all);
   }
   if (folding.partner() >= 0) {
-    RABIT_RETURN_IF_ERROR(ExchangeAndReduce(call, folding.partner(), call.tag + kFoldTag, {}, all,
-                                            dtype, args.op, Order::kTheirsFirst));
+    RABIT_RETURN_IF_ERROR(ExchangeAndReduce(call, folding.partner(), call.tag + kDoublingFoldTag,
+                                            {}, all, dtype, args.op, Order::kTheirsFirst));
   }
   Tag step = 0;
   for (int distance = 1; distance < folding.power(); distance *= 2, ++step) {
@@ -34,7 +34,7 @@ Status RunRecursiveDoubling(const CollectiveCall& call, const AllreduceArgs& arg
                                             dtype, args.op, order));
   }
   if (folding.partner() < 0) return Status();
-  return Exchange(call, folding.partner(), call.tag + kUnfoldTag, all, {});
+  return Exchange(call, folding.partner(), call.tag + kDoublingUnfoldTag, all, {});
 }
 
 }  // namespace rabit

@@ -27,8 +27,6 @@ std::string SecondsText(int64_t us) {
   return text;
 }
 
-std::string RankText(int rank) { return "rank " + std::to_string(rank); }
-
 }  // namespace
 
 Coordinator::Coordinator(const CoordinatorOptions& options)

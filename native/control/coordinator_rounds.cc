@@ -27,8 +27,6 @@ std::vector<int64_t> RowsOfScatter(const Signature& root, size_t size) {
   return std::vector<int64_t>(size, root.shape[0] / static_cast<int64_t>(size));
 }
 
-std::string RankText(int rank) { return "rank " + std::to_string(rank); }
-
 // Whether `ready`, of which a rank has spoken so, can refer to what was agreed before.
 bool FollowsFrom(const Signature& agreed, const Signature& spoken, const ReadyReference& ready) {
   if (!HasSameFixedPart(spoken, agreed)) return false;

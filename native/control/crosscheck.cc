@@ -171,6 +171,8 @@ Status CheckPair(std::string_view name, const RankSignature& a, const RankSignat
   return {};
 }
 
+std::string RankText(int rank) { return "rank " + std::to_string(rank); }
+
 std::string Title(Kind kind, std::string_view name) {
   return std::string(Name(kind)) + " " + Quote(name);
 }

@@ -35,5 +35,6 @@ bool HasSameFixedPart(const Signature& a, const Signature& b);
 
 // "allreduce 'conv1.weight'"
 std::string Title(Kind kind, std::string_view name);
+std::string RankText(int rank);  // "rank 3"
 
 }  // namespace rabit
