@@ -84,7 +84,29 @@ class Ends:
             return None
         return gone[0], min(waiting)
 
-    def has_raised(self, rank: int) -> bool:
-        """True if `rank` has told of an exception, whether or not it has ended."""
+    def is_ending(self, rank: int) -> bool:
+        """True if `rank` has told that it ends by itself, whether or not it has ended."""
         told = self._tellings.of(rank)
-        return told is not None and bool(told.raised)
+        return told is not None and (bool(told.raised) or told.lost < 0)
+
+    def awaited(self, rank: int) -> set[int]:
+        """Who has not ended, and is missed by `rank`, or by one that it misses, and so on.
+
+        Empty if the cause has ended, or they miss each other.
+        """
+        found: set[int] = set()
+        seen, waiting = {rank}, [rank]
+        while waiting:
+            each = waiting.pop()
+            told = self._tellings.of(each)
+            if each in self._ends:
+                peers = self.of(each).peers
+                if not peers:
+                    return set()
+            else:
+                peers = [told.lost] if told is not None and told.lost >= 0 else []
+                if not peers:
+                    found.add(each)
+            waiting += [peer for peer in peers if peer not in seen]
+            seen.update(peers)
+        return found

@@ -133,13 +133,13 @@ class Supervisor:
             self._release_rest()
             self._stop_if_missed()
             return
-        missed = self._ends.of(rank).peers
-        if not missed or any(each in self._statuses for each in missed):
+        if not (awaited := self._ends.awaited(rank)):
             self._stop(signal.SIGTERM)
+        elif any(self._ends.is_ending(each) for each in awaited):
+            # It may be writing its last words to disk, and has no status before.
+            self._settle_at = max(self._settle_at or now, now + self._times.grace_s)
         elif self._settle_at is None:
-            # The rank that is missed may be writing its last words to disk.
-            is_ending = any(self._ends.has_raised(each) for each in missed)
-            self._settle_at = now + (self._times.grace_s if is_ending else _SETTLE_S)
+            self._settle_at = now + _SETTLE_S
 
     def _stop_if_missed(self) -> None:
         """Ends a job whose ranks wait in init() for one that has ended without it."""

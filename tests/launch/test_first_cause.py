@@ -83,6 +83,21 @@ def test_a_rank_that_leaves_early_is_not_sent_to_look_at_the_others(rabitrun):
     assert "ended first" not in job.err
 
 
+def test_a_rank_that_leaves_early_may_take_its_time(rabitrun):
+    """The others have ended with errors long before it has its own status."""
+    code = (
+        "import atexit, time; atexit.register(time.sleep, 2.5)\n"  # After the handlers of rabit.
+        "import numpy as np, rabit, sys\nrabit.init()\n"
+        "if rabit.rank() == 1: sys.exit(3)\n"
+        "atexit.unregister(time.sleep)\n"
+        "rabit.allreduce(np.ones(3), name='x')"
+    )
+
+    job = rabitrun("-np", 3, sys.executable, "-c", code)
+
+    assert job.status == 3 and "rank 1 of 3 (host localhost) exited with status 3" in job.err, job.err
+
+
 def test_a_rank_that_does_not_come_is_told_in_whole_sentences(rabitrun):
     code = "import os, time, rabit\nif os.environ['RABIT_RANK'] == '1': time.sleep(60)\nrabit.init()"
 
@@ -157,6 +172,10 @@ def test_a_program_that_fails_after_another_did_well_is_judged_by_itself(rabitru
 
 def failures(*events):
     """(rank, event, value) in the order of their arrival -> what the launcher knows at the end."""
+    return ends_of(*events).all()
+
+
+def ends_of(*events):
     from rabit.launch.ends import Ends
 
     ends = Ends(dict.fromkeys(range(8), "h"), lambda rank: [])
@@ -169,7 +188,7 @@ def failures(*events):
             ends.add(rank, value, at_s, was_stopped=True)
         else:
             ends.hear(rank, telling(event, value), at_s)
-    return ends.all()
+    return ends
 
 
 def telling(event, lost):
@@ -213,6 +232,24 @@ def test_the_choice(events, culprit, status):
 
     assert found is not None and found.rank == culprit
     assert job_status(found, known) == status
+
+
+@pytest.mark.parametrize(
+    ("events", "rank", "awaited"),
+    [
+        ([(0, "raised", 1), (0, "exit", 1)], 0, {1}),
+        # It blames one that has ended because of another, which is about to end.
+        ([(1, "leaving", -1), (0, "raised", 1), (0, "exit", 1), (2, "raised", 0), (2, "exit", 1)], 2, {1}),
+        ([(1, "leaving", -1), (0, "raised", 1), (2, "raised", 0), (2, "exit", 1)], 2, {1}),
+        # The cause has ended.
+        ([(1, "exit", 3)], 1, set()),
+        ([(1, "exit", 3), (0, "raised", 1), (0, "exit", 1)], 0, set()),
+        # They blame each other.
+        ([(0, "raised", 2), (0, "exit", 1), (2, "raised", 0), (2, "exit", 1)], 2, set()),
+    ],
+)
+def test_who_is_awaited_is_at_the_end_of_the_chain(events, rank, awaited):
+    assert ends_of(*events).awaited(rank) == awaited
 
 
 def test_tellings_come_in_pieces_and_strange_ones_are_forgotten():
