@@ -180,6 +180,7 @@ EngineOptions EngineOptionsFrom(const Options& options, int spin_us) {
   engine.lanes = options.started_lanes();
   engine.operation_timeout_ms = options.operation_timeout_ms;
   engine.stall_warning_ms = options.stall_warning_ms;
+  engine.stall_abort_ms = options.stall_abort_ms;
   engine.queue_capacity = static_cast<size_t>(options.queue_capacity);
   engine.spin_us = spin_us;
   engine.log_level = LogLevelFrom(options.log_level);

@@ -26,6 +26,8 @@ struct EngineOptions {
   int32_t lanes = 2;                 // of each class
   int64_t operation_timeout_ms = 0;  // of one bucket on a lane; 0: as long as all peers live
   int64_t stall_warning_ms = 10'000;
+  // Of the controller, which ends the job then; named in warnings.
+  int64_t stall_abort_ms = 1'800'000;
   size_t queue_capacity = 1 << 20;  // requests in flight
   int64_t spin_us = 0;              // before a waiter sleeps; 0 where threads outnumber cores
   LogLevel log_level = LogLevel::kWarning;

@@ -21,7 +21,8 @@ EngineCore::EngineCore(const CoreServices& services, CoreOutput& output)
       output_(output),
       routes_(services.router),
       start_limits_(services.scheduler.limits()),
-      stall_monitor_(services.logger, services.options.stall_warning_ms),
+      stall_monitor_(services.logger, services.options.stall_warning_ms,
+                     services.options.stall_abort_ms),
       stuck_watch_(services.done, services.running, services.all_lanes, services.has_ordered) {
   if (services.options.chooses_limits && services.rank == 0 && services.size > 1) {
     choice_.emplace(start_limits_);

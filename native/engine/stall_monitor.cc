@@ -10,10 +10,18 @@ namespace {
 
 constexpr size_t kLinesMax = 20;
 
+std::string LimitText(int64_t abort_ms) {
+  if (abort_ms <= 0) return " No time limit ends this: RABIT_STALL_ABORT is 0.";
+  std::string seconds = std::to_string(abort_ms / 1000);
+  if (abort_ms % 1000 != 0) seconds += "." + std::to_string(1000 + abort_ms % 1000).substr(1);
+  return " The job fails when that takes " + seconds +
+         " s, which is RABIT_STALL_ABORT (--stall-abort): lower it to end sooner.";
+}
+
 }  // namespace
 
-StallMonitor::StallMonitor(const Logger& logger, int64_t warning_ms)
-    : logger_(logger), warning_ms_(warning_ms) {}
+StallMonitor::StallMonitor(const Logger& logger, int64_t warning_ms, int64_t abort_ms)
+    : logger_(logger), warning_ms_(warning_ms), abort_ms_(abort_ms) {}
 
 Deadline StallMonitor::NextCheck(bool has_open, Deadline now) const {
   if (warning_ms_ <= 0 || !has_open) return now + std::chrono::hours(1);
@@ -32,7 +40,8 @@ void StallMonitor::Check(const Controller& controller, int64_t oldest_ns, size_t
       open == 1 ? "1 tensor waits" : std::to_string(open) + " tensors wait, the oldest";
   std::string text = "stall: " + what + " for " + std::to_string(waited_ms / 1000) +
                      " s: not every rank has submitted them. Every rank must submit the same "
-                     "tensors; look at what the missing ranks are doing.";
+                     "tensors; look at what the missing ranks are doing." +
+                     LimitText(abort_ms_);
   const std::vector<std::string> waiting = controller.Waiting();
   for (size_t i = 0; i < waiting.size() && i < kLinesMax; ++i) text += "\n  " + waiting[i];
   if (waiting.size() > kLinesMax) {

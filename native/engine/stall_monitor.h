@@ -14,8 +14,9 @@ namespace rabit {
 // Engine thread only.
 class StallMonitor {
  public:
-  // `warning_ms` 0: never reports.
-  StallMonitor(const Logger& logger, int64_t warning_ms);
+  // `warning_ms` 0: never reports.  `abort_ms`: after which the controller ends the job, for the
+  // text; 0: never.
+  StallMonitor(const Logger& logger, int64_t warning_ms, int64_t abort_ms);
 
   // When Check wants to be called next; `has_open` tells whether this rank waits for anything.
   Deadline NextCheck(bool has_open, Deadline now) const;
@@ -27,6 +28,7 @@ class StallMonitor {
  private:
   const Logger& logger_;
   const int64_t warning_ms_;
+  const int64_t abort_ms_;
   int64_t next_report_ns_ = 0;
   int64_t reports_ = 0;
 };
