@@ -77,8 +77,12 @@ class MXNetState(ObjectState):
     def save(self) -> None:
         kept = {name: each.data().asnumpy() for name, each in self._initialised()}
         trainer_kept = _states_of(self.trainer)
-        super().save()
-        self._kept, self._trainer_kept = kept, trainer_kept
+        earlier = self._saved
+        try:
+            super().save()
+        finally:  # A signal's exception may come when the values are kept: they and these are one commit.
+            if self._saved is not earlier:
+                self._kept, self._trainer_kept = kept, trainer_kept
 
     def restore(self) -> None:
         _take_back_failures(self._arrays())

@@ -152,3 +152,46 @@ def test_what_has_no_way_back_is_refused(tmp_path):
 
     assert "DistributedTrainer with strategy in an elastic job (--min-np 1)" in done.stdout, done.stderr
     assert "MXNetState: trainer is a SGD, and a DistributedTrainer is expected" in done.stdout
+
+
+INTERRUPTED = """
+import rabit_mxnet as rabit
+import mxnet as mx
+from rabit.elastic.state import ObjectState
+
+rabit.init()
+net = mx.gluon.nn.Dense(1, in_units=1)
+net.initialize(mx.init.Constant(1.0))
+state = rabit.elastic.MXNetState(net, step=1)
+state.save()
+save = ObjectState.save
+
+def interrupted(self, is_kept):
+    if is_kept:
+        save(self)
+    raise KeyboardInterrupt
+
+for is_kept, expected in ((False, 1), (True, 2)):
+    net.weight.set_data(mx.nd.array([[2.0]]))
+    state.step = 2
+    ObjectState.save = lambda self: interrupted(self, is_kept)
+    try:
+        state.save()
+    except KeyboardInterrupt:
+        pass
+    net.weight.set_data(mx.nd.array([[3.0]]))
+    state.step = 3
+    state.restore()
+    found = state.step, float(net.weight.data().asscalar())
+    assert found == (expected, float(expected)), (is_kept, found)
+"""
+
+
+def test_an_interrupted_commit_is_whole_or_none(tmp_path):
+    """The exception of a signal's handler comes before the values are kept, or right after."""
+    script = tmp_path / "interrupted.py"
+    script.write_text(INTERRUPTED)
+
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
+
+    assert done.returncode == 0, done.stderr
