@@ -3,16 +3,17 @@
 
 #include <cmath>
 #include <limits>
-#include <random>
 #include <vector>
 
 #include "arithmetic/orthonormal.h"
+#include "testing/noise.h"
 #include "testing/test.h"
 
 namespace rabit {
 namespace {
 
-using Floats = std::vector<float>;
+using testing::Floats;
+using testing::Noise;
 
 // As large as it says, or longer than a tile, or not a whole number of lanes or of rows at once.
 constexpr ThinShape kThinShapes[] = {{1, 1, 1},    {4, 16, 2},  {7, 37, 3},
@@ -21,14 +22,6 @@ constexpr ThinShape kThinShapes[] = {{1, 1, 1},    {4, 16, 2},  {7, 37, 3},
 std::vector<const ThinKernels*> ThinSets() {
   std::vector<const ThinKernels*> found = {PortableThinKernels()};
   if (&BestThinKernels() != PortableThinKernels()) found.push_back(&BestThinKernels());
-  return found;
-}
-
-Floats Noise(int64_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  Floats found(static_cast<size_t>(count));
-  for (float& each : found) each = normal(random);
   return found;
 }
 

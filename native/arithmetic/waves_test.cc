@@ -6,24 +6,17 @@
 #include <limits>
 #include <numbers>
 #include <numeric>
-#include <random>
 #include <vector>
 
 #include "arithmetic/wave_kernels.h"
+#include "testing/noise.h"
 #include "testing/test.h"
 
 namespace rabit {
 namespace {
 
-using Floats = std::vector<float>;
-
-Floats NoiseOfWaves(int64_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  Floats found(static_cast<size_t>(count));
-  for (float& each : found) each = normal(random);
-  return found;
-}
+using testing::Floats;
+using testing::Noise;
 
 struct Cosines {
   Floats basis, transposed;
@@ -57,7 +50,7 @@ TEST(Waves, the_strongest_of_each_chunk_are_those_of_sums_in_double) {
   for (const WaveShape shape : {WaveShape{5, 64, 8}, {3, 33, 5}, {4, 1, 1}, {2, 100, 100}}) {
     const Cosines cosines(shape.chunk);
     const auto size = static_cast<size_t>(shape.chunk), kept = static_cast<size_t>(shape.kept);
-    const Floats x = NoiseOfWaves(shape.chunks * shape.chunk, 5);
+    const Floats x = Noise(shape.chunks * shape.chunk, 5);
     const Split found(shape, cosines, x);
     for (size_t c = 0; c < static_cast<size_t>(shape.chunks); ++c) {
       std::vector<double> waves(size, 0.0), sent(size, 0.0);
@@ -119,7 +112,7 @@ TEST(Waves, a_wave_is_the_mean_of_those_that_have_sent_it) {
 
 TEST(Waves, a_chunk_that_is_not_finite_is_sent_so) {
   const WaveShape shape{2, 64, 8};
-  Floats x = NoiseOfWaves(128, 3);
+  Floats x = Noise(128, 3);
   x[70] = std::numeric_limits<float>::quiet_NaN();
   const Split found(shape, Cosines(64), x);
 
@@ -142,7 +135,7 @@ TEST(WaveKernels, signs_of_what_is_not_finite_are_not_finite) {
 TEST(WaveKernels, every_instruction_set_gives_the_same_bits) {
   const WaveKernels &plain = *PortableWaveKernels(), &best = BestWaveKernels();
   for (const int32_t count : {1, 7, 32, 64, 100}) {
-    const Floats x = NoiseOfWaves(count, 1), rows = NoiseOfWaves(int64_t{count} * count, 2);
+    const Floats x = Noise(count, 1), rows = Noise(int64_t{count} * count, 2);
     Floats a(x.size()), b(x.size());
     plain.combine(x.data(), rows.data(), count, a.data());
     best.combine(x.data(), rows.data(), count, b.data());

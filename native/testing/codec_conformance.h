@@ -8,27 +8,21 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "codec/codec_table.h"
 #include "codec/random.h"
 #include "testing/local_exchange.h"
+#include "testing/noise.h"
 #include "testing/test.h"
 
 namespace rabit::testing {
 
-using Floats = std::vector<float>;
-
 inline constexpr int64_t kCodecCounts[] = {0, 1, 2, 7, 8, 63, 513, 4099, 20000};
 
 inline Floats CodecInput(int64_t count, int rank, uint32_t seed = 1) {
-  std::mt19937 random(seed * 1000 + static_cast<uint32_t>(rank));
-  std::normal_distribution<float> normal;
-  Floats values(static_cast<size_t>(count));
-  for (float& value : values) value = normal(random);
-  return values;
+  return Noise(count, seed * 1000 + static_cast<uint32_t>(rank));
 }
 
 inline TensorView ViewOf(Floats& values) {
