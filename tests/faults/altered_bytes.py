@@ -63,8 +63,9 @@ while is_on:
     if number % 10 == 0:
         is_on = not rabit.any_rank((folder / "enough").exists())
 statistics = rabit.statistics()
-counts = [statistics["backend_details"]["builtin"]["transport"], statistics["controller"]]
-(folder / f"{me}.json").write_text(json.dumps([[each["frames_corrupt"] for each in counts], ends]))
+both = [statistics["backend_details"]["builtin"]["transport"], statistics["controller"]]
+counts = [each[name] for each in both for name in ("frames_corrupt", "connections_restored")]
+(folder / f"{me}.json").write_text(json.dumps([counts, ends]))
 """
 
 
@@ -118,12 +119,15 @@ def count(frames: int, rate: float, header_share: float, seed: int) -> None:
 
     began = time.monotonic()
     altered, passed, found = play(rate, header_share, seed, 0, meanwhile)
-    data, control = np.sum([counts for counts, _ in found], axis=0)
+    data, remade, control, remade_control = np.sum([counts for counts, _ in found], axis=0)
     steps = min(len(ends) for _, ends in found)
     shown = ", ".join(f"{number} {what}" for what, number in sorted(altered.items()))
     print(f"altered {sum(altered.values())} of {passed} frames in {time.monotonic() - began:.0f} s: {shown}")
     print(f"found {data + control}: {data} on connections of data, {control} of control; {steps} steps, all right")
-    assert data + control == sum(altered.values()), f"found {data} and {control} frames, altered were {altered}"
+    assert data + control == sum(altered.values()), (
+        f"found {data} and {control} frames, altered were {altered}; ends of connections made anew: {remade} of data, "
+        f"{remade_control} of control"
+    )
 
 
 def slow_down(seconds: int, rate: float, header_share: float, seed: int) -> None:

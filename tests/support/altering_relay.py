@@ -6,7 +6,8 @@ Packets that a host sends into its TUN device go to the device of the host that 
 bit of a frame is flipped, of its header with probability HEADER_SHARE, of its payload otherwise, and the checksum of
 the packet is made to fit.  Of a connection no second frame is altered until the first one was sent again, or a
 connection was made in its place: so each is one that the ranks have to find.  It is done while there is a file `on` in
-FOLDER; `altered` says how often it was, and the file `end` ends it.
+FOLDER; `altered` says how often it was, and the file `end` ends it.  Copies of frames that have passed are left alone:
+a rank that has the frame drops them unread.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Direction:
     name: object
     next: int  # of the stream: the byte that was not seen yet
     left: int  # bytes until a header begins
+    newest: int = -1  # sequence of the newest frame
     header: bytearray = field(default_factory=bytearray)
     flips: dict[int, int] = field(default_factory=dict)  # byte of the stream -> bits
 
@@ -122,12 +124,15 @@ class Altering:
         payload = struct.unpack_from("<I", direction.header, 48)[0]
         direction.left = payload
         self.frames += 1
+        is_copy = kind in NUMBERED and sequence <= direction.newest
+        if kind in NUMBERED:
+            direction.newest = max(direction.newest, sequence)
         waits = direction.connection.awaits
         if waits is not None:
             if waits == (direction.name, sequence) and kind in NUMBERED:
                 direction.connection.awaits = None  # and this copy passes
             return
-        if not self.is_on or self._dice.random() >= self._rate:
+        if not self.is_on or is_copy or self._dice.random() >= self._rate:
             return
         is_header = self._dice.random() < self._header_share
         if payload == 0 and not is_header:
