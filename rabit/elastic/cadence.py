@@ -13,8 +13,8 @@ from rabit.session import rank
 
 __all__ = ["Cadence"]
 
-# Of the time. A commit costs two to four times what it takes: it sends what the step needs out of the caches, and in
-# a job that may grow its vote is the engine's work. 30 us of 11 ms, with three times as much behind them, are 1 %.
+# Of the time. A commit costs several times what it takes: its copy sends what the step needs out of the caches, and in
+# a job that may grow its vote is the engine's work. Steps of 11 ms with 1 MiB lost 0.6 % of processor time so.
 _SHARE = 0.001
 # Between two commits at most, so that no loss costs more.
 _MOST_S = 30.0

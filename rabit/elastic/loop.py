@@ -77,7 +77,7 @@ def batches(
 
     batch_size: indices of one rank; the last batch of an epoch may have fewer.  state: holds the sampler.
     commit_every: blocks; 1: the end of each is a commit.  None: the ranks commit each of the first eight, measure,
-    and then commit as often as costs less than 1 % of the time, at least every 30 s.
+    and then commit as often as takes a thousandth of the time, at least every 30 s; see Cadence for what that costs.
     If ranks are lost inside of a block, on this rank or others, it is left where it is, the state goes back to
     the last commit, and the samples since then come again, dealt to the ranks that there are then: a `for` alone
     could not catch that.  Any other exception is raised.

@@ -65,7 +65,7 @@ class State(abc.ABC):
     def check_host_updates(self) -> None:
         """Raises HostsUpdatedInterrupt on all ranks, at the same commit, if the members are to change.
 
-        Part of `commit`.  In a job that may grow it takes the answer of a vote of all ranks, of the commit before
+        Part of `commit`.  In a job that may grow it takes the answer of a vote of all ranks, of an earlier commit
         where commits follow each other quickly; with a state that is local it waits for all; in others it does nothing.
         """
         if self.updates is not None:

@@ -55,7 +55,7 @@ class Updates:
     def check(self, keeps_together: bool = False) -> None:
         """Raises HostsUpdatedInterrupt on all ranks if there is an update.
 
-        Blocks until all have come to this check, or to the one before where checks follow each other quickly.
+        Blocks until all have come to this check, or where checks follow each other quickly to an earlier one, or not.
         keeps_together: the ranks wait for each other, also where the members cannot change so.
         """
         if self._store is None and not keeps_together:

@@ -68,7 +68,7 @@ def parts_of(options: argparse.Namespace) -> list[Part]:
     ]  # fmt: skip
 
 
-MINUTES = {"digits": 7.5, "text": 4.5, "text_links": 2.5, "100M": 2.0, "1G": 0.8, "waits": 0.4, "peers": 1.2}
+MINUTES = {"digits": 7.5, "text": 5.0, "text_links": 2.5, "100M": 2.4, "1G": 0.8, "waits": 0.4, "peers": 1.2}
 
 
 def run(parts: Sequence[Part]) -> int:
