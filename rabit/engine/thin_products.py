@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from rabit._native import check, ffi, load
 
-__all__ = ["ThinProducts"]
+__all__ = ["ThinProducts", "thin_products"]
 
 Array = np.ndarray[Any, Any]
 
@@ -56,6 +57,12 @@ class ThinProducts:
         shape = *whole.shape, len(mean)
         arrays = map(_floats, (left, mean, mine, value, whole))
         check(self._library, self._library.rabit_thin_expand(*shape, *arrays))
+
+
+@functools.cache
+def thin_products(library_path: str) -> ThinProducts:
+    """Those of the library at this path; empty: the default one.  Looking for it takes longer than a product."""
+    return ThinProducts(library_path)
 
 
 def _floats(array: Array) -> Any:

@@ -7,6 +7,9 @@ type, its dimensions and its elements, padded to whole words.
 
 from __future__ import annotations
 
+import math
+import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,16 +18,21 @@ from rabit.engine.tensor import dtype_of, numpy_dtype
 from rabit.errors import Internal, InvalidArgument
 from rabit.types import DType
 
-__all__ = ["pack", "unpack", "unpack_all"]
+__all__ = ["pack", "pack_all", "unpack", "unpack_all"]
 
 _TUPLE, _ARRAY, _NUMBER = 1, 2, 3
 
 
 def pack(value: Any) -> np.ndarray[Any, Any]:
     """The bytes of an array, a number, or a tuple or list of such, as an array of uint8."""
-    pieces: list[bytes | memoryview] = []
-    _write(value, pieces)
-    return np.frombuffer(b"".join(pieces), np.uint8)
+    return pack_all([value])[0]
+
+
+def pack_all(values: Sequence[Any]) -> tuple[np.ndarray[Any, Any], list[int]]:
+    """The bytes of such values one after the other, and how many those of each are."""
+    pieces: list[bytes] = []
+    sizes = [_write(each, pieces) for each in values]
+    return np.frombuffer(b"".join(pieces), np.uint8), sizes
 
 
 def unpack(data: np.ndarray[Any, Any]) -> Any:
@@ -43,12 +51,11 @@ def unpack_all(data: np.ndarray[Any, Any]) -> list[Any]:
     return values
 
 
-def _write(value: Any, pieces: list[bytes | memoryview]) -> None:
+def _write(value: Any, pieces: list[bytes]) -> int:
+    """Adds the bytes of a value to `pieces`; how many they are."""
     if isinstance(value, (tuple, list)):
         pieces.append(_words(_TUPLE, len(value)))
-        for each in value:
-            _write(each, pieces)
-        return
+        return len(pieces[-1]) + sum(_write(each, pieces) for each in value)
     is_number = isinstance(value, (bool, int, float, np.generic))
     if not is_number and not isinstance(value, np.ndarray):
         raise InvalidArgument(
@@ -58,13 +65,14 @@ def _write(value: Any, pieces: list[bytes | memoryview]) -> None:
     array = np.ascontiguousarray(value)
     kind = _NUMBER if is_number else _ARRAY
     shape = np.shape(value)
-    pieces.append(_words(kind, dtype_of(array.dtype, "encoding"), len(shape), *shape))
-    pieces.append(array.tobytes())
-    pieces.append(b"\0" * (-array.nbytes % 8))
+    head = _words(kind, dtype_of(array.dtype, "encoding"), len(shape), *shape)
+    padding = -array.nbytes % 8
+    pieces += [head, array.tobytes(), bytes(padding)]
+    return len(head) + array.nbytes + padding
 
 
 def _words(*numbers: int) -> bytes:
-    return np.array(numbers, np.int64).tobytes()
+    return struct.pack(f"={len(numbers)}q", *numbers)
 
 
 def _read(buffer: bytes, at: int) -> tuple[Any, int]:
@@ -80,10 +88,10 @@ def _read(buffer: bytes, at: int) -> tuple[Any, int]:
     (dimensions,), at = _read_words(buffer, at, 1)
     shape, at = _read_words(buffer, at, dimensions)
     dtype = numpy_dtype(DType(second))
-    count = int(np.prod(shape)) if shape else 1
+    count = math.prod(shape)
     stop = at + count * dtype.itemsize
-    if stop > len(buffer):
-        raise Internal(f"an encoding ends at byte {len(buffer)} before its array, at {stop}.")
+    if min(shape, default=0) < 0 or stop > len(buffer):
+        raise Internal(f"an encoding ends at byte {len(buffer)}, and holds an array of shape {shape} to {stop}.")
     array = np.frombuffer(buffer, dtype, count, at).reshape(shape).copy()
     at = stop + -(count * dtype.itemsize) % 8
     return (array.item() if kind == _NUMBER else array), at
@@ -93,4 +101,4 @@ def _read_words(buffer: bytes, at: int, count: int) -> tuple[tuple[int, ...], in
     stop = at + 8 * count
     if not 0 <= count <= 64 or stop > len(buffer):
         raise Internal(f"an encoding ends at byte {len(buffer)}, where a header goes on to {stop}.")
-    return tuple(np.frombuffer(buffer, np.int64, count, at).tolist()), stop
+    return struct.unpack_from(f"={count}q", buffer, at), stop

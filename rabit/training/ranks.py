@@ -16,7 +16,7 @@ from rabit.engine.tensor import TensorView, view_input, view_output
 from rabit.errors import InvalidArgument
 from rabit.types import Kind, ReduceOp
 
-from .encoding import pack, unpack, unpack_all
+from .encoding import pack, pack_all, unpack, unpack_all
 from .tasks import Driver, Operation, Task, suspend
 
 if TYPE_CHECKING:
@@ -127,9 +127,9 @@ class Ranks:
 
     async def scatter(self, parts: Sequence[Any]) -> list[Any]:
         """Sends every rank one of `parts`; returns what each rank sent to this one, in rank order."""
-        packed = [pack(each) for each in parts]
-        request = self._request(Kind.ALLTOALL, view_input(np.concatenate(packed)))
-        request.splits = [each.size for each in packed]
+        data, sizes = pack_all(parts)
+        request = self._request(Kind.ALLTOALL, view_input(data))
+        request.splits = sizes
 
         def finish(handles: Sequence[Handle]) -> list[Any]:
             return unpack_all(handles[0].result())

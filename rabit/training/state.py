@@ -74,6 +74,8 @@ class Change:
 
 def copied(tree: Any) -> Any:
     """The tree as it is now; arrays are shared, since methods never write into them."""
+    if tree is None or isinstance(tree, np.ndarray):
+        return tree
     if _is_node(tree):
         return dataclasses.replace(
             tree, **{each.name: copied(getattr(tree, each.name)) for each in _fields(tree)}

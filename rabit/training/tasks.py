@@ -222,6 +222,8 @@ class Driver:
 
     def pump(self) -> bool:
         """Goes on with every task that can; False if none could."""
+        if not self._open:  # Every hook of the training asks.
+            return False
         with self._lock:
             if self._is_pumping:  # A task asks whether another is done.
                 return False
@@ -248,9 +250,9 @@ class Driver:
             with self._lock:  # Else another thread may end what is left before it is looked at.
                 self.pump()
                 left = [each for each in waited if not each.is_done and not each.sleeps(self.now)]
+                if not left:
+                    break
                 handles = [handle for task in self.open_tasks for handle in task.handles]
-            if not left:
-                break
             if not handles:
                 raise self._knot(left)
             if deadline is not None and time.monotonic() >= deadline:
@@ -298,22 +300,28 @@ class Driver:
         wish = task.waits_for
         if task.is_done:
             return False
+        if isinstance(wish, Operation):
+            return self._try_operation(task, wish)
         if isinstance(wish, Task):
             if wish.is_done:
                 self._advance(task)
             return wish.is_done
-        if isinstance(wish, (tuple, Gate)):
-            is_due = wish.is_open if isinstance(wish, Gate) else wish <= self.now
-            if is_due:
-                self._advance(task)
-            return is_due
-        if not task.handles or not all(handle.done() for handle in task.handles):
+        if wish is None:  # It is running, and asks whether another one is done.
             return False
-        handles, task.handles = task.handles, ()
+        is_due = wish.is_open if isinstance(wish, Gate) else wish <= self.now
+        if is_due:
+            self._advance(task)
+        return is_due
+
+    def _try_operation(self, task: Task, operation: Operation) -> bool:
+        handles = task.handles
+        if not handles or not all(handle.done() for handle in handles):
+            return False
+        task.handles = ()
         try:
             for handle in handles:
                 handle.wait()
-            value = _operation(task).finish(handles)
+            value = operation.finish(handles)
         except RabitError as error:
             self._advance(task, error=error)
         else:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rabit.engine.thin_products import ThinProducts
+from rabit.engine.thin_products import thin_products
 
 from .ranks import Ranks
 from .strategy import Array
@@ -79,7 +79,7 @@ class _Native:
         result: Array | None,
         ranks: Ranks,
     ) -> None:
-        self._products = ThinProducts(ranks.engine.config.library)
+        self._products = thin_products(ranks.engine.config.library)
         self.rest = ranks.empty(x.shape, x.dtype)
         if result is None or not result.flags.c_contiguous:
             result = ranks.empty(x.shape, x.dtype)
