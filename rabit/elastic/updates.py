@@ -14,8 +14,11 @@ from rabit.session import rank
 
 __all__ = ["HostsUpdatedInterrupt", "Updates"]
 
-# So much later a change is seen at most, and so seldom a commit costs a message to the store.
+# So seldom a vote costs a message to the store.
 _LOOK_EVERY_S = 0.1
+# So much later a change, which takes seconds to come about, is seen where commits follow each other quickly: what the
+# engine does for a vote, steps of 10 ms feel.
+_VOTE_EVERY_S = 0.5
 # Commits that are further apart than this wait for their own vote: it is little beside the step.
 _SELDOM_S = 0.1
 # What rank 0 votes; above these bits it is how many checks come before the next vote is asked.
@@ -23,7 +26,7 @@ _IS_OUTDATED = 1
 _IS_SELDOM = 2
 _BITS = 2
 # Steps may become slower meanwhile: so many checks without a vote at most.
-_UNASKED_MOST = 15
+_UNASKED_MOST = 63
 
 
 class HostsUpdatedInterrupt(Exception):
@@ -38,7 +41,7 @@ class Updates:
 
     So all ranks stop at the same commit, and no work is lost.  A vote takes as long as messages to rank 0 and
     back, which short steps would feel: it is on its way during the next step then, and the commit after that
-    takes its answer.  Nor is there one in each step, where rank 0 would not have looked again in between.
+    takes its answer.  Nor is there one in each step then.
     store: None: the members of this job change by losses alone, and nobody looks.
     """
 
@@ -110,5 +113,5 @@ class Updates:
 
 
 def _unasked(between_s: float) -> int:
-    """How many checks fit between two looks of rank 0, if so much time is between two checks; at most some."""
-    return min(max(0, int(_LOOK_EVERY_S / max(between_s, 1e-6)) - 1), _UNASKED_MOST)
+    """How many checks fit between two votes, if so much time is between two checks; at most some."""
+    return min(max(0, int(_VOTE_EVERY_S / max(between_s, 1e-6)) - 1), _UNASKED_MOST)
