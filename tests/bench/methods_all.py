@@ -4,7 +4,8 @@
 
 Parts keep what they have measured in the folder, so that a run which was cut goes on where it was.  Before
 each part stands how long it takes and what is left in all: as on two processors at first, then at the pace
-of this machine.  Ends with one table of what falls short, and as that does.
+of this machine.  Two parts measure no time, and run beside each other.  Ends with one table of what falls short,
+and as that does.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,13 +25,17 @@ MEASURED_STEPS = 64  # of letters, for which the minutes below hold
 
 @dataclass(frozen=True)
 class Part:
-    """minutes: on two processors.  result: its file, if it runs once.  needs: files, without which it is left out."""
+    """minutes: on two processors.  result: its file, if it runs once.  needs: files, without which it is left out.
+
+    beside: it runs with the part after it; the minutes are its share of theirs.
+    """
 
     title: str
     minutes: float
     words: Sequence[str | Path]
     result: Path | None = None
     needs: Sequence[Path] = ()
+    beside: bool = False
 
     def why_not(self) -> str:
         """Why it need not, or cannot, run; nothing if it must."""
@@ -46,7 +52,7 @@ def parts_of(options: argparse.Namespace) -> list[Part]:
     steps = options.text_steps * options.text_seeds / MEASURED_STEPS
     letters = ["--steps", str(options.text_steps), "--seeds", str(options.text_seeds)]
     return [
-        Part("accuracy on digits", MINUTES["digits"], ["methods_digits.py", "--save", digits]),
+        Part("accuracy on digits", MINUTES["digits"], ["methods_digits.py", "--save", digits], beside=True),
         Part("letters", MINUTES["text"] * steps, ["methods_text.py", *letters, "--save", text]),
         Part("steps of letters on a slow link", MINUTES["text_links"], ["methods_text_links.py", "--save", text_links]),
         Part("picture of letters", 0.1, ["methods_curves.py", text, options.picture, "--links", text_links]),
@@ -68,29 +74,61 @@ def parts_of(options: argparse.Namespace) -> list[Part]:
     ]  # fmt: skip
 
 
-MINUTES = {"digits": 7.5, "text": 5.0, "text_links": 2.5, "100M": 2.4, "1G": 0.8, "waits": 0.4, "peers": 1.2}
+MINUTES = {"digits": 7.3, "text": 4.7, "text_links": 2.5, "100M": 2.4, "1G": 0.8, "waits": 0.4, "peers": 1.2}
 
 
 def run(parts: Sequence[Part]) -> int:
     """Ends with the status of the first part that fails, or of the last."""
     begin, done = time.monotonic(), 0.0  # done: minutes as estimated
-    for number, part in enumerate(parts, 1):
-        head = f"== {number}/{len(parts)} {part.title}"
-        if why := part.why_not():
-            print(f"{head}: left out, {why}", flush=True)
-            continue
+    left = list(parts)
+    while left:
+        count = 1 + next(number for number, each in enumerate(left) if not each.beside)
+        together = [each for each in left[:count] if not each.why_not()]
         passed = (time.monotonic() - begin) / 60
         # Of rows that an earlier run has measured, a part takes no time, which says nothing of the next.
         pace = max(passed / done, 0.5) if done else 1.0
-        left = pace * sum(each.minutes for each in parts[number - 1 :] if not each.why_not())
-        print(f"{head}: about {pace * part.minutes:.1f} min; {passed:.1f} min passed, {left:.1f} left", flush=True)
-        program, *words = map(str, part.words)
-        status = subprocess.run([sys.executable, str(HERE / program), *words], check=False).returncode
+        rest = pace * sum(each.minutes for each in left if not each.why_not())
+        for number, part in enumerate(left[:count], len(parts) - len(left) + 1):
+            why = part.why_not()
+            length = f"left out, {why}" if why else f"about {pace * part.minutes:.1f} min"
+            print(f"== {number}/{len(parts)} {part.title}: {length}", flush=True)
+        if together:
+            print(f"   {passed:.1f} min passed, {rest:.1f} left", flush=True)
+        status = run_together(together)
         if status:
             return status
-        done += part.minutes
+        done += sum(each.minutes for each in together)
+        left = left[count:]
     print(f"== {(time.monotonic() - begin) / 60:.1f} min", flush=True)
     return 0
+
+
+def run_together(parts: Sequence[Part]) -> int:
+    """Waits for all of them, also if one fails: they keep what they measure.  The status of the first that did."""
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, str(HERE / str(part.words[0])), *map(str, part.words[1:])],
+            stdout=subprocess.PIPE if len(parts) > 1 else None,
+            text=True,
+        )
+        for part in parts
+    ]
+    readers = [
+        threading.Thread(target=show, args=(part.title, job))
+        for part, job in zip(parts, jobs, strict=True)
+        if job.stdout is not None
+    ]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    return next((status for status in [job.wait() for job in jobs] if status), 0)
+
+
+def show(title: str, job: subprocess.Popen[str]) -> None:
+    assert job.stdout is not None
+    for line in job.stdout:
+        print(f"{title}: {line}", end="", flush=True)
 
 
 def main() -> None:
