@@ -30,6 +30,8 @@ import rabit
 from rabit import strategies
 
 SIDE = 1024
+LOOK_S, SENT_WITHIN = 0.02, 10.0
+HEARTBEATS = 10_000  # bytes between two looks, which are not those of a step
 
 
 def added(bits: float) -> Callable[[int], float]:
@@ -165,6 +167,19 @@ def bytes_sent() -> int:
     return int(Path("/sys/class/net/eth0/statistics/tx_bytes").read_text())
 
 
+def wait_until_sent() -> None:
+    """What nobody waits for may still be on its way when an operation ends; it is counted when it has left."""
+    before, deadline = bytes_sent(), time.monotonic() + SENT_WITHIN
+    while True:
+        time.sleep(LOOK_S)
+        now = bytes_sent()
+        if now - before < HEARTBEATS:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"rank {rabit.rank()} still sends {SENT_WITHIN} s after a step")
+        before = now
+
+
 def join_gloo(where: str) -> None:
     import torch
     import torch.distributed as dist
@@ -186,11 +201,13 @@ def work(task: dict[str, Any]) -> None:
         for name, way in ways.items():
             # The first turn warms up, through the phases with which some begin: it is not counted.
             count = max(task["steps"] if turn else warmup(name), way.every)
+            wait_until_sent()
             rabit.barrier()
             before, counted, begin = bytes_sent(), bytes_of_engine(rabit), time.perf_counter()
             way.steps(count)
             rabit.barrier()
             seconds = (time.perf_counter() - begin) / count
+            wait_until_sent()
             if turn:
                 bytes_of_step = [bytes_sent() - before, bytes_of_engine(rabit) - counted]
                 found[name].append([seconds, *(each / count for each in bytes_of_step)])

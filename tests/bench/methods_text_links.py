@@ -6,7 +6,7 @@ Training by every method through the links would take half an hour.  So each met
 behind them, every rank a process in a network namespace, and the time of the whole training follows from
 these: `seconds_of` takes every step of the recorded training to last as long as those steps of the same method
 that sent nearly as many bytes.  Methods whose steps differ (warm-ups, rare exchanges) take 20 steps of the same
-phases, the others 6; the first two, in which ranks learn each other's names, do not count.
+phases, the others 5; the first two, in which ranks learn each other's names, do not count.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from methods_rows import Rows
 from schedule import parse_rate
 
 FIRST = 2  # steps that are not counted
-STEPS, STEPS_OF_PHASES = 6, 20
+STEPS, STEPS_OF_PHASES = 5, 20
 PHASES = ("{", "every=", "ramp=", "interval=", "delay=")
 ALIKE = 0.02  # of the most bytes of a step: steps that send so much more or less are of one kind
 
