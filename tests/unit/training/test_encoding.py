@@ -42,6 +42,15 @@ def test_a_cut_encoding_is_an_error(cut):
         unpack_all(pack(np.arange(3.0))[:cut])
 
 
+@pytest.mark.parametrize("extents", [(-1, 1), (-2, -2), (1 << 40, 1 << 40)], ids=str)
+def test_an_array_of_an_impossible_shape_is_an_error(extents):
+    words = pack(np.zeros((1, 1))).view(np.int64).copy()
+    words[3:5] = extents
+
+    with pytest.raises(rabit.RabitError, match=r"holds an array of shape"):
+        unpack(words.view(np.uint8))
+
+
 def test_noise_is_an_error():
     noise = np.frombuffer(np.random.default_rng(0).bytes(64), np.uint8)
 
