@@ -151,7 +151,6 @@ class Peer:
 # their bytes, in place of 2 (w - 1) / w.
 SMALL_SUMS = "powersgd:rank=2"
 
-
 # Times faster than the mean of gradients that a method is to be at 100 Mbit/s and less.
 CLAIMS = {
     "bytegrad": 3.3,
@@ -207,7 +206,6 @@ def work(task: dict[str, Any]) -> None:
         for name, way in ways.items():
             # The first turn warms up, through the phases with which some begin: it is not counted.
             count = max(task["steps"] if turn else warmup(name), way.every)
-            wait_until_sent()
             rabit.barrier()
             before, counted, begin = bytes_sent(), bytes_of_engine(rabit), time.perf_counter()
             way.steps(count)
