@@ -17,6 +17,8 @@ constexpr size_t kMessageBytes = 128 << 10;
 constexpr int kInFlight = 4;
 constexpr Tag kRoundTag = 0xf000, kDataTag = 0xf001;  // of no stream's pushes
 constexpr int kStepsMost = 4 * 40;
+// Of numbers that every processor and library has alike.
+constexpr double kRoots[] = {1.0, 1.189207115002721, 1.4142135623730951, 1.681792830507429};
 
 using RoundBytes = std::array<std::byte, 4>;
 
@@ -116,28 +118,33 @@ class Probing {
 
 std::string RecordOfRates(std::span<const double> rates) {
   const double least = *std::min_element(rates.begin(), rates.end());
-  std::string record;
-  for (const double rate : rates) {
-    const auto steps = static_cast<int>(std::lround(4 * std::log2(rate / least)));
-    record += (record.empty() ? "" : " ") + std::to_string(std::min(steps, kStepsMost));
-  }
+  const auto steps_above = [](double rate, double unit) {
+    return std::min(static_cast<int>(std::lround(4 * std::log2(rate / unit))), kStepsMost);
+  };
+  std::string record = std::to_string(steps_above(least, 1));
+  for (const double rate : rates) record += " " + std::to_string(steps_above(rate, least));
   return record;
 }
 
-// Of numbers that every processor and library has alike.
 Result<std::vector<double>> RatesFromRecord(std::string_view record, size_t hosts) {
-  constexpr double kRoots[] = {1.0, 1.189207115002721, 1.4142135623730951, 1.681792830507429};
-  std::vector<double> rates;
+  std::vector<int> told;
   const char* at = record.data();
   const char* const end = at + record.size();
   while (at < end) {
     int steps = 0;
     const auto [next, error] = std::from_chars(at, end, steps);
     if (error != std::errc() || steps < 0 || steps > kStepsMost) break;
-    rates.push_back(std::ldexp(kRoots[steps % 4], steps / 4));
+    told.push_back(steps);
     at = next < end && *next == ' ' ? next + 1 : next;
   }
-  if (rates.size() == hosts) return rates;
+  if (told.size() == hosts + 1) {
+    std::vector<double> rates;
+    for (size_t host = 0; host < hosts; ++host) {
+      const int steps = told[0] + told[1 + host];
+      rates.push_back(std::ldexp(kRoots[steps % 4], steps / 4));
+    }
+    return rates;
+  }
   return Internal("rank 0 tells '" + std::string(record) + "' of the links of " +
                   std::to_string(hosts) + " hosts; install one version on all hosts");
 }

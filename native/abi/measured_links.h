@@ -23,13 +23,14 @@ struct RateProbe {
 // One host after another sends to all others it knows, for some 100 ms; so hosts that share a switch do
 // not share it now.  Every process of `places` calls it, whose number is its rank in `endpoints`, before
 // anything else is sent.  `servers_meet`: servers have connections with each other.  What is told is under
-// keys of `store` that begin with `prefix`.  Returns by host how much its link carries, in units of the
-// slowest one: powers of the fourth root of 2, so that noise changes no shares.  Equal on all processes.
+// keys of `store` that begin with `prefix`.  Returns by host how many bytes per second its link carries,
+// as powers of the fourth root of 2: noise hardly changes how many times the slowest one it is.  Equal on all
+// processes; 1 where there is one host.
 Result<std::vector<double>> MeasureLinks(Transport& endpoints, const Places& places,
                                          bool servers_meet, Store& store, std::string_view prefix,
                                          Deadline deadline, const RateProbe& probe = {});
 
-// What of `rates` is told to all: for each, how many times the fourth root of 2 it is above the least.
+// What of `rates` is told to all, in factors of the fourth root of 2: the least, then for each how far above.
 std::string RecordOfRates(std::span<const double> rates);
 Result<std::vector<double>> RatesFromRecord(std::string_view record, size_t hosts);
 

@@ -154,6 +154,7 @@ Result<Places> ReadPlaces(int64_t epoch, int workers, int servers, StartWatch& w
   const bool is_known = std::all_of(places.bandwidth_of.begin(), places.bandwidth_of.end(),
                                     [](double bandwidth) { return bandwidth > 0; });
   if (!is_known) places.bandwidth_of.assign(places.bandwidth_of.size(), 1.0);
+  places.knows_rates = is_known;
   return places;
 }
 
@@ -163,6 +164,7 @@ Status Measure(Transport& endpoints, int64_t epoch, StartWatch& watch, Deadline 
   RABIT_ASSIGN_OR_RETURN(places.bandwidth_of,
                          MeasureLinks(endpoints, places, places.replicas > 1, watch,
                                       std::to_string(epoch) + "/measured/", deadline));
+  places.knows_rates = places.bandwidth_of.size() > 1;
   return Status();
 }
 

@@ -8,6 +8,7 @@ servers share the sums, it is 2 n (n - 1) / (n^2 + k n - 2 k), and 1 from k = n 
 acknowledgements take some percent of that.  Several workers push to a server at once, and
 what does not fit in front of its link is dropped: segments are of 8 KiB at most, because a switch drops
 single packets and not 64 KiB at once, and the links hold 40 ms of traffic.  On a busy machine take a lower rate: 50M.
+Links are measured at the start, unless RABIT_MEASURE_LINKS=0.
 With a codec, encodings travel, which ranks add up in two phases instead of a ring; bounds are of their bytes.
 """
 
@@ -91,6 +92,7 @@ def main() -> int:
     options = shaped_ranks.options_of(parser, work)
     options.sizes = [parse_size(each) for each in options.sizes.split(",")]
     os.environ |= {"RABIT_BACKEND": "builtin,ps", "RABIT_ALLREDUCE_ALGORITHM": "ring"}
+    os.environ.setdefault("RABIT_MEASURE_LINKS", "1")
     task = {"sizes": options.sizes, "turns": options.turns, "codec": options.codec}
     processes = options.workers + options.servers
     with (

@@ -67,8 +67,9 @@ def test_the_rank_with_the_faster_link_sums_more(measured):
 
     assert all(each["links"] == found[0]["links"] for each in found)
     *slow, fast = found[0]["links"]
-    assert max(slow) < 1.5
-    assert 1.4 < fast < 3
+    assert 1e6 < min(slow) < 5e6  # bytes per second, of 20 Mbit/s
+    assert max(slow) < 1.5 * min(slow)
+    assert 1.4 * min(slow) < fast < 3 * min(slow)
     assert 0.45 < found[3]["summed"] < 0.95
     assert max(each["summed"] for each in found[:3]) < 0.25
 
@@ -78,5 +79,6 @@ def test_servers_take_part(measured):
     found = measured(1)
 
     assert all(each["links"] == found[0]["links"] for each in found)
-    assert 1.4 < found[0]["links"][3] < 3
+    *slow, fast = found[0]["links"]
+    assert 1.4 * min(slow) < fast < 3 * min(slow)
     assert all(each["pushed"] > 0.5 for each in found)

@@ -29,6 +29,7 @@ struct Places {
   std::vector<int> host_of;         // process -> host
   std::vector<double> bandwidth_of;  // host -> what its link carries
   int replicas = 1;                  // servers that have each sum of a server
+  bool knows_rates = false;          // `bandwidth_of` is in bytes per second, and in no other unit
 
   int servers() const { return static_cast<int>(host_of.size()) - workers; }
   // Every process on a host of its own, with links that are alike.

@@ -102,11 +102,12 @@ Operation PsBackend::Allreduce(const LaneContext& lane, const TensorView& in_out
 // share makes none longer than another.
 std::vector<EncodedSlice> PsBackend::DivideEncoded(const LaneContext& lane, int64_t bytes,
                                                    int64_t largest) {
-  const int64_t most = PsChunkBytesMax(lane.group.size());
-  if (adder_ == nullptr || !Check(lane).ok() || lane.group.size() == 1 || largest > most) return {};
+  const int members = lane.group.size();
+  const int64_t most = PsChunkBytesMax(members);
+  if (adder_ == nullptr || !Check(lane).ok() || members == 1 || largest > most) return {};
   Pushes& pushes = PushesOf(lanes_[static_cast<size_t>(lane.lane)], lane.group);
   const std::vector<Slice> slices = pushes.placement.Place(bytes, DType::kUint8);
-  const int64_t chunks = PsChunksOf(slices, DType::kUint8, lane.group.size());
+  const int64_t chunks = PsChunksOf(slices, DType::kUint8, ChunkBytesFor(members));
   std::vector<EncodedSlice> divided;
   for (const Slice& slice : slices) {
     const int64_t chunk_bytes = (slice.count + chunks - 1) / chunks + largest;
@@ -143,6 +144,7 @@ Status PsBackend::Sum(const LaneContext& lane, const TensorView& in_out, ReduceO
                           .in_out = in_out,
                           .op = op,
                           .scratch = mine.scratch,
+                          .chunk_bytes_most = ChunkBytesFor(lane.group.size()),
                           .mode = mode,
                           .adder = adder_.get(),
                           .holders = holders_,
@@ -152,6 +154,12 @@ Status PsBackend::Sum(const LaneContext& lane, const TensorView& in_out, ReduceO
   RABIT_RETURN_IF_ERROR(run.Run());
   Count(slices, SizeOf(in_out.dtype), lane.group);
   return Status();
+}
+
+int64_t PsBackend::ChunkBytesFor(int members) const {
+  const auto& rates = places_.bandwidth_of;
+  if (!places_.knows_rates || rates.empty()) return PsChunkBytesMax(members);
+  return PsChunkBytesBest(members, *std::min_element(rates.begin(), rates.end()));
 }
 
 PsBackend::Pushes& PsBackend::PushesOf(Lane& lane, const Group& group) const {
@@ -226,6 +234,7 @@ Status PsBackend::Update(PushMode mode, uint64_t key, const TensorView& in_out, 
                           .in_out = in_out,
                           .op = ReduceOp::kSum,
                           .scratch = update_scratch_,
+                          .chunk_bytes_most = ChunkBytesFor(1),
                           .mode = mode,
                           .key = key,
                           .holders = holders_,

@@ -92,6 +92,8 @@ class PsBackend final : public Backend {
   }
   // What a failed message with a server means.
   Status Blame(int server, const Status& status) const;
+  // Equal on all members.
+  int64_t ChunkBytesFor(int members) const;
   Pushes& PushesOf(Lane& lane, const Group& group) const;
   std::vector<PlaceRoute> FirstRoutes() const;
   void Count(std::span<const Slice> slices, size_t element_bytes, const Group& group);

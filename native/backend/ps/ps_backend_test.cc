@@ -200,6 +200,9 @@ class LinkedJob {
     return 4 * static_cast<int64_t>(std::accumulate(counts.begin(), counts.end(), size_t{0}));
   }
 
+  uint64_t MessagesOf(int worker) const {
+    return endpoints_[static_cast<size_t>(worker)]->counters().messages_sent;
+  }
   // Each way, of the worker or the server of that number.
   std::pair<int64_t, int64_t> BytesOver(int process) const {
     if (process >= places_.workers) {
@@ -246,6 +249,22 @@ TEST(PsBackend, every_link_is_done_when_the_optimum_says) {
       }
     }
   }
+}
+
+// 1 MiB for one server: a chunk may stay 2 ms on a link whose rate is known.
+TEST(PsBackend, chunks_are_smaller_on_slow_links) {
+  const auto chunks_at = [](double bytes_per_second, bool knows_rates) {
+    Places places = OnServers(2, 1);
+    places.bandwidth_of = {bytes_per_second, bytes_per_second, 1e6 * bytes_per_second};
+    places.knows_rates = knows_rates;
+    LinkedJob job(places);
+    (void)job.Run({1 << 18});
+    return job.MessagesOf(1);
+  };
+  EXPECT_EQ(chunks_at(125e6, true), uint64_t{11});  // of 96 KiB
+  EXPECT_EQ(chunks_at(25e6, true), uint64_t{21});   // of 50,000 bytes
+  EXPECT_EQ(chunks_at(1e6, true), uint64_t{32});    // of 32 KiB
+  EXPECT_EQ(chunks_at(25e6, false), uint64_t{11});
 }
 
 TEST(PsBackend, a_lost_server_is_named_with_its_host) {

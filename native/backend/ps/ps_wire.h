@@ -30,6 +30,14 @@ inline constexpr int64_t kPsChunkBytesMin = 32 << 10;
 inline int64_t PsChunkBytesMax(int members) {
   return std::clamp<int64_t>((4 << 20) / std::max(members, 1), kPsChunkBytesMin, 96 << 10);
 }
+// No sum comes before every member's chunk for every server has passed a link.  Below some
+// 400 Mbit/s smaller chunks are worth what they cost; above, the processors are what is waited for.
+inline int64_t PsChunkBytesBest(int members, double bytes_per_second) {
+  constexpr double kSecondsOnLink = 2e-3;
+  const auto most = static_cast<double>(PsChunkBytesMax(members));
+  const double passing = std::min(bytes_per_second * kSecondsOnLink, most);
+  return std::max(static_cast<int64_t>(passing), kPsChunkBytesMin);
+}
 
 // What becomes of a push.
 enum class PushMode : int32_t {

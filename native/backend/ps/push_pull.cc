@@ -15,19 +15,21 @@ constexpr auto kLookAroundEvery = std::chrono::milliseconds(20);
 
 // Many chunks, so that pushing, summing and pulling overlap, but not so small that the cost per
 // message shows.
-int64_t ChunksOf(const Slice& slice, DType dtype, int members) {
+int64_t ChunksOf(const Slice& slice, DType dtype, int64_t chunk_bytes_most) {
   const auto element_bytes = static_cast<int64_t>(SizeOf(dtype));
   const int64_t chunk_bytes =
-      std::clamp(slice.count * element_bytes / 8, kPsChunkBytesMin, PsChunkBytesMax(members));
+      std::clamp(slice.count * element_bytes / 8, kPsChunkBytesMin, chunk_bytes_most);
   const int64_t chunk_count = chunk_bytes / element_bytes;
   return (slice.count + chunk_count - 1) / chunk_count;
 }
 
 }  // namespace
 
-int64_t PsChunksOf(std::span<const Slice> slices, DType dtype, int members) {
+int64_t PsChunksOf(std::span<const Slice> slices, DType dtype, int64_t chunk_bytes_most) {
   int64_t chunks = 1;
-  for (const Slice& slice : slices) chunks = std::max(chunks, ChunksOf(slice, dtype, members));
+  for (const Slice& slice : slices) {
+    chunks = std::max(chunks, ChunksOf(slice, dtype, chunk_bytes_most));
+  }
   return chunks;
 }
 
@@ -49,7 +51,7 @@ PushPull::PushPull(const PushPullArgs& args, std::span<const Slice> slices, Blam
   const DType dtype = args.in_out.dtype;
   const auto members = static_cast<int>(args.members.size());
   auto* const data = static_cast<std::byte*>(args.in_out.data);
-  const int64_t chunks = PsChunksOf(slices, dtype, members);
+  const int64_t chunks = PsChunksOf(slices, dtype, args.chunk_bytes_most);
   for (const Slice& slice : slices) {
     const size_t begin = static_cast<size_t>(slice.begin) * SizeOf(dtype);
     const size_t bytes = static_cast<size_t>(slice.count) * SizeOf(dtype);

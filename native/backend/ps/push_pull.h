@@ -21,8 +21,8 @@
 
 namespace rabit {
 
-// Into how many chunks each slice is best cut.
-int64_t PsChunksOf(std::span<const Slice> slices, DType dtype, int members);
+// Into how many chunks of at most so many bytes each slice is best cut.
+int64_t PsChunksOf(std::span<const Slice> slices, DType dtype, int64_t chunk_bytes_most);
 
 struct PushPullArgs {
   Transport& endpoints;
@@ -35,7 +35,8 @@ struct PushPullArgs {
   Deadline deadline;
   TensorView in_out;
   ReduceOp op;
-  Scratch& scratch;  // for what other members push to this one
+  Scratch& scratch;          // for what other members push to this one
+  int64_t chunk_bytes_most;  // kPsChunkBytesMin to PsChunkBytesMax; equal on all members
   PushMode mode = PushMode::kSum;
   uint64_t key = 0;
   const EncodingAdder* adder = nullptr;  // of kCoded

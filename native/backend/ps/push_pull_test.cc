@@ -56,6 +56,7 @@ std::vector<RecordingTransport::Message> PushesOf(int my_index, int64_t count) {
                           .in_out = {values.data(), count, DType::kFloat32, {}},
                           .op = ReduceOp::kSum,
                           .scratch = scratch,
+                          .chunk_bytes_most = PsChunkBytesMax(4),
                           .holders = holders,
                           .routes = routes};
   PushPull run(args, slices, [](int, const Status& status) { return status; });
