@@ -33,6 +33,9 @@ class Borrowed final : public Transport {
   }
   void Abort(Status why) override { inner_.Abort(std::move(why)); }
   TransportCounters counters() const override { return inner_.counters(); }
+  int64_t cached_message_bytes(int peer) const override {
+    return inner_.cached_message_bytes(peer);
+  }
 
  private:
   Transport& inner_;
@@ -97,6 +100,37 @@ TEST(AllreduceOverShm, every_algorithm_is_right_on_every_number_of_ranks) {
     CheckOver(MakeShm(size), size);
     if (testing::CurrentTestFailed()) return;
   }
+}
+
+// In messages of 64 KiB, which are reduced out of the ring; larger ones are copied from process to
+// process.
+TEST(AllreduceOverShm, what_fits_into_a_cache_goes_in_small_messages) {
+  const TransportSet set = MakeShm(2);
+  ASSERT_EQ(set.ranks.size(), size_t{2});
+  uint64_t sequence = 0;
+  const auto messages_for = [&](std::string_view name, int64_t count) {
+    const uint64_t before = set.ranks[0]->counters().messages_sent;
+    ++sequence;
+    testing::RunRanks(2, [&](int rank) {
+      std::vector<float> values(static_cast<size_t>(count), static_cast<float>(rank + 1));
+      Scratch scratch;
+      EXPECT_OK(FindAllreduceAlgorithm(name)->run(
+          {*set.ranks[static_cast<size_t>(rank)], MakeTag(0, sequence), testing::TestDeadline(),
+           scratch},
+          {{values.data(), count, DType::kFloat32, {}}, ReduceOp::kSum, {}}));
+      EXPECT_TRUE(values == std::vector<float>(values.size(), 3.0f)) << name;
+    });
+    return set.ranks[0]->counters().messages_sent - before;
+  };
+
+  // Half of the tensor each way, twice.
+  EXPECT_EQ(messages_for("halving_doubling", 1 << 16), uint64_t{2 + 2});
+  EXPECT_EQ(messages_for("halving_doubling", 1 << 18), uint64_t{8 + 8});
+  EXPECT_EQ(messages_for("halving_doubling", 1 << 19), uint64_t{4 + 1});  // 1 MiB each
+  // Everything once.
+  EXPECT_EQ(messages_for("recursive_doubling", 1 << 17), uint64_t{8});
+  EXPECT_EQ(messages_for("direct", 1 << 19), uint64_t{16 + 16});
+  EXPECT_EQ(messages_for("direct", 1 << 20), uint64_t{8 + 8});
 }
 
 }  // namespace

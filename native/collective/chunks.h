@@ -48,6 +48,16 @@ inline int64_t ChunkCountFor(ChunkLimits limits, int64_t bytes, DType dtype) {
   return chunk_bytes / static_cast<int64_t>(SizeOf(dtype));
 }
 
+// What two ranks work on together stays in their caches below this size.
+inline constexpr int64_t kCachedBytes = 1 << 20;
+
+// The most bytes of a message to or from `peer`, of `bytes` that are reduced when they arrive or
+// have just been reduced; `most` where the transport makes no difference.
+inline int64_t CachedChunkBytes(const Transport& transport, int peer, int64_t bytes, int64_t most) {
+  const int64_t cached = transport.cached_message_bytes(peer);
+  return cached > 0 && bytes < kCachedBytes ? std::min(cached, most) : most;
+}
+
 // The elements of a tensor, by range.
 class Elements {
  public:

@@ -90,6 +90,12 @@ Status DirectRun::Prepare() {
   chunk_count_ =
       std::min(ChunkCountFor(call_.transport.chunk_limits(), in_.BytesIn(longest), in_.dtype()),
                std::max<int64_t>(kScratchBytesTarget / per_chunk, 512));
+  if (size_ == 2) {
+    // Of two parts, one is reduced while the other one leaves.
+    const int64_t bytes = CachedChunkBytes(call_.transport, 1 - rank_, in_.BytesIn(longest) / 2,
+                                           in_.BytesIn(chunk_count_));
+    chunk_count_ = bytes / in_.BytesIn(1);
+  }
   chunk_count_ = std::max<int64_t>(std::min(chunk_count_, longest), 1);
   chunks_ = ChunksIn({0, longest}, chunk_count_);
   const int64_t scratch_chunks = std::min(kScratchSlots, chunks_) * size_;

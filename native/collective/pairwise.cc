@@ -19,8 +19,9 @@ Status ExchangeAndReduce(const CollectiveCall& call, int peer, Tag tag, ConstByt
   const int64_t element_bytes = static_cast<int64_t>(SizeOf(dtype));
   const Range out_range{0, static_cast<int64_t>(outgoing.size()) / element_bytes};
   const Range in_range{0, static_cast<int64_t>(into.size()) / element_bytes};
-  const int64_t chunk =
-      std::max(kChunkBytesMax, call.transport.chunk_limits().bytes_min) / element_bytes;
+  const auto longer = static_cast<int64_t>(std::max(outgoing.size(), into.size()));
+  const int64_t chunk_bytes = std::max(kChunkBytesMax, call.transport.chunk_limits().bytes_min);
+  const int64_t chunk = CachedChunkBytes(call.transport, peer, longer, chunk_bytes) / element_bytes;
   const int64_t scratch_chunk = std::min(chunk, in_range.count()) * element_bytes;
   RABIT_ASSIGN_OR_RETURN(std::byte * scratch,
                          call.scratch.Get(static_cast<size_t>(kExchangeWindow * scratch_chunk)));
@@ -72,9 +73,27 @@ Status ExchangeAndReduce(const CollectiveCall& call, int peer, Tag tag, ConstByt
 }
 
 Status Exchange(const CollectiveCall& call, int peer, Tag tag, ConstBytes outgoing, Bytes into) {
-  OperationSlots operations(2);
-  if (!into.empty()) operations.Start(0, call.transport.Recv(peer, tag, into));
-  if (!outgoing.empty()) operations.Start(1, call.transport.Send(peer, tag, outgoing));
+  const auto pieces_of = [&](int64_t bytes) {
+    const int64_t each = CachedChunkBytes(call.transport, peer, bytes, bytes);
+    return std::pair(std::max<int64_t>(each, 1), bytes == 0 ? 0 : (bytes - 1) / each + 1);
+  };
+  const Range in{0, static_cast<int64_t>(into.size())};
+  const Range out{0, static_cast<int64_t>(outgoing.size())};
+  const auto [in_each, in_pieces] = pieces_of(in.count());
+  const auto [out_each, out_pieces] = pieces_of(out.count());
+  OperationSlots operations(static_cast<size_t>(in_pieces + out_pieces));
+  for (int64_t k = 0; k < in_pieces; ++k) {
+    const Range piece = ChunkOf(in, in_each, k);
+    const Bytes target =
+        into.subspan(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.count()));
+    operations.Start(static_cast<size_t>(k), call.transport.Recv(peer, tag, target));
+  }
+  for (int64_t k = 0; k < out_pieces; ++k) {
+    const Range piece = ChunkOf(out, out_each, k);
+    const ConstBytes part =
+        outgoing.subspan(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.count()));
+    operations.Start(static_cast<size_t>(in_pieces + k), call.transport.Send(peer, tag, part));
+  }
   return operations.WaitAll(call.deadline);
 }
 

@@ -15,7 +15,7 @@ namespace rabit {
 Status ExchangeAndReduce(const CollectiveCall& call, int peer, Tag tag, ConstBytes outgoing,
                          Bytes into, DType dtype, ReduceOp op, Order order);
 
-// One message each way; an empty one is not sent.
+// Each way one message, or several where those are faster; an empty one is not sent.
 Status Exchange(const CollectiveCall& call, int peer, Tag tag, ConstBytes outgoing, Bytes into);
 
 // Rabenseifner's folding: the first 2 * extra ranks form pairs, of which the odd one takes part for

@@ -27,6 +27,9 @@ class TransportWrapper : public Transport {
   void Abort(Status why) override { inner_->Abort(std::move(why)); }
   TransportCounters counters() const override { return inner_->counters(); }
   ChunkLimits chunk_limits() const override { return inner_->chunk_limits(); }
+  int64_t cached_message_bytes(int peer) const override {
+    return inner_->cached_message_bytes(peer);
+  }
 
  protected:
   Transport& inner() const { return *inner_; }

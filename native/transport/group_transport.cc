@@ -19,6 +19,11 @@ std::string_view GroupTransport::name_for(int peer) const {
   return HasPeer(peer) ? transport_.name_for(group_.ranks[static_cast<size_t>(peer)]) : name();
 }
 
+int64_t GroupTransport::cached_message_bytes(int peer) const {
+  if (!HasPeer(peer)) return 0;
+  return transport_.cached_message_bytes(group_.ranks[static_cast<size_t>(peer)]);
+}
+
 Operation GroupTransport::Send(int peer, Tag tag, ConstBytes buffer) {
   if (!HasPeer(peer)) return Operation(NoPeer(peer));
   return transport_.Send(group_.ranks[static_cast<size_t>(peer)], tag, buffer);

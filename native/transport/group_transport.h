@@ -26,6 +26,7 @@ class GroupTransport final : public Transport {
   void Abort(Status why) override { transport_.Abort(std::move(why)); }
   TransportCounters counters() const override { return transport_.counters(); }
   ChunkLimits chunk_limits() const override { return transport_.chunk_limits(); }
+  int64_t cached_message_bytes(int peer) const override;
 
  private:
   bool HasPeer(int peer) const { return peer >= 0 && peer < size() && peer != rank(); }

@@ -30,6 +30,9 @@ class RoutedTransport final : public Transport {
   void Abort(Status why) override;
   TransportCounters counters() const override;  // the sum
   ChunkLimits chunk_limits() const override;    // the largest that a part wants
+  int64_t cached_message_bytes(int peer) const override {
+    return Part(peer).cached_message_bytes(peer);
+  }
 
  private:
   bool HasPeer(int peer) const { return peer >= 0 && peer < size(); }

@@ -39,6 +39,7 @@ class WithLongMessages final : public TransportWrapper {
  public:
   using TransportWrapper::TransportWrapper;
   ChunkLimits chunk_limits() const override { return {512 << 10, 1 << 20}; }
+  int64_t cached_message_bytes(int) const override { return 4096; }
 };
 
 TEST(RoutedTransport, messages_are_as_long_as_a_part_wants) {
@@ -50,6 +51,8 @@ TEST(RoutedTransport, messages_are_as_long_as_a_part_wants) {
 
   EXPECT_EQ(routed.chunk_limits().bytes_min, 512 << 10);
   EXPECT_EQ(routed.chunk_limits().bytes_max, 1 << 20);
+  EXPECT_EQ(routed.cached_message_bytes(1), 4096);
+  EXPECT_EQ(routed.cached_message_bytes(0), 0);
 }
 
 testing::TransportSet MakeShared(int size) {

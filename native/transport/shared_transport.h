@@ -34,6 +34,9 @@ class SharedTransport final : public Transport {
   void Abort(Status why) override { transport_->Abort(std::move(why)); }
   TransportCounters counters() const override { return transport_->counters(); }
   ChunkLimits chunk_limits() const override { return transport_->chunk_limits(); }
+  int64_t cached_message_bytes(int peer) const override {
+    return transport_->cached_message_bytes(peer);
+  }
 
  private:
   const std::shared_ptr<Transport> transport_;

@@ -63,6 +63,12 @@ class Transport {
   virtual TransportCounters counters() const = 0;
   // Equal on all ranks.
   virtual ChunkLimits chunk_limits() const { return {}; }
+  // Up to so many bytes the peer can read a message where it arrives, while it is in a core's cache;
+  // 0: there is no such difference.  Equal on both sides.
+  virtual int64_t cached_message_bytes(int peer) const {
+    (void)peer;
+    return 0;
+  }
 };
 
 }  // namespace rabit
