@@ -20,7 +20,7 @@ PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -
   test-address test-thread test-sanitizers test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz flips \
   campaign-checkpoints campaign-elastic campaign-schedules campaign-servers \
   campaign-stops campaign-alarms campaign-causes campaign-strategies campaign-links campaign-altered bench-recovery campaign-cost campaign-mixing campaign mutants wheel check format \
-  bench bench-native bench-schedule bench-servers bench-tuned bench-traces bench-lanes methods docs clean
+  bench bench-native bench-schedule bench-servers bench-tuned bench-traces bench-lanes bench-alltoall methods docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -299,6 +299,9 @@ bench-tuned: $(VENV)/.package $(VENV)/.tools ## routes of a tuned table beside e
 bench-traces: $(VENV)/.package $(VENV)/.tools ## steps of MoE and DLRM by a mix of backends beside each backend alone
 	status=0; for scene in "--transport auto" "--transport tcp" "--servers 4"; do \
 	  $(BIN)/python tests/bench/mixed.py $$scene || status=1; done; exit $$status
+
+bench-alltoall: $(VENV)/.package $(VENV)/.tools ## alltoalls over shaped links beside what the links need (root)
+	$(BIN)/python tests/bench/alltoall_links.py
 
 bench-lanes: $(VENV)/.package $(VENV)/.tools ## a fast backend beside a slow one and alone (root)
 	$(BIN)/python tests/bench/lane_classes.py

@@ -1,5 +1,7 @@
 #include "collective/alltoall.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -8,16 +10,40 @@
 namespace rabit {
 namespace {
 
-constexpr int kStepsInFlight = 8;  // steps in flight: more would only crowd the links
+// Below some 1.6 Gbit/s several ranks that send to one at once fill what is in front of its link,
+// and what does not fit is lost and sent again.
+constexpr double kSlowBytesPerMicrosecond = 200;
+constexpr int64_t kPieceBytes = 16 << 10;
+constexpr double kLeastPiecesInFlight = 3;
+constexpr double kMostPiecesInFlight = 1024;
 
 size_t OffsetOf(std::span<const int64_t> parts, int rank) {
   return static_cast<size_t>(std::accumulate(parts.begin(), parts.begin() + rank, int64_t{0}));
 }
 
+// Empty behind the end.
+template <typename View>
+View PieceOf(View part, int64_t round, int64_t piece_bytes) {
+  const size_t begin = std::min(static_cast<size_t>(round * piece_bytes), part.size());
+  return part.subspan(begin, std::min(static_cast<size_t>(piece_bytes), part.size() - begin));
+}
+
 }  // namespace
 
+// So many that the link stays busy while an answer is on its way, with room for ranks that are
+// late.
+AlltoallPacing PacingOver(const LinkModel& link) {
+  if (!link.is_measured || link.bytes_per_us >= kSlowBytesPerMicrosecond) {
+    return {};
+  }
+  const double pieces = 4 * link.latency_us * link.bytes_per_us / static_cast<double>(kPieceBytes);
+  return {.piece_bytes = kPieceBytes,
+          .in_flight = static_cast<int64_t>(
+              std::clamp(std::ceil(pieces), kLeastPiecesInFlight, kMostPiecesInFlight))};
+}
+
 Status Alltoall(const CollectiveCall& call, ConstBytes in, std::span<const int64_t> send_bytes,
-                Bytes out, std::span<const int64_t> receive_bytes) {
+                Bytes out, std::span<const int64_t> receive_bytes, const AlltoallPacing& pacing) {
   const int size = call.size();
   const auto outgoing = [&](int peer) {
     return in.subspan(OffsetOf(send_bytes, peer),
@@ -36,26 +62,38 @@ Status Alltoall(const CollectiveCall& call, ConstBytes in, std::span<const int64
   }
   if (!mine.empty()) std::memcpy(mine_to.data(), mine.data(), mine.size());
 
-  OperationSlots receives(kStepsInFlight);
-  OperationSlots sends(kStepsInFlight);
-  const auto start = [&](int step) {
-    if (step >= size) return;
+  // All ranks go through the same sequence: the first piece to and from each peer, then the second.
+  int64_t longest = 0;
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == call.rank()) continue;
+    const auto at = static_cast<size_t>(peer);
+    longest = std::max({longest, send_bytes[at], receive_bytes[at]});
+  }
+  if (longest == 0) return Status();
+  const int64_t piece_bytes = pacing.piece_bytes > 0 ? pacing.piece_bytes : longest;
+  const int64_t pieces = ((longest - 1) / piece_bytes + 1) * (size - 1);
+  OperationSlots receives(static_cast<size_t>(pacing.in_flight));
+  OperationSlots sends(static_cast<size_t>(pacing.in_flight));
+  const auto start = [&](int64_t piece) {
+    if (piece >= pieces) return;
+    const int64_t round = piece / (size - 1);
+    const int step = static_cast<int>(piece % (size - 1)) + 1;
     const int from = Previous(call.rank(), step, size);
     const int to = Next(call.rank(), step, size);
-    const size_t slot = static_cast<size_t>(step % kStepsInFlight);
-    if (const Bytes part = incoming(from); !part.empty()) {
+    const auto slot = static_cast<size_t>(piece % pacing.in_flight);
+    if (const Bytes part = PieceOf(incoming(from), round, piece_bytes); !part.empty()) {
       receives.Start(slot, call.transport.Recv(from, call.tag, part));
     }
-    if (const ConstBytes part = outgoing(to); !part.empty()) {
+    if (const ConstBytes part = PieceOf(outgoing(to), round, piece_bytes); !part.empty()) {
       sends.Start(slot, call.transport.Send(to, call.tag, part));
     }
   };
-  for (int step = 1; step <= kStepsInFlight; ++step) start(step);
-  for (int step = 1; step < size; ++step) {
-    const size_t slot = static_cast<size_t>(step % kStepsInFlight);
+  for (int64_t piece = 0; piece < pacing.in_flight; ++piece) start(piece);
+  for (int64_t piece = 0; piece < pieces; ++piece) {
+    const auto slot = static_cast<size_t>(piece % pacing.in_flight);
     RABIT_RETURN_IF_ERROR(receives.Wait(slot, call.deadline));
     RABIT_RETURN_IF_ERROR(sends.Wait(slot, call.deadline));
-    start(step + kStepsInFlight);
+    start(piece + pacing.in_flight);
   }
   return Status();
 }

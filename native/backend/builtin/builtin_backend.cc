@@ -203,7 +203,9 @@ Operation BuiltinBackend::Alltoall(const LaneContext& lane, ConstBytes in,
                                    std::span<const int64_t> send_bytes, Bytes out,
                                    std::span<const int64_t> receive_bytes) {
   return Run(lane, Kind::kAlltoall, [&](const CollectiveCall& call) {
-    return rabit::Alltoall(call, in, send_bytes, out, receive_bytes);
+    const bool has_links = CountHosts(topology_, lane.group) > 1;
+    return rabit::Alltoall(call, in, send_bytes, out, receive_bytes,
+                           has_links ? PacingOver(links_.slowest) : AlltoallPacing());
   });
 }
 
