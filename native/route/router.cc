@@ -54,6 +54,12 @@ bool Router::WantsRing(const Group& group, int64_t bytes) const {
   return HostsOf(group) == group.size();
 }
 
+// All on one host with fewer cores: what ranks could do at the same time they do in turns, and
+// fewer, longer messages cost less than a pipeline.
+bool Router::SharesCores(const LinkCosts& links, const Group& group) const {
+  return links.slowest.is_crowded && HostsOf(group) == 1;
+}
+
 // Several hosts, and one of them with several ranks of the group.
 bool Router::WantsHierarchy(const LinkCosts& links, const Group& group, int64_t bytes,
                             double flat_us) const {
@@ -187,9 +193,9 @@ Router::Choice Router::Choose(const LinkCosts& links, const Work& work, int64_t 
     case Kind::kAllreduce:
       return ChooseAllreduce(links, work.dtype, bytes, group);
     case Kind::kAllgather:
-      return ChooseAllgather(bytes, group);
+      return ChooseAllgather(links, bytes, group);
     case Kind::kBroadcast:
-      return ChooseBroadcast(bytes, group);
+      return ChooseBroadcast(links, bytes, group);
     case Kind::kReduceScatter:
       return ChooseReduceScatter(work.dtype, bytes, group);
     case Kind::kAlltoall:
@@ -216,16 +222,20 @@ Router::Choice Router::ChooseAllreduce(const LinkCosts& links, DType dtype, int6
   return {flat.name, "link_model"};
 }
 
-Router::Choice Router::ChooseAllgather(int64_t bytes, const Group& group) const {
+Router::Choice Router::ChooseAllgather(const LinkCosts& links, int64_t bytes,
+                                       const Group& group) const {
   const std::string_view wanted = options_.rules.Find(Kind::kAllgather, bytes);
   if (!wanted.empty()) return {wanted, "user_rule"};
   if (WantsRing(group, bytes)) return {"ring", "hosts"};
+  if (SharesCores(links, group)) return {"direct", "cores"};
   return {group.size() > 2 && bytes >= kRingAllgatherBytesMin ? "ring" : "direct", "size"};
 }
 
-Router::Choice Router::ChooseBroadcast(int64_t bytes, const Group& group) const {
+Router::Choice Router::ChooseBroadcast(const LinkCosts& links, int64_t bytes,
+                                       const Group& group) const {
   const std::string_view wanted = options_.rules.Find(Kind::kBroadcast, bytes);
   if (!wanted.empty()) return {wanted, "user_rule"};
+  if (SharesCores(links, group)) return {"binomial", "cores"};
   return {group.size() > 2 && bytes >= kChainBroadcastBytesMin ? "chain" : "binomial", "size"};
 }
 

@@ -90,6 +90,7 @@ class Router {
   bool IsOfAll(const Group& group) const;
   int HostsOf(const Group& group) const;
   bool WantsRing(const Group& group, int64_t bytes) const;
+  bool SharesCores(const LinkCosts& links, const Group& group) const;
   bool WantsHierarchy(const LinkCosts& links, const Group& group, int64_t bytes,
                       double flat_us) const;
   Route OverServers(const Work& work, Load load, const Group& group, const Wish& wish) const;
@@ -99,8 +100,8 @@ class Router {
   Choice Choose(const LinkCosts& links, const Work& work, int64_t bytes, const Group& group) const;
   Choice ChooseAllreduce(const LinkCosts& links, DType dtype, int64_t bytes,
                          const Group& group) const;
-  Choice ChooseAllgather(int64_t bytes, const Group& group) const;
-  Choice ChooseBroadcast(int64_t bytes, const Group& group) const;
+  Choice ChooseAllgather(const LinkCosts& links, int64_t bytes, const Group& group) const;
+  Choice ChooseBroadcast(const LinkCosts& links, int64_t bytes, const Group& group) const;
   Choice ChooseReduceScatter(DType dtype, int64_t bytes, const Group& group) const;
 
   const RouterOptions options_;

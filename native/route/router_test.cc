@@ -134,6 +134,23 @@ TEST(Router, hosts_of_one_rank_each_form_a_ring_for_all_but_small_tensors) {
   EXPECT_EQ(Text(Take(options, Of(Kind::kAllgather), {1 << 20})), "0 ring hosts");
 }
 
+TEST(Router, ranks_that_share_the_cores_of_a_host_send_whole_parts) {
+  RouterOptions options = On({0, 0, 0, 0});
+  const auto chosen = [&](Kind kind) { return Text(Take(options, Of(kind), {4 << 20})); };
+  EXPECT_EQ(chosen(Kind::kBroadcast), "0 chain size");
+  EXPECT_EQ(chosen(Kind::kAllgather), "0 ring size");
+  options.links.slowest.is_crowded = true;
+  EXPECT_EQ(chosen(Kind::kBroadcast), "0 binomial cores");
+  EXPECT_EQ(chosen(Kind::kAllgather), "0 direct cores");
+  options.topology = On({0, 0, 1, 1}).topology;  // the links between hosts are not shared
+  EXPECT_EQ(chosen(Kind::kBroadcast), "0 chain size");
+  EXPECT_EQ(chosen(Kind::kAllgather), "0 ring size");
+  options = Ruled("allgather:0-inf@ring;broadcast:0-inf@chain");
+  options.links.slowest.is_crowded = true;
+  EXPECT_EQ(chosen(Kind::kBroadcast), "0 chain user_rule");
+  EXPECT_EQ(chosen(Kind::kAllgather), "0 ring user_rule");
+}
+
 TEST(Router, deterministic_jobs_sum_in_rank_order_at_every_size) {
   RouterOptions options = On({0, 0, 0, 0});
   options.is_deterministic = true;
