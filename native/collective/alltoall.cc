@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "collective/chunks.h"
 #include "transport/operation_slots.h"
 
 namespace rabit {
@@ -21,21 +22,18 @@ size_t OffsetOf(std::span<const int64_t> parts, int rank) {
   return static_cast<size_t>(std::accumulate(parts.begin(), parts.begin() + rank, int64_t{0}));
 }
 
-// Empty behind the end.
+// Empty past the end.
 template <typename View>
-View PieceOf(View part, int64_t round, int64_t piece_bytes) {
-  const size_t begin = std::min(static_cast<size_t>(round * piece_bytes), part.size());
-  return part.subspan(begin, std::min(static_cast<size_t>(piece_bytes), part.size() - begin));
+View PieceOf(View part, int64_t piece_bytes, int64_t round) {
+  const Range piece = ChunkOf({0, static_cast<int64_t>(part.size())}, piece_bytes, round);
+  return part.subspan(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.count()));
 }
 
 }  // namespace
 
-// So many that the link stays busy while an answer is on its way, with room for ranks that are
-// late.
 AlltoallPacing PacingOver(const LinkModel& link) {
-  if (!link.is_measured || link.bytes_per_us >= kSlowBytesPerMicrosecond) {
-    return {};
-  }
+  if (!link.is_measured || link.bytes_per_us >= kSlowBytesPerMicrosecond) return {};
+  // So many that the link stays busy while an answer is on its way, with room for late ranks.
   const double pieces = 4 * link.latency_us * link.bytes_per_us / static_cast<double>(kPieceBytes);
   return {.piece_bytes = kPieceBytes,
           .in_flight = static_cast<int64_t>(
@@ -71,7 +69,7 @@ Status Alltoall(const CollectiveCall& call, ConstBytes in, std::span<const int64
   }
   if (longest == 0) return Status();
   const int64_t piece_bytes = pacing.piece_bytes > 0 ? pacing.piece_bytes : longest;
-  const int64_t pieces = ((longest - 1) / piece_bytes + 1) * (size - 1);
+  const int64_t pieces = ChunksIn({0, longest}, piece_bytes) * (size - 1);
   OperationSlots receives(static_cast<size_t>(pacing.in_flight));
   OperationSlots sends(static_cast<size_t>(pacing.in_flight));
   const auto start = [&](int64_t piece) {
@@ -81,10 +79,10 @@ Status Alltoall(const CollectiveCall& call, ConstBytes in, std::span<const int64
     const int from = Previous(call.rank(), step, size);
     const int to = Next(call.rank(), step, size);
     const auto slot = static_cast<size_t>(piece % pacing.in_flight);
-    if (const Bytes part = PieceOf(incoming(from), round, piece_bytes); !part.empty()) {
+    if (const Bytes part = PieceOf(incoming(from), piece_bytes, round); !part.empty()) {
       receives.Start(slot, call.transport.Recv(from, call.tag, part));
     }
-    if (const ConstBytes part = PieceOf(outgoing(to), round, piece_bytes); !part.empty()) {
+    if (const ConstBytes part = PieceOf(outgoing(to), piece_bytes, round); !part.empty()) {
       sends.Start(slot, call.transport.Send(to, call.tag, part));
     }
   };
