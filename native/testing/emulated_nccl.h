@@ -201,6 +201,7 @@ class HostedBackend final : public Backend {
     const Status status =
         begun.ok() ? WaitOnStream(*inner_, lane.group, at.place, event.get(), lane.deadline)
                    : begun;
+    if (status.code() == Code::kTimedOut) nccl_emulation().rabit_emulated_nccl_show();
     if (!status.ok()) {
       (void)WaitOver(*driver_, at.place.device, event.get(), After(std::chrono::seconds(30)));
       return status;

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "testing/emulated_nccl/bootstrap.h"
+#include "testing/emulated_nccl/described.h"
 #include "testing/emulated_nccl/kernels.h"
 #include "testing/emulated_nccl/library.h"
 
@@ -266,6 +268,10 @@ RABIT_EXPORT void rabit_emulated_nccl_break(uint64_t skip, Result result) {
 RABIT_EXPORT void rabit_emulated_nccl_version(int32_t version) {
   Lock lock(library().mutex);
   library().version = version;
+}
+RABIT_EXPORT void rabit_emulated_nccl_show() {
+  Lock lock(library().mutex);
+  std::puts(Described(library()).c_str());
 }
 RABIT_EXPORT void rabit_emulated_nccl_counts(Counts* counts) {
   Lock lock(library().mutex);

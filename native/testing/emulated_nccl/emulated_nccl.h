@@ -25,6 +25,8 @@ struct Counts {
   /* The kernel after `skip` more never ends, and its communicator tells `result`. */         \
   X(rabit_emulated_nccl_break, void(uint64_t skip, nccl::Result result))                      \
   X(rabit_emulated_nccl_version, void(int32_t version))                                       \
+  /* Prints what each communicator waits for. */                                              \
+  X(rabit_emulated_nccl_show, void())                                                         \
   X(rabit_emulated_nccl_counts, void(Counts * counts))                                        \
   X(rabit_emulated_nccl_calls, uint64_t(const char* function))
 

@@ -178,6 +178,7 @@ TEST(ShmProcesses, nothing_is_left_behind_by_a_killed_job) {
       children.push_back(Fork([&] {
         auto transport = ConnectOneHost(store, rank, 3, {});
         if (transport.ok()) (void)Exchange(**transport, 1 - rank, 0, ~uint64_t{0}, After(60s));
+        for (;;) ::pause();  // whose peer is killed first stays until it is killed as well
       }));
     }
     auto transport = ConnectOneHost(store, 2, 3, {});
