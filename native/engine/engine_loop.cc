@@ -15,8 +15,10 @@ EngineLoop::EngineLoop(std::shared_ptr<EngineState> state)
 void EngineLoop::Run() {
   ::pthread_setname_np(::pthread_self(), "rabit-engine");
   step_mutex_.Lock();
-  for (int32_t i = 0; i < state_->parts.all_lanes(); ++i) {
-    lanes_.push_back(std::make_unique<Lane>(state_));
+  const EngineParts& parts = state_->parts;
+  for (int32_t i = 0; i < parts.all_lanes(); ++i) {
+    const std::string& name = parts.scheduler->class_name(i / parts.options.lanes);
+    lanes_.push_back(std::make_unique<Lane>(state_, name));
   }
   is_running_ = true;
   while (is_running_ && Step(kSteadyClock.Now(), Deadline::max())) {

@@ -38,6 +38,7 @@ constexpr size_t kFlightsMax = 4;
 constexpr size_t kPlacesMax = 64;
 // How often a lane that waits for one looks whether there is another to begin.
 constexpr auto kLookEvery = std::chrono::microseconds(200);
+constexpr size_t kThreadNameMax = 15;  // Linux refuses longer ones
 
 }  // namespace
 
@@ -66,7 +67,8 @@ struct Lane::Flight {
 };
 
 struct Lane::Inbox {
-  explicit Inbox(std::chrono::microseconds spin) : changed(spin) {}
+  Inbox(std::string thread, std::chrono::microseconds spin)
+      : thread_name(std::move(thread)), changed(spin) {}
 
   // The next job of whoever has made the lane busy; without one, and with none in the air, it is
   // idle from here on.
@@ -102,6 +104,7 @@ struct Lane::Inbox {
     return !jobs.empty() || is_closed;
   }
 
+  const std::string thread_name;
   WakeSignal changed;
   std::atomic<bool> has_ended{false};
   WakeSignal ended;
@@ -114,9 +117,10 @@ struct Lane::Inbox {
   std::vector<std::unique_ptr<Flight>> ended_flights;
 };
 
-Lane::Lane(std::shared_ptr<EngineState> state)
+Lane::Lane(std::shared_ptr<EngineState> state, const std::string& lane_class)
     : state_(std::move(state)),
-      inbox_(std::make_shared<Inbox>(std::chrono::microseconds(state_->parts.options.spin_us))) {}
+      inbox_(std::make_shared<Inbox>(("rabit-" + lane_class).substr(0, kThreadNameMax),
+                                     std::chrono::microseconds(state_->parts.options.spin_us))) {}
 
 Lane::~Lane() {
   Close();
@@ -196,7 +200,7 @@ bool Lane::Join(Deadline deadline) {
 }
 
 void Lane::Loop(EngineState& state, Inbox& inbox) {
-  ::pthread_setname_np(::pthread_self(), "rabit-lane");
+  ::pthread_setname_np(::pthread_self(), inbox.thread_name.c_str());
   for (;;) {
     inbox.changed.Wait([&] { return inbox.HasWork(); }, After(std::chrono::hours(24)));
     {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "base/mutex.h"
@@ -19,7 +20,8 @@ namespace rabit {
 // starts with the first bucket: those of a class of lanes that a job does not use never do.
 class Lane {
  public:
-  explicit Lane(std::shared_ptr<EngineState> state);
+  // `lane_class`: by this the thread is named.
+  Lane(std::shared_ptr<EngineState> state, const std::string& lane_class);
   ~Lane();
 
   // Engine thread only (or who does its work; see EngineLoop::Drive).

@@ -1,11 +1,17 @@
 // Lanes by class, in whole engines: a slow backend delays nobody else.
+#include <pthread.h>
+
 #include <atomic>
+#include <chrono>
 #include <memory>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/engine.h"
 #include "testing/engine_job.h"
+#include "testing/forwarding_backend.h"
 #include "testing/pending_backend.h"
 #include "testing/soon.h"
 
@@ -141,6 +147,41 @@ TEST(LanesByClass, groups_without_a_rank_do_not_hold_up_its_credit) {
     for (size_t i = 0; i < 20; ++i) ExpectRight(engine, *sums[i], 3);
     for (const auto& sum : in_pair) ExpectRight(engine, *sum, 2);
   });
+}
+
+// Tells on which thread it is called.
+class NameTaker final : public testing::ForwardingBackend {
+ public:
+  NameTaker(std::unique_ptr<Backend> inner, std::set<std::string>& names)
+      : ForwardingBackend(std::move(inner)), names_(names) {}
+
+  Operation Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override {
+    char name[16] = {};
+    EXPECT_EQ(::pthread_getname_np(::pthread_self(), name, sizeof name), 0);
+    names_.insert(name);
+    return ForwardingBackend::Allreduce(lane, in_out, op);
+  }
+
+ private:
+  std::set<std::string>& names_;
+};
+
+TEST(LanesByClass, who_looks_at_the_threads_of_a_process_sees_whose_they_are) {
+  std::set<std::string> names;
+  JobOptions options;
+  options.more_backends = [&names, fabric = std::make_shared<InprocFabric>(1)](int rank) {
+    std::vector<std::unique_ptr<Backend>> more;
+    more.push_back(
+        std::make_unique<NameTaker>(std::make_unique<PlainBackend>(fabric->Connect(rank)), names));
+    return more;
+  };
+  TestJob(1, std::move(options)).Run([](Engine& engine, int) {
+    Sum sum("s", kSlow, 0);
+    EXPECT_OK(engine.Submit({&sum.request, 1}, {&sum.handle, 1}));
+    while (!*engine.IsDone(sum.handle)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_OK(engine.Wait(sum.handle, Soon()));
+  });
+  EXPECT_EQ(names, std::set<std::string>{"rabit-backend1"});
 }
 
 }  // namespace

@@ -24,6 +24,9 @@ class QueuedScheduler final : public Scheduler {
   const ScheduleLimits& limits() const override { return classes_.limits(); }
   size_t backlog() const override;
   int32_t classes() const override { return classes_.size(); }
+  const std::string& class_name(int32_t lane_class) const override {
+    return classes_.name(lane_class);
+  }
   void WriteStatistics(JsonWriter& json) const override;
 
  private:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/bucket_counts.h"
@@ -63,6 +64,7 @@ class Scheduler {
   // Partitions that wait for credit.
   virtual size_t backlog() const = 0;
   virtual int32_t classes() const = 0;  // of lanes
+  virtual const std::string& class_name(int32_t lane_class) const = 0;
   // The member "lane_classes": an object for each class.
   virtual void WriteStatistics(JsonWriter& json) const = 0;
 };
