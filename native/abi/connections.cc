@@ -24,8 +24,11 @@
 namespace rabit {
 namespace {
 
-// Of waits on sockets where ranks share cores (TcpOptions::spin_bytes_max).
+// Of waits on sockets where ranks share cores: TcpOptions::spin_bytes_max, spin_call_bytes_max.
 constexpr size_t kSharedCoreSpinBytesMax = size_t{32} << 10;
+constexpr size_t kSharedCoreSpinCallBytesMax = size_t{256} << 10;
+// Where more ranks share a core, the one that is waited for is seldom the next to get it.
+constexpr double kSpinRanksPerCoreMax = 2.0;
 
 // What ranks of one host share and ranks of others do not: the boot, and the container's name.
 std::string SystemHostKey() {
@@ -222,7 +225,12 @@ Status ConnectTransports(const Options& options, const ConnectContext& context,
   tcp.progress_timeout = std::chrono::milliseconds(options.heartbeat_timeout_ms);
   tcp.connections_per_stream = options.tcp_connections;
   tcp.spin = SocketSpinTimesFor(options.spin_us, cores);
-  if (cores.are_shared()) tcp.spin_bytes_max = kSharedCoreSpinBytesMax;
+  if (cores.are_shared()) {
+    tcp.spin_bytes_max = kSharedCoreSpinBytesMax;
+    if (cores.ranks_per_core() <= kSpinRanksPerCoreMax) {
+      tcp.spin_call_bytes_max = kSharedCoreSpinCallBytesMax;
+    }
+  }
   tcp.payload_checks = options.tcp_checksum == "on"    ? PayloadChecks::kOn
                        : options.tcp_checksum == "off" ? PayloadChecks::kOff
                                                        : PayloadChecks::kAuto;

@@ -202,7 +202,9 @@ class NotingTransport final : public TransportWrapper {
  public:
   NotingTransport(std::unique_ptr<Transport> inner, std::atomic<int>* waits)
       : TransportWrapper(std::move(inner)), waits_(waits) {}
-  void SetWaiter(int, Waiter waiter) override { ++waits_[waiter == Waiter::kCaller ? 1 : 0]; }
+  void SetWaiter(int, Waiter waiter, size_t) override {
+    ++waits_[waiter == Waiter::kCaller ? 1 : 0];
+  }
 
  private:
   std::atomic<int>* const waits_;
@@ -278,8 +280,8 @@ TEST(EngineRun, a_caller_that_drives_sees_the_other_rank_stop) {
   });
 }
 
-// How often it does depends on how busy the machine is, so the ranks go on until both have seen it: ten
-// times in 50'000 where two builds ran beside.
+// How often it does depends on how busy the machine is, so the ranks go on until both have seen it:
+// ten times in 50'000 where two builds ran beside.
 TEST(EngineRun, a_caller_that_submits_and_waits_in_a_row_does_the_work) {
   std::atomic<std::thread::id> finished_by[2];
   TestJob(2).Run([&](Engine& engine, int rank) {

@@ -130,7 +130,9 @@ class PlainBackend final : public Backend {
   // out[i] goes to member i, in[i] comes from it.  `copies_own`: this rank's part is copied.
   Status Exchange(const LaneContext& lane, const std::vector<ConstBytes>& out,
                   const std::vector<Bytes>& in, bool is_silent_receiver = false) {
-    transport_->SetWaiter(lane.lane, lane.waiter);
+    size_t bytes = 0;
+    for (const ConstBytes& each : out) bytes += each.size();
+    transport_->SetWaiter(lane.lane, lane.waiter, bytes);
     std::vector<Operation> operations;
     const auto size = lane.group.ranks.size();
     const auto me = static_cast<size_t>(lane.group.my_index);

@@ -23,7 +23,9 @@ class TransportWrapper : public Transport {
   Operation Recv(int peer, Tag tag, Bytes buffer) override {
     return inner_->Recv(peer, tag, buffer);
   }
-  void SetWaiter(int stream, Waiter waiter) override { inner_->SetWaiter(stream, waiter); }
+  void SetWaiter(int stream, Waiter waiter, size_t call_bytes) override {
+    inner_->SetWaiter(stream, waiter, call_bytes);
+  }
   void Abort(Status why) override { inner_->Abort(std::move(why)); }
   TransportCounters counters() const override { return inner_->counters(); }
   ChunkLimits chunk_limits() const override { return inner_->chunk_limits(); }

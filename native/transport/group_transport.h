@@ -22,7 +22,9 @@ class GroupTransport final : public Transport {
   Operation Recv(int peer, Tag tag, Bytes buffer) override;
   Operation RecvReduce(int peer, Tag tag, Bytes buffer, Bytes scratch,
                        PieceReducer reducer) override;
-  void SetWaiter(int stream, Waiter waiter) override { transport_.SetWaiter(stream, waiter); }
+  void SetWaiter(int stream, Waiter waiter, size_t call_bytes) override {
+    transport_.SetWaiter(stream, waiter, call_bytes);
+  }
   void Abort(Status why) override { transport_.Abort(std::move(why)); }
   TransportCounters counters() const override { return transport_.counters(); }
   ChunkLimits chunk_limits() const override { return transport_.chunk_limits(); }

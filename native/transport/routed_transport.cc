@@ -41,8 +41,8 @@ Operation RoutedTransport::RecvReduce(int peer, Tag tag, Bytes buffer, Bytes scr
   return Part(peer).RecvReduce(peer, tag, buffer, scratch, reducer);
 }
 
-void RoutedTransport::SetWaiter(int stream, Waiter waiter) {
-  for (const auto& part : parts_) part->SetWaiter(stream, waiter);
+void RoutedTransport::SetWaiter(int stream, Waiter waiter, size_t call_bytes) {
+  for (const auto& part : parts_) part->SetWaiter(stream, waiter, call_bytes);
 }
 
 void RoutedTransport::Abort(Status why) {

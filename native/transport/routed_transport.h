@@ -26,7 +26,7 @@ class RoutedTransport final : public Transport {
   Operation Recv(int peer, Tag tag, Bytes buffer) override;
   Operation RecvReduce(int peer, Tag tag, Bytes buffer, Bytes scratch,
                        PieceReducer reducer) override;
-  void SetWaiter(int stream, Waiter waiter) override;
+  void SetWaiter(int stream, Waiter waiter, size_t call_bytes) override;
   void Abort(Status why) override;
   TransportCounters counters() const override;  // the sum
   ChunkLimits chunk_limits() const override;    // the largest that a part wants

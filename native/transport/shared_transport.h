@@ -30,7 +30,9 @@ class SharedTransport final : public Transport {
                        PieceReducer reducer) override {
     return transport_->RecvReduce(peer, tag, buffer, scratch, reducer);
   }
-  void SetWaiter(int stream, Waiter waiter) override { transport_->SetWaiter(stream, waiter); }
+  void SetWaiter(int stream, Waiter waiter, size_t call_bytes) override {
+    transport_->SetWaiter(stream, waiter, call_bytes);
+  }
   void Abort(Status why) override { transport_->Abort(std::move(why)); }
   TransportCounters counters() const override { return transport_->counters(); }
   ChunkLimits chunk_limits() const override { return transport_->chunk_limits(); }

@@ -1,13 +1,14 @@
 // Transport: moves bytes between this rank and its peers.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
 #include "base/bytes.h"
+#include "base/operation.h"
 #include "base/spin_budget.h"
 #include "base/status.h"
-#include "base/operation.h"
 #include "transport/counters.h"
 
 namespace rabit {
@@ -53,18 +54,20 @@ class Transport {
   // as it is, and may be written.  After a failure the contents of `buffer` are undefined.
   virtual Operation RecvReduce(int peer, Tag tag, Bytes buffer, Bytes scratch,
                                PieceReducer reducer);
-  // Who waits for the operations of `stream` from now on; a hint how long to spin.
-  virtual void SetWaiter(int stream, Waiter waiter) {
+  // Who waits for the operations of `stream` from now on, and how many bytes the call has that they
+  // are parts of; hints how long to spin.
+  virtual void SetWaiter(int stream, Waiter waiter, size_t call_bytes) {
     (void)stream;
     (void)waiter;
+    (void)call_bytes;
   }
   // Fails every present and future operation with `why`.  The first reason is kept.
   virtual void Abort(Status why) = 0;
   virtual TransportCounters counters() const = 0;
   // Equal on all ranks.
   virtual ChunkLimits chunk_limits() const { return {}; }
-  // Up to so many bytes the peer can read a message where it arrives, while it is in a core's cache;
-  // 0: there is no such difference.  Equal on both sides.
+  // Up to so many bytes the peer can read a message where it arrives, while it is in a core's
+  // cache; 0: there is no such difference.  Equal on both sides.
   virtual int64_t cached_message_bytes(int peer) const {
     (void)peer;
     return 0;

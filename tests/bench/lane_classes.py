@@ -10,8 +10,8 @@ rabit carry as many bytes over the link both ways: what their column has above 1
 is the rest.
 
 All is measured twice.  "Apart": what works for the slow backend, which is its lanes, the second host and the plain
-sockets, has a processor of its own, as on hosts that have more of them than busy threads.  That is what the lanes can be
-judged by.  "Shared": everything is on all processors of this machine, and where these are few, waiting for them is
+sockets, has a processor of its own, as on hosts that have more of them than busy threads.  That is what the lanes can
+be judged by.  "Shared": everything is on all processors of this machine, and where these are few, waiting for them is
 part of the ratio, for plain sockets as well.  The links are made as cheap as can be: the kernel hands segments of
 64 KiB to a shaper, whose queue has room for all that the connections have under way.
 """
@@ -251,7 +251,8 @@ def show(options: argparse.Namespace, reports: list[list[dict[str, Any]]]) -> bo
         f"{IN_FLIGHT} x {show_size(SLOW_BYTES)} in flight on them, {options.turns} turns"
     )
     print(
-        f"{'processors':>10}{'bytes':>10}{'alone':>12}{'plain':>12}{'beside':>12}{'plain':>8}{'beside':>8}{'slow MB/s':>12}"
+        f"{'processors':>10}{'bytes':>10}{'alone':>12}{'plain':>12}{'beside':>12}"
+        f"{'plain':>8}{'beside':>8}{'slow MB/s':>12}"
     )
     fits = True
     for row in zip(*reports, strict=True):

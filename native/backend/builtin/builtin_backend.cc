@@ -1,5 +1,6 @@
 #include "backend/builtin/builtin_backend.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "collective/allgather.h"
@@ -118,7 +119,7 @@ Status BuiltinBackend::CheckPosition(const LaneContext& lane, Kind kind, const c
                          std::to_string(lane.group.size() - 1) + "; name one of them");
 }
 
-Status BuiltinBackend::Run(const LaneContext& lane, Kind kind,
+Status BuiltinBackend::Run(const LaneContext& lane, Kind kind, size_t bytes,
                            const std::function<Status(const CollectiveCall&)>& body) {
   RABIT_RETURN_IF_ERROR(FailureSoFar());
   if (!lane.group.is_member() || lane.lane < 0 || lane.lane >= static_cast<int>(kLanesMax)) {
@@ -136,7 +137,7 @@ Status BuiltinBackend::Run(const LaneContext& lane, Kind kind,
                     " ranks in a job without a transport");
   }
   GroupTransport members(*transport_, lane.group);
-  transport_->SetWaiter(lane.lane, lane.waiter);
+  transport_->SetWaiter(lane.lane, lane.waiter, bytes);
   return body({members, lane.tag, lane.deadline, scratch});
 }
 
@@ -152,14 +153,14 @@ Operation BuiltinBackend::Allreduce(const LaneContext& lane, const TensorView& i
   if (algorithm == nullptr) return NoAlgorithm(lane, Kind::kAllreduce);
   std::vector<int> hosts;
   if (algorithm->knows_hosts) hosts = HostsOf(topology_, lane.group);
-  return Run(lane, Kind::kAllreduce,
+  return Run(lane, Kind::kAllreduce, in_out.bytes(),
              [&](const CollectiveCall& call) { return algorithm->run(call, {in_out, op, hosts}); });
 }
 
 Operation BuiltinBackend::Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op,
                                  int root) {
   RABIT_RETURN_IF_ERROR(CheckPosition(lane, Kind::kReduce, "root", root));
-  return Run(lane, Kind::kReduce,
+  return Run(lane, Kind::kReduce, in_out.bytes(),
              [&](const CollectiveCall& call) { return ReduceToRoot(call, in_out, op, root); });
 }
 
@@ -169,7 +170,7 @@ Operation BuiltinBackend::Allgather(const LaneContext& lane, ConstBytes mine, By
   if (!is_ring && lane.algorithm != "direct" && lane.group.size() > 1) {
     return NoAlgorithm(lane, Kind::kAllgather);
   }
-  return Run(lane, Kind::kAllgather, [&](const CollectiveCall& call) {
+  return Run(lane, Kind::kAllgather, all.size(), [&](const CollectiveCall& call) {
     return rabit::Allgather(call, mine, all, part_bytes,
                             is_ring ? AllgatherAlgorithm::kRing : AllgatherAlgorithm::kDirect);
   });
@@ -183,7 +184,7 @@ Operation BuiltinBackend::ReduceScatter(const LaneContext& lane, const TensorVie
     return NoAlgorithm(lane, Kind::kReduceScatter);
   }
   const auto scatter = is_ring ? ReduceScatterAroundRing : rabit::ReduceScatter;
-  return Run(lane, Kind::kReduceScatter,
+  return Run(lane, Kind::kReduceScatter, in.bytes(),
              [&](const CollectiveCall& call) { return scatter(call, in, out, part_counts, op); });
 }
 
@@ -193,7 +194,7 @@ Operation BuiltinBackend::Broadcast(const LaneContext& lane, Bytes buffer, int r
   if (!is_chain && lane.algorithm != "binomial" && lane.group.size() > 1) {
     return NoAlgorithm(lane, Kind::kBroadcast);
   }
-  return Run(lane, Kind::kBroadcast, [&](const CollectiveCall& call) {
+  return Run(lane, Kind::kBroadcast, buffer.size(), [&](const CollectiveCall& call) {
     return rabit::Broadcast(call, buffer, root,
                             is_chain ? BroadcastAlgorithm::kChain : BroadcastAlgorithm::kBinomial);
   });
@@ -202,43 +203,46 @@ Operation BuiltinBackend::Broadcast(const LaneContext& lane, Bytes buffer, int r
 Operation BuiltinBackend::Alltoall(const LaneContext& lane, ConstBytes in,
                                    std::span<const int64_t> send_bytes, Bytes out,
                                    std::span<const int64_t> receive_bytes) {
-  return Run(lane, Kind::kAlltoall, [&](const CollectiveCall& call) {
-    const bool has_links = CountHosts(topology_, lane.group) > 1;
-    return rabit::Alltoall(call, in, send_bytes, out, receive_bytes,
-                           has_links ? PacingOver(links_.slowest) : AlltoallPacing());
-  });
+  return Run(lane, Kind::kAlltoall, std::max(in.size(), out.size()),
+             [&](const CollectiveCall& call) {
+               const bool has_links = CountHosts(topology_, lane.group) > 1;
+               return rabit::Alltoall(call, in, send_bytes, out, receive_bytes,
+                                      has_links ? PacingOver(links_.slowest) : AlltoallPacing());
+             });
 }
 
 Operation BuiltinBackend::Gather(const LaneContext& lane, ConstBytes mine, Bytes all,
                                  std::span<const int64_t> part_bytes, int root) {
   RABIT_RETURN_IF_ERROR(CheckPosition(lane, Kind::kGather, "root", root));
-  return Run(lane, Kind::kGather, [&](const CollectiveCall& call) {
-    return rabit::Gather(call, mine, all, part_bytes, root);
-  });
+  return Run(
+      lane, Kind::kGather, std::max(mine.size(), all.size()),
+      [&](const CollectiveCall& call) { return rabit::Gather(call, mine, all, part_bytes, root); });
 }
 
 Operation BuiltinBackend::Scatter(const LaneContext& lane, ConstBytes all,
                                   std::span<const int64_t> part_bytes, Bytes mine, int root) {
   RABIT_RETURN_IF_ERROR(CheckPosition(lane, Kind::kScatter, "root", root));
-  return Run(lane, Kind::kScatter, [&](const CollectiveCall& call) {
-    return rabit::Scatter(call, all, part_bytes, mine, root);
-  });
+  return Run(lane, Kind::kScatter, std::max(mine.size(), all.size()),
+             [&](const CollectiveCall& call) {
+               return rabit::Scatter(call, all, part_bytes, mine, root);
+             });
 }
 
 Operation BuiltinBackend::Barrier(const LaneContext& lane) {
-  return Run(lane, Kind::kBarrier, [](const CollectiveCall& call) { return rabit::Barrier(call); });
+  return Run(lane, Kind::kBarrier, 0,
+             [](const CollectiveCall& call) { return rabit::Barrier(call); });
 }
 
 Operation BuiltinBackend::Send(const LaneContext& lane, ConstBytes buffer, int peer) {
   RABIT_RETURN_IF_ERROR(CheckPosition(lane, Kind::kSend, "peer", peer));
-  return Run(lane, Kind::kSend, [&](const CollectiveCall& call) {
+  return Run(lane, Kind::kSend, buffer.size(), [&](const CollectiveCall& call) {
     return call.transport.Send(peer, call.tag, buffer).Wait(call.deadline);
   });
 }
 
 Operation BuiltinBackend::Recv(const LaneContext& lane, Bytes buffer, int peer) {
   RABIT_RETURN_IF_ERROR(CheckPosition(lane, Kind::kRecv, "peer", peer));
-  return Run(lane, Kind::kRecv, [&](const CollectiveCall& call) {
+  return Run(lane, Kind::kRecv, buffer.size(), [&](const CollectiveCall& call) {
     return call.transport.Recv(peer, call.tag, buffer).Wait(call.deadline);
   });
 }

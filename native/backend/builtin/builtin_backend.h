@@ -61,9 +61,9 @@ class BuiltinBackend final : public Backend {
  private:
   BuiltinBackend(std::unique_ptr<Transport> transport, Topology topology, std::string name);
 
-  // Runs `body` for this lane.  A group of one rank needs no transport; `body` is then called with
-  // one that has no peers.
-  Status Run(const LaneContext& lane, Kind kind,
+  // Runs `body`, which exchanges a buffer of `bytes`, for this lane.  A group of one rank needs no
+  // transport; `body` is then called with one that has no peers.
+  Status Run(const LaneContext& lane, Kind kind, size_t bytes,
              const std::function<Status(const CollectiveCall&)>& body);
   Status NoAlgorithm(const LaneContext& lane, Kind kind) const;
   Status CheckPosition(const LaneContext& lane, Kind kind, const char* what, int position) const;

@@ -1,6 +1,7 @@
 #include "backend/builtin/builtin_backend.h"
 
 #include <set>
+#include <tuple>
 
 #include "route/router.h"
 #include "testing/backend_conformance.h"
@@ -75,20 +76,24 @@ std::vector<std::unique_ptr<Backend>> MakeBackends(int size, const std::vector<i
       return MakeBackends(size, host_of, "");
     });
 
-// Notes who waits for its operations.
+using Waits = std::vector<std::tuple<int, Waiter, size_t>>;
+
+// Notes who waits for its operations, and for how much.
 class NotingTransport final : public TransportWrapper {
  public:
-  NotingTransport(std::unique_ptr<Transport> inner, std::vector<std::pair<int, Waiter>>& waits)
+  NotingTransport(std::unique_ptr<Transport> inner, Waits& waits)
       : TransportWrapper(std::move(inner)), waits_(waits) {}
-  void SetWaiter(int stream, Waiter waiter) override { waits_.emplace_back(stream, waiter); }
+  void SetWaiter(int stream, Waiter waiter, size_t call_bytes) override {
+    waits_.emplace_back(stream, waiter, call_bytes);
+  }
 
  private:
-  std::vector<std::pair<int, Waiter>>& waits_;
+  Waits& waits_;
 };
 
-TEST(BuiltinBackend, tells_the_transport_who_waits_on_which_stream) {
+TEST(BuiltinBackend, tells_the_transport_who_waits_on_which_stream_for_how_much) {
   testing::InprocFabric fabric(2);
-  std::vector<std::pair<int, Waiter>> waits[2];
+  Waits waits[2];
   testing::RunRanks(2, [&](int rank) {
     auto& mine = waits[static_cast<size_t>(rank)];
     auto backend =
@@ -96,14 +101,21 @@ TEST(BuiltinBackend, tells_the_transport_who_waits_on_which_stream) {
                                Topology::Alike({0, 0}, kTwoProcessors));
     ASSERT_OK(backend);
     const Group world = testing::WorldOf(2, rank);
+    testing::Values values(50);
     for (const Waiter waiter : {Waiter::kBackground, Waiter::kCaller}) {
-      const LaneContext lane{3, MakeTag(3, mine.size() + 1), After(std::chrono::seconds(20)), world,
-                             waiter};
+      LaneContext lane{3, MakeTag(3, mine.size() + 1), After(std::chrono::seconds(20)), world,
+                       waiter};
       EXPECT_OK(testing::Over((*backend)->Barrier(lane)));
+      lane.tag = MakeTag(3, mine.size() + 1);
+      lane.algorithm = "direct";
+      EXPECT_OK(
+          testing::Over((*backend)->Allreduce(lane, testing::ViewOf(values), ReduceOp::kSum)));
     }
   });
-  const std::vector<std::pair<int, Waiter>> expected = {{3, Waiter::kBackground},
-                                                        {3, Waiter::kCaller}};
+  const Waits expected = {{3, Waiter::kBackground, 0},
+                          {3, Waiter::kBackground, 200},
+                          {3, Waiter::kCaller, 0},
+                          {3, Waiter::kCaller, 200}};
   EXPECT_TRUE(waits[0] == expected);
   EXPECT_TRUE(waits[1] == expected);
 }

@@ -132,7 +132,7 @@ Status PsBackend::Sum(const LaneContext& lane, const TensorView& in_out, ReduceO
                       std::span<const Slice> slices) {
   Lane& mine = lanes_[static_cast<size_t>(lane.lane)];
   Pushes& pushes = PushesOf(mine, lane.group);
-  endpoints_->SetWaiter(lane.lane, lane.waiter);
+  endpoints_->SetWaiter(lane.lane, lane.waiter, in_out.bytes());
   const PushPullArgs args{.endpoints = *endpoints_,
                           .first_server = places_.workers,
                           .server_numbers = server_numbers_,

@@ -75,7 +75,7 @@ class ShmTransport final : public Transport {
     return streams_[static_cast<size_t>(StreamOf(tag))].Recv(index_of_[static_cast<size_t>(peer)],
                                                              std::move(recv));
   }
-  void SetWaiter(int stream, Waiter waiter) override {
+  void SetWaiter(int stream, Waiter waiter, size_t) override {
     if (stream < 0 || static_cast<size_t>(stream) >= streams_.size()) return;
     streams_[static_cast<size_t>(stream)].SetWaiter(waiter);
   }

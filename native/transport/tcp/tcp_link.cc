@@ -242,7 +242,9 @@ Status TcpLink::Wait(const Transfer& transfer, Deadline deadline) {
       waits_.push_back(&transfer);
     }
     if (is_paused_.load()) Resume();
-    stream_.Wait(transfer.is_done, *this, transfer.bytes <= options_.spin_bytes_max, deadline);
+    const bool may_spin = transfer.bytes <= options_.spin_bytes_max ||
+                          stream_.call_bytes() <= options_.spin_call_bytes_max;
+    stream_.Wait(transfer.is_done, *this, may_spin, deadline);
     MutexLock waits(waits_mutex_);
     std::erase(waits_, &transfer);
   }

@@ -38,14 +38,14 @@ struct TcpOptions {
   // A connection on which frames were written, but nothing was acknowledged and nothing heard for
   // this long, has lost bytes or its way: it is broken and made anew.  0: never.
   std::chrono::milliseconds progress_timeout{3000};
-  // A peer of which nothing is heard for this long is lost, whether somebody waits for it or not; both
-  // ends beat.  0: no beats, for peers of which another connection tells.
+  // A peer of which nothing is heard for this long is lost, whether somebody waits for it or not;
+  // both ends beat.  0: no beats, for peers of which another connection tells.
   std::chrono::milliseconds heartbeat_timeout{0};
   // Closing waits this long for the peers to confirm that they have everything.
   std::chrono::milliseconds linger{1000};
 
-  // Several peers send to one at once, in bursts.  A congestion control that paces by the rate that it
-  // has seen when it was alone (BBR) overflows what lies in front of the receiver, and goes on.
+  // Several peers send to one at once, in bursts.  A congestion control that paces by the rate that
+  // it has seen when it was alone (BBR) overflows what lies in front of the receiver, and goes on.
   bool is_many_to_one = false;
 
   // Up to this size a message is copied, and its Send finishes when the kernel has it.  Larger ones
@@ -66,9 +66,11 @@ struct TcpOptions {
   int connections_without_progress_max = 8;  // in a row, before the peer is lost
   // How long waits look for data before they sleep.
   SpinTimes spin;
-  // Larger messages are waited for asleep.  Ranks that share a core work on them for long: a wait
-  // that has given its core away would hear of its data late, where a sleeper is woken.
+  // Larger messages of larger calls are waited for asleep.  Ranks that share a core work on them
+  // for long: a wait that has given its core away would hear of its data late, where a sleeper is
+  // woken.
   size_t spin_bytes_max = SIZE_MAX;
+  size_t spin_call_bytes_max = 0;
 
   FrameTap tap;  // for tests; called with the link's send lock held
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -46,6 +47,12 @@ class TcpStream final : public IoLoop::Client {
   // A thread uses the stream and will wait for it soon.
   void Touch() { touched_.store(std::chrono::steady_clock::now(), std::memory_order_relaxed); }
   void SetWaiter(Waiter waiter) { spins_.SetWaiter(waiter); }
+  void SetWaiter(Waiter waiter, size_t call_bytes) {
+    SetWaiter(waiter);
+    call_bytes_.store(call_bytes, std::memory_order_relaxed);
+  }
+  // Of the call that is waited for, as whoever waits has said.
+  size_t call_bytes() const { return call_bytes_.load(std::memory_order_relaxed); }
   // Returns when `is_done` or at the deadline.  `nearest` is served first.  `may_spin`: before it
   // sleeps.
   void Wait(const std::atomic<bool>& is_done, Member& nearest, bool may_spin, Deadline deadline);
@@ -69,6 +76,7 @@ class TcpStream final : public IoLoop::Client {
   bool SleepAndServe(Deadline deadline);
 
   SpinBudgets spins_;
+  std::atomic<size_t> call_bytes_{SIZE_MAX};
   UniqueFd epoll_;
   UniqueFd wake_;
 

@@ -97,9 +97,9 @@ class TcpTransport final : public Transport, public LinkBorrower {
   int size() const override { return size_; }
   Operation Send(int peer, Tag tag, ConstBytes buffer) override;
   Operation Recv(int peer, Tag tag, Bytes buffer) override;
-  void SetWaiter(int stream, Waiter waiter) override {
+  void SetWaiter(int stream, Waiter waiter, size_t call_bytes) override {
     if (stream >= 0 && stream < streams_) {
-      tcp_streams_[static_cast<size_t>(stream)]->SetWaiter(waiter);
+      tcp_streams_[static_cast<size_t>(stream)]->SetWaiter(waiter, call_bytes);
     }
   }
   void Abort(Status why) override { links_->Abort(why); }
@@ -204,8 +204,7 @@ Status TcpTransport::CheckArguments(int peer, Tag tag) const {
 // The links of the tag's stream.
 std::span<const std::unique_ptr<TcpLink>> TcpTransport::LinksFor(int peer, Tag tag) const {
   const auto stripes = static_cast<size_t>(options_.connections_per_stream);
-  return links_->With(peer)
-      .subspan(static_cast<size_t>(StreamOf(tag)) * stripes, stripes);
+  return links_->With(peer).subspan(static_cast<size_t>(StreamOf(tag)) * stripes, stripes);
 }
 
 Operation TcpTransport::Send(int peer, Tag tag, ConstBytes buffer) {
