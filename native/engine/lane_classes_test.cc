@@ -2,11 +2,9 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "engine/engine.h"
@@ -149,36 +147,39 @@ TEST(LanesByClass, groups_without_a_rank_do_not_hold_up_its_credit) {
   });
 }
 
-// Tells on which thread it is called.
+// Tells on which thread it is called, and then opens the door.
 class NameTaker final : public testing::ForwardingBackend {
  public:
-  NameTaker(std::unique_ptr<Backend> inner, std::set<std::string>& names)
-      : ForwardingBackend(std::move(inner)), names_(names) {}
+  NameTaker(std::unique_ptr<Backend> inner, std::set<std::string>& names, Door& door)
+      : ForwardingBackend(std::move(inner)), names_(names), door_(door) {}
 
   Operation Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override {
     char name[16] = {};
     EXPECT_EQ(::pthread_getname_np(::pthread_self(), name, sizeof name), 0);
     names_.insert(name);
+    door_.Open();
     return ForwardingBackend::Allreduce(lane, in_out, op);
   }
 
  private:
   std::set<std::string>& names_;
+  Door& door_;
 };
 
 TEST(LanesByClass, who_looks_at_the_threads_of_a_process_sees_whose_they_are) {
   std::set<std::string> names;
+  Door door;
   JobOptions options;
-  options.more_backends = [&names, fabric = std::make_shared<InprocFabric>(1)](int rank) {
+  options.more_backends = [&names, &door, fabric = std::make_shared<InprocFabric>(1)](int rank) {
     std::vector<std::unique_ptr<Backend>> more;
-    more.push_back(
-        std::make_unique<NameTaker>(std::make_unique<PlainBackend>(fabric->Connect(rank)), names));
+    more.push_back(std::make_unique<NameTaker>(
+        std::make_unique<PlainBackend>(fabric->Connect(rank)), names, door));
     return more;
   };
-  TestJob(1, std::move(options)).Run([](Engine& engine, int) {
+  TestJob(1, std::move(options)).Run([&door](Engine& engine, int) {
     Sum sum("s", kSlow, 0);
     EXPECT_OK(engine.Submit({&sum.request, 1}, {&sum.handle, 1}));
-    while (!*engine.IsDone(sum.handle)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    door.Pass();  // before this thread could do the lane's work
     EXPECT_OK(engine.Wait(sum.handle, Soon()));
   });
   EXPECT_EQ(names, std::set<std::string>{"rabit-backend1"});

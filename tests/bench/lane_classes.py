@@ -70,14 +70,21 @@ class Processors(NamedTuple):
 
     def take(self, is_fast: bool) -> None:
         """Puts the threads of this rank there."""
-        for thread in Path("/proc/self/task").iterdir():
-            is_slow = not is_fast or (thread / "comm").read_text().strip() == SLOW_THREAD
-            os.sched_setaffinity(int(thread.name), self.slow if is_slow else self.fast)
+        for thread, name in threads().items():
+            is_slow = not is_fast or name == SLOW_THREAD
+            os.sched_setaffinity(thread, self.slow if is_slow else self.fast)
 
     def check(self) -> None:
-        for thread in Path("/proc/self/task").iterdir():
-            if (thread / "comm").read_text().strip() == SLOW_THREAD:
-                assert os.sched_getaffinity(int(thread.name)) == self.slow, "a lane started late"
+        lanes = [thread for thread, name in threads().items() if name == SLOW_THREAD]
+        assert lanes, f"no thread is called {SLOW_THREAD}"
+        for lane in lanes:
+            assert os.sched_getaffinity(lane) == self.slow, "a lane started late"
+
+
+def threads() -> dict[int, str]:
+    """Those of this process: their names by number."""
+    tasks = Path("/proc/self/task").iterdir()
+    return {int(task.name): (task / "comm").read_text().strip() for task in tasks}
 
 
 def flow(peer: str) -> None:

@@ -46,12 +46,11 @@ class TcpStream final : public IoLoop::Client {
 
   // A thread uses the stream and will wait for it soon.
   void Touch() { touched_.store(std::chrono::steady_clock::now(), std::memory_order_relaxed); }
-  void SetWaiter(Waiter waiter) { spins_.SetWaiter(waiter); }
-  void SetWaiter(Waiter waiter, size_t call_bytes) {
-    SetWaiter(waiter);
+  // `call_bytes`: of the call that is waited for; SIZE_MAX: not known.
+  void SetWaiter(Waiter waiter, size_t call_bytes = SIZE_MAX) {
+    spins_.SetWaiter(waiter);
     call_bytes_.store(call_bytes, std::memory_order_relaxed);
   }
-  // Of the call that is waited for, as whoever waits has said.
   size_t call_bytes() const { return call_bytes_.load(std::memory_order_relaxed); }
   // Returns when `is_done` or at the deadline.  `nearest` is served first.  `may_spin`: before it
   // sleeps.
