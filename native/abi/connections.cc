@@ -198,6 +198,13 @@ Result<std::unique_ptr<Channel>> ConnectChannel(const Options& options,
   return ConnectShmChannel(context, tree, std::move(channel), shm);
 }
 
+// By the rank's place among those of its host.
+HomeCore HomeOf(int rank, const Topology& topology) {
+  int index = 0;
+  for (int other = 0; other < rank; ++other) index += topology.SameHost(other, rank) ? 1 : 0;
+  return HomeCore::Of(index, topology.CoresAt(rank), FindProcessors());
+}
+
 // Sets what of `made` moves data.
 Status ConnectTransports(const Options& options, const ConnectContext& context,
                          std::optional<Inbox> inbox, Connections& made) {
@@ -230,6 +237,7 @@ Status ConnectTransports(const Options& options, const ConnectContext& context,
     if (cores.ranks_per_core() <= kSpinRanksPerCoreMax) {
       tcp.spin_call_bytes_max = kSharedCoreSpinCallBytesMax;
     }
+    if (!made.shares_memory) tcp.home_core = HomeOf(options.rank, context.topology);
   }
   tcp.payload_checks = options.tcp_checksum == "on"    ? PayloadChecks::kOn
                        : options.tcp_checksum == "off" ? PayloadChecks::kOff

@@ -56,6 +56,8 @@ class DirectRun {
     return reduction_.result_goes_to == ResultGoesTo::kAll ||
            (reduction_.result_goes_to == ResultGoesTo::kRoot && rank == reduction_.root);
   }
+  // Whoever gets a contribution to a part sends that part of the result back.
+  bool IsAnswered() const { return reduction_.result_goes_to == ResultGoesTo::kAll; }
   std::byte* ScratchOf(int64_t k, int peer) const {
     const int64_t slot = k % kScratchSlots * size_ + peer;
     return scratch_ + slot * in_.BytesIn(chunk_count_);
@@ -131,8 +133,10 @@ void DirectRun::ExchangeContributions(int64_t k) {
     const int peer = Next(rank_, step, size_);
     const Range theirs = Chunk(peer, k);
     if (theirs.empty()) continue;
+    const ConstBytes part = in_.In(theirs);
     contributions_out_.Start(SlotOf(k, peer),
-                             call_.transport.Send(peer, call_.tag, in_.In(theirs)));
+                             IsAnswered() ? call_.transport.SendAnswered(peer, call_.tag, part)
+                                          : call_.transport.Send(peer, call_.tag, part));
   }
 }
 
@@ -150,8 +154,10 @@ Status DirectRun::ReduceAndPublish(int64_t k) {
       results_out_.Start(SlotOf(k, peer), call_.transport.Send(peer, call_.tag + 1, result));
     }
   }
-  // The results may land where this rank's contributions are still being sent from.
-  RABIT_RETURN_IF_ERROR(contributions_out_.WaitRange(FirstSlot(k), peers, call_.deadline));
+  if (!IsAnswered()) {
+    // The results may land where this rank's contributions are still being sent from.
+    RABIT_RETURN_IF_ERROR(contributions_out_.WaitRange(FirstSlot(k), peers, call_.deadline));
+  }
   if (!Receives(rank_)) return Status();
   for (int step = 1; step < size_; ++step) {
     const int peer = Previous(rank_, step, size_);
@@ -172,6 +178,7 @@ void DirectRun::ReduceContributions(int64_t k, Range mine, std::byte* out) {
 Status DirectRun::Finish(int64_t k) {
   const size_t peers = static_cast<size_t>(size_);
   RABIT_RETURN_IF_ERROR(results_in_.WaitRange(FirstSlot(k), peers, call_.deadline));
+  RABIT_RETURN_IF_ERROR(contributions_out_.WaitRange(FirstSlot(k), peers, call_.deadline));
   return results_out_.WaitRange(FirstSlot(k), peers, call_.deadline);
 }
 

@@ -31,6 +31,7 @@ Status HalveAndDouble(const CollectiveCall& call, const AllreduceArgs& args, con
   };
   const Elements elements(args.buffer);
   std::vector<Step> steps;
+  LateSends sends;
   Range held = block;
   for (int distance = folding.power() / 2; distance >= 1; distance /= 2) {
     const int other = folding.index() ^ distance;
@@ -38,17 +39,17 @@ Status HalveAndDouble(const CollectiveCall& call, const AllreduceArgs& args, con
     const auto [kept, given] = Halve(held, is_lower);
     const Tag tag = call.tag + steps.size();
     steps.push_back({folding.RankOf(other), kept, given});
-    RABIT_RETURN_IF_ERROR(ExchangeAndReduce(call, steps.back().peer, tag, elements.In(given),
-                                            elements.In(kept), args.buffer.dtype, args.op,
-                                            is_lower ? Order::kMineFirst : Order::kTheirsFirst));
+    RABIT_RETURN_IF_ERROR(ExchangeAndReduce(
+        call, steps.back().peer, tag, elements.In(given), elements.In(kept), args.buffer.dtype,
+        args.op, is_lower ? Order::kMineFirst : Order::kTheirsFirst, &sends));
     held = kept;
   }
   for (size_t i = steps.size(); i-- > 0;) {
     const Step& step = steps[i];
     RABIT_RETURN_IF_ERROR(Exchange(call, step.peer, call.tag + kDoublingTag + i,
-                                   elements.In(step.kept), elements.In(step.given)));
+                                   elements.In(step.kept), elements.In(step.given), &sends));
   }
-  return Status();
+  return sends.Wait(call.deadline);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ constexpr int64_t kExchangeWindow = 3;  // chunks in flight in each direction
 }  // namespace
 
 Status ExchangeAndReduce(const CollectiveCall& call, int peer, Tag tag, ConstBytes outgoing,
-                         Bytes into, DType dtype, ReduceOp op, Order order) {
+                         Bytes into, DType dtype, ReduceOp op, Order order, LateSends* late) {
   const int64_t element_bytes = static_cast<int64_t>(SizeOf(dtype));
   const Range out_range{0, static_cast<int64_t>(outgoing.size()) / element_bytes};
   const Range in_range{0, static_cast<int64_t>(into.size()) / element_bytes};
@@ -56,7 +56,9 @@ Status ExchangeAndReduce(const CollectiveCall& call, int peer, Tag tag, ConstByt
                                                                 reducer.AsPieceReducer())
                                     : call.transport.Recv(peer, tag, received));
     }
-    if (k < chunks_out && !is_same_memory) sends.Start(slot, send(k));
+    if (k >= chunks_out || is_same_memory) return;
+    if (late == nullptr) return sends.Start(slot, send(k));
+    late->Add(call.transport.SendAnswered(peer, tag, send_from.In(ChunkOf(out_range, chunk, k))));
   };
   for (int64_t k = 0; k < kExchangeWindow; ++k) start(k);
   for (int64_t k = 0; k < std::max(chunks_in, chunks_out); ++k) {
@@ -72,7 +74,8 @@ Status ExchangeAndReduce(const CollectiveCall& call, int peer, Tag tag, ConstByt
   return Status();
 }
 
-Status Exchange(const CollectiveCall& call, int peer, Tag tag, ConstBytes outgoing, Bytes into) {
+Status Exchange(const CollectiveCall& call, int peer, Tag tag, ConstBytes outgoing, Bytes into,
+                LateSends* late) {
   const auto pieces_of = [&](int64_t bytes) {
     const int64_t each = CachedChunkBytes(call.transport, peer, bytes, bytes);
     return std::pair(std::max<int64_t>(each, 1), bytes == 0 ? 0 : (bytes - 1) / each + 1);
@@ -92,7 +95,12 @@ Status Exchange(const CollectiveCall& call, int peer, Tag tag, ConstBytes outgoi
     const Range piece = ChunkOf(out, out_each, k);
     const ConstBytes part =
         outgoing.subspan(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.count()));
-    operations.Start(static_cast<size_t>(in_pieces + k), call.transport.Send(peer, tag, part));
+    Operation sent = call.transport.Send(peer, tag, part);
+    if (late == nullptr) {
+      operations.Start(static_cast<size_t>(in_pieces + k), std::move(sent));
+    } else {
+      late->Add(std::move(sent));
+    }
   }
   return operations.WaitAll(call.deadline);
 }

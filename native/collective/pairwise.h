@@ -4,19 +4,24 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "collective/call.h"
+#include "collective/late_sends.h"
 #include "collective/pair_reducer.h"
 
 namespace rabit {
 
 // Sends `outgoing` to `peer` and reduces what the peer sends into `into`; either may be empty, and
-// they are the same memory or do not
-// overlap.  Both sides must cut alike: the peer's `outgoing` has the size of
-// `into`, and the other way round.  Pipelined by chunk.
+// they are the same memory or do not overlap.  Both sides must cut alike: the peer's `outgoing` has
+// the size of `into`, and the other way round.  Pipelined by chunk.
+// `late`: for one whose peer answers later in the collective (Transport::SendAnswered), and whose
+// two memories do not overlap.  `outgoing` is then in use until that answer or until `late` ends.
 Status ExchangeAndReduce(const CollectiveCall& call, int peer, Tag tag, ConstBytes outgoing,
-                         Bytes into, DType dtype, ReduceOp op, Order order);
+                         Bytes into, DType dtype, ReduceOp op, Order order,
+                         LateSends* late = nullptr);
 
-// Each way one message, or several where those are faster; an empty one is not sent.
-Status Exchange(const CollectiveCall& call, int peer, Tag tag, ConstBytes outgoing, Bytes into);
+// Each way one message, or several where those are faster; an empty one is not sent.  With `late`
+// `outgoing` is in use until that ends.
+Status Exchange(const CollectiveCall& call, int peer, Tag tag, ConstBytes outgoing, Bytes into,
+                LateSends* late = nullptr);
 
 // Rabenseifner's folding: the first 2 * extra ranks form pairs, of which the odd one takes part for
 // both, so that a power of two remains.

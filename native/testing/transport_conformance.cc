@@ -358,6 +358,8 @@ void PeersThatDoNotExistAreRefused(const TransportSet& set) {
     const Status sent = set.ranks[0]->Send(peer, MakeTag(0, 1), buffer).Wait(Soon());
     EXPECT_EQ(sent.code(), Code::kInvalidArgument) << "peer" << peer;
     EXPECT_TRUE(Contains(sent.message(), std::to_string(peer))) << sent.message();
+    EXPECT_EQ(set.ranks[0]->SendAnswered(peer, MakeTag(0, 1), buffer).Wait(Soon()).code(),
+              Code::kInvalidArgument);
     EXPECT_EQ(set.ranks[0]->Recv(peer, MakeTag(0, 1), buffer).Wait(Soon()).code(),
               Code::kInvalidArgument);
   }
@@ -430,6 +432,47 @@ void RecvReduceCombinesEveryByteOnce(const TransportSet& set) {
   });
 }
 
+// Both ranks at once, as in an exchange of halves: each sends back, changed, what it got, into the
+// memory that it came from.
+void AnsweredSendsEndWithTheirAnswer(const TransportSet& set) {
+  const auto changed = [](Buffer bytes) {
+    for (std::byte& each : bytes) each ^= std::byte{1};
+    return bytes;
+  };
+  RunRanks(2, [&](int rank) {
+    Transport& transport = *set.ranks[static_cast<size_t>(rank)];
+    const int peer = 1 - rank;
+    Tag tag = MakeTag(0, 1);
+    for (const size_t bytes :
+         {size_t{0}, size_t{1}, size_t{65536}, size_t{65537}, size_t{3} << 20}) {
+      const auto at = static_cast<uint64_t>(bytes);
+      Buffer mine = Pattern(bytes, at + static_cast<uint64_t>(rank));
+      Buffer theirs(bytes);
+      Operation arrives = transport.Recv(peer, tag, theirs);
+      Operation sent = transport.SendAnswered(peer, tag, mine);
+      EXPECT_OK(arrives.Wait(Soon()));
+      EXPECT_TRUE(SameBytes(theirs, Pattern(bytes, at + static_cast<uint64_t>(peer))));
+      theirs = changed(std::move(theirs));
+      Operation comes_back = transport.Recv(peer, tag + 1, mine);
+      Operation answered = transport.Send(peer, tag + 1, theirs);
+      EXPECT_OK(comes_back.Wait(Soon()));
+      EXPECT_OK(sent.Wait(Soon()));
+      EXPECT_OK(answered.Wait(Soon()));
+      EXPECT_TRUE(SameBytes(mine, changed(Pattern(bytes, at + static_cast<uint64_t>(rank)))));
+      tag += 2;
+    }
+  });
+}
+
+void SendsWhoseAnswerDoesNotComeEndToo(const TransportSet& set) {
+  const Buffer message = Pattern(size_t{3} << 20, 1);
+  RunRanks(2, [&](int rank) {
+    Transport& transport = *set.ranks[static_cast<size_t>(rank)];
+    if (rank == 1) return ExpectMessage(transport, 0, MakeTag(0, 1), message);
+    EXPECT_OK(transport.SendAnswered(1, MakeTag(0, 1), message).Wait(Soon()));
+  });
+}
+
 struct ConformanceCase {
   const char* name;
   int size;
@@ -457,6 +500,8 @@ constexpr ConformanceCase kCases[] = {
     {"peers_that_do_not_exist_are_refused", 3, PeersThatDoNotExistAreRefused},
     {"every_pair_exchanges", 4, EveryPairExchanges},
     {"recv_reduce_combines_every_byte_once", 2, RecvReduceCombinesEveryByteOnce},
+    {"answered_sends_end_with_their_answer", 2, AnsweredSendsEndWithTheirAnswer},
+    {"sends_whose_answer_does_not_come_end_too", 2, SendsWhoseAnswerDoesNotComeEndToo},
 };
 
 }  // namespace

@@ -20,6 +20,9 @@ class TransportWrapper : public Transport {
   Operation Send(int peer, Tag tag, ConstBytes buffer) override {
     return inner_->Send(peer, tag, buffer);
   }
+  Operation SendAnswered(int peer, Tag tag, ConstBytes buffer) override {
+    return inner_->SendAnswered(peer, tag, buffer);
+  }
   Operation Recv(int peer, Tag tag, Bytes buffer) override {
     return inner_->Recv(peer, tag, buffer);
   }

@@ -29,6 +29,11 @@ Operation GroupTransport::Send(int peer, Tag tag, ConstBytes buffer) {
   return transport_.Send(group_.ranks[static_cast<size_t>(peer)], tag, buffer);
 }
 
+Operation GroupTransport::SendAnswered(int peer, Tag tag, ConstBytes buffer) {
+  if (!HasPeer(peer)) return Operation(NoPeer(peer));
+  return transport_.SendAnswered(group_.ranks[static_cast<size_t>(peer)], tag, buffer);
+}
+
 Operation GroupTransport::Recv(int peer, Tag tag, Bytes buffer) {
   if (!HasPeer(peer)) return Operation(NoPeer(peer));
   return transport_.Recv(group_.ranks[static_cast<size_t>(peer)], tag, buffer);

@@ -19,6 +19,7 @@ class GroupTransport final : public Transport {
   int rank() const override { return group_.my_index; }
   int size() const override { return group_.size(); }
   Operation Send(int peer, Tag tag, ConstBytes buffer) override;
+  Operation SendAnswered(int peer, Tag tag, ConstBytes buffer) override;
   Operation Recv(int peer, Tag tag, Bytes buffer) override;
   Operation RecvReduce(int peer, Tag tag, Bytes buffer, Bytes scratch,
                        PieceReducer reducer) override;

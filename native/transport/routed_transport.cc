@@ -30,6 +30,11 @@ Operation RoutedTransport::Send(int peer, Tag tag, ConstBytes buffer) {
   return Part(peer).Send(peer, tag, buffer);
 }
 
+Operation RoutedTransport::SendAnswered(int peer, Tag tag, ConstBytes buffer) {
+  if (!HasPeer(peer)) return Operation(NoPeer(rank(), peer, size()));
+  return Part(peer).SendAnswered(peer, tag, buffer);
+}
+
 Operation RoutedTransport::Recv(int peer, Tag tag, Bytes buffer) {
   if (!HasPeer(peer)) return Operation(NoPeer(rank(), peer, size()));
   return Part(peer).Recv(peer, tag, buffer);

@@ -23,6 +23,7 @@ class RoutedTransport final : public Transport {
   int rank() const override { return parts_.front()->rank(); }
   int size() const override { return parts_.front()->size(); }
   Operation Send(int peer, Tag tag, ConstBytes buffer) override;
+  Operation SendAnswered(int peer, Tag tag, ConstBytes buffer) override;
   Operation Recv(int peer, Tag tag, Bytes buffer) override;
   Operation RecvReduce(int peer, Tag tag, Bytes buffer, Bytes scratch,
                        PieceReducer reducer) override;

@@ -23,6 +23,9 @@ class SharedTransport final : public Transport {
   Operation Send(int peer, Tag tag, ConstBytes buffer) override {
     return transport_->Send(peer, tag, buffer);
   }
+  Operation SendAnswered(int peer, Tag tag, ConstBytes buffer) override {
+    return transport_->SendAnswered(peer, tag, buffer);
+  }
   Operation Recv(int peer, Tag tag, Bytes buffer) override {
     return transport_->Recv(peer, tag, buffer);
   }

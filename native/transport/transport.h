@@ -48,6 +48,13 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual Operation Send(int peer, Tag tag, ConstBytes buffer) = 0;
+  // Like Send, of a message that the peer answers when it has all of it, with one of its own on the
+  // same stream.  The operation may finish as late as the receive of that one, because what tells
+  // of the arrival may come with it: a message less, and nobody waits for it.  `buffer` may be
+  // where the answer goes.
+  virtual Operation SendAnswered(int peer, Tag tag, ConstBytes buffer) {
+    return Send(peer, tag, buffer);
+  }
   virtual Operation Recv(int peer, Tag tag, Bytes buffer) = 0;
   // Like Recv, but combines the message with what is in `buffer`: one pass over memory less where
   // a transport can show the arriving bytes in place.  `scratch` is as long as `buffer`, borrowed

@@ -42,7 +42,8 @@ void SendQueue::Push(std::shared_ptr<Transfer> message, ConstBytes buffer, uint8
     offset += bytes;
     frame.is_last = offset == end_of_part;
     frame.finishes_when_written = is_copied;
-    if (frame.is_last && (!is_copied || retained_bytes_ > retained_bytes_max_ / 2)) {
+    const bool has_asker = !is_copied && !message->is_answered;
+    if (frame.is_last && (has_asker || retained_bytes_ > retained_bytes_max_ / 2)) {
       frame.header.flags = kFrameAckNow;
     }
     frames_.push_back(std::move(frame));
@@ -83,6 +84,17 @@ bool SendQueue::Acknowledge(uint64_t ack, std::vector<std::shared_ptr<Transfer>>
   }
   cursor_ = std::max(cursor_, first_);
   return true;
+}
+
+bool SendQueue::AskFor(const Transfer& message) {
+  for (uint64_t sequence = end(); sequence-- > first_;) {
+    OutFrame& frame = At(sequence);
+    if (frame.message.get() != &message) continue;
+    const bool has_asked = (frame.header.flags & kFrameAckNow) != 0;
+    frame.header.flags |= kFrameAckNow;
+    return !has_asked;
+  }
+  return false;
 }
 
 bool SendQueue::Detach(const Transfer& message) {

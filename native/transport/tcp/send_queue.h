@@ -45,6 +45,9 @@ class SendQueue {
 
   // Drops every frame before `ack`.  False if that frame does not exist or was never written.
   bool Acknowledge(uint64_t ack, std::vector<std::shared_ptr<Transfer>>& finished);
+  // The last frame of the message, which was not asked to be acknowledged, is from now on, when it
+  // is written (again).  False: it was, or is acknowledged.
+  bool AskFor(const Transfer& message);
   // From now on the queue reads its own copy of what is left of the message.  False: it is done.
   bool Detach(const Transfer& message);
   // Forgets every frame; the transfers that were not done.

@@ -12,8 +12,9 @@ constexpr size_t kCopiedBytesMax = 100;
 
 struct Sending {
   // One message of so many bytes more, in one frame.
-  std::shared_ptr<Transfer> Push(size_t bytes) {
+  std::shared_ptr<Transfer> Push(size_t bytes, bool is_answered = false) {
     auto message = std::make_shared<Transfer>(true, MakeTag(0, 1), bytes, Stripe{});
+    message->is_answered = is_answered;
     queue.Push(message, ConstBytes(data).first(bytes), 0);
     return message;
   }
@@ -66,6 +67,32 @@ TEST(SendQueue, a_copy_is_finished_when_it_is_written_and_borrowed_memory_when_i
   EXPECT_TRUE(sending.queue.Acknowledge(2, sending.finished));
   EXPECT_TRUE(std::find(sending.finished.begin(), sending.finished.end(), large) !=
               sending.finished.end());
+}
+
+bool AsksAt(SendQueue& queue, uint64_t sequence) {
+  return (queue.At(sequence).header.flags & kFrameAckNow) != 0;
+}
+
+TEST(SendQueue, a_message_that_is_answered_asks_only_when_somebody_waits) {
+  Sending sending;
+  const auto plain = sending.Push(1000);
+  const auto answered = sending.Push(1000, true);
+  EXPECT_TRUE(AsksAt(sending.queue, 0));
+  EXPECT_FALSE(AsksAt(sending.queue, 1));
+
+  EXPECT_FALSE(sending.queue.AskFor(*plain));
+  EXPECT_TRUE(sending.queue.AskFor(*answered));
+  EXPECT_TRUE(AsksAt(sending.queue, 1));
+  EXPECT_FALSE(sending.queue.AskFor(*answered));
+}
+
+TEST(SendQueue, nobody_asks_for_what_is_acknowledged) {
+  Sending sending;
+  const auto answered = sending.Push(1000, true);
+  (void)sending.queue.Written();
+  EXPECT_TRUE(sending.queue.Acknowledge(1, sending.finished));
+
+  EXPECT_FALSE(sending.queue.AskFor(*answered));
 }
 
 }  // namespace

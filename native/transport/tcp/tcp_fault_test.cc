@@ -134,6 +134,47 @@ TEST(TcpFaults, every_kind_of_fault_at_once_on_striped_links) {
   EXPECT_GT(counters[0].frames_corrupt, 0u);
 }
 
+// What was sent and answered is not acknowledged for a time in which its memory changes.
+TEST(TcpFaults, memory_that_an_answer_overwrote_is_never_taken_for_the_message) {
+  TransportSet set = MakeTcp(2, [](int rank) {
+    TcpOptions options;
+    options.payload_checks = PayloadChecks::kOn;
+    options.frame_attempts_max = 5;
+    options.connections_without_progress_max = 30;
+    options.tap = RandomFaults(static_cast<unsigned>(rank) + 13, 30, 0, 60);
+    return options;
+  });
+  ASSERT_EQ(set.ranks.size(), size_t{2});
+  RunRanks(2, [&](int rank) {
+    Transport& transport = *set.ranks[static_cast<size_t>(rank)];
+    const int peer = 1 - rank;
+    const Tag tag = MakeTag(0, 1);
+    const auto message = [](unsigned i, int from) {
+      return RandomBytes(70000 + i * 7001, i * 2 + static_cast<unsigned>(from));
+    };
+    const auto answer = [](unsigned i, int from) {
+      return RandomBytes(70000 + i * 7001, 1000 + i * 2 + static_cast<unsigned>(from));
+    };
+    for (unsigned i = 0; i < 60 && !testing::CurrentTestFailed(); ++i) {
+      Buffer mine = message(i, rank);
+      Buffer theirs(mine.size());
+      Operation arrives = transport.Recv(peer, tag, theirs);
+      Operation sent = transport.SendAnswered(peer, tag, mine);
+      EXPECT_OK(arrives.Wait(Soon()));
+      EXPECT_TRUE(SameBytes(theirs, message(i, peer))) << "message" << i;
+      theirs = answer(i, rank);
+      Operation answered = transport.Recv(peer, tag, mine);
+      Operation answers = transport.Send(peer, tag, theirs);
+      EXPECT_OK(answered.Wait(Soon()));
+      EXPECT_OK(sent.Wait(Soon()));
+      EXPECT_OK(answers.Wait(Soon()));
+      EXPECT_TRUE(SameBytes(mine, answer(i, peer))) << "answer" << i;
+    }
+  });
+  EXPECT_GT(set.ranks[0]->counters().connections_restored, 0u);
+  EXPECT_GT(set.ranks[0]->counters().frames_corrupt, 0u);
+}
+
 // Two ranks, of which rank 1 reaches rank 0 through a wire that does harm.
 struct BadlyWiredJob {
   BadlyWiredJob(BadWire::Harm harm, const TcpOptions& options)

@@ -83,9 +83,10 @@ void TcpLink::Attach(KeptSocket socket) {
   stream_.Notify();
 }
 
-std::shared_ptr<Transfer> TcpLink::Send(Tag tag, ConstBytes buffer) {
+std::shared_ptr<Transfer> TcpLink::Send(Tag tag, ConstBytes buffer, bool is_answered) {
   stream_.Touch();
   auto transfer = std::make_shared<Transfer>(true, tag, buffer.size(), id_.stripe);
+  transfer->is_answered = is_answered;
   {
     MutexLock send(send_mutex_);
     if (!failure_.ok()) {
@@ -242,6 +243,7 @@ Status TcpLink::Wait(const Transfer& transfer, Deadline deadline) {
       waits_.push_back(&transfer);
     }
     if (is_paused_.load()) Resume();
+    if (transfer.is_send && transfer.is_answered) AskFor(transfer);
     const bool may_spin = transfer.bytes <= options_.spin_bytes_max ||
                           stream_.call_bytes() <= options_.spin_call_bytes_max;
     stream_.Wait(transfer.is_done, *this, may_spin, deadline);

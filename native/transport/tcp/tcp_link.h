@@ -65,7 +65,8 @@ class TcpLink final : public TcpStream::Member {
   // Tells the peer that nothing follows, and gives the connection back for a link of a later epoch;
   // empty if there is none.  The link fails with `why`, unless it has.
   std::optional<KeptSocket> Retire(const Status& why);
-  std::shared_ptr<Transfer> Send(Tag tag, ConstBytes buffer);
+  // `is_answered`: the peer is not asked to acknowledge the message before somebody waits for that.
+  std::shared_ptr<Transfer> Send(Tag tag, ConstBytes buffer, bool is_answered = false);
   std::shared_ptr<Transfer> Recv(Tag tag, Bytes buffer);
   Status Wait(const Transfer& transfer, Deadline deadline);
   void Cancel(const Transfer& transfer);
@@ -172,6 +173,7 @@ class TcpLink final : public TcpStream::Member {
 
   // tcp_link_write.cc; send is held
   void Flush();
+  void AskFor(const Transfer& transfer);  // takes send itself
   bool StartFrame();
   bool StartControl();
   void StartNumbered(OutFrame& frame);

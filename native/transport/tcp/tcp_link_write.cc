@@ -19,6 +19,14 @@ void TcpLink::Flush() {
   }
 }
 
+// A frame that is with the kernel cannot ask any more; another one asks behind it.
+void TcpLink::AskFor(const Transfer& transfer) {
+  MutexLock send(send_mutex_);
+  if (!queue_.AskFor(transfer)) return;
+  must_write_ack_ = wants_answer_ = true;
+  Flush();
+}
+
 // Control frames come first: they are short, and the peer waits for them.
 bool TcpLink::StartFrame() {
   if (StartControl()) return true;
@@ -73,7 +81,8 @@ void TcpLink::StartNumbered(OutFrame& frame) {
   }
   frame.header.ack = expected_.load();
   frame.header.epoch = id_.epoch;
-  must_write_ack_ = false;
+  if (wants_answer_) frame.header.flags |= kFrameAckNow;
+  must_write_ack_ = wants_answer_ = false;
   writing_.is_active = true;
   writing_.is_control = false;
   writing_.sequence = frame.header.sequence;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/home_core.h"
 #include "base/spin_times.h"
 #include "transport/tcp/frame.h"
 
@@ -71,6 +72,9 @@ struct TcpOptions {
   // woken.
   size_t spin_bytes_max = SIZE_MAX;
   size_t spin_call_bytes_max = 0;
+
+  // Where threads that begin a call are sent.
+  HomeCore home_core;
 
   FrameTap tap;  // for tests; called with the link's send lock held
 };

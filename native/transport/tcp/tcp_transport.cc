@@ -85,7 +85,8 @@ class TcpTransport final : public Transport, public LinkBorrower {
         size_(context.size),
         streams_(context.streams),
         keeper_(context.keeper),
-        options_(options) {
+        options_(options),
+        home_core_(options.home_core) {
     if (keeper_ != nullptr) keeper_->Enter(*this);
   }
   ~TcpTransport() override;
@@ -96,17 +97,19 @@ class TcpTransport final : public Transport, public LinkBorrower {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   Operation Send(int peer, Tag tag, ConstBytes buffer) override;
+  Operation SendAnswered(int peer, Tag tag, ConstBytes buffer) override;
   Operation Recv(int peer, Tag tag, Bytes buffer) override;
   void SetWaiter(int stream, Waiter waiter, size_t call_bytes) override {
-    if (stream >= 0 && stream < streams_) {
-      tcp_streams_[static_cast<size_t>(stream)]->SetWaiter(waiter, call_bytes);
-    }
+    if (stream < 0 || stream >= streams_) return;
+    tcp_streams_[static_cast<size_t>(stream)]->SetWaiter(waiter, call_bytes);
+    home_core_.Return(std::chrono::steady_clock::now());
   }
   void Abort(Status why) override { links_->Abort(why); }
   void GiveBack() override;
   TransportCounters counters() const override;
 
  private:
+  Operation Start(int peer, Tag tag, ConstBytes buffer, bool is_answered);
   std::vector<int> Peers() const;
   Status CheckArguments(int peer, Tag tag) const;
   std::span<const std::unique_ptr<TcpLink>> LinksFor(int peer, Tag tag) const;
@@ -117,6 +120,7 @@ class TcpTransport final : public Transport, public LinkBorrower {
   const int streams_;
   LinkKeeper* const keeper_;  // null: connections end with this
   const TcpOptions options_;
+  HomeCore home_core_;
   std::vector<std::unique_ptr<TcpStream>> tcp_streams_;  // by stream; fixed before the loop starts
   std::unique_ptr<TcpLinks> links_;
   std::unique_ptr<IoLoop> loop_;
@@ -208,10 +212,20 @@ std::span<const std::unique_ptr<TcpLink>> TcpTransport::LinksFor(int peer, Tag t
 }
 
 Operation TcpTransport::Send(int peer, Tag tag, ConstBytes buffer) {
+  return Start(peer, tag, buffer, false);
+}
+
+Operation TcpTransport::SendAnswered(int peer, Tag tag, ConstBytes buffer) {
+  return Start(peer, tag, buffer, true);
+}
+
+Operation TcpTransport::Start(int peer, Tag tag, ConstBytes buffer, bool is_answered) {
   if (Status status = CheckArguments(peer, tag); !status.ok()) return Operation(std::move(status));
   const auto links = LinksFor(peer, tag);
+  // An answer of another size may come over other links than the message has gone.
+  is_answered = is_answered && links.size() == 1;
   const auto start_on = [&](TcpLink& link) {
-    auto transfer = link.Send(tag, buffer);
+    auto transfer = link.Send(tag, buffer, is_answered);
     if (transfer->is_done.load(std::memory_order_acquire)) return Operation(transfer->status);
     return Operation(std::make_unique<TcpOperation>(link, std::move(transfer)));
   };

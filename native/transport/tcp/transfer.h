@@ -52,6 +52,7 @@ struct Transfer {
   size_t sent_bytes = bytes;  // a receive that is kMismatch: the size of the peer's message
   Bytes buffer;               // of a receive; the whole message
   bool is_detached = false;   // a cancelled send; the link reads its own copy
+  bool is_answered = false;   // of a send: what comes back acknowledges it
   Status status;
   std::atomic<bool> is_done{false};
 };
