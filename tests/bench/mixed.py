@@ -112,7 +112,8 @@ def work(options: argparse.Namespace) -> None:
         config = base.config.replace(route=FIXED[name])
         engines[name] = Engine(config, epoch=EPOCH + number)
     found: dict[str, dict[str, list[float]]] = {}
-    for trace in options.traces.split(","):
+    traces, began = options.traces.split(","), time.monotonic()
+    for place, trace in enumerate(traces):
         chance = random.Random(SEED)
         times = found[trace] = {name: [] for name in engines}
         for turn in range(options.rounds):
@@ -125,12 +126,21 @@ def work(options: argparse.Namespace) -> None:
                 mine = np.array([steps[name].run() for _ in range(calls)])
                 slowest = rabit.allreduce(mine, op=rabit.Max)
                 times[name].append(float(np.median(slowest)))
+            share = (place + (turn + 1) / options.rounds) / len(traces)
+            tell(f"{trace}, step {turn + 1} of {options.rounds}", share, time.monotonic() - began)
     if rabit.rank() == 0:
         routes = {name: engine.statistics()["routes"] for name, engine in engines.items()}
         Path(options.result).write_text(json.dumps({"times": found, "routes": routes}))
     for engine in engines.values():
         engine.close()
     rabit.shutdown()
+
+
+def tell(what: str, share: float, seconds: float) -> None:
+    """How far the run is: a line of rank 0, which `share` of it took so many `seconds`."""
+    if rabit.rank() == 0:
+        left = seconds * (1 - share) / share
+        print(f"{what}: {seconds:.0f} s, some {left:.0f} s to go", file=sys.stderr, flush=True)
 
 
 def show(document: dict[str, Any]) -> bool:
