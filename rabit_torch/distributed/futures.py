@@ -9,6 +9,7 @@ futures before DDP looks at them.  It needs the thread only where Python asks fo
 from __future__ import annotations
 
 import atexit
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable
@@ -47,6 +48,17 @@ def _devices_of(outputs: Any) -> list[int | str | torch.device] | None:
     return sorted(found, key=str) or None
 
 
+def _on_the_first_of(
+    devices: list[int | str | torch.device] | None,
+) -> contextlib.AbstractContextManager[None]:
+    """Inside, the device of the outputs is the current one of this thread.
+
+    A future that completes remembers the current device for its callbacks. In a thread of its own that would be
+    device 0, on which every rank of a host would then have a context.
+    """
+    return torch.cuda.device(devices[0]) if devices else contextlib.nullcontext()
+
+
 class _Waiting:
     """One promise of a result, and how to find out that it is due.
 
@@ -55,25 +67,27 @@ class _Waiting:
     What a callback raises fails the future that follows in C++ too.
     """
 
-    __slots__ = ("_promise", "finish", "future", "handles")
+    __slots__ = ("_devices", "_promise", "finish", "future", "handles")
 
     def __init__(
         self, handles: list[rabit.Handle], finish: Callable[[], Any], outputs: Any
     ) -> None:
         self.handles = handles
         self.finish = finish
-        self._promise: Any = torch.futures.Future(devices=_devices_of(outputs))
+        self._devices = _devices_of(outputs)
+        self._promise: Any = torch.futures.Future(devices=self._devices)
         self.future: Any = self._promise.then(_result_of)
 
     def is_due(self) -> bool:
         return all(handle.done() for handle in self.handles)
 
     def complete(self) -> None:
-        try:
-            held = self.finish()
-        except BaseException as error:
-            held = _Failure(error)
-        self._promise.set_result(held)
+        with _on_the_first_of(self._devices):
+            try:
+                held = self.finish()
+            except BaseException as error:
+                held = _Failure(error)
+            self._promise.set_result(held)
 
 
 class _AwaitedFuture(torch.futures.Future[Any]):
@@ -88,7 +102,8 @@ class _AwaitedFuture(torch.futures.Future[Any]):
     ) -> None:
         """finish: gives the result, which is `outputs`, when all handles are done; it does not block
         then."""
-        super().__init__(devices=_devices_of(outputs))
+        self._devices = _devices_of(outputs)
+        super().__init__(devices=self._devices)
         self._completion = completion
         self._handles = handles
         self._lock = threading.Lock()
@@ -102,12 +117,13 @@ class _AwaitedFuture(torch.futures.Future[Any]):
             if self._is_settled:
                 return
             self._is_settled = True
-        try:
-            result = self._finish()
-        except BaseException as error:
-            self.set_exception(error)
-        else:
-            self.set_result(result)
+        with _on_the_first_of(self._devices):
+            try:
+                result = self._finish()
+            except BaseException as error:
+                self.set_exception(error)
+            else:
+                self.set_result(result)
 
     def done(self) -> bool:
         self._ask()

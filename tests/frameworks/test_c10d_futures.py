@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
+import torch
+
+from rabit_torch.distributed import futures
 
 TRAINING = """
 import threading
@@ -40,6 +45,61 @@ def test_ddp_needs_no_thread_for_its_futures(on_ranks):
     )
 
     assert results == [[True, []]] * 2
+
+
+class Noted:
+    """torch.cuda.device and torch's Future without a GPU: which device is current when one completes."""
+
+    def __init__(self, monkeypatch):
+        self.current, self.at_result = 0, []
+        monkeypatch.setattr(torch.cuda, "device", self.device)
+        monkeypatch.setattr(futures, "_devices_of", lambda outputs: list(outputs) or None)
+
+    @contextlib.contextmanager
+    def device(self, device):
+        before, self.current = self.current, torch.device(device).index
+        yield
+        self.current = before
+
+    def note(self, *_):
+        self.at_result.append(self.current)
+
+
+def test_a_future_completes_with_the_device_of_its_outputs_current(monkeypatch):
+    noted = Noted(monkeypatch)
+
+    class Future:
+        def __init__(self, *, devices=None):
+            self.set_result = noted.note
+
+        def then(self, callback):
+            return self
+
+    monkeypatch.setattr(torch.futures, "Future", Future)
+    for outputs in ([torch.device("cuda", 3)], []):
+        futures._Waiting([], noted.note, outputs).complete()
+
+    assert (noted.at_result, noted.current) == ([3, 3, 0, 0], 0)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_future_of_a_backward_pass_settles_with_the_device_of_its_outputs_current(
+    monkeypatch, fails
+):
+    noted = Noted(monkeypatch)
+
+    def finish():
+        noted.note()
+        if fails:
+            raise ValueError
+
+    monkeypatch.setattr(torch.futures.Future, "__init__", lambda self, *, devices=None: None)
+    future = futures._AwaitedFuture.__new__(futures._AwaitedFuture, devices=[])
+    future.__init__(futures.Completion(), [], finish, [torch.device("cuda", 3)])
+    future.set_result = future.set_exception = noted.note
+    future.settle()
+
+    assert (noted.at_result, noted.current) == ([3, 3], 0)
 
 
 HOOKS = {
