@@ -99,6 +99,7 @@ class ParameterState:
         "rows",
         "slot",
         "sparse_dim",
+        "stream",
         "two_halves",
         "was_absent",
         "wire",
@@ -114,6 +115,7 @@ class ParameterState:
         self.hook: Any = None
         self.grad: torch.Tensor | None = None  # the gradient that was sent in this step
         self.wire: torch.Tensor | None = None  # what travels for it; often the same memory
+        self.stream: Any = None  # of CUDA, on which autograd has computed `grad` and nothing has followed yet
         self.context: Any = None  # of a compression in Python
         self.handle: Any = None
         self.two_halves: Any = None  # its ScatterGather, where gradients travel so

@@ -76,6 +76,18 @@ def stream_of(tensor: torch.Tensor) -> int:
     return stream
 
 
+def current_stream(tensor: torch.Tensor) -> torch.cuda.Stream | None:
+    """The stream on which this thread uses the device of `tensor` now, for `wait_for_stream`; None for the CPU."""
+    return None if tensor.is_cpu else torch.cuda.current_stream(tensor.device)
+
+
+def wait_for_stream(stream: torch.cuda.Stream) -> None:
+    """What comes on the current stream of its device is behind what is on `stream` now.  The host does not wait."""
+    current = torch.cuda.current_stream(stream.device)
+    if current != stream:
+        current.wait_stream(stream)
+
+
 @functools.cache
 def _consumer(index: int) -> Callable[[], int]:
     """Gives the stream on which the thread that calls it uses a device of CUDA."""

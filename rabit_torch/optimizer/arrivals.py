@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -19,7 +20,7 @@ from rabit_torch.optimizer.mode import OverlapMode
 from rabit_torch.optimizer.sender import GradientSender
 from rabit_torch.overlap.compile import LateGradients
 from rabit_torch.parameter_state import ParameterState
-from rabit_torch.tensors import check
+from rabit_torch.tensors import check, current_stream
 
 __all__ = ["GradientArrivals"]
 
@@ -30,7 +31,11 @@ _FLUSH_BYTES = 512 * 1024
 
 
 class GradientArrivals:
-    """The part of a backward pass.  Called by the autograd thread, and by the trainer between passes."""
+    """The part of a backward pass.  Called by threads of autograd, and by the trainer between passes.
+
+    Autograd has a thread for each device, and computes what is on the CPU in the caller's: hooks of parameters on
+    several devices come at once, and `_lock` lets one after the other through.
+    """
 
     def __init__(
         self,
@@ -54,6 +59,7 @@ class GradientArrivals:
         self._graph_task = -1
         self.backward_passes = 1  # that add up before a gradient is sent
         self._is_paused = False
+        self._lock = threading.RLock()
 
     def listen(self, states: Iterable[ParameterState]) -> None:
         """Lets autograd tell of the gradients of `states`, except of frozen parameters."""
@@ -105,6 +111,10 @@ class GradientArrivals:
         """Autograd has finished adding to the gradient of `state`.  Runs for every gradient."""
         if self._is_paused:
             return
+        with self._lock:
+            self._arrived(state)
+
+    def _arrived(self, state: ParameterState) -> None:
         crossing = self._mode.crossing
         if state.is_guarded and crossing is not None:
             crossing.gradient_arrives(state)
@@ -129,6 +139,7 @@ class GradientArrivals:
                 state.sparse_dim = grad.sparse_dim()
             grad = state.parameter.grad = grad.to_dense()
         state.grad = grad
+        state.stream = current_stream(grad)
         if state.early is not None:
             state.early.stop()
         if self._mode.crossing is not None:
@@ -210,13 +221,14 @@ class GradientArrivals:
         engine.queue_callback(self._backward_done)
 
     def _backward_done(self) -> None:
-        self._graph_task = -1
-        if not self._mode.sends_in_backward:
-            for pack in self._layout.packs:
-                if pack.arrived == len(pack.states):
-                    self._sender.send_pack(pack, self._mode.is_halved)
-        self.flush()
-        # Hidden gradients are waited for when somebody asks.
+        with self._lock:
+            self._graph_task = -1
+            if not self._mode.sends_in_backward:
+                for pack in self._layout.packs:
+                    if pack.arrived == len(pack.states):
+                        self._sender.send_pack(pack, self._mode.is_halved)
+            self.flush()
+        # No hook is left, and waits need no lock. Hidden gradients are waited for when somebody asks.
         if self._waits:
             waited_for = [s for s in self._layout.states if not s.is_guarded]
             missing = self.missing()

@@ -14,13 +14,13 @@ from rabit_torch.ops.sparse import allreduce_sparse
 from rabit_torch.optimizer.method import Method
 from rabit_torch.optimizer.two_halves import ScatterGather
 from rabit_torch.parameter_state import Pack, ParameterState
-from rabit_torch.tensors import dtype_of, memory_order, stream_of, view
+from rabit_torch.tensors import dtype_of, memory_order, stream_of, view, wait_for_stream
 
 __all__ = ["GradientSender"]
 
 
 class GradientSender:
-    """Sends; never waits.  Called by the autograd thread and by the trainer, never both at once."""
+    """Sends; never waits.  One thread at a time: those of autograd, which GradientArrivals lets in, and the trainer."""
 
     def __init__(
         self,
@@ -81,6 +81,7 @@ class GradientSender:
         if not self._pending:
             return
         pending, self._pending, self.pending_bytes = self._pending, [], 0
+        _follow(pending)
         batch = self._prepare()
         plain: list[tuple[ParameterState, Any]] = []
         for state in pending:
@@ -115,6 +116,7 @@ class GradientSender:
         pack.batch = self._engine.prepare([self._pack_request(pack)])
 
     def send_pack(self, pack: Pack, is_halved: bool) -> None:
+        _follow(pack.states)
         pack.fill()
         if is_halved:
             if pack.two_halves is None:
@@ -231,3 +233,14 @@ class GradientSender:
         request.input = request.output = memory
         dtype_of(state.wire, state.name)
         (state.handle,) = self._engine.submit([request])
+
+
+def _follow(states: list[ParameterState]) -> None:
+    """Lets the current streams go on after those on which the gradients of `states` were computed.
+
+    Autograd computes a gradient on the stream of its forward pass, and what sends it runs on that of the last one.
+    """
+    for state in states:
+        if state.stream is not None:
+            wait_for_stream(state.stream)
+            state.stream = None

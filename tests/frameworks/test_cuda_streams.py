@@ -136,3 +136,45 @@ os._exit(0)
     )
 
     assert results[0].startswith("PeerLost: ") and "rank 1" in results[0]
+
+
+@pytest.mark.parametrize("count", [5, 100_000], ids=["packed", "alone"])
+def test_a_gradient_is_sent_after_the_stream_that_computes_it(on_devices, count):
+    """What sends it runs on the stream of the gradient that comes last, or that fills the queue."""
+    results = on_devices(
+        2,
+        f"count = {count}"
+        + """
+import ctypes, time
+late = torch.nn.Parameter(on_device(torch.zeros(count)))
+last = torch.nn.Parameter(on_device(torch.zeros(2 * count)))
+streams = {late: cuda_tensor.new_stream(), last: cuda_tensor.new_stream()}
+
+def compute(parameter):
+    def kernel():
+        if parameter is late:
+            time.sleep(0.3)
+        size = 4 * parameter.numel()
+        ctypes.memmove(grad.inside.data_ptr(), values.data_ptr(), size)
+    grad, values = parameter.grad, torch.full(parameter.shape, float(rank + 1))
+    cuda_tensor.current = streams[parameter]
+    driver.launch(0, kernel, streams[parameter].cuda_stream)
+
+for parameter in (late, last):
+    parameter.register_post_accumulate_grad_hook(compute)
+optimizer = rabit.DistributedOptimizer(
+    torch.optim.SGD([last, late], lr=1.0), named_parameters=[("last", last), ("late", late)]
+)
+def go_on(parameter):  # Operations here would wait for the stream of `late` otherwise.
+    cuda_tensor.current = streams[last]
+
+late.register_post_accumulate_grad_hook(go_on)
+# The forward pass of `late` is the later one, so that its gradient comes first.
+((last * 0).sum() + (late * 0).sum()).backward()
+optimizer.synchronize()
+driver.finish(0, streams[last].cuda_stream)
+report([each.grad.cpu().unique().tolist() for each in (late, last)])
+""",
+    )
+
+    assert results == [[[1.5], [1.5]]] * 2

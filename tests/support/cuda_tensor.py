@@ -162,8 +162,29 @@ torch.Tensor.to = _moved  # type: ignore[assignment, method-assign]
 
 
 class _Stream:
-    def __init__(self, handle: int) -> None:
+    def __init__(self, handle: int, device: int = 0) -> None:
         self.cuda_stream = handle
+        self.device = device
+
+    def wait_stream(self, other: _Stream) -> None:
+        """Puts a wait for what `other` has now."""
+        driver.push_device(other.device)
+        event, popped = ctypes.c_void_p(), ctypes.c_void_p()
+        assert driver.library.cuEventCreate(ctypes.byref(event), 2) == 0
+        assert driver.library.cuEventRecord(event, ctypes.c_void_p(other.cuda_stream)) == 0
+        mine = ctypes.c_void_p(self.cuda_stream)
+        assert driver.library.cuStreamWaitEvent(mine, event, 0) == 0
+        assert driver.library.cuEventDestroy_v2(event) == 0
+        assert driver.library.cuCtxPopCurrent_v2(ctypes.byref(popped)) == 0
+
+
+def new_stream(device: int = 0) -> _Stream:
+    """A stream beside the default one."""
+    made, popped = ctypes.c_void_p(), ctypes.c_void_p()
+    driver.push_device(device)
+    assert driver.library.cuStreamCreate(ctypes.byref(made), 1) == 0
+    assert driver.library.cuCtxPopCurrent_v2(ctypes.byref(popped)) == 0
+    return _Stream(made.value or 0, device)
 
 
 current = _Stream(0)
