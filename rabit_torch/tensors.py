@@ -88,6 +88,22 @@ def wait_for_stream(stream: torch.cuda.Stream) -> None:
         current.wait_stream(stream)
 
 
+def copy_last(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Copies `source`, which nobody uses afterwards, into `target` on the current stream."""
+    target.copy_(source)
+    keep_for_stream(source)
+
+
+def keep_for_stream(tensor: torch.Tensor) -> None:
+    """Keeps the memory of a tensor that may be dropped now until the current stream has done what it has.
+
+    torch gives the memory of a freed tensor to the next one of the stream that it was made on, which may be another
+    stream and ahead of this one.
+    """
+    if tensor.is_cuda:
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+
 @functools.cache
 def _consumer(index: int) -> Callable[[], int]:
     """Gives the stream on which the thread that calls it uses a device of CUDA."""

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from rabit import DType, Kind, ReduceOp, TensorView, Unsupported
-from rabit_torch.tensors import _DTYPES, check, memory_of
+from rabit_torch.tensors import _DTYPES, check, copy_last, memory_of
 
 __all__ = ["copying", "dense", "flat", "op_of", "real"]
 
@@ -76,6 +76,6 @@ def copying(copies: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
 
     def finish() -> None:
         for target, source in copies:
-            target.copy_(source)
+            copy_last(target, source)
 
     return finish

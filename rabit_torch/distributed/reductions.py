@@ -16,7 +16,7 @@ from rabit_torch.distributed.engine_group import EngineGroup
 from rabit_torch.distributed.operands import copying, dense, flat, op_of, real
 from rabit_torch.distributed.work import Work
 from rabit_torch.ops.sparse import allreduce_sparse_on
-from rabit_torch.tensors import _DTYPES, memory_of, memory_order, stream_of
+from rabit_torch.tensors import _DTYPES, copy_last, memory_of, memory_order, stream_of
 
 __all__ = ["Reductions"]
 
@@ -72,11 +72,7 @@ class Reductions(EngineGroup):
             key, variant, owners = (kind, count, dtype), (op, root), (memory, target)
             handles += self._start(opts, len(tensors), key, variant, make, pointers, owners)
 
-        def finish() -> None:
-            for value, memory in copies:
-                value.copy_(memory)
-
-        return self._work(handles, list(tensors), finish if copies and receives else None)
+        return self._work(handles, list(tensors), copying(copies) if receives else None)
 
     def _allreduce_sparse(self, tensors: Sequence[torch.Tensor], op: ReduceOp) -> Work:
         started = [allreduce_sparse_on(self._lines, self._engine, each, op) for each in tensors]
@@ -131,7 +127,7 @@ class Reductions(EngineGroup):
 
         def finish() -> None:
             mine = whole[first : first + output.numel()]
-            output.detach().copy_(mine.reshape(output.shape))
+            copy_last(output.detach(), mine.reshape(output.shape))
 
         return self._work(everything._open, [output], finish)
 

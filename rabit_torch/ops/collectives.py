@@ -18,7 +18,7 @@ from rabit_torch.ops.adasum import AdasumOp, Rounds, start_adasum
 from rabit_torch.ops.arguments import checked_splits, reduce_op, scatter_op
 from rabit_torch.ops.handles import JoinedHandle, TensorHandle, TorchHandle
 from rabit_torch.results import tensor_from
-from rabit_torch.tensors import check, memory_order, view
+from rabit_torch.tensors import check, copy_last, memory_order, view
 
 
 def auto_name(kind: Kind, name: str | None, process_set: ProcessSet) -> str:
@@ -109,7 +109,7 @@ def _start_allreduce(
     def finish() -> Any:
         for target, output in zip(targets, outputs, strict=True):
             if target is not output and target.data_ptr() != output.data_ptr():
-                target.detach().copy_(output)
+                copy_last(target.detach(), output)
         return list(targets) if is_grouped else targets[0]
 
     codec = rabit.default_engine().codec_id(compression)
@@ -139,7 +139,7 @@ def _adaptive(
         results = started.outcome()
         if is_in_place:
             for tensor, result in zip(tensors, results, strict=True):
-                tensor.detach().copy_(result)
+                copy_last(tensor.detach(), result)
             results = list(tensors)
         return results if is_grouped else results[0]
 
@@ -554,7 +554,7 @@ def _start_broadcast(
         if not is_in_place:
             return target
         if target.data_ptr() != source.data_ptr():
-            source.copy_(target)
+            copy_last(source, target)
         return tensor
 
     return _submit([request], finish)

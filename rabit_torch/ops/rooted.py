@@ -27,7 +27,7 @@ from rabit_torch.ops.arguments import checked_splits, scatter_op
 from rabit_torch.ops.collectives import auto_name
 from rabit_torch.ops.handles import JoinedHandle, TorchHandle
 from rabit_torch.results import tensor_from
-from rabit_torch.tensors import check, view
+from rabit_torch.tensors import check, copy_last, view
 
 __all__ = [
     "gather",
@@ -234,7 +234,7 @@ def recv_async(tensor: torch.Tensor, src: int, name: str | None = None) -> Torch
 
     def finish() -> torch.Tensor:
         if memory is not target:
-            target.copy_(memory)
+            copy_last(target, memory)
         return tensor
 
     return JoinedHandle([started], finish)

@@ -8,6 +8,7 @@ from typing import Any
 import rabit
 from rabit_torch.optimizer.sender import GradientSender
 from rabit_torch.parameter_state import ParameterState
+from rabit_torch.tensors import copy_last, keep_for_stream
 
 __all__ = ["Deliveries"]
 
@@ -96,9 +97,10 @@ class Deliveries:
                 state.parameter.grad = result
         elif self._sender.is_compressed:
             assert state.wire is not None
-            state.grad.copy_(self._sender.compressor.decompress(state.wire, state.context))
+            copy_last(state.grad, self._sender.compressor.decompress(state.wire, state.context))
+            keep_for_stream(state.wire)
         elif state.wire is not state.grad and state.wire is not None:
-            state.grad.copy_(state.wire)
+            copy_last(state.grad, state.wire)
         state.wire = state.context = None
 
 

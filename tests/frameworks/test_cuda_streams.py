@@ -178,3 +178,58 @@ report([each.grad.cpu().unique().tolist() for each in (late, last)])
     )
 
     assert results == [[[1.5], [1.5]]] * 2
+
+
+def test_memory_that_is_copied_from_last_waits_for_the_copy(on_devices):
+    """torch would give it to the next of the stream that it was made on."""
+    results = on_devices(
+        2,
+        """
+import torch.distributed as dist
+import rabit_torch.distributed
+dist.init_process_group("cpu:rabit,cuda:rabit", init_method="env://", rank=rank, world_size=size)
+strided = on_device(torch.arange(24.0).reshape(4, 6))[:, ::2]
+dense = on_device(torch.ones(4))
+parameter = torch.nn.Parameter(on_device(torch.zeros(3, 4)))
+parameter.grad = on_device(torch.ones(4, 3).t())
+optimizer = rabit.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0))
+compressed = torch.nn.Parameter(on_device(torch.zeros(4)))
+compressed.grad = on_device(torch.ones(4))
+
+class Halves:
+    def compress(tensor):
+        return tensor.half(), None
+    def decompress(tensor, context):
+        return tensor.float()
+
+compressing = rabit.DistributedOptimizer(
+    torch.optim.SGD([compressed], lr=1.0), compression=Halves
+)
+
+def message():
+    if rank == 0:
+        rabit.send(dense, 1, "message")
+    else:
+        rabit.recv(strided[:, 0], 0, "message")
+
+calls = [
+    lambda: rabit.allreduce_(dense, name="dense"),
+    lambda: rabit.allreduce_(strided, name="strided"),
+    lambda: rabit.broadcast_(strided, 0, name="strided"),
+    lambda: dist.group.WORLD.allreduce([strided], dist.AllreduceOptions()).wait(),
+    optimizer.synchronize,
+    compressing.synchronize,  # what travelled, and what it becomes
+    message,
+]
+found = []
+for call in calls:
+    del cuda_tensor.recorded[:]
+    call()
+    found.append([stream is cuda_tensor.current for _, stream in cuda_tensor.recorded])
+report(found)
+dist.destroy_process_group()
+""",
+    )
+
+    both = [[], *[[True]] * 4, [True, True]]
+    assert results == [[*both, []], [*both, [True]]]

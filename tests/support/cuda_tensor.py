@@ -29,6 +29,8 @@ class _Memory:
 
 # Nothing is freed: what a tensor's storage has become is found by where it begins.
 _memory: dict[int, _Memory] = {}
+# (tensor, stream) of calls of record_stream.
+recorded: list[Any] = []
 
 
 def _place(elements: torch.Tensor, device: int) -> torch.Tensor:
@@ -102,6 +104,10 @@ class Cuda(torch.Tensor):
         if not self.numel():  # As torch has it.
             return 0
         return self._own.address + self.inside.data_ptr() - self._own.inside
+
+    def record_stream(self, stream: Any) -> None:
+        """Only notes that it was called: nothing is freed here."""
+        recorded.append((self, stream))
 
     def cpu(self, **_: Any) -> torch.Tensor:  # type: ignore[override]
         _finish([self])
