@@ -1,7 +1,8 @@
 """Reading a tensor through DLPack without copying and without taking it over.
 
 The capsule is not consumed: holding it keeps the memory alive, dropping it lets the producer free
-its description.  Source: DLPack's C header, versions 0.8 (unversioned capsules) and 1.0.
+its description.  Source: DLPack's C header, versions 0.8 (unversioned capsules) and 1.0, and its C exchange
+interface, version 1.3.
 """
 
 from __future__ import annotations
@@ -41,6 +42,27 @@ class _Versioned(ctypes.Structure):
     )
 
 
+_FromObject = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
+_WorkStream = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)
+_Deleter = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _ExchangeApi(ctypes.Structure):
+    """What a type offers to C code; native/python/dlpack.h reads the same."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("older", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p),
+        ("managed_from_object", _FromObject),
+        ("object_from_managed", ctypes.c_void_p),
+        ("tensor_from_object", ctypes.c_void_p),
+        ("current_work_stream", _WorkStream),
+    )
+
+
+_API_ATTRIBUTE, _API_CAPSULE = "__dlpack_c_exchange_api__", b"dlpack_exchange_api"
 _READ_ONLY = 1
 _VERSION = (1, 0)
 _is_valid = ctypes.pythonapi.PyCapsule_IsValid
@@ -89,6 +111,7 @@ def read_dlpack(tensor: Any, what: object, writes: bool) -> Found | None:
 
     writes: InvalidArgument if its producer says that it must not be written, as JAX does of every array.
     """
+    kind, index = CPU, 0
     try:
         kind, index = map(int, tensor.__dlpack_device__())
         if kind not in (CPU, CUDA):
@@ -96,14 +119,17 @@ def read_dlpack(tensor: Any, what: object, writes: bool) -> Found | None:
                 f"{what}: the tensor lies on a device of DLPack kind {kind}; tensors in the memory of "
                 "the CPU (1) and of CUDA (2) travel. Copy it to the CPU."
             )
-        stream = 0 if kind == CPU else _LEGACY_STREAM
-        capsule = _capsule_of(tensor, {} if kind == CPU else {"stream": stream}, writes)
+        capsule, stream = _shared(tensor, kind, index, writes)
     except (BufferError, TypeError, ValueError, RuntimeError, NotImplementedError) as error:
         if isinstance(error, Unsupported):
             raise
+        advice = ""
+        if kind != CPU and _exchange_api_of(type(tensor)) is None:
+            # torch before 2.10 shares tensors of the current device alone.
+            advice = f", and make its device current (torch.cuda.set_device({index}))"
         raise InvalidArgument(
             f"{what}: {type(tensor).__module__}.{type(tensor).__qualname__} cannot be shared "
-            f"through DLPack: {error}. Pass a dense tensor without gradient (tensor.detach())."
+            f"through DLPack: {error}. Pass a dense tensor without gradient (tensor.detach()){advice}."
         ) from error
     found, flags = _contents_of(capsule)
     if writes and flags & _READ_ONLY:
@@ -126,6 +152,66 @@ def read_dlpack(tensor: Any, what: object, writes: bool) -> Found | None:
     return Found(address, shape, dtype, kind, index, stream, (tensor, capsule))
 
 
+def _shared(tensor: Any, kind: int, index: int, writes: bool) -> tuple[Any, int]:
+    """What describes a tensor, and the stream that its values are there for.  Raises what the producer raises.
+
+    The stream that the interface in C names need not wait for anything, so that no graph is lost that is captured on
+    it. torch's `__dlpack__` puts an event on that stream, and refuses tensors of any device but the current one.
+    """
+    if kind == CPU:
+        return _capsule_of(tensor, {}, writes), 0
+    api = _exchange_api_of(type(tensor))
+    stream = None if api is None else _work_stream(api, index)
+    if api is None or stream is None:
+        return _capsule_of(tensor, {"stream": _LEGACY_STREAM}, writes), _LEGACY_STREAM
+    return _Exchanged(api, tensor), stream
+
+
+def _exchange_api_of(kind: type) -> _ExchangeApi | None:
+    """The C exchange interface of a type, if it has one that is complete."""
+    capsule = getattr(kind, _API_ATTRIBUTE, None)
+    if capsule is None or not _is_valid(capsule, _API_CAPSULE):
+        return None
+    address = _get_pointer(capsule, _API_CAPSULE)
+    while address:
+        api = _ExchangeApi.from_address(address)  # The table lives as long as the process.
+        if api.major == _VERSION[0]:
+            return api if api.managed_from_object and api.current_work_stream else None
+        address = api.older
+    return None
+
+
+class _Exchanged:
+    """A description from the C exchange interface, given back when nobody holds it."""
+
+    def __init__(self, api: _ExchangeApi, tensor: Any) -> None:
+        """Raises what the producer raises."""
+        self._managed = ctypes.POINTER(_Versioned)()
+        if getattr(tensor, "requires_grad", False):  # The interface in C does not look.
+            raise BufferError("the tensor requires gradient")
+        if api.managed_from_object(tensor, ctypes.addressof(self._managed)) or not self._managed:
+            raise BufferError("its library gives no description")
+
+    @property
+    def described(self) -> _Versioned:
+        """Lives as long as this."""
+        return self._managed.contents
+
+    def __del__(self) -> None:
+        if self._managed and self.described.deleter:
+            _Deleter(self.described.deleter)(ctypes.addressof(self.described))
+
+
+def _work_stream(api: _ExchangeApi, index: int) -> int | None:
+    """The stream on which this thread uses a device of CUDA, 0 the default one; None: the library names none."""
+    stream = ctypes.c_void_p()
+    try:
+        failed = api.current_work_stream(CUDA, index, ctypes.addressof(stream))
+    except Exception:  # of any type, as the library has it
+        return None
+    return None if failed else stream.value or 0
+
+
 def _capsule_of(tensor: Any, options: dict[str, Any], writes: bool) -> Any:
     """Only the newer capsule says whether its memory may be written; older libraries have none."""
     if writes:
@@ -138,6 +224,8 @@ def _capsule_of(tensor: Any, options: dict[str, Any], writes: bool) -> Any:
 
 def _contents_of(capsule: Any) -> tuple[_DLTensor, int]:
     """The tensor that a capsule describes, and its flags."""
+    if isinstance(capsule, _Exchanged):
+        return capsule.described.tensor, capsule.described.flags
     if not _is_valid(capsule, b"dltensor_versioned"):
         pointer = _get_pointer(capsule, b"dltensor")
         return ctypes.cast(pointer, ctypes.POINTER(_DLTensor)).contents, 0

@@ -334,3 +334,29 @@ dist.destroy_process_group()
         assert found["all_to_all"] == [True, [[1.0, 3.0] * 2, [5.0, 7.0] * 2][rank]]
         assert found["list"] == [True, sums]
         assert found["broadcast"] == [True, [1.0] * 3]
+
+
+def test_the_numpy_package_reads_tensors_of_every_device_on_the_stream_of_the_moment(on_devices):
+    """torch's __dlpack__ refuses those of a device that is not current, and puts an event on the stream."""
+    results = on_devices(
+        2,
+        """
+import rabit as core
+cuda_tensor.Cuda.__dlpack_device__ = lambda self: (2, self.device.index)
+def refuse(*_, **__):
+    raise BufferError("Can't export tensors on a different CUDA device index.")
+cuda_tensor.Cuda.__dlpack__ = refuse
+mine = on_device(torch.full((1000,), 1.0 + rank), 1)
+cuda_tensor.current = cuda_tensor.new_stream(1)
+asked = cuda_tensor.asked_for_stream
+core.allreduce_(mine, op=core.Sum, name="first")
+had_asked = cuda_tensor.asked_for_stream > asked
+try:
+    core.allreduce_(on_device(torch.ones(3), 1).requires_grad_(), name="with gradient")
+except core.InvalidArgument as error:
+    refused = str(error)
+report([had_asked, mine.cpu().unique().tolist(), "requires gradient" in refused])
+""",
+    )
+
+    assert results == [[True, [3.0], True]] * 2

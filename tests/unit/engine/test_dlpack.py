@@ -72,6 +72,18 @@ def test_tensors_that_cannot_be_shared_are_refused():
         view_input(torch.ones(3, dtype=torch.complex64))
 
 
+def test_a_refusal_for_a_device_that_is_not_current_says_what_to_do():
+    class OnAnotherDevice:
+        def __dlpack_device__(self):
+            return (CUDA, 1)
+
+        def __dlpack__(self, **_):
+            raise BufferError("Can't export tensors on a different CUDA device index.")
+
+    with pytest.raises(InvalidArgument, match=r"device index.*torch.cuda.set_device\(1\)"):
+        view_input(OnAnotherDevice())
+
+
 class Foreign:
     """A library's array; the older capsule of some libraries does not say that it must not be written."""
 
