@@ -296,6 +296,33 @@ TEST(DeviceOrder, a_rank_that_is_lost_later_is_named_and_no_stream_waits_for_it)
   engines[1].reset();
 }
 
+// A rule may have partitions staged whose whole tensor is NCCL's, and so comes before it is there.
+TEST(DeviceOrder, a_staged_result_comes_after_what_its_tensor_held_before) {
+  EmulatedTrouble trouble(29, 100);
+  DeviceGate gate;
+  JobOptions options;
+  options.limits.partition_bytes = 2048;
+  options.limits.fusion_bytes = 0;
+  options.routes = "broadcast:<3K:plain";
+  DeviceJob job(DeviceWay::kNccl, 2, std::move(options));
+  job.Run([&](Engine& engine, int rank) {
+    const BusyStream stream = rank == 1 ? BusyStream(rank, gate) : BusyStream(rank);
+    const DeviceTensor tensor(rank, Floats(1000, rank == 0 ? 1.0f : 2.0f), stream.get());
+    Request request = tensor.InPlace(Kind::kBroadcast, "root");
+    request.signature.root = 0;
+    const Handle handle = SubmitTo(engine, std::move(request));
+    EXPECT_OK(engine.WaitOnStream(handle, stream.value(), Soon()));
+    if (rank == 1) {
+      const Deadline soon = After(std::chrono::milliseconds(50));
+      EXPECT_EQ(engine.Wait(handle, soon).code(), Code::kTimedOut);
+      gate.Open();
+    }
+    EXPECT_EQ(tensor.Read(stream.get()), Floats(1000, 1.0f));
+    EXPECT_OK(engine.Wait(handle, Soon()));
+    EXPECT_TRUE(Has(engine.StatisticsJson(), "route_rule"));
+  });
+}
+
 TEST(DeviceOrder, a_stream_that_cannot_wait_is_refused_with_the_name) {
   for (const DeviceWay way : kBothWays) {
     EmulatedTrouble trouble(26);

@@ -133,10 +133,7 @@ Status StagedBucket::CopyInput(const BucketItem& item, const BucketJob& job) {
   const TensorView& input = item.request()->request.input;
   RABIT_ASSIGN_OR_RETURN(Told* const told, ToldOf(input.device.index));
   told->is_awaited = true;
-  if (item.request()->request.is_early) {
-    RABIT_RETURN_IF_ERROR(driver_->Await(input.device.index, told->streams->to_host.get(),
-                                         item.request()->request.ready->get()));
-  }
+  RABIT_RETURN_IF_ERROR(AwaitReady(*item.request(), told->streams->to_host));
   std::byte* image = InputOf(item, job);
   for (const Chunk& chunk : InputChunks(item, job)) {
     RABIT_RETURN_IF_ERROR(
@@ -145,6 +142,11 @@ Status StagedBucket::CopyInput(const BucketItem& item, const BucketJob& job) {
     image += chunk.bytes;
   }
   return Status();
+}
+
+Status StagedBucket::AwaitReady(const PendingRequest& pending, const DeviceStream& stream) {
+  if (!pending.request.is_early) return Status();
+  return driver_->Await(stream.device(), stream.get(), pending.request.ready->get());
 }
 
 Status StagedBucket::CopyOut(const BucketJob& job, int rank) {
@@ -166,6 +168,8 @@ Status StagedBucket::CopyOutput(const BucketItem& item, const BucketJob& job) {
   const TensorView& output = item.request()->output().view;
   RABIT_ASSIGN_OR_RETURN(Told* const told, ToldOf(output.device.index));
   told->is_awaited = true;
+  // Of a tensor that is not read here nothing has waited for what writes it before.
+  RABIT_RETURN_IF_ERROR(AwaitReady(*item.request(), told->streams->to_device));
   const std::byte* image = OutputOf(item, job);
   for (const Chunk& chunk : OutputChunks(item, job, output.bytes())) {
     RABIT_RETURN_IF_ERROR(driver_->CopyToDevice(output.device.index, told->streams->to_device.get(),

@@ -57,6 +57,9 @@ class StagedBucket {
   Status Reserve(int device, size_t bytes);
   Result<Told*> ToldOf(int device);
   Status RecordAll(DeviceStream Devices::Streams::* stream);
+  // What is put on `stream` from here on comes after the kernels that compute the tensor, which
+  // the others did not wait for if it is early.
+  Status AwaitReady(const PendingRequest& pending, const DeviceStream& stream);
   std::byte* At(size_t offset) const { return static_cast<std::byte*>(memory_.get()) + offset; }
 
   Devices* devices_ = nullptr;
