@@ -121,7 +121,7 @@ def train(is_on_device, **options):
         torch.nn.Linear(8, 300), torch.nn.ReLU(), torch.nn.Linear(300, 300), torch.nn.Linear(300, 2)
     )
     if is_on_device:
-        to_device(model)
+        to_device(model, rank)
     if rank:
         with torch.no_grad():
             for each in model.parameters():
@@ -134,7 +134,7 @@ def train(is_on_device, **options):
     generator = torch.Generator().manual_seed(rank)
     for step in range(4):
         batch = torch.randn(16, 8, generator=generator)
-        batch = on_device(batch) if is_on_device else batch
+        batch = on_device(batch, rank) if is_on_device else batch
         optimizer.zero_grad()
         model(batch).pow(2).mean().backward()
         optimizer.step()
@@ -298,6 +298,7 @@ dist.init_process_group(
     "cpu:rabit,cuda:rabit", init_method="env://", rank=rank, world_size=size
 )
 group = dist.group.WORLD
+os.environ["NCCL_HOSTID"] = f"host{rank}"  # each process has devices of its own
 mine = on_device(torch.arange(4.0) + rank)
 found = {}
 options = dist.AllreduceOptions()

@@ -45,7 +45,7 @@ def test_a_rule_takes_nccl_inside_the_hosts_and_the_network_between(on_devices):
         3,  # two on one host, one on the other
         """
 rabit.shutdown()
-os.environ["RABIT_HOST_KEY"] = f"host{rank // 2}"
+os.environ["RABIT_HOST_KEY"] = os.environ["NCCL_HOSTID"] = f"host{rank // 2}"
 os.environ["RABIT_ROUTE"] = "allreduce:>=4K:nccl/hierarchical"
 rabit.init()
 torch.manual_seed(rank)
@@ -76,10 +76,11 @@ def test_a_process_set_names_it(on_devices):
     results = on_devices(
         3,
         """
+os.environ["NCCL_HOSTID"] = f"host{rank}"  # each process has devices of its own
 copies = lambda: driver.calls("cuMemcpyDtoHAsync_v2")
 all_ranks = rabit.add_process_set(rabit.ProcessSet([0, 1, 2], backend="nccl"))
 pair = rabit.add_process_set(rabit.ProcessSet([0, 2], backend="nccl"))
-mine = on_device(torch.ones(1000))  # each process has devices of its own
+mine = on_device(torch.ones(1000))
 began = copies()
 rabit.allreduce_(mine, op=rabit.Sum, name="there", process_set=all_ranks)
 there = copies() - began
@@ -93,6 +94,24 @@ report([there, staged, mine.cpu()[0].item()])
     )
 
     assert results == [[0, 1, 18.0], [0, 1, 9.0], [0, 1, 18.0]]
+
+
+def test_two_processes_on_one_gpu_are_told(on_devices):
+    results = on_devices(
+        2,
+        """
+try:
+    rabit.allreduce_(on_device(torch.ones(10), 0), name="x")
+    report("no error")
+except rabit.RabitError as error:
+    report(f"{type(error).__name__}: {error}")
+os._exit(0)
+""",
+        "nccl",
+    )
+
+    for text in results:
+        assert text.startswith("InvalidArgument: ") and "Duplicate GPU detected" in text
 
 
 def test_a_rank_that_ends_without_a_word_is_named_and_nobody_hangs(on_devices):

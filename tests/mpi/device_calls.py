@@ -27,6 +27,8 @@ class Device:
     """The emulated driver.  Make it before rabit.init(), which looks for one."""
 
     def __init__(self) -> None:
+        # For NCCL each process is a host: every rank uses device 0 of its own driver.
+        os.environ["NCCL_HOSTID"] = str(os.getpid())
         self.driver = Driver(os.environ["EMULATED_CUDA"])
 
     def counts(self) -> dict[str, int]:

@@ -5,6 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <utility>
@@ -20,6 +22,17 @@ inline Board* Map(const std::string& file) {
       ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED, opened, 0);
   ::close(opened);
   return memory == MAP_FAILED ? nullptr : static_cast<Board*>(memory);
+}
+
+// What tells GPUs apart: the host, which a process may name itself, and the device there.  As in
+// the real one it does not matter whose process it is.
+inline int64_t PlaceOf(int device) {
+  constexpr uint64_t kDevicesMax = 64;
+  char name[256] = {};
+  const char* const given = ::getenv("NCCL_HOSTID");
+  if (given == nullptr) (void)::gethostname(name, sizeof name - 1);
+  const uint64_t host = std::hash<std::string>()(given == nullptr ? name : given);
+  return static_cast<int64_t>(host * kDevicesMax + static_cast<uint64_t>(device));
 }
 
 // With the lock.  The last one to come removes the file, which nobody needs any more.

@@ -74,7 +74,7 @@ RABIT_EXPORT Result ncclCommInitRankConfig(Comm* comm, int32_t size, UniqueId id
   made->rank = rank;
   made->size = size;
   made->device = device;
-  made->board->places[rank] = int64_t{::getpid()} * 64 + device + 1;
+  made->board->places[rank] = PlaceOf(device);
   if (made->board->joined.fetch_add(1) + 1 == size) (void)::unlink(made->file.c_str());
   *comm = reinterpret_cast<Comm>(++all.made * 64);
   made->handle = *comm;

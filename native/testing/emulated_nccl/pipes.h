@@ -28,7 +28,7 @@ struct Pipe {
 // What the ranks of a communicator share: a file that its identity names.
 struct Board {
   std::atomic<int32_t> joined;
-  std::atomic<int64_t> places[kRanksMax];   // process and device of each rank
+  std::atomic<int64_t> places[kRanksMax];   // host and device of each rank
   std::atomic<int32_t> is_gone[kRanksMax];  // aborted: what it has sent and nobody has read is lost
   Pipe pipes[kRanksMax][kRanksMax];         // [from][to]
 };
