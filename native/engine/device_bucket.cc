@@ -1,6 +1,5 @@
 #include "engine/device_bucket.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -17,16 +16,16 @@ constexpr auto kEndWithin = std::chrono::seconds(10);
 }  // namespace
 
 void DeviceScratch::Reset(const std::shared_ptr<DeviceDriver>& driver, int device) {
-  if (driver_ != driver || device_ != device) arena_ = {};  // of no use on another device
   driver_ = driver;
   device_ = device;
-  arena_.Reuse();
+  arenas_[device].Reuse();
 }
 
 Result<Bytes> DeviceScratch::Take(size_t bytes) {
-  RABIT_ASSIGN_OR_RETURN(std::byte* const begin, arena_.Take(bytes, [this](size_t target) {
-    return MakeMemory(driver_, device_, std::max<size_t>(target, 1));
-  }));
+  RABIT_ASSIGN_OR_RETURN(std::byte* const begin,
+                         arenas_[device_].Take(bytes, [this](size_t target) {
+                           return MakeMemory(driver_, device_, target);
+                         }));
   return Bytes(begin, bytes);
 }
 
@@ -40,7 +39,7 @@ Status DeviceBucket::Begin(Devices& devices, const BucketJob& job, Deadline dead
     RABIT_RETURN_IF_ERROR(WaitOver(*place_.driver, place_.device, event_.get(), deadline));
     is_under_way_ = false;
   }
-  pinned_.Reset();
+  pinned_.Reuse();
   arrivals_.clear();
   RABIT_ASSIGN_OR_RETURN(place_.driver, devices.driver());
   RABIT_ASSIGN_OR_RETURN(int device, devices.last_used());  // of a rank that has joined
@@ -70,9 +69,8 @@ Status DeviceBucket::AwaitInputs(const BucketJob& job) {
 }
 
 Result<std::byte*> DeviceBucket::Pinned(size_t bytes) {
-  return pinned_.Take(bytes, [this](size_t target) {
-    return MakePinned(place_.driver, place_.device, std::max<size_t>(target, 1));
-  });
+  return pinned_.Take(
+      bytes, [this](size_t target) { return MakePinned(place_.driver, place_.device, target); });
 }
 
 Status DeviceBucket::Copy(std::byte* to, const std::byte* from, size_t bytes) {

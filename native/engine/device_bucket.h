@@ -3,53 +3,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
 #include "backend/backend.h"
 #include "base/device/device.h"
+#include "base/device/device_arena.h"
 #include "engine/bucket_job.h"
 #include "engine/devices.h"
 
 namespace rabit {
-
-// Memory that grows and is kept, of pieces that are given back all at once.
-template <class Memory>
-class DeviceArena {
- public:
-  // `make(bytes)` allocates.  Pieces that were taken before stay where they are.
-  template <class Make>
-  Result<std::byte*> Take(size_t bytes, Make make) {
-    constexpr size_t kAlignment = 256;
-    bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    if (regions_.empty() || regions_.back().bytes - used_ < bytes) {
-      const size_t last = regions_.empty() ? 0 : regions_.back().bytes;
-      const size_t target = std::max(bytes, 2 * last);
-      RABIT_ASSIGN_OR_RETURN(Memory memory, make(target));
-      regions_.push_back({std::move(memory), target});
-      used_ = 0;
-    }
-    auto* const begin = static_cast<std::byte*>(regions_.back().memory.get()) + used_;
-    used_ += bytes;
-    return begin;
-  }
-  // Nothing uses the pieces any more; the largest region stays.
-  void Reset() {
-    if (regions_.size() > 1) regions_.erase(regions_.begin(), regions_.end() - 1);
-    used_ = 0;
-  }
-  // Gives the largest region out again; smaller ones, together as much at most, stay unused, because
-  // giving memory back waits for all that the device has to do.
-  void Reuse() { used_ = 0; }
-
- private:
-  struct Region {
-    Memory memory;
-    size_t bytes = 0;
-  };
-  std::vector<Region> regions_;
-  size_t used_ = 0;  // of the last
-};
 
 // Memory of a device that buckets use one behind the other, in the order of their stream: each
 // takes it from the beginning, whether those before have come to their end or not.
@@ -62,7 +26,7 @@ class DeviceScratch {
  private:
   std::shared_ptr<DeviceDriver> driver_;
   int device_ = 0;
-  DeviceArena<DeviceMemory> arena_;
+  std::map<int, DeviceArena<DeviceMemory>> arenas_;  // by device
 };
 
 // Packing, exchanging and unpacking are put on one stream of the device, one behind the other, and

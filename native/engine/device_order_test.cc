@@ -323,6 +323,74 @@ TEST(DeviceOrder, a_staged_result_comes_after_what_its_tensor_held_before) {
   });
 }
 
+// Giving memory back would wait for the kernel, which may be one whose peer is lost.
+TEST(DeviceOrder, memory_grows_behind_a_kernel_that_does_not_end) {
+  for (const DeviceWay way : kEveryWay) {
+    EmulatedTrouble trouble(30, 100);
+    DeviceGate gate;
+    const int ranks = way == DeviceWay::kHierarchical ? 4 : 2;
+    JobOptions options;
+    options.engine.lanes = 1;
+    DeviceJob job(way, ranks, std::move(options));
+    job.Run([&](Engine& engine, int rank) {
+      const BusyStream busy(rank, gate);
+      for (size_t count = 100; count < 30'000; count *= 4) {
+        const DeviceTensor one(rank, Floats(count, 1.0f));
+        const DeviceTensor two(rank, Floats(count, 2.0f));
+        Floats sums[] = {Floats(count), Floats(count)};
+        std::vector<Request> requests = {one.As(Kind::kAllreduce, "one"),
+                                         two.As(Kind::kAllreduce, "two")};
+        for (size_t i : {0, 1}) {
+          requests[i].output = {sums[i].data(), static_cast<int64_t>(count), DType::kFloat32, {}};
+        }
+        std::vector<Handle> handles(2);
+        EXPECT_OK(engine.Submit(requests, handles));
+        for (const Handle handle : handles) EXPECT_OK(engine.Wait(handle, Soon()));
+        const auto all = static_cast<float>(ranks);
+        EXPECT_EQ(sums[0], Floats(count, all)) << Name(way);
+        EXPECT_EQ(sums[1], Floats(count, 2 * all)) << Name(way);
+      }
+      std::vector<float> both(1);
+      (void)testing::RunOne<float>(engine, MakeRequest("both", Kind::kAllreduce, both));
+      gate.Open();
+    });
+  }
+}
+
+// The same of what a lane has on one device when its next bucket is on another.
+TEST(DeviceOrder, a_lane_goes_to_another_device_while_one_does_not_end) {
+  EmulatedTrouble trouble(31, 100);
+  DeviceGate gate;
+  DeviceJob job(DeviceWay::kNccl, 1);
+  job.Run([&](Engine& engine, int) {
+    const Result<GroupId> group = engine.AddGroup(std::vector<int>{0}, Soon());
+    ASSERT_OK(group);
+    std::vector<std::unique_ptr<DeviceTensor>> tensors;
+    std::vector<Handle> handles;
+    const BusyStream busy(0, gate);
+    const BusyStream other(1);
+    for (const int device : {0, 1, 0, 1}) {
+      const BusyStream& stream = device == 0 ? busy : other;
+      std::vector<Request> requests;
+      for (const char* const name : {"one", "two"}) {  // which are packed
+        tensors.push_back(std::make_unique<DeviceTensor>(device, Floats(10, 1.0f), stream.get()));
+        requests.push_back(tensors.back()->InPlace(Kind::kAllreduce, name));
+        requests.back().signature.group = device == 0 ? kWorld : *group;
+      }
+      std::vector<Handle> both(2);
+      EXPECT_OK(engine.Submit(requests, both));
+      for (const Handle handle : both) {
+        EXPECT_OK(engine.WaitOnStream(handle, stream.value(), Soon()));
+        handles.push_back(handle);
+      }
+    }
+    EXPECT_EQ(tensors[2]->Read(other.get()), Floats(10, 1.0f));
+    EXPECT_FALSE(IsOver(engine, handles[0]));
+    gate.Open();
+    for (const Handle handle : handles) EXPECT_OK(engine.Wait(handle, Soon()));
+  });
+}
+
 TEST(DeviceOrder, a_stream_that_cannot_wait_is_refused_with_the_name) {
   for (const DeviceWay way : kBothWays) {
     EmulatedTrouble trouble(26);

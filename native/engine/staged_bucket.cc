@@ -69,13 +69,10 @@ size_t StagedBucket::Place(const BucketJob& job) {
 }
 
 Status StagedBucket::Reserve(int device, size_t bytes) {
-  if (memory_ && memory_bytes_ >= bytes) return Status();
-  // Half as much again: pinning memory is slow, and slowly growing buckets would do it each time.
-  const size_t target = std::max(bytes, memory_bytes_ + memory_bytes_ / 2);
-  memory_ = PinnedMemory();
-  memory_bytes_ = 0;
-  RABIT_ASSIGN_OR_RETURN(memory_, MakePinned(driver_, device, std::max<size_t>(target, 1)));
-  memory_bytes_ = target;
+  arena_.Reuse();
+  RABIT_ASSIGN_OR_RETURN(memory_, arena_.Take(bytes, [this, device](size_t target) {
+    return MakePinned(driver_, device, target);
+  }));
   return Status();
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/device/device.h"
+#include "base/device/device_arena.h"
 #include "engine/bucket_job.h"
 #include "engine/devices.h"
 
@@ -60,13 +61,13 @@ class StagedBucket {
   // What is put on `stream` from here on comes after the kernels that compute the tensor, which
   // the others did not wait for if it is early.
   Status AwaitReady(const PendingRequest& pending, const DeviceStream& stream);
-  std::byte* At(size_t offset) const { return static_cast<std::byte*>(memory_.get()) + offset; }
+  std::byte* At(size_t offset) const { return memory_ + offset; }
 
   Devices* devices_ = nullptr;
   std::shared_ptr<DeviceDriver> driver_;
-  PinnedMemory memory_;
-  size_t memory_bytes_ = 0;
-  std::vector<Image> images_;  // by item
+  DeviceArena<PinnedMemory> arena_;
+  std::byte* memory_ = nullptr;  // of the images
+  std::vector<Image> images_;    // by item
   std::vector<std::unique_ptr<Told>> told_;
   Status failed_;  // the first copy of this bucket that did
 };

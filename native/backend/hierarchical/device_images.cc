@@ -1,6 +1,5 @@
 #include "backend/hierarchical/device_images.h"
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -12,16 +11,11 @@ constexpr auto kLastWait = std::chrono::seconds(10);
 
 }  // namespace
 
-DeviceImages::~DeviceImages() { (void)AwaitLast(After(kLastWait)); }
-
-Status DeviceImages::AwaitLast(Deadline deadline) {
-  if (!is_under_way_) return Status();
-  const Status status = WaitOver(*driver_, device_, last_.get(), deadline);
-  is_under_way_ = status.code() == Code::kTimedOut;
-  return status;
+DeviceImages::~DeviceImages() {
+  if (is_under_way_) (void)WaitOver(*driver_, device_, last_.get(), After(kLastWait));
 }
 
-Status DeviceImages::Reserve(size_t bytes, size_t pieces, Deadline deadline) {
+Status DeviceImages::Reserve(size_t bytes, size_t pieces) {
   if (!last_) {
     RABIT_ASSIGN_OR_RETURN(last_, MakeEvent(driver_, device_));
   }
@@ -29,14 +23,11 @@ Status DeviceImages::Reserve(size_t bytes, size_t pieces, Deadline deadline) {
     RABIT_ASSIGN_OR_RETURN(DeviceEvent event, MakeEvent(driver_, device_));
     arrivals_.push_back(std::move(event));
   }
-  if (bytes <= bytes_) return Status();
-  RABIT_RETURN_IF_ERROR(AwaitLast(deadline));
-  // Half as much again: pinning memory is slow, and slowly growing buckets would do it each time.
-  const size_t target = std::max(bytes, bytes_ + bytes_ / 2);
-  memory_ = PinnedMemory();
-  bytes_ = 0;
-  RABIT_ASSIGN_OR_RETURN(memory_, MakePinned(driver_, device_, target));
-  bytes_ = target;
+  if (bytes == 0) return Status();
+  arena_.Reuse();
+  RABIT_ASSIGN_OR_RETURN(memory_, arena_.Take(bytes, [this](size_t target) {
+    return MakePinned(driver_, device_, target);
+  }));
   return Status();
 }
 

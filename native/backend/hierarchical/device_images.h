@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/device/device.h"
+#include "base/device/device_arena.h"
 
 namespace rabit {
 
@@ -19,10 +20,9 @@ class DeviceImages {
   // Waits for copies that are under way, because their memory goes.
   ~DeviceImages();
 
-  // At least so many bytes, and so many pieces.  Waits until `deadline` for copies from before if
-  // the memory has to grow.
-  Status Reserve(size_t bytes, size_t pieces, Deadline deadline);
-  std::byte* memory() const { return static_cast<std::byte*>(memory_.get()); }
+  // At least so many bytes, and so many pieces.
+  Status Reserve(size_t bytes, size_t pieces);
+  std::byte* memory() const { return memory_; }
   // Stands for the arrival of a piece, once it is recorded.
   void* arrival(size_t piece) const { return arrivals_[piece].get(); }
 
@@ -30,12 +30,10 @@ class DeviceImages {
   Status Leave(void* stream);
 
  private:
-  Status AwaitLast(Deadline deadline);
-
   const std::shared_ptr<DeviceDriver> driver_;
   const int device_;
-  PinnedMemory memory_;
-  size_t bytes_ = 0;
+  DeviceArena<PinnedMemory> arena_;
+  std::byte* memory_ = nullptr;
   std::vector<DeviceEvent> arrivals_;
   DeviceEvent last_;
   bool is_under_way_ = false;

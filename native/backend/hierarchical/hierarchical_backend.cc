@@ -88,7 +88,7 @@ class HierarchicalBackend::Exchange {
     const int64_t largest = (piece_count_ / found_.shares) * pieces_;
     const bool owns_parts = across_.is_member();
     const auto bytes = static_cast<size_t>(owns_parts ? elements_.BytesIn(largest) : 0);
-    return images_.Reserve(bytes, static_cast<size_t>(pieces_), lane_.deadline);
+    return images_.Reserve(bytes, static_cast<size_t>(pieces_));
   }
 
   // All pieces are told to the device before the first is waited for.

@@ -233,6 +233,28 @@ TEST(NcclBackend, an_abort_does_not_wait_for_kernels_of_the_program) {
   EXPECT_EQ(nccl_emulation().counts().violations, violations);
 }
 
+// The driver may wait for the very kernels that are to be given up.
+TEST(NcclBackend, kernels_are_given_up_without_a_call_of_the_driver) {
+  EmulatedTrouble trouble(1);
+  const auto living = nccl_emulation().counts().communicators;
+  const auto backends = MakeRaw(1);
+  OnDevice at(0, 1);
+  const DeviceArray<float> array(0, 10);
+  nccl_emulation().rabit_emulated_nccl_break(0, nccl::kInProgress);  // it never ends
+  EXPECT_OK(backends[0]
+                ->Broadcast(at.lane(), {static_cast<std::byte*>(array.data()), 40}, 0)
+                .Wait(Soon()));
+  ASSERT_OK(at.driver->Record(0, at.event.get(), at.place.stream));
+
+  trouble.Fail("cuCtxPushCurrent_v2", 0, cuda::kIllegalAddress);
+  EXPECT_OK(backends[0]->Failure(at.group));
+  trouble.Fail("cuCtxPushCurrent_v2", 0, cuda::kIllegalAddress);  // unless it was called
+  backends[0]->Abort(Aborted("enough"));
+
+  ASSERT_EQ(nccl_emulation().counts().communicators, living);
+  EXPECT_OK(at.Drain());
+}
+
 // What a rank has sent last is on its way when its own kernel has ended.
 TEST(NcclBackend, what_a_rank_has_sent_arrives_after_it_has_ended) {
   EmulatedTrouble trouble(1);

@@ -55,6 +55,15 @@ Status NcclCommunicator::Guarded(const char* what, const Call& call, nccl::Resul
   return library_->Failed(what, result, comm);
 }
 
+Status NcclCommunicator::Ask(const char* what, nccl::Result& result) {
+  MutexLock lock(mutex_);
+  if (comm_ == nullptr || is_aborted_.load()) return WasAborted();
+  const nccl::Result called = library_->ncclCommGetAsyncError(comm_, &result);
+  if (called != nccl::kSuccess) result = called;
+  if (result == nccl::kSuccess || result == nccl::kInProgress) return Status();
+  return library_->Failed(what, result, comm_);
+}
+
 Status NcclCommunicator::Make(const char* what, const Call& call, Deadline deadline) {
   nccl::Result result = nccl::kSuccess;
   Status status = Guarded(what, call, result);
@@ -69,14 +78,7 @@ Status NcclCommunicator::AwaitProgress(const char* what, nccl::Result result, De
   }
   std::chrono::microseconds pause = kAskFirst;
   while (result == nccl::kInProgress) {
-    nccl::Result asked = nccl::kSuccess;
-    RABIT_RETURN_IF_ERROR(Guarded(
-        what,
-        [&](nccl::Comm comm) {
-          const nccl::Result called = library_->ncclCommGetAsyncError(comm, &asked);
-          return called == nccl::kSuccess ? asked : called;
-        },
-        result));
+    RABIT_RETURN_IF_ERROR(Ask(what, result));
     if (result != nccl::kInProgress) break;
     if (std::chrono::steady_clock::now() >= deadline) {
       return TimedOut(std::string(what) +
@@ -91,13 +93,7 @@ Status NcclCommunicator::AwaitProgress(const char* what, nccl::Result result, De
 
 Status NcclCommunicator::Failure() {
   nccl::Result asked = nccl::kSuccess;
-  return Guarded(
-      "a collective",
-      [&](nccl::Comm comm) {
-        const nccl::Result called = library_->ncclCommGetAsyncError(comm, &asked);
-        return called == nccl::kSuccess ? asked : called;
-      },
-      asked);
+  return Ask("a collective", asked);
 }
 
 nccl::Comm NcclCommunicator::Take() {
@@ -149,24 +145,37 @@ void NcclCommunicator::EndAside(std::vector<End> ends) {
 }
 
 nccl::Result NcclCommunicator::EndTogether(const std::vector<End>& ends) {
-  std::vector<std::pair<nccl::Comm, bool>> comms;
-  for (const auto& [communicator, is_flushed] : ends) {
-    const nccl::Comm comm = communicator->Take();
-    if (comm != nullptr) comms.emplace_back(comm, is_flushed);
-  }
-  if (comms.empty()) return nccl::kSuccess;
   const NcclCommunicator& any = *ends.front().communicator;
   const NcclLibrary& library = *any.library_;
-  nccl::Result result = nccl::kSuccess;
-  (void)any.driver_->Run(any.device_, [&] {
-    (void)library.ncclGroupStart();
-    for (const auto& [comm, is_flushed] : comms) {
-      (void)(is_flushed ? library.ncclCommDestroy(comm) : library.ncclCommAbort(comm));
+  std::vector<nccl::Comm> flushed;
+  bool has_aborted = false;
+  (void)library.ncclGroupStart();
+  for (const auto& [communicator, is_flushed] : ends) {
+    const nccl::Comm comm = communicator->Take();
+    if (comm == nullptr) continue;
+    if (is_flushed) {
+      flushed.push_back(comm);
+    } else {
+      // Before any call of the driver, which may hold all of them up until these kernels end.
+      (void)library.ncclCommAbort(comm);
+      has_aborted = true;
     }
-    result = library.ncclGroupEnd();
+  }
+  const bool has_any = has_aborted || !flushed.empty();
+  return has_any ? any.EndGroup(flushed) : library.ncclGroupEnd();
+}
+
+// With the device current if that can be: an abort makes it so itself.
+nccl::Result NcclCommunicator::EndGroup(const std::vector<nccl::Comm>& destroyed) const {
+  nccl::Result result = nccl::kSuccess;
+  bool has_ended = false;
+  (void)driver_->Run(device_, [&] {
+    for (const nccl::Comm comm : destroyed) (void)library_->ncclCommDestroy(comm);
+    result = library_->ncclGroupEnd();
+    has_ended = true;
     return Status();
   });
-  return result;
+  return has_ended ? result : library_->ncclGroupEnd();
 }
 
 }  // namespace rabit

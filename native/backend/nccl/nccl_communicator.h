@@ -47,6 +47,9 @@ class NcclCommunicator {
  private:
   // Makes the call with the device current; kAborted after AbortAll.
   Status Guarded(const char* what, const Call& call, nccl::Result& result);
+  // What NCCL says of what it does in the background.  The driver is not asked: it may wait for the
+  // kernels that are to be given up.
+  Status Ask(const char* what, nccl::Result& result);
   Status AwaitProgress(const char* what, nccl::Result result, Deadline deadline);
   nccl::Comm Take();  // null: there is none, or it has been taken
 
@@ -57,6 +60,7 @@ class NcclCommunicator {
   // On a thread of its own, which is left behind if NCCL does not return.
   static void EndAside(std::vector<End> ends);
   static nccl::Result EndTogether(const std::vector<End>& ends);
+  nccl::Result EndGroup(const std::vector<nccl::Comm>& destroyed) const;
 
   const std::shared_ptr<const NcclLibrary> library_;
   const std::shared_ptr<DeviceDriver> driver_;

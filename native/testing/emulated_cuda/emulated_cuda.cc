@@ -233,6 +233,15 @@ bool IsPinned(Driver& all, const void* memory, size_t bytes) {
   return at + bytes <= found->first + found->second;
 }
 
+// With the lock.  Whoever frees memory waits for all that the device was told.
+void AwaitDevice(Driver& all, Lock& lock, int device) {
+  all.changed.wait(lock, [&] {
+    return std::all_of(all.streams.begin(), all.streams.end(), [&](const StreamState* stream) {
+      return stream->device != device || (stream->queue.empty() && !stream->is_working);
+    });
+  });
+}
+
 std::byte* InsideOf(Driver& all, Pointer memory, size_t bytes, int device) {
   auto found = all.memory.upper_bound(memory);
   if (found == all.memory.begin()) return nullptr;
@@ -436,7 +445,9 @@ RABIT_EXPORT Result cuMemHostAlloc(void** memory, size_t bytes, uint32_t) {
 RABIT_EXPORT Result cuMemFreeHost(void* memory) {
   RABIT_ENTER();
   RABIT_REFUSE_IN_CAPTURE();
-  if (all.pinned.erase(reinterpret_cast<uintptr_t>(memory)) == 0) return kInvalidValue;
+  if (!all.pinned.contains(reinterpret_cast<uintptr_t>(memory))) return kInvalidValue;
+  AwaitDevice(all, lock, CurrentDevice(all));
+  all.pinned.erase(reinterpret_cast<uintptr_t>(memory));
   --all.counts.pinned;
   ::operator delete(memory);
   return kSuccess;
@@ -456,12 +467,7 @@ RABIT_EXPORT Result cuMemFree_v2(Pointer memory) {
   RABIT_ENTER();
   RABIT_REFUSE_IN_CAPTURE();
   if (!all.memory.contains(memory)) return kInvalidValue;
-  const int device = all.memory.at(memory).device;
-  all.changed.wait(lock, [&] {
-    return std::all_of(all.streams.begin(), all.streams.end(), [&](const StreamState* stream) {
-      return stream->device != device || (stream->queue.empty() && !stream->is_working);
-    });
-  });
+  AwaitDevice(all, lock, all.memory.at(memory).device);
   --all.counts.memory;
   lock.unlock();
   rabit_emulated_free(memory);
