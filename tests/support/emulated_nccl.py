@@ -10,6 +10,7 @@ FOLDER = NATIVE / "testing" / "emulated_nccl"
 SOURCES = [
     FOLDER / "emulated_nccl.cc",
     FOLDER / "bootstrap.h",
+    FOLDER / "described.h",
     FOLDER / "emulated_nccl.h",
     FOLDER / "kernels.h",
     FOLDER / "library.h",
