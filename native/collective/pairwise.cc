@@ -37,9 +37,8 @@ Status ExchangeAndReduce(const CollectiveCall& call, int peer, Tag tag, ConstByt
   // arrival.
   const bool is_same_memory = outgoing.data() == into.data() && !into.empty();
   std::array<bool, kExchangeWindow> is_reduced_on_arrival{};
-  const auto send = [&](int64_t k) {
-    return call.transport.Send(peer, tag, send_from.In(ChunkOf(out_range, chunk, k)));
-  };
+  const auto part = [&](int64_t k) { return send_from.In(ChunkOf(out_range, chunk, k)); };
+  const auto send = [&](int64_t k) { return call.transport.Send(peer, tag, part(k)); };
   const auto start = [&](int64_t k) {
     const size_t slot = static_cast<size_t>(k % kExchangeWindow);
     bool has_left = !is_same_memory;
@@ -58,7 +57,7 @@ Status ExchangeAndReduce(const CollectiveCall& call, int peer, Tag tag, ConstByt
     }
     if (k >= chunks_out || is_same_memory) return;
     if (late == nullptr) return sends.Start(slot, send(k));
-    late->Add(call.transport.SendAnswered(peer, tag, send_from.In(ChunkOf(out_range, chunk, k))));
+    late->Add(call.transport.SendAnswered(peer, tag, part(k)));
   };
   for (int64_t k = 0; k < kExchangeWindow; ++k) start(k);
   for (int64_t k = 0; k < std::max(chunks_in, chunks_out); ++k) {

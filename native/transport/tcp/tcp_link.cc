@@ -243,7 +243,10 @@ Status TcpLink::Wait(const Transfer& transfer, Deadline deadline) {
       waits_.push_back(&transfer);
     }
     if (is_paused_.load()) Resume();
-    if (transfer.is_send && transfer.is_answered) AskFor(transfer);
+    if (transfer.is_answered) {
+      MutexLock send(send_mutex_);
+      AskFor(transfer);
+    }
     const bool may_spin = transfer.bytes <= options_.spin_bytes_max ||
                           stream_.call_bytes() <= options_.spin_call_bytes_max;
     stream_.Wait(transfer.is_done, *this, may_spin, deadline);

@@ -173,7 +173,7 @@ class TcpLink final : public TcpStream::Member {
 
   // tcp_link_write.cc; send is held
   void Flush();
-  void AskFor(const Transfer& transfer);  // takes send itself
+  void AskFor(const Transfer& transfer);
   bool StartFrame();
   bool StartControl();
   void StartNumbered(OutFrame& frame);

@@ -21,7 +21,6 @@ void TcpLink::Flush() {
 
 // A frame that is with the kernel cannot ask any more; another one asks behind it.
 void TcpLink::AskFor(const Transfer& transfer) {
-  MutexLock send(send_mutex_);
   if (!queue_.AskFor(transfer)) return;
   must_write_ack_ = wants_answer_ = true;
   Flush();

@@ -102,7 +102,7 @@ class TcpTransport final : public Transport, public LinkBorrower {
   void SetWaiter(int stream, Waiter waiter, size_t call_bytes) override {
     if (stream < 0 || stream >= streams_) return;
     tcp_streams_[static_cast<size_t>(stream)]->SetWaiter(waiter, call_bytes);
-    home_core_.Return(std::chrono::steady_clock::now());
+    if (home_core_.core() >= 0) home_core_.Return(std::chrono::steady_clock::now());
   }
   void Abort(Status why) override { links_->Abort(why); }
   void GiveBack() override;
