@@ -22,9 +22,11 @@
 #include "collective/allreduce.h"
 #include "control/channel_controller.h"
 #include "include/rabit_abi.h"
+#include "route/carried_limit.h"
 #include "route/router.h"
 #include "schedule/fifo_scheduler.h"
 #include "schedule/priority_scheduler.h"
+#include "transport/shm/control_ring.h"
 #include "transport/shm/shm_transport.h"
 
 namespace rabit {
@@ -32,8 +34,6 @@ namespace {
 
 using std::chrono_literals::operator""ms;
 
-// That rank 0 receives and sends for one tensor that is negotiated with its data.
-constexpr int64_t kInlineBytesOfAll = 16 << 10;
 // Of a start with link_model=measured.
 constexpr std::chrono::milliseconds kMeasuringTime = 50ms;
 
@@ -193,14 +193,23 @@ EngineOptions EngineOptionsFrom(const Options& options, int spin_us) {
   return engine;
 }
 
-// Rank 0 receives every rank's data and sends everybody the result: the more ranks, the less of it.
-// In a tree it would pass through the ranks between, which cannot combine it.
-int64_t InlineBytes(const Options& options, const RankTree& tree) {
-  const bool hears_every_rank = static_cast<int>(tree.children(0).size()) == options.size - 1;
+// Rank 0 receives every rank's data and sends everybody the result.  In a tree it would pass
+// through the ranks between, which cannot combine it.
+int64_t InlineBytes(const Options& options, const Connections& connections,
+                    const LinkModel& link) {
+  const bool hears_every_rank =
+      static_cast<int>(connections.tree.children(0).size()) == options.size - 1;
   const bool is_builtin =
       options.backend == "builtin" || options.backend == "auto" || options.backend == "nccl";
   if (!is_builtin || !hears_every_rank || options.size == 1) return 0;
-  return std::min(options.inline_bytes, kInlineBytesOfAll / options.size);
+  // Whoever names algorithms is to get them.
+  if (!options.allreduce_algorithm.empty() || !options.route.empty())
+    return std::min(options.inline_bytes, CarriedAnyway(options.size));
+  const bool is_one_host = connections.cores.ranks == options.size;
+  return CarriedLimit(link, options.size,
+                      is_one_host && connections.shares_memory
+                          ? std::min(options.inline_bytes, kControlRingMessageBytes)
+                          : options.inline_bytes);
 }
 
 std::vector<std::string_view> Split(std::string_view text, char separator) {
@@ -366,9 +375,9 @@ Result<std::unique_ptr<WiredEngine>> StartOn(std::shared_ptr<Connections> ground
   parts.rank = options.rank;
   parts.size = options.size;
   parts.options = EngineOptionsFrom(options, connections.spin_us);
-  parts.options.inline_bytes = InlineBytes(options, connections.tree);
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<BuiltinBackend> builtin,
                          MakeBuiltin(options, connections));
+  parts.options.inline_bytes = InlineBytes(options, connections, builtin->links().slowest);
   const bool is_one_host = connections.cores.ranks == options.size;
   const bool shares_cores = builtin->shares_cores() || LanesShareCores(options, connections.cores);
   parts.controller = MakeJobController(options, connections.tree, std::move(connections.channel));

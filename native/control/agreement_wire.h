@@ -29,7 +29,7 @@ inline constexpr int32_t kControlRanksMax = 1 << 16;
 inline constexpr size_t kDimensionsMax = 64;
 inline constexpr size_t kStatusBytesMax = 16 << 10;
 inline constexpr int32_t kLanesMax = 64;
-inline constexpr size_t kCarriedBytesMax = 4096;  // of one tensor's data
+inline constexpr size_t kCarriedBytesMax = 64 << 10;  // of one tensor's data
 
 static_assert(kLaneClassesMax <= 4, "FieldWriter::Counts has two bits for the classes");
 

@@ -230,14 +230,14 @@ class TuningSettings:
         maximum=1 << 28,
     )
     inline_bytes: int = setting(
-        1024,
-        "A blocking allreduce of at most so many bytes is negotiated with its data and has its "
-        "result with the agreement; 0: none. At most 16 KiB divided by the ranks, and only where "
-        "rank 0 talks to every rank and the builtin backend is the only one.",
+        64 << 10,
+        "A blocking allreduce of at most so many bytes may be negotiated with its data, where the links "
+        "make that cheaper than an exchange: 1 KiB always, 4 KiB at most in shared memory. 0: none; "
+        "nor without the builtin backend, or where rank 0 does not talk to every rank.",
         native="inline_bytes",
         flag="--inline-bytes",
         minimum=0,
-        maximum=4096,
+        maximum=64 << 10,
     )
     coordination: str = setting(
         "auto",

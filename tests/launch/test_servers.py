@@ -68,7 +68,7 @@ print({each["backend"]: each["bytes"] for each in rabit.statistics()["routes"]},
 # Every rank is the launcher of a job of its own, with the flags that are given.
 NESTED = """
 import subprocess, sys
-inner = "import numpy as np, rabit; rabit.init(); rabit.allreduce(np.ones(1000, np.float32), name='x'); " \\
+inner = "import numpy as np, rabit; rabit.init(); rabit.allreduce(np.ones(100_000, np.float32), name='x'); " \\
     "print('inner', rabit.size(), {each['backend'] for each in rabit.statistics()['routes']}, flush=True)"
 words = [sys.executable, "-m", "rabit.launch", "-np", "2", *sys.argv[1:], sys.executable, "-c", inner]
 sys.exit(subprocess.run(words, timeout=60).returncode)

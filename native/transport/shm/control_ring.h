@@ -18,6 +18,8 @@
 namespace rabit {
 
 inline constexpr size_t kControlRingBytes = 16 * 1024;
+// A few messages of this size fit at a time.
+inline constexpr int64_t kControlRingMessageBytes = kControlRingBytes / 4;
 
 // Lies in zeroed shared memory.
 struct ControlRing {
