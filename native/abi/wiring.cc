@@ -195,8 +195,7 @@ EngineOptions EngineOptionsFrom(const Options& options, int spin_us) {
 
 // Rank 0 receives every rank's data and sends everybody the result.  In a tree it would pass
 // through the ranks between, which cannot combine it.
-int64_t InlineBytes(const Options& options, const Connections& connections,
-                    const LinkModel& link) {
+int64_t InlineBytes(const Options& options, const Connections& connections, const LinkModel& link) {
   const bool hears_every_rank =
       static_cast<int>(connections.tree.children(0).size()) == options.size - 1;
   const bool is_builtin =

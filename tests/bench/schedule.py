@@ -297,7 +297,7 @@ def main() -> None:
         default=512 << 10,
         help="of neighbours that travel as one in dear",
     )
-    parser.add_argument("--timeout", type=float, default=230, help="seconds for all")
+    parser.add_argument("--timeout", type=float, default=1800, help="seconds for all")
     parser.add_argument("--json", type=Path, help="file for rows and the ranks' reports")
     options = parser.parse_args()
     options.ways = options.ways.split(",")

@@ -204,6 +204,9 @@ class Bench:
         moments: dict[str, list[list[float]]] = {name: [] for name in ways}
         gc.collect()
         for turn in range(cell["turns"] + 1):
+            if self.rank == 0:
+                turns = f"turn {turn} of {cell['turns']}"  # 0 warms up
+                print(f"{self.shape}, rho {cell['rho']:g}: {turns}", file=sys.stderr, flush=True)
             for name, way in ways.items():
                 count = 2 if turn == 0 or name == "silent" else cell["steps"]
                 self.barrier()
