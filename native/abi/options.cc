@@ -6,6 +6,8 @@
 #include <numeric>
 #include <variant>
 
+#include "control/agreement_wire.h"
+
 namespace rabit {
 namespace {
 
@@ -82,7 +84,7 @@ std::vector<Row> WorkRows() {
        "star: rank 0 talks to every rank; tree: ranks between pass on and combine; auto: by size"},
       {"coordination_fan_out", &Options::coordination_fan_out, 2, 1024, "",
        "of a tree: ranks of its host, and leaders of other hosts, right below a rank"},
-      {"inline_bytes", &Options::inline_bytes, 0, 64 << 10, "",
+      {"inline_bytes", &Options::inline_bytes, 0, kCarriedBytesMax, "",
        "a blocking allreduce of at most so many bytes may go with its announcement; 0: none"},
       {"spin_us", &Options::spin_us, -1, 1'000'000, "",
        "microseconds that a waiter spins before it sleeps; -1: by cores and ranks"},
