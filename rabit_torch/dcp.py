@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_loader import load, load_state_dict
 
 from rabit import InvalidArgument
 from rabit.checkpoint import Alone, NumpyAdapter
@@ -66,13 +68,23 @@ def read(source: str | Path) -> dict[str, Any]:
         else None
         for name, each in metadata.state_dict_metadata.items()
     }
-    load(flat, storage_reader=FileSystemReader(source), no_dist=True)
+    _load_alone(flat, FileSystemReader(source))
     paths: Mapping[str, tuple[str | int, ...]] = metadata.planner_data or {}
     tree: Any = {}
     for name, value in flat.items():
         tree = _put(tree, paths.get(name, (name,)), value)
     found: dict[str, Any] = tree
     return found
+
+
+def _load_alone(flat: dict[str, Any], reader: FileSystemReader) -> None:
+    """Fills `flat`, also in a process of a job, whose other ranks do not take part."""
+    if "no_dist" in inspect.signature(load).parameters:
+        load(flat, storage_reader=reader, no_dist=True)
+        return
+    with warnings.catch_warnings():  # Of torch 2.4, where load() cannot be told so, and this is deprecated.
+        warnings.simplefilter("ignore")
+        load_state_dict(flat, reader, no_dist=True)
 
 
 def _put(tree: Any, path: tuple[str | int, ...], value: Any) -> Any:
