@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load, load_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
 
 from rabit import InvalidArgument
 from rabit.checkpoint import Alone, NumpyAdapter
@@ -82,7 +82,10 @@ def _load_alone(flat: dict[str, Any], reader: FileSystemReader) -> None:
     if "no_dist" in inspect.signature(load).parameters:
         load(flat, storage_reader=reader, no_dist=True)
         return
-    with warnings.catch_warnings():  # Of torch 2.4, where load() cannot be told so, and this is deprecated.
+    # That of torch 2.4 cannot be told so. What can is deprecated, and newer ones may have it no more.
+    from torch.distributed.checkpoint.state_dict_loader import load_state_dict
+
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         load_state_dict(flat, reader, no_dist=True)
 
