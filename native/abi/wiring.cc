@@ -193,6 +193,10 @@ EngineOptions EngineOptionsFrom(const Options& options, int spin_us) {
   return engine;
 }
 
+bool IsOneHost(const Options& options, const Connections& connections) {
+  return connections.cores.ranks == options.size;
+}
+
 // Rank 0 receives every rank's data and sends everybody the result.  In a tree it would pass
 // through the ranks between, which cannot combine it.
 int64_t InlineBytes(const Options& options, const Connections& connections, const LinkModel& link) {
@@ -204,11 +208,10 @@ int64_t InlineBytes(const Options& options, const Connections& connections, cons
   // Whoever names algorithms is to get them.
   if (!options.allreduce_algorithm.empty() || !options.route.empty())
     return std::min(options.inline_bytes, CarriedAnyway(options.size));
-  const bool is_one_host = connections.cores.ranks == options.size;
+  const bool all_share_memory = IsOneHost(options, connections) && connections.shares_memory;
   return CarriedLimit(link, options.size,
-                      is_one_host && connections.shares_memory
-                          ? std::min(options.inline_bytes, kControlRingMessageBytes)
-                          : options.inline_bytes);
+                      all_share_memory ? std::min(options.inline_bytes, kControlRingMessageBytes)
+                                       : options.inline_bytes);
 }
 
 std::vector<std::string_view> Split(std::string_view text, char separator) {
@@ -377,7 +380,7 @@ Result<std::unique_ptr<WiredEngine>> StartOn(std::shared_ptr<Connections> ground
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<BuiltinBackend> builtin,
                          MakeBuiltin(options, connections));
   parts.options.inline_bytes = InlineBytes(options, connections, builtin->links().slowest);
-  const bool is_one_host = connections.cores.ranks == options.size;
+  const bool is_one_host = IsOneHost(options, connections);
   const bool shares_cores = builtin->shares_cores() || LanesShareCores(options, connections.cores);
   parts.controller = MakeJobController(options, connections.tree, std::move(connections.channel));
 

@@ -93,7 +93,7 @@ for overlap in ("backward", "next-forward"):
     for name, prepare in cells.items():
         flat, said, order = train(prepare, overlap=overlap)
         found[f"{name} {overlap}"] = [(flat - expected).abs().max().item(), len(said), order]
-# That of torch 2.4 calls hooks in an order of its own.
+# Compiled autograd of torch 2.4 calls hooks in an order of its own.
 for name in ("whole", "blocks") if hasattr(compiled_autograd, "_enable") else ():
     flat, said, order = train(backends("aot_eager")[name], compiled_autograd_on)
     found[f"{name} with compiled autograd"] = [(flat - expected).abs().max().item(), len(said), order]
