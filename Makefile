@@ -17,7 +17,7 @@ PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full packages build-native build-bench test-native test-gpu simulate build-address build-thread \
-  test-address test-thread test-sanitizers test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz flips \
+  test-address test-thread test-sanitizers test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz analyse flips \
   campaign-checkpoints campaign-elastic campaign-schedules campaign-servers \
   campaign-stops campaign-alarms campaign-causes campaign-strategies campaign-links campaign-altered bench-recovery campaign-cost campaign-mixing campaign mutants wheel check format \
   bench bench-native bench-schedule bench-servers bench-tuned bench-traces bench-lanes bench-alltoall methods docs clean
@@ -73,9 +73,16 @@ test-full: ## what make test leaves out: slow tests, sanitizers, MXNet, MPICH, f
 
 packages: $(VENV)/.tools $(VENV)/.package
 
-SANITIZE = -DRABIT_TESTS=ON -DRABIT_SANITIZE=$* -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-Og
+CLANG ?= clang++
+SANITIZE = -DRABIT_TESTS=ON -DRABIT_SANITIZE=$* -DCMAKE_BUILD_TYPE=Debug
+# Clang's build also proves what is touched under which lock (-Wthread-safety -Werror), and is what is fuzzed.
+$(BUILD)/address/build.ninja: export CXX = $(CLANG)
+$(BUILD)/address/build.ninja: SANITIZE += -DRABIT_FUZZ=ON -DCMAKE_CXX_FLAGS_DEBUG=-O0
+$(BUILD)/thread/build.ninja: SANITIZE += -DCMAKE_CXX_FLAGS_DEBUG=-Og
 
 $(BUILD)/address/build.ninja $(BUILD)/thread/build.ninja: $(BUILD)/%/build.ninja: native/CMakeLists.txt | $(VENV)/.build-tools
+	@[ $* = thread ] || command -v $(CLANG) >/dev/null || \
+	  { echo "the build for ASan needs Clang ($(CLANG) is not there): install clang, or set CLANG="; exit 1; }
 	$(CMAKE) -S native -B $(BUILD)/$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) $(SANITIZE) >/dev/null
 
 build-native: $(VENV)/.package
@@ -165,8 +172,10 @@ simulate: build-native ## whole jobs in virtual time: SCHEDULES=1000000 SEED=N, 
 	$(WHEEL_BUILD)/rabit_simulate --seed=$(SEED) --schedules=$(SCHEDULES) $(RANKS:%=--ranks=%) $(TENSORS:%=--tensors=%) \
 	  $(ROUNDS:%=--rounds=%)
 
+build-address: TARGETS = rabit_tests fuzz_targets
+build-thread: TARGETS = rabit_tests
 build-address build-thread: build-%: $(BUILD)/%/build.ninja
-	$(BIN)/ninja -C $(BUILD)/$* --quiet rabit_tests
+	$(BIN)/ninja -C $(BUILD)/$* --quiet $(TARGETS)
 
 test-address test-thread: test-%: build-%
 	$(BUILD)/$*/rabit_tests --jobs=2
@@ -187,18 +196,15 @@ test-python-short: $(VENV)/.package $(VENV)/.tools
 test-python-slow: $(VENV)/.package $(VENV)/.tools $(VENV)/.recipes
 	$(BIN)/pytest tests -m slow -n 2 --dist loadfile -q
 
-CLANG ?= clang++
 FUZZ_SECONDS ?= 30
 
-# Clang reads every file by itself here, with -Wthread-safety -Werror, and compiles what is fuzzed.
-fuzz: $(VENV)/.build-tools ## fuzz every decoder for FUZZ_SECONDS, and analyse the locks of all files; takes Clang
-	@command -v $(CLANG) >/dev/null || \
-	  { echo "make fuzz needs Clang for libFuzzer ($(CLANG) is not there): install clang, or set CLANG="; exit 1; }
-	CXX=$(CLANG) $(CMAKE) -S native -B $(BUILD)/fuzz -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
-	  -DRABIT_FUZZ=ON -DRABIT_UNITY=OFF -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1 >/dev/null
-	$(BIN)/python native/analyse.py $(BUILD)/fuzz/compile_commands.json
-	$(BIN)/ninja -C $(BUILD)/fuzz --quiet fuzz_targets
-	$(BIN)/python native/fuzz/run.py $(BUILD)/fuzz $(FUZZ_SECONDS)
+fuzz: $(BUILD)/address/build.ninja ## fuzz every decoder for FUZZ_SECONDS; takes Clang
+	$(BIN)/ninja -C $(BUILD)/address --quiet fuzz_targets
+	$(BIN)/python native/fuzz/run.py $(BUILD)/address $(FUZZ_SECONDS)
+
+analyse: $(VENV)/.build-tools ## Clang reads every file of the library by itself: what does one not include?
+	CXX=$(CLANG) $(CMAKE) -S native -B $(BUILD)/analyse -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DRABIT_UNITY=OFF >/dev/null
+	$(BIN)/python native/analyse.py $(BUILD)/analyse/compile_commands.json
 
 MXVENV ?= .venv-mxnet
 

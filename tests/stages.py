@@ -66,7 +66,7 @@ FULL = Stages(
         Part("test-mpich", "MPICH, in an environment of its own", 150, needs=("ready-mpich",)),
         Part("wheel", "sdist and wheel for other machines", 210),
         Part("docs", "the HTML pages", 30),
-        Part("fuzz", "Clang, thread-safety analysis and the fuzz targets", 200),
+        Part("fuzz", "the fuzz targets", 120, needs=("build-address",)),
     ],
     # The tests wait for most of their time, which is when the next build computes.
     beside=[
@@ -74,7 +74,7 @@ FULL = Stages(
             Part("ready-mxnet", "installing MXNet", 85),
             Part("ready-mpich", "installing MPICH", 10),
             Part("build-thread", "building the native tests for TSan", 400),
-            Part("build-address", "building the native tests for ASan and UBSan", 600),
+            Part("build-address", "Clang, locks, and building the native tests for ASan and UBSan", 400),
             Part("build-bench", "the native benchmarks", 40),
         ],
         [

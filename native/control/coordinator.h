@@ -175,7 +175,6 @@ class Coordinator {
   Status failure_;
   bool announces_credit_ = options_.announces_credit;
   int64_t tick_us_ = kNever;
-  int64_t reported_us_ = 0;
   bool has_reported_ = false;
   std::optional<std::vector<std::string>> report_;
   SkewStatistics skew_;

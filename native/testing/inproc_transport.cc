@@ -304,7 +304,7 @@ void InprocFabric::Cut(int a, int b) {
     state_->IsCut(rank, peer).store(true);
   }
   for (const auto& [rank, peer] : {std::pair(a, b), {b, a}}) {
-    state_->FailQueued(CutOff(peer), [rank, peer](const Side& side) {
+    state_->FailQueued(CutOff(peer), [rank = rank, peer = peer](const Side& side) {
       return side.owner == rank && side.peer == peer;
     });
   }

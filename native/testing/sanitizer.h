@@ -3,17 +3,23 @@
 
 namespace rabit::testing {
 
+// GCC tells it by macros, Clang by features.
+#if defined(__has_feature)
+inline constexpr bool kIsThreadSanitized = __has_feature(thread_sanitizer);
+inline constexpr bool kIsAddressSanitized = __has_feature(address_sanitizer);
+#else
 #if defined(__SANITIZE_THREAD__)
 inline constexpr bool kIsThreadSanitized = true;
 #else
 inline constexpr bool kIsThreadSanitized = false;
 #endif
-
 #if defined(__SANITIZE_ADDRESS__)
-inline constexpr bool kIsSanitized = true;
+inline constexpr bool kIsAddressSanitized = true;
 #else
-inline constexpr bool kIsSanitized = kIsThreadSanitized;
+inline constexpr bool kIsAddressSanitized = false;
 #endif
+#endif
+inline constexpr bool kIsSanitized = kIsThreadSanitized || kIsAddressSanitized;
 
 // Of cases that differ by a seed, a moment or a size alone, the ordinary build runs all, and one
 // with a sanitizer every fourth: what it finds, it finds in any that takes the same way through the

@@ -69,7 +69,7 @@ class HierarchicalBackend::Exchange {
     Range whole;
     std::vector<Range> parts;  // by rank of the host
     Range mine;
-    std::byte* image;  // of what is mine, in the memory of the host
+    std::byte* image = nullptr;  // of what is mine, if anything is, in the memory of the host
     void* arrival;
   };
 
@@ -79,7 +79,7 @@ class HierarchicalBackend::Exchange {
     piece.parts = found_.PartsOf(piece.whole);
     piece.mine = piece.parts[static_cast<size_t>(local_.my_index)];
     const int64_t before = k * piece_count_ / found_.shares;  // pieces before this one are even
-    piece.image = images_.memory() + elements_.BytesIn(before);
+    if (!piece.mine.empty()) piece.image = images_.memory() + elements_.BytesIn(before);
     piece.arrival = images_.arrival(static_cast<size_t>(k));
     return piece;
   }
