@@ -5,11 +5,8 @@ The fields stand in a file for each theme; where their values come from is in so
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rabit.config import sources
@@ -17,7 +14,7 @@ from rabit.config.diagnostics import DiagnosisSettings
 from rabit.config.failure import FailureSettings
 from rabit.config.network import NetworkSettings
 from rabit.config.placement import PlacementSettings
-from rabit.config.setting import Setting, nearest
+from rabit.config.setting import nearest
 from rabit.config.tuning import TuningSettings
 from rabit.errors import InvalidArgument
 
@@ -32,30 +29,21 @@ def process_environment() -> Mapping[str, str]:
 _CODE = "set in code"
 _PART_SEPARATOR, _SETTING_SEPARATOR = "\x1f", "\x1e"
 _LONGEST_PART = 500  # characters; a store takes at most 64 KiB from a rank
-# Group in the reference -> its fields.
-_THEMES: dict[str, type] = {
-    "placement": PlacementSettings,
-    "network": NetworkSettings,
-    "tuning": TuningSettings,
-    "failure": FailureSettings,
-    "diagnosis": DiagnosisSettings,
-}
+_NOT_KNOWN: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True)
 class Config(
     DiagnosisSettings, FailureSettings, TuningSettings, NetworkSettings, PlacementSettings
 ):
     """Every setting.  Durations are seconds, sizes are bytes.  Values are checked on creation."""
 
-    notices: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)
+    beside = ("notices", "origins")
+    notices: tuple[str, ...] = ()
     # Name of a setting -> where its value comes from, as far as this is known; see origin().
-    origins: Mapping[str, str] = dataclasses.field(
-        default_factory=dict, repr=False, compare=False, hash=False
-    )
+    origins: Mapping[str, str] = _NOT_KNOWN
 
-    def __post_init__(self) -> None:
-        for each in Config.settings():
+    def _check(self) -> None:
+        for each in self.settings():
             each.check(getattr(self, each.name), f"Config.{each.name}")
         for rank_name, size_name in (
             ("rank", "size"),
@@ -74,11 +62,6 @@ class Config(
                 f"the secret has {len(self.secret)} bytes: expected 32. Make one with "
                 "secrets.token_bytes(32)."
             )
-
-    @staticmethod
-    def settings() -> tuple[Setting, ...]:
-        """The description of every field, in order."""
-        return _settings()
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Config:
@@ -111,7 +94,7 @@ class Config(
         same = {name: self.origins[name] for name in changes
                 if name not in changed and name in self.origins}  # fmt: skip
         origins = {**kept, **same, **changed}
-        return dataclasses.replace(self, **{"origins": origins, **changes})
+        return Config(**{**vars(self), "origins": origins, **changes})
 
     def origin(self, name: str) -> str:
         """Where the value of a setting comes from: a variable, a key of a file, code, the default."""
@@ -123,7 +106,7 @@ class Config(
     def explain(self) -> str:
         """A text with the value of every setting, where it comes from and what it means."""
         lines = []
-        for group in _THEMES:
+        for group in dict.fromkeys(each.group for each in self.settings()):
             lines.append(f"{group}:")
             for each in (found for found in self.settings() if found.group == group):
                 value = each.format(getattr(self, each.name)) or '""'
@@ -171,15 +154,6 @@ class Config(
             for each in self.settings()
             if each.variable and getattr(self, each.name) != each.default
         }
-
-
-@functools.cache
-def _settings() -> tuple[Setting, ...]:
-    return tuple(
-        Setting(name=each.name, default=each.default, group=group, **each.metadata)
-        for group, theme in _THEMES.items()
-        for each in dataclasses.fields(theme)
-    )
 
 
 def _printable(text: str) -> str:

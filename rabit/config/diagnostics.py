@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rabit.config.setting import setting
+from rabit.config.settings import Settings
 
 __all__ = ["DiagnosisSettings", "path_of_rank"]
 
@@ -21,8 +20,7 @@ def path_of_rank(path: str, rank: int | str) -> str:
     return f"{stem}.{rank}.{suffix}"
 
 
-@dataclass(frozen=True, init=False, repr=False, eq=False)  # Config has these of all
-class DiagnosisSettings:
+class DiagnosisSettings(Settings, group="diagnosis"):
     """What can be seen."""
 
     log_level: str = setting(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rabit.config.setting import setting
+from rabit.config.settings import Settings
 
 __all__ = ["FailureSettings"]
 
 
-@dataclass(frozen=True, init=False, repr=False, eq=False)  # Config has these of all
-class FailureSettings:
+class FailureSettings(Settings, group="failure"):
     """When something is wrong."""
 
     stall_warning: float = setting(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = [
     "FILE_SECTIONS",
@@ -16,8 +16,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Twin:
+class Twin(NamedTuple):
     """What Horovod, or another, calls a setting; an empty name: there is none.
 
     unit: what the flag and the key count, as a suffix of values here ("M").

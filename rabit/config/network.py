@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rabit.config.setting import setting
+from rabit.config.settings import Settings
 
 __all__ = ["NetworkSettings"]
 
 
-@dataclass(frozen=True, init=False, repr=False, eq=False)  # Config has these of all
-class NetworkSettings:
+class NetworkSettings(Settings, group="network"):
     """How bytes move."""
 
     bind_address: str = setting(

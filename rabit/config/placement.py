@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rabit.config.setting import setting
+from rabit.config.settings import Settings
 
 __all__ = ["PlacementSettings"]
 
 
-@dataclass(frozen=True, init=False, repr=False, eq=False)  # Config has these of all
-class PlacementSettings:
+class PlacementSettings(Settings, group="placement"):
     """Where this process stands in its job.  The launcher sets these."""
 
     rank: int = setting(0, "Rank of this process among all.", native="rank", minimum=0)

@@ -6,28 +6,32 @@ which the environment, the command line, the native library and Horovod know it.
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rabit.errors import InvalidArgument
 
 __all__ = ["Setting", "nearest", "parse_bytes", "parse_duration", "setting"]
 
-_BYTES = re.compile(r"^\s*(-?\d+)\s*([KMGT]?)(?:i?B)?\s*$", re.IGNORECASE)
+_BYTES = r"^\s*(-?\d+)\s*([KMGT]?)(?:i?B)?\s*$"
 _BYTE_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_DURATION = re.compile(r"^\s*(-?\d+(?:\.\d*)?|-?\.\d+)\s*(us|ms|s|m|h)?\s*$", re.IGNORECASE)
+_DURATION = r"^\s*(-?\d+(?:\.\d*)?|-?\.\d+)\s*(us|ms|s|m|h)?\s*$"
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_TYPES: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "bytes": (int,),
+    "float": (int, float),
+    "duration": (int, float),
+    "bool": (bool,),
+    "secret": (bytes,),
+}
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """The description of one field of `Config`.
 
     kind: "int", "float", "bytes" (64K, 4M, 1G), "duration" (500ms, 5s; seconds when bare), "bool",
@@ -106,15 +110,7 @@ class Setting:
 
     def check(self, value: Any, source: str) -> None:
         """Raises InvalidArgument unless `value` has the right type and lies in the range."""
-        types: dict[str, tuple[type, ...]] = {
-            "int": (int,),
-            "bytes": (int,),
-            "float": (int, float),
-            "duration": (int, float),
-            "bool": (bool,),
-            "secret": (bytes,),
-        }
-        wanted = types.get(self.kind, (str,))
+        wanted = _TYPES.get(self.kind, (str,))
         is_right_type = isinstance(value, wanted) and (
             self.kind == "bool" or not isinstance(value, bool)
         )
@@ -164,18 +160,17 @@ class Setting:
 
 
 def setting(default: Any, help: str, *, kind: str = "", **more: Any) -> Any:
-    """A dataclass field that carries its description."""
+    """A field of a class of Settings: its description, which has its name and group from there."""
     if not kind:
         kind = (
             "bool" if isinstance(default, bool) else "int" if isinstance(default, int) else "text"
         )
-    metadata = {"kind": kind, "help": help, **more}
-    return dataclasses.field(default=default, metadata=metadata, repr=kind != "secret")
+    return Setting("", kind, default, help, **more)
 
 
 def parse_bytes(text: str) -> int:
     """Bytes from "65536", "64K", "4M", "1GiB"; the factors are powers of 1024."""
-    match = _BYTES.match(text)
+    match = re.match(_BYTES, text, re.IGNORECASE)
     if match is None:
         raise ValueError(f"{text!r} is not a size such as 65536, 64K, 4M or 1G")
     return int(match.group(1)) * _BYTE_FACTORS[match.group(2).upper()]
@@ -183,7 +178,7 @@ def parse_bytes(text: str) -> int:
 
 def parse_duration(text: str) -> float:
     """Seconds from "5", "5s", "500ms", "50us", "2m", "1h"."""
-    match = _DURATION.match(text)
+    match = re.match(_DURATION, text, re.IGNORECASE)
     if match is None:
         raise ValueError(f"{text!r} is not a duration such as 500ms, 5s or 2m")
     return round(float(match.group(1)) * _SECONDS[(match.group(2) or "s").lower()], 9)
@@ -206,6 +201,8 @@ def format_duration(value: float) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence part that names the closest known name, or lists the known ones."""
+    import difflib  # Names are rarely wrong.
+
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if close:

@@ -7,30 +7,30 @@ that means the same, that over the configuration file, and that over the default
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rabit.config import byteps, horovod
-from rabit.config.file import read_file
 from rabit.config.setting import Setting, nearest
 from rabit.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from rabit.config.horovod import Twin
 
 __all__ = ["DEFAULT", "FILE", "GIVEN", "Found", "read"]
 
 DEFAULT = "default"
 # Kinds of sources, the weakest first.
 FILE, FOREIGN, ENVIRONMENT, GIVEN = range(4)
+_FOREIGN_PREFIXES = ("HOROVOD_", "BYTEPS_", "DMLC_")
 
 
-@dataclass
 class Found:
     """Values of settings by name, and for each where it comes from: its kind and its place."""
 
-    values: dict[str, Any] = field(default_factory=dict)
-    origins: dict[str, str] = field(default_factory=dict)
-    kinds: dict[str, int] = field(default_factory=dict)
-    notices: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.origins: dict[str, str] = {}
+        self.kinds: dict[str, int] = {}
+        self.notices: list[str] = []
 
     def put(self, name: str, value: Any, kind: int, origin: str) -> None:
         """Notes a value, unless a stronger source has given one.  Of equal ones the later counts."""
@@ -52,10 +52,15 @@ def read(
     for name, (value, origin) in given.items():
         found.put(name, value, GIVEN, origin)
     _read_environment(environ, by_name, found)
-    _read_foreign("Horovod", horovod.TWINS, horovod.VARIABLES_WITHOUT_EFFECT, environ, by_name, found)
-    _read_foreign("BytePS", byteps.TWINS, byteps.VARIABLES_WITHOUT_EFFECT, environ, by_name, found)
+    if any(each.startswith(_FOREIGN_PREFIXES) for each in environ):
+        _read_foreigners(environ, by_name, found)
     path = found.values.get("config_file")
     if path:
+        # Few jobs have one.
+        from pathlib import Path
+
+        from rabit.config.file import read_file
+
         in_file, notices = read_file(Path(path), by_name)
         for name, (value, origin) in in_file.items():
             found.put(name, value, FILE, origin)
@@ -86,16 +91,27 @@ def _read_environment(
             )
 
 
+def _read_foreigners(
+    environ: Mapping[str, str], by_name: Mapping[str, Setting], found: Found
+) -> None:
+    # Few environments hold any.
+    from rabit.config import byteps, horovod
+
+    for whose, theirs in (("Horovod", horovod), ("BytePS", byteps)):
+        given = horovod.from_variables(environ, theirs.TWINS)
+        _read_foreign(whose, given, theirs.VARIABLES_WITHOUT_EFFECT, environ, by_name, found)
+
+
 def _read_foreign(
     whose: str,
-    twins: Iterable[horovod.Twin],
+    given: Iterable[tuple[Twin, str]],
     without_effect: Mapping[str, str],
     environ: Mapping[str, str],
     by_name: Mapping[str, Setting],
     found: Found,
 ) -> None:
     honoured = []
-    for twin, text in horovod.from_variables(environ, twins):
+    for twin, text in given:
         each = by_name[twin.setting]
         if each.variable in environ:
             continue

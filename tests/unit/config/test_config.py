@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import re
 from pathlib import Path
 
@@ -120,6 +121,20 @@ def test_a_secret_in_the_environment_is_an_unknown_variable():
 def test_fields_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Config().lanes = 3  # type: ignore[misc]
+
+
+def test_a_name_that_is_no_setting_is_refused():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'lane'"):
+        Config(lane=3)  # type: ignore[call-arg]
+
+
+def test_a_copy_through_pickle_is_equal_and_knows_its_origins():
+    config = Config(lanes=7).replace(rank=1, size=2)
+
+    copy = pickle.loads(pickle.dumps(config))
+
+    assert copy == config and hash(copy) == hash(config) and copy != Config()
+    assert copy.origin("rank") == config.origin("rank") == "set in code"
 
 
 def test_the_environment_that_it_writes_reads_back():
