@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import secrets
+import os
 from collections.abc import Callable
 from typing import Protocol
 
@@ -12,8 +12,10 @@ from rabit.diagnostics.ending import tell_on_failure, watch_ending
 from rabit.engine.engine import Engine
 from rabit.errors import InvalidArgument
 from rabit.rendezvous import placement
-from rabit.rendezvous.addresses import format_address, loopback_address, split_address
+from rabit.rendezvous.addresses import loopback_address
 from rabit.rendezvous.discovery import StoreServer
+from rabit.rendezvous.host_port import format_address, split_address
+from rabit.rendezvous.own_address import bind_address, reachable_address
 
 __all__ = ["Board", "connect"]
 
@@ -94,19 +96,19 @@ def connect(board: Board, rank: int, size: int, config: Config | None = None) ->
             secret=given or bytes.fromhex(meeting["secret"]),
             bind_address=loopback_address()
             if is_on_one_host
-            else placement.bind_address(environ, host, port),
+            else bind_address(environ, host, port),
         ),
         None,
     )
 
 
 def _serve(board: Board, config: Config, given: bytes | None, is_on_one_host: bool) -> Engine:
-    secret = given or secrets.token_bytes(32)
+    secret = given or os.urandom(32)
     if is_on_one_host:
         address = loopback_address()
     else:
         towards: Callable[[], str] = getattr(board, "host", str)
-        address = config.bind_address or placement.reachable_address(
+        address = config.bind_address or reachable_address(
             placement.with_settings(process_environment(), config), towards=towards()
         )
     server = StoreServer(address, 0, secret, config.library)

@@ -15,7 +15,7 @@ from rabit.errors import InvalidArgument, TimedOut
 from rabit.launch.hosts import Host
 from rabit.launch.nodes.frames import GREETING
 from rabit.launch.nodes.ssh import SshOptions, ssh_command
-from rabit.rendezvous.addresses import format_address
+from rabit.rendezvous.host_port import format_address
 
 __all__ = ["StorePlace", "crowded", "serve_store", "serve_stores", "store_places"]
 

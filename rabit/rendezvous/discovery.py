@@ -1,26 +1,53 @@
-"""Meeting: finds the placement of this process, and serves the store where that is its task."""
+"""Meeting: finds the placement of this process, and serves the store where that is its task.
+
+rabitrun, torchrun, Open MPI, MPICH, and Slurm's srun each leave variables in the environment of
+the processes they start.  `discover` reads them; nothing else in the package knows a launcher.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import secrets
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from rabit._native import check, ffi, load
 from rabit.config.config import Config
 from rabit.errors import Unsupported
-from rabit.rendezvous import addresses
-from rabit.rendezvous.placement import (
-    Placement,
-    bind_address,
-    discover,
-    host_key,
-    publish,
-    with_settings,
-)
+from rabit.rendezvous import environments
+from rabit.rendezvous.host_port import format_address, split_address
+from rabit.rendezvous.placement import Placement, host_key, under_rabitrun, with_settings
 
-__all__ = ["Meeting", "StoreServer"]
+__all__ = ["Meeting", "StoreServer", "discover"]
+
+
+def discover(environ: Mapping[str, str], timeout: float = 60.0) -> Placement:
+    """The placement that `environ` describes; size 1 when no launcher has left its marks.
+
+    Waits up to `timeout` seconds for rank 0 where the ranks of one host have to find each other
+    through a file.  Raises InvalidArgument when variables are missing or contradict each other,
+    TimedOut when rank 0 does not come.
+    """
+    marks = environments.read_marks(environ)
+    if marks is None:
+        return Placement(host_key=host_key(environ))
+    base = Placement(
+        rank=marks.rank,
+        size=marks.size,
+        local_rank=marks.local_rank,
+        local_size=marks.local_size,
+        cross_rank=marks.cross_rank,
+        cross_size=marks.cross_size,
+        host_key=host_key(environ),
+        launcher=marks.launcher,
+    )
+    is_elastic = marks.launcher == "rabitrun" and environ.get("RABIT_MAX_NP") is not None
+    if marks.size == 1 and not is_elastic:
+        return base
+    if marks.launcher == "rabitrun":
+        return under_rabitrun(base, environ)
+    from rabit.rendezvous import other_launchers
+
+    return other_launchers.find(base, marks, environ, timeout)
 
 
 class StoreServer:
@@ -61,6 +88,8 @@ class Meeting:
             told = with_settings(environ, config)
             placement = discover(told, config.connect_timeout)
             if placement.serves_store:
+                from rabit.rendezvous.other_launchers import publish
+
                 placement = publish(placement, self._serve(placement, config))
         return config.replace_from(
             f"launcher ({placement.launcher})",
@@ -84,7 +113,7 @@ class Meeting:
 
     def _serve(self, placement: Placement, config: Config) -> int:
         if self._server is None:
-            host, port = addresses.split_address(placement.store_address, "the store's address")
+            host, port = split_address(placement.store_address, "the store's address")
             secret = placement.secret or b""
             self._server = StoreServer(host, port, secret, config.library)
         return self._server.port
@@ -102,6 +131,9 @@ class Meeting:
 
     def _meet_on(self, comm: Any, config: Config) -> Placement:
         from mpi4py import MPI
+
+        from rabit.rendezvous.addresses import loopback_address
+        from rabit.rendezvous.own_address import bind_address
 
         told = with_settings({}, config)
         rank, size = comm.Get_rank(), comm.Get_size()
@@ -122,15 +154,14 @@ class Meeting:
         found: tuple[str, bytes] | None = None
         if rank == 0:
             others = [name for name in names if name != names[0]]
-            own = config.bind_address or addresses.loopback_address()
+            own = config.bind_address or loopback_address()
             address = bind_address(told, others[0], 9) if others else own
-            secret = secrets.token_bytes(32)
+            secret = os.urandom(32)
             self._server = StoreServer(address, 0, secret, config.library)
-            found = addresses.format_address(address, self._server.port), secret
+            found = format_address(address, self._server.port), secret
         store, secret = comm.bcast(found, 0)
-        store_host, store_port = addresses.split_address(store, "the store's address")
-        return dataclasses.replace(
-            placement,
+        store_host, store_port = split_address(store, "the store's address")
+        return placement._replace(
             store_address=store,
             secret=secret,
             bind_address=bind_address(told, store_host, store_port),

@@ -10,19 +10,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
 from rabit.errors import InvalidArgument
-from rabit.rendezvous.meeting_file import start_time
 
 __all__ = ["JobMarks", "expand_host_list", "expand_task_counts", "read_marks"]
 
 _MOST_RANKS = 65_536
 
 
-@dataclass(frozen=True)
-class JobMarks:
+class JobMarks(NamedTuple):
     """What a launcher tells one process.
 
     job: text that is equal on all ranks of the job and differs between jobs that run at once.
@@ -251,6 +248,10 @@ class _Reader:
 
 def _parent_job() -> str:
     """Names the launcher process above this one: the nearest ancestor that starts MPI ranks."""
+    from pathlib import Path
+
+    from rabit.rendezvous.meeting_file import start_time
+
     pid = os.getppid()
     nearest = pid
     for _ in range(8):

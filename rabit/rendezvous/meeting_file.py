@@ -18,17 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rabit.errors import InvalidArgument, TimedOut
+from rabit.rendezvous.private_file import read_private_file
 
 __all__ = [
     "Meeting",
     "meeting_path",
-    "read_private_file",
     "start_time",
     "wait_for",
     "write_meeting",
 ]
 
-_LARGEST_FILE = 4096
 _LONGEST_PAUSE_S = 0.05
 
 
@@ -146,30 +145,3 @@ def start_time(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return ""
-
-
-def read_private_file(path: Path, what: str) -> str:
-    """The text of a small file that belongs to this user and that nobody else may read.
-
-    Raises InvalidArgument for a symbolic link, another owner or a mode wider than 0600, and
-    FileNotFoundError when there is none.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise InvalidArgument(
-            f"the {what} {path} cannot be read: {error.strerror}. It must be a plain file of "
-            "yours, not a symbolic link."
-        ) from error
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        mode = stat.S_IMODE(found.st_mode)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or mode & 0o077:
-            raise InvalidArgument(
-                f"the {what} {path} is not safe (owner {found.st_uid}, mode {mode:04o}): "
-                f"expected a file of user {os.getuid()} with mode 0600. "
-                f"Run: chmod 600 {path}"
-            )
-        return file.read(_LARGEST_FILE).decode("ascii", "replace")

@@ -27,7 +27,7 @@ _ONE_STORE = MeetingPlace()
 
 @dataclass(frozen=True)
 class Place:
-    """Where one member stands among the members of an epoch."""
+    """Where one member stands among the members of an epoch: values for fields of Config."""
 
     rank: int
     size: int

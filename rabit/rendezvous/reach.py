@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from rabit.rendezvous.addresses import split_address
+from rabit.rendezvous.host_port import split_address
 
 __all__ = ["Addresses", "not_reached", "unreachable"]
 

@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 
 from rabit.errors import InvalidArgument
-from rabit.rendezvous import addresses, placement
+from rabit.rendezvous import addresses, own_address
 from rabit_torch.distributed import _StoreBoard
 
 ROUTES = {"10.9.0.1": "10.9.0.7", "192.0.2.1": "172.16.0.7", "node1": "127.0.1.1"}
@@ -31,22 +31,22 @@ def routes(monkeypatch):
 def test_the_network_of_the_store_is_taken_where_there_is_no_default_route(routes):
     del routes["192.0.2.1"]
 
-    assert placement.reachable_address({}, towards="10.9.0.1") == "10.9.0.7"
+    assert own_address.reachable_address({}, towards="10.9.0.1") == "10.9.0.7"
 
 
 def test_the_network_of_the_store_goes_before_the_default_route(routes):
-    assert placement.reachable_address({}, towards="10.9.0.1") == "10.9.0.7"
+    assert own_address.reachable_address({}, towards="10.9.0.1") == "10.9.0.7"
 
 
 @pytest.mark.parametrize("towards", ["", "node1", "unknown"])
 def test_a_store_that_says_nothing_leaves_the_default_route(routes, towards):
-    assert placement.reachable_address({}, towards=towards) == "172.16.0.7"
+    assert own_address.reachable_address({}, towards=towards) == "172.16.0.7"
 
 
 def test_an_address_that_is_given_goes_first(routes):
     environ = {"RABIT_BIND_ADDRESS": "10.1.1.1"}
 
-    assert placement.reachable_address(environ, towards="10.9.0.1") == "10.1.1.1"
+    assert own_address.reachable_address(environ, towards="10.9.0.1") == "10.1.1.1"
 
 
 def test_a_board_knows_the_host_of_a_tcp_store(tmp_path):

@@ -35,7 +35,8 @@ for epoch in range(2):
 MEETING = """
 import os, sys, time
 from pathlib import Path
-from rabit.rendezvous.placement import discover, publish
+from rabit.rendezvous.discovery import discover
+from rabit.rendezvous.other_launchers import publish
 
 folder = Path(sys.argv[1])
 placement = discover(os.environ, timeout=60)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rabit.errors import InvalidArgument
-from rabit.rendezvous import addresses
+from rabit.rendezvous import addresses, interfaces
 
 LISTENERS = """
 import numpy as np, rabit
@@ -97,19 +97,19 @@ def test_a_chosen_interface_carries_the_traffic(script):
 
 def test_an_unknown_interface_is_told():
     with pytest.raises(InvalidArgument, match=r"'nope0' does not exist on .*known are .*lo"):
-        addresses.interface_addresses("nope0")
+        interfaces.interface_addresses("nope0")
 
 
 def test_the_loopback_interface_has_its_address():
-    assert "127.0.0.1" in addresses.interface_addresses("lo")
-    assert addresses.pick_address(["nope0", "lo"]) == "127.0.0.1"
+    assert "127.0.0.1" in interfaces.interface_addresses("lo")
+    assert interfaces.pick_address(["nope0", "lo"]) == "127.0.0.1"
 
 
 def test_every_address_of_an_interface_is_seen_ipv4_first(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
-        "from rabit.rendezvous import addresses\n"
-        "print(*addresses.interface_addresses('d0'), 'then', addresses.pick_address(['e0', 'd0']))"
+        "from rabit.rendezvous import interfaces\n"
+        "print(*interfaces.interface_addresses('d0'), 'then', interfaces.pick_address(['e0', 'd0']))"
     )
     setup = "ip link set lo up; ip link add d0 type veth peer name d1; ip link set d0 up; ip link set d1 up"
     for address in ("192.0.2.7/24", "198.51.100.7/24 label d0:1", "2001:db8::7/64 nodad"):
@@ -122,7 +122,7 @@ def test_every_address_of_an_interface_is_seen_ipv4_first(tmp_path):
 
 def test_an_interface_that_is_down_is_told(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text("from rabit.rendezvous import addresses\naddresses.interface_addresses('d0')")
+    script.write_text("from rabit.rendezvous import interfaces\ninterfaces.interface_addresses('d0')")
 
     done = in_namespace("ip link set lo up; ip link add d0 type veth", "-np", 1, sys.executable, script)
 

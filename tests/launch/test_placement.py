@@ -13,10 +13,10 @@ import pytest
 
 from rabit import Config
 from rabit.errors import InvalidArgument, TimedOut
-from rabit.rendezvous import meeting_file, placement
-from rabit.rendezvous.discovery import Meeting
+from rabit.rendezvous import meeting_file, other_launchers, placement
+from rabit.rendezvous.discovery import Meeting, discover
 from rabit.rendezvous.environments import expand_host_list, expand_task_counts
-from rabit.rendezvous.placement import discover, publish
+from rabit.rendezvous.other_launchers import publish
 
 SECRET = bytes(range(32))
 
@@ -24,7 +24,7 @@ SECRET = bytes(range(32))
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch, tmp_path):
     """Each test is a process that serves nothing yet and has its own directory for meetings."""
-    monkeypatch.setattr(placement, "_served", {})
+    monkeypatch.setattr(other_launchers, "_served", {})
     monkeypatch.setattr(meeting_file, "_private_directory", lambda: tmp_path)
 
 

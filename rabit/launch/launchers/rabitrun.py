@@ -34,6 +34,7 @@ from rabit.launch.store import StorePlace, crowded, serve_store, serve_stores, s
 from rabit.launch.supervisor import Supervisor, Times
 from rabit.launch.torch_environ import master_environ, place_environ
 from rabit.rendezvous import addresses
+from rabit.rendezvous.interfaces import pick_address
 from rabit.rendezvous.placement import host_key
 from rabit.version import __version__
 
@@ -229,7 +230,7 @@ def store_host(request: Request) -> str:
         return addresses.loopback_address()
     interfaces = [each.strip() for each in _interfaces(request).split(",") if each.strip()]
     if interfaces:
-        return addresses.pick_address(interfaces)
+        return pick_address(interfaces)
     return addresses.route_address(away[0].name.rpartition("@")[2])
 
 

@@ -17,9 +17,9 @@ import time
 from rabit.errors import RabitError, TimedOut
 from rabit.launch.nodes.frames import GREETING
 from rabit.launch.nodes.keeper import KEPT, OVER
-from rabit.rendezvous.addresses import format_address
 from rabit.rendezvous.discovery import StoreServer
-from rabit.rendezvous.placement import bind_address
+from rabit.rendezvous.host_port import format_address
+from rabit.rendezvous.own_address import bind_address
 from rabit.rendezvous.replica import MARK
 from rabit.rendezvous.store_client import StoreClient
 

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from rabit.rendezvous.addresses import format_address
+from rabit.rendezvous.host_port import format_address
 from rabit.rendezvous.membership import cut_off
 from rabit.rendezvous.reach import not_reached, unreachable
 
