@@ -23,6 +23,7 @@ from rabit.diagnostics.capabilities import (
     stop_timeline,
     summary,
 )
+from rabit.engine.batch import Batch
 from rabit.engine.current import default_engine
 from rabit.engine.engine import Engine
 from rabit.engine.handle import GroupHandle, Handle
@@ -33,7 +34,7 @@ from rabit.engine.process_set import (
     global_process_set,
     remove_process_set,
 )
-from rabit.engine.request import Batch, Request
+from rabit.engine.request import Request
 from rabit.engine.tensor import TensorView
 from rabit.errors import (
     Aborted,

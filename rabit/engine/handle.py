@@ -6,19 +6,17 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from rabit._native import check, ffi, last_error
-from rabit.engine.tensor import TensorView, numpy_dtype
 from rabit.errors import TimedOut
-from rabit.types import DType
 
 if TYPE_CHECKING:
     from rabit.engine.native_engine import NativeEngine
+    from rabit.engine.tensor import TensorView
 
-__all__ = ["GroupHandle", "Handle", "begun"]
+__all__ = ["Finish", "GroupHandle", "Handle", "begun", "output_array"]
 
 # A wait returns to the interpreter this often, so that Ctrl-C works.
 SLICE_MS = 100
@@ -171,30 +169,38 @@ class Handle:
     def output_view(self) -> TensorView:
         """The output as a view of the engine's memory, which the view keeps alive.  Waits."""
         self.wait()
-        tensor, shape, _ = _read_output(self, with_splits=False)
-        address = int(ffi.cast("uintptr_t", tensor.data))
-        return TensorView(
-            address,
-            shape,
-            DType(tensor.dtype),
-            tensor.device_kind,
-            tensor.device_index,
-            keepalive=self,
-        )
+        view: TensorView = _outputs().output_view(self._native, self._value, self)
+        return view
 
     @property
     def output_shape(self) -> tuple[int, ...]:
         """The shape of the output.  Waits."""
         self.wait()
-        return _read_output(self, with_splits=False)[1]
+        shape: tuple[int, ...] = _outputs().read_output(self._native, self._value)[1]
+        return shape
 
     @property
     def received_splits(self) -> tuple[int, ...]:
         """alltoall: the rows that came from each rank of the group.  Waits."""
         self.wait()
-        return _read_output(self, with_splits=True)[2]
+        splits: tuple[int, ...] = _outputs().read_output(self._native, self._value, True)[2]
+        return splits
 
 
+def output_array(handle: Handle) -> Any:
+    """The output of a finished handle over the engine's own memory; None if it has none."""
+    return _outputs().output_array(handle._native, handle._value, handle)
+
+
+@functools.cache
+def _outputs() -> ModuleType:
+    """Loaded with the first output: NumPy takes longer to load than all else that an engine needs."""
+    from rabit.engine import output
+
+    return output
+
+
+Finish = Callable[[Handle], Any]  # turns a finished handle into what its `result` returns
 _Kind = TypeVar("_Kind", bound=Handle)
 _new = object.__new__
 
@@ -297,58 +303,3 @@ def wait_any(native: NativeEngine, handles: Sequence[Handle], timeout: float | N
         if code != _TIMED_OUT or (deadline is not None and time.monotonic() >= deadline):
             check(native.library, code)
             return int(which[0])
-
-
-class _Memory:
-    """Memory of the engine, for NumPy; keeps the handle alive."""
-
-    __slots__ = ("__array_interface__", "_handle")
-
-    def __init__(
-        self, handle: Handle, address: int, shape: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> None:
-        self._handle = handle
-        self.__array_interface__ = {
-            "version": 3,
-            "data": (address, False),
-            "shape": shape,
-            "typestr": dtype.str,
-        }
-
-
-def output_array(handle: Handle) -> np.ndarray[Any, Any] | None:
-    """The output of a finished handle over the engine's own memory; None if it has none."""
-    native = handle._native
-    native.live_pointer()  # It knows a forked child.
-    if native.calls is None:
-        tensor, shape, _ = _read_output(handle, with_splits=False)
-        address, number = int(ffi.cast("uintptr_t", tensor.data)), tensor.dtype
-    else:
-        found = native.calls.output(handle._value)
-        if type(found) is int:
-            raise last_error(native.library, -found)
-        address, number, shape = found
-    dtype = numpy_dtype(DType(number))
-    if address == 0:
-        return np.empty(shape, dtype) if 0 in shape else None
-    return np.asarray(_Memory(handle, address, shape, dtype))
-
-
-def _read_output(handle: Handle, with_splits: bool) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
-    native = handle._native
-    tensor = ffi.new("rabit_tensor*")
-    shape = ffi.new("int64_t[8]")
-    splits = ffi.new("int64_t[]", native.size) if with_splits else ffi.NULL
-    if with_splits:
-        for index in range(native.size):
-            splits[index] = -1
-    pointer = native.live_pointer()
-    check(
-        native.library, native.library.rabit_output(pointer, handle._value, tensor, shape, splits)
-    )
-    rows = tuple(ffi.unpack(splits, native.size)) if with_splits else ()
-    return (
-        tensor[0],
-        tuple(ffi.unpack(shape, tensor.ndim)) if tensor.ndim else (),
-        tuple(each for each in rows if each >= 0),
-    )

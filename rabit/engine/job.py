@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rabit._native import check, ffi
-from rabit.engine.request import Batch, Request
+from rabit.engine.batch import Batch
 
 if TYPE_CHECKING:
     from rabit.engine.native_engine import NativeEngine
+    from rabit.engine.request import Request
 
 __all__ = ["Job", "JobRuntime"]
 

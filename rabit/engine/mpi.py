@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 from rabit.config.config import Config
@@ -149,6 +148,8 @@ def _tag_max(mpi: Any) -> int:
 
 def _describe_transport(mpi: Any) -> str:
     """How the library moves bytes, as far as it tells."""
+    from pathlib import Path
+
     for line in mpi.Get_library_version().splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "MPICH Device":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 
 from rabit.config.config import Config
 
@@ -30,6 +29,8 @@ def library_path(chosen: str = "") -> str:
         spec = importlib.util.find_spec("nvidia.nccl")
     except (ImportError, ValueError):
         return ""
+    from pathlib import Path
+
     places = () if spec is None else spec.submodule_search_locations or ()
     found = (Path(place) / "lib" / _FILE for place in places)
     return next((str(each) for each in found if each.is_file()), "")
@@ -37,6 +38,8 @@ def library_path(chosen: str = "") -> str:
 
 def _is_loaded() -> bool:
     """torch for CUDA has a copy of its own; a second one would take memory of every device."""
+    from pathlib import Path
+
     try:
         return _FILE in Path("/proc/self/maps").read_text(errors="replace")
     except OSError:

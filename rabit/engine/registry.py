@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rabit._native import check, ffi
-from rabit.compression import CompressionCodec
 from rabit.config.config import Config
 from rabit.engine import mpi
 from rabit.engine.engine_base import EngineBase
 from rabit.engine.native_engine import NativeEngine
 from rabit.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from rabit.compression import CompressionCodec
 
 __all__ = ["Registry"]
 
@@ -63,18 +66,22 @@ class Registry(EngineBase):
 
     def codec_id(self, compression: CompressionCodec) -> int:
         """The number of a codec on this engine; 0 for none."""
+        found = self._codecs.get(getattr(compression, "spec", "?"))
+        return self._add_codec(compression) if found is None else found
+
+    def _add_codec(self, compression: CompressionCodec) -> int:
+        from rabit.compression import CompressionCodec  # Whoever has one has loaded it.
+
         if not isinstance(compression, CompressionCodec):
             raise InvalidArgument(
                 f"compression is {compression!r}: expected one of rabit.Compression, such as "
                 "Compression.bf16 or Compression.levels(bits=4)."
             )
-        spec = compression.spec
-        found = self._codecs.get(spec)
-        if found is None:
-            slot = ffi.new("int32_t*")
-            library, pointer = self._native.library, self._native.open_pointer()
-            check(library, library.rabit_add_codec(pointer, spec.encode("utf-8"), slot))
-            found = self._codecs[spec] = int(slot[0])
+        slot = ffi.new("int32_t*")
+        library, pointer = self._native.library, self._native.open_pointer()
+        code = library.rabit_add_codec(pointer, compression.spec.encode("utf-8"), slot)
+        check(library, code)
+        found = self._codecs[compression.spec] = int(slot[0])
         return found
 
     def backend(self, name: str) -> int:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rabit._native import address_of_pointer
+from rabit.engine.batch import consumer_of, new_structs
 from rabit.engine.handle import SLICE_MS, GroupHandle, Handle, begun
 from rabit.engine.native_engine import NativeEngine
-from rabit.engine.request import Request, consumer_of, new_structs
+
+if TYPE_CHECKING:
+    from rabit.engine.request import Request
 
 __all__ = ["GroupRepeat", "Kept", "Repeats"]
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rabit.config.config import Config
+from rabit.engine.batch import WAITING, Batch, Waiting, refuse, run, submit
 from rabit.engine.engine_base import EngineBase
 from rabit.engine.handle import Handle, wait_any
 from rabit.engine.job import Job, JobRuntime
 from rabit.engine.native_engine import NativeEngine
 from rabit.engine.repeats import GroupRepeat, Repeats
-from rabit.engine.request import WAITING, Batch, Request, Waiting, refuse, run, submit
+
+if TYPE_CHECKING:
+    from rabit.engine.request import Request
 
 __all__ = ["Submission"]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rabit.engine.batch import WAITING
 from rabit.engine.engine import Engine
 from rabit.engine.handle import Handle
 from rabit.engine.process_set import ProcessSet, global_process_set
-from rabit.engine.request import WAITING
 from rabit.engine.tensor import view_input, view_output
 from rabit.errors import InvalidArgument
 from rabit.ops.reductions import Call, as_type_of

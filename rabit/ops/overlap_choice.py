@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rabit.ops.votes import Vote
-from rabit.tuning.space import OVERLAPS
+from rabit.tuning.knobs import OVERLAPS
 
 if TYPE_CHECKING:
     from rabit.engine.engine import Engine

@@ -30,11 +30,12 @@ from typing import Any
 import numpy as np
 
 from rabit.compression import Compression, CompressionCodec
+from rabit.engine.batch import WAITING
 from rabit.engine.current import engine_for_work
 from rabit.engine.engine import Engine
 from rabit.engine.handle import Handle, output_array
 from rabit.engine.process_set import ProcessSet, global_process_set
-from rabit.engine.request import WAITING, Request
+from rabit.engine.request import Request
 from rabit.engine.tensor import (
     TensorView,
     address_of,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rabit.config.config import Config, process_environment
 from rabit.config.sources import DEFAULT
 from rabit.errors import InvalidArgument
-from rabit.tuning.space import KNOBS, Values, parse_knobs
+from rabit.tuning.knobs import KNOBS, Values, parse_knobs
 
 if TYPE_CHECKING:
     from rabit.tuning.tuner import Tuner, Work
@@ -74,10 +73,8 @@ def extra_options(config: Config) -> dict[str, object]:
     if config.route_table:
         options["route_table"] = "?"
         if config.rank == 0:
-            from rabit.tuning.route_table import read_table
-
             try:
-                options["route_table"] = "=" + read_table(Path(config.route_table), config)[0]
+                options["route_table"] = "=" + _read_table(config)[0]
             except InvalidArgument as error:
                 options["route_table"] = "!" + " ".join(str(error).split())
     return options
@@ -88,9 +85,7 @@ def apply_table(engine: TunedEngine) -> None:
     config = engine.config
     if not config.route_table or engine.rank != 0 or engine.size == 1 or _is_wanted(config):
         return
-    from rabit.tuning.route_table import read_table
-
-    _, tunables = read_table(Path(config.route_table), config)
+    _, tunables = _read_table(config)
     free = {
         name: value
         for name, value in tunables.items()
@@ -98,6 +93,15 @@ def apply_table(engine: TunedEngine) -> None:
     }
     if free:
         engine.propose_tunables(**free)
+
+
+def _read_table(config: Config) -> tuple[str, dict[str, int]]:
+    # Few jobs have one.
+    from pathlib import Path
+
+    from rabit.tuning.route_table import read_table
+
+    return read_table(Path(config.route_table), config)
 
 
 def make_tuner(engine: TunedEngine) -> Tuner | None:
@@ -112,6 +116,8 @@ def make_tuner(engine: TunedEngine) -> Tuner | None:
         if config.autotune:
             _say("autotune is off: RABIT_DETERMINISTIC=1 freezes what it would change")
         return None
+    from pathlib import Path
+
     from rabit.tuning.records import Cache, Log, cache_folder
     from rabit.tuning.tuner import Plan, Tuner
 

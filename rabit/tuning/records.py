@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rabit.errors import InvalidArgument
-from rabit.tuning.space import KNOBS, OVERLAPS, Values
+from rabit.tuning.knobs import KNOBS, OVERLAPS, Values
 
 __all__ = ["Cache", "Key", "Log", "Window", "cache_folder"]
 

@@ -1,4 +1,4 @@
-"""What the autotuner may turn: the choices of each knob, and where they lie in the unit cube."""
+"""Space: the choices of each knob, and where they lie in the unit cube."""
 
 from __future__ import annotations
 
@@ -9,20 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rabit.config.setting import format_bytes
-from rabit.errors import InvalidArgument
+from rabit.tuning.knobs import KNOBS, Values
 
 if TYPE_CHECKING:
     from rabit.tuning.bayes import Array
 
-__all__ = ["KNOBS", "OVERLAPS", "Space", "Values", "describe", "parse_knobs"]
-
-# Knob -> value.  Bytes, but for lanes and the name of an overlap; credit_bytes 0 is no limit, and
-# overlap "" is whatever the job has set.
-Values = dict[str, Any]
-
-KNOBS = ("partition_bytes", "credit_bytes", "lanes", "overlap", "fusion_bytes")
-OVERLAPS = ("backward", "next-forward", "reduce-scatter")
+__all__ = ["Space"]
 
 # More dimensions than these, and the windows of a search are too few for them.
 _KNOBS_MAX = 4
@@ -32,32 +24,6 @@ _CHOICES = {
     "fusion_bytes": tuple(1 << power for power in (16, 18, *range(20, 28))),
     "credit_bytes": tuple(1 << power for power in range(20, 28)),
 }
-
-
-def parse_knobs(text: str) -> tuple[str, ...]:
-    """The names in a list with commas.  Raises InvalidArgument for one that is no knob."""
-    names = tuple(each.strip() for each in text.split(",") if each.strip())
-    for each in names:
-        if each not in KNOBS:
-            raise InvalidArgument(
-                f"RABIT_AUTOTUNE_KNOBS names {each!r}, which cannot be tuned: expected some of "
-                f"{', '.join(KNOBS)}, with commas. Correct it, or unset it to tune all."
-            )
-    return names
-
-
-def describe(values: Mapping[str, Any]) -> str:
-    """A line for people: partition 1M, credit unlimited, lanes 2, fusion 64M."""
-    parts = []
-    for name in KNOBS:
-        value = values.get(name, "")
-        if value == "":
-            continue
-        text = format_bytes(value) if name.endswith("_bytes") else str(value)
-        if value == 0:
-            text = "unlimited" if name == "credit_bytes" else "none"
-        parts.append(f"{name.removesuffix('_bytes')} {text}")
-    return ", ".join(parts)
 
 
 @dataclass(frozen=True)

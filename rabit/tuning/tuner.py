@@ -18,8 +18,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from rabit.tuning.bayes import Array, Minimizer
+from rabit.tuning.knobs import Values, describe
 from rabit.tuning.records import Cache, Key, Log, Window
-from rabit.tuning.space import Space, Values, describe
+from rabit.tuning.space import Space
 
 __all__ = ["Plan", "Subject", "Tuner", "Work"]
 

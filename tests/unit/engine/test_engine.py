@@ -213,7 +213,7 @@ def test_a_thread_that_waits_has_its_result_when_submit_returns(engine):
 
 
 def test_waiting_ends_with_its_block_whatever_happens(engine):
-    from rabit.engine.request import _here
+    from rabit.engine.batch import _here
 
     with pytest.raises(InvalidArgument, match="NUL"), engine.waiting():
         engine.submit([request("a\0", np.ones(1))])

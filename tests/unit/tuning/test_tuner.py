@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from rabit import Config, InvalidArgument
+from rabit.tuning.knobs import KNOBS, OVERLAPS, describe, parse_knobs
 from rabit.tuning.records import Cache, Key, Log, cache_folder
-from rabit.tuning.space import KNOBS, OVERLAPS, Space, describe, parse_knobs
+from rabit.tuning.space import Space
 from rabit.tuning.tuner import Plan, Tuner, Work, typical
 
 START = {"partition_bytes": 4 << 20, "fusion_bytes": 64 << 20, "credit_bytes": 0, "lanes": 2}
