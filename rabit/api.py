@@ -1,147 +1,207 @@
-"""The public names of rabit, all of them; `rabit` itself loads them at the first use."""
+"""The public names of rabit, each of them loaded at its first use.
+
+A process that starts an engine needs no array, and few programs use more than some operations: NumPy
+and most of the package load with the first name that takes them.
+"""
 
 import typing as _typing
 from importlib import import_module as _import_module
 
-from rabit.board import Board, connect
-from rabit.compression import Compression, CompressionCodec
-from rabit.config.config import Config
-from rabit.diagnostics.capabilities import (
-    capabilities,
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-    start_timeline,
-    statistics,
-    stop_timeline,
-    summary,
-)
-from rabit.engine.batch import Batch
-from rabit.engine.current import default_engine
-from rabit.engine.engine import Engine
-from rabit.engine.handle import GroupHandle, Handle
-from rabit.engine.job import Job, JobRuntime
-from rabit.engine.process_set import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from rabit.engine.request import Request
-from rabit.engine.tensor import TensorView
-from rabit.errors import (
-    Aborted,
-    IntegrityError,
-    Internal,
-    InvalidArgument,
-    Mismatch,
-    NotInitialized,
-    PeerLost,
-    RabitError,
-    ResourceExhausted,
-    TimedOut,
-    Unsupported,
-)
-from rabit.launch.run import RunFailed, run
-from rabit.ops.allreduces import allreduce, allreduce_, allreduce_async, allreduce_async_
-from rabit.ops.exchanges import (
-    alltoall,
-    alltoall_async,
-    gather,
-    gather_async,
-    join,
-    recv,
-    recv_async,
-    scatter,
-    scatter_async,
-    send,
-    send_async,
-)
-from rabit.ops.grouped import (
-    grouped_allgather,
-    grouped_allgather_async,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-)
-from rabit.ops.objects import allgather_object, broadcast_object
-from rabit.ops.ordered import (
-    ordered_allgather_into,
-    ordered_allreduce_,
-    ordered_alltoall_into,
-    ordered_barrier,
-    ordered_broadcast_,
-    ordered_reducescatter_into,
-)
-from rabit.ops.reductions import (
-    allgather,
-    allgather_async,
-    barrier,
-    barrier_async,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    poll,
-    reduce,
-    reduce_async,
-    reducescatter,
-    reducescatter_async,
-    synchronize,
-)
-from rabit.ops.steps import mark_step
-from rabit.ops.votes import any_rank, request_stop, should_stop
-from rabit.session import (
-    cross_rank,
-    cross_size,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-)
-from rabit.types import (
-    CPU,
-    CUDA,
-    Average,
-    BitwiseAnd,
-    BitwiseOr,
-    BitwiseXor,
-    DType,
-    Kind,
-    Max,
-    Min,
-    Product,
-    ReduceOp,
-    Sum,
-)
-from rabit.version import __version__
-
 if _typing.TYPE_CHECKING:
     import rabit.elastic as elastic
     import rabit.strategies as strategies
+    from rabit.board import Board, connect
+    from rabit.compression import Compression, CompressionCodec
+    from rabit.config.config import Config
+    from rabit.diagnostics.capabilities import (
+        capabilities,
+        ccl_built,
+        cuda_built,
+        ddl_built,
+        gloo_built,
+        gloo_enabled,
+        mpi_built,
+        mpi_enabled,
+        mpi_threads_supported,
+        nccl_built,
+        rocm_built,
+        start_timeline,
+        statistics,
+        stop_timeline,
+        summary,
+    )
+    from rabit.engine.batch import Batch
+    from rabit.engine.current import default_engine
+    from rabit.engine.engine import Engine
+    from rabit.engine.handle import GroupHandle, Handle
+    from rabit.engine.job import Job, JobRuntime
+    from rabit.engine.process_set import (
+        ProcessSet,
+        add_process_set,
+        global_process_set,
+        remove_process_set,
+    )
+    from rabit.engine.request import Request
+    from rabit.engine.tensor import TensorView
+    from rabit.errors import (
+        Aborted,
+        IntegrityError,
+        Internal,
+        InvalidArgument,
+        Mismatch,
+        NotInitialized,
+        PeerLost,
+        RabitError,
+        ResourceExhausted,
+        TimedOut,
+        Unsupported,
+    )
+    from rabit.launch.run import RunFailed, run
+    from rabit.ops.allreduces import allreduce, allreduce_, allreduce_async, allreduce_async_
+    from rabit.ops.exchanges import (
+        alltoall,
+        alltoall_async,
+        gather,
+        gather_async,
+        join,
+        recv,
+        recv_async,
+        scatter,
+        scatter_async,
+        send,
+        send_async,
+    )
+    from rabit.ops.grouped import (
+        grouped_allgather,
+        grouped_allgather_async,
+        grouped_allreduce,
+        grouped_allreduce_,
+        grouped_allreduce_async,
+        grouped_allreduce_async_,
+        grouped_reducescatter,
+        grouped_reducescatter_async,
+    )
+    from rabit.ops.objects import allgather_object, broadcast_object
+    from rabit.ops.ordered import (
+        ordered_allgather_into,
+        ordered_allreduce_,
+        ordered_alltoall_into,
+        ordered_barrier,
+        ordered_broadcast_,
+        ordered_reducescatter_into,
+    )
+    from rabit.ops.reductions import (
+        allgather,
+        allgather_async,
+        barrier,
+        barrier_async,
+        broadcast,
+        broadcast_,
+        broadcast_async,
+        broadcast_async_,
+        poll,
+        reduce,
+        reduce_async,
+        reducescatter,
+        reducescatter_async,
+        synchronize,
+    )
+    from rabit.ops.steps import mark_step
+    from rabit.ops.votes import any_rank, request_stop, should_stop
     from rabit.server_parameters import ServerParameters
+    from rabit.session import (
+        cross_rank,
+        cross_size,
+        init,
+        is_homogeneous,
+        is_initialized,
+        local_rank,
+        local_size,
+        rank,
+        shutdown,
+        size,
+    )
+    from rabit.types import (
+        CPU,
+        CUDA,
+        Average,
+        BitwiseAnd,
+        BitwiseOr,
+        BitwiseXor,
+        DType,
+        Kind,
+        Max,
+        Min,
+        Product,
+        ReduceOp,
+        Sum,
+    )
+    from rabit.version import __version__
 else:
+    # Module -> what is imported from it above.
+    _NAMES = {
+        "rabit.board": "Board connect",
+        "rabit.compression": "Compression CompressionCodec",
+        "rabit.config.config": "Config",
+        "rabit.diagnostics.capabilities": (
+            "capabilities ccl_built cuda_built ddl_built gloo_built gloo_enabled mpi_built "
+            "mpi_enabled mpi_threads_supported nccl_built rocm_built start_timeline statistics "
+            "stop_timeline summary"
+        ),
+        "rabit.engine.batch": "Batch",
+        "rabit.engine.current": "default_engine",
+        "rabit.engine.engine": "Engine",
+        "rabit.engine.handle": "GroupHandle Handle",
+        "rabit.engine.job": "Job JobRuntime",
+        "rabit.engine.process_set": "ProcessSet add_process_set global_process_set remove_process_set",
+        "rabit.engine.request": "Request",
+        "rabit.engine.tensor": "TensorView",
+        "rabit.errors": (
+            "Aborted IntegrityError Internal InvalidArgument Mismatch NotInitialized PeerLost "
+            "RabitError ResourceExhausted TimedOut Unsupported"
+        ),
+        "rabit.launch.run": "RunFailed run",
+        "rabit.ops.allreduces": "allreduce allreduce_ allreduce_async allreduce_async_",
+        "rabit.ops.exchanges": (
+            "alltoall alltoall_async gather gather_async join recv recv_async scatter "
+            "scatter_async send send_async"
+        ),
+        "rabit.ops.grouped": (
+            "grouped_allgather grouped_allgather_async grouped_allreduce grouped_allreduce_ "
+            "grouped_allreduce_async grouped_allreduce_async_ grouped_reducescatter "
+            "grouped_reducescatter_async"
+        ),
+        "rabit.ops.objects": "allgather_object broadcast_object",
+        "rabit.ops.ordered": (
+            "ordered_allgather_into ordered_allreduce_ ordered_alltoall_into ordered_barrier "
+            "ordered_broadcast_ ordered_reducescatter_into"
+        ),
+        "rabit.ops.reductions": (
+            "allgather allgather_async barrier barrier_async broadcast broadcast_ broadcast_async "
+            "broadcast_async_ poll reduce reduce_async reducescatter reducescatter_async "
+            "synchronize"
+        ),
+        "rabit.ops.steps": "mark_step",
+        "rabit.ops.votes": "any_rank request_stop should_stop",
+        "rabit.server_parameters": "ServerParameters",
+        "rabit.session": (
+            "cross_rank cross_size init is_homogeneous is_initialized local_rank local_size rank "
+            "shutdown size"
+        ),
+        "rabit.types": (
+            "CPU CUDA Average BitwiseAnd BitwiseOr BitwiseXor DType Kind Max Min Product ReduceOp "
+            "Sum"
+        ),
+        "rabit.version": "__version__",
+    }
+    _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
     def __getattr__(name: str) -> _typing.Any:
-        # Most programs use none of them, and init() would wait for all to load.
         if name in ("elastic", "strategies"):
             return _import_module(f"rabit.{name}")
-        if name == "ServerParameters":
-            return _import_module("rabit.server_parameters").ServerParameters
+        if name in _MODULE_OF:
+            globals()[name] = getattr(_import_module(_MODULE_OF[name]), name)
+            return globals()[name]
         raise AttributeError(f"module 'rabit.api' has no attribute {name!r}")
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
 import os
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rabit.config.config import Config, process_environment
 from rabit.config.together import check_together
@@ -23,12 +22,12 @@ from rabit.diagnostics.ending import (
 from rabit.engine.current import current_engine, set_default_engine, tell_followers
 from rabit.engine.engine import Engine
 from rabit.engine.pool import Pool
-from rabit.engine.process_set import ProcessSet
 from rabit.errors import InvalidArgument, PeerLost, RabitError, TimedOut
-from rabit.ops.reductions import allgather
 from rabit.rendezvous.discovery import Meeting
-from rabit.rendezvous.membership import Membership
-from rabit.rendezvous.survivors import admission, next_membership, whom_not_reached
+
+if TYPE_CHECKING:
+    from rabit.engine.process_set import ProcessSet
+    from rabit.rendezvous.membership import Membership
 
 __all__ = [
     "cross_rank",
@@ -103,11 +102,18 @@ def init(
             for notice in found.notices:
                 print(f"rabit: {notice}", file=sys.stderr)
     if engine.local_size < engine.size and not found.joins:
-        sizes = allgather([engine.local_size], name="rabit.local_size")
-        _state.is_homogeneous = len(set(sizes.tolist())) == 1
+        _state.is_homogeneous = _is_homogeneous(engine)
     if not isinstance(process_sets, str):
         for each in _distinct(process_sets or ()):
             each.register(engine)
+
+
+def _is_homogeneous(engine: Engine) -> bool:
+    # Operations load with the first one, and NumPy with them: jobs of one host start without.
+    from rabit.ops.reductions import allgather
+
+    sizes = allgather([engine.local_size], name="rabit.local_size")
+    return len(set(sizes.tolist())) == 1
 
 
 def _check_sets(process_sets: Sequence[ProcessSet] | str | None, config: Config) -> None:
@@ -136,6 +142,7 @@ def _elastic_engine(config: Config) -> Engine | None:
         return Engine(config, pool=_state.pool, members=_state.members)
     # Most processes need no client of their own before they train.
     from rabit.rendezvous.membership_store import membership_store
+    from rabit.rendezvous.survivors import admission, next_membership, whom_not_reached
 
     number = config.rank
     with contextlib.closing(membership_store(config, number)) as store:
@@ -160,7 +167,7 @@ def _engine_of(config: Config, membership: Membership) -> Engine:
     from rabit.rendezvous.membership_store import store_addresses
 
     meeting = store_addresses(config)[membership.meeting.store]
-    config = config.replace(store_address=meeting, **dataclasses.asdict(place))
+    config = config.replace(store_address=meeting, **vars(place))
     _state.elastic_epoch, _state.members = membership.epoch, membership.members
     _state.seat = membership.seat_of(_state.pool.number)
     _state.is_homogeneous = membership.is_homogeneous

@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import importlib.machinery
 import importlib.util
-import json
+import os
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -30,20 +29,21 @@ __all__ = [
 ]
 
 _CALLS_SUFFIX = ".abi3.so"
-_HERE = Path(__file__).parent
-_HEADERS = (
-    _HERE / "rabit_abi.h",
-    _HERE.parent.parent / "native" / "include" / "rabit_abi.h",
-)
+_HERE = os.path.dirname(__file__)
 
 
 def _find_ffi() -> Any:
     try:
         import rabit._native._abi as _abi
     except ImportError:  # A source tree: only the build of a wheel writes the module.
+        from pathlib import Path
+
         from rabit._native.build_cffi import make_ffi
 
-        header = next((each for each in _HEADERS if each.exists()), None)
+        here = Path(_HERE)
+        headers = (here, here.parent.parent / "native" / "include")
+        found = (each / "rabit_abi.h" for each in headers if (each / "rabit_abi.h").exists())
+        header = next(found, None)
         if header is None:
             raise Internal(
                 f"the installation is incomplete: {_HERE} holds neither _abi.py nor rabit_abi.h. "
@@ -64,9 +64,9 @@ def library_path() -> str:
     if named:
         return named
     # In a source tree the library is that of the installed package.
-    folders = [_HERE, *(Path(folder) / "rabit" / "_native" for folder in sys.path)]
-    found = (each / "librabit.so" for each in folders if (each / "librabit.so").exists())
-    return str(next(found, _HERE / "librabit.so"))
+    folders = [_HERE, *(os.path.join(folder, "rabit", "_native") for folder in sys.path)]
+    files = [os.path.join(folder, "librabit.so") for folder in folders]
+    return next(filter(os.path.exists, files), files[0])
 
 
 def load(path: str = "") -> Any:
@@ -104,10 +104,11 @@ def load_calls(path: str = "") -> ModuleType | None:
     None where it was not built, or where Python takes no modules of the limited API (PyPy, builds
     without the global lock): cffi makes the same calls then.
     """
-    file = Path(path or library_path()).with_name(f"rabit_calls{_CALLS_SUFFIX}")
-    if _CALLS_SUFFIX not in importlib.machinery.EXTENSION_SUFFIXES or not file.exists():
+    folder = os.path.dirname(path or library_path())
+    file = os.path.join(folder, f"rabit_calls{_CALLS_SUFFIX}")
+    if _CALLS_SUFFIX not in importlib.machinery.EXTENSION_SUFFIXES or not os.path.exists(file):
         return None
-    loader = importlib.machinery.ExtensionFileLoader("rabit_calls", str(file))
+    loader = importlib.machinery.ExtensionFileLoader("rabit_calls", file)
     spec = importlib.util.spec_from_loader("rabit_calls", loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
@@ -140,6 +141,8 @@ def check(library: Any, code: int) -> None:
 
 def read_json(library: Any, function: Any, *arguments: Any) -> dict[str, Any]:
     """The document that function(*arguments, buffer, capacity, needed) writes."""
+    import json  # Engines start without documents.
+
     needed = ffi.new("size_t*")
     capacity = 1 << 16
     while True:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import traceback
-from pathlib import Path
 from typing import Any
 
 __all__ = ["folded_traceback", "one_line", "users_frame"]
 
 _PACKAGES = ("rabit", "rabit_torch", "rabit_mxnet")
-_HOME = Path(__file__).resolve().parents[2]
-_OURS = tuple(f"{_HOME / each}/" for each in _PACKAGES)
-_STANDARD = (f"{Path(os.__file__).parent}/", "<frozen ")
+_HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+_OURS = tuple(f"{_HOME}/{each}/" for each in _PACKAGES)
+_STANDARD = (f"{os.path.dirname(os.__file__)}/", "<frozen ")
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 
 

@@ -14,11 +14,23 @@ LATE = {"numpy.random", "numpy.typing", "numpy.polynomial", "numpy.ma", "numpy.t
 RARE = {"cloudpickle", "statistics", "sysconfig", "yaml", "mpi4py", "asyncio", "cffi", "pycparser"}
 
 
-def loaded(first, code):
-    """The modules that `code` loads after those of `first`."""
+# Each takes a rank as long to load as a tenth of all that init() needs, or longer.
+DEAR = {
+    "argparse", "ast", "ctypes", "dataclasses", "difflib", "hashlib", "inspect", "ipaddress", "logging",
+    "numpy", "pathlib", "pickle", "random", "secrets", "shutil", "socket", "subprocess", "tempfile",
+    "urllib",
+}  # fmt: skip
+# What it does take of the standard library, which loads other things in each version.
+TAKEN = "import json, threading, traceback, typing"
+START = "import rabit; rabit.init(); rabit.shutdown()"
+
+
+def loaded(first, code, *launcher):
+    """The modules that `code` loads after those of `first`; with a launcher, on any of its ranks."""
     text = f"import sys\n{first}\nbefore = set(sys.modules)\n{code}\n"
+    text += "print(*sorted(set(sys.modules) - before))"
     done = subprocess.run(
-        [sys.executable, "-c", text + "print(*sorted(set(sys.modules) - before))"],
+        [*launcher, sys.executable, "-c", text],
         cwd=tempfile.gettempdir(),
         capture_output=True,
         text=True,
@@ -32,13 +44,35 @@ def test_import_rabit_alone_loads_nothing_else():
     assert loaded("import typing, importlib", "import rabit") == {"rabit", "rabit.version"}
 
 
+def test_init_and_shutdown_load_neither_numpy_nor_what_they_do_not_need():
+    found = loaded(TAKEN, START)
+
+    assert "rabit.session" in found
+    assert found & (DEAR | RARE) == set()
+    assert not any(each.startswith(("rabit.ops", "rabit.launch", "rabit.board")) for each in found)
+    assert len(found) <= 60
+
+
+def test_ranks_of_rabitrun_start_and_end_without_numpy():
+    found = loaded(TAKEN, START, sys.executable, "-m", "rabit.launch.cli", "-np", "2")
+
+    assert "rabit.session" in found
+    assert found & (DEAR | RARE) == set()
+
+
+def test_numpy_loads_with_the_first_operation():
+    found = loaded("import rabit; rabit.init()", "rabit.allreduce")
+
+    assert {"numpy", "rabit.ops.allreduces"} <= found
+
+
 def test_the_names_of_rabit_load_little():
-    found = loaded("import numpy", "import rabit; rabit.init")
+    found = loaded("import numpy", "import rabit; rabit.init; rabit.allreduce; rabit.broadcast")
 
     assert found & (LATE | RARE) == set()
     assert not any(each.startswith("rabit.launch.") and "run" not in each for each in found)
     assert not any(each.startswith("rabit.strategies") for each in found)
-    assert len(found) <= 125
+    assert len(found) <= 90
 
 
 def test_rabit_torch_loads_little_beyond_torch():

@@ -44,6 +44,19 @@ def test_public_callables_have_docstrings(name):
     assert not silent
 
 
+def test_names_come_from_where_type_checkers_find_them():
+    tree = ast.parse((ROOT / "rabit" / "api.py").read_text())
+    imports = [each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)]
+    told = {
+        name.name: each.module
+        for each in imports
+        if str(each.module).startswith("rabit.")
+        for name in each.names
+    }
+
+    assert told == importlib.import_module("rabit.api")._MODULE_OF
+
+
 def names_from_rabit(package):
     """What a package for a framework passes on; read from its text, since MXNet is rarely there."""
     for node in ast.parse((ROOT / package / "__init__.py").read_text()).body:
