@@ -7,8 +7,8 @@
 #include "base/bytes.h"
 
 // Tests are compiled without optimisation, and a sanitizer looks at every byte that they touch.  A
-// function with this mark is not watched, and GCC compiles it as in a release build, so it must neither
-// touch memory of other threads nor synchronise with any.
+// function with this mark is not watched, and GCC compiles it as in a release build; so it must
+// neither touch memory of other threads nor synchronise with any.
 #if defined(__clang__)
 #define RABIT_OWN_MEMORY [[gnu::noinline, clang::no_sanitize("thread", "address", "undefined")]]
 #else
