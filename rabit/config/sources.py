@@ -15,12 +15,13 @@ from rabit.errors import InvalidArgument
 if TYPE_CHECKING:
     from rabit.config.horovod import Twin
 
-__all__ = ["DEFAULT", "FILE", "GIVEN", "Found", "read"]
+__all__ = ["DEFAULT", "FILE", "FOREIGN_PREFIXES", "GIVEN", "Found", "read"]
 
 DEFAULT = "default"
 # Kinds of sources, the weakest first.
 FILE, FOREIGN, ENVIRONMENT, GIVEN = range(4)
-_FOREIGN_PREFIXES = ("HOROVOD_", "BYTEPS_", "DMLC_")
+# What variables of Horovod and BytePS begin with.
+FOREIGN_PREFIXES = ("HOROVOD_", "BYTEPS_", "DMLC_")
 
 
 class Found:
@@ -52,7 +53,7 @@ def read(
     for name, (value, origin) in given.items():
         found.put(name, value, GIVEN, origin)
     _read_environment(environ, by_name, found)
-    if any(each.startswith(_FOREIGN_PREFIXES) for each in environ):
+    if any(each.startswith(FOREIGN_PREFIXES) for each in environ):
         _read_foreigners(environ, by_name, found)
     path = found.values.get("config_file")
     if path:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from rabit import Config, InvalidArgument
+from rabit.config import byteps, horovod
 from rabit.config.reference import reference_markdown
+from rabit.config.sources import FOREIGN_PREFIXES
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -282,6 +284,13 @@ def test_a_malformed_variable_of_horovod_is_an_error():
 
 def test_unknown_variables_of_horovod_are_left_alone():
     assert Config.from_environ({"HOROVOD_GPU_OPERATIONS": "NCCL"}).notices == ()
+
+
+@pytest.mark.parametrize("theirs", [horovod, byteps])
+def test_every_foreign_variable_has_a_prefix_that_is_looked_for(theirs):
+    names = {each.variable for each in theirs.TWINS} | set(theirs.VARIABLES_WITHOUT_EFFECT)
+
+    assert [name for name in names if name and not name.startswith(FOREIGN_PREFIXES)] == []
 
 
 # --- configuration file -----------------------------------------------------------------------
