@@ -62,7 +62,8 @@ $(VENV)/.recipes: tests/requirements-recipes.txt | $(VENV)/.torch
 	$(BIN)/pip install --quiet $(TORCH) -r tests/requirements-recipes.txt
 	@touch $@
 
-demo: $(VENV)/.torch $(VENV)/.package ## train a CNN on real digits with 2 ranks
+demo: ## train a CNN on real digits with 2 ranks
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.torch $(VENV)/.package
 	$(BIN)/rabitrun -np 2 $(BIN)/python examples/torch_digits.py
 
 test: ## every area in its short form, in some minutes

@@ -32,15 +32,16 @@ def supports(dtype: DType, op: ReduceOp) -> bool:
     return op not in BITWISE or not dtype.is_float
 
 
-def values(dtype: DType, shape, rank: int) -> np.ndarray:
+def values(dtype: DType, shape: tuple[int, ...], rank: int) -> np.ndarray:
     """Numbers that are small enough for a product over ranks to be exact in every type."""
+    return _numbers(dtype is DType.BOOL, dtype.is_float, shape, rank).astype(numpy_dtype(dtype))
+
+
+@functools.lru_cache(maxsize=64)  # every kind and type asks for the same ones
+def _numbers(is_bool: bool, is_float: bool, shape: tuple[int, ...], rank: int) -> np.ndarray:
     random = np.random.default_rng((SEED, rank, int(np.prod(shape))))
-    numbers = random.integers(
-        0 if dtype is DType.BOOL else 1, 2 if dtype is DType.BOOL else 4, shape
-    )
-    if dtype.is_float:
-        return (numbers + random.integers(0, 4, shape) / 4).astype(numpy_dtype(dtype))
-    return numbers.astype(numpy_dtype(dtype))
+    numbers = random.integers(0 if is_bool else 1, 2 if is_bool else 4, shape)
+    return numbers + random.integers(0, 4, shape) / 4 if is_float else numbers
 
 
 def reduced(arrays: list[np.ndarray], op: ReduceOp) -> np.ndarray:
