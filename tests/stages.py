@@ -74,7 +74,7 @@ FULL = Stages(
             Part("ready-mxnet", "installing MXNet", 85),
             Part("ready-mpich", "installing MPICH", 10),
             Part("build-thread", "building the native tests for TSan", 400),
-            Part("build-address", "Clang, locks, and building the native tests for ASan and UBSan", 400),
+            Part("build-address", "building the native tests for ASan and UBSan", 400),
             Part("build-bench", "the native benchmarks", 40),
         ],
         [

@@ -250,10 +250,13 @@ def test_what_is_under_way_is_brought_in_when_training_ends(on_ranks):
         3,
         TRAIN
         + """
-model, optimizer = make(methods.AsyncAverage())
+method = methods.AsyncAverage()
+model, optimizer = make(method)
 def flat():
     return torch.cat([each.detach().reshape(-1) for each in model.parameters()]).tolist()
 for step in range(5):
+    if step > 0:  # then all ranks have brought in as many before the last one
+        method._move.wait()
     backward(model, step)
     optimizer.step()
     optimizer.zero_grad()

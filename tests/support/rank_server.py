@@ -2,7 +2,8 @@
 
 Importing torch or MXNet costs a rank nearly three seconds of a processor, and hundreds of tests start
 ranks.  Only what the program below imports is shared: the rank's own modules, rabit's among them,
-its environment, its folder, its files and its end are those of a process started by itself.
+its environment, its folder, its files and its end are those of a process started by itself, except
+that what is shared is not freed.
 """
 
 from __future__ import annotations
