@@ -72,6 +72,11 @@ class Ends:
         """The ranks that have come while the job ran, and how many there were then."""
         return self._tellings.admitted
 
+    @property
+    def have_met(self) -> bool:
+        """True once some init() has returned, for which it takes all ranks: they notice a loss themselves."""
+        return self._tellings.have_met
+
     def missed_in_init(self) -> tuple[int, int] | None:
         """A rank that has ended well without init(), and one that waits in init() for all; None: no such."""
         waiting = self._tellings.joined - self._ends.keys()

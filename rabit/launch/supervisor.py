@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import selectors
 import signal
 import time
@@ -24,7 +25,7 @@ from rabit.types import RESUMABLE
 
 __all__ = ["Supervisor", "Times"]
 
-# A rank that misses another may notice before the launcher sees that one end.
+# A rank that misses another may notice before the launcher sees that one end, or needs a moment to say so.
 _SETTLE_S = 1.0
 # After SIGKILL a process vanishes at once; on another host, as soon as the news arrives.
 _GIVE_UP_S = 5.0
@@ -133,13 +134,17 @@ class Supervisor:
             self._release_rest()
             self._stop_if_missed()
             return
-        if not (awaited := self._ends.awaited(rank)):
-            self._stop(signal.SIGTERM)
-        elif any(self._ends.is_ending(each) for each in awaited):
+        awaited = self._ends.awaited(rank)
+        if any(self._ends.is_ending(each) for each in awaited):
             # It may be writing its last words to disk, and has no status before.
             self._settle_at = max(self._settle_at or now, now + self._times.grace_s)
-        elif self._settle_at is None:
-            self._settle_at = now + _SETTLE_S
+        elif awaited:
+            self._settle_at = self._settle_at or now + _SETTLE_S
+        elif self._ends.have_met:
+            # The cause is known.  Whoever misses it says so and ends by itself.
+            self._settle_at = min(self._settle_at or math.inf, now + _SETTLE_S)
+        else:
+            self._stop(signal.SIGTERM)
 
     def _stop_if_missed(self) -> None:
         """Ends a job whose ranks wait in init() for one that has ended without it."""

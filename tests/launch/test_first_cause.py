@@ -49,6 +49,16 @@ def test_the_users_line_and_one_traceback_are_shown(rabitrun, script):
     assert job.err.count("rank 1 is ending after ValueError: sample 7 is bad") == 2
 
 
+def test_ranks_that_are_busy_when_another_fails_have_their_say(rabitrun, script):
+    """They notice 0.3 s after its end: time enough for the launcher to have stopped them."""
+    job = rabitrun("-np", 3, sys.executable, script, "SIGKILL", 1, "busy", 2, 0)
+
+    assert_is_blamed(job, 1, 3, "SIGKILL")
+    for rank in (0, 2):
+        assert f"[{rank}] rabit: rank {rank} ends with rank 1: PeerLost: " in job.err
+    assert "stopped" not in job.err
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_rank_that_ends_without_init_ends_the_job_at_once(rabitrun, tmp_path, is_first):
     (tmp_path / "train.py").write_text(
