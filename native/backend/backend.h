@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "arithmetic/epilogue.h"
 #include "base/bytes.h"
 #include "base/dtype.h"
 #include "base/encoded_sum.h"
@@ -39,6 +40,7 @@ struct LaneContext {
   Waiter waiter = Waiter::kBackground;  // whose thread this is
   std::string_view algorithm = {};      // that the route names; of backends that have several
   const DevicePlace* place = nullptr;   // of backends that work on devices, and of no others
+  Epilogue epilogue = {};               // of an allreduce, by backends that finish it
 };
 
 // Methods are called one at a time per lane, in one order on all ranks.  What they return is over
@@ -46,7 +48,7 @@ struct LaneContext {
 // it, and until then the arguments but for the context and the parts are used.  `group` in the
 // context names the members; ranks in arguments (root, peer) and the order of parts are positions
 // inside the group.  All sizes are bytes or elements of `dtype`; parts of vector forms are given as
-// bytes per group member. kAverage arrives as kSum: the engine divides.
+// bytes per group member.  kAverage arrives as kSum: the engine finishes what the backend does not.
 //
 // A backend that works on devices gets memory of the device that the context names, and kAverage as
 // it is.  For it a collective is over when it is on the stream; Failure tells what becomes of it.
@@ -55,6 +57,9 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
   virtual bool works_on_devices() const { return false; }
+  // Whether Allreduce does what is left once the sum is complete (LaneContext::epilogue): each part on
+  // the rank that completes it, while it is in the cache.
+  virtual bool applies_epilogues() const { return false; }
   // Whether Abort ends it and nothing else: no other backend uses its connections, and afterwards
   // it touches no memory of a tensor.  If not, its failure is that of the engine.
   virtual bool fails_apart() const { return false; }

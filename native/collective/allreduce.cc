@@ -6,11 +6,13 @@
 namespace rabit {
 namespace {
 
-// One rank already has the result, and nothing is nothing everywhere.
+// One rank already has the sum, and nothing is nothing everywhere.
 template <Status (*Run)(const CollectiveCall&, const AllreduceArgs&)>
 Status UnlessTrivial(const CollectiveCall& call, const AllreduceArgs& args) {
-  if (call.size() == 1 || args.buffer.count == 0) return Status();
-  return Run(call, args);
+  const TensorView& buffer = args.buffer;
+  if (call.size() > 1 && buffer.count > 0) return Run(call, args);
+  args.epilogue.Apply(buffer.dtype, static_cast<std::byte*>(buffer.data), buffer.count);
+  return Status();
 }
 
 // Of equally cheap algorithms the first is chosen.

@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 
+#include "arithmetic/epilogue.h"
 #include "base/dtype.h"
 #include "base/status.h"
 #include "collective/call.h"
@@ -17,6 +18,7 @@ struct AllreduceArgs {
   ReduceOp op = ReduceOp::kSum;
   // By rank of the transport; for algorithms that know hosts.  Empty: all on one host.
   std::span<const int> host_of;
+  Epilogue epilogue = {};  // done once to every element, where its reduction ends
 };
 
 struct AllreduceAlgorithm {

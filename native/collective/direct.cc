@@ -31,7 +31,7 @@ class DirectRun {
         in_(const_cast<std::byte*>(reduction.in), reduction.dtype),
         all_(reduction.all, reduction.dtype),
         reducer_(reduction.op, reduction.dtype,
-                 rank_ == 0 ? Order::kMineFirst : Order::kTheirsFirst),
+                 rank_ == 0 ? Order::kMineFirst : Order::kTheirsFirst, reduction.epilogue),
         is_reduced_on_arrival_(size_ == 2 && reduction.out == in_.At(PartRange(rank_).begin)),
         contributions_in_(SlotCount()),
         contributions_out_(SlotCount()),
@@ -173,6 +173,7 @@ void DirectRun::ReduceContributions(int64_t k, Range mine, std::byte* out) {
     inputs_[static_cast<size_t>(peer)] = peer == rank_ ? in_.At(mine.begin) : ScratchOf(k, peer);
   }
   Reduce(reduction_.op, in_.dtype(), inputs_, out, mine.count());
+  reduction_.epilogue.Apply(in_.dtype(), out, mine.count());
 }
 
 Status DirectRun::Finish(int64_t k) {
@@ -201,7 +202,8 @@ Status RunDirect(const CollectiveCall& call, const AllreduceArgs& args) {
                                .part_offsets = offsets,
                                .dtype = args.buffer.dtype,
                                .op = args.op,
-                               .result_goes_to = ResultGoesTo::kAll});
+                               .result_goes_to = ResultGoesTo::kAll,
+                               .epilogue = args.epilogue});
 }
 
 }  // namespace rabit

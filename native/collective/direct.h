@@ -3,6 +3,7 @@
 
 #include <span>
 
+#include "arithmetic/epilogue.h"
 #include "base/dtype.h"
 #include "base/status.h"
 #include "collective/call.h"
@@ -24,6 +25,7 @@ struct DirectReduction {
   ReduceOp op = ReduceOp::kSum;
   ResultGoesTo result_goes_to = ResultGoesTo::kOwner;
   int root = 0;
+  Epilogue epilogue = {};  // done by the owner
 };
 
 // Blocks.  Pipelined: a chunk is received, the one before reduced, the one before that sent on.

@@ -11,8 +11,9 @@
 namespace rabit {
 namespace {
 
-Status ReducePiece(const CollectiveCall& call, ReduceOp op, DType dtype, Bytes piece,
+Status ReducePiece(const CollectiveCall& call, const AllreduceArgs& args, Bytes piece,
                    std::byte* scratch) {
+  const DType dtype = args.buffer.dtype;
   const int size = call.size();
   const size_t peers = static_cast<size_t>(size);
   std::vector<const std::byte*> inputs(peers);
@@ -35,7 +36,9 @@ Status ReducePiece(const CollectiveCall& call, ReduceOp op, DType dtype, Bytes p
                 call.transport.Send(peer, call.tag, {copy, piece.size()}));
   }
   RABIT_RETURN_IF_ERROR(receives.WaitAll(call.deadline));
-  Reduce(op, dtype, inputs, piece.data(), static_cast<int64_t>(piece.size() / SizeOf(dtype)));
+  const auto count = static_cast<int64_t>(piece.size() / SizeOf(dtype));
+  Reduce(args.op, dtype, inputs, piece.data(), count);
+  args.epilogue.Apply(dtype, piece.data(), count);
   return sends.WaitAll(call.deadline);
 }
 
@@ -51,8 +54,8 @@ Status RunGatherAll(const CollectiveCall& call, const AllreduceArgs& args) {
   const size_t needed = static_cast<size_t>(elements.BytesIn(piece_count) * call.size());
   RABIT_ASSIGN_OR_RETURN(std::byte * scratch, call.scratch.Get(needed));
   for (int64_t k = 0; k < ChunksIn(whole, piece_count); ++k) {
-    RABIT_RETURN_IF_ERROR(ReducePiece(call, args.op, args.buffer.dtype,
-                                      elements.In(ChunkOf(whole, piece_count, k)), scratch));
+    RABIT_RETURN_IF_ERROR(
+        ReducePiece(call, args, elements.In(ChunkOf(whole, piece_count, k)), scratch));
   }
   return Status();
 }

@@ -43,7 +43,9 @@ Status RunHierarchical(const CollectiveCall& call, const AllreduceArgs& args) {
                                                     .part_offsets = offsets,
                                                     .dtype = args.buffer.dtype,
                                                     .op = args.op}));
-  if (found.across.size() > 1 && !mine.empty()) {
+  if (found.across.size() == 1) {
+    args.epilogue.Apply(args.buffer.dtype, elements.At(mine.begin), mine.count());
+  } else if (!mine.empty()) {
     GroupTransport across(call.transport, found.across);
     AllreduceArgs part = args;
     part.buffer.data = elements.At(mine.begin);

@@ -1,6 +1,7 @@
 // PairReducer: reduces an arriving message into a buffer, in a given order.
 #pragma once
 
+#include "arithmetic/epilogue.h"
 #include "arithmetic/reduce.h"
 #include "base/bytes.h"
 #include "base/dtype.h"
@@ -13,14 +14,18 @@ enum class Order { kMineFirst, kTheirsFirst };
 // Must outlive the operations it is given to.
 class PairReducer {
  public:
-  PairReducer(ReduceOp op, DType dtype, Order order) : op_(op), dtype_(dtype), order_(order) {}
+  // epilogue: for the last of the contributions.
+  PairReducer(ReduceOp op, DType dtype, Order order, const Epilogue& epilogue = {})
+      : op_(op), dtype_(dtype), order_(order), epilogue_(epilogue) {}
 
-  // mine = mine op theirs, or theirs op mine.
+  // mine = mine op theirs, or theirs op mine; finished.
   void Run(Bytes mine, ConstBytes theirs) const {
     const bool is_mine_first = order_ == Order::kMineFirst;
     const std::byte* inputs[] = {is_mine_first ? mine.data() : theirs.data(),
                                  is_mine_first ? theirs.data() : mine.data()};
-    Reduce(op_, dtype_, inputs, mine.data(), static_cast<int64_t>(mine.size() / SizeOf(dtype_)));
+    const auto count = static_cast<int64_t>(mine.size() / SizeOf(dtype_));
+    Reduce(op_, dtype_, inputs, mine.data(), count);
+    epilogue_.Apply(dtype_, mine.data(), count);
   }
 
   PieceReducer AsPieceReducer() const {
@@ -34,6 +39,7 @@ class PairReducer {
   const ReduceOp op_;
   const DType dtype_;
   const Order order_;
+  const Epilogue epilogue_;
 };
 
 }  // namespace rabit

@@ -33,6 +33,7 @@ Status RunRecursiveDoubling(const CollectiveCall& call, const AllreduceArgs& arg
     RABIT_RETURN_IF_ERROR(ExchangeAndReduce(call, folding.RankOf(other), call.tag + step, all, all,
                                             dtype, args.op, order));
   }
+  args.epilogue.Apply(dtype, all.data(), args.buffer.count);
   if (folding.partner() < 0) return Status();
   return Exchange(call, folding.partner(), call.tag + kDoublingUnfoldTag, all, {});
 }

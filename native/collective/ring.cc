@@ -25,6 +25,7 @@ class RingRun {
         size_(call.size()),
         elements_(args.buffer),
         reducer_(args.op, args.buffer.dtype, Order::kTheirsFirst),
+        last_reducer_(args.op, args.buffer.dtype, Order::kTheirsFirst, args.epilogue),
         receives_(kRingWindow),
         sends_(kRingWindow) {}
 
@@ -42,6 +43,9 @@ class RingRun {
   Range Outgoing(int64_t message) const { return RegionOf(message, rank_); }
   Range Incoming(int64_t message) const { return RegionOf(message, Previous(rank_, 1, size_)); }
   bool IsReduced(int64_t message) const { return message < (size_ - 1) * chunks_; }
+  const PairReducer& ReducerOf(int64_t message) const {
+    return message < (size_ - 2) * chunks_ ? reducer_ : last_reducer_;
+  }
   std::byte* ScratchOf(int64_t message) const {
     return scratch_ + message % kRingWindow * elements_.BytesIn(chunk_count_);
   }
@@ -57,6 +61,7 @@ class RingRun {
   const int size_;
   const Elements elements_;
   const PairReducer reducer_;
+  const PairReducer last_reducer_;
   int64_t chunk_count_ = 1;
   int64_t chunks_ = 1;
   std::byte* scratch_ = nullptr;
@@ -96,7 +101,7 @@ Status RingRun::PostReceivesUpTo(int64_t end) {
     if (IsReduced(posted_)) {
       const Bytes scratch(ScratchOf(posted_), into.size());
       receives_.Start(slot, call_.transport.RecvReduce(left, call_.tag, into, scratch,
-                                                       reducer_.AsPieceReducer()));
+                                                       ReducerOf(posted_).AsPieceReducer()));
     } else {
       // The region left this rank exactly size - 1 steps earlier.
       RABIT_RETURN_IF_ERROR(WaitSendsUpTo(posted_ - (size_ - 1) * chunks_ + 1));

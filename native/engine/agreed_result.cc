@@ -46,7 +46,8 @@ void SetResult(PendingRequest& request, const ReadyTensor& ready, int size) {
     return request.SetError(status);
   auto* const output = static_cast<std::byte*>(request.output().view.data);
   std::memcpy(output, ready.data.data(), ready.data.size());
-  FinishReduction(agreed.op, agreed.dtype, output, agreed.count(), size, agreed.postscale);
+  EpilogueOf(agreed.op, agreed.dtype, size, agreed.postscale)
+      .Apply(agreed.dtype, output, agreed.count());
 }
 
 }  // namespace rabit

@@ -1,10 +1,19 @@
 #include "engine/averaging.h"
 
+#include <bit>
 #include <cstring>
 
 #include "arithmetic/reduce.h"
 
 namespace rabit {
+
+Epilogue EpilogueOf(ReduceOp op, DType dtype, int size, double postscale) {
+  if (op != ReduceOp::kAverage || size == 1) return {1, postscale};
+  // The reciprocal of a power of two is exact, and so is multiplying floats by it.
+  const bool is_exact =
+      std::has_single_bit(static_cast<unsigned>(size)) && IsFloat(dtype) && postscale == 1.0;
+  return is_exact ? Epilogue{1, 1.0 / size} : Epilogue{size, postscale};
+}
 
 void CopyScaled(DType dtype, const std::byte* from, std::byte* to, int64_t count, double factor) {
   if (count == 0) return;
@@ -13,14 +22,6 @@ void CopyScaled(DType dtype, const std::byte* from, std::byte* to, int64_t count
   } else if (from != to) {
     std::memcpy(to, from, static_cast<size_t>(count) * SizeOf(dtype));
   }
-}
-
-void FinishReduction(ReduceOp op, DType dtype, std::byte* data, int64_t count, int size,
-                     double postscale) {
-  if (count == 0) return;
-  if (MustDivide(op, dtype, size, postscale)) Divide(dtype, data, count, size);
-  const double factor = PostFactor(op, dtype, size, postscale);
-  if (factor != 1.0) Scale(dtype, data, data, count, factor);
 }
 
 }  // namespace rabit

@@ -210,18 +210,9 @@ Backend& BucketRun::executor() const {
 
 ReduceOp BucketRun::wire_op() const { return is_on_device_ ? bucket_.op : WireOp(bucket_.op); }
 
-bool BucketRun::must_divide() const {
-  if (is_on_device_) return false;
-  return MustDivide(bucket_.op, bucket_.dtype, group_.size(), bucket_.postscale);
-}
-
-double BucketRun::post_factor() const {
-  return PostFactor(bucket_.op, bucket_.dtype, group_.size(), bucket_.postscale);
-}
-
-void BucketRun::Finalize(std::byte* data, int64_t count) const {
-  if (is_on_device_) return;
-  FinishReduction(bucket_.op, bucket_.dtype, data, count, group_.size(), bucket_.postscale);
+Epilogue BucketRun::epilogue() const {
+  if (is_on_device_) return {};
+  return EpilogueOf(bucket_.op, bucket_.dtype, group_.size(), bucket_.postscale);
 }
 
 Status BucketRun::RunReduction() {
@@ -265,9 +256,10 @@ Status BucketRun::RunInPlace(const Segment& segment) {
   const int64_t count = segment.count;
   RABIT_ASSIGN_OR_RETURN(std::byte* const output, OutputOf(item));
   RABIT_RETURN_IF_ERROR(Bring(item, InputOf(item), output, count));
-  RABIT_RETURN_IF_ERROR(ExchangeReduction(TensorView{output, count, bucket_.dtype, {}}));
-  return Then([this, output, count] {
-    Finalize(output, count);
+  Epilogue left = epilogue();
+  RABIT_RETURN_IF_ERROR(ExchangeReduction(TensorView{output, count, bucket_.dtype, {}}, &left));
+  return Then([this, output, count, left] {
+    left.Apply(bucket_.dtype, output, count);
     return Status();
   });
 }
@@ -280,19 +272,20 @@ Status BucketRun::RunFused(const Segment& segment) {
   RABIT_RETURN_IF_ERROR(Pack(segment.items, buffer));
   Trace("MEMCPY_IN_FUSION_BUFFER", pack_ns, NowNs());
 
+  Epilogue left = epilogue();
   RABIT_RETURN_IF_ERROR(
-      ExchangeReduction(TensorView{buffer.data(), segment.count, bucket_.dtype, {}}));
+      ExchangeReduction(TensorView{buffer.data(), segment.count, bucket_.dtype, {}}, &left));
   if (bucket_.kind == Kind::kReduce && bucket_.root != services_.rank) return Status();
-  return Then([this, segment, buffer] {
+  return Then([this, segment, buffer, left] {
     const int64_t unpack_ns = NowNs();
-    if (must_divide()) Divide(bucket_.dtype, buffer.data(), segment.count, group_.size());
-    RABIT_RETURN_IF_ERROR(Unpack(segment.items, buffer));
+    Epilogue{left.divisor, 1.0}.Apply(bucket_.dtype, buffer.data(), segment.count);
+    RABIT_RETURN_IF_ERROR(Unpack(segment.items, buffer, left.factor));
     Trace("MEMCPY_OUT_FUSION_BUFFER", unpack_ns, NowNs());
     return Status();
   });
 }
 
-Status BucketRun::ExchangeReduction(const TensorView& buffer) {
+Status BucketRun::ExchangeReduction(const TensorView& buffer, Epilogue* epilogue) {
   if (buffer.count == 0) return Status();  // on every rank alike
   const auto bytes = static_cast<int64_t>(buffer.bytes());
   Work converted;
@@ -303,8 +296,14 @@ Status BucketRun::ExchangeReduction(const TensorView& buffer) {
     work = &converted;
   }
   return Communicate(*work, {bytes}, bytes, [&](Backend& backend) {
-    if (bucket_.kind == Kind::kAllreduce) return backend.Allreduce(lane_, buffer, wire_op());
-    return backend.Reduce(lane_, buffer, wire_op(), group_.IndexOf(bucket_.root));
+    if (bucket_.kind == Kind::kReduce) {
+      return backend.Reduce(lane_, buffer, wire_op(), group_.IndexOf(bucket_.root));
+    }
+    LaneContext lane = lane_;
+    if (epilogue != nullptr && backend.applies_epilogues()) {
+      lane.epilogue = std::exchange(*epilogue, {});
+    }
+    return backend.Allreduce(lane, buffer, wire_op());
   });
 }
 
@@ -319,8 +318,7 @@ Status BucketRun::Pack(std::span<const BucketItem> items, Bytes buffer) {
   return Status();
 }
 
-// The whole buffer has been divided already.
-Status BucketRun::Unpack(std::span<const BucketItem> items, ConstBytes buffer) {
+Status BucketRun::Unpack(std::span<const BucketItem> items, ConstBytes buffer, double factor) {
   const std::byte* from = buffer.data();
   for (const BucketItem& item : items) {
     const int64_t count = item.partition.count;
@@ -330,7 +328,7 @@ Status BucketRun::Unpack(std::span<const BucketItem> items, ConstBytes buffer) {
         const size_t bytes = static_cast<size_t>(count) * SizeOf(bucket_.dtype);
         RABIT_RETURN_IF_ERROR(HandOver(item, output, from, bytes));
       } else {
-        CopyScaled(bucket_.dtype, from, output, count, post_factor());
+        CopyScaled(bucket_.dtype, from, output, count, factor);
       }
     }
     from += static_cast<size_t>(count) * SizeOf(bucket_.dtype);

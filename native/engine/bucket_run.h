@@ -82,10 +82,10 @@ class BucketRun {
   Status RunSegment(const Segment& segment);
   Status RunInPlace(const Segment& segment);
   Status RunFused(const Segment& segment);
-  Status ExchangeReduction(const TensorView& buffer);
+  // `epilogue`: is done, where the backend does that, and then left empty.
+  Status ExchangeReduction(const TensorView& buffer, Epilogue* epilogue = nullptr);
   Status Pack(std::span<const BucketItem> items, Bytes buffer);
-  Status Unpack(std::span<const BucketItem> items, ConstBytes buffer);
-  void Finalize(std::byte* data, int64_t count) const;
+  Status Unpack(std::span<const BucketItem> items, ConstBytes buffer, double factor);
 
   // bucket_memory.cc: the same in the memory of the host and in that of a device, where it is put
   // on the stream, and scales are the backend's business.
@@ -171,10 +171,9 @@ class BucketRun {
   void Enter();
   std::string Describe() const;
 
-  Backend& executor() const;   // of the bucket as a whole
-  ReduceOp wire_op() const;    // what the backend is asked for
-  double post_factor() const;  // what remains to be multiplied after the reduction
-  bool must_divide() const;    // an average that a multiplication would not give exactly
+  Backend& executor() const;  // of the bucket as a whole
+  ReduceOp wire_op() const;   // what the backend is asked for
+  Epilogue epilogue() const;  // what remains to be done after the reduction
 
   struct Pending {
     Operation operation;

@@ -88,7 +88,8 @@ Status BucketRun::RunCodec() {
   Wire wire(*this);
   RABIT_RETURN_IF_ERROR(codec->Reduce(wire, parts));
   for (const CodecPart& part : parts) {
-    if (part.out.data != nullptr) Finalize(static_cast<std::byte*>(part.out.data), part.out.count);
+    auto* const result = static_cast<std::byte*>(part.out.data);
+    if (result != nullptr) epilogue().Apply(bucket_.dtype, result, part.out.count);
   }
   return Status();
 }

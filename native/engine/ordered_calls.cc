@@ -123,14 +123,16 @@ Status OrderedCalls::Execute(const OrderedCall& call, const Group& group, const 
   }
 }
 
-Status OrderedCalls::Allreduce(const OrderedCall& call, Backend& backend, const LaneContext& lane) {
+Status OrderedCalls::Allreduce(const OrderedCall& call, Backend& backend, LaneContext lane) {
   const TensorView& out = call.output;
   if (out.count == 0) return Status();
   auto* const data = static_cast<std::byte*>(out.data);
   CopyScaled(out.dtype, static_cast<const std::byte*>(call.input.data), data, out.count,
              call.prescale);
+  Epilogue left = EpilogueOf(call.op, out.dtype, lane.group.size(), call.postscale);
+  if (backend.applies_epilogues()) lane.epilogue = std::exchange(left, {});
   RABIT_RETURN_IF_ERROR(backend.Allreduce(lane, out, WireOp(call.op)).Wait(lane.deadline));
-  FinishReduction(call.op, out.dtype, data, out.count, lane.group.size(), call.postscale);
+  left.Apply(out.dtype, data, out.count);
   return Status();
 }
 
@@ -149,8 +151,8 @@ Status OrderedCalls::ReduceScatter(const OrderedCall& call, Backend& backend,
   const std::vector<int64_t> parts(static_cast<size_t>(size), out.count);
   RABIT_RETURN_IF_ERROR(
       backend.ReduceScatter(lane, in, out, parts, WireOp(call.op)).Wait(lane.deadline));
-  FinishReduction(call.op, out.dtype, static_cast<std::byte*>(out.data), out.count, size,
-                  call.postscale);
+  EpilogueOf(call.op, out.dtype, size, call.postscale)
+      .Apply(out.dtype, static_cast<std::byte*>(out.data), out.count);
   return Status();
 }
 

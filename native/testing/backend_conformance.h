@@ -104,6 +104,17 @@ inline void CheckAllreduceAndReduce(Member& me, int64_t count) {
   EXPECT_OK(Over(me.backend().Allreduce(me.Next(), ViewOf(values), ReduceOp::kSum)));
   EXPECT_TRUE(values == SumOfContributions(me.size(), count)) << "allreduce of " << count;
 
+  if (me.backend().applies_epilogues()) {
+    constexpr Epilogue kEpilogue{3, 1.0};
+    Values expected = std::move(values);
+    kEpilogue.Apply(DType::kInt32, reinterpret_cast<std::byte*>(expected.data()), count);
+    values = Contribution(me.index(), count);
+    LaneContext lane = me.Next();
+    lane.epilogue = kEpilogue;
+    EXPECT_OK(Over(me.backend().Allreduce(lane, ViewOf(values), ReduceOp::kSum)));
+    EXPECT_TRUE(values == expected) << "a finished allreduce of " << count;
+  }
+
   for (int root = 0; root < me.size(); ++root) {
     values = Contribution(me.index(), count);
     EXPECT_OK(Over(me.backend().Reduce(me.Next(), ViewOf(values), ReduceOp::kSum, root)));

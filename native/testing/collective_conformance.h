@@ -235,7 +235,8 @@ struct AllreduceCase {
 
 // Runs all cases one after the other on every rank.
 inline void RunCases(const TransportMaker& make, DType dtype, ReduceOp op,
-                     const std::vector<Buffer>& inputs, std::vector<AllreduceCase>& cases) {
+                     const std::vector<Buffer>& inputs, std::vector<AllreduceCase>& cases,
+                     const Epilogue& epilogue = {}) {
   const int size = static_cast<int>(inputs.size());
   const std::vector<std::unique_ptr<Transport>> transports = make(size);
   const std::vector<int> host_of = UnevenHosts(size);
@@ -249,7 +250,7 @@ inline void RunCases(const TransportMaker& make, DType dtype, ReduceOp op,
       Buffer buffer(inputs[index].begin(), end);
       const CollectiveCall call{*transports[index], MakeTag(0, ++sequence), TestDeadline(),
                                 scratch};
-      const AllreduceArgs args{{buffer.data(), each.count, dtype, {}}, op, host_of};
+      const AllreduceArgs args{{buffer.data(), each.count, dtype, {}}, op, host_of, epilogue};
       const Status status = each.algorithm->run(call, args);
       EXPECT_OK(status) << each.Label(dtype, op) << " rank " << rank;
       each.results[index] = std::move(buffer);
@@ -299,6 +300,26 @@ inline void CheckAllreduce(const TransportMaker& make, int size, DType dtype, Re
   if (!CurrentTestFailed()) CheckCases(dtype, op, inputs, cases);
 }
 
+// What is left of the reduction is done to every element, once, after its last contribution.
+inline void CheckEpilogue(const TransportMaker& make, int size, DType dtype) {
+  constexpr Epilogue kEpilogue{3, 5.0};
+  const std::vector<int64_t> counts = {0, 1, size + 1, 1000, 65537};
+  const std::vector<Buffer> inputs = MakeInputs(dtype, counts.back(), size);
+  std::vector<AllreduceCase> plain = CasesOf(counts);
+  std::vector<AllreduceCase> finished = CasesOf(counts);
+
+  RunCases(make, dtype, ReduceOp::kSum, inputs, plain);
+  RunCases(make, dtype, ReduceOp::kSum, inputs, finished, kEpilogue);
+
+  for (size_t i = 0; i < plain.size() && !CurrentTestFailed(); ++i) {
+    Buffer& expected = plain[i].results[0];
+    kEpilogue.Apply(dtype, expected.data(), plain[i].count);
+    for (const Buffer& result : finished[i].results) {
+      EXPECT_TRUE(SameBytes(result, expected)) << plain[i].Label(dtype, ReduceOp::kSum);
+    }
+  }
+}
+
 // Registers the suite under `suite` for the transports of `make`.
 inline int RegisterAllreduceConformance(const std::string& suite, TransportMaker make) {
   for (int size : ConformanceSizes()) {
@@ -312,6 +333,13 @@ inline int RegisterAllreduceConformance(const std::string& suite, TransportMaker
       }
     });
   }
+  Register(suite, "epilogues_are_applied_once", [make] {
+    for (int size : ConformanceSizes()) {
+      for (DType dtype : {DType::kFloat32, DType::kBfloat16, DType::kInt32}) {
+        CheckEpilogue(make, size, dtype);
+      }
+    }
+  });
   Register(suite, "allreduce_of_many_chunks_is_right", [make] {
     for (int size : kIsSanitized ? std::vector{2, 5} : std::vector{2, 3, 5, 6}) {
       CheckAllreduce(make, size, DType::kFloat32, ReduceOp::kSum, {1'000'003});

@@ -17,6 +17,7 @@ class RoutedBackend final : public ForwardingBackend {
   RoutedBackend(std::unique_ptr<Backend> inner, RouterOptions options)
       : ForwardingBackend(std::move(inner)), router_(std::move(options)) {}
 
+  bool applies_epilogues() const override { return inner().applies_epilogues(); }
   Operation Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override {
     return inner().Allreduce(On(lane, Kind::kAllreduce, in_out.dtype, in_out.bytes()), in_out, op);
   }
@@ -48,7 +49,9 @@ class RoutedBackend final : public ForwardingBackend {
     work.kind = kind;
     work.dtype = dtype;
     const Result<Route> route = router_.Of(work, {static_cast<int64_t>(bytes)}, lane.group);
-    return {lane.lane, lane.tag, lane.deadline, lane.group, lane.waiter, route->algorithm};
+    LaneContext routed = lane;
+    routed.algorithm = route->algorithm;
+    return routed;
   }
 
   const Router router_;

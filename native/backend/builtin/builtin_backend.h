@@ -36,6 +36,7 @@ class BuiltinBackend final : public Backend {
   bool shares_cores() const { return links_.slowest.is_measured && links_.slowest.is_crowded; }
 
   std::string_view name() const override { return name_; }
+  bool applies_epilogues() const override { return true; }
 
   Operation Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override;
   Operation Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op,
