@@ -325,6 +325,7 @@ Result<Executors> MakeExecutors(const Options& options, const Connections& conne
   RouterOptions router;
   router.topology = connections.topology;
   router.is_deterministic = options.deterministic;
+  router.shares_memory = connections.shares_memory;
   router.links = builtin->links();
   RABIT_ASSIGN_OR_RETURN(router.rules,
                          AlgorithmRules::Parse(options.allreduce_algorithm, options.deterministic));

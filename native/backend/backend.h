@@ -57,8 +57,8 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
   virtual bool works_on_devices() const { return false; }
-  // Whether Allreduce does what is left once the sum is complete (LaneContext::epilogue): each part on
-  // the rank that completes it, while it is in the cache.
+  // Whether Allreduce does what is left once the sum is complete (LaneContext::epilogue): each part
+  // on the rank that completes it, while it is in the cache.
   virtual bool applies_epilogues() const { return false; }
   // Whether Abort ends it and nothing else: no other backend uses its connections, and afterwards
   // it touches no memory of a tensor.  If not, its failure is that of the engine.

@@ -77,7 +77,8 @@ Status RingRun::Run() {
       longest);
   chunks_ = ChunksIn({0, longest}, chunk_count_);
   RABIT_ASSIGN_OR_RETURN(
-      scratch_, call_.scratch.Get(static_cast<size_t>(kRingWindow * elements_.BytesIn(chunk_count_))));
+      scratch_,
+      call_.scratch.Get(static_cast<size_t>(kRingWindow * elements_.BytesIn(chunk_count_))));
   const int64_t messages = 2 * (size_ - 1) * chunks_;
   // A receive may not be posted before the send that it would overwrite has been started, see
   // PostReceivesUpTo.
@@ -113,7 +114,8 @@ Status RingRun::PostReceivesUpTo(int64_t end) {
 
 Status RingRun::WaitSendsUpTo(int64_t end) {
   for (; sent_done_ < end; ++sent_done_) {
-    RABIT_RETURN_IF_ERROR(sends_.Wait(static_cast<size_t>(sent_done_ % kRingWindow), call_.deadline));
+    RABIT_RETURN_IF_ERROR(
+        sends_.Wait(static_cast<size_t>(sent_done_ % kRingWindow), call_.deadline));
   }
   return Status();
 }

@@ -210,6 +210,11 @@ Backend& BucketRun::executor() const {
 
 ReduceOp BucketRun::wire_op() const { return is_on_device_ ? bucket_.op : WireOp(bucket_.op); }
 
+SegmentLimits BucketRun::segment_limits() const {
+  if (is_on_device_ || is_staged_) return {};
+  return {kAloneBytesMin, services_.router.JoinedBytesMax(route_, group_)};
+}
+
 Epilogue BucketRun::epilogue() const {
   if (is_on_device_) return {};
   return EpilogueOf(bucket_.op, bucket_.dtype, group_.size(), bucket_.postscale);
@@ -219,7 +224,7 @@ Status BucketRun::RunReduction() {
   if (!bucket_.codec.empty()) return RunCodec();
   is_in_place_ = true;
   const auto element_bytes = static_cast<int64_t>(SizeOf(bucket_.dtype));
-  for (const Segment& segment : SegmentsOf(job_.items, element_bytes, kAloneBytesMin)) {
+  for (const Segment& segment : SegmentsOf(job_.items, element_bytes, segment_limits())) {
     RABIT_RETURN_IF_ERROR(RunSegment(segment));
   }
   return Status();

@@ -173,6 +173,7 @@ class BucketRun {
 
   Backend& executor() const;  // of the bucket as a whole
   ReduceOp wire_op() const;   // what the backend is asked for
+  SegmentLimits segment_limits() const;
   Epilogue epilogue() const;  // what remains to be done after the reduction
 
   struct Pending {

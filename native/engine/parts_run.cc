@@ -52,7 +52,7 @@ Status ForEachSlice(const Segment& segment, int64_t part, Copy copy) {
 Status BucketRun::RunParts() {
   is_in_place_ = true;
   const auto bytes = bucket_.even_parts * static_cast<int64_t>(SizeOf(bucket_.dtype));
-  for (const Segment& segment : SegmentsOf(job_.items, bytes, kAloneBytesMin)) {
+  for (const Segment& segment : SegmentsOf(job_.items, bytes, segment_limits())) {
     RABIT_RETURN_IF_ERROR(Settle());  // segments share the buffer
     const std::vector<int64_t> counts = PartCounts(segment.items);
     is_in_place_ = is_in_place_ && IsDirect(segment);

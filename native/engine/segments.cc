@@ -21,13 +21,16 @@ Segment FirstRun(std::span<const BucketItem> items) {
 }  // namespace
 
 std::vector<Segment> SegmentsOf(std::span<const BucketItem> items, int64_t element_bytes,
-                                int64_t alone_bytes_min) {
+                                const SegmentLimits& limits) {
   std::vector<Segment> segments;
-  bool can_join = false;  // the last segment takes more
+  bool can_join = false;  // the last segment takes small tensors
   for (size_t at = 0; at < items.size();) {
     const Segment run = FirstRun(items.subspan(at));
-    const bool stays_alone = run.count * element_bytes >= alone_bytes_min;
-    if (can_join && !stays_alone) {
+    const int64_t bytes = run.count * element_bytes;
+    const bool stays_alone = bytes >= limits.alone_bytes_min;
+    const bool fits =
+        can_join && segments.back().count * element_bytes <= limits.joined_bytes_max - bytes;
+    if (fits && !stays_alone) {
       Segment& last = segments.back();
       last.items = {last.items.data(), last.items.size() + run.items.size()};
       last.count += run.count;

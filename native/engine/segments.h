@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -22,10 +23,16 @@ struct Segment {
 // of 1 MiB, cold, there and back, takes some 200 us).
 inline constexpr int64_t kAloneBytesMin = 1 << 20;
 
+struct SegmentLimits {
+  int64_t alone_bytes_min = kAloneBytesMin;
+  int64_t joined_bytes_max = std::numeric_limits<int64_t>::max();
+};
+
 // In order; together they are all items.  Partitions of one tensor that lie side by side become one
-// again; what then has at least `alone_bytes_min` stays alone, the rest is joined.  Depends on
-// nothing but what is agreed, so that every rank makes the same exchanges.
+// again; what then has at least `alone_bytes_min` stays alone, the rest is joined, up to
+// `joined_bytes_max`.  Depends on nothing but what is agreed, so that every rank makes the same
+// exchanges.
 std::vector<Segment> SegmentsOf(std::span<const BucketItem> items, int64_t element_bytes,
-                                int64_t alone_bytes_min);
+                                const SegmentLimits& limits);
 
 }  // namespace rabit

@@ -1,6 +1,7 @@
 #include "route/router.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,10 @@ constexpr int64_t kRingPartBytesMin = 16 << 10;
 // Up to here a message to everybody is cheaper than more steps.
 constexpr int64_t kRingAllgatherBytesMin = 1 << 20;
 constexpr int64_t kChainBroadcastBytesMin = 128 << 10;
+
+// What is joined of one host: few enough to stay in the caches, enough to pay for an exchange
+// (docs/performance.md, "Joined tensors").
+constexpr int64_t kJoinedBytesMax = 2 << 20;
 
 // Of which a server can add up a tensor at once (arithmetic/reduce.h).
 constexpr int kServedRanksMax = 1024;
@@ -58,6 +63,14 @@ bool Router::WantsRing(const Group& group, int64_t bytes) const {
 // fewer, longer messages cost less than a pipeline.
 bool Router::SharesCores(const LinkCosts& links, const Group& group) const {
   return links.slowest.is_crowded && HostsOf(group) == 1;
+}
+
+// What users have said or measured of sizes is about all that is joined.
+int64_t Router::JoinedBytesMax(const Route& route, const Group& group) const {
+  const bool is_chosen_here = route.executor == kBuiltin && route.row != "route_rule" &&
+                              route.row != "route_table" && route.row != "user_rule";
+  const bool is_copied = options_.shares_memory && HostsOf(group) == 1;
+  return is_chosen_here && is_copied ? kJoinedBytesMax : std::numeric_limits<int64_t>::max();
 }
 
 // Several hosts, and one of them with several ranks of the group.

@@ -24,6 +24,7 @@ struct RouterOptions {
   RouteRules table;               // what was measured; of groups of all ranks
   AlgorithmRules rules;           // what the user says of algorithms alone
   bool is_deterministic = false;  // only algorithms that sum in rank order
+  bool shares_memory = false;     // ranks of this host with each other; equal on these
   LinkCosts links;
   std::optional<MpiRows> mpi;    // there is a backend 'mpi'
   std::optional<PsRows> ps;      // there is a backend 'ps'
@@ -67,6 +68,9 @@ class Router {
   BackendId BackendOf(const Work& work, int64_t bytes, bool is_of_all) const;
   // kUnsupported if no backend can.
   Result<Route> Of(const Work& work, Load load, const Group& group) const;
+  // How many bytes of small tensors one exchange of this route should join.  In shared memory few:
+  // what is packed is in the caches when it is sent, and what comes back when it is unpacked.
+  int64_t JoinedBytesMax(const Route& route, const Group& group) const;
 
  private:
   struct Choice {

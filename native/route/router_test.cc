@@ -1,5 +1,6 @@
 #include "route/router.h"
 
+#include <limits>
 #include <vector>
 
 #include "collective/allreduce.h"
@@ -149,6 +150,30 @@ TEST(Router, ranks_that_share_the_cores_of_a_host_send_whole_parts) {
   options.links.slowest.is_crowded = true;
   EXPECT_EQ(chosen(Kind::kBroadcast), "0 chain user_rule");
   EXPECT_EQ(chosen(Kind::kAllgather), "0 ring user_rule");
+}
+
+TEST(Router, few_bytes_are_joined_where_exchanges_are_copies_in_memory) {
+  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kBytes = 16 << 20;
+  const auto joined = [&](const RouterOptions& options, const Group& group) {
+    const Router router(options);
+    const Result<Route> route = router.Of(Of(Kind::kAllreduce), {kBytes}, group);
+    EXPECT_OK(route);
+    return router.JoinedBytesMax(*route, group);
+  };
+  RouterOptions options = On({0, 0, 0, 0});
+  EXPECT_EQ(joined(options, World()), kNoLimit);
+  options.shares_memory = true;
+  EXPECT_EQ(joined(options, World()), 2 << 20);
+  RouterOptions two_hosts = On({0, 0, 1, 1});
+  two_hosts.shares_memory = true;
+  EXPECT_EQ(joined(two_hosts, World()), kNoLimit);
+  EXPECT_EQ(joined(two_hosts, Ranks({0, 1})), 2 << 20);
+  // Who has chosen by size has meant all that is joined.
+  RouterOptions ruled = Ruled("allreduce:0-inf@ring");
+  ruled.topology = options.topology;
+  ruled.shares_memory = true;
+  EXPECT_EQ(joined(ruled, World()), kNoLimit);
 }
 
 TEST(Router, deterministic_jobs_sum_in_rank_order_at_every_size) {

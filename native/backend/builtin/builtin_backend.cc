@@ -153,8 +153,9 @@ Operation BuiltinBackend::Allreduce(const LaneContext& lane, const TensorView& i
   if (algorithm == nullptr) return NoAlgorithm(lane, Kind::kAllreduce);
   std::vector<int> hosts;
   if (algorithm->knows_hosts) hosts = HostsOf(topology_, lane.group);
-  return Run(lane, Kind::kAllreduce, in_out.bytes(),
-             [&](const CollectiveCall& call) { return algorithm->run(call, {in_out, op, hosts, lane.epilogue}); });
+  return Run(lane, Kind::kAllreduce, in_out.bytes(), [&](const CollectiveCall& call) {
+    return algorithm->run(call, {in_out, op, hosts, lane.epilogue});
+  });
 }
 
 Operation BuiltinBackend::Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op,
