@@ -134,6 +134,12 @@ void Divide(DType dtype, std::byte* data, int64_t count, int divisor) {
   if (loop != nullptr && divisor != 1) loop(data, count, divisor);
 }
 
+void ApplyEpilogue(const Epilogue& epilogue, DType dtype, std::byte* data, int64_t count) {
+  if (count == 0) return;
+  if (epilogue.divisor != 1) Divide(dtype, data, count, epilogue.divisor);
+  if (epilogue.factor != 1.0) Scale(dtype, data, data, count, epilogue.factor);
+}
+
 void Convert(DType from_dtype, const std::byte* from, DType to_dtype, std::byte* to,
              int64_t count) {
   ConvertBy(Best(), from_dtype, from, to_dtype, to, count);

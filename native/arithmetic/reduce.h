@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/dtype.h"
+#include "base/epilogue.h"
 
 namespace rabit {
 
@@ -24,6 +25,9 @@ void Scale(DType dtype, const std::byte* from, std::byte* to, int64_t count, dou
 
 // data[i] = data[i] / divisor; integers truncate toward zero.  What kAverage does after the sum.
 void Divide(DType dtype, std::byte* data, int64_t count, int divisor);
+
+// Does what is left of a reduction to `data`.
+void ApplyEpilogue(const Epilogue& epilogue, DType dtype, std::byte* data, int64_t count);
 
 // Element-wise conversion between float16, bfloat16, float32 and float64 (round to nearest even).
 void Convert(DType from_dtype, const std::byte* from, DType to_dtype, std::byte* to, int64_t count);

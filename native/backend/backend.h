@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "arithmetic/epilogue.h"
 #include "base/bytes.h"
 #include "base/dtype.h"
 #include "base/encoded_sum.h"
+#include "base/epilogue.h"
 #include "base/group.h"
 #include "base/json_writer.h"
 #include "base/operation.h"

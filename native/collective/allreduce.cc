@@ -1,5 +1,6 @@
 #include "collective/allreduce.h"
 
+#include "arithmetic/reduce.h"
 #include "collective/algorithms.h"
 #include "collective/cost.h"
 
@@ -11,7 +12,7 @@ template <Status (*Run)(const CollectiveCall&, const AllreduceArgs&)>
 Status UnlessTrivial(const CollectiveCall& call, const AllreduceArgs& args) {
   const TensorView& buffer = args.buffer;
   if (call.size() > 1 && buffer.count > 0) return Run(call, args);
-  args.epilogue.Apply(buffer.dtype, static_cast<std::byte*>(buffer.data), buffer.count);
+  ApplyEpilogue(args.epilogue, buffer.dtype, static_cast<std::byte*>(buffer.data), buffer.count);
   return Status();
 }
 

@@ -5,8 +5,8 @@
 #include <span>
 #include <string_view>
 
-#include "arithmetic/epilogue.h"
 #include "base/dtype.h"
+#include "base/epilogue.h"
 #include "base/status.h"
 #include "collective/call.h"
 #include "collective/cost.h"

@@ -173,7 +173,7 @@ void DirectRun::ReduceContributions(int64_t k, Range mine, std::byte* out) {
     inputs_[static_cast<size_t>(peer)] = peer == rank_ ? in_.At(mine.begin) : ScratchOf(k, peer);
   }
   Reduce(reduction_.op, in_.dtype(), inputs_, out, mine.count());
-  reduction_.epilogue.Apply(in_.dtype(), out, mine.count());
+  ApplyEpilogue(reduction_.epilogue, in_.dtype(), out, mine.count());
 }
 
 Status DirectRun::Finish(int64_t k) {

@@ -3,8 +3,8 @@
 
 #include <span>
 
-#include "arithmetic/epilogue.h"
 #include "base/dtype.h"
+#include "base/epilogue.h"
 #include "base/status.h"
 #include "collective/call.h"
 

@@ -38,7 +38,7 @@ Status ReducePiece(const CollectiveCall& call, const AllreduceArgs& args, Bytes 
   RABIT_RETURN_IF_ERROR(receives.WaitAll(call.deadline));
   const auto count = static_cast<int64_t>(piece.size() / SizeOf(dtype));
   Reduce(args.op, dtype, inputs, piece.data(), count);
-  args.epilogue.Apply(dtype, piece.data(), count);
+  ApplyEpilogue(args.epilogue, dtype, piece.data(), count);
   return sends.WaitAll(call.deadline);
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "arithmetic/reduce.h"
 #include "collective/algorithms.h"
 #include "collective/chunks.h"
 #include "collective/cost.h"
@@ -44,7 +45,7 @@ Status HalveAndDouble(const CollectiveCall& call, const AllreduceArgs& args, con
         args.op, is_lower ? Order::kMineFirst : Order::kTheirsFirst, &sends));
     held = kept;
   }
-  args.epilogue.Apply(args.buffer.dtype, elements.At(held.begin), held.count());
+  ApplyEpilogue(args.epilogue, args.buffer.dtype, elements.At(held.begin), held.count());
   for (size_t i = steps.size(); i-- > 0;) {
     const Step& step = steps[i];
     RABIT_RETURN_IF_ERROR(Exchange(call, step.peer, call.tag + kDoublingTag + i,

@@ -2,6 +2,7 @@
 // on every host reduce across the hosts, and each host gathers the result.
 #include <vector>
 
+#include "arithmetic/reduce.h"
 #include "collective/algorithms.h"
 #include "collective/allgather.h"
 #include "collective/chunks.h"
@@ -44,7 +45,7 @@ Status RunHierarchical(const CollectiveCall& call, const AllreduceArgs& args) {
                                                     .dtype = args.buffer.dtype,
                                                     .op = args.op}));
   if (found.across.size() == 1) {
-    args.epilogue.Apply(args.buffer.dtype, elements.At(mine.begin), mine.count());
+    ApplyEpilogue(args.epilogue, args.buffer.dtype, elements.At(mine.begin), mine.count());
   } else if (!mine.empty()) {
     GroupTransport across(call.transport, found.across);
     AllreduceArgs part = args;

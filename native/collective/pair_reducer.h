@@ -1,10 +1,10 @@
 // PairReducer: reduces an arriving message into a buffer, in a given order.
 #pragma once
 
-#include "arithmetic/epilogue.h"
 #include "arithmetic/reduce.h"
 #include "base/bytes.h"
 #include "base/dtype.h"
+#include "base/epilogue.h"
 #include "transport/transport.h"
 
 namespace rabit {
@@ -25,7 +25,7 @@ class PairReducer {
                                  is_mine_first ? theirs.data() : mine.data()};
     const auto count = static_cast<int64_t>(mine.size() / SizeOf(dtype_));
     Reduce(op_, dtype_, inputs, mine.data(), count);
-    epilogue_.Apply(dtype_, mine.data(), count);
+    ApplyEpilogue(epilogue_, dtype_, mine.data(), count);
   }
 
   PieceReducer AsPieceReducer() const {

@@ -1,5 +1,6 @@
 // Recursive doubling: in step i rank r exchanges everything with rank r xor 2^i (Thakur,
 // Rabenseifner and Gropp, 2005).
+#include "arithmetic/reduce.h"
 #include "collective/algorithms.h"
 #include "collective/chunks.h"
 #include "collective/pairwise.h"
@@ -33,7 +34,7 @@ Status RunRecursiveDoubling(const CollectiveCall& call, const AllreduceArgs& arg
     RABIT_RETURN_IF_ERROR(ExchangeAndReduce(call, folding.RankOf(other), call.tag + step, all, all,
                                             dtype, args.op, order));
   }
-  args.epilogue.Apply(dtype, all.data(), args.buffer.count);
+  ApplyEpilogue(args.epilogue, dtype, all.data(), args.buffer.count);
   if (folding.partner() < 0) return Status();
   return Exchange(call, folding.partner(), call.tag + kDoublingUnfoldTag, all, {});
 }

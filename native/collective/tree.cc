@@ -166,7 +166,7 @@ Status TreePass::ReduceUp(int64_t k) {
   Reduce(args_.op, args_.buffer.dtype, {inputs, input_count}, elements_.At(chunk.begin),
          chunk.count());
   if (node_.parent < 0) {
-    args_.epilogue.Apply(args_.buffer.dtype, elements_.At(chunk.begin), chunk.count());
+    ApplyEpilogue(args_.epilogue, args_.buffer.dtype, elements_.At(chunk.begin), chunk.count());
   }
   ExpectChildren(k + kTreeWindow);
   if (node_.parent >= 0) {

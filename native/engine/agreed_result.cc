@@ -3,6 +3,7 @@
 #include <cstring>
 #include <string>
 
+#include "arithmetic/reduce.h"
 #include "engine/averaging.h"
 
 namespace rabit {
@@ -46,8 +47,8 @@ void SetResult(PendingRequest& request, const ReadyTensor& ready, int size) {
     return request.SetError(status);
   auto* const output = static_cast<std::byte*>(request.output().view.data);
   std::memcpy(output, ready.data.data(), ready.data.size());
-  EpilogueOf(agreed.op, agreed.dtype, size, agreed.postscale)
-      .Apply(agreed.dtype, output, agreed.count());
+  ApplyEpilogue(EpilogueOf(agreed.op, agreed.dtype, size, agreed.postscale), agreed.dtype, output,
+                agreed.count());
 }
 
 }  // namespace rabit

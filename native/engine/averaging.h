@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "arithmetic/epilogue.h"
 #include "base/dtype.h"
+#include "base/epilogue.h"
 
 namespace rabit {
 

@@ -264,7 +264,7 @@ Status BucketRun::RunInPlace(const Segment& segment) {
   Epilogue left = epilogue();
   RABIT_RETURN_IF_ERROR(ExchangeReduction(TensorView{output, count, bucket_.dtype, {}}, &left));
   return Then([this, output, count, left] {
-    left.Apply(bucket_.dtype, output, count);
+    ApplyEpilogue(left, bucket_.dtype, output, count);
     return Status();
   });
 }
@@ -283,7 +283,7 @@ Status BucketRun::RunFused(const Segment& segment) {
   if (bucket_.kind == Kind::kReduce && bucket_.root != services_.rank) return Status();
   return Then([this, segment, buffer, left] {
     const int64_t unpack_ns = NowNs();
-    Epilogue{left.divisor, 1.0}.Apply(bucket_.dtype, buffer.data(), segment.count);
+    ApplyEpilogue(Epilogue{left.divisor, 1.0}, bucket_.dtype, buffer.data(), segment.count);
     RABIT_RETURN_IF_ERROR(Unpack(segment.items, buffer, left.factor));
     Trace("MEMCPY_OUT_FUSION_BUFFER", unpack_ns, NowNs());
     return Status();

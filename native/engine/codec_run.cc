@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "arithmetic/reduce.h"
 #include "codec/random.h"
 #include "engine/averaging.h"
 #include "engine/bucket_run.h"
@@ -89,7 +90,7 @@ Status BucketRun::RunCodec() {
   RABIT_RETURN_IF_ERROR(codec->Reduce(wire, parts));
   for (const CodecPart& part : parts) {
     auto* const result = static_cast<std::byte*>(part.out.data);
-    if (result != nullptr) epilogue().Apply(bucket_.dtype, result, part.out.count);
+    if (result != nullptr) ApplyEpilogue(epilogue(), bucket_.dtype, result, part.out.count);
   }
   return Status();
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "arithmetic/reduce.h"
 #include "base/clock.h"
 #include "base/kind.h"
 #include "engine/averaging.h"
@@ -132,7 +133,7 @@ Status OrderedCalls::Allreduce(const OrderedCall& call, Backend& backend, LaneCo
   Epilogue left = EpilogueOf(call.op, out.dtype, lane.group.size(), call.postscale);
   if (backend.applies_epilogues()) lane.epilogue = std::exchange(left, {});
   RABIT_RETURN_IF_ERROR(backend.Allreduce(lane, out, WireOp(call.op)).Wait(lane.deadline));
-  left.Apply(out.dtype, data, out.count);
+  ApplyEpilogue(left, out.dtype, data, out.count);
   return Status();
 }
 
@@ -151,8 +152,8 @@ Status OrderedCalls::ReduceScatter(const OrderedCall& call, Backend& backend,
   const std::vector<int64_t> parts(static_cast<size_t>(size), out.count);
   RABIT_RETURN_IF_ERROR(
       backend.ReduceScatter(lane, in, out, parts, WireOp(call.op)).Wait(lane.deadline));
-  EpilogueOf(call.op, out.dtype, size, call.postscale)
-      .Apply(out.dtype, static_cast<std::byte*>(out.data), out.count);
+  ApplyEpilogue(EpilogueOf(call.op, out.dtype, size, call.postscale), out.dtype,
+                static_cast<std::byte*>(out.data), out.count);
   return Status();
 }
 

@@ -154,7 +154,7 @@ Status BucketRun::ScatterParts(const Segment& segment, std::span<const int64_t> 
     return backend.ReduceScatter(lane_, in, out, counts, wire_op());
   }));
   return Then([this, segment, out, is_direct] {
-    epilogue().Apply(bucket_.dtype, static_cast<std::byte*>(out.data), out.count);
+    ApplyEpilogue(epilogue(), bucket_.dtype, static_cast<std::byte*>(out.data), out.count);
     return is_direct ? Status() : UnpackScattered(segment, static_cast<const std::byte*>(out.data));
   });
 }

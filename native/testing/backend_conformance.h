@@ -107,7 +107,7 @@ inline void CheckAllreduceAndReduce(Member& me, int64_t count) {
   if (me.backend().applies_epilogues()) {
     constexpr Epilogue kEpilogue{3, 1.0};
     Values expected = std::move(values);
-    kEpilogue.Apply(DType::kInt32, reinterpret_cast<std::byte*>(expected.data()), count);
+    ApplyEpilogue(kEpilogue, DType::kInt32, reinterpret_cast<std::byte*>(expected.data()), count);
     values = Contribution(me.index(), count);
     LaneContext lane = me.Next();
     lane.epilogue = kEpilogue;

@@ -313,7 +313,7 @@ inline void CheckEpilogue(const TransportMaker& make, int size, DType dtype) {
 
   for (size_t i = 0; i < plain.size() && !CurrentTestFailed(); ++i) {
     Buffer& expected = plain[i].results[0];
-    kEpilogue.Apply(dtype, expected.data(), plain[i].count);
+    ApplyEpilogue(kEpilogue, dtype, expected.data(), plain[i].count);
     for (const Buffer& result : finished[i].results) {
       EXPECT_TRUE(SameBytes(result, expected)) << plain[i].Label(dtype, ReduceOp::kSum);
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import selectors
 import signal
 import time
@@ -135,16 +134,13 @@ class Supervisor:
             self._stop_if_missed()
             return
         awaited = self._ends.awaited(rank)
-        if any(self._ends.is_ending(each) for each in awaited):
-            # It may be writing its last words to disk, and has no status before.
-            self._settle_at = max(self._settle_at or now, now + self._times.grace_s)
-        elif awaited:
-            self._settle_at = self._settle_at or now + _SETTLE_S
-        elif self._ends.have_met:
-            # The cause is known.  Whoever misses it says so and ends by itself.
-            self._settle_at = min(self._settle_at or math.inf, now + _SETTLE_S)
-        else:
+        if not awaited and not self._ends.have_met:
             self._stop(signal.SIGTERM)
+            return
+        # Who is missed may be writing its last words to disk; who misses it says so and ends by itself.
+        is_ending = any(self._ends.is_ending(each) for each in awaited)
+        until = now + (self._times.grace_s if is_ending else _SETTLE_S)
+        self._settle_at = max(self._settle_at or until, until) if awaited else until
 
     def _stop_if_missed(self) -> None:
         """Ends a job whose ranks wait in init() for one that has ended without it."""
