@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "arithmetic/reduce.h"
 #include "backend/backend.h"
 #include "testing/own_memory.h"
 #include "testing/run_ranks.h"

@@ -124,8 +124,7 @@ class Supervisor:
         self._say(f"{self._plan.name_of(rank)} {report.describe_status(status)}")
         was_stopped = any(status in (-each, 128 + each) for each in self._sent)
         # A rank that leaves with RESUMABLE has done what it could, like one that has done it all.
-        is_released = self._is_releasing and rank >= self._plan.size
-        is_well = status in (0, RESUMABLE) or is_released
+        is_well = status in (0, RESUMABLE) or (self._is_releasing and rank >= self._plan.size)
         self._ends.add(rank, 0 if is_well else status, now - self._began, was_stopped)
         if self._is_stopping:
             return
