@@ -6,6 +6,8 @@
 //
 // Limited API of CPython, hence one module for all its versions.  It knows the native library by
 // the addresses that Python passes, and so fits whichever was loaded.
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -220,6 +222,49 @@ PyObject* Wait(PyObject* self, Arguments arguments, Py_ssize_t count) {
   return PyLong_FromLong(code);
 }
 
+// The numbers of a list of handles; false, with an error set, if it is none.
+bool ReadHandles(PyObject* list, std::vector<rabit_handle>& handles) {
+  const Py_ssize_t size = PyList_Size(list);
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    handles.push_back(PyLong_AsUnsignedLongLong(PyList_GetItem(list, i)));
+  }
+  return PyErr_Occurred() == nullptr;
+}
+
+// wait_several(handles, ended, timeout_ms) -> how many of them have ended, of which `ended` are known,
+// or -1 if the next one has failed.  In their order; fewer than all if the time is over.
+PyObject* WaitSeveral(PyObject* self, Arguments arguments, Py_ssize_t count) {
+  if (!HasArguments("wait_several", count, 3)) return nullptr;
+  const Calls& calls = CallsOf(self);
+  std::vector<rabit_handle> handles;
+  if (!ReadHandles(arguments[0], handles)) return nullptr;
+  size_t ended = PyLong_AsSize_t(arguments[1]);
+  const int64_t timeout_ms = PyLong_AsLongLong(arguments[2]);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  int32_t code = RABIT_OK;
+  Py_BEGIN_ALLOW_THREADS;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  while (ended < handles.size() && code == RABIT_OK) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+        until - std::chrono::steady_clock::now());
+    code = calls.wait(calls.live, handles[ended], std::max<int64_t>(left.count(), 0));
+    ended += code == RABIT_OK ? 1 : 0;
+  }
+  Py_END_ALLOW_THREADS;
+  if (code != RABIT_OK && code != RABIT_TIMED_OUT) return PyLong_FromLong(-1);
+  return PyLong_FromSize_t(ended);
+}
+
+// release_several(handles).
+PyObject* ReleaseSeveral(PyObject* self, Arguments arguments, Py_ssize_t count) {
+  if (!HasArguments("release_several", count, 1)) return nullptr;
+  std::vector<rabit_handle> handles;
+  if (!ReadHandles(arguments[0], handles)) return nullptr;
+  const Calls& calls = CallsOf(self);
+  for (const rabit_handle handle : handles) calls.release(calls.live, handle);
+  return None();
+}
+
 // wait_on_stream(handle, stream, timeout_ms) -> code.
 PyObject* WaitOnStream(PyObject* self, Arguments arguments, Py_ssize_t count) {
   if (!HasArguments("wait_on_stream", count, 3)) return nullptr;
@@ -298,6 +343,8 @@ PyMethodDef calls_methods[] = {
     {"start", Quick(StartAgain), METH_FASTCALL, nullptr},
     {"start_several", Quick(StartSeveral), METH_FASTCALL, nullptr},
     {"wait", Quick(Wait), METH_FASTCALL, nullptr},
+    {"wait_several", Quick(WaitSeveral), METH_FASTCALL, nullptr},
+    {"release_several", Quick(ReleaseSeveral), METH_FASTCALL, nullptr},
     {"wait_on_stream", Quick(WaitOnStream), METH_FASTCALL, nullptr},
     {"output", Quick(Output), METH_FASTCALL, nullptr},
     {"refuse_work", RefuseWork, METH_NOARGS, nullptr},

@@ -14,6 +14,7 @@ from rabit.errors import TimedOut
 
 if TYPE_CHECKING:
     from rabit.engine.native_engine import NativeEngine
+    from rabit.engine.several import Several
     from rabit.engine.tensor import TensorView
 
 __all__ = ["Finish", "GroupHandle", "Handle", "begun", "output_array"]
@@ -135,6 +136,10 @@ class Handle:
                 raise error
             self._error, self._is_done, self._keepalive = error, True, None
 
+    def has_ended_well(self) -> None:
+        """Somebody has waited for it."""
+        self._settle(0)
+
     def _settle(self, code: int) -> None:
         if code:
             self._error = last_error(self._native.library, code)
@@ -234,22 +239,28 @@ def _wait_on_stream(native: NativeEngine, stream: int, value: int, timeout_ms: i
 class GroupHandle:
     """Several operations that were submitted together.  Thread-safe."""
 
-    __slots__ = ("_made", "_make")
+    __slots__ = ("_made", "_several")
 
     def __init__(
-        self, handles: Sequence[Handle] = (), *, make: Callable[[], Sequence[Handle]] | None = None
+        self, handles: Sequence[Handle] = (), *, several: Several | None = None
     ) -> None:
-        """make: makes the handles when somebody first asks for them, which may be after the time
-        that counts; None: they are `handles`."""
+        """several: makes the handles when somebody first asks for one, which may be never; None: they
+        are `handles`."""
         self._made = tuple(handles)
-        self._make = make
+        self._several = several
 
     def __del__(self) -> None:
-        if getattr(self, "_make", None) is not None:
+        several = getattr(self, "_several", None)
+        if several is None:
+            return
+        if several.has_ended:
+            several.release()
+        else:
             _ = self.handles  # They let their operations finish.
 
     def __len__(self) -> int:
-        return len(self.handles)
+        several = self._several
+        return len(self._made if several is None else several)
 
     def done(self) -> bool:
         """True when all have finished."""
@@ -257,12 +268,21 @@ class GroupHandle:
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits for all, at most `timeout` seconds; then raises the first error, if any."""
-        self._each(timeout, Handle.wait)
+        if timeout is not None or self._ended() is None:
+            self._each(timeout, Handle.wait)
 
     def result(self, timeout: float | None = None) -> list[Any]:
         """Waits for all and returns the list of their results."""
+        several = None if timeout is not None else self._ended()
+        if several is not None and several.has_results:
+            return list(several.results)
         results: list[Any] = self._each(timeout, Handle.result)
         return results
+
+    def _ended(self) -> Several | None:
+        """What has ended well, all of it, without handles.  Waits for that."""
+        several = self._several
+        return several if several is not None and several.end() else None
 
     def _each(self, timeout: float | None, method: Callable[[Handle, float | None], Any]) -> Any:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -281,11 +301,11 @@ class GroupHandle:
     @property
     def handles(self) -> tuple[Handle, ...]:
         """One for each operation, in the order of the call."""
-        if self._make is not None:
+        if self._several is not None:
             with _making:
-                make = self._make
-                if make is not None:
-                    self._made, self._make = tuple(make()), None
+                several = self._several
+                if several is not None:
+                    self._made, self._several = tuple(several.handles()), None
         return self._made
 
 

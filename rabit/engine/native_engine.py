@@ -135,6 +135,11 @@ class NativeEngine:
             return
         self._release(self._pointer, value)
 
+    def release_several(self, values: list[int]) -> None:
+        """Frees handles of operations that have finished."""
+        if not self.is_foreign and self._finalizer.alive:
+            self.calls.release_several(values)
+
     def sweep(self) -> None:
         """Frees orphans that have finished: the oldest, which end first, and sometimes all."""
         self._sweeps += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,10 +45,15 @@ def output_array(native: NativeEngine, value: int, owner: object) -> np.ndarray[
         if type(found) is int:
             raise last_error(native.library, -found)
         address, number, shape = found
-    dtype = numpy_dtype(DType(number))
+    dtype = _dtype_of(number)
     if address == 0:
         return np.empty(shape, dtype) if 0 in shape else None
     return np.asarray(_Memory(owner, address, shape, dtype))
+
+
+@functools.cache
+def _dtype_of(number: int) -> np.dtype[Any]:
+    return numpy_dtype(DType(number))
 
 
 def output_view(native: NativeEngine, value: int, owner: object) -> TensorView:

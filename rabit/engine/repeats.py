@@ -7,7 +7,6 @@ the memory of NumPy arrays and of tensors that offer DLPack's C exchange interfa
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +14,7 @@ from rabit._native import address_of_pointer
 from rabit.engine.batch import consumer_of, new_structs
 from rabit.engine.handle import SLICE_MS, GroupHandle, Handle, begun
 from rabit.engine.native_engine import NativeEngine
+from rabit.engine.several import Several
 
 if TYPE_CHECKING:
     from rabit.engine.request import Request
@@ -140,39 +140,22 @@ class GroupRepeat:
         if native.orphans:
             native.sweep()
         tensors = list(self._tensors)
-        outputs = tensors if targets is None else list(targets)
-        written = False if finish is not None else None if targets is None else outputs
+        results = tensors if targets is None else list(targets)
+        written = False if finish is not None else None if targets is None else results
         values = native.calls.start_several(kept.address, tensors, written)
         if values is False:
             return None
         if type(values) is int:
             native.fail(-values)
-
-        def make() -> list[Handle]:
-            places = zip(values, kept.names, tensors, outputs, strict=True)
-            return [
-                begun(
-                    Handle,
-                    native,
-                    value,
-                    name,
-                    (tensor, output),
-                    functools.partial(_given, output) if finish is None else finish(tensor),
-                    kept.consumer,
-                )
-                for value, name, tensor, output in places
-            ]
-
-        return GroupHandle(make=make)
+        finishes = None if finish is None else [finish(each) for each in tensors]
+        return GroupHandle(
+            several=Several(native, values, kept.names, tensors, finishes, results, kept.consumer)
+        )
 
     def keep(self, requests: Sequence[Request]) -> None:
         """Lets `requests`, made for this call, come again with tensors like these."""
         if self._key is not None and len(set(map(type, self._tensors))) == 1:
             self._repeats.keep(self._key, requests, self._arguments, self._tensors)
-
-
-def _given(output: Any, _: Handle) -> Any:
-    return output
 
 
 class Repeats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import rabit
 from rabit import InvalidArgument, NotInitialized
-from rabit.engine import repeats
+from rabit.engine import repeats, several
 from rabit.testing import run_ranks
 
 
@@ -274,6 +275,85 @@ def test_a_call_that_comes_again_fails_like_the_first():
         engine.close()
         with pytest.raises(NotInitialized, match="has been shut down"):
             rabit.allreduce_(array, name="x", op=rabit.Sum)
+
+    run_ranks(2, on_rank)
+
+
+def test_a_list_that_comes_again_needs_no_handles_and_has_them_for_who_asks(monkeypatch):
+    monkeypatch.setattr(several, "SLICE_MS", 0)  # every wait takes several calls
+
+    def on_rank(engine):
+        arrays = [np.empty(4, np.float32) for _ in range(5)]
+        for step in range(6):
+            for number, each in enumerate(arrays):
+                each[:] = number
+            group = rabit.grouped_allreduce_async_(arrays, name="x", op=rabit.Sum)
+            assert len(group) == 5
+            if step == 3:
+                assert [each.name for each in group.handles] == [f"x.{i}" for i in range(5)]
+            if step == 4:
+                group.wait()
+                assert all(each.done() and each.has_succeeded for each in group.handles)
+            assert all(given is each for given, each in zip(group.result(), arrays, strict=True))
+            assert [each[0] for each in arrays] == [0, 2, 4, 6, 8]
+            assert group.done() and group.result()[1] is arrays[1]
+        parts = [np.full(2, engine.rank, np.float32) for _ in range(3)]
+        for _ in range(3):
+            sums = rabit.grouped_reducescatter(arrays, name="s", op=rabit.Sum)
+            assert [each.tolist() for each in sums] == [[4.0 * i] * 2 for i in range(5)]
+            gathered = rabit.grouped_allgather(parts, name="g")
+            assert [each.tolist() for each in gathered] == [[0.0, 0.0, 1.0, 1.0]] * 3
+
+    run_ranks(2, on_rank)
+
+
+def test_of_a_list_that_comes_again_one_that_fails_is_told_and_the_others_end():
+    def on_rank(engine):
+        arrays = [np.ones(4, np.float32) for _ in range(3)]
+        for _ in range(3):
+            rabit.grouped_allreduce_(arrays, name="x", op=rabit.Sum)
+        other = rabit.Max if engine.rank else rabit.Sum
+        for _ in range(2):
+            with pytest.raises(rabit.Mismatch, match=r"'x\.0'"):
+                rabit.grouped_allreduce_(arrays, name="x", op=other)
+        for each in arrays:
+            each[:] = 1.0
+        rabit.grouped_allreduce_(arrays, name="x", op=rabit.Sum)
+        assert [each.tolist() for each in arrays] == [[2.0] * 4] * 3
+
+    run_ranks(2, on_rank)
+
+
+def test_a_list_that_comes_again_and_is_dropped_lets_its_operations_end():
+    def on_rank(engine):
+        for step in range(6):
+            arrays = [np.full(1000, 1.0, np.float32) for _ in range(3)]
+            group = rabit.grouped_allreduce_async_(arrays, name="x", op=rabit.Sum)
+            if step % 2:
+                group.wait()
+            del group
+            gc.collect()
+            rabit.barrier(name="after")
+        while engine._native.orphans:
+            engine._native.sweep()
+        assert arrays[0][0] == 2.0
+
+    run_ranks(2, on_rank)
+
+
+def test_a_list_that_comes_again_has_its_own_time_to_wait():
+    def on_rank(engine):
+        arrays = [np.ones(4, np.float32) for _ in range(3)]
+        for _ in range(3):
+            rabit.grouped_allreduce_(arrays, name="x", op=rabit.Sum)
+        if engine.rank == 0:
+            group = rabit.grouped_allreduce_async_(arrays, name="x", op=rabit.Sum)
+            with pytest.raises(rabit.TimedOut, match=r"'x\.0' on rank 0 has not finished"):
+                group.result(timeout=0.05)
+        rabit.barrier(name="late")
+        if engine.rank == 1:
+            group = rabit.grouped_allreduce_async_(arrays, name="x", op=rabit.Sum)
+        assert len(group.result(timeout=30)) == 3
 
     run_ranks(2, on_rank)
 
