@@ -33,7 +33,8 @@ if _typing.TYPE_CHECKING:
     from rabit.engine.batch import Batch
     from rabit.engine.current import default_engine
     from rabit.engine.engine import Engine
-    from rabit.engine.handle import GroupHandle, Handle
+    from rabit.engine.group_handle import GroupHandle
+    from rabit.engine.handle import Handle
     from rabit.engine.job import Job, JobRuntime
     from rabit.engine.process_set import (
         ProcessSet,
@@ -151,7 +152,8 @@ else:
         "rabit.engine.batch": "Batch",
         "rabit.engine.current": "default_engine",
         "rabit.engine.engine": "Engine",
-        "rabit.engine.handle": "GroupHandle Handle",
+        "rabit.engine.group_handle": "GroupHandle",
+        "rabit.engine.handle": "Handle",
         "rabit.engine.job": "Job JobRuntime",
         "rabit.engine.process_set": "ProcessSet add_process_set global_process_set remove_process_set",
         "rabit.engine.request": "Request",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -14,15 +13,13 @@ from rabit.errors import TimedOut
 
 if TYPE_CHECKING:
     from rabit.engine.native_engine import NativeEngine
-    from rabit.engine.several import Several
     from rabit.engine.tensor import TensorView
 
-__all__ = ["Finish", "GroupHandle", "Handle", "begun", "output_array"]
+__all__ = ["Finish", "Handle", "begun", "output_array"]
 
 # A wait returns to the interpreter this often, so that Ctrl-C works.
 SLICE_MS = 100
 _TIMED_OUT = 5
-_making = threading.RLock()  # of the handles of a GroupHandle; a destructor may come in between
 
 
 class Handle:
@@ -234,79 +231,6 @@ def begun(
 
 def _wait_on_stream(native: NativeEngine, stream: int, value: int, timeout_ms: int) -> int:
     return native.wait_on_stream(value, stream, timeout_ms)
-
-
-class GroupHandle:
-    """Several operations that were submitted together.  Thread-safe."""
-
-    __slots__ = ("_made", "_several")
-
-    def __init__(
-        self, handles: Sequence[Handle] = (), *, several: Several | None = None
-    ) -> None:
-        """several: makes the handles when somebody first asks for one, which may be never; None: they
-        are `handles`."""
-        self._made = tuple(handles)
-        self._several = several
-
-    def __del__(self) -> None:
-        several = getattr(self, "_several", None)
-        if several is None:
-            return
-        if several.has_ended:
-            several.release()
-        else:
-            _ = self.handles  # They let their operations finish.
-
-    def __len__(self) -> int:
-        several = self._several
-        return len(self._made if several is None else several)
-
-    def done(self) -> bool:
-        """True when all have finished."""
-        return all(each.done() for each in self.handles)
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Waits for all, at most `timeout` seconds; then raises the first error, if any."""
-        if timeout is not None or self._ended() is None:
-            self._each(timeout, Handle.wait)
-
-    def result(self, timeout: float | None = None) -> list[Any]:
-        """Waits for all and returns the list of their results."""
-        several = None if timeout is not None else self._ended()
-        if several is not None and several.has_results:
-            return list(several.results)
-        results: list[Any] = self._each(timeout, Handle.result)
-        return results
-
-    def _ended(self) -> Several | None:
-        """What has ended well, all of it, without handles.  Waits for that."""
-        several = self._several
-        return several if several is not None and several.end() else None
-
-    def _each(self, timeout: float | None, method: Callable[[Handle, float | None], Any]) -> Any:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        results: list[Any] = []
-        first: BaseException | None = None
-        for each in self.handles:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            try:
-                results.append(method(each, left))
-            except RuntimeError as error:  # The others must finish before memory is reused.
-                first = first or error
-        if first is not None:
-            raise first
-        return results
-
-    @property
-    def handles(self) -> tuple[Handle, ...]:
-        """One for each operation, in the order of the call."""
-        if self._several is not None:
-            with _making:
-                several = self._several
-                if several is not None:
-                    self._made, self._several = tuple(several.handles()), None
-        return self._made
 
 
 def wait_any(native: NativeEngine, handles: Sequence[Handle], timeout: float | None) -> int:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rabit._native import address_of_pointer
 from rabit.engine.batch import consumer_of, new_structs
-from rabit.engine.handle import SLICE_MS, GroupHandle, Handle, begun
+from rabit.engine.group_handle import GroupHandle, Several
+from rabit.engine.handle import SLICE_MS, Handle, begun
 from rabit.engine.native_engine import NativeEngine
-from rabit.engine.several import Several
 
 if TYPE_CHECKING:
     from rabit.engine.request import Request

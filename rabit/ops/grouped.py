@@ -13,7 +13,8 @@ import numpy as np
 
 from rabit.compression import Compression, CompressionCodec
 from rabit.engine.engine import Engine
-from rabit.engine.handle import GroupHandle, Handle
+from rabit.engine.group_handle import GroupHandle
+from rabit.engine.handle import Handle
 from rabit.engine.process_set import ProcessSet, global_process_set
 from rabit.engine.request import Request
 from rabit.engine.tensor import view_input, view_output

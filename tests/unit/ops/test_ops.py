@@ -10,7 +10,7 @@ import pytest
 
 import rabit
 from rabit import InvalidArgument, NotInitialized
-from rabit.engine import repeats, several
+from rabit.engine import group_handle, repeats
 from rabit.testing import run_ranks
 
 
@@ -280,7 +280,7 @@ def test_a_call_that_comes_again_fails_like_the_first():
 
 
 def test_a_list_that_comes_again_needs_no_handles_and_has_them_for_who_asks(monkeypatch):
-    monkeypatch.setattr(several, "SLICE_MS", 0)  # every wait takes several calls
+    monkeypatch.setattr(group_handle, "SLICE_MS", 0)  # every wait takes several calls
 
     def on_rank(engine):
         arrays = [np.empty(4, np.float32) for _ in range(5)]
