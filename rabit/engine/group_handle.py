@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ class Several:
 
     __slots__ = (
         "_consumer",
-        "_finishes",
+        "_finish",
         "_names",
         "_native",
         "_tensors",
@@ -37,16 +38,17 @@ class Several:
         values: list[int],
         names: Sequence[str],
         tensors: Sequence[Any],
-        finishes: Sequence[Callable[[Handle], Any]] | None,
+        finish: Callable[[Any], Callable[[Handle], Any]] | None,
         results: Sequence[Any],
         consumer: Callable[[], int] | None,
     ) -> None:
-        """tensors: are kept while they are in use.  finishes: give what the handles give; None: `results` are that."""
+        """tensors: are kept while they are in use.  finish: what a handle gives is finish(tensor)(handle);
+        None: the handles give `results`."""
         self._native = native
         self._values = values
         self._names = names
         self._tensors = tensors
-        self._finishes = finishes
+        self._finish = finish
         self._consumer = consumer
         self.results = results
         self.has_ended = False  # all of them, well
@@ -57,7 +59,7 @@ class Several:
     @property
     def has_results(self) -> bool:
         """Whether `results` are what the handles give."""
-        return self._finishes is None
+        return self._finish is None
 
     def end(self) -> bool:
         """Waits for all; False: one has failed, or a stream waits in place of the host, and handles tell."""
@@ -77,20 +79,28 @@ class Several:
 
     def handles(self) -> list[Handle]:
         """One for each, whose it is from now on."""
-        finishes = self._finishes or [_giving(each) for each in self.results]
-        rows = zip(self._values, self._names, self._tensors, self.results, finishes, strict=True)
+        finish = self._finish
+        rows = zip(self._values, self._names, self._tensors, self.results, strict=True)
         made = [
-            begun(Handle, self._native, value, name, (tensor, result), finish, self._consumer)
-            for value, name, tensor, result, finish in rows
+            begun(
+                Handle,
+                self._native,
+                value,
+                name,
+                (tensor, result),
+                functools.partial(_given, result) if finish is None else finish(tensor),
+                self._consumer,
+            )
+            for value, name, tensor, result in rows
         ]
         if self.has_ended:
             for each in made:
-                each.has_ended_well()
+                each.set_succeeded()
         return made
 
 
-def _giving(result: Any) -> Callable[[Handle], Any]:
-    return lambda _: result
+def _given(result: Any, _: Handle) -> Any:
+    return result
 
 
 class GroupHandle:

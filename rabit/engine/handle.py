@@ -133,8 +133,8 @@ class Handle:
                 raise error
             self._error, self._is_done, self._keepalive = error, True, None
 
-    def has_ended_well(self) -> None:
-        """Somebody has waited for it."""
+    def set_succeeded(self) -> None:
+        """Somebody has waited for it, and it has ended well."""
         self._settle(0)
 
     def _settle(self, code: int) -> None:

@@ -147,10 +147,8 @@ class GroupRepeat:
             return None
         if type(values) is int:
             native.fail(-values)
-        finishes = None if finish is None else [finish(each) for each in tensors]
-        return GroupHandle(
-            several=Several(native, values, kept.names, tensors, finishes, results, kept.consumer)
-        )
+        several = Several(native, values, kept.names, tensors, finish, results, kept.consumer)
+        return GroupHandle(several=several)
 
     def keep(self, requests: Sequence[Request]) -> None:
         """Lets `requests`, made for this call, come again with tensors like these."""
