@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "arithmetic/reduce.h"
 
@@ -13,6 +14,12 @@ Epilogue EpilogueOf(ReduceOp op, DType dtype, int size, double postscale) {
   const bool is_exact =
       std::has_single_bit(static_cast<unsigned>(size)) && IsFloat(dtype) && postscale == 1.0;
   return is_exact ? Epilogue{1, 1.0 / size} : Epilogue{size, postscale};
+}
+
+Operation StartAllreduce(Backend& backend, LaneContext lane, const TensorView& in_out, ReduceOp op,
+                         Epilogue& left) {
+  if (backend.applies_epilogues()) lane.epilogue = std::exchange(left, {});
+  return backend.Allreduce(lane, in_out, op);
 }
 
 void CopyScaled(DType dtype, const std::byte* from, std::byte* to, int64_t count, double factor) {

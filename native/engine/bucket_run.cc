@@ -211,7 +211,7 @@ Backend& BucketRun::executor() const {
 ReduceOp BucketRun::wire_op() const { return is_on_device_ ? bucket_.op : WireOp(bucket_.op); }
 
 SegmentLimits BucketRun::segment_limits() const {
-  if (is_on_device_ || is_staged_) return {};
+  if (is_on_device_ || is_staged_ || job_.items.size() == 1) return {};
   return {kAloneBytesMin, services_.router.JoinedBytesMax(route_, group_)};
 }
 
@@ -262,7 +262,7 @@ Status BucketRun::RunInPlace(const Segment& segment) {
   RABIT_ASSIGN_OR_RETURN(std::byte* const output, OutputOf(item));
   RABIT_RETURN_IF_ERROR(Bring(item, InputOf(item), output, count));
   Epilogue left = epilogue();
-  RABIT_RETURN_IF_ERROR(ExchangeReduction(TensorView{output, count, bucket_.dtype, {}}, &left));
+  RABIT_RETURN_IF_ERROR(ExchangeReduction(TensorView{output, count, bucket_.dtype, {}}, left));
   return Then([this, output, count, left] {
     ApplyEpilogue(left, bucket_.dtype, output, count);
     return Status();
@@ -279,7 +279,7 @@ Status BucketRun::RunFused(const Segment& segment) {
 
   Epilogue left = epilogue();
   RABIT_RETURN_IF_ERROR(
-      ExchangeReduction(TensorView{buffer.data(), segment.count, bucket_.dtype, {}}, &left));
+      ExchangeReduction(TensorView{buffer.data(), segment.count, bucket_.dtype, {}}, left));
   if (bucket_.kind == Kind::kReduce && bucket_.root != services_.rank) return Status();
   return Then([this, segment, buffer, left] {
     const int64_t unpack_ns = NowNs();
@@ -290,7 +290,7 @@ Status BucketRun::RunFused(const Segment& segment) {
   });
 }
 
-Status BucketRun::ExchangeReduction(const TensorView& buffer, Epilogue* epilogue) {
+Status BucketRun::ExchangeReduction(const TensorView& buffer, Epilogue& left) {
   if (buffer.count == 0) return Status();  // on every rank alike
   const auto bytes = static_cast<int64_t>(buffer.bytes());
   Work converted;
@@ -304,11 +304,7 @@ Status BucketRun::ExchangeReduction(const TensorView& buffer, Epilogue* epilogue
     if (bucket_.kind == Kind::kReduce) {
       return backend.Reduce(lane_, buffer, wire_op(), group_.IndexOf(bucket_.root));
     }
-    LaneContext lane = lane_;
-    if (epilogue != nullptr && backend.applies_epilogues()) {
-      lane.epilogue = std::exchange(*epilogue, {});
-    }
-    return backend.Allreduce(lane, buffer, wire_op());
+    return StartAllreduce(backend, lane_, buffer, wire_op(), left);
   });
 }
 

@@ -82,8 +82,8 @@ class BucketRun {
   Status RunSegment(const Segment& segment);
   Status RunInPlace(const Segment& segment);
   Status RunFused(const Segment& segment);
-  // `epilogue`: is done, where the backend does that, and then left empty.
-  Status ExchangeReduction(const TensorView& buffer, Epilogue* epilogue = nullptr);
+  // `left`: what is to be done to the result; afterwards, what still is (StartAllreduce).
+  Status ExchangeReduction(const TensorView& buffer, Epilogue& left);
   Status Pack(std::span<const BucketItem> items, Bytes buffer);
   Status Unpack(std::span<const BucketItem> items, ConstBytes buffer, double factor);
 

@@ -21,7 +21,8 @@ class BucketRun::Wire final : public Exchange {
 
   // The sum: kAverage is divided afterwards.
   Status Allreduce(const TensorView& in_out) override {
-    RABIT_RETURN_IF_ERROR(run_.ExchangeReduction(in_out));
+    Epilogue nothing;
+    RABIT_RETURN_IF_ERROR(run_.ExchangeReduction(in_out, nothing));
     return run_.Settle();
   }
 

@@ -124,15 +124,15 @@ Status OrderedCalls::Execute(const OrderedCall& call, const Group& group, const 
   }
 }
 
-Status OrderedCalls::Allreduce(const OrderedCall& call, Backend& backend, LaneContext lane) {
+Status OrderedCalls::Allreduce(const OrderedCall& call, Backend& backend, const LaneContext& lane) {
   const TensorView& out = call.output;
   if (out.count == 0) return Status();
   auto* const data = static_cast<std::byte*>(out.data);
   CopyScaled(out.dtype, static_cast<const std::byte*>(call.input.data), data, out.count,
              call.prescale);
   Epilogue left = EpilogueOf(call.op, out.dtype, lane.group.size(), call.postscale);
-  if (backend.applies_epilogues()) lane.epilogue = std::exchange(left, {});
-  RABIT_RETURN_IF_ERROR(backend.Allreduce(lane, out, WireOp(call.op)).Wait(lane.deadline));
+  RABIT_RETURN_IF_ERROR(
+      StartAllreduce(backend, lane, out, WireOp(call.op), left).Wait(lane.deadline));
   ApplyEpilogue(left, out.dtype, data, out.count);
   return Status();
 }

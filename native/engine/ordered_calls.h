@@ -29,7 +29,7 @@ class OrderedCalls {
   Status CheckCounts(const OrderedCall& call, int64_t size) const;
   Status Execute(const OrderedCall& call, const Group& group, const Route& route, LaneContext lane)
       RABIT_REQUIRES(mutex_);
-  Status Allreduce(const OrderedCall& call, Backend& backend, LaneContext lane);
+  Status Allreduce(const OrderedCall& call, Backend& backend, const LaneContext& lane);
   Status ReduceScatter(const OrderedCall& call, Backend& backend, const LaneContext& lane)
       RABIT_REQUIRES(mutex_);
   Status Bad(const OrderedCall& call, const std::string& why) const;

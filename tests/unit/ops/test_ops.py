@@ -307,11 +307,17 @@ def test_a_list_that_comes_again_needs_no_handles_and_has_them_for_who_asks(monk
     run_ranks(2, on_rank)
 
 
+def arrays_that_came_before():
+    """What 'x' has summed up three times, as a list."""
+    arrays = [np.ones(4, np.float32) for _ in range(3)]
+    for _ in range(3):
+        rabit.grouped_allreduce_(arrays, name="x", op=rabit.Sum)
+    return arrays
+
+
 def test_of_a_list_that_comes_again_one_that_fails_is_told_and_the_others_end():
     def on_rank(engine):
-        arrays = [np.ones(4, np.float32) for _ in range(3)]
-        for _ in range(3):
-            rabit.grouped_allreduce_(arrays, name="x", op=rabit.Sum)
+        arrays = arrays_that_came_before()
         other = rabit.Max if engine.rank else rabit.Sum
         for _ in range(2):
             with pytest.raises(rabit.Mismatch, match=r"'x\.0'"):
@@ -343,9 +349,7 @@ def test_a_list_that_comes_again_and_is_dropped_lets_its_operations_end():
 
 def test_a_list_that_comes_again_has_its_own_time_to_wait():
     def on_rank(engine):
-        arrays = [np.ones(4, np.float32) for _ in range(3)]
-        for _ in range(3):
-            rabit.grouped_allreduce_(arrays, name="x", op=rabit.Sum)
+        arrays = arrays_that_came_before()
         if engine.rank == 0:
             group = rabit.grouped_allreduce_async_(arrays, name="x", op=rabit.Sum)
             with pytest.raises(rabit.TimedOut, match=r"'x\.0' on rank 0 has not finished"):
