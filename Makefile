@@ -11,6 +11,10 @@ export CMAKE_CXX_COMPILER_LAUNCHER := ccache
 endif
 # make -j hands its jobserver to no program here, and ninja complains of one that it cannot open.
 unexport MAKEFLAGS
+# pip would compile every module that it installs (0 is how it is told not to); Python compiles those that are imported,
+# and keeps them.
+export PIP_NO_COMPILE := 0
+unexport PYTHONDONTWRITEBYTECODE
 
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h' -o -name 'CMakeLists.txt' -o -name '*.map')
 PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -name '*.py' 2>/dev/null)
@@ -179,7 +183,7 @@ build-address build-thread: build-%: $(BUILD)/%/build.ninja
 	$(BIN)/ninja -C $(BUILD)/$* --quiet $(TARGETS)
 
 test-address test-thread: test-%: build-%
-	$(BUILD)/$*/rabit_tests --jobs=2
+	$(BUILD)/$*/rabit_tests --jobs=2 $(if $(filter thread,$*),--pin)
 
 test-sanitizers: test-address test-thread ## native tests under ASan+UBSan and TSan
 
