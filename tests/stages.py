@@ -42,44 +42,46 @@ class Stages(NamedTuple):
 NICENESS_OF_BUILDS, NICENESS_OF_TESTS = 19, 5
 # A machine may be slow, and parts wait for each other's processors; what takes longer than this hangs.
 TIMES_MAX, SECONDS_MIN = 5, 900
+# What takes less than this share of its estimate was there already, and says nothing of how long the rest takes.
+NOTHING_TO_DO = 0.25
 SHOWN_MAX, SHOWN_OF_STOPPED = 50_000, 1000  # characters of what a part beside has printed
 
 PACKAGES = Part("packages", "Python packages and the library", 115, flags=("-j2",))
 SHORT = Stages(
     shown=[
         PACKAGES,
-        Part("check", "lint, types and the rules of the repository", 70),
-        Part("test-python-short", "Python tests, each under two seconds", 230),
+        Part("check", "lint, types and the rules of the repository", 55),
+        Part("test-python-short", "Python tests, each under two seconds", 255),
     ],
     beside=[
         [
-            Part("build-native", "building the native tests", 250),
-            Part("test-native", "native tests", 90),
+            Part("build-native", "building the native tests", 190),
+            Part("test-native", "native tests", 160),
         ],
     ],
 )
 FULL = Stages(
     shown=[
         PACKAGES,
-        Part("test-python-slow", "Python tests of two seconds and more", 870),
-        Part("test-mxnet", "MXNet, in an environment of its own", 250, needs=("ready-mxnet",)),
-        Part("test-mpich", "MPICH, in an environment of its own", 150, needs=("ready-mpich",)),
-        Part("wheel", "sdist and wheel for other machines", 210),
-        Part("docs", "the HTML pages", 30),
+        Part("test-python-slow", "Python tests of two seconds and more", 540),
+        Part("test-mxnet", "MXNet, in an environment of its own", 90, needs=("ready-mxnet",)),
+        Part("test-mpich", "MPICH, in an environment of its own", 200, needs=("ready-mpich",)),
+        Part("wheel", "sdist and wheel for other machines", 150),
+        Part("docs", "the HTML pages", 50),
         Part("fuzz", "the fuzz targets", 120, needs=("build-address",)),
     ],
     # The tests wait for most of their time, which is when the next build computes.
     beside=[
         [
-            Part("ready-mxnet", "installing MXNet", 85),
-            Part("ready-mpich", "installing MPICH", 10),
-            Part("build-thread", "building the native tests for TSan", 400),
-            Part("build-address", "building the native tests for ASan and UBSan", 400),
-            Part("build-bench", "the native benchmarks", 40),
+            Part("ready-mxnet", "installing MXNet", 35),
+            Part("ready-mpich", "installing MPICH", 20),
+            Part("build-thread", "building the native tests for TSan", 550),
+            Part("build-address", "building the native tests for ASan and UBSan", 550),
+            Part("build-bench", "the native benchmarks", 150),
         ],
         [
             Part("test-thread", "native tests under TSan", 350, needs=("build-thread",)),
-            Part("test-address", "native tests under ASan and UBSan", 160, needs=("build-address",)),
+            Part("test-address", "native tests under ASan and UBSan", 240, needs=("build-address",)),
         ],
     ],
 )
@@ -227,14 +229,14 @@ def run_to_its_end(part: Part) -> int:
 
 
 def run_shown(stages: Stages, beside: Beside) -> int:
-    start = time.monotonic()
-    expected = 0.0
+    taken = expected = 0.0
     for number, part in enumerate(stages.shown, 1):
+        begin = time.monotonic()
         for target in part.needs:
             beside.wait(target)
         if beside.failed:
             return 1
-        pace = (time.monotonic() - start) / expected if expected else 1.0
+        pace = taken / expected if expected else 1.0
         left = sum(each.seconds for each in stages.shown[number:]) * pace
         say(
             f"{number}/{len(stages.shown)} {part.what}: about {minutes(part.seconds * pace)}, "
@@ -246,7 +248,10 @@ def run_shown(stages: Stages, beside: Beside) -> int:
             return code
         if number == 1:
             beside.start()
-        expected += part.seconds
+        seconds = time.monotonic() - begin
+        if seconds > NOTHING_TO_DO * part.seconds:
+            taken += seconds
+            expected += part.seconds
     beside.wait_for_all()
     return 1 if beside.failed else 0
 

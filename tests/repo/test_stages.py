@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,14 @@ def test_every_part_runs_once_and_builds_come_before_their_tests(run, kind, buil
     assert len(set(targets)) == len(targets)
     assert targets[0] == "packages"
     assert targets.index(build) < targets.index(tests)
+
+
+def test_parts_with_nothing_to_do_do_not_shorten_the_estimates_of_the_rest(run):
+    done, _ = run("full")
+
+    estimates = re.findall(r"about (\d+) (s|min)", done.stdout)
+    assert len(estimates) > 3
+    assert all(unit == "min" or int(number) > 20 for number, unit in estimates), done.stdout
 
 
 @pytest.mark.parametrize(
