@@ -1,8 +1,8 @@
 // main() of the native tests.
 // Usage: rabit_tests [--filter=TEXT[:TEXT…]] [--list] [--repeat=N] [--slowest=N] [--jobs=N] [--pin]
 // A filter matches "Suite.name" by substring; "-TEXT" excludes.  Jobs are processes that share the
-// tests: each takes the next one when it has ended its last.  --pin keeps each on a core of its
-// own.  A test that does not end is shown and has failed.
+// tests: each takes the next one when it has ended its last.  --pin keeps each on one core, in
+// turn.  A test that does not end is shown and has failed.
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -180,9 +180,9 @@ void WaitForJob(pid_t pid, const std::vector<const Case*>& chosen,
   }
 }
 
-// Keeps the calling process on the job's core, of those that it may use.  Under ThreadSanitizer a
-// third of all processor time is cores that tell each other which memory is gone; it finds races by
-// what is ordered, not by what happens at the same moment.
+// Keeps the calling process on the job's core, of those that it may use.  Under ThreadSanitizer
+// cores that tell each other which memory is gone take a fifth of the processor time; it finds races
+// by what is ordered, not by what happens at the same moment.
 bool KeepOnOneCore(int job) {
   cpu_set_t allowed, own;
   if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return false;
