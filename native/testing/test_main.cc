@@ -181,8 +181,8 @@ void WaitForJob(pid_t pid, const std::vector<const Case*>& chosen,
 }
 
 // Keeps the calling process on the job's core, of those that it may use.  Under ThreadSanitizer
-// cores that tell each other which memory is gone take a fifth of the processor time; it finds races
-// by what is ordered, not by what happens at the same moment.
+// cores that tell each other which memory is gone take a fifth of the processor time; it finds
+// races by what is ordered, not by what happens at the same moment.
 bool KeepOnOneCore(int job) {
   cpu_set_t allowed, own;
   if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return false;
