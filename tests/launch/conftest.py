@@ -48,6 +48,7 @@ class Job:
             env={**os.environ, **environ, name: value},
             # Not here: `python -m` would find the sources instead of the package under test.
             cwd=options.pop("cwd", tempfile.gettempdir()),
+            bufsize=0,  # readline() takes no more than a line: communicate() reads the rest past a buffer
             stdin=subprocess.DEVNULL,
             stdout=options.pop("stdout", subprocess.PIPE),
             stderr=options.pop("stderr", subprocess.PIPE),
