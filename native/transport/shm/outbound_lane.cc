@@ -1,9 +1,20 @@
 #include "transport/shm/outbound_lane.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
+#include "base/streamed_copy.h"
+
 namespace rabit {
+namespace {
+
+// Shorter pieces are written through the caches: they gain little by a choice, and it would cost
+// them two readings of the clock.
+constexpr uint64_t kChosenBytesMin = 4 * 1024;
+
+}  // namespace
+
 bool OutboundLane::TrySendNow(Tag tag, ConstBytes buffer) {
   if (!queue_.empty() || buffer.size() > options_.chunk_bytes ||
       buffer.size() >= options_.single_copy_min_bytes || !HasSlot()) {
@@ -176,7 +187,7 @@ bool OutboundLane::PushChunk(SendState& send, uint64_t offer, Status& failure) {
   failure = Reserve(at + chunk);
   if (!failure.ok()) return false;
   const ConstBytes from = send.buffer.subspan(send.sent, chunk);
-  std::memcpy(memory_.data + at, from.data(), chunk);
+  Write(memory_.data + at, from);
   send.sent += chunk;
   bytes_used_ += Aligned(chunk);
   // The checksum is that of the sender's memory: a wrong copy is found as well.
@@ -191,6 +202,22 @@ Status OutboundLane::Reserve(uint64_t end) {
   RABIT_RETURN_IF_ERROR(memory_.Reserve(reserved_bytes_, pages_end));
   reserved_bytes_ = pages_end;
   return Status();
+}
+
+void OutboundLane::Write(std::byte* to, ConstBytes from) {
+  using Clock = std::chrono::steady_clock;
+  if (!kHasStreamedCopy || from.size() < kChosenBytesMin) {
+    std::memcpy(to, from.data(), from.size());
+    return;
+  }
+  const RingWrite way = write_choice_.Next();
+  const Clock::time_point start = Clock::now();
+  if (way == RingWrite::kStreamed) {
+    StreamedCopy(to, from);
+  } else {
+    std::memcpy(to, from.data(), from.size());
+  }
+  write_choice_.Learn(way, from.size(), Clock::now() - start);
 }
 
 bool OutboundLane::ReapOffers(uint64_t& finished) {

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "transport/shm/inbox.h"
 #include "transport/shm/lane_operation.h"
+#include "transport/shm/write_choice.h"
 
 namespace rabit {
 
@@ -61,6 +62,7 @@ class OutboundLane {
   bool PushOffer(SendState& send);
   bool PushChunk(SendState& send, uint64_t offer, Status& failure);
   Status Reserve(uint64_t end);
+  void Write(std::byte* to, ConstBytes from);
   bool ReapOffers(uint64_t& finished);
 
   const LaneMemory memory_;
@@ -78,6 +80,7 @@ class OutboundLane {
   uint64_t bytes_consumed_ = 0;
   bool wants_room_ = false;
   uint64_t reserved_bytes_ = 0;  // of the ring, from its beginning
+  WriteChoice write_choice_;
 };
 
 }  // namespace rabit
