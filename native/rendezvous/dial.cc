@@ -1,4 +1,7 @@
+#include <poll.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <thread>
 #include <vector>
@@ -16,6 +19,8 @@ namespace {
 constexpr int kStrangeAnswersMax = 3;
 // A listener that drops the oldest of too many strangers may drop an honest one: try again.
 constexpr std::chrono::seconds kHandshakeTime{5};
+// Of one of several, before the next one's turn: a lost packet is sent again in it.
+constexpr std::chrono::seconds kGreetingTime{2};
 
 std::string Seconds(std::chrono::nanoseconds duration) {
   char text[32];
@@ -31,19 +36,34 @@ std::string TargetText(std::string_view address, const Greeting& mine, int32_t e
   return text + ")";
 }
 
-// kPeerLost and kTimedOut are worth another try.
-Status Handshake(int fd, const Secret& secret, const Greeting& mine, int32_t expected_rank,
-                 Deadline deadline) {
+// A connection whose greeting is on its way.
+struct Begun {
+  UniqueFd fd;
+  Hello hello;
+  Deadline deadline;
+};
+
+// kPeerLost and kTimedOut are worth another try, here and in Finish.
+Result<Begun> Begin(const SocketAddress& address, const Greeting& mine, Deadline deadline,
+                    bool* is_refused = nullptr) {
+  RABIT_ASSIGN_OR_RETURN(UniqueFd fd, Connect(address, deadline, is_refused));
+  RABIT_RETURN_IF_ERROR(SetNoDelay(fd.get()));
   Nonce nonce;
   RABIT_RETURN_IF_ERROR(FillRandom(nonce));
-  const Hello hello = EncodeHello(mine, nonce);
+  Begun begun{std::move(fd), EncodeHello(mine, nonce), std::min(deadline, After(kHandshakeTime))};
+  RABIT_RETURN_IF_ERROR(WriteFull(begun.fd.get(), begun.hello, begun.deadline));
+  return begun;
+}
+
+Result<UniqueFd> Finish(Begun begun, const Secret& secret, const Greeting& mine,
+                        int32_t expected_rank) {
+  const int fd = begun.fd.get();
   Reply reply;
-  RABIT_RETURN_IF_ERROR(WriteFull(fd, hello, deadline));
   // Another version's reply may be shorter, but its first eight bytes mean the same.
-  RABIT_RETURN_IF_ERROR(ReadFull(fd, Bytes(reply).first(8), deadline));
+  RABIT_RETURN_IF_ERROR(ReadFull(fd, Bytes(reply).first(8), begun.deadline));
   RABIT_RETURN_IF_ERROR(CheckPreamble(reply, 2));
-  RABIT_RETURN_IF_ERROR(ReadFull(fd, Bytes(reply).subspan(8), deadline));
-  RABIT_ASSIGN_OR_RETURN(const Answer answer, DecodeReply(secret, hello, reply));
+  RABIT_RETURN_IF_ERROR(ReadFull(fd, Bytes(reply).subspan(8), begun.deadline));
+  RABIT_ASSIGN_OR_RETURN(const Answer answer, DecodeReply(secret, begun.hello, reply));
   if (answer.is_refused && answer.epoch > mine.epoch) {
     return Aborted("it has gone on to epoch " + std::to_string(answer.epoch) +
                    " without this process, which is of epoch " + std::to_string(mine.epoch) +
@@ -60,17 +80,15 @@ Status Handshake(int fd, const Secret& secret, const Greeting& mine, int32_t exp
                     " answered there; the address is stale, " +
                     "or two ranks published the same one");
   }
-  const Digest proof = MakeProof(secret, hello, reply);
-  return WriteFull(fd, proof, deadline);
+  const Digest proof = MakeProof(secret, begun.hello, reply);
+  RABIT_RETURN_IF_ERROR(WriteFull(fd, proof, begun.deadline));
+  return std::move(begun.fd);
 }
 
 Result<UniqueFd> TryOnce(const SocketAddress& address, const Secret& secret, const Greeting& mine,
                          int32_t expected_rank, Deadline deadline, bool* is_refused = nullptr) {
-  RABIT_ASSIGN_OR_RETURN(UniqueFd fd, Connect(address, deadline, is_refused));
-  RABIT_RETURN_IF_ERROR(SetNoDelay(fd.get()));
-  const Deadline handshake_deadline = std::min(deadline, After(kHandshakeTime));
-  RABIT_RETURN_IF_ERROR(Handshake(fd.get(), secret, mine, expected_rank, handshake_deadline));
-  return fd;
+  RABIT_ASSIGN_OR_RETURN(Begun begun, Begin(address, mine, deadline, is_refused));
+  return Finish(std::move(begun), secret, mine, expected_rank);
 }
 
 bool IsWorthAnotherTry(const Status& status) {
@@ -113,6 +131,40 @@ Result<UniqueFd> Dial(std::string_view address, const Secret& secret, const Gree
     std::this_thread::sleep_for(pause);
     pause = std::min<std::chrono::nanoseconds>(pause * 2, std::chrono::milliseconds(50));
   }
+}
+
+std::vector<Result<UniqueFd>> DialAll(std::span<const DialTarget> targets, const Secret& secret,
+                                      Deadline deadline, const std::function<Status()>& look) {
+  std::vector<Result<Begun>> begun;
+  std::vector<Result<UniqueFd>> made;
+  std::vector<pollfd> answers;
+  for (const DialTarget& target : targets) {
+    const Result<std::vector<SocketAddress>> resolved = Resolve(target.address);
+    const Deadline soon = std::min(deadline, After(kGreetingTime));
+    begun.push_back(resolved.ok() ? Begin(resolved->front(), target.mine, soon)
+                                  : Result<Begun>(resolved.status()));
+    made.push_back(TimedOut("no answer"));
+    answers.push_back({begun.back().ok() ? begun.back()->fd.get() : -1, POLLIN, 0});
+  }
+  // Whoever answers first is through first: none waits behind a peer that hangs.
+  const Deadline end = std::min(deadline, After(kHandshakeTime));
+  const auto is_waited_for = [](const pollfd& answer) { return answer.fd >= 0; };
+  while (std::ranges::any_of(answers, is_waited_for)) {
+    const int ready = ::poll(answers.data(), answers.size(), PollTimeoutMs(end));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) break;
+    for (size_t i = 0; i < targets.size(); ++i) {
+      if (answers[i].revents == 0) continue;
+      answers[i] = {-1, 0, 0};
+      made[i] = Finish(*std::move(begun[i]), secret, targets[i].mine, targets[i].expected_rank);
+    }
+  }
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (made[i].ok()) continue;
+    const DialTarget& each = targets[i];
+    made[i] = Dial(each.address, secret, each.mine, each.expected_rank, deadline, look);
+  }
+  return made;
 }
 
 Result<UniqueFd> DialOnce(std::string_view address, const Secret& secret, const Greeting& mine,

@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/result.h"
@@ -70,6 +72,16 @@ Result<UniqueFd> Dial(std::string_view address, const Secret& secret, const Gree
 // listens there; kTimedOut: it did not work for any other reason that may pass.
 Result<UniqueFd> DialOnce(std::string_view address, const Secret& secret, const Greeting& mine,
                           int32_t expected_rank, Deadline deadline);
+// One connection of several.
+struct DialTarget {
+  std::string_view address;
+  Greeting mine;
+  int32_t expected_rank = -1;
+};
+// As Dial, several at a time: all are greeted before a reply is waited for.  In the order of the
+// targets, of which a few are enough: each that waits is a stranger to its listener meanwhile.
+std::vector<Result<UniqueFd>> DialAll(std::span<const DialTarget> targets, const Secret& secret,
+                                      Deadline deadline, const std::function<Status()>& look = {});
 // Connects and says nothing: whether each address of the name refuses, since nobody listens there.
 bool IsRefused(std::string_view address, Deadline deadline);
 

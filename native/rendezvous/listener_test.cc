@@ -278,6 +278,50 @@ TEST(Dial, a_port_that_refuses_until_the_deadline_is_named_with_the_time) {
   EXPECT_NE(status.message().find("refused"), std::string::npos) << status;
 }
 
+TEST(Dial, several_come_in_order_and_one_that_fails_harms_no_other) {
+  Host first, last;
+  std::string nobody;
+  {
+    auto socket = Listen(Resolve("127.0.0.1:0")->front(), 1);
+    nobody = LocalAddress(socket->get())->ToString();
+  }
+  const DialTarget targets[] = {{first.listener->address(), {"channel", 1, 3, 7}, 0},
+                                {nobody, {"channel", 1, 3, 8}, 5},
+                                {last.listener->address(), {"channel", 1, 3, 9}, 0}};
+
+  const auto made = DialAll(targets, SecretOf(1), After(std::chrono::milliseconds(300)));
+
+  ASSERT_EQ(made.size(), size_t{3});
+  EXPECT_OK(made[0]);
+  EXPECT_NE(made[1].status().message().find("rank 5 at " + nobody), std::string::npos);
+  EXPECT_OK(made[2]);
+  EXPECT_EQ(first.inbox.Next().greeting.stream, 7);
+  EXPECT_EQ(last.inbox.Next().greeting.stream, 9);
+}
+
+TEST(Dial, several_do_not_wait_behind_one_that_hangs) {
+  Host host;
+  auto hangs = Listen(Resolve("127.0.0.1:0")->front(), 4);
+  const std::string address = LocalAddress(hangs->get())->ToString();
+  const DialTarget targets[] = {{address, {"channel", 1, 3, 0}, 5},
+                                {host.listener->address(), {"channel", 1, 3, 1}, 0}};
+  std::vector<Result<UniqueFd>> made;
+  std::atomic<bool> may_end{false}, has_ended{false};
+  std::thread dialler([&] {
+    made = DialAll(targets, SecretOf(1), Soon(),
+                   [&] { return may_end.load() ? Aborted("enough") : Status(); });
+    has_ended.store(true);
+  });
+
+  EXPECT_EQ(host.inbox.Next().greeting.stream, 1);
+  EXPECT_FALSE(has_ended.load());
+  may_end.store(true);
+  hangs->reset();
+  dialler.join();
+  EXPECT_EQ(made[0].status().code(), Code::kAborted);
+  EXPECT_OK(made[1]);
+}
+
 TEST(Dial, an_unresolvable_host_is_named_at_once) {
   const Status status =
       Dial("no-such-host.invalid:1", SecretOf(1), {"store", 0, 1, 0}, -1, Soon()).status();

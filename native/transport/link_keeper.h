@@ -1,6 +1,7 @@
 // LinkKeeper: connections that outlive the engine that used them.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,16 @@
 
 namespace rabit {
 
+// What was found out about a connection and set for it: each costs a question of the kernel, of
+// every connection of a job when an engine starts.
+struct LinkTuning {
+  bool is_within_host = false;
+  bool is_many_to_one = false;
+  std::chrono::milliseconds silence_max{0};
+
+  bool operator==(const LinkTuning&) const = default;
+};
+
 // An authenticated connection between two links, and what stands in it between two frames: a link
 // of a later epoch can go on from here.
 struct KeptSocket {
@@ -17,6 +28,7 @@ struct KeptSocket {
   std::vector<std::byte> unread = {};  // has been read from the socket, and belongs to the next link
   size_t to_discard = 0;               // first of that and of the socket: the rest of a payload
   std::vector<std::byte> unsent = {};  // the rest of a frame, which must precede all others
+  std::optional<LinkTuning> tuning = {};  // nothing yet
 };
 
 // Whoever has taken connections, and can give them back before it ends itself.

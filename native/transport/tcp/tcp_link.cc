@@ -30,15 +30,22 @@ void KeepAlive(int fd, std::chrono::milliseconds silence) {
 }
 
 // Within a host the bytes never leave memory, which has its own protection.
-bool ChecksPayload(int fd, PayloadChecks checks) {
-  return checks == PayloadChecks::kOn || (checks == PayloadChecks::kAuto && !IsWithinHost(fd));
+bool ChecksPayload(const LinkTuning& tuning, PayloadChecks checks) {
+  return checks == PayloadChecks::kOn || (checks == PayloadChecks::kAuto && !tuning.is_within_host);
 }
 
 // Tuning only: a kernel that refuses an option still carries the data.
-void Tune(int fd, const TcpOptions& options) {
+LinkTuning Tune(const KeptSocket& socket, const TcpOptions& options) {
+  const int fd = socket.fd.get();
+  const LinkTuning tuning{
+      .is_within_host = socket.tuning ? socket.tuning->is_within_host : IsWithinHost(fd),
+      .is_many_to_one = options.is_many_to_one,
+      .silence_max = options.silence_max};
+  if (socket.tuning == tuning) return tuning;
   (void)SetNoDelay(fd);
-  if (options.is_many_to_one || IsWithinHost(fd)) TakeReno(fd);
-  KeepAlive(fd, options.silence_max);
+  if (tuning.is_many_to_one || tuning.is_within_host) TakeReno(fd);
+  KeepAlive(fd, tuning.silence_max);
+  return tuning;
 }
 
 }  // namespace
@@ -60,7 +67,7 @@ TcpLink::~TcpLink() {
 }
 
 void TcpLink::Attach(KeptSocket socket) {
-  Tune(socket.fd.get(), options_);
+  const LinkTuning tuning = Tune(socket, options_);
   {
     MutexLock receive(receive_mutex_);
     {
@@ -68,7 +75,8 @@ void TcpLink::Attach(KeptSocket socket) {
       if (!failure_.ok()) return;
       DropSocket();
       ResetConnection();
-      checks_payload_ = ChecksPayload(socket.fd.get(), options_.payload_checks);
+      tuning_ = tuning;
+      checks_payload_ = ChecksPayload(tuning, options_.payload_checks);
       GoOnFrom(socket);
       socket_ = std::make_shared<UniqueFd>(std::move(socket.fd));
       is_connected_.store(true);

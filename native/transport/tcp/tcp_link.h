@@ -243,6 +243,7 @@ class TcpLink final : public TcpStream::Member {
   bool wants_answer_ = false;  // to the next acknowledgement that is written
   std::optional<uint64_t> must_write_nack_;
   std::optional<uint64_t> must_rewind_;
+  LinkTuning tuning_;           // of this connection
   bool checks_payload_ = true;  // on this connection
   uint64_t bytes_written_ = 0;  // of numbered frames, on this connection
 

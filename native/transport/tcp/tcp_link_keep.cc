@@ -56,6 +56,7 @@ void TcpLink::SetAside() {
   stream_.Remove(socket_->get());
   is_connected_.store(false);
   kept.fd = std::move(*socket_);
+  kept.tuning = tuning_;
   socket_.reset();
   ResetConnection();
   kept_ = std::move(kept);

@@ -9,6 +9,8 @@ namespace {
 
 // How often the progress of each link is looked at, in a progress_timeout.
 constexpr int kChecksPerTimeout = 6;
+// Links, of one peer or of several.
+constexpr size_t kDialsAtOnce = 12;
 
 std::string_view HostOf(std::string_view address) { return address.substr(0, address.rfind(':')); }
 
@@ -75,24 +77,36 @@ Status TcpLinks::Connect(const ConnectContext& context) {
   listener_.SetHandler(plan_.purpose, [this](AuthenticatedPeer peer) { Accept(std::move(peer)); });
   is_connecting_ = true;
   AttachKept();
-  const auto look = [&context] { return context.Look(); };
   // Every rank begins with another one: whoever all dialled at once would drop some of them.
+  std::vector<TcpLink*> missing;
   for (auto lower = std::lower_bound(plan_.peers.begin(), plan_.peers.end(), rank_);
        lower != plan_.peers.begin();) {
-    const int peer = *--lower;
-    for (const auto& link : links_[static_cast<size_t>(peer)]) {
-      if (link->is_connected()) continue;
-      Result<UniqueFd> fd =
-          Dial(addresses_[static_cast<size_t>(peer)], secret_, GreetingFor(link->index()),
-               members_.Of(peer), context.deadline, look);
-      if (!fd.ok()) {
-        const int known = fd.status().culprit();
-        return Status(fd.status()).WithCulprit(known >= 0 ? known : peer);
-      }
-      link->Attach(*std::move(fd));
+    for (const auto& link : links_[static_cast<size_t>(*--lower)]) {
+      if (!link->is_connected()) missing.push_back(link.get());
     }
+    if (missing.size() < kDialsAtOnce && lower != plan_.peers.begin()) continue;
+    RABIT_RETURN_IF_ERROR(DialAllOf(missing, context));
+    missing.clear();
   }
   return WaitUntilReady(context);
+}
+
+Status TcpLinks::DialAllOf(std::span<TcpLink* const> links, const ConnectContext& context) {
+  std::vector<DialTarget> targets;
+  for (const TcpLink* const link : links) {
+    targets.push_back({addresses_[static_cast<size_t>(link->peer())], GreetingFor(link->index()),
+                       members_.Of(link->peer())});
+  }
+  std::vector<Result<UniqueFd>> made =
+      DialAll(targets, secret_, context.deadline, [&context] { return context.Look(); });
+  for (size_t i = 0; i < links.size(); ++i) {
+    if (!made[i].ok()) {
+      const int known = made[i].status().culprit();
+      return Status(made[i].status()).WithCulprit(known >= 0 ? known : links[i]->peer());
+    }
+    links[i]->Attach(*std::move(made[i]));
+  }
+  return Status();
 }
 
 // What an engine before this one has left.  One end may have lost what the other has kept: then the
@@ -211,6 +225,7 @@ void TcpLinks::OnFailed(int peer, const Status& why) {
 }
 
 void TcpLinks::OnConnected() {
+  if (hellos_.fetch_add(1) + 1 < plan_.peers.size() * plan_.stream_of_link.size()) return;
   MutexLock lock(mutex_);
   connected_.NotifyAll();
 }

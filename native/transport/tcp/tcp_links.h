@@ -1,6 +1,7 @@
 // TcpLinks: the links of one purpose with all peers, and whatever brings them back.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <set>
@@ -68,6 +69,7 @@ class TcpLinks final : public TcpLinkHost {
     return {plan_.purpose, epoch_, members_.Of(rank_), index};
   }
   void AttachKept();
+  Status DialAllOf(std::span<TcpLink* const> links, const ConnectContext& context);
   void Accept(AuthenticatedPeer peer);
   Status WaitUntilReady(const ConnectContext& context);
   Status Missing() const;
@@ -90,6 +92,7 @@ class TcpLinks final : public TcpLinkHost {
 
   Mutex mutex_;  // taken with a link's locks held
   CondVar connected_;
+  std::atomic<size_t> hellos_{0};  // one that waits for all links is not woken for each
   std::set<TcpLink*> broken_;
   std::vector<std::pair<int, Status>> failures_;  // peers whose other links must fail too
   bool is_aborted_ = false;

@@ -1,0 +1,66 @@
+// What a connection that is kept is not asked again.
+#include <sys/socket.h>
+
+#include <memory>
+
+#include "base/socket.h"
+#include "testing/test.h"
+#include "transport/tcp/tcp_link.h"
+#include "transport/tcp/tcp_options.h"
+#include "transport/tcp/tcp_stream.h"
+
+namespace rabit {
+namespace {
+
+using namespace std::chrono_literals;
+
+class NoHost final : public TcpLinkHost {
+ public:
+  void OnBroken(int, int) override {}
+  void OnFailed(int, const Status&) override {}
+  void OnConnected() override {}
+};
+
+// Both ends of a connection of this host.
+struct Ends {
+  Ends() {
+    auto listening = Listen(Resolve("127.0.0.1:0")->front(), 1);
+    mine = *Connect(*LocalAddress(listening->get()), After(20s));
+    theirs = UniqueFd(::accept(listening->get(), nullptr, nullptr));
+  }
+  UniqueFd mine, theirs;
+};
+
+bool IsKeptAlive(int fd) {
+  int value = 0;
+  socklen_t bytes = sizeof value;
+  EXPECT_EQ(::getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &value, &bytes), 0);
+  return value != 0;
+}
+
+// Whether a link sets the options of a socket of which `tuning` is known.
+bool Tunes(std::optional<LinkTuning> tuning, std::chrono::milliseconds silence_max) {
+  TcpOptions options;
+  options.silence_max = silence_max;
+  TcpCounters counters;
+  auto stream = TcpStream::Open(SpinTimes{});
+  NoHost host;
+  Ends ends;
+  const int fd = ends.mine.get();
+  TcpLink link(TcpLink::Id{1, 0, 0, Stripe{}, 1, true}, options, counters, **stream, host);
+  link.Attach(KeptSocket{.fd = std::move(ends.mine), .tuning = tuning});
+  const bool is_tuned = IsKeptAlive(fd);
+  const std::optional<KeptSocket> kept = link.Retire(Aborted("the epoch ends"));
+  EXPECT_TRUE(kept && kept->tuning &&
+              *kept->tuning == (LinkTuning{.is_within_host = true, .silence_max = silence_max}));
+  return is_tuned;
+}
+
+TEST(TcpLinkKeep, a_connection_is_tuned_once_and_anew_for_other_options) {
+  EXPECT_TRUE(Tunes({}, 10s));
+  EXPECT_FALSE(Tunes(LinkTuning{.is_within_host = true, .silence_max = 10s}, 10s));
+  EXPECT_TRUE(Tunes(LinkTuning{.is_within_host = true, .silence_max = 20s}, 10s));
+}
+
+}  // namespace
+}  // namespace rabit
