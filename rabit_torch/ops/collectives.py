@@ -501,24 +501,27 @@ def alltoall_async(
     splits: rows for each rank, in rank order (integers; sum = extent 0); None: equal parts.
     The handle gives the received rows; with splits the pair (rows, received_splits).
     """
-    handle = start_alltoall(tensor, splits, name, process_set)
-    if splits is not None:
-        return handle
-    return JoinedHandle(handle.engine_handles, lambda: handle.wait()[0])
+    return start_alltoall(tensor, splits, name, process_set, tells_splits=splits is not None)
 
 
 def start_alltoall(
-    tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet
+    tensor: torch.Tensor,
+    splits: Any,
+    name: str | None,
+    process_set: ProcessSet,
+    *,
+    tells_splits: bool = True,
 ) -> TorchHandle:
-    """Starts an alltoall; the handle gives (rows, received_splits) with splits and without."""
+    """Starts an alltoall; the handle gives (rows, received_splits), or the rows alone."""
     full_name = auto_name(Kind.ALLTOALL, name, process_set)
     checked = checked_splits(splits, full_name)
 
     def with_splits(handle: Any, result: torch.Tensor) -> Any:
         return result, torch.tensor(handle.received_splits, dtype=torch.int32)
 
+    finish = with_splits if tells_splits else None
     return _start_collected(
-        Kind.ALLTOALL, [tensor], [full_name], False, process_set, with_splits, splits=checked
+        Kind.ALLTOALL, [tensor], [full_name], False, process_set, finish, splits=checked
     )
 
 

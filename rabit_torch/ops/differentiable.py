@@ -124,13 +124,11 @@ class _Allgather(torch.autograd.Function):
         context.process_set = process_set
         context.rows = [tensor.shape[0] if tensor.dim() else 1 for tensor in tensors]
         context.shapes = [tensor.shape for tensor in tensors]
+        if not is_grouped:
+            return (_gathered(tensors[0], name, process_set),)
         with rabit.default_engine().waiting():
-            if not is_grouped:
-                handle = collectives.allgather_async(tensors[0], name, process_set)
-            else:
-                handle = collectives.grouped_allgather_async(tensors, name, process_set)
-        result = handle.wait()
-        return tuple(result) if is_grouped else (result,)
+            handle = collectives.grouped_allgather_async(tensors, name, process_set)
+        return tuple(handle.wait())
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
@@ -150,6 +148,13 @@ class _Allgather(torch.autograd.Function):
         return (None, None, None, *mine)
 
 
+def _gathered(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> torch.Tensor:
+    with rabit.default_engine().waiting():
+        handle = collectives.allgather_async(tensor, name, process_set)
+    result: torch.Tensor = handle.wait()
+    return result
+
+
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -158,6 +163,8 @@ def allgather(
     tensor: shape (n_r, *rest); `rest` and dtype equal on all ranks, n_r may differ.
     Differentiable.  Blocks.  Raises Mismatch if dtype or `rest` differ, PeerLost if a rank died.
     """
+    if not _needs_gradient(tensor):
+        return _gathered(tensor, name, process_set)
     result: torch.Tensor = _apply(_Allgather, name, process_set, False, tensor)[0]
     return result
 
@@ -181,10 +188,7 @@ class _Broadcast(torch.autograd.Function):
         process_set: ProcessSet,
     ) -> torch.Tensor:
         context.root_rank, context.process_set = root_rank, process_set
-        with rabit.default_engine().waiting():
-            handle = collectives.broadcast_async(tensor, root_rank, name, process_set)
-        result: torch.Tensor = handle.wait()
-        return result
+        return _broadcast_into_new(tensor, root_rank, name, process_set)
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> Any:
@@ -193,6 +197,15 @@ class _Broadcast(torch.autograd.Function):
         reduced = handle.wait()
         mine = reduced if rabit.rank() == context.root_rank else torch.zeros_like(reduced)
         return mine, None, None, None
+
+
+def _broadcast_into_new(
+    tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
+) -> torch.Tensor:
+    with rabit.default_engine().waiting():
+        handle = collectives.broadcast_async(tensor, root_rank, name, process_set)
+    result: torch.Tensor = handle.wait()
+    return result
 
 
 def broadcast(
@@ -206,6 +219,8 @@ def broadcast(
     Shapes and dtypes must be equal on all ranks.  Differentiable.  Blocks.
     Raises Mismatch if shape, dtype or root differ between ranks, PeerLost if a rank died.
     """
+    if not _needs_gradient(tensor):
+        return _broadcast_into_new(tensor, root_rank, name, process_set)
     result: torch.Tensor = _apply(_Broadcast, tensor, root_rank, name, process_set)
     return result
 
@@ -240,6 +255,10 @@ def alltoall(
     Returns the rows; with splits the pair (rows, received_splits as int32).  Differentiable.  Blocks.
     Raises Mismatch if dtype or the other extents differ between ranks, PeerLost if a rank died.
     """
+    if not _needs_gradient(tensor):
+        with rabit.default_engine().waiting():
+            handle = collectives.alltoall_async(tensor, splits, name, process_set)
+        return handle.wait()
     rows, received = _apply(_Alltoall, tensor, splits, name, process_set)
     return rows if splits is None else (rows, received)
 
@@ -258,11 +277,7 @@ class _Reducescatter(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         context.op, context.process_set = op, process_set
         context.factor = prescale * postscale
-        with rabit.default_engine().waiting():
-            handle = collectives.start_reducescatter(
-                tensors, name, op, process_set, prescale, postscale, is_grouped
-            )
-        result = handle.wait()
+        result = _scattered(tensors, name, op, process_set, (prescale, postscale), is_grouped)
         return tuple(result) if is_grouped else (result,)
 
     @staticmethod
@@ -275,6 +290,21 @@ class _Reducescatter(torch.autograd.Function):
             factor *= context.process_set.size()
         gathered = collectives.grouped_allgather_async(gradients, None, context.process_set).wait()
         return (None,) * 6 + tuple(tensor * factor for tensor in gathered)
+
+
+def _scattered(
+    tensors: Sequence[torch.Tensor],
+    name: str | None,
+    op: ReduceOp,
+    process_set: ProcessSet,
+    factors: tuple[float, float],
+    is_grouped: bool,
+) -> Any:
+    with rabit.default_engine().waiting():
+        handle = collectives.start_reducescatter(
+            tensors, name, op, process_set, *factors, is_grouped
+        )
+    return handle.wait()
 
 
 def reducescatter(
@@ -293,11 +323,16 @@ def reducescatter(
     Raises Mismatch if shape, dtype or op differ between ranks, PeerLost if a rank died.
     """
     compressor = by_hand(compression, f"reducescatter '{name}'")
+    resolved = scatter_op(op, f"reducescatter '{name}'")
     wire, undo = compressor.compress(tensor)
+    if not _needs_gradient(wire):
+        factors = (prescale_factor, postscale_factor)
+        mine = _scattered([wire], name, resolved, process_set, factors, False)
+        return compressor.decompress(mine, undo)
     result = _apply(
         _Reducescatter,
         name,
-        scatter_op(op, f"reducescatter '{name}'"),
+        resolved,
         process_set,
         prescale_factor,
         postscale_factor,

@@ -454,3 +454,35 @@ report([were_alive, gone])
     )
 
     assert results == [[[True] * 2, [0, 1, 2]], [[], [0, 1, 2]]]
+
+
+def test_only_what_needs_a_gradient_takes_the_way_of_autograd(on_ranks):
+    results = on_ranks(
+        2,
+        """
+recorded = []
+apply = torch.autograd.Function.apply.__func__
+torch.autograd.Function.apply = classmethod(
+    lambda function, *given: recorded.append(function.__name__) or apply(function, *given)
+)
+forms = [
+    lambda x: rabit.allreduce(x, name="a"),
+    lambda x: rabit.allgather(x, name="b"),
+    lambda x: rabit.broadcast(x, 1, name="c"),
+    lambda x: rabit.alltoall(x, name="d"),
+    lambda x: rabit.alltoall(x, [1, 1], name="e")[0],
+    lambda x: rabit.reducescatter(x, name="f"),
+]
+new = lambda: torch.full((2, 3), rabit.rank() + 1.0)
+plain = [form(new()) for form in forms]
+without = len(recorded)
+with torch.no_grad():
+    quiet = [form(new().requires_grad_()) for form in forms]
+without_grad = len(recorded)
+graph = [form(new().requires_grad_()) for form in forms]
+same = all(torch.equal(p, q) and torch.equal(p, g) for p, q, g in zip(plain, quiet, graph))
+report([same, without, without_grad, len(recorded), [g.requires_grad for g in graph]])
+""",
+    )
+
+    assert results == [[True, 0, 0, 6, [True] * 6]] * 2
