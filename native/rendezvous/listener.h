@@ -74,7 +74,7 @@ Result<UniqueFd> DialOnce(std::string_view address, const Secret& secret, const 
                           int32_t expected_rank, Deadline deadline);
 // One connection of several.
 struct DialTarget {
-  std::string_view address;
+  std::string address;
   Greeting mine;
   int32_t expected_rank = -1;
 };
