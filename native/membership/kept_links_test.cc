@@ -279,6 +279,26 @@ TEST(KeptLinks, a_connection_that_only_one_end_has_kept_is_made_anew) {
   ExchangeAll(job, 3, {0, 1}, 1000);
 }
 
+TEST(KeptLinks, a_connection_that_only_one_end_knows_is_greeted_there) {
+  Job job;
+  job.Open(1, {0, 1});
+  CloseAll(job, {0, 1});
+  Process& process = job.processes.at(1);
+  const std::set<ino_t> before = process.Sockets();
+  for (int index = 0; index < kStreams; ++index) {
+    auto kept = process.kept.Take("tcp", 0, index);
+    ASSERT_TRUE(kept);
+    kept->tuning.reset();
+    process.kept.Keep("tcp", 0, index, *std::move(kept));
+  }
+
+  job.Open(2, {0, 1});
+  ExchangeAll(job, 2, {0, 1}, 1000);
+
+  CloseAll(job, {0, 1});
+  EXPECT_TRUE(process.Sockets() == before);
+}
+
 TEST(KeptLinks, who_is_ahead_waits_for_the_others) {
   Job job;
   job.Begin(0, 1);

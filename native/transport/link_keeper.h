@@ -29,6 +29,8 @@ struct KeptSocket {
   size_t to_discard = 0;               // first of that and of the socket: the rest of a payload
   std::vector<std::byte> unsent = {};  // the rest of a frame, which must precede all others
   std::optional<LinkTuning> tuning = {};  // nothing yet
+
+  bool was_used() const { return tuning.has_value(); }  // by a link of an earlier epoch
 };
 
 // Whoever has taken connections, and can give them back before it ends itself.

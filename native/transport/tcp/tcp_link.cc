@@ -68,6 +68,7 @@ TcpLink::~TcpLink() {
 
 void TcpLink::Attach(KeptSocket socket) {
   const LinkTuning tuning = Tune(socket, options_);
+  const bool was_used = socket.was_used();
   {
     MutexLock receive(receive_mutex_);
     {
@@ -81,7 +82,11 @@ void TcpLink::Attach(KeptSocket socket) {
       socket_ = std::make_shared<UniqueFd>(std::move(socket.fd));
       is_connected_.store(true);
       last_heard_.store(std::chrono::steady_clock::now());
-      owes_hello_ = true;
+      if (was_used && id_.index > 0) {
+        OnAnswer();
+      } else {
+        owes_hello_ = true;
+      }
       if (Status status = stream_.Add(socket_->get(), *this); !status.ok())
         return FailLocked(status, false);
       Flush();
@@ -331,7 +336,8 @@ void TcpLink::ResetConnection() {
   owes_ack_ = owes_nack_ = has_hung_up_ = false;
   is_paused_.store(false);
   writing_ = Writing{};
-  owes_hello_ = peer_answered_ = must_write_ack_ = wants_answer_ = false;
+  owes_hello_ = has_greeted_ = was_greeted_ = peer_answered_ = false;
+  must_write_ack_ = wants_answer_ = false;
   bytes_written_ = 0;
   must_write_nack_.reset();
   must_rewind_.reset();

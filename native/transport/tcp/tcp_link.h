@@ -147,6 +147,8 @@ class TcpLink final : public TcpStream::Member {
   bool WriteLeftover();                  // send is held; whether nothing is left
   bool IsOfAnotherEpoch();               // receive is held
 
+  void OnAnswer();  // frames can go out now; receive and send are held
+
   bool HasUnconfirmed() const;            // send is held
   uint64_t BytesTaken() const;            // by the peer's kernel, at least; send is held
   bool IsStalled(Deadline now);           // asks the peer first; send is held
@@ -158,6 +160,7 @@ class TcpLink final : public TcpStream::Member {
   bool TakeHeader();
   bool BeginFrame();
   bool HandleControl();
+  void OnHello();  // send is held too
   bool FinishFrame();
   bool OnCorruptFrame();
   bool OnGoodbye();
@@ -238,7 +241,9 @@ class TcpLink final : public TcpStream::Member {
   SendQueue queue_;
   Writing writing_;
   bool owes_hello_ = false;
-  bool peer_answered_ = false;
+  bool has_greeted_ = false;    // the peer, on this connection
+  bool was_greeted_ = false;    // by the peer
+  bool peer_answered_ = false;  // or need not, on a connection that both have used before
   bool must_write_ack_ = false;
   bool wants_answer_ = false;  // to the next acknowledgement that is written
   std::optional<uint64_t> must_write_nack_;

@@ -62,5 +62,27 @@ TEST(TcpLinkKeep, a_connection_is_tuned_once_and_anew_for_other_options) {
   EXPECT_TRUE(Tunes(LinkTuning{.is_within_host = true, .silence_max = 20s}, 10s));
 }
 
+// How many bytes a link writes on a connection before anybody sends anything.
+size_t GreetingOf(int index, std::optional<LinkTuning> tuning, bool is_ready) {
+  const TcpOptions options;
+  TcpCounters counters;
+  auto stream = TcpStream::Open(SpinTimes{});
+  NoHost host;
+  Ends ends;
+  TcpLink link(TcpLink::Id{1, 0, index, Stripe{}, 1, true}, options, counters, **stream, host);
+  link.Attach(KeptSocket{.fd = std::move(ends.mine), .tuning = tuning});
+  EXPECT_EQ(link.is_ready(), is_ready);
+  std::byte read[2 * kFrameHeaderBytes];
+  const ssize_t bytes = ::recv(ends.theirs.get(), read, sizeof read, MSG_DONTWAIT);
+  return bytes < 0 ? 0 : static_cast<size_t>(bytes);
+}
+
+TEST(TcpLinkKeep, only_the_first_connection_with_a_peer_is_greeted_anew) {
+  EXPECT_EQ(GreetingOf(0, {}, false), kFrameHeaderBytes);
+  EXPECT_EQ(GreetingOf(1, {}, false), kFrameHeaderBytes);
+  EXPECT_EQ(GreetingOf(0, LinkTuning{}, false), kFrameHeaderBytes);
+  EXPECT_EQ(GreetingOf(1, LinkTuning{}, true), 0u);
+}
+
 }  // namespace
 }  // namespace rabit

@@ -129,8 +129,9 @@ bool TcpLink::TakeHeader() {
     Break("a frame for link " + std::to_string(header_.link));
     return false;
   }
-  if ((header_.type == FrameType::kHello) == peer_answered_) {
-    Break(peer_answered_ ? "a second hello" : "a frame before the hello");
+  const bool is_hello = header_.type == FrameType::kHello;
+  if (is_hello ? was_greeted_ : !peer_answered_) {
+    Break(is_hello ? "a second hello" : "a frame before the hello");
     return false;
   }
   if (!header_.is_numbered()) return HandleControl();
@@ -165,13 +166,7 @@ bool TcpLink::HandleControl() {
   if (!ApplyAck()) return false;
   MutexLock send(send_mutex_);
   if (header_.type == FrameType::kHello) {
-    peer_answered_ = true;
-    queue_.Rewind(queue_.first());
-    if (was_ready_) counters_.connections_restored.fetch_add(1, std::memory_order_relaxed);
-    was_ready_ = true;
-    outage_deadline_.reset();
-    is_ready_.store(true);
-    host_.OnConnected();
+    OnHello();
   } else if (header_.sequence < queue_.cursor()) {
     OutFrame& frame = queue_.At(header_.sequence);
     if (++frame.times_refused >= options_.frame_attempts_max) {
@@ -184,6 +179,25 @@ bool TcpLink::HandleControl() {
   }
   Flush();
   return true;
+}
+
+// A peer for which the connection is new greets a link that has used it before and would not: that
+// one answers, as if it were new here as well.
+void TcpLink::OnHello() {
+  was_greeted_ = true;
+  owes_hello_ = !has_greeted_;
+  if (peer_answered_) return;
+  queue_.Rewind(queue_.first());
+  OnAnswer();
+}
+
+void TcpLink::OnAnswer() {
+  peer_answered_ = true;
+  if (was_ready_) counters_.connections_restored.fetch_add(1, std::memory_order_relaxed);
+  was_ready_ = true;
+  outage_deadline_.reset();
+  is_ready_.store(true);
+  host_.OnConnected();
 }
 
 // Takes what the peer has confirmed out of the queue.

@@ -47,6 +47,7 @@ bool TcpLink::StartControl() {
   header.ack = expected_.load();
   if (owes_hello_) {
     owes_hello_ = false;
+    has_greeted_ = true;
     header.type = FrameType::kHello;
   } else if (!peer_answered_) {
     return false;
