@@ -316,7 +316,10 @@ def barrier(
     engine: Engine | None = None,
     backend: str = "",
 ) -> None:
-    """Returns when every rank has called it."""
+    """Returns when every rank has called it.
+
+    It waits for ranks, not for operations: what this rank has started before may still be under way.
+    """
     call = Call(engine, Kind.BARRIER, name, process_set, 0, backend)
     call.run(call.request(None, None, finish=lambda _: None))
 

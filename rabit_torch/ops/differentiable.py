@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,13 @@ from rabit_torch.ops.arguments import reduce_op, scatter_op
 
 def _apply(function: Any, *arguments: Any) -> Any:
     return function.apply(*arguments)
+
+
+def _waited_for(start: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of what `start` begins; the engine knows from the start that somebody waits."""
+    with rabit.default_engine().waiting():
+        handle = start(*arguments)
+    return handle.wait()
 
 
 def _needs_gradient(tensor: Any) -> bool:
@@ -51,9 +58,7 @@ class _Allreduce(torch.autograd.Function):
         context.call = call
         if not is_grouped:
             return collectives.allreduce_into_new(tensors[0], *call)
-        with rabit.default_engine().waiting():
-            handle = collectives.start_group(False, tensors, *call)
-        return tuple(handle.wait())
+        return tuple(_waited_for(collectives.start_group, False, tensors, *call))
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
@@ -125,10 +130,8 @@ class _Allgather(torch.autograd.Function):
         context.rows = [tensor.shape[0] if tensor.dim() else 1 for tensor in tensors]
         context.shapes = [tensor.shape for tensor in tensors]
         if not is_grouped:
-            return (_gathered(tensors[0], name, process_set),)
-        with rabit.default_engine().waiting():
-            handle = collectives.grouped_allgather_async(tensors, name, process_set)
-        return tuple(handle.wait())
+            return (_waited_for(collectives.allgather_async, tensors[0], name, process_set),)
+        return tuple(_waited_for(collectives.grouped_allgather_async, tensors, name, process_set))
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
@@ -148,13 +151,6 @@ class _Allgather(torch.autograd.Function):
         return (None, None, None, *mine)
 
 
-def _gathered(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> torch.Tensor:
-    with rabit.default_engine().waiting():
-        handle = collectives.allgather_async(tensor, name, process_set)
-    result: torch.Tensor = handle.wait()
-    return result
-
-
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -163,9 +159,11 @@ def allgather(
     tensor: shape (n_r, *rest); `rest` and dtype equal on all ranks, n_r may differ.
     Differentiable.  Blocks.  Raises Mismatch if dtype or `rest` differ, PeerLost if a rank died.
     """
+    result: torch.Tensor
     if not _needs_gradient(tensor):
-        return _gathered(tensor, name, process_set)
-    result: torch.Tensor = _apply(_Allgather, name, process_set, False, tensor)[0]
+        result = _waited_for(collectives.allgather_async, tensor, name, process_set)
+    else:
+        (result,) = _apply(_Allgather, name, process_set, False, tensor)
     return result
 
 
@@ -188,7 +186,10 @@ class _Broadcast(torch.autograd.Function):
         process_set: ProcessSet,
     ) -> torch.Tensor:
         context.root_rank, context.process_set = root_rank, process_set
-        return _broadcast_into_new(tensor, root_rank, name, process_set)
+        result: torch.Tensor = _waited_for(
+            collectives.broadcast_async, tensor, root_rank, name, process_set
+        )
+        return result
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> Any:
@@ -197,15 +198,6 @@ class _Broadcast(torch.autograd.Function):
         reduced = handle.wait()
         mine = reduced if rabit.rank() == context.root_rank else torch.zeros_like(reduced)
         return mine, None, None, None
-
-
-def _broadcast_into_new(
-    tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
-) -> torch.Tensor:
-    with rabit.default_engine().waiting():
-        handle = collectives.broadcast_async(tensor, root_rank, name, process_set)
-    result: torch.Tensor = handle.wait()
-    return result
 
 
 def broadcast(
@@ -219,9 +211,11 @@ def broadcast(
     Shapes and dtypes must be equal on all ranks.  Differentiable.  Blocks.
     Raises Mismatch if shape, dtype or root differ between ranks, PeerLost if a rank died.
     """
+    result: torch.Tensor
     if not _needs_gradient(tensor):
-        return _broadcast_into_new(tensor, root_rank, name, process_set)
-    result: torch.Tensor = _apply(_Broadcast, tensor, root_rank, name, process_set)
+        result = _waited_for(collectives.broadcast_async, tensor, root_rank, name, process_set)
+    else:
+        result = _apply(_Broadcast, tensor, root_rank, name, process_set)
     return result
 
 
@@ -230,9 +224,7 @@ class _Alltoall(torch.autograd.Function):
     def forward(
         context: Any, tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet
     ) -> Any:
-        with rabit.default_engine().waiting():
-            handle = collectives.start_alltoall(tensor, splits, name, process_set)
-        rows, received = handle.wait()
+        rows, received = _waited_for(collectives.start_alltoall, tensor, splits, name, process_set)
         context.received, context.process_set = received.tolist(), process_set
         context.mark_non_differentiable(received)
         return rows, received
@@ -256,9 +248,7 @@ def alltoall(
     Raises Mismatch if dtype or the other extents differ between ranks, PeerLost if a rank died.
     """
     if not _needs_gradient(tensor):
-        with rabit.default_engine().waiting():
-            handle = collectives.alltoall_async(tensor, splits, name, process_set)
-        return handle.wait()
+        return _waited_for(collectives.alltoall_async, tensor, splits, name, process_set)
     rows, received = _apply(_Alltoall, tensor, splits, name, process_set)
     return rows if splits is None else (rows, received)
 
@@ -277,7 +267,8 @@ class _Reducescatter(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         context.op, context.process_set = op, process_set
         context.factor = prescale * postscale
-        result = _scattered(tensors, name, op, process_set, (prescale, postscale), is_grouped)
+        call = (tensors, name, op, process_set, prescale, postscale, is_grouped)
+        result = _waited_for(collectives.start_reducescatter, *call)
         return tuple(result) if is_grouped else (result,)
 
     @staticmethod
@@ -290,21 +281,6 @@ class _Reducescatter(torch.autograd.Function):
             factor *= context.process_set.size()
         gathered = collectives.grouped_allgather_async(gradients, None, context.process_set).wait()
         return (None,) * 6 + tuple(tensor * factor for tensor in gathered)
-
-
-def _scattered(
-    tensors: Sequence[torch.Tensor],
-    name: str | None,
-    op: ReduceOp,
-    process_set: ProcessSet,
-    factors: tuple[float, float],
-    is_grouped: bool,
-) -> Any:
-    with rabit.default_engine().waiting():
-        handle = collectives.start_reducescatter(
-            tensors, name, op, process_set, *factors, is_grouped
-        )
-    return handle.wait()
 
 
 def reducescatter(
@@ -326,8 +302,8 @@ def reducescatter(
     resolved = scatter_op(op, f"reducescatter '{name}'")
     wire, undo = compressor.compress(tensor)
     if not _needs_gradient(wire):
-        factors = (prescale_factor, postscale_factor)
-        mine = _scattered([wire], name, resolved, process_set, factors, False)
+        call = ([wire], name, resolved, process_set, prescale_factor, postscale_factor, False)
+        mine = _waited_for(collectives.start_reducescatter, *call)
         return compressor.decompress(mine, undo)
     result = _apply(
         _Reducescatter,

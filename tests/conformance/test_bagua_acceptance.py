@@ -30,6 +30,7 @@ def bytes_of_a_step(text, side=512, steps=3):
         trainer = methods.ArrayTrainer(values, methods.make(text), lr=0.01, engine=engine)
         gradient = np.random.default_rng(engine.rank).standard_normal((side, side), np.float32)
         trainer.step({"w": gradient})
+        trainer.pipeline.finish()
         rabit.barrier()
         before = sent_and_received(engine)
         for _ in range(steps):

@@ -32,6 +32,7 @@ def words_of_a_step(name: str, account: Account, ranks: int = 4) -> float:
         before, steps = 0, -(-STEPS // account.every) * account.every
         for step in range(account.after + steps):
             if step == account.after:
+                trainer.pipeline.finish()  # a barrier waits for ranks, not for operations
                 rabit.barrier()
                 before = bytes_sent(engine)
             gradients = {
