@@ -64,9 +64,16 @@ MUTANTS = [
     Mutant(
         "a new connection goes on where the old one stopped writing",
         READ,
-        "    queue_.Rewind(queue_.first());\n",
+        "  queue_.Rewind(queue_.first());\n",
         "",
         (FAULTS,),
+    ),
+    Mutant(
+        "a link that was used before does not answer a peer for which it is new",
+        READ,
+        "  owes_hello_ = !has_greeted_;\n",
+        "",
+        ("native:KeptLinks",),
     ),
     Mutant(
         "borrowed memory is given back before its frames are acknowledged",
