@@ -147,8 +147,6 @@ class TcpLink final : public TcpStream::Member {
   bool WriteLeftover();                  // send is held; whether nothing is left
   bool IsOfAnotherEpoch();               // receive is held
 
-  void OnAnswer();  // frames can go out now; receive and send are held
-
   bool HasUnconfirmed() const;            // send is held
   uint64_t BytesTaken() const;            // by the peer's kernel, at least; send is held
   bool IsStalled(Deadline now);           // asks the peer first; send is held
@@ -160,7 +158,8 @@ class TcpLink final : public TcpStream::Member {
   bool TakeHeader();
   bool BeginFrame();
   bool HandleControl();
-  void OnHello();  // send is held too
+  void OnHello();   // send is held too
+  void OnAnswer();  // the same: frames can go out now
   bool FinishFrame();
   bool OnCorruptFrame();
   bool OnGoodbye();
