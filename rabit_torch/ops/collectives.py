@@ -16,7 +16,7 @@ from rabit import Average, InvalidArgument, Kind, ProcessSet, ReduceOp, Request,
 from rabit.framework import engine_for_work
 from rabit_torch.ops.adasum import AdasumOp, Rounds, start_adasum
 from rabit_torch.ops.arguments import checked_splits, reduce_op, scatter_op
-from rabit_torch.ops.handles import JoinedHandle, TensorHandle, TorchHandle
+from rabit_torch.ops.handles import JoinedHandle, TensorHandle, TorchHandle, waited_for
 from rabit_torch.results import tensor_from
 from rabit_torch.tensors import check, copy_last, memory_order, view
 
@@ -593,7 +593,5 @@ def broadcast_(
 
     Raises Mismatch if shape, dtype or root differ between ranks, PeerLost if a rank died.
     """
-    with rabit.default_engine().waiting():
-        handle = broadcast_async_(tensor, root_rank, name, process_set)
-    result: torch.Tensor = handle.wait()
+    result: torch.Tensor = waited_for(broadcast_async_, tensor, root_rank, name, process_set)
     return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,17 +12,11 @@ from rabit import Average, ProcessSet, ReduceOp, Sum, global_process_set
 from rabit_torch.compression import IDENTITY, Compression, by_hand, split
 from rabit_torch.ops import collectives
 from rabit_torch.ops.arguments import reduce_op, scatter_op
+from rabit_torch.ops.handles import waited_for
 
 
 def _apply(function: Any, *arguments: Any) -> Any:
     return function.apply(*arguments)
-
-
-def _waited_for(start: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of what `start` begins; the engine knows from the start that somebody waits."""
-    with rabit.default_engine().waiting():
-        handle = start(*arguments)
-    return handle.wait()
 
 
 def _needs_gradient(tensor: Any) -> bool:
@@ -58,7 +52,7 @@ class _Allreduce(torch.autograd.Function):
         context.call = call
         if not is_grouped:
             return collectives.allreduce_into_new(tensors[0], *call)
-        return tuple(_waited_for(collectives.start_group, False, tensors, *call))
+        return tuple(waited_for(collectives.start_group, False, tensors, *call))
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
@@ -130,8 +124,8 @@ class _Allgather(torch.autograd.Function):
         context.rows = [tensor.shape[0] if tensor.dim() else 1 for tensor in tensors]
         context.shapes = [tensor.shape for tensor in tensors]
         if not is_grouped:
-            return (_waited_for(collectives.allgather_async, tensors[0], name, process_set),)
-        return tuple(_waited_for(collectives.grouped_allgather_async, tensors, name, process_set))
+            return (waited_for(collectives.allgather_async, tensors[0], name, process_set),)
+        return tuple(waited_for(collectives.grouped_allgather_async, tensors, name, process_set))
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
@@ -161,7 +155,7 @@ def allgather(
     """
     result: torch.Tensor
     if not _needs_gradient(tensor):
-        result = _waited_for(collectives.allgather_async, tensor, name, process_set)
+        result = waited_for(collectives.allgather_async, tensor, name, process_set)
     else:
         (result,) = _apply(_Allgather, name, process_set, False, tensor)
     return result
@@ -186,7 +180,7 @@ class _Broadcast(torch.autograd.Function):
         process_set: ProcessSet,
     ) -> torch.Tensor:
         context.root_rank, context.process_set = root_rank, process_set
-        result: torch.Tensor = _waited_for(
+        result: torch.Tensor = waited_for(
             collectives.broadcast_async, tensor, root_rank, name, process_set
         )
         return result
@@ -213,7 +207,7 @@ def broadcast(
     """
     result: torch.Tensor
     if not _needs_gradient(tensor):
-        result = _waited_for(collectives.broadcast_async, tensor, root_rank, name, process_set)
+        result = waited_for(collectives.broadcast_async, tensor, root_rank, name, process_set)
     else:
         result = _apply(_Broadcast, tensor, root_rank, name, process_set)
     return result
@@ -224,7 +218,7 @@ class _Alltoall(torch.autograd.Function):
     def forward(
         context: Any, tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet
     ) -> Any:
-        rows, received = _waited_for(collectives.start_alltoall, tensor, splits, name, process_set)
+        rows, received = waited_for(collectives.start_alltoall, tensor, splits, name, process_set)
         context.received, context.process_set = received.tolist(), process_set
         context.mark_non_differentiable(received)
         return rows, received
@@ -248,7 +242,7 @@ def alltoall(
     Raises Mismatch if dtype or the other extents differ between ranks, PeerLost if a rank died.
     """
     if not _needs_gradient(tensor):
-        return _waited_for(collectives.alltoall_async, tensor, splits, name, process_set)
+        return waited_for(collectives.alltoall_async, tensor, splits, name, process_set)
     rows, received = _apply(_Alltoall, tensor, splits, name, process_set)
     return rows if splits is None else (rows, received)
 
@@ -268,7 +262,7 @@ class _Reducescatter(torch.autograd.Function):
         context.op, context.process_set = op, process_set
         context.factor = prescale * postscale
         call = (tensors, name, op, process_set, prescale, postscale, is_grouped)
-        result = _waited_for(collectives.start_reducescatter, *call)
+        result = waited_for(collectives.start_reducescatter, *call)
         return tuple(result) if is_grouped else (result,)
 
     @staticmethod
@@ -303,7 +297,7 @@ def reducescatter(
     wire, undo = compressor.compress(tensor)
     if not _needs_gradient(wire):
         call = ([wire], name, resolved, process_set, prescale_factor, postscale_factor, False)
-        mine = _waited_for(collectives.start_reducescatter, *call)
+        mine = waited_for(collectives.start_reducescatter, *call)
         return compressor.decompress(mine, undo)
     result = _apply(
         _Reducescatter,

@@ -102,3 +102,10 @@ def poll(handle: TorchHandle) -> bool:
 def synchronize(handle: TorchHandle) -> Any:
     """Blocks until the operation of `handle` has finished; returns its result or raises its error."""
     return handle.wait()
+
+
+def waited_for(start: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """The result of what `start` begins; the engine knows from the start that somebody waits."""
+    with rabit.default_engine().waiting():
+        handle = start(*arguments, **named)
+    return handle.wait()

@@ -25,7 +25,7 @@ import rabit
 from rabit import Average, Kind, ProcessSet, ReduceOp, global_process_set
 from rabit_torch.ops.arguments import checked_splits, scatter_op
 from rabit_torch.ops.collectives import auto_name
-from rabit_torch.ops.handles import JoinedHandle, TorchHandle
+from rabit_torch.ops.handles import JoinedHandle, TorchHandle, waited_for
 from rabit_torch.results import tensor_from
 from rabit_torch.tensors import check, copy_last, view
 
@@ -110,18 +110,17 @@ def reduce(
     Returns a new tensor of the same shape and dtype on the root, None elsewhere.  Blocks.
     Raises Mismatch if shape, dtype or op differ between ranks, PeerLost if a rank died.
     """
-    with rabit.default_engine().waiting():
-        handle = reduce_async(
-            tensor,
-            root_rank,
-            name,
-            op,
-            prescale_factor,
-            postscale_factor,
-            process_set,
-            priority=priority,
-        )
-    result: torch.Tensor | None = handle.wait()
+    result: torch.Tensor | None = waited_for(
+        reduce_async,
+        tensor,
+        root_rank,
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        priority=priority,
+    )
     return result
 
 
@@ -157,9 +156,9 @@ def gather(
     Returns a new tensor of shape (sum of n_r, *rest) on the root, None elsewhere.  Blocks.
     Raises Mismatch if dtype or `rest` differ between ranks, PeerLost if a rank died.
     """
-    with rabit.default_engine().waiting():
-        handle = gather_async(tensor, root_rank, name, process_set, priority=priority)
-    result: torch.Tensor | None = handle.wait()
+    result: torch.Tensor | None = waited_for(
+        gather_async, tensor, root_rank, name, process_set, priority=priority
+    )
     return result
 
 
@@ -203,9 +202,9 @@ def scatter(
         each, InvalidArgument where that is no whole number.
     Blocks.  Raises Mismatch if dtype or `rest` differ between ranks, PeerLost if a rank died.
     """
-    with rabit.default_engine().waiting():
-        handle = scatter_async(tensor, root_rank, splits, name, process_set, priority=priority)
-    result: torch.Tensor = handle.wait()
+    result: torch.Tensor = waited_for(
+        scatter_async, tensor, root_rank, splits, name, process_set, priority=priority
+    )
     return result
 
 
