@@ -4,10 +4,19 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 
 #include "base/dtype.h"
 
 namespace rabit {
+
+// What an agreement brings where the ranks' inputs came with their announcements.
+enum class Carried : uint8_t {
+  kNothing,   // inputs are exchanged
+  kReduced,   // the reduction of all
+  kOfRoot,    // the root's
+  kOneByOne,  // all of them, in the order of the ranks
+};
 
 struct KindTraits {
   Kind kind;
@@ -23,6 +32,7 @@ struct KindTraits {
   bool has_even_parts = false;    // ranks hold parts of one whole, mostly even: see EvenRows
   bool is_divisible = false;      // element-wise: parts may run apart, and beside parts of others
   bool has_equal_counts = false;  // every rank, of other groups too, counts the same elements
+  Carried carried = Carried::kNothing;  // of small inputs; see control/carried_data.h
 
   // The root, or the partner, has to be named.
   constexpr bool names_a_rank() const { return is_rooted || is_pair; }
@@ -33,22 +43,37 @@ inline constexpr std::array<KindTraits, 13> kKindTraits = {{
      .reduces = true,
      .keeps_shape = true,
      .is_divisible = true,
-     .has_equal_counts = true},
-    {.kind = Kind::kAllgather, .needs_rows = true, .has_free_rows = true, .has_even_parts = true},
+     .has_equal_counts = true,
+     .carried = Carried::kReduced},
+    {.kind = Kind::kAllgather,
+     .needs_rows = true,
+     .has_free_rows = true,
+     .has_even_parts = true,
+     .carried = Carried::kOneByOne},
     {.kind = Kind::kBroadcast,
      .is_rooted = true,
      .starts_at_root = true,
      .keeps_shape = true,
      .is_divisible = true,
-     .has_equal_counts = true},
+     .has_equal_counts = true,
+     .carried = Carried::kOfRoot},
     {.kind = Kind::kReduce,
      .reduces = true,
      .is_rooted = true,
      .keeps_shape = true,
      .is_divisible = true,
-     .has_equal_counts = true},
-    {.kind = Kind::kReduceScatter, .reduces = true, .needs_rows = true, .has_even_parts = true},
-    {.kind = Kind::kAlltoall, .needs_rows = true, .has_free_rows = true, .has_splits = true},
+     .has_equal_counts = true,
+     .carried = Carried::kReduced},
+    {.kind = Kind::kReduceScatter,
+     .reduces = true,
+     .needs_rows = true,
+     .has_even_parts = true,
+     .carried = Carried::kReduced},
+    {.kind = Kind::kAlltoall,
+     .needs_rows = true,
+     .has_free_rows = true,
+     .has_splits = true,
+     .carried = Carried::kOneByOne},
     {.kind = Kind::kGather, .is_rooted = true, .needs_rows = true, .has_free_rows = true},
     {.kind = Kind::kScatter,
      .is_rooted = true,

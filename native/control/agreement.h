@@ -50,6 +50,7 @@ struct Tunables {
 };
 
 inline constexpr int32_t kNoToken = -1;
+inline constexpr size_t kCarriedBytesMax = 64 << 10;  // of what a rank or an agreement brings along
 
 // A backend that no rank uses any more.
 struct BackendFailure {
@@ -64,8 +65,8 @@ struct Announcement {
     Signature signature;
     int32_t token = kNoToken;  // comes back with what is agreed; stays on this rank
     uint64_t version = 0;      // entries of one version are equal but for tokens; 0: not known
-    // An allreduce may bring its input along, prescaled.  If every rank does, the agreement brings
-    // the result.
+    // A small collective may bring its input along, prescaled.  If every rank does that has one,
+    // the agreement brings the result: see control/carried_data.h.
     std::vector<std::byte> data = {};
   };
   std::vector<Entry> ready;
@@ -89,8 +90,9 @@ struct ReadyTensor {
   // Messages: the global ranks of sender and receiver.  Votes: the OR of all.  Empty otherwise.
   std::vector<int64_t> extents;
   std::vector<int> joined;  // global ranks that contribute the identity element
-  // The reduction of what all ranks have brought along, neither divided nor postscaled: nothing is
-  // left to exchange.  Empty otherwise.
+  // What is made of that which ranks have brought along, so that nothing is left to exchange: their
+  // reduction, neither divided nor postscaled, or all inputs in rank order, or that of the root.
+  // Empty otherwise.
   std::vector<std::byte> data;
 };
 

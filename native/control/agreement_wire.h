@@ -19,7 +19,7 @@
 
 namespace rabit {
 
-inline constexpr uint8_t kControlVersion = 8;
+inline constexpr uint8_t kControlVersion = 9;
 
 // Bounds of what a decoder accepts.
 inline constexpr size_t kNameBytesMax = 1024;
@@ -29,7 +29,6 @@ inline constexpr int32_t kControlRanksMax = 1 << 16;
 inline constexpr size_t kDimensionsMax = 64;
 inline constexpr size_t kStatusBytesMax = 16 << 10;
 inline constexpr int32_t kLanesMax = 64;
-inline constexpr size_t kCarriedBytesMax = 64 << 10;  // of one tensor's data
 
 static_assert(kLaneClassesMax <= 4, "FieldWriter::Counts has two bits for the classes");
 
@@ -52,7 +51,7 @@ struct VariablePart {
   TensorId id = -1;
   int64_t rows = 0;                  // extent 0
   std::vector<int64_t> splits;       // alltoall; scatter on its root: as in Signature
-  std::vector<std::byte> data = {};  // allreduce: the input; may be empty
+  std::vector<std::byte> data = {};  // the input of a small collective; may be empty
 };
 
 struct AnnounceMessage {
@@ -70,7 +69,7 @@ struct ReadyReference {
   TensorId id = -1;
   std::vector<int64_t> extents;
   std::vector<int> joined;
-  std::vector<std::byte> data = {};  // the result, if everybody has announced with data
+  std::vector<std::byte> data = {};  // the result, if all that have data have brought it
 };
 
 // A new id, or a new signature of an old one.

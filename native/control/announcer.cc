@@ -130,12 +130,12 @@ void Announcer::AnnounceCached(TensorId id, const Announcement::Entry& entry,
     message.cached.push_back(id);
     return;
   }
-  if (!is_variable) {
+  if (!HasVariablePart(signature.kind)) {
     message.variable.push_back({id, 0, {}, entry.data});
     return;
   }
   message.variable.push_back(
-      {id, signature.shape.empty() ? 0 : signature.shape[0], signature.splits});
+      {id, signature.shape.empty() ? 0 : signature.shape[0], signature.splits, entry.data});
 }
 
 // Whether the id does not say all that this rank has to say.
@@ -384,8 +384,10 @@ Status Announcer::AppendReady(ReadyReference&& ready, std::vector<ReadyTensor>& 
   tensor.joined = std::move(ready.joined);
   tensor.data = std::move(ready.data);
   if (!tensor.extents.empty()) tensor.signature.even_parts = 0;  // this time
-  if (!tensor.data.empty()) RABIT_RETURN_IF_ERROR(CheckCarried(tensor.signature, tensor.data));
-  return FillExtents(known, tensor);
+  RABIT_RETURN_IF_ERROR(FillExtents(known, tensor));
+  const Group* const group = FindGroup(tensor.signature.group);
+  if (tensor.data.empty() || group == nullptr) return {};
+  return CheckCarriedResult(tensor, group->size());
 }
 
 // Completes extents, and gives the signature the rows and splits of its rank.

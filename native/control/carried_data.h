@@ -1,32 +1,39 @@
-// CarriedData: the inputs of a small allreduce that came with its announcements.
+// CarriedData: the inputs of a small collective that came with its announcements.
 #pragma once
 
 #include <cstddef>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/kind.h"
 #include "base/status.h"
 #include "control/agreement.h"
 
 namespace rabit {
 
-// Whether `data` may be the input or the result of the allreduce.  It came from another rank.
+// Whether `data` may be what a rank brings to the collective that it describes as `signature`.
 Status CheckCarried(const Signature& signature, ConstBytes data);
+// Whether the data of `ready` may be what rank 0 makes of it for a group of `size` ranks.
+Status CheckCarriedResult(const ReadyTensor& ready, int size);
 
 // Of one round; every input has passed CheckCarried with signatures that agree.
 class CarriedData {
  public:
-  // Once for each member, `member` counting from 0.
+  // Once for each of those who bring data; `member` counts from 0.
   void Add(size_t member, size_t members, ConstBytes data);
-  // Every member has brought data, and there are not too many of them to reduce in one pass.
-  bool IsComplete() const;
-  // In the order of the members, so that the result has the bits of the algorithms in rank order.
-  std::vector<std::byte> Reduce(const Signature& signature) const;
+  // All have brought theirs, and it is not too much: for one reduction, or for an agreement.
+  bool IsComplete(Carried carried) const;
+  // In the order of the members, so that a reduction has the bits of the algorithms in rank order.
+  std::vector<std::byte> Result(const Signature& signature) const;
 
  private:
-  std::vector<std::byte> inputs_;  // one after the other
-  size_t bytes_ = 0;               // of one
-  size_t members_ = 0;
+  struct Input {
+    size_t begin = 0;
+    size_t bytes = 0;
+  };
+
+  std::vector<std::byte> bytes_;  // as they came
+  std::vector<Input> inputs_;     // by member
   size_t added_ = 0;
 };
 

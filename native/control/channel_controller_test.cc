@@ -68,14 +68,14 @@ TEST(ChannelController, a_rank_of_another_wire_version_ends_the_job_by_name) {
   const std::unique_ptr<Controller> root =
       MakeController(hub.Connect(0), RankTree::Star(2), {}, kSteadyClock);
   const std::unique_ptr<Channel> stranger = hub.Connect(1);
-  const std::byte message[] = {std::byte{9}, std::byte{1}, std::byte{0}};
+  const std::byte message[] = {std::byte{200}, std::byte{1}, std::byte{0}};
 
   ASSERT_OK(stranger->Send(0, message));
 
   const Status why = testing::NextFailure(*root);
   EXPECT_EQ(why.code(), Code::kUnsupported);
   EXPECT_EQ(why.culprit(), 1);
-  EXPECT_TRUE(why.message().find("rank 1: it speaks version 9") != std::string::npos) << why;
+  EXPECT_TRUE(why.message().find("rank 1: it speaks version 200") != std::string::npos) << why;
 }
 
 TEST(ChannelController, a_stop_that_rank_0_told_before_it_left_is_heard) {

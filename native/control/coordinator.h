@@ -112,7 +112,8 @@ class Coordinator {
   bool IsExpected(TensorRecord& record, int rank);
   void Arrive(TensorRecord& record, const Arrival& arrival, const Signature* signature,
               ConstBytes data = {});
-  bool Carry(TensorRecord& record, const RankSet& ranks, ConstBytes data);
+  bool Carry(TensorRecord& record, const RankSet& ranks, const Signature* signature,
+             ConstBytes data);
   Status RefuseTwice(const TensorRecord& record, const RankSet& ranks) const;
   void Open(TensorRecord& record, int64_t now_us);
   void SetTick(int64_t now_us);  // when the first tensor is opened

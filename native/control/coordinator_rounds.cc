@@ -83,11 +83,12 @@ void Coordinator::ArriveVariable(const Arrival& arrival, const VariablePart& par
   TensorRecord* record = records_.Find(part.id);
   if (record == nullptr || record->named_cycle > arrival.ids_cycle) return;
   if (!IsExpected(*record, arrival.ranks.lowest())) return;
-  if (!part.data.empty()) return Arrive(*record, arrival, nullptr, part.data);
+  if (!part.data.empty() && !HasVariablePart(record->agreed.kind))
+    return Arrive(*record, arrival, nullptr, part.data);
   Signature signature = record->agreed;
   if (!signature.shape.empty()) signature.shape[0] = part.rows;
   signature.splits = part.splits;
-  Arrive(*record, arrival, &signature);
+  Arrive(*record, arrival, &signature, part.data);
 }
 
 void Coordinator::ArriveFull(const Arrival& arrival, const Announcement::Entry& entry) {
@@ -176,7 +177,7 @@ void Coordinator::Arrive(TensorRecord& record, const Arrival& arrival, const Sig
   if (const Status same = Compare(record, rank, signature); !same.ok())
     return Reject(record, same.WithCulprit(rank), true);
   Remember(record, arrival.ranks, signature);
-  if (!data.empty() && !Carry(record, arrival.ranks, data)) return;
+  if (!data.empty() && !Carry(record, arrival.ranks, signature, data)) return;
   if (stopped_count_ > 0 && RejectIfStopped(record)) return;
   if (record.missing == 0) Complete(record);
 }
@@ -204,17 +205,23 @@ void Coordinator::OnRefusal(int rank, const RefusalMessage& message, int64_t now
 }
 
 // False: the job has failed.
-bool Coordinator::Carry(TensorRecord& record, const RankSet& ranks, ConstBytes data) {
-  const Signature& said = record.reference_is_agreed ? record.agreed : record.reference;
-  if (const Status fits = CheckCarried(said, data); !fits.ok()) {
+bool Coordinator::Carry(TensorRecord& record, const RankSet& ranks, const Signature* signature,
+                        ConstBytes data) {
+  const Signature& said = signature != nullptr ? *signature : record.agreed;
+  const bool is_of_root = TraitsOf(said.kind).carried == Carried::kOfRoot;
+  Status fits = CheckCarried(said, data);
+  if (is_of_root && !(ranks == RankSet(said.root)))
+    fits = Internal("data came that is not the root's");
+  if (!fits.ok()) {
     const int rank = ranks.lowest();
     Fail(Status(fits.code(), RankText(rank) + ": '" + record.key.name + "': " + fits.message())
              .WithCulprit(rank));
     return false;
   }
   ranks.ForEach([&](int rank) {
-    const auto member = static_cast<size_t>(record.members->IndexOf(rank));
-    record.carried.Add(member, static_cast<size_t>(record.members->size()), data);
+    const int member = is_of_root ? 0 : record.members->IndexOf(rank);
+    const int members = is_of_root ? 1 : record.members->size();
+    record.carried.Add(static_cast<size_t>(member), static_cast<size_t>(members), data);
   });
   return true;
 }
@@ -389,7 +396,11 @@ void Coordinator::Complete(TensorRecord& record) {
   ready.extents = std::move(record.extents);
   if (said.kind == Kind::kAllgather) SettleRows(record, ready);
   if (said.kind == Kind::kAlltoall) ready.extents = record.alltoall.Extents();
-  if (record.carried.IsComplete()) ready.data = record.carried.Reduce(said);
+  // Of an alltoall with extents, each rank cuts its input in its own way.
+  const bool is_cut_apart = said.kind == Kind::kAlltoall && !ready.extents.empty();
+  const bool is_carried = ready.joined.empty() && !is_cut_apart;
+  if (is_carried && record.carried.IsComplete(TraitsOf(said.kind).carried))
+    ready.data = record.carried.Result(said);
   Publish(record, std::move(ready));
   Close(record);
 }

@@ -5,22 +5,23 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/group.h"
 #include "control/agreement.h"
 #include "engine/pending_request.h"
 
 namespace rabit {
 
-// Whether the input goes with the announcement: an allreduce of at most `bytes_max` bytes that
-// somebody waits for.  Others keep to the announcements of steady steps, which have one size
-// whatever the tensors.
-bool CarriesData(const Request& request, int64_t bytes_max);
+// Whether the input goes with the announcement: of a collective of `group` that somebody waits for,
+// and whose input and result have at most `bytes_max` bytes.  Others keep to the announcements of
+// steady steps, which have one size whatever the tensors.
+bool CarriesData(const Request& request, int64_t bytes_max, const Group& group);
 // The prescaled input, in place of what `data` holds.
 void CopyInput(const Request& request, std::vector<std::byte>& data);
 
 // Each makes the result that of `request`.
 void SetResult(PendingRequest& request, int32_t number);
 void SetResult(PendingRequest& request, int64_t number);
-// Of an allreduce over `size` ranks whose data was carried.
-void SetResult(PendingRequest& request, const ReadyTensor& ready, int size);
+// Of a collective of `group` whose data was carried.
+void SetResult(PendingRequest& request, const ReadyTensor& ready, const Group& group);
 
 }  // namespace rabit

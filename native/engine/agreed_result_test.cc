@@ -29,6 +29,50 @@ int64_t Inlined(const Engine& engine) {
   return std::strtoll(json.c_str() + json.find(key) + key.size(), nullptr, 10);
 }
 
+Group World(int size, int my_index = 0) {
+  Group world;
+  for (int rank = 0; rank < size; ++rank) world.ranks.push_back(rank);
+  world.my_index = my_index;
+  return world;
+}
+
+std::vector<float> Numbers(int64_t count, int first) {
+  std::vector<float> values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(first) + 0.1f * static_cast<float>(i);
+  return values;
+}
+
+struct Outcome {
+  std::vector<float> values;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> splits;
+};
+
+// Waits for it in Run; or submits it beside another one, for of one alone the engine may guess
+// that it is waited for.
+Outcome ResultOf(Engine& engine, Request request, bool waits) {
+  Handle handles[2];
+  if (waits) {
+    EXPECT_OK(engine.Run(std::move(request), handles[0], Soon()));
+  } else {
+    Request requests[] = {std::move(request), Request{}};
+    requests[1].name = "beside";
+    requests[1].signature.kind = Kind::kBarrier;
+    EXPECT_OK(engine.Submit(requests, handles));
+    EXPECT_OK(engine.Wait(handles[1], Soon()));
+    engine.Release(handles[1]);
+  }
+  Outcome outcome;
+  EXPECT_OK(engine.Wait(handles[0], Soon()));
+  if (const Result<HandleOutput> output = engine.Output(handles[0]); output.ok()) {
+    const auto* const begin = static_cast<const float*>(output->view.data);
+    outcome = {{begin, begin + output->view.count}, output->shape, output->received_splits};
+  }
+  engine.Release(handles[0]);
+  return outcome;
+}
+
 struct Case {
   DType dtype;
   ReduceOp op;
@@ -115,25 +159,51 @@ TEST(EngineInline, has_the_bits_of_the_ordinary_path_for_every_type_and_operatio
 }
 
 TEST(EngineInline, only_what_is_small_and_waited_for_carries_its_data) {
+  const Group world = World(3);
   std::vector<float> values(4, 1.0f);
   Request request = MakeRequest("x", Kind::kAllreduce, values);
-  EXPECT_FALSE(CarriesData(request, 1024));  // nobody waits
+  EXPECT_FALSE(CarriesData(request, 1024, world));  // nobody waits
   request.is_waited_for = true;
-  EXPECT_TRUE(CarriesData(request, 1024));
-  EXPECT_TRUE(CarriesData(request, 16));
-  EXPECT_FALSE(CarriesData(request, 15));
-  EXPECT_FALSE(CarriesData(request, 0));
+  EXPECT_TRUE(CarriesData(request, 1024, world));
+  EXPECT_TRUE(CarriesData(request, 16, world));
+  EXPECT_FALSE(CarriesData(request, 15, world));
+  EXPECT_FALSE(CarriesData(request, 0, world));
   request.signature.codec = "fp16";
-  EXPECT_FALSE(CarriesData(request, 1024));
+  EXPECT_FALSE(CarriesData(request, 1024, world));
   request.signature.codec.clear();
   request.signature.backend = 0;  // by name
-  EXPECT_FALSE(CarriesData(request, 1024));
+  EXPECT_FALSE(CarriesData(request, 1024, world));
   request.signature.backend = kAnyBackend;
-  request.signature.kind = Kind::kBroadcast;
-  EXPECT_FALSE(CarriesData(request, 1024));
-  request.signature.kind = Kind::kAllreduce;
+  request.signature.splits = {1, 3};
+  EXPECT_FALSE(CarriesData(request, 1024, world));
+  request.signature.splits.clear();
   request.input.count = 0;
-  EXPECT_FALSE(CarriesData(request, 1024));
+  EXPECT_FALSE(CarriesData(request, 1024, world));
+}
+
+TEST(EngineInline, each_kind_counts_what_the_agreement_has_to_bring) {
+  const Group world = World(3, 1);
+  std::vector<float> values(4, 1.0f);
+  const auto carries = [&](Kind kind, int64_t bytes_max, int root = -1) {
+    Request request = MakeRequest("x", kind, values);
+    request.is_waited_for = true;
+    request.signature.root = root;
+    return CarriesData(request, bytes_max, world);
+  };
+  for (const Kind kind : {Kind::kAllreduce, Kind::kReduceScatter}) {
+    EXPECT_TRUE(carries(kind, 16));
+    EXPECT_FALSE(carries(kind, 15));
+  }
+  EXPECT_TRUE(carries(Kind::kReduce, 16, 0));
+  EXPECT_TRUE(carries(Kind::kBroadcast, 16, 1));
+  EXPECT_FALSE(carries(Kind::kBroadcast, 15, 1));
+  EXPECT_FALSE(carries(Kind::kBroadcast, 16, 0));  // has nothing to bring
+  for (const Kind kind : {Kind::kAllgather, Kind::kAlltoall}) {
+    EXPECT_TRUE(carries(kind, 3 * 16));
+    EXPECT_FALSE(carries(kind, 3 * 16 - 1));
+  }
+  for (const Kind kind : {Kind::kGather, Kind::kScatter, Kind::kSend, Kind::kRecv, Kind::kVote})
+    EXPECT_FALSE(carries(kind, 1024, 0));
 }
 
 TEST(EngineInline, a_result_of_another_size_is_not_written) {
@@ -144,12 +214,90 @@ TEST(EngineInline, a_result_of_another_size_is_not_written) {
   ReadyTensor ready;
   ready.name = "x";
   ready.signature.shape = {3};
-  ready.data.resize(12);
-  SetResult(pending, ready, 2);
+  ready.data.resize(8);
+  SetResult(pending, ready, World(2));
   ASSERT_TRUE(pending.DropHold());
   pending.Finish();
 
-  EXPECT_EQ(pending.status().message(), "rank 0 sent 12 bytes as the result of 'x', which has 8");
+  EXPECT_EQ(pending.status().message(), "rank 0 sent 8 bytes as the result of 'x', which has 12");
+}
+
+// What is brought along and what is exchanged must be the same, value by value.
+TEST(EngineInline, every_kind_has_the_result_of_the_ordinary_path) {
+  for (const int size : {1, 2, 3, 5}) {
+    TestJob(size, WithInline()).Run([&](Engine& engine, int rank) {
+      int64_t expected = 0;
+      for (const Kind kind : {Kind::kBroadcast, Kind::kReduce, Kind::kReduceScatter,
+                              Kind::kAllgather, Kind::kAlltoall}) {
+        for (int i = 0; i < 6; ++i) {  // other rows under the same name, too
+          const int64_t rows = kind == Kind::kAlltoall    ? size * (1 + i % 2)
+                               : kind == Kind::kAllgather ? 1 + (i % 3 > 0 ? (rank + i) % 3 : 0)
+                                                          : 4 + i % 2;
+          const std::vector<float> input = Numbers(rows * 3, rank * 100 + i);
+          const auto call = [&](const std::string& how, bool waits) {
+            std::vector<float> values = input;
+            Request request = MakeRequest(how + std::string(Name(kind)), kind, values, {rows, 3});
+            if (TraitsOf(kind).is_rooted) request.signature.root = size - 1;
+            if (TraitsOf(kind).reduces) {
+              request.signature.op = i % 2 == 0 ? ReduceOp::kAverage : ReduceOp::kSum;
+              request.signature.prescale = 0.5;
+              request.signature.postscale = i == 5 ? 3.0 : 1.0;
+            }
+            return ResultOf(engine, std::move(request), waits);
+          };
+          const Outcome carried = call("run.", true);
+          const Outcome ordinary = call("submit.", false);
+          ASSERT_TRUE(carried.values == ordinary.values)
+              << Name(kind) << ", call " << i << ", " << size << " ranks";
+          EXPECT_TRUE(carried.shape == ordinary.shape);
+          EXPECT_TRUE(carried.splits == ordinary.splits);
+          ++expected;
+        }
+      }
+      EXPECT_EQ(Inlined(engine), expected);
+    });
+  }
+}
+
+// Where a rank cuts it in its own way.
+TEST(EngineInline, an_alltoall_that_is_not_even_is_exchanged) {
+  TestJob(2, WithInline()).Run([](Engine& engine, int rank) {
+    for (int i = 0; i < 4; ++i) {
+      const bool is_even = i % 2 == 0;
+      std::vector<float> values(2, static_cast<float>(rank));
+      Request request = MakeRequest("x", Kind::kAlltoall, values);
+      if (!is_even && rank == 1) request.signature.splits = {2, 0};
+      const Outcome outcome = ResultOf(engine, std::move(request), true);
+      const std::vector<float> odd =
+          rank == 0 ? std::vector<float>{0, 1, 1} : std::vector<float>{0};
+      EXPECT_TRUE(outcome.values == (is_even ? std::vector<float>{0, 1} : odd));
+    }
+    EXPECT_EQ(Inlined(engine), 2);
+  });
+}
+
+TEST(EngineInline, a_broadcast_brings_what_the_root_waits_for) {
+  TestJob(3, WithInline()).Run([](Engine& engine, int rank) {
+    for (int i = 0; i < 12; ++i) {
+      const bool root_waits = i % 3 > 0;
+      std::vector<float> values = {static_cast<float>(rank == 1 ? i : -1)};
+      Request request = MakeRequest("x", Kind::kBroadcast, values);
+      request.signature.root = 1;
+      request.output = request.input;
+      Handle handle;
+      if (!root_waits) {
+        (void)ResultOf(engine, std::move(request), false);
+      } else if (rank == 1 || (rank + i) % 2 == 0) {
+        ASSERT_OK(engine.Run(std::move(request), handle, Soon()));
+      } else {
+        ASSERT_OK(engine.Submit(std::span(&request, 1), std::span(&handle, 1)));
+        ASSERT_OK(engine.Wait(handle, Soon()));
+      }
+      engine.Release(handle);
+      EXPECT_EQ(values[0], static_cast<float>(i));
+    }
+    EXPECT_EQ(Inlined(engine), 8);
+  });
 }
 
 // One name; how each rank calls is drawn anew every time, and so is the tree between them.

@@ -187,13 +187,13 @@ void EngineCore::FinishVote(const ReadyTensor& ready, int32_t token, int64_t now
   output_.Drop(pending);
 }
 
-// The same, of an allreduce whose data came with the announcements.
+// The same, of a collective whose data came with the announcements.
 void EngineCore::FinishCarried(const ReadyTensor& ready, int32_t token, int64_t now_ns) {
   const std::shared_ptr<PendingRequest> pending = TakeOpen(token);
   if (pending == nullptr) return;  // of a group without this rank
   NoteNegotiated(ready, *pending, now_ns);
   services_.statistics.AddCarried(static_cast<int64_t>(ready.data.size()));
-  SetResult(*pending, ready, services_.groups.FindEver(ready.signature.group)->size());
+  SetResult(*pending, ready, *services_.groups.FindEver(ready.signature.group));
   if (services_.timeline.is_active()) {
     services_.timeline.SpanUntilNow(
         RowOf(ready), UpperName(ready.signature.kind), now_ns,

@@ -32,7 +32,7 @@ EngineCore::EngineCore(const CoreServices& services, CoreOutput& output)
 void EngineCore::Submit(Requests batch) {
   for (std::shared_ptr<PendingRequest>& pending : batch) {
     const uint64_t version = pending->version;
-    const bool carries = CarriesData(pending->request, services_.options.inline_bytes);
+    const bool carries = pending->request.is_waited_for && Carries(pending->request);
     const int32_t token = open_.Add(std::move(pending));
     // What follows an entry stays behind it: after a join, nothing may be announced.
     if (!carries && next_.ready.empty() && services_.controller.Repeat(version, token)) {
@@ -41,6 +41,11 @@ void EngineCore::Submit(Requests batch) {
       AnnounceInFull(token, carries);
     }
   }
+}
+
+bool EngineCore::Carries(const Request& request) const {
+  const std::shared_ptr<const Group> group = services_.groups.FindEver(request.signature.group);
+  return group != nullptr && CarriesData(request, services_.options.inline_bytes, *group);
 }
 
 void EngineCore::AnnounceInFull(int32_t token, bool carries) {

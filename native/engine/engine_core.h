@@ -126,6 +126,7 @@ class EngineCore {
   };
 
   // engine_core.cc: what this rank says, and how it ends.
+  bool Carries(const Request& request) const;
   void AnnounceInFull(int32_t token, bool carries);
   bool HasNews(const BucketCounts& done) const;
   void Merge(const Tunables& tunables);  // into the next announcement

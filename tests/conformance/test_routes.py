@@ -37,7 +37,7 @@ def test_rules_choose_by_kind_type_and_size_and_do_not_change_results(transport)
         assert joined.tolist() == [0] * 4 + [1] * 4 + [2] * 4
         return taken(engine)
 
-    found = run_ranks(3, on_rank, transport, route=ROUTE)
+    found = run_ranks(3, on_rank, transport, route=ROUTE, inline_bytes=0)
 
     assert found[0] == found[1] == found[2]
     assert found[0] >= {
@@ -61,7 +61,7 @@ def test_even_alltoalls_are_routed_by_their_size_and_others_by_the_mean():
             rows[count] = {row: after[row] - before.get(row, 0) for row in after}
         return rows
 
-    found = run_ranks(2, on_rank, route=route)
+    found = run_ranks(2, on_rank, route=route, inline_bytes=0)
 
     assert found[0] == found[1]
     assert found[0][20] == {"route_rule": 160}

@@ -95,7 +95,7 @@ Signature Caller::SignatureOf(const Operation& operation, bool is_odd) const {
     signature.kind = is_sender ? Kind::kSend : Kind::kRecv;
     signature.root = operation.members[is_sender ? 1 : 0];
   }
-  if (signature.kind == Kind::kAllgather) signature.shape[0] += options_.rank % 3;
+  if (signature.kind == Kind::kAllgather) signature.shape[0] = RowsOf(operation, options_.rank);
   if (operation.group_slot >= 0 && !operation.defines_group)
     signature.group = group_ids_[static_cast<size_t>(operation.group_slot)];
   if (is_odd) signature.dtype = DType::kInt64;
@@ -181,7 +181,7 @@ void Caller::Check(const Operation& operation, const State& state, const Pending
   if (!status.ok()) return port_.Violate(what + " has failed: " + status.ToString());
   const Kind kind = operation.signature.kind;
   if (kind == Kind::kVote) return;
-  if (pending.output().view.data != nullptr) return CheckSum(operation, state, pending);
+  if (pending.output().view.data != nullptr) return CheckCarried(operation, state, pending);
   if (state.parts == 0) return port_.Violate(what + " has ended without an exchange");
   const bool is_whole = state.exchanged == operation.signature.count();
   if (TraitsOf(kind).has_equal_counts && !is_whole) {
@@ -189,22 +189,45 @@ void Caller::Check(const Operation& operation, const State& state, const Pending
   }
 }
 
-// Of data that came with the announcements.
-void Caller::CheckSum(const Operation& operation, const State& state,
-                      const PendingRequest& pending) {
+// Of data that came with the announcements: every rank's input is its rank and one, everywhere.
+void Caller::CheckCarried(const Operation& operation, const State& state,
+                          const PendingRequest& pending) {
   const TensorView& view = pending.output().view;
-  const bool is_left_out = operation.is_left_out && state.round + 1 == operation.rounds();
-  float sum = 0;
-  for (int rank : operation.members) {  // none without them: nothing is carried in plain programs
-    if (is_left_out && program_.is_joiner[static_cast<size_t>(rank)]) continue;
-    sum += static_cast<float>(rank + 1);
-  }
+  const std::vector<float> expected = CarriedResult(operation, state, view.count);
   const auto* values = static_cast<const float*>(view.data);
-  for (int64_t i = 0; i < view.count; ++i) {
-    if (values[i] == sum) continue;
-    return port_.Violate(operation.name + " has the sum " + std::to_string(values[i]) +
-                         " in place of " + std::to_string(sum));
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (values[i] == expected[i]) continue;
+    return port_.Violate(operation.name + " has " + std::to_string(values[i]) + " in place of " +
+                         std::to_string(expected[i]) + " at " + std::to_string(i));
   }
+}
+
+std::vector<float> Caller::CarriedResult(const Operation& operation, const State& state,
+                                         int64_t count) const {
+  const auto input_of = [](int rank) { return static_cast<float>(rank + 1); };
+  const Signature& signature = operation.signature;
+  std::vector<float> result;
+  if (signature.kind == Kind::kAllgather) {
+    for (int rank : operation.members)
+      result.resize(result.size() + static_cast<size_t>(RowsOf(operation, rank)), input_of(rank));
+    if (static_cast<int64_t>(result.size()) != count)
+      port_.Violate(operation.name + " has " + std::to_string(count) + " rows");
+    return result;
+  }
+  float value = 0;
+  const bool is_left_out = operation.is_left_out && state.round + 1 == operation.rounds();
+  for (int rank : operation.members) {  // none without them: nothing is carried in plain programs
+    const bool counts = signature.kind == Kind::kBroadcast
+                            ? rank == signature.root
+                            : !(is_left_out && program_.is_joiner[static_cast<size_t>(rank)]);
+    if (counts) value += input_of(rank);
+  }
+  result.assign(static_cast<size_t>(count), value);
+  return result;
+}
+
+int64_t Caller::RowsOf(const Operation& operation, int rank) {
+  return operation.signature.shape[0] + rank % 3;
 }
 
 void Caller::EndRound(int index) {

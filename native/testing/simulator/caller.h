@@ -78,7 +78,10 @@ class Caller {
   bool LeavesOut(const Operation& operation, int round) const;
   Signature SignatureOf(const Operation& operation, bool is_odd) const;
   void Check(const Operation& operation, const State& state, const PendingRequest& pending);
-  void CheckSum(const Operation& operation, const State& state, const PendingRequest& pending);
+  void CheckCarried(const Operation& operation, const State& state, const PendingRequest& pending);
+  std::vector<float> CarriedResult(const Operation& operation, const State& state,
+                                   int64_t count) const;
+  static int64_t RowsOf(const Operation& operation, int rank);  // of an allgather
   const Operation& at(int index) const { return program_.operations[static_cast<size_t>(index)]; }
 
   const Options options_;

@@ -83,7 +83,7 @@ Operation RandomOperation(int index, const Program::Options& options, const Prog
     signature.shape = {5};
   }
   operation.is_waited_for =
-      !options.is_plain && signature.kind == Kind::kAllreduce && dice.OneIn(3);
+      !options.is_plain && TraitsOf(signature.kind).carried != Carried::kNothing && dice.OneIn(3);
   MakeRounds(operation, options.rounds);
   if (!options.is_plain) AddMistakes(operation, dice);
   return operation;

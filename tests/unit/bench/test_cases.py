@@ -38,7 +38,7 @@ def test_figures_are_equal_on_all_ranks_and_name_the_route():
         spec = Spec(Kind.ALLGATHER, 1000, DType.FLOAT64)
         return measure(engine, spec, calls=4)
 
-    found = run_ranks(3, on_rank)
+    found = run_ranks(3, on_rank, inline_bytes=0)
 
     assert found[0] == found[1] == found[2]
     assert found[0].count == 123 and found[0].bytes == 984
