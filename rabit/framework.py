@@ -4,6 +4,7 @@ Stable for such packages; programs do not need it.
 """
 
 from rabit.engine.current import engine_for_work, follow_default_engine
+from rabit.ops.again import Again
 from rabit.ops.overlap_choice import offer_overlap
 from rabit.strategies.registry import as_strategy
 from rabit.training.integrity import FiniteGuard, ReplicaCheck, finite_mode, first_not_finite
@@ -15,6 +16,7 @@ from rabit.training.tasks import Gate, Task, driver_of, finished
 from rabit.training.wire import Operands
 
 __all__ = [
+    "Again",
     "Array",
     "Change",
     "Exchange",

@@ -74,21 +74,23 @@ from rabit_torch.compression import Compression
 from rabit_torch.data_parallel import DistributedDataParallel
 from rabit_torch.device import local_device
 from rabit_torch.ops.adasum import Adasum
-from rabit_torch.ops.collectives import (
+from rabit_torch.ops.collected import (
     allgather_async,
+    alltoall_async,
+    grouped_allgather_async,
+    grouped_reducescatter_async,
+    reducescatter_async,
+)
+from rabit_torch.ops.collectives import (
     allreduce_,
     allreduce_async,
     allreduce_async_,
-    alltoall_async,
     broadcast_,
     broadcast_async,
     broadcast_async_,
-    grouped_allgather_async,
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
-    grouped_reducescatter_async,
-    reducescatter_async,
 )
 from rabit_torch.ops.differentiable import (
     allgather,

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from rabit import ProcessSet, Sum, global_process_set
-from rabit_torch.ops.collectives import allgather_async, allreduce_async_
+from rabit_torch.ops.collected import allgather_async
+from rabit_torch.ops.collectives import allreduce_async_
 
 
 def _channels_last(values: torch.Tensor) -> torch.Tensor:

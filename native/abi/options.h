@@ -54,7 +54,7 @@ struct Options {
   int32_t cache_capacity = 65'536;    // announced signatures that are remembered; 0: no cache
   std::string coordination = "auto";  // auto, star, tree: who talks to whom to agree
   int32_t coordination_fan_out = 8;   // of the tree
-  int64_t inline_bytes = 64 << 10;    // blocking allreduces that may be negotiated with their data
+  int64_t inline_bytes = 64 << 10;    // blocking calls that may be negotiated with their data
   int32_t spin_us = -1;               // before a waiter sleeps; -1: chosen from the cores and ranks
   int64_t queue_capacity = 1 << 20;   // requests in flight
   std::string operation_log;          // the file for a line of each operation; empty: none

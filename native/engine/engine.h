@@ -31,7 +31,7 @@ struct EngineOptions {
   size_t queue_capacity = 1 << 20;  // requests in flight
   int64_t spin_us = 0;              // before a waiter sleeps; 0 where threads outnumber cores
   LogLevel log_level = LogLevel::kWarning;
-  int64_t inline_bytes = 0;   // blocking allreduces up to this size are negotiated with their data
+  int64_t inline_bytes = 0;   // blocking calls up to this size are negotiated with their data
   std::string operation_log;  // the file that gets a line for each operation; empty: none
   bool chooses_limits = false;  // rank 0 derives the scheduler's sizes from what it measures
 };

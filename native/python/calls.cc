@@ -63,8 +63,8 @@ PyObject* DoesNotFit() {
 class Repeated {
  public:
   // arguments: address of a rabit_request, which is only read; input, None: the memory that the
-  // request has; output, None: the same memory; name, None: that of the request.  False: they do
-  // not fit.
+  // request has; output, None: the same memory, False: the engine's; name, None: that of the
+  // request.  False: they do not fit.
   bool Read(Arguments arguments) {
     const auto* const kept = static_cast<const rabit_request*>(PyLong_AsVoidPtr(arguments[0]));
     if (kept == nullptr) return false;
@@ -82,6 +82,7 @@ class Repeated {
     const bool is_in_place = output == Py_None;
     if (!input_.Read(input, is_in_place) || !input_.IsLike(kept.input)) return false;
     input_.Place(request.input);
+    if (output == Py_False) return true;
     input_.Place(request.output);
     if (is_in_place) return true;
     if (!output_.Read(output, true) || !output_.IsLike(kept.output)) return false;
@@ -122,22 +123,24 @@ PyObject* OrderedAllreduce(PyObject* self, Arguments arguments, Py_ssize_t count
   return PyLong_FromLong(code);
 }
 
-// run(request, input, output, name, timeout_ms) -> None, False, or (code, handle).
-// None: it has succeeded and the handle is released.  False: the tensors do not fit the request.
+// run(request, input, output, name, timeout_ms, keeps) -> None, False, or (code, handle).
+// None: it has succeeded and the handle is released, which it is not if the caller keeps it.
+// False: the tensors do not fit the request.
 PyObject* RunAgain(PyObject* self, Arguments arguments, Py_ssize_t count) {
-  if (!HasArguments("run", count, 5)) return nullptr;
+  if (!HasArguments("run", count, 6)) return nullptr;
   const Calls& calls = CallsOf(self);
   const int64_t timeout_ms = PyLong_AsLongLong(arguments[4]);
   if (PyErr_Occurred() != nullptr) return nullptr;
   Repeated repeated;
   if (!repeated.Read(arguments)) return DoesNotFit();
+  const bool keeps = arguments[5] == Py_True;
   int32_t code = RABIT_OK;
   rabit_handle handle = 0;
   Py_BEGIN_ALLOW_THREADS;
   code = calls.run(calls.engine, &repeated.request, timeout_ms, &handle);
-  if (code == RABIT_OK) calls.release(calls.engine, handle);
+  if (code == RABIT_OK && !keeps) calls.release(calls.engine, handle);
   Py_END_ALLOW_THREADS;
-  if (code == RABIT_OK) return None();
+  if (code == RABIT_OK && !keeps) return None();
   return Py_BuildValue("iK", static_cast<int>(code), static_cast<unsigned long long>(handle));
 }
 

@@ -1,4 +1,5 @@
-// CarriedLimit: up to which size an allreduce costs less with its data in the negotiation.
+// CarriedLimit: up to which size a collective costs less with its data in the negotiation, as
+// reckoned of an allreduce.
 #pragma once
 
 #include <cstdint>

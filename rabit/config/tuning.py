@@ -229,9 +229,9 @@ class TuningSettings(Settings, group="tuning"):
     )
     inline_bytes: int = setting(
         64 << 10,
-        "A blocking allreduce of at most so many bytes may be negotiated with its data, where the links "
-        "make that cheaper than an exchange: 1 KiB always, 4 KiB at most in shared memory. 0: none; "
-        "nor without the builtin backend, or where rank 0 does not talk to every rank.",
+        "A blocking collective of at most so many bytes (allgather, even alltoall: of all ranks together) may be "
+        "negotiated with its data, where the links make that cheaper than an exchange: 1 KiB always, 4 KiB at "
+        "most in shared memory. 0: none; nor without builtin, or where rank 0 does not talk to every rank.",
         native="inline_bytes",
         flag="--inline-bytes",
         minimum=0,

@@ -160,7 +160,7 @@ class Batch:
             return None if handle.has_succeeded else handle
         if native.orphans:
             native.sweep()
-        failed = native.calls.run(self._address, None, None, None, SLICE_MS)
+        failed = native.calls.run(self._address, None, None, None, SLICE_MS, False)
         if failed is None:
             return None
         code, value = failed
@@ -255,6 +255,11 @@ class Waiting:
 
     def __exit__(self, *_: object) -> None:
         _here.waits = False
+
+    @property
+    def is_on(self) -> bool:
+        """Whether this thread is in it."""
+        return _here.waits
 
 
 WAITING = Waiting()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rabit.engine.handle import SLICE_MS, Handle, begun
+from rabit.engine.handle import SLICE_MS, Finish, Handle, begun
 
 if TYPE_CHECKING:
     from rabit.engine.native_engine import NativeEngine
@@ -38,7 +38,7 @@ class Several:
         values: list[int],
         names: Sequence[str],
         tensors: Sequence[Any],
-        finish: Callable[[Any], Callable[[Handle], Any]] | None,
+        finish: Callable[[Any], Finish | None] | None,
         results: Sequence[Any],
         consumer: Callable[[], int] | None,
     ) -> None:

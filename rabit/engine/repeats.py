@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rabit._native import address_of_pointer
-from rabit.engine.batch import consumer_of, new_structs
+from rabit.engine.batch import WAITING, consumer_of, new_structs
 from rabit.engine.group_handle import GroupHandle, Several
-from rabit.engine.handle import SLICE_MS, Handle, begun
+from rabit.engine.handle import SLICE_MS, Finish, Handle, begun
 from rabit.engine.native_engine import NativeEngine
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Kept:
         native = self._native
         if native.orphans:
             native.sweep()
-        failed = native.calls.run(self.address, source, target, number, SLICE_MS)
+        failed = native.calls.run(self.address, source, target, number, SLICE_MS, False)
         if failed is None:
             return True
         if failed is False:
@@ -76,20 +76,32 @@ class Kept:
         kind: type[_Kind],
         source: Any,
         target: Any = None,
-        finish: Callable[[Handle], Any] | None = None,
+        finish: Finish | None = None,
         number: str | None = None,
     ) -> _Kind | None:
-        """Like `run`, but returns a handle of this `kind` at once; None where `run` says False."""
+        """Like `run`, but returns a handle of this `kind` at once; None where `run` says False.
+
+        target: False has the engine allocate the output.  Where this thread is WAITING, the handle has
+        finished or is to be waited for.
+        """
         native = self._native
         if native.orphans:
             native.sweep()
+        # The library has copied all that it needs of the request but the tensors.
+        tensors = source if target is None or target is False else (source, target)
+        if WAITING.is_on and self.consumer is None:
+            ran = native.calls.run(self.address, source, target, number, SLICE_MS, True)
+            if ran is False:
+                return None
+            code, value = ran
+            if not value:
+                native.fail(code)
+            return kind(native, value, number or self.name, tensors, finish, code)
         value = native.calls.start(self.address, source, target, number)
         if value is False:
             return None
         if value < 0:
             native.fail(-value)
-        # The library has copied all that it needs of the request but the tensors.
-        tensors = source if target is None else (source, target)
         return begun(kind, native, value, number or self.name, tensors, finish, self.consumer)
 
 
@@ -126,7 +138,7 @@ class GroupRepeat:
     def start(
         self,
         targets: Sequence[Any] | None = None,
-        finish: Callable[[Any], Callable[[Handle], Any]] | None = None,
+        finish: Callable[[Any], Finish | None] | None = None,
     ) -> GroupHandle | None:
         """Starts it, in place unless there are `targets`; None: it was for other tensors.
 

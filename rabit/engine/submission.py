@@ -13,6 +13,7 @@ from rabit.engine.handle import Handle, wait_any
 from rabit.engine.job import Job, JobRuntime
 from rabit.engine.native_engine import NativeEngine
 from rabit.engine.repeats import GroupRepeat, Repeats
+from rabit.types import Kind
 
 if TYPE_CHECKING:
     from rabit.engine.request import Request
@@ -87,13 +88,13 @@ class Submission(EngineBase):
         return f"{key}.noname.{self.next_number(key)}"
 
     def key(
-        self, caller: str, kind: str, name: str | None, group: int, tensor: Any
+        self, caller: str, kind: Kind, name: str | None, group: int, tensor: Any
     ) -> tuple[tuple[Any, ...], str | None]:
         """Under what `repeats` keeps a call of the public function `caller`, and the operation's name if it
         has none: the number of its `kind`."""
         if name is not None:
             return (caller, name, group), None
-        number = self.auto_name(kind if group == 0 else f"{kind}.set{group}")
+        number = self.auto_name(str(kind) if group == 0 else f"{kind!s}.set{group}")
         return (caller, None, group, getattr(tensor, "shape", None)), number
 
     def again_grouped(

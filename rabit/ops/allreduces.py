@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from rabit.compression import Compression, CompressionCodec
-from rabit.engine.current import engine_for_work
 from rabit.engine.engine import Engine
 from rabit.engine.handle import Handle
 from rabit.engine.process_set import ProcessSet, global_process_set
 from rabit.engine.request import Request
 from rabit.engine.tensor import TensorView, view_input, view_output
 from rabit.errors import InvalidArgument
+from rabit.ops.again import Again
 from rabit.ops.reductions import Call, empty_like, scale
 from rabit.types import CPU, Kind, ReduceOp
 
@@ -154,17 +154,7 @@ def allreduce_(
 class _Allreduce:
     """One call of a public function."""
 
-    __slots__ = (
-        "_arguments",
-        "_engine",
-        "_feedback",
-        "_kept",
-        "_key",
-        "_name",
-        "_number",
-        "_process_set",
-        "_tensor",
-    )
+    __slots__ = ("_again", "_arguments", "_feedback", "_process_set", "_tensor")
 
     def __init__(
         self,
@@ -176,18 +166,20 @@ class _Allreduce:
         arguments: tuple[Any, ...],
         feedback: tuple[Any, int],
     ) -> None:
-        engine = engine_for_work() if engine is None else engine
-        group = 0 if process_set is global_process_set else process_set.group_on(engine)
-        self._engine = engine
-        self._key, self._number = engine.key(what, "allreduce", name, group, tensor)
-        self._arguments = arguments
         # What belongs to one call alone, so that such a call is prepared anew; None: nothing.
         residual, seed = feedback
         self._feedback = None if residual is None and seed == 0 else feedback
-        self._kept = None
-        if self._feedback is None:
-            self._kept = engine.repeats.find(self._key, arguments, tensor)
-        self._name = name
+        self._again = Again(
+            what,
+            Kind.ALLREDUCE,
+            tensor,
+            name,
+            process_set,
+            engine,
+            arguments,
+            is_alone=self._feedback is not None,
+        )
+        self._arguments = arguments
         self._process_set = process_set
         self._tensor = tensor
 
@@ -198,35 +190,25 @@ class _Allreduce:
 
     def run(self, output: Any) -> Any:
         """Returns `output`, or else the tensor; blocks."""
-        kept, number = self._kept, self._number
-        if kept is not None and output is not _PREPARE and kept.run(self._tensor, output, number):
+        if output is not _PREPARE and self._again.run(output):
             return self._tensor if output is None else output
         request = self._request(output is None)
-        result = self._engine.run(request).result()
-        self._keep(request)
+        result = self._again.engine.run(request).result()
+        self._again.keep(request)
         return result
 
     def start(self, output: Any) -> Handle:
-        kept, number = self._kept, self._number
-        if kept is not None and output is not _PREPARE:
+        if output is not _PREPARE:
             result = self._tensor if output is None else output
-            handle = kept.start(Handle, self._tensor, output, lambda _: result, number)
+            handle = self._again.start(output, lambda _: result)
             if handle is not None:
                 return handle
-        request = self._request(output is None)
-        handle = self._engine.submit((request,))[0]
-        self._keep(request)
-        return handle
-
-    def _keep(self, request: Request) -> None:
-        if self._feedback is None:
-            repeats = self._engine.repeats
-            repeats.keep(self._key, (request,), self._arguments, (self._tensor,))
+        return self._again.submit(self._request(output is None))
 
     def _request(self, is_in_place: bool) -> Request:
         average, op, prescale, postscale, compression, priority, backend = self._arguments
-        name = self._number or self._name
-        call = Call(self._engine, Kind.ALLREDUCE, name, self._process_set, priority, backend)
+        engine, name = self._again.engine, self._again.name
+        call = Call(engine, Kind.ALLREDUCE, name, self._process_set, priority, backend)
         tensor = self._tensor
         if is_in_place:
             target = view_output(tensor, call)
@@ -236,7 +218,7 @@ class _Allreduce:
             result, target = empty_like(source, tensor)
             request = call.request(source, target, finish=lambda _: result)
         scale(request, op, average, prescale, postscale)
-        request.codec = self._engine.codec_id(compression)
+        request.codec = engine.codec_id(compression)
         if self._feedback is not None:
             residual, request.seed = self._feedback
             if not 0 <= request.seed < 1 << 64:

@@ -14,6 +14,7 @@ from rabit.engine.handle import Handle
 from rabit.engine.process_set import ProcessSet, global_process_set
 from rabit.engine.tensor import view_input, view_output
 from rabit.errors import InvalidArgument
+from rabit.ops.again import Again
 from rabit.ops.reductions import Call, as_type_of
 from rabit.types import Kind
 
@@ -43,10 +44,15 @@ def alltoall_async(
     backend: str = "",
 ) -> Handle:
     """Like `alltoall`, but returns a Handle at once."""
-    call = Call(engine, Kind.ALLTOALL, name, process_set, priority, backend)
+    kind, arguments = Kind.ALLTOALL, (priority, backend)
+    is_alone = splits is not None  # the rows of a call are mostly not those of the next one
+    again = Again("alltoall", kind, tensor, name, process_set, engine, arguments, is_alone=is_alone)
+    finish = convert = as_type_of(tensor)
+    handle = again.start(False, finish)
+    if handle is not None:
+        return handle
+    call = Call(again.engine, kind, again.name, process_set, priority, backend)
     source = call.with_rows(view_input(tensor, call))
-    convert = as_type_of(tensor)
-    finish = convert
     if splits is not None:
 
         def finish(handle: Handle) -> Any:
@@ -56,7 +62,7 @@ def alltoall_async(
     request.splits = (
         call.even_splits(source) if splits is None else call.check_splits(splits, source)
     )
-    return call.submit(request)
+    return again.submit(request)
 
 
 def alltoall(

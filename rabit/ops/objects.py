@@ -6,18 +6,23 @@ engine, whose every connection is authenticated with the secret of the job.
 
 from __future__ import annotations
 
+import io
 import pickle
 from typing import Any
 
 import numpy as np
 
+from rabit.engine.current import engine_for_work
 from rabit.engine.engine import Engine
 from rabit.engine.process_set import ProcessSet, global_process_set
 from rabit.errors import InvalidArgument
-from rabit.ops.reductions import Call, allgather, broadcast_
-from rabit.types import Kind
+from rabit.ops.reductions import allgather, broadcast_
 
 __all__ = ["allgather_object", "broadcast_object"]
+
+# What a broadcast begins with: the length of the pickle, and as much of it as fits.  Most objects fit, and so does
+# this into the negotiation of most jobs.
+_HEAD_BYTES, _LENGTH_BYTES = 512, 8
 
 
 def broadcast_object(
@@ -33,14 +38,21 @@ def broadcast_object(
     obj: anything that pickle takes.  The root gets its own object back, not a copy.
     Blocks until every rank has called it.
     """
-    call = Call(engine, Kind.BROADCAST, name, process_set, 0)
-    is_root = call.engine.rank == root_rank
-    data = _pickle(obj, str(call)) if is_root else np.empty(0, np.uint8)
-    length = np.array([data.size], np.int64)
-    broadcast_(length, root_rank, f"{call.name}.size", process_set, engine=call.engine)
-    if not is_root:
-        data = np.empty(int(length[0]), np.uint8)
-    broadcast_(data, root_rank, f"{call.name}.data", process_set, engine=call.engine)
+    engine = engine_for_work() if engine is None else engine
+    is_root = engine.rank == root_rank
+    head = np.zeros(_HEAD_BYTES, np.uint8)
+    data = _pickle(obj, f"broadcast_object on rank {engine.rank}") if is_root else head[:0]
+    if is_root:
+        head[:_LENGTH_BYTES] = np.frombuffer(data.size.to_bytes(_LENGTH_BYTES, "little"), np.uint8)
+        first = data[: _HEAD_BYTES - _LENGTH_BYTES]
+        head[_LENGTH_BYTES : _LENGTH_BYTES + first.size] = first
+    broadcast_(head, root_rank, name and f"{name}.head", process_set, engine=engine)
+    length = int.from_bytes(head[:_LENGTH_BYTES].tobytes(), "little")
+    if length > _HEAD_BYTES - _LENGTH_BYTES:
+        data = data if is_root else np.empty(length, np.uint8)
+        broadcast_(data, root_rank, name and f"{name}.data", process_set, engine=engine)
+    elif not is_root:
+        data = head[_LENGTH_BYTES : _LENGTH_BYTES + length]
     return obj if is_root else pickle.loads(data.tobytes())
 
 
@@ -51,20 +63,19 @@ def allgather_object(
     *,
     engine: Engine | None = None,
 ) -> list[Any]:
-    """The list of the objects that the ranks passed, in rank order.
+    """The list of the objects that the ranks passed, in rank order; of ranks that have joined there are none.
 
     obj: anything that pickle takes; objects of the ranks may differ in size and type.
     Blocks until every rank has called it.
     """
-    call = Call(engine, Kind.ALLGATHER, name, process_set, 0)
-    data = _pickle(obj, str(call))
-    sizes = allgather([data.size], f"{call.name}.size", process_set, engine=call.engine)
-    everything = allgather(data, f"{call.name}.data", process_set, engine=call.engine)
-    ends = np.cumsum(sizes)
-    return [
-        pickle.loads(everything[end - size : end].tobytes())
-        for size, end in zip(sizes.tolist(), ends.tolist(), strict=True)
-    ]
+    engine = engine_for_work() if engine is None else engine
+    data = _pickle(obj, f"allgather_object on rank {engine.rank}")
+    everything = allgather(data, name and f"{name}.data", process_set, engine=engine)
+    stream = io.BytesIO(everything.tobytes())
+    objects = []
+    while stream.tell() < everything.size:  # a pickle says where it ends
+        objects.append(pickle.load(stream))
+    return objects
 
 
 def _pickle(obj: Any, what: str) -> np.ndarray[Any, Any]:

@@ -45,6 +45,7 @@ from rabit.engine.tensor import (
     view_output,
 )
 from rabit.errors import InvalidArgument
+from rabit.ops.again import Again
 from rabit.types import Kind, ReduceOp
 
 __all__ = [
@@ -132,11 +133,17 @@ def reducescatter_async(
     backend: str = "",
 ) -> Handle:
     """Like `reducescatter`, but returns a Handle at once."""
-    call = Call(engine, Kind.REDUCESCATTER, name, process_set, priority, backend)
+    arguments = (op, prescale_factor, postscale_factor, priority, backend)
+    kind, finish = Kind.REDUCESCATTER, as_type_of(tensor)
+    again = Again("reducescatter", kind, tensor, name, process_set, engine, arguments)
+    handle = again.start(False, finish)
+    if handle is not None:
+        return handle
+    call = Call(again.engine, kind, again.name, process_set, priority, backend)
     source = call.with_rows(view_input(tensor, call))
-    request = call.request(source, None, finish=as_type_of(tensor))
+    request = call.request(source, None, finish=finish)
     scale(request, op, None, prescale_factor, postscale_factor)
-    return call.submit(request)
+    return again.submit(request)
 
 
 def reducescatter(
@@ -188,9 +195,14 @@ def allgather_async(
     backend: str = "",
 ) -> Handle:
     """Like `allgather`, but returns a Handle at once."""
-    call = Call(engine, Kind.ALLGATHER, name, process_set, priority, backend)
+    kind, finish = Kind.ALLGATHER, as_type_of(tensor)
+    again = Again("allgather", kind, tensor, name, process_set, engine, (priority, backend))
+    handle = again.start(False, finish)
+    if handle is not None:
+        return handle
+    call = Call(again.engine, kind, again.name, process_set, priority, backend)
     source = call.with_rows(view_input(tensor, call))
-    return call.submit(call.request(source, None, finish=as_type_of(tensor)))
+    return again.submit(call.request(source, None, finish=finish))
 
 
 def allgather(
@@ -227,12 +239,19 @@ def broadcast_async(
     backend: str = "",
 ) -> Handle:
     """Like `broadcast`, but returns a Handle at once."""
-    call = Call(engine, Kind.BROADCAST, name, process_set, priority, backend)
+    arguments = (root_rank, priority, backend)
+    again = Again("broadcast", Kind.BROADCAST, tensor, name, process_set, engine, arguments)
+    if type(tensor) is np.ndarray:
+        array = np.empty(tensor.shape, tensor.dtype)
+        handle = again.start(array, lambda _: array)
+        if handle is not None:
+            return handle
+    call = Call(again.engine, Kind.BROADCAST, again.name, process_set, priority, backend)
     source = view_input(tensor, call)
     result, target = empty_like(source, tensor)
     request = call.request(source, target, finish=lambda _: result)
     request.root = call.check_rank(root_rank, "root_rank")
-    return call.submit(request)
+    return again.submit(request)
 
 
 def broadcast(
@@ -268,8 +287,16 @@ def broadcast_async_(
     backend: str = "",
 ) -> Handle:
     """Like `broadcast_`, but returns a Handle at once."""
-    call = Call(engine, Kind.BROADCAST, name, process_set, priority, backend)
-    return call.submit(_broadcast_in_place(call, tensor, root_rank))
+    arguments = (root_rank, priority, backend)
+    again = Again("broadcast_", Kind.BROADCAST, tensor, name, process_set, engine, arguments)
+    handle = again.start(None, lambda _: tensor)
+    if handle is not None:
+        return handle
+    call = Call(again.engine, Kind.BROADCAST, again.name, process_set, priority, backend)
+    target = view_output(tensor, call)
+    request = call.request(target, target, finish=lambda _: tensor)
+    request.root = call.check_rank(root_rank, "root_rank")
+    return again.submit(request)
 
 
 def broadcast_(
@@ -286,15 +313,11 @@ def broadcast_(
 
     Blocks.  Raises Mismatch if shape, dtype or root differ between ranks, PeerLost if a rank died.
     """
-    call = Call(engine, Kind.BROADCAST, name, process_set, priority, backend)
-    return call.run(_broadcast_in_place(call, tensor, root_rank))
-
-
-def _broadcast_in_place(call: Call, tensor: Any, root_rank: int) -> Request:
-    target = view_output(tensor, call)
-    request = call.request(target, target, finish=lambda _: tensor)
-    request.root = call.check_rank(root_rank, "root_rank")
-    return request
+    with WAITING:
+        handle = broadcast_async_(
+            tensor, root_rank, name, process_set, priority=priority, engine=engine, backend=backend
+        )
+    return handle.result()
 
 
 def barrier_async(
@@ -320,8 +343,13 @@ def barrier(
 
     It waits for ranks, not for operations: what this rank has started before may still be under way.
     """
-    call = Call(engine, Kind.BARRIER, name, process_set, 0, backend)
-    call.run(call.request(None, None, finish=lambda _: None))
+    again = Again("barrier", Kind.BARRIER, None, name, process_set, engine, (backend,))
+    if again.run(None):
+        return
+    call = Call(again.engine, Kind.BARRIER, again.name, process_set, 0, backend)
+    request = call.request(None, None, finish=lambda _: None)
+    call.run(request)
+    again.keep(request)
 
 
 def poll(handle: Any) -> bool:

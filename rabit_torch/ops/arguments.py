@@ -8,10 +8,24 @@ from typing import Any
 import torch
 
 import rabit
-from rabit import InvalidArgument, ReduceOp
+from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp
 from rabit_torch.ops.adasum import Adasum, AdasumOp, refuse
 
-__all__ = ["checked_splits", "reduce_op", "scatter_op"]
+__all__ = ["auto_name", "checked_splits", "group_of", "reduce_op", "scatter_op"]
+
+
+def auto_name(kind: Kind, name: str | None, process_set: ProcessSet) -> str:
+    """Returns "allreduce.<name>", numbered when there is no name: for each process set by itself."""
+    if name is None:
+        group = group_of(process_set)
+        key = str(kind) if group == 0 else f"{kind}.set{group}"
+        return rabit.default_engine().auto_name(key)
+    return f"{kind}.{name}"
+
+
+def group_of(process_set: ProcessSet) -> int:
+    """The number of a process set in the default engine."""
+    return process_set.group_on(rabit.default_engine())
 
 
 def reduce_op(op: ReduceOp | int | None, average: bool | None) -> ReduceOp | AdasumOp:

@@ -12,26 +12,13 @@ from typing import Any
 import torch
 
 import rabit
-from rabit import Average, InvalidArgument, Kind, ProcessSet, ReduceOp, Request, global_process_set
-from rabit.framework import engine_for_work
+from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, Request, global_process_set
+from rabit.framework import Again, engine_for_work
 from rabit_torch.ops.adasum import AdasumOp, Rounds, start_adasum
-from rabit_torch.ops.arguments import checked_splits, reduce_op, scatter_op
+from rabit_torch.ops.arguments import auto_name, group_of, reduce_op
+from rabit_torch.ops.collected import allgather_async, alltoall_async
 from rabit_torch.ops.handles import JoinedHandle, TensorHandle, TorchHandle, waited_for
-from rabit_torch.results import tensor_from
 from rabit_torch.tensors import check, copy_last, memory_order, view
-
-
-def auto_name(kind: Kind, name: str | None, process_set: ProcessSet) -> str:
-    """Returns "allreduce.<name>", numbered when there is no name: for each process set by itself."""
-    if name is None:
-        group = _group(process_set)
-        key = str(kind) if group == 0 else f"{kind}.set{group}"
-        return rabit.default_engine().auto_name(key)
-    return f"{kind}.{name}"
-
-
-def _group(process_set: ProcessSet) -> int:
-    return process_set.group_on(rabit.default_engine())
 
 
 def _submit(requests: list[Request], finish: Callable[[], Any]) -> TorchHandle:
@@ -59,7 +46,7 @@ def _allreduce_requests(
             input=view(source, name),
             output=view(target, name),
             op=op,
-            group=_group(process_set),
+            group=group_of(process_set),
             codec=codec,
             prescale=prescale,
             postscale=postscale,
@@ -221,7 +208,7 @@ def _run_one(
     engine = engine_for_work()
     group = 0 if process_set is global_process_set else process_set.group_on(engine)
     caller = "torch.allreduce_" if is_in_place else "torch.allreduce"
-    key, number = engine.key(caller, "allreduce", name, group, tensor)
+    key, number = engine.key(caller, Kind.ALLREDUCE, name, group, tensor)
     kept = engine.repeats.find(key, arguments, tensor)
     if kept is not None:
         output = None if is_in_place else torch.empty_like(tensor)
@@ -244,7 +231,7 @@ def _start_one(
     engine = engine_for_work()
     group = 0 if process_set is global_process_set else process_set.group_on(engine)
     caller = "torch.allreduce_" if is_in_place else "torch.allreduce"
-    key, number = engine.key(caller, "allreduce", name, group, tensor)
+    key, number = engine.key(caller, Kind.ALLREDUCE, name, group, tensor)
     kept = engine.repeats.find(key, arguments, tensor)
     if kept is not None:
         output = None if is_in_place else torch.empty_like(tensor)
@@ -376,155 +363,6 @@ def grouped_allreduce_(
     return result
 
 
-# --- kinds whose output the engine allocates ------------------------------------------------------
-
-
-def _start_collected(
-    kind: Kind,
-    tensors: Sequence[torch.Tensor],
-    names: Sequence[str],
-    is_grouped: bool,
-    process_set: ProcessSet,
-    finish_one: Callable[[Any, torch.Tensor], Any] | None = None,
-    **fields: Any,
-) -> TorchHandle:
-    """Starts operations whose result is a new tensor of a shape that is known only afterwards."""
-    sources = [check(t, n).detach().contiguous() for t, n in zip(tensors, names, strict=True)]
-    if kind == Kind.ALLGATHER:  # a scalar counts as one row
-        sources = [source if source.dim() else source.reshape(1) for source in sources]
-    requests = [
-        Request(kind=kind, name=name, input=view(source, name), group=_group(process_set), **fields)
-        for source, name in zip(sources, names, strict=True)
-    ]
-    engine_handles = rabit.default_engine().submit(requests)
-
-    def finish() -> Any:
-        results = []
-        for handle, source in zip(engine_handles, sources, strict=True):
-            result: Any = tensor_from(handle, source)
-            results.append(finish_one(handle, result) if finish_one else result)
-        return results if is_grouped else results[0]
-
-    return JoinedHandle(engine_handles, finish)
-
-
-def allgather_async(
-    tensor: torch.Tensor,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    priority: int = 0,
-) -> TorchHandle:
-    """Starts an allgather along axis 0; returns a handle.  Does not block.
-
-    priority: larger runs first.
-    """
-    names = [auto_name(Kind.ALLGATHER, name, process_set)]
-    return _start_collected(Kind.ALLGATHER, [tensor], names, False, process_set, priority=priority)
-
-
-def grouped_allgather_async(
-    tensors: Sequence[torch.Tensor],
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> TorchHandle:
-    """Starts an allgather of several tensors that become ready together.  Does not block."""
-    base = auto_name(Kind.ALLGATHER, name, process_set)
-    names = [f"{base}.{index}" for index in range(len(tensors))]
-    return _start_collected(Kind.ALLGATHER, tensors, names, True, process_set)
-
-
-def start_reducescatter(
-    tensors: Sequence[torch.Tensor],
-    name: str | None,
-    op: ReduceOp,
-    process_set: ProcessSet,
-    prescale: float,
-    postscale: float,
-    is_grouped: bool,
-) -> TorchHandle:
-    """Starts the reducescatters of a call; `op` is resolved."""
-    base = auto_name(Kind.REDUCESCATTER, name, process_set)
-    names = [f"{base}.{index}" for index in range(len(tensors))] if is_grouped else [base]
-    return _start_collected(
-        Kind.REDUCESCATTER,
-        tensors,
-        names,
-        is_grouped,
-        process_set,
-        op=op,
-        prescale=prescale,
-        postscale=postscale,
-    )
-
-
-def reducescatter_async(
-    tensor: torch.Tensor,
-    name: str | None = None,
-    op: ReduceOp = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> TorchHandle:
-    """Starts a reducescatter along axis 0; returns a handle.  Does not block.
-
-    Axis 0 is divided as evenly as it goes; the low ranks get one row more.
-    """
-    resolved = scatter_op(op, f"reducescatter '{name}'")
-    return start_reducescatter(
-        [tensor], name, resolved, process_set, prescale_factor, postscale_factor, False
-    )
-
-
-def grouped_reducescatter_async(
-    tensors: Sequence[torch.Tensor],
-    name: str | None = None,
-    op: ReduceOp = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> TorchHandle:
-    """Starts a reducescatter of several tensors that become ready together.  Does not block."""
-    resolved = scatter_op(op, f"grouped reducescatter '{name}'")
-    return start_reducescatter(
-        tensors, name, resolved, process_set, prescale_factor, postscale_factor, True
-    )
-
-
-def alltoall_async(
-    tensor: torch.Tensor,
-    splits: Any = None,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> TorchHandle:
-    """Starts an alltoall along axis 0; returns a handle.  Does not block.
-
-    splits: rows for each rank, in rank order (integers; sum = extent 0); None: equal parts.
-    The handle gives the received rows; with splits the pair (rows, received_splits).
-    """
-    return start_alltoall(tensor, splits, name, process_set, tells_splits=splits is not None)
-
-
-def start_alltoall(
-    tensor: torch.Tensor,
-    splits: Any,
-    name: str | None,
-    process_set: ProcessSet,
-    *,
-    tells_splits: bool = True,
-) -> TorchHandle:
-    """Starts an alltoall; the handle gives (rows, received_splits), or the rows alone."""
-    full_name = auto_name(Kind.ALLTOALL, name, process_set)
-    checked = checked_splits(splits, full_name)
-
-    def with_splits(handle: Any, result: torch.Tensor) -> Any:
-        return result, torch.tensor(handle.received_splits, dtype=torch.int32)
-
-    finish = with_splits if tells_splits else None
-    return _start_collected(
-        Kind.ALLTOALL, [tensor], [full_name], False, process_set, finish, splits=checked
-    )
-
-
 # --- broadcast ------------------------------------------------------------------------------------
 
 
@@ -536,7 +374,16 @@ def _start_broadcast(
     is_in_place: bool,
     priority: int = 0,
 ) -> TorchHandle:
-    full_name = auto_name(Kind.BROADCAST, name, process_set)
+    caller = "torch.broadcast_" if is_in_place else "torch.broadcast"
+    arguments = (root_rank, priority)
+    again = Again(caller, Kind.BROADCAST, tensor, name, process_set, None, arguments)
+    if again.comes_again:
+        output = None if is_in_place else torch.empty_like(tensor)
+        result = tensor if output is None else output
+        handle = again.start(output, None)
+        if handle is not None:
+            return JoinedHandle((handle,), None, result)
+    full_name = again.name if name is None else auto_name(Kind.BROADCAST, name, process_set)
     check(tensor, full_name)
     source = tensor.detach()
     target = source if is_in_place and source.is_contiguous() else source.contiguous()
@@ -549,7 +396,7 @@ def _start_broadcast(
         input=memory,
         output=memory,
         root=root_rank,
-        group=_group(process_set),
+        group=group_of(process_set),
         priority=priority,
     )
 
@@ -560,7 +407,7 @@ def _start_broadcast(
             copy_last(source, target)
         return tensor
 
-    return _submit([request], finish)
+    return JoinedHandle((again.submit(request),), finish)
 
 
 def broadcast_async(

@@ -10,7 +10,7 @@ import torch
 import rabit
 from rabit import Average, ProcessSet, ReduceOp, Sum, global_process_set
 from rabit_torch.compression import IDENTITY, Compression, by_hand, split
-from rabit_torch.ops import collectives
+from rabit_torch.ops import collected, collectives
 from rabit_torch.ops.arguments import reduce_op, scatter_op
 from rabit_torch.ops.handles import waited_for
 
@@ -124,13 +124,13 @@ class _Allgather(torch.autograd.Function):
         context.rows = [tensor.shape[0] if tensor.dim() else 1 for tensor in tensors]
         context.shapes = [tensor.shape for tensor in tensors]
         if not is_grouped:
-            return (waited_for(collectives.allgather_async, tensors[0], name, process_set),)
-        return tuple(waited_for(collectives.grouped_allgather_async, tensors, name, process_set))
+            return (waited_for(collected.allgather_async, tensors[0], name, process_set),)
+        return tuple(waited_for(collected.grouped_allgather_async, tensors, name, process_set))
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
         process_set, rows = context.process_set, torch.tensor(context.rows)
-        all_rows = collectives.allgather_async(rows.reshape(1, -1), None, process_set).wait()
+        all_rows = collected.allgather_async(rows.reshape(1, -1), None, process_set).wait()
         op = Sum if _is_transposed() else Average
         reduced = collectives.start_group(
             False, gradients, None, op, (1.0, 1.0), process_set
@@ -155,7 +155,7 @@ def allgather(
     """
     result: torch.Tensor
     if not _needs_gradient(tensor):
-        result = waited_for(collectives.allgather_async, tensor, name, process_set)
+        result = waited_for(collected.allgather_async, tensor, name, process_set)
     else:
         (result,) = _apply(_Allgather, name, process_set, False, tensor)
     return result
@@ -218,14 +218,14 @@ class _Alltoall(torch.autograd.Function):
     def forward(
         context: Any, tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet
     ) -> Any:
-        rows, received = waited_for(collectives.start_alltoall, tensor, splits, name, process_set)
+        rows, received = waited_for(collected.start_alltoall, tensor, splits, name, process_set)
         context.received, context.process_set = received.tolist(), process_set
         context.mark_non_differentiable(received)
         return rows, received
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor, *_: Any) -> Any:
-        handle = collectives.alltoall_async(gradient, context.received, None, context.process_set)
+        handle = collected.alltoall_async(gradient, context.received, None, context.process_set)
         return handle.wait()[0], None, None, None
 
 
@@ -242,7 +242,7 @@ def alltoall(
     Raises Mismatch if dtype or the other extents differ between ranks, PeerLost if a rank died.
     """
     if not _needs_gradient(tensor):
-        return waited_for(collectives.alltoall_async, tensor, splits, name, process_set)
+        return waited_for(collected.alltoall_async, tensor, splits, name, process_set)
     rows, received = _apply(_Alltoall, tensor, splits, name, process_set)
     return rows if splits is None else (rows, received)
 
@@ -262,7 +262,7 @@ class _Reducescatter(torch.autograd.Function):
         context.op, context.process_set = op, process_set
         context.factor = prescale * postscale
         call = (tensors, name, op, process_set, prescale, postscale, is_grouped)
-        result = waited_for(collectives.start_reducescatter, *call)
+        result = waited_for(collected.start_reducescatter, *call)
         return tuple(result) if is_grouped else (result,)
 
     @staticmethod
@@ -273,7 +273,7 @@ class _Reducescatter(torch.autograd.Function):
             factor /= context.process_set.size()
         if not _is_transposed():  # Horovod takes the gradient of the mean for that of the sum
             factor *= context.process_set.size()
-        gathered = collectives.grouped_allgather_async(gradients, None, context.process_set).wait()
+        gathered = collected.grouped_allgather_async(gradients, None, context.process_set).wait()
         return (None,) * 6 + tuple(tensor * factor for tensor in gathered)
 
 
@@ -297,7 +297,7 @@ def reducescatter(
     wire, undo = compressor.compress(tensor)
     if not _needs_gradient(wire):
         call = ([wire], name, resolved, process_set, prescale_factor, postscale_factor, False)
-        mine = waited_for(collectives.start_reducescatter, *call)
+        mine = waited_for(collected.start_reducescatter, *call)
         return compressor.decompress(mine, undo)
     result = _apply(
         _Reducescatter,

@@ -23,8 +23,7 @@ import torch
 
 import rabit
 from rabit import Average, Kind, ProcessSet, ReduceOp, global_process_set
-from rabit_torch.ops.arguments import checked_splits, scatter_op
-from rabit_torch.ops.collectives import auto_name
+from rabit_torch.ops.arguments import auto_name, checked_splits, scatter_op
 from rabit_torch.ops.handles import JoinedHandle, TorchHandle, waited_for
 from rabit_torch.results import tensor_from
 from rabit_torch.tensors import check, copy_last, view

@@ -8,7 +8,7 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, global_process_set
-from rabit_torch.ops.collectives import allgather_async
+from rabit_torch.ops.collected import allgather_async
 from rabit_torch.ops.handles import JoinedHandle, TorchHandle
 from rabit_torch.results import tensor_from
 from rabit_torch.tensors import view

@@ -11,7 +11,7 @@ import torch
 import rabit
 from rabit import InvalidArgument, ProcessSet, ReduceOp
 from rabit.framework import Task, driver_of, finished
-from rabit_torch.ops.collectives import allgather_async
+from rabit_torch.ops.collected import allgather_async
 from rabit_torch.ops.handles import TorchHandle
 from rabit_torch.parameter_state import ParameterState, SentPart
 

@@ -149,6 +149,114 @@ report([each for each in answers if not (each[1] and each[2])])
     assert results == [[], []]
 
 
+@needs_exchange
+def test_other_collectives_come_again_through_the_extension_module(on_ranks):
+    results = on_ranks(
+        2,
+        COUNTED
+        + """
+rank = rabit.rank()
+row = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])
+new = lambda: row * (rank + 1)
+array = lambda: new().numpy()
+root = 2 * row
+rows = torch.cat([row, 2 * row])
+swapped = torch.cat([row[2 * rank : 2 * rank + 2], 2 * row[2 * rank : 2 * rank + 2]])
+part = 3 * row[2 * rank : 2 * rank + 2]
+sum_ = {"op": rabit.Sum}
+cases = {
+    "allgather": (rows, (), {}),
+    "broadcast": (root, (1,), {}),
+    "broadcast_": (root, (1,), {}),
+    "alltoall": (swapped, (), {}),
+    "reducescatter": (part, (), sum_),
+}
+answers = []
+for name, (expected, positional, named) in cases.items():
+    trailing = "_" if name.endswith("_") else ""
+    start = name.removesuffix("_") + "_async" + trailing
+    for module, source in ((rabit, new), (core, new), (core, array)):
+        for label in ("x", None):
+            calls = {
+                "run": lambda: getattr(module, name)(source(), *positional, name=label, **named),
+                "start": lambda: module.synchronize(
+                    getattr(module, start)(source(), *positional, name=label, **named)
+                ),
+            }
+            for how, call in calls.items():
+                call()
+                for _ in range(2):
+                    names, result = taken(call)
+                    # What is not an array has no array to be broadcast into.
+                    anew = module is core and source is new and name == "broadcast"
+                    if not anew and names[0] != how:
+                        answers.append((name, module.__name__, label, names))
+                    result = torch.as_tensor(result)
+                    if not torch.equal(result, expected):
+                        answers.append((name, module.__name__, label, result.tolist()))
+core.barrier()
+names, _ = taken(core.barrier)
+answers += [] if names == ["run"] else [names]
+report(answers)
+""",
+    )
+
+    assert results == [[], []]
+
+
+@needs_exchange
+def test_what_is_gathered_again_may_have_other_rows_on_the_other_rank(on_ranks):
+    results = on_ranks(
+        2,
+        COUNTED
+        + """
+rank = rabit.rank()
+answers = []
+for step in range(6):
+    counts = (2, 1 + step // 2)
+    parts = [torch.full((count, 3), float(10 * index + step)) for index, count in enumerate(counts)]
+    whole = torch.cat(parts)
+    for gather, part in ((rabit.allgather, parts[rank]), (core.allgather, parts[rank].numpy())):
+        result = torch.as_tensor(gather(part, name="g"))
+        if not torch.equal(result, whole):
+            answers.append((step, result.tolist()))
+    outer = torch.as_tensor(core.allgather(torch.tensor(rank), name="scalar"))
+    if outer.tolist() != [0, 1]:
+        answers.append((step, outer.tolist()))
+report(answers)
+""",
+    )
+
+    assert results == [[], []]
+
+
+@needs_exchange
+def test_torchs_groups_of_gathers_and_scatters_come_again_in_one_call(on_ranks):
+    results = on_ranks(
+        2,
+        COUNTED
+        + """
+rank = rabit.rank()
+answers = []
+for step in range(3):
+    full = [torch.full((count, 2), step + 1.0) for count in (2, 3, 1)]
+    mine = [(rank + 1) * each for each in full]
+    scattered = lambda: rabit.grouped_reducescatter(mine, name="s", op=rabit.Sum)
+    gathered = lambda: rabit.grouped_allgather(mine, name="g")
+    shares = [torch.tensor_split(3 * each, 2)[rank] for each in full]
+    whole = [torch.cat([each, 2 * each]) for each in full]
+    for call, expected in ((scattered, shares), (gathered, whole)):
+        names, found = taken(call)
+        fits = all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        if not fits or (names.count("start_several") == 1) != (step > 0):
+            answers.append((step, names, [each.tolist() for each in found]))
+report(answers)
+""",
+    )
+
+    assert results == [[], []]
+
+
 def test_a_group_of_other_tensors_is_prepared_anew(on_ranks):
     results = on_ranks(
         2,

@@ -1,4 +1,4 @@
-"""Small blocking allreduces whose data goes with the negotiation: when, and that nothing else changes."""
+"""Small blocking collectives whose data goes with the negotiation: when, and that nothing else changes."""
 
 from __future__ import annotations
 
@@ -26,6 +26,60 @@ for step in range(5):
 expected = int(os.environ["EXPECTED"])
 assert rabit.statistics()["inlined"] == expected, rabit.statistics()["inlined"]
 """
+
+
+OTHER_KINDS = """
+import os
+import numpy as np
+import rabit
+
+rabit.init()
+rank, size = rabit.rank(), rabit.size()
+calls = 0
+for step in range(4):
+    mine = np.arange(size * 2, dtype=np.float32) + 100 * rank + step
+    every = [np.arange(size * 2, dtype=np.float32) + 100 * each + step for each in range(size)]
+    share = slice(2 * rank, 2 * rank + 2)
+    found = {
+        "broadcast": (rabit.broadcast(mine, 1, name="b"), every[1]),
+        "broadcast_": (rabit.broadcast_(mine.copy(), 1, name="c"), every[1]),
+        "allgather": (rabit.allgather(mine, name="g"), np.concatenate(every)),
+        "rows": (rabit.allgather(mine[: rank + 1], name="h"),
+                 np.concatenate([part[: index + 1] for index, part in enumerate(every)])),
+        "reducescatter": (rabit.reducescatter(mine, name="r", op=rabit.Sum), sum(every)[share]),
+        "alltoall": (rabit.alltoall(mine, name="a"), np.concatenate([part[share] for part in every])),
+        "reduce": (rabit.reduce(mine, 1, name="d", op=rabit.Sum), sum(every) if rank == 1 else None),
+    }
+    for what, (result, expected) in found.items():
+        np.testing.assert_array_equal(result, expected, err_msg=what)
+    calls += len(found)
+    # These are exchanged: too large for an agreement, cut unevenly, of one rank, of no rank.
+    large = rabit.allgather(np.full(400, rank), name="large")
+    np.testing.assert_array_equal(large, np.repeat(np.arange(size), 400))
+    rows, splits = rabit.alltoall(mine[:1], [1] + [0] * (size - 1), name="cut")
+    assert len(rows) == (size if rank == 0 else 0), rows
+    assert rabit.allgather(mine[:0] if rank else mine, name="one").tolist() == every[0].tolist()
+    rabit.barrier()
+    assert rabit.statistics()["inlined"] == (calls if os.environ["EXPECTED"] == "all" else 0)
+for step in range(3):  # an agreement for a small object; one more exchange for what is larger
+    before = rabit.statistics()["inlined"]
+    for count in (1, 9000):
+        said = {"rank": rank, "step": step, "text": "x" * count}
+        assert rabit.broadcast_object(said, 2)["rank"] == 2
+        found = rabit.allgather_object(said)
+        assert [each["rank"] for each in found] == list(range(size)) and found[-1]["text"] == "x" * count
+    if os.environ["EXPECTED"] == "all":
+        assert rabit.statistics()["inlined"] - before == 3, rabit.statistics()["inlined"] - before
+"""
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+@pytest.mark.parametrize("expected", ["all", "none"])
+def test_every_kind_gives_the_same_with_and_without_its_data_along(transport, expected, tmp_path):
+    environ = {"EXPECTED": expected, "RABIT_LINK_MODEL": "fixed", "RABIT_TRANSPORT": transport}
+    if expected == "none":
+        environ["RABIT_INLINE_BYTES"] = "0"
+    assert_all_ended_well(run_processes(3, OTHER_KINDS, tmp_path, environ))
 
 
 def run(tmp_path, size, expected, by_rank=None, **environ):

@@ -180,7 +180,7 @@ def test_below_the_least_the_job_ends_with_the_first_cause(train):
 
     assert job.status == 137
     assert "rank 1 of 3" in job.err and "was killed by SIGKILL (signal 9)" in job.err
-    assert "goes on" not in job.err
+    assert "goes on with 2" not in job.err  # survivors may say with how many it would
     job.assert_nothing_is_left()
 
 
