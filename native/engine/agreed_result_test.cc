@@ -259,18 +259,19 @@ TEST(EngineInline, every_kind_has_the_result_of_the_ordinary_path) {
   }
 }
 
-// Where a rank cuts it in its own way.
+// Where a rank cuts it in its own way, or has more of it to cut.
 TEST(EngineInline, an_alltoall_that_is_not_even_is_exchanged) {
   TestJob(2, WithInline()).Run([](Engine& engine, int rank) {
-    for (int i = 0; i < 4; ++i) {
-      const bool is_even = i % 2 == 0;
-      std::vector<float> values(2, static_cast<float>(rank));
+    for (int i = 0; i < 6; ++i) {
+      const bool is_even = i % 3 == 0;
+      const bool has_more = i % 3 == 2;
+      std::vector<float> values(rank == 1 && has_more ? 4 : 2, static_cast<float>(rank));
       Request request = MakeRequest("x", Kind::kAlltoall, values);
-      if (!is_even && rank == 1) request.signature.splits = {2, 0};
+      if (i % 3 == 1 && rank == 1) request.signature.splits = {2, 0};
       const Outcome outcome = ResultOf(engine, std::move(request), true);
       const std::vector<float> odd =
-          rank == 0 ? std::vector<float>{0, 1, 1} : std::vector<float>{0};
-      EXPECT_TRUE(outcome.values == (is_even ? std::vector<float>{0, 1} : odd));
+          rank == 0 || has_more ? std::vector<float>{0, 1, 1} : std::vector<float>{0};
+      EXPECT_TRUE(outcome.values == (is_even ? std::vector<float>{0, 1} : odd)) << "call " << i;
     }
     EXPECT_EQ(Inlined(engine), 2);
   });

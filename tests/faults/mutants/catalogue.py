@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from faults.mutants import of_checkpoints, of_links, of_members, of_methods, of_stores
+from faults.mutants import (
+    of_agreements,
+    of_checkpoints,
+    of_links,
+    of_members,
+    of_methods,
+    of_stores,
+)
 from faults.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
@@ -13,4 +20,5 @@ MUTANTS: list[Mutant] = [
     *of_members.MUTANTS,
     *of_stores.MUTANTS,
     *of_links.MUTANTS,
+    *of_agreements.MUTANTS,
 ]
