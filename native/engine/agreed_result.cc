@@ -98,9 +98,11 @@ bool CarriesData(const Request& request, int64_t bytes_max, const Group& group) 
 }
 
 void CopyInput(const Request& request, std::vector<std::byte>& data) {
+  const Signature& signature = request.signature;
+  const double factor = TraitsOf(signature.kind).reduces ? signature.prescale : 1.0;
   data.resize(request.input.bytes());
   CopyScaled(request.input.dtype, static_cast<const std::byte*>(request.input.data), data.data(),
-             request.input.count, request.signature.prescale);
+             request.input.count, factor);
 }
 
 void SetResult(PendingRequest& request, int32_t number) { SetNumber(request, number); }

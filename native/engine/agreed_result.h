@@ -15,7 +15,7 @@ namespace rabit {
 // and whose input and result have at most `bytes_max` bytes.  Others keep to the announcements of
 // steady steps, which have one size whatever the tensors.
 bool CarriesData(const Request& request, int64_t bytes_max, const Group& group);
-// The prescaled input, in place of what `data` holds.
+// The input, prescaled if it is reduced, in place of what `data` holds.
 void CopyInput(const Request& request, std::vector<std::byte>& data);
 
 // Each makes the result that of `request`.

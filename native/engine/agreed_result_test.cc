@@ -238,11 +238,9 @@ TEST(EngineInline, every_kind_has_the_result_of_the_ordinary_path) {
             std::vector<float> values = input;
             Request request = MakeRequest(how + std::string(Name(kind)), kind, values, {rows, 3});
             if (TraitsOf(kind).is_rooted) request.signature.root = size - 1;
-            if (TraitsOf(kind).reduces) {
-              request.signature.op = i % 2 == 0 ? ReduceOp::kAverage : ReduceOp::kSum;
-              request.signature.prescale = 0.5;
-              request.signature.postscale = i == 5 ? 3.0 : 1.0;
-            }
+            request.signature.op = i % 2 == 0 ? ReduceOp::kAverage : ReduceOp::kSum;
+            request.signature.prescale = 0.5;  // of what is reduced
+            request.signature.postscale = i == 5 ? 3.0 : 1.0;
             return ResultOf(engine, std::move(request), waits);
           };
           const Outcome carried = call("run.", true);

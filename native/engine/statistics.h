@@ -43,7 +43,7 @@ class Statistics {
   void AddExchange(Kind kind, const Route& route, std::string_view executor, int64_t bytes);
   void AddNegotiation(int64_t tensors, int64_t waited_ns);
   void AddRejected(int64_t tensors);
-  // An allreduce of which nothing was left to exchange.
+  // A request of which nothing was left to exchange.
   void AddCarried(int64_t bytes);
 
   LinkTotals link_totals() const;

@@ -123,11 +123,12 @@ PyObject* OrderedAllreduce(PyObject* self, Arguments arguments, Py_ssize_t count
   return PyLong_FromLong(code);
 }
 
-// run(request, input, output, name, timeout_ms, keeps) -> None, False, or (code, handle).
+// run(request, input, output, name, timeout_ms, keeps, handles) -> None, False, or a code.
 // None: it has succeeded and the handle is released, which it is not if the caller keeps it.
-// False: the tensors do not fit the request.
+// False: the tensors do not fit the request.  handles: a list that gets the handle if there is one
+// that is not released; a signal's exception may come in place of what this returns.
 PyObject* RunAgain(PyObject* self, Arguments arguments, Py_ssize_t count) {
-  if (!HasArguments("run", count, 6)) return nullptr;
+  if (!HasArguments("run", count, 7)) return nullptr;
   const Calls& calls = CallsOf(self);
   const int64_t timeout_ms = PyLong_AsLongLong(arguments[4]);
   if (PyErr_Occurred() != nullptr) return nullptr;
@@ -141,7 +142,14 @@ PyObject* RunAgain(PyObject* self, Arguments arguments, Py_ssize_t count) {
   if (code == RABIT_OK && !keeps) calls.release(calls.engine, handle);
   Py_END_ALLOW_THREADS;
   if (code == RABIT_OK && !keeps) return None();
-  return Py_BuildValue("iK", static_cast<int>(code), static_cast<unsigned long long>(handle));
+  if (handle != 0) {
+    PyObject* const value = PyLong_FromUnsignedLongLong(handle);
+    if (value == nullptr) return nullptr;
+    const int added = PyList_Append(arguments[6], value);
+    Py_DECREF(value);
+    if (added != 0) return nullptr;
+  }
+  return PyLong_FromLong(code);
 }
 
 // start(request, input, output, name) -> handle, -code, or False: the tensors do not fit.

@@ -160,13 +160,19 @@ class Batch:
             return None if handle.has_succeeded else handle
         if native.orphans:
             native.sweep()
-        failed = native.calls.run(self._address, None, None, None, SLICE_MS, False)
-        if failed is None:
+        handles: list[int] = []
+        try:
+            code = native.calls.run(
+                self._address, None, None, None, SLICE_MS, False, handles
+            )
+        except BaseException:
+            native.drop(handles, owned[1])
+            raise
+        if code is None:
             return None
-        code, value = failed
-        if not value:
+        if not handles:
             native.fail(code)
-        return Handle(native, value, *owned, code)
+        return Handle(native, handles[0], *owned, code)
 
     def _gather(self, indices: Sequence[int]) -> Any:
         """The structs of `indices` side by side."""
@@ -185,7 +191,11 @@ def _run(
     """Runs the struct; request: its name, what owns its memory, and how it finishes."""
     if native.orphans:
         native.sweep()
-    code = native.run(native.open_pointer(), struct, SLICE_MS, slot)
+    try:
+        code = native.run(native.open_pointer(), struct, SLICE_MS, slot)
+    except BaseException:
+        native.drop([slot[0]], request[1])
+        raise
     value = slot[0]
     if not value:
         check(native.library, code)
@@ -238,7 +248,7 @@ class _OfThread(threading.local):
 
     def __init__(self) -> None:
         self.plans: dict[tuple[Any, ...], _Plan] = {}
-        self.waits = False
+        self.waits = 0  # contexts of WAITING that the thread is in
 
 
 _PLANS_MAX = 256
@@ -251,15 +261,15 @@ class Waiting:
     __slots__ = ()
 
     def __enter__(self) -> None:
-        _here.waits = True
+        _here.waits += 1
 
     def __exit__(self, *_: object) -> None:
-        _here.waits = False
+        _here.waits -= 1
 
     @property
     def is_on(self) -> bool:
         """Whether this thread is in it."""
-        return _here.waits
+        return _here.waits > 0
 
 
 WAITING = Waiting()

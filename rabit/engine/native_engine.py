@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from rabit._native import address_of_pointer, check, ffi, last_error, load, load_calls
@@ -134,6 +134,15 @@ class NativeEngine:
             self.orphans.append((value, keepalive))
             return
         self._release(self._pointer, value)
+
+    def drop(self, values: Sequence[int], keepalive: Any) -> None:
+        """What an exception in a wait leaves behind: handles that nobody has got, 0 is none.
+
+        keepalive: what their operations may still use.
+        """
+        for value in values:
+            if value:
+                self.release(value, keepalive)
 
     def release_several(self, values: list[int]) -> None:
         """Frees handles of operations that have finished."""

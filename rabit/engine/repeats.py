@@ -28,7 +28,17 @@ _Kind = TypeVar("_Kind", bound=Handle)
 class Kept:
     """A call that has come before: its requests in their C form, which is only read."""
 
-    __slots__ = ("_native", "address", "arguments", "consumer", "kind", "name", "names", "owned")
+    __slots__ = (
+        "_native",
+        "address",
+        "arguments",
+        "consumer",
+        "kind",
+        "misses",
+        "name",
+        "names",
+        "owned",
+    )
 
     def __init__(
         self,
@@ -45,6 +55,7 @@ class Kept:
         self.names = [each.name for each in requests]
         self.name = self.names[0]
         self.consumer = consumer_of(requests[0])  # of tensors like these
+        self.misses = 0  # calls under its key that were for other tensors
 
     def run(self, source: Any, target: Any = None, number: str | None = None) -> bool:
         """Runs it on `source`, in place unless there is a `target`, and waits for it.
@@ -60,15 +71,19 @@ class Kept:
         native = self._native
         if native.orphans:
             native.sweep()
-        failed = native.calls.run(self.address, source, target, number, SLICE_MS, False)
-        if failed is None:
+        handles: list[int] = []
+        try:
+            code = native.calls.run(self.address, source, target, number, SLICE_MS, False, handles)
+        except BaseException:
+            native.drop(handles, (source, target))
+            raise
+        if code is None:
             return True
-        if failed is False:
+        if code is False:
             return False
-        code, value = failed
-        if not value:
+        if not handles:
             native.fail(code)
-        Handle(native, value, number or self.name, (self, source, target), None, code).wait()
+        Handle(native, handles[0], number or self.name, (source, target), None, code).wait()
         return True
 
     def start(
@@ -90,13 +105,19 @@ class Kept:
         # The library has copied all that it needs of the request but the tensors.
         tensors = source if target is None or target is False else (source, target)
         if WAITING.is_on and self.consumer is None:
-            ran = native.calls.run(self.address, source, target, number, SLICE_MS, True)
-            if ran is False:
+            handles: list[int] = []
+            try:
+                code = native.calls.run(
+                    self.address, source, target, number, SLICE_MS, True, handles
+                )
+            except BaseException:
+                native.drop(handles, tensors)
+                raise
+            if code is False:
                 return None
-            code, value = ran
-            if not value:
+            if not handles:
                 native.fail(code)
-            return kind(native, value, number or self.name, tensors, finish, code)
+            return kind(native, handles[0], number or self.name, tensors, finish, code)
         value = native.calls.start(self.address, source, target, number)
         if value is False:
             return None
@@ -198,6 +219,12 @@ class Repeats:
         """Keeps what a call with equal arguments, for tensors like these, makes anew else."""
         if self.native.calls is None:
             return
+        before = self.kept.get(key)
+        misses = 0 if before is None else before.misses + 1
+        if before is not None and misses & (misses - 1):
+            before.misses = misses  # Where each call is for other tensors, few of them are kept.
+            return
         if len(self.kept) >= _KEPT_MAX:
             self.kept.clear()
-        self.kept[key] = Kept(self.native, requests, arguments, tensors)
+        made = self.kept[key] = Kept(self.native, requests, arguments, tensors)
+        made.misses = misses

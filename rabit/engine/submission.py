@@ -87,6 +87,10 @@ class Submission(EngineBase):
         """A name for an operation that was given none; the engine knows its form, and soon forgets it."""
         return f"{key}.noname.{self.next_number(key)}"
 
+    def number_of(self, kind: Kind, group: int) -> str:
+        """The same for a collective of `group`."""
+        return self.auto_name(str(kind) if group == 0 else f"{kind!s}.set{group}")
+
     def key(
         self, caller: str, kind: Kind, name: str | None, group: int, tensor: Any
     ) -> tuple[tuple[Any, ...], str | None]:
@@ -94,8 +98,9 @@ class Submission(EngineBase):
         has none: the number of its `kind`."""
         if name is not None:
             return (caller, name, group), None
-        number = self.auto_name(str(kind) if group == 0 else f"{kind!s}.set{group}")
-        return (caller, None, group, getattr(tensor, "shape", None)), number
+        shape = getattr(tensor, "shape", None)
+        shape = shape if isinstance(shape, tuple) else None
+        return (caller, None, group, shape), self.number_of(kind, group)
 
     def again_grouped(
         self,

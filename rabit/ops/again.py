@@ -12,6 +12,7 @@ from rabit.engine.engine import Engine
 from rabit.engine.handle import Finish, Handle
 from rabit.engine.process_set import ProcessSet, global_process_set
 from rabit.engine.request import Request
+from rabit.engine.tensor import TensorView
 from rabit.types import Kind
 
 __all__ = ["Again"]
@@ -77,5 +78,8 @@ class Again:
 
     def keep(self, request: Request) -> None:
         """The same of one that has been submitted."""
-        if not self._is_alone:
+        source = request.input
+        # What the extension module cannot read as it is comes on this way each time: a list, a scalar.
+        fits = source is None or source.shape == getattr(self._tensor, "shape", None)
+        if fits and not self._is_alone and not isinstance(self._tensor, TensorView):
             self.engine.repeats.keep(self._key, (request,), self._arguments, (self._tensor,))

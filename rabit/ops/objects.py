@@ -15,8 +15,8 @@ import numpy as np
 from rabit.engine.current import engine_for_work
 from rabit.engine.engine import Engine
 from rabit.engine.process_set import ProcessSet, global_process_set
-from rabit.errors import InvalidArgument
-from rabit.ops.reductions import allgather, broadcast_
+from rabit.ops.reductions import Call, allgather, broadcast_
+from rabit.types import Kind
 
 __all__ = ["allgather_object", "broadcast_object"]
 
@@ -39,18 +39,20 @@ def broadcast_object(
     Blocks until every rank has called it.
     """
     engine = engine_for_work() if engine is None else engine
+    head_name, data_name = (None, None) if name is None else (f"{name}.head", f"{name}.data")
     is_root = engine.rank == root_rank
     head = np.zeros(_HEAD_BYTES, np.uint8)
-    data = _pickle(obj, f"broadcast_object on rank {engine.rank}") if is_root else head[:0]
+    data = head[:0]
     if is_root:
+        data = _pickle(obj, Kind.BROADCAST, head_name, process_set, engine)
         head[:_LENGTH_BYTES] = np.frombuffer(data.size.to_bytes(_LENGTH_BYTES, "little"), np.uint8)
         first = data[: _HEAD_BYTES - _LENGTH_BYTES]
         head[_LENGTH_BYTES : _LENGTH_BYTES + first.size] = first
-    broadcast_(head, root_rank, name and f"{name}.head", process_set, engine=engine)
+    broadcast_(head, root_rank, head_name, process_set, engine=engine)
     length = int.from_bytes(head[:_LENGTH_BYTES].tobytes(), "little")
     if length > _HEAD_BYTES - _LENGTH_BYTES:
         data = data if is_root else np.empty(length, np.uint8)
-        broadcast_(data, root_rank, name and f"{name}.data", process_set, engine=engine)
+        broadcast_(data, root_rank, data_name, process_set, engine=engine)
     elif not is_root:
         data = head[_LENGTH_BYTES : _LENGTH_BYTES + length]
     return obj if is_root else pickle.loads(data.tobytes())
@@ -69,8 +71,9 @@ def allgather_object(
     Blocks until every rank has called it.
     """
     engine = engine_for_work() if engine is None else engine
-    data = _pickle(obj, f"allgather_object on rank {engine.rank}")
-    everything = allgather(data, name and f"{name}.data", process_set, engine=engine)
+    data_name = None if name is None else f"{name}.data"
+    data = _pickle(obj, Kind.ALLGATHER, data_name, process_set, engine)
+    everything = allgather(data, data_name, process_set, engine=engine)
     stream = io.BytesIO(everything.tobytes())
     objects = []
     while stream.tell() < everything.size:  # a pickle says where it ends
@@ -78,12 +81,15 @@ def allgather_object(
     return objects
 
 
-def _pickle(obj: Any, what: str) -> np.ndarray[Any, Any]:
+def _pickle(
+    obj: Any, kind: Kind, name: str | None, process_set: ProcessSet, engine: Engine
+) -> np.ndarray[Any, Any]:
+    """The bytes of `obj`.  If there are none, the others hear of it where they wait for this collective."""
     try:
         data = pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:
-        raise InvalidArgument(
-            f"{what}: the object of type {type(obj).__name__} cannot be pickled: {error}. "
+        raise Call(engine, kind, name, process_set, 0).refusal(
+            f"the object of type {type(obj).__name__} cannot be pickled: {error}. "
             "Send what it is made of."
         ) from error
     return np.frombuffer(bytearray(data), np.uint8)

@@ -241,7 +241,7 @@ def broadcast_async(
     """Like `broadcast`, but returns a Handle at once."""
     arguments = (root_rank, priority, backend)
     again = Again("broadcast", Kind.BROADCAST, tensor, name, process_set, engine, arguments)
-    if type(tensor) is np.ndarray:
+    if again.comes_again and type(tensor) is np.ndarray:
         array = np.empty(tensor.shape, tensor.dtype)
         handle = again.start(array, lambda _: array)
         if handle is not None:
@@ -378,12 +378,8 @@ class Call:
         self.backend = self.engine.backend(backend) if backend else -1
         self.kind = kind
         self.group = 0 if process_set is global_process_set else process_set.group_on(self.engine)
-        self.name = self._auto_name() if name is None else name
+        self.name = self.engine.number_of(kind, self.group) if name is None else name
         self.priority = priority
-
-    def _auto_name(self) -> str:
-        key = str(self.kind) if self.group == 0 else f"{self.kind}.set{self.group}"
-        return self.engine.auto_name(key)
 
     def member(self, name: str) -> Call:
         """The same call under another name."""

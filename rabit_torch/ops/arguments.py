@@ -17,9 +17,7 @@ __all__ = ["auto_name", "checked_splits", "group_of", "reduce_op", "scatter_op"]
 def auto_name(kind: Kind, name: str | None, process_set: ProcessSet) -> str:
     """Returns "allreduce.<name>", numbered when there is no name: for each process set by itself."""
     if name is None:
-        group = group_of(process_set)
-        key = str(kind) if group == 0 else f"{kind}.set{group}"
-        return rabit.default_engine().auto_name(key)
+        return rabit.default_engine().number_of(kind, group_of(process_set))
     return f"{kind}.{name}"
 
 

@@ -51,6 +51,8 @@ def _start_collected(
     handle = again.start(False, None)
     if handle is None:
         full_name = again.name if name is None else auto_name(kind, name, process_set)
+        if is_alone:
+            fields["splits"] = checked_splits(fields["splits"], full_name)
         handle = again.submit(_collected(kind, tensor, full_name, process_set, fields))
     started = handle
 
@@ -184,10 +186,8 @@ def start_alltoall(
     tells_splits: bool = True,
 ) -> TorchHandle:
     """Starts an alltoall; the handle gives (rows, received_splits), or the rows alone."""
-    checked = checked_splits(splits, "alltoall" if name is None else f"alltoall.{name}")
-
     def with_splits(handle: Any, result: torch.Tensor) -> Any:
         return result, torch.tensor(handle.received_splits, dtype=torch.int32)
 
     finish = with_splits if tells_splits else None
-    return _start_collected(Kind.ALLTOALL, tensor, name, process_set, finish, splits=checked)
+    return _start_collected(Kind.ALLTOALL, tensor, name, process_set, finish, splits=splits)

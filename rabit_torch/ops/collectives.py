@@ -1,4 +1,4 @@
-"""Collectives on torch tensors: synchronous, asynchronous, in place and grouped.
+"""allreduce and broadcast of torch tensors: synchronous, asynchronous, in place and grouped.
 
 The signatures are Horovod's.  Names tell tensors apart; a name that is None is numbered, so calls
 without names must come in the same order on every rank.

@@ -143,6 +143,10 @@ REFUSALS = {
         lambda bad: rabit.alltoall(np.ones(5 if bad else 4), name="w"),
         ("alltoall 'w'", "5 rows"),
     ),
+    "object": (
+        lambda bad: rabit.allgather_object((lambda: None) if bad else 1, name="w"),
+        ("allgather 'w.data'", "type function cannot be pickled"),
+    ),
 }
 
 

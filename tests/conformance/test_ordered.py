@@ -171,7 +171,7 @@ def test_the_extension_module_refuses_arguments_that_cannot_work():
     array = np.ones(2)
     with pytest.raises(TypeError, match="ordered_allreduce takes 3 arguments, not 1"):
         calls.ordered_allreduce(0)
-    with pytest.raises(TypeError, match="run takes 6 arguments, not 0"):
+    with pytest.raises(TypeError, match="run takes 7 arguments, not 0"):
         calls.run()
     with pytest.raises(TypeError, match="start takes 4 arguments, not 1"):
         calls.start(0)
@@ -180,5 +180,5 @@ def test_the_extension_module_refuses_arguments_that_cannot_work():
     assert calls.ordered_allreduce(array, 0, float("nan")) is False
     assert calls.ordered_allreduce(array, 0, "soon") is False
     assert calls.ordered_allreduce("text", 0, 1.0) is False
-    assert calls.run(0, array, None, None, 1, False) is False
+    assert calls.run(0, array, None, None, 1, False, []) is False
     assert calls.start(0, array, None, None) is False

@@ -194,6 +194,8 @@ void Caller::CheckCarried(const Operation& operation, const State& state,
                           const PendingRequest& pending) {
   const TensorView& view = pending.output().view;
   const std::vector<float> expected = CarriedResult(operation, state, view.count);
+  if (static_cast<int64_t>(expected.size()) != view.count)
+    return port_.Violate(operation.name + " has " + std::to_string(view.count) + " elements");
   const auto* values = static_cast<const float*>(view.data);
   for (size_t i = 0; i < expected.size(); ++i) {
     if (values[i] == expected[i]) continue;
@@ -210,8 +212,6 @@ std::vector<float> Caller::CarriedResult(const Operation& operation, const State
   if (signature.kind == Kind::kAllgather) {
     for (int rank : operation.members)
       result.resize(result.size() + static_cast<size_t>(RowsOf(operation, rank)), input_of(rank));
-    if (static_cast<int64_t>(result.size()) != count)
-      port_.Violate(operation.name + " has " + std::to_string(count) + " rows");
     return result;
   }
   float value = 0;

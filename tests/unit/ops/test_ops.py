@@ -141,6 +141,40 @@ def test_objects_that_cannot_be_pickled(job):
         rabit.broadcast_object(lambda: None)
 
 
+@pytest.mark.parametrize("name", [None, "", "said"])
+def test_objects_of_every_length_come_back(job, name):
+    for count in (0, 1, 400, 504, 600, 100_000):
+        said = {"text": "x" * count, "array": np.arange(3)}
+        assert rabit.broadcast_object(said, name=name) is said
+        (found,) = rabit.allgather_object(said, name=name)
+        assert found["text"] == said["text"] and found["array"].tolist() == [0, 1, 2]
+
+
+def test_calls_for_ever_other_tensors_are_seldom_kept(job):
+    repeats = rabit.default_engine().repeats
+
+    def kept(rows):
+        rabit.allgather(np.ones(rows), name="rows")
+        return repeats.kept["allgather", "rows", 0]
+
+    made = [kept(rows) for rows in range(1, 34)]
+    assert len({id(each) for each in made}) == 7  # the first, and misses 1, 2, 4, 8, 16 and 32
+    again = [kept(50) for _ in range(40)]
+    assert again[-1] is not made[-1] and again[-1] is again[-2]
+    rabit.allgather([1.0, 2.0], name="list")
+    rabit.allgather(np.float32(1), name="scalar")
+    assert ("allgather", "list", 0) not in repeats.kept
+    assert ("allgather", "scalar", 0) not in repeats.kept
+
+
+def test_waiting_contexts_nest(job):
+    waiting = rabit.default_engine().waiting()
+    with waiting:
+        rabit.broadcast_(np.ones(2), 0)
+        assert waiting.is_on
+    assert not waiting.is_on
+
+
 def test_process_sets(job):
     low = rabit.ProcessSet([0])
     with pytest.raises(InvalidArgument, match="is not registered"):
