@@ -38,7 +38,7 @@ class Again:
         *,
         is_alone: bool = False,
     ) -> None:
-        """caller: the public function.  arguments: its others.  is_alone: something belongs to this call only."""
+        """caller: the public function.  arguments: its others.  is_alone: it is not to come again."""
         engine = engine_for_work() if engine is None else engine
         group = 0 if process_set is global_process_set else process_set.group_on(engine)
         self.engine = engine

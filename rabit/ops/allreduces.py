@@ -169,6 +169,7 @@ class _Allreduce:
         # What belongs to one call alone, so that such a call is prepared anew; None: nothing.
         residual, seed = feedback
         self._feedback = None if residual is None and seed == 0 else feedback
+        has_output = what == "allreduce_" or type(tensor) is np.ndarray  # or one that is known how to make
         self._again = Again(
             what,
             Kind.ALLREDUCE,
@@ -177,7 +178,7 @@ class _Allreduce:
             process_set,
             engine,
             arguments,
-            is_alone=self._feedback is not None,
+            is_alone=self._feedback is not None or not has_output,
         )
         self._arguments = arguments
         self._process_set = process_set

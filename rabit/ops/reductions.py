@@ -240,8 +240,18 @@ def broadcast_async(
 ) -> Handle:
     """Like `broadcast`, but returns a Handle at once."""
     arguments = (root_rank, priority, backend)
-    again = Again("broadcast", Kind.BROADCAST, tensor, name, process_set, engine, arguments)
-    if again.comes_again and type(tensor) is np.ndarray:
+    is_alone = type(tensor) is not np.ndarray  # else there is an array to make for the result
+    again = Again(
+        "broadcast",
+        Kind.BROADCAST,
+        tensor,
+        name,
+        process_set,
+        engine,
+        arguments,
+        is_alone=is_alone,
+    )
+    if again.comes_again:
         array = np.empty(tensor.shape, tensor.dtype)
         handle = again.start(array, lambda _: array)
         if handle is not None:

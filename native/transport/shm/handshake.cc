@@ -320,6 +320,7 @@ Status Meeting::Check(const Hello& hello, int peer) const {
 Result<bool> Meeting::WantsOffers(const Hello& peer) const {
   if (trial_ == nullptr) return false;
   const bool is_required = agreement_.single_copy == SingleCopy::kOn;
+  if (!is_required && !trial_->MayBeFaster()) return false;
   const Status status = trial_->TryRead(peer.pid, peer.probe_address, peer.probe_value);
   if (status.ok()) return is_required || trial_->IsFaster(peer.pid, peer.probe_address);
   if (!is_required) return false;

@@ -71,6 +71,11 @@ bool SingleCopyTrial::IsFaster(int pid, uint64_t address) {
   return *is_faster_;
 }
 
+bool SingleCopyTrial::MayBeFaster() {
+  const MutexLock lock(mutex_);
+  return is_faster_.value_or(true);
+}
+
 bool SingleCopyTrial::Measure(int pid, uint64_t address) const {
   const std::unique_ptr<std::byte[]> to(new std::byte[kBytes]);
   std::memset(to.get(), 1, kBytes);
