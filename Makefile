@@ -278,6 +278,7 @@ bench: $(VENV)/.package $(VENV)/.tools $(MPICHVENV)/.ready ## beside gloo, Open 
 	$(BIN)/python tests/bench/allreduce.py --ranks 4 --rounds 2 $(MPICH)
 	$(BIN)/python tests/bench/allreduce.py --transport tcp --sizes 64K,1M,4M,16M,64M
 	$(BIN)/python tests/bench/front_door.py
+	$(BIN)/python tests/bench/small_collectives.py
 	$(BIN)/python tests/bench/busy_cores.py
 	$(BIN)/python tests/bench/control_plane.py
 	$(BIN)/python tests/bench/allreduce.py --dtype float32,float16,bfloat16 --sizes 64M

@@ -162,9 +162,7 @@ class Batch:
             native.sweep()
         handles: list[int] = []
         try:
-            code = native.calls.run(
-                self._address, None, None, None, SLICE_MS, False, handles
-            )
+            code = native.calls.run(self._address, None, None, None, SLICE_MS, False, handles)
         except BaseException:
             native.drop(handles, owned[1])
             raise
@@ -248,7 +246,7 @@ class _OfThread(threading.local):
 
     def __init__(self) -> None:
         self.plans: dict[tuple[Any, ...], _Plan] = {}
-        self.waits = 0  # contexts of WAITING that the thread is in
+        self.waits = False
 
 
 _PLANS_MAX = 256
@@ -261,15 +259,15 @@ class Waiting:
     __slots__ = ()
 
     def __enter__(self) -> None:
-        _here.waits += 1
+        _here.waits = True
 
     def __exit__(self, *_: object) -> None:
-        _here.waits -= 1
+        _here.waits = False
 
     @property
     def is_on(self) -> bool:
         """Whether this thread is in it."""
-        return _here.waits > 0
+        return _here.waits
 
 
 WAITING = Waiting()

@@ -47,7 +47,8 @@ class Crew:
             self._note(f"{name} {how}; {self._servers.note}.")
             return True
         self._left(rank, how)
-        self.grow()  # Who is on the way counts for the ranks that the job needs.
+        if not is_well:
+            self.grow()  # Who is on the way counts for the ranks that the job needs.
         is_survived = self._losses.survives([rank], how)
         if is_survived and how:
             early = "" if rank in self._losses.members else " before it took part"
@@ -85,7 +86,7 @@ class Crew:
 
     def grow(self) -> None:
         """Starts the processes that the job wants and has room for."""
-        while self.growth is not None and self.may_grow:
+        while self.growth is not None and self.may_grow and not self._losses.is_finishing:
             found = self.growth.start_one()
             if found is None:
                 return

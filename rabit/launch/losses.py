@@ -30,6 +30,7 @@ class Losses:
         self._lost: set[int] = set()
         self._strength = size
         self._members = frozenset(range(size))
+        self._is_finishing = False
 
     def survives(self, ranks: Collection[int], how: str) -> bool:
         """True if the job goes on after these ranks have ended so; the others are told then.
@@ -80,12 +81,18 @@ class Losses:
         return self._members
 
     @property
+    def is_finishing(self) -> bool:
+        """True when a rank of an elastic job has ended well, and so nobody is to come any more."""
+        return self._is_finishing
+
+    @property
     def note(self) -> str:
         """What becomes of the job."""
         return f"the job goes on with {self._strength} of {self._size} ranks (--min-np {self._least})"
 
     def _take(self, membership: Membership) -> Membership:
         self._members = self._members.union(membership.members)
+        self._is_finishing = membership.finished > 0
         living = [each for each in membership.members if not membership.ended.get(each)]
         self._strength = membership.done + len(living)
         return membership

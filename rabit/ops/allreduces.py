@@ -169,7 +169,7 @@ class _Allreduce:
         # What belongs to one call alone, so that such a call is prepared anew; None: nothing.
         residual, seed = feedback
         self._feedback = None if residual is None and seed == 0 else feedback
-        has_output = what == "allreduce_" or type(tensor) is np.ndarray  # or one that is known how to make
+        has_output = what == "allreduce_" or type(tensor) is np.ndarray  # else it is made anew
         self._again = Again(
             what,
             Kind.ALLREDUCE,

@@ -302,11 +302,7 @@ def broadcast_async_(
     handle = again.start(None, lambda _: tensor)
     if handle is not None:
         return handle
-    call = Call(again.engine, Kind.BROADCAST, again.name, process_set, priority, backend)
-    target = view_output(tensor, call)
-    request = call.request(target, target, finish=lambda _: tensor)
-    request.root = call.check_rank(root_rank, "root_rank")
-    return again.submit(request)
+    return again.submit(_broadcast_in_place(again, tensor, process_set, arguments))
 
 
 def broadcast_(
@@ -323,11 +319,25 @@ def broadcast_(
 
     Blocks.  Raises Mismatch if shape, dtype or root differ between ranks, PeerLost if a rank died.
     """
-    with WAITING:
-        handle = broadcast_async_(
-            tensor, root_rank, name, process_set, priority=priority, engine=engine, backend=backend
-        )
-    return handle.result()
+    arguments = (root_rank, priority, backend)
+    again = Again("broadcast_", Kind.BROADCAST, tensor, name, process_set, engine, arguments)
+    if again.run(None):
+        return tensor
+    request = _broadcast_in_place(again, tensor, process_set, arguments)
+    result = again.engine.run(request).result()
+    again.keep(request)
+    return result
+
+
+def _broadcast_in_place(
+    again: Again, tensor: Any, process_set: ProcessSet, arguments: tuple[int, int, str]
+) -> Request:
+    root_rank, priority, backend = arguments
+    call = Call(again.engine, Kind.BROADCAST, again.name, process_set, priority, backend)
+    target = view_output(tensor, call)
+    request = call.request(target, target, finish=lambda _: tensor)
+    request.root = call.check_rank(root_rank, "root_rank")
+    return request
 
 
 def barrier_async(

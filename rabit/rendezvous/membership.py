@@ -49,8 +49,7 @@ class Membership:
     not reach, as far as they have looked.  ended: members
     whose end the launcher has seen, and how; "": well.  done: how many had ended well before.  lost:
     who was left out of this epoch, and why; left: who of them was to leave.  seats: of members that
-    have come for others, by number; see `seat_of`.
-    meeting: at which store the members of this epoch meet.
+    have come for others, by number; see `seat_of`.  meeting: at which store the members of this epoch meet.
     """
 
     epoch: int
@@ -150,7 +149,7 @@ class Membership:
             {each: host for each, host in self.hosts.items() if each not in out},
             waiting=tuple(each for each in self.waiting if each not in members),
             leaving=self.leaving.intersection(members),
-            done=self._done,
+            done=self.finished,
             lost=dict(list(lost.items())[:_LOST_MAX]),
             left=left,
             seats={**seats, **{each: self.seat_of(taken[each]) for each in taken}},
@@ -167,7 +166,7 @@ class Membership:
         """The next members, of those that are there and of newcomers; those that leave; who comes for whom."""
         staying = [each for each in there if each not in self.leaving]
         newcomers = self.waiting[: max(0, self.most - len(staying))]
-        wanted = self.least - self._done - len(staying) - len(newcomers)
+        wanted = self.least - self.finished - len(staying) - len(newcomers)
         going = [each for each in there if each in self.leaving]
         back = going[: max(0, wanted)]
         gone = [each for each in self.members if each not in staying and each not in back]
@@ -231,10 +230,11 @@ class Membership:
     @property
     def is_too_small(self) -> bool:
         """True if too few are left; those that have ended well are at the end of the job already."""
-        return len(self.members) + self._done < self.least
+        return len(self.members) + self.finished < self.least
 
     @property
-    def _done(self) -> int:
+    def finished(self) -> int:
+        """How many members have ended well."""
         return self.done + sum(1 for how in self.ended.values() if not how)
 
     def member_of(self, rank: int) -> int:

@@ -167,14 +167,6 @@ def test_calls_for_ever_other_tensors_are_seldom_kept(job):
     assert ("allgather", "scalar", 0) not in repeats.kept
 
 
-def test_waiting_contexts_nest(job):
-    waiting = rabit.default_engine().waiting()
-    with waiting:
-        rabit.broadcast_(np.ones(2), 0)
-        assert waiting.is_on
-    assert not waiting.is_on
-
-
 def test_process_sets(job):
     low = rabit.ProcessSet([0])
     with pytest.raises(InvalidArgument, match="is not registered"):
