@@ -90,8 +90,7 @@ std::vector<Row> WorkRows() {
        "microseconds that a waiter spins before it sleeps; -1: by cores and ranks"},
       {"queue_capacity", &Options::queue_capacity, 1, int64_t{1} << 28, "", "requests in flight"},
       {"backend", &Options::backend, 0, 0, "",
-       "who executes collectives, the default first: builtin, mpi, nccl and ps, with commas; or "
-       "auto"},
+       "who executes collectives, the default first: builtin, mpi, nccl and ps, with commas; or auto"},
       {"mpi", &Options::mpi, 0, 0, "", "the MPI library and its handles; filled in by the package"},
       {"mpi_collectives", &Options::mpi_collectives, 0, 0, "auto library messages",
        "whether the MPI library's collectives run, or our algorithms over its messages"},

@@ -1,6 +1,5 @@
 #include "control/carried_data.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 

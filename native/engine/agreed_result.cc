@@ -23,13 +23,12 @@ bool IsRoot(const Signature& signature, const Group& group) {
   return group.is_member() && group.IndexOf(signature.root) == group.my_index;
 }
 
-// Where to put `bytes`, which are a result of this shape.
+// Where to put `bytes`, which rank 0 says are a result of this shape.
 Result<std::byte*> Place(PendingRequest& request, std::vector<int64_t> shape, size_t bytes) {
   RABIT_RETURN_IF_ERROR(request.PrepareOutput(std::move(shape)));
   const TensorView& output = request.output().view;
   if (output.bytes() == bytes) return static_cast<std::byte*>(output.data);
-  return Internal("rank 0 sent " + std::to_string(bytes) +
-                  " bytes as the result of '" +  // its word
+  return Internal("rank 0 sent " + std::to_string(bytes) + " bytes as the result of '" +
                   request.request.name + "', which has " + std::to_string(output.bytes()));
 }
 
