@@ -21,10 +21,11 @@ __all__ = ["Again"]
 class Again:
     """What a call has in common with the one before.
 
-    engine: the one it is for; name: the operation's, numbered if the caller gave none.
+    engine: the one it is for; name: the operation's, numbered if the caller gave none; tensor and arguments: of
+    the call.
     """
 
-    __slots__ = ("_arguments", "_is_alone", "_kept", "_key", "_number", "_tensor", "engine", "name")
+    __slots__ = ("_is_alone", "_kept", "_key", "_number", "arguments", "engine", "name", "tensor")
 
     def __init__(
         self,
@@ -44,10 +45,10 @@ class Again:
         self.engine = engine
         self._key, self._number = engine.key(caller, kind, name, group, tensor)
         self.name = self._number or name or ""
-        self._arguments = arguments
+        self.arguments = arguments
         self._is_alone = is_alone
         self._kept = None if is_alone else engine.repeats.find(self._key, arguments, tensor)
-        self._tensor = tensor
+        self.tensor = tensor
 
     @property
     def comes_again(self) -> bool:
@@ -57,7 +58,7 @@ class Again:
     def run(self, output: Any) -> bool:
         """Runs it into `output`, None: in place, and waits; False: it is to be prepared."""
         kept = self._kept
-        return kept is not None and kept.run(self._tensor, output, self._number)
+        return kept is not None and kept.run(self.tensor, output, self._number)
 
     def start(self, output: Any, finish: Finish | None) -> Handle | None:
         """Starts it; None: it is to be prepared.
@@ -68,7 +69,7 @@ class Again:
         kept = self._kept
         if kept is None:
             return None
-        return kept.start(Handle, self._tensor, output, finish, self._number)
+        return kept.start(Handle, self.tensor, output, finish, self._number)
 
     def submit(self, request: Request) -> Handle:
         """Submits `request`, which was prepared for this call, so that the next one need not be."""
@@ -80,6 +81,6 @@ class Again:
         """The same of one that has been submitted."""
         source = request.input
         # What the extension module cannot read as it is comes on this way each time: a list, a scalar.
-        fits = source is None or source.shape == getattr(self._tensor, "shape", None)
-        if fits and not self._is_alone and not isinstance(self._tensor, TensorView):
-            self.engine.repeats.keep(self._key, (request,), self._arguments, (self._tensor,))
+        fits = source is None or source.shape == getattr(self.tensor, "shape", None)
+        if fits and not self._is_alone and not isinstance(self.tensor, TensorView):
+            self.engine.repeats.keep(self._key, (request,), self.arguments, (self.tensor,))

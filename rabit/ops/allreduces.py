@@ -41,16 +41,19 @@ def allreduce_async(
     seed: int = 0,
 ) -> Handle:
     """Like `allreduce`, but returns a Handle at once."""
+    arguments = (average, op, prescale_factor, postscale_factor, compression, priority, backend)
+    is_alone = residual is not None or seed != 0 or type(tensor) is not np.ndarray
     call = _Allreduce(
         "allreduce",
+        Kind.ALLREDUCE,
         tensor,
         name,
         process_set,
         engine,
-        (average, op, prescale_factor, postscale_factor, compression, priority, backend),
-        (residual, seed),
+        arguments,
+        is_alone=is_alone,
     )
-    return call.start(call.new_output())
+    return call.begin(call.new_output(), process_set, (residual, seed))
 
 
 def allreduce(
@@ -81,16 +84,19 @@ def allreduce(
     Returns a new array.  Blocks.  Raises Mismatch if shape, dtype or op differ between ranks,
     PeerLost if a rank died.
     """
+    arguments = (average, op, prescale_factor, postscale_factor, compression, priority, backend)
+    is_alone = residual is not None or seed != 0 or type(tensor) is not np.ndarray
     call = _Allreduce(
         "allreduce",
+        Kind.ALLREDUCE,
         tensor,
         name,
         process_set,
         engine,
-        (average, op, prescale_factor, postscale_factor, compression, priority, backend),
-        (residual, seed),
+        arguments,
+        is_alone=is_alone,
     )
-    return call.run(call.new_output())
+    return call.perform(call.new_output(), process_set, (residual, seed))
 
 
 def allreduce_async_(
@@ -110,16 +116,19 @@ def allreduce_async_(
     seed: int = 0,
 ) -> Handle:
     """Like `allreduce_`, but returns a Handle at once."""
+    arguments = (average, op, prescale_factor, postscale_factor, compression, priority, backend)
+    is_alone = residual is not None or seed != 0
     call = _Allreduce(
         "allreduce_",
+        Kind.ALLREDUCE,
         tensor,
         name,
         process_set,
         engine,
-        (average, op, prescale_factor, postscale_factor, compression, priority, backend),
-        (residual, seed),
+        arguments,
+        is_alone=is_alone,
     )
-    return call.start(None)
+    return call.begin(None, process_set, (residual, seed))
 
 
 def allreduce_(
@@ -139,78 +148,53 @@ def allreduce_(
     seed: int = 0,
 ) -> Any:
     """Like `allreduce`, but the result replaces the values of `tensor`, which is returned."""
+    arguments = (average, op, prescale_factor, postscale_factor, compression, priority, backend)
+    is_alone = residual is not None or seed != 0
     call = _Allreduce(
         "allreduce_",
+        Kind.ALLREDUCE,
         tensor,
         name,
         process_set,
         engine,
-        (average, op, prescale_factor, postscale_factor, compression, priority, backend),
-        (residual, seed),
+        arguments,
+        is_alone=is_alone,
     )
-    return call.run(None)
+    return call.perform(None, process_set, (residual, seed))
 
 
-class _Allreduce:
-    """One call of a public function."""
+class _Allreduce(Again):
+    """One call of a public function.  feedback: residual and seed."""
 
-    __slots__ = ("_again", "_arguments", "_feedback", "_process_set", "_tensor")
-
-    def __init__(
-        self,
-        what: str,
-        tensor: Any,
-        name: str | None,
-        process_set: ProcessSet,
-        engine: Engine | None,
-        arguments: tuple[Any, ...],
-        feedback: tuple[Any, int],
-    ) -> None:
-        # What belongs to one call alone, so that such a call is prepared anew; None: nothing.
-        residual, seed = feedback
-        self._feedback = None if residual is None and seed == 0 else feedback
-        has_output = what == "allreduce_" or type(tensor) is np.ndarray  # else it is made anew
-        self._again = Again(
-            what,
-            Kind.ALLREDUCE,
-            tensor,
-            name,
-            process_set,
-            engine,
-            arguments,
-            is_alone=self._feedback is not None or not has_output,
-        )
-        self._arguments = arguments
-        self._process_set = process_set
-        self._tensor = tensor
+    __slots__ = ()
 
     def new_output(self) -> Any:
-        """An array for the result of a call that comes again; None: prepare it."""
-        tensor = self._tensor
-        return np.empty(tensor.shape, tensor.dtype) if type(tensor) is np.ndarray else _PREPARE
+        """An array for the result of a call that comes again; _PREPARE: there is none."""
+        return np.empty(self.tensor.shape, self.tensor.dtype) if self.comes_again else _PREPARE
 
-    def run(self, output: Any) -> Any:
+    def perform(self, output: Any, process_set: ProcessSet, feedback: tuple[Any, int]) -> Any:
         """Returns `output`, or else the tensor; blocks."""
-        if output is not _PREPARE and self._again.run(output):
-            return self._tensor if output is None else output
-        request = self._request(output is None)
-        result = self._again.engine.run(request).result()
-        self._again.keep(request)
+        if output is not _PREPARE and self.run(output):
+            return self.tensor if output is None else output
+        request = self._request(output is None, process_set, feedback)
+        result = self.engine.run(request).result()
+        self.keep(request)
         return result
 
-    def start(self, output: Any) -> Handle:
+    def begin(self, output: Any, process_set: ProcessSet, feedback: tuple[Any, int]) -> Handle:
         if output is not _PREPARE:
-            result = self._tensor if output is None else output
-            handle = self._again.start(output, lambda _: result)
+            result = self.tensor if output is None else output
+            handle = self.start(output, lambda _: result)
             if handle is not None:
                 return handle
-        return self._again.submit(self._request(output is None))
+        return self.submit(self._request(output is None, process_set, feedback))
 
-    def _request(self, is_in_place: bool) -> Request:
-        average, op, prescale, postscale, compression, priority, backend = self._arguments
-        engine, name = self._again.engine, self._again.name
-        call = Call(engine, Kind.ALLREDUCE, name, self._process_set, priority, backend)
-        tensor = self._tensor
+    def _request(
+        self, is_in_place: bool, process_set: ProcessSet, feedback: tuple[Any, int]
+    ) -> Request:
+        average, op, prescale, postscale, compression, priority, backend = self.arguments
+        call = Call(self.engine, Kind.ALLREDUCE, self.name, process_set, priority, backend)
+        tensor = self.tensor
         if is_in_place:
             target = view_output(tensor, call)
             request = call.request(target, target, finish=lambda _: tensor)
@@ -219,16 +203,14 @@ class _Allreduce:
             result, target = empty_like(source, tensor)
             request = call.request(source, target, finish=lambda _: result)
         scale(request, op, average, prescale, postscale)
-        request.codec = engine.codec_id(compression)
-        if self._feedback is not None:
-            residual, request.seed = self._feedback
-            if not 0 <= request.seed < 1 << 64:
-                raise InvalidArgument(
-                    f"allreduce '{request.name}': the seed is {request.seed}. Pass one from 0 to "
-                    "2**64 - 1."
-                )
-            if residual is not None:
-                request.residual = _view_residual(residual, compression, request, call)
+        request.codec = self.engine.codec_id(compression)
+        residual, request.seed = feedback
+        if not 0 <= request.seed < 1 << 64:
+            raise InvalidArgument(
+                f"allreduce '{request.name}': the seed is {request.seed}. Pass one from 0 to 2**64 - 1."
+            )
+        if residual is not None:
+            request.residual = _view_residual(residual, compression, request, call)
         return request
 
 

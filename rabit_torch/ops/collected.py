@@ -186,6 +186,7 @@ def start_alltoall(
     tells_splits: bool = True,
 ) -> TorchHandle:
     """Starts an alltoall; the handle gives (rows, received_splits), or the rows alone."""
+
     def with_splits(handle: Any, result: torch.Tensor) -> Any:
         return result, torch.tensor(handle.received_splits, dtype=torch.int32)
 
