@@ -66,7 +66,7 @@ FULL = Stages(
         Part("test-python-slow", "Python tests of two seconds and more", 540),
         Part("test-mxnet", "MXNet, in an environment of its own", 90, needs=("ready-mxnet",)),
         Part("test-mpich", "MPICH, in an environment of its own", 200, needs=("ready-mpich",)),
-        Part("wheel", "sdist and wheel for other machines", 150),
+        Part("wheel", "sdist and wheel for other machines", 120, flags=("QUICK=1",)),
         Part("docs", "the HTML pages", 50),
         Part("fuzz", "the fuzz targets", 120, needs=("build-address",)),
     ],
