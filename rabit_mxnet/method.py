@@ -77,7 +77,7 @@ class Method:
         self._pipeline = Pipeline(strategy, [], engine=engine, process_set=process_set, name=name)
         self._slot_of: dict[str, ArraySlot] = {}
         self._exchanged: set[str] = set()
-        engine.before_close(self._pipeline.finish)
+        engine.before_close(self._pipeline.finish, keeps=self._pipeline.ends_together)
 
     def slot(self, name: str, weight: Any, priority: int, rate: Callable[[], float]) -> ArraySlot:
         """That of a parameter, whose names and order are equal on all ranks."""

@@ -74,6 +74,8 @@ class ParameterState:
         "bytes",
         "codec",
         "context",
+        "count",
+        "dtype",
         "early",
         "grad",
         "group",
@@ -112,6 +114,8 @@ class ParameterState:
         self.group = group  # of gradients that travel together
         self.bytes = parameter.numel() * parameter.element_size()
         self.passes_left = 1
+        self.dtype: torch.dtype | None = None  # of its gradients; None: there was none yet
+        self.count = 0  # of their elements
         self.hook: Any = None
         self.grad: torch.Tensor | None = None  # the gradient that was sent in this step
         self.wire: torch.Tensor | None = None  # what travels for it; often the same memory
@@ -138,6 +142,12 @@ class ParameterState:
         self.is_seen = False  # reads of it come through Python, so that they can wait
         self.hyper_parameters: HyperParameters | None = None
         self.param_group = 0  # of the optimizer; the number at the time of step()
+
+    @property
+    def gradient_dtype(self) -> torch.dtype:
+        """What gradients have, or will have: torch lets a parameter want another type than its own."""
+        wanted: torch.dtype | None = getattr(self.parameter, "grad_dtype", None)
+        return self.dtype or wanted or self.parameter.dtype
 
     @property
     def is_sent(self) -> bool:
@@ -169,7 +179,9 @@ class Pack:
         first, last = states[-1].name, states[0].name[len(prefix) + 1 :]
         self.name = f"{first}..{last}"
         counts = [state.parameter.numel() for state in states]
-        self.buffer = states[0].parameter.detach().new_zeros(sum(counts))
+        self.buffer = torch.zeros(
+            sum(counts), dtype=states[0].gradient_dtype, device=states[0].parameter.device
+        )
         self.all_views = [
             part.view(state.parameter.shape)
             for part, state in zip(self.buffer.split(counts), states, strict=True)  # type: ignore[no-untyped-call]
@@ -181,14 +193,17 @@ class Pack:
         self.handle: Any = None
         self.two_halves: Any = None
 
-    def fill(self) -> None:
-        """Copies the gradients that have arrived into the buffer, and zeros for the others."""
+    def fill(self) -> list[str]:
+        """Copies the gradients that have arrived into the buffer, and zeros for the others, whose names it gives."""
         self.arrived = 0
         self.views, self.gradients = self.all_views, []
+        absent: list[str] = []
         for state in self.states:
             if state.in_pack and state.grad is not None:
                 self.gradients.append(state.grad)
-        if len(self.gradients) < len(self.states):
+            else:
+                absent.append(state.name)
+        if absent:
             self.buffer.zero_()
             self.views = [
                 view
@@ -199,6 +214,7 @@ class Pack:
             state.in_pack = False
         with torch.no_grad():
             torch._foreach_copy_(self.views, self.gradients)
+        return absent
 
     def finish(self) -> None:
         """Waits, then copies the results back.  After an error it is still to finish."""

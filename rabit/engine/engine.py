@@ -66,7 +66,7 @@ class Engine(Submission, Registry):
         self.overlap_choice: attach.Choice | None = None  # see rabit.ops.overlap_choice
         self.wants_stop = False  # see rabit.ops.votes
         self.stops_on_signals = False
-        self._before_close: list[weakref.WeakMethod[Callable[[], None]]] = []
+        self._before_close: list[Callable[[], Callable[[], None] | None]] = []
         if self.config.timeline and (self.rank == 0 or "{rank}" in self.config.timeline):
             path = self.config.timeline.replace("{rank}", str(self.rank))
             self.start_timeline(path, self.config.timeline_mark_cycles)
@@ -174,12 +174,13 @@ class Engine(Submission, Registry):
         """
         self._native.abort(reason, timeout)
 
-    def before_close(self, callback: Callable[[], None]) -> None:
+    def before_close(self, callback: Callable[[], None], keeps: bool = False) -> None:
         """Calls a method before the engine closes in good order, so that it can finish its work.
 
-        callback: a bound method; its object may die before.
+        callback: a bound method.  keeps: its object lives until then.  Else it may die before, which it does at
+        another moment on each rank: only for work that takes no other rank.
         """
-        self._before_close.append(weakref.WeakMethod(callback))
+        self._before_close.append((lambda: callback) if keeps else weakref.WeakMethod(callback))
 
     def _finish_pending(self) -> None:
         callbacks, self._before_close = self._before_close, []

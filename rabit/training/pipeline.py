@@ -138,6 +138,11 @@ class Pipeline:
             self._gradients.clear()
             self._driver.now = (self.step, 0)
 
+    @property
+    def ends_together(self) -> bool:
+        """True if `finish` takes the other ranks."""
+        return type(self.strategy).finish is not Strategy.finish
+
     def finish(self) -> None:
         """Brings in what is under way: before saving, resizing and closing; on all ranks."""
         self._driver.wait([self._spawn(self.strategy.finish, "finish")])

@@ -55,7 +55,7 @@ class FsdpMethod:
         self._seen: set[str] = set()  # of this backward pass
         self._pipeline = Pipeline(strategy, [], engine=engine, process_set=process_set, name=name)
         _put_in_place(self, model)
-        engine.before_close(self._pipeline.finish)
+        engine.before_close(self._pipeline.finish, keeps=self._pipeline.ends_together)
 
     def reduce_scatter(
         self, module: str, output: torch.Tensor, whole: torch.Tensor, group: Any, op: Any

@@ -67,7 +67,7 @@ class GradientArrivals:
             if state.parameter.requires_grad:
                 check(state.parameter, state.name)
                 register: Any = state.parameter.register_post_accumulate_grad_hook
-                state.hook = register(make_hook(weakref.ref(self), state))
+                state.hook = register(make_hook(weakref.ref(self), state.index))
 
     def set_backward_passes(self, passes: int) -> None:
         """Before next_step: how many passes add up before a gradient is sent."""
@@ -107,12 +107,12 @@ class GradientArrivals:
             return None
         return self._mode.sends_in_backward
 
-    def arrived(self, state: ParameterState) -> None:
-        """Autograd has finished adding to the gradient of `state`.  Runs for every gradient."""
+    def arrived(self, index: int) -> None:
+        """Autograd has finished adding to the gradient of a parameter.  Runs for every gradient."""
         if self._is_paused:
             return
         with self._lock:
-            self._arrived(state)
+            self._arrived(self._layout.states[index])
 
     def _arrived(self, state: ParameterState) -> None:
         crossing = self._mode.crossing
@@ -134,6 +134,8 @@ class GradientArrivals:
         """Queues the gradient of a state, with its whole group if it has one."""
         grad = state.parameter.grad
         assert grad is not None
+        if grad.dtype is not state.dtype or grad.numel() != state.count:
+            self._sender.note_kind(state, grad)
         if grad.is_sparse and (self._sparse_as_dense or state.pack is not None or state.slot):
             if self._sparse_as_dense:
                 state.sparse_dim = grad.sparse_dim()

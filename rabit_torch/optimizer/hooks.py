@@ -16,8 +16,8 @@ __all__ = ["make_hook", "remove_hooks"]
 class Arrivals(Protocol):
     """Who is told; see GradientArrivals."""
 
-    def arrived(self, state: ParameterState) -> None:
-        """Autograd has finished adding to the gradient of `state`."""
+    def arrived(self, index: int) -> None:
+        """Autograd has finished adding to the gradient of the parameter with this index."""
 
 
 def remove_hooks(states: Iterable[ParameterState]) -> None:
@@ -28,18 +28,17 @@ def remove_hooks(states: Iterable[ParameterState]) -> None:
             state.hook = None
 
 
-def make_hook(
-    reducer: Callable[[], Arrivals | None], state: ParameterState
-) -> Callable[[torch.Tensor], None]:
+def make_hook(reducer: Callable[[], Arrivals | None], index: int) -> Callable[[torch.Tensor], None]:
     """The hook of one parameter, for register_post_accumulate_grad_hook.
 
-    reducer: a weak reference; the parameter may live longer.
+    reducer: a weak reference; the parameter may live longer.  index: of the parameter, which its own hook must not
+    hold: Python's collector of garbage does not see into autograd, and the model would stay for ever.
     """
 
     def arrived(parameter: torch.Tensor) -> None:
         alive = reducer()
         if alive is not None:
-            alive.arrived(state)
+            alive.arrived(index)
 
     # Compiled autograd must not trace into the engine, nor into what this calls.  Outside of a
     # trace the opaque form would cost as much as the rest of the hook.

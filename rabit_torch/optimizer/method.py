@@ -45,7 +45,7 @@ class Method:
             strategy, slots, engine=engine, process_set=process_set, name=prefix
         )
         self._choose(states, slots)
-        engine.before_close(self.finish)
+        engine.before_close(self.finish, keeps=self.pipeline.ends_together)
 
     def add(self, states: Sequence[ParameterState]) -> None:
         """Takes further parameters."""

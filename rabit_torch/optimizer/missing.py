@@ -24,12 +24,12 @@ _NAMES_MAX = 5
 
 def no_gradient(state: ParameterState) -> torch.Tensor:
     """A gradient of zeros for a parameter that took no part; sparse where earlier ones were."""
-    parameter = state.parameter.detach()
+    parameter, dtype = state.parameter.detach(), state.gradient_dtype
     if state.is_dense:
-        return torch.zeros_like(parameter)
+        return torch.zeros_like(parameter, dtype=dtype)
     return torch.sparse_coo_tensor(
         parameter.new_zeros(1, 0, dtype=torch.int64),
-        parameter.new_zeros(0, *parameter.shape[1:]),
+        parameter.new_zeros(0, *parameter.shape[1:], dtype=dtype),
         parameter.shape,
         check_invariants=False,
     )

@@ -39,7 +39,7 @@ def make_packs(
 
     passed = 0
     for state in sorted(states, key=lambda each: each.place, reverse=True):
-        kind = (state.parameter.dtype, state.parameter.device, state.codec)
+        kind = (state.gradient_dtype, state.parameter.device, state.codec)
         size = state.bytes
         passed += size
         if size > _SMALL_BYTES or size == 0 or state.group is not None or not state.is_dense:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import zlib
 from typing import Any
 
 import torch
 
 import rabit
-from rabit import Kind, ProcessSet, ReduceOp, Request
+from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, Request
 from rabit_torch.compression import IDENTITY, split
 from rabit_torch.ops.sparse import allreduce_sparse
 from rabit_torch.optimizer.method import Method
@@ -17,6 +18,8 @@ from rabit_torch.parameter_state import Pack, ParameterState
 from rabit_torch.tensors import dtype_of, memory_order, stream_of, view, wait_for_stream
 
 __all__ = ["GradientSender"]
+
+_ABSENT_CHARACTERS = 200
 
 
 class GradientSender:
@@ -43,6 +46,7 @@ class GradientSender:
         self._pending: list[ParameterState] = []
         self.pending_bytes = 0
         self._batch: rabit.Batch | None = None
+        self._made_for: list[tuple[torch.dtype, int]] = []  # type and elements of each of its requests
         self.method: Method | None = None
         self._has_urgent = False
         self.halves: list[
@@ -67,6 +71,18 @@ class GradientSender:
     def forget_requests(self) -> None:
         """Parameters have been added, or their order has changed."""
         self._batch = None
+
+    def note_kind(self, state: ParameterState, grad: torch.Tensor) -> None:
+        """The first gradient of a parameter says what those after it are like: requests are made once."""
+        if state.dtype is not None:
+            raise InvalidArgument(
+                f"gradient '{state.name}' on rank {rabit.rank()} has {grad.numel()} elements of type {grad.dtype}; "
+                f"those before had {state.count} of type {state.dtype}, and what sends them was made for that. "
+                "Convert or resize a model before its first step, or wrap a new optimizer after it, on every rank"
+            )
+        state.dtype, state.count = grad.dtype, grad.numel()
+        if self._batch is not None and self._made_for[state.index] != (state.dtype, state.count):
+            self.forget_requests()
 
     def queue(self, state: ParameterState) -> None:
         """The gradient of `state` leaves with the next flush."""
@@ -117,7 +133,13 @@ class GradientSender:
 
     def send_pack(self, pack: Pack, is_halved: bool) -> None:
         _follow(pack.states)
-        pack.fill()
+        absent = pack.fill()
+        if absent:
+            # Of its own name: a rank that has not frozen these too would take zeros for gradients.
+            request = self._pack_request(pack)
+            request.name = _without(pack.name, absent)
+            (pack.handle,) = self._engine.submit([request])
+            return
         if is_halved:
             if pack.two_halves is None:
                 pack.two_halves = self._halve(self._pack_request(pack))
@@ -143,6 +165,7 @@ class GradientSender:
         """The C requests of all parameters, made once; a step only fills in pointers."""
         if self._batch is None:
             self._batch = self._engine.prepare([self._request(state) for state in self._states])
+            self._made_for = [(s.gradient_dtype, s.parameter.numel()) for s in self._states]
         return self._batch
 
     def _keepalive(self, batch: rabit.Batch, state: ParameterState) -> Any:
@@ -171,8 +194,8 @@ class GradientSender:
     def _request(self, state: ParameterState) -> Request:
         parameter = state.parameter.detach()
         laid_out = memory_order(parameter)
-        if laid_out is None:
-            laid_out = parameter.new_empty(parameter.shape)
+        if laid_out is None or laid_out.dtype is not state.gradient_dtype:
+            laid_out = parameter.new_empty(parameter.shape, dtype=state.gradient_dtype)
         memory = view(laid_out, state.name)
         return Request(
             kind=Kind.ALLREDUCE,
@@ -205,7 +228,7 @@ class GradientSender:
         if grad.stride() == parameter.stride() and memory_order(grad) is not None:
             wire = grad
         elif memory_order(parameter) is not None:
-            wire = torch.empty_like(parameter.detach()).copy_(grad)
+            wire = torch.empty_like(parameter.detach(), dtype=grad.dtype).copy_(grad)
         else:
             wire = grad.contiguous()
         state.wire = wire
@@ -233,6 +256,15 @@ class GradientSender:
         request.input = request.output = memory
         dtype_of(state.wire, state.name)
         (state.handle,) = self._engine.submit([request])
+
+
+def _without(name: str, absent: list[str]) -> str:
+    """The name of a pack that leaves without some of its gradients; which, as far as a name has room."""
+    listed = ", ".join(absent)
+    if len(listed) > _ABSENT_CHARACTERS:
+        digest = zlib.crc32(listed.encode())
+        listed = f"{listed[:_ABSENT_CHARACTERS]}... ({len(absent)} parameters, {digest:08x})"
+    return f"{name} without {listed}"
 
 
 def _follow(states: list[ParameterState]) -> None:
