@@ -5,6 +5,8 @@ Stable for such packages; programs do not need it.
 
 from rabit.engine.current import engine_for_work, follow_default_engine
 from rabit.ops.again import Again
+from rabit.ops.awaited import Awaited
+from rabit.ops.exchanges import message_name
 from rabit.ops.overlap_choice import offer_overlap
 from rabit.strategies.registry import as_strategy
 from rabit.training.integrity import FiniteGuard, ReplicaCheck, finite_mode, first_not_finite
@@ -18,6 +20,7 @@ from rabit.training.wire import Operands
 __all__ = [
     "Again",
     "Array",
+    "Awaited",
     "Change",
     "Exchange",
     "FiniteGuard",
@@ -34,6 +37,7 @@ __all__ = [
     "finite_mode",
     "first_not_finite",
     "follow_default_engine",
+    "message_name",
     "offer_overlap",
     "refuse_in_elastic_jobs",
     "refuse_strategy_in_elastic_jobs",

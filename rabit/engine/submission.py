@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,16 @@ from rabit.engine.handle import Handle, wait_any
 from rabit.engine.job import Job, JobRuntime
 from rabit.engine.native_engine import NativeEngine
 from rabit.engine.repeats import GroupRepeat, Repeats
+from rabit.errors import RabitError
 from rabit.types import Kind
 
 if TYPE_CHECKING:
     from rabit.engine.request import Request
 
 __all__ = ["Submission"]
+
+# What a value raises that does not fit into the C form, such as a priority of 1.5.
+_NO_C_FORM = (TypeError, ValueError, OverflowError)
 
 
 class Submission(EngineBase):
@@ -34,7 +39,12 @@ class Submission(EngineBase):
 
         Raises InvalidArgument for a name that is in flight, NotInitialized after `close`.
         """
-        return submit(self._native, requests)
+        try:
+            return submit(self._native, requests)
+        except _NO_C_FORM as error:
+            if not isinstance(error, RabitError):  # else the library has refused it, and told
+                self.tell_error(requests, error)
+            raise
 
     def refuse(self, request: Request, reason: str) -> None:
         """Says that this rank will not submit `request`, because of `reason`; it then raises that.
@@ -43,6 +53,21 @@ class Submission(EngineBase):
         kind, name, group and root count.
         """
         refuse(self._native, request, reason)
+
+    def tell_error(self, requests: Sequence[Request], error: Exception) -> None:
+        """`refuse` of requests that were not submitted because of `error`, which the caller raises.
+
+        Tells nobody where that cannot be: the name is none, the engine has ended, nobody waits.
+        """
+        from rabit.engine.request import Request  # Whoever has one has loaded it, and NumPy.
+
+        kind = "" if isinstance(error, RabitError) else f"{type(error).__name__}: "
+        for each in requests:
+            with contextlib.suppress(Exception):  # The caller is to see `error` in any case.
+                # A message is known by its partner; the root of others may be what has no C form.
+                partner = each.root if each.kind in (Kind.SEND, Kind.RECV) else -1
+                bare = Request(each.kind, each.name, group=each.group, root=partner)
+                self.refuse(bare, f"{kind}{error}")
 
     def waiting(self) -> Waiting:
         """A context in which this thread waits for each operation that it submits by itself.
@@ -58,7 +83,12 @@ class Submission(EngineBase):
 
         The handle has finished, or is to be waited for as usual.
         """
-        return run(self._native, request)
+        try:
+            return run(self._native, request)
+        except _NO_C_FORM as error:
+            if not isinstance(error, RabitError):
+                self.tell_error((request,), error)
+            raise
 
     def prepare(self, requests: Sequence[Request]) -> Batch:
         """Requests that will be submitted many times, in their C form."""

@@ -16,7 +16,6 @@ from rabit.engine.handle import Handle
 from rabit.engine.process_set import ProcessSet, global_process_set
 from rabit.engine.request import Request
 from rabit.engine.tensor import TensorView, view_input, view_output
-from rabit.errors import InvalidArgument
 from rabit.ops.again import Again
 from rabit.ops.reductions import Call, empty_like, scale
 from rabit.types import CPU, Kind, ReduceOp
@@ -193,24 +192,22 @@ class _Allreduce(Again):
         self, is_in_place: bool, process_set: ProcessSet, feedback: tuple[Any, int]
     ) -> Request:
         average, op, prescale, postscale, compression, priority, backend = self.arguments
-        call = Call(self.engine, Kind.ALLREDUCE, self.name, process_set, priority, backend)
         tensor = self.tensor
-        if is_in_place:
-            target = view_output(tensor, call)
-            request = call.request(target, target, finish=lambda _: tensor)
-        else:
-            source = view_input(tensor, call)
-            result, target = empty_like(source, tensor)
-            request = call.request(source, target, finish=lambda _: result)
-        scale(request, op, average, prescale, postscale)
-        request.codec = self.engine.codec_id(compression)
-        residual, request.seed = feedback
-        if not 0 <= request.seed < 1 << 64:
-            raise InvalidArgument(
-                f"allreduce '{request.name}': the seed is {request.seed}. Pass one from 0 to 2**64 - 1."
-            )
-        if residual is not None:
-            request.residual = _view_residual(residual, compression, request, call)
+        with Call(self.engine, Kind.ALLREDUCE, self.name, process_set, priority, backend) as call:
+            if is_in_place:
+                target = view_output(tensor, call)
+                request = call.request(target, target, finish=lambda _: tensor)
+            else:
+                source = view_input(tensor, call)
+                result, target = empty_like(source, tensor)
+                request = call.request(source, target, finish=lambda _: result)
+            scale(request, op, average, prescale, postscale)
+            request.codec = self.engine.codec_id(compression)
+            residual, request.seed = feedback
+            if not 0 <= request.seed < 1 << 64:
+                raise call.refusal(f"the seed is {request.seed}. Pass one from 0 to 2**64 - 1.")
+            if residual is not None:
+                request.residual = _view_residual(residual, compression, request, call)
         return request
 
 
@@ -223,15 +220,15 @@ def _view_residual(
     rows = compression.residuals
     shape = source.shape if rows == 1 else (rows, *source.shape)
     if view.device != CPU:
-        raise InvalidArgument(
-            f"allreduce '{request.name}': the residual is not in the memory of the CPU, where codecs work "
+        raise call.refusal(
+            "the residual is not in the memory of the CPU, where codecs work "
             "for tensors of a device as well. Pass one on the CPU."
         )
     if tuple(view.shape) == tuple(shape) and view.dtype == source.dtype:
         return view
     wanted = "like the tensor" if rows == 1 else f"of shape {list(shape)}, a row for the sums"
-    raise InvalidArgument(
-        f"allreduce '{request.name}': the residual is {view.dtype.name.lower()}{list(view.shape)}, "
+    raise call.refusal(
+        f"the residual is {view.dtype.name.lower()}{list(view.shape)}, "
         f"the tensor {source.dtype.name.lower()}{list(source.shape)}. Pass a residual {wanted}."
     )
 

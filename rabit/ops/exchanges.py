@@ -24,6 +24,7 @@ __all__ = [
     "gather",
     "gather_async",
     "join",
+    "message_name",
     "recv",
     "recv_async",
     "scatter",
@@ -51,17 +52,17 @@ def alltoall_async(
     handle = again.start(False, finish)
     if handle is not None:
         return handle
-    call = Call(again.engine, kind, again.name, process_set, priority, backend)
-    source = call.with_rows(view_input(tensor, call))
     if splits is not None:
 
         def finish(handle: Handle) -> Any:
             return convert(handle), list(handle.received_splits)
 
-    request = call.request(source, None, finish=finish)
-    request.splits = (
-        call.even_splits(source) if splits is None else call.check_splits(splits, source)
-    )
+    with Call(again.engine, kind, again.name, process_set, priority, backend) as call:
+        source = call.with_rows(view_input(tensor, call))
+        request = call.request(source, None, finish=finish)
+        request.splits = (
+            call.even_splits(source) if splits is None else call.check_splits(splits, source)
+        )
     return again.submit(request)
 
 
@@ -100,12 +101,12 @@ def gather_async(
     backend: str = "",
 ) -> Handle:
     """Like `gather`, but returns a Handle at once."""
-    call = Call(engine, Kind.GATHER, name, process_set, priority, backend)
-    source = call.with_rows(view_input(tensor, call))
-    is_root = call.engine.rank == root_rank
-    finish = as_type_of(tensor) if is_root else lambda _: None
-    request = call.request(source, None, finish=finish)
-    request.root = call.check_rank(root_rank, "root_rank")
+    with Call(engine, Kind.GATHER, name, process_set, priority, backend) as call:
+        source = call.with_rows(view_input(tensor, call))
+        is_root = call.engine.rank == root_rank
+        finish = as_type_of(tensor) if is_root else lambda _: None
+        request = call.request(source, None, finish=finish)
+        request.root = call.check_rank(root_rank, "root_rank")
     return call.submit(request)
 
 
@@ -139,14 +140,14 @@ def scatter_async(
     backend: str = "",
 ) -> Handle:
     """Like `scatter`, but returns a Handle at once."""
-    call = Call(engine, Kind.SCATTER, name, process_set, priority, backend)
-    source = call.with_rows(view_input(tensor, call))
-    request = call.request(source, None, finish=as_type_of(tensor))
-    request.root = call.check_rank(root_rank, "root_rank")
-    if call.engine.rank == root_rank:
-        request.splits = (
-            call.even_splits(source) if splits is None else call.check_splits(splits, source)
-        )
+    with Call(engine, Kind.SCATTER, name, process_set, priority, backend) as call:
+        source = call.with_rows(view_input(tensor, call))
+        request = call.request(source, None, finish=as_type_of(tensor))
+        request.root = call.check_rank(root_rank, "root_rank")
+        if call.engine.rank == root_rank:
+            request.splits = (
+                call.even_splits(source) if splits is None else call.check_splits(splits, source)
+            )
     return call.submit(request)
 
 
@@ -192,11 +193,11 @@ def send_async(
     backend: str = "",
 ) -> Handle:
     """Like `send`, but returns a Handle at once."""
-    call = Call(engine, Kind.SEND, name or "", global_process_set, 0, backend)
-    partner = _partner(call, dst, "dst")
-    call.name = name or call.engine.auto_name(f"message.{call.engine.rank}.{dst}")
-    request = call.request(view_input(tensor, call), None, finish=lambda _: None)
-    request.root = partner
+    with Call(engine, Kind.SEND, name or "", global_process_set, 0, backend) as call:
+        call.root = _partner(call, dst, "dst")
+        call.name = name or message_name(call.engine, call.engine.rank, dst)
+        request = call.request(view_input(tensor, call), None, finish=lambda _: None)
+        request.root = call.root
     return call.submit(request)
 
 
@@ -226,12 +227,12 @@ def recv_async(
     backend: str = "",
 ) -> Handle:
     """Like `recv`, but returns a Handle at once."""
-    call = Call(engine, Kind.RECV, name or "", global_process_set, 0, backend)
-    partner = _partner(call, src, "src")
-    call.name = name or call.engine.auto_name(f"message.{src}.{call.engine.rank}")
-    target = view_output(tensor, call)
-    request = call.request(target, target, finish=lambda _: tensor)
-    request.root = partner
+    with Call(engine, Kind.RECV, name or "", global_process_set, 0, backend) as call:
+        call.root = _partner(call, src, "src")
+        call.name = name or message_name(call.engine, src, call.engine.rank)
+        target = view_output(tensor, call)
+        request = call.request(target, target, finish=lambda _: tensor)
+        request.root = call.root
     return call.submit(request)
 
 
@@ -249,6 +250,11 @@ def recv(
     Blocks.  Raises Mismatch if shape or dtype differ between the two, PeerLost if a rank died.
     """
     return recv_async(tensor, src, name, engine=engine, backend=backend).result()
+
+
+def message_name(engine: Engine, sender: int, receiver: int) -> str:
+    """The number of a message that has no name, of those between the two."""
+    return engine.auto_name(f"message.{sender}.{receiver}")
 
 
 def _partner(call: Call, rank: int, argument: str) -> int:

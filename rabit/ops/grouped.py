@@ -151,19 +151,20 @@ def _start_allreduces(
         handle = again.start(targets)
         if handle is not None:
             return handle
-    codec = call.engine.codec_id(compression)
     requests: list[Request] = []
-    for tensor, each in _members(call, tensors):
-        if is_in_place:
-            target = view_output(tensor, each)
-            request = each.request(target, target, finish=_returning(tensor))
-        else:
-            source = view_input(tensor, each)
-            result, target = empty_like(source, tensor)
-            request = each.request(source, target, finish=_returning(result))
-        scale(request, op, average, prescale, postscale)
-        request.codec = codec
-        requests.append(request)
+    with call:
+        codec = call.engine.codec_id(compression)
+        for tensor, each in _members(call, tensors):
+            if is_in_place:
+                target = view_output(tensor, each)
+                request = each.request(target, target, finish=_returning(tensor))
+            else:
+                source = view_input(tensor, each)
+                result, target = empty_like(source, tensor)
+                request = each.request(source, target, finish=_returning(result))
+            scale(request, op, average, prescale, postscale)
+            request.codec = codec
+            requests.append(request)
     handle = GroupHandle(call.engine.submit(requests))
     again.keep(requests)
     return handle
@@ -188,9 +189,10 @@ def grouped_allgather_async(
         if handle is not None:
             return handle
     requests: list[Request] = []
-    for tensor, each in _members(call, tensors):
-        source = each.with_rows(view_input(tensor, each))
-        requests.append(each.request(source, None, finish=as_type_of(tensor)))
+    with call:
+        for tensor, each in _members(call, tensors):
+            source = each.with_rows(view_input(tensor, each))
+            requests.append(each.request(source, None, finish=as_type_of(tensor)))
     group = GroupHandle(call.engine.submit(requests))
     again.keep(requests)
     return group
@@ -235,12 +237,13 @@ def grouped_reducescatter_async(
         if handle is not None:
             return handle
     requests: list[Request] = []
-    for tensor, each in _members(call, tensors):
-        source = each.with_rows(view_input(tensor, each))
-        result, target = empty_like(source, tensor, share(source.shape))
-        request = each.request(source, target, finish=_returning(result))
-        scale(request, op, None, prescale_factor, postscale_factor)
-        requests.append(request)
+    with call:
+        for tensor, each in _members(call, tensors):
+            source = each.with_rows(view_input(tensor, each))
+            result, target = empty_like(source, tensor, share(source.shape))
+            request = each.request(source, target, finish=_returning(result))
+            scale(request, op, None, prescale_factor, postscale_factor)
+            requests.append(request)
     group = GroupHandle(call.engine.submit(requests))
     again.keep(requests)
     return group
@@ -284,7 +287,6 @@ def _returning(result: Any) -> Callable[[Handle], Any]:
 
 def _members(call: Call, tensors: Sequence[Any]) -> list[tuple[Any, Call]]:
     """Each tensor with the call that names it."""
-    _check_list(call, tensors)
     return [(tensor, call.member(f"{call.name}.{index}")) for index, tensor in enumerate(tensors)]
 
 
@@ -295,3 +297,4 @@ def _check_list(call: Call, tensors: Sequence[Any]) -> None:
             f"{type(tensors).__name__} of length {len(tensors) if tensors is not None else 0}. "
             "For one tensor use the form without 'grouped_'."
         )
+    call.count = len(tensors)

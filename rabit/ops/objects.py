@@ -88,8 +88,9 @@ def _pickle(
     try:
         data = pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:
-        raise Call(engine, kind, name, process_set, 0).refusal(
-            f"the object of type {type(obj).__name__} cannot be pickled: {error}. "
-            "Send what it is made of."
-        ) from error
+        with Call(engine, kind, name, process_set, 0) as call:
+            raise call.refusal(
+                f"the object of type {type(obj).__name__} cannot be pickled: {error}. "
+                "Send what it is made of."
+            ) from error
     return np.frombuffer(bytearray(data), np.uint8)

@@ -46,6 +46,7 @@ from rabit.engine.tensor import (
 )
 from rabit.errors import InvalidArgument
 from rabit.ops.again import Again
+from rabit.ops.awaited import Awaited
 from rabit.types import Kind, ReduceOp
 
 __all__ = [
@@ -80,13 +81,13 @@ def reduce_async(
     backend: str = "",
 ) -> Handle:
     """Like `reduce`, but returns a Handle at once."""
-    call = Call(engine, Kind.REDUCE, name, process_set, priority, backend)
-    source = view_input(tensor, call)
-    result, target = empty_like(source, tensor)
-    is_root = call.engine.rank == root_rank
-    request = call.request(source, target, finish=lambda _: result if is_root else None)
-    request.root = call.check_rank(root_rank, "root_rank")
-    scale(request, op, None, prescale_factor, postscale_factor)
+    with Call(engine, Kind.REDUCE, name, process_set, priority, backend) as call:
+        source = view_input(tensor, call)
+        result, target = empty_like(source, tensor)
+        is_root = call.engine.rank == root_rank
+        request = call.request(source, target, finish=lambda _: result if is_root else None)
+        request.root = call.check_rank(root_rank, "root_rank")
+        scale(request, op, None, prescale_factor, postscale_factor)
     return call.submit(request)
 
 
@@ -139,10 +140,10 @@ def reducescatter_async(
     handle = again.start(False, finish)
     if handle is not None:
         return handle
-    call = Call(again.engine, kind, again.name, process_set, priority, backend)
-    source = call.with_rows(view_input(tensor, call))
-    request = call.request(source, None, finish=finish)
-    scale(request, op, None, prescale_factor, postscale_factor)
+    with Call(again.engine, kind, again.name, process_set, priority, backend) as call:
+        source = call.with_rows(view_input(tensor, call))
+        request = call.request(source, None, finish=finish)
+        scale(request, op, None, prescale_factor, postscale_factor)
     return again.submit(request)
 
 
@@ -167,9 +168,10 @@ def reducescatter(
     Blocks.  Raises Mismatch if shape, dtype or op differ between ranks, PeerLost if a rank died.
     """
     if compression != Compression.none:
-        raise InvalidArgument(
-            f"reducescatter takes no compression, and {compression} was given. Leave it out."
-        )
+        with Call(engine, Kind.REDUCESCATTER, name, process_set, priority, backend) as call:
+            raise call.refusal(
+                f"reducescatter takes no compression, and {compression} was given. Leave it out."
+            )
     with WAITING:
         handle = reducescatter_async(
             tensor,
@@ -200,9 +202,10 @@ def allgather_async(
     handle = again.start(False, finish)
     if handle is not None:
         return handle
-    call = Call(again.engine, kind, again.name, process_set, priority, backend)
-    source = call.with_rows(view_input(tensor, call))
-    return again.submit(call.request(source, None, finish=finish))
+    with Call(again.engine, kind, again.name, process_set, priority, backend) as call:
+        source = call.with_rows(view_input(tensor, call))
+        request = call.request(source, None, finish=finish)
+    return again.submit(request)
 
 
 def allgather(
@@ -256,11 +259,11 @@ def broadcast_async(
         handle = again.start(array, lambda _: array)
         if handle is not None:
             return handle
-    call = Call(again.engine, Kind.BROADCAST, again.name, process_set, priority, backend)
-    source = view_input(tensor, call)
-    result, target = empty_like(source, tensor)
-    request = call.request(source, target, finish=lambda _: result)
-    request.root = call.check_rank(root_rank, "root_rank")
+    with Call(again.engine, Kind.BROADCAST, again.name, process_set, priority, backend) as call:
+        source = view_input(tensor, call)
+        result, target = empty_like(source, tensor)
+        request = call.request(source, target, finish=lambda _: result)
+        request.root = call.check_rank(root_rank, "root_rank")
     return again.submit(request)
 
 
@@ -333,10 +336,10 @@ def _broadcast_in_place(
     again: Again, tensor: Any, process_set: ProcessSet, arguments: tuple[int, int, str]
 ) -> Request:
     root_rank, priority, backend = arguments
-    call = Call(again.engine, Kind.BROADCAST, again.name, process_set, priority, backend)
-    target = view_output(tensor, call)
-    request = call.request(target, target, finish=lambda _: tensor)
-    request.root = call.check_rank(root_rank, "root_rank")
+    with Call(again.engine, Kind.BROADCAST, again.name, process_set, priority, backend) as call:
+        target = view_output(tensor, call)
+        request = call.request(target, target, finish=lambda _: tensor)
+        request.root = call.check_rank(root_rank, "root_rank")
     return request
 
 
@@ -348,8 +351,9 @@ def barrier_async(
     backend: str = "",
 ) -> Handle:
     """Like `barrier`, but returns a Handle at once."""
-    call = Call(engine, Kind.BARRIER, name, process_set, 0, backend)
-    return call.submit(call.request(None, None, finish=lambda _: None))
+    with Call(engine, Kind.BARRIER, name, process_set, 0, backend) as call:
+        request = call.request(None, None, finish=lambda _: None)
+    return call.submit(request)
 
 
 def barrier(
@@ -366,8 +370,8 @@ def barrier(
     again = Again("barrier", Kind.BARRIER, None, name, process_set, engine, (backend,))
     if again.run(None):
         return
-    call = Call(again.engine, Kind.BARRIER, again.name, process_set, 0, backend)
-    request = call.request(None, None, finish=lambda _: None)
+    with Call(again.engine, Kind.BARRIER, again.name, process_set, 0, backend) as call:
+        request = call.request(None, None, finish=lambda _: None)
     call.run(request)
     again.keep(request)
 
@@ -382,8 +386,12 @@ def synchronize(handle: Any) -> Any:
     return handle.result()
 
 
-class Call:
-    """What the operations share while they build a request."""
+class Call(Awaited):
+    """What the operations share while they build a request: inside the call as a context."""
+
+    __slots__ = ("backend", "priority")
+
+    name: str
 
     def __init__(
         self,
@@ -394,12 +402,16 @@ class Call:
         priority: int,
         backend: str = "",
     ) -> None:
-        self.engine = engine_for_work() if engine is None else engine
-        self.backend = self.engine.backend(backend) if backend else -1
-        self.kind = kind
-        self.group = 0 if process_set is global_process_set else process_set.group_on(self.engine)
-        self.name = self.engine.number_of(kind, self.group) if name is None else name
+        engine = engine_for_work() if engine is None else engine
+        group = 0 if process_set is global_process_set else process_set.group_on(engine)
+        super().__init__(
+            engine, kind, engine.number_of(kind, group) if name is None else name, group
+        )
+        self.backend = backend
         self.priority = priority
+
+    def __enter__(self) -> Call:
+        return self
 
     def member(self, name: str) -> Call:
         """The same call under another name."""
@@ -424,7 +436,7 @@ class Call:
             target,
             priority=self.priority,
             group=self.group,
-            backend=self.backend,
+            backend=self.engine.backend(self.backend) if self.backend else -1,
             finish=finish,
         )
 
@@ -435,12 +447,8 @@ class Call:
         return self.engine.run(request).result()
 
     def refusal(self, why: str) -> InvalidArgument:
-        """The error of a call that cannot work.  The other ranks, who wait for it, get it too."""
-        message = f"{self}: {why}"
-        # A message that names no partner is one that nobody can be said to wait for.
-        if self.kind not in (Kind.SEND, Kind.RECV):
-            self.engine.refuse(Request(self.kind, self.name, group=self.group), message)
-        return InvalidArgument(message)
+        """The error of a call that cannot work."""
+        return InvalidArgument(f"{self}: {why}")
 
     def check_rank(self, rank: int, argument: str) -> int:
         """`rank` if it is a global rank of the process set."""
@@ -490,7 +498,7 @@ def scale(
     if average is not None:
         if op is not None:
             raise InvalidArgument(
-                f"'{request.name}': both average={average} and op={op!r} are given. Pass op alone."
+                f"{request.kind} '{request.name}': both average={average} and op={op!r} are given. Pass op alone."
             )
         op = ReduceOp.AVERAGE if average else ReduceOp.SUM
     try:
@@ -500,7 +508,7 @@ def scale(
     except ValueError:
         names = ", ".join(f"{each} ({each.value})" for each in ReduceOp)
         raise InvalidArgument(
-            f"'{request.name}': op is {op!r}, which is no reduction. Known: {names}."
+            f"{request.kind} '{request.name}': op is {op!r}, which is no reduction. Known: {names}."
         ) from None
     request.prescale = float(prescale_factor)
     request.postscale = float(postscale_factor)

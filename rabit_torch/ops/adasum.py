@@ -18,7 +18,7 @@ from rabit import InvalidArgument, ProcessSet, Sum, Unsupported, default_engine
 from rabit.framework import Task, driver_of, finished
 from rabit_torch.ops.handles import TorchHandle
 
-__all__ = ["Adasum", "AdasumOp", "Rounds", "combine", "start_adasum"]
+__all__ = ["Adasum", "AdasumOp", "Rounds", "check_floats", "combine", "start_adasum"]
 
 
 class AdasumOp(IntEnum):
@@ -34,11 +34,14 @@ Adasum = AdasumOp.ADASUM
 
 
 class Rounds(NamedTuple):
-    """The collectives that an adaptive sum is made of, which stand above it."""
+    """The collectives that an adaptive sum is made of, which stand above it.
+
+    alltoall_named: under a name that is taken as it is.
+    """
 
     allreduce_in_place: Callable[..., TorchHandle]
     allgather: Callable[..., TorchHandle]
-    alltoall: Callable[..., TorchHandle]
+    alltoall_named: Callable[..., TorchHandle]
 
 
 def combine(a: torch.Tensor, b: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
@@ -53,6 +56,7 @@ def start_adasum(
     rounds: Rounds,
     tensors: Sequence[torch.Tensor],
     name: str,
+    names: Sequence[str],
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
@@ -62,16 +66,13 @@ def start_adasum(
     Each rank combines one slice of all vectors: an alltoall brings the slices together, the scalar
     products of each level of the tree are summed over the ranks, and an allgather spreads the
     result.  A rank thus sends twice its data, whatever the number of ranks.
+
+    name: of the whole.  names: of the tensors, which the alltoalls have: those of an ordinary allreduce, so that
+    ranks that disagree about the operation meet, and learn it.
     """
-    for tensor in tensors:
-        if not tensor.is_floating_point():
-            raise Unsupported(
-                f"adasum '{name}': {tensor.dtype} has no scalar product here; use a float type, "
-                "or op=Sum for integers"
-            )
     driver = driver_of(default_engine())
     task = driver.spawn(
-        lambda _: _sum(rounds, tensors, name, prescale, postscale, process_set), name
+        lambda _: _sum(rounds, tensors, name, names, prescale, postscale, process_set), name
     )
     if task.is_done:
         task.outcome()
@@ -82,19 +83,20 @@ async def _sum(
     rounds: Rounds,
     tensors: Sequence[torch.Tensor],
     name: str,
+    names: Sequence[str],
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
 ) -> list[torch.Tensor]:
     size = process_set.size()
     sent, widths = [], []
-    for index, tensor in enumerate(tensors):
+    for each, tensor in zip(names, tensors, strict=True):
         flat = tensor.detach().reshape(-1) * prescale
         cuts = [flat.numel() * rank // size for rank in range(size + 1)]
         splits = [stop - start for start, stop in itertools.pairwise(cuts)]
         widths.append(splits[process_set.rank()])
-        sent.append(rounds.alltoall(flat, splits, f"{name}.{index}.slices", process_set))
-    slices = [part for part, _ in await _all(sent)]
+        sent.append(rounds.alltoall_named(flat, splits, each, process_set))
+    slices = await _all(sent)
     parts = [
         list(rows.to(_accumulator(rows.dtype)).reshape(size, width).unbind(0))
         for rows, width in zip(slices, widths, strict=True)
@@ -142,6 +144,16 @@ async def _reduce_tree(
         ]
         level += 1
     return [vectors[0] for vectors in parts]
+
+
+def check_floats(tensors: Sequence[torch.Tensor], names: Sequence[str]) -> None:
+    """Raises Unsupported where an adaptive sum is not defined."""
+    for tensor, name in zip(tensors, names, strict=True):
+        if not tensor.is_floating_point():
+            raise Unsupported(
+                f"adasum '{name}': {tensor.dtype} has no scalar product here; use a float type, "
+                "or op=Sum for integers"
+            )
 
 
 def refuse(what: str) -> InvalidArgument:

@@ -9,9 +9,10 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp
+from rabit.framework import Awaited, engine_for_work
 from rabit_torch.ops.adasum import Adasum, AdasumOp, refuse
 
-__all__ = ["auto_name", "checked_splits", "group_of", "reduce_op", "scatter_op"]
+__all__ = ["auto_name", "awaited", "checked_splits", "group_of", "reduce_op", "scatter_op"]
 
 
 def auto_name(kind: Kind, name: str | None, process_set: ProcessSet) -> str:
@@ -19,6 +20,18 @@ def auto_name(kind: Kind, name: str | None, process_set: ProcessSet) -> str:
     if name is None:
         return rabit.default_engine().number_of(kind, group_of(process_set))
     return f"{kind}.{name}"
+
+
+def awaited(
+    kind: Kind, name: str | None, process_set: ProcessSet, count: int | None = None
+) -> Awaited:
+    """A context around what comes before the call itself, which begins with `auto_name`; see Awaited.
+
+    name: as the caller gave it.  count: tensors of a grouped call.
+    """
+    engine = engine_for_work()
+    full_name = None if name is None else f"{kind}.{name}"
+    return Awaited(engine, kind, full_name, process_set.group_on(engine), count)
 
 
 def group_of(process_set: ProcessSet) -> int:

@@ -12,7 +12,7 @@ import torch
 
 import rabit
 from rabit import Average, Kind, ProcessSet, ReduceOp, Request, global_process_set
-from rabit.framework import Again, engine_for_work
+from rabit.framework import Again, Awaited, engine_for_work
 from rabit_torch.ops.arguments import auto_name, checked_splits, group_of, scatter_op
 from rabit_torch.ops.handles import JoinedHandle, TorchHandle
 from rabit_torch.results import tensor_from
@@ -25,7 +25,11 @@ _GROUPED_CALLERS = {kind: f"torch.grouped_{kind}" for kind in Kind}
 def _collected(
     kind: Kind, tensor: torch.Tensor, name: str, process_set: ProcessSet, fields: dict[str, Any]
 ) -> Request:
-    """A request whose result is a new tensor of a shape that is known only afterwards."""
+    """A request whose result is a new tensor of a shape that is known only afterwards.  fields: as given."""
+    if "op" in fields:
+        fields = {**fields, "op": scatter_op(fields["op"], f"{kind} '{name}'")}
+    if "splits" in fields:
+        fields = {**fields, "splits": checked_splits(fields["splits"], name)}
     source = check(tensor, name).detach().contiguous()
     if kind == Kind.ALLGATHER and not source.dim():  # a scalar counts as one row
         source = source.reshape(1)
@@ -51,9 +55,9 @@ def _start_collected(
     handle = again.start(False, None)
     if handle is None:
         full_name = again.name if name is None else auto_name(kind, name, process_set)
-        if is_alone:
-            fields["splits"] = checked_splits(fields["splits"], full_name)
-        handle = again.submit(_collected(kind, tensor, full_name, process_set, fields))
+        with Awaited(again.engine, kind, full_name, group_of(process_set)):
+            request = _collected(kind, tensor, full_name, process_set, fields)
+        handle = again.submit(request)
     started = handle
 
     def finish() -> Any:
@@ -77,10 +81,11 @@ def _start_several_collected(
     group = again.start(finish=lambda _: None)
     if group is None:
         base = auto_name(kind, name, process_set)
-        requests = [
-            _collected(kind, tensor, f"{base}.{index}", process_set, fields)
-            for index, tensor in enumerate(tensors)
-        ]
+        with Awaited(engine, kind, base, group_of(process_set), len(tensors)):
+            requests = [
+                _collected(kind, tensor, f"{base}.{index}", process_set, fields)
+                for index, tensor in enumerate(tensors)
+            ]
         group = rabit.GroupHandle(engine.submit(requests))
         again.keep(requests)
     started = group
@@ -122,7 +127,7 @@ def start_reducescatter(
     postscale: float,
     is_grouped: bool,
 ) -> TorchHandle:
-    """Starts the reducescatters of a call; `op` is resolved."""
+    """Starts the reducescatters of a call."""
     kind = Kind.REDUCESCATTER
     fields: dict[str, Any] = {"op": op, "prescale": prescale, "postscale": postscale}
     if is_grouped:
@@ -142,9 +147,8 @@ def reducescatter_async(
 
     Axis 0 is divided as evenly as it goes; the low ranks get one row more.
     """
-    resolved = scatter_op(op, f"reducescatter '{name}'")
     return start_reducescatter(
-        [tensor], name, resolved, process_set, prescale_factor, postscale_factor, False
+        [tensor], name, op, process_set, prescale_factor, postscale_factor, False
     )
 
 
@@ -157,9 +161,8 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> TorchHandle:
     """Starts a reducescatter of several tensors that become ready together.  Does not block."""
-    resolved = scatter_op(op, f"grouped reducescatter '{name}'")
     return start_reducescatter(
-        tensors, name, resolved, process_set, prescale_factor, postscale_factor, True
+        tensors, name, op, process_set, prescale_factor, postscale_factor, True
     )
 
 
@@ -192,3 +195,12 @@ def start_alltoall(
 
     finish = with_splits if tells_splits else None
     return _start_collected(Kind.ALLTOALL, tensor, name, process_set, finish, splits=splits)
+
+
+def alltoall_named(
+    tensor: torch.Tensor, splits: Sequence[int], name: str, process_set: ProcessSet
+) -> TorchHandle:
+    """Starts an alltoall whose name in the engine is `name` as it is; the handle gives the rows."""
+    request = _collected(Kind.ALLTOALL, tensor, name, process_set, {"splits": splits})
+    (started,) = engine_for_work().submit((request,))
+    return JoinedHandle((started,), lambda: tensor_from(started, tensor))

@@ -13,34 +13,36 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, Request, global_process_set
-from rabit.framework import Again, engine_for_work
-from rabit_torch.ops.adasum import AdasumOp, Rounds, start_adasum
+from rabit.framework import Again, Awaited, engine_for_work
+from rabit_torch.ops.adasum import AdasumOp, Rounds, check_floats, start_adasum
 from rabit_torch.ops.arguments import auto_name, group_of, reduce_op
-from rabit_torch.ops.collected import allgather_async, alltoall_async
+from rabit_torch.ops.collected import allgather_async, alltoall_named
 from rabit_torch.ops.handles import JoinedHandle, TensorHandle, TorchHandle, waited_for
 from rabit_torch.tensors import check, copy_last, memory_order, view
-
-
-def _submit(requests: list[Request], finish: Callable[[], Any]) -> TorchHandle:
-    return JoinedHandle(rabit.default_engine().submit(requests), finish)
-
 
 # --- allreduce ------------------------------------------------------------------------------------
 
 
 def _allreduce_requests(
-    inputs: Sequence[torch.Tensor],
-    outputs: Sequence[torch.Tensor],
+    tensors: Sequence[torch.Tensor],
     names: Sequence[str],
+    is_in_place: bool,
     op: ReduceOp,
-    prescale: float,
-    postscale: float,
+    arguments: tuple[Any, ...],
     process_set: ProcessSet,
-    codec: int,
-    priority: int,
-) -> list[Request]:
-    return [
-        Request(
+) -> tuple[list[Request], list[torch.Tensor]]:
+    """The requests, and the tensors that their callers get; arguments: as `allreduce_async` lists them."""
+    _, _, prescale, postscale, compression, priority = arguments
+    codec = rabit.default_engine().codec_id(compression)
+    requests, targets = [], []
+    for tensor, name in zip(tensors, names, strict=True):
+        laid_out = memory_order(tensor.detach())
+        if is_in_place and laid_out is not None:
+            source = target = laid_out
+        else:
+            source = tensor.detach().contiguous()
+            target = torch.empty_like(source)
+        request = Request(
             kind=Kind.ALLREDUCE,
             name=name,
             input=view(source, name),
@@ -52,75 +54,71 @@ def _allreduce_requests(
             postscale=postscale,
             priority=priority,
         )
-        for source, target, name in zip(inputs, outputs, names, strict=True)
-    ]
+        requests.append(request)
+        targets.append(target)
+    return requests, targets
 
 
 def _start_allreduce(
     tensors: Sequence[torch.Tensor],
     is_in_place: bool,
     name: str | None,
-    op: ReduceOp | AdasumOp,
-    prescale: float,
-    postscale: float,
+    arguments: tuple[Any, ...],
     process_set: ProcessSet,
-    compression: Any,
-    priority: int,
     *,
     is_grouped: bool,
     number: str | None,
     keep: Callable[[Sequence[Request]], None],
 ) -> TorchHandle:
-    """number: the operation's name if the caller gave none; keep: lets the requests come again."""
+    """arguments: as `allreduce_async` lists them; number: the operation's name if the caller gave none;
+    keep: lets the requests come again."""
     if is_grouped and not tensors:
         raise InvalidArgument(
             "a grouped allreduce needs at least one tensor, and the list is empty"
         )
     base = auto_name(Kind.ALLREDUCE, name, process_set) if number is None else number
-    names = [f"{base}.{index}" for index in range(len(tensors))] if is_grouped else [base]
-    if isinstance(op, AdasumOp):
-        return _adaptive(tensors, is_in_place, base, prescale, postscale, process_set, is_grouped)
-    inputs, outputs, targets = [], [], []
-    for tensor, tensor_name in zip(tensors, names, strict=True):
-        check(tensor, tensor_name)
-        laid_out = memory_order(tensor.detach())
-        if is_in_place and laid_out is not None:
-            source = target = laid_out
+    count = len(tensors) if is_grouped else None
+    names = [base] if count is None else [f"{base}.{index}" for index in range(count)]
+    engine, group = rabit.default_engine(), group_of(process_set)
+    with Awaited(engine, Kind.ALLREDUCE, base, group, count):
+        average, given_op, prescale, postscale = arguments[:4]
+        op = reduce_op(given_op, average)
+        for tensor, tensor_name in zip(tensors, names, strict=True):
+            check(tensor, tensor_name)
+        if isinstance(op, AdasumOp):
+            check_floats(tensors, names)
         else:
-            source = tensor.detach().contiguous()
-            target = torch.empty_like(source)
-        inputs.append(source)
-        outputs.append(target)
-        targets.append(tensor if is_in_place else target)
+            requests, outputs = _allreduce_requests(
+                tensors, names, is_in_place, op, arguments, process_set
+            )
+    if isinstance(op, AdasumOp):
+        factors = (prescale, postscale)
+        return _adaptive(tensors, is_in_place, base, names, factors, process_set, is_grouped)
+    results = list(tensors) if is_in_place else outputs
 
     def finish() -> Any:
-        for target, output in zip(targets, outputs, strict=True):
-            if target is not output and target.data_ptr() != output.data_ptr():
-                copy_last(target.detach(), output)
-        return list(targets) if is_grouped else targets[0]
+        for result, output in zip(results, outputs, strict=True):
+            if result is not output and result.data_ptr() != output.data_ptr():
+                copy_last(result.detach(), output)
+        return list(results) if is_grouped else results[0]
 
-    codec = rabit.default_engine().codec_id(compression)
-    requests = _allreduce_requests(
-        inputs, outputs, names, op, prescale, postscale, process_set, codec, priority
-    )
-    started = _submit(requests, finish)
+    started = engine.submit(requests)
     keep(requests)
-    return started
+    # All of a group have ended when one has failed: the next call may have their names.
+    return JoinedHandle((rabit.GroupHandle(started),) if is_grouped else started, finish)
 
 
 def _adaptive(
     tensors: Sequence[torch.Tensor],
     is_in_place: bool,
-    name: str,
-    prescale: float,
-    postscale: float,
+    base: str,
+    names: Sequence[str],
+    factors: tuple[float, float],
     process_set: ProcessSet,
     is_grouped: bool,
 ) -> TorchHandle:
-    for index, tensor in enumerate(tensors):
-        check(tensor, f"{name}.{index}")
-    rounds = Rounds(allreduce_async_, allgather_async, alltoall_async)
-    started = start_adasum(rounds, tensors, name, prescale, postscale, process_set)
+    rounds = Rounds(allreduce_async_, allgather_async, alltoall_named)
+    started = start_adasum(rounds, tensors, base, names, *factors, process_set)
 
     def finish() -> Any:
         results = started.outcome()
@@ -251,18 +249,13 @@ def _prepare_one(
     key: tuple[Any, ...],
     number: str | None,
 ) -> TorchHandle:
-    average, op, prescale, postscale, compression, priority = arguments
     repeats = rabit.default_engine().repeats
     return _start_allreduce(
         (tensor,),
         is_in_place,
         name,
-        reduce_op(op, average),
-        prescale,
-        postscale,
+        arguments,
         process_set,
-        compression,
-        priority,
         is_grouped=False,
         number=number,
         keep=lambda requests: repeats.keep(key, requests, arguments, (tensor,)),
@@ -273,17 +266,19 @@ def start_group(
     is_in_place: bool,
     tensors: Sequence[torch.Tensor],
     name: str | None,
-    op: ReduceOp | AdasumOp,
+    op: ReduceOp | AdasumOp | None,
     factors: tuple[float, float],
     process_set: ProcessSet,
     compression: Any = rabit.Compression.none,
+    average: bool | None = None,
 ) -> TorchHandle:
-    """Starts an allreduce of several tensors; `op` is resolved, factors: before and after it."""
+    """Starts an allreduce of several tensors.  factors: before and after it."""
     tensors = list(tensors)
     engine = engine_for_work()
     group = 0 if process_set is global_process_set else process_set.group_on(engine)
     caller = "torch.grouped_allreduce_" if is_in_place else "torch.grouped_allreduce"
-    again = engine.again_grouped(caller, name, group, (op, *factors, compression), tensors)
+    arguments = (average, op, *factors, compression, 0)
+    again = engine.again_grouped(caller, name, group, arguments, tensors)
     if again.comes_again:
         outputs = None if is_in_place else [torch.empty_like(each) for each in tensors]
         handle = again.start(outputs)
@@ -294,11 +289,8 @@ def start_group(
         tensors,
         is_in_place,
         name,
-        op,
-        *factors,
+        arguments,
         process_set,
-        compression,
-        0,
         is_grouped=True,
         number=None,
         keep=again.keep,
@@ -308,13 +300,14 @@ def start_group(
 def allreduce_into_new(
     tensor: torch.Tensor,
     name: str | None,
-    op: ReduceOp | AdasumOp,
+    op: ReduceOp | AdasumOp | None,
     factors: tuple[float, float],
     process_set: ProcessSet,
     compression: Any,
+    average: bool | None = None,
 ) -> torch.Tensor:
     """The allreduce of one tensor, outside of its gradient.  Blocks."""
-    arguments = (None, op, *factors, compression, 0)
+    arguments = (average, op, *factors, compression, 0)
     return _run_one(False, tensor, name, process_set, arguments)
 
 
@@ -329,7 +322,7 @@ def grouped_allreduce_async(
 ) -> TorchHandle:
     """Starts one allreduce for several tensors that become ready together.  Does not block."""
     factors = (prescale_factor, postscale_factor)
-    return start_group(False, tensors, name, reduce_op(op, average), factors, process_set)
+    return start_group(False, tensors, name, op, factors, process_set, average=average)
 
 
 def grouped_allreduce_async_(
@@ -343,7 +336,7 @@ def grouped_allreduce_async_(
 ) -> TorchHandle:
     """Like `grouped_allreduce_async`, in place."""
     factors = (prescale_factor, postscale_factor)
-    return start_group(True, tensors, name, reduce_op(op, average), factors, process_set)
+    return start_group(True, tensors, name, op, factors, process_set, average=average)
 
 
 def grouped_allreduce_(
@@ -384,19 +377,21 @@ def _start_broadcast(
         if handle is not None:
             return JoinedHandle((handle,), None, result)
     full_name = again.name if name is None else auto_name(Kind.BROADCAST, name, process_set)
-    check(tensor, full_name)
-    source = tensor.detach()
-    target = source if is_in_place and source.is_contiguous() else source.contiguous()
-    if not is_in_place and target.data_ptr() == source.data_ptr():
-        target = target.clone()
-    memory = view(target, full_name)
+    group = group_of(process_set)
+    with Awaited(again.engine, Kind.BROADCAST, full_name, group):
+        check(tensor, full_name)
+        source = tensor.detach()
+        target = source if is_in_place and source.is_contiguous() else source.contiguous()
+        if not is_in_place and target.data_ptr() == source.data_ptr():
+            target = target.clone()
+        memory = view(target, full_name)
     request = Request(
         kind=Kind.BROADCAST,
         name=full_name,
         input=memory,
         output=memory,
         root=root_rank,
-        group=group_of(process_set),
+        group=group,
         priority=priority,
     )
 

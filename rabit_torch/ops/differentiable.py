@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 import rabit
-from rabit import Average, ProcessSet, ReduceOp, Sum, global_process_set
+from rabit import Average, Kind, ProcessSet, ReduceOp, Sum, global_process_set
 from rabit_torch.compression import IDENTITY, Compression, by_hand, split
 from rabit_torch.ops import collected, collectives
-from rabit_torch.ops.arguments import reduce_op, scatter_op
+from rabit_torch.ops.arguments import awaited, reduce_op, scatter_op
 from rabit_torch.ops.handles import waited_for
 
 
@@ -82,12 +82,14 @@ def allreduce(
     `process_set` has called it with the same name.
     Raises Mismatch if shape, dtype or op differ between ranks, PeerLost if a rank died.
     """
-    resolved = reduce_op(op, average)
-    codec, compressor = split(compression)
     factors = (prescale_factor, postscale_factor)
-    if compressor is IDENTITY and not _needs_gradient(tensor):
-        return collectives.allreduce_into_new(tensor, name, resolved, factors, process_set, codec)
-    wire, undo = (tensor, None) if compressor is IDENTITY else compressor.compress(tensor)
+    if isinstance(compression, rabit.CompressionCodec) and not _needs_gradient(tensor):
+        call = (tensor, name, op, factors, process_set, compression, average)
+        return collectives.allreduce_into_new(*call)
+    with awaited(Kind.ALLREDUCE, name, process_set):
+        resolved = reduce_op(op, average)
+        codec, compressor = split(compression)
+        wire, undo = (tensor, None) if compressor is IDENTITY else compressor.compress(tensor)
     result = _apply(_Allreduce, (name, resolved, factors, process_set, codec), False, wire)
     return result if compressor is IDENTITY else compressor.decompress(result, undo)
 
@@ -103,10 +105,12 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Returns the reductions of several tensors, which travel together.  See `allreduce`."""
-    codec, compressor = split(compression)
-    pairs = [compressor.compress(tensor) for tensor in tensors]
-    factors = (prescale_factor, postscale_factor)
-    call = (name, reduce_op(op, average), factors, process_set, codec)
+    tensors = list(tensors)
+    with awaited(Kind.ALLREDUCE, name, process_set, len(tensors)):
+        codec, compressor = split(compression)
+        pairs = [compressor.compress(tensor) for tensor in tensors]
+        factors = (prescale_factor, postscale_factor)
+        call = (name, reduce_op(op, average), factors, process_set, codec)
     results = _apply(_Allreduce, call, True, *[wire for wire, _ in pairs])
     return [compressor.decompress(r, undo) for r, (_, undo) in zip(results, pairs, strict=True)]
 
@@ -120,12 +124,14 @@ class _Allgather(torch.autograd.Function):
         is_grouped: bool,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
+        if is_grouped:
+            results = waited_for(collected.grouped_allgather_async, tensors, name, process_set)
+        else:
+            results = (waited_for(collected.allgather_async, tensors[0], name, process_set),)
         context.process_set = process_set
         context.rows = [tensor.shape[0] if tensor.dim() else 1 for tensor in tensors]
         context.shapes = [tensor.shape for tensor in tensors]
-        if not is_grouped:
-            return (waited_for(collected.allgather_async, tensors[0], name, process_set),)
-        return tuple(waited_for(collected.grouped_allgather_async, tensors, name, process_set))
+        return tuple(results)
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
@@ -292,24 +298,18 @@ def reducescatter(
     and Average.  Blocks.
     Raises Mismatch if shape, dtype or op differ between ranks, PeerLost if a rank died.
     """
-    compressor = by_hand(compression, f"reducescatter '{name}'")
-    resolved = scatter_op(op, f"reducescatter '{name}'")
-    wire, undo = compressor.compress(tensor)
-    if not _needs_gradient(wire):
-        call = ([wire], name, resolved, process_set, prescale_factor, postscale_factor, False)
-        mine = waited_for(collected.start_reducescatter, *call)
-        return compressor.decompress(mine, undo)
-    result = _apply(
-        _Reducescatter,
-        name,
-        resolved,
-        process_set,
-        prescale_factor,
-        postscale_factor,
-        False,
-        wire,
-    )
-    return compressor.decompress(result[0], undo)
+    factors = (prescale_factor, postscale_factor)
+    if compression is Compression.none and not _needs_gradient(tensor):
+        call = ([tensor], name, op, process_set, *factors, False)
+        mine: torch.Tensor = waited_for(collected.start_reducescatter, *call)
+        return mine
+    what = f"reducescatter '{name}'"
+    with awaited(Kind.REDUCESCATTER, name, process_set):
+        compressor = by_hand(compression, what)
+        resolved = scatter_op(op, what)
+        wire, undo = compressor.compress(tensor)
+    (mine,) = _apply(_Reducescatter, name, resolved, process_set, *factors, False, wire)
+    return compressor.decompress(mine, undo)
 
 
 def grouped_reducescatter(
@@ -322,16 +322,13 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """Reduces and scatters several tensors, which travel together.  See `reducescatter`."""
-    compressor = by_hand(compression, f"grouped reducescatter '{name}'")
-    pairs = [compressor.compress(tensor) for tensor in tensors]
-    results = _apply(
-        _Reducescatter,
-        name,
-        scatter_op(op, f"grouped reducescatter '{name}'"),
-        process_set,
-        prescale_factor,
-        postscale_factor,
-        True,
-        *[wire for wire, _ in pairs],
-    )
+    tensors = list(tensors)
+    what = f"grouped reducescatter '{name}'"
+    with awaited(Kind.REDUCESCATTER, name, process_set, len(tensors)):
+        compressor = by_hand(compression, what)
+        resolved = scatter_op(op, what)
+        pairs = [compressor.compress(tensor) for tensor in tensors]
+    wires = [wire for wire, _ in pairs]
+    factors = (prescale_factor, postscale_factor)
+    results = _apply(_Reducescatter, name, resolved, process_set, *factors, True, *wires)
     return [compressor.decompress(r, undo) for r, (_, undo) in zip(results, pairs, strict=True)]

@@ -23,7 +23,8 @@ import torch
 
 import rabit
 from rabit import Average, Kind, ProcessSet, ReduceOp, global_process_set
-from rabit_torch.ops.arguments import auto_name, checked_splits, scatter_op
+from rabit.framework import Awaited, message_name
+from rabit_torch.ops.arguments import auto_name, checked_splits, group_of, scatter_op
 from rabit_torch.ops.handles import JoinedHandle, TorchHandle, waited_for
 from rabit_torch.results import tensor_from
 from rabit_torch.tensors import check, copy_last, view
@@ -42,8 +43,9 @@ __all__ = [
 ]
 
 
-def _source(tensor: Any, name: str | None) -> torch.Tensor:
-    return check(tensor, name).detach().contiguous()
+def _source(tensor: Any, name: str | None) -> tuple[torch.Tensor, rabit.TensorView]:
+    source = check(tensor, name).detach().contiguous()
+    return source, view(source, name)
 
 
 def _result_on(
@@ -76,12 +78,14 @@ def reduce_async(
 ) -> TorchHandle:
     """Like `reduce`, but returns a handle at once."""
     full_name = auto_name(Kind.REDUCE, name, process_set)
-    source = _source(tensor, full_name)
+    with Awaited(rabit.default_engine(), Kind.REDUCE, full_name, group_of(process_set)):
+        source, memory = _source(tensor, full_name)
+        resolved = scatter_op(op, full_name)
     started = rabit.reduce_async(
-        view(source, full_name),
+        memory,
         root_rank,
         full_name,
-        scatter_op(op, full_name),
+        resolved,
         prescale_factor,
         postscale_factor,
         process_set,
@@ -133,10 +137,9 @@ def gather_async(
 ) -> TorchHandle:
     """Like `gather`, but returns a handle at once."""
     full_name = auto_name(Kind.GATHER, name, process_set)
-    source = _source(tensor, full_name)
-    started = rabit.gather_async(
-        view(source, full_name), root_rank, full_name, process_set, priority=priority
-    )
+    with Awaited(rabit.default_engine(), Kind.GATHER, full_name, group_of(process_set)):
+        source, memory = _source(tensor, full_name)
+    started = rabit.gather_async(memory, root_rank, full_name, process_set, priority=priority)
     return _result_on(root_rank, started, source)
 
 
@@ -172,11 +175,13 @@ def scatter_async(
 ) -> TorchHandle:
     """Like `scatter`, but returns a handle at once."""
     full_name = auto_name(Kind.SCATTER, name, process_set)
-    source = _source(tensor, full_name)
+    with Awaited(rabit.default_engine(), Kind.SCATTER, full_name, group_of(process_set)):
+        source, memory = _source(tensor, full_name)
+        rows = checked_splits(splits, full_name)
     started = rabit.scatter_async(
-        view(source, full_name),
+        memory,
         root_rank,
-        checked_splits(splits, full_name),
+        rows,
         full_name,
         process_set,
         priority=priority,
@@ -209,8 +214,11 @@ def scatter(
 
 def send_async(tensor: torch.Tensor, dst: int, name: str | None = None) -> TorchHandle:
     """Like `send`, but returns a handle at once; `tensor` must not change until it has finished."""
-    source = _source(tensor, name)
-    return JoinedHandle([rabit.send_async(view(source, name), dst, name)], lambda: None)
+    engine = rabit.default_engine()
+    full_name = name or message_name(engine, engine.rank, dst)
+    with Awaited(engine, Kind.SEND, full_name, 0, root=dst):
+        _, memory = _source(tensor, full_name)
+    return JoinedHandle([rabit.send_async(memory, dst, full_name)], lambda: None)
 
 
 def send(tensor: torch.Tensor, dst: int, name: str | None = None) -> None:
@@ -226,9 +234,13 @@ def send(tensor: torch.Tensor, dst: int, name: str | None = None) -> None:
 
 def recv_async(tensor: torch.Tensor, src: int, name: str | None = None) -> TorchHandle:
     """Like `recv`, but returns a handle at once; `tensor` is written until it has finished."""
-    target = check(tensor, name).detach()
-    memory = target if target.is_contiguous() else target.new_empty(target.shape)
-    started = rabit.recv_async(view(memory, name), src, name)
+    engine = rabit.default_engine()
+    full_name = name or message_name(engine, src, engine.rank)
+    with Awaited(engine, Kind.RECV, full_name, 0, root=src):
+        target = check(tensor, full_name).detach()
+        memory = target if target.is_contiguous() else target.new_empty(target.shape)
+        received = view(memory, full_name)
+    started = rabit.recv_async(received, src, full_name)
 
     def finish() -> torch.Tensor:
         if memory is not target:

@@ -8,6 +8,7 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, global_process_set
+from rabit_torch.ops.arguments import awaited
 from rabit_torch.ops.collected import allgather_async
 from rabit_torch.ops.handles import JoinedHandle, TorchHandle
 from rabit_torch.results import tensor_from
@@ -22,20 +23,29 @@ def allreduce_sparse(
     Two allgathers carry indices and values; ranks may touch different rows, or none.
     op: Average or Sum.
     """
-    if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
-        raise InvalidArgument(
-            f"sparse allreduce '{name}': op is {op}; only Average and Sum add up rows that some ranks "
-            "have not touched"
-        )
-    coalesced = tensor.coalesce()
-    indices = allgather_async(coalesced.indices().t().contiguous(), f"{name}.indices", process_set)
-    values = allgather_async(coalesced.values(), f"{name}.values", process_set)
+    parts = [f"{name}.indices", f"{name}.values"]
+    with (
+        awaited(Kind.ALLGATHER, parts[0], process_set),
+        awaited(Kind.ALLGATHER, parts[1], process_set),
+    ):
+        if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
+            raise InvalidArgument(
+                f"sparse allreduce '{name}': op is {op}; only Average and Sum add up rows that some "
+                "ranks have not touched"
+            )
+        coalesced = tensor.coalesce()
+        places, rows = coalesced.indices().t().contiguous(), coalesced.values()
+    indices = allgather_async(places, parts[0], process_set)
+    values = allgather_async(rows, parts[1], process_set)
     shape, size = tensor.shape, process_set.size()
 
     def finish() -> torch.Tensor:
-        return _added_up(indices.wait(), values.wait(), shape, size if op == ReduceOp.AVERAGE else 1)
+        return _added_up(
+            indices.wait(), values.wait(), shape, size if op == ReduceOp.AVERAGE else 1
+        )
 
-    return JoinedHandle([*indices.engine_handles, *values.engine_handles], finish)
+    both = rabit.GroupHandle([*indices.engine_handles, *values.engine_handles])
+    return JoinedHandle((both,), finish)
 
 
 def _added_up(

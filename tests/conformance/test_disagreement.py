@@ -130,6 +130,14 @@ def test_a_dropped_handle_lets_its_operation_finish():
     assert run_ranks(2, on_rank) == [2000.0, 2000.0]
 
 
+def read_only(bad):
+    array = np.ones(2)
+    array.setflags(write=not bad)
+    return array
+
+
+USUAL = (TypeError, ValueError, OverflowError)
+ONES = np.ones(2)
 REFUSALS = {
     "root": (
         lambda bad: rabit.broadcast(np.ones(2), 7 if bad else 0, name="w"),
@@ -147,6 +155,66 @@ REFUSALS = {
         lambda bad: rabit.allgather_object((lambda: None) if bad else 1, name="w"),
         ("allgather 'w.data'", "type function cannot be pickled"),
     ),
+    "op": (
+        lambda bad: rabit.allreduce(ONES, name="w", op=99 if bad else rabit.Sum),
+        ("allreduce 'w'", "op is 99"),
+    ),
+    "average and op": (
+        lambda bad: rabit.allreduce(ONES, average=bad or None, name="w", op=rabit.Sum),
+        ("allreduce 'w'", "both average=True"),
+    ),
+    "dtype": (
+        lambda bad: rabit.allreduce_async(ONES * (1j if bad else 1), name="w").wait(),
+        ("allreduce 'w'", "refused it: elements of type complex128"),
+    ),
+    "read-only": (
+        lambda bad: rabit.allreduce_(read_only(bad), name="w"),
+        ("allreduce 'w'", "refused it: the array is read-only"),
+    ),
+    "priority": (
+        lambda bad: rabit.allreduce(ONES, name="w", priority=1.5 if bad else 1),
+        ("allreduce 'w'", "TypeError: an integer is required"),
+    ),
+    "priority of a handle": (
+        lambda bad: rabit.allgather_async(ONES, name="w", priority=1 << (70 * bad)).wait(),
+        ("allgather 'w'", "OverflowError"),
+    ),
+    "factor": (
+        lambda bad: rabit.reduce(ONES, 0, name="w", prescale_factor="x" if bad else 1.0),
+        ("reduce 'w'", "ValueError: could not convert string to float: 'x'"),
+    ),
+    "seed": (
+        lambda bad: rabit.allreduce(ONES, name="w", seed=-bad),
+        ("allreduce 'w'", "refused it: the seed is -1"),
+    ),
+    "residual": (
+        lambda bad: rabit.allreduce(ONES, name="w", residual=np.zeros(3) if bad else None),
+        ("allreduce 'w'", "refused it: the residual is float64[3]"),
+    ),
+    "compression": (
+        lambda bad: rabit.allreduce(
+            ONES, name="w", compression="fp16" if bad else rabit.Compression.none
+        ),
+        ("allreduce 'w'", "compression is 'fp16'"),
+    ),
+    "compression of another": (
+        lambda bad: rabit.reducescatter(
+            ONES, "w", rabit.Compression.fp16 if bad else rabit.Compression.none
+        ),
+        ("reducescatter 'w'", "takes no compression"),
+    ),
+    "backend": (
+        lambda bad: rabit.barrier(name="w", backend="nope" if bad else ""),
+        ("barrier 'w'", "unknown backend 'nope'"),
+    ),
+    "one of a group": (
+        lambda bad: rabit.grouped_allreduce([ONES, ONES * (1j if bad else 1)], name="w"),
+        ("allreduce 'w.0'", "'w.1' on rank", "elements of type complex128"),
+    ),
+    "object for an array": (
+        lambda bad: rabit.broadcast(object() if bad else ONES, 0, name="w"),
+        ("broadcast 'w'", "type object"),
+    ),
 }
 
 
@@ -157,14 +225,82 @@ def test_what_one_rank_refuses_fails_on_the_others(how, culprit):
 
     def on_rank(engine):
         for _ in range(2):
-            with pytest.raises(rabit.InvalidArgument) as caught:
+            with pytest.raises((rabit.RabitError, *USUAL)) as caught:
                 call(engine.rank == culprit)
             # The same name works right after.
             assert rabit.allreduce(1.0, name="w", op=rabit.Sum) == 2.0
-        return str(caught.value), caught.value.rank
+        return caught.value
 
-    message, rank = run_ranks(2, on_rank)[1 - culprit]
-    assert f"rank {culprit} refused it" in message
-    assert rank == culprit
+    error = run_ranks(2, on_rank)[1 - culprit]
+    assert isinstance(error, rabit.InvalidArgument)
+    assert f"rank {culprit} refused it" in str(error)
+    assert error.rank == culprit
     for word in words:
-        assert word in message
+        assert word in str(error)
+
+
+@pytest.mark.parametrize("how", REFUSALS)
+def test_what_all_ranks_refuse_is_over_on_all(how):
+    call, _ = REFUSALS[how]
+
+    def on_rank(engine):
+        for _ in range(2):
+            with pytest.raises((rabit.RabitError, *USUAL)):
+                call(True)
+            call(False)
+
+    run_ranks(2, on_rank)
+
+
+UNNAMED = {
+    "allreduce": lambda value: rabit.allreduce(value),
+    "allgather": lambda value: rabit.allgather(value),
+    "grouped_allreduce": lambda value: rabit.grouped_allreduce([value, value]),
+    "gather": lambda value: rabit.gather(value, 0),
+    "message": lambda value: (
+        rabit.send(value, 1) if rabit.rank() == 0 else rabit.recv(np.asarray(value), 0)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNNAMED)
+def test_a_refused_call_without_a_name_takes_its_number(kind):
+    call = UNNAMED[kind]
+
+    def on_rank(engine):
+        call(np.ones(2))
+        for culprit in (0, 1):
+            value = np.ones(2, complex if engine.rank == culprit else float)
+            with pytest.raises((rabit.InvalidArgument, rabit.Unsupported), match="complex128"):
+                call(value)
+            call(np.ones(2))
+
+    run_ranks(2, on_rank)
+
+
+def test_a_refusal_stays_in_its_process_set():
+    def on_rank(engine):
+        pair = rabit.add_process_set([0, 1])
+        if engine.rank < 2:
+            value = np.ones(2, complex if engine.rank else float)
+            with pytest.raises((rabit.InvalidArgument, rabit.Unsupported), match="complex128"):
+                rabit.allreduce(value, name="w", process_set=pair)
+        assert rabit.allreduce(1.0, name="w", op=rabit.Sum) == 3.0
+        if engine.rank < 2:
+            assert rabit.allreduce(1.0, name="w", op=rabit.Sum, process_set=pair) == 2.0
+
+    run_ranks(3, on_rank)
+
+
+def test_an_interrupt_is_no_refusal():
+    class Interrupted:
+        def __array__(self, *_, **__):
+            raise KeyboardInterrupt
+
+    def on_rank(engine):
+        if engine.rank == 0:
+            with pytest.raises(KeyboardInterrupt):
+                rabit.allreduce(Interrupted(), name="w")
+        assert rabit.allreduce(1.0, name="w", op=rabit.Sum) == 2.0
+
+    run_ranks(2, on_rank)
