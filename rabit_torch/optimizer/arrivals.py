@@ -133,7 +133,12 @@ class GradientArrivals:
     def take(self, state: ParameterState) -> None:
         """Queues the gradient of a state, with its whole group if it has one."""
         grad = state.parameter.grad
-        assert grad is not None
+        if grad is None:
+            raise InvalidArgument(
+                f"gradient '{state.name}' on rank {rabit.rank()} is gone before it was sent: a hook that was "
+                "registered earlier has set .grad of the parameter to None. Let that hook keep .grad, or leave "
+                "the parameter out of the optimizer that DistributedOptimizer wraps"
+            )
         if grad.dtype is not state.dtype or grad.numel() != state.count:
             self._sender.note_kind(state, grad)
         if grad.is_sparse and (self._sparse_as_dense or state.pack is not None or state.slot):
