@@ -214,7 +214,9 @@ class GradientArrivals:
                 f"gradient '{state.name}' on rank {rabit.rank()} arrived a second time before step() "
                 f"(backward_passes_per_step is {self.backward_passes}). Call optimizer.zero_grad() or "
                 "optimizer.step() in between, raise backward_passes_per_step, or use "
-                "optimizer.no_sync()"
+                "optimizer.no_sync(). GradScaler leaves step() out after an overflow, and "
+                "model.zero_grad(set_to_none=False) does not end it: call zero_grad() of the "
+                "DistributedOptimizer"
             )
         # The caller has dropped the old gradient; what travels for it is of no more use.
         self._deliveries.settle([state])
