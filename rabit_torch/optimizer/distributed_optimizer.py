@@ -50,6 +50,7 @@ from rabit_torch.optimizer.method import (
 )
 from rabit_torch.optimizer.mode import Overlap
 from rabit_torch.optimizer.reducer import GradientReducer
+from rabit_torch.optimizer.shared_loss import SharedLoss, shared_loss_of
 from rabit_torch.optimizer.wrapped import WrappedMixin, crossing_of
 from rabit_torch.overlap.clip import GradientClip
 
@@ -67,6 +68,7 @@ class _DistributedMixin(WrappedMixin):
 
     _rabit_auto: AutoOverlap | None
     _rabit_guards: Guards | None
+    _rabit_share_loss: SharedLoss | None
 
     def synchronize(self) -> None:
         """Waits until every gradient is reduced and in `.grad`, and every update is done.
@@ -177,7 +179,9 @@ class _DistributedMixin(WrappedMixin):
         updated with the hyper-parameters of this moment when it is read, at the latest.
 
         A `closure` runs the backward pass inside the step; its gradients are reduced before it
-        returns to the wrapped optimizer.
+        returns to the wrapped optimizer.  torch.optim.LBFGS gets, and returns, the mean of the losses
+        that the closure returns on the ranks, or their sum with op=Sum: it decides by the loss how
+        often it evaluates the closure, which is to be equally often on all ranks.
         """
         if self._rabit_guards is not None and closure is None:
             self._rabit_guards.before_step()
@@ -234,7 +238,7 @@ class _DistributedMixin(WrappedMixin):
             if self._rabit_guards is not None:
                 self._rabit_guards.before_step()
             self._rabit_reducer.synchronize()
-            return loss
+            return loss if self._rabit_share_loss is None else self._rabit_share_loss(loss)
 
         return reduced
 
@@ -410,7 +414,9 @@ def DistributedOptimizer(
             process_set=process_set,
         )
         reducer = make_reducer(names, strategy=own_copy(chosen))
-    return _wrapped(optimizer, reducer, make_reducer, overlap, process_set, guards, chosen)
+    result = _wrapped(optimizer, reducer, make_reducer, overlap, process_set, guards, chosen)
+    result._rabit_share_loss = shared_loss_of(optimizer, names, resolved, process_set)
+    return result
 
 
 def _asynchronous(
@@ -473,6 +479,7 @@ def _wrapped(
         _rabit_make_reducer=make_reducer,
         _rabit_fresh_strategy=strategy if default_engine().config.min_np else None,
         _rabit_guards=guards,
+        _rabit_share_loss=None,
         _rabit_should_synchronize=True,
         _rabit_synchronized=False,
         _rabit_auto=None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 SETUP = """
 def model_of(seed=0):
     torch.manual_seed(seed)
@@ -58,3 +60,80 @@ optimizer.zero_grad()
 
     assert "GradScaler leaves step() out after an overflow" in text
     assert "zero_grad() of the DistributedOptimizer" in text
+
+
+def test_ranks_of_a_line_search_evaluate_equally_often(on_ranks):
+    """And step as one process does with the data of all."""
+    results = on_ranks(
+        2,
+        SETUP
+        + """
+def data(seed):
+    inputs = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed))
+    return inputs, inputs.sum(1, keepdim=True)
+
+
+def train(model, optimizer, loss_of):
+    counts, losses = 0, []
+
+    def closure():
+        nonlocal counts
+        counts += 1
+        optimizer.zero_grad()
+        loss = loss_of(model)
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        losses.append(float(optimizer.step(closure)))
+    return [counts, losses, torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()]
+
+
+def loss_on(model, seed):
+    inputs, targets = data(seed)
+    return (model(inputs) - targets).square().mean()
+
+
+def lbfgs(model):
+    return torch.optim.LBFGS(model.parameters(), lr=1, max_iter=5, line_search_fn="strong_wolfe")
+
+
+answers = []
+for op, factor in ((rabit.Average, 0.5), (rabit.Sum, 1.0)):
+    model, alone = model_of(), model_of()
+    optimizer = rabit.DistributedOptimizer(lbfgs(model), model.named_parameters(), op=op)
+    mine = train(model, optimizer, lambda model: loss_on(model, rank))
+    expected = train(alone, lbfgs(alone), lambda model: factor * (loss_on(model, 0) + loss_on(model, 1)))
+    answers.append([mine, expected])
+report(answers)
+""",
+        RABIT_STALL_ABORT="5",
+    )
+
+    for of_first, of_second in zip(*results, strict=True):
+        assert of_first[0] == of_second[0]
+        counts, losses, values = of_first[0]
+        assert counts == of_first[1][0] > 10
+        assert losses == pytest.approx(of_first[1][1], rel=1e-3)
+        assert values == pytest.approx(of_first[1][2], abs=1e-3)
+
+
+def test_a_closure_of_other_optimizers_returns_the_loss_of_the_rank(on_ranks):
+    results = on_ranks(
+        2,
+        SETUP
+        + """
+optimizer = rabit.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+
+
+def closure():
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    return float(rank)
+
+
+report(optimizer.step(closure))
+""",
+    )
+
+    assert results == [0.0, 1.0]
