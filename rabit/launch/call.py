@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+from typing import Any
+
+from rabit.errors import InvalidArgument
 
 __all__ = ["main"]
 
@@ -20,8 +23,21 @@ def main() -> int:
     func, args, kwargs = pickle.loads(data)
     value = func(*args, **kwargs)
     with os.fdopen(result, "wb") as file:
-        file.write(pickle.dumps(value))
+        file.write(_pickled(value))
     return 0
+
+
+def _pickled(value: Any) -> bytes:
+    """With the classes of the caller's __main__, which is another module here."""
+    import cloudpickle  # whose pickles those of `run` are
+
+    try:
+        return bytes(cloudpickle.dumps(value))
+    except Exception as error:  # Whatever the object's own methods raise.
+        raise InvalidArgument(
+            f"run() cannot return the value of the function on rank {os.environ['RABIT_RANK']}, of type "
+            f"{type(value).__name__}, to the caller: {error}. Return what it is made of."
+        ) from error
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import pickle
 import sys
@@ -60,8 +61,8 @@ def run(
 ) -> list[T]:
     """Calls `func(*args, **kwargs)` in `num_proc` new processes (1); returns the results by rank.
 
-    func: any function, of a notebook as well.  It calls rabit.init() itself.  What it returns must
-    be picklable.
+    func: any function, of a notebook as well.  It calls rabit.init() itself.  What it returns
+    must be something that cloudpickle takes; classes of the caller's __main__ are the same ones.
     hosts, hostfile, ssh_port, ssh_identity_file, ssh_options, output_filename, verbose: as for rabitrun;
     without hosts all ranks run on this machine.
     start_timeout: seconds, 30.  grace_time: seconds that ranks get to end once one has failed.
@@ -106,6 +107,17 @@ def _refuse(given: dict[str, Any]) -> None:
             raise InvalidArgument(f"run() got both {name} and {other}. Give one of them.")
     for name, older in _OLDER.items():
         given[name] = given[older] if given[name] is None else given[name]
+    if not callable(given["func"]):
+        raise InvalidArgument(
+            f"run() got func={given['func']!r}, which cannot be called. Pass a function, and its "
+            "arguments in args and kwargs."
+        )
+    try:
+        given["num_proc"] = operator.index(1 if given["num_proc"] is None else given["num_proc"])
+    except TypeError:
+        raise InvalidArgument(
+            f"run() got num_proc={given['num_proc']!r}: the number of ranks is an integer. Pass one."
+        ) from None
 
 
 def _run(given: Mapping[str, Any]) -> Any:
@@ -115,7 +127,7 @@ def _run(given: Mapping[str, Any]) -> Any:
     from rabit.launch.plan import make_plan
     from rabit.launch.supervisor import Times
 
-    ranks = 1 if given["num_proc"] is None else given["num_proc"]
+    ranks = given["num_proc"]
     hosts = local_hosts(max(1, ranks))
     if given["hosts"] is not None:
         hosts = parse_hosts(given["hosts"], "hosts")

@@ -39,6 +39,25 @@ def test_large_results_arrive_whole():
     assert {len(each) for each in found} == {5_000_001}
 
 
+def test_objects_of_a_class_without_a_module_come_back():
+    """Like those of a class of __main__, which is another module in a rank."""
+
+    class Found:
+        def __init__(self, rank):
+            self.rank = rank
+
+    found = run(lambda: Found(os.environ["RABIT_RANK"]), num_proc=2)
+
+    assert [type(each) for each in found] == [Found, Found]
+    assert [each.rank for each in found] == ["0", "1"]
+
+
+def test_a_value_that_cannot_be_returned_is_told_with_its_rank(capfd):
+    with pytest.raises(RunFailed, match=r"cannot return the value .* on rank 0, of type lock"):
+        run(threading.Lock, num_proc=1)
+    capfd.readouterr()
+
+
 def test_an_exception_in_a_rank_is_reported(capfd):
     def fail():
         if os.environ["RABIT_RANK"] == "1":
@@ -80,6 +99,11 @@ def test_arguments_are_checked():
         run(place, hosts="a", hostfile="b")
     with pytest.raises(InvalidArgument, match="-np is 0"):
         run(place, num_proc=0)
+
+    with pytest.raises(InvalidArgument, match="num_proc='2': the number of ranks is an integer"):
+        run(place, num_proc="2")
+    with pytest.raises(InvalidArgument, match="func=3, which cannot be called"):
+        run(3)
 
     lock = threading.Lock()
     with pytest.raises(InvalidArgument, match=r"cannot send the function .* inside the function"):
