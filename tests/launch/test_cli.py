@@ -142,13 +142,15 @@ def test_a_command_that_is_missing(rabitrun, command, status, text):
     assert job.status == status and text in job.err
 
 
-def test_a_command_that_is_not_executable(rabitrun, tmp_path):
-    (tmp_path / "train.py").write_text("print('x')")
+@pytest.mark.parametrize(("name", "quote"), [("train.py", ""), ("a train.py", "'")])
+def test_a_command_that_is_not_executable(rabitrun, tmp_path, name, quote):
+    (tmp_path / name).write_text("print('x')")
 
-    job = rabitrun("-np", 2, tmp_path / "train.py")
+    job = rabitrun("-np", 2, tmp_path / name)
 
+    path = f"{quote}{tmp_path}/{name}{quote}"
     assert job.status == 126
-    assert f"Start it as 'python {tmp_path}/train.py'" in job.err
+    assert f"Start it as: python {path}, or run: chmod +x {path}\n" in job.err
 
 
 def test_a_script_whose_interpreter_is_missing(rabitrun, tmp_path):

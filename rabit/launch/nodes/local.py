@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import selectors
+import shlex
 import shutil
 import signal
 import subprocess
@@ -285,10 +286,11 @@ def _problem(job: HostJob) -> tuple[str, int] | None:
             + ("." if "/" in name else f" and PATH ({path})."),
             _NOT_FOUND,
         )
-    hint = f"python {name}" if name.endswith(".py") else f"./{name}"
+    word = shlex.quote(name)
+    hint = f"python {word}" if name.endswith(".py") else f"./{word}"
     return (
         f"the command {name!r} is a file that is not executable or not in PATH on {job.host}. "
-        f"Start it as '{hint}', or run: chmod +x {name}",
+        f"Start it as: {hint}, or run: chmod +x {word}",
         _NOT_EXECUTABLE,
     )
 
