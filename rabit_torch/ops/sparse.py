@@ -1,7 +1,12 @@
-"""Sparse gradients: the touched rows of every rank, gathered and added up."""
+"""Sparse gradients: the touched rows of every rank, gathered and added up.
+
+The engine compares neither what the rows belong to nor what is done with them. So a header that says it travels with
+the indices, and every rank compares those of all ranks before it adds anything up.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,7 +26,7 @@ def allreduce_sparse(
     """Starts the reduction of a sparse COO tensor; `wait()` gives the coalesced sparse result.
 
     Two allgathers carry indices and values; ranks may touch different rows, or none.
-    op: Average or Sum.
+    op: Average or Sum.  `wait()` raises Mismatch on every rank if the shapes or ops of ranks differ.
     """
     parts = [f"{name}.indices", f"{name}.values"]
     with (
@@ -34,25 +39,77 @@ def allreduce_sparse(
                 "ranks have not touched"
             )
         coalesced = tensor.coalesce()
-        places, rows = coalesced.indices().t().contiguous(), coalesced.values()
-    indices = allgather_async(places, parts[0], process_set)
+        header = _header(coalesced, op)
+        headed, rows = _headed(coalesced, header), coalesced.values()
+    places = allgather_async(headed, parts[0], process_set)
     values = allgather_async(rows, parts[1], process_set)
-    shape, size = tensor.shape, process_set.size()
+    (indices,) = places.engine_handles
+    shape, ranks = tensor.shape, process_set.ranks or range(process_set.size())
 
     def finish() -> torch.Tensor:
-        return _added_up(
-            indices.wait(), values.wait(), shape, size if op == ReduceOp.AVERAGE else 1
-        )
+        return _added_up(name, indices, values.wait(), shape, header, ranks)
 
-    both = rabit.GroupHandle([*indices.engine_handles, *values.engine_handles])
+    both = rabit.GroupHandle([*places.engine_handles, *values.engine_handles])
     return JoinedHandle((both,), finish)
 
 
+def _header(coalesced: torch.Tensor, op: ReduceOp) -> list[int]:
+    """What must be equal on all ranks: for which op, and of which shape."""
+    return [op, coalesced.dim(), coalesced.sparse_dim(), *coalesced.shape]
+
+
+def _headed(coalesced: torch.Tensor, header: list[int]) -> torch.Tensor:
+    """How many rows, the header, and then their indices."""
+    indices = coalesced.indices()
+    return torch.cat([indices.new_tensor([indices.shape[1], *header]), indices.t().reshape(-1)])
+
+
+def _indices_of_all(
+    name: str, said: torch.Tensor, own: list[int], ranks: Sequence[int]
+) -> torch.Tensor:
+    """The indices out of what `_headed` gave on all ranks.  Raises Mismatch on every rank if headers differ."""
+    found, headers, at = [], [], 0
+    while at < len(said):  # Ranks that have joined say nothing.
+        count, _, dim, sparse_dim = said[at : at + 4].tolist()
+        start = at + 4 + dim
+        headers.append(said[at + 1 : start].tolist())
+        at = start + count * sparse_dim
+        found.append(said[start:at].view(count, sparse_dim))
+    for position, other in enumerate(headers):
+        if other == own:
+            continue
+        rank = ranks[position] if len(headers) == len(ranks) else -1
+        where = "on another rank" if rank < 0 else f"on rank {rank}"
+        if other[1:] != own[1:]:
+            what = f"shapes differ: {_shape_text(own)} here, {_shape_text(other)} {where}"
+            advice = "Build the model the same way on every rank"
+        else:
+            what = f"reduce operations differ: {ReduceOp(own[0])} here, {ReduceOp(other[0])} {where}"
+            advice = "Pass the same op on every rank"
+        text = f"sparse allreduce '{name}' on rank {rabit.rank()}: {what}. {advice} (errors.md#mismatch)."
+        raise rabit.Mismatch(text, rank)
+    return torch.cat(found).t()
+
+
+def _shape_text(header: list[int]) -> str:
+    _, _, sparse_dim, *extents = header
+    return f"{extents} with {sparse_dim} sparse dimension{'s' if sparse_dim != 1 else ''}"
+
+
 def _added_up(
-    places: torch.Tensor, rows: torch.Tensor, shape: torch.Size, divisor: int
+    name: str,
+    indices: rabit.Handle,
+    rows: torch.Tensor,
+    shape: torch.Size,
+    header: list[int],
+    ranks: Sequence[int],
 ) -> torch.Tensor:
     """The rows of all ranks, added up and divided; integers truncate toward zero, as dense ones."""
-    total = torch.sparse_coo_tensor(places.t(), rows, shape, check_invariants=False).coalesce()
+    # In the memory of the host, so that headers are read without a device.
+    said = torch.from_numpy(indices.result())
+    places = _indices_of_all(name, said, header, ranks).to(rows.device)
+    total = torch.sparse_coo_tensor(places, rows, shape, check_invariants=False).coalesce()
+    divisor = len(ranks) if header[0] == ReduceOp.AVERAGE else 1
     if divisor == 1:
         return total
     mode = None if rows.is_floating_point() or rows.is_complex() else "trunc"
@@ -69,8 +126,7 @@ def allreduce_sparse_on(
     if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
         raise InvalidArgument(f"allreduce of a sparse tensor with {op}; use SUM or AVG")
     coalesced = tensor.detach().coalesce()
-    indices = coalesced.indices().t().contiguous()
-    values = coalesced.values().contiguous()
+    values, header = coalesced.values().contiguous(), _header(coalesced, op)
 
     def gather(part: str, rows: torch.Tensor) -> rabit.Handle:
         def make(name: str) -> rabit.Request:
@@ -79,13 +135,13 @@ def allreduce_sparse_on(
         handle: rabit.Handle = lines.submit(("sparse", part, rows.dtype), None, make, None, rows)
         return handle
 
-    handles = [gather("indices", indices), gather("values", values)]
+    handles = [gather("indices", _headed(coalesced, header)), gather("values", values)]
 
     def result() -> torch.Tensor:
-        places = tensor_from(handles[0], indices)
         rows = tensor_from(handles[1], values)
-        divisor = engine.size if op == ReduceOp.AVERAGE else 1
-        return _added_up(places, rows, tensor.shape, divisor)
+        return _added_up(
+            handles[0].name, handles[0], rows, tensor.shape, header, range(engine.size)
+        )
 
     return handles, result
 

@@ -103,3 +103,47 @@ report(sums)
     )
 
     assert found == [[10.0] * 6] * 2
+
+
+def test_sparse_tensors_of_other_shapes_or_ops_are_told_on_every_rank(on_ranks):
+    """Rows of the larger table would be written beyond the end of the smaller one."""
+    found = on_ranks(
+        2,
+        """
+rank = rabit.rank()
+def told(rows, columns, op, name, **more):
+    value = torch.sparse_coo_tensor([[rows - 1]], torch.ones(1, columns), (rows, columns))
+    try:
+        return str(rabit.sparse_allreduce_async(value, name, op, **more).wait().to_dense()[-1].tolist())
+    except rabit.Mismatch as error:
+        return f"{error.rank}: {error}"
+
+swapped = rabit.ProcessSet([1, 0])
+rabit.add_process_set(swapped)
+report([
+    told(4 + 1000 * rank, 2, rabit.Sum, "table"),
+    told(4, 2, [rabit.Average, rabit.Sum][rank], "op"),
+    told(4 + rank, 2, rabit.Sum, "in a set", process_set=swapped),
+    told(4, 2 + rank, rabit.Sum, "row"),
+    told(4, 2, rabit.Average, "table"),
+])
+""",
+    )
+
+    for rank, (shape, op, in_set, row, good) in enumerate(found):
+        other = 1 - rank
+        shapes = ["[4, 2] with 1 sparse dimension", "[1004, 2] with 1 sparse dimension"]
+        assert shape == (
+            f"{other}: sparse allreduce 'table' on rank {rank}: shapes differ: {shapes[rank]} here, "
+            f"{shapes[other]} on rank {other}. Build the model the same way on every rank (errors.md#mismatch)."
+        )
+        ops = ["average", "sum"]
+        assert op == (
+            f"{other}: sparse allreduce 'op' on rank {rank}: reduce operations differ: {ops[rank]} here, "
+            f"{ops[other]} on rank {other}. Pass the same op on every rank (errors.md#mismatch)."
+        )
+        assert (
+            f"'in a set' on rank {rank}: shapes differ" in in_set and f"on rank {other}." in in_set
+        )
+        assert "'allgather.row.values'" in row
+        assert good == "[1.0, 1.0]"

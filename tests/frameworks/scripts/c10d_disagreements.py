@@ -51,6 +51,11 @@ def backward_differs(group):
     layer(torch.ones(1, 4)).sum().backward()
 
 
+def sparse_shape_differs(group):
+    extent = 5 if is_last else 4
+    dist.all_reduce(torch.sparse_coo_tensor([[extent - 1]], [1.0], (extent,)), group=group)
+
+
 def nine_in_flight(group):
     for _ in range(9):
         dist.all_reduce(torch.ones(8 if is_last else 7), group=group, async_op=True)
@@ -61,6 +66,7 @@ cases = [
     (dtype_differs, ("broadcast of float32[4]", "broadcast of int64[4]")),
     (operation_differs, (f"allgather of float32[{2 * size}]", "barrier")),
     (the_third_differs, ("collective 3", "allreduce of float32[5]", "allreduce of float32[6]")),
+    (sparse_shape_differs, ("[4] with 1 sparse dimension", "[5] with 1 sparse dimension")),
     (nine_in_flight, ("allreduce of float32[7]", "allreduce of float32[8]")),
 ]
 # Before torch 2.6 DDP always compares the models itself, before any step.
