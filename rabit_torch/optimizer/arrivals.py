@@ -182,6 +182,8 @@ class GradientArrivals:
         for state in missing:
             if state.parameter.grad is None:
                 state.parameter.grad = no_gradient(state)
+                if state.is_dense:
+                    self._deliveries.zeros.append(state)
             self.take(state)
         self._flush_incomplete()
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import rabit
-from rabit_torch.optimizer.sender import GradientSender
+from rabit import RabitError
+from rabit_torch.optimizer.sender import GOES_SPARSE, GradientSender
 from rabit_torch.parameter_state import ParameterState
 from rabit_torch.tensors import copy_last, keep_for_stream
 
@@ -20,6 +21,7 @@ class Deliveries:
         """tasks: what runs the tasks of the engine (rabit.framework.driver_of)."""
         self._sender = sender
         self._tasks = tasks
+        self.zeros: list[ParameterState] = []  # dense ones, sent for what this rank has not used
 
     def is_there(self, state: ParameterState) -> bool:
         """True when `deliver` would not block."""
@@ -68,6 +70,7 @@ class Deliveries:
 
     def settle(self, states: Iterable[ParameterState]) -> None:
         """Waits for everything of `states`; raises the first error after all have finished."""
+        self.replace_refused()
         first_error: rabit.RabitError | None = None
         try:
             self.deliver(())
@@ -85,7 +88,12 @@ class Deliveries:
             raise first_error
 
     def _finish(self, state: ParameterState) -> None:
-        result = state.handle.wait()
+        try:
+            result = state.handle.wait()
+        except RabitError as error:
+            if not self._is_replaced(state, error):
+                raise
+            result = state.handle.wait()
         state.handle = None
         if state.grad is None:
             return
@@ -102,6 +110,34 @@ class Deliveries:
         elif state.wire is not state.grad and state.wire is not None:
             copy_last(state.grad, state.wire)
         state.wire = state.context = None
+
+    def _is_replaced(self, state: ParameterState, error: RabitError) -> bool:
+        """True if rows have been sent, none, for zeros that a rank has refused whose gradient is sparse."""
+        grad = state.grad
+        if GOES_SPARSE not in str(error) or grad is None or grad.is_sparse:
+            return False
+        if grad.any():
+            self._sender.refuse_rows(state)
+            return False
+        self._sender.send_no_rows(state)
+        return True
+
+    def replace_refused(self) -> None:
+        """Waits for the dense zeros that were sent, and replaces those that ranks with sparse gradients refuse.
+
+        As they finish, not one after the other: a rank may wait in its backward pass for the rows of one, and send its
+        own zeros for another one only after that.
+        """
+        zeros, self.zeros = self.zeros, []
+        pending = [state for state in zeros if isinstance(state.handle, rabit.Handle)]
+        while pending:
+            rabit.default_engine().wait_any([state.handle for state in pending])
+            for state in [each for each in pending if each.handle.done()]:
+                pending.remove(state)
+                try:
+                    state.handle.wait()
+                except RabitError as error:  # `settle` raises it again, if it is another one
+                    self._is_replaced(state, error)
 
 
 def _make_sparse_again(state: ParameterState) -> None:

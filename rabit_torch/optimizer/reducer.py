@@ -229,6 +229,7 @@ class GradientReducer:
     def synchronize(self) -> None:
         """Sends what no backward pass has sent, then waits for all; gradients are in `.grad`."""
         self.send_all()
+        self.deliveries.replace_refused()  # First: what is revealed is waited for one by one.
         if self.crossing is not None:
             self.crossing.reveal([state for state in self.states if state.is_sent])
         self.deliveries.settle(self.states)
@@ -264,6 +265,7 @@ class GradientReducer:
     def next_step(self) -> None:
         """Makes every parameter wait for a new gradient."""
         self._unused = None
+        self.deliveries.zeros.clear()
         self._arrivals.next_step()
 
     def paused(self) -> contextlib.AbstractContextManager[None]:

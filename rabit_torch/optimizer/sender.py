@@ -13,11 +13,18 @@ from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, Request
 from rabit_torch.compression import IDENTITY, split
 from rabit_torch.ops.sparse import allreduce_sparse
 from rabit_torch.optimizer.method import Method
+from rabit_torch.optimizer.missing import no_gradient
 from rabit_torch.optimizer.two_halves import ScatterGather
 from rabit_torch.parameter_state import Pack, ParameterState
 from rabit_torch.tensors import dtype_of, memory_order, stream_of, view, wait_for_stream
 
-__all__ = ["GradientSender"]
+__all__ = ["GOES_SPARSE", "GradientSender"]
+
+# Why a rank refuses the dense exchange of a gradient; the others find it in their error.
+GOES_SPARSE = (
+    "its gradient is sparse. Let it be sparse or dense on every rank, or pass sparse_as_dense=True"
+)
+_IS_DENSE = GOES_SPARSE.replace("is sparse", "is dense")
 
 _ABSENT_CHARACTERS = 200
 
@@ -242,12 +249,32 @@ class GradientSender:
         (handle,) = batch.submit([state.index], [wire])
         return handle
 
+    def refuse_rows(self, state: ParameterState) -> None:
+        """Tells those who wait for rows that this rank has none to send: its gradient is dense."""
+        group = self._process_set.group_on(self._engine)
+        for part in ("indices", "values"):
+            name = f"{Kind.ALLGATHER}.{state.name}.{part}"
+            self._engine.refuse(Request(Kind.ALLGATHER, name, group=group), _IS_DENSE)
+
+    def send_no_rows(self, state: ParameterState) -> None:
+        """In place of dense zeros that another rank has refused, because its gradient is sparse."""
+        state.is_dense = False
+        state.wire = state.context = None
+        state.grad = no_gradient(state)
+        if not state.is_guarded:
+            state.parameter.grad = state.grad
+        self._send_alone(state)
+
     def _send_alone(self, state: ParameterState) -> None:
         """Gradients that are sparse, or compressed by Python code."""
         grad = state.grad
         assert grad is not None
         if grad.is_sparse:
-            state.is_dense = False
+            if state.is_dense:
+                # A rank without this gradient does not know yet that it is sparse, and sends dense zeros.
+                # They must not wait for this rank: see `send_no_rows`.
+                self._engine.refuse(self._request(state), GOES_SPARSE)
+                state.is_dense = False
             state.handle = allreduce_sparse(grad, state.name, self._op, self._process_set)
             return
         state.wire, state.context = self.compressor.compress(grad.contiguous())

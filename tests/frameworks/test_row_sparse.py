@@ -117,3 +117,100 @@ report([
         assert "'tabel.weight'" in unknown
         assert "at least two dimensions" in flat
         assert "Average and Sum" in largest
+
+
+UNUSED = """
+import warnings
+from torch import nn
+
+def train(used, sparse, **arguments):
+    # used(step): the tables of this step.  The first parameter is used on no rank.
+    torch.manual_seed(0)
+    unused, head = nn.Linear(2, 1), nn.Linear(2, 1)
+    tables = nn.ModuleList(nn.Embedding(6, 2, sparse=sparse) for _ in range(2))
+    model = nn.ModuleList([unused, tables, head])
+    optimizer = rabit.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.5), model.named_parameters(), **arguments
+    )
+    for step in range(3):
+        optimizer.zero_grad()
+        inputs = torch.ones(3, 2)
+        for index in used(step):
+            inputs = inputs + tables[index](torch.tensor([0, step, rabit.rank()]))
+        head(inputs).sum().backward()
+        optimizer.step()
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+
+def gap(used, **arguments):
+    return (train(used, True, **arguments) - train(used, False, **arguments)).abs().max().item()
+
+rank, last = rabit.rank(), rabit.rank() == rabit.size() - 1
+"""
+
+
+def test_a_rank_does_not_use_a_sparse_table_in_its_first_step(on_ranks):
+    """It does not know yet that the gradient is sparse on the others, who wait for its rows in backward()."""
+    results = on_ranks(
+        3,
+        UNUSED
+        + """
+warnings.simplefilter("error")  # Nobody waits for as long as a stall takes.
+def first(step):
+    return [] if last and step == 0 else [0, 1]
+
+def second(step):  # The others do not use it in the first step either.
+    return [] if step == 0 or (last and step == 1) else [0, 1]
+
+found = {"first step": gap(first), "second step": gap(second)}
+for overlap in ("none", "next-forward"):
+    found[overlap] = gap(first, overlap=overlap)
+found["found unused"] = gap(first, find_unused_parameters=True)
+report(found)
+""",
+        timeout=60,
+    )
+
+    for found in results:
+        assert found == {
+            key: pytest.approx(0, abs=1e-6)
+            for key in ("first step", "second step", "none", "next-forward", "found unused")
+        }
+
+
+def test_ranks_use_different_sparse_tables_in_the_first_step(on_ranks):
+    results = on_ranks(
+        2,
+        UNUSED
+        + """
+warnings.simplefilter("ignore")
+report(gap(lambda step: [rank] if step == 0 else [0, 1]))
+""",
+        timeout=60,
+        RABIT_STALL_WARNING="0.05",
+    )
+
+    assert results == [pytest.approx(0, abs=1e-6)] * 2
+
+
+def test_a_gradient_that_is_dense_on_one_rank_and_sparse_on_another_is_refused(on_ranks):
+    results = on_ranks(
+        2,
+        """
+table = torch.nn.Embedding(4, 2, sparse=rabit.rank() == 0)
+optimizer = rabit.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=0.1), table.named_parameters())
+try:
+    table(torch.tensor([1])).sum().backward()
+    report("nothing was refused")
+except rabit.RabitError as error:
+    report(f"{type(error).__name__} {error.rank}: {error}")
+""",
+        timeout=60,
+    )
+
+    assert results[1] == (
+        "InvalidArgument 0: allreduce 'gradient.weight': rank 0 refused it: its gradient is sparse. Let it be sparse "
+        "or dense on every rank, or pass sparse_as_dense=True"
+    )
+    assert results[0].startswith(
+        "InvalidArgument 1: allgather 'allgather.gradient.weight.indices': rank 1 refused it"
+    )
