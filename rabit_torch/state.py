@@ -15,16 +15,16 @@ from rabit_torch.tensors import on_host
 
 def _named_tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
     if isinstance(params, Mapping):
-        items: Iterable[Any] = sorted(params.items())
-    else:
-        items = list(params)
-    named = []
+        params = sorted(params.items(), key=lambda item: str(item[0]))
+    items: list[Any] = list(params) if isinstance(params, Iterable) else [params]
+    named: dict[str, torch.Tensor] = {}
     for item in items:
         if not isinstance(item, tuple) or len(item) != 2:
             raise InvalidArgument(
-                "broadcast_parameters needs a state_dict() or named_parameters(): (name, tensor) pairs"
+                "broadcast_parameters needs a state_dict() or named_parameters(): (name, tensor) pairs, "
+                f"not {type(item).__name__}"
             )
-        name, value = item
+        name, value = str(item[0]), item[1]
         if value is None:
             continue
         if not isinstance(value, torch.Tensor):
@@ -32,22 +32,39 @@ def _named_tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
                 f"broadcast_parameters: '{name}' is {type(value).__name__}, not a tensor; use "
                 "broadcast_object for other values"
             )
-        named.append((name, value))
-    return named
+        if name in named:
+            raise InvalidArgument(
+                f"broadcast_parameters: '{name}' names more than one tensor; give every tensor its own name, "
+                "for example one that begins with that of its model"
+            )
+        named[name] = value
+    return list(named.items())
 
 
 def _same_names_everywhere(
-    named: list[tuple[str, torch.Tensor]], root_rank: int, process_set: ProcessSet
+    named: list[tuple[str, torch.Tensor]],
+    refusal: InvalidArgument | None,
+    root_rank: int,
+    process_set: ProcessSet,
 ) -> None:
-    """Names that only some ranks have would wait for ever; say which, and where."""
+    """Names that only some ranks have would wait for ever; say which, and where.
+
+    refusal: why this rank has nothing to send; every rank raises it.
+    """
     names = [name for name, _ in named]
     root_names = rabit.broadcast_object(names, root_rank, "parameter_names", process_set)
     missing = [name for name in root_names if name not in set(names)]
     extra = [name for name in names if name not in set(root_names)]
-    disagreements = rabit.allgather_object((missing, extra), "parameter_name_check", process_set)
-    for index, (lacks, has) in enumerate(disagreements):
+    said = (str(refusal or ""), missing, extra)
+    found = rabit.allgather_object(said, "parameter_name_check", process_set)
+    ranks = process_set.ranks or range(len(found))
+    if refusal is not None:
+        raise refusal
+    for rank, (why, _, _) in zip(ranks, found, strict=True):
+        if why:
+            raise InvalidArgument(f"rank {rank} refused it: {why}", rank)
+    for rank, (_, lacks, has) in zip(ranks, found, strict=True):
         if lacks or has:
-            rank = process_set.ranks[index] if process_set.ranks else index
             raise rabit.Mismatch(
                 f"broadcast_parameters: rank {rank} lacks {lacks[:5]} and has {has[:5]} beyond those of "
                 f"rank {root_rank}. Build the model the same way on every rank.",
@@ -66,12 +83,19 @@ def broadcast_parameters(
 
     params: `model.state_dict()` or `model.named_parameters()`.
     prefix: of the names that timelines and errors show, an argument of BytePS.
-    Raises Mismatch if the ranks have other names, shapes or dtypes.
+    Raises Mismatch if the ranks have other names, shapes or dtypes, and on every rank InvalidArgument if one
+    of them has given a name twice, or what is no tensor.
     """
-    named = _named_tensors(params)
+    named, refusal = [], None
+    try:
+        named = _named_tensors(params)
+    except InvalidArgument as error:
+        refusal = error
+        if process_set.size() == 1:
+            raise
     if process_set.size() == 1:
         return
-    _same_names_everywhere(named, root_rank, process_set)
+    _same_names_everywhere(named, refusal, root_rank, process_set)
     handles = [
         broadcast_async_(tensor, root_rank, f"{prefix}{name}", process_set)
         for name, tensor in named

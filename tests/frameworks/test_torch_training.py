@@ -128,3 +128,37 @@ def test_arguments_of_the_optimizer_keep_ranks_equal(on_ranks, extra):
 
     assert all(result["equal"] for result in results)
     assert results[0]["digest"] == results[1]["digest"]
+
+
+def test_broadcast_parameters_refuses_what_it_cannot_send_on_every_rank(on_ranks):
+    results = on_ranks(
+        2,
+        """
+def told(params):
+    try:
+        rabit.broadcast_parameters(params, 0)
+    except rabit.InvalidArgument as error:
+        return f"{error.rank}: {error}"
+
+rank, pair = rabit.rank(), lambda: ("a", torch.full((2,), float(rabit.rank())))
+mixed = {1: pair()[1], "b": pair()[1]}
+report([
+    told([pair(), pair()]),
+    told([pair(), pair()] if rank else [pair()]),
+    told(None),
+    told({"a": 3.0}),
+    told(mixed),
+    [value.tolist() for value in mixed.values()],
+])
+""",
+    )
+
+    twice = "broadcast_parameters: 'a' names more than one tensor; give every tensor its own name, for example "
+    twice += "one that begins with that of its model"
+    for rank, (both, one, none, number, mixed, values) in enumerate(results):
+        assert both == f"-1: {twice}"
+        assert one == (f"-1: {twice}" if rank else f"1: rank 1 refused it: {twice}")
+        assert "named_parameters(): (name, tensor) pairs, not NoneType" in none
+        assert "'a' is float, not a tensor" in number
+        assert mixed is None
+        assert values == [[0.0, 0.0]] * 2
