@@ -4,6 +4,7 @@ Stable for such packages; programs do not need it.
 """
 
 from rabit.engine.current import engine_for_work, follow_default_engine
+from rabit.engine.handle import no_handle
 from rabit.ops.again import Again
 from rabit.ops.awaited import Awaited
 from rabit.ops.exchanges import message_name
@@ -38,6 +39,7 @@ __all__ = [
     "first_not_finite",
     "follow_default_engine",
     "message_name",
+    "no_handle",
     "offer_overlap",
     "refuse_in_elastic_jobs",
     "refuse_strategy_in_elastic_jobs",

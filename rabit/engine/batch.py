@@ -374,8 +374,14 @@ def _fill(struct: Any, request: Request, borrowed: list[Any]) -> None:
     struct.struct_size = _REQUEST_SIZE
     struct.kind = request.kind
     struct.reduce_op = request.op
-    struct.root = request.root
-    struct.priority = request.priority
+    try:
+        struct.root = request.root
+        struct.priority = request.priority
+    except (TypeError, OverflowError):
+        raise InvalidArgument(
+            f"{request.kind} '{request.name}': root {request.root!r} and priority {request.priority!r} are not "
+            "both integers of 32 bits. Pass such ones."
+        ) from None
     struct.group = request.group
     struct.codec = request.codec
     struct.backend = request.backend
@@ -412,7 +418,13 @@ def _fill_tensor(struct: Any, view: TensorView | None, borrowed: list[Any]) -> N
 
 
 def _encode_name(name: str) -> bytes:
-    encoded = name.encode("utf-8")
+    try:
+        encoded = name.encode("utf-8")
+    except (AttributeError, UnicodeEncodeError):
+        raise InvalidArgument(
+            f"the name {name!r} of type {type(name).__name__} is no text that UTF-8 can hold: names are. "
+            "Choose another, equal on every rank."
+        ) from None
     if not 1 <= len(encoded) <= 1024 or b"\0" in encoded:
         raise InvalidArgument(
             f"the name {name[:60]!r} has {len(encoded)} bytes of UTF-8: names have 1 to 1024 and "

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rabit._native import check, ffi, last_error
-from rabit.errors import TimedOut
+from rabit.errors import InvalidArgument, TimedOut
 
 if TYPE_CHECKING:
     from rabit.engine.native_engine import NativeEngine
     from rabit.engine.tensor import TensorView
 
-__all__ = ["Finish", "Handle", "begun", "output_array"]
+__all__ = ["Finish", "Handle", "begun", "no_handle", "output_array"]
 
 # A wait returns to the interpreter this often, so that Ctrl-C works.
 SLICE_MS = 100
@@ -108,7 +109,7 @@ class Handle:
         wait = native.wait
         if stream is not None:
             wait = functools.partial(_wait_on_stream, native, stream)
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else _deadline(timeout, self.name)
         slice_ms = SLICE_MS
         while True:
             if deadline is not None:
@@ -187,6 +188,26 @@ class Handle:
         self.wait()
         splits: tuple[int, ...] = _outputs().read_output(self._native, self._value, True)[2]
         return splits
+
+
+def _deadline(timeout: float, name: str) -> float | None:
+    """The time of the clock `timeout` seconds from now; None: never."""
+    try:
+        if timeout == timeout:  # not NaN
+            return None if timeout == math.inf else time.monotonic() + timeout
+    except TypeError:
+        pass
+    raise InvalidArgument(
+        f"wait for '{name}': timeout is {timeout!r}; pass a number of seconds, or None to wait without a limit"
+    )
+
+
+def no_handle(given: Any, caller: str) -> InvalidArgument:
+    """The error of a function that takes a handle."""
+    return InvalidArgument(
+        f"{caller}: {given!r} of type {type(given).__name__} is no handle; pass what an operation whose name "
+        "holds _async has returned"
+    )
 
 
 def output_array(handle: Handle) -> Any:

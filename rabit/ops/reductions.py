@@ -33,7 +33,7 @@ from rabit.compression import Compression, CompressionCodec
 from rabit.engine.batch import WAITING
 from rabit.engine.current import engine_for_work
 from rabit.engine.engine import Engine
-from rabit.engine.handle import Handle, output_array
+from rabit.engine.handle import Handle, no_handle, output_array
 from rabit.engine.process_set import ProcessSet, global_process_set
 from rabit.engine.request import Request
 from rabit.engine.tensor import (
@@ -378,12 +378,20 @@ def barrier(
 
 def poll(handle: Any) -> bool:
     """True when the operation of `handle` has finished, well or not.  Returns at once."""
-    return bool(handle.done())
+    try:
+        done = handle.done
+    except AttributeError:
+        raise no_handle(handle, "poll") from None
+    return bool(done())
 
 
 def synchronize(handle: Any) -> Any:
     """Waits for the operation of `handle` and returns its result; raises its error if it failed."""
-    return handle.result()
+    try:
+        result = handle.result
+    except AttributeError:
+        raise no_handle(handle, "synchronize") from None
+    return result()
 
 
 class Call(Awaited):

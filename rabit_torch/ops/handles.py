@@ -8,7 +8,7 @@ from typing import Any
 
 import rabit
 from rabit import GroupHandle
-from rabit.framework import Task
+from rabit.framework import Task, no_handle
 
 
 class TorchHandle(ABC):
@@ -96,12 +96,20 @@ class JoinedHandle(TorchHandle):
 
 def poll(handle: TorchHandle) -> bool:
     """Returns True when `synchronize(handle)` will not block."""
-    return handle.done()
+    try:
+        done = handle.done
+    except AttributeError:
+        raise no_handle(handle, "poll") from None
+    return done()
 
 
 def synchronize(handle: TorchHandle) -> Any:
     """Blocks until the operation of `handle` has finished; returns its result or raises its error."""
-    return handle.wait()
+    try:
+        wait = handle.wait
+    except AttributeError:
+        raise no_handle(handle, "synchronize") from None
+    return wait()
 
 
 def waited_for(start: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

@@ -147,3 +147,11 @@ report([
         )
         assert "'allgather.row.values'" in row
         assert good == "[1.0, 1.0]"
+
+
+@pytest.mark.parametrize("name", ["synchronize", "poll"])
+def test_what_is_no_handle_is_refused(name):
+    rabit_torch = pytest.importorskip("rabit_torch")
+
+    with pytest.raises(rabit_torch.InvalidArgument, match=f"{name}: 3 of type int is no handle"):
+        getattr(rabit_torch, name)(3)

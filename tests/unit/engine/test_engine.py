@@ -230,7 +230,56 @@ def test_an_exception_inside_the_block_of_an_engine_is_what_the_other_ranks_hear
         with pytest.raises(ValueError, match="no such file"), engine:
             raise ValueError("no such file")
 
-    with pytest.raises(PeerLost, match=r"'x'.*rank 1 is ending after ValueError: no such") as raised:
+    with pytest.raises(
+        PeerLost, match=r"'x'.*rank 1 is ending after ValueError: no such"
+    ) as raised:
         run_ranks(2, on_rank)
 
     assert raised.value.rank == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"name": 3}, "the name 3 of type int is no text"),
+        ({"name": "a\udc80b"}, r"the name 'a\\udc80b' of type str is no text that UTF-8 can hold"),
+        (
+            {"priority": 1.5},
+            "allreduce 'x': root -1 and priority 1.5 are not both integers of 32 bits",
+        ),
+        ({"priority": 1 << 40}, f"priority {1 << 40} are not both integers"),
+        ({"root": "0"}, "root '0' and priority 0 are not both integers"),
+    ],
+)
+def test_a_request_of_what_is_no_text_or_number_is_refused(engine, changes, text):
+    wanted = request("x", np.ones(2))
+    for key, value in changes.items():
+        setattr(wanted, key, value)
+
+    for call in (
+        lambda: engine.submit([wanted]),
+        lambda: engine.run(wanted),
+        lambda: engine.prepare([wanted]),
+    ):
+        with pytest.raises(InvalidArgument, match=text):
+            call()
+
+
+@pytest.mark.parametrize("timeout", ["x", float("nan"), [1]])
+def test_a_time_to_wait_is_a_number(engine, timeout):
+    (handle,) = engine.submit([request("x", np.ones(2))])
+
+    with pytest.raises(
+        InvalidArgument, match=r"wait for 'x': timeout is .*; pass a number of seconds"
+    ):
+        handle.wait(timeout)
+    handle.wait(float("inf"))
+
+
+@pytest.mark.parametrize("given", [3, None, "x"])
+def test_what_is_no_handle_is_refused(given):
+    for call in (rabit.synchronize, rabit.poll):
+        with pytest.raises(
+            InvalidArgument, match=rf"{call.__name__}: {given!r} of type .* is no handle"
+        ):
+            call(given)
