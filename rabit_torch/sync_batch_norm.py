@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from rabit import ProcessSet, Sum, global_process_set
 from rabit_torch.ops.collected import allgather_async
@@ -75,6 +76,7 @@ class _Normalise(torch.autograd.Function):
         return result if bias is None else result + _per_channel(bias, values)
 
     @staticmethod
+    @once_differentiable  # What was saved is not in the graph: a second derivative would lack it.
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
         (gradient,) = gradients
         normal, inverse, weight = context.saved_tensors

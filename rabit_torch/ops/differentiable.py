@@ -1,4 +1,9 @@
-"""The synchronous collectives, differentiable where the mathematics is."""
+"""The synchronous collectives, differentiable where the mathematics is.
+
+A backward pass calls these again where it makes a graph of its own (create_graph=True), so that gradients of
+gradients are right, and the plain forms else.  Every rank keeps the whole graph, a part that is zero too: a collective
+that one rank leaves out of its backward pass is one that the others wait for.
+"""
 
 from __future__ import annotations
 
@@ -59,10 +64,23 @@ class _Allreduce(torch.autograd.Function):
         # The reduction is linear for Sum and Average, and so is its transpose: itself.
         _, op, (prescale, postscale), process_set, _ = context.call
         _refuse_gradient("allreduce", op)
-        handle = collectives.start_group(
-            False, gradients, None, op, (postscale, prescale), process_set
-        )
-        return (None, None, *handle.wait())
+        return (None, None, *_reduced(gradients, op, (postscale, prescale), process_set))
+
+
+def _reduced(
+    gradients: Sequence[torch.Tensor],
+    op: ReduceOp,
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+) -> Sequence[torch.Tensor]:
+    """The allreduces of gradients in a backward pass."""
+    call = (None, op, factors, process_set, rabit.Compression.none)
+    reduced: Sequence[torch.Tensor]
+    if torch.is_grad_enabled():
+        reduced = _apply(_Allreduce, call, True, *gradients)
+    else:
+        reduced = collectives.start_group(False, gradients, *call).wait()
+    return reduced
 
 
 def allreduce(
@@ -138,9 +156,7 @@ class _Allgather(torch.autograd.Function):
         process_set, rows = context.process_set, torch.tensor(context.rows)
         all_rows = collected.allgather_async(rows.reshape(1, -1), None, process_set).wait()
         op = Sum if _is_transposed() else Average
-        reduced = collectives.start_group(
-            False, gradients, None, op, (1.0, 1.0), process_set
-        ).wait()
+        reduced = _reduced(gradients, op, (1.0, 1.0), process_set)
         first = all_rows[: process_set.rank()].sum(dim=0).tolist()
         mine = [
             total.narrow(0, start, count).reshape(shape)
@@ -194,10 +210,11 @@ class _Broadcast(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> Any:
         op = Sum if _is_transposed() else Average
-        handle = collectives.allreduce_async(gradient, op=op, process_set=context.process_set)
-        reduced = handle.wait()
-        mine = reduced if rabit.rank() == context.root_rank else torch.zeros_like(reduced)
-        return mine, None, None, None
+        (reduced,) = _reduced([gradient], op, (1.0, 1.0), context.process_set)
+        if rabit.rank() != context.root_rank:
+            nothing = torch.ones((), dtype=torch.bool, device=reduced.device)
+            reduced = reduced.masked_fill(nothing, 0)  # which stays in the graph, other than zeros
+        return reduced, None, None, None
 
 
 def broadcast(
@@ -231,8 +248,12 @@ class _Alltoall(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor, *_: Any) -> Any:
-        handle = collected.alltoall_async(gradient, context.received, None, context.process_set)
-        return handle.wait()[0], None, None, None
+        call = (gradient, context.received, None, context.process_set)
+        if torch.is_grad_enabled():
+            rows, _received = _apply(_Alltoall, *call)
+        else:
+            rows, _received = collected.alltoall_async(*call).wait()
+        return rows, None, None, None
 
 
 def alltoall(
@@ -279,7 +300,12 @@ class _Reducescatter(torch.autograd.Function):
             factor /= context.process_set.size()
         if not _is_transposed():  # Horovod takes the gradient of the mean for that of the sum
             factor *= context.process_set.size()
-        gathered = collected.grouped_allgather_async(gradients, None, context.process_set).wait()
+        if torch.is_grad_enabled():
+            gathered = _apply(_Allgather, None, context.process_set, True, *gradients)
+        else:
+            gathered = collected.grouped_allgather_async(
+                gradients, None, context.process_set
+            ).wait()
         return (None,) * 6 + tuple(tensor * factor for tensor in gathered)
 
 
