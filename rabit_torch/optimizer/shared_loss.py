@@ -43,6 +43,7 @@ class SharedLoss:
         if self._process_set.size() == 1:
             return loss
         with awaited(Kind.ALLREDUCE, self._name, self._process_set):
-            value = torch.tensor(float(loss), dtype=torch.float64)
+            number = loss.item() if isinstance(loss, torch.Tensor) else float(loss)
+            value = torch.tensor(number, dtype=torch.float64)
         allreduce_(value, None, self._name, self._op, process_set=self._process_set)
         return value.to(loss) if isinstance(loss, torch.Tensor) else value.item()
