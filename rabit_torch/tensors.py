@@ -120,12 +120,28 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.is_cpu else tensor.cpu()
 
 
+def is_row_major(tensor: torch.Tensor) -> bool:
+    """True where the memory has the elements one after the other, as they are.
+
+    torch negates and conjugates without a copy: it marks the tensor, as torch.imag(z.conj()), and its memory has other
+    values.
+    """
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+def row_major(tensor: torch.Tensor) -> torch.Tensor:
+    """The values outside of their gradient, for reading: the tensor's memory if `is_row_major`, else a copy."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
 def memory_order(tensor: torch.Tensor) -> torch.Tensor | None:
     """Returns a contiguous view of the same memory with permuted dimensions, or None.
 
     A channels_last gradient needs no copy: its permuted shape is what the ranks compare, so a rank
     with another layout is noticed.
     """
+    if tensor.is_neg():
+        return None
     if tensor.is_contiguous():
         return tensor
     order = sorted(range(tensor.dim()), key=lambda axis: tensor.stride(axis), reverse=True)

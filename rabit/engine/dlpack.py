@@ -110,8 +110,18 @@ def read_dlpack(tensor: Any, what: object, writes: bool) -> Found | None:
     """Where a tensor of the CPU or of CUDA lies; None: it is not contiguous in row-major order.
 
     writes: InvalidArgument if its producer says that it must not be written, as JAX does of every array.
+    Of a negated view of torch's, for reading, that is a copy.
     """
     kind, index = CPU, 0
+    is_negated = getattr(tensor, "is_neg", None)  # by a mark of torch's, which DLPack does not tell
+    if is_negated is not None and is_negated():
+        if writes:
+            raise InvalidArgument(
+                f"{what}: the tensor is a negated view (is_neg() is True), and its memory has the values without their "
+                "sign, so the result cannot be written into it. Pass tensor.resolve_neg(), or use the form without "
+                "the trailing underscore."
+            )
+        tensor = tensor.resolve_neg()
     try:
         kind, index = map(int, tensor.__dlpack_device__())
         if kind not in (CPU, CUDA):

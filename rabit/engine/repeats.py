@@ -33,6 +33,7 @@ class Kept:
         "address",
         "arguments",
         "consumer",
+        "is_negated",
         "kind",
         "misses",
         "name",
@@ -52,6 +53,8 @@ class Kept:
         self.address = address_of_pointer(self.owned[0])
         self.arguments = arguments
         self.kind = type(tensors[0])
+        # torch marks a tensor as negated and leaves its memory, and what describes that does not say so.
+        self.is_negated = getattr(self.kind, "is_neg", None)
         self.names = [each.name for each in requests]
         self.name = self.names[0]
         self.consumer = consumer_of(requests[0])  # of tensors like these
@@ -142,7 +145,9 @@ class GroupRepeat:
         arguments: all others; they, the key and tensors of one kind make the same requests."""
         kept = repeats.kept.get(key)
         if kept is not None and (
-            kept.arguments != arguments or {*map(type, tensors)} != {kept.kind}
+            kept.arguments != arguments
+            or {*map(type, tensors)} != {kept.kind}
+            or (kept.is_negated is not None and any(map(kept.is_negated, tensors)))
         ):
             kept = None
         self._kept = kept
@@ -206,6 +211,8 @@ class Repeats:
         """
         kept = self.kept.get(key)
         if kept is None or kept.kind is not type(tensor) or kept.arguments != arguments:
+            return None
+        if kept.is_negated is not None and kept.is_negated(tensor):
             return None
         return kept
 

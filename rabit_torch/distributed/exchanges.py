@@ -15,6 +15,7 @@ from rabit import Kind, TensorView
 from rabit_torch.distributed.engine_group import EngineGroup
 from rabit_torch.distributed.operands import copying, dense, flat
 from rabit_torch.distributed.work import Work
+from rabit_torch.tensors import is_row_major
 
 __all__ = ["Exchanges"]
 
@@ -82,7 +83,7 @@ class Exchanges(EngineGroup):
         source = dense(input)
         width = source[0].numel() if source.shape[0] else output.detach()[:1].numel()
         memory = output.detach()
-        if not memory.is_contiguous():
+        if not is_row_major(memory):
             memory = output.detach().new_empty(output.shape)
         view = flat(source, (source.shape[0], width))
         splits = list(input_split_sizes or []) or self._even(source.shape[0])

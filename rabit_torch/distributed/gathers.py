@@ -15,6 +15,7 @@ from rabit import Kind
 from rabit_torch.distributed.engine_group import EngineGroup
 from rabit_torch.distributed.operands import copying, dense, flat
 from rabit_torch.distributed.work import Work
+from rabit_torch.tensors import is_row_major
 
 __all__ = ["Gathers"]
 
@@ -37,7 +38,7 @@ class Gathers(EngineGroup):
         for output, source in zip(outputs, inputs, strict=True):
             whole, mine = output.detach(), dense(source)
             self._check_parts("all_gather", whole, mine)
-            memory = whole if whole.is_contiguous() else torch.empty_like(whole).contiguous()
+            memory = whole if is_row_major(whole) else torch.empty_like(whole).contiguous()
             if memory is not whole:
                 copies.append((whole, memory))
             handles += self._direct(opts, len(outputs), Kind.ALLGATHER, flat(mine), memory, mine)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from rabit import DType, Kind, ReduceOp, TensorView, Unsupported
-from rabit_torch.tensors import _DTYPES, check, copy_last, memory_of
+from rabit_torch.tensors import _DTYPES, check, copy_last, memory_of, row_major
 
 __all__ = ["copying", "dense", "flat", "op_of", "real"]
 
@@ -57,7 +57,7 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous tensor of the same values, outside of their gradient: itself where it can be."""
     if not tensor.is_cpu or tensor.layout != torch.strided:
         check(tensor, "tensor of a process group")
-    return tensor.detach().contiguous()
+    return row_major(tensor)
 
 
 def real(tensor: torch.Tensor, kind: Kind, op: ReduceOp) -> torch.Tensor:

@@ -19,6 +19,7 @@ from rabit_torch.distributed.operands import copying, dense, flat
 from rabit_torch.distributed.reductions import Reductions
 from rabit_torch.distributed.request_slots import MESSAGE
 from rabit_torch.distributed.work import Work
+from rabit_torch.tensors import is_row_major
 
 __all__ = ["ProcessGroup"]
 
@@ -67,7 +68,7 @@ class ProcessGroup(Reductions, Gathers, Exchanges):
         """Receives into a tensor from rank `src` of the group."""
         (tensor,) = tensors
         value = tensor.detach()
-        memory = value if value.is_contiguous() else torch.empty_like(value).contiguous()
+        memory = value if is_row_major(value) else torch.empty_like(value).contiguous()
         view = flat(memory)
 
         def make(name: str) -> rabit.Request:

@@ -16,7 +16,15 @@ from rabit_torch.distributed.engine_group import EngineGroup
 from rabit_torch.distributed.operands import copying, dense, flat, op_of, real
 from rabit_torch.distributed.work import Work
 from rabit_torch.ops.sparse import allreduce_sparse_on
-from rabit_torch.tensors import _DTYPES, copy_last, memory_of, memory_order, stream_of
+from rabit_torch.tensors import (
+    _DTYPES,
+    copy_last,
+    is_row_major,
+    memory_of,
+    memory_order,
+    row_major,
+    stream_of,
+)
 
 __all__ = ["Reductions"]
 
@@ -54,7 +62,7 @@ class Reductions(EngineGroup):
             value = real(tensor, kind, op)
             memory = memory_order(value)
             if memory is None:
-                memory = value.detach().contiguous()
+                memory = row_major(value)
                 copies.append((value.detach(), memory))
             target = memory if receives else torch.empty_like(memory)
             count, dtype = memory.numel(), _DTYPES[memory.dtype]
@@ -103,7 +111,7 @@ class Reductions(EngineGroup):
             if whole.is_complex():
                 part, whole = torch.view_as_real(part), torch.view_as_real(whole)
             self._check_parts("reduce_scatter", whole, part)
-            memory = part if part.is_contiguous() else torch.empty_like(part).contiguous()
+            memory = part if is_row_major(part) else torch.empty_like(part).contiguous()
             if memory is not part:
                 copies.append((part, memory))
             rows = flat(whole, (self._engine.size, part.numel()))

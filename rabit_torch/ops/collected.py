@@ -16,7 +16,7 @@ from rabit.framework import Again, Awaited, engine_for_work
 from rabit_torch.ops.arguments import auto_name, checked_splits, group_of, scatter_op
 from rabit_torch.ops.handles import JoinedHandle, TorchHandle
 from rabit_torch.results import tensor_from
-from rabit_torch.tensors import check, view
+from rabit_torch.tensors import check, row_major, view
 
 _CALLERS = {kind: f"torch.{kind}" for kind in Kind}
 _GROUPED_CALLERS = {kind: f"torch.grouped_{kind}" for kind in Kind}
@@ -30,7 +30,7 @@ def _collected(
         fields = {**fields, "op": scatter_op(fields["op"], f"{kind} '{name}'")}
     if "splits" in fields:
         fields = {**fields, "splits": checked_splits(fields["splits"], name)}
-    source = check(tensor, name).detach().contiguous()
+    source = row_major(check(tensor, name))
     if kind == Kind.ALLGATHER and not source.dim():  # a scalar counts as one row
         source = source.reshape(1)
     return Request(

@@ -18,7 +18,7 @@ from rabit_torch.ops.adasum import AdasumOp, Rounds, check_floats, start_adasum
 from rabit_torch.ops.arguments import auto_name, group_of, reduce_op
 from rabit_torch.ops.collected import allgather_async, alltoall_named
 from rabit_torch.ops.handles import JoinedHandle, TensorHandle, TorchHandle, waited_for
-from rabit_torch.tensors import check, copy_last, memory_order, view
+from rabit_torch.tensors import check, copy_last, is_row_major, memory_order, row_major, view
 
 # --- allreduce ------------------------------------------------------------------------------------
 
@@ -40,7 +40,7 @@ def _allreduce_requests(
         if is_in_place and laid_out is not None:
             source = target = laid_out
         else:
-            source = tensor.detach().contiguous()
+            source = row_major(tensor)
             target = torch.empty_like(source)
         request = Request(
             kind=Kind.ALLREDUCE,
@@ -381,7 +381,7 @@ def _start_broadcast(
     with Awaited(again.engine, Kind.BROADCAST, full_name, group):
         check(tensor, full_name)
         source = tensor.detach()
-        target = source if is_in_place and source.is_contiguous() else source.contiguous()
+        target = source if is_in_place and is_row_major(source) else row_major(source)
         if not is_in_place and target.data_ptr() == source.data_ptr():
             target = target.clone()
         memory = view(target, full_name)

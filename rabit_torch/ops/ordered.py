@@ -17,7 +17,7 @@ import torch
 import rabit
 from rabit import Average, InvalidArgument, ProcessSet, ReduceOp, global_process_set
 from rabit_torch.ops.arguments import scatter_op
-from rabit_torch.tensors import check, view
+from rabit_torch.tensors import check, is_row_major, view
 
 __all__ = [
     "ordered_allgather_into",
@@ -33,11 +33,11 @@ _TIMEOUT = 60.0
 
 def _memory(tensor: Any, what: str) -> rabit.TensorView:
     tensor = check(tensor, what).detach()
-    if not tensor.is_contiguous():
+    if not is_row_major(tensor):
         raise InvalidArgument(
             f"{what} on rank {rabit.rank()}: the tensor of shape {tuple(tensor.shape)} has strides "
-            f"{tensor.stride()}, and an ordered call works on contiguous memory. Call .contiguous() "
-            "first."
+            f"{tensor.stride()}{' and is negated by a mark' if tensor.is_neg() else ''}, and an ordered call works on "
+            "contiguous memory. Call .resolve_neg().contiguous() first."
         )
     return view(tensor, what)
 

@@ -27,7 +27,7 @@ from rabit.framework import Awaited, message_name
 from rabit_torch.ops.arguments import auto_name, checked_splits, group_of, scatter_op
 from rabit_torch.ops.handles import JoinedHandle, TorchHandle, waited_for
 from rabit_torch.results import tensor_from
-from rabit_torch.tensors import check, copy_last, view
+from rabit_torch.tensors import check, copy_last, is_row_major, row_major, view
 
 __all__ = [
     "gather",
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def _source(tensor: Any, name: str | None) -> tuple[torch.Tensor, rabit.TensorView]:
-    source = check(tensor, name).detach().contiguous()
+    source = row_major(check(tensor, name))
     return source, view(source, name)
 
 
@@ -238,7 +238,7 @@ def recv_async(tensor: torch.Tensor, src: int, name: str | None = None) -> Torch
     full_name = name or message_name(engine, src, engine.rank)
     with Awaited(engine, Kind.RECV, full_name, 0, root=src):
         target = check(tensor, full_name).detach()
-        memory = target if target.is_contiguous() else target.new_empty(target.shape)
+        memory = target if is_row_major(target) else target.new_empty(target.shape)
         received = view(memory, full_name)
     started = rabit.recv_async(received, src, full_name)
 

@@ -17,7 +17,7 @@ from rabit_torch.ops.arguments import awaited
 from rabit_torch.ops.collected import allgather_async
 from rabit_torch.ops.handles import JoinedHandle, TorchHandle
 from rabit_torch.results import tensor_from
-from rabit_torch.tensors import view
+from rabit_torch.tensors import row_major, view
 
 
 def allreduce_sparse(
@@ -126,7 +126,7 @@ def allreduce_sparse_on(
     if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
         raise InvalidArgument(f"allreduce of a sparse tensor with {op}; use SUM or AVG")
     coalesced = tensor.detach().coalesce()
-    values, header = coalesced.values().contiguous(), _header(coalesced, op)
+    values, header = row_major(coalesced.values()), _header(coalesced, op)
 
     def gather(part: str, rows: torch.Tensor) -> rabit.Handle:
         def make(name: str) -> rabit.Request:

@@ -16,7 +16,7 @@ from rabit_torch.optimizer.method import Method
 from rabit_torch.optimizer.missing import no_gradient
 from rabit_torch.optimizer.two_halves import ScatterGather
 from rabit_torch.parameter_state import Pack, ParameterState
-from rabit_torch.tensors import dtype_of, memory_order, stream_of, view, wait_for_stream
+from rabit_torch.tensors import dtype_of, memory_order, row_major, stream_of, view, wait_for_stream
 
 __all__ = ["GOES_SPARSE", "GradientSender"]
 
@@ -237,7 +237,7 @@ class GradientSender:
         elif memory_order(parameter) is not None:
             wire = torch.empty_like(parameter.detach(), dtype=grad.dtype).copy_(grad)
         else:
-            wire = grad.contiguous()
+            wire = row_major(grad)
         state.wire = wire
         return wire
 
@@ -277,7 +277,7 @@ class GradientSender:
                 state.is_dense = False
             state.handle = allreduce_sparse(grad, state.name, self._op, self._process_set)
             return
-        state.wire, state.context = self.compressor.compress(grad.contiguous())
+        state.wire, state.context = self.compressor.compress(row_major(grad))
         memory = view(state.wire.contiguous(), state.name)
         request = self._request(state)
         request.input = request.output = memory

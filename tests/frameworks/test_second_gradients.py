@@ -20,10 +20,19 @@ def part(rank):
 
 
 cases = {
-    "allreduce": (lambda x: rabit.allreduce(x, op=rabit.Sum, prescale_factor=3.0), lambda xs: summed([3 * x for x in xs])),
+    "allreduce": (
+        lambda x: rabit.allreduce(x, op=rabit.Sum, prescale_factor=3.0),
+        lambda xs: summed([3 * x for x in xs]),
+    ),
     "average": (lambda x: rabit.allreduce(x), averaged),
-    "grouped allreduce": (lambda x: sum(rabit.grouped_allreduce([x, x * x])), lambda xs: averaged([x + x * x for x in xs])),
-    "allgather": (lambda x: rabit.allgather(x[: rank + 1]), lambda xs: [torch.cat([x[: r + 1] for r, x in enumerate(xs)])] * size),
+    "grouped allreduce": (
+        lambda x: sum(rabit.grouped_allreduce([x, x * x])),
+        lambda xs: averaged([x + x * x for x in xs]),
+    ),
+    "allgather": (
+        lambda x: rabit.allgather(x[: rank + 1]),
+        lambda xs: [torch.cat([x[: r + 1] for r, x in enumerate(xs)])] * size,
+    ),
     "broadcast": (lambda x: rabit.broadcast(x, 1), lambda xs: [xs[1] + 0 * xs[0]] * size),
     "alltoall": (lambda x: rabit.alltoall(x), lambda xs: [torch.cat([x[part(r)] for x in xs]) for r in range(size)]),
     "alltoall of splits": (

@@ -357,3 +357,37 @@ except rabit.RabitError as error:
 
     assert ended[0].status == 0, ended[0].errors
     assert "first: " in ended[0].output and "after: None" in ended[0].output, ended[0].output
+
+
+def test_negated_views_travel_with_their_sign(on_ranks):
+    """torch marks them, and leaves the memory as it is.  A call that comes again too."""
+    results = on_ranks(
+        2,
+        """
+import rabit as core
+
+plain = torch.arange(1.0, 5)
+answers = {}
+for name, give in {
+    "allreduce": lambda x: rabit.allreduce(x, name="a"),
+    "of arrays": lambda x: torch.as_tensor(core.allreduce(x, name="b")),
+    "group": lambda x: rabit.grouped_allreduce([x, x], name="c")[1],
+    "group of arrays": lambda x: torch.as_tensor(core.grouped_allreduce([x, x], name="d")[1]),
+    "gather": lambda x: rabit.allgather(x, name="e")[4:],
+    "alltoall": lambda x: torch.cat([rabit.alltoall(x[i : i + 1].expand(2), name="f")[:1] for i in range(4)]),
+    "broadcast": lambda x: rabit.broadcast(x, 1, name="g"),
+    "broadcast of arrays": lambda x: torch.as_tensor(core.broadcast(x, 1, name="h")),
+    "in place": lambda x: rabit.allreduce_(torch._neg_view(-x), name="i"),
+    "broadcast in place": lambda x: rabit.broadcast_(torch._neg_view(-x), 1, name="j"),
+    "reduce": lambda x: rabit.reduce(x, 0, name="k") if rabit.rank() == 0 else x,
+}.items():
+    every = [give(x) for x in (torch._neg_view(plain), plain, torch._neg_view(plain))]
+    answers[name] = [torch.equal(each, want) for each, want in zip(every, (-plain, plain, -plain))]
+x = torch._neg_view(plain)
+rabit.allreduce_(x, name="l", op=rabit.Sum)
+answers["written in place"] = x.is_neg() and plain.tolist() == [2, 4, 6, 8]
+report([name for name, each in answers.items() if each is not True and not all(each)])
+""",
+    )
+
+    assert results == [[], []]

@@ -163,3 +163,12 @@ def test_what_works_on_the_host_alone_refuses_a_cuda_tensor():
             rabit.allreduce_(
                 zeros, name="x", compression=Compression.sign(), residual=OnGpu(), engine=engine
             )
+
+
+def test_a_negated_view_is_copied_as_an_input_and_refused_as_an_output():
+    tensor = torch._neg_view(torch.ones(3))
+
+    assert view_input(tensor).keepalive[0].tolist() == [-1.0] * 3
+    assert not view_input(tensor).keepalive[0].is_neg()
+    with pytest.raises(InvalidArgument, match=r"allreduce 'a': the tensor is a negated view .*resolve_neg\(\)"):
+        view_output(tensor, "allreduce 'a'")
