@@ -105,3 +105,14 @@ def test_tensors_of_every_type_come_back(on_ranks, tmp_path):
 
     for text in on_ranks(2, script, TEST_FOLDER=str(tmp_path)):
         assert "layout torch.sparse_coo at 'state/a/0'" in text
+
+
+def test_conjugate_and_negated_views_are_saved_as_what_they_are():
+    import torch
+
+    from rabit_torch.checkpoint import TorchAdapter
+
+    for tensor in (torch.tensor([1 + 2j]).conj(), torch._neg_view(torch.ones(2))):
+        found = TorchAdapter().leaf(tensor, "v").read(0, tensor.numel())
+
+        assert found.tobytes() == tensor.resolve_conj().resolve_neg().numpy().tobytes()
