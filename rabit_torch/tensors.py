@@ -50,6 +50,11 @@ def check(tensor: object, name: str | None) -> torch.Tensor:
             f"'{name}' is {type(tensor).__name__}, not a torch.Tensor; pass a tensor, or use "
             "broadcast_object/allgather_object for other objects"
         )
+    if hasattr(tensor, "to_local"):
+        raise Unsupported(
+            f"tensor '{name}' is a {type(tensor).__name__}, which has no memory of its own; pass its to_local(), or "
+            "use torch.distributed with backend 'rabit'"
+        )
     if tensor.layout != torch.strided:
         raise Unsupported(
             f"tensor '{name}' has layout {tensor.layout}; use sparse_allreduce_async, "

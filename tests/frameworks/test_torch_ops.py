@@ -391,3 +391,17 @@ report([name for name, each in answers.items() if each is not True and not all(e
     )
 
     assert results == [[], []]
+
+
+def test_a_tensor_of_parts_is_refused_with_what_to_pass():
+    import torch
+
+    import rabit
+    from rabit_torch.tensors import check
+
+    class Distributed(torch.Tensor):
+        def to_local(self):
+            return self
+
+    with pytest.raises(rabit.Unsupported, match=r"'a' is a Distributed, which has no memory .*to_local\(\)"):
+        check(torch.ones(2).as_subclass(Distributed), "a")
