@@ -82,11 +82,7 @@ class GradientSender:
     def note_kind(self, state: ParameterState, grad: torch.Tensor) -> None:
         """The first gradient of a parameter says what those after it are like: requests are made once."""
         if state.dtype is not None:
-            raise InvalidArgument(
-                f"gradient '{state.name}' on rank {rabit.rank()} has {grad.numel()} elements of type {grad.dtype}; "
-                f"those before had {state.count} of type {state.dtype}, and what sends them was made for that. "
-                "Convert or resize a model before its first step, or wrap a new optimizer after it, on every rank"
-            )
+            raise _changed(state, grad)
         state.dtype, state.count = grad.dtype, grad.numel()
         if self._batch is not None and self._made_for[state.index] != (state.dtype, state.count):
             self.forget_requests()
@@ -283,6 +279,14 @@ class GradientSender:
         request.input = request.output = memory
         dtype_of(state.wire, state.name)
         (state.handle,) = self._engine.submit([request])
+
+
+def _changed(state: ParameterState, grad: torch.Tensor) -> InvalidArgument:
+    return InvalidArgument(
+        f"gradient '{state.name}' on rank {rabit.rank()} has {grad.numel()} elements of type {grad.dtype}; "
+        f"those before had {state.count} of type {state.dtype}, and what sends them was made for that. "
+        "Convert or resize a model before its first step, or wrap a new optimizer after it, on every rank"
+    )
 
 
 def _without(name: str, absent: list[str]) -> str:
