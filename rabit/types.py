@@ -62,7 +62,8 @@ DTYPE_NAMES = ", ".join(sorted(str(each) for each in DType))
 class ReduceOp(IntEnum):
     """How the values of the ranks are combined.
 
-    AVERAGE of integers truncates toward zero.  The bitwise operations need integers or bool.
+    AVERAGE of integers truncates toward zero.  It divides a sum of the tensor's type, which may overflow
+    before: integers wrap, and 60000 and 60000 in float16 give inf.  The bitwise operations need integers or bool.
     """
 
     AVERAGE = 0
