@@ -18,7 +18,6 @@ from rabit import InvalidArgument, ProcessSet, Unsupported, global_process_set
 from rabit.checkpoint import Bytes, Leaf, NumpyAdapter, Restored, Stored
 from rabit.checkpoint import Checkpoint as _Checkpoint
 from rabit.framework import Change
-from rabit_torch.tensors import row_major
 
 __all__ = ["Checkpoint", "TorchAdapter"]
 
@@ -51,7 +50,7 @@ class TorchAdapter:
         tensor = value.detach()
 
         def read(first: int, last: int) -> Bytes:
-            flat = row_major(tensor).view(-1)[first:last].cpu()
+            flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1)[first:last].cpu()
             found: Bytes = flat.view(torch.uint8).numpy()
             return found
 

@@ -378,7 +378,7 @@ def _fill(struct: Any, request: Request, borrowed: list[Any]) -> None:
         struct.root = request.root
         struct.priority = request.priority
     except (TypeError, OverflowError):
-        raise InvalidArgument(
+        raise TypeError(
             f"{request.kind} '{request.name}': root {request.root!r} and priority {request.priority!r} are not "
             "both integers of 32 bits. Pass such ones."
         ) from None

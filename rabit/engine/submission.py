@@ -14,7 +14,7 @@ from rabit.engine.handle import Handle, wait_any
 from rabit.engine.job import Job, JobRuntime
 from rabit.engine.native_engine import NativeEngine
 from rabit.engine.repeats import GroupRepeat, Repeats
-from rabit.errors import RabitError
+from rabit.errors import InvalidArgument, RabitError
 from rabit.types import Kind
 
 if TYPE_CHECKING:
@@ -42,9 +42,11 @@ class Submission(EngineBase):
         try:
             return submit(self._native, requests)
         except _NO_C_FORM as error:
-            if not isinstance(error, RabitError):  # else the library has refused it, and told
-                self.tell_error(requests, error)
-            raise
+            if isinstance(error, RabitError):  # The library has refused it, and told.
+                raise
+            refusal = InvalidArgument(str(error))
+            self.tell_error(requests, refusal)
+            raise refusal from None
 
     def refuse(self, request: Request, reason: str) -> None:
         """Says that this rank will not submit `request`, because of `reason`; it then raises that.
@@ -86,13 +88,20 @@ class Submission(EngineBase):
         try:
             return run(self._native, request)
         except _NO_C_FORM as error:
-            if not isinstance(error, RabitError):
-                self.tell_error((request,), error)
-            raise
+            if isinstance(error, RabitError):
+                raise
+            refusal = InvalidArgument(str(error))
+            self.tell_error((request,), refusal)
+            raise refusal from None
 
     def prepare(self, requests: Sequence[Request]) -> Batch:
         """Requests that will be submitted many times, in their C form."""
-        return Batch(self._native, requests)
+        try:
+            return Batch(self._native, requests)
+        except _NO_C_FORM as error:
+            if isinstance(error, RabitError):
+                raise
+            raise InvalidArgument(str(error)) from None
 
     def make_job(self, requests: Sequence[Request], runtime: JobRuntime) -> Job:
         """Requests for another runtime's dependency engine to submit; see Job.

@@ -173,11 +173,11 @@ REFUSALS = {
     ),
     "priority": (
         lambda bad: rabit.allreduce(ONES, name="w", priority=1.5 if bad else 1),
-        ("allreduce 'w'", "TypeError: an integer is required"),
+        ("allreduce 'w'", "priority 1.5 are not both integers of 32 bits"),
     ),
     "priority of a handle": (
         lambda bad: rabit.allgather_async(ONES, name="w", priority=1 << (70 * bad)).wait(),
-        ("allgather 'w'", "OverflowError"),
+        ("allgather 'w'", "are not both integers of 32 bits"),
     ),
     "factor": (
         lambda bad: rabit.reduce(ONES, 0, name="w", prescale_factor="x" if bad else 1.0),

@@ -379,7 +379,7 @@ for name, give in {
     "broadcast of arrays": lambda x: torch.as_tensor(core.broadcast(x, 1, name="h")),
     "in place": lambda x: rabit.allreduce_(torch._neg_view(-x), name="i"),
     "broadcast in place": lambda x: rabit.broadcast_(torch._neg_view(-x), 1, name="j"),
-    "reduce": lambda x: rabit.reduce(x, 0, name="k") if rabit.rank() == 0 else x,
+    "reduce": lambda x: [rabit.reduce(x, root, name=f"k{root}") for root in range(2)][rabit.rank()],
 }.items():
     every = [give(x) for x in (torch._neg_view(plain), plain, torch._neg_view(plain))]
     answers[name] = [torch.equal(each, want) for each, want in zip(every, (-plain, plain, -plain))]
