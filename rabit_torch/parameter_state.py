@@ -179,9 +179,8 @@ class Pack:
         first, last = states[-1].name, states[0].name[len(prefix) + 1 :]
         self.name = f"{first}..{last}"
         counts = [state.parameter.numel() for state in states]
-        self.buffer = torch.zeros(
-            sum(counts), dtype=states[0].gradient_dtype, device=states[0].parameter.device
-        )
+        first_parameter, dtype = states[0].parameter.detach(), states[0].gradient_dtype
+        self.buffer = first_parameter.new_zeros(sum(counts), dtype=dtype)
         self.all_views = [
             part.view(state.parameter.shape)
             for part, state in zip(self.buffer.split(counts), states, strict=True)  # type: ignore[no-untyped-call]

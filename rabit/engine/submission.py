@@ -42,11 +42,15 @@ class Submission(EngineBase):
         try:
             return submit(self._native, requests)
         except _NO_C_FORM as error:
-            if isinstance(error, RabitError):  # The library has refused it, and told.
-                raise
-            refusal = InvalidArgument(str(error))
-            self.tell_error(requests, refusal)
-            raise refusal from None
+            raise self._without_form(requests, error) from None
+
+    def _without_form(self, requests: Sequence[Request], error: Exception) -> Exception:
+        """What is raised of `requests`, of which the others have been told."""
+        if isinstance(error, RabitError):  # The library has refused them, and told.
+            return error
+        refusal = InvalidArgument(str(error))
+        self.tell_error(requests, refusal)
+        return refusal
 
     def refuse(self, request: Request, reason: str) -> None:
         """Says that this rank will not submit `request`, because of `reason`; it then raises that.
@@ -88,20 +92,14 @@ class Submission(EngineBase):
         try:
             return run(self._native, request)
         except _NO_C_FORM as error:
-            if isinstance(error, RabitError):
-                raise
-            refusal = InvalidArgument(str(error))
-            self.tell_error((request,), refusal)
-            raise refusal from None
+            raise self._without_form((request,), error) from None
 
     def prepare(self, requests: Sequence[Request]) -> Batch:
         """Requests that will be submitted many times, in their C form."""
         try:
             return Batch(self._native, requests)
         except _NO_C_FORM as error:
-            if isinstance(error, RabitError):
-                raise
-            raise InvalidArgument(str(error)) from None
+            raise self._without_form((), error) from None  # Nobody waits for what is only prepared.
 
     def make_job(self, requests: Sequence[Request], runtime: JobRuntime) -> Job:
         """Requests for another runtime's dependency engine to submit; see Job.

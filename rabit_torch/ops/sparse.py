@@ -7,7 +7,7 @@ the indices, and every rank compares those of all ranks before it adds anything 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,6 +18,13 @@ from rabit_torch.ops.collected import allgather_async
 from rabit_torch.ops.handles import JoinedHandle, TorchHandle
 from rabit_torch.results import tensor_from
 from rabit_torch.tensors import row_major, view
+
+
+class _Members(NamedTuple):
+    """Whose rows are added up, and who says so."""
+
+    ranks: Sequence[int]
+    here: int
 
 
 def allreduce_sparse(
@@ -44,10 +51,11 @@ def allreduce_sparse(
     places = allgather_async(headed, parts[0], process_set)
     values = allgather_async(rows, parts[1], process_set)
     (indices,) = places.engine_handles
-    shape, ranks = tensor.shape, process_set.ranks or range(process_set.size())
+    members = _Members(process_set.ranks or range(process_set.size()), rabit.rank())
+    shape = tensor.shape
 
     def finish() -> torch.Tensor:
-        return _added_up(name, indices, values.wait(), shape, header, ranks)
+        return _added_up(name, indices, values.wait(), shape, header, members)
 
     both = rabit.GroupHandle([*places.engine_handles, *values.engine_handles])
     return JoinedHandle((both,), finish)
@@ -65,7 +73,7 @@ def _headed(coalesced: torch.Tensor, header: list[int]) -> torch.Tensor:
 
 
 def _indices_of_all(
-    name: str, said: torch.Tensor, own: list[int], ranks: Sequence[int]
+    name: str, said: torch.Tensor, own: list[int], members: _Members
 ) -> torch.Tensor:
     """The indices out of what `_headed` gave on all ranks.  Raises Mismatch on every rank if headers differ."""
     found, headers, at = [], [], 0
@@ -78,15 +86,16 @@ def _indices_of_all(
     for position, other in enumerate(headers):
         if other == own:
             continue
-        rank = ranks[position] if len(headers) == len(ranks) else -1
+        rank = members.ranks[position] if len(headers) == len(members.ranks) else -1
         where = "on another rank" if rank < 0 else f"on rank {rank}"
         if other[1:] != own[1:]:
             what = f"shapes differ: {_shape_text(own)} here, {_shape_text(other)} {where}"
             advice = "Build the model the same way on every rank"
         else:
-            what = f"reduce operations differ: {ReduceOp(own[0])} here, {ReduceOp(other[0])} {where}"
+            ops = f"{ReduceOp(own[0])} here, {ReduceOp(other[0])} {where}"
+            what = f"reduce operations differ: {ops}"
             advice = "Pass the same op on every rank"
-        text = f"sparse allreduce '{name}' on rank {rabit.rank()}: {what}. {advice} (errors.md#mismatch)."
+        text = f"sparse allreduce '{name}' on rank {members.here}: {what}. {advice} (errors.md#mismatch)."
         raise rabit.Mismatch(text, rank)
     return torch.cat(found).t()
 
@@ -102,14 +111,14 @@ def _added_up(
     rows: torch.Tensor,
     shape: torch.Size,
     header: list[int],
-    ranks: Sequence[int],
+    members: _Members,
 ) -> torch.Tensor:
     """The rows of all ranks, added up and divided; integers truncate toward zero, as dense ones."""
     # In the memory of the host, so that headers are read without a device.
     said = torch.from_numpy(indices.result())
-    places = _indices_of_all(name, said, header, ranks).to(rows.device)
+    places = _indices_of_all(name, said, header, members).to(rows.device)
     total = torch.sparse_coo_tensor(places, rows, shape, check_invariants=False).coalesce()
-    divisor = len(ranks) if header[0] == ReduceOp.AVERAGE else 1
+    divisor = len(members.ranks) if header[0] == ReduceOp.AVERAGE else 1
     if divisor == 1:
         return total
     mode = None if rows.is_floating_point() or rows.is_complex() else "trunc"
@@ -139,9 +148,8 @@ def allreduce_sparse_on(
 
     def result() -> torch.Tensor:
         rows = tensor_from(handles[1], values)
-        return _added_up(
-            handles[0].name, handles[0], rows, tensor.shape, header, range(engine.size)
-        )
+        members = _Members(range(engine.size), engine.rank)
+        return _added_up(handles[0].name, handles[0], rows, tensor.shape, header, members)
 
     return handles, result
 
