@@ -111,7 +111,7 @@ def test_parameters_may_want_gradients_of_another_type(on_ranks):
 
 FROZEN = """
 rabit.shutdown()
-os.environ["RABIT_STALL_WARNING"], os.environ["RABIT_STALL_ABORT"] = "1", "2"
+os.environ["RABIT_STALL_WARNING"], os.environ["RABIT_STALL_ABORT"] = "1", "4"
 rabit.init()
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 1))
 optimizer = wrapped(model)
