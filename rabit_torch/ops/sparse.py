@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 import rabit
-from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, global_process_set
-from rabit_torch.ops.arguments import awaited
+from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, Request, global_process_set
+from rabit_torch.ops.arguments import auto_name, awaited, group_of
 from rabit_torch.ops.collected import allgather_async
 from rabit_torch.ops.handles import JoinedHandle, TorchHandle
 from rabit_torch.results import tensor_from
@@ -35,7 +35,7 @@ def allreduce_sparse(
     Two allgathers carry indices and values; ranks may touch different rows, or none.
     op: Average or Sum.  `wait()` raises Mismatch on every rank if the shapes or ops of ranks differ.
     """
-    parts = [f"{name}.indices", f"{name}.values"]
+    parts = _parts(name)
     with (
         awaited(Kind.ALLGATHER, parts[0], process_set),
         awaited(Kind.ALLGATHER, parts[1], process_set),
@@ -59,6 +59,19 @@ def allreduce_sparse(
 
     both = rabit.GroupHandle([*places.engine_handles, *values.engine_handles])
     return JoinedHandle((both,), finish)
+
+
+def refuse_sparse(name: str, reason: str, process_set: ProcessSet) -> None:
+    """Tells the ranks that wait in `allreduce_sparse` why this one does not come."""
+    engine, group = rabit.default_engine(), group_of(process_set)
+    for part in _parts(name):
+        full_name = auto_name(Kind.ALLGATHER, part, process_set)
+        engine.refuse(Request(Kind.ALLGATHER, full_name, group=group), reason)
+
+
+def _parts(name: str) -> list[str]:
+    """The names of the two allgathers."""
+    return [f"{name}.indices", f"{name}.values"]
 
 
 def _header(coalesced: torch.Tensor, op: ReduceOp) -> list[int]:

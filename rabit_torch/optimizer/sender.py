@@ -11,7 +11,7 @@ import torch
 import rabit
 from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, Request
 from rabit_torch.compression import IDENTITY, split
-from rabit_torch.ops.sparse import allreduce_sparse
+from rabit_torch.ops.sparse import allreduce_sparse, refuse_sparse
 from rabit_torch.optimizer.method import Method
 from rabit_torch.optimizer.missing import no_gradient
 from rabit_torch.optimizer.two_halves import ScatterGather
@@ -247,10 +247,7 @@ class GradientSender:
 
     def refuse_rows(self, state: ParameterState) -> None:
         """Tells those who wait for rows that this rank has none to send: its gradient is dense."""
-        group = self._process_set.group_on(self._engine)
-        for part in ("indices", "values"):
-            name = f"{Kind.ALLGATHER}.{state.name}.{part}"
-            self._engine.refuse(Request(Kind.ALLGATHER, name, group=group), _IS_DENSE)
+        refuse_sparse(state.name, _IS_DENSE, self._process_set)
 
     def send_no_rows(self, state: ParameterState) -> None:
         """In place of dense zeros that another rank has refused, because its gradient is sparse."""
