@@ -5,6 +5,7 @@ Stable for such packages; programs do not need it.
 
 from rabit.engine.current import engine_for_work, follow_default_engine
 from rabit.engine.handle import no_handle
+from rabit.engine.process_set import check_process_set, group_on
 from rabit.ops.again import Again
 from rabit.ops.awaited import Awaited
 from rabit.ops.exchanges import message_name
@@ -32,12 +33,14 @@ __all__ = [
     "Strategy",
     "Task",
     "as_strategy",
+    "check_process_set",
     "driver_of",
     "engine_for_work",
     "finished",
     "finite_mode",
     "first_not_finite",
     "follow_default_engine",
+    "group_on",
     "message_name",
     "no_handle",
     "offer_overlap",

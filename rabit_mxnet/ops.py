@@ -30,6 +30,7 @@ from rabit import (
     Request,
     global_process_set,
 )
+from rabit.framework import group_on
 from rabit_mxnet.arrays import array_like, check, may_be_blocked, private_copy, read_view
 from rabit_mxnet.compression import Compression
 from rabit_mxnet.execution import run, wait_all
@@ -151,7 +152,7 @@ def _scale(
         "op": rabit.Average if op is None else _reduce_op(op),
         "prescale": float(prescale_factor),
         "postscale": float(postscale_factor),
-        "group": process_set.group_on(engine),
+        "group": group_on(process_set, engine),
         "codec": engine.codec_id(compression),
     }
 
@@ -256,7 +257,7 @@ def _broadcast(
             f"{ranks}. Pass the global rank of a member."
         )
     target = _place_for(tensor, is_in_place)
-    group = process_set.group_on(rabit.default_engine())
+    group = group_on(process_set, rabit.default_engine())
     fields = {"root": root_rank, "group": group}
     run([Operation(Kind.BROADCAST, full_name, target, target, fields)], priority)
     return _put_back(target, tensor) if is_in_place else target
@@ -363,7 +364,7 @@ def _allgather(
     is_grouped: bool,
 ) -> list[Any]:
     engine = rabit.default_engine()
-    group = process_set.group_on(engine)
+    group = group_on(process_set, engine)
     requests = []
     for tensor, each in zip(
         tensors, _names(Kind.ALLGATHER, name, tensors, is_grouped), strict=True
@@ -405,7 +406,7 @@ def alltoall(
         full_name,
         view,
         priority=priority,
-        group=process_set.group_on(engine),
+        group=group_on(process_set, engine),
         splits=_rows_for_ranks(splits, view.shape[0], process_set.size(), full_name),
     )
     (handle,) = engine.submit([request])

@@ -9,6 +9,7 @@ from rabit import Compression, InvalidArgument, ProcessSet, global_process_set
 from rabit.framework import (
     Exchange,
     Strategy,
+    check_process_set,
     follow_default_engine,
     refuse_in_elastic_jobs,
 )
@@ -42,6 +43,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
                 f"DistributedOptimizer wraps an mxnet.optimizer.Optimizer, not "
                 f"{type(optimizer).__name__}. Make one with mxnet.optimizer.create(name)."
             )
+        check_process_set(process_set)
         # Not super().__init__(): every attribute is the wrapped optimizer's.
         self._optimizer = optimizer
         self._gradient_predivide_factor = gradient_predivide_factor

@@ -11,6 +11,7 @@ from rabit import InvalidArgument, ProcessSet, global_process_set
 from rabit.framework import (
     Exchange,
     Strategy,
+    check_process_set,
     follow_default_engine,
     refuse_in_elastic_jobs,
 )
@@ -66,6 +67,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             params = sorted(params, key=lambda each: str(each.name))
         self._codec, self._compressor = choose(compression, compression_params)
         group_sizes(0, num_groups)
+        check_process_set(process_set)
         super().__init__(params, optimizer, optimizer_params=optimizer_params, kvstore=None)
         if num_groups == 0 and mxnet_setting("MXNET_OPTIMIZER_AGGREGATION_SIZE") is None:
             # One update of several parameters would make each of them wait for all gradients.

@@ -9,6 +9,7 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, ProcessSet, global_process_set
+from rabit.framework import check_process_set
 from rabit_torch.ops.collectives import broadcast_async_
 from rabit_torch.tensors import on_host
 
@@ -86,6 +87,7 @@ def broadcast_parameters(
     Raises Mismatch if the ranks have other names, shapes or dtypes, and on every rank InvalidArgument if one
     of them has given a name twice, or what is no tensor.
     """
+    check_process_set(process_set)
     named, refusal = [], None
     try:
         named = _named_tensors(params)
@@ -209,6 +211,7 @@ def broadcast_optimizer_state(
     Raises Mismatch on every rank, if ranks have optimizers with other hyper-parameters, numbers or names of
     parameters, or backward_passes_per_step.
     """
+    check_process_set(process_set)
     if process_set.size() == 1:
         return
     tensors: list[torch.Tensor] = []

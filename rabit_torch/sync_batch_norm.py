@@ -9,6 +9,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from rabit import ProcessSet, Sum, global_process_set
+from rabit.framework import check_process_set
 from rabit_torch.ops.collected import allgather_async
 from rabit_torch.ops.collectives import allreduce_async_
 
@@ -114,6 +115,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         track_running_stats: bool = True,
         process_set: ProcessSet = global_process_set,
     ) -> None:
+        check_process_set(process_set)
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
         self.process_set = process_set
 

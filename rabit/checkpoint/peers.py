@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from rabit.engine.process_set import ProcessSet, global_process_set
+from rabit.engine.process_set import ProcessSet, check_process_set, global_process_set
 from rabit.ops.reductions import allgather
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class EnginePeers:
     """Over an engine.  Thread-safe: names keep calls of different threads apart."""
 
     def __init__(self, engine: Engine, process_set: ProcessSet = global_process_set) -> None:
+        check_process_set(process_set)
         ranks = process_set.ranks or list(range(engine.size))
         self.rank = list(ranks).index(engine.rank)
         self.size = len(ranks)

@@ -21,6 +21,7 @@ __all__ = [
     "Batch",
     "Waiting",
     "consumer_of",
+    "encode_name",
     "new_structs",
     "refuse",
     "run",
@@ -228,7 +229,7 @@ class _Plan:
 
     def set(self, request: Request) -> None:
         if request.name != self._name:
-            name = ffi.new("char[]", _encode_name(request.name))
+            name = ffi.new("char[]", encode_name(request.name))
             self.array[0].name = self._borrowed[0] = name
             self._name = request.name
         source, target = request.input, request.output
@@ -369,7 +370,7 @@ def refuse(native: NativeEngine, request: Request, reason: str) -> None:
 
 def _fill(struct: Any, request: Request, borrowed: list[Any]) -> None:
     """Writes the C form; `borrowed` gets what it points to, the name first."""
-    name = ffi.new("char[]", _encode_name(request.name))
+    name = ffi.new("char[]", encode_name(request.name))
     borrowed.append(name)
     struct.struct_size = _REQUEST_SIZE
     struct.kind = request.kind
@@ -417,7 +418,8 @@ def _fill_tensor(struct: Any, view: TensorView | None, borrowed: list[Any]) -> N
         struct.ndim = len(view.shape)
 
 
-def _encode_name(name: str) -> bytes:
+def encode_name(name: str) -> bytes:
+    """The name in the C form.  Raises InvalidArgument if it has none."""
     try:
         encoded = name.encode("utf-8")
     except (AttributeError, UnicodeEncodeError):

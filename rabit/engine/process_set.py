@@ -11,7 +11,14 @@ from rabit.errors import InvalidArgument
 if TYPE_CHECKING:
     from rabit.engine.engine import Engine
 
-__all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
+__all__ = [
+    "ProcessSet",
+    "add_process_set",
+    "check_process_set",
+    "global_process_set",
+    "group_on",
+    "remove_process_set",
+]
 
 
 class ProcessSet:
@@ -126,6 +133,21 @@ class _GlobalProcessSet(ProcessSet):
 
 
 global_process_set: ProcessSet = _GlobalProcessSet()
+
+
+def check_process_set(process_set: Any) -> None:
+    """Raises InvalidArgument if it is none: a number of Horovod's, the ranks themselves, a group of torch."""
+    if not isinstance(process_set, ProcessSet):
+        raise InvalidArgument(
+            f"process_set is {process_set!r} of type {type(process_set).__name__}, which is no ProcessSet. "
+            "Pass what add_process_set returned, or leave it out: then all ranks take part."
+        )
+
+
+def group_on(process_set: ProcessSet, engine: Engine) -> int:
+    """The number of the group on `engine`.  Raises InvalidArgument if it has none."""
+    check_process_set(process_set)
+    return process_set.group_on(engine)
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:

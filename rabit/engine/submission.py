@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rabit.config.config import Config
-from rabit.engine.batch import WAITING, Batch, Waiting, refuse, run, submit
+from rabit.engine.batch import WAITING, Batch, Waiting, encode_name, refuse, run, submit
 from rabit.engine.engine_base import EngineBase
 from rabit.engine.handle import Handle, wait_any
 from rabit.engine.job import Job, JobRuntime
@@ -24,6 +24,14 @@ __all__ = ["Submission"]
 
 # What a value raises that does not fit into the C form, such as a priority of 1.5.
 _NO_C_FORM = (TypeError, ValueError, OverflowError)
+
+
+def _refuse_no_key(name: Any) -> None:
+    """Raises InvalidArgument for a name such as a list, which is neither text nor may be made into one."""
+    try:
+        hash(name)
+    except TypeError:
+        encode_name(name)
 
 
 class Submission(EngineBase):
@@ -134,6 +142,8 @@ class Submission(EngineBase):
         """Under what `repeats` keeps a call of the public function `caller`, and the operation's name if it
         has none: the number of its `kind`."""
         if name is not None:
+            if type(name) is not str:
+                _refuse_no_key(name)
             return (caller, name, group), None
         shape = getattr(tensor, "shape", None)
         shape = shape if isinstance(shape, tuple) else None
@@ -148,6 +158,8 @@ class Submission(EngineBase):
         tensors: Sequence[Any],
     ) -> GroupRepeat:
         """A call of the public function `caller` for several tensors, which may have come before."""
+        if name is not None and type(name) is not str:
+            _refuse_no_key(name)
         key = None if name is None else (caller, name, group, len(tensors))
         return GroupRepeat(self.repeats, key, arguments, tensors)
 

@@ -10,7 +10,7 @@ from typing import Any
 from rabit.engine.current import engine_for_work
 from rabit.engine.engine import Engine
 from rabit.engine.handle import Finish, Handle
-from rabit.engine.process_set import ProcessSet, global_process_set
+from rabit.engine.process_set import ProcessSet, global_process_set, group_on
 from rabit.engine.request import Request
 from rabit.engine.tensor import TensorView
 from rabit.types import Kind
@@ -41,7 +41,7 @@ class Again:
     ) -> None:
         """caller: the public function.  arguments: its others.  is_alone: it is not to come again."""
         engine = engine_for_work() if engine is None else engine
-        group = 0 if process_set is global_process_set else process_set.group_on(engine)
+        group = 0 if process_set is global_process_set else group_on(process_set, engine)
         self.engine = engine
         self._key, self._number = engine.key(caller, kind, name, group, tensor)
         self.name = self._number or name or ""

@@ -22,7 +22,7 @@ import numpy as np
 from rabit._native import ffi
 from rabit.engine.current import engine_for_work
 from rabit.engine.engine import Engine
-from rabit.engine.process_set import ProcessSet, global_process_set
+from rabit.engine.process_set import ProcessSet, global_process_set, group_on
 from rabit.engine.tensor import TensorView, dtype_of, view_input, view_output
 from rabit.errors import InvalidArgument, Unsupported
 from rabit.types import CPU, DType, Kind, ReduceOp
@@ -241,7 +241,7 @@ def _run(
 ) -> None:
     if engine is None:
         engine = engine_for_work()
-    group = 0 if process_set is global_process_set else process_set.group_on(engine)
+    group = 0 if process_set is global_process_set else group_on(process_set, engine)
     try:
         call = _idle.pop()
     except IndexError:

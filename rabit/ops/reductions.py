@@ -34,7 +34,7 @@ from rabit.engine.batch import WAITING
 from rabit.engine.current import engine_for_work
 from rabit.engine.engine import Engine
 from rabit.engine.handle import Handle, no_handle, output_array
-from rabit.engine.process_set import ProcessSet, global_process_set
+from rabit.engine.process_set import ProcessSet, global_process_set, group_on
 from rabit.engine.request import Request
 from rabit.engine.tensor import (
     TensorView,
@@ -411,7 +411,7 @@ class Call(Awaited):
         backend: str = "",
     ) -> None:
         engine = engine_for_work() if engine is None else engine
-        group = 0 if process_set is global_process_set else process_set.group_on(engine)
+        group = 0 if process_set is global_process_set else group_on(process_set, engine)
         super().__init__(
             engine, kind, engine.number_of(kind, group) if name is None else name, group
         )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rabit.engine.current import current_engine
-from rabit.engine.process_set import ProcessSet, global_process_set
+from rabit.engine.process_set import ProcessSet, global_process_set, group_on
 from rabit.engine.request import Request
 from rabit.engine.tensor import TensorView
 from rabit.errors import NotInitialized
@@ -50,7 +50,7 @@ class Vote:
             TensorView(each.ctypes.data, (1,), DType.INT64, keepalive=each)
             for each in (mine, self._answer)
         )
-        request = Request(Kind.VOTE, name, sent, received, group=process_set.group_on(engine))
+        request = Request(Kind.VOTE, name, sent, received, group=group_on(process_set, engine))
         self._handle = engine.submit((request,))[0]
 
     def wait(self) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from rabit.compression import Compression, CompressionCodec
 from rabit.engine.handle import Handle
-from rabit.engine.process_set import ProcessSet
+from rabit.engine.process_set import ProcessSet, group_on
 from rabit.engine.request import Request
 from rabit.engine.tensor import TensorView, view_input, view_output
 from rabit.errors import InvalidArgument
@@ -38,7 +38,7 @@ class Members:
     @classmethod
     def of(cls, process_set: ProcessSet, engine: Engine) -> Members:
         """Raises InvalidArgument where this rank is not in the set."""
-        group = process_set.group_on(engine)
+        group = group_on(process_set, engine)
         ranks = engine.members(group)
         if engine.rank not in ranks:
             raise InvalidArgument(

@@ -9,7 +9,7 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp
-from rabit.framework import Awaited, engine_for_work
+from rabit.framework import Awaited, engine_for_work, group_on
 from rabit_torch.ops.adasum import Adasum, AdasumOp, refuse
 
 __all__ = ["auto_name", "awaited", "checked_splits", "group_of", "reduce_op", "scatter_op"]
@@ -31,12 +31,12 @@ def awaited(
     """
     engine = engine_for_work()
     full_name = None if name is None else f"{kind}.{name}"
-    return Awaited(engine, kind, full_name, process_set.group_on(engine), count)
+    return Awaited(engine, kind, full_name, group_on(process_set, engine), count)
 
 
 def group_of(process_set: ProcessSet) -> int:
     """The number of a process set in the default engine."""
-    return process_set.group_on(rabit.default_engine())
+    return group_on(process_set, rabit.default_engine())
 
 
 def reduce_op(op: ReduceOp | int | None, average: bool | None) -> ReduceOp | AdasumOp:

@@ -13,7 +13,7 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, Request, global_process_set
-from rabit.framework import Again, Awaited, engine_for_work
+from rabit.framework import Again, Awaited, engine_for_work, group_on
 from rabit_torch.ops.adasum import AdasumOp, Rounds, check_floats, start_adasum
 from rabit_torch.ops.arguments import auto_name, group_of, reduce_op
 from rabit_torch.ops.collected import allgather_async, alltoall_named
@@ -204,7 +204,7 @@ def _run_one(
 ) -> torch.Tensor:
     """An allreduce of one tensor.  Blocks.  arguments: as `allreduce_async` lists them."""
     engine = engine_for_work()
-    group = 0 if process_set is global_process_set else process_set.group_on(engine)
+    group = 0 if process_set is global_process_set else group_on(process_set, engine)
     caller = "torch.allreduce_" if is_in_place else "torch.allreduce"
     key, number = engine.key(caller, Kind.ALLREDUCE, name, group, tensor)
     kept = engine.repeats.find(key, arguments, tensor)
@@ -227,7 +227,7 @@ def _start_one(
 ) -> TorchHandle:
     """Like `_run_one`, but returns a handle at once."""
     engine = engine_for_work()
-    group = 0 if process_set is global_process_set else process_set.group_on(engine)
+    group = 0 if process_set is global_process_set else group_on(process_set, engine)
     caller = "torch.allreduce_" if is_in_place else "torch.allreduce"
     key, number = engine.key(caller, Kind.ALLREDUCE, name, group, tensor)
     kept = engine.repeats.find(key, arguments, tensor)
@@ -275,7 +275,7 @@ def start_group(
     """Starts an allreduce of several tensors.  factors: before and after it."""
     tensors = list(tensors)
     engine = engine_for_work()
-    group = 0 if process_set is global_process_set else process_set.group_on(engine)
+    group = 0 if process_set is global_process_set else group_on(process_set, engine)
     caller = "torch.grouped_allreduce_" if is_in_place else "torch.grouped_allreduce"
     arguments = (average, op, *factors, compression, 0)
     again = engine.again_grouped(caller, name, group, arguments, tensors)

@@ -22,6 +22,7 @@ from rabit.framework import (
     Change,
     Exchange,
     Strategy,
+    check_process_set,
     follow_default_engine,
     refuse_in_elastic_jobs,
     refuse_strategy_in_elastic_jobs,
@@ -372,6 +373,7 @@ def DistributedOptimizer(
     """
     resolved = reduce_op(op, None)
     check_numbers(gradient_predivide_factor, staleness, resolved)
+    check_process_set(process_set)
     names = checked_names(optimizer, named_parameters)
     if staleness or default_engine().config.ps_async:
         is_changed = compression is not Compression.none or resolved != Average or strategy is not None

@@ -418,7 +418,7 @@ def test_bad_arguments_are_refused(on_ranks):
 texts = []
 for arguments in (
     {"gradient_predivide_factor": 2.0, "op": rabit.Sum}, {"backward_passes_per_step": 0},
-    {"compression": "fp16"}, {"num_groups": -1},
+    {"compression": "fp16"}, {"num_groups": -1}, {"process_set": 1},
 ):
     try:
         wrap(**arguments)
@@ -443,6 +443,7 @@ report(texts)
             "at least 1",
             "Compression.fp16",
             "num_groups",
+            "no ProcessSet",
             "without a name",
             "more than once",
         ],

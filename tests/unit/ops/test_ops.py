@@ -181,6 +181,35 @@ def test_process_sets(job):
     assert repr(rabit.ProcessSet([2, 1])) == "ProcessSet(ranks=[1, 2], process_set_id=None)"
 
 
+CALLS = [
+    lambda **given: rabit.allreduce(np.ones(2), **given),
+    lambda **given: rabit.allgather(np.ones(2), **given),
+    lambda **given: rabit.grouped_allreduce([np.ones(2)], **given),
+]
+
+
+@pytest.mark.parametrize("process_set", [1, [0], None])
+@pytest.mark.parametrize(
+    "call",
+    [
+        *CALLS,
+        lambda process_set: rabit.broadcast_object({}, 0, process_set=process_set),
+        lambda process_set: rabit.ordered_allreduce_(np.ones(2), process_set=process_set),
+        lambda process_set: rabit.any_rank(True, process_set=process_set),
+    ],
+)
+def test_what_is_no_process_set_is_refused(job, call, process_set):
+    with pytest.raises(InvalidArgument, match=r"process_set is .*, which is no ProcessSet\. Pass"):
+        call(process_set=process_set)
+
+
+@pytest.mark.parametrize("name", [["a"], ("a", ["b"])])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_name_that_is_no_key_is_refused(job, call, name):
+    with pytest.raises(InvalidArgument, match=r"the name .* of type (list|tuple) is no text"):
+        call(name=name)
+
+
 def test_queries_are_true_here(job):
     assert rabit.gloo_built() is rabit.gloo_enabled() is rabit.ccl_built() is False
     assert rabit.capabilities()["version"] == rabit.__version__
