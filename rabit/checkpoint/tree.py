@@ -150,6 +150,11 @@ class _Encoder:
             data = pickle.dumps(value, protocol=4)
             return {_TAG: "pickle", "base64": base64.b64encode(data).decode()}
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        if kind in ("torch.Tensor", "torch.nn.parameter.Parameter"):
+            raise InvalidArgument(
+                f"the state has a {kind} at '{path}'. Save it with rabit_torch.Checkpoint, which takes the same "
+                "arguments and tensors of torch, or as an array."
+            )
         raise InvalidArgument(
             f"the state has an object of {kind} at '{path}', and a checkpoint takes tensors, numbers, "
             "text, bytes, None, and dictionaries, lists and tuples of them. Put in what it is made of "

@@ -171,6 +171,18 @@ def test_an_object_is_refused_with_its_path(tmp_path):
     assert "allow_pickle=True" in str(error)
 
 
+def test_a_tensor_of_torch_is_refused_with_the_class_that_takes_it(tmp_path):
+    torch = pytest.importorskip("torch")
+
+    def save(peers):
+        weights = {"a": torch.ones(1), "b": torch.nn.Parameter(torch.ones(1))}
+        for key, value in weights.items():
+            with pytest.raises(rabit.InvalidArgument, match=f"at '{key}'.*rabit_torch.Checkpoint"):
+                Checkpoint(tmp_path, peers=peers).save({key: value}, step=1)
+
+    assert run_threads(1, save) == [None]
+
+
 def test_pickles_are_loaded_only_where_both_sides_allow_them(tmp_path):
     def save(peers):
         with Checkpoint(tmp_path, allow_pickle=True, peers=peers) as checkpoint:
