@@ -112,6 +112,10 @@ class Checkpoint(_Checkpoint):
         Copies what this rank writes and returns; waits first for a save that still runs.
         Raises as that does.
         """
+        self._save(step, lambda: self._all_of(state, local))
+
+    def _all_of(self, state: Any, local: Any) -> tuple[Any, Any]:
+        """What is equal on all ranks, and what is this rank's own."""
         for each in self._objects.values():
             if hasattr(each, "flush"):
                 each.flush()  # Updates that wait belong to the step that is saved.
@@ -130,7 +134,7 @@ class Checkpoint(_Checkpoint):
         own["random"] = _random_state()
         if self._are_apart():
             own[_REPLICA] = {name: shared.pop(name) for name in self._objects}
-        super().save({**shared, "state": state}, step=step, local={**own, "local": local})
+        return {**shared, "state": state}, {**own, "local": local}
 
     def _are_apart(self) -> bool:
         """True if a strategy lets the parameters of the ranks differ: then each rank saves all of its own."""

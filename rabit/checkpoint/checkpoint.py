@@ -109,12 +109,20 @@ class Checkpoint:
         local: what is this rank's own: random numbers, its place in the data, residuals.
         Copies what this rank writes and returns; waits first for a save that still runs.
         Raises InvalidArgument for a value that cannot be saved, with its path; what the save before
-        raised, see on_error.
+        raised, see on_error.  Where it raises on some ranks, this save has failed for all of them.
         """
+        self._save(step, lambda: (state, local))
+
+    def _save(self, step: int, make: Callable[[], tuple[Any, Any]]) -> None:
+        """`save` of the values that `make` gives: what it raises, the other ranks are told."""
         self.wait()
-        if not isinstance(step, int) or step < 0:
-            raise InvalidArgument(f"checkpoint: step is {step!r}: expected an integer, 0 or more.")
-        share = self._snapshots.take(step, state, local)
+        try:
+            if not isinstance(step, int) or step < 0:
+                raise InvalidArgument(f"checkpoint: step is {step!r}: expected an integer, 0 or more.")
+            share = self._snapshots.take(step, *make())
+        except Exception as error:
+            self._error = self._commit.refuse(error)
+            raise
         self._thread = threading.Thread(
             target=self._run, args=(share,), name="rabit.checkpoint", daemon=True
         )

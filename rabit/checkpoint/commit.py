@@ -97,12 +97,22 @@ class Commit:
         if self._peers.rank == 0:
             try:
                 self._write_manifest(number, share, said)
-            except OSError as failure:
+            except Exception as failure:
                 error = _describe(failure, self._folder.generation(number) / MANIFEST)
         self._fail_together(self._peers.gather(f"{name}.committed", {"error": error}), number)
         if self._peers.rank == 0:
             self._remove_old(number)
         return number
+
+    def refuse(self, error: Exception) -> CheckpointFailed | None:
+        """Takes the place of `run` where this rank has nothing to write, because of `error`.
+
+        What `run` raises on the others; None if no rank has something to write.  Blocks.
+        """
+        self._count += 1
+        text = f"{type(error).__name__}: {error}"
+        said = self._peers.gather(f"{self._name}.{self._count}", {"refused": text})
+        return None if all("refused" in each for each in said) else _refused(said)
 
     def _begin(self, name: str, share: Share) -> int:
         mine = {"step": share.step, "state": share.state, "tensors": share.shapes}
@@ -114,6 +124,9 @@ class Commit:
             except OSError as failure:
                 error = _describe(failure, self._folder.path)
         said = self._peers.gather(name, {"digest": digest, "number": number, "error": error})
+        refused = _refused(said)
+        if refused is not None:
+            raise refused
         if any(each["digest"] != said[0]["digest"] for each in said):
             self._tell_difference(name, mine)
         self._fail_together(said, 0)
@@ -141,7 +154,7 @@ class Commit:
         try:
             self._files.make_folder(folder)
             self._write_file(path, [memoryview(head), share.data.data])
-        except OSError as failure:
+        except Exception as failure:  # Not only of the disk: the others wait for what this rank says.
             self._drop(path)
             return {"error": _describe(failure, path)}
         pieces = [
@@ -211,6 +224,18 @@ class Commit:
             return
 
 
+def _refused(said: Sequence[Any]) -> CheckpointFailed | None:
+    """The error of the first rank that has nothing to write."""
+    rank = next((rank for rank, each in enumerate(said) if "refused" in each), None)
+    if rank is None:
+        return None
+    return CheckpointFailed(
+        f"checkpoint: rank {rank} did not save: {said[rank]['refused']}. The generations before are "
+        "whole; training can go on.",
+        rank,
+    )
+
+
 def _manifest(number: int, share: Share, said: Sequence[Any]) -> Manifest:
     found: dict[str, tuple[Any, list[StoredPiece]]] = {}
     local: list[dict[str, Tensor]] = []
@@ -268,5 +293,7 @@ def _check_cover(said: Sequence[Any]) -> None:
             )
 
 
-def _describe(error: OSError, path: Path) -> str:
-    return f"{path}: {error.strerror or error}"
+def _describe(error: Exception, path: Path) -> str:
+    if isinstance(error, OSError):
+        return f"{path}: {error.strerror or error}"
+    return f"{path}: {type(error).__name__}: {error}"

@@ -11,7 +11,8 @@ import pytest
 from support.thread_peers import run_threads
 
 import rabit
-from rabit.checkpoint import Checkpoint, CheckpointDamaged, Part
+from rabit.checkpoint import Checkpoint, CheckpointDamaged, CheckpointFailed, Part
+from rabit.checkpoint.leaves import Leaf, NumpyAdapter
 from rabit.checkpoint.manifest import Manifest
 
 
@@ -169,6 +170,58 @@ def test_an_object_is_refused_with_its_path(tmp_path):
     assert isinstance(error, rabit.InvalidArgument)
     assert "an object of builtins.object at 'a/0/b'" in str(error)
     assert "allow_pickle=True" in str(error)
+
+
+class Adapter(NumpyAdapter):
+    """Of arrays, and of `...`, a tensor that cannot be copied."""
+
+    def leaf(self, value, path):
+        return Leaf("F32", (3,), self.name, self.read) if value is ... else super().leaf(value, path)
+
+    def read(self, *_):
+        raise MemoryError("no room for a copy")
+
+
+@pytest.mark.parametrize(
+    ("bad", "text"),
+    [
+        ({"state": {"a": object()}}, "InvalidArgument: the state has an object of builtins.object"),
+        ({"step": -1}, "InvalidArgument: checkpoint: step is -1"),
+        ({"local": [object()]}, "InvalidArgument: the state has an object"),
+        ({"local": {"x": ...}}, "MemoryError: no room for a copy"),
+    ],
+)
+def test_a_rank_that_cannot_save_is_named_to_all_and_the_next_save_is_right(tmp_path, bad, text):
+    def body(peers):
+        checkpoint = Checkpoint(tmp_path, peers=peers, adapters=[Adapter()])
+        good = {"state": {"a": np.ones(1000)}, "step": 1}
+        heard = []
+        try:
+            checkpoint.save(**{**good, **(bad if peers.rank == 1 else {})})
+        except Exception as error:
+            heard.append(type(error).__name__)
+        with pytest.raises(CheckpointFailed, match=f"rank 1 did not save: {text}") as raised:
+            checkpoint.save(**good)
+        assert raised.value.rank == 1
+        checkpoint.save(**good)
+        checkpoint.close()
+        return heard, checkpoint.restore().generation
+
+    (none, one), (some, other), (empty, third) = run_threads(3, body)
+
+    assert (none, empty) == ([], []) and some == [text.partition(":")[0]]
+    assert one == other == third == 1
+
+
+def test_what_no_rank_can_save_is_raised_once(tmp_path):
+    def body(peers):
+        checkpoint = Checkpoint(tmp_path, peers=peers)
+        with pytest.raises(rabit.InvalidArgument):
+            checkpoint.save({"a": object()}, step=1)
+        checkpoint.save({"a": 1}, step=1)
+        checkpoint.close()
+
+    assert run_threads(2, body) == [None] * 2
 
 
 def test_a_tensor_of_torch_is_refused_with_the_class_that_takes_it(tmp_path):
