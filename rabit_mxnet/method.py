@@ -9,7 +9,7 @@ import numpy as np
 
 import rabit
 from rabit import InvalidArgument, ProcessSet
-from rabit.framework import Array, Pipeline, Strategy, as_strategy
+from rabit.framework import Array, Meeting, Pipeline, Strategy, as_strategy
 from rabit_mxnet.arrays import array_like
 from rabit_mxnet.loaded import mx
 
@@ -79,6 +79,11 @@ class Method:
         self._exchanged: set[str] = set()
         engine.before_close(self._pipeline.finish, keeps=self._pipeline.ends_together)
 
+    def meet(self, meeting: Meeting) -> None:
+        """With the other ranks; goes on as after the steps that those have taken who took most."""
+        steps, _ = meeting.meet(self._pipeline.step)
+        self._pipeline.catch_up(steps)
+
     def slot(self, name: str, weight: Any, priority: int, rate: Callable[[], float]) -> ArraySlot:
         """That of a parameter, whose names and order are equal on all ranks."""
         found = self._slot_of.get(name)
@@ -122,6 +127,15 @@ class Method:
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Goes on from what `state_dict` gave."""
         self._pipeline.load_state_dict(saved)
+
+
+def meet_if_due(meeting: Meeting | None, method: Method | None) -> None:
+    """Before gradients leave; see Meeting."""
+    if meeting is not None and meeting.is_due:
+        if method is None:
+            meeting.meet(0)
+        else:
+            method.meet(meeting)
 
 
 def chosen_strategy(given: Any, optimizer: Any, has_other: bool) -> Strategy | None:

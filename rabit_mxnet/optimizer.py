@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import rabit
 from rabit import Compression, InvalidArgument, ProcessSet, global_process_set
 from rabit.framework import (
     Exchange,
+    Meeting,
     Strategy,
     check_process_set,
     follow_default_engine,
     refuse_in_elastic_jobs,
 )
 from rabit_mxnet.loaded import mx
-from rabit_mxnet.method import Method, chosen_strategy
+from rabit_mxnet.method import Method, chosen_strategy, meet_if_due
 from rabit_mxnet.ops import reduce_gradients
 
 
@@ -64,6 +66,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
             {"strategy": chosen is not None, "a process set": process_set is not global_process_set},
             "Use the mean of the gradients of all ranks",
         )
+        self._meeting: Meeting | None = Meeting(rabit.default_engine(), process_set, chosen)
         self._rescale = 1.0 if chosen else gradient_predivide_factor / process_set.size()
         optimizer.rescale_grad *= self._rescale
         follow_default_engine(self._start_over)
@@ -77,6 +80,9 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         if name == "_optimizer":  # While a copy is being unpickled nothing is set.
             raise AttributeError(name)
         return getattr(self._optimizer, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_meeting": None}  # A copy has met.
 
     def create_state(self, index: Any, weight: Any) -> Any:
         """The wrapped optimizer's state of one weight."""
@@ -110,6 +116,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
 
     def _start_over(self) -> None:
         """The ranks of an elastic job have changed."""
+        self._meeting = Meeting(rabit.default_engine(), self._process_set, None)
         before = self._rescale
         self._rescale = self._gradient_predivide_factor / self._process_set.size()
         self._optimizer.rescale_grad *= self._rescale / before
@@ -117,6 +124,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
     def _reduce(self, index: Any, weight: Any, grad: Any) -> None:
         if not isinstance(index, (list, tuple)):
             index, weight, grad = [index], [weight], [grad]
+        if self._process_set.included():
+            meet_if_due(self._meeting, self._method)
         if self._method is not None:
             slots = [
                 self._method.slot(str(i), w, self._priority(i), self._learning_rate)

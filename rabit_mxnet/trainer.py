@@ -10,6 +10,7 @@ import rabit
 from rabit import InvalidArgument, ProcessSet, global_process_set
 from rabit.framework import (
     Exchange,
+    Meeting,
     Strategy,
     check_process_set,
     follow_default_engine,
@@ -18,7 +19,7 @@ from rabit.framework import (
 from rabit_mxnet.compression import Compression, choose
 from rabit_mxnet.library import mxnet_setting
 from rabit_mxnet.loaded import mx
-from rabit_mxnet.method import ArraySlot, Method, chosen_strategy
+from rabit_mxnet.method import ArraySlot, Method, chosen_strategy, meet_if_due
 from rabit_mxnet.ops import reduce_gradients
 from rabit_mxnet.optimizer import DistributedOptimizer, group_sizes
 
@@ -83,6 +84,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             {"strategy": chosen is not None, "a process set": process_set is not global_process_set},
             "Use the mean of the gradients of all ranks",
         )
+        self._meeting = Meeting(rabit.default_engine(), process_set, chosen)
         self._shares = process_set.size()  # that the sum of gradients has
         if chosen is None:
             self._scale *= gradient_predivide_factor / self._shares
@@ -123,6 +125,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
 
     def _start_over(self) -> None:
         """The ranks of an elastic job have changed."""
+        self._meeting = Meeting(rabit.default_engine(), self._process_set, None)
         before, self._shares = self._shares, self._process_set.size()
         self._scale *= before / self._shares
 
@@ -148,6 +151,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
 
     def _allreduce_grads(self) -> None:
         """Gluon calls this from `step` and `allreduce_grads`."""
+        if self._process_set.included():
+            meet_if_due(self._meeting, self._method)
         if self._method is not None:
             slots = self._slots()
             self._method.exchange(list(slots.values()), [self._gradient(i) for i in slots])

@@ -274,5 +274,6 @@ def join(device: int = -1, *, engine: Engine | None = None) -> int:
     Returns the rank that joined last.
     """
     call = Call(engine, Kind.JOIN, None, global_process_set, 0)
-    handle = call.submit(call.request(None, None))
-    return int(handle.result().reshape(-1)[0])
+    last = int(call.submit(call.request(None, None)).result().reshape(-1)[0])
+    call.engine.joins += 1
+    return last

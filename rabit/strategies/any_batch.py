@@ -19,6 +19,8 @@ class AnyBatch(Strategy):
     Optimization over a Heterogeneous Network with Any-Batch Mirror Descent", 2020.
     """
 
+    own_of_rank = ("samples",)
+
     def __init__(self) -> None:
         self.samples = 0
 

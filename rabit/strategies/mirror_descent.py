@@ -32,6 +32,7 @@ class AnyBatchMirrorDescent(Strategy):
 
     uses_step = True
     has_momentum = True  # The optimizer must have none: its step is the map's.
+    own_of_rank = ("samples",)
 
     def __init__(
         self,

@@ -83,7 +83,9 @@ def make(spec: str) -> Strategy:
             raise InvalidArgument(f"strategy {spec!r}: {key} is given twice. Leave one of them out.")
         given[key] = _value(spec, key, text, known[key].default)
     try:
-        return build(**given)
+        strategy = build(**given)
+        strategy.spec = spec
+        return strategy
     except InvalidArgument as error:
         raise InvalidArgument(f"strategy {spec!r}: {error}") from error
 

@@ -119,14 +119,22 @@ class Pipeline:
         """The optimizer has stepped: what the strategy does then, up to where it sleeps."""
         self._undo.commit()
         self._gradients.clear()
-        now = (self.step + 1, 0)
+        self._reach(self.step + 1)
+        self._driver.wait([self._spawn(self.strategy.after_step, "after.step")])
+
+    def catch_up(self, step: int) -> None:
+        """Goes on as after `step` steps, as many as a rank has taken while this one had joined; between steps."""
+        if step > self.step:
+            self._reach(step)
+
+    def _reach(self, step: int) -> None:
+        now = (step, 0)
         sleepers = [task for task in self._driver.open_tasks if task.sleeps(self._driver.now)]
         woken = [task for task in sleepers if not task.sleeps(now)]
         self._driver.reach(now)
         # What is due now ends now on every rank: parameters that it changes must not meet the next
         # forward pass on one rank and the one after it on another.
         self._driver.wait(woken)
-        self._driver.wait([self._spawn(self.strategy.after_step, "after.step")])
 
     def undo(self) -> None:
         """The step does not happen: waits for what is under way, and takes its traces back."""

@@ -123,11 +123,15 @@ class Strategy:
 
     uses_step: it has something to do between the gradients and the update, or after it, so that the
     update cannot be put off.  has_momentum, needs_of_ranks: as of an Exchange.
+    own_of_rank: names of attributes that may differ between ranks; all others that are numbers, text or
+    methods are compared before the first step.
     """
 
     uses_step: bool = False
     has_momentum: bool = False
     needs_of_ranks: str = ""
+    own_of_rank: tuple[str, ...] = ()
+    spec: str = ""  # the text that it was made of; "": by hand
     owner: str | None = None  # the optimizer that it belongs to
 
     def plan(self, slots: Sequence[Slot]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from rabit import InvalidArgument, ProcessSet, default_engine
+from rabit.framework import Meeting
 from rabit_torch.compression import by_hand
 from rabit_torch.ops.adasum import Adasum
 from rabit_torch.ops.collectives import start_group
@@ -34,6 +35,7 @@ class AdasumReducer:
         self._compression = by_hand(compression, "DistributedOptimizer(op=Adasum)")
         self._process_set = process_set
         self._is_alone = process_set.size() == 1 or not process_set.included()
+        self._meeting = Meeting(default_engine(), process_set, None)
         self.backward_passes = backward_passes
         self.set_backward_passes(backward_passes)
         for parameter, name in names.items():
@@ -74,6 +76,8 @@ class AdasumReducer:
         result = local_step()
         if self._is_alone or not parameters:
             return result
+        if self._meeting.is_due:
+            self._meeting.meet(0)
         wires, contexts = [], []
         for parameter, start in zip(parameters, before, strict=True):
             wire, context = self._compression.compress(parameter.detach() - start)

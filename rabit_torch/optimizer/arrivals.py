@@ -15,6 +15,7 @@ from rabit import InvalidArgument
 from rabit_torch.optimizer.deliveries import Deliveries
 from rabit_torch.optimizer.hooks import make_hook
 from rabit_torch.optimizer.layout import GradientLayout
+from rabit_torch.optimizer.meetings import Meetings
 from rabit_torch.optimizer.missing import MissingGradients, no_gradient
 from rabit_torch.optimizer.mode import OverlapMode
 from rabit_torch.optimizer.sender import GradientSender
@@ -43,6 +44,7 @@ class GradientArrivals:
         sender: GradientSender,
         deliveries: Deliveries,
         mode: OverlapMode,
+        meetings: Meetings,
         *,
         sparse_as_dense: bool,
         waits_after_backward: bool,
@@ -52,6 +54,7 @@ class GradientArrivals:
         self._sender = sender
         self._deliveries = deliveries
         self._mode = mode
+        self._meetings = meetings
         self._sparse_as_dense = sparse_as_dense
         self._waits = waits_after_backward
         self._missing = MissingGradients()
@@ -227,6 +230,7 @@ class GradientArrivals:
 
     def _call_back_after_backward(self, task: int) -> None:
         self._graph_task = task
+        self._meetings.meet_if_due()
         self._late.look()
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(self._backward_done)

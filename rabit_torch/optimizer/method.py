@@ -47,6 +47,16 @@ class Method:
         self._choose(states, slots)
         engine.before_close(self.finish, keeps=self.pipeline.ends_together)
 
+    @property
+    def step(self) -> int:
+        """How many steps have ended."""
+        return self.pipeline.step
+
+    def catch_up(self, step: int) -> None:
+        """Goes on as after `step` steps."""
+        with torch.no_grad():
+            self.pipeline.catch_up(step)
+
     def add(self, states: Sequence[ParameterState]) -> None:
         """Takes further parameters."""
         slots = self._slots(states)

@@ -10,11 +10,12 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, ProcessSet, ReduceOp
-from rabit.framework import Strategy, driver_of
+from rabit.framework import Meeting, Strategy, driver_of
 from rabit_torch.optimizer.arrivals import GradientArrivals
 from rabit_torch.optimizer.deliveries import Deliveries
 from rabit_torch.optimizer.early_parts import agree_on_early_parts, watch_early_parts
 from rabit_torch.optimizer.layout import GradientLayout, prefix_of_next
+from rabit_torch.optimizer.meetings import Meetings
 from rabit_torch.optimizer.method import Method
 from rabit_torch.optimizer.mode import CROSSING, Overlap, OverlapMode
 from rabit_torch.optimizer.row_sparse import choose_row_sparse
@@ -61,6 +62,7 @@ class GradientReducer:
             process_set.size() == 1 and strategy is None
         )
         self._tasks = driver_of(self.engine)
+        meeting = Meeting(self.engine, process_set, strategy)
         self._mode = OverlapMode()
         self._layout = GradientLayout(prefix, process_set)
         for parameter, name in names.items():
@@ -74,6 +76,7 @@ class GradientReducer:
             predivide_factor=predivide_factor,
             process_set=process_set,
         )
+        self._meetings = Meetings(meeting, self._layout, self._mode, self._sender)
         self.deliveries = Deliveries(self._sender, self._tasks)
         # Where ranks agree on what is unused, a rank that waited after backward() would keep the others
         # from agreeing.
@@ -82,6 +85,7 @@ class GradientReducer:
             self._sender,
             self.deliveries,
             self._mode,
+            self._meetings,
             sparse_as_dense=sparse_as_dense,
             waits_after_backward=not find_unused,
         )
@@ -213,6 +217,7 @@ class GradientReducer:
         """Sends what no backward pass has sent: zeros for parameters that took no part."""
         if self._is_alone:
             return
+        self._meetings.meet_if_due()
         if self.crossing is not None:
             self.crossing.flush()  # of what this step did not read
         missing = self._arrivals.missing()

@@ -1,0 +1,116 @@
+"""Ranks compare what they train by before the first gradients, and meet again after a join."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+SETUP = """
+rank = rabit.rank()
+
+def make(**arguments):
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 300), torch.nn.Linear(300, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    return model, rabit.DistributedOptimizer(optimizer, model.named_parameters(), **arguments)
+
+def train(model, optimizer, steps, seed=0):
+    chance = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(5, 4, generator=chance)).square().mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "text"),
+    [
+        (None, "'topk:ratio=0.1'", "rank 0 by no strategy, rank 1 by 'topk:ratio=0.1'"),
+        ("'local:every=4'", "'local:every=5'", "by 'local:every=4', rank 1 by 'local:every=5'"),
+        ("Synchronous(PowerSGD(rank=1))", "'ef21'", "by Synchronous(exchange="),
+        ("'onebit-adam'", "'onebit-lamb'", "by 'onebit-adam', rank 1 by 'onebit-lamb'"),
+    ],
+)
+def test_other_methods_are_a_mismatch_on_every_rank(on_ranks, here, there, text):
+    results = on_ranks(
+        2,
+        SETUP
+        + f"""
+from rabit.strategies import PowerSGD, Synchronous
+
+model, optimizer = make(strategy=({here}, {there})[rank])
+try:
+    train(model, optimizer, 1)
+    report("trained")
+except rabit.Mismatch as error:
+    report([error.rank, str(error)])
+""",
+    )
+
+    for rank, said in results:
+        assert rank == 1
+        assert "optimizers train by different methods: rank 0 " in said and text in said
+
+
+def test_what_ranks_set_for_themselves_and_how_a_method_was_made_do_not_count(on_ranks):
+    results = on_ranks(
+        2,
+        SETUP
+        + """
+from rabit.strategies import AnyBatch, make as named
+
+method = AnyBatch()
+method.samples = rank + 1
+model, optimizer = make(strategy=method)
+train(model, optimizer, 2)
+model, optimizer = make(strategy="topk" if rank else named("topk"))
+train(model, optimizer, 2)
+report("trained")
+""",
+    )
+
+    assert results == ["trained"] * 2
+
+
+def test_a_rank_whose_first_epoch_is_empty_trains_in_the_next(on_ranks):
+    results = on_ranks(
+        2,
+        SETUP
+        + """
+for overlap in ("backward", "next-forward"):
+    model, optimizer = make(overlap=overlap)
+    for epoch in range(3):
+        train(model, optimizer, 0 if rank == 1 and epoch == 0 else 3, epoch)
+        root = rabit.join()
+        optimizer.flush()
+        rabit.broadcast_parameters(model.state_dict(), root)
+        rabit.broadcast_optimizer_state(optimizer, root)
+report([each.tolist() for each in model.parameters()])
+""",
+    )
+
+    assert results[0] == results[1]
+
+
+def test_methods_go_on_from_the_same_step_after_a_join(on_ranks):
+    """Random places are chosen by the step: other ones on each rank would be added up."""
+    results = on_ranks(
+        2,
+        SETUP
+        + """
+model, optimizer = make(strategy="randomk:ratio=0.25")
+train(model, optimizer, 5 - 2 * rank)
+rabit.broadcast_parameters(model.state_dict(), rabit.join())
+steps = []
+for _ in range(2):
+    train(model, optimizer, 1)
+    steps.append(optimizer._rabit_reducer.method.step)
+gradients = [p.grad.tolist() for p in model.parameters()]
+report([steps, gradients, [p.tolist() for p in model.parameters()]])
+""",
+    )
+
+    assert results[0][0] == results[1][0] == [6, 7]
+    assert results[0] == results[1]
