@@ -62,7 +62,6 @@ class GradientReducer:
             process_set.size() == 1 and strategy is None
         )
         self._tasks = driver_of(self.engine)
-        meeting = Meeting(self.engine, process_set, strategy)
         self._mode = OverlapMode()
         self._layout = GradientLayout(prefix, process_set)
         for parameter, name in names.items():
@@ -76,7 +75,7 @@ class GradientReducer:
             predivide_factor=predivide_factor,
             process_set=process_set,
         )
-        self._meetings = Meetings(meeting, self._layout, self._mode, self._sender)
+        self._meetings = Meetings(Meeting(self.engine, process_set, strategy), self._layout, self._mode, self._sender)
         self.deliveries = Deliveries(self._sender, self._tasks)
         # Where ranks agree on what is unused, a rank that waited after backward() would keep the others
         # from agreeing.
