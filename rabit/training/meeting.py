@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
+from rabit.engine.handle import Handle
 from rabit.engine.process_set import ProcessSet
 from rabit.errors import Mismatch
-from rabit.ops.objects import allgather_object
+from rabit.ops.reductions import allgather_async
 
 from .method_text import method_text
 from .strategy import Strategy
@@ -39,30 +43,49 @@ class Meeting:
         self._shown = repr(method.spec) if method is not None and method.spec else self._method
         self._name = engine.next_name("rabit.meeting")
         self._joins = -1
+        self._handle: Handle | None = None
 
     @property
     def is_due(self) -> bool:
         """True before the first gradients, and before those after a join."""
         return self._joins != self._engine.joins
 
-    def meet(self, steps: int, is_settled: bool = True) -> tuple[int, bool]:
-        """The largest number of steps that a rank has taken, and whether all ranks are settled.
+    @property
+    def is_first(self) -> bool:
+        """True before any join: whatever goes by steps is at its beginning on all ranks."""
+        return self._engine.joins == 0
 
-        Blocks until every rank has called it.  Raises Mismatch on all ranks if their methods differ.
-        """
+    @property
+    def is_open(self) -> bool:
+        """True if one has begun and not ended."""
+        return self._handle is not None
+
+    def meet(self, steps: int, is_settled: bool = True) -> tuple[int, bool]:
+        """`begin` and `end`.  Blocks."""
+        self.begin(steps, is_settled)
+        return self.end()
+
+    def begin(self, steps: int, is_settled: bool) -> None:
+        """Tells the others how many steps this rank has taken, and whether it is settled.  Does not block."""
         self._joins = self._engine.joins
         mine = _Said(self._engine.rank, self._method, self._shown, steps, is_settled)
-        found = [
-            _Said(*each)
-            for each in allgather_object(
-                tuple(mine), self._name, self._process_set, engine=self._engine
-            )
-        ]
+        line = np.frombuffer(json.dumps(mine).encode() + b"\n", np.uint8)
+        self._handle = allgather_async(line, self._name, self._process_set, engine=self._engine)
+
+    def end(self) -> tuple[int, bool]:
+        """The largest number of steps that a rank has taken, and whether all ranks are settled.
+
+        Blocks until every rank has begun.  Raises Mismatch on all ranks if their methods differ.
+        """
+        assert self._handle is not None, "begun before it ends"
+        handle, self._handle = self._handle, None
+        found = [_Said(*json.loads(line)) for line in handle.result().tobytes().splitlines()]
         for each in found:
             if each.method != found[0].method:
+                self._joins = -1  # Who goes on is told again.
                 raise Mismatch(
                     f"optimizers train by different methods: rank {found[0].rank} by {found[0].shown}, rank "
-                    f"{each.rank} by {each.shown} (seen by rank {mine.rank}). Give DistributedOptimizer, or "
+                    f"{each.rank} by {each.shown} (seen by rank {self._engine.rank}). Give DistributedOptimizer, or "
                     "RABIT_STRATEGY, the same strategy with the same arguments on every rank.",
                     each.rank,
                 )

@@ -146,6 +146,11 @@ class Pipeline:
             self._gradients.clear()
             self._driver.now = (self.step, 0)
 
+    def abandon(self) -> None:
+        """What is under way has no end: the other ranks train by another method."""
+        self._driver.forget()
+        self._gradients.clear()
+
     @property
     def ends_together(self) -> bool:
         """True if `finish` takes the other ranks."""

@@ -230,7 +230,7 @@ class GradientArrivals:
 
     def _call_back_after_backward(self, task: int) -> None:
         self._graph_task = task
-        self._meetings.meet_if_due()
+        self._meetings.before_gradients()
         self._late.look()
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(self._backward_done)
@@ -245,6 +245,7 @@ class GradientArrivals:
             self.flush()
         # No hook is left, and waits need no lock. Hidden gradients are waited for when somebody asks.
         if self._waits:
+            self._meetings.before_waits()
             waited_for = [s for s in self._layout.states if not s.is_guarded]
             missing = self.missing()
             if self._missing.leave_now(lambda: self._deliveries.awaited(waited_for), missing):

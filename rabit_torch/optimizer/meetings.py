@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rabit import Mismatch
 from rabit.framework import Meeting
 from rabit_torch.optimizer.layout import GradientLayout
 from rabit_torch.optimizer.mode import OverlapMode
@@ -20,17 +21,43 @@ class Meetings:
         self._layout = layout
         self._mode = mode
         self._sender = sender
+        self._is_settled = False
 
-    def meet_if_due(self) -> None:
-        """Before the first gradient of a pass leaves; blocks until the other ranks are there, too."""
-        if not self._meeting.is_due:
-            return
+    def before_gradients(self) -> None:
+        """Before the first gradient of a pass leaves.
+
+        The first time nothing but the comparison depends on the meeting, and no rank waits yet: ranks that use
+        other parameters come to the optimizers of these in another order.
+        """
+        if self._meeting.is_due:
+            is_first = self._meeting.is_first
+            self._begin()
+            if not is_first:
+                self._end()
+
+    def before_waits(self) -> None:
+        """Before this rank waits for gradients.  Blocks until the other ranks have come, if it is time to."""
+        if self._meeting.is_due:
+            self._begin()
+        if self._meeting.is_open:
+            self._end()
+
+    def _begin(self) -> None:
+        method = self._sender.method
+        self._is_settled = not (self._layout.is_stale or self._mode.is_recording)
+        self._meeting.begin(0 if method is None else method.step, self._is_settled)
+
+    def _end(self) -> None:
         method, crossing = self._sender.method, self._mode.crossing
-        is_settled = not (self._layout.is_stale or self._mode.is_recording)
-        steps, all_settled = self._meeting.meet(0 if method is None else method.step, is_settled)
+        try:
+            steps, all_settled = self._meeting.end()
+        except Mismatch:
+            if method is not None:
+                method.abandon()  # Else the end of the job waits for it, or raises what became of it.
+            raise
         if method is not None:
             method.catch_up(steps)
-        if is_settled and not all_settled:
+        if self._is_settled and not all_settled:
             # A rank that had joined since the first step knows no packs and no order: all begin anew.
             if crossing is not None:
                 crossing.flush()

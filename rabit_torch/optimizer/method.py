@@ -136,6 +136,10 @@ class Method:
         """The gradients of this step are dropped."""
         self.pipeline.undo()
 
+    def abandon(self) -> None:
+        """The other ranks train by another method."""
+        self.pipeline.abandon()
+
     def finish(self) -> None:
         """Brings in what is under way; collective."""
         with torch.no_grad():

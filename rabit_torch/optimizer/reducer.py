@@ -216,7 +216,7 @@ class GradientReducer:
         """Sends what no backward pass has sent: zeros for parameters that took no part."""
         if self._is_alone:
             return
-        self._meetings.meet_if_due()
+        self._meetings.before_waits()
         if self.crossing is not None:
             self.crossing.flush()  # of what this step did not read
         missing = self._arrivals.missing()

@@ -80,6 +80,7 @@ def test_each_gradient_is_sent_once_by_two_threads(many_switches):
         sender,
         None,
         mode,
+        SimpleNamespace(before_gradients=lambda: None),
         sparse_as_dense=False,
         waits_after_backward=False,
     )

@@ -114,3 +114,31 @@ report([steps, gradients, [p.tolist() for p in model.parameters()]])
 
     assert results[0][0] == results[1][0] == [6, 7]
     assert results[0] == results[1]
+
+
+def test_ranks_that_come_to_two_optimizers_in_another_order_do_not_wait_for_each_other(on_ranks):
+    results = on_ranks(
+        2,
+        SETUP
+        + """
+heads = [torch.nn.Linear(4, 1) for _ in range(2)]
+optimizers = [
+    rabit.DistributedOptimizer(
+        torch.optim.SGD(head.parameters(), lr=0.1), head.named_parameters(), find_unused_parameters=True)
+    for head in heads
+]
+for step in range(3):
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    first, second = (heads[rank], heads[1 - rank])
+    first(torch.ones(1, 4)).sum().backward()
+    second(torch.ones(1, 4)).sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+for head in heads:
+    rabit.broadcast_parameters(head.state_dict(), 0)
+report("trained")
+""",
+    )
+
+    assert results == ["trained"] * 2
