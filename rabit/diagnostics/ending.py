@@ -108,7 +108,7 @@ def tell_admitted(members: Sequence[int]) -> None:
 
 
 def tell_given_up(members: Mapping[int, str]) -> None:
-    """The launcher learns which processes the others have given up, and why."""
+    """The launcher learns which processes the others go on without, and why; "": as they were told."""
     for member, why in members.items():
         _watch[0].tell({"event": "given up", "member": member, "why": why})
 

@@ -135,7 +135,9 @@ class Recovery:
         survivors = [each for each in agreed.members if each in self._members]
         self._epoch, self._members = agreed.epoch, agreed.members
         if survivors[0] == self._member:
-            tell_given_up(agreed.lost)
+            # Who leaves as it was told has not failed, and its host is as good as before.
+            told = {each: "" if each in agreed.left else why for each, why in agreed.lost.items()}
+            tell_given_up(told)
         self._have_met = False
         try:
             start_over(agreed)

@@ -64,7 +64,7 @@ class Ends:
 
     @property
     def given_up(self) -> Mapping[int, str]:
-        """The ranks that others have said to go on without, and why."""
+        """The ranks that others have said to go on without, and why; "": as they were told."""
         return self._tellings.given_up
 
     @property

@@ -71,7 +71,7 @@ class Growth:
         if time_s:
             self._note(
                 f"the host {host} is set aside for {time_s:g} s: processes there fail again and again, "
-                f"rank {number} just now: it {how}."
+                f"rank {number} just now ({how})."
             )
 
     def set_hosts(self, hosts: Sequence[Host]) -> None:

@@ -37,7 +37,7 @@ class Tellings:
         self._told: dict[int, Told] = {}
         self.joined: set[int] = set()  # have called init()
         self.have_met = False  # some init() has returned, for which it takes all ranks
-        self.given_up: dict[int, str] = {}  # by the other ranks, and why
+        self.given_up: dict[int, str] = {}  # by the other ranks, and why; "": they leave as they were told
         self.admitted: dict[int, int] = {}  # into jobs that ran: with them so many ranks
 
     def hear(self, rank: int, data: bytes, at_s: float) -> None:

@@ -134,6 +134,19 @@ def test_a_job_follows_the_host_file(train, tmp_path):
     assert "ranks 0, 1 will leave at a commit" in job.err
 
 
+def test_a_host_that_has_fewer_slots_for_a_while_is_not_set_aside(train, tmp_path):
+    (tmp_path / "hosts").write_text("localhost slots=4\n")
+    job = train(
+        *("-np", 4, "--min-np", 1, "--max-np", 4, "--hostfile", tmp_path / "hosts"),
+        *("--host-discovery-interval", "20ms", "--blacklist-cooldown-range", 90, 99),
+        hosts={"3": "localhost slots=1\n", "6": "localhost slots=2\n"},
+        sizes={"3": 1, "6": 2},
+    )
+
+    assert_went_on(job, [0, 4], [4] * 3 + [1] * 3 + [2] * 6)
+    assert "ranks 1, 2, 3 will leave at a commit" in job.err and "set aside" not in job.err
+
+
 def test_a_host_that_does_not_reach_the_store_is_left_out_with_the_reason(train, tmp_path):
     (tmp_path / "hosts").write_text("localhost slots=1\n")
     job = train(
@@ -249,8 +262,8 @@ train(rabit.elastic.ObjectState())
     failures = [each for each in lines if "before it took part; the job goes on with 2 of 2 ranks" in each]
     assert len(failures) == 2  # the third one comes with the reason why there is no fourth
     assert (
-        "the host localhost is set aside for 90 s: processes there fail again and again, rank 4 just now: "
-        "it exited with status 1." in lines[-1]
+        "the host localhost is set aside for 90 s: processes there fail again and again, rank 4 just now "
+        "(exited with status 1)." in lines[-1]
     )
     job.assert_nothing_is_left()
 
