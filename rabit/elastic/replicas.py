@@ -12,6 +12,7 @@ import numpy as np
 
 from rabit.errors import InvalidArgument
 from rabit.ops.exchanges import alltoall
+from rabit.ops.objects import to_pickle
 from rabit.session import rank
 
 __all__ = ["Replicas", "Standing", "keepers"]
@@ -96,7 +97,7 @@ class Replicas:
 
         The copies of the commit before stay: ranks may go back to it.
         """
-        data = pickle.dumps(part, protocol=pickle.HIGHEST_PROTOCOL)
+        data = to_pickle(part)
         found = self._send(dict.fromkeys(self._keepers, data), "rabit.elastic.replicas")
         parts = {self._seats[source]: each for source, each in found.items()}
         self._kept = [*self._kept, (commit, parts)][-2:]

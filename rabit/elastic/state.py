@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import pickle
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -12,8 +13,8 @@ from rabit.elastic.replicas import Replicas, Standing
 from rabit.elastic.updates import Updates
 from rabit.engine.current import current_engine
 from rabit.errors import Internal, InvalidArgument
-from rabit.ops.objects import allgather_object, broadcast_object
-from rabit.session import rank, seat_now
+from rabit.ops.objects import allgather_object, broadcast_object, misfit
+from rabit.session import is_initialized, rank, seat_now
 
 __all__ = ["ObjectState", "State"]
 
@@ -157,7 +158,7 @@ class State(abc.ABC):
 
 
 class ObjectState(State):
-    """Named values, as attributes: numbers, NumPy arrays, whatever copies and pickles.
+    """Named values, as attributes: numbers, NumPy arrays, whatever copies and pickles (else InvalidArgument).
 
     A value with `state_dict` and `load_state_dict`, such as an ElasticSampler, stays the same object:
     its state dictionary is what is saved, and loading it adapts it to the ranks.
@@ -192,13 +193,26 @@ class ObjectState(State):
     def save(self) -> None:
         saved = self._saved
         before, worn = (saved, self._before) if self.is_local else (None, saved)
-        renewal = Renewal(self._snapshot(), worn, self._kinds)
+        renewal = self._renewal(worn)
         self._before = before  # In `worn` there is no commit any more.
         try:
             self._saved = renewal.fill()
         except BaseException:  # A signal's, such as Ctrl-C: half of one commit and half of another would be none.
             self._saved = renewal.fill()
             raise
+
+    def _renewal(self, worn: Any) -> Renewal:
+        snapshot = self._snapshot()
+        try:
+            return Renewal(snapshot, worn, self._kinds)
+        except (TypeError, AttributeError, RuntimeError, pickle.PicklingError) as error:
+            if type(error).__name__ == "OutOfMemoryError":  # torch's: no value is to blame.
+                raise
+            where = f" on rank {rank()}" if is_initialized() else ""
+            raise InvalidArgument(
+                f"{type(self).__name__}{where}: {misfit('the value', snapshot, copy.deepcopy)} cannot be copied: "
+                f"{error}. Keep it outside of the state, or pass what it is made of."
+            ) from error
 
     def _snapshot(self) -> dict[str, Any]:
         """What a commit copies."""

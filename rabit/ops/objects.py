@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,17 @@ import numpy as np
 from rabit.engine.current import engine_for_work
 from rabit.engine.engine import Engine
 from rabit.engine.process_set import ProcessSet, global_process_set
+from rabit.errors import InvalidArgument
 from rabit.ops.reductions import Call, allgather, broadcast_
 from rabit.types import Kind
 
-__all__ = ["allgather_object", "broadcast_object"]
+__all__ = ["allgather_object", "broadcast_object", "misfit", "to_pickle"]
 
 # What a broadcast begins with: the length of the pickle, and as much of it as fits.  Most objects fit, and so does
 # this into the negotiation of most jobs.
 _HEAD_BYTES, _LENGTH_BYTES = 512, 8
+# So deep a value is looked for that cannot be pickled: a dictionary may hold itself.
+_DEPTH_MAX = 16
 
 
 def broadcast_object(
@@ -81,16 +85,53 @@ def allgather_object(
     return objects
 
 
+def to_pickle(obj: Any) -> bytes:
+    """The pickle of `obj`.  Raises InvalidArgument with the place in `obj` of what has none."""
+    try:
+        return pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        raise InvalidArgument(
+            f"{misfit('the object', obj, pickle.dumps)} cannot be pickled: {error}. Send what it is made of."
+        ) from error
+
+
+def misfit(name: str, value: Any, take: Callable[[Any], object]) -> str:
+    """What `take` raises for in `value`, called `name`, as in "the value ['a'][3] of type generator".
+
+    It is looked for in dictionaries and lists, and they in them.
+    """
+    path = ""
+    for _ in range(_DEPTH_MAX):
+        items = list(_items(value))
+        found = next((each for each in items if not _takes(take, each[1])), None)
+        if found is None:
+            break
+        path += f"[{found[0]!r}]"
+        value = found[1]
+    return f"{name}{path and ' at '}{path} of type {type(value).__name__}"
+
+
+def _items(value: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list | tuple) else ()
+
+
+def _takes(take: Callable[[Any], object], value: Any) -> bool:
+    try:
+        take(value)
+    except Exception:
+        return False
+    return True
+
+
 def _pickle(
     obj: Any, kind: Kind, name: str | None, process_set: ProcessSet, engine: Engine
 ) -> np.ndarray[Any, Any]:
     """The bytes of `obj`.  If there are none, the others hear of it where they wait for this collective."""
     try:
-        data = pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
-    except Exception as error:
+        data = to_pickle(obj)
+    except InvalidArgument as error:
         with Call(engine, kind, name, process_set, 0) as call:
-            raise call.refusal(
-                f"the object of type {type(obj).__name__} cannot be pickled: {error}. "
-                "Send what it is made of."
-            ) from error
+            raise call.refusal(str(error)) from error.__cause__
     return np.frombuffer(bytearray(data), np.uint8)

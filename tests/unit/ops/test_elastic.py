@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import re
 import threading
 
 import numpy as np
@@ -50,6 +51,12 @@ def test_what_changes_after_a_restore_does_not_reach_the_commit():
     state.restore()
 
     assert state.weights.tolist() == [0, 0]
+
+
+def test_what_cannot_be_copied_is_told_by_name():
+    text = "ObjectState: the value at ['values']['d']['lock'] of type lock cannot be copied: cannot pickle"
+    with pytest.raises(InvalidArgument, match=re.escape(text)):
+        ObjectState(step=0, d={"lock": threading.Lock()})
 
 
 def test_all_ranks_take_the_newest_commit():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -139,6 +140,15 @@ def test_reducescatter_takes_no_compression(job):
 def test_objects_that_cannot_be_pickled(job):
     with pytest.raises(InvalidArgument, match="cannot be pickled"):
         rabit.broadcast_object(lambda: None)
+
+
+def test_what_cannot_be_pickled_is_told_with_its_place(job):
+    values = {"a": [1, {"b": lambda: None}], "c": 3}
+    values["itself"] = values
+
+    text = "the object at ['a'][1]['b'] of type function cannot be pickled: "
+    with pytest.raises(InvalidArgument, match=re.escape(text)):
+        rabit.allgather_object(values)
 
 
 @pytest.mark.parametrize("name", [None, "", "said"])
