@@ -69,11 +69,13 @@ class Crew:
         return True
 
     def take_news(self, ends: Ends) -> None:
-        """Ranks have told whom they have given up, or that they take part."""
-        for rank, why in ends.given_up.items():
-            if rank not in self._losses.ranks:
-                self._left(rank, why)
-        self._losses.give_up(ends.given_up)
+        """Ranks have told whom they go on without, or that they take part."""
+        gone = {rank: why for rank, why in ends.given_up.items() if rank not in self._losses.ranks}
+        self._losses.give_up(gone)
+        for rank, why in gone.items():
+            self._left(rank, why)
+            if why:  # Of others it has been said that they are to leave.
+                self._note(f"the others go on without rank {rank} ({why}): {self._losses.note}.")
         newcomers = ends.admitted.keys() - self._welcome
         for rank in newcomers:
             self._welcome.add(rank)

@@ -29,8 +29,8 @@ class Losses:
         self._store = store
         self._lost: set[int] = set()
         self._strength = size
+        self._finished = 0
         self._members = frozenset(range(size))
-        self._is_finishing = False
 
     def survives(self, ranks: Collection[int], how: str) -> bool:
         """True if the job goes on after these ranks have ended so; the others are told then.
@@ -55,7 +55,9 @@ class Losses:
 
     def give_up(self, ranks: Collection[int]) -> None:
         """The other ranks have agreed to go on without these, which may run still."""
-        self._lost.update(ranks)
+        if ranks and self._store is not None:
+            self._lost.update(ranks)
+            self.look()
 
     def change(self, change: Callable[[Membership], Membership]) -> None:
         """Changes what the store holds of an elastic job."""
@@ -83,16 +85,18 @@ class Losses:
     @property
     def is_finishing(self) -> bool:
         """True when a rank of an elastic job has ended well, and so nobody is to come any more."""
-        return self._is_finishing
+        return self._finished > 0
 
     @property
     def note(self) -> str:
         """What becomes of the job."""
-        return f"the job goes on with {self._strength} of {self._size} ranks (--min-np {self._least})"
+        ended = f" and {self._finished} that ended well" if self._finished else ""
+        running = self._strength - self._finished
+        return f"the job goes on with {running} of {self._size} ranks{ended} (--min-np {self._least})"
 
     def _take(self, membership: Membership) -> Membership:
         self._members = self._members.union(membership.members)
-        self._is_finishing = membership.finished > 0
+        self._finished = membership.finished
         living = [each for each in membership.members if not membership.ended.get(each)]
         self._strength = membership.done + len(living)
         return membership

@@ -23,6 +23,8 @@ def event(step):
             continue
         if kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if kind == "exit":
+            sys.exit(0)
         if kind == "raise":
             raise ValueError("no such sample")
         if kind == "stop":
@@ -166,6 +168,16 @@ def test_a_rank_that_was_stopped_for_too_long_is_fenced_and_told(train, tmp_path
     told = (tmp_path / "told").read_text()
     assert told.startswith("process 1 was given up by the others, which have gone on to epoch 2")
     assert "with 2 ranks" in told and "send nor commit" in told
+    assert "the others go on without rank 1 (PeerLost: " in job.err
+    assert "it has been silent for" in job.err and "the job goes on with 2 of 3 ranks (--min-np 2)" in job.err
+
+
+def test_a_rank_that_ends_well_before_the_others_is_told(train):
+    job = train(3, 2, ("exit", 4, 1))
+
+    assert_went_on(job, [0, 2], [3] * 4 + [2] * 8)
+    (line,) = (line for line in job.err.splitlines() if "the others go on without rank 1 (" in line)
+    assert "the job goes on with 2 of 3 ranks" in line
 
 
 def test_a_rank_that_never_wakes_does_not_hold_up_the_end(train):
