@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rabit.config.config import process_environment
@@ -97,7 +95,6 @@ def _run(parsed: argparse.Namespace) -> int:
             is_always=parsed.ssh_always,
             connect_timeout_s=max(1, int(min(15, parsed.start_timeout))),
         ),
-        directory=os.environ.get("PWD", "") if _is_here(os.environ.get("PWD", "")) else "",
         output_folder=parsed.output_filename,
         has_timestamps=parsed.timestamps,
         is_collapsed=parsed.collapse_output,
@@ -148,14 +145,6 @@ def _check_settings(
         from rabit.strategies import make
 
         make(text)
-
-
-def _is_here(path: str) -> bool:
-    """True if `path` names the working directory, perhaps through a symbolic link."""
-    try:
-        return bool(path) and Path(path).samefile(Path.cwd())
-    except OSError:
-        return False
 
 
 def _command(parsed: argparse.Namespace) -> tuple[str, ...]:

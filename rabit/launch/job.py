@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import json
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rabit.errors import InvalidArgument
 
-__all__ = ["HostJob", "RankJob"]
+__all__ = ["HostJob", "RankJob", "working_directory"]
 
 
 @dataclass(frozen=True)
@@ -77,3 +80,18 @@ class HostJob:
                 f"the description of the job is malformed: {type(error).__name__}. Install the "
                 "same version of mariza-rabit on every host."
             ) from error
+
+
+def working_directory() -> str:
+    """Where ranks start: the directory of this process, by the name that its shell has for it."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError as error:
+        raise InvalidArgument(
+            "the working directory has been removed, and the ranks are to start in it. Change to another one (cd)."
+        ) from error
+    name = os.environ.get("PWD", "")  # perhaps through a symbolic link, and perhaps of another process
+    with contextlib.suppress(OSError):
+        if name and here.samefile(name):
+            return name
+    return str(here)

@@ -168,7 +168,9 @@ def _run(given: Mapping[str, Any]) -> Any:
 
 def _python_path() -> str:
     """Where this process finds modules, so that ranks find the module of the function."""
-    here = [each or str(Path.cwd()) for each in sys.path]
+    from rabit.launch.job import working_directory
+
+    here = [each or working_directory() for each in sys.path]
     return os.pathsep.join(each for each in here if Path(each).exists())
 
 

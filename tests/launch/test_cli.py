@@ -120,6 +120,15 @@ def test_what_cannot_work_is_refused_and_told(capsys, arguments, text):
     assert text in refused(capsys, *arguments)
 
 
+def test_a_working_directory_that_was_removed_is_told(capsys, monkeypatch, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    assert "the working directory has been removed" in refused(capsys, "-np", "2", "true")
+
+
 def test_an_unknown_variable_is_told_once_before_anything_starts(rabitrun):
     job = rabitrun("-np", 2, "echo", "x", environ={"RABIT_LANS": "2"})
 

@@ -17,7 +17,7 @@ from rabit.errors import ResourceExhausted
 from rabit.launch.growth import Grows, Growth, NewcomerEvents
 from rabit.launch.host_watch import HostWatch
 from rabit.launch.hosts import Host, is_local
-from rabit.launch.job import HostJob, RankJob
+from rabit.launch.job import HostJob, RankJob, working_directory
 from rabit.launch.losses import Losses, elastic_losses
 from rabit.launch.nodes.local import LocalNode
 from rabit.launch.nodes.node import STDERR, STDOUT, Events, Node
@@ -59,7 +59,7 @@ class Request:
     user: Mapping[str, str] = field(default_factory=dict)
     times: Times = field(default_factory=Times)
     ssh: SshOptions = field(default_factory=SshOptions)
-    directory: str = ""
+    directory: str = field(default_factory=working_directory)
     output_folder: Path | None = None
     has_timestamps: bool = False
     is_collapsed: bool = False
@@ -334,7 +334,7 @@ def _host_job(
         version=__version__,
         host=str(each.host),
         command=request.command,
-        directory=request.directory or os.getcwd(),  # noqa: PTH109 (keeps a symbolic link's name)
+        directory=request.directory,
         environ=shared,
         ranks=(
             *(
