@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -47,8 +49,12 @@ def discovered_hosts(script: Path, default_slots: int | None) -> list[Host]:
         done = subprocess.run(
             [path], capture_output=True, text=True, timeout=_SCRIPT_TIMEOUT_S, check=False
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise InvalidArgument(f"{source} cannot be run: {error}. Correct the path.") from error
+    except subprocess.TimeoutExpired as error:
+        raise InvalidArgument(
+            f"{source} has not ended within {_SCRIPT_TIMEOUT_S} s. Run it by hand: it is to print the hosts and to end."
+        ) from error
+    except OSError as error:
+        raise InvalidArgument(f"{source} cannot be run: {error}. {_remedy(error, path)}") from error
     if done.returncode:
         said = done.stderr.strip() or done.stdout.strip() or "nothing"
         raise InvalidArgument(
@@ -58,6 +64,14 @@ def discovered_hosts(script: Path, default_slots: int | None) -> list[Host]:
     if default_slots is not None:
         lines = [_with_slots(each, default_slots) for each in lines]
     return parse_host_lines("\n".join(lines), source)
+
+
+def _remedy(error: OSError, path: str) -> str:
+    if isinstance(error, PermissionError):
+        return f"Run: chmod +x {shlex.quote(path)}"
+    if error.errno == errno.ENOEXEC:
+        return "Let its first line say what runs it, such as #!/bin/sh."
+    return "Correct the path, or that of the program in its first line."
 
 
 def _with_slots(line: str, slots: int) -> str:
