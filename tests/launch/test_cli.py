@@ -106,6 +106,7 @@ def test_help_and_dry_run_load_neither_numpy_nor_torch():
         (["-np", "2", "--min-np", "3", "x"], "the job would have 2 ranks"),
         (["-np", "2", "--store-replicas", "2", "x"], "expected 1, 3 or 5. A majority has to be left"),
         (["-np", "2", "--store-replicas", "3", "x"], "Add --min-np N, the ranks that the job needs"),
+        (["-np", "2", "--blacklist-cooldown-range", "20", "10", "x"], "range is 20 10: expected two"),
         (["-np", "2", "--max-np", "1", "x"], "at least 1 and at most 1"),
         (["--min-np", "1", "x"], "the number of ranks is not given"),
         (["-np", "2", "--host-discovery-script", "/nowhere", "x"], "/nowhere cannot be run"),

@@ -58,13 +58,12 @@ def growth_asked(parsed: argparse.Namespace, hosts: Sequence[Host], size: int) -
     """How an elastic job of `size` ranks on `hosts` is to start further processes; None: not at all."""
     if parsed.spares < 0:
         raise InvalidArgument(f"--spares is {parsed.spares}: expected 0 or more.")
+    cooldown = _cooldown(parsed)
     has_script = parsed.host_discovery_script is not None
     if parsed.min_np is None or not (parsed.max_np or parsed.spares or has_script):
         return None
     most = parsed.max_np or (MEMBERS_MAX if has_script else size)
-    return Grows(
-        hosts, most, parsed.spares, _look(parsed), parsed.host_discovery_interval, _cooldown(parsed)
-    )
+    return Grows(hosts, most, parsed.spares, _look(parsed), parsed.host_discovery_interval, cooldown)
 
 
 def _look(parsed: argparse.Namespace) -> Callable[[], Sequence[Host]] | None:
