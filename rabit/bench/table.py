@@ -11,7 +11,16 @@ from typing import Any
 from rabit.bench.timing import Figures
 from rabit.errors import InvalidArgument
 
-__all__ = ["heading", "line", "row", "write_csv", "write_document", "write_json", "write_text"]
+__all__ = [
+    "check_writable",
+    "heading",
+    "line",
+    "row",
+    "write_csv",
+    "write_document",
+    "write_json",
+    "write_text",
+]
 
 _WIDTHS = {
     "kind": -13, "bytes": 11, "count": 11, "type": 9, "op": 5, "root": 5, "p50_us": 11,
@@ -91,9 +100,17 @@ def write_text(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _writing(path: Path) -> Any:
+def check_writable(path: Path) -> None:
+    """Raises InvalidArgument if no file can be written at `path`; before it takes minutes to fill it."""
+    is_new = not path.exists()
+    _writing(path, "a").close()
+    if is_new:
+        path.unlink()
+
+
+def _writing(path: Path, mode: str = "w") -> Any:
     try:
-        return path.open("w", newline="")
+        return path.open(mode, newline="")
     except OSError as error:
         raise InvalidArgument(
             f"cannot write {path}: {error.strerror}. Name a file in a folder that can be written."

@@ -24,6 +24,7 @@ from rabit.engine.current import current_engine
 from rabit.engine.engine import Engine
 from rabit.errors import InvalidArgument, RabitError
 from rabit.ops.allreduces import allreduce
+from rabit.ops.objects import broadcast_object
 from rabit.types import Max
 
 __all__ = ["main"]
@@ -89,6 +90,18 @@ class _Tuning:
         self._began = time.monotonic()
         self._progress = Progress(len(self._points), sys.stderr if engine.rank == 0 else None)
         self._results = Results(parsed, engine, self._backends, self._points)
+        self._check_files()
+
+    def _check_files(self) -> None:
+        """Rank 0 writes at the end, after minutes; all ranks raise what it would find then."""
+        problem = ""
+        if self._engine.rank == 0:
+            try:
+                self._results.check_files()
+            except InvalidArgument as error:
+                problem = str(error)
+        if problem := broadcast_object(problem, name="tune.files", engine=self._engine):
+            raise InvalidArgument(problem)
 
     def run(self) -> None:
         """Measures everything and writes it; what has been measured, if it does not come to an end."""

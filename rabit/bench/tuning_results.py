@@ -41,6 +41,13 @@ class Results:
         self.tunables: Tunables = ()
         self.steps: Mapping[str, float] = {}  # seconds of a step by the table that was played
 
+    def check_files(self) -> None:
+        """Raises InvalidArgument if a file that the command line names cannot be written."""
+        given = self._parsed
+        for path in (given.output and self._path(given.output), given.csv, given.plot):
+            if path:
+                table.check_writable(path)
+
     def write(self) -> None:
         """Everything, where the command line says."""
         first = self._parsed.dtypes[0]

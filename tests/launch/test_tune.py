@@ -189,6 +189,17 @@ def test_rules_in_force_are_not_what_is_to_be_measured(rabitrun, tmp_path):
     assert not (tmp_path / "t.json").exists()
 
 
+@pytest.mark.parametrize("flag", ["-o", "--csv", "--plot"])
+def test_files_that_cannot_be_written_are_told_before_anything_is_measured(rabitrun, tmp_path, flag):
+    path = tmp_path / "nowhere" / "file"
+
+    job = tune(rabitrun, tmp_path / "t.json", flag, path)
+
+    assert job.status == 2
+    assert f"cannot write {path}: No such file or directory." in job.err
+    assert "busbw" not in job.out and not (tmp_path / "t.json").exists()
+
+
 def test_a_program_called_tune_comes_first(rabitrun, tmp_path):
     program = tmp_path / "tune"
     program.write_text("#!/bin/sh\necho mine\n")
