@@ -92,6 +92,7 @@ class TorchState(ObjectState):
         replicas: int = 0,
         **values: Any,
     ) -> None:
+        self._check_names(values)
         given = {"model": model, "optimizer": optimizer, **values}
         self._tensors = {name: each for name, each in given.items() if _holds_tensors(each)}
         self.is_local = any(_has_strategy(each) for each in self._tensors.values())

@@ -31,12 +31,12 @@ class State(abc.ABC):
     """
 
     is_local = False
+    commits = 0  # of this process and of those from which it has taken its state
+    updates: Updates | None = None  # while elastic.run calls a function with this state
 
     def __init__(self, replicas: int = 0) -> None:
         if replicas < 0:
             raise InvalidArgument(f"{type(self).__name__}: replicas is {replicas}: expected 0 or more.")
-        self.commits = 0  # of this process and of those from which it has taken its state
-        self.updates: Updates | None = None  # while elastic.run calls a function with this state
         self._reset_callbacks: list[Callable[[], None]] = []
         self._is_new = True  # until it has been synchronised
         self._replicas = Replicas(replicas) if replicas else None
@@ -186,9 +186,19 @@ class ObjectState(State):
         self._per_rank = tuple(per_rank)
         self._saved: dict[str, Any] | None = None  # the snapshot of the last commit
         self._before: dict[str, Any] | None = None  # that of the one before, where parts are local
+        self._check_names(values)
         for name, value in values.items():
             setattr(self, name, value)
         self.save()
+
+    def _check_names(self, names: Collection[str]) -> None:
+        """Raises InvalidArgument for those that the state has for itself: a value would take their place."""
+        taken = [each for each in names if hasattr(ObjectState, each) or (each[:1] == "_" and each in vars(self))]
+        if taken:
+            raise InvalidArgument(
+                f"{type(self).__name__}: a state has something of its own that is called {', '.join(taken)}. Give the "
+                "value another name."
+            )
 
     def save(self) -> None:
         saved = self._saved

@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 
+from rabit import InvalidArgument
 from rabit.testing import run_ranks
 from rabit_torch.elastic import TorchState
 
@@ -163,6 +164,12 @@ def test_what_changes_after_a_restore_does_not_reach_the_commit():
 
 def saved(state, name):
     return state._saved["tensors"][name]
+
+
+@pytest.mark.parametrize("value", [3, torch.nn.Linear(1, 1)], ids=["value", "model"])
+def test_values_do_not_take_the_place_of_what_the_state_has(value):
+    with pytest.raises(InvalidArgument, match=r"TorchState: .* is called commits\. Give the value another"):
+        TorchState(commits=value)
 
 
 def test_commits_go_into_the_memory_of_the_last_one():

@@ -53,6 +53,12 @@ def test_what_changes_after_a_restore_does_not_reach_the_commit():
     assert state.weights.tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("name", ["commit", "commits", "updates", "is_local", "register_reset_callbacks", "_saved"])
+def test_values_do_not_take_the_place_of_what_the_state_has(name):
+    with pytest.raises(InvalidArgument, match=f"ObjectState: .* is called {name}. Give the value another name"):
+        ObjectState(step=0, **{name: 3})
+
+
 def test_what_cannot_be_copied_is_told_by_name():
     text = "ObjectState: the value at ['values']['d']['lock'] of type lock cannot be copied: cannot pickle"
     with pytest.raises(InvalidArgument, match=re.escape(text)):
