@@ -113,6 +113,8 @@ class ReplicaCheck:
         self._engine = engine
         self._process_set = process_set
         self._step = 0
+        self._joins = 0
+        self._since = 0  # steps since the last join(), before which ranks may have taken other numbers of steps
 
     def step(self, parameters: Callable[[], Iterable[tuple[str, Any]]]) -> None:
         """After a step of the optimizer; `parameters` gives names and contiguous memory when it is time.
@@ -120,7 +122,10 @@ class ReplicaCheck:
         Raises IntegrityError on all ranks if the parameters differ.
         """
         self._step += 1
-        if self._step % self._every == 0:
+        if self._joins != self._engine.joins:
+            self._joins, self._since = self._engine.joins, 0
+        self._since += 1
+        if self._since % self._every == 0:
             self._compare(list(parameters()))
 
     def _compare(self, parameters: Sequence[tuple[str, Any]]) -> None:

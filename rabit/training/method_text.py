@@ -8,6 +8,8 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from .strategy import Strategy
 
 __all__ = ["method_text"]
@@ -25,9 +27,9 @@ def method_text(method: Strategy | None) -> str:
 def _text_of(value: Any) -> str:
     if isinstance(value, enum.Enum):
         return str(value)
-    if isinstance(value, float):
-        return repr(float(value))  # not as NumPy's
-    if value is None or isinstance(value, bool | int | str):
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
     if isinstance(value, list | tuple):
         return f"({', '.join(map(_text_of, value))})"

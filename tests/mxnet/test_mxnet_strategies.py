@@ -148,3 +148,24 @@ report([
     assert "says how gradients travel, and so do compression" in found[1]
     assert "LocalSGD works on updated parameters" in found[2]
     assert "keeps momentum by itself (Synchronous), and Adam would add its own" in found[3]
+
+
+def test_other_methods_are_a_mismatch_on_every_rank(on_ranks):
+    found = on_ranks(
+        2,
+        SETUP
+        + """
+said = []
+for train, mine in ((gluon, "local:every=2"), (module, "topk:ratio=0.2,small=0")):
+    try:
+        train(mine if rank else None)
+    except rabit.Mismatch as error:
+        said.append(str(error))
+report(said)
+""",
+    )
+
+    for said in found:
+        assert len(said) == 2
+        assert "rank 0 by no strategy, rank 1 by 'local:every=2'" in said[0]
+        assert "rank 0 by no strategy, rank 1 by 'topk:ratio=0.2,small=0'" in said[1]

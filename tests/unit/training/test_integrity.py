@@ -121,6 +121,24 @@ def test_equal_replicas_raise_nothing():
     assert errors_of(3, body) == [None] * 3
 
 
+def test_replicas_are_compared_after_equal_steps_from_a_join_on():
+    def body(engine):
+        check = ReplicaCheck(3, "test", engine)
+        looked = []
+
+        def step(number):
+            check.step(lambda: looked.append(number) or [("a", np.ones(3))])
+
+        for number in range(2 - engine.rank):
+            step(number)
+        rabit.join(engine=engine)
+        for number in range(3):
+            step(number)
+        assert looked == [2]
+
+    assert errors_of(2, body) == [None] * 2
+
+
 @pytest.mark.parametrize(("given", "mode"), [(None, "sample"), (True, "all"), (False, "off")])
 def test_arguments_win_over_settings(given, mode):
     assert finite_mode(given, "sample") == mode
