@@ -73,7 +73,9 @@ def apply_subcommand(subcommand: Subcommand, parsed: argparse.Namespace) -> argp
     Flags of rabitrun may stand on both sides of the word; what rabitrun does not know is the
     subcommand's, which checks it here once.
     """
-    whole, own = make_parser(is_whole=False).parse_known_args(parsed.command[1:], parsed)
+    # argparse would take -h for the beginning of a flag of rabitrun's, -hostfile.
+    words = ["--help" if each == "-h" else each for each in parsed.command[1:]]
+    whole, own = make_parser(is_whole=False).parse_known_args(words, parsed)
     backends = [each.strip() for each in (whole.setting_backend or "").split(",") if each.strip()]
     if backends:
         own += ["--backend", ",".join(backends)]

@@ -6,6 +6,8 @@ import csv
 import json
 import sys
 
+import pytest
+
 from rabit.launch.subcommands import find_subcommand
 
 QUICK = ("--calls", "3")
@@ -71,8 +73,9 @@ def test_a_root_that_no_rank_has_is_refused(rabitrun):
     assert "--root is 2 in a job of 2 ranks. Name one of 0 to 1." in job.err
 
 
-def test_bench_help_is_that_of_bench(rabitrun):
-    job = rabitrun("bench", "--help")
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_bench_help_is_that_of_bench(rabitrun, flag):
+    job = rabitrun("-np", 2, "bench", flag)
 
     assert job.status == 0
     assert "busbw" in job.out and "--factor" in job.out
