@@ -64,7 +64,7 @@ def _main(parsed: argparse.Namespace) -> int:
 def _run(parsed: argparse.Namespace) -> int:
     from rabit.launch.launchers.rabitrun import Request
     from rabit.launch.nodes.ssh import SshOptions
-    from rabit.launch.options.elastic import fewest_ranks, growth_asked, store_count
+    from rabit.launch.options.elastic import fewest_ranks, growth_asked, idle_bounds, store_count
     from rabit.launch.options.environment import user_environ
     from rabit.launch.options.settings import tuning_environ
     from rabit.launch.plan import make_plan
@@ -74,7 +74,7 @@ def _run(parsed: argparse.Namespace) -> int:
     command = _command(parsed)
     byteps.check_role(environ)
     tuning, notices = tuning_environ(parsed, environ)
-    for notice in notices:
+    for notice in [*notices, *idle_bounds(parsed)]:
         print(f"rabitrun: {notice}", file=sys.stderr)
     _check_settings(parsed, environ, tuning)
     hosts, size = _hosts(parsed, environ)

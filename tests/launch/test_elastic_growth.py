@@ -275,6 +275,14 @@ def test_spares_need_a_job_that_goes_on(rabitrun):
     assert "--spares is 1: only elastic jobs go on when a rank is lost. Add --min-np N" in job.err
 
 
+@pytest.mark.parametrize(("flags", "count"), [([], 1), (["--min-np", 2], 0)], ids=["fixed", "elastic"])
+def test_a_bound_that_changes_nothing_is_told(rabitrun, flags, count):
+    job = rabitrun("-np", 2, "--max-np", 3, *flags, "--dry-run", "true")
+
+    assert job.status == 0, job.err
+    assert job.err.count("--max-np is 3, and the job keeps its 2 ranks: it grows with --min-np N.") == count
+
+
 def test_a_growing_job_takes_no_process_sets_at_its_start(rabitrun):
     script = "import rabit; rabit.init(process_sets=[rabit.ProcessSet([0])])"
 

@@ -13,7 +13,7 @@ from rabit.launch.options.first_hosts import discovered_hosts
 from rabit.launch.room import Cooldown
 from rabit.rendezvous.membership import MEMBERS_MAX
 
-__all__ = ["fewest_ranks", "growth_asked", "store_count"]
+__all__ = ["fewest_ranks", "growth_asked", "idle_bounds", "store_count"]
 
 _STORES = (1, 3, 5)
 
@@ -36,6 +36,13 @@ def fewest_ranks(parsed: argparse.Namespace) -> int:
         )
     least: int = parsed.min_np
     return least
+
+
+def idle_bounds(parsed: argparse.Namespace) -> list[str]:
+    """A notice for the user whose --max-np changes nothing, as in Horovod."""
+    if parsed.min_np is not None or parsed.np is None or (parsed.max_np or 0) <= parsed.np:
+        return []
+    return [f"--max-np is {parsed.max_np}, and the job keeps its {parsed.np} ranks: it grows with --min-np N."]
 
 
 def store_count(parsed: argparse.Namespace) -> int:
