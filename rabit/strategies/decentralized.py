@@ -26,7 +26,8 @@ class Decentralized(Strategy):
 
     peers: "all"; or "shift-one": one peer at a time, of the other half of the ranks, a further one each
     time, which takes an even number of ranks.  every: steps from one exchange to the next.
-    The exchange starts after an update and travels during the next backward pass.
+    The exchange starts after an update and travels during the next backward pass; what the program changes
+    in parameters meanwhile is added to the mean.
     State: none beside the parameters, which differ between ranks.
     Source: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", 2017; Gan et
     al., "BAGUA", 2021.
@@ -41,24 +42,26 @@ class Decentralized(Strategy):
         if peers == "shift-one":
             self.needs_of_ranks = "peers='shift-one' takes an even number of ranks"
         self._slots: Sequence[Slot] = ()
-        self._moves: list[tuple[Slot, Task]] = []
+        self._moves: list[tuple[Slot, Array, Task]] = []  # and what each has sent
 
     def plan(self, slots: Sequence[Slot]) -> None:
         self._slots = slots
 
     async def after_step(self, ranks: Ranks) -> None:
         if ranks.step % self.every == 0:
-            self._moves = [(slot, self._start(slot, ranks)) for slot in self._slots]
+            self._moves = [(slot, *self._start(slot, ranks)) for slot in self._slots]
 
     async def before_step(self, ranks: Ranks) -> None:
-        for slot, move in self._moves:
-            slot.value = await move
+        for slot, sent, move in self._moves:
+            mean, now = await move, slot.value
+            # A program may have clamped, loaded or broadcast parameters since they were sent.
+            slot.value = mean if np.array_equal(now, sent) else now + (mean - sent)
         self._moves = []
 
     async def finish(self, ranks: Ranks) -> None:
         await self.before_step(ranks)
 
-    def _start(self, slot: Slot, ranks: Ranks) -> Task:
+    def _start(self, slot: Slot, ranks: Ranks) -> tuple[Array, Task]:
         turn, value = ranks.step // self.every - 1, ranks.empty(slot.shape, slot.dtype)
         np.copyto(value, slot.value)
 
@@ -70,7 +73,7 @@ class Decentralized(Strategy):
             mean *= value.dtype.type(0.5)
             return mean
 
-        return ranks.start(body, name=f"peers.{slot.name}")
+        return value, ranks.start(body, name=f"peers.{slot.name}")
 
 
 def _shift_one(ranks: Ranks, turn: int) -> int:

@@ -73,6 +73,8 @@ class ZeroOneAdam(Strategy):
     v is refreshed from the mean gradient ḡ in the step 0, and then after 2^⌊j/refresh⌋ steps for the j-th
     time, as long as ranks meet in every step: until `start`.  There m takes ḡ as well, and no more travels.
     From `start` on v stays, and ranks meet every 2^⌊(t - start)/grow⌋ steps, `every` at most.
+    What a program changes in parameters right after a meeting, on all ranks, moves the anchor; what it changes
+    while ranks step alone is gone when they meet.
     No entry moves further than Adam can, `bound`·Ση: a v that is not refreshed may be far below the g² of
     today, and signs move every entry of a block alike.  Refreshed in every step, it is Adam.
     exchange: error feedback over two phases of signs.  Where v is 0, nothing moves.
@@ -102,6 +104,7 @@ class ZeroOneAdam(Strategy):
         check_betas(self, betas)
         self.bound = adam_bound(*betas)
         self._slots: Sequence[Slot] = ()
+        self._met: list[tuple[Slot, Array]] = []  # parameters as the last meeting has left them
 
     def plan(self, slots: Sequence[Slot]) -> None:
         self._slots = slots
@@ -131,7 +134,14 @@ class ZeroOneAdam(Strategy):
             state.m = state.sum / kind(state.lr)
         slot.grad = self._over_root(kind(correction) * state.m, correction, state)
 
+    async def before_step(self, ranks: Ranks) -> None:
+        for slot, met in self._met:
+            # A program may have clamped, loaded or broadcast parameters since.
+            if not np.array_equal(slot.value, met):
+                slot.state.anchor = slot.state.anchor + (slot.value - met)
+
     async def after_step(self, ranks: Ranks) -> None:
+        self._met = []
         if not self.calendar.meets(ranks.step - 1):
             return
         for slot in self._slots:
@@ -139,6 +149,10 @@ class ZeroOneAdam(Strategy):
             state.anchor = state.anchor - self._over_root(state.sum, state.lr, state)
             slot.value = state.anchor
             state.sum, state.lr = np.zeros_like(state.sum), 0.0
+        self._met = [(slot, slot.value.copy()) for slot in self._slots]
+
+    def load(self, state: Any) -> None:
+        self._met = []  # The anchor that was loaded is of the parameters that were.
 
     def _over_root(self, x: Array, rates: float, state: ZeroOneState) -> Array:
         """x/(√v + ε), within the bound.  rates: those that x holds, added up."""

@@ -377,3 +377,28 @@ def test_it_has_a_name_and_the_method_can_be_changed_while_training(name):
         return losses
 
     assert run_ranks(RANKS, train, timeout=60) == [[True] * 3] * RANKS
+
+
+@pytest.mark.parametrize(
+    ("make", "moves"),
+    [
+        (lambda: methods.Decentralized("all"), 0),
+        (lambda: methods.Decentralized("shift-one"), 0),
+        (lambda: methods.ZeroOneAdam(methods.Mean(), 100), 1),  # whose step is bounded by the rate
+    ],
+)
+def test_parameters_that_are_changed_between_steps_stay_changed(make, moves):
+    def train(engine):
+        values = {"w": np.full(5, float(engine.rank % 2))}
+        trainer = methods.ArrayTrainer(values, make(), lr=1e-3, engine=engine)
+        for _ in range(3):
+            trainer.step({"w": np.full(5, float(moves))})
+        values["w"][:] = 7.0  # as a checkpoint that is loaded
+        for _ in range(3):
+            trainer.step({"w": np.full(5, float(moves))})
+        trainer.pipeline.finish()
+        return values["w"]
+
+    found = run_ranks(2, train, timeout=60)
+
+    assert all(np.abs(each - 7).max() <= 0.02 for each in found)
