@@ -4,6 +4,9 @@ The names of a group's operations contain their kind, type and size, so that rep
 the engine has prepared.  Ranks that call different collectives therefore never meet in the engine:
 it sees two operations, each with ranks missing.  But the n-th collective of a group is the same on
 all ranks.  A rank that waits for long compares its calls with those of others, through torch's store.
+
+A difference ends the group: its operations stay in flight, and later calls would meet those of another number.
+What the engine finds in operations of one name (another root, say) does not: the calls correspond, and go on.
 """
 
 from __future__ import annotations
@@ -33,11 +36,20 @@ class CallOrder:
         self._group = group
         self._count = 0
         self._calls: deque[tuple[int, tuple[Any, ...]]] = deque(maxlen=_REMEMBERED)
+        self.mismatch = ""  # what has ended the group
 
     def note(self, key: tuple[Any, ...]) -> None:
         """This rank calls a collective.  key: its kind, what must be equal of it, and its type."""
         self._count += 1
         self._calls.append((self._count, key))
+
+    def refuse(self, what: str) -> None:
+        """Raises Mismatch: the group has ended, and `what` was called on it."""
+        raise rabit.Mismatch(
+            f"{what} on rank {self._rank}: group '{self._group}' has ended with a mismatch, after which the calls of "
+            "its ranks no longer correspond. Call destroy_process_group and init_process_group (or new_group) on "
+            f"every rank. The mismatch was: {self.mismatch}"
+        )
 
     def wait(self, handle: rabit.Handle, limit_s: float | None) -> None:
         """Waits for an operation of the group, at most `limit_s`; None: as long as the engine does.
@@ -61,6 +73,7 @@ class CallOrder:
                 )
             difference = self._difference()
             if difference:
+                self.mismatch = difference
                 raise rabit.Mismatch(difference)
             pause = min(longest, 2 * pause)
 

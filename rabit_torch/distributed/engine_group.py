@@ -41,7 +41,8 @@ class EngineGroup(dist.ProcessGroup):
         self._timeout = timeout
         self._owns_engine = owns_engine
         self._order = CallOrder(store, engine.rank, engine.size, name)
-        self._lines = Lines(engine, f"c10d.{name}", self._order)
+        # One that is made again on this engine must not meet what the one before has left in flight.
+        self._lines = Lines(engine, engine.next_name(f"c10d.{name}"), self._order)
         self._name = name
         self._description = ""
         self._monitored = MonitoredBarrier(store, engine.rank, engine.size)

@@ -48,6 +48,8 @@ class ProcessGroup(Reductions, Gathers, Exchanges):
         timeout: None is that of the group; zero lets those pass who find all others there.
         Raises TimedOut that names the first missing rank; with `wait_all_ranks` all of them.
         """
+        if self._order.mismatch:
+            self._order.refuse("monitored_barrier")
         limit = self._timeout if timeout is None else timeout
         self._monitored.run(limit, wait_all_ranks)
 
@@ -82,4 +84,6 @@ class ProcessGroup(Reductions, Gathers, Exchanges):
 
     def recv_anysource(self, tensors: Sequence[torch.Tensor], tag: int = 0) -> Work:
         """Receives from whichever rank sends next with this tag.  Blocks until one has sent."""
+        if self._order.mismatch:
+            self._order.refuse("recv from any rank")
         return self.recv(tensors, self._mail.next_sender(tag, self._timeout), tag)

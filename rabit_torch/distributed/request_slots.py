@@ -87,6 +87,8 @@ class Lines:
         pointers: tuple[int, int, int] | None,
     ) -> tuple[rabit.Batch, tuple[_Line, int]]:
         """The next request of a kind, and its place."""
+        if self._order.mismatch:
+            self._order.refuse(str(key[0]))
         if key[0] != MESSAGE:
             self._order.note(key)
         line = self._lines.get(key)

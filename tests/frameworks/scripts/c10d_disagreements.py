@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import rabit
-import rabit_torch.distributed  # noqa: F401
+import rabit_torch.distributed
 
 torch.set_num_threads(1)
 dist.init_process_group("rabit", timeout=timedelta(seconds=60))
@@ -61,6 +61,27 @@ def nine_in_flight(group):
         dist.all_reduce(torch.ones(8 if is_last else 7), group=group, async_op=True)
 
 
+def root_differs(group):
+    dist.broadcast(torch.ones(4), size - 1 if is_last else 0, group=group)
+
+
+def refuses_all(group, first):
+    """A rank whose call has failed is one operation ahead: the next would be summed with it."""
+    for call in (
+        lambda: dist.all_reduce(torch.ones(2), group=group),
+        lambda: dist.barrier(group=group),
+        lambda: dist.send(torch.ones(2), (rank + 1) % size, group=group),
+        lambda: dist.recv(torch.ones(2), group=group),
+        lambda: rabit_torch.distributed.monitored_barrier(group),
+    ):
+        try:
+            call()
+            raise SystemExit(f"a group that has ended took a call, after: {first}")
+        except rabit.Mismatch as error:
+            assert "destroy_process_group" in str(error), error
+            assert str(error).endswith(first), (str(error), first)
+
+
 cases = [
     (size_differs, ("allreduce of float32[2]", "allreduce of float32[3]")),
     (dtype_differs, ("broadcast of float32[4]", "broadcast of int64[4]")),
@@ -85,7 +106,20 @@ for case, both in cases:
     for words in (*both, f"on rank {size - 1}"):
         assert words in text, (case.__name__, words, text)
     assert took < 5, (case.__name__, took)  # 0.3 to 0.8 s where the processors are free
+    if case is not sparse_shape_differs:  # whose calls correspond
+        refuses_all(group, text)
+    dist.destroy_process_group(group)
     dist.barrier()
+
+# The calls correspond, and every rank has got the error: the group goes on.
+group = dist.new_group(list(range(size)), backend="rabit")
+try:
+    root_differs(group)
+    raise SystemExit("the root was not noticed")
+except rabit.Mismatch:
+    found = torch.ones(4)
+    dist.all_reduce(found, group=group)
+    assert found.tolist() == [size] * 4, found
 
 slow = dist.new_group(list(range(size)), backend="rabit")
 dist.barrier()
@@ -95,5 +129,19 @@ try:
         raise SystemExit("the allreduce did not wait for rank 0")
 except rabit.TimedOut as error:
     assert "has not finished after 1 s" in str(error), error
+dist.barrier()
+try:
+    size_differs(None)
+    raise SystemExit("the size was not noticed")
+except rabit.Mismatch as error:
+    refuses_all(None, str(error))
+store = dist.distributed_c10d._get_default_store()
+store.set(f"told.{rank}", "")
+store.wait([f"told.{each}" for each in range(size)])  # Others would lose a rank that ends at once.
+dist.destroy_process_group()
+dist.init_process_group("rabit", timeout=timedelta(seconds=60))
+found = torch.full((2,), 5.0)
+dist.all_reduce(found)
+assert found.tolist() == [5 * size] * 2, found
 print(f"done {rank} {os.getpid()}", flush=True)
 dist.barrier()
