@@ -271,9 +271,11 @@ def join(device: int = -1, *, engine: Engine | None = None) -> int:
     Meanwhile the operations of the others go on: a joined rank contributes what changes nothing
     (zero to a sum, no rows to a gather).
     device: accepted for Horovod's sake.
-    Returns the rank that joined last.
+    Returns the rank that joined last.  Raises InvalidArgument at once where an optimizer's method cannot go on.
     """
     call = Call(engine, Kind.JOIN, None, global_process_set, 0)
+    if call.engine.refuses_join:
+        raise InvalidArgument(f"rank {call.engine.rank} has called join: {call.engine.refuses_join}")
     last = int(call.submit(call.request(None, None)).result().reshape(-1)[0])
     call.engine.joins += 1
     return last

@@ -18,11 +18,16 @@ class AsyncAverage(Strategy):
     The ranks step as fast as each can; an average travels beside, and the next starts when it has come.
     Saving and ending bring all ranks to the same number of averages, and wait.  `pause` ends averaging
     when every rank has called it, `resume` starts it again; neither waits, and steps go on.
+    Ranks may take other numbers of steps, and need no `join`, which is refused.
     State: none beside the parameters, which differ between ranks.
     Source: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", 2021.
     """
 
     uses_step = True
+    refuses_join = (
+        "the number of averages that ranks take part in is not that of their steps, and zeros of a rank that has left "
+        "would enter them. Leave join out: steps take no other rank, and each may have as many as it likes."
+    )
 
     def __init__(self) -> None:
         self._slots: Sequence[Slot] = ()

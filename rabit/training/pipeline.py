@@ -44,6 +44,8 @@ class Pipeline:
                 f"state it holds. Make another for '{name}'."
             )
         strategy.owner = name
+        if strategy.refuses_join:
+            engine.refuses_join = f"'{name}' trains by {type(strategy).__name__}: {strategy.refuses_join}"
         self.strategy = strategy
         self.slots = list(slots)
         self._name = name

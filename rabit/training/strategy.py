@@ -123,6 +123,7 @@ class Strategy:
 
     uses_step: it has something to do between the gradients and the update, or after it, so that the
     update cannot be put off.  has_momentum, needs_of_ranks: as of an Exchange.
+    refuses_join: why no rank may call join while it trains, if so.
     own_of_rank: names of attributes that may differ between ranks; all others that are numbers, text or
     methods are compared before the first step.
     """
@@ -130,6 +131,7 @@ class Strategy:
     uses_step: bool = False
     has_momentum: bool = False
     needs_of_ranks: str = ""
+    refuses_join: str = ""
     own_of_rank: tuple[str, ...] = ()
     spec: str = ""  # the text that it was made of; "": by hand
     owner: str | None = None  # the optimizer that it belongs to

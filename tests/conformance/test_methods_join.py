@@ -28,9 +28,9 @@ def test_ranks_go_on_when_one_has_joined_or_are_told_why_not(name):
             for _ in range(3 if engine.rank == 2 else 5):
                 given = {key: random.standard_normal(SHAPES[key], np.float32) for key in SHAPES}
                 trainer.step(given)
+            rabit.join()
         except rabit.InvalidArgument as error:
             return str(error)
-        rabit.join()
         return bool(all(np.isfinite(each).all() for each in values.values()))
 
     found = run_ranks(3, train, timeout=60)
@@ -40,3 +40,19 @@ def test_ranks_go_on_when_one_has_joined_or_are_told_why_not(name):
         assert all("has called join" in each for each in found[:2])
     else:
         assert found == [True] * 3
+
+
+def test_asynchronous_ranks_end_together_after_other_numbers_of_steps_though_one_has_called_join():
+    def train(engine):
+        values = {"w": np.full(5, float(engine.rank))}
+        trainer = methods.ArrayTrainer(values, methods.AsyncAverage(), lr=0.1, engine=engine)
+        for _ in range(2 if engine.rank else 9):
+            trainer.step({"w": np.zeros(5)})
+        with pytest.raises(rabit.InvalidArgument, match=f"rank {engine.rank} has called join: 'array'"):
+            rabit.join()
+        trainer.pipeline.finish()
+        return values["w"]
+
+    found = run_ranks(2, train, timeout=60)
+
+    assert np.allclose(np.mean(found, axis=0), 0.5)

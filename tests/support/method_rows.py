@@ -65,7 +65,7 @@ ROWS: dict[str, Row] = {
     "alq": Row(Account(added(3 + SCALE), "every=1000", after=2), FITTED, "every=2"),
     "amq": Row(Account(added(3 + SCALE), "every=1000", after=2), FITTED, "every=2"),
     "anybatch": Row(Account(added(32)), EXACT),
-    "async": Row(Account(added(32)), EXACT, works_in_step=True),
+    "async": Row(Account(added(32)), EXACT, works_in_step=True, survives=("resize",)),
     "bytegrad": Row(Account(added(8 + PAIR)), NEAREST),
     "dabmd": Row(
         Account(to_peers(2), "graph=ring"), EXACT, works_in_step=True, survives=("resize",)
