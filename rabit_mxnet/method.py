@@ -79,10 +79,9 @@ class Method:
         self._exchanged: set[str] = set()
         engine.before_close(self._pipeline.finish, keeps=self._pipeline.ends_together)
 
-    def meet(self, meeting: Meeting) -> None:
+    def meet_if_due(self, meeting: Meeting) -> None:
         """With the other ranks; goes on as after the steps that those have taken who took most."""
-        steps, _ = meeting.meet(self._pipeline.step)
-        self._pipeline.catch_up(steps)
+        self._pipeline.meet_if_due(meeting)
 
     def slot(self, name: str, weight: Any, priority: int, rate: Callable[[], float]) -> ArraySlot:
         """That of a parameter, whose names and order are equal on all ranks."""
@@ -131,11 +130,12 @@ class Method:
 
 def meet_if_due(meeting: Meeting | None, method: Method | None) -> None:
     """Before gradients leave; see Meeting."""
-    if meeting is not None and meeting.is_due:
-        if method is None:
-            meeting.meet(0)
-        else:
-            method.meet(meeting)
+    if meeting is None:
+        return
+    if method is not None:
+        method.meet_if_due(meeting)
+    elif meeting.is_due:
+        meeting.meet(0)
 
 
 def chosen_strategy(given: Any, optimizer: Any, has_other: bool) -> Strategy | None:

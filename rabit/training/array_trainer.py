@@ -12,6 +12,7 @@ from rabit.engine.process_set import ProcessSet, global_process_set
 from rabit.errors import IntegrityError
 
 from .integrity import FiniteGuard, finite_mode, first_not_finite
+from .meeting import Meeting
 from .pipeline import Pipeline
 from .refusal import refuse_in_elastic_jobs
 from .strategy import Array, Strategy
@@ -106,6 +107,7 @@ class ArrayTrainer:
         self.pipeline = Pipeline(
             strategy, self.slots, engine=found, process_set=process_set, name=name
         )
+        self._meeting = Meeting(found, process_set, strategy)
         mode = finite_mode(check_finite, found.config.check_finite)
         self._guard = None if mode == "off" else FiniteGuard(mode, name, found, process_set)
 
@@ -116,6 +118,7 @@ class ArrayTrainer:
 
     def start(self, gradients: Mapping[str, Array]) -> None:
         """Starts the exchange of some gradients; those of the last layer come first."""
+        self.pipeline.begin_meeting(self._meeting)
         for key, gradient in gradients.items():
             slot = self._slot_of[key]
             if self._guard is not None:
@@ -125,8 +128,13 @@ class ArrayTrainer:
         self.pipeline.flush()
 
     def step(self, gradients: Mapping[str, Array] | None = None) -> None:
-        """Exchanges the gradients, None: those that were started, and updates the parameters."""
+        """Exchanges the gradients, None: those that were started, and updates the parameters.
+
+        Raises Mismatch if the ranks have other strategies, as soon as this one knows.
+        """
         self.start(gradients or {})
+        if self._meeting.is_over:  # Ranks may step several trainers in another order, and need not wait here.
+            self.pipeline.end_meeting(self._meeting)
         if self._guard is not None:
             self._check(self._guard)
         self.pipeline.before_step()

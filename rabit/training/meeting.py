@@ -60,6 +60,11 @@ class Meeting:
         """True if one has begun and not ended."""
         return self._handle is not None
 
+    @property
+    def is_over(self) -> bool:
+        """True if one is open and `end` would not block."""
+        return self._handle is not None and self._handle.done()
+
     def meet(self, steps: int, is_settled: bool = True) -> tuple[int, bool]:
         """`begin` and `end`.  Blocks."""
         self.begin(steps, is_settled)

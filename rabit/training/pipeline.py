@@ -6,8 +6,9 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rabit.engine.process_set import ProcessSet
-from rabit.errors import InvalidArgument
+from rabit.errors import InvalidArgument, Mismatch
 
+from .meeting import Meeting
 from .ranks import Members, Ranks
 from .state import Change, Undo, leaves, resized, restored
 from .strategy import Slot, Strategy
@@ -123,6 +124,32 @@ class Pipeline:
         self._gradients.clear()
         self._reach(self.step + 1)
         self._driver.wait([self._spawn(self.strategy.after_step, "after.step")])
+
+    def meet_if_due(self, meeting: Meeting) -> None:
+        """Before gradients leave, where all ranks do so in one order: `begin_meeting` and `end_meeting`."""
+        self.begin_meeting(meeting)
+        self.end_meeting(meeting)
+
+    def begin_meeting(self, meeting: Meeting) -> None:
+        """Before gradients leave: compares the strategy with that of the other ranks, if it is time to.
+
+        Blocks after a join, when what they send depends on the others.
+        """
+        if meeting.is_due:
+            meeting.begin(self.step, True)
+            if not meeting.is_first:
+                self.end_meeting(meeting)
+
+    def end_meeting(self, meeting: Meeting) -> None:
+        """Before this rank waits for what has left.  Raises Mismatch on all ranks.  Blocks."""
+        if not meeting.is_open:
+            return
+        try:
+            steps, _ = meeting.end()
+        except Mismatch:
+            self.abandon()
+            raise
+        self.catch_up(steps)
 
     def catch_up(self, step: int) -> None:
         """Goes on as after `step` steps, as many as a rank has taken while this one had joined; between steps."""

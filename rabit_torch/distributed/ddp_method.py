@@ -9,7 +9,7 @@ from torch._C._distributed_c10d import GradBucket
 
 import rabit
 from rabit import InvalidArgument, ProcessSet, global_process_set
-from rabit.framework import Exchange, Pipeline, Strategy, as_strategy
+from rabit.framework import Exchange, Meeting, Pipeline, Strategy, as_strategy
 from rabit_torch.distributed.futures import completion_of, raise_after_backward
 from rabit_torch.torch_slot import TorchSlot, with_arrays, with_tensors
 
@@ -49,6 +49,7 @@ class DdpMethod:
         self._pipeline = Pipeline(
             strategy, slots, engine=engine, process_set=process_set, name=name
         )
+        self._meeting = Meeting(engine, process_set, strategy)
         self._completion = completion_of(engine)
         self._is_complete = False
         engine.before_close(self._pipeline.finish, keeps=self._pipeline.ends_together)
@@ -58,6 +59,7 @@ class DdpMethod:
         if self._is_complete:  # This is the next backward pass.
             self._pipeline.after_step()
             self._is_complete = False
+        self._pipeline.meet_if_due(self._meeting)
         slots = self._slots(bucket.parameters())
         tasks: list[Any] = []
         for slot, gradient in zip(slots, bucket.gradients(), strict=True):

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 import rabit
 from rabit import InvalidArgument, ProcessSet, Unsupported, global_process_set
-from rabit.framework import Array, Exchange, Pipeline, Strategy, as_strategy
+from rabit.framework import Array, Exchange, Meeting, Pipeline, Strategy, as_strategy
 from rabit_torch.torch_slot import TorchSlot, with_arrays, with_tensors
 
 __all__ = ["FsdpMethod"]
@@ -54,6 +54,7 @@ class FsdpMethod:
         self._slot_of: dict[str, _Buffer] = {}
         self._seen: set[str] = set()  # of this backward pass
         self._pipeline = Pipeline(strategy, [], engine=engine, process_set=process_set, name=name)
+        self._meeting = Meeting(engine, process_set, strategy)
         _put_in_place(self, model)
         engine.before_close(self._pipeline.finish, keeps=self._pipeline.ends_together)
 
@@ -71,6 +72,7 @@ class FsdpMethod:
         slot = self._slot(_name(module, whole.numel()), whole.numel(), whole.dtype)
         if slot.name in self._seen:  # This is the next backward pass.
             self._end_step()
+        self._pipeline.meet_if_due(self._meeting)
         self._seen.add(slot.name)
         slot.take(whole)
         task = self._pipeline.ready(slot)

@@ -7,9 +7,12 @@ from typing import Any
 
 import torch
 
+import rabit
 from rabit import InvalidArgument, ServerParameters, default_engine
 
 __all__ = ["make_asynchronous"]
+
+_BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 def make_asynchronous(
@@ -52,7 +55,8 @@ class _Steps:
                     "where they are added up. Keep them in float32"
                 )
             self._parameters.setdefault(parameter.dtype, []).append(parameter)
-        self._before: dict[torch.dtype, torch.Tensor] = {}
+        self._names = dict(names)
+        self._before: dict[torch.dtype, torch.Tensor] = {}  # what the servers have given last
         self._shared: dict[torch.dtype, ServerParameters] = {}
         for dtype, flat in self._flat().items():
             name = ", ".join(names[each] for each in self._parameters[dtype])
@@ -70,6 +74,7 @@ class _Steps:
         }
 
     def _assign(self, dtype: torch.dtype, flat: torch.Tensor) -> None:
+        self._before[dtype] = flat
         begin = 0
         with torch.no_grad():
             for each in self._parameters[dtype]:
@@ -77,7 +82,28 @@ class _Steps:
                 begin += each.numel()
 
     def _begin(self, *_: Any) -> None:
-        self._before = self._flat()
+        """Raises InvalidArgument where parameters are no longer what the servers have given.
+
+        Every rank would add its own change to them, as many times as there are ranks that load or clamp.
+        """
+        for dtype, flat in self._flat().items():
+            bits = _BITS[dtype]
+            if not torch.equal(flat.view(bits), self._before[dtype].view(bits)):
+                raise InvalidArgument(
+                    f"parameter '{self._first_changed(dtype)}' on rank {rabit.rank()} was changed outside of step(), "
+                    "and with asynchronous steps the servers keep the parameters: the change would be lost. Load a "
+                    "checkpoint, or broadcast, before DistributedOptimizer is made (a Checkpoint takes the optimizer "
+                    "as it is before); clamp gradients rather than parameters"
+                )
+
+    def _first_changed(self, dtype: torch.dtype) -> str:
+        begin = 0
+        for each in self._parameters[dtype]:
+            given = self._before[dtype][begin : begin + each.numel()].reshape(each.shape)
+            if not torch.equal(each.detach().cpu(), given):
+                return self._names[each]
+            begin += each.numel()
+        return self._names[self._parameters[dtype][0]]
 
     def _end(self, *_: Any) -> None:
         for dtype, flat in self._flat().items():

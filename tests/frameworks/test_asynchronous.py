@@ -103,6 +103,36 @@ def test_asynchronous_steps_learn_as_much_as_synchronous_ones(rank_server, tmp_p
     assert asynchronous >= accuracy_of(rank_server, str(script), {}) - 0.01
 
 
+CHANGED = """
+import torch, rabit_torch as rabit
+rabit.init()
+model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model.load_state_dict({name: torch.full_like(each, 2.0) for name, each in model.state_dict().items()})
+optimizer = rabit.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+def step():
+    optimizer.zero_grad()
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+step()
+step()
+with torch.no_grad():
+    model[1].weight.clamp_(max=0.5)
+try:
+    step()
+except rabit.InvalidArgument as error:
+    print("refused", error, flush=True)
+"""
+
+
+def test_what_is_changed_outside_of_steps_is_refused():
+    done = run("-np", "2", "-s", "1", sys.executable, "-c", CHANGED, environ={"RABIT_PS_ASYNC": "1"})
+
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        assert f"refused parameter '1.weight' on rank {rank} was changed outside of step()" in done.stdout
+
+
 def test_whoever_comes_late_gets_what_is_there():
     done = run("-np", "2", "-s", "1", sys.executable, "-c", LATE, environ={"RABIT_PS_ASYNC": "1"})
 
