@@ -117,7 +117,7 @@ def step():
 step()
 step()
 with torch.no_grad():
-    model[1].weight.clamp_(max=0.5)
+    model[1].weight.clamp_(min=5.0)
 try:
     step()
 except rabit.InvalidArgument as error:
