@@ -113,6 +113,8 @@ class Recovery:
         """Before each call of the function: the ranks that there are, with one state."""
         error, self._error = self._error, None
         if isinstance(error, HostsUpdatedInterrupt):
+            if not self._updates.has_told:  # The program's own: the others may wait for this rank.
+                current_engine().abort(one_line(error))
             self._start_over(-1, "")
         elif error is not None:
             self._state.restore()

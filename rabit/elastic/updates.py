@@ -32,7 +32,8 @@ _UNASKED_MOST = 63
 class HostsUpdatedInterrupt(Exception):
     """Hosts have come or are to be left: the members of the job change.
 
-    `elastic.run` takes it and goes on from the commit that has raised it.  Horovod's name.
+    `elastic.run` takes it and goes on from the commit that has raised it.  A program may raise it as well, on any rank:
+    the others go back to their last commit then.  Horovod's name.
     """
 
 
@@ -54,6 +55,7 @@ class Updates:
         self._checks = 0  # since then
         self._unasked = 0  # checks to come before there is a vote again
         self._asked: Vote | None = None  # whose answer is for the next check
+        self.has_told = False  # of an update, by an exception on all ranks
 
     def check(self, keeps_together: bool = False) -> None:
         """Raises HostsUpdatedInterrupt on all ranks if there is an update.
@@ -70,6 +72,7 @@ class Updates:
             vote, self._asked = self._asked or self._ask(), None
             answer = vote.wait()
             if answer & _IS_OUTDATED:
+                self.has_told = True
                 raise HostsUpdatedInterrupt(
                     "hosts of the job have changed: its ranks come together anew. rabit.elastic.run does so; "
                     "commit inside of the function that it calls."
@@ -88,7 +91,7 @@ class Updates:
 
     def start_over(self) -> None:
         """The members are others now."""
-        self._is_outdated = False
+        self._is_outdated = self.has_told = False
         self._look_at_s = 0.0
         self._asked_s = -math.inf
         self._unasked = 0

@@ -23,6 +23,8 @@ def event(step):
             continue
         if kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if kind == "update" and not resets:
+            raise rabit.elastic.HostsUpdatedInterrupt("a program's own")
         if kind == "exit":
             sys.exit(0)
         if kind == "raise":
@@ -185,6 +187,16 @@ def test_a_rank_that_never_wakes_does_not_hold_up_the_end(train):
 
     assert_went_on(job, [1, 2], [3] * 4 + [2] * 8)
     job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("members", [(1,), (0, 1, 2)], ids=["one", "all"])
+def test_ranks_come_together_anew_where_a_program_asks_for_it(train, members):
+    plan = [("update", 4, each) for each in members]
+
+    job = train(3, 1, *plan, flags=("--elastic-timeout", "5s"))
+
+    assert_went_on(job, [0, 1, 2], [3] * 12)
+    assert [resets for *_, resets in job.results.values()] == [[3]] * 3
 
 
 def test_below_the_least_the_job_ends_with_the_first_cause(train):
