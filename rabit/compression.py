@@ -14,8 +14,12 @@ A block with a value that is not finite arrives as values that are not finite.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
+
+from rabit.errors import InvalidArgument
 
 __all__ = ["Compression", "CompressionCodec"]
 
@@ -59,7 +63,7 @@ class Compression:
 
         float32.  bits: 2 to 8 for each element, one of them its sign.
         levels: "uniform" (QSGD), "exponential": 0 and powers of two (NUQSGD), or all of them: 2**(bits - 1)
-            numbers from 0 to 1 that do not fall, with 3 to 6 bits; they are taken in parts of 65536 (ALQ).
+            numbers that do not fall, the first 0, the last 1, with 3 to 6 bits; they are taken in parts of 65536 (ALQ).
         norm: "max" or "l2", which has the smaller code and the larger error.
         phases: 2: each rank adds some of the blocks up and rounds the sums once more.  1: every rank gets
         the codes of all ranks; for 2 bits, of which sums would lose too much (TernGrad).
@@ -67,6 +71,7 @@ class Compression:
         Source: Alistarh et al., 2017; Ramezani-Kebrya et al., 2021; Faghri et al., 2020.
         """
         if not isinstance(levels, str):
+            _check_levels(levels, bits)
             levels = "".join(f"{min(round(65536 * each), 65535):04x}" for each in levels[1:-1])
         return CompressionCodec(
             f"levels:bits={bits},block={block},levels={levels},norm={norm},phases={phases}"
@@ -121,6 +126,7 @@ class Compression:
         `seed`, and no residual, which would grow.  Every rank gets the elements of all ranks.
         Source: Wangni et al., 2018 (greedy algorithm).
         """
+        _check_ratio("by_chance", ratio)
         return CompressionCodec(f"chance:ratio={ratio:.9g},block={block}")
 
     @staticmethod
@@ -132,6 +138,7 @@ class Compression:
         Biased, so it wants a `residual`.  Every rank gets the elements of all ranks.
         Source: Aji and Heafield, 2017; Lin et al., 2018.
         """
+        _check_ratio("topk", ratio)
         count = "exact" if exact else "sampled"
         return CompressionCodec(f"topk:ratio={ratio:.9g},block={block},count={count}")
 
@@ -142,3 +149,26 @@ class Compression:
         float32.  Rounds to the nearest, so it needs no seed.
         """
         return CompressionCodec(f"minmax8:block={block}")
+
+
+def _check_levels(levels: Sequence[float], bits: int) -> None:
+    """Raises InvalidArgument for what the engine cannot see: it gets those between the first and the last."""
+    if not isinstance(bits, Integral) or not 3 <= bits <= 6:
+        raise InvalidArgument(
+            f"Compression.levels(bits={bits!r}): levels of one's own take 3 to 6 bits."
+        )
+    count = 2 ** (int(bits) - 1)
+    are_right = len(levels) == count and all(isinstance(each, Real) for each in levels)
+    are_right = are_right and levels[0] == 0 and levels[-1] == 1
+    if not are_right or not all(a <= b for a, b in itertools.pairwise(levels)):
+        raise InvalidArgument(
+            f"Compression.levels(bits={bits}, levels={levels!r}): levels are {count} numbers, the first 0, the last 1, "
+            "none below the one before."
+        )
+
+
+def _check_ratio(codec: str, ratio: float) -> None:
+    if not isinstance(ratio, Real):
+        raise InvalidArgument(
+            f"Compression.{codec}(ratio={ratio!r}): ratio takes a number above 0 and up to 1."
+        )

@@ -6,6 +6,7 @@ and a tensor of the same type and shape, is not prepared anew; see rabit/engine/
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -204,8 +205,8 @@ class _Allreduce(Again):
             scale(request, op, average, prescale, postscale)
             request.codec = self.engine.codec_id(compression)
             residual, request.seed = feedback
-            if not 0 <= request.seed < 1 << 64:
-                raise call.refusal(f"the seed is {request.seed}. Pass one from 0 to 2**64 - 1.")
+            if not isinstance(request.seed, Integral) or not 0 <= request.seed < 1 << 64:
+                raise call.refusal(f"the seed is {request.seed!r}. Pass a whole number from 0 to 2**64 - 1.")
             if residual is not None:
                 request.residual = _view_residual(residual, compression, request, call)
         return request

@@ -332,6 +332,8 @@ def test_what_a_codec_cannot_do_is_refused():
             ({"compression": Compression.fp16, "residual": ones.copy()}, "keeps no residual"),
             ({"residual": ones.copy()}, "a residual and no codec"),
             ({"compression": Compression.levels(), "seed": -1}, "the seed is -1"),
+            ({"compression": Compression.levels(), "seed": "a"}, "the seed is 'a'. Pass a whole"),
+            ({"compression": Compression.levels(), "seed": 1.5}, "the seed is 1.5. Pass a whole"),
             (
                 {"compression": Compression.sign(), "residual": np.zeros(7, np.float32)},
                 r"the residual is float32\[7\], the tensor float32\[8\]",
@@ -347,3 +349,33 @@ def test_what_a_codec_cannot_do_is_refused():
             rabit.allreduce(np.ones(8), name="x", compression=Compression.sign())
 
     run_ranks(1, on_rank)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (0, 1),  # too few
+        (0, 0.1, 0.2, 0.3, 0.4, 1),
+        (0.1, 0.2, 0.3, 1),
+        (0, 0.2, 0.4, 2),
+        (0, 0.5, 0.2, 1),
+        (0, float("nan"), 0.4, 1),
+        (0, "0.1", 0.4, 1),
+    ],
+)
+def test_levels_that_the_engine_would_not_round_to_are_refused(given):
+    with pytest.raises(
+        InvalidArgument, match="levels are 4 numbers, the first 0, the last 1, none"
+    ):
+        Compression.levels(bits=3, levels=given)
+
+
+def test_levels_of_one_s_own_take_bits_that_can_name_them():
+    with pytest.raises(InvalidArgument, match=r"bits=2.: levels of one's own take 3 to 6 bits"):
+        Compression.levels(bits=2, levels=(0, 1))
+
+
+@pytest.mark.parametrize("codec", [Compression.topk, Compression.by_chance])
+def test_a_ratio_that_is_no_number_is_refused(codec):
+    with pytest.raises(InvalidArgument, match=r"ratio='a'.: ratio takes a number above 0"):
+        codec(ratio="a")

@@ -143,7 +143,8 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     **layers(
         "rabit",
         {
-            _GROUND: "",
+            "errors types version": "",
+            "compression": "errors",
             "config": _GROUND,
             "_native": f"config {_GROUND}",
             "rendezvous tuning": _SETTINGS,
