@@ -115,7 +115,8 @@ def _tensor(array: Array) -> torch.Tensor:
 
 
 def _mapped(saved: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    found = {key: saved[key] for key in ("step", "ranks") if key in saved}
+    found = dict(saved)
     for scope in ("replicated", "local"):
-        found[scope] = {path: change(value) for path, value in saved[scope].items()}
+        if scope in saved:  # What is missing is for the pipeline to say.
+            found[scope] = {path: change(value) for path, value in saved[scope].items()}
     return found

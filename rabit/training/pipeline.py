@@ -209,6 +209,14 @@ class Pipeline:
         change: how the ranks differ from those that saved it, whose parts are divided anew then; None: not
         at all, and other numbers of ranks are refused where they have parts of their own.
         """
+        missing = [key for key in ("step", "replicated", "local") if key not in saved]
+        if missing:
+            has = ", ".join(map(repr, list(saved)[:5])) or "nothing"
+            raise InvalidArgument(
+                f"the saved state has no {', '.join(map(repr, missing))}, so it is none of a "
+                f"{type(self.strategy).__name__}: it has {has}. Pass what strategy_state_dict "
+                "gave, not the state of a model or an optimizer."
+            )
         now = len(self._members.ranks)
         before = int(saved.get("ranks", now))
         if change is None and before != now and saved["local"]:

@@ -97,7 +97,7 @@ class FsdpMethod:
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Goes on from what `state_dict` gave."""
-        for name, (count, dtype) in saved[_SLOTS].items():
+        for name, (count, dtype) in saved.get(_SLOTS, {}).items():
             self._slot(name, count, dtype)
         self._pipeline.load_state_dict(with_arrays(saved))
 

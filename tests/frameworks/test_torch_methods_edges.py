@@ -365,6 +365,23 @@ def test_a_state_of_other_methods_is_refused_with_the_reason_and_leaves_no_trace
     assert wrong(by_all(case), difference, good_day()) == {}
 
 
+def test_what_is_no_state_of_a_method_is_refused_with_what_it_has():
+    def on_rank(engine: Any) -> None:
+        training = Training("powersgd")
+        optimizer = training.optimizer
+        for other, has in (
+            ({}, "it has nothing"),
+            (optimizer.state_dict(), "it has 'state', 'param_groups'"),
+            (training.now(), "it has 'table', 'bias'"),
+        ):
+            says = refusal(lambda other=other: optimizer.load_strategy_state_dict(other))
+            assert "no 'step', 'replicated', 'local'" in says
+            assert has in says
+            assert "Pass what strategy_state_dict gave" in says
+
+    run_ranks(1, on_rank)
+
+
 def test_a_state_of_another_model_is_refused_with_the_shapes_and_leaves_no_trace():
     """The first parameter is as it was saved, the second has another shape."""
 
