@@ -77,7 +77,7 @@ class Method:
         self._pipeline = Pipeline(strategy, [], engine=engine, process_set=process_set, name=name)
         self._slot_of: dict[str, ArraySlot] = {}
         self._exchanged: set[str] = set()
-        engine.before_close(self._pipeline.finish, keeps=self._pipeline.ends_together)
+        engine.before_close(self._pipeline.close, keeps=self._pipeline.ends_together)
 
     def meet_if_due(self, meeting: Meeting) -> None:
         """With the other ranks; goes on as after the steps that those have taken who took most."""

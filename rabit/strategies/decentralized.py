@@ -48,7 +48,7 @@ class Decentralized(Strategy):
         self._slots = slots
 
     async def after_step(self, ranks: Ranks) -> None:
-        if ranks.step % self.every == 0:
+        if ranks.size > 1 and ranks.step % self.every == 0:
             self._moves = [(slot, *self._start(slot, ranks)) for slot in self._slots]
 
     async def before_step(self, ranks: Ranks) -> None:

@@ -54,6 +54,7 @@ class Pipeline:
         self._driver = Driver(engine, name)
         self._undo = Undo()
         self._gradients: dict[str, Task] = {}
+        self._has_failed = False  # the last step; its caller knows
         self._fresh: list[Slot] = []  # whose state was made of values that may still be replaced
         self._plan(self.slots)
 
@@ -110,20 +111,21 @@ class Pipeline:
             tasks = list(self._gradients.values())
         else:
             tasks = [self._gradients[s.name] for s in slots if s.name in self._gradients]
-        self._driver.wait(tasks)
+        self._wait_for(tasks)
 
     def before_step(self) -> None:
         """Waits for the gradients and for what the strategy does before the update."""
         self.gradients_complete()
         self.wait()
-        self._driver.wait([self._spawn(self.strategy.before_step, "before.step")])
+        self._wait_for([self._spawn(self.strategy.before_step, "before.step")])
 
     def after_step(self) -> None:
         """The optimizer has stepped: what the strategy does then, up to where it sleeps."""
         self._undo.commit()
         self._gradients.clear()
         self._reach(self.step + 1)
-        self._driver.wait([self._spawn(self.strategy.after_step, "after.step")])
+        self._wait_for([self._spawn(self.strategy.after_step, "after.step")])
+        self._has_failed = False
 
     def meet_if_due(self, meeting: Meeting) -> None:
         """Before gradients leave, where all ranks do so in one order: `begin_meeting` and `end_meeting`."""
@@ -163,7 +165,7 @@ class Pipeline:
         self._driver.reach(now)
         # What is due now ends now on every rank: parameters that it changes must not meet the next
         # forward pass on one rank and the one after it on another.
-        self._driver.wait(woken)
+        self._wait_for(woken)
 
     def undo(self) -> None:
         """The step does not happen: waits for what is under way, and takes its traces back."""
@@ -177,6 +179,7 @@ class Pipeline:
 
     def abandon(self) -> None:
         """What is under way has no end: the other ranks train by another method."""
+        self._has_failed = True
         self._driver.forget()
         self._gradients.clear()
 
@@ -186,9 +189,14 @@ class Pipeline:
         return type(self.strategy).finish is not Strategy.finish
 
     def finish(self) -> None:
-        """Brings in what is under way: before saving, resizing and closing; on all ranks."""
+        """Brings in what is under way: before saving and resizing; on all ranks."""
         self._driver.wait([self._spawn(self.strategy.finish, "finish")])
         self._driver.finish()
+
+    def close(self) -> None:
+        """Finishes before the engine closes, unless the last step has failed: what it left would raise again."""
+        if not self._has_failed:
+            self.finish()
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` takes: the numbers of steps and of ranks, and values by path.
@@ -247,6 +255,13 @@ class Pipeline:
         self.strategy.load(own)
         self._fresh = []
         self._driver.now = (int(saved["step"]), 0)
+
+    def _wait_for(self, tasks: Sequence[Task]) -> None:
+        try:
+            self._driver.wait(tasks)
+        except Exception:
+            self._has_failed = True
+            raise
 
     def _plan(self, slots: Sequence[Slot]) -> None:
         self._fresh += [slot for slot in slots if slot.state is None]

@@ -52,7 +52,7 @@ class DdpMethod:
         self._meeting = Meeting(engine, process_set, strategy)
         self._completion = completion_of(engine)
         self._is_complete = False
-        engine.before_close(self._pipeline.finish, keeps=self._pipeline.ends_together)
+        engine.before_close(self._pipeline.close, keeps=self._pipeline.ends_together)
 
     def start(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Starts the exchange of the gradients of a bucket; the future gets the bucket's memory."""

@@ -56,7 +56,7 @@ class FsdpMethod:
         self._pipeline = Pipeline(strategy, [], engine=engine, process_set=process_set, name=name)
         self._meeting = Meeting(engine, process_set, strategy)
         _put_in_place(self, model)
-        engine.before_close(self._pipeline.finish, keeps=self._pipeline.ends_together)
+        engine.before_close(self._pipeline.close, keeps=self._pipeline.ends_together)
 
     def reduce_scatter(
         self, module: str, output: torch.Tensor, whole: torch.Tensor, group: Any, op: Any

@@ -45,7 +45,7 @@ class Method:
             strategy, slots, engine=engine, process_set=process_set, name=prefix
         )
         self._choose(states, slots)
-        engine.before_close(self.finish, keeps=self.pipeline.ends_together)
+        engine.before_close(self.close, keeps=self.pipeline.ends_together)
 
     @property
     def step(self) -> int:
@@ -140,10 +140,10 @@ class Method:
         """The other ranks train by another method."""
         self.pipeline.abandon()
 
-    def finish(self) -> None:
-        """Brings in what is under way; collective."""
+    def close(self) -> None:
+        """Brings in what is under way before the engine closes; collective."""
         with torch.no_grad():
-            self.pipeline.finish()
+            self.pipeline.close()
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the method, with tensors in place of arrays."""

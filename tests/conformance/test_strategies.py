@@ -206,6 +206,12 @@ def test_sparse_moves_keep_anchors_equal():
     assert suite.spread(found, lambda each, name: each.states[name].anchor) == 0
 
 
+def test_one_rank_trains_without_peers():
+    run = suite.Run(lambda: methods.Decentralized("shift-one"))
+
+    assert suite.distance(outcomes(run, 1), outcomes(suite.MEAN, 1)) <= 1e-12
+
+
 def test_peers_one_at_a_time_come_to_one_value():
     run = suite.Run(
         lambda: methods.Decentralized("shift-one"), steps=24, gradient=suite.nothing, apart=1.0

@@ -433,3 +433,17 @@ def test_arguments_of_a_text_that_cannot_be_are_refused():
         return accepted
 
     assert run_ranks(1, on_rank) == [[]]
+
+
+def test_the_error_of_a_step_that_was_caught_is_not_raised_again_when_the_engine_closes():
+    def on_rank(engine: Any) -> None:
+        layer = torch.nn.Linear(4, 1)
+        sgd = torch.optim.SGD(layer.parameters(), lr=0.1)
+        optimizer = rabit_torch.DistributedOptimizer(
+            sgd, layer.named_parameters(), strategy="decentralized:peers=shift-one"
+        )
+        layer(torch.ones(2, 4)).sum().backward()
+        with pytest.raises(rabit.InvalidArgument, match="pairs the ranks"):
+            optimizer.step()
+
+    run_ranks(3, on_rank)  # Three make no pairs. It closes the engines, and raises what that raises.
