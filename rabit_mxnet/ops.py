@@ -127,7 +127,7 @@ def reduce_gradients(
     fields = _scale(None, rabit.Sum, prescale_factor, 1.0, process_set, compression)
     operations = []
     for gradient, name in zip(gradients, names, strict=True):
-        each = Operation(Kind.ALLREDUCE, f"gradient.{name}", gradient, gradient, fields)
+        each = Operation(Kind.ALLREDUCE, name, gradient, gradient, fields)
         check(gradient, each.what)
         operations.append(each)
     run(operations, priority)

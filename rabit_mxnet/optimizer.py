@@ -67,6 +67,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
             "Use the mean of the gradients of all ranks",
         )
         self._meeting: Meeting | None = Meeting(rabit.default_engine(), process_set, chosen)
+        self._names = next_prefix()
         self._rescale = 1.0 if chosen else gradient_predivide_factor / process_set.size()
         optimizer.rescale_grad *= self._rescale
         follow_default_engine(self._start_over)
@@ -117,6 +118,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
     def _start_over(self) -> None:
         """The ranks of an elastic job have changed."""
         self._meeting = Meeting(rabit.default_engine(), self._process_set, None)
+        self._names = next_prefix()
         before = self._rescale
         self._rescale = self._gradient_predivide_factor / self._process_set.size()
         self._optimizer.rescale_grad *= self._rescale / before
@@ -140,7 +142,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         first = 0
         for size in sizes:
             members = slice(first, first + size)
-            names = [str(each) for each in index[members]]
+            names = [f"{self._names}{each}" for each in index[members]]
             priority = self._priority(index[first], first)
             reduce_gradients(
                 grad[members], names, priority, prescale, self._process_set, Compression.none
@@ -152,6 +154,14 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
 
     def _learning_rate(self) -> float:
         return float(self._optimizer.learning_rate)
+
+
+def next_prefix() -> str:
+    """What the names of the gradients of one more trainer or optimizer begin with.
+
+    These are made in the same order on every rank, so two of them (a GAN) never use one name for two things.
+    """
+    return f"{rabit.default_engine().next_name('gradient')}."
 
 
 def group_sizes(count: int, num_groups: int) -> Sequence[int]:

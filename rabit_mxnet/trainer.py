@@ -21,7 +21,7 @@ from rabit_mxnet.library import mxnet_setting
 from rabit_mxnet.loaded import mx
 from rabit_mxnet.method import ArraySlot, Method, chosen_strategy, meet_if_due
 from rabit_mxnet.ops import reduce_gradients
-from rabit_mxnet.optimizer import DistributedOptimizer, group_sizes
+from rabit_mxnet.optimizer import DistributedOptimizer, group_sizes, next_prefix
 
 
 class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
@@ -31,7 +31,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     step(batch_size): batch_size is that of one rank.
     compression, compression_params: Compression.fp16 or {"type": "fp16"}; one of the two.
     gradient_predivide_factor: gradients are divided by it before the sum and multiplied after.
-    prefix: put before the names of gradients, to tell several trainers apart.
+    prefix: put before the names of gradients; each trainer has its own.  None: trainers are numbered in the
+    order in which they are made, which must be the same on all ranks.
     num_groups: 0, or into how many groups the gradients are divided that travel together.
     strategy: a method of `rabit.strategies`, or a text such as "diloco:every=100", in place of the mean
     in every step; `step` blocks then.  None: RABIT_STRATEGY, or the mean.
@@ -91,6 +92,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         follow_default_engine(self._start_over)
         self._gradient_predivide_factor = gradient_predivide_factor
         self._prefix = prefix or ""
+        self._names = self._next_names()
         self._num_groups = num_groups
         self._process_set = process_set
 
@@ -126,8 +128,12 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     def _start_over(self) -> None:
         """The ranks of an elastic job have changed."""
         self._meeting = Meeting(rabit.default_engine(), self._process_set, None)
+        self._names = self._next_names()
         before, self._shares = self._shares, self._process_set.size()
         self._scale *= before / self._shares
+
+    def _next_names(self) -> str:
+        return f"gradient.{self._prefix}" if self._prefix else next_prefix()
 
     def _needed_method(self) -> Method:
         if self._method is None:
@@ -174,7 +180,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             sent, undo = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         reduce_gradients(
             sent,
-            [f"{self._prefix}{index}" for index in indices],
+            [f"{self._names}{index}" for index in indices],
             -min(self._places[self._params[index].name] for index in indices),
             1.0 / self._gradient_predivide_factor,
             self._process_set,
