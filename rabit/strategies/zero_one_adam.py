@@ -156,8 +156,8 @@ class ZeroOneAdam(Strategy):
 
     def _over_root(self, x: Array, rates: float, state: ZeroOneState) -> Array:
         """x/(√v + ε), within the bound.  rates: those that x holds, added up."""
-        kind = state.v.dtype.type
-        root = np.sqrt(state.v / kind(1 - self.betas[1] ** state.times)) + kind(self.eps)
+        kind, times = state.v.dtype.type, max(state.times, 1)  # A frozen parameter has none.
+        root = np.sqrt(state.v / kind(1 - self.betas[1] ** times)) + kind(self.eps)
         return bounded(x / root, kind(self.bound * rates), state.v > 0)
 
 

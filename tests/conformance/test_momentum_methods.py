@@ -191,3 +191,22 @@ def test_a_learning_rate_of_zero_is_refused_where_ranks_meet():
             trainer.step({"w": np.ones(2)})
 
     run_ranks(1, on_rank)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_parameter_without_gradients_is_no_division_by_zero_for_zero_one_adam():
+    def train(engine):
+        def descend(slot):
+            if slot.name == "w":
+                slot.value = slot.value - slot.lr * slot.grad
+
+        values = {"w": np.ones(4), "frozen": np.full(4, 3.0)}
+        method = methods.ZeroOneAdam(methods.Mean(), 2, grow=2, every=4)
+        trainer = methods.ArrayTrainer(values, method, lr=0.01, update=descend, engine=engine)
+        for _ in range(6):
+            trainer.step({"w": np.ones(4)})
+        return values["w"][0], values["frozen"].tolist()
+
+    for moved, frozen in run_ranks(2, train):
+        assert moved < 1
+        assert frozen == [3.0] * 4
