@@ -57,7 +57,7 @@ def _reason_against() -> str | None:
 
 
 def _register_errors() -> None:
-    """MXNet raises what its engine reports by the class that the text begins with."""
+    """MXNet raises what its engine reports by the class that the text begins with, which it leaves in the text."""
     for each in (
         rabit.InvalidArgument,
         rabit.Mismatch,
@@ -68,7 +68,11 @@ def _register_errors() -> None:
         rabit.ResourceExhausted,
         rabit.Internal,
     ):
-        mx.error.register(each)
+        mx.base.register_error(each.__name__, functools.partial(_error_of, each))
+
+
+def _error_of(kind: type[rabit.RabitError], text: str) -> rabit.RabitError:
+    return kind(text.removeprefix(f"{kind.__name__}: "))
 
 
 def push(operations: Sequence[Operation], priority: int) -> None:
