@@ -12,7 +12,7 @@ from rabit.ops.exchanges import message_name
 from rabit.ops.overlap_choice import offer_overlap
 from rabit.strategies.registry import as_strategy
 from rabit.training.integrity import FiniteGuard, ReplicaCheck, finite_mode, first_not_finite
-from rabit.training.meeting import Meeting
+from rabit.training.meeting import Meeting, Standing
 from rabit.training.pipeline import Pipeline
 from rabit.training.refusal import refuse_in_elastic_jobs, refuse_strategy_in_elastic_jobs
 from rabit.training.state import Change
@@ -32,6 +32,7 @@ __all__ = [
     "Operands",
     "Pipeline",
     "ReplicaCheck",
+    "Standing",
     "Strategy",
     "Task",
     "as_strategy",

@@ -135,7 +135,8 @@ def meet_if_due(meeting: Meeting | None, method: Method | None) -> None:
     if method is not None:
         method.meet_if_due(meeting)
     elif meeting.is_due:
-        meeting.meet(0)
+        meeting.begin()
+        meeting.end()
 
 
 def chosen_strategy(given: Any, optimizer: Any, has_other: bool) -> Strategy | None:

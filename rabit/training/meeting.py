@@ -18,7 +18,7 @@ from .strategy import Strategy
 if TYPE_CHECKING:
     from rabit.engine.engine import Engine
 
-__all__ = ["Meeting"]
+__all__ = ["Meeting", "Standing"]
 
 
 class _Said(NamedTuple):
@@ -27,6 +27,19 @@ class _Said(NamedTuple):
     shown: str
     steps: int
     is_settled: bool
+
+
+class Standing(NamedTuple):
+    """What a meeting has found.
+
+    steps: the most that a rank has taken.  leader: the first rank that has.  have_parted: others have taken fewer.
+    all_settled: as `begin` was told.
+    """
+
+    steps: int
+    leader: int
+    have_parted: bool
+    all_settled: bool
 
 
 class Meeting:
@@ -65,22 +78,15 @@ class Meeting:
         """True if one is open and `end` would not block."""
         return self._handle is not None and self._handle.done()
 
-    def meet(self, steps: int, is_settled: bool = True) -> tuple[int, bool]:
-        """`begin` and `end`.  Blocks."""
-        self.begin(steps, is_settled)
-        return self.end()
-
-    def begin(self, steps: int, is_settled: bool) -> None:
+    def begin(self, steps: int = 0, is_settled: bool = True) -> None:
         """Tells the others how many steps this rank has taken, and whether it is settled.  Does not block."""
         self._joins = self._engine.joins
         mine = _Said(self._engine.rank, self._method, self._shown, steps, is_settled)
         line = np.frombuffer(json.dumps(mine).encode() + b"\n", np.uint8)
         self._handle = allgather_async(line, self._name, self._process_set, engine=self._engine)
 
-    def end(self) -> tuple[int, bool]:
-        """The largest number of steps that a rank has taken, and whether all ranks are settled.
-
-        Blocks until every rank has begun.  Raises Mismatch on all ranks if their methods differ.
+    def end(self) -> Standing:
+        """Blocks until every rank has begun.  Raises Mismatch on all ranks if their methods differ.
         """
         assert self._handle is not None, "begun before it ends"
         handle, self._handle = self._handle, None
@@ -94,4 +100,10 @@ class Meeting:
                     "RABIT_STRATEGY, the same strategy with the same arguments on every rank.",
                     each.rank,
                 )
-        return max(each.steps for each in found), all(each.is_settled for each in found)
+        steps = max(each.steps for each in found)
+        return Standing(
+            steps,
+            leader=next(each.rank for each in found if each.steps == steps),
+            have_parted=any(each.steps != steps for each in found),
+            all_settled=all(each.is_settled for each in found),
+        )

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rabit.engine.process_set import ProcessSet
 from rabit.errors import InvalidArgument, Mismatch
+from rabit.ops.objects import broadcast_object
 
-from .meeting import Meeting
+from .meeting import Meeting, Standing
 from .ranks import Members, Ranks
 from .state import Change, Undo, leaves, resized, restored
 from .strategy import Slot, Strategy
@@ -50,6 +51,7 @@ class Pipeline:
         self.strategy = strategy
         self.slots = list(slots)
         self._name = name
+        self._process_set = process_set
         self._members = Members.of(process_set, engine)
         self._driver = Driver(engine, name)
         self._undo = Undo()
@@ -147,16 +149,36 @@ class Pipeline:
         if not meeting.is_open:
             return
         try:
-            steps, _ = meeting.end()
+            standing = meeting.end()
         except Mismatch:
             self.abandon()
             raise
-        self.catch_up(steps)
+        self.catch_up(standing)
 
-    def catch_up(self, step: int) -> None:
-        """Goes on as after `step` steps, as many as a rank has taken while this one had joined; between steps."""
-        if step > self.step:
-            self._reach(step)
+    def catch_up(self, standing: Standing) -> None:
+        """Goes on as the rank that has taken most steps, while others had joined: from its step, and from the
+        part of its state that is equal on all ranks.  Between steps.  Blocks if they have parted."""
+        if standing.steps > self.step:
+            self._reach(standing.steps)
+        if standing.have_parted:
+            self._follow(standing.leader)
+
+    def _follow(self, leader: int) -> None:
+        values = {path: each.value for path, each in self._leaves().items()}
+        theirs = {path for path, each in self._leaves().items() if each.scope == "replicated"}
+        mine = {path: values[path] for path in sorted(theirs)}
+        name = f"{self._name}.replicated"
+        values |= broadcast_object(
+            mine, leader, name, self._process_set, engine=self._driver.engine
+        )
+        if self._driver.engine.rank != leader:
+            self._restore(values)
+
+    def _restore(self, values: Mapping[str, Any]) -> None:
+        for slot in self.slots:
+            slot.state = restored(slot.state, slot.name, values)
+        self.strategy.load(restored(self.strategy.state(), "", values))
+        self._fresh = []
 
     def _reach(self, step: int) -> None:
         now = (step, 0)

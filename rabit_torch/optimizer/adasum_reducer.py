@@ -77,7 +77,8 @@ class AdasumReducer:
         if self._is_alone or not parameters:
             return result
         if self._meeting.is_due:
-            self._meeting.meet(0)
+            self._meeting.begin()
+            self._meeting.end()
         wires, contexts = [], []
         for parameter, start in zip(parameters, before, strict=True):
             wire, context = self._compression.compress(parameter.detach() - start)

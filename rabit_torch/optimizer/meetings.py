@@ -50,14 +50,14 @@ class Meetings:
     def _end(self) -> None:
         method, crossing = self._sender.method, self._mode.crossing
         try:
-            steps, all_settled = self._meeting.end()
+            standing = self._meeting.end()
         except Mismatch:
             if method is not None:
                 method.abandon()  # Else the end of the job waits for it, or raises what became of it.
             raise
         if method is not None:
-            method.catch_up(steps)
-        if self._is_settled and not all_settled:
+            method.catch_up(standing)
+        if self._is_settled and not standing.all_settled:
             # A rank that had joined since the first step knows no packs and no order: all begin anew.
             if crossing is not None:
                 crossing.flush()

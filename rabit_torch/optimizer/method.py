@@ -11,7 +11,7 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, ProcessSet
-from rabit.framework import Change, Operands, Pipeline, Strategy, Task, as_strategy
+from rabit.framework import Change, Operands, Pipeline, Standing, Strategy, Task, as_strategy
 from rabit_torch.parameter_state import ParameterState
 from rabit_torch.torch_slot import TorchSlot, with_arrays, with_tensors
 
@@ -52,10 +52,10 @@ class Method:
         """How many steps have ended."""
         return self.pipeline.step
 
-    def catch_up(self, step: int) -> None:
-        """Goes on as after `step` steps."""
+    def catch_up(self, standing: Standing) -> None:
+        """Goes on as the rank that has taken most steps."""
         with torch.no_grad():
-            self.pipeline.catch_up(step)
+            self.pipeline.catch_up(standing)
 
     def add(self, states: Sequence[ParameterState]) -> None:
         """Takes further parameters."""
