@@ -40,6 +40,11 @@ class TorchAdapter:
     def leaf(self, value: Any, path: str) -> Leaf | None:
         if not isinstance(value, torch.Tensor):
             return None
+        if value.is_meta:
+            raise Unsupported(
+                f"the state has a tensor on device meta at '{path}', which has no elements to save. Load the "
+                "model, or leave the tensor out."
+            )
         if value.layout != torch.strided or hasattr(value, "to_local") or value.dtype not in _NAMES:
             raise Unsupported(
                 f"the state has a {type(value).__name__} of {value.dtype} and layout {value.layout} at "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -117,9 +118,7 @@ class Checkpoint:
         """`save` of the values that `make` gives: what it raises, the other ranks are told."""
         self.wait()
         try:
-            if not isinstance(step, int) or step < 0:
-                raise InvalidArgument(f"checkpoint: step is {step!r}: expected an integer, 0 or more.")
-            share = self._snapshots.take(step, *make())
+            share = self._snapshots.take(_checked(step), *make())
         except Exception as error:
             self._error = self._commit.refuse(error)
             raise
@@ -237,6 +236,16 @@ class Checkpoint:
     def _finish(self) -> None:
         """The engine is about to close: what was begun is finished first."""
         self.wait()
+
+
+def _checked(step: Any) -> int:
+    try:
+        number = -1 if isinstance(step, bool) else operator.index(step)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise InvalidArgument(f"checkpoint: step is {step!r}: expected an integer, 0 or more.")
+    return number
 
 
 def _check(folder: str | Path | None, keep: int, every: int, on_error: str) -> None:

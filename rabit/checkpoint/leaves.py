@@ -105,6 +105,10 @@ class NumpyAdapter:
     def leaf(self, value: Any, path: str) -> Leaf | None:
         if not isinstance(value, (np.ndarray, np.generic)):
             return None
+        if isinstance(value, np.ma.MaskedArray):
+            raise Unsupported(
+                f"the state has a masked array at '{path}', whose mask would be lost. Put in its .data and .mask."
+            )
         array = np.asarray(value)
         short = _NUMPY_NAMES.get(array.dtype.name)
         if short is None or not array.dtype.isnative:

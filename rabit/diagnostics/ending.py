@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from rabit.diagnostics.tracebacks import folded_traceback, one_line, users_frame
+from rabit.diagnostics.tracebacks import folded_traceback, message_of, one_line, users_frame
 from rabit.errors import Aborted, PeerLost, RabitError, first_loss, forget_losses
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _tell_raised(watch: _Watch, error: BaseException, lost: int) -> None:
         {
             "event": "raised",
             "type": type(error).__name__,
-            "message": str(error)[:_LONGEST_TEXT],
+            "message": message_of(error)[:_LONGEST_TEXT],
             "place": "" if frame is None else f"{frame.filename}:{frame.lineno}, in {frame.name}",
             "code": "" if frame is None else (frame.line or "")[:_LONGEST_TEXT],
             "lost": watch.number_of(lost),

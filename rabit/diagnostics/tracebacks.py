@@ -6,7 +6,7 @@ import os
 import traceback
 from typing import Any
 
-__all__ = ["folded_traceback", "one_line", "users_frame"]
+__all__ = ["folded_traceback", "message_of", "one_line", "users_frame"]
 
 _PACKAGES = ("rabit", "rabit_torch", "rabit_mxnet")
 _HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
@@ -47,9 +47,17 @@ def folded_traceback(error: BaseException) -> str:
     return "".join(told.format())
 
 
+def message_of(error: BaseException) -> str:
+    """str(error), or what Python shows where that raises: who tells of an error must not fail by it."""
+    try:
+        return str(error)
+    except Exception:
+        return "<exception str() failed>"
+
+
 def one_line(error: BaseException) -> str:
     """Type and message of `error`, for readers who have one line."""
-    message = str(error).strip().partition("\n")[0]
+    message = message_of(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 

@@ -107,6 +107,16 @@ def test_tensors_of_every_type_come_back(on_ranks, tmp_path):
         assert "layout torch.sparse_coo at 'state/a/0'" in text
 
 
+def test_a_tensor_without_memory_is_refused_by_name():
+    import torch
+
+    import rabit
+    from rabit_torch.checkpoint import TorchAdapter
+
+    with pytest.raises(rabit.Unsupported, match="device meta at 'a/b'"):
+        TorchAdapter().leaf(torch.empty(2, device="meta"), "a/b")
+
+
 def test_conjugate_and_negated_views_are_saved_as_what_they_are():
     import torch
 

@@ -37,6 +37,21 @@ def test_a_signal_gives_128_and_its_number(rabitrun, name):
     assert f"rank 0 of 2 (host localhost) was killed by SIG{name} (signal {number:d})" in job.err
 
 
+def test_a_guard_that_somebody_has_stopped_holds_nobody_up(rabitrun, monkeypatch, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, signal\nfrom pathlib import Path\n"
+        "children = Path(f'/proc/{os.getppid()}/task/{os.getppid()}/children').read_text().split()\n"
+        "guards = [each for each in children if 'guard.py' in Path(f'/proc/{each}/cmdline').read_text()]\n"
+        "os.kill(int(guards[0]), signal.SIGSTOP)\nprint('stopped', len(guards))\n"
+    )
+
+    job = rabitrun("-np", 1, sys.executable, script)
+
+    assert job.status == 0 and "stopped 1" in job.out, job.err
+    job.assert_nothing_is_left()
+
+
 def test_all_ranks_well_is_status_0_and_no_report(rabitrun):
     job = rabitrun("-np", 3, "true")
 

@@ -49,6 +49,19 @@ def test_the_users_line_and_one_traceback_are_shown(rabitrun, script):
     assert job.err.count("rank 1 is ending after ValueError: sample 7 is bad") == 2
 
 
+def test_an_exception_that_has_no_text_is_shown_by_its_type(rabitrun, tmp_path):
+    script = tmp_path / "mute.py"
+    script.write_text(
+        "import rabit\nrabit.init()\nclass Mute(Exception):\n    def __str__(self):\n        raise ValueError\n"
+        "if rabit.rank() == 1:\n    raise Mute\nrabit.barrier()\n"
+    )
+
+    job = rabitrun("-np", 2, sys.executable, script)
+
+    assert "rabitrun: rank 1 of 2 (host localhost) raised Mute: <exception str() failed>" in job.err
+    assert "diagnostics/ending.py" not in job.err
+
+
 def test_ranks_that_are_busy_when_another_fails_have_their_say(rabitrun, script):
     """They notice 0.3 s after its end: time enough for the launcher to have stopped them."""
     job = rabitrun("-np", 3, sys.executable, script, "SIGKILL", 1, "busy", 2, 0)

@@ -28,6 +28,7 @@ __all__ = ["LocalNode"]
 
 _READ_BYTES = 1 << 18
 _PIPE_BYTES = 1 << 20
+_GUARD_TIMEOUT_S = 5.0
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127  # As a shell reports them.
 
 
@@ -256,7 +257,11 @@ class LocalNode:
             assert self._guard.stdin is not None
             with contextlib.suppress(OSError):
                 self._guard.stdin.close()
-            self._guard.wait()
+            try:
+                self._guard.wait(_GUARD_TIMEOUT_S)
+            except subprocess.TimeoutExpired:  # Somebody has stopped it, and it has nothing left to do.
+                self._guard.kill()
+                self._guard.wait()
             self._guard = None
 
     def _tell_guard(self, word: object) -> None:

@@ -336,11 +336,30 @@ def test_arguments_out_of_range_are_refused(tmp_path, arguments):
     assert isinstance(error, rabit.InvalidArgument) and f"Checkpoint({name}={value!r})" in str(error)
 
 
-@pytest.mark.parametrize("step", [-1, 1.5, "3"])
+@pytest.mark.parametrize("step", [-1, 1.5, "3", True])
 def test_a_step_that_cannot_be_is_refused(tmp_path, step):
     (error,) = run_threads(1, lambda peers: Checkpoint(tmp_path, peers=peers).save({}, step=step))
 
     assert isinstance(error, rabit.InvalidArgument) and f"step is {step!r}" in str(error)
+
+
+def test_a_step_of_numpy_is_an_integer(tmp_path):
+    def save(peers):
+        with Checkpoint(tmp_path, peers=peers) as checkpoint:
+            checkpoint.save({}, step=np.int64(3))
+        return checkpoint.restore().step
+
+    assert run_threads(1, save) == [3]
+
+
+def test_what_would_be_lost_of_an_array_is_refused(tmp_path):
+    masked = np.ma.masked_array([1, 2], [False, True])
+
+    (error,) = run_threads(
+        1, lambda peers: Checkpoint(tmp_path, peers=peers).save({"m": masked}, step=1)
+    )
+
+    assert isinstance(error, rabit.Unsupported) and "masked array at 'm'" in str(error)
 
 
 def test_without_a_folder_the_error_says_where_one_comes_from():
