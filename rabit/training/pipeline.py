@@ -10,8 +10,9 @@ from rabit.errors import InvalidArgument, Mismatch
 from rabit.ops.objects import broadcast_object
 
 from .meeting import Meeting, Standing
+from .method_state import MethodState
 from .ranks import Members, Ranks
-from .state import Change, Undo, leaves, resized, restored
+from .state import Change, Undo
 from .strategy import Slot, Strategy
 from .tasks import Driver, Task
 from .wire import Operands, Wire
@@ -50,6 +51,7 @@ class Pipeline:
             engine.refuses_join = f"'{name}' trains by {type(strategy).__name__}: {strategy.refuses_join}"
         self.strategy = strategy
         self.slots = list(slots)
+        self._state = MethodState(strategy, self.slots)
         self._name = name
         self._process_set = process_set
         self._members = Members.of(process_set, engine)
@@ -164,21 +166,14 @@ class Pipeline:
             self._follow(standing.leader)
 
     def _follow(self, leader: int) -> None:
-        values = {path: each.value for path, each in self._leaves().items()}
-        theirs = {path for path, each in self._leaves().items() if each.scope == "replicated"}
-        mine = {path: values[path] for path in sorted(theirs)}
+        engine, mine = self._driver.engine, self._state.by_scope()
         name = f"{self._name}.replicated"
-        values |= broadcast_object(
-            mine, leader, name, self._process_set, engine=self._driver.engine
+        theirs = broadcast_object(
+            mine["replicated"], leader, name, self._process_set, engine=engine
         )
-        if self._driver.engine.rank != leader:
-            self._restore(values)
-
-    def _restore(self, values: Mapping[str, Any]) -> None:
-        for slot in self.slots:
-            slot.state = restored(slot.state, slot.name, values)
-        self.strategy.load(restored(self.strategy.state(), "", values))
-        self._fresh = []
+        if engine.rank != leader:
+            self._state.put({**mine["local"], **theirs})
+            self._fresh = []
 
     def _reach(self, step: int) -> None:
         now = (step, 0)
@@ -227,11 +222,7 @@ class Pipeline:
         ranks at the same step.
         """
         self.finish()
-        ranks = len(self._members.ranks)
-        saved: dict[str, Any] = {"step": self.step, "ranks": ranks, "replicated": {}, "local": {}}
-        for path, each in self._leaves().items():
-            saved[each.scope][path] = each.value
-        return saved
+        return {"step": self.step, "ranks": len(self._members.ranks), **self._state.by_scope()}
 
     def load_state_dict(self, saved: Mapping[str, Any], change: Change | None = None) -> None:
         """Goes on from what `state_dict` gave, bit for bit.
@@ -239,42 +230,7 @@ class Pipeline:
         change: how the ranks differ from those that saved it, whose parts are divided anew then; None: not
         at all, and other numbers of ranks are refused where they have parts of their own.
         """
-        missing = [key for key in ("step", "replicated", "local") if key not in saved]
-        if missing:
-            has = ", ".join(map(repr, list(saved)[:5])) or "nothing"
-            raise InvalidArgument(
-                f"the saved state has no {', '.join(map(repr, missing))}, so it is none of a "
-                f"{type(self.strategy).__name__}: it has {has}. Pass what strategy_state_dict "
-                "gave, not the state of a model or an optimizer."
-            )
-        now = len(self._members.ranks)
-        before = int(saved.get("ranks", now))
-        if change is None and before != now and saved["local"]:
-            raise InvalidArgument(
-                f"the state of this {type(self.strategy).__name__} was saved by {before} ranks, each of which has "
-                f"its own part, and {now} load it. Start {before} ranks, save and restore by "
-                "rabit_torch.checkpoint.Checkpoint, which divides the parts anew, or begin without this state."
-            )
-        values = {**saved["replicated"], **saved["local"]}
-        unknown = sorted(set(values) - set(self._leaves()))
-        if unknown:
-            raise InvalidArgument(
-                f"the saved state has {', '.join(map(repr, unknown[:5]))}, which this "
-                f"{type(self.strategy).__name__} does not keep. Make the strategy with the arguments "
-                "it was saved with."
-            )
-        states = [restored(slot.state, slot.name, values) for slot in self.slots]
-        own = restored(self.strategy.state(), "", values)
-        if change is not None and not change.is_none:
-            states = [
-                resized(state, slot.name, change)
-                for state, slot in zip(states, self.slots, strict=True)
-            ]
-            own = resized(own, "", change)
-        # What is refused has changed nothing up to here: training can begin without it.
-        for slot, state in zip(self.slots, states, strict=True):
-            slot.state = state
-        self.strategy.load(own)
+        self._state.load(saved, len(self._members.ranks), change)
         self._fresh = []
         self._driver.now = (int(saved["step"]), 0)
 
@@ -301,12 +257,6 @@ class Pipeline:
         for slot in fresh:
             slot.state = None
         self.strategy.plan(self.slots)
-
-    def _leaves(self) -> dict[str, Any]:
-        found = leaves(self.strategy.state(), "")
-        for slot in self.slots:
-            found.update(leaves(slot.state, slot.name))
-        return found
 
     def _spawn(
         self,
