@@ -86,8 +86,7 @@ class Meeting:
         self._handle = allgather_async(line, self._name, self._process_set, engine=self._engine)
 
     def end(self) -> Standing:
-        """Blocks until every rank has begun.  Raises Mismatch on all ranks if their methods differ.
-        """
+        """Blocks until every rank has begun.  Raises Mismatch on all ranks if their methods differ."""
         assert self._handle is not None, "begun before it ends"
         handle, self._handle = self._handle, None
         found = [_Said(*json.loads(line)) for line in handle.result().tobytes().splitlines()]

@@ -134,7 +134,8 @@ class Pipeline:
     def meet_if_due(self, meeting: Meeting) -> None:
         """Before gradients leave, where all ranks do so in one order: `begin_meeting` and `end_meeting`."""
         self.begin_meeting(meeting)
-        self.end_meeting(meeting)
+        if meeting.is_open:
+            self.end_meeting(meeting)
 
     def begin_meeting(self, meeting: Meeting) -> None:
         """Before gradients leave: compares the strategy with that of the other ranks, if it is time to.
@@ -146,24 +147,24 @@ class Pipeline:
             if not meeting.is_first:
                 self.end_meeting(meeting)
 
-    def end_meeting(self, meeting: Meeting) -> None:
-        """Before this rank waits for what has left.  Raises Mismatch on all ranks.  Blocks."""
-        if not meeting.is_open:
-            return
+    def end_meeting(self, meeting: Meeting) -> Standing:
+        """Before this rank waits for what has left: goes on as the rank that has taken most steps, while others had
+        joined, from its step, and from the part of its state that is equal on all ranks.
+
+        Raises Mismatch on all ranks if their strategies differ.  Blocks.
+        """
         try:
             standing = meeting.end()
-        except Mismatch:
-            self.abandon()
+        except Mismatch:  # What is under way has no end: who closes would wait for it.
+            self._has_failed = True
+            self._driver.forget()
+            self._gradients.clear()
             raise
-        self.catch_up(standing)
-
-    def catch_up(self, standing: Standing) -> None:
-        """Goes on as the rank that has taken most steps, while others had joined: from its step, and from the
-        part of its state that is equal on all ranks.  Between steps.  Blocks if they have parted."""
         if standing.steps > self.step:
             self._reach(standing.steps)
         if standing.have_parted:
             self._follow(standing.leader)
+        return standing
 
     def _follow(self, leader: int) -> None:
         engine, mine = self._driver.engine, self._state.by_scope()
@@ -193,12 +194,6 @@ class Pipeline:
             self._undo.undo()
             self._gradients.clear()
             self._driver.now = (self.step, 0)
-
-    def abandon(self) -> None:
-        """What is under way has no end: the other ranks train by another method."""
-        self._has_failed = True
-        self._driver.forget()
-        self._gradients.clear()
 
     @property
     def ends_together(self) -> bool:

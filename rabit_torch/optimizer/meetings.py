@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rabit import Mismatch
 from rabit.framework import Meeting
 from rabit_torch.optimizer.layout import GradientLayout
 from rabit_torch.optimizer.mode import OverlapMode
@@ -49,14 +48,7 @@ class Meetings:
 
     def _end(self) -> None:
         method, crossing = self._sender.method, self._mode.crossing
-        try:
-            standing = self._meeting.end()
-        except Mismatch:
-            if method is not None:
-                method.abandon()  # Else the end of the job waits for it, or raises what became of it.
-            raise
-        if method is not None:
-            method.catch_up(standing)
+        standing = self._meeting.end() if method is None else method.end_meeting(self._meeting)
         if self._is_settled and not standing.all_settled:
             # A rank that had joined since the first step knows no packs and no order: all begin anew.
             if crossing is not None:

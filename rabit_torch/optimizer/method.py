@@ -11,7 +11,16 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, ProcessSet
-from rabit.framework import Change, Operands, Pipeline, Standing, Strategy, Task, as_strategy
+from rabit.framework import (
+    Change,
+    Meeting,
+    Operands,
+    Pipeline,
+    Standing,
+    Strategy,
+    Task,
+    as_strategy,
+)
 from rabit_torch.parameter_state import ParameterState
 from rabit_torch.torch_slot import TorchSlot, with_arrays, with_tensors
 
@@ -52,10 +61,10 @@ class Method:
         """How many steps have ended."""
         return self.pipeline.step
 
-    def catch_up(self, standing: Standing) -> None:
-        """Goes on as the rank that has taken most steps."""
+    def end_meeting(self, meeting: Meeting) -> Standing:
+        """See Pipeline.end_meeting."""
         with torch.no_grad():
-            self.pipeline.catch_up(standing)
+            return self.pipeline.end_meeting(meeting)
 
     def add(self, states: Sequence[ParameterState]) -> None:
         """Takes further parameters."""
@@ -135,10 +144,6 @@ class Method:
     def undo(self) -> None:
         """The gradients of this step are dropped."""
         self.pipeline.undo()
-
-    def abandon(self) -> None:
-        """The other ranks train by another method."""
-        self.pipeline.abandon()
 
     def close(self) -> None:
         """Brings in what is under way before the engine closes; collective."""
