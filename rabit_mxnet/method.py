@@ -134,9 +134,8 @@ def meet_if_due(meeting: Meeting | None, method: Method | None) -> None:
         return
     if method is not None:
         method.meet_if_due(meeting)
-    elif meeting.is_due:
-        meeting.begin()
-        meeting.end()
+    else:
+        meeting.meet()
 
 
 def chosen_strategy(given: Any, optimizer: Any, has_other: bool) -> Strategy | None:

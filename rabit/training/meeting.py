@@ -33,13 +33,13 @@ class Standing(NamedTuple):
     """What a meeting has found.
 
     steps: the most that a rank has taken.  leader: the first rank that has.  have_parted: others have taken fewer.
-    all_settled: as `begin` was told.
+    begins_anew: this rank was settled, and another was not.
     """
 
     steps: int
     leader: int
     have_parted: bool
-    all_settled: bool
+    begins_anew: bool
 
 
 class Meeting:
@@ -56,17 +56,8 @@ class Meeting:
         self._shown = repr(method.spec) if method is not None and method.spec else self._method
         self._name = engine.next_name("rabit.meeting")
         self._joins = -1
+        self._is_settled = False
         self._handle: Handle | None = None
-
-    @property
-    def is_due(self) -> bool:
-        """True before the first gradients, and before those after a join."""
-        return self._joins != self._engine.joins
-
-    @property
-    def is_first(self) -> bool:
-        """True before any join: whatever goes by steps is at its beginning on all ranks."""
-        return self._engine.joins == 0
 
     @property
     def is_open(self) -> bool:
@@ -78,12 +69,26 @@ class Meeting:
         """True if one is open and `end` would not block."""
         return self._handle is not None and self._handle.done()
 
-    def begin(self, steps: int = 0, is_settled: bool = True) -> None:
-        """Tells the others how many steps this rank has taken, and whether it is settled.  Does not block."""
-        self._joins = self._engine.joins
+    def meet(self) -> None:
+        """`begin` and `end`, where nothing goes by steps and all ranks come in one order.  Blocks."""
+        self.begin()
+        if self.is_open:
+            self.end()
+
+    def begin(self, steps: int = 0, is_settled: bool = True) -> bool:
+        """Tells the others how many steps this rank has taken, and whether it is settled, before its first
+        gradients and before those after a join; else does nothing.  Does not block.
+
+        Returns whether it must have ended before gradients leave, because they depend on the others.  Before any
+        join they do not, and ranks that use other parameters come to several optimizers in another order.
+        """
+        if self._joins == self._engine.joins:
+            return False
+        self._joins, self._is_settled = self._engine.joins, is_settled
         mine = _Said(self._engine.rank, self._method, self._shown, steps, is_settled)
         line = np.frombuffer(json.dumps(mine).encode() + b"\n", np.uint8)
         self._handle = allgather_async(line, self._name, self._process_set, engine=self._engine)
+        return self._joins > 0
 
     def end(self) -> Standing:
         """Blocks until every rank has begun.  Raises Mismatch on all ranks if their methods differ."""
@@ -104,5 +109,5 @@ class Meeting:
             steps,
             leader=next(each.rank for each in found if each.steps == steps),
             have_parted=any(each.steps != steps for each in found),
-            all_settled=all(each.is_settled for each in found),
+            begins_anew=self._is_settled and not all(each.is_settled for each in found),
         )

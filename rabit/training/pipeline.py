@@ -142,10 +142,8 @@ class Pipeline:
 
         Blocks after a join, when what they send depends on the others.
         """
-        if meeting.is_due:
-            meeting.begin(self.step, True)
-            if not meeting.is_first:
-                self.end_meeting(meeting)
+        if meeting.begin(self.step):
+            self.end_meeting(meeting)
 
     def end_meeting(self, meeting: Meeting) -> Standing:
         """Before this rank waits for what has left: goes on as the rank that has taken most steps, while others had

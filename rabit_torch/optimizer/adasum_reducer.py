@@ -76,9 +76,7 @@ class AdasumReducer:
         result = local_step()
         if self._is_alone or not parameters:
             return result
-        if self._meeting.is_due:
-            self._meeting.begin()
-            self._meeting.end()
+        self._meeting.meet()
         wires, contexts = [], []
         for parameter, start in zip(parameters, before, strict=True):
             wire, context = self._compression.compress(parameter.detach() - start)

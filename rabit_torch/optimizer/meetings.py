@@ -20,37 +20,28 @@ class Meetings:
         self._layout = layout
         self._mode = mode
         self._sender = sender
-        self._is_settled = False
 
     def before_gradients(self) -> None:
-        """Before the first gradient of a pass leaves.
-
-        The first time nothing but the comparison depends on the meeting, and no rank waits yet: ranks that use
-        other parameters come to the optimizers of these in another order.
-        """
-        if self._meeting.is_due:
-            is_first = self._meeting.is_first
-            self._begin()
-            if not is_first:
-                self._end()
+        """Before the first gradient of a pass leaves.  Blocks after a join."""
+        if self._begin():
+            self._end()
 
     def before_waits(self) -> None:
         """Before this rank waits for gradients.  Blocks until the other ranks have come, if it is time to."""
-        if self._meeting.is_due:
-            self._begin()
+        self._begin()
         if self._meeting.is_open:
             self._end()
 
-    def _begin(self) -> None:
+    def _begin(self) -> bool:
         method = self._sender.method
-        self._is_settled = not (self._layout.is_stale or self._mode.is_recording)
-        self._meeting.begin(0 if method is None else method.step, self._is_settled)
+        is_settled = not (self._layout.is_stale or self._mode.is_recording)
+        return self._meeting.begin(0 if method is None else method.step, is_settled)
 
     def _end(self) -> None:
         method, crossing = self._sender.method, self._mode.crossing
         standing = self._meeting.end() if method is None else method.end_meeting(self._meeting)
-        if self._is_settled and not standing.all_settled:
-            # A rank that had joined since the first step knows no packs and no order: all begin anew.
+        if standing.begins_anew:
+            # A rank that had joined since the first step knows no packs and no order.
             if crossing is not None:
                 crossing.flush()
                 crossing.start_recording()
