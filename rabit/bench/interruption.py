@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -10,6 +11,7 @@ from types import FrameType
 __all__ = ["Interrupted", "Signals", "interruptions"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_AGAIN_S = 0.01
 
 
 class Interrupted(BaseException):
@@ -38,9 +40,11 @@ def interruptions(rank: int) -> Iterator[Signals]:
 
     On the others it is noted only: a launcher signals all ranks at once, and one that ended before
     rank 0 has heard of it would be a loss there.  Later ones have no effect in the block: they would
-    hit what is done about the first.  Main thread only.
+    hit what is done about the first.  One that falls into a __del__, where Python drops exceptions, is
+    raised again.  Main thread only.
     """
     found = Signals()
+    earlier_hook = sys.unraisablehook
 
     def hear(signum: int, _: FrameType | None) -> None:
         if found.signum:
@@ -49,9 +53,22 @@ def interruptions(rank: int) -> Iterator[Signals]:
         if rank == 0:
             raise Interrupted(signum)
 
+    def hear_again(*_: object) -> None:
+        raise Interrupted(found.signum)
+
+    def take_dropped(dropped: sys.UnraisableHookArgs) -> None:
+        if isinstance(dropped.exc_value, Interrupted):
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)  # When this has returned.
+        else:
+            earlier_hook(dropped)
+
     earlier = {each: signal.signal(each, hear) for each in _SIGNALS}
+    earlier[signal.SIGALRM] = signal.signal(signal.SIGALRM, hear_again)
+    sys.unraisablehook = take_dropped
     try:
         yield found
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        sys.unraisablehook = earlier_hook
         for number, handler in earlier.items():
             signal.signal(number, handler)
