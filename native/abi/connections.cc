@@ -52,8 +52,7 @@ std::string Key(const Options& options, const char* what, int rank) {
 }
 
 void Warn(const Options& options, const std::string& what) {
-  if (options.log_level == "error" || options.log_level == "off") return;
-  Logger(LogLevel::kWarning, options.rank)
+  Logger(options.shown_from(), options.rank)
       .Warning("rank " + std::to_string(options.rank) + " " + what);
 }
 

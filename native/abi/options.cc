@@ -265,6 +265,14 @@ Status UnknownOption(std::string_view key, const std::vector<std::string_view>& 
                          std::string(*nearest) + "'? Known options: " + list);
 }
 
+LogLevel Options::shown_from() const {
+  for (const LogLevel level :
+       {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError, LogLevel::kOff}) {
+    if (Name(level) == log_level) return level;
+  }
+  return LogLevel::kWarning;
+}
+
 Result<Options> ParseOptions(std::string_view text) {
   Options options;
   RABIT_ASSIGN_OR_RETURN(std::vector<OptionLine> lines, SplitOptionLines(text));

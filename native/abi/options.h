@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/log.h"
 #include "base/result.h"
 
 namespace rabit {
@@ -90,6 +91,8 @@ struct Options {
   }
   // One for each lane, and one for ordered calls.
   int32_t streams() const { return started_lanes() * lane_classes() + 1; }
+  // What log_level names.
+  LogLevel shown_from() const;
 };
 
 Result<Options> ParseOptions(std::string_view text);

@@ -384,13 +384,11 @@ Result<std::unique_ptr<PsBackend>> WirePs(const Options& options, const Connecti
   }
   return std::make_unique<PsBackend>(std::move(endpoints), std::move(places), std::move(names),
                                      options.ps_async ? options.streams() : -1, job.replicas,
-                                     MakeCodecAdder());
+                                     MakeCodecAdder(), Logger(options.shown_from(), options.rank));
 }
 
 Status ServeJobs(const Options& options) {
-  const Logger log(options.log_level == "debug" || options.log_level == "info"
-                       ? LogLevel::kInfo
-                       : LogLevel::kWarning);
+  const Logger log(options.shown_from());
   RABIT_ASSIGN_OR_RETURN(const Secret secret, Secret::FromHex(options.secret));
   RABIT_ASSIGN_OR_RETURN(const std::unique_ptr<TcpStore> store, ConnectStore(options, secret));
   RABIT_RETURN_IF_ERROR(

@@ -37,14 +37,6 @@ using std::chrono_literals::operator""ms;
 // Of a start with link_model=measured.
 constexpr std::chrono::milliseconds kMeasuringTime = 50ms;
 
-LogLevel LogLevelFrom(std::string_view name) {
-  for (const LogLevel level :
-       {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError, LogLevel::kOff}) {
-    if (Name(level) == name) return level;
-  }
-  return LogLevel::kWarning;
-}
-
 std::string List(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
@@ -183,7 +175,7 @@ EngineOptions EngineOptionsFrom(const Options& options, int spin_us) {
   engine.stall_abort_ms = options.stall_abort_ms;
   engine.queue_capacity = static_cast<size_t>(options.queue_capacity);
   engine.spin_us = spin_us;
-  engine.log_level = LogLevelFrom(options.log_level);
+  engine.log_level = options.shown_from();
   engine.operation_log = options.operation_log;
   const Options defaults;
   engine.chooses_limits = options.sizes == "measured" && options.scheduler == "priority" &&
@@ -317,7 +309,7 @@ Result<Executors> MakeExecutors(const Options& options, const Connections& conne
   if (made.names.back() == "nccl") {
     RABIT_ASSIGN_OR_RETURN(nccl, WireNccl(options, connections));
     if (nccl.backend == nullptr) {
-      Logger(LogLevelFrom(options.log_level))
+      Logger(options.shown_from())
           .Info("backend auto is builtin alone, without NCCL: " + nccl.unavailable);
       made.names.pop_back();
     }

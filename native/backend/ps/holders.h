@@ -4,19 +4,29 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
+
+#include "base/status.h"
 
 namespace rabit {
 
 // A server that is lost leaves its place to the next one behind it that lives.  Thread-safe.
 class Holders {
  public:
-  Holders(int servers, int replicas)
-      : is_lost_(static_cast<size_t>(servers)), replicas_(replicas) {}
+  // Called once for each server that is lost, with how that was found.
+  using OnLoss = std::function<void(int server, const Status& why)>;
+
+  Holders(int servers, int replicas, OnLoss on_loss = nullptr)
+      : is_lost_(static_cast<size_t>(servers)), replicas_(replicas), on_loss_(std::move(on_loss)) {}
 
   // Whether there is somebody to take over.
   bool can_lose() const { return replicas_ > 1; }
-  void Lose(int server) { is_lost_[static_cast<size_t>(server)].store(true); }
+  void Lose(int server, const Status& why) {
+    const bool was_lost = is_lost_[static_cast<size_t>(server)].exchange(true);
+    if (!was_lost && on_loss_) on_loss_(server, why);
+  }
   bool has_lost(int server) const { return is_lost_[static_cast<size_t>(server)].load(); }
   // The server that has the place of `server`; -1: all are lost.
   int Of(int server) const {
@@ -31,6 +41,7 @@ class Holders {
  private:
   std::vector<std::atomic<bool>> is_lost_;
   const int replicas_;
+  const OnLoss on_loss_;
 };
 
 // What a worker knows of a place, for one group on one lane.

@@ -18,11 +18,13 @@ constexpr auto kTellTimeout = std::chrono::seconds(60);
 
 PsBackend::PsBackend(std::unique_ptr<Transport> endpoints, Places places,
                      std::vector<ServerName> servers, int update_stream, int replicas,
-                     std::unique_ptr<const EncodingAdder> adder)
+                     std::unique_ptr<const EncodingAdder> adder, const Logger& logger)
     : endpoints_(std::move(endpoints)),
       places_(std::move(places)),
       servers_(servers.size()),
-      holders_(static_cast<int>(servers.size()), replicas),
+      logger_(logger),
+      holders_(static_cast<int>(servers.size()), replicas,
+               [this](int server, const Status& why) { TellOfLoss(server, why); }),
       adder_(std::move(adder)),
       lanes_(kLanesMax),
       update_stream_(update_stream),
@@ -37,6 +39,14 @@ Status PsBackend::FailureSoFar() const {
   if (!has_failed_.load(std::memory_order_acquire)) return Status();
   MutexLock lock(mutex_);
   return failure_;
+}
+
+// All ranks find it: one tells.
+void PsBackend::TellOfLoss(int server, const Status& why) const {
+  const int next = holders_.Of(server);
+  if (endpoints_->rank() != 0 || next < 0) return;
+  logger_.Warning(Blame(server, why).message() + ". The job goes on; server " +
+                  std::to_string(server_numbers_[static_cast<size_t>(next)]) + " sums its part");
 }
 
 Status PsBackend::Blame(int server, const Status& status) const {
@@ -72,7 +82,7 @@ Status PsBackend::AddGroup(const Group& group) {
     if (holders_.has_lost(server)) continue;
     const Status told = TellServer(server, group);
     if (holders_.can_lose() && IsLossOf(told, places_.workers + server)) {
-      holders_.Lose(server);
+      holders_.Lose(server, told);
       continue;
     }
     if (!told.ok()) return Blame(server, told);

@@ -16,6 +16,7 @@
 #include "backend/ps/ps_wire.h"
 #include "base/bytes.h"
 #include "base/encoded_sum.h"
+#include "base/log.h"
 #include "base/mutex.h"
 #include "collective/scratch.h"
 #include "transport/transport.h"
@@ -40,10 +41,12 @@ class PsBackend final : public Backend {
   // Ranks 0 … workers - 1 of `endpoints` are the workers; the server that servers[s] names is rank
   // workers + s.
   // `update_stream`: of Update; below 0: there are no updates.  `replicas`: servers that have each
-  // sum. `adder`: of encodings; null: nobody adds any.
+  // sum. `adder`: of encodings; null: nobody adds any.  `logger`: rank 0 warns when it goes on
+  // without a server.
   PsBackend(std::unique_ptr<Transport> endpoints, Places places, std::vector<ServerName> servers,
             int update_stream = -1, int replicas = 1,
-            std::unique_ptr<const EncodingAdder> adder = nullptr);
+            std::unique_ptr<const EncodingAdder> adder = nullptr,
+            const Logger& logger = Logger(LogLevel::kOff));
 
   std::string_view name() const override { return "ps"; }
   // Its connections are its own; ranks that are lost are the control plane's business.
@@ -90,6 +93,7 @@ class PsBackend final : public Backend {
   int RankOf(int server) const {
     return places_.workers + servers_[static_cast<size_t>(server)].name.number;
   }
+  void TellOfLoss(int server, const Status& why) const;
   // What a failed message with a server means.
   Status Blame(int server, const Status& status) const;
   // Equal on all members.
@@ -104,6 +108,7 @@ class PsBackend final : public Backend {
   const Places places_;
   std::vector<Server> servers_;
   std::vector<int> server_numbers_;
+  const Logger logger_;
   Holders holders_;
   const std::unique_ptr<const EncodingAdder> adder_;
   std::vector<Lane> lanes_;

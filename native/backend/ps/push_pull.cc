@@ -104,7 +104,7 @@ Status PushPull::MeetHolders() {
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& part = parts_[i];
     if (IsServer(part) && args_.holders.has_lost(part.rank - args_.first_server)) {
-      RABIT_RETURN_IF_ERROR(MoveOn(i));
+      RABIT_RETURN_IF_ERROR(MoveOn(i, Status()));
     }
   }
   return Status();
@@ -142,8 +142,8 @@ bool PushPull::IsLoss(const Part& part, const Status& status) const {
   return args_.holders.can_lose() && IsServer(part) && IsLossOf(status, part.rank);
 }
 
-// From a server that is lost to the next one that has its place.
-Status PushPull::MoveOn(size_t i) {
+// From a server that is lost to the next one that has its place.  `why`: how that was found.
+Status PushPull::MoveOn(size_t i, const Status& why) {
   Part& part = parts_[i];
   const int64_t end = std::min(issued_, part.chunks());
   // Sums come in order, and those that have come count.
@@ -156,7 +156,7 @@ Status PushPull::MoveOn(size_t i) {
   }
   Result<PushPosition> from = PushPosition();
   do {
-    args_.holders.Lose(part.rank - args_.first_server);
+    args_.holders.Lose(part.rank - args_.first_server, from.ok() ? why : from.status());
     if (at == part.chunks()) return Status();  // The next push finds the place.
     const int holder = args_.holders.Of(part.place);
     if (holder < 0) {
@@ -257,7 +257,7 @@ Status PushPull::LookAround() {
     for (int64_t k = finished_; k < std::min(issued_, parts_[i].chunks()); ++k) {
       const Status over = pulls_.Wait(SlotOf(k, i, parts_.size()), now);
       if (!IsLoss(parts_[i], over)) continue;
-      RABIT_RETURN_IF_ERROR(MoveOn(i));
+      RABIT_RETURN_IF_ERROR(MoveOn(i, over));
       break;
     }
   }
@@ -271,7 +271,7 @@ Status PushPull::Wait(OperationSlots& slots, int64_t k) {
       const Status over = WaitSlot(slots, SlotOf(k, i, parts_.size()));
       if (over.ok()) break;
       if (!IsLoss(parts_[i], over)) return Failed(parts_[i].rank, over);
-      RABIT_RETURN_IF_ERROR(MoveOn(i));
+      RABIT_RETURN_IF_ERROR(MoveOn(i, over));
     }
   }
   return Status();
@@ -292,7 +292,7 @@ Status PushPull::FinishAll() {
     const Status told = headers_.Wait(i, args_.deadline);
     if (told.ok()) continue;
     if (!IsLoss(parts_[i], told)) return Failed(parts_[i].rank, told);
-    RABIT_RETURN_IF_ERROR(MoveOn(i));
+    RABIT_RETURN_IF_ERROR(MoveOn(i, told));
   }
   return leaving_.WaitAll(args_.deadline);
 }

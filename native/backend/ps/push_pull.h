@@ -95,7 +95,7 @@ class PushPull {
   void PushAndPull(int64_t k);
   void StartChunk(size_t part, int64_t k);
   bool IsLoss(const Part& part, const Status& status) const;
-  Status MoveOn(size_t part);
+  Status MoveOn(size_t part, const Status& why);
   Result<PushPosition> Resume(const Part& part, int64_t at);
   void Expect(int64_t k);
   Status Sum(int64_t k);

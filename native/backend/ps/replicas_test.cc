@@ -11,6 +11,8 @@
 #include "backend/ps/ps_backend.h"
 #include "backend/ps/summation_server.h"
 #include "base/json_writer.h"
+#include "base/log.h"
+#include "base/mutex.h"
 #include "codec/codec_adder.h"
 #include "testing/backend_conformance.h"
 #include "testing/codec_conformance.h"
@@ -73,7 +75,8 @@ class ReplicatedJob {
     for (int rank = 0; rank < workers; ++rank) {
       backends_.push_back(std::make_unique<PsBackend>(fabric_.Connect(rank), places,
                                                       testing::NodeNames(servers),
-                                                      is_async ? 1 : -1, 2, MakeCodecAdder()));
+                                                      is_async ? 1 : -1, 2, MakeCodecAdder(),
+                                                      Logger(LogLevel::kWarning, rank, Keep())));
     }
     for (int server = 0; server < servers; ++server) {
       auto& left = sends_left_[static_cast<size_t>(server)];
@@ -103,6 +106,11 @@ class ReplicatedJob {
   void Cut(int a, int b) { fabric_.Cut(workers_ + a, workers_ + b); }
   PsBackend& operator[](int rank) { return *backends_[static_cast<size_t>(rank)]; }
   int workers() const { return workers_; }
+  // What workers have logged.
+  std::vector<std::string> Lines() {
+    MutexLock lock(mutex_);
+    return lines_;
+  }
 
   Status Update(int rank, PushMode mode, std::vector<float>& values) {
     return (*this)[rank].Update(
@@ -111,7 +119,16 @@ class ReplicatedJob {
   }
 
  private:
+  Logger::Sink Keep() {
+    return [this](LogLevel, std::string_view line) {
+      MutexLock lock(mutex_);
+      lines_.emplace_back(line);
+    };
+  }
+
   const int workers_;
+  Mutex mutex_;
+  std::vector<std::string> lines_ RABIT_GUARDED_BY(mutex_);
   const std::unique_ptr<const EncodingAdder> adder_ = MakeCodecAdder();
   testing::InprocFabric fabric_;
   std::vector<std::atomic<int64_t>> sends_left_;
@@ -377,6 +394,26 @@ TEST(PsReplicas, parameters_of_two_lost_servers_are_missed) {
 
   EXPECT_EQ(status.code(), Code::kPeerLost);
   EXPECT_TRUE(testing::Has(status.message(), "it took over what server 0 had")) << status;
+}
+
+TEST(PsReplicas, rank_0_tells_of_each_server_that_is_lost_and_who_sums_for_it) {
+  ReplicatedJob job(3, 3, false);
+  std::vector<testing::Member> members = MembersOf(job);
+  EXPECT_EQ(SumRightly(job, 1, members), 3);
+  EXPECT_EQ(job.Lines().size(), 0u);
+  for (const int victim : {2, 0}) {
+    job.Kill(victim, 0);
+    for (int step = 0; step < 4; ++step) EXPECT_EQ(SumRightly(job, 1, members), 3);
+  }
+
+  const std::vector<std::string> lines = job.Lines();
+
+  ASSERT_EQ(lines.size(), 2u);
+  const std::string first = "rabit[0]: warning: server 2 on host node is lost (it counts as rank 5)";
+  EXPECT_EQ(lines[0].substr(0, first.size()), first);
+  EXPECT_TRUE(lines[0].ends_with(". The job goes on; server 0 sums its part")) << lines[0];
+  EXPECT_TRUE(testing::Has(lines[1], "server 0 on host node is lost")) << lines[1];
+  EXPECT_TRUE(lines[1].ends_with("server 1 sums its part")) << lines[1];
 }
 
 TEST(PsReplicas, statistics_tell_which_server_is_lost) {
