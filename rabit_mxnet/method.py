@@ -159,4 +159,10 @@ def chosen_strategy(given: Any, optimizer: Any, has_other: bool) -> Strategy | N
             f"{source} keeps momentum by itself ({type(strategy).__name__}), and "
             f"{type(optimizer).__name__} would add its own. Use SGD with momentum=0."
         )
+    lost = [name for name in ("wd", "clip_gradient") if getattr(optimizer, name, None)]
+    if strategy.replaces_step and lost:
+        raise InvalidArgument(
+            f"{source} takes the step by itself ({type(strategy).__name__}), and {' and '.join(lost)} of "
+            f"{type(optimizer).__name__} would be lost. Leave it out, or put it into the loss."
+        )
     return strategy

@@ -39,6 +39,10 @@ class FrequencyMomentum(Exchange):
     signs: bool = True
     has_momentum = True
 
+    @property
+    def gives_steps(self) -> bool:  # type: ignore[override]
+        return self.signs
+
     def __post_init__(self) -> None:
         in_range(self, momentum="[0, 1)", chunk="1..65536", count="1..")
 

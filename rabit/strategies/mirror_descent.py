@@ -25,13 +25,15 @@ class AnyBatchMirrorDescent(Strategy):
     graph, rounds: as of Gossip, a function of the step where the graph varies, as when messages are lost.
     Ranks that are all neighbours, by samples: one step on the union of the samples.
     State: none beside the parameters, which differ between ranks.
-    Needs plain SGD as optimizer, in place of whose step comes that of the map.
+    Needs plain SGD without weight decay as optimizer, in place of whose step comes that of the map.
     Source: Eshraghi and Liang, "Distributed Online Optimization over a Heterogeneous Network with
     Any-Batch Mirror Descent", 2020.
     """
 
     uses_step = True
     has_momentum = True  # The optimizer must have none: its step is the map's.
+    gives_steps = True
+    replaces_step = True
     own_of_rank = ("samples",)
 
     def __init__(

@@ -35,6 +35,7 @@ class OneBitAdam(Strategy):
     """
 
     has_momentum = True
+    gives_steps = True
 
     def __init__(
         self,

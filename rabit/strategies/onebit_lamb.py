@@ -43,6 +43,7 @@ class OneBitLamb(Strategy):
     """
 
     has_momentum = True
+    gives_steps = True
     bounds = (0.01, 10.0)  # of the ratio
     factors = (0.5, 4.0)
     change = 0.1  # of the factor, in a step

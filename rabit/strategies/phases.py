@@ -41,6 +41,10 @@ class Phases(Exchange):
     def has_momentum(self) -> bool:  # type: ignore[override]
         return self.first.has_momentum or self.then.has_momentum
 
+    @property
+    def gives_steps(self) -> bool:  # type: ignore[override]
+        return self.first.gives_steps or self.then.gives_steps
+
     def state(self, slot: Slot) -> PhasesState:
         return PhasesState(self.first.state(slot), self.then.state(slot))
 

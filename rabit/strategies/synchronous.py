@@ -56,6 +56,10 @@ class Bypass(Exchange):
     def has_momentum(self) -> bool:  # type: ignore[override]
         return self.inner.has_momentum
 
+    @property
+    def gives_steps(self) -> bool:  # type: ignore[override]
+        return self.inner.gives_steps
+
     def _chosen(self, like: Slot | Array) -> Exchange:
         is_small = math.prod(like.shape) * like.dtype.itemsize < self.below_bytes
         return self.small if is_small or (self.below_bytes and len(like.shape) < 2) else self.inner
@@ -76,6 +80,7 @@ class Synchronous(Strategy):
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self.has_momentum = exchange.has_momentum
+        self.gives_steps = exchange.gives_steps
 
     def __repr__(self) -> str:
         return f"Synchronous({self.exchange!r})"

@@ -79,12 +79,14 @@ class ZeroOneAdam(Strategy):
     today, and signs move every entry of a block alike.  Refreshed in every step, it is Adam.
     exchange: error feedback over two phases of signs.  Where v is 0, nothing moves.
     State: v and the anchor, replicated; m and u, local; and the exchange's.
-    Needs plain SGD as optimizer, whose step this is, and a learning rate above 0 where ranks meet.
+    Needs plain SGD without weight decay as optimizer, whose step this is, and a learning rate above 0 where ranks meet.
     Refuses updates that are put off (overlap="next-forward").
     Source: Lu et al., "Maximizing Communication Efficiency for Large-scale Training via 0/1 Adam", 2022.
     """
 
     has_momentum = True
+    gives_steps = True
+    replaces_step = True
     uses_step = True
 
     def __init__(

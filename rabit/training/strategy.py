@@ -74,10 +74,12 @@ class Exchange:
     """HOW one array of every rank becomes one; a frozen dataclass, compared and printed by its fields.
 
     has_momentum: it keeps momentum by itself, so that the optimizer must have none.
+    gives_steps: what it leaves is a step, whose size is not that of the gradients: no loss scaler may divide it.
     needs_of_ranks: what it takes of their number, if a lost rank can break that; elastic jobs refuse it.
     """
 
     has_momentum: bool = False
+    gives_steps: bool = False
     needs_of_ranks: str = ""
 
     @property
@@ -122,7 +124,9 @@ class Strategy:
     """WHAT travels WHEN.  Every hook may be left out; left out, nothing travels there.
 
     uses_step: it has something to do between the gradients and the update, or after it, so that the
-    update cannot be put off.  has_momentum, needs_of_ranks: as of an Exchange.
+    update cannot be put off.  has_momentum, gives_steps, needs_of_ranks: as of an Exchange.
+    replaces_step: it sets parameters by itself, and what an optimizer does beside lr·gradient (weight decay,
+    maximize, clipping) is lost: the optimizer must do none of it.
     refuses_join: why no rank may call join while it trains, if so.
     own_of_rank: names of attributes that may differ between ranks; all others that are numbers, text or
     methods are compared before the first step.
@@ -130,6 +134,8 @@ class Strategy:
 
     uses_step: bool = False
     has_momentum: bool = False
+    gives_steps: bool = False
+    replaces_step: bool = False
     needs_of_ranks: str = ""
     refuses_join: str = ""
     own_of_rank: tuple[str, ...] = ()

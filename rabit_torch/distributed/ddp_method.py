@@ -1,6 +1,7 @@
 """DdpMethod: a gradient method inside torch's DistributedDataParallel."""
 
 # No postponed annotations here: DDP compares those of a hook with its own classes.
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Optional
 
@@ -11,6 +12,7 @@ import rabit
 from rabit import InvalidArgument, ProcessSet, global_process_set
 from rabit.framework import Exchange, Meeting, Pipeline, Strategy, as_strategy
 from rabit_torch.distributed.futures import completion_of, raise_after_backward
+from rabit_torch.learning_rates import LearningRates
 from rabit_torch.torch_slot import TorchSlot, with_arrays, with_tensors
 
 __all__ = ["DdpMethod"]
@@ -105,19 +107,10 @@ def _slots(
     named_parameters: Iterable[tuple[str, torch.Tensor]],
     optimizer: Optional[torch.optim.Optimizer],  # noqa: UP045
 ) -> dict[int, TorchSlot]:
-    group_of = {
-        id(parameter): group
-        for group in ([] if optimizer is None else optimizer.param_groups)
-        for parameter in group["params"]
-    }
-
-    def rate(parameter: torch.Tensor) -> Callable[[], float]:
-        group = group_of.get(id(parameter), {})
-        return lambda: float(group.get("lr", 1.0))
-
+    rates = LearningRates(optimizer)
     trained = [(name, each) for name, each in named_parameters if each.requires_grad]
     return {
-        id(each): TorchSlot(name, each, _urgency(len(trained) - place), rate(each))
+        id(each): TorchSlot(name, each, _urgency(len(trained) - place), functools.partial(rates.of, each))
         for place, (name, each) in enumerate(trained)
     }
 

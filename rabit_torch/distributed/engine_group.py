@@ -21,8 +21,8 @@ from rabit_torch.distributed.late_ranks import MonitoredBarrier
 from rabit_torch.distributed.messages import Mail
 from rabit_torch.distributed.operands import flat
 from rabit_torch.distributed.request_slots import Lines
-from rabit_torch.distributed.untraced import stay_untraced
 from rabit_torch.distributed.work import KeptWorks, Work, loses_works
+from rabit_torch.untraced import stay_untraced
 
 __all__ = ["EngineGroup"]
 

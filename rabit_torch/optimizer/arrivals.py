@@ -22,6 +22,7 @@ from rabit_torch.optimizer.sender import GradientSender
 from rabit_torch.overlap.compile import LateGradients
 from rabit_torch.parameter_state import ParameterState
 from rabit_torch.tensors import check, current_stream
+from rabit_torch.untraced import untraced
 
 __all__ = ["GradientArrivals"]
 
@@ -235,6 +236,7 @@ class GradientArrivals:
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(self._backward_done)
 
+    @untraced
     def _backward_done(self) -> None:
         with self._lock:
             self._graph_task = -1

@@ -52,8 +52,9 @@ from rabit_torch.optimizer.method import (
 from rabit_torch.optimizer.mode import Overlap
 from rabit_torch.optimizer.reducer import GradientReducer
 from rabit_torch.optimizer.shared_loss import SharedLoss, shared_loss_of
-from rabit_torch.optimizer.wrapped import WrappedMixin, crossing_of
+from rabit_torch.optimizer.wrapped import WrappedMixin, crossing_of, method_of
 from rabit_torch.overlap.clip import GradientClip
+from rabit_torch.untraced import untraced
 
 _STEP_WARNING = (
     "optimizer.step() called without optimizer.skip_synchronize() context after "
@@ -71,6 +72,7 @@ class _DistributedMixin(WrappedMixin):
     _rabit_guards: Guards | None
     _rabit_share_loss: SharedLoss | None
 
+    @untraced
     def synchronize(self) -> None:
         """Waits until every gradient is reduced and in `.grad`, and every update is done.
 
@@ -136,6 +138,7 @@ class _DistributedMixin(WrappedMixin):
         self.flush()
         yield
 
+    @untraced
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> None:
         """Makes the next `step()` clip the norm of its gradients, all together.
 
@@ -150,6 +153,7 @@ class _DistributedMixin(WrappedMixin):
         self._rabit_reducer.synchronize()
         torch.nn.utils.clip_grad_norm_(self._rabit_parameters(), max_norm, norm_type)
 
+    @untraced
     def clip_grad_value_(self, clip_value: float) -> None:
         """Makes the next `step()` limit the magnitude of every element of its gradients.
 
@@ -173,6 +177,7 @@ class _DistributedMixin(WrappedMixin):
     def _rabit_parameters(self) -> list[torch.Tensor]:
         return [p for group in self._rabit_inner.param_groups for p in group["params"]]
 
+    @untraced
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Reduces what is still to reduce, then takes the wrapped optimizer's step.
 
@@ -243,6 +248,7 @@ class _DistributedMixin(WrappedMixin):
 
         return reduced
 
+    @untraced
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Clears the gradients, as the wrapped optimizer does; takes the same arguments."""
         self._rabit_reducer.discard()
@@ -255,6 +261,12 @@ class _DistributedMixin(WrappedMixin):
         """Adds a group; its gradients are reduced as well.  Every rank must add the same one."""
         self.flush()
         self._rabit_inner.add_param_group(param_group)
+        if (method := method_of(self._rabit_reducer)) is not None:
+            try:
+                method.check_optimizer()
+            except InvalidArgument:
+                self._rabit_inner.param_groups.pop()
+                raise
         added = self._rabit_inner.param_groups[-1]["params"]
         if self._rabit_guards is not None:
             self._rabit_guards.watch(added)
@@ -288,8 +300,7 @@ class _DistributedMixin(WrappedMixin):
         self._rabit_method().load_state_dict(state_dict, change)
 
     def _rabit_method(self) -> Method:
-        reducer = self._rabit_reducer
-        method = reducer.method if isinstance(reducer, GradientReducer) else None
+        method = method_of(self._rabit_reducer)
         if method is None:
             raise InvalidArgument(
                 "this optimizer has no strategy; give one to DistributedOptimizer(strategy=...)"

@@ -21,6 +21,7 @@ from rabit.framework import (
     Task,
     as_strategy,
 )
+from rabit_torch.learning_rates import LearningRates
 from rabit_torch.parameter_state import ParameterState
 from rabit_torch.torch_slot import TorchSlot, with_arrays, with_tensors
 
@@ -45,7 +46,7 @@ class Method:
         self._states = states
         self._prefix = prefix
         self._optimizer = optimizer
-        self._group_of: dict[int, dict[str, Any]] = {}
+        self._learning_rates = LearningRates(optimizer)
         self._slot_in_engine: dict[int, TorchSlot] = {}
         self.strategy = strategy
         engine = rabit.default_engine()
@@ -72,9 +73,12 @@ class Method:
         self.pipeline.add(slots)
         self._choose(states, slots)
 
+    def check_optimizer(self) -> None:
+        """Raises InvalidArgument if a group has come that this strategy does not work with."""
+        _check_optimizer(self.strategy, self._optimizer)
+
     def _slots(self, states: Sequence[ParameterState]) -> list[TorchSlot]:
-        for group in self._optimizer.param_groups:
-            self._group_of.update({id(parameter): group for parameter in group["params"]})
+        self._learning_rates.learn()
         for state in states:
             if not state.parameter.is_floating_point():
                 raise InvalidArgument(
@@ -88,7 +92,7 @@ class Method:
             state.name[len(self._prefix) + 1 :],
             state.parameter,
             functools.partial(self._priority, state),
-            functools.partial(self._learning_rate, state.parameter),
+            functools.partial(self._learning_rates.of, state.parameter),
         )
 
     def _choose(self, states: Sequence[ParameterState], slots: Sequence[TorchSlot]) -> None:
@@ -106,10 +110,6 @@ class Method:
     def _priority(self, state: ParameterState) -> int:
         """What the next forward pass needs first runs first."""
         return len(self._states) - state.place if state.priority is None else state.priority
-
-    def _learning_rate(self, parameter: torch.Tensor) -> float:
-        """Of the optimizer at this moment; 1 where it has none."""
-        return float(self._group_of[id(parameter)].get("lr", 1.0))
 
     def start(self, state: ParameterState) -> Task:
         """Starts the exchange of a gradient; it leaves with `progress`."""
@@ -207,7 +207,7 @@ def check_strategy_overlap(strategy: Strategy | None, overlap: Any) -> None:
 
 
 def _check_optimizer(strategy: Strategy, optimizer: torch.optim.Optimizer) -> None:
-    """Raises InvalidArgument where the strategy keeps the momentum that the optimizer keeps too."""
+    """Raises InvalidArgument where both keep momentum, or the optimizer does what the strategy would undo."""
     is_plain = isinstance(optimizer, torch.optim.SGD) and not any(
         group["momentum"] for group in optimizer.param_groups
     )
@@ -215,4 +215,14 @@ def _check_optimizer(strategy: Strategy, optimizer: torch.optim.Optimizer) -> No
         raise InvalidArgument(
             f"strategy {type(strategy).__name__} keeps momentum by itself, and {type(optimizer).__name__} would add "
             "its own. Use torch.optim.SGD with momentum=0"
+        )
+    lost = [
+        name
+        for name in ("weight_decay", "maximize")
+        if any(group.get(name) for group in optimizer.param_groups)
+    ]
+    if strategy.replaces_step and lost:
+        raise InvalidArgument(
+            f"strategy {type(strategy).__name__} takes the step by itself, and {' and '.join(lost)} of "
+            f"{type(optimizer).__name__} would be lost. Leave it out, or put it into the loss"
         )

@@ -7,28 +7,42 @@ from typing import Any
 
 import torch
 
+import rabit
 from rabit import InvalidArgument
 from rabit.framework import Strategy
 from rabit_torch.optimizer.adasum_reducer import AdasumReducer
 from rabit_torch.optimizer.hooks import remove_hooks
-from rabit_torch.optimizer.method import own_copy
+from rabit_torch.optimizer.method import Method, own_copy
 from rabit_torch.optimizer.reducer import GradientReducer
 
-__all__ = ["WrappedMixin", "crossing_of"]
+__all__ = ["WrappedMixin", "crossing_of", "method_of"]
 
 
 class WrappedMixin:
     """The wrapped optimizer's state and attributes, and names that scripts know from Horovod."""
-
-    # GradScaler hands its scale to fused optimizers by attributes of the optimizer it is given, which
-    # would not reach the wrapped one: it must unscale by itself.
-    _step_supports_amp_scaling = False
 
     _rabit_inner: torch.optim.Optimizer
     _rabit_reducer: GradientReducer | AdasumReducer
     _rabit_make_reducer: Callable[..., GradientReducer] | None
     _rabit_fresh_strategy: Strategy | None  # of an elastic job: as it was given
     _rabit_synchronized: bool
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What GradScaler.step() asks before it steps, and nobody else.
+
+        It hands its scale to fused optimizers by attributes of the optimizer it is given, which would not
+        reach the wrapped one: it must unscale by itself.
+        """
+        method = method_of(self._rabit_reducer)
+        if method is not None and method.strategy.gives_steps:
+            strategy = method.strategy
+            raise InvalidArgument(
+                f"strategy {strategy.spec or type(strategy).__name__} on rank {rabit.rank()} makes steps out of "
+                "gradients, and GradScaler would divide them by its scale, as if they were gradients. Leave the "
+                "scaler out (bfloat16 needs none), or take a strategy that averages gradients"
+            )
+        return False
 
     # The wrapped optimizer owns the state; the wrapper shows it, so nothing can drift apart.
     @property
@@ -126,3 +140,8 @@ class WrappedMixin:
 
 def crossing_of(reducer: GradientReducer | AdasumReducer) -> Any:
     return reducer.crossing if isinstance(reducer, GradientReducer) else None
+
+
+def method_of(reducer: GradientReducer | AdasumReducer) -> Method | None:
+    """What a strategy does there, if there is one."""
+    return reducer.method if isinstance(reducer, GradientReducer) else None

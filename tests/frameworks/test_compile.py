@@ -136,6 +136,35 @@ report([(flat - expected).abs().max().item(), said])
         assert said == []
 
 
+def test_a_compiled_step_calls_the_optimizer_as_it_is(on_ranks):
+    found = on_ranks(
+        2,
+        """
+def train(compiled):
+    torch.manual_seed(3)
+    model = torch.nn.Linear(6, 4)
+    optimizer = rabit.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.1), model.named_parameters())
+
+    def step(x):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.clip_grad_norm_(0.5)
+        optimizer.step()
+
+    if compiled:
+        step = torch.compile(step, backend="eager")
+    for each in range(4):
+        step(torch.randn(8, 6, generator=torch.Generator().manual_seed(10 * each + rabit.rank())))
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+eager, compiled = train(False), train(True)
+report([torch.equal(eager, compiled), bool((rabit.allgather(compiled[None]) == compiled).all())])
+""",
+    )
+    assert found == [[True, True], [True, True]]
+
+
 def test_the_warning_names_both_remedies_and_the_share():
     import torch
 

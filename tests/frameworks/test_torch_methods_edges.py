@@ -5,6 +5,7 @@ Gradients are given and optimizers of a run are made in the same order, so that 
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable
@@ -327,19 +328,23 @@ def saved() -> list[dict[str, Any]]:
         training = Training(method)
         training.run(0, BAD_STEP)
         state = training.optimizer.strategy_state_dict()
-        return state, training.now(), training.run(BAD_STEP)
+        values, states = training.now(), copy.deepcopy(training.optimizer.state_dict())
+        training.optimizer.param_groups[0]["lr"] /= 8
+        return state, values, training.run(BAD_STEP), states
 
     return by_all(case)
 
 
-def test_a_saved_state_goes_on_bit_for_bit():
+def test_a_saved_state_goes_on_bit_for_bit_with_the_learning_rates_that_come():
     def case(method: str) -> Tensors:
-        state, values, _ = saved()[rabit.rank()][method]
+        state, values, _, states = saved()[rabit.rank()][method]
         training = Training(method)
         with torch.no_grad():
             for name, each in training.parameters.items():
                 each.copy_(values[name])
         training.optimizer.load_strategy_state_dict(state)
+        training.optimizer.load_state_dict(states)
+        training.optimizer.param_groups[0]["lr"] /= 8
         return training.run(BAD_STEP)
 
     ends = [{method: each[2] for method, each in rank.items()} for rank in saved()]

@@ -139,6 +139,7 @@ report([
     refused(lambda: gluon("topk", num_groups=2)),
     refused(lambda: module(methods.LocalSGD(2))),
     refused(lambda: rabit.DistributedOptimizer(mx.optimizer.create("adam"), strategy="dgc")),
+    refused(lambda: rabit.DistributedOptimizer(mx.optimizer.create("sgd", wd=0.1), strategy="zero-one-adam")),
 ])
 """,
         RABIT_STRATEGY="topk:ratio=0.2,small=0",
@@ -148,6 +149,7 @@ report([
     assert "says how gradients travel, and so do compression" in found[1]
     assert "LocalSGD works on updated parameters" in found[2]
     assert "keeps momentum by itself (Synchronous), and Adam would add its own" in found[3]
+    assert "takes the step by itself (ZeroOneAdam), and wd of SGD would be lost" in found[4]
 
 
 def test_other_methods_are_a_mismatch_on_every_rank(on_ranks):

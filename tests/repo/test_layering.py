@@ -165,11 +165,11 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     **layers(
         "rabit_torch",
         {
-            f"{_TENSORS} checkpoint data device parameter_state": "",
+            f"{_TENSORS} checkpoint data device parameter_state learning_rates untraced": "",
             "torch_slot": _TENSORS,
             "ops": _TENSORS,
             "overlap": f"parameter_state ops {_TENSORS}",
-            "optimizer distributed state sync_batch_norm waves": f"torch_slot {_OVERLAP}",
+            "optimizer distributed state sync_batch_norm waves": f"torch_slot learning_rates untraced {_OVERLAP}",
             "data_parallel": f"optimizer state {_OVERLAP}",
             "elastic": "state",
             "dcp": "checkpoint",
