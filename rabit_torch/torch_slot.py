@@ -13,6 +13,8 @@ from rabit_torch.tensors import on_host
 
 __all__ = ["TorchSlot", "with_arrays", "with_tensors"]
 
+_no_torch_function: Any = torch._C.DisableTorchFunctionSubclass
+
 
 class TorchSlot:
     """One parameter as methods see it: NumPy arrays, over torch's memory or copied from a device;
@@ -38,7 +40,9 @@ class TorchSlot:
 
     @property
     def value(self) -> Array:
-        return _array(self._parameter)
+        # As it is: where updates are put off, reading waits for the parameter's own, and that for who reads here.
+        with _no_torch_function():
+            return _array(self._parameter)
 
     @value.setter
     def value(self, array: Array) -> None:

@@ -143,7 +143,7 @@ class GradientSender:
             request.name = _without(pack.name, absent)
             (pack.handle,) = self._engine.submit([request])
             return
-        if is_halved:
+        if is_halved and not self._codec(pack.states[0]).spec:
             if pack.two_halves is None:
                 pack.two_halves = self._halve(self._pack_request(pack))
             pack.handle = pack.two_halves.start(pack.buffer.data_ptr(), pack.buffer)

@@ -246,6 +246,18 @@ def test_a_learning_rate_of_zero_and_of_a_tenth():
     assert apart(found) == {}
 
 
+@pytest.mark.parametrize("overlap", ["next-forward", "reduce-scatter"])
+def test_updates_that_are_put_off_are_those_of_the_step(overlap):
+    def case(method: str) -> Tensors:
+        training = Training(method, **({"overlap": overlap} if method in ON_GRADIENTS else {}))
+        training.run()
+        if method in ON_GRADIENTS:
+            training.optimizer.flush()
+        return training.now()
+
+    assert wrong(by_all(case), difference, good_day()) == {}
+
+
 # --- parameters that are not like others ---------------------------------------------------------
 
 

@@ -95,3 +95,29 @@ def test_a_loss_scaler_divides_gradients_and_no_steps():
 
     for refused in run_ranks(2, case):
         assert refused == STEPS
+
+
+def test_small_gradients_by_a_codec_come_to_the_same_bits_in_two_halves():
+    def case(engine: Any) -> list[torch.Tensor]:
+        found = []
+        for overlap in ("backward", "reduce-scatter"):
+            model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+            for number, each in enumerate(model.parameters()):
+                each.data.normal_(generator=torch.Generator().manual_seed(number))
+            optimizer = rabit_torch.DistributedOptimizer(
+                torch.optim.SGD(model.parameters(), lr=0.125),
+                model.named_parameters(),
+                strategy="mean:codec=bf16",
+                overlap=overlap,
+            )
+            for step in range(4):
+                optimizer.zero_grad()
+                generator = torch.Generator().manual_seed(10 * step + engine.rank)
+                model(torch.randn(4, 8, generator=generator)).square().mean().backward()
+                optimizer.step()
+            optimizer.flush()
+            found.append(torch.cat([each.detach().flatten() for each in model.parameters()]))
+        return found
+
+    for backward, halves in run_ranks(2, case):
+        assert torch.equal(backward, halves)
