@@ -79,8 +79,14 @@ class Synchronous(Strategy):
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
-        self.has_momentum = exchange.has_momentum
-        self.gives_steps = exchange.gives_steps
+
+    @property
+    def has_momentum(self) -> bool:  # type: ignore[override]
+        return self.exchange.has_momentum
+
+    @property
+    def gives_steps(self) -> bool:  # type: ignore[override]
+        return self.exchange.gives_steps
 
     def __repr__(self) -> str:
         return f"Synchronous({self.exchange!r})"

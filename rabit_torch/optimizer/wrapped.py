@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -29,13 +30,14 @@ class WrappedMixin:
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """What GradScaler.step() asks before it steps, and nobody else.
+        """What GradScaler.step() asks before it steps; frameworks ask as well, without a scaler.
 
         It hands its scale to fused optimizers by attributes of the optimizer it is given, which would not
         reach the wrapped one: it must unscale by itself.
         """
         method = method_of(self._rabit_reducer)
-        if method is not None and method.strategy.gives_steps:
+        asks = sys._getframe(1).f_locals.get("self")
+        if method is not None and method.strategy.gives_steps and isinstance(asks, torch.amp.GradScaler):
             strategy = method.strategy
             raise InvalidArgument(
                 f"strategy {strategy.spec or type(strategy).__name__} on rank {rabit.rank()} makes steps out of "
