@@ -119,8 +119,10 @@ def _tensor(array: Array) -> torch.Tensor:
 
 
 def _mapped(saved: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    if not isinstance(saved, Mapping):
+        return saved  # What is wrong is for the pipeline to say.
     found = dict(saved)
     for scope in ("replicated", "local"):
-        if scope in saved:  # What is missing is for the pipeline to say.
+        if isinstance(saved.get(scope), Mapping):
             found[scope] = {path: change(value) for path, value in saved[scope].items()}
     return found

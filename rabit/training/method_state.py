@@ -35,12 +35,15 @@ class MethodState:
     def load(self, saved: Mapping[str, Any], size: int, change: Change | None) -> None:
         """Takes what `Pipeline.state_dict` gave, on `size` ranks; see Pipeline.load_state_dict."""
         kind = type(self._strategy).__name__
-        missing = [key for key in ("step", "replicated", "local") if key not in saved]
+        is_mapping = isinstance(saved, Mapping)
+        missing = [key for key in ("step", "replicated", "local") if not is_mapping or key not in saved]
+        missing += [key for key in ("replicated", "local") if not missing and not isinstance(saved[key], Mapping)]
         if missing:
-            has = ", ".join(map(repr, list(saved)[:5])) or "nothing"
+            keys = ", ".join(map(repr, list(saved)[:5])) if is_mapping else ""
+            what = f"has {keys or 'nothing'}" if is_mapping else f"is a {type(saved).__name__}"
             raise InvalidArgument(
                 f"the saved state has no {', '.join(map(repr, missing))}, so it is none of a "
-                f"{kind}: it has {has}. Pass what strategy_state_dict "
+                f"{kind}: it {what}. Pass what strategy_state_dict "
                 "gave, not the state of a model or an optimizer."
             )
         before = int(saved.get("ranks", size))

@@ -390,11 +390,15 @@ def test_what_is_no_state_of_a_method_is_refused_with_what_it_has():
             ({}, "it has nothing"),
             (optimizer.state_dict(), "it has 'state', 'param_groups'"),
             (training.now(), "it has 'table', 'bias'"),
+            (None, "it is a NoneType"),
+            ([1], "it is a list"),
         ):
             says = refusal(lambda other=other: optimizer.load_strategy_state_dict(other))
             assert "no 'step', 'replicated', 'local'" in says
             assert has in says
             assert "Pass what strategy_state_dict gave" in says
+        broken = {**optimizer.strategy_state_dict(), "local": None}
+        assert "no 'local'" in refusal(lambda: optimizer.load_strategy_state_dict(broken))
 
     run_ranks(1, on_rank)
 
