@@ -40,6 +40,11 @@ Status Status::WithCulprit(int rank) const {
   return copy;
 }
 
+Status Status::Annotated(const std::string& what) const {
+  if (ok() || message().starts_with(what)) return *this;
+  return Status(code(), what + ": " + message()).WithCulprit(culprit());
+}
+
 Status InvalidArgument(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
 Status Mismatch(std::string message) { return {Code::kMismatch, std::move(message)}; }
 Status Unsupported(std::string message) { return {Code::kUnsupported, std::move(message)}; }

@@ -38,6 +38,8 @@ class [[nodiscard]] Status {
   // The rank that caused the failure, or -1: errors must name ranks, also to programs.
   int culprit() const { return ok() ? -1 : failure_->culprit; }
   Status WithCulprit(int rank) const;
+  // Names what failed: "<what>: <message>", unless the message begins with it.  OK stays OK.
+  Status Annotated(const std::string& what) const;
 
  private:
   struct Failure {

@@ -24,6 +24,15 @@ TEST(Status, carries_code_message_and_culprit) {
   EXPECT_EQ(status.ToString(), "PeerLost: rank 3 closed its connection");
 }
 
+TEST(Status, names_what_failed_once) {
+  const Status status = PeerLost(3, "rank 3 closed its connection").Annotated("'x'");
+
+  EXPECT_EQ(status.ToString(), "PeerLost: 'x': rank 3 closed its connection");
+  EXPECT_EQ(status.culprit(), 3);
+  EXPECT_EQ(status.Annotated("'x'").message(), status.message());
+  EXPECT_OK(Status().Annotated("'x'"));
+}
+
 Result<int> Half(int value) {
   if (value % 2 != 0) return InvalidArgument("odd");
   return value / 2;

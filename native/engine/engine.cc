@@ -180,7 +180,7 @@ Status EngineImplementation::Submit(std::span<Request> requests, std::span<Handl
   status = opened.size() == 1 ? Push(opened[0], is_awaited) : state_->submissions.Push(opened);
   if (!status.ok()) {
     state_->handles.Forget(opened);
-    return status;
+    return status.Annotated(opened[0]->Describe(state_->parts.rank));
   }
   state_->statistics.AddSubmitted(count, work_hash);
   return Status();
@@ -311,7 +311,7 @@ Status EngineImplementation::Run(Request request, Handle& handle, Deadline deadl
   if (status.ok() && !*is_driven) status = state_->submissions.Push(opened);
   if (!status.ok()) {
     state_->handles.Forget(opened);
-    return status;
+    return status.Annotated(opened[0]->Describe(state_->parts.rank));
   }
   state_->statistics.AddSubmitted(1, work_hash);
   handle = opened[0]->handle;
@@ -384,7 +384,7 @@ Status EngineImplementation::Stop(Deadline deadline) {
                             "still working or waits; call stop on every rank, or allow more time");
     const Status why = Aborted(Where() +
                                " stopped without waiting for the other ranks, as a rank does that an "
-                               "error ends; see what it says: perhaps it missed a call of another rank");
+                               "error ends; see what it says");
     loop_->ForceStop({why, why});
     (void)loop_->WaitEnded(After(std::chrono::seconds(2)));
   } else if (state_->failure.has_verdict()) {

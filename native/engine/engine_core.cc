@@ -153,8 +153,7 @@ void EngineCore::Watch(const std::vector<Suspicion>& suspicions, Deadline now) {
     grace.end = Deadline::max();
     const Status& why = grace.suspicion;
     services_.controller.FailBackend(
-        {scope, Status(why.code(), "backend '" + NameOf(scope) + "' has failed: " + why.message())
-                    .WithCulprit(why.culprit())});
+        {scope, why.Annotated("backend '" + NameOf(scope) + "' has failed")});
   }
   CheckStall(now);
 }
@@ -192,8 +191,7 @@ void EngineCore::FinishOpen(const Status& why) {
   open_.Clear();
   in_flight_.Clear();
   for (const std::shared_ptr<PendingRequest>& pending : open) {
-    pending->SetError(Status(why.code(), pending->Describe(services_.rank) + ": " + why.message())
-                          .WithCulprit(why.culprit()));
+    pending->SetError(why.Annotated(pending->Describe(services_.rank)));
     output_.Drop(pending);
   }
 }

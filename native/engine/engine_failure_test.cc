@@ -166,8 +166,10 @@ TEST(EngineFailure, a_lost_rank_fails_every_open_and_later_request_of_the_others
     EXPECT_TRUE(Has(status.message(), "'x'")) << status.message();
     Request late = MakeRequest("late", Kind::kAllreduce, values[rank]);
     Handle handle;
-    EXPECT_EQ(engines[rank]->Submit(std::span(&late, 1), std::span(&handle, 1)).code(),
-              Code::kPeerLost);
+    const Status refused = engines[rank]->Submit(std::span(&late, 1), std::span(&handle, 1));
+    EXPECT_EQ(refused.code(), Code::kPeerLost);
+    EXPECT_EQ(refused.culprit(), 2);
+    EXPECT_TRUE(Has(refused.message(), "'late'")) << refused.message();
     EXPECT_EQ(engines[rank]->AddGroup(std::vector<int>{0, 1}, Soon()).status().code(),
               Code::kPeerLost);
   }

@@ -179,10 +179,7 @@ Status HandleTable::WaitOnStream(Handle handle, void* stream, Deadline deadline)
   if (!request->is_launched()) {
     RABIT_RETURN_IF_ERROR(Await(*request, &PendingRequest::WaitLaunched, deadline));
   }
-  const Status status = request->OrderBefore(stream);
-  const std::string what = request->Describe(rank_);
-  if (status.ok() || status.message().starts_with(what)) return status;
-  return Status(status.code(), what + ": " + status.message()).WithCulprit(status.culprit());
+  return request->OrderBefore(stream).Annotated(request->Describe(rank_));
 }
 
 Status HandleTable::Await(PendingRequest& request, bool (PendingRequest::*wait)(Deadline),

@@ -25,11 +25,6 @@ FailureScope ScopeOf(const BucketRun& run, const Status& status) {
   return status.code() == Code::kMismatch ? kWholeEngine : run.failure_scope();
 }
 
-Status Wrap(const std::string& what, const Status& status) {
-  if (status.message().starts_with(what)) return status;
-  return Status(status.code(), what + ": " + status.message()).WithCulprit(status.culprit());
-}
-
 // How many buckets a lane has begun and not finished: enough for a backend that does not block to
 // have the next one while it finishes one.
 constexpr size_t kFlightsMax = 4;
@@ -303,7 +298,7 @@ void Lane::Flight::Finish(EngineState& state) { Conclude(state, run->Finish()); 
 void Lane::Flight::Conclude(EngineState& state, Status status) {
   if (run && !status.ok() && LeavesWireUnclear(status)) {
     status = state.failure.Resolve(ScopeOf(*run, status),
-                                   Wrap(DescribeBucket(job, state.parts.rank), status),
+                                   status.Annotated(DescribeBucket(job, state.parts.rank)),
                                    After(kVerdictTimeout));
   }
   run.reset();
@@ -314,7 +309,7 @@ void Lane::Flight::Conclude(EngineState& state, Status status) {
   for (size_t i = 0; i < job.items.size(); ++i) {
     const std::shared_ptr<PendingRequest>& request = job.items[i].tensor->request;
     if (request == nullptr) continue;
-    if (!status.ok()) request->SetError(Wrap(request->Describe(state.parts.rank), status));
+    if (!status.ok()) request->SetError(status.Annotated(request->Describe(state.parts.rank)));
     state.handles.Drop(request, results.empty() ? nullptr : results[i]);
   }
   results.clear();

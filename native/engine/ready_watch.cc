@@ -89,8 +89,7 @@ Result<bool> ReadyWatch::IsReady(const Batch& batch, std::set<StreamOf>& late) {
       // The other ranks wait for this tensor, and a device that has failed gives none any more.
       return state_.failure.Resolve(
           kWholeEngine,
-          Status(is_over.status().code(),
-                 pending->Describe(state_.parts.rank) + ": " + is_over.status().message()),
+          is_over.status().Annotated(pending->Describe(state_.parts.rank)),
           After(kVerdictWithin));
     }
     if (!*is_over) {
@@ -103,11 +102,7 @@ Result<bool> ReadyWatch::IsReady(const Batch& batch, std::set<StreamOf>& late) {
 
 void ReadyWatch::Fail(const Batch& batch, const Status& why) {
   for (const std::shared_ptr<PendingRequest>& pending : batch) {
-    const std::string what = pending->Describe(state_.parts.rank);
-    const bool is_named = why.message().starts_with(what);
-    pending->SetError(
-        is_named ? why
-                 : Status(why.code(), what + ": " + why.message()).WithCulprit(why.culprit()));
+    pending->SetError(why.Annotated(pending->Describe(state_.parts.rank)));
     state_.handles.Drop(pending);
   }
 }

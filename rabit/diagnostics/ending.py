@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from rabit.diagnostics.dropped_interrupt import hear_dropped_interrupts
 from rabit.diagnostics.tracebacks import folded_traceback, message_of, one_line, users_frame
 from rabit.errors import Aborted, PeerLost, RabitError, first_loss, forget_losses
 
@@ -82,6 +83,7 @@ def watch_ending(rank: int, environ: Mapping[str, str]) -> None:
     if not _watch or _watch[0].pid != os.getpid():
         _watch[:] = [_Watch()]
         sys.excepthook = _hook
+        hear_dropped_interrupts()
     watch = _watch[0]
     watch.rank = rank
     watch.descriptor = _report_descriptor(environ)

@@ -365,7 +365,8 @@ def refuse(native: NativeEngine, request: Request, reason: str) -> None:
     borrowed: list[Any] = []
     _fill(struct, request, borrowed)
     pointer = native.open_pointer()
-    check(native.library, native.library.rabit_refuse(pointer, struct, reason.encode()))
+    text = reason.encode(errors="backslashreplace")  # It may quote a name that is no UTF-8.
+    check(native.library, native.library.rabit_refuse(pointer, struct, text))
 
 
 def _fill(struct: Any, request: Request, borrowed: list[Any]) -> None:

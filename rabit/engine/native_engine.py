@@ -180,7 +180,7 @@ class NativeEngine:
         """
         if self.is_closed or self.is_foreign:
             return
-        text = reason[:_REASON_MAX].replace("\0", " ").encode("utf-8", "replace")
+        text = reason[:_REASON_MAX].replace("\0", " ").encode(errors="backslashreplace")
         check(self.library, self.library.rabit_abort(self._pointer, text, int(timeout * 1000)))
 
 

@@ -24,6 +24,8 @@ __all__ = [
 # The last line of a traceback, with or without the module of the exception.
 _PEER_LOST = re.compile(r"\bPeerLost\b")
 _RANK = re.compile(r"\brank (\d+)\b")
+# What a rank hears while it ends (rabit/session.py): a consequence, of others.
+_AT_EXIT = "rabit: at exit: "
 
 
 @dataclass(frozen=True)
@@ -227,9 +229,11 @@ def _waiting(culprit: Failure, failures: Sequence[Failure]) -> list[str]:
 def _tail(failure: Failure) -> list[str]:
     if not failure.tail:
         return ["  It wrote nothing."]
-    count = len(failure.tail)
-    title = "  Its last line:" if count == 1 else f"  Its last {count} lines:"
-    return [title, *(f"    | {line}" for line in failure.tail)]
+    own = [line for line in failure.tail if not line.startswith(_AT_EXIT)]
+    if not own:
+        return []
+    title = "  Its last line:" if len(own) == 1 else f"  Its last {len(own)} lines:"
+    return [title, *(f"    | {line}" for line in own)]
 
 
 def _ranks(count: int) -> str:

@@ -272,7 +272,7 @@ class Supervisor:
     def note(self, text: str) -> None:
         """Tells the user what the job does."""
         self._output.end_line()
-        self._sinks[STDERR].write(f"rabitrun: {text}\n".encode())
+        self._sinks[STDERR].write_text(f"rabitrun: {text}\n")
 
     def _outcome(self) -> Outcome:
         return conclude(

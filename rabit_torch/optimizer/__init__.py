@@ -1,1 +1,5 @@
 """DistributedOptimizer: gradients are exchanged while backward runs."""
+
+from rabit_torch.optimizer.distributed_optimizer import DistributedOptimizer
+
+__all__ = ["DistributedOptimizer"]

@@ -222,7 +222,7 @@ class GradientArrivals:
                 "optimizer.step() in between, raise backward_passes_per_step, or use "
                 "optimizer.no_sync(). GradScaler leaves step() out after an overflow, and "
                 "model.zero_grad(set_to_none=False) does not end it: call zero_grad() of the "
-                "DistributedOptimizer"
+                "DistributedOptimizer. A layer in two checkpoints of one pass needs their use_reentrant=False"
             )
         # The caller has dropped the old gradient; what travels for it is of no more use.
         self._deliveries.settle([state])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import operator
 
@@ -105,3 +106,26 @@ def test_elastic_has_the_names_of_horovod():
         assert callable(getattr(elastic.ElasticSampler, name))
     assert issubclass(elastic.ObjectState, elastic.State)
     assert elastic.HorovodInternalError is rabit_torch.HorovodInternalError
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("mpi_ops", [*horovod_names.FUNCTIONS, *horovod_names.CONSTANTS]),
+        ("functions", ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]),
+        ("compression", ["Compression"]),
+        ("optimizer", ["DistributedOptimizer"]),
+        ("sync_batch_norm", ["SyncBatchNorm"]),
+        ("elastic.sampler", ["ElasticSampler"]),
+        ("elastic.state", ["TorchState"]),
+    ],
+)
+def test_the_modules_of_horovod_have_their_names(module, names):
+    found = importlib.import_module(f"rabit_torch.{module}")
+    elsewhere = {"broadcast_parameters", "broadcast_optimizer_state", "broadcast_object", "allgather_object"}
+    elsewhere |= {"DistributedOptimizer", "SyncBatchNorm"}
+
+    for name in names:
+        if module != "mpi_ops" or name not in elsewhere:
+            owner = rabit_torch.elastic if module.startswith("elastic") else rabit_torch
+            assert getattr(found, name) is getattr(owner, name), name

@@ -62,6 +62,33 @@ def test_an_exception_that_has_no_text_is_shown_by_its_type(rabitrun, tmp_path):
     assert "diagnostics/ending.py" not in job.err
 
 
+def test_what_no_terminal_can_show_is_shown_as_its_code(rabitrun, tmp_path):
+    script = tmp_path / "odd.py"
+    script.write_text(
+        "import os, rabit\nrabit.init()\nif rabit.rank() == 1:\n"
+        "    raise ValueError(os.fsdecode(b'no \\xff.png'))\nrabit.barrier()\n"
+    )
+
+    job = rabitrun("-np", 2, sys.executable, script)
+
+    assert job.status == 1
+    assert "rabitrun: rank 1 of 2 (host localhost) raised ValueError: no \\udcff.png" in job.err
+    assert "rank 1 is ending after ValueError: no \\udcff.png" in job.err
+
+
+def test_a_rank_that_exits_does_not_seem_to_blame_those_it_left(rabitrun, tmp_path):
+    script = tmp_path / "leave.py"
+    script.write_text(
+        "import sys, rabit\nrabit.init()\nif rabit.rank() == 1:\n    sys.exit(3)\nrabit.barrier()\n"
+    )
+
+    job = rabitrun("-np", 2, sys.executable, script)
+
+    assert job.status == 3
+    _, _, report = job.err.partition("rabitrun: rank 1 of 2 (host localhost) exited with status 3")
+    assert report and "rank 0 stopped without waiting" not in report, job.err
+
+
 def test_ranks_that_are_busy_when_another_fails_have_their_say(rabitrun, script):
     """They notice 0.3 s after its end: time enough for the launcher to have stopped them."""
     job = rabitrun("-np", 3, sys.executable, script, "SIGKILL", 1, "busy", 2, 0)

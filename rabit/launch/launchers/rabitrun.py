@@ -95,12 +95,12 @@ def launch(request: Request) -> Outcome:
 
         def note(text: str) -> None:
             output.end_line()
-            sinks[STDERR].write(f"rabitrun: {text}\n".encode())
+            sinks[STDERR].write_text(f"rabitrun: {text}\n")
 
         def tell_loss(reason: str) -> None:
-            sinks[STDERR].write(
+            sinks[STDERR].write_text(
                 f"rabitrun: standard output cannot be written: {reason}. The job goes on without what its "
-                "ranks print; make room, or send it elsewhere (--output-filename).\n".encode()
+                "ranks print; make room, or send it elsewhere (--output-filename).\n"
             )
 
         sinks[STDOUT].on_loss = tell_loss
@@ -122,10 +122,10 @@ def launch(request: Request) -> Outcome:
         say(thread_note(request))
         outcome = supervisor.run(nodes)
         if files is not None and files.problem:
-            sinks[STDERR].write(f"rabitrun: {files.problem}\n".encode())
-        sinks[STDERR].write(outcome.report.encode())
+            sinks[STDERR].write_text(f"rabitrun: {files.problem}\n")
+        sinks[STDERR].write_text(outcome.report)
         if lost := sinks[STDOUT].lost_bytes:
-            sinks[STDERR].write(f"rabitrun: {lost} bytes of standard output were lost.\n".encode())
+            sinks[STDERR].write_text(f"rabitrun: {lost} bytes of standard output were lost.\n")
         # A reader that pauses, such as less, must not lose the end; a signal still ends this.
         for sink in sinks.values():
             sink.flush(longest_s=3600)

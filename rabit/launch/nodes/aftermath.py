@@ -29,7 +29,7 @@ class Aftermath:
 
     def note(self, text: str) -> None:
         """Of the agent itself."""
-        self._write(f"rabitrun: {text}\n".encode())
+        self._write(f"rabitrun: {text}\n".encode(errors="backslashreplace"))
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         """What `rank` has written, not necessarily whole lines."""

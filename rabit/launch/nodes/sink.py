@@ -62,6 +62,13 @@ class Sink:
         if not self._is_registered:
             self._pump()
 
+    def write_text(self, text: str) -> None:
+        """Like `write`; what no terminal can show is shown as its code.
+
+        What ranks say of themselves may hold such characters: the name of a file that is no UTF-8.
+        """
+        self.write(text.encode(errors="backslashreplace"))
+
     def flush(self, longest_s: float) -> None:
         """Writes everything, waiting for the reader at most `longest_s` seconds."""
         deadline = time.monotonic() + longest_s

@@ -206,7 +206,7 @@ MUTANTS = [
     ),
     Mutant(
         "an optimizer goes on in the memory of the commit",
-        "rabit_torch/elastic.py",
+        "rabit_torch/elastic/state.py",
         'each.load_state_dict(copy.deepcopy(self._saved["tensors"][name]))',
         'each.load_state_dict(self._saved["tensors"][name])',
         ("tests/frameworks/test_torch_elastic.py -k after_a_restore",),

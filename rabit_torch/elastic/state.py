@@ -1,48 +1,19 @@
-"""Elastic jobs with PyTorch: models, optimizers and samplers that survive lost ranks.
-
-    state = rabit_torch.elastic.TorchState(model, optimizer, step=0)
-
-    @rabit_torch.elastic.run
-    def train(state):
-        while state.step < 1000:
-            ...
-            state.step += 1
-            state.commit()
-
-`rabit.elastic` has what does not depend on a framework.
-"""
+"""TorchState: models and optimizers whose commits survive lost ranks."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import torch
 
-import rabit.elastic
 from rabit import allgather_object, broadcast_object, size
-from rabit.elastic import (
-    HorovodInternalError,
-    HostsUpdatedInterrupt,
-    ObjectState,
-    State,
-    batches,
-    run,
-)
+from rabit.elastic import ObjectState
 from rabit.framework import Change
 from rabit_torch.state import broadcast_optimizer_state, broadcast_parameters
 
-__all__ = [
-    "ElasticSampler",
-    "HorovodInternalError",
-    "HostsUpdatedInterrupt",
-    "ObjectState",
-    "State",
-    "TorchState",
-    "batches",
-    "run",
-]
+__all__ = ["TorchState"]
 
 
 class _Tensors:
@@ -163,13 +134,6 @@ class TorchState(ObjectState):
             else:
                 broadcast_optimizer_state(each, root_rank)
         super().broadcast(root_rank)
-
-
-class ElasticSampler(rabit.elastic.ElasticSampler, torch.utils.data.Sampler[int]):
-    """rabit.elastic.ElasticSampler, as a sampler of torch.utils.data.DataLoader."""
-
-    def __iter__(self) -> Iterator[int]:
-        return super().__iter__()
 
 
 def _buffers(value: Any, saved: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,46 @@
+"""A Ctrl-C that falls into the end of one of our objects is heard all the same."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["hear_dropped_interrupts"]
+
+_OURS = ("rabit", "rabit_torch", "rabit_mxnet")
+_AGAIN_S = 0.01
+
+
+def hear_dropped_interrupts() -> None:
+    """From now on such a KeyboardInterrupt comes once more, to the main thread; others stay as they are.
+
+    Python prints and drops what a `__del__` raises, also where that was no fault of it but the
+    handler of a signal which came just then: a program of quick calls, whose handles end all the
+    time, would now and then go on after Ctrl-C.
+    """
+    if getattr(sys.unraisablehook, "__module__", None) != __name__:
+        sys.unraisablehook = _Hook(sys.unraisablehook)
+
+
+class _Hook:
+    def __init__(self, earlier: Callable[[Any], object]) -> None:
+        self._earlier = earlier
+
+    def __call__(self, dropped: sys.UnraisableHookArgs) -> None:
+        package = (getattr(dropped.object, "__module__", None) or "").partition(".")[0]
+        if isinstance(dropped.exc_value, KeyboardInterrupt) and package in _OURS:
+            # When this has returned, and with it the __del__; a real signal, for a main thread that sleeps.
+            again = threading.Timer(_AGAIN_S, _interrupt)
+            again.daemon = True
+            again.start()
+        else:
+            self._earlier(dropped)
+
+
+def _interrupt() -> None:
+    main = threading.main_thread().ident
+    if main is not None:  # It has started, as it is Python's own.
+        signal.pthread_kill(main, signal.SIGINT)
