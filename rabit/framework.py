@@ -16,7 +16,7 @@ from rabit.training.meeting import Meeting, Standing
 from rabit.training.pipeline import Pipeline
 from rabit.training.refusal import refuse_in_elastic_jobs, refuse_strategy_in_elastic_jobs
 from rabit.training.state import Change
-from rabit.training.strategy import Array, Exchange, Strategy
+from rabit.training.strategy import Array, Exchange, Strategy, gives_steps, has_momentum
 from rabit.training.tasks import Gate, Task, driver_of, finished
 from rabit.training.wire import Operands
 
@@ -43,7 +43,9 @@ __all__ = [
     "finite_mode",
     "first_not_finite",
     "follow_default_engine",
+    "gives_steps",
     "group_on",
+    "has_momentum",
     "message_name",
     "no_handle",
     "offer_overlap",

@@ -9,7 +9,7 @@ import numpy as np
 
 import rabit
 from rabit import InvalidArgument, ProcessSet
-from rabit.framework import Array, Meeting, Pipeline, Strategy, as_strategy
+from rabit.framework import Array, Meeting, Pipeline, Strategy, as_strategy, has_momentum
 from rabit_mxnet.arrays import array_like
 from rabit_mxnet.loaded import mx
 
@@ -154,7 +154,7 @@ def chosen_strategy(given: Any, optimizer: Any, has_other: bool) -> Strategy | N
         )
     strategy = as_strategy(configured if given is None else given)
     is_plain = isinstance(optimizer, mx.optimizer.SGD) and not optimizer.momentum
-    if strategy.has_momentum and not is_plain:
+    if has_momentum(strategy) and not is_plain:
         raise InvalidArgument(
             f"{source} keeps momentum by itself ({type(strategy).__name__}), and "
             f"{type(optimizer).__name__} would add its own. Use SGD with momentum=0."

@@ -42,14 +42,6 @@ class ErrorFeedback(Exchange):
                 "out, or take norm='max' and more levels."
             )
 
-    @property
-    def has_momentum(self) -> bool:  # type: ignore[override]
-        return self.inner.has_momentum
-
-    @property
-    def gives_steps(self) -> bool:  # type: ignore[override]
-        return self.inner.gives_steps
-
     def wire(self, slot: Slot) -> Wire | None:
         """By the engine, where it keeps what it did not send; where nothing is lost, none is fed back."""
         wire = self.inner.wire(slot)

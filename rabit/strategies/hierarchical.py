@@ -63,14 +63,6 @@ class Hierarchical(Exchange):
     def is_biased(self) -> bool:
         return self.inner.is_biased
 
-    @property
-    def has_momentum(self) -> bool:  # type: ignore[override]
-        return self.inner.has_momentum
-
-    @property
-    def gives_steps(self) -> bool:  # type: ignore[override]
-        return self.inner.gives_steps
-
     def state(self, slot: Slot) -> HierarchicalState:
         inside = islands_of(current_engine(), self.island).inside
         rows = np.empty(slot.shape[0] if slot.shape else 1, np.bool_)

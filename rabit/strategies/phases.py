@@ -37,14 +37,6 @@ class Phases(Exchange):
     def is_biased(self) -> bool:
         return self.first.is_biased or self.then.is_biased
 
-    @property
-    def has_momentum(self) -> bool:  # type: ignore[override]
-        return self.first.has_momentum or self.then.has_momentum
-
-    @property
-    def gives_steps(self) -> bool:  # type: ignore[override]
-        return self.first.gives_steps or self.then.gives_steps
-
     def state(self, slot: Slot) -> PhasesState:
         return PhasesState(self.first.state(slot), self.then.state(slot))
 

@@ -52,14 +52,6 @@ class Bypass(Exchange):
     def is_biased(self) -> bool:
         return self.inner.is_biased
 
-    @property
-    def has_momentum(self) -> bool:  # type: ignore[override]
-        return self.inner.has_momentum
-
-    @property
-    def gives_steps(self) -> bool:  # type: ignore[override]
-        return self.inner.gives_steps
-
     def _chosen(self, like: Slot | Array) -> Exchange:
         is_small = math.prod(like.shape) * like.dtype.itemsize < self.below_bytes
         return self.small if is_small or (self.below_bytes and len(like.shape) < 2) else self.inner
@@ -79,14 +71,6 @@ class Synchronous(Strategy):
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
-
-    @property
-    def has_momentum(self) -> bool:  # type: ignore[override]
-        return self.exchange.has_momentum
-
-    @property
-    def gives_steps(self) -> bool:  # type: ignore[override]
-        return self.exchange.gives_steps
 
     def __repr__(self) -> str:
         return f"Synchronous({self.exchange!r})"

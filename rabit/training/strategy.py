@@ -16,7 +16,18 @@ import numpy as np
 from .ranks import Ranks
 from .wire import Wire
 
-__all__ = ["Array", "Exchange", "Ranks", "Reduced", "Slot", "Strategy", "Wire", "parts_of"]
+__all__ = [
+    "Array",
+    "Exchange",
+    "Ranks",
+    "Reduced",
+    "Slot",
+    "Strategy",
+    "Wire",
+    "gives_steps",
+    "has_momentum",
+    "parts_of",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -73,6 +84,7 @@ class Slot(Protocol):
 class Exchange:
     """HOW one array of every rank becomes one; a frozen dataclass, compared and printed by its fields.
 
+    Of one that is made of others, these say what it adds to them:
     has_momentum: it keeps momentum by itself, so that the optimizer must have none.
     gives_steps: what it leaves is a step, whose size is not that of the gradients: no loss scaler may divide it.
     needs_of_ranks: what it takes of their number, if a lost rank can break that; elastic jobs refuse it.
@@ -179,3 +191,13 @@ def parts_of(method: Strategy | Exchange) -> Iterator[Strategy | Exchange]:
     for each in vars(method).values():
         if isinstance(each, Strategy | Exchange):
             yield from parts_of(each)
+
+
+def has_momentum(method: Strategy | Exchange) -> bool:
+    """Whether it or one of its parts keeps momentum by itself."""
+    return any(each.has_momentum for each in parts_of(method))
+
+
+def gives_steps(method: Strategy | Exchange) -> bool:
+    """Whether it or one of its parts leaves steps in place of gradients."""
+    return any(each.gives_steps for each in parts_of(method))

@@ -20,6 +20,7 @@ from rabit.framework import (
     Strategy,
     Task,
     as_strategy,
+    has_momentum,
 )
 from rabit_torch.learning_rates import LearningRates
 from rabit_torch.parameter_state import ParameterState
@@ -211,7 +212,7 @@ def _check_optimizer(strategy: Strategy, optimizer: torch.optim.Optimizer) -> No
     is_plain = isinstance(optimizer, torch.optim.SGD) and not any(
         group["momentum"] for group in optimizer.param_groups
     )
-    if strategy.has_momentum and not is_plain:
+    if has_momentum(strategy) and not is_plain:
         raise InvalidArgument(
             f"strategy {type(strategy).__name__} keeps momentum by itself, and {type(optimizer).__name__} would add "
             "its own. Use torch.optim.SGD with momentum=0"

@@ -10,7 +10,7 @@ import torch
 
 import rabit
 from rabit import InvalidArgument
-from rabit.framework import Strategy
+from rabit.framework import Strategy, gives_steps
 from rabit_torch.optimizer.adasum_reducer import AdasumReducer
 from rabit_torch.optimizer.hooks import remove_hooks
 from rabit_torch.optimizer.method import Method, own_copy
@@ -37,7 +37,7 @@ class WrappedMixin:
         """
         method = method_of(self._rabit_reducer)
         asks = sys._getframe(1).f_locals.get("self")
-        if method is not None and method.strategy.gives_steps and isinstance(asks, torch.amp.GradScaler):
+        if method is not None and gives_steps(method.strategy) and isinstance(asks, torch.amp.GradScaler):
             strategy = method.strategy
             raise InvalidArgument(
                 f"strategy {strategy.spec or type(strategy).__name__} on rank {rabit.rank()} makes steps out of "
