@@ -13,6 +13,8 @@ from rabit.framework import check_process_set
 from rabit_torch.ops.collectives import broadcast_async_
 from rabit_torch.tensors import on_host
 
+_SHOWN = 5  # names of each kind in an error
+
 
 def _named_tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
     if isinstance(params, Mapping):
@@ -54,9 +56,10 @@ def _same_names_everywhere(
     """
     names = [name for name, _ in named]
     root_names = rabit.broadcast_object(names, root_rank, "parameter_names", process_set)
-    missing = [name for name in root_names if name not in set(names)]
-    extra = [name for name in names if name not in set(root_names)]
-    said = (str(refusal or ""), missing, extra)
+    here, there = set(names), set(root_names)
+    missing = [name for name in root_names if name not in here]
+    extra = [name for name in names if name not in there]
+    said = (str(refusal or ""), missing[:_SHOWN], extra[:_SHOWN])
     found = rabit.allgather_object(said, "parameter_name_check", process_set)
     ranks = process_set.ranks or range(len(found))
     if refusal is not None:
@@ -67,7 +70,7 @@ def _same_names_everywhere(
     for rank, (_, lacks, has) in zip(ranks, found, strict=True):
         if lacks or has:
             raise rabit.Mismatch(
-                f"broadcast_parameters: rank {rank} lacks {lacks[:5]} and has {has[:5]} beyond those of "
+                f"broadcast_parameters: rank {rank} lacks {lacks} and has {has} beyond those of "
                 f"rank {root_rank}. Build the model the same way on every rank.",
                 rank,
             )
@@ -144,7 +147,8 @@ def _shown(value: Any, other: Any) -> str:
     """`value`; of two lists of names, those that the other one lacks."""
     if not isinstance(value, list) or not isinstance(other, list) or not isinstance([*value, ""][0], str):
         return str(value)
-    beyond = [each for each in value if each not in set(other)]
+    others = set(other)
+    beyond = [each for each in value if each not in others]
     more = f" and {len(beyond) - 5} more" if len(beyond) > 5 else ""
     return f"{beyond[:5]}{more} beyond what both have" if beyond else "what both have"
 

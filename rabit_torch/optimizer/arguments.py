@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
@@ -95,8 +96,8 @@ def checked_names(
         raise InvalidArgument(
             "named_parameters must be (name, parameter) pairs; pass model.named_parameters()"
         )
-    names = [name for name, _ in named]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    uses = Counter(name for name, _ in named)
+    twice = sorted(name for name, count in uses.items() if count > 1)
     if twice:
         raise InvalidArgument(
             f"named_parameters names {', '.join(twice)} more than once; give every parameter its own name"
