@@ -19,6 +19,7 @@ from rabit.diagnostics.ending import (
     tell_on_failure,
     watch_ending,
 )
+from rabit.diagnostics.standard_streams import open_standard_streams
 from rabit.engine.current import current_engine, set_default_engine, tell_followers
 from rabit.engine.engine import Engine
 from rabit.engine.pool import Pool
@@ -84,6 +85,7 @@ def init(
         _leave_parent()
         if _state.engine is not None and not _state.engine.is_closed:
             return
+        open_standard_streams()
         environ = process_environment()
         watch_ending(-1, environ)  # From here on: what is wrong with the settings is a cause as well.
         found = Config.from_environ(environ) if config is None else config

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rabit.config.config import process_environment
+from rabit.diagnostics.standard_streams import open_standard_streams
 from rabit.errors import InvalidArgument, RabitError
 from rabit.launch.options import byteps
 from rabit.launch.options.flags import make_parser
@@ -26,6 +27,7 @@ _USAGE_STATUS = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line `arguments` (default: that of the process); returns the exit status."""
+    open_standard_streams()
     try:
         return _main(make_parser().parse_args(arguments))
     except RabitError as error:

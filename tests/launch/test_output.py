@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -130,7 +132,7 @@ def test_much_output_arrives_whole_and_does_not_stay_in_memory(start):
     job = start("-np", 2, sys.executable, "-c", code)
     count, digest = 0, {0: hashlib.sha256(), 1: hashlib.sha256()}
     peak = 0
-    for line in job.process.stdout:
+    for line in io.BufferedReader(job.process.stdout):  # A Job's own reads each byte by itself.
         count += 1
         digest[line[1] - ord("0")].update(line[4:])
         if count % 100_000 == 50_000:  # Never at the end, when the launcher may be gone.
@@ -243,3 +245,26 @@ def test_the_tail_cannot_steer_a_terminal():
     assert tail_text(b"\x1b[31mred\x1b[0m\x07") == "red\\x07"
     assert tail_text(b"10%\r100%\r") == "100%"
     assert tail_text(b"\xff") == "\\xff"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_a_job_that_is_started_without_a_standard_stream_runs(tmp_path, closed):
+    """Its descriptor is the next one that the launcher or the engine opens."""
+    script = tmp_path / "one.py"
+    script.write_text(
+        "import pathlib, sys, rabit\nrabit.init()\nprint('said')\nprint('told', file=sys.stderr)\n"
+        "pathlib.Path(f'{rabit.rank()}.{rabit.size()}').touch()\n"
+    )
+    python = shlex.quote(sys.executable)
+
+    for command, marks in (
+        (f"{python} -m rabit.launch -np 2 {python} one.py", ["0.2", "1.2"]),
+        (f"{python} one.py", ["0.1"]),
+    ):
+        done = subprocess.run(
+            ["bash", "-c", f"{command} {closed}"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+
+        assert done.returncode == 0, done.stderr
+        assert all((tmp_path / each).exists() for each in marks)
+        assert ("said" in done.stdout) == (">&-" not in closed.split())
