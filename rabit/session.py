@@ -20,7 +20,7 @@ from rabit.diagnostics.ending import (
     watch_ending,
 )
 from rabit.diagnostics.standard_streams import open_standard_streams
-from rabit.engine.current import current_engine, set_default_engine, tell_followers
+from rabit.engine.current import current_engine, known_engine, set_default_engine, tell_followers
 from rabit.engine.engine import Engine
 from rabit.engine.pool import Pool
 from rabit.errors import InvalidArgument, PeerLost, RabitError, TimedOut
@@ -283,38 +283,41 @@ def is_initialized() -> bool:
 
 
 def rank() -> int:
-    """Number of this process among all, from 0.  Raises NotInitialized before init()."""
-    return current_engine().rank
+    """Number of this process among all, from 0; in a process that was forked from a rank, that rank's.
+
+    So are all numbers below.  Raises NotInitialized before init().
+    """
+    return known_engine().rank
 
 
 def size() -> int:
     """Number of ranks in the job."""
-    return current_engine().size
+    return known_engine().size
 
 
 def local_rank() -> int:
     """Number of this process among those of its host."""
-    return current_engine().local_rank
+    return known_engine().local_rank
 
 
 def local_size() -> int:
     """Number of ranks on this host."""
-    return current_engine().local_size
+    return known_engine().local_size
 
 
 def cross_rank() -> int:
     """Position of this host among the hosts that have this local rank."""
-    return current_engine().cross_rank
+    return known_engine().cross_rank
 
 
 def cross_size() -> int:
     """Number of hosts that have this local rank."""
-    return current_engine().cross_size
+    return known_engine().cross_size
 
 
 def is_homogeneous() -> bool:
     """True if every host has the same number of ranks."""
-    engine = current_engine()
+    engine = known_engine()
     return engine.local_size == engine.size or _state.is_homogeneous
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "engine_for_work",
     "engine_of_thread",
     "follow_default_engine",
+    "known_engine",
     "set_default_engine",
     "tell_followers",
 ]
@@ -36,13 +37,22 @@ _followers: list[weakref.WeakMethod[Callable[[], None]]] = []
 
 def current_engine() -> Engine:
     """The engine that module-level functions use.  Raises NotInitialized if there is none."""
+    engine = known_engine()
+    engine.check_process()
+    return engine
+
+
+def known_engine() -> Engine:
+    """The same, for what it knows of its ranks: also in a process that was forked from its own, where it works no more.
+
+    There its place may be asked for, as workers of a DataLoader do for their seeds.
+    """
     engine = _of_thread.engine or (_default[0] if _default else None)
     if engine is None or engine.is_closed:
         raise NotInitialized(
             "rabit has not been initialized in this process, or has been shut down. Call "
             "rabit.init() first."
         )
-    engine.check_process()
     return engine
 
 

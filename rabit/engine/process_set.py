@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rabit.engine.current import current_engine
+from rabit.engine.current import current_engine, known_engine
 from rabit.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class ProcessSet:
         return self._current().rank in self.ranks
 
     def _current(self) -> Engine:
-        return self._engine or current_engine()
+        return self._engine or known_engine()
 
     def group_on(self, engine: Engine) -> int:
         """The number of the group on `engine`.  Raises InvalidArgument if it is not registered."""
@@ -113,14 +113,14 @@ class _GlobalProcessSet(ProcessSet):
 
     @property
     def ranks(self) -> list[int]:
-        return list(range(current_engine().size))
+        return list(range(known_engine().size))
 
     @property
     def process_set_id(self) -> int | None:
         return 0
 
     def size(self) -> int:
-        return current_engine().size
+        return known_engine().size
 
     def group_on(self, engine: Engine) -> int:
         return 0

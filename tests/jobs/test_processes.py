@@ -80,9 +80,12 @@ import os
 import rabit
 
 rabit.init()
+place = rabit.rank(), rabit.size()
 child = os.fork()
 if child == 0:
-    for call in (rabit.rank, rabit.init, lambda: rabit.allreduce(1.0, name="x")):
+    assert (rabit.rank(), rabit.size()) == place == (rabit.global_process_set.rank(), rabit.global_process_set.size())
+    assert (rabit.local_rank(), rabit.cross_size()) == (place[0], 1)
+    for call in (rabit.init, rabit.barrier, lambda: rabit.allreduce(1.0, name="x")):
         try:
             call()
         except rabit.InvalidArgument as error:
