@@ -19,14 +19,16 @@ class FaultyStore:
         self._changed = threading.Condition()
         self._held = {MARK: Versioned(1, b"")}
         self._is_dead = False
+        self.deaths = 0
 
-    def connect(self) -> FaultyStore:
+    def connect(self) -> _Connection:
         self._fail_if(self._is_dead)
-        return self
+        return _Connection(self)
 
     def die(self) -> None:
         with self._changed:
             self._is_dead = True
+            self.deaths += 1
             self._changed.notify_all()
 
     def come_back_empty(self) -> None:
@@ -79,3 +81,28 @@ class FaultyStore:
     def _fail_if(self, is_lost: bool) -> None:
         if is_lost:
             raise PeerLost("the store is gone")
+
+
+class _Connection:
+    """Lost for good when its store dies, whenever that is noticed."""
+
+    def __init__(self, store: FaultyStore) -> None:
+        self._store = store
+        self._deaths = store.deaths
+
+    def set(self, key: str, value: bytes) -> None:
+        self._living().set(key, value)
+
+    def compare_and_set(self, key: str, version: int, value: bytes) -> tuple[bool, Versioned]:
+        return self._living().compare_and_set(key, version, value)
+
+    def watch(self, key: str, seen: int, timeout: float) -> Versioned:
+        return self._living().watch(key, seen, timeout)
+
+    def close(self) -> None:
+        pass
+
+    def _living(self) -> FaultyStore:
+        if self._store.deaths != self._deaths:
+            raise PeerLost("the store has died, and the connection with it")
+        return self._store
