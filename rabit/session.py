@@ -19,7 +19,7 @@ from rabit.diagnostics.ending import (
     tell_on_failure,
     watch_ending,
 )
-from rabit.diagnostics.standard_streams import open_standard_streams
+from rabit.diagnostics.process import open_standard_streams
 from rabit.engine.current import current_engine, known_engine, set_default_engine, tell_followers
 from rabit.engine.engine import Engine
 from rabit.engine.pool import Pool

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from rabit.diagnostics.dropped_interrupt import hear_dropped_interrupts
+from rabit.diagnostics.process import hear_dropped_interrupts
 from rabit.diagnostics.tracebacks import folded_traceback, message_of, one_line, users_frame
 from rabit.errors import Aborted, PeerLost, RabitError, first_loss, forget_losses
 

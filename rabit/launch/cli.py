@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rabit.config.config import process_environment
-from rabit.diagnostics.standard_streams import open_standard_streams
+from rabit.diagnostics.process import open_standard_streams
 from rabit.errors import InvalidArgument, RabitError
 from rabit.launch.options import byteps
 from rabit.launch.options.flags import make_parser

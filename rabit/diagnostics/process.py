@@ -1,21 +1,22 @@
-"""A Ctrl-C that falls into the end of one of our objects is heard all the same."""
+"""What a process needs to be a rank or a launcher: standard streams, and a Ctrl-C that is always heard."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["hear_dropped_interrupts"]
+__all__ = ["hear_dropped_interrupts", "open_standard_streams"]
 
 _OURS = ("rabit", "rabit_torch", "rabit_mxnet")
 _AGAIN_S = 0.01
 
 
 def hear_dropped_interrupts() -> None:
-    """From now on such a KeyboardInterrupt comes once more, to the main thread; others stay as they are.
+    """From now on a KeyboardInterrupt that falls into the end of one of our objects comes again, to the main thread.
 
     Python prints and drops what a `__del__` raises, also where that was no fault of it but the
     handler of a signal which came just then: a program of quick calls, whose handles end all the
@@ -44,3 +45,20 @@ def _interrupt() -> None:
     main = threading.main_thread().ident
     if main is not None:  # It has started, as it is Python's own.
         signal.pthread_kill(main, signal.SIGINT)
+
+
+def open_standard_streams() -> None:
+    """From now on they lead nowhere, in this process and its children.
+
+    The descriptor of one that is closed is free, and so the next socket's: what somebody then writes
+    to standard output or error would go to another rank.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            found = os.open(os.devnull, os.O_RDWR)  # The lowest that is free.
+            if found == descriptor:
+                os.set_inheritable(found, True)
+            else:  # Another thread has taken it meanwhile.
+                os.close(found)
