@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from rabit import ProcessSet, Sum, global_process_set
+import rabit
+from rabit import ProcessSet, Sum, Unsupported, global_process_set
 from rabit.framework import check_process_set
 from rabit_torch.ops.collected import allgather_async
 from rabit_torch.ops.collectives import allreduce_async_
@@ -26,7 +27,7 @@ def _per_channel(vector: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def _centred(values: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
     """`values` minus the mean of their channel, as if the mean had not been rounded to their type.
 
-    A mean that is large beside the deviations loses in rounding what matters of it.
+    A mean that is large compared with the deviations loses in rounding what matters of it.
     """
     rounded = mean.to(values.dtype)
     rest = mean - rounded.to(mean.dtype)
@@ -102,7 +103,8 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch normalisation whose statistics cover the batches of all ranks; any number of dimensions.
 
     Takes the arguments of torch.nn.BatchNorm; input (n, c, …), where n may differ between ranks.
-    Every rank must run the layer equally often.  In evaluation it communicates nothing.
+    Every rank must run the layer equally often.  In evaluation it communicates nothing: without
+    running statistics it normalises by the batch of its rank.
     Source: Ioffe and Szegedy, "Batch Normalization", 2015, with the joint batch.
     """
 
@@ -124,12 +126,12 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
             raise ValueError(f"expected at least 2 dimensions (n, c, …), got {input.dim()}")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        self.__dict__["_rabit_is_joint"] = True  # read by _CallsJoint
         self._check_input_dim(input)
-        uses_batch = self.training or self.running_mean is None
-        if not uses_batch or self.process_set.size() == 1:
-            return self._local(input, uses_batch)
+        if not self.training or self.process_set.size() == 1:
+            return self._local(input)
         mean, variance, total = _joint_statistics(input, self.process_set)
-        if self.training and self.track_running_stats:
+        if self.track_running_stats:
             self._update_running_statistics(mean, variance, total)
         apply: Any = _Normalise.apply
         result: torch.Tensor = apply(
@@ -137,7 +139,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         )
         return result
 
-    def _local(self, input: torch.Tensor, uses_batch: bool) -> torch.Tensor:
+    def _local(self, input: torch.Tensor) -> torch.Tensor:
         momentum = self.momentum
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
@@ -150,7 +152,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
             self.running_var if tracked else None,
             self.weight,
             self.bias,
-            uses_batch,
+            self.training or self.running_mean is None,
             momentum or 0.0,
             self.eps,
         )
@@ -170,19 +172,54 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     @classmethod
     def convert(cls, module: nn.Module, process_set: ProcessSet = global_process_set) -> nn.Module:
-        """Replaces every BatchNorm of `module` by a SyncBatchNorm with the same state."""
-        converted = module
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, cls):
-            converted = cls(
-                module.num_features,
-                module.eps,
-                module.momentum,
-                module.affine,
-                module.track_running_stats,
-                process_set,
+        """Makes every BatchNorm of `module` a SyncBatchNorm, in place; returns `module`.
+
+        The layers stay the same objects, so that their parameters, buffers, hooks and attributes stay, and
+        an optimizer that was made before goes on training them. A subclass keeps what it adds; its forward()
+        must call super().forward(), which is joint then, and raises Unsupported if it does not.
+        Raises Unsupported for a lazy layer that has seen no batch yet.
+        """
+        check_process_set(process_set)
+        found: dict[str, Any] = {
+            name: layer
+            for name, layer in module.named_modules()
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not isinstance(layer, cls)
+        }
+        for name, layer in found.items():
+            if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
+                raise Unsupported(
+                    f"SyncBatchNorm.convert: layer '{name}' is a {type(layer).__name__}, which has no parameters "
+                    "until it has seen a batch. Run a batch through the model first, then convert it."
+                )
+        kinds: dict[type, type] = {}  # layers of one class are of one class afterwards, too
+        for layer in found.values():
+            kind = type(layer)
+            layer.__class__ = kinds.setdefault(kind, _joint(kind, cls))
+            layer.process_set = process_set
+        return module
+
+
+def _joint(kind: type, joint: type[SyncBatchNorm]) -> type:
+    """The class that layers of class `kind` get."""
+    if kind in _PLAIN or issubclass(joint, kind):
+        return joint
+    return type(f"Sync{kind.__name__}", (_CallsJoint, kind, joint), {})
+
+
+class _CallsJoint(nn.Module):
+    """In front of a subclass: its forward() may have its own arithmetic, with the statistics of one rank."""
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        self.__dict__["_rabit_is_joint"] = False
+        result = super().forward(*inputs, **named)
+        if not self.__dict__["_rabit_is_joint"]:
+            raise Unsupported(
+                f"SyncBatchNorm.convert: forward() of {type(self).__name__.removeprefix('Sync')} does not call "
+                f"super().forward(), so that its statistics are those of rank {rabit.rank()} alone. Call it there, "
+                "or replace these layers by rabit_torch.SyncBatchNorm and what the class adds."
             )
-            converted.load_state_dict(module.state_dict())
-            converted.train(module.training)
-        for name, child in module.named_children():
-            converted.add_module(name, cls.convert(child, process_set))
-        return converted
+        return result
+
+
+# What their classes add checks the number of dimensions, or is the communication of torch.distributed.
+_PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
