@@ -198,10 +198,10 @@ test-gpu: packages ## what takes an NVIDIA GPU; says why where there is none
 
 # Most tests wait for processes: two at a time use the processors better.
 test-python-short: $(VENV)/.package $(VENV)/.tools
-	$(BIN)/pytest tests -m "not slow" -n 2 --dist loadfile -q --ignore=tests/repo
+	$(BIN)/pytest tests -m "not slow" -n 2 --dist loadfile -q -rfE --ignore=tests/repo
 
 test-python-slow: $(VENV)/.package $(VENV)/.tools $(VENV)/.recipes
-	$(BIN)/pytest tests -m slow -n 2 --dist loadfile -q
+	$(BIN)/pytest tests -m slow -n 2 --dist loadfile -q -rfE
 
 FUZZ_SECONDS ?= 30
 

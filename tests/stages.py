@@ -4,8 +4,9 @@
 
 Each part is a target of the Makefile. One lane runs the Python tests, one part after the other, and shows what
 they print. They mostly wait, so other lanes build and test the native code beside them and give way to them;
-what their parts print is shown if they fail. The first part that fails ends the run, and so does one that takes
-many times as long as it should: something in it hangs.
+what their parts print is shown if they fail. A part that fails stops only those that need what it makes, and the
+run ends with a list of all that failed. A part that takes many times as long as it should has failed too:
+something in it hangs.
 The estimates are seconds on 2 cores from nothing; the share of them that earlier parts took corrects the rest.
 """
 
@@ -24,7 +25,7 @@ from typing import IO, NamedTuple
 
 
 class Part(NamedTuple):
-    """One target; `needs` names those of other lanes that must have ended before."""
+    """One target; `needs` names those of any lane that must have passed before."""
 
     target: str
     what: str
@@ -56,7 +57,7 @@ SHORT = Stages(
     beside=[
         [
             Part("build-native", "building the native tests", 190),
-            Part("test-native", "native tests", 160),
+            Part("test-native", "native tests", 160, needs=("build-native",)),
         ],
     ],
 )
@@ -125,13 +126,43 @@ def end(process: subprocess.Popen[bytes], by: signal.Signals = signal.SIGTERM) -
         process.wait()
 
 
+class Results:
+    """Which parts have ended, and how.  Thread-safe."""
+
+    def __init__(self, parts: list[Part]) -> None:
+        self._ended = {part.target: threading.Event() for part in parts}
+        self._passed: set[str] = set()
+        self.failed: list[Part] = []
+
+    def note(self, part: Part, passed: bool) -> None:
+        if passed:
+            self._passed.add(part.target)
+        else:
+            self.failed.append(part)
+        self._ended[part.target].set()
+
+    def leave_out(self, part: Part) -> None:
+        """The part does not run: what waits for it need not wait."""
+        self._ended[part.target].set()
+
+    def lacks(self, part: Part) -> str | None:
+        """Waits for what the part needs; the first target of these that has not passed."""
+        for target in part.needs:
+            self._ended[target].wait()
+            if target not in self._passed:
+                return target
+        return None
+
+    def left(self, parts: list[Part]) -> list[Part]:
+        return [part for part in parts if not self._ended[part.target].is_set()]
+
+
 class Beside:
     """The other lanes: in each, a thread starts one part after the other."""
 
-    def __init__(self, lanes: list[list[Part]]) -> None:
-        self.failed: Part | None = None
+    def __init__(self, lanes: list[list[Part]], results: Results) -> None:
+        self._results = results
         self._parts = [part for lane in lanes for part in lane]
-        self._ended = {part.target: threading.Event() for part in self._parts}
         self._lock = threading.Lock()
         self._begun: list[subprocess.Popen[bytes]] = []
         self._stopped = False
@@ -141,17 +172,13 @@ class Beside:
         for thread in self._threads:
             thread.start()
 
-    def wait(self, target: str) -> None:
-        """Returns when this part has ended, or will never end because another has failed."""
-        self._ended[target].wait()
-
     def wait_for_all(self) -> None:
-        left = [part for part in self._parts if not self._ended[part.target].is_set()]
-        if left and not self.failed:
+        left = self._results.left(self._parts)
+        if left:
             names = ", ".join(part.what for part in left)
             say(f"left beside: {names}: up to {minutes(sum(part.seconds for part in left))}")
-        for part in self._parts:
-            self.wait(part.target)
+        for thread in self._threads:
+            thread.join()
 
     def stop(self) -> None:
         with self._lock:
@@ -165,13 +192,11 @@ class Beside:
 
     def _run(self, lane: list[Part]) -> None:
         for part in lane:
-            for target in part.needs:
-                self.wait(target)
-            if not self._passes(part):
-                for event in self._ended.values():
-                    event.set()
-                return
-            self._ended[part.target].set()
+            missing = self._results.lacks(part)
+            if missing is None and not self._stopped:
+                self._results.note(part, self._passes(part))
+            else:
+                leave_out(part, missing, self._results)
 
     def _passes(self, part: Part) -> bool:
         start = time.monotonic()
@@ -195,12 +220,11 @@ class Beside:
             printed.seek(0)
             sys.stdout.write(printed.read().decode(errors="replace")[-shown:])
         say(f"beside: {part.what} {how}, see above; `make {part.target}` runs it alone")
-        self.failed = self.failed or part
         return False
 
     def _begin(self, part: Part, printed: IO[bytes]) -> subprocess.Popen[bytes] | None:
         with self._lock:
-            if self._stopped or self.failed:
+            if self._stopped:
                 return None
             niceness = NICENESS_OF_TESTS if part.target.startswith("test-") else NICENESS_OF_BUILDS
             running = subprocess.Popen(
@@ -213,6 +237,12 @@ class Beside:
             give_way(running.pid, niceness)
             self._begun.append(running)
         return running
+
+
+def leave_out(part: Part, missing: str | None, results: Results) -> None:
+    if missing is not None:
+        say(f"left out: {part.what}, which needs `make {missing}`")
+    results.leave_out(part)
 
 
 def run_to_its_end(part: Part) -> int:
@@ -228,32 +258,31 @@ def run_to_its_end(part: Part) -> int:
             raise
 
 
-def run_shown(stages: Stages, beside: Beside) -> int:
+def run_shown(parts: list[Part], beside: Beside, results: Results) -> None:
     taken = expected = 0.0
-    for number, part in enumerate(stages.shown, 1):
+    for number, part in enumerate(parts, 1):
         begin = time.monotonic()
-        for target in part.needs:
-            beside.wait(target)
-        if beside.failed:
-            return 1
+        missing = results.lacks(part)
+        if missing is not None:
+            leave_out(part, missing, results)
+            continue
         pace = taken / expected if expected else 1.0
-        left = sum(each.seconds for each in stages.shown[number:]) * pace
-        say(
-            f"{number}/{len(stages.shown)} {part.what}: about {minutes(part.seconds * pace)}, "
-            f"then {minutes(left)} more"
-        )
-        code = run_to_its_end(part)
-        if code != 0:
+        left = sum(later.seconds for later in parts[number:]) * pace
+        then = f", then {minutes(left)} more" if left else ""
+        say(f"{number}/{len(parts)} {part.what}: about {minutes(part.seconds * pace)}{then}")
+        passed = run_to_its_end(part) == 0
+        results.note(part, passed)
+        if not passed:
             say(f"{part.what} failed; `make {part.target}` runs it alone")
-            return code
         if number == 1:
+            if not passed:  # Everything else needs it.
+                return
             beside.start()
         seconds = time.monotonic() - begin
         if seconds > NOTHING_TO_DO * part.seconds:
             taken += seconds
             expected += part.seconds
     beside.wait_for_all()
-    return 1 if beside.failed else 0
 
 
 def main() -> int:
@@ -262,18 +291,22 @@ def main() -> int:
         return 2
     stages = SHORT if sys.argv[1] == "short" else FULL
     start = time.monotonic()
-    beside = Beside(stages.beside)
+    parts = [*stages.shown, *(part for lane in stages.beside for part in lane)]
+    results = Results(parts)
+    beside = Beside(stages.beside, results)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # who ends it sees what was running
     try:
-        code = run_shown(stages, beside)
+        run_shown(stages.shown, beside, results)
     except KeyboardInterrupt:
-        code = 130
+        return 130
     finally:
         beside.stop()
-    parts = len(stages.shown) + sum(len(lane) for lane in stages.beside)
-    if code == 0:
-        say(f"all {parts} parts passed in {minutes(time.monotonic() - start)}")
-    return code
+    if results.failed:
+        names = ", ".join(f"{part.what} (make {part.target})" for part in results.failed)
+        say(f"{len(results.failed)} of {len(parts)} parts failed: {names}")
+        return 1
+    say(f"all {len(parts)} parts passed in {minutes(time.monotonic() - start)}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -97,21 +97,30 @@ def test_a_build_that_fails_is_shown_and_fails_the_run(run, kind, fails, tests):
     assert tests not in targets
 
 
-def test_a_part_that_fails_stops_the_other_lanes(run):
-    done, targets = run("full", fails="test-thread", hangs="build-address")
+def test_a_part_that_fails_stops_no_part_that_does_not_need_it(run):
+    done, targets = run("full", fails="build-thread")
 
     assert done.returncode == 1
-    assert "`make test-thread` runs it alone" in done.stdout
-    assert "building the native tests for ASan and UBSan was stopped" in done.stdout
-    assert "test-address" not in targets
+    assert "`make build-thread` runs it alone" in done.stdout
+    assert "left out: native tests under TSan, which needs `make build-thread`" in done.stdout
+    assert {"build-address", "test-address", "build-bench", "docs", "fuzz"} <= set(targets)
 
 
-def test_a_test_that_fails_ends_the_run(run):
+def test_a_test_that_fails_lets_the_others_run_and_is_named_at_the_end(run):
     done, targets = run("short", "check")
 
     assert done.returncode == 1
     assert "`make check` runs it alone" in done.stdout
-    assert "test-python-short" not in targets
+    assert {"test-python-short", "build-native", "test-native"} <= set(targets)
+    last = done.stdout.splitlines()[-1]
+    assert last == "== 1 of 5 parts failed: lint, types and the rules of the repository (make check)"
+
+
+def test_nothing_else_runs_without_the_packages(run):
+    done, targets = run("short", "packages")
+
+    assert done.returncode == 1
+    assert targets == ["packages"]
 
 
 @pytest.mark.parametrize("hangs", ["test-native", "check"])
