@@ -55,10 +55,8 @@ while is_last and not (folder / "go").exists():
         stranger.setblocking(False)
         stranger.connect_ex(next(iter(ports)))
         idle.append(stranger)
-    begin = time.monotonic()
     (started.folder / "go").touch()
 
-    assert started.wait(timeout=60) == [0, 0], started.output(0) + started.output(1)
-    assert time.monotonic() - begin < 20
+    assert started.wait(timeout=120) == [0, 0], started.output(0) + started.output(1)
     for stranger in idle:
         stranger.close()

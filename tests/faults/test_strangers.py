@@ -6,7 +6,6 @@ import contextlib
 import random
 import socket
 import struct
-import time
 
 import pytest
 from support.job import wait_for_files
@@ -92,16 +91,14 @@ def test_silent_connections_do_not_delay_a_start(job):
     idle = [socket.create_connection((host, int(port)), timeout=5) for _ in range(200)]
     probe.wait(timeout=60)
 
-    started = job(2, WORK)
+    # Longer than the wait below: a start that waits for the silent ones is late.
+    started = job(2, WORK, RABIT_CONNECT_TIMEOUT="600s")
     host, port = started.store_address.rsplit(":", 1)
     idle += [socket.create_connection((host, int(port)), timeout=5) for _ in range(200)]
-    begin = time.monotonic()
-    wait_for_files(started.folder, "ready.*", 2)
-    elapsed = time.monotonic() - begin
+    wait_for_files(started.folder, "ready.*", 2, timeout=120)
     (started.folder / "stop").touch()
 
-    assert started.wait(timeout=60) == [0, 0]
-    assert elapsed < 20
+    assert started.wait(timeout=120) == [0, 0]
     for connection in idle:
         connection.close()
 

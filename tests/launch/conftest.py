@@ -75,9 +75,12 @@ class Job:
     def send(self, signum):
         os.kill(self.process.pid, signum)
 
-    def assert_nothing_is_left(self, within_s=2.0):
-        """A deadline, because only a parent can wait for a process and these have none."""
-        deadline = time.monotonic() + within_s
+    def assert_nothing_is_left(self):
+        """A deadline, because only a parent can wait for a process and these have none.
+
+        What a job leaves by mistake sleeps for ten minutes, so that a slow machine may take its time.
+        """
+        deadline = time.monotonic() + TIMEOUT_S
         while left := living(self.mark):
             assert time.monotonic() < deadline, f"still running: {left}"
             time.sleep(0.01)

@@ -119,16 +119,15 @@ def test_what_a_rank_leaves_running_ends_with_the_job(rabitrun):
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"])
 @pytest.mark.parametrize("script", [SLEEPER, DAEMON])
 def test_a_signal_to_rabitrun_ends_everything(start, name, script):
-    job = start("-np", 2, "sh", "-c", script)
+    # A grace time that is longer than a test may take: whoever waits for its end is late.
+    job = start("-np", 2, "--grace-time", "600s", "sh", "-c", script)
     job.wait_for_line("ready", 2)
-    began = time.monotonic()
 
     job.send(signal.Signals[name])
 
     assert job.wait() == 128 + signal.Signals[name]
-    assert time.monotonic() - began < 4
     assert f"rabitrun: {name}: stopping all ranks" in job.err
-    job.assert_nothing_is_left(0.5)
+    job.assert_nothing_is_left()
 
 
 def test_ranks_may_end_well_on_a_signal(start):
@@ -150,15 +149,22 @@ def test_ranks_that_ignore_the_signal_are_killed_after_the_grace_time(start):
     job.send(signal.SIGTERM)
 
     assert job.wait() == 128 + signal.SIGTERM
-    assert 0.4 < time.monotonic() - began < 3
+    assert time.monotonic() - began > 0.4
     job.assert_nothing_is_left()
 
 
 def test_ctrl_c_ends_ranks_that_wait_in_init_without_killing_them(start):
+    # A rank that still imports would show the traceback of the import as well.
     code = (
-        "import os, time, rabit\n"
-        "print('up', flush=True)\n"
-        "if os.environ['RABIT_RANK'] == '1': time.sleep(600)\n"
+        "import os, sys, threading, time, rabit\n"
+        "main = threading.get_ident()\n"
+        "def look():\n"
+        "    while sys._current_frames()[main].f_code.co_name != 'result': time.sleep(0.01)\n"
+        "    print('up', flush=True)\n"
+        "if os.environ['RABIT_RANK'] == '1':\n"
+        "    print('up', flush=True)\n"
+        "    time.sleep(600)\n"
+        "threading.Thread(target=look, daemon=True).start()\n"
         "rabit.init()"
     )
     job = start("-np", 3, "--grace-time", "600", "--connect-timeout", "1h", sys.executable, "-c", code)
@@ -172,17 +178,15 @@ def test_ctrl_c_ends_ranks_that_wait_in_init_without_killing_them(start):
 
 
 def test_a_second_ctrl_c_kills_at_once(start):
-    job = start("-np", 2, "--grace-time", "60s", "sh", "-c", STUBBORN)
+    job = start("-np", 2, "--grace-time", "600s", "sh", "-c", STUBBORN)
     job.wait_for_line("ready", 2)
-    began = time.monotonic()
 
     job.send(signal.SIGINT)
     while b"stopping all ranks" not in job.process.stderr.readline():
         pass
     job.send(signal.SIGINT)
 
-    assert job.wait() == 128 + signal.SIGINT
-    assert time.monotonic() - began < 5
+    assert job.wait() == 128 + signal.SIGINT  # Else after the grace time, which is longer than a test.
     job.assert_nothing_is_left()
 
 
@@ -215,7 +219,7 @@ def test_killing_rabitrun_leaves_nothing(start, script):
     job.send(signal.SIGKILL)
 
     job.process.wait()
-    job.assert_nothing_is_left(2.0)
+    job.assert_nothing_is_left()
 
 
 def test_closing_the_terminal_leaves_nothing(start):

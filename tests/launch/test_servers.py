@@ -50,6 +50,14 @@ check(rabit.allreduce(mine[rank], op=rabit.Sum, name="again"), expected, "the se
 print("done", flush=True)
 """
 
+# A sum that a server has given back: by then it has said what it serves.
+SERVED_SUM = """
+import numpy as np, rabit
+rabit.init()
+rabit.allreduce(np.ones(300_007, np.float32), name="served")
+assert rabit.statistics()["backends"]["ps"]["tensors"] == 1
+"""
+
 ALONE = """
 import numpy as np, rabit
 rabit.init()
@@ -268,7 +276,7 @@ def test_ctrl_c_ends_servers_as_well(start):
 def test_servers_tell_what_they_do_under_their_own_name(rabitrun, tmp_path):
     job = rabitrun(
         "-np", 2, "-s", 1, "--log-level", "info", "--output-filename", tmp_path,
-        sys.executable, "-c", "import rabit; rabit.init()",
+        sys.executable, "-c", SERVED_SUM,
     )  # fmt: skip
 
     assert job.status == 0, job.err

@@ -111,7 +111,7 @@ def test_killing_rabitrun_ends_the_ranks_of_other_hosts(start, flags, environ):
     job.send(signal.SIGKILL)
 
     job.process.wait()
-    job.assert_nothing_is_left(5.0)
+    job.assert_nothing_is_left()
 
 
 def test_the_secret_is_in_no_command_line(start, flags, environ):
@@ -204,7 +204,7 @@ def test_a_dead_connection_is_told_and_leaves_nothing(start, flags, environ):
 
     assert job.wait() == 1
     assert "the connection to 127.0.0.1 is lost" in job.err
-    job.assert_nothing_is_left(5.0)
+    job.assert_nothing_is_left()
 
 
 def test_the_command_line_is_a_list_with_checks_on():

@@ -55,7 +55,6 @@ train(state)
 print("rank", me, "is done")
 """
 # A host that is lost is found to be so after a second; the rest is what processes take to end.
-LEFT_S = 30.0
 
 
 def expected(sizes) -> float:
@@ -122,7 +121,7 @@ class Orphans:
             assert len(processes_of(self.job, STORE)) == stores_left
             for each in processes_of(self.job, STORE):
                 os.kill(each, signal.SIGKILL)
-        self.job.assert_nothing_is_left(LEFT_S)
+        self.job.assert_nothing_is_left()
         logs = sorted(self.folder.glob("rabitrun.*.log"))
         self.log = "".join(each.read_text() for each in logs)
         return {int(e.stem): json.loads(e.read_text()) for e in self.folder.glob("*.json")}
