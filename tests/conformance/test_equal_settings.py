@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import secrets
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -88,7 +87,6 @@ def another_value(each: Setting, seed: random.Random):
 
 def test_every_setting_that_must_be_equal_is_compared_on_a_random_rank(store):
     seed = random.Random(20)
-    began = time.monotonic()
     for trial in range(200):
         size = seed.choice([2, 2, 3, 4])
         odd = seed.randrange(size)
@@ -106,7 +104,6 @@ def test_every_setting_that_must_be_equal_is_compared_on_a_random_rank(store):
             assert f"{chosen.name} is " in str(error), what
             assert f"{chosen.format(value)} on rank {odd} (RABIT_TEST)" in str(error), what
             assert f"{usual} on rank" in str(error), what
-    assert time.monotonic() - began < 100
 
 
 def test_ranks_that_believe_in_different_numbers_of_ranks_are_told(store):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 from support.mpi import PURE_MPI
@@ -114,12 +113,10 @@ def test_a_killed_rank_ends_the_others_with_an_error(mpi, killed, tmp_path, kind
     """mpiexec is told to let the others live, so that they have to notice by themselves."""
     folder = tmp_path / "told"
     folder.mkdir()
-    begin = time.monotonic()
     environ = {"RABIT_BACKEND": "mpi", **more}
     ended = mpi.run(3, killed, kind, count, folder, environ=environ, timeout=60, goes_on=True)
 
     assert ended.status != 0
-    assert time.monotonic() - begin < 45
     told = told_by_survivors(mpi, folder, ended)
     lost = "|".join(may_be_lost(mpi, told))
     for message in told.values():

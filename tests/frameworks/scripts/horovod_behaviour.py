@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+import rabit
 import rabit_torch as hvd
 
 FOLDER = Path(sys.argv[1])
@@ -53,11 +54,10 @@ def hvd_size():
     )
 
 
-def init_again_is_cheap():
-    begin = time.perf_counter()
-    for _ in range(10):
-        hvd.init()
-    assert time.perf_counter() - begin < 0.5
+def init_again_keeps_the_engine():
+    engine = rabit.default_engine()
+    hvd.init()
+    assert rabit.default_engine() is engine
 
 
 def a_name_in_flight_is_refused_at_once_and_the_first_completes():
@@ -128,8 +128,8 @@ def join_works_with_every_collective():
         assert part.tolist() == [size - 1]
         received = hvd.alltoall(torch.full((size,), float(rank)), name="joined.alltoall")
         assert received.tolist() == [float(r) for r in range(1, size)]
-    if rank == size - 1:
-        time.sleep(0.2)
+    if rank == size - 1:  # A sum of this rank alone comes when all others have joined.
+        assert hvd.allreduce(torch.ones(1), op=hvd.Sum, name="joined.others").item() == 1
     last = hvd.join()
     assert last == size - 1
     assert hvd.allgather(torch.tensor([last]), name="after.join").tolist() == [last] * size
@@ -206,29 +206,30 @@ def poll_says_false_before_the_others_have_come():
 def barriers_of_disjoint_sets_are_independent():
     half = hvd.size() // 2
     low, high = hvd.add_process_set(range(half)), hvd.add_process_set(range(half, hvd.size()))
-    begin = time.monotonic()
     if low.included():
-        if hvd.rank() == 0:
-            time.sleep(1.5)
+        if hvd.rank() == 0:  # The other set has passed its barrier before this one is complete.
+            hvd.recv(torch.zeros(1), half, name="passed")
         hvd.barrier(process_set=low)
     else:
         hvd.barrier(process_set=high)
-        assert time.monotonic() - begin < 1.0
+        if hvd.rank() == half:
+            hvd.send(torch.ones(1), 0, name="passed")
     fails(ValueError, lambda: hvd.add_process_set(low))
     assert hvd.remove_process_set(low) is True and hvd.remove_process_set(high) is True
     assert hvd.remove_process_set(low) is False
 
 
-def the_timeline_is_complete_within_a_tenth_of_a_second():
+def the_timeline_is_complete_while_the_job_runs():
     path = FOLDER / "timeline.json"
     hvd.start_timeline(str(path), mark_cycles=True)
     for _ in range(3):
         hvd.allreduce(torch.ones(3), name="traced")
-    time.sleep(0.1)
     if hvd.rank() == 0:
-        text = path.read_text()
-        for word in ("allreduce.traced", "NEGOTIATE_ALLREDUCE", "ALLREDUCE", "CYCLE_START"):
-            assert word in text, word
+        words = ("allreduce.traced", "NEGOTIATE_ALLREDUCE", "ALLREDUCE", "CYCLE_START")
+        deadline = time.monotonic() + 60
+        while missing := [word for word in words if word not in path.read_text()]:
+            assert time.monotonic() < deadline, missing
+            time.sleep(0.01)
     hvd.stop_timeline()
     if hvd.rank() == 0:
         json.loads(path.read_text())
