@@ -117,8 +117,10 @@ class Recovery:
                 current_engine().abort(one_line(error))
             self._start_over(-1, "")
         elif error is not None:
-            self._state.restore()
             self._start_over(self._member_lost(error), one_line(error))
+            # Not before: where ranks are lost during a recovery there is no engine, and what restores may need one,
+            # such as a sampler that deals its samples by rank and size.
+            self._state.restore()
         if error is not None:
             self._state.on_reset()
         self._state.sync()

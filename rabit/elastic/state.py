@@ -132,7 +132,7 @@ class State(abc.ABC):
 
     @abc.abstractmethod
     def restore(self) -> None:
-        """Brings the last copy back."""
+        """Brings the last copy back.  After a loss rank, size and engine are the new ones already."""
 
     @abc.abstractmethod
     def broadcast(self, root_rank: int) -> None:
