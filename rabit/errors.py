@@ -29,6 +29,7 @@ __all__ = [
     "ResourceExhausted",
     "TimedOut",
     "Unsupported",
+    "code_of",
     "error_from_code",
     "first_loss",
     "forget_losses",
@@ -111,6 +112,11 @@ def error_from_code(code: int, message: str, rank: int = -1) -> RabitError:
     if isinstance(error, PeerLost | Aborted) and rank >= 0 and not _losses:
         _losses.append(error)
     return error
+
+
+def code_of(kind: type[RabitError]) -> int:
+    """The rabit_code of errors of this class."""
+    return _CLASSES.index(kind)
 
 
 def first_loss() -> RabitError | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rabit.errors import InvalidArgument
 from rabit.rendezvous.membership import KEY, MEMBERS_MAX, Membership
-from rabit.rendezvous.survivors import change_membership
+from rabit.rendezvous.survivors import change_membership, tell_end
 
 if TYPE_CHECKING:
     from rabit.rendezvous.membership_store import MembershipStore
@@ -48,7 +48,9 @@ class Losses:
         held = self._take(change_membership(self._store, lambda same: same))
         if how and not self._members.isdisjoint(ranks) and end(held).strength < self._least:
             return False
-        self._take(change_membership(self._store, end))
+        held = self._take(change_membership(self._store, end))
+        for rank in sorted(ranks):
+            tell_end(self._store, held, rank)
         if how:
             self._lost.update(ranks)
         return True

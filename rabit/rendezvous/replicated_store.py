@@ -81,6 +81,11 @@ class ReplicatedStore:
                 )
             self._wait(key, seen, versions, min(left, _SLICE_S))
 
+    def tell(self, key: str, value: bytes) -> None:
+        """Gives `key` this value at each of the stores by itself, unless it has one there.  Returns at once."""
+        for each in self._replicas:
+            each.ask(lambda client: client.compare_and_set(key, 0, value), lambda _: None)
+
     def told(self, key: str) -> bytes | None:
         """What a process has told at any one of the stores; None: nothing there.  Not what `set` sets."""
         deadline = time.monotonic() + _PROBE_S

@@ -85,6 +85,10 @@ class StoreClient:
         check(self._library, done)
         return bool(is_mine[0]), Versioned(int(current[0]), bytes(ffi.buffer(held, length[0])))
 
+    def tell(self, key: str, value: bytes) -> None:
+        """Gives `key` this value unless it has one."""
+        self.compare_and_set(key, 0, value)
+
     def told(self, key: str) -> bytes | None:
         """What `key` holds now; None: nothing."""
         try:

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from rabit.errors import Aborted, PeerLost, TimedOut
+from rabit.errors import Aborted, PeerLost, TimedOut, code_of
 from rabit.rendezvous.membership import KEY, Membership
 
 if TYPE_CHECKING:
     from rabit.rendezvous.reach import Addresses
     from rabit.rendezvous.store_client import Versioned
 
-__all__ = ["Store", "admission", "change_membership", "next_membership", "whom_not_reached"]
+__all__ = ["Store", "admission", "change_membership", "next_membership", "tell_end", "whom_not_reached"]
 
 # Where no process has ended, a rank that is silent gets so long to show that it lives.
 _PATIENCE_S = 1.0
@@ -118,6 +118,27 @@ def change_membership(store: Store, change: Callable[[Membership], Membership]) 
         is_mine, (version, held) = store.compare_and_set(KEY, version, changed.to_json())
         if is_mine:
             return changed
+
+
+class Told(Protocol):
+    """Where processes tell what never changes; see StoreClient."""
+
+    def tell(self, key: str, value: bytes) -> None:
+        """Gives `key` this value unless it has one."""
+
+
+def tell_end(store: Told, membership: Membership, member: int) -> None:
+    """Members that meet wait for `member` no more: its process has ended, and `membership` says how.
+
+    A rank that starts leaves a will with the store, but one that ends before has none.  Does nothing for others.
+    """
+    rank = membership.rank_of(member)
+    if rank < 0:
+        return
+    how = membership.ended.get(member) or "ended well"
+    why = f"rank {rank} (process {member}) {how} before all ranks had started; its own output tells why"
+    # As StartWatch of native/rendezvous keeps the will of a rank: code, rank and message.
+    store.tell(f"{membership.epoch}/failed", f"{code_of(PeerLost)} {rank} {why}".encode())
 
 
 def whom_not_reached(store: Addresses, members: Sequence[int], member: int) -> list[int]:

@@ -36,8 +36,16 @@ def event(step):
             os.kill(os.getpid(), signal.SIGSTOP)
 
 rabit.init()
-state = rabit.elastic.ObjectState(step=0, weights=np.zeros(1000), sizes=[])
+sampler = rabit.elastic.ElasticSampler(range(6000))
+state = rabit.elastic.ObjectState(step=0, weights=np.zeros(1000), sizes=[], sampler=sampler)
 resets = []
+start_over = rabit.elastic.recovery.start_over
+
+def agreed(membership):
+    event("agreed")
+    start_over(membership)
+
+rabit.elastic.recovery.start_over = agreed
 state.register_reset_callbacks([lambda: (resets.append(rabit.size()), event(-len(resets)))])
 
 @rabit.elastic.run
@@ -48,6 +56,7 @@ def train(state):
         state.weights += rabit.allreduce(gradient, op=rabit.Sum, name="gradient")
         state.step += 1
         state.sizes.append(rabit.size())
+        sampler.record_batch(0, 1)
         state.commit()
         wakes(state.step)
     return float(state.weights[0])
@@ -152,6 +161,13 @@ def test_one_is_killed_while_the_others_recover(train):
 
     assert_went_on(job, [0, 2], [4] * 6 + [2] * 6)
     assert job.results[0][3] == [3, 2]
+
+
+def test_one_is_killed_before_the_others_meet_it_again(train):
+    job = train(4, 2, ("kill", 6, 1), ("kill", "agreed", 3), environ={"RABIT_CONNECT_TIMEOUT": "600s"})
+
+    assert_went_on(job, [0, 2], [4] * 6 + [2] * 6)
+    assert job.results[0][3] == [2]
 
 
 def test_reset_callbacks_see_the_new_ranks(train):

@@ -93,6 +93,16 @@ def test_what_is_told_at_one_store_is_found():
         assert store.spread("keeper", b"") == 3
 
 
+def test_what_is_told_to_all_stores_is_told_once():
+    with served() as (_, addresses), contextlib.closing(open_store(addresses, SECRET)) as store:
+        store.tell("2/failed", b"first")
+        for address in addresses:
+            with contextlib.closing(StoreClient(address, SECRET)) as client:
+                assert client.get("2/failed", 20.0) == b"first"
+                client.tell("2/failed", b"second")
+                assert client.get("2/failed") == b"first"
+
+
 def test_a_minority_that_is_lost_changes_nothing(stores):
     with opened(stores) as store:
         assert store.compare_and_set("key", 0, b"1")[0]
