@@ -63,6 +63,8 @@ def connect(board: Board, rank: int, size: int, config: Config | None = None) ->
     environ = process_environment()
     found = Config.from_environ(environ) if config is None else config
     environ = placement.with_settings(environ, found)
+    # The board may wait as long as it likes; a launcher that knows who waits ends the job sooner.
+    watch_ending(rank, environ, awaits_all=size == found.size)
     own = placement.host_key(environ)
     board.set(f"host.{rank}", own)
     hosts = [_text(board.get(f"host.{peer}")) for peer in range(size)]
@@ -81,7 +83,6 @@ def connect(board: Board, rank: int, size: int, config: Config | None = None) ->
         store_address="",
         secret=b"",
     )
-    watch_ending(rank, environ)
     if size == 1:
         return ConnectedEngine(found, None)
     given = found.secret_file and placement.secret_from_file(found.secret_file)

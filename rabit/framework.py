@@ -3,6 +3,8 @@
 Stable for such packages; programs do not need it.
 """
 
+from rabit.config.config import process_environment
+from rabit.diagnostics.ending import tell_met, watch_ending
 from rabit.engine.current import engine_for_work, follow_default_engine
 from rabit.engine.handle import no_handle
 from rabit.engine.process_set import check_process_set, group_on
@@ -49,6 +51,9 @@ __all__ = [
     "message_name",
     "no_handle",
     "offer_overlap",
+    "process_environment",
     "refuse_in_elastic_jobs",
     "refuse_strategy_in_elastic_jobs",
+    "tell_met",
+    "watch_ending",
 ]

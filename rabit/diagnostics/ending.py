@@ -29,6 +29,7 @@ __all__ = [
     "take_place",
     "tell_admitted",
     "tell_given_up",
+    "tell_met",
     "tell_on_failure",
     "watch_ending",
 ]
@@ -78,8 +79,12 @@ class _Watch:
 _watch: list[_Watch] = []  # One or none.
 
 
-def watch_ending(rank: int, environ: Mapping[str, str]) -> None:
-    """From now on this process, which has become `rank`, tells why it ends."""
+def watch_ending(rank: int, environ: Mapping[str, str], awaits_all: bool = True) -> None:
+    """From now on this process, which has become `rank`, tells why it ends.
+
+    awaits_all: it is about to wait for all ranks of the job, so that the launcher ends the job if one ends well
+    without waiting too; false for an engine of some of them.
+    """
     if not _watch or _watch[0].pid != os.getpid():
         _watch[:] = [_Watch()]
         sys.excepthook = _hook
@@ -88,7 +93,7 @@ def watch_ending(rank: int, environ: Mapping[str, str]) -> None:
     watch.rank = rank
     watch.descriptor = _report_descriptor(environ)
     forget_losses()
-    watch.tell({"event": "joined"})
+    watch.tell({"event": "joined", "awaits all": awaits_all})
     # Handlers run in reverse: this one before those that stop the engine.
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
@@ -115,10 +120,15 @@ def tell_given_up(members: Mapping[int, str]) -> None:
         _watch[0].tell({"event": "given up", "member": member, "why": why})
 
 
+def tell_met() -> None:
+    """The launcher learns that this process, which is watched, has met the ranks for which it waited."""
+    _watch[0].tell({"event": "met"})
+
+
 def tell_on_failure(engine: Engine) -> None:
     """`engine`, which has met the other ranks, tells them too, if this process, which is watched, fails."""
     _watch[0].engines.add(engine)
-    _watch[0].tell({"event": "met"})
+    tell_met()
 
 
 def _report_descriptor(environ: Mapping[str, str]) -> int:

@@ -74,17 +74,14 @@ class Ends:
 
     @property
     def have_met(self) -> bool:
-        """True once some init() has returned, for which it takes all ranks: they notice a loss themselves."""
+        """True once ranks have met, in init() or another such call: they notice a loss themselves."""
         return self._tellings.have_met
 
     def missed_in_init(self) -> tuple[int, int] | None:
         """A rank that has ended well without init(), and one that waits in init() for all; None: no such."""
-        waiting = self._tellings.joined - self._ends.keys()
-        gone = [
-            rank
-            for rank, end in self._ends.items()
-            if end.status == 0 and rank not in self._tellings.joined
-        ]
+        joined = self._tellings.joined
+        waiting = [rank for rank, awaits_all in joined.items() if awaits_all and rank not in self._ends]
+        gone = [rank for rank, end in self._ends.items() if end.status == 0 and rank not in joined]
         if self._tellings.have_met or not gone or not waiting:
             return None
         return gone[0], min(waiting)

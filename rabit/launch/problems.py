@@ -19,13 +19,13 @@ def too_late_text(hosts: Sequence[str], start_s: float) -> str:
 
 
 def missed_text(ends: Ends, plan: Plan, host_of: Mapping[int, str]) -> str:
-    """Ranks wait in init() for one that has ended without it; "" if none does."""
+    """Ranks wait in init(), or in another call in which all meet, for one that has ended; "" if none does."""
     missed = ends.missed_in_init()
     if missed is None:
         return ""
     rank, waiting = missed
     return (
         f"{plan.name_of(rank)} of {plan.size} (host {host_of[rank]}) ended without an error and without "
-        f"rabit.init(), in which {plan.name_of(waiting)} waits for all ranks. Let every rank call it, or "
-        "start fewer ranks (-np)."
+        f"rabit.init() or init_process_group(), in which {plan.name_of(waiting)} waits for all ranks. Let "
+        "every rank call it, or start fewer ranks (-np)."
     )

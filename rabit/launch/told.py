@@ -35,8 +35,9 @@ class Tellings:
     def __init__(self) -> None:
         self._partial: dict[int, bytes] = {}
         self._told: dict[int, Told] = {}
-        self.joined: set[int] = set()  # have called init()
-        self.have_met = False  # some init() has returned, for which it takes all ranks
+        # Those that have called rabit.init() or another call in which ranks meet; true: it waits for all ranks.
+        self.joined: dict[int, bool] = {}
+        self.have_met = False  # some such call has returned
         self.given_up: dict[int, str] = {}  # by the other ranks, and why; "": they leave as they were told
         self.admitted: dict[int, int] = {}  # into jobs that ran: with them so many ranks
 
@@ -57,7 +58,7 @@ class Tellings:
             event = document["event"]
             if event == "joined":  # A program that starts takes back what one before it told.
                 self._told.pop(rank, None)
-                self.joined.add(rank)
+                self.joined[rank] = bool(document["awaits all"])
             elif event == "met":
                 self.have_met = True
             elif event == "admitted":

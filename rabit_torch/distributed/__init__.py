@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 import rabit
+from rabit_torch.distributed.rendezvous import watch_rendezvous
 
 # The group's modules load with the first group: every program that imports rabit_torch makes the
 # backend known, and few use it.
@@ -123,6 +124,7 @@ def monitored_barrier(
 def register() -> None:
     """Makes the backend known to torch.distributed; importing this module has done it."""
     if not hasattr(dist.Backend, "RABIT"):
+        watch_rendezvous()
         dist.Backend.register_backend("rabit", _create, extended_api=True, devices=["cpu", "cuda"])
 
 

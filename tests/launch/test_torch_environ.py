@@ -70,3 +70,45 @@ def test_init_process_group_works_as_under_torchrun(rabitrun, rank_server, tmp_p
 
     assert job.status == 0, job.err
     assert sorted(job.out.splitlines()) == [f"[{r}] {backend} [3.0, 3.0, 3.0]" for r in (0, 1)]
+
+
+@pytest.mark.parametrize("early", [0, 1])
+@pytest.mark.parametrize("where", ["env://", "file://"])
+def test_a_rank_that_ends_without_init_process_group_ends_the_job(rabitrun, rank_server, tmp_path, where, early):
+    """Rank 0 serves the store of env://; with a file ranks wait for what each has written there."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys\n"
+        "early, where = int(sys.argv[1]), sys.argv[2]\n"
+        "if int(os.environ['RANK']) == early: os._exit(0)\n"
+        "import torch.distributed as dist, rabit_torch.distributed\n"
+        "place = dict(rank=int(os.environ['RANK']), world_size=3)\n"
+        "dist.init_process_group('rabit', init_method=where, **(place if where[:4] == 'file' else {}))\n"
+    )
+    meeting = where if where == "env://" else f"file://{tmp_path}/meeting"
+
+    job = rabitrun("-np", 3, *rank_server.command, script, early, meeting)
+
+    assert job.status == 1, job.err
+    assert f"rabitrun: rank {early} of 3 (host localhost) ended without an error and without" in job.err
+    assert "init_process_group(), in which rank" in job.err and "Traceback" not in job.err
+
+
+def test_a_group_of_some_ranks_does_not_wait_for_the_others(rabitrun, rank_server, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, pathlib, sys\n"
+        "rank = int(os.environ['RANK'])\n"
+        "if rank == 2: sys.exit(0)\n"
+        "import torch, torch.distributed as dist, rabit_torch.distributed\n"
+        "dist.init_process_group('rabit', init_method='file://' + sys.argv[1], rank=rank, world_size=2)\n"
+        "x = torch.ones(1)\n"
+        "dist.all_reduce(x)\n"
+        "print(x.item())\n"
+        "dist.destroy_process_group()\n"
+    )
+
+    job = rabitrun("-np", 3, *rank_server.command, script, tmp_path / "meeting")
+
+    assert job.status == 0, job.err
+    assert sorted(job.out.splitlines()) == ["[0] 2.0", "[1] 2.0"]
