@@ -88,7 +88,8 @@ class OneBitLamb(Strategy):
 
     def _update(self, state: LambState) -> Array:
         root = np.sqrt(state.v) + state.v.dtype.type(self.eps)
-        update: Array = np.where(state.v > 0, state.m / root, state.v.dtype.type(0))
+        # Only where v is 0: one that is not a number is to be seen in the parameters.
+        update: Array = np.where(state.v == 0, state.v.dtype.type(0), state.m / root)
         return update
 
     def _ratio(self, value: Array, update: Array) -> float:

@@ -160,7 +160,7 @@ class ZeroOneAdam(Strategy):
         """x/(√v + ε), within the bound.  rates: those that x holds, added up."""
         kind, times = state.v.dtype.type, max(state.times, 1)  # A frozen parameter has none.
         root = np.sqrt(state.v / kind(1 - self.betas[1] ** times)) + kind(self.eps)
-        return bounded(x / root, kind(self.bound * rates), state.v > 0)
+        return bounded(x / root, kind(self.bound * rates), state.v != 0)
 
 
 def check_rates(rates: float, slot: Slot, ranks: Ranks) -> None:
