@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +39,9 @@ class Clipped(Exchange):
         return self.inner.state(slot)
 
     async def __call__(self, x: Array, state: Any, ranks: Ranks) -> Reduced:
-        if x.size:  # A limit that is NaN makes everything so, and the step is seen to be lost.
-            limit = x.dtype.type(self.deviations) * np.sqrt(np.mean(x * x))
+        # A limit that is NaN makes everything so, and the step is seen to be lost.
+        if x.size and math.isfinite(self.deviations):
+            # In float64: squares of small float32 gradients are 0, and everything would be cut.
+            limit = x.dtype.type(self.deviations * np.sqrt(np.mean(np.square(x, dtype=np.float64))))
             x = np.clip(x, -limit, limit)
         return await self.inner(x, state, ranks)

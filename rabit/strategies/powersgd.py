@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from rabit.training.noise import generator
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot, Wire
 from rabit.training.thin_matrix import thin_matrix
@@ -16,7 +18,7 @@ __all__ = ["PowerSGD"]
 
 @dataclass
 class PowerState:
-    """q: the right factor of the step before, from which the next begins; equal on all ranks."""
+    """q: the right factor of the step before, times a power of two, from which the next begins; equal on all ranks."""
 
     q: Array
 
@@ -83,6 +85,17 @@ class PowerSGD(Exchange):
         matrix = thin_matrix(x, residual, factor, state.q, ranks)
         p = matrix.orthonormal(await ranks.mean(matrix.left))
         mine = matrix.transposed_times(p)
-        state.q = await ranks.mean(mine)
-        value = matrix.expand(p, state.q, mine)
+        q = await ranks.mean(mine)
+        value = matrix.expand(p, q, mine)
+        state.q = _near_one(q)
         return value.reshape(x.shape), matrix.rest.reshape(x.shape)
+
+
+def _near_one(q: Array) -> Array:
+    """q times the power of two that brings its largest entry to at most 1.
+
+    The next P spans the same.  As it is, q has the size of gradients, and M·q that of
+    their squares, which float32 holds from 1e-19 to 1e19 only.
+    """
+    scaled: Array = np.ldexp(q, -np.frexp(np.abs(q).max())[1])
+    return scaled

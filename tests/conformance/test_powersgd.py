@@ -119,3 +119,18 @@ def test_it_recovers_from_gradients_of_less_rank(kind, first):
 
     assert np.isfinite(found[0][2][0]).all()
     assert np.abs(found[0][-1][0] - matrix).max() <= (1e-3 if kind == np.float32 else 1e-10)
+
+
+@pytest.mark.parametrize("power", [-90, 110])
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_times_a_power_of_two_give_as_much_more(kind, power):
+    """As far as the type holds the gradients themselves: products with their size squared must not appear."""
+    scale = 2.0**power
+
+    plain = trained(lambda rank, step: noise(rank, step), 4, kind)
+    scaled = trained(lambda rank, step: noise(rank, step) * scale, 4, kind)
+
+    for have, want in zip(scaled, plain, strict=True):
+        for (grad, residual, _), (wanted, wanted_residual, _) in zip(have, want, strict=True):
+            assert np.allclose(grad / kind(scale), wanted, rtol=0, atol=1e-5)
+            assert np.allclose(residual / kind(scale), wanted_residual, rtol=0, atol=1e-5)

@@ -130,3 +130,27 @@ def test_packed_bits_come_back(bits):
         packed = methods.pack_bits(codes, bits)
         assert packed.size == -(-count * bits // 8)
         assert methods.unpack_bits(packed, bits, count).tolist() == codes.tolist()
+
+
+@pytest.mark.parametrize("deviations", [2.5, np.inf])
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1.0, 1e30])
+def test_clipping_cuts_the_same_entries_whatever_their_size(scale, deviations):
+    class Kept(methods.Mean):
+        async def __call__(self, x, state, ranks):
+            return x
+
+    x = sample(512, "float32")
+    x[7] = 100.0
+
+    found, wanted = (
+        methods.Clipped(Kept(), deviations)(x * np.float32(by), None, None) for by in (scale, 1.0)
+    )
+
+    assert np.allclose(result_of(found), result_of(wanted) * np.float32(scale), rtol=1e-5, atol=0)
+
+
+def result_of(coroutine):
+    """Of one that waits for nothing."""
+    with pytest.raises(StopIteration) as ended:
+        coroutine.send(None)
+    return ended.value.value
