@@ -130,17 +130,22 @@ class ArrayTrainer:
     def step(self, gradients: Mapping[str, Array] | None = None) -> None:
         """Exchanges the gradients, None: those that were started, and updates the parameters.
 
-        Raises Mismatch if the ranks have other strategies, as soon as this one knows.
+        Raises Mismatch if the ranks have other strategies or shapes, as soon as this one knows.
         """
         self.start(gradients or {})
         if self._meeting.is_over:  # Ranks may step several trainers in another order, and need not wait here.
             self.pipeline.end_meeting(self._meeting)
         if self._guard is not None:
             self._check(self._guard)
-        self.pipeline.before_step()
-        for slot in self.slots:
-            self._update(slot)
-        self.pipeline.after_step()
+        try:
+            self.pipeline.before_step()
+            for slot in self.slots:
+                self._update(slot)
+            self.pipeline.after_step()
+        except ValueError:  # Arrays that do not fit together: the meeting knows which, and of whom.
+            if self._meeting.is_open:
+                self.pipeline.end_meeting(self._meeting)
+            raise
 
     def skip_step(self) -> None:
         """Takes back what the gradients that were started have done: the step does not happen."""

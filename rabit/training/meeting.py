@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,11 +24,15 @@ __all__ = ["Meeting", "Standing"]
 
 
 class _Said(NamedTuple):
+    """names: a checksum of those that the shapes belong to."""
+
     rank: int
     method: str
     shown: str
     steps: int
     is_settled: bool
+    names: str
+    shapes: Sequence[Sequence[int]]
 
 
 class Standing(NamedTuple):
@@ -57,6 +63,7 @@ class Meeting:
         self._name = engine.next_name("rabit.meeting")
         self._joins = -1
         self._is_settled = False
+        self._names: list[str] = []
         self._handle: Handle | None = None
 
     @property
@@ -75,23 +82,29 @@ class Meeting:
         if self.is_open:
             self.end()
 
-    def begin(self, steps: int = 0, is_settled: bool = True) -> bool:
+    def begin(self, steps: int = 0, is_settled: bool = True, shapes: Mapping[str, Sequence[int]] | None = None) -> bool:
         """Tells the others how many steps this rank has taken, and whether it is settled, before its first
         gradients and before those after a join; else does nothing.  Does not block.
 
+        shapes: of the tensors by name, where the engine does not compare those that it adds up itself.
         Returns whether it must have ended before gradients leave, because they depend on the others.  Before any
         join they do not, and ranks that use other parameters come to several optimizers in another order.
         """
         if self._joins == self._engine.joins:
             return False
         self._joins, self._is_settled = self._engine.joins, is_settled
-        mine = _Said(self._engine.rank, self._method, self._shown, steps, is_settled)
+        shapes = shapes or {}
+        self._names = list(shapes)
+        checksum = hashlib.sha256(json.dumps(self._names).encode()).hexdigest()
+        mine = _Said(
+            self._engine.rank, self._method, self._shown, steps, is_settled, checksum, list(shapes.values())
+        )
         line = np.frombuffer(json.dumps(mine).encode() + b"\n", np.uint8)
         self._handle = allgather_async(line, self._name, self._process_set, engine=self._engine)
         return self._joins > 0
 
     def end(self) -> Standing:
-        """Blocks until every rank has begun.  Raises Mismatch on all ranks if their methods differ."""
+        """Blocks until every rank has begun.  Raises Mismatch on all ranks if their methods or shapes differ."""
         assert self._handle is not None, "begun before it ends"
         handle, self._handle = self._handle, None
         found = [_Said(*json.loads(line)) for line in handle.result().tobytes().splitlines()]
@@ -104,6 +117,7 @@ class Meeting:
                     "RABIT_STRATEGY, the same strategy with the same arguments on every rank.",
                     each.rank,
                 )
+            self._compare_shapes(found[0], each)
         steps = max(each.steps for each in found)
         return Standing(
             steps,
@@ -111,3 +125,18 @@ class Meeting:
             have_parted=any(each.steps != steps for each in found),
             begins_anew=self._is_settled and not all(each.is_settled for each in found),
         )
+
+    def _compare_shapes(self, one: _Said, other: _Said) -> None:
+        if one.names != other.names:  # Other parameters are compared where parameters are broadcast.
+            return
+        for place, (expected, shape) in enumerate(zip(one.shapes, other.shapes, strict=True)):
+            if shape != expected:
+                self._joins = -1
+                # Of another rank's names the place is all that is known here.
+                name = self._names[place] if place < len(self._names) else f"parameter {place}"
+                raise Mismatch(
+                    f"'{name}' has shape {tuple(expected)} on rank {one.rank} and {tuple(shape)} on rank "
+                    f"{other.rank} (seen by rank {self._engine.rank}). Build the model the same way on every "
+                    "rank (errors.md#mismatch).",
+                    other.rank,
+                )

@@ -67,6 +67,11 @@ class Pipeline:
         """How many steps have ended."""
         return self._driver.now[0]
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the parameters by name: methods combine what other ranks send by places, whatever it was there."""
+        return {slot.name: slot.shape for slot in self.slots}
+
     def add(self, slots: Sequence[Slot]) -> None:
         """Takes further parameters, between steps, on all ranks alike."""
         self.slots += slots
@@ -142,14 +147,14 @@ class Pipeline:
 
         Blocks after a join, when what they send depends on the others.
         """
-        if meeting.begin(self.step):
+        if meeting.begin(self.step, shapes=self.shapes):
             self.end_meeting(meeting)
 
     def end_meeting(self, meeting: Meeting) -> Standing:
         """Before this rank waits for what has left: goes on as the rank that has taken most steps, while others had
         joined, from its step, and from the part of its state that is equal on all ranks.
 
-        Raises Mismatch on all ranks if their strategies differ.  Blocks.
+        Raises Mismatch on all ranks if their strategies or shapes differ.  Blocks.
         """
         try:
             standing = meeting.end()

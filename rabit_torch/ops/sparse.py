@@ -20,7 +20,7 @@ from rabit_torch.results import tensor_from
 from rabit_torch.tensors import row_major, view
 
 
-class _Members(NamedTuple):
+class Members(NamedTuple):
     """Whose rows are added up, and who says so."""
 
     ranks: Sequence[int]
@@ -46,12 +46,12 @@ def allreduce_sparse(
                 "ranks have not touched"
             )
         coalesced = tensor.coalesce()
-        header = _header(coalesced, op)
-        headed, rows = _headed(coalesced, header), coalesced.values()
-    places = allgather_async(headed, parts[0], process_set)
+        header = header_of(coalesced, op, coalesced.sparse_dim())
+        headed_rows, rows = headed(coalesced.indices(), header), coalesced.values()
+    places = allgather_async(headed_rows, parts[0], process_set)
     values = allgather_async(rows, parts[1], process_set)
     (indices,) = places.engine_handles
-    members = _Members(process_set.ranks or range(process_set.size()), rabit.rank())
+    members = Members(process_set.ranks or range(process_set.size()), rabit.rank())
     shape = tensor.shape
 
     def finish() -> torch.Tensor:
@@ -74,21 +74,20 @@ def _parts(name: str) -> list[str]:
     return [f"{name}.indices", f"{name}.values"]
 
 
-def _header(coalesced: torch.Tensor, op: ReduceOp) -> list[int]:
+def header_of(tensor: torch.Tensor, op: ReduceOp, sparse_dim: int) -> list[int]:
     """What must be equal on all ranks: for which op, and of which shape."""
-    return [op, coalesced.dim(), coalesced.sparse_dim(), *coalesced.shape]
+    return [op, tensor.dim(), sparse_dim, *tensor.shape]
 
 
-def _headed(coalesced: torch.Tensor, header: list[int]) -> torch.Tensor:
-    """How many rows, the header, and then their indices."""
-    indices = coalesced.indices()
+def headed(indices: torch.Tensor, header: list[int]) -> torch.Tensor:
+    """How many rows, the header, and then their indices, one row for each sparse dimension."""
     return torch.cat([indices.new_tensor([indices.shape[1], *header]), indices.t().reshape(-1)])
 
 
-def _indices_of_all(
-    name: str, said: torch.Tensor, own: list[int], members: _Members
+def indices_of_all(
+    name: str, said: torch.Tensor, own: list[int], members: Members
 ) -> torch.Tensor:
-    """The indices out of what `_headed` gave on all ranks.  Raises Mismatch on every rank if headers differ."""
+    """The indices out of what `headed` gave on all ranks.  Raises Mismatch on every rank if headers differ."""
     found, headers, at = [], [], 0
     while at < len(said):  # Ranks that have joined say nothing.
         count, _, dim, sparse_dim = said[at : at + 4].tolist()
@@ -124,12 +123,12 @@ def _added_up(
     rows: torch.Tensor,
     shape: torch.Size,
     header: list[int],
-    members: _Members,
+    members: Members,
 ) -> torch.Tensor:
     """The rows of all ranks, added up and divided; integers truncate toward zero, as dense ones."""
     # In the memory of the host, so that headers are read without a device.
     said = torch.from_numpy(indices.result())
-    places = _indices_of_all(name, said, header, members).to(rows.device)
+    places = indices_of_all(name, said, header, members).to(rows.device)
     total = torch.sparse_coo_tensor(places, rows, shape, check_invariants=False).coalesce()
     divisor = len(members.ranks) if header[0] == ReduceOp.AVERAGE else 1
     if divisor == 1:
@@ -148,7 +147,7 @@ def allreduce_sparse_on(
     if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
         raise InvalidArgument(f"allreduce of a sparse tensor with {op}; use SUM or AVG")
     coalesced = tensor.detach().coalesce()
-    values, header = row_major(coalesced.values()), _header(coalesced, op)
+    values, header = row_major(coalesced.values()), header_of(coalesced, op, coalesced.sparse_dim())
 
     def gather(part: str, rows: torch.Tensor) -> rabit.Handle:
         def make(name: str) -> rabit.Request:
@@ -157,11 +156,11 @@ def allreduce_sparse_on(
         handle: rabit.Handle = lines.submit(("sparse", part, rows.dtype), None, make, None, rows)
         return handle
 
-    handles = [gather("indices", _headed(coalesced, header)), gather("values", values)]
+    handles = [gather("indices", headed(coalesced.indices(), header)), gather("values", values)]
 
     def result() -> torch.Tensor:
         rows = tensor_from(handles[1], values)
-        members = _Members(range(engine.size), engine.rank)
+        members = Members(range(engine.size), engine.rank)
         return _added_up(handles[0].name, handles[0], rows, tensor.shape, header, members)
 
     return handles, result

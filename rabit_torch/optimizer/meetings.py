@@ -35,7 +35,9 @@ class Meetings:
     def _begin(self) -> bool:
         method = self._sender.method
         is_settled = not (self._layout.is_stale or self._mode.is_recording)
-        return self._meeting.begin(0 if method is None else method.step, is_settled)
+        if method is None:
+            return self._meeting.begin(0, is_settled)
+        return self._meeting.begin(method.step, is_settled, method.pipeline.shapes)
 
     def _end(self) -> None:
         method, crossing = self._sender.method, self._mode.crossing

@@ -13,6 +13,7 @@ from rabit import InvalidArgument, ProcessSet, ReduceOp
 from rabit.framework import Task, driver_of, finished
 from rabit_torch.ops.collected import allgather_async
 from rabit_torch.ops.handles import TorchHandle
+from rabit_torch.ops.sparse import Members, headed, header_of, indices_of_all
 from rabit_torch.parameter_state import ParameterState, SentPart
 
 __all__ = ["RowExchange", "choose_row_sparse"]
@@ -136,10 +137,12 @@ class RowExchange:
     ) -> None:
         name, local = self._state.name, None if early is None else early.local
         narrow = touched.to(torch.int32) if grad.shape[0] < 1 << 31 else touched
-        found = allgather_async(narrow, f"{name}.indices", self._process_set, priority)
+        header = header_of(grad, self._op, 1)
+        found = allgather_async(headed(narrow[None], header), f"{name}.indices", self._process_set, priority)
         self._indices = found
         await finished(found.engine_handles)
-        places = found.wait().long()
+        members = Members(self._process_set.ranks or range(self._size), rabit.rank())
+        (places,) = indices_of_all(name, found.wait().cpu(), header, members).long().to(grad.device)
         with torch.no_grad():
             pays = self.pays(len(places), grad[:1], wire_dtype.itemsize)
             if pays:

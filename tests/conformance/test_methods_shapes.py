@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.method_rows import text_of
 
+import rabit
 import rabit.strategies as methods
 from rabit.testing import run_ranks
 
@@ -60,3 +61,28 @@ def test_gradients_of_zero_move_nothing(name, dtype):
     for values in trained(name, dtype, 0.0):
         for value in values.values():
             assert np.abs(value - 1).max(initial=0) <= 4 * np.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("shapes", [((16, 12), (18, 12)), ((12, 12), (6, 24))])
+@pytest.mark.parametrize("name", methods.available())
+def test_ranks_whose_parameters_differ_in_shape_are_refused(name, shapes):
+    def train(engine):
+        shape = shapes[engine.rank]
+        method = methods.make(text_of(name))
+        if hasattr(method, "samples"):
+            method.samples = 1
+        trainer = methods.ArrayTrainer({"w": np.zeros(shape, np.float32)}, method, lr=0.1, engine=engine)
+        gradient = np.zeros(shape, np.float32)
+        gradient[0] = 1.0
+        try:
+            for _ in range(4):
+                trainer.step({"w": gradient})
+            trainer.pipeline.finish()
+        # The rank that is refused first leaves, and the other one may be on its way to the next step.
+        except (rabit.Mismatch, rabit.Aborted) as error:
+            return type(error)
+        return None
+
+    found = run_ranks(2, train, timeout=60)
+
+    assert rabit.Mismatch in found and None not in found

@@ -142,3 +142,36 @@ report("trained")
     )
 
     assert results == ["trained"] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ("strategy='demo:chunk=8,count=2'", "'weight' has shape (40, 12) on rank 0 and (44, 12) on rank 1"),
+        ("strategy='rowsparse:small=0'", "'weight' has shape (40, 12) on rank 0 and (44, 12) on rank 1"),
+        ("row_sparse=['weight']", "shapes differ: [40, 12] with 1 sparse dimension"),
+    ],
+)
+def test_other_shapes_are_a_mismatch_on_every_rank(on_ranks, arguments, text):
+    """Where parameters were not broadcast: rows that one rank lacks were left out silently."""
+    results = on_ranks(
+        2,
+        f"""
+table = torch.nn.Embedding(40 + 4 * rabit.rank(), 12)
+optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+optimizer = rabit.DistributedOptimizer(optimizer, table.named_parameters(), {arguments})
+try:
+    for step in range(2):
+        table(torch.tensor([3, 39])).sum().backward()
+        optimizer.step()
+    report("trained")
+except rabit.Mismatch as error:
+    report(str(error))
+""",
+    )
+
+    if "row_sparse" in arguments:
+        assert text in results[0] and "[44, 12]" in results[0]
+        assert "[44, 12] with 1 sparse dimension here, [40, 12]" in results[1]
+    else:
+        assert all(text in said for said in results)
