@@ -173,7 +173,7 @@ def _allreduce(
     fields: dict[str, Any],
     is_grouped: bool,
 ) -> list[Any]:
-    names = _names(Kind.ALLREDUCE, name, tensors, is_grouped)
+    names = _names(Kind.ALLREDUCE, name, fields["group"], tensors, is_grouped)
     for tensor, each in zip(tensors, names, strict=True):
         check(tensor, f"the argument of allreduce '{each}'")
     targets = [_place_for(tensor, is_in_place) for tensor in tensors]
@@ -203,8 +203,10 @@ def _put_back(result: Any, tensor: Any) -> Any:
     return tensor
 
 
-def _names(kind: Kind, name: str | None, tensors: Sequence[Any], is_grouped: bool) -> list[str]:
-    base = rabit.default_engine().auto_name(str(kind)) if name is None else f"{kind}.{name}"
+def _names(
+    kind: Kind, name: str | None, group: int, tensors: Sequence[Any], is_grouped: bool
+) -> list[str]:
+    base = rabit.default_engine().number_of(kind, group) if name is None else f"{kind}.{name}"
     if not is_grouped:
         return [base]
     if not isinstance(tensors, (list, tuple)) or not tensors:
@@ -248,7 +250,8 @@ def _broadcast(
     process_set: ProcessSet,
     is_in_place: bool,
 ) -> Any:
-    (full_name,) = _names(Kind.BROADCAST, name, (tensor,), is_grouped=False)
+    group = group_on(process_set, rabit.default_engine())
+    (full_name,) = _names(Kind.BROADCAST, name, group, (tensor,), is_grouped=False)
     check(tensor, f"the argument of broadcast '{full_name}'")
     ranks = process_set.ranks
     if root_rank not in ranks:
@@ -257,7 +260,6 @@ def _broadcast(
             f"{ranks}. Pass the global rank of a member."
         )
     target = _place_for(tensor, is_in_place)
-    group = group_on(process_set, rabit.default_engine())
     fields = {"root": root_rank, "group": group}
     run([Operation(Kind.BROADCAST, full_name, target, target, fields)], priority)
     return _put_back(target, tensor) if is_in_place else target
@@ -308,7 +310,7 @@ def _reducescatter(
 ) -> list[Any]:
     operations = []
     for tensor, each in zip(
-        tensors, _names(Kind.REDUCESCATTER, name, tensors, is_grouped), strict=True
+        tensors, _names(Kind.REDUCESCATTER, name, fields["group"], tensors, is_grouped), strict=True
     ):
         check(tensor, f"the argument of reducescatter '{each}'")
         if tensor.ndim == 0:
@@ -367,7 +369,7 @@ def _allgather(
     group = group_on(process_set, engine)
     requests = []
     for tensor, each in zip(
-        tensors, _names(Kind.ALLGATHER, name, tensors, is_grouped), strict=True
+        tensors, _names(Kind.ALLGATHER, name, group, tensors, is_grouped), strict=True
     ):
         view = _view_of_rows(Kind.ALLGATHER, tensor, each)
         requests.append(Request(Kind.ALLGATHER, each, view, priority=priority, group=group))
@@ -399,14 +401,15 @@ def alltoall(
     Returns a new array; with `splits` the pair (array, rows from each rank as an int32 array).
     """
     engine = rabit.default_engine()
-    (full_name,) = _names(Kind.ALLTOALL, name, (tensor,), is_grouped=False)
+    group = group_on(process_set, engine)
+    (full_name,) = _names(Kind.ALLTOALL, name, group, (tensor,), is_grouped=False)
     view = _view_of_rows(Kind.ALLTOALL, tensor, full_name)
     request = Request(
         Kind.ALLTOALL,
         full_name,
         view,
         priority=priority,
-        group=group_on(process_set, engine),
+        group=group,
         splits=_rows_for_ranks(splits, view.shape[0], process_set.size(), full_name),
     )
     (handle,) = engine.submit([request])

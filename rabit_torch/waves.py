@@ -63,13 +63,13 @@ class Waves:
                 "even number. Start as many ranks on every host, or leave Waves out."
             )
         path = make_board_file() if self.wave == 0 else ""
-        number = engine.next_number("waves")
+        name = engine.next_name("waves")
         place = (config.host_key, config.cross_rank, config.local_rank)
         try:
-            said = dict(allgather_object((place, path), name=f"waves.{number}"))
+            said = dict(allgather_object((place, path), name=name))
             mine = said[place[0], place[1], place[2] - self.wave]
             self.board = WaveBoard(mine, self.wave, room=room, timeout=timeout)
-            barrier(name=f"waves.{number}.open")
+            barrier(name=f"{name}.open")
         finally:  # Both have it open, or nobody will.
             if path:
                 Path(path).unlink()

@@ -55,6 +55,7 @@ class Updates:
         self._checks = 0  # since then
         self._unasked = 0  # checks to come before there is a vote again
         self._asked: Vote | None = None  # whose answer is for the next check
+        self._joins = 0  # of the engine; ranks that had joined have missed checks
         self.has_told = False  # of an update, by an exception on all ranks
 
     def check(self, keeps_together: bool = False) -> None:
@@ -65,6 +66,8 @@ class Updates:
         """
         if self._store is None and not keeps_together:
             return
+        if self._joins != current_engine().joins:
+            self._joins, self._unasked, self._asked = current_engine().joins, 0, None
         self._checks += 1
         if self._unasked > 0:
             self._unasked -= 1
@@ -94,7 +97,7 @@ class Updates:
         self._is_outdated = self.has_told = False
         self._look_at_s = 0.0
         self._asked_s = -math.inf
-        self._unasked = 0
+        self._unasked = self._joins = 0
         self._asked = None  # It was one of the engine that is gone.
 
     def _ask(self) -> Vote:

@@ -62,7 +62,6 @@ class Engine(Submission, Registry):
         super().__init__(config, NativeEngine(options, config.library, pool))
         self.reports: dict[str, dict[str, Any]] = {}  # of framework packages, for `statistics`
         self.steps = 0  # training steps; see end_step
-        self.joins = 0  # calls of join() that have ended
         self.refuses_join = ""  # why join() cannot be called on any rank
         self._tuner: Tuner | None = None
         self.overlap_choice: attach.Choice | None = None  # see rabit.ops.overlap_choice

@@ -41,6 +41,7 @@ class Submission(EngineBase):
         super().__init__(config, native)
         self.repeats = Repeats(native)  # calls that may come again
         self._counters: dict[str, Iterator[int]] = {}
+        self.joins = 0  # calls of join() that have ended
 
     def submit(self, requests: Sequence[Request]) -> list[Handle]:
         """Submits all of `requests` or none; returns at once.
@@ -116,25 +117,30 @@ class Submission(EngineBase):
         """
         return Job(self._native, requests, runtime)
 
-    def next_number(self, key: str) -> int:
+    def next_name(self, name: str) -> str:
+        """`name` for the first object that asks, then name.2, name.3, ...; equal on ranks as numbers are."""
+        name = self._since_join(name)
+        number = self._next_number(f"objects named {name}")
+        return name if number == 1 else f"{name}.{number}"
+
+    def auto_name(self, key: str) -> str:
+        """A name for an operation that was given none; the engine knows its form, and soon forgets it."""
+        return f"{key}.noname.{self._next_number(key)}"
+
+    def number_of(self, kind: Kind, group: int) -> str:
+        """The same for a collective of `group`."""
+        return self.auto_name(self._since_join(str(kind) if group == 0 else f"{kind!s}.set{group}"))
+
+    def _next_number(self, key: str) -> int:
         """1, 2, 3, ... for each key; equal on ranks that make the same calls in the same order."""
         counter = self._counters.get(key)
         if counter is None:  # Two threads that get here agree on one of two.
             counter = self._counters.setdefault(key, itertools.count(1))
         return next(counter)
 
-    def next_name(self, name: str) -> str:
-        """`name` for the first object that asks, then name.2, name.3, ...; equal on ranks as next_number is."""
-        number = self.next_number(f"objects named {name}")
-        return name if number == 1 else f"{name}.{number}"
-
-    def auto_name(self, key: str) -> str:
-        """A name for an operation that was given none; the engine knows its form, and soon forgets it."""
-        return f"{key}.noname.{self.next_number(key)}"
-
-    def number_of(self, kind: Kind, group: int) -> str:
-        """The same for a collective of `group`."""
-        return self.auto_name(str(kind) if group == 0 else f"{kind!s}.set{group}")
+    def _since_join(self, name: str) -> str:
+        """What is counted under `name` from the last join() on: ranks that had joined missed what came before."""
+        return f"{name}.join{self.joins}" if self.joins else name
 
     def key(
         self, caller: str, kind: Kind, name: str | None, group: int, tensor: Any

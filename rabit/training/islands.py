@@ -31,7 +31,7 @@ class Islands:
         """size: of every island, of successive ranks; 0: a host is one.  Collective; blocks."""
         mine = engine.rank // size if size else engine.cross_rank
         data = np.array([mine], np.int64)
-        request = Request(Kind.ALLGATHER, engine.auto_name("islands"), view_input(data))
+        request = Request(Kind.ALLGATHER, engine.number_of(Kind.ALLGATHER, 0), view_input(data))
         handle = engine.run(request)
         handle.wait()
         islands: dict[int, list[int]] = {}

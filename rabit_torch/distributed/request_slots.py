@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import rabit
@@ -38,8 +38,9 @@ class Lines:
         self._engine = engine
         self._prefix = prefix
         self._order = order
-        self._lines: dict[Hashable, _Line] = {}
+        self._lines: dict[tuple[Any, ...], _Line] = {}
         self._prepared = 0
+        self._joins = engine.joins
 
     def submit(
         self,
@@ -89,6 +90,8 @@ class Lines:
         """The next request of a kind, and its place."""
         if self._order.mismatch:
             self._order.refuse(str(key[0]))
+        if self._joins != self._engine.joins:
+            self._start_again()
         if key[0] != MESSAGE:
             self._order.note(key)
         line = self._lines.get(key)
@@ -110,6 +113,14 @@ class Lines:
                 self._prepared += kept is None
                 line.batches[slot] = variant, batch
         return batch, (line, slot)
+
+    def _start_again(self) -> None:
+        """A join() has ended, and ranks that had joined missed operations: all count alike from here on."""
+        self._joins = self._engine.joins
+        self._order.start_again(self._joins)
+        for key, line in self._lines.items():
+            if key[0] != MESSAGE:  # Of messages none was missed.
+                line.started = 0
 
     @staticmethod
     def _keep(place: tuple[_Line, int], handle: rabit.Handle | None) -> None:

@@ -111,7 +111,7 @@ def make_guards(
             f"check_replicas={every} with strategy {type(strategy).__name__}, which lets parameters "
             "differ between ranks. Leave check_replicas (RABIT_CHECK_REPLICAS) out"
         )
-    name = f"guards.{engine.next_number('guards')}"
+    name = engine.next_name("guards")
     return Guards(
         names,
         None if mode == "off" else FiniteGuard(mode, name, engine, process_set),

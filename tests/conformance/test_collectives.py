@@ -333,6 +333,23 @@ def test_join_returns_the_last_rank_and_lets_the_others_go_on(size, transport):
     assert run_ranks(size, on_rank, transport) == [size - 1] * size
 
 
+def test_calls_without_names_meet_after_a_join(size, transport):
+    def on_rank(engine):
+        everybody = rabit.add_process_set(range(size))
+        for _ in range(2):
+            for step in range(engine.rank + 1):  # Ranks that have joined miss calls of the others.
+                assert rabit.allreduce(1.0, op=rabit.Sum) == size - step
+                assert len(rabit.allgather([step], process_set=everybody)) == size - step
+                rabit.grouped_allreduce([np.ones(2), np.ones(3)])
+            assert rabit.join() == size - 1
+            assert rabit.allreduce(1.0, op=rabit.Sum) == size
+            assert rabit.allgather([1], process_set=everybody).tolist() == [1] * size
+            assert rabit.broadcast_object(engine.rank, size - 1) == size - 1
+            rabit.barrier()
+
+    run_ranks(size, on_rank, transport)
+
+
 def test_process_sets(size, transport):
     def on_rank(engine):
         low = rabit.add_process_set(range((size + 1) // 2))

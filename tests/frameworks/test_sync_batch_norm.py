@@ -143,6 +143,26 @@ def test_conversion_keeps_all_of_a_layer_but_its_statistics(on_ranks, ranks):
         assert [name for name, is_kept in kept.items() if not is_kept] == []
 
 
+def test_an_epoch_follows_a_join_after_uneven_data(on_ranks):
+    script = """
+    from torch import nn
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), rabit.SyncBatchNorm(4), nn.Linear(4, 1))
+    optimizer = rabit.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    last = []
+    for epoch in range(2):
+        for _ in range(2 + rabit.rank()):
+            optimizer.zero_grad()
+            model(torch.randn(4, 3)).mean().backward()
+            optimizer.step()
+        last.append(rabit.join())
+    report([last, rabit.allreduce(torch.ones(1), op=rabit.Sum).item()])
+    """
+
+    assert on_ranks(2, script) == [[[1, 1], 2.0]] * 2
+
+
 def test_conversion_refuses_what_it_cannot_make_joint(on_ranks):
     script = """
     from torch import nn

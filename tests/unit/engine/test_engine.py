@@ -106,6 +106,35 @@ def test_generated_names_count_by_kind(engine):
     assert engine.auto_name("barrier") == "barrier.noname.1"
 
 
+def test_objects_have_one_name_on_all_ranks_after_a_join():
+    def on_rank(engine):
+        names = [engine.next_name("method")]
+        if engine.rank:  # As where the other rank has joined.
+            engine.next_name("method")
+        rabit.join()
+        return [*names, engine.next_name("method"), engine.next_name("method")]
+
+    first, second = run_ranks(2, on_rank)
+    assert first == second and len(set(first)) == 3
+
+
+def test_messages_without_names_keep_their_order_over_a_join():
+    """One may be on its way then: both sides count them alike, and miss none."""
+
+    def on_rank(engine):
+        sent = rabit.send_async(np.full(2, 1.0), 1) if engine.rank == 0 else None
+        if engine.rank == 1:
+            assert rabit.recv(np.zeros(2), 0).tolist() == [1, 1]
+        rabit.join()
+        if sent is not None:
+            sent.wait()
+            rabit.send(np.full(2, 2.0), 1)
+        else:
+            assert rabit.recv(np.zeros(2), 0).tolist() == [2, 2]
+
+    run_ranks(2, on_rank)
+
+
 def test_use_after_close(engine):
     engine.close()
     engine.close()

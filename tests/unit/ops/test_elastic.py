@@ -381,6 +381,23 @@ def test_quick_commits_have_a_vote_every_half_second(monkeypatch):
     assert set(votes.values()) <= {4, 5, 6}
 
 
+def test_ranks_vote_at_the_same_checks_again_after_a_join():
+    def fn(engine):
+        now = [0.0]
+        updates = Updates(MemoryStore(Membership.first(["a"] * 2, 1, most=4)), clock=lambda: now[0])
+        for _ in range(2):
+            for _ in range(3 + 4 * engine.rank):
+                now[0] += 0.1
+                updates.check()
+            assert rabit.join() == 1
+        for _ in range(20):
+            now[0] += 0.1
+            updates.check()
+            rabit.barrier(name="step")
+
+    run_ranks(2, fn)
+
+
 def test_at_the_end_no_vote_is_on_its_way():
     def fn(engine):
         for _ in range(2):  # The second ones have the same name.
