@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 import threading
@@ -23,6 +24,7 @@ from rabit.engine.current import current_engine
 from rabit.engine.engine import Engine
 from rabit.engine.process_set import ProcessSet, global_process_set
 from rabit.errors import InvalidArgument
+from rabit.threads import start_thread
 
 __all__ = ["Checkpoint", "Restored"]
 
@@ -119,13 +121,10 @@ class Checkpoint:
         self.wait()
         try:
             share = self._snapshots.take(_checked(step), *make())
+            self._thread = start_thread(functools.partial(self._run, share), "rabit.checkpoint")
         except Exception as error:
             self._error = self._commit.refuse(error)
             raise
-        self._thread = threading.Thread(
-            target=self._run, args=(share,), name="rabit.checkpoint", daemon=True
-        )
-        self._thread.start()
 
     def wait(self) -> int | None:
         """Waits until nothing is being written; returns the newest generation of this object.

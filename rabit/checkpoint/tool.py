@@ -14,6 +14,7 @@ from rabit.checkpoint.errors import CheckpointDamaged
 from rabit.checkpoint.folder import Folder, Reader
 from rabit.checkpoint.manifest import Manifest, Tensor
 from rabit.checkpoint.safetensors import Entry, header
+from rabit.command import run_command
 from rabit.errors import InvalidArgument
 
 __all__ = ["main"]
@@ -205,8 +206,4 @@ def _read(reader: Reader, tensor: Tensor) -> memoryview:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except InvalidArgument as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+    sys.exit(run_command("rabitrun checkpoint", lambda: main(sys.argv[1:])))

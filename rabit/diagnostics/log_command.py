@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rabit.command import run_command
 from rabit.diagnostics.comm_log import add_up, find_logs, read_log, summary_lines, table_rows
 from rabit.errors import InvalidArgument
 
@@ -42,8 +43,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except InvalidArgument as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+    sys.exit(run_command("rabitrun log", main))

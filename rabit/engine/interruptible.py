@@ -11,39 +11,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from rabit.threads import Call
+
 __all__ = ["interruptible"]
 
 
-class _Call:
-    """One call on a thread of its own."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
-        self._result: Any = None
-        self.error: BaseException | None = None
-        self._running = threading.Lock()  # Until it is over.
-        self._running.acquire()
-        # A daemon, since a process that ends has nobody to wait for it.
-        threading.Thread(target=self._run, name="rabit-call", daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            self._result = self._make()
-        except BaseException as error:
-            self.error = error
-        finally:
-            self._running.release()
-
-    def result(self) -> Any:
-        """What it returns or raises; until then whatever the handler of a signal raises."""
-        with self._running:
-            if self.error is not None:
-                raise self.error
-            return self._result
-
-
 # (process, what is called) -> the call that is under way.  Main thread only.
-_calls: dict[tuple[int, str], _Call] = {}
+_calls: dict[tuple[int, str], Call] = {}
 
 
 def interruptible(what: str, make: Callable[[], Any]) -> Any:
@@ -57,7 +31,7 @@ def interruptible(what: str, make: Callable[[], Any]) -> Any:
     key = os.getpid(), what
     call = _calls.get(key)
     if call is None or call.error is not None:
-        call = _calls[key] = _Call(make)
+        call = _calls[key] = Call(make, "rabit-call")
     try:
         result = call.result()
     except BaseException as error:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from rabit.errors import PeerLost, RabitError, TimedOut
 from rabit.rendezvous.store_client import Versioned
+from rabit.threads import start_thread
 
 __all__ = ["MARK", "Answer", "Client", "Replica", "read"]
 
@@ -66,8 +67,7 @@ class Replica:
         self._began: list[float] = []  # of tasks that are not done
         self._failed: tuple[float, RabitError] | None = None
         # A daemon: the end of the process does not wait for a store that is silent.
-        self._thread = threading.Thread(target=self._run, name=f"replica-{index}", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, f"replica-{index}")
 
     def ask(self, task: Callable[[Client], object], tell: Callable[[Answer], None]) -> None:
         """Has `task` done, in turn, and its result told by the replica's thread."""

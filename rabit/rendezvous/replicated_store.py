@@ -7,6 +7,7 @@ own compare-and-set makes each step of its acceptor one, so the stores are those
 
 from __future__ import annotations
 
+import functools
 import queue
 import random
 import secrets
@@ -18,6 +19,7 @@ from rabit.errors import Aborted, InvalidArgument, PeerLost, RabitError, TimedOu
 from rabit.rendezvous.acceptor import HISTORY, VALUE_MAX, Acceptance, Ballot
 from rabit.rendezvous.replica import MARK, Answer, Client, Replica, read
 from rabit.rendezvous.store_client import StoreClient, Versioned
+from rabit.threads import start_thread
 
 __all__ = ["ReplicatedStore", "several_stores"]
 
@@ -259,9 +261,7 @@ class ReplicatedStore:
             client = each.client()
             if client is not None and each.index in versions:
                 # A daemon, which outlives the wait by one change at most.
-                threading.Thread(
-                    target=wait_at, args=(client, versions[each.index]), daemon=True
-                ).start()
+                start_thread(functools.partial(wait_at, client, versions[each.index]), "store-wait")
         is_later.wait(limit_s)
 
     def _ask(self, task: Callable[[Client], object], deadline: float) -> Iterator[Answer]:

@@ -129,7 +129,7 @@ def test_the_checker_sees_every_folder():
 
 # --- Python ---------------------------------------------------------------------------------------
 
-_GROUND = "errors types version compression"
+_GROUND = "command errors threads types version compression"
 _SETTINGS = f"config _native {_GROUND}"
 _ENGINE = f"engine tuning {_SETTINGS}"
 _TRAINING = f"training ops {_ENGINE}"
@@ -144,7 +144,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
         "rabit",
         {
             "errors types version": "",
-            "compression": "errors",
+            "command compression threads": "errors",
             "config": _GROUND,
             "_native": f"config {_GROUND}",
             "rendezvous tuning": _SETTINGS,

@@ -15,6 +15,7 @@ from rabit.errors import RabitError
 from rabit.rendezvous.membership import Membership
 from rabit.rendezvous.replicated_store import ReplicatedStore
 from rabit.rendezvous.survivors import change_membership
+from rabit.threads import start_thread
 
 __all__ = ["KEPT", "OVER", "Keeper"]
 
@@ -59,8 +60,7 @@ class Keeper:
         self._reasons: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._read_end, self._write_end = os.pipe()
         self._selector.register(self._read_end, selectors.EVENT_READ, self._heard)
-        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "keeper")
 
     def ended(self, number: int, how: str) -> None:
         """The process has ended; how: "" if well."""

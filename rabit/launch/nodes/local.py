@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from rabit.launch.nodes import guard
 from rabit.launch.nodes.node import REPORT, RESULT, STDERR, STDOUT, Events
 from rabit.launch.processors import HostProcessors, bind_with_servers, thread_count
 from rabit.launch.secret import memory_file
+from rabit.threads import start_thread
 
 __all__ = ["LocalNode"]
 
@@ -339,7 +339,7 @@ def _exit_watch(pid: int) -> int:
                 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
             os.close(write_end)
 
-        threading.Thread(target=wait, name=f"wait-{pid}", daemon=True).start()
+        start_thread(wait, f"wait-{pid}")
         return read_end
 
 

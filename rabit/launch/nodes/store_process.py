@@ -8,10 +8,10 @@ is over, and when nobody has kept ranks of the job for a while.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import signal
 import sys
-import threading
 import time
 
 from rabit.errors import RabitError, TimedOut
@@ -22,6 +22,7 @@ from rabit.rendezvous.host_port import format_address
 from rabit.rendezvous.own_address import bind_address
 from rabit.rendezvous.replica import MARK
 from rabit.rendezvous.store_client import StoreClient
+from rabit.threads import start_thread
 
 __all__ = ["main"]
 
@@ -47,7 +48,7 @@ def main() -> int:
                 client.set(MARK, b"")
                 sys.stdout.buffer.write(GREETING + address.encode() + b"\n")
                 sys.stdout.buffer.flush()
-                threading.Thread(target=_wait_for_done, args=(client,), daemon=True).start()
+                start_thread(functools.partial(_wait_for_done, client), "wait-for-done")
                 _serve(client, idle_s)
     except RabitError as error:
         print(f"rabit store: {error}", file=sys.stderr)

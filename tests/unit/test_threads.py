@@ -1,0 +1,42 @@
+"""Threads of the package."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from rabit import ResourceExhausted
+from rabit.threads import Call, start_thread
+
+
+@pytest.fixture
+def no_thread(monkeypatch):
+    """The system starts no further thread, as at the limit of a container."""
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+@pytest.mark.parametrize("start", [start_thread, Call])
+def test_a_thread_that_the_system_refuses_is_an_error_in_words(no_thread, start):
+    with pytest.raises(ResourceExhausted) as error:
+        start(lambda: None, "watch")
+
+    assert "the thread 'watch' cannot be started: can't start new thread. The user or the" in str(error.value)
+    assert "raise the limit ('ulimit -u', or pids.max of the container)" in str(error.value)
+
+
+def test_a_call_on_a_thread_gives_what_it_returns_and_raises():
+    assert Call(lambda: 7, "seven").result() == 7
+    with pytest.raises(ZeroDivisionError):
+        Call(lambda: 1 // 0, "nothing").result()
+
+
+def test_init_without_a_thread_says_so(no_thread):
+    from rabit.engine.interruptible import interruptible
+
+    with pytest.raises(ResourceExhausted, match="rabit-call"):
+        interruptible("a start", lambda: None)
