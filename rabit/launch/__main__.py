@@ -1,8 +1,36 @@
-"""`python -m rabit.launch` is rabitrun."""
+"""rabitrun, which is also `python -m rabit.launch`."""
 
+from __future__ import annotations
+
+import signal
 import sys
+from types import FrameType
 
-from rabit.launch.cli import main
+__all__ = ["main"]
+
+
+def main() -> int:
+    """rabitrun as a process of its own: signals end it in words, and with what it has started."""
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) == signal.SIG_DFL:
+            signal.signal(signum, _end)
+    try:
+        from rabit.launch.cli import main as run  # Here, since that takes a while as well.
+
+        return run()
+    except KeyboardInterrupt:
+        print("rabitrun: SIGINT: interrupted while no rank was running.", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+def _end(signum: int, frame: FrameType | None) -> None:
+    """Of rabitrun without ranks, which would end all the same, but leave behind what it has started."""
+    print(
+        f"rabitrun: {signal.Signals(signum).name}: ended while no rank was running.",
+        file=sys.stderr,
+    )
+    raise SystemExit(128 + signum)
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,41 +1,34 @@
-"""rabitrun, which is also `python -m rabit.launch`."""
+"""The command line of rabitrun."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from rabit.command import run_command
 from rabit.config.config import process_environment
 from rabit.diagnostics.process import open_standard_streams
-from rabit.errors import InvalidArgument, RabitError
+from rabit.errors import InvalidArgument
 from rabit.launch.options import byteps
 from rabit.launch.options.flags import make_parser
 from rabit.launch.subcommands import apply_subcommand, find_subcommand, run_locally
 
 if TYPE_CHECKING:
     from rabit.launch.hosts import Host
+    from rabit.launch.options.first_hosts import HostScript
     from rabit.launch.plan import Plan
 
 __all__ = ["main"]
-
-_USAGE_STATUS = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line `arguments` (default: that of the process); returns the exit status."""
     open_standard_streams()
-    try:
-        return _main(make_parser().parse_args(arguments))
-    except RabitError as error:
-        print(f"rabitrun: {error}", file=sys.stderr)
-        return _USAGE_STATUS if isinstance(error, InvalidArgument) else 1
-    except KeyboardInterrupt:  # While ranks run, it is a signal for the supervisor.
-        print("rabitrun: SIGINT: interrupted while no rank was running.", file=sys.stderr)
-        return 128 + signal.SIGINT
+    return run_command("rabitrun", lambda: _main(make_parser().parse_args(arguments)))
 
 
 def _main(parsed: argparse.Namespace) -> int:
@@ -64,6 +57,16 @@ def _main(parsed: argparse.Namespace) -> int:
 
 
 def _run(parsed: argparse.Namespace) -> int:
+    if parsed.host_discovery_script is None:
+        return _run_job(parsed, None)
+    from rabit.launch.options.first_hosts import HostScript
+
+    script = HostScript(parsed.host_discovery_script, parsed.slots_per_host)
+    with contextlib.closing(script):
+        return _run_job(parsed, script)
+
+
+def _run_job(parsed: argparse.Namespace, script: HostScript | None) -> int:
     from rabit.launch.launchers.rabitrun import Request
     from rabit.launch.nodes.ssh import SshOptions
     from rabit.launch.options.elastic import fewest_ranks, growth_asked, idle_bounds, store_count
@@ -79,7 +82,7 @@ def _run(parsed: argparse.Namespace) -> int:
     for notice in [*notices, *idle_bounds(parsed)]:
         print(f"rabitrun: {notice}", file=sys.stderr)
     _check_settings(parsed, environ, tuning)
-    hosts, size = _hosts(parsed, environ)
+    hosts, size = _hosts(parsed, script, environ)
     plan = _with_servers(make_plan(hosts, size), parsed, environ, tuning)
 
     request = Request(
@@ -103,7 +106,7 @@ def _run(parsed: argparse.Namespace) -> int:
         is_verbose=parsed.verbose,
         has_bare_rank_0=getattr(parsed, "is_subcommand", False),
         least=fewest_ranks(parsed),
-        grows=growth_asked(parsed, hosts, plan.size),
+        grows=growth_asked(parsed, hosts, script, plan.size),
         stores=store_count(parsed),
         bind_to=parsed.bind_to,
         mpi_arguments=_mpi_arguments(parsed),
@@ -165,25 +168,28 @@ def _command(parsed: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _hosts(
-    parsed: argparse.Namespace, environ: Mapping[str, str]
+    parsed: argparse.Namespace, script: HostScript | None, environ: Mapping[str, str]
 ) -> tuple[list[Host], int]:
     """All hosts that there are at the start, and how many ranks are to be started on them."""
     from rabit.launch.hosts import local_hosts, parse_hostfile, parse_hosts
-    from rabit.launch.options.first_hosts import bounded_size, discovered_hosts
+    from rabit.launch.options.first_hosts import bounded_size
+    from rabit.launch.resolution import resolved
+    from rabit.threads import Call
 
     hosts = None
     if parsed.hosts is not None:
         hosts = parse_hosts(parsed.hosts)
     elif parsed.hostfile is not None:
         hosts = parse_hostfile(parsed.hostfile)
-    elif parsed.host_discovery_script is not None:
-        hosts = discovered_hosts(parsed.host_discovery_script, parsed.slots_per_host)
+    elif script is not None:
+        # Aside: a signal that comes while the script starts would leave it behind.
+        hosts = Call(script.hosts, "host-script").result()
     slots = None if hosts is None else sum(each.slots for each in hosts)
     wanted = parsed.np
     if wanted is None and hosts is None:
         wanted = byteps.worker_count(environ)
     size = bounded_size(wanted, slots, parsed.min_np, parsed.max_np)
-    return local_hosts(max(1, size)) if hosts is None else hosts, size
+    return local_hosts(max(1, size)) if hosts is None else resolved(hosts), size
 
 
 def _with_servers(
@@ -194,9 +200,13 @@ def _with_servers(
     from rabit.launch.options.environment import base_environ
     from rabit.launch.options.settings import job_config
     from rabit.launch.plan import with_servers
+    from rabit.launch.resolution import resolved
 
     config = job_config(parsed, environ)
-    hosts = parse_hosts(parsed.server_hosts, "--server-hosts") if parsed.server_hosts else None
+    hosts = None
+    if parsed.server_hosts:
+        known = [on_host.host for on_host in plan.hosts]
+        hosts = resolved(parse_hosts(parsed.server_hosts, "--server-hosts"), known)
     servers = config.servers or sum(each.slots for each in hosts or ())
     if not servers:
         return with_servers(plan, 0, hosts, config.server_replicas)
@@ -242,7 +252,3 @@ def _secret(parsed: argparse.Namespace) -> bytes | None:
     from rabit.rendezvous.placement import secret_from_file
 
     return secret_from_file(path)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

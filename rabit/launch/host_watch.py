@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import selectors
 import threading
 from collections.abc import Callable, Sequence
@@ -11,6 +12,8 @@ from types import TracebackType
 
 from rabit.errors import RabitError
 from rabit.launch.hosts import Host
+from rabit.launch.resolution import resolved
+from rabit.threads import start_thread
 
 __all__ = ["HostWatch"]
 
@@ -18,9 +21,10 @@ __all__ = ["HostWatch"]
 class HostWatch:
     """A thread that looks, since a script may take its time; its news comes through a selector.
 
-    look: gives the hosts there are, or raises RabitError.  changed: called with hosts that differ from
-    those before, and failed: with the text of an error that differs from the one before; both by the
-    thread that serves the selector.  As a context manager it looks until the block ends.
+    look: gives the hosts there are, or raises RabitError; its names are looked up here as well.  changed:
+    called with hosts that differ from those before, and failed: with the text of an error that differs from
+    the one before in more than numbers, such as a time; both by the thread that serves the selector.  As a
+    context manager it looks until the block ends.
     """
 
     def __init__(
@@ -42,11 +46,10 @@ class HostWatch:
         self._news: queue.SimpleQueue[Sequence[Host] | str] = queue.SimpleQueue()
         self._wants_stop = threading.Event()
         self._read_end, self._write_end = os.pipe()
-        self._thread = threading.Thread(target=self._run, name="host-watch", daemon=True)
 
     def __enter__(self) -> HostWatch:
+        start_thread(self._run, "host-watch")
         self._selector.register(self._read_end, selectors.EVENT_READ, self._tell)
-        self._thread.start()
         return self
 
     def __exit__(
@@ -62,9 +65,12 @@ class HostWatch:
     def _run(self) -> None:
         while not self._wants_stop.wait(self._interval_s):
             try:
-                found = list(self._look())
+                found = resolved(self._look(), self._hosts)
             except RabitError as error:
                 self._report_error(str(error))
+                continue
+            except Exception as error:  # A fault in there must not end the watch, of all things silently.
+                self._report_error(f"{type(error).__name__}: {error}")
                 continue
             self._error = ""
             if found != self._hosts:
@@ -74,8 +80,9 @@ class HostWatch:
         os.close(self._read_end)
 
     def _report_error(self, text: str) -> None:
-        if text != self._error:
-            self._error = text
+        kind = re.sub(r"\d+", "", text)
+        if kind != self._error:
+            self._error = kind
             self._put(text)
 
     def _put(self, news: Sequence[Host] | str) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import socket
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rabit.errors import InvalidArgument
-from rabit.rendezvous.addresses import is_own_address
 
-__all__ = ["Host", "is_local", "local_hosts", "parse_host_lines", "parse_hostfile", "parse_hosts"]
+__all__ = ["Host", "decoded_hosts", "local_hosts", "parse_host_lines", "parse_hostfile", "parse_hosts"]
 
 _MOST_SLOTS = 4096
 # No leading dash, which ssh would take for an option, and nothing that a shell interprets.
@@ -24,10 +22,17 @@ _WITH_SLOTS = re.compile(r"^(?P<name>\[[^\]]*\]|[^:\[\]]+)(?::(?P<slots>[^:]*))?
 
 @dataclass(frozen=True)
 class Host:
-    """`name` as the user wrote it, without brackets; at most `slots` ranks run there."""
+    """`name` as the user wrote it, without brackets; at most `slots` ranks run there.
+
+    What rabit.launch.resolution adds: is_here, whether it is this machine; address, the first of the
+    name, "" without one; problem, why there is none.
+    """
 
     name: str
     slots: int
+    is_here: bool = False
+    address: str = ""
+    problem: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"[{self.name}]" if ":" in self.name else self.name
@@ -36,6 +41,8 @@ class Host:
 def parse_hosts(text: str, source: str = "-H") -> list[Host]:
     """Hosts of "host1:2,host2,[fe80::2]:4"; a host without a number has one slot."""
     parts = [part.strip() for part in text.split(",")]
+    if not parts[-1]:  # As lists end that a program has written.
+        parts.pop()
     if not any(parts):
         raise InvalidArgument(
             f"{source} names no host: expected host:slots,…, such as {source} node1:2,node2:2."
@@ -89,12 +96,22 @@ def parse_hostfile(path: Path) -> list[Host]:
     """
     source = f"--hostfile {path}"
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        data = path.read_bytes()
+    except OSError as error:
         raise InvalidArgument(
             f"the host file {path} cannot be read: {error}. Correct --hostfile."
         ) from error
-    return parse_host_lines(text, source)
+    return parse_host_lines(decoded_hosts(data, source), source)
+
+
+def decoded_hosts(data: bytes | bytearray, source: str) -> str:
+    """The text of `data`, which is UTF-8, perhaps with the mark that editors of Windows put before it."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(
+            f"{source}: byte {error.start} is {data[error.start]:#04x}, and names of hosts are UTF-8. Correct it."
+        ) from error
 
 
 def parse_host_lines(text: str, source: str) -> list[Host]:
@@ -123,14 +140,14 @@ def parse_host_lines(text: str, source: str) -> list[Host]:
 
 def _line(fields: list[str], source: str) -> Host:
     host = _host(fields[0], source)
-    for field in fields[1:]:
-        key, separator, value = field.partition("=")
+    for word in fields[1:]:
+        key, separator, value = word.partition("=")
         if separator and key in ("slots", "max_slots", "max-slots"):
             if key == "slots":
                 host = Host(host.name, _slots(value, " ".join(fields), source))
             continue
         raise InvalidArgument(
-            f"{source}: {field!r} is unknown: expected 'host slots=N' or 'host:N'. Remove it."
+            f"{source}: {word!r} is unknown: expected 'host slots=N' or 'host:N'. Remove it."
         )
     return host
 
@@ -149,16 +166,4 @@ def _checked(hosts: Iterable[Host], source: str) -> list[Host]:
 
 def local_hosts(slots: int) -> list[Host]:
     """This host, under the name localhost."""
-    return [Host("localhost", slots)]
-
-
-def is_local(host: Host) -> bool:
-    """True if `host` is this machine.  May ask the resolver; an unknown name is not local."""
-    name = host.name.rpartition("@")[2]
-    if name in ("localhost", socket.gethostname()):
-        return True
-    try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return False
-    return any(is_own_address(str(address[0])) for *_, address in found)
+    return [Host("localhost", slots, is_here=True)]

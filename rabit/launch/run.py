@@ -125,14 +125,15 @@ def _run(given: Mapping[str, Any]) -> Any:
     from rabit.launch.launchers.rabitrun import Request, launch
     from rabit.launch.nodes.ssh import SshOptions
     from rabit.launch.plan import make_plan
+    from rabit.launch.resolution import resolved
     from rabit.launch.supervisor import Times
 
     ranks = given["num_proc"]
     hosts = local_hosts(max(1, ranks))
     if given["hosts"] is not None:
-        hosts = parse_hosts(given["hosts"], "hosts")
+        hosts = resolved(parse_hosts(given["hosts"], "hosts"))
     elif given["hostfile"] is not None:
-        hosts = parse_hostfile(Path(given["hostfile"]))
+        hosts = resolved(parse_hostfile(Path(given["hostfile"])))
     interfaces, identity, output = (
         given[name] for name in ("network_interfaces", "ssh_identity_file", "output_filename")
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -260,6 +261,61 @@ def test_ctrl_c_before_a_rank_runs_is_told_in_one_line(monkeypatch, capsys):
     monkeypatch.setattr(cli, "_main", interrupted)
 
     assert cli.main(["-np", "1", "true"]) == 128 + signal.SIGINT
+    assert capsys.readouterr().err == "rabitrun: SIGINT: interrupted while no rank was running.\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("rabit.launch", ["--show-config"]),
+        ("rabit.launch", ["--help"]),
+        ("rabit.launch", ["-np", "1", "--dry-run", "true"]),
+        ("rabit.launch", ["checkpoint", "--help"]),
+        ("rabit.launch", ["log", "--help"]),
+        ("rabit.checkpoint.tool", ["--help"]),
+        ("rabit.diagnostics.log_command", ["--help"]),
+    ],
+)
+def test_a_reader_that_has_gone_is_no_error_of_a_command_without_ranks(tmp_path, program, words):
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [sys.executable, "-m", program, *words],
+        stdout=write_end, stderr=subprocess.PIPE, text=True, cwd=tmp_path, timeout=60, check=False,
+    )  # fmt: skip
+    os.close(write_end)
+
+    assert done.stderr == ""
+    # What argparse writes itself, it writes as well as it can.
+    assert done.returncode in (128 + signal.SIGPIPE, *([0] if "--help" in words else []))
+
+
+def test_a_full_disk_behind_a_command_without_ranks_is_told(tmp_path):
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "rabit.launch", "--show-config"],
+            stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, timeout=60, check=False,
+        )  # fmt: skip
+
+    assert done.returncode == 1
+    assert done.stderr == "rabitrun: the output cannot be written: No space left on device. Make room.\n"
+
+
+def test_ctrl_c_while_rabitrun_loads_is_told_in_one_line(monkeypatch, capsys):
+    from rabit.launch import __main__ as entry
+
+    class Interrupted:
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "rabit.launch.cli", Interrupted())
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        assert entry.main() == 128 + signal.SIGINT
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
     assert capsys.readouterr().err == "rabitrun: SIGINT: interrupted while no rank was running.\n"
 
 

@@ -54,7 +54,7 @@ def test_init_and_shutdown_load_neither_numpy_nor_what_they_do_not_need():
 
 
 def test_ranks_of_rabitrun_start_and_end_without_numpy():
-    found = loaded(TAKEN, START, sys.executable, "-m", "rabit.launch.cli", "-np", "2")
+    found = loaded(TAKEN, START, sys.executable, "-m", "rabit.launch", "-np", "2")
 
     assert "rabit.session" in found
     assert found & (DEAR | RARE) == set()

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from rabit.errors import InvalidArgument, Unsupported
-from rabit.launch.hosts import is_local
 from rabit.launch.launchers.rabitrun import Request
 from rabit.launch.options.environment import base_environ
 from rabit.launch.processors import HostProcessors, bind, thread_count
@@ -76,7 +75,7 @@ def mpi_command(request: Request) -> tuple[list[str], dict[str, str]]:
 def _threads(request: Request) -> dict[str, str]:
     """OMP_NUM_THREADS, unless it is set, on this machine; mpiexec gives all hosts one value."""
     ranks = [len(each.places) for each in request.plan.hosts]
-    if "OMP_NUM_THREADS" in request.environ or not all(is_local(each.host) for each in request.plan.hosts):
+    if "OMP_NUM_THREADS" in request.environ or not all(each.host.is_here for each in request.plan.hosts):
         return {}
     here = HostProcessors.here()
     return {"OMP_NUM_THREADS": str(thread_count(0, bind("none", sum(ranks), here), here.quota))}

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rabit.errors import ResourceExhausted
+from rabit.errors import InvalidArgument, ResourceExhausted
 from rabit.launch.growth import Grows, Growth, NewcomerEvents
 from rabit.launch.host_watch import HostWatch
-from rabit.launch.hosts import Host, is_local
+from rabit.launch.hosts import Host
 from rabit.launch.job import HostJob, RankJob, working_directory
 from rabit.launch.losses import Losses, elastic_losses
 from rabit.launch.nodes.local import LocalNode
@@ -173,22 +173,21 @@ def _growing(
     def keep(error: str) -> None:
         supervisor.note(f"the hosts stay as they are: {error}")
 
+    address = store_host(request)
+    is_alone = address == addresses.loopback_address()
+
     def change(hosts: Sequence[Host]) -> None:
-        strange = [each for each in hosts if not _reaches_store(request, each)]
+        strange = [each for each in hosts if is_alone and not each.is_here]
         if strange:
             supervisor.note(
                 f"{', '.join(map(str, strange))}: no process is started there, since the store of this job listens "
-                f"on {store_host(request)}, where other machines do not reach it. List such a host from the "
+                f"on {address}, where other machines do not reach it. List such a host from the "
                 "start, or set RABIT_NETWORK_INTERFACES for rabitrun."
             )
-        growth.set_hosts([each for each in hosts if each not in strange])
+        growth.set_hosts([each for each in hosts if each.is_here or not is_alone])
 
     with HostWatch(grows.look, grows.hosts, grows.interval_s, selector, change, keep):
         yield
-
-
-def _reaches_store(request: Request, host: Host) -> bool:
-    return is_local(host) or store_host(request) != addresses.loopback_address()
 
 
 def _allow_descriptors(children: int, has_files: bool) -> None:
@@ -216,7 +215,7 @@ def _descriptor(stream: object, default: int) -> int:
 
 def is_started_here(request: Request, host: Host) -> bool:
     """True if the ranks of `host` are children of the launcher, without ssh."""
-    return not request.ssh.is_always and is_local(host)
+    return not request.ssh.is_always and host.is_here
 
 
 def store_host(request: Request) -> str:
@@ -225,13 +224,19 @@ def store_host(request: Request) -> str:
         return ""
     hosts = [each.host for each in request.plan.hosts] if request.grows is None else request.grows.hosts
     # With ssh or without, this machine reaches its loopback.
-    away = [each for each in hosts if not is_local(each)]
+    away = [each for each in hosts if not each.is_here]
     if not away:
         return addresses.loopback_address()
     interfaces = [each.strip() for each in _interfaces(request).split(",") if each.strip()]
     if interfaces:
         return pick_address(interfaces)
-    return addresses.route_address(away[0].name.rpartition("@")[2])
+    known = [each.address for each in away if each.address]
+    if not known:
+        raise InvalidArgument(
+            f"the host {away[0].name.rpartition('@')[2]!r} does not resolve: {away[0].problem}. Use a name that every "
+            "host knows, or an address."
+        )
+    return addresses.route_address(known[0])
 
 
 def _interfaces(request: Request) -> str:
@@ -275,7 +280,7 @@ def store_places_of(request: Request) -> list[StorePlace]:
 def _shared_environ(request: Request, stores: Sequence[str]) -> Iterator[dict[str, str]]:
     """The variables that tell every rank where the ranks meet, ours and torch.distributed."""
     first = request.plan.hosts[0].host
-    is_here = is_local(first)
+    is_here = first.is_here
     name = "" if is_here else first.name.rpartition("@")[2]
     with master_environ(name, store_host(request) if is_here else "") as found:
         elastic = {"RABIT_MIN_NP": str(request.least)} if request.least else {}

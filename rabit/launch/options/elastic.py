@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from rabit.errors import InvalidArgument
 from rabit.launch.growth import Grows
 from rabit.launch.hosts import Host, parse_hostfile
-from rabit.launch.options.first_hosts import discovered_hosts
+from rabit.launch.options.first_hosts import HostScript
 from rabit.launch.room import Cooldown
 from rabit.rendezvous.membership import MEMBERS_MAX
 
@@ -61,22 +61,25 @@ def store_count(parsed: argparse.Namespace) -> int:
     return count
 
 
-def growth_asked(parsed: argparse.Namespace, hosts: Sequence[Host], size: int) -> Grows | None:
+def growth_asked(
+    parsed: argparse.Namespace, hosts: Sequence[Host], script: HostScript | None, size: int
+) -> Grows | None:
     """How an elastic job of `size` ranks on `hosts` is to start further processes; None: not at all."""
     if parsed.spares < 0:
         raise InvalidArgument(f"--spares is {parsed.spares}: expected 0 or more.")
     cooldown = _cooldown(parsed)
-    has_script = parsed.host_discovery_script is not None
-    if parsed.min_np is None or not (parsed.max_np or parsed.spares or has_script):
+    if parsed.min_np is None or not (parsed.max_np or parsed.spares or script):
         return None
-    most = parsed.max_np or (MEMBERS_MAX if has_script else size)
-    return Grows(hosts, most, parsed.spares, _look(parsed), parsed.host_discovery_interval, cooldown)
+    most = parsed.max_np or (MEMBERS_MAX if script else size)
+    look = _look(parsed, script)
+    return Grows(hosts, most, parsed.spares, look, parsed.host_discovery_interval, cooldown)
 
 
-def _look(parsed: argparse.Namespace) -> Callable[[], Sequence[Host]] | None:
-    if parsed.host_discovery_script is not None:
-        script, slots = parsed.host_discovery_script, parsed.slots_per_host
-        return functools.partial(discovered_hosts, script, slots)
+def _look(
+    parsed: argparse.Namespace, script: HostScript | None
+) -> Callable[[], Sequence[Host]] | None:
+    if script is not None:
+        return script.hosts
     if parsed.hostfile is not None:
         return functools.partial(parse_hostfile, parsed.hostfile)
     return None
