@@ -50,3 +50,25 @@ def test_ranks_that_call_different_collectives_are_told(rank_server, ranks):
 
 def test_what_torch_builds_on_process_groups_works(rank_server):
     run(rank_server, 2, "c10d_features.py")
+
+
+def test_groups_on_the_default_engine_meet_after_a_join(on_ranks):
+    """Ranks that have joined miss operations of the others."""
+    script = """
+    import torch.distributed as dist
+    import rabit_torch.distributed
+
+    dist.init_process_group("rabit", rank=rabit.rank(), world_size=rabit.size())
+    sums = []
+    for epoch in range(2):
+        for _ in range(2 + rabit.rank()):
+            dist.all_reduce(torch.ones(9))
+        rabit.join()
+        ones = torch.ones(9)
+        dist.all_reduce(ones)
+        sums.append(ones[0].item())
+    dist.destroy_process_group()
+    report(sums)
+    """
+
+    assert on_ranks(2, script) == [[2.0, 2.0]] * 2
