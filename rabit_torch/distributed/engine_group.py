@@ -17,6 +17,7 @@ import torch.distributed as dist
 import rabit
 from rabit import Kind, ReduceOp, TensorView
 from rabit_torch.distributed.call_order import CallOrder
+from rabit_torch.distributed.coalescing import Coalescing
 from rabit_torch.distributed.late_ranks import MonitoredBarrier
 from rabit_torch.distributed.messages import Mail
 from rabit_torch.distributed.operands import flat
@@ -47,7 +48,7 @@ class EngineGroup(dist.ProcessGroup):
         self._description = ""
         self._monitored = MonitoredBarrier(store, engine.rank, engine.size)
         self._mail = Mail(store, engine.rank, engine.size)
-        self._collected: list[Work] | None = None
+        self._coalescing = Coalescing(self)
         self._kept = KeptWorks() if loses_works() else None
         if owns_engine:
             atexit.register(self._end_at_exit)
@@ -136,10 +137,10 @@ class EngineGroup(dist.ProcessGroup):
         self._kept = None  # handles end while there are modules
 
     def _start_coalescing(self, device: Any) -> None:
-        self._collected = []
+        self._coalescing.start()
 
     def _end_coalescing(self, device: Any) -> Work:
-        works, self._collected = self._collected or [], None
+        works = self._coalescing.end()
 
         def finish() -> None:
             for work in works:
@@ -152,8 +153,7 @@ class EngineGroup(dist.ProcessGroup):
     ) -> Work:
         stay_untraced()
         work = Work(self._engine, handles, outputs, finish, self._timeout, self._order, source)
-        if self._collected is not None:
-            self._collected.append(work)
+        self._coalescing.add(work)
         if self._kept is not None:
             self._kept.keep(work)
         return work
@@ -172,7 +172,7 @@ class EngineGroup(dist.ProcessGroup):
 
         Callers that torch has wait as soon as the call returns have it run in their own thread.
         """
-        waits = count == 1 and self._collected is None and not getattr(opts, "asyncOp", True)
+        waits = count == 1 and not self._coalescing.is_on and not getattr(opts, "asyncOp", True)
         if waits:
             return self._lines.finish(key, variant, make, pointers, keepalive)
         return [self._lines.submit(key, variant, make, pointers, keepalive)]

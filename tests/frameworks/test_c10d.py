@@ -72,3 +72,48 @@ def test_groups_on_the_default_engine_meet_after_a_join(on_ranks):
     """
 
     assert on_ranks(2, script) == [[2.0, 2.0]] * 2
+
+
+def test_an_exception_inside_the_coalescing_manager_ends_the_coalescing(on_ranks):
+    """torch neither ends it nor forgets it: works would be kept forever, and all_reduce would do nothing."""
+    found = on_ranks(
+        2,
+        """
+        import gc, weakref
+        import torch.distributed as dist
+        import rabit_torch.distributed
+
+        dist.init_process_group("rabit")
+        peer = 1 - dist.get_rank()
+        inputs, outputs = torch.full((2,), float(peer)), torch.zeros(2)
+        results = []
+        for attempt in ("in the manager", "in batch_isend_irecv"):
+            try:
+                if attempt == "in the manager":
+                    with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True):
+                        dist.broadcast(inputs, 0)
+                        raise KeyError(attempt)
+                receive = dist.P2POp(dist.irecv, outputs, peer)
+                receive.op = lambda *args, **kwargs: {}[attempt]
+                dist.batch_isend_irecv([receive])
+            except KeyError:
+                pass
+            total, other = torch.ones(2), torch.ones(3)
+            dist.all_reduce(total)
+            work = dist.all_reduce(other, async_op=True)
+            work.wait()
+            kept = weakref.ref(work)
+            del work
+            gc.collect()
+            results += [total.tolist(), other.tolist(), kept() is None]
+        works = dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, torch.full((2,), 7.0), peer), dist.P2POp(dist.irecv, outputs, peer)]
+        )
+        for work in works:
+            work.wait()
+        report([*results, outputs.tolist()])
+        dist.destroy_process_group()
+        """,
+    )
+
+    assert found == [[[2, 2], [2, 2, 2], True] * 2 + [[7, 7]]] * 2
