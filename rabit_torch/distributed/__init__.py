@@ -11,11 +11,13 @@ torchrun, rabitrun or mpirun; any init_method works.
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
@@ -114,9 +116,18 @@ def _engine_of_all(options: Any) -> rabit.Engine | None:
 
 
 def monitored_barrier(
-    group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    group: Any = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
 ) -> None:
-    """torch.distributed.monitored_barrier for a group on rabit, which torch reserves for gloo."""
+    """torch.distributed.monitored_barrier for a group on rabit, which torch reserves for gloo.
+
+    timeout: a float counts as seconds, with a warning, as torch has it.
+    """
+    if isinstance(timeout, float):
+        warnings.warn(
+            f"monitored_barrier: timeout {timeout:g} counts as seconds. Pass a datetime.timedelta.", stacklevel=2
+        )
+    elif not isinstance(timeout, timedelta | None):
+        raise TypeError(f"monitored_barrier: timeout is {timeout!r}. Pass a datetime.timedelta.")
     found: Any = dist.group.WORLD if group is None else group
     found.monitored_barrier(timeout, wait_all_ranks)
 
@@ -125,7 +136,9 @@ def register() -> None:
     """Makes the backend known to torch.distributed; importing this module has done it."""
     if not hasattr(dist.Backend, "RABIT"):
         watch_rendezvous()
-        dist.Backend.register_backend("rabit", _create, extended_api=True, devices=["cpu", "cuda"])
+        # Not is_available(), after which a process that is forked could not use CUDA.
+        devices = ["cpu", "cuda"] if torch.cuda.device_count() else ["cpu"]
+        dist.Backend.register_backend("rabit", _create, extended_api=True, devices=devices)
 
 
 register()

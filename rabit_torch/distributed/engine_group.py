@@ -22,7 +22,7 @@ from rabit_torch.distributed.late_ranks import MonitoredBarrier
 from rabit_torch.distributed.messages import Mail
 from rabit_torch.distributed.operands import flat
 from rabit_torch.distributed.request_slots import Lines
-from rabit_torch.distributed.work import KeptWorks, Work, loses_works
+from rabit_torch.distributed.work import KeptWorks, Work, loses_works, seconds_of
 from rabit_torch.untraced import stay_untraced
 
 __all__ = ["EngineGroup"]
@@ -101,15 +101,16 @@ class EngineGroup(dist.ProcessGroup):
         """
         if self not in dist.distributed_c10d._world.pg_map:
             return []
-        return [torch.device("cpu"), torch.device("cuda")]
+        names = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+        return [torch.device(name) for name in names]
 
     def _get_backend(self, device: torch.device) -> EngineGroup:
         """The group is its own backend."""
         return self
 
-    def set_timeout(self, timeout: timedelta) -> None:
+    def set_timeout(self, timeout: timedelta | float) -> None:
         """Sets how long `wait` waits unless it is told."""
-        self._timeout = timeout
+        self._timeout = timedelta(seconds=seconds_of(timeout))
 
     def shutdown(self) -> None:
         """Ends the group.  An engine that rabit.init() has started stays."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import timedelta
 from typing import Any
 
 import rabit
@@ -23,12 +22,12 @@ class MonitoredBarrier:
         self._size = size
         self._count = 0
 
-    def run(self, limit: timedelta, wait_all_ranks: bool) -> None:
-        """Blocks until all ranks are here, at most about `limit`.
+    def run(self, limit_s: float, wait_all_ranks: bool) -> None:
+        """Blocks until all ranks are here, at most about `limit_s`.
 
         Raises TimedOut that names the first missing rank; with `wait_all_ranks` all of them.
         """
-        deadline = time.monotonic() + limit.total_seconds()
+        deadline = time.monotonic() + limit_s
         self._count += 1
         key = f"monitored.{self._count}"
         if self._rank == 0:
@@ -40,13 +39,13 @@ class MonitoredBarrier:
             if not self._appears(f"{key}.answer", deadline + _ANSWER_TIME_S):
                 raise rabit.TimedOut(
                     f"monitored_barrier on rank {self._rank}: rank 0 did not answer within "
-                    f"{limit.total_seconds() + _ANSWER_TIME_S:g} s. Look at what it is doing."
+                    f"{limit_s + _ANSWER_TIME_S:g} s. Look at what it is doing."
                 )
             answer = self._store.get(f"{key}.answer").decode()
         if answer:
             raise rabit.TimedOut(
                 f"monitored_barrier on rank {self._rank}: rank {answer} did not reach it in "
-                f"{limit.total_seconds():g} s. Look at what these ranks are doing."
+                f"{limit_s:g} s. Look at what these ranks are doing."
             )
 
     def _missing_ranks(self, key: str, deadline: float, wait_all_ranks: bool) -> str:

@@ -18,7 +18,7 @@ from rabit_torch.distributed.gathers import Gathers
 from rabit_torch.distributed.operands import copying, dense, flat
 from rabit_torch.distributed.reductions import Reductions
 from rabit_torch.distributed.request_slots import MESSAGE
-from rabit_torch.distributed.work import Work
+from rabit_torch.distributed.work import Work, seconds_of
 from rabit_torch.tensors import is_row_major
 
 __all__ = ["ProcessGroup"]
@@ -41,7 +41,7 @@ class ProcessGroup(Reductions, Gathers, Exchanges):
         return self._work(self._start(opts, 1, (Kind.BARRIER,), None, make, (0, 0, 0), None), [])
 
     def monitored_barrier(
-        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+        self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
     ) -> None:
         """A barrier that says who did not come.  Blocks about `timeout`.
 
@@ -50,7 +50,7 @@ class ProcessGroup(Reductions, Gathers, Exchanges):
         """
         if self._order.mismatch:
             self._order.refuse("monitored_barrier")
-        limit = self._timeout if timeout is None else timeout
+        limit = seconds_of(self._timeout if timeout is None else timeout)
         self._monitored.run(limit, wait_all_ranks)
 
     def send(self, tensors: Sequence[torch.Tensor], dst: int, tag: int = 0) -> Work:

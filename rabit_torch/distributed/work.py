@@ -16,7 +16,7 @@ import rabit
 from rabit_torch.distributed.call_order import CallOrder
 from rabit_torch.distributed.futures import future_of
 
-__all__ = ["KeptWorks", "Work", "loses_works"]
+__all__ = ["KeptWorks", "Work", "loses_works", "seconds_of"]
 
 # As many collectives may come between the start of one and the wait for it.
 _ENDED_KEPT = 1024
@@ -52,12 +52,12 @@ class Work(dist.Work):
         self._future: Any = None
         self._error: BaseException | None = None
 
-    def wait(self, timeout: timedelta | None = None) -> bool:
+    def wait(self, timeout: timedelta | float | None = None) -> bool:
         """Blocks until the results are there; True.  Raises what went wrong.
 
         timeout: None or zero is the timeout of the group.
         """
-        limit = (timeout or self._timeout).total_seconds()
+        limit = seconds_of(timeout or self._timeout)
         for handle in self._open:
             self._order.wait(handle, limit)
         self._complete()
@@ -132,6 +132,11 @@ class Work(dist.Work):
 
     def _source_rank(self) -> int:
         return self._source
+
+
+def seconds_of(timeout: timedelta | float) -> float:
+    """`timeout` in seconds: torch's own groups take numbers for that as well."""
+    return timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
 
 
 def loses_works(version: str = torch.__version__) -> bool:

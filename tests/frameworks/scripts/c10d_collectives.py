@@ -260,6 +260,13 @@ assert (x.tolist(), y.tolist()) == ([size] * 2, [2 * size] * 2)
 dist.barrier()
 rabit_torch.distributed.monitored_barrier()
 try:
+    rabit_torch.distributed.monitored_barrier(timeout=1)
+    raise SystemExit("torch takes no integer for a timeout")
+except TypeError as error:
+    assert "timeout is 1. Pass a datetime.timedelta" in str(error), error
+rabit_torch.distributed.monitored_barrier(timeout=30.0)
+dist.all_reduce(torch.ones(2), async_op=True).wait(30.0)
+try:
     if rank != size - 1:
         rabit_torch.distributed.monitored_barrier(timeout=timedelta(seconds=1))
         raise SystemExit("the barrier let ranks pass while one was missing")
@@ -271,11 +278,11 @@ dist.barrier()
 folder = [tempfile.mkdtemp() if rank == 0 else None]
 dist.broadcast_object_list(folder, 0)
 alone = MonitoredBarrier(dist.FileStore(f"{folder[0]}/store", size), rank, size)
-alone.run(timedelta(seconds=30), False)
+alone.run(30.0, False)
 if rank == 0:
     began = time.monotonic()
     try:
-        alone.run(timedelta(0), True)
+        alone.run(0.0, True)
         raise SystemExit("the barrier let rank 0 pass alone")
     except rabit_torch.TimedOut as error:
         assert f"rank {', '.join(map(str, range(1, size)))} did not reach" in str(error), error

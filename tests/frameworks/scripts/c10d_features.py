@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import checkpoint, fsdp
+from torch.distributed._shard import sharded_tensor
+from torch.distributed._shard.sharding_spec import ChunkShardingSpec
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -60,9 +62,15 @@ def assert_equal(found, expected, what):
 
 
 def devices():
+    usable = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     assert dist.distributed_c10d._get_pg_default_device() == torch.device("cpu")
     if hasattr(dist.distributed_c10d, "_device_capability"):  # since torch 2.5
-        assert sorted(dist.distributed_c10d._device_capability()) == ["cpu", "cuda"]
+        assert sorted(dist.distributed_c10d._device_capability()) == usable
+    assert sorted(dist.BackendConfig(dist.Backend("rabit")).get_device_backend_map()) == usable
+    split = sharded_tensor.ones(ChunkShardingSpec(0, [f"rank:{rank}/cpu" for rank in range(size)]), 4, 3)
+    whole = torch.zeros(4, 3) if rank == 0 else None
+    split.gather(0, whole)  # on the device that the group names
+    assert rank != 0 or whole.tolist() == torch.ones(4, 3).tolist()
 
 
 def state_from_rank_0():
