@@ -152,11 +152,16 @@ class Checkpoint(_Checkpoint):
         Blocks.  Returns what `save` was given besides the objects, as .state and .local.  For a rank
         that the saved job did not have: samplers and strategies start from what rank 0 saved, random
         numbers stay as they are, and .local is None.
-        Raises CheckpointDamaged if there are generations and none of them is whole.
+        Raises as rabit.checkpoint.Checkpoint.restore does, also where an object does not take its state.
         """
         found = super().restore()
         if found is None:
             return None
+        taken: list[Restored] = []
+        self._together("restore its objects", lambda: taken.append(self._take(found)))
+        return taken[0]
+
+    def _take(self, found: Restored) -> Restored:
         is_new = found.local is None
         own = (found.local_of(0) if is_new else found.local) or {}
         states = {**found.state, **own.get(_REPLICA, {})}

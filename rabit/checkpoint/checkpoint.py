@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rabit.checkpoint.commit import Commit
+from rabit.checkpoint.commit import Commit, described
 from rabit.checkpoint.errors import CheckpointDamaged, CheckpointFailed
 from rabit.checkpoint.files import Files
 from rabit.checkpoint.folder import Folder
@@ -162,7 +162,9 @@ class Checkpoint:
 
         Every byte that is read is checked.  One that is damaged anywhere is left out on all ranks,
         with a line on standard error.  Blocks.
-        Raises CheckpointDamaged if there are generations and none of them is whole.
+        Raises CheckpointDamaged if there are generations and none of them is whole.  Where a rank cannot
+        take one that is whole (a pickle that is not allowed, too little memory), it raises that, and the
+        others CheckpointFailed.
         """
         self.wait()
         self._restores += 1
@@ -187,8 +189,8 @@ class Checkpoint:
         if self._peers.rank == 0:
             try:
                 numbers, whole = self._store.numbers(), self._store.committed()
-            except OSError as failure:
-                error = f"{self.folder}: {failure.strerror or failure}"
+            except Exception as failure:  # Whatever it is, the others wait.
+                error = described(failure, self.folder)
         said = self._peers.gather(name, [numbers, whole, error])[0]
         if said[2]:
             raise CheckpointDamaged(f"checkpoint: rank 0 cannot read {said[2]}.", 0)
@@ -199,14 +201,19 @@ class Checkpoint:
     def _try(self, name: str, number: int, skipped: list[str]) -> Restored | None:
         manifest: Manifest | None = None
         found, error = None, ""
+        failed: Exception | None = None
         try:
             manifest = self._store.manifest(number)
             found = self._loader.load(manifest)
-        except (CheckpointDamaged, OSError) as failure:
-            error = str(failure)
+        except (CheckpointDamaged, OSError) as damage:
+            error = str(damage)
+        except Exception as failure:  # Whatever it is, the others wait.
+            failed = failure
         key = "" if manifest is None else f"{manifest.saved_at} {manifest.step} {manifest.size}"
-        said = self._peers.gather(name, [error, key])
-        bad = [(rank, text) for rank, (text, _) in enumerate(said) if text]
+        said = self._peers.gather(name, [error, key, _text_of(failed)])
+        bad = [(rank, text) for rank, (text, _, _) in enumerate(said) if text]
+        if not bad:
+            _raise_together(failed, [each[2] for each in said], f"restore generation {number}")
         if not bad and any(each[1] != said[0][1] for each in said):
             bad = [(0, f"ranks see different files in {self.folder}")]
         if bad:
@@ -219,6 +226,17 @@ class Checkpoint:
             manifest.step, state, local, number, manifest.size, (),
             lambda rank: self._loader.local(manifest, rank),
         )  # fmt: skip
+
+    def _together(self, what: str, action: Callable[[], None]) -> None:
+        """Runs `action` on all ranks.  Where it raises on some of them, the others raise CheckpointFailed."""
+        self._restores += 1
+        failed: Exception | None = None
+        try:
+            action()
+        except Exception as failure:  # Whatever it is, the others wait.
+            failed = failure
+        said = self._peers.gather(f"{self._name}.restore.{self._restores}", _text_of(failed))
+        _raise_together(failed, said, what)
 
     def _told(self, found: Restored, skipped: Sequence[str]) -> Restored:
         if self._peers.rank == 0:
@@ -235,6 +253,19 @@ class Checkpoint:
     def _finish(self) -> None:
         """The engine is about to close: what was begun is finished first."""
         self.wait()
+
+
+def _text_of(failed: Exception | None) -> str:
+    return "" if failed is None else f"{type(failed).__name__}: {failed}"
+
+
+def _raise_together(failed: Exception | None, said: Sequence[str], what: str) -> None:
+    """Raises what has failed here, or CheckpointFailed for what another rank has said."""
+    if failed is not None:
+        raise failed
+    for rank, text in enumerate(said):
+        if text:
+            raise CheckpointFailed(f"checkpoint: rank {rank} could not {what}: {text}", rank)
 
 
 def _checked(step: Any) -> int:

@@ -25,7 +25,7 @@ from rabit.checkpoint.tree import first_difference
 from rabit.errors import InvalidArgument, Mismatch
 from rabit.version import __version__
 
-__all__ = ["Commit", "Share", "ShareEntry"]
+__all__ = ["Commit", "Share", "ShareEntry", "described"]
 
 _WRITE_BYTES = 16 << 20  # in one call, so that a signal or a full disk is noticed in between
 
@@ -98,7 +98,7 @@ class Commit:
             try:
                 self._write_manifest(number, share, said)
             except Exception as failure:
-                error = _describe(failure, self._folder.generation(number) / MANIFEST)
+                error = described(failure, self._folder.generation(number) / MANIFEST)
         self._fail_together(self._peers.gather(f"{name}.committed", {"error": error}), number)
         if self._peers.rank == 0:
             self._remove_old(number)
@@ -116,20 +116,20 @@ class Commit:
 
     def _begin(self, name: str, share: Share) -> int:
         mine = {"step": share.step, "state": share.state, "tensors": share.shapes}
-        digest = sha256_of(json.dumps(mine).encode())
-        number, error = 0, ""
-        if self._peers.rank == 0:
-            try:
+        number, digest, error = 0, "", ""
+        try:
+            digest = sha256_of(json.dumps(mine).encode())
+            if self._peers.rank == 0:
                 number = max(self._folder.numbers(), default=0) + 1
-            except OSError as failure:
-                error = _describe(failure, self._folder.path)
+        except Exception as failure:  # Not only of the disk: the others wait for what this rank says.
+            error = described(failure, self._folder.path)
         said = self._peers.gather(name, {"digest": digest, "number": number, "error": error})
         refused = _refused(said)
         if refused is not None:
             raise refused
+        self._fail_together(said, 0)
         if any(each["digest"] != said[0]["digest"] for each in said):
             self._tell_difference(name, mine)
-        self._fail_together(said, 0)
         return int(said[0]["number"])
 
     def _tell_difference(self, name: str, mine: Any) -> None:
@@ -147,16 +147,18 @@ class Commit:
         """Writes the file of this rank; what it says to the others."""
         folder = self._folder.generation(number)
         path = folder / shard_name(self._peers.rank, self._peers.size)
-        checksums = [sha256_of(share.data[each.first_byte : each.first_byte + each.bytes]) for each in share.entries]
-        entries = [Entry(each.name, each.dtype, each.piece_shape) for each in share.entries]
-        head = header(entries, {"format": "pt", "rabit": __version__})
-        shard = Shard(path.name, len(head) + share.data.nbytes, sha256_of(head))
         try:
+            checksums = [
+                sha256_of(share.data[entry.first_byte : entry.first_byte + entry.bytes]) for entry in share.entries
+            ]
+            entries = [Entry(each.name, each.dtype, each.piece_shape) for each in share.entries]
+            head = header(entries, {"format": "pt", "rabit": __version__})
+            shard = Shard(path.name, len(head) + share.data.nbytes, sha256_of(head))
             self._files.make_folder(folder)
             self._write_file(path, [memoryview(head), share.data.data])
         except Exception as failure:  # Not only of the disk: the others wait for what this rank says.
             self._drop(path)
-            return {"error": _describe(failure, path)}
+            return {"error": described(failure, path)}
         pieces = [
             [each.tensor, each.dtype, each.shape, each.is_local,
              [self._peers.rank, each.name, each.start, each.count, checksum]]
@@ -293,7 +295,8 @@ def _check_cover(said: Sequence[Any]) -> None:
             )
 
 
-def _describe(error: Exception, path: Path) -> str:
+def described(error: Exception, path: Path) -> str:
+    """An error for the ranks that did not have it."""
     if isinstance(error, OSError):
         return f"{path}: {error.strerror or error}"
     return f"{path}: {type(error).__name__}: {error}"

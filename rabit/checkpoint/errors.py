@@ -12,4 +12,7 @@ class CheckpointDamaged(RabitError):
 
 
 class CheckpointFailed(RabitError):
-    """A generation was not written; `rank` names who could not.  Those before it are untouched."""
+    """A generation was not written, or not restored though it is whole; `rank` names the rank that could not.
+
+    Generations before it are untouched.
+    """

@@ -23,7 +23,8 @@ __all__ = ["MANIFEST", "PARTIAL", "Folder", "Reader", "shard_name"]
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"  # ends the name of a file that is being written
-_GENERATION = re.compile(r"generation-(\d{8,})")
+# As `generation` writes them: others would be read from, and removed in, another folder.
+_GENERATION = re.compile(r"generation-([0-9]{8}|[1-9][0-9]{8,})")
 
 
 def shard_name(rank: int, size: int) -> str:
@@ -44,8 +45,9 @@ class Folder:
 
     def numbers(self) -> list[int]:
         """The generations that were begun, whole or not, the oldest first."""
-        names = (_GENERATION.fullmatch(name) for name in self.files.names(self.path))
-        return sorted(int(found[1]) for found in names if found)
+        found = (_GENERATION.fullmatch(name) for name in self.files.names(self.path))
+        numbers = {int(match[1]) for match in found if match}
+        return sorted(numbers)
 
     def committed(self) -> list[int]:
         """The generations that have a manifest, the oldest first."""
@@ -54,10 +56,11 @@ class Folder:
     def manifest(self, number: int) -> Manifest:
         """Raises CheckpointDamaged if it was changed since, OSError if it cannot be read."""
         path = self.generation(number) / MANIFEST
+        data = self._bytes(path)
         try:
-            found = Manifest.from_text(self._bytes(path).decode())
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise CheckpointDamaged(f"{path} is damaged: {error}.") from error
+            found = Manifest.from_text(data.decode())
+        except Exception as error:  # Whatever a text leads to that somebody else wrote.
+            raise CheckpointDamaged(f"{path} is damaged: {_reason(error)}.") from error
         if found.generation != number:
             raise CheckpointDamaged(
                 f"{path} is that of generation {found.generation}: the folder was renamed."
@@ -112,6 +115,9 @@ class Reader:
         """
         width = ELEMENT_BYTES[tensor.dtype]
         last = tensor.count if last is None else last
+        for piece in tensor.pieces:  # Before memory is taken for what no file may have.
+            if first < piece.start + piece.count and piece.start < last:
+                self._entry(piece, piece.count * width)
         data = np.empty((last - first) * width, np.uint8)
         at = first
         for each in tensor.pieces:
@@ -148,13 +154,17 @@ class Reader:
                 yield from (each for each in tensor.pieces if each.shard == index)
 
     def _read(self, piece: StoredPiece, into: Bytes) -> None:
-        entry = self._shard(piece.shard).get(piece.name)
-        if entry is None or entry.bytes != into.nbytes:
-            raise self._damaged(piece.shard, f"it does not hold tensor '{piece.name}' as expected")
+        entry = self._entry(piece, into.nbytes)
         path = self._path / self.manifest.shards[piece.shard].file
         count = self._folder.files.read(path, entry.start, into.data)
         if count != into.nbytes or sha256_of(into) != piece.sha256:
             raise self._damaged(piece.shard, f"the bytes of tensor '{piece.name}' were changed")
+
+    def _entry(self, piece: StoredPiece, expected_bytes: int) -> Entry:
+        entry = self._shard(piece.shard).get(piece.name)
+        if entry is None or entry.bytes != expected_bytes:
+            raise self._damaged(piece.shard, f"it does not hold tensor '{piece.name}' as expected")
+        return entry
 
     def _shard(self, index: int) -> dict[str, Entry]:
         """The tensors of a file by name, after its size and header were checked."""
@@ -182,10 +192,15 @@ class Reader:
             raise self._damaged(index, "its header was changed")
         try:
             return parse_header(head.tobytes(), size)
-        except (ValueError, KeyError, TypeError) as error:
-            raise self._damaged(index, f"its header cannot be used: {error}") from error
+        except Exception as error:  # As for the manifest.
+            raise self._damaged(index, f"its header cannot be used: {_reason(error)}") from error
 
     def _damaged(self, index: int, why: str) -> CheckpointDamaged:
         return CheckpointDamaged(
             f"{self._path / self.manifest.shards[index].file} is damaged: {why}."
         )
+
+
+def _reason(error: Exception) -> str:
+    """A KeyError says no more than the key."""
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"

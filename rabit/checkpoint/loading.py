@@ -11,7 +11,7 @@ from rabit.checkpoint.folder import Folder, Reader
 from rabit.checkpoint.leaves import NUMPY_ADAPTER, Adapter, Part, Stored, even_rows
 from rabit.checkpoint.manifest import Manifest, Tensor
 from rabit.checkpoint.tree import decode
-from rabit.errors import InvalidArgument
+from rabit.errors import InvalidArgument, RabitError
 
 __all__ = ["Loader"]
 
@@ -75,4 +75,12 @@ class Loader:
             stored = Stored(found.dtype, (last - first, *found.shape[1:]), data)
             return Part(self._adapters.get(name, NUMPY_ADAPTER).value(stored), first, rows)
 
-        return decode(document, tensor, part, allow_pickle=self._allow_pickle)
+        try:
+            return decode(document, tensor, part, allow_pickle=self._allow_pickle)
+        except (RabitError, OSError, MemoryError):
+            raise
+        except Exception as error:  # Whatever a document leads to that somebody else wrote.
+            raise CheckpointDamaged(
+                f"generation {manifest.generation} in {self._folder.path} is damaged: its values cannot be made "
+                f"out: {type(error).__name__}: {error}."
+            ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -84,7 +85,10 @@ class Manifest:
 
     @classmethod
     def from_text(cls, text: str) -> Manifest:
-        """Raises ValueError if `text` is not, to the last byte, what `to_text` gave."""
+        """Raises ValueError if `text` is not, to the last byte, what `to_text` gave.
+
+        What is returned fits together, and names nothing outside of its folder, whoever wrote it.
+        """
         document = json.loads(text)
         if not isinstance(document, dict) or _text(document) != text:
             raise ValueError("the text was changed")
@@ -95,11 +99,17 @@ class Manifest:
             raise ValueError(
                 f"it has format {document['format']}, and this version of rabit reads {FORMAT}"
             )
+        _check(isinstance(document["tensors"], dict), "its tensors have no names")
         document["tensors"] = _tensors(document["tensors"])
         document["local_tensors"] = tuple(_tensors(each) for each in document["local_tensors"])
         document["local"] = tuple(document["local"])
         document["shards"] = tuple(Shard(**each) for each in document["shards"])
-        return cls(**document)
+        found = cls(**document)
+        _check_sizes(found)
+        for tensors in (found.tensors, *found.local_tensors):
+            for name, tensor in tensors.items():
+                _check_tensor(name, tensor, found.shards)
+        return found
 
 
 def sha256_of(data: Any) -> str:
@@ -116,6 +126,42 @@ def _tensors(document: dict[str, Any]) -> dict[str, Tensor]:
         )
         for name, each in document.items()
     }
+
+
+def _check_sizes(found: Manifest) -> None:
+    _check(_are_counts(found.generation, found.step, found.size), "its numbers are no numbers")
+    ranks = {found.size, len(found.local), len(found.local_tensors), len(found.shards)}
+    _check(len(ranks) == 1, f"it is of {found.size} ranks and has the files of {len(found.shards)}")
+    for shard in found.shards:
+        _check(_is_plain_name(shard.file), f"it names the file {shard.file!r}, outside of its folder")
+        _check(_are_counts(shard.bytes), f"{shard.file} has {shard.bytes!r} bytes")
+
+
+def _check_tensor(name: str, tensor: Tensor, shards: Sequence[Shard]) -> None:
+    _check(tensor.dtype in ELEMENT_BYTES, f"tensor '{name}' is of type {tensor.dtype!r}")
+    _check(_are_counts(*tensor.shape), f"tensor '{name}' has shape {tensor.shape}")
+    at = 0
+    for piece in tensor.pieces:
+        is_piece = _are_counts(piece.shard, piece.start, piece.count) and isinstance(piece.name, str)
+        _check(is_piece, f"a piece of tensor '{name}' is {piece}")
+        _check(piece.shard < len(shards), f"tensor '{name}' lies in file {piece.shard} of {len(shards)}")
+        _check(piece.start == at, f"tensor '{name}' has pieces that do not follow one another")
+        at += piece.count
+    _check(at == tensor.count, f"tensor '{name}' has {tensor.count} elements, and pieces of {at}")
+
+
+def _check(holds: bool, problem: str) -> None:
+    if not holds:
+        raise ValueError(problem)
+
+
+def _are_counts(*values: Any) -> bool:
+    return all(type(value) is int and value >= 0 for value in values)
+
+
+def _is_plain_name(name: Any) -> bool:
+    """Not a path: a manifest that somebody else wrote must not have other files read."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
 def _text(document: Any) -> str:

@@ -58,6 +58,8 @@ def parse_header(data: bytes, file_bytes: int) -> list[Entry]:
     for name, each in document.items():
         first, last = each["data_offsets"]
         entry = Entry(name, each["dtype"], tuple(each["shape"]), len(data) + first)
+        if any(type(number) is not int or number < 0 for number in (first, last, *entry.shape)):
+            raise ValueError(f"tensor '{name}' is {each}, whose numbers are no numbers")
         if entry.dtype not in ELEMENT_BYTES or entry.bytes != last - first:
             raise ValueError(f"tensor '{name}' is {each}, which does not fit together")
         found.append(entry)

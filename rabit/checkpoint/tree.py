@@ -238,7 +238,13 @@ class _Decoder:
                 "the checkpoint holds pickles, and loading them runs code that it brings along. If you "
                 "trust whoever wrote it, load it with allow_pickle=True."
             )
-        return pickle.loads(data)
+        try:
+            return pickle.loads(data)
+        except Exception as error:
+            raise InvalidArgument(
+                f"the checkpoint has a pickle that cannot be loaded here: {type(error).__name__}: {error}. Make "
+                "what defines the object importable, or load it with the versions that saved it."
+            ) from error
 
 
 def _text(keys: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from support.thread_peers import run_threads
 import rabit
 from rabit.checkpoint import Checkpoint, CheckpointDamaged, CheckpointFailed, Part
 from rabit.checkpoint.leaves import Leaf, NumpyAdapter
-from rabit.checkpoint.manifest import Manifest
+from rabit.checkpoint.manifest import Manifest, sha256_of
 
 
 def make_state(step: int) -> dict:
@@ -211,6 +211,28 @@ def test_a_rank_that_cannot_save_is_named_to_all_and_the_next_save_is_right(tmp_
 
     assert (none, empty) == ([], []) and some == [text.partition(":")[0]]
     assert one == other == third == 1
+
+
+def test_a_rank_that_fails_before_it_writes_ends_the_save_of_all(tmp_path, monkeypatch):
+    def full(data):
+        if bytes(data) == np.full(3, 77, np.int64).tobytes():
+            raise MemoryError("no room for a checksum")
+        return sha256_of(data)
+
+    def body(peers):
+        checkpoint = Checkpoint(tmp_path, peers=peers)
+        checkpoint.save({"a": np.ones(3)}, step=1, local=np.full(3, 77 if peers.rank else 1))
+        with pytest.raises(CheckpointFailed, match=r"rank 1 could not write: .*no room for a checksum"):
+            checkpoint.close()
+        checkpoint.save({"a": np.ones(3)}, step=2)
+        return checkpoint.wait()
+
+    monkeypatch.setattr("rabit.checkpoint.commit.sha256_of", full)
+
+    one, other = run_threads(2, body)
+
+    assert one == other
+    assert isinstance(one, int)
 
 
 def test_what_no_rank_can_save_is_raised_once(tmp_path):
