@@ -17,7 +17,7 @@ from rabit.checkpoint.files import Files
 from rabit.checkpoint.folder import Folder
 from rabit.checkpoint.leaves import NUMPY_ADAPTER, Adapter
 from rabit.checkpoint.loading import Loader
-from rabit.checkpoint.manifest import Manifest
+from rabit.checkpoint.manifest import Manifest, sha256_of
 from rabit.checkpoint.peers import EnginePeers, Peers
 from rabit.checkpoint.snapshot import Snapshots
 from rabit.engine.current import current_engine
@@ -52,6 +52,8 @@ class Restored:
 class Checkpoint:
     """The checkpoints of a job in one folder, which all ranks share.  One per job and folder.
 
+    From its first save on no other job can save there: rank 0 has a lock, until close() or the end of its process.
+
     folder: None: RABIT_CHECKPOINT, which `rabitrun --checkpoint` sets.
     keep: how many generations stay.  every: of how many steps one is due; see is_due().
     on_error: "raise": a save that failed is an error of the next save(), wait() or close(); "warn":
@@ -76,12 +78,14 @@ class Checkpoint:
         peers: Peers | None = None,
     ) -> None:
         """adapters, files, peers: other kinds of tensors, disks and ranks; for packages and tests."""
-        name = "checkpoint"
+        name, job = "checkpoint", ""
         if peers is None:
             found = engine or current_engine()
             name = found.next_name(name)
             folder = folder or found.config.checkpoint
             peers = EnginePeers(found, process_set)
+            if found.config.min_np:  # Rank 0 may be another process after a loss, while the one that was it goes on.
+                job = sha256_of(found.config.secret)[:16]
             found.before_close(self._finish)
         _check(folder, keep, every, on_error)
         assert folder is not None
@@ -91,7 +95,7 @@ class Checkpoint:
         self._peers = peers
         self._name = f"rabit.{name}"
         self._store = Folder(self.folder, files)
-        self._commit = Commit(self._store, peers, self._name, keep)
+        self._commit = Commit(self._store, peers, self._name, keep, job)
         self._snapshots = Snapshots(adapters, peers.rank, peers.size, allow_pickle)
         self._loader = Loader(self._store, adapters, peers.rank, peers.size, allow_pickle)
         self._thread: threading.Thread | None = None
@@ -144,8 +148,14 @@ class Checkpoint:
         raise error
 
     def close(self) -> None:
-        """Waits for the save that runs; like `wait`.  Not needed before the engine closes."""
-        self.wait()
+        """Waits for the save that runs, like `wait`; another job may write into the folder then.
+
+        Not needed before the engine closes.
+        """
+        try:
+            self.wait()
+        finally:
+            self._commit.close()
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -252,7 +262,7 @@ class Checkpoint:
 
     def _finish(self) -> None:
         """The engine is about to close: what was begun is finished first."""
-        self.wait()
+        self.close()
 
 
 def _text_of(failed: Exception | None) -> str:

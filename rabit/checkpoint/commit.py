@@ -22,6 +22,7 @@ from rabit.checkpoint.manifest import Manifest, Shard, StoredPiece, Tensor, sha2
 from rabit.checkpoint.peers import Peers
 from rabit.checkpoint.safetensors import Entry, header
 from rabit.checkpoint.tree import first_difference
+from rabit.checkpoint.writer import Writer
 from rabit.errors import InvalidArgument, Mismatch
 from rabit.version import __version__
 
@@ -72,13 +73,19 @@ class Share:
 class Commit:
     """Runs the commits of one job, one after the other.  Called by one thread at a time."""
 
-    def __init__(self, folder: Folder, peers: Peers, name: str, keep: int) -> None:
+    def __init__(self, folder: Folder, peers: Peers, name: str, keep: int, job: str = "") -> None:
+        """job: the name of the job; see Writer."""
         self._folder = folder
         self._files: Files = folder.files
         self._peers = peers
         self._name = name
         self._keep = keep
         self._count = 0
+        self._writer = Writer(folder.path, folder.files, job)
+
+    def close(self) -> None:
+        """Another job may write into the folder, until the next `run`."""
+        self._writer.end()
 
     def run(self, share: Share) -> int:
         """Writes a generation; returns its number on all ranks.
@@ -120,6 +127,7 @@ class Commit:
         try:
             digest = sha256_of(json.dumps(mine).encode())
             if self._peers.rank == 0:
+                self._writer.begin()
                 number = max(self._folder.numbers(), default=0) + 1
         except Exception as failure:  # Not only of the disk: the others wait for what this rank says.
             error = described(failure, self._folder.path)

@@ -6,10 +6,24 @@ of them, lose power there, or answer with an error of the disk.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import weakref
 from pathlib import Path
 
-__all__ = ["Files"]
+__all__ = ["Files", "Lock"]
+
+
+class Lock:
+    """A lock of this process, until it is released, nothing refers to it any more, or the process ends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._close = weakref.finalize(self, os.close, descriptor)
+
+    def release(self) -> None:
+        """Another process may have it."""
+        self._close()
 
 
 class Files:
@@ -59,6 +73,23 @@ class Files:
     def remove_folder(self, path: Path) -> None:
         """Removes an empty folder."""
         path.rmdir()
+
+    def lock(self, path: Path, text: bytes) -> Lock | None:
+        """Makes `path` the lock of this process, and writes `text` into it; None: another process has it.
+
+        A lock of fcntl: forked children do not inherit it, and NFS has it.  This process itself is never refused.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, text)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return None
+            raise
+        return Lock(descriptor)
 
     def names(self, path: Path) -> list[str]:
         """The names in a folder, sorted; none if there is no such folder."""

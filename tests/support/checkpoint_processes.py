@@ -23,7 +23,7 @@ WAIT_S = 60.0
 # Operations of the disk; what only reads changes nothing, and counts all the same.
 OPERATIONS = (
     "make_folder", "create", "write", "sync", "close", "rename", "sync_folder", "remove", "remove_folder",
-    "names", "size", "read",
+    "names", "size", "read", "lock",
 )  # fmt: skip
 
 

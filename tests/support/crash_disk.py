@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 import random
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rabit.checkpoint.files import Files
+from rabit.checkpoint.files import Files, Lock
 
 
 class PowerLost(BaseException):
@@ -123,6 +124,11 @@ class DiskOfRank(Files):
         with self.disk.lock:
             self._begin()
             del self.disk.open[descriptor]
+
+    def lock(self, path: Path, text: bytes) -> Lock:
+        with self.disk.lock:
+            self._begin()
+            return Lock(os.dup(0))
 
     def rename(self, source: Path, target: Path) -> None:
         with self.disk.lock:

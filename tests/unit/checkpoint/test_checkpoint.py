@@ -94,7 +94,7 @@ def test_ranks_write_about_the_same(tmp_path):
 def test_only_the_newest_stay(tmp_path):
     saved(tmp_path, 2, steps=(1, 2, 3, 4, 5), keep=2)
 
-    assert sorted(each.name for each in tmp_path.iterdir()) == [
+    assert sorted(path.name for path in tmp_path.glob("generation-*")) == [
         "generation-00000004",
         "generation-00000005",
     ]
