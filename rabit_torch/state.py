@@ -218,6 +218,9 @@ def broadcast_optimizer_state(
     check_process_set(process_set)
     if process_set.size() == 1:
         return
+    # Loading a state adds hyper-parameters, such as `differentiable`, and a rank that begins has loaded none.
+    inner = getattr(optimizer, "_rabit_inner", optimizer)
+    inner.__setstate__({"state": inner.state, "param_groups": inner.param_groups})
     tensors: list[torch.Tensor] = []
     traits = _traits(optimizer)
     said = (_take_tensors(optimizer.state_dict(), tensors), traits)
@@ -237,4 +240,14 @@ def broadcast_optimizer_state(
     for handle in handles:
         handle.wait()
     if not is_root:
-        optimizer.load_state_dict(_put_tensors(structure, tensors))
+        state_dict = _put_tensors(structure, tensors)
+        _put_where_own_lie(state_dict["param_groups"], optimizer.param_groups)
+        optimizer.load_state_dict(state_dict)
+
+
+def _put_where_own_lie(groups: list[dict[str, Any]], own_groups: list[dict[str, Any]]) -> None:
+    """Brings hyper-parameters that are tensors to the device of this rank's own; loading leaves them where they are."""
+    for group, own in zip(groups, own_groups, strict=True):
+        for name, value in group.items():
+            if isinstance(value, torch.Tensor) and isinstance(own.get(name), torch.Tensor):
+                group[name] = value.to(own[name].device)
