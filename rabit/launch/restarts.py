@@ -22,5 +22,7 @@ def launch_again(request: Request, most: int) -> Outcome:
             break
         print(f"rabitrun: starting the job again ({count} of {most})", file=sys.stderr, flush=True)
         tuning = {**request.tuning, "RABIT_RESTART": str(count)}
-        outcome = launch(dataclasses.replace(request, tuning=tuning))
+        # In a folder of its own: why the attempt before has failed is in its files.
+        folder = request.output_folder and request.output_folder / f"restart.{count}"
+        outcome = launch(dataclasses.replace(request, tuning=tuning, output_folder=folder))
     return outcome

@@ -52,6 +52,18 @@ def test_a_job_that_fails_too_often_has_the_status_of_the_last_failure(rabitrun,
     assert job.err.count("starting the job again") == 1
 
 
+def test_the_output_of_the_attempt_that_failed_stays(rabitrun, tmp_path):
+    script = 'echo "attempt ${RABIT_RESTART:-0} of $RABIT_RANK"; [ "$RABIT_RESTART" = 2 ] || exit 3'
+    job = rabitrun("-np", 2, "--max-restarts", 2, "--output-filename", tmp_path, "sh", "-c", script)
+
+    assert job.status == 0, job.err
+    for rank in range(2):
+        for attempt, folder in enumerate((".", "restart.1", "restart.2")):
+            text = (tmp_path / folder / f"rank.{rank}" / "stdout").read_text()
+            assert text in (f"attempt {attempt} of {rank}\n", "")  # "": it was stopped with the other one
+    assert (tmp_path / "rank.0" / "stdout").read_text() or (tmp_path / "rank.1" / "stdout").read_text()
+
+
 def test_without_the_flag_nothing_is_started_again(rabitrun, tmp_path):
     job = counted(rabitrun, tmp_path, failures=1)
 
