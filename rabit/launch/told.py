@@ -77,6 +77,5 @@ class Tellings:
                     lost=int(document["lost"]),
                     traceback=str(document["traceback"]),
                 )
-        except (ValueError, KeyError, TypeError):
-            # Another program wrote into the pipe: the exit status still tells of the end.
-            self._told.pop(rank, None)
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return  # Another program wrote into the pipe; what the rank itself has said holds on.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from rabit.launch.report import (
@@ -12,6 +14,7 @@ from rabit.launch.report import (
     named_peers,
     render,
 )
+from rabit.launch.told import Tellings, Told
 
 
 def failure(rank, at_s, status=1, tail=(), was_stopped=False):
@@ -50,6 +53,29 @@ def test_the_culprit(failures, culprit):
 def test_the_rank_itself_is_not_a_peer():
     assert named_peers(9, lost(3)) == [3]
     assert named_peers(0, ["rank 4 is fine", "ValueError: rank 5"]) == []
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        b"hello",
+        b"7",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"event": "leaving", "lost": Infinity}',
+        b'{"event": "raised", "type": "E"}',
+    ],
+)
+def test_what_another_program_writes_hides_no_reason(strange):
+    reason = {"type": "ValueError", "message": "m", "place": "p", "code": "c", "lost": -1, "traceback": "t"}
+    heard = Tellings()
+
+    heard.hear(3, json.dumps({"event": "raised", **reason}).encode() + b"\n", 1.0)
+    heard.hear(3, strange + b"\n", 2.0)
+
+    assert heard.of(3) == Told(1.0, "ValueError", "m", "p", "c", -1, "t")
 
 
 def test_statuses():
