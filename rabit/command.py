@@ -35,11 +35,17 @@ def run_command(program: str, main: Callable[[], int]) -> int:
         _drop_output()
         return 128 + signal.SIGPIPE
     except OSError as error:
-        # Of a file it would have a name, and words of its own.
         if error.filename is not None:
-            raise
-        _drop_output()
-        print(f"{program}: the output cannot be written: {error.strerror}. Make room.", file=sys.stderr)
+            print(
+                f"{program}: {error.filename}: {error.strerror}. Correct the path, or its permissions.",
+                file=sys.stderr,
+            )
+        else:
+            _drop_output()
+            print(
+                f"{program}: the output cannot be written: {error.strerror}. Make room.",
+                file=sys.stderr,
+            )
         return 1
 
 

@@ -27,7 +27,7 @@ def read_private_file(path: str | os.PathLike[str], what: str) -> str:
             f"the {what} {path} cannot be read: {error.strerror}. It must be a plain file of "
             "yours, not a symbolic link."
         ) from error
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         found = os.fstat(descriptor)
         mode = stat.S_IMODE(found.st_mode)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or mode & 0o077:
@@ -36,4 +36,6 @@ def read_private_file(path: str | os.PathLike[str], what: str) -> str:
                 f"expected a file of user {os.getuid()} with mode 0600. "
                 f"Run: chmod 600 {path}"
             )
-        return file.read(_LARGEST_FILE).decode("ascii", "replace")
+        return os.read(descriptor, _LARGEST_FILE).decode("ascii", "replace")
+    finally:
+        os.close(descriptor)

@@ -9,6 +9,7 @@ import selectors
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -47,6 +48,8 @@ class LocalNode:
     A child that has ended stays a zombie until `finish`, so that its process group, which
     grandchildren may still populate, can be signalled without ever hitting a stranger.
     """
+
+    by_hand = ""
 
     def __init__(self, job: HostJob, events: Events, selector: selectors.BaseSelector) -> None:
         self.host = job.host
@@ -235,9 +238,12 @@ class LocalNode:
                 else:
                     self._listen(child, descriptor)
 
+    def leave(self) -> None:
+        self.signal(signal.SIGKILL, whole_group=True)
+
     def finish(self) -> None:
         sessions = {child.process.pid for child in self._children}
-        self.signal(signal.SIGKILL, whole_group=True)
+        self.leave()
         if self._children:
             guard.kill_members(self._job.job, sessions)
         self.pause(False)
@@ -272,10 +278,10 @@ class LocalNode:
 
 def _problem(job: HostJob) -> tuple[str, int] | None:
     """Why the ranks cannot be started, and the exit status for it."""
-    if not Path(job.directory).is_dir():
+    if not os.access(f"{job.directory}/.", os.X_OK):
         return (
-            f"the working directory {job.directory} does not exist on {job.host}. Make it there, "
-            "or start rabitrun from a directory that all hosts have.",
+            f"the working directory {job.directory} does not exist on {job.host}, or may not be entered. Make it "
+            "there, or start rabitrun from a directory that all hosts have.",
             1,
         )
     if job.payload is not None:
@@ -285,17 +291,31 @@ def _problem(job: HostJob) -> tuple[str, int] | None:
     file = Path(job.directory) / name
     if shutil.which(name if "/" not in name else str(file), path=path) is not None:
         return None
-    if not file.is_file():
+    try:
+        is_file = stat.S_ISREG(file.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        is_file = False
+    except OSError as error:
+        return (
+            f"the command {name!r} cannot be read on {job.host}: {error.strerror}. Correct its path, or the "
+            "permissions of the file and of the folders above it.",
+            _NOT_EXECUTABLE,
+        )
+    if not is_file:
         return (
             f"the command {name!r} is not found on {job.host}. Check its spelling"
             + ("." if "/" in name else f" and PATH ({path})."),
             _NOT_FOUND,
         )
     word = shlex.quote(name)
-    hint = f"python {word}" if name.endswith(".py") else f"./{word}"
+    if name.endswith(".py"):
+        hint = f"Start it as: python {word}, or run: chmod +x {word}"
+    elif "/" in name:
+        hint = f"Run: chmod +x {word}"
+    else:
+        hint = f"Start it as: ./{word}, or run: chmod +x {word}"
     return (
-        f"the command {name!r} is a file that is not executable or not in PATH on {job.host}. "
-        f"Start it as: {hint}, or run: chmod +x {word}",
+        f"the command {name!r} is a file that is not executable or not in PATH on {job.host}. {hint}",
         _NOT_EXECUTABLE,
     )
 
