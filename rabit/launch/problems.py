@@ -10,11 +10,12 @@ from rabit.launch.plan import Plan
 __all__ = ["missed_text", "too_late_text"]
 
 
-def too_late_text(hosts: Sequence[str], start_s: float) -> str:
-    """Ranks of these hosts have not started in time."""
+def too_late_text(hosts: Sequence[str], start_s: float, by_hand: str) -> str:
+    """Ranks of these hosts have not started in time; by_hand: see Node."""
+    attempt = f"Try '{by_hand}' by hand, or set" if by_hand else "Set"
     return (
         f"the ranks of {', '.join(hosts)} have not started within {start_s:g} s. "
-        f"Try 'ssh {hosts[0]} true' by hand, or set --start-timeout higher."
+        f"{attempt} --start-timeout higher."
     )
 
 

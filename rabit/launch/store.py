@@ -11,16 +11,17 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from rabit.errors import InvalidArgument, TimedOut
+from rabit.errors import InvalidArgument, ResourceExhausted, TimedOut
 from rabit.launch.hosts import Host
 from rabit.launch.nodes.frames import GREETING
-from rabit.launch.nodes.ssh import SshOptions, ssh_command
+from rabit.launch.nodes.ssh import NO_SSH, SshOptions, hand_typed, ssh_command
 from rabit.rendezvous.host_port import format_address
 
 __all__ = ["StorePlace", "crowded", "serve_store", "serve_stores", "store_places"]
 
 _MODULE = "rabit.launch.nodes.store_process"
 _READ_BYTES = 1 << 16
+_LONGEST_NOISE_BYTES = 1 << 16
 _FAREWELL_S = 2.0
 # Agents say every few seconds that they keep ranks.
 _IDLE_S = 60.0
@@ -41,12 +42,19 @@ def serve_store(address: str, secret: bytes) -> Iterator[str]:
 
 
 class StorePlace:
-    """Where one of several stores runs; `command` starts it."""
+    """Where one of several stores runs; `command` starts it.  by_hand: see Node."""
 
-    def __init__(self, host: Host, command: Sequence[str], environ: Mapping[str, str] | None) -> None:
+    def __init__(
+        self,
+        host: Host,
+        command: Sequence[str],
+        environ: Mapping[str, str] | None,
+        by_hand: str = "",
+    ) -> None:
         self.host = host
         self.command = list(command)
         self.environ = environ
+        self.by_hand = by_hand
 
 
 def store_places(
@@ -67,7 +75,9 @@ def store_places(
     for index in range(count):
         host = every[index % len(every)]
         if host in others:
-            places.append(StorePlace(host, ssh_command(host, ssh, python_path, _MODULE), None))
+            by_ssh = ssh_command(host, ssh, python_path, _MODULE)
+            by_hand = f"{hand_typed('ssh', host, ssh)} true"
+            places.append(StorePlace(host, by_ssh, None, by_hand))
         else:
             places.append(StorePlace(host, [sys.executable, "-m", _MODULE], environ))
     return places
@@ -118,58 +128,81 @@ def serve_stores(
         ]
     finally:
         for process in processes:
-            _end(process)
+            _dismiss(process)
+        deadline = time.monotonic() + _FAREWELL_S
+        for process in processes:
+            _end(process, deadline)
 
 
 def _start(place: StorePlace) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        place.command,
-        env=None if place.environ is None else dict(place.environ),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        start_new_session=True,  # It is to outlive this process.
-    )
+    try:
+        return subprocess.Popen(
+            place.command,
+            env=None if place.environ is None else dict(place.environ),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,  # It is to outlive this process.
+        )
+    except FileNotFoundError as error:
+        raise InvalidArgument(f"the store on {place.host} cannot be started: {NO_SSH}") from error
+    except OSError as error:
+        raise ResourceExhausted(
+            f"the store on {place.host} cannot be started: {error.strerror}. Check the limits of the user "
+            "('ulimit -a')."
+        ) from error
 
 
 def _address_of(place: StorePlace, process: subprocess.Popen[bytes], deadline: float) -> str:
     """What the process says, which may come after what a login script says."""
     assert process.stdout is not None and process.stderr is not None
-    said = b""
+    said, complaints = bytearray(), bytearray()
+    until = deadline
     with selectors.DefaultSelector() as waiting:
-        waiting.register(process.stdout, selectors.EVENT_READ)
-        while True:
+        waiting.register(process.stdout, selectors.EVENT_READ, said)
+        waiting.register(process.stderr, selectors.EVENT_READ, complaints)
+        while waiting.get_map():
+            ready = waiting.select(max(0.0, until - time.monotonic()))
+            if not ready:
+                break
+            for key, _ in ready:
+                data = os.read(key.fd, _READ_BYTES)
+                key.data.extend(data)
+                del key.data[:-_LONGEST_NOISE_BYTES]
+                if not data:
+                    waiting.unregister(key.fileobj)
+                    # Another process, such as ssh's master of connections, may hold the other stream open.
+                    until = min(until, time.monotonic() + _FAREWELL_S)
             _, greeting, rest = said.partition(GREETING)
             line, end, _ = rest.partition(b"\n")
             if greeting and end:
                 return line.decode()
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimedOut(
-                    f"the store on {place.host} has not started in time. Try 'ssh {place.host} true' by "
-                    "hand, or set --start-timeout higher."
-                )
-            if waiting.select(left):
-                data = os.read(process.stdout.fileno(), _READ_BYTES)
-                if not data:
-                    break
-                said += data
-    process.kill()
-    complaint = process.stderr.read().decode("utf-8", "replace").strip().splitlines()[-3:]
+    if until == deadline and time.monotonic() >= deadline:
+        attempt = f"Try '{place.by_hand}' by hand, or set" if place.by_hand else "Set"
+        raise TimedOut(
+            f"the store on {place.host} has not started in time. {attempt} --start-timeout higher."
+        )
+    shown = " / ".join(complaints.decode("utf-8", "replace").strip().splitlines()[-3:]) or "nothing"
     raise InvalidArgument(
-        f"the store on {place.host} cannot be started: it said {' / '.join(complaint) or 'nothing'}. "
+        f"the store on {place.host} cannot be started: it said {shown}. "
         "Ranks are started the same way: try the job without --store-replicas."
     )
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+def _dismiss(process: subprocess.Popen[bytes]) -> None:
+    """Says that the job is over."""
+    assert process.stdin is not None
     with contextlib.suppress(OSError):
         process.stdin.write(b"done\n")
+    with contextlib.suppress(OSError):
         process.stdin.close()
+
+
+def _end(process: subprocess.Popen[bytes], deadline: float) -> None:
+    assert process.stdout is not None and process.stderr is not None
     try:
-        process.wait(_FAREWELL_S)
+        process.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

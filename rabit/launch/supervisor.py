@@ -93,6 +93,8 @@ class Supervisor:
                     self._tick(time.monotonic())
             finally:
                 for node in self._nodes:
+                    node.leave()
+                for node in self._nodes:
                     node.finish()
         self._output.finish()
         return self._outcome()
@@ -231,7 +233,8 @@ class Supervisor:
             for each in self._plan.hosts
             if any(number not in self._is_started for number in each.numbers)
         ]
-        self.failed(hosts[0], too_late_text(hosts, self._times.start_s), 1)
+        by_hand = next((node.by_hand for node in self._nodes if node.host in hosts), "")
+        self.failed(hosts[0], too_late_text(hosts, self._times.start_s, by_hand), 1)
 
     def _signalled(self, signum: int) -> None:
         if signum not in TERMINATING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import sys
 import tempfile
@@ -13,8 +14,12 @@ import pytest
 from support import sshd as own_sshd
 
 import rabit
-from rabit.launch.hosts import Host
+from rabit.launch.hosts import Host, parse_hosts
+from rabit.launch.nodes.sink import Sink
 from rabit.launch.nodes.ssh import SshOptions, ssh_command
+from rabit.launch.output.output import Output, Style
+from rabit.launch.plan import make_plan
+from rabit.launch.supervisor import Supervisor, Times
 
 
 @pytest.fixture(scope="module")
@@ -205,6 +210,107 @@ def test_a_dead_connection_is_told_and_leaves_nothing(start, flags, environ):
     assert job.wait() == 1
     assert "the connection to 127.0.0.1 is lost" in job.err
     job.assert_nothing_is_left()
+
+
+@pytest.fixture
+def own_ssh(tmp_path):
+    """own_ssh(text): the variables with which rabitrun finds this shell script as its ssh."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "ssh"
+
+    def write(text):
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+        return {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+
+    return write
+
+
+_WAY = ["-p", 2222, "-i", "/a key", "--ssh-option", "User=me"]
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        (
+            "Host key verification failed.",
+            "Run 'ssh -p 2222 -i '/a key' -o User=me 127.0.0.9' once by hand and check the key",
+        ),
+        ("Permission denied (publickey).", "Run 'ssh-copy-id -p 2222 -i '/a key' -o User=me 127.0.0.9', or"),
+        ("Warning: /a key: Permission denied\nConnection refused", "no sshd listens there. Start it"),
+        ("odd", "Try by hand: ssh -p 2222 -i '/a key' -o User=me 127.0.0.9 "),
+    ],
+)
+def test_advice_holds_the_port_and_the_key_and_is_about_the_last_line(rabitrun, own_ssh, said, advice):
+    environ = own_ssh(f"echo '{said}' >&2; exit 255")
+
+    job = rabitrun(*_WAY, "-H", "127.0.0.9:1", "--ssh-always", "true", environ=environ)
+
+    assert job.status == 1
+    assert advice in job.err
+
+
+def test_a_host_that_is_silent_is_named_with_what_to_type(rabitrun, own_ssh):
+    environ = own_ssh("exec sleep 600")
+    flags = [*_WAY, "--start-timeout", "200ms", "--grace-time", "10ms"]
+
+    job = rabitrun(*flags, "-H", "127.0.0.9:1", "--ssh-always", "true", environ=environ)
+
+    assert job.status == 1
+    assert "Try 'ssh -p 2222 -i '/a key' -o User=me 127.0.0.9 true' by hand, or set --start-timeout" in job.err
+
+
+def test_without_ssh_the_stores_of_other_hosts_are_refused_in_words(rabitrun, tmp_path):
+    flags = ["-H", "127.0.0.2:1,127.0.0.3:1", "--ssh-always", "--min-np", 1, "--store-replicas", 3]
+
+    job = rabitrun(*flags, "true", environ={"PATH": str(tmp_path)})
+
+    assert job.status == 2
+    assert "cannot be started: the program ssh is not in PATH. Install OpenSSH's client" in job.err
+
+
+def test_a_master_of_connections_that_holds_the_error_stream_holds_up_nobody(rabitrun, own_ssh, tmp_path):
+    """As ssh with ControlPersist leaves one behind."""
+    environ = own_ssh(f"sleep 600 <&- >&- & echo $! >> {tmp_path}/masters; echo no such host >&2; exit 255")
+    flags = ["-H", "127.0.0.2:1,127.0.0.3:1", "--ssh-always", "--min-np", 1, "--store-replicas", 3]
+
+    job = rabitrun(*flags, "true", environ=environ)
+
+    for pid in (tmp_path / "masters").read_text().split():
+        os.kill(int(pid), signal.SIGKILL)
+    assert job.status == 2
+    assert "the store on 127.0.0.2 cannot be started: it said no such host. Ranks are started the same way" in job.err
+
+
+def test_all_hosts_are_asked_to_end_before_one_is_waited_for():
+    calls = []
+
+    class Silent:
+        by_hand, ranks = "", ()
+
+        def __init__(self, host):
+            self.host = host
+
+        def start(self):
+            calls.append(f"start {self.host}")
+            if self.host == "b":
+                raise KeyboardInterrupt
+
+        def leave(self):
+            calls.append(f"leave {self.host}")
+
+        def finish(self):
+            calls.append(f"finish {self.host}")
+
+    plan = make_plan(parse_hosts("a:1,b:1"), 2)
+    with selectors.DefaultSelector() as selector:
+        sinks = {1: Sink(1, selector), 2: Sink(2, selector)}
+        output = Output(Style({0: "0", 1: "1"}), sinks, None)
+        supervisor = Supervisor(plan, Times(), output, sinks, selector, print)
+        with pytest.raises(KeyboardInterrupt):
+            supervisor.run([Silent("a"), Silent("b")])
+
+    assert calls == ["start a", "start b", "leave a", "leave b", "finish a", "finish b"]
 
 
 def test_the_command_line_is_a_list_with_checks_on():

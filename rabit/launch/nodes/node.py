@@ -30,10 +30,14 @@ class Events(Protocol):
 
 
 class Node(Protocol):
-    """Runs the ranks of one host.  One thread only."""
+    """Runs the ranks of one host.  One thread only.
+
+    by_hand: what a user types to see whether the host answers; "": it is this machine.
+    """
 
     host: str
     ranks: tuple[int, ...]
+    by_hand: str
 
     def start(self) -> None:
         """Starts the ranks; returns at once.  Failures arrive as events."""
@@ -44,5 +48,11 @@ class Node(Protocol):
     def pause(self, is_paused: bool) -> None:
         """Stops or goes on reading what the ranks write."""
 
+    def leave(self) -> None:
+        """Asks for the end of what is left of the ranks.  Returns at once."""
+
     def finish(self) -> None:
-        """Kills what is left of the ranks and frees everything.  Waits two seconds at most."""
+        """Kills what is left of the ranks and frees everything.
+
+        Waits, since `leave`, for the time that ranks have to end and for two seconds at most.
+        """

@@ -22,7 +22,7 @@ from rabit.launch.job import HostJob
 from rabit.launch.nodes.frames import GREETING, Decoder, Kind, frame
 from rabit.launch.nodes.node import Events
 
-__all__ = ["RemoteNode", "SshOptions", "ssh_command"]
+__all__ = ["NO_SSH", "RemoteNode", "SshOptions", "hand_typed", "ssh_command"]
 
 _READ_BYTES = 1 << 18
 _LONGEST_NOISE_BYTES = 1 << 16
@@ -44,6 +44,9 @@ class SshOptions:
 
 
 _AGENT = "rabit.launch.nodes.agent"
+NO_SSH = (
+    "the program ssh is not in PATH. Install OpenSSH's client, or run the job on this machine alone."
+)
 
 
 def ssh_command(
@@ -97,23 +100,29 @@ class RemoteNode:
         self._is_paused = False
         self._is_done = False
         self._running = set(self.ranks)
+        self._leaves_by = 0.0  # when what is left is killed; 0: it has not been asked to end
+        self.by_hand = "" if is_here else f"{hand_typed('ssh', host, ssh)} true"
 
     def start(self) -> None:
         if not self._is_here and shutil.which("ssh") is None:
+            self._fail(NO_SSH)
+            return
+        try:
+            self._process = subprocess.Popen(
+                self._command(),
+                env=self._job.environ if self._is_here else None,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,  # Ctrl-C at the terminal is the launcher's to pass on.
+            )
+        except OSError as error:
             self._fail(
-                "the program ssh is not in PATH. Install OpenSSH's client, or run the ranks on "
-                "this machine alone."
+                f"{self._way} cannot be started for {self.host}: {error.strerror}. Check the limits of the user "
+                "('ulimit -a')."
             )
             return
-        self._process = subprocess.Popen(
-            self._command(),
-            env=self._job.environ if self._is_here else None,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,  # Ctrl-C at the terminal is the launcher's to pass on.
-        )
         for file in (self._process.stdin, self._process.stdout, self._process.stderr):
             assert file is not None
             os.set_blocking(file.fileno(), False)
@@ -138,17 +147,30 @@ class RemoteNode:
         else:
             self._register_stdout()
 
+    def leave(self) -> None:
+        if self._process is None or self._leaves_by:
+            return
+        self._leaves_by = time.monotonic() + self._job.grace_s + _FAREWELL_S
+        if self._job.stores:  # Else the end of the connection says the same.
+            self._send(frame(Kind.END))
+        if not self._to_send:
+            self._close_stdin()
+
+    def _close_stdin(self) -> None:
+        """The agent takes it as: end everything and go."""
+        assert self._process is not None and self._process.stdin is not None
+        self._forget(self._descriptor("stdin"))
+        self._process.stdin.close()
+
     def finish(self) -> None:
         if self._process is None:
             return
-        if self._job.stores:  # Else the end of the connection says the same.
-            self._send(frame(Kind.END))
-        self._flush(_FAREWELL_S)
-        assert self._process.stdin is not None
-        self._forget(self._descriptor("stdin"))
-        self._process.stdin.close()  # The agent takes it as: end everything and go.
+        self.leave()
+        if self._descriptor("stdin") >= 0:
+            self._flush(_FAREWELL_S)
+            self._close_stdin()
         try:
-            self._process.wait(self._job.grace_s + _FAREWELL_S)
+            self._process.wait(max(0.0, self._leaves_by - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -253,7 +275,7 @@ class RemoteNode:
                 "the network."
             )
             return
-        self._fail(_explain(self.host, said, status, self._ssh.python or sys.executable))
+        self._fail(_explain(self._target, said, status, self._ssh))
 
     @property
     def _way(self) -> str:
@@ -315,9 +337,9 @@ class RemoteNode:
 
 _REASONS = (
     ("Host key verification failed", "the key of the host is unknown or has changed. Run "
-     "'ssh {host}' once by hand and check the key, or add it to known_hosts"),
-    ("Permission denied", "ssh needs a key that works without a password. Run 'ssh-copy-id "
-     "{host}', or give --ssh-identity-file"),
+     "'{ssh}' once by hand and check the key, or add it to known_hosts"),
+    ("Permission denied", "ssh needs a key that works without a password. Run '{copy}', or give "
+     "--ssh-identity-file"),
     ("Could not resolve hostname", "the name does not resolve. Correct -H or --hostfile"),
     ("Connection refused", "no sshd listens there. Start it, or give --ssh-port"),
     ("timed out", "the host does not answer. Check that it is up and reachable"),
@@ -329,16 +351,32 @@ _REASONS = (
 )  # fmt: skip
 
 
-def _explain(host: str, said: str, status: int | None, python: str) -> str:
+def hand_typed(program: str, host: Host, ssh: SshOptions) -> str:
+    """How a user calls ssh, or ssh-copy-id, by hand for what rabitrun does on `host`."""
+    words = [program]
+    if ssh.port is not None:
+        words += ["-p", str(ssh.port)]
+    if ssh.identity_file is not None:
+        words += ["-i", str(ssh.identity_file)]
+    for option in ssh.options:
+        words += ["-o", option]
+    return shlex.join([*words, host.name])
+
+
+def _explain(host: Host, said: str, status: int | None, ssh: SshOptions) -> str:
     shown = " / ".join(said.splitlines()[-3:]) or "nothing"
-    for symptom, reason in _REASONS:
-        if symptom in said:
-            advice = reason.format(host=host, python=python)
-            return f"the ranks on {host} cannot be started: {advice}. (ssh said: {shown})"
+    python, by_hand = ssh.python or sys.executable, hand_typed("ssh", host, ssh)
+    # The last line says why; those before it may warn of something else.
+    for line in reversed(said.splitlines()):
+        for symptom, reason in _REASONS:
+            if symptom in line:
+                copy = hand_typed("ssh-copy-id", host, ssh)
+                advice = reason.format(host=host, python=python, ssh=by_hand, copy=copy)
+                return f"the ranks on {host} cannot be started: {advice}. (ssh said: {shown})"
     what = "ssh failed" if status == _SSH_FAILED else f"the agent ended with status {status}"
     if status is not None and status < 0:
         what = f"ssh was killed by {signal.Signals(-status).name}"
     return (
         f"the ranks on {host} cannot be started: {what}; it said: {shown}. "
-        f"Try by hand: ssh {host} {python} -m rabit.launch.nodes.agent"
+        f"Try by hand: {by_hand} {python} -m rabit.launch.nodes.agent"
     )
