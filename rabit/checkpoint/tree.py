@@ -149,8 +149,8 @@ class _Encoder:
         if self._allow_pickle:
             data = pickle.dumps(value, protocol=4)
             return {_TAG: "pickle", "base64": base64.b64encode(data).decode()}
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        if kind in ("torch.Tensor", "torch.nn.parameter.Parameter"):
+        kind = _name_of(type(value))
+        if any(_name_of(base) == "torch.Tensor" for base in type(value).__mro__):
             raise InvalidArgument(
                 f"the state has a {kind} at '{path}'. Save it with rabit_torch.Checkpoint, which takes the same "
                 "arguments and tensors of torch, or as an array."
@@ -245,6 +245,10 @@ class _Decoder:
                 f"the checkpoint has a pickle that cannot be loaded here: {type(error).__name__}: {error}. Make "
                 "what defines the object importable, or load it with the versions that saved it."
             ) from error
+
+
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _text(keys: Sequence[str]) -> str:

@@ -250,7 +250,11 @@ def test_a_tensor_of_torch_is_refused_with_the_class_that_takes_it(tmp_path):
     torch = pytest.importorskip("torch")
 
     def save(peers):
-        weights = {"a": torch.ones(1), "b": torch.nn.Parameter(torch.ones(1))}
+        class Own(torch.Tensor):
+            """Tensors of other packages, and parameters that an optimizer watches."""
+
+        own = torch.ones(1).as_subclass(Own)
+        weights = {"a": torch.ones(1), "b": torch.nn.Parameter(torch.ones(1)), "c": own}
         for key, value in weights.items():
             with pytest.raises(rabit.InvalidArgument, match=f"at '{key}'.*rabit_torch.Checkpoint"):
                 Checkpoint(tmp_path, peers=peers).save({key: value}, step=1)
