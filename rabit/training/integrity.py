@@ -126,10 +126,13 @@ class ReplicaCheck:
             self._joins, self._since = self._engine.joins, 0
         self._since += 1
         if self._since % self._every == 0:
-            self._compare(list(parameters()))
+            self._compare(parameters())
 
-    def _compare(self, parameters: Sequence[tuple[str, Any]]) -> None:
-        digests = [hashlib.sha256(data).digest()[:_DIGEST_BYTES] for _, data in parameters]
+    def _compare(self, parameters: Iterable[tuple[str, Any]]) -> None:
+        names, digests = [], []
+        for name, data in parameters:  # One at a time: of a device each is a copy in the memory of the host.
+            names.append(name)
+            digests.append(hashlib.sha256(data).digest()[:_DIGEST_BYTES])
         root = np.frombuffer(hashlib.sha256(b"".join(digests)).digest(), np.uint8)
         roots = self._gather(root, "roots")
         if (roots == roots[0]).all():
@@ -137,7 +140,7 @@ class ReplicaCheck:
         mine = np.frombuffer(b"".join(digests), np.uint8)
         everything = self._gather(mine, "digests")
         ranks = list(self._process_set.ranks or range(self._engine.size))
-        raise _difference(self._step, [name for name, _ in parameters], everything, ranks)
+        raise _difference(self._step, names, everything, ranks)
 
     def _gather(self, row: np.ndarray[Any, Any], what: str) -> np.ndarray[Any, Any]:
         found: np.ndarray[Any, Any] = allgather(

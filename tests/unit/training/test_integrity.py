@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 
 import numpy as np
 import pytest
@@ -110,6 +111,28 @@ def test_any_flipped_bit_is_found():
             assert caught.value.rank == rank
 
     assert errors_of(3, body) == [None] * 3
+
+
+def test_parameters_are_looked_at_one_after_the_other():
+    """Those of a device are copied to the memory of the host for it, which need not hold the model."""
+
+    class Copy(np.ndarray):
+        pass
+
+    def body(engine):
+        copies, alive = [], []
+
+        def parameters():
+            for number in range(8):
+                copy = np.full(5, number).view(Copy)
+                copies.append(weakref.ref(copy))
+                alive.append(sum(reference() is not None for reference in copies))
+                yield f"p{number}", copy
+
+        ReplicaCheck(1, "test", engine).step(parameters)
+        return max(alive)
+
+    assert run_ranks(2, body, timeout=60) == [2, 2]
 
 
 def test_equal_replicas_raise_nothing():
