@@ -6,6 +6,7 @@ other.  So a table that mixes backends is played, beside the same table for one 
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
+from rabit.bench.budget import Budget
 from rabit.bench.cases import Case, Spec
 from rabit.bench.halving import DUEL_TURNS, duel
 from rabit.bench.sizes import Tunables, propose
@@ -69,21 +71,24 @@ def play(
     base: Engine,
     tables: Mapping[str, Sequence[Winner]],
     specs: Sequence[Spec],
-    budget_s: float,
+    share_s: float,
     tunables: Tunables = (),
+    budget: Budget | None = None,
 ) -> tuple[str, dict[str, float]]:
     """The name of the table with which a step is fastest, and the median seconds of each.
 
     As `choose` has it.  tunables: in force for all.
-    Takes about `budget_s` seconds.  Collective.
+    Takes about `share_s` seconds.  Collective.
+    Raises Spent when `budget` is over.
     """
-    turn_s = _TIMED_SHARE * budget_s / (2 * DUEL_TURNS * (len(tables) - 1))
+    budget = budget or Budget(base, math.inf)
+    turn_s = _TIMED_SHARE * share_s / (2 * DUEL_TURNS * (len(tables) - 1))
     with _started(base, tables) as engines:
         steps = {name: _Step(engine, specs) for name, engine in engines.items()}
         for name, step in steps.items():
             propose(engines[name], tunables)
             step.check()
-        name, times = choose(list(steps), lambda each: steps[each].turn(turn_s))
+        name, times = choose(list(steps), lambda name: budget.turn(lambda: steps[name].turn(turn_s)))
     return name, {each: statistics.median(found) for each, found in times.items()}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from rabit.bench.budget import Budget
 from rabit.bench.cases import Spec
 from rabit.bench.contestants import Contestants
 from rabit.bench.halving import DUEL_TURNS, duel, halve, turns_of
@@ -34,8 +35,12 @@ class Point:
     def is_finished(self) -> bool:
         return bool(self.figures)
 
-    def compete(self, contestants: Contestants, budget_s: float) -> None:
-        """Finds the winner in about `budget_s` seconds.  Collective."""
+    def compete(self, contestants: Contestants, share_s: float, budget: Budget) -> None:
+        """Finds the winner in about `share_s` seconds.  Collective.
+
+        Raises Spent when `budget` is over: slow links may need more than the share, since every candidate is
+        called a few times.  The point is not measured then.
+        """
         candidates = contestants.of(self.kind, self.dtype)
         usual = candidates[0]
         meets_several = self.size <= _LONGEST_IN_FLIGHT and any(
@@ -43,25 +48,26 @@ class Point:
         )
         # Two more duels: in company, and of the best that is left if that is lost.
         turns = turns_of(len(candidates)) + (4 * DUEL_TURNS if meets_several else 0)
-        turn_s = _TIMED_SHARE * budget_s / turns
+        turn_s = _TIMED_SHARE * share_s / turns
         first: dict[Candidate, Figures] = {}
 
         def run(candidate: Candidate) -> Sequence[float]:
-            found = self._measure(contestants, candidate, turn_s, candidate not in first)
+            found = budget.turn(lambda: self._measure(contestants, candidate, turn_s, candidate not in first))
             first.setdefault(candidate, found)
             return found.seconds
 
         def run_several(candidate: Candidate) -> Sequence[float]:
-            return self._measure(contestants, candidate, turn_s, False, _IN_FLIGHT).seconds
+            return budget.turn(lambda: self._measure(contestants, candidate, turn_s, False, _IN_FLIGHT)).seconds
 
-        self.winner, times = halve(candidates, run, seed=self.size)
-        is_crossing = meets_several and self.winner.backend != usual.backend
-        if is_crossing and not duel(usual, self.winner, run_several)[0]:
+        winner, times = halve(candidates, run, seed=self.size)
+        is_crossing = meets_several and winner.backend != usual.backend
+        if is_crossing and not duel(usual, winner, run_several)[0]:
             own = [each for each in candidates[1:] if each.backend == usual.backend]
             best = min(own, key=lambda each: statistics.median(times[each]), default=usual)
             is_faster = best != usual and duel(usual, best, run)[0]
-            self.winner = best if is_faster else usual
+            winner = best if is_faster else usual
         # At once: a signal may come at any time, and a point is measured or not.
+        self.winner = winner
         self.figures = {each: first[each].with_seconds(tuple(times[each])) for each in candidates}
 
     def _measure(

@@ -22,9 +22,11 @@ class Progress:
         bar = "#" * filled + "." * (_WIDTH - filled)
         self._write(f"\r[{bar}] {done}/{self._steps} {doing:<32} about {_time(left_s)} left ")
 
-    def end(self, took_s: float) -> None:
+    def end(self, done: int, took_s: float) -> None:
+        """It is over, after `done` steps."""
+        filled = _WIDTH * done // self._steps
         self._write(
-            f"\r[{'#' * _WIDTH}] {self._steps}/{self._steps} in {_time(took_s)}{' ' * 40}\n"
+            f"\r[{'#' * filled + '.' * (_WIDTH - filled)}] {done}/{self._steps} in {_time(took_s)}{' ' * 40}\n"
         )
 
     def _write(self, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rabit.bench.budget import Budget
 from rabit.bench.cases import Spec
 from rabit.bench.halving import halve, turns_of
 from rabit.bench.timing import measure
@@ -20,10 +21,13 @@ _LANES = (1, 2)
 _TIMED_SHARE = 0.6
 
 
-def find_tunables(engine: Engine, size: int, budget_s: float) -> tuple[Tunables, float]:
+def find_tunables(
+    engine: Engine, size: int, share_s: float, budget: Budget
+) -> tuple[Tunables, float]:
     """The best for an allreduce of `size` bytes, and how many times as fast it is as by itself.
 
-    Takes about `budget_s` seconds.  Collective; the result is equal on all ranks.
+    Takes about `share_s` seconds.  Collective; the result is equal on all ranks.
+    Raises Spent when `budget` is over.
     """
     started = engine.config.lanes or _LANES[-1]
     candidates: list[Tunables] = [()]
@@ -34,15 +38,19 @@ def find_tunables(engine: Engine, size: int, budget_s: float) -> tuple[Tunables,
         for lanes in _LANES
         if lanes <= started
     ]
-    turn_s = _TIMED_SHARE * budget_s / turns_of(len(candidates))
+    turn_s = _TIMED_SHARE * share_s / turns_of(len(candidates))
     spec = Spec(Kind.ALLREDUCE, size, DType.FLOAT32)
 
     def run(candidate: Tunables) -> Sequence[float]:
         propose(engine, candidate)
-        return measure(engine, spec, longest_s=turn_s, checks=False, is_brief=True).seconds
+        return budget.turn(
+            lambda: measure(engine, spec, longest_s=turn_s, checks=False, is_brief=True)
+        ).seconds
 
-    winner, times = halve(candidates, run, seed=size)
-    propose(engine, ())
+    try:
+        winner, times = halve(candidates, run, seed=size)
+    finally:
+        propose(engine, ())
     medians = {each: sorted(found)[len(found) // 2] for each, found in times.items()}
     return winner, medians[()] / medians[winner]
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-import numpy as np
-
 from rabit import session
+from rabit.bench.budget import Budget, Spent
 from rabit.bench.contestants import Contestants
 from rabit.bench.interruption import Interrupted, Signals, interruptions
 from rabit.bench.mixture import alternatives, play, specs_of
@@ -20,12 +18,11 @@ from rabit.bench.progress import Progress
 from rabit.bench.sizes import find_tunables
 from rabit.bench.tune_options import parse_tune
 from rabit.bench.tuning_results import Results
+from rabit.bench.winners import Candidate
 from rabit.engine.current import current_engine
 from rabit.engine.engine import Engine
 from rabit.errors import InvalidArgument, RabitError
-from rabit.ops.allreduces import allreduce
 from rabit.ops.objects import broadcast_object
-from rabit.types import Max
 
 __all__ = ["main"]
 
@@ -87,7 +84,7 @@ class _Tuning:
             for dtype in parsed.dtypes
             for size in parsed.sizes
         ]
-        self._began = time.monotonic()
+        self._budget = Budget(engine, parsed.budget)
         self._progress = Progress(len(self._points), sys.stderr if engine.rank == 0 else None)
         self._results = Results(parsed, engine, self._backends, self._points)
         self._check_files()
@@ -118,7 +115,8 @@ class _Tuning:
                 self._compete(contestants, played_s)
             self._progress.show(len(self._points), "steps of all kinds", played_s)
             self._play(played_s)
-        self._progress.end(time.monotonic() - self._began)
+        self._progress.end(sum(point.is_finished for point in self._points), parsed.budget - self._budget.left_s())
+        self._tell_missing()
         if self._engine.rank == 0:
             results.write()
 
@@ -128,7 +126,11 @@ class _Tuning:
         if "allreduce" not in parsed.kinds or largest <= _UNCUT_BYTES:
             return
         self._progress.show(0, "sizes of parts, lanes", parsed.budget)
-        tunables, gain = find_tunables(engine, largest, parsed.budget * _SIZES_SHARE)
+        seconds = parsed.budget * _SIZES_SHARE
+        try:
+            tunables, gain = find_tunables(engine, largest, seconds, self._budget.part(seconds))
+        except Spent:  # Slow links: what the engine chooses by itself stays.
+            return
         self._results.tunables = tunables
         said = ", ".join(f"{name} {value}" for name, value in tunables)
         if engine.rank == 0 and tunables:
@@ -138,14 +140,26 @@ class _Tuning:
         # The small ones first: of a budget that is too short, each of them still has its share.
         ordered = sorted(self._points, key=lambda each: each.size)
         weights = [max(1.0, math.sqrt(each.size / _WEIGHTED_BYTES)) for each in ordered]
+        budget = self._budget.part(self._budget.left_s() - played_s)
         for index, point in enumerate(ordered):
-            took_s = time.monotonic() - self._began
-            left_s = max(0.0, self._parsed.budget - played_s - took_s)
-            share_s = _of_rank_0(self._engine, left_s) * weights[index] / sum(weights[index:])
-            # Slow links may need more than the budget: every candidate is called a few times.
-            most_s = left_s or took_s * sum(weights[index:]) / sum(weights[:index] or [1.0])
-            self._progress.show(index, f"{point.kind} {point.dtype} {point.size} B", most_s)
-            point.compete(contestants, share_s)
+            left_s = max(0.0, budget.left_s())
+            self._progress.show(index, f"{point.kind} {point.dtype} {point.size} B", left_s + played_s)
+            try:
+                point.compete(contestants, left_s * weights[index] / sum(weights[index:]), budget.part(left_s))
+            except Spent:
+                break
+        for point in self._points:
+            if not point.is_finished:
+                point.winner = Candidate(self._backends[0])
+
+    def _tell_missing(self) -> None:
+        missing = [f"{point.kind} {point.dtype} {point.size} B" for point in self._points if not point.is_finished]
+        if missing and self._engine.rank == 0:
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            print(
+                f"# --budget {self._parsed.budget:g}s was over before {', '.join(missing[:3])}{more}: the job chooses "
+                "by itself there. Give more, or fewer sizes and kinds."
+            )
 
     def _play(self, played_s: float) -> None:
         results, first = self._results, self._parsed.dtypes[0]
@@ -153,19 +167,17 @@ class _Tuning:
         if not tables:
             return
         specs = specs_of([each.spec() for each in self._points if each.dtype is first])
-        kept, results.steps = play(self._engine, tables, specs, played_s, results.tunables)
+        budget = self._budget.part(max(played_s, self._budget.left_s()))
+        try:
+            kept, results.steps = play(self._engine, tables, specs, played_s, results.tunables, budget)
+        except Spent:  # A mix that no step was played with may be slower than one backend alone.
+            kept = self._backends[0]
         for point, winner in zip(self._points, tables[kept], strict=True):
             point.winner = winner.candidate
-        if self._engine.rank == 0:
+        if self._engine.rank == 0 and results.steps:
             times = results.steps.items()
             said = ", ".join(f"{name} {seconds * 1e3:.2f} ms" for name, seconds in times)
             print(f"# a step with all kinds: {said}; the table is that of {kept}")
-
-
-def _of_rank_0(engine: Engine, value: float) -> float:
-    """Rank 0's figure, so that all ranks measure alike."""
-    mine = np.array([value if engine.rank == 0 else -np.inf])
-    return float(allreduce(mine, op=Max, engine=engine)[0])
 
 
 if __name__ == "__main__":

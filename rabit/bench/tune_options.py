@@ -44,7 +44,7 @@ def parse_tune(words: Sequence[str]) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument(
         "--budget", type=DURATION, default=120.0, metavar="TIME",
-        help="how long to measure, about (default 2m)",
+        help="how long to measure (default 2m)",
     )  # fmt: skip
     parser.add_argument(
         "--kinds", default=",".join(TUNED_KINDS), help="with commas (default %(default)s)"

@@ -116,7 +116,7 @@ class Comparison:
             share_s = max(0.0, left_s - kept_s) * weights[index] / sum(weights[index:])
             self._meet(index, time.monotonic() + share_s)
         self._repeat_short()
-        self._progress.end(time.monotonic() - began)
+        self._progress.end(len(self.points), time.monotonic() - began)
 
     def _left(self) -> float:
         """Seconds, of rank 0, so that all ranks measure alike."""

@@ -28,7 +28,7 @@ rabit.shutdown()
 
 def tune(rabitrun, path, *more):
     return rabitrun(
-        "tune", "-np", 2, "-o", path, "--budget", "2s", "--kinds", "allreduce,alltoall",
+        "tune", "-np", 2, "-o", path, "--budget", "6s", "--kinds", "allreduce,alltoall",
         "--bytes", "8K,128K", *more,
     )  # fmt: skip
 
@@ -65,6 +65,20 @@ def test_a_table_is_measured_written_and_used(rabitrun, tmp_path):
         _, _, algorithm = winner.partition("/")
         if algorithm:
             assert f"('{algorithm}', 'route_table')" in job.out
+
+
+def test_a_budget_that_is_too_short_is_held_and_what_it_left_is_named(rabitrun, tmp_path):
+    table = tmp_path / "table.json"
+    job = rabitrun("tune", "-np", 2, "-o", table, "--budget", "1s", "--kinds", "allreduce", "--bytes", "1K,256M")
+
+    assert job.status == 0, job.err
+    assert "# --budget 1s was over before " in job.out and "allreduce float32 268435456 B" in job.out
+    document = json.loads(table.read_text())
+    assert {"kind": "allreduce", "type": "float32", "bytes": 1 << 28} in document["not_measured"]
+    script = tmp_path / "use.py"
+    script.write_text(USE)
+    job = rabitrun("-np", 2, sys.executable, script, environ={"RABIT_ROUTE_TABLE": str(table)})
+    assert job.status == 0, job.err
 
 
 TWELVE = ("--budget", "20s", "--kinds", "allreduce,alltoall", "--bytes", "1K:1M")

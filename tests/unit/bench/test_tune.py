@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import threading
 import xml.dom.minidom
+from types import SimpleNamespace
 
 import pytest
 
-from rabit.bench import point
+from rabit.bench import budget, point
+from rabit.bench.budget import Spent
 from rabit.bench.cases import Spec
 from rabit.bench.halving import duel, halve, turns_of
 from rabit.bench.mixture import alternatives, choose, specs_of
@@ -18,6 +21,7 @@ from rabit.bench.tune_options import parse_tune
 from rabit.bench.tuning_results import winners_so_far
 from rabit.bench.winners import Candidate, Winner, rules_of
 from rabit.errors import InvalidArgument
+from rabit.testing import run_ranks
 from rabit.types import DType, Kind
 
 
@@ -178,6 +182,54 @@ class Played:
         return Figures(spec, 2, 1, spec.bytes, (seconds,), 0, "")
 
 
+class Turns:
+    """Stands in for a budget: of so many turns."""
+
+    def __init__(self, left):
+        self.left = left
+
+    def turn(self, measure):
+        self.left -= 1
+        if self.left < 0:
+            raise Spent
+        return measure()
+
+
+def test_a_point_is_measured_or_not(monkeypatch):
+    contestants = Played(monkeypatch, {"builtin": 1.0, "builtin/ring": 0.8}, {})
+    one = point.Point("allreduce", DType.FLOAT32, 1 << 10)
+    turns = turns_of(2)
+
+    with pytest.raises(Spent):
+        one.compete(contestants, 1.0, Turns(turns - 1))
+    assert not one.is_finished and str(one.winner) == "builtin"
+
+    one.compete(contestants, 1.0, Turns(turns))
+    assert one.is_finished and str(one.winner) == "builtin/ring"
+
+
+def test_no_turn_begins_that_would_exceed_the_budget_by_the_clock_of_rank_0(monkeypatch):
+    clock = threading.local()
+    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: getattr(clock, "now", 0.0)))
+
+    def body(engine):
+        clock.now, turns = 0.0, 0
+
+        def measure():
+            clock.now += 3.0 if engine.rank == 0 else 100.0
+
+        whole = budget.Budget(engine, 10.0)
+        part = whole.part(7.0)
+        try:
+            while True:
+                part.turn(measure)
+                turns += 1
+        except Spent:
+            return turns, part.left_s(), whole.left_s()
+
+    assert run_ranks(2, body, timeout=60) == [(2, 1.0, 4.0)] * 2
+
+
 @pytest.mark.parametrize(
     ("beside", "size", "expected"),
     [
@@ -194,7 +246,7 @@ def test_another_backend_has_to_win_in_company(monkeypatch, beside, size, expect
     )
     one = point.Point("allreduce", DType.FLOAT32, size)
 
-    one.compete(contestants, 1.0)
+    one.compete(contestants, 1.0, Turns(1000))
 
     assert str(one.winner) == expected
     assert str(one.win(DType.FLOAT32).candidate) == expected
@@ -295,7 +347,7 @@ def test_progress_says_how_much_is_left(tmp_path):
     with (tmp_path / "out").open("w") as stream:
         progress = Progress(4, stream)
         progress.show(2, "allreduce", 75)
-        progress.end(119.6)
+        progress.end(4, 119.6)
     Progress(4, None).show(1, "silent", 1)
 
     first, second = (tmp_path / "out").read_bytes().decode().split("\r")[-2:]
