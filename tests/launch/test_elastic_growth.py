@@ -18,6 +18,8 @@ import rabit, rabit.elastic
 
 folder, plan, steps = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
 me = int(os.environ["RABIT_RANK"])
+names = ("RABIT_LOCAL_RANK", "LOCAL_RANK", "RABIT_LOCAL_SIZE", "LOCAL_WORLD_SIZE")
+(folder / f"{me}.local").write_text(" ".join(os.environ[name] for name in names))
 
 def reached():
     return (folder / "reached").read_text() if "reached" in plan and state.step == 8 else plan.get("reached", "")
@@ -114,10 +116,17 @@ def test_a_lost_rank_is_replaced_by_a_new_process(train):
     assert job.results[0][1][:4] == [3] * 4 and job.results[0][1][8:] == [3] * 4
 
 
-def test_a_job_grows_into_free_slots(train):
+def test_a_replacement_finds_the_device_of_the_lost_rank_by_its_environment(train, tmp_path):
+    train("-np", 3, "--min-np", 2, "--max-np", 3, kill=[[4, 1]], sizes={"8": 3})
+
+    assert [(tmp_path / f"{member}.local").read_text() for member in (1, 2, 3)] == ["1 1 3 3", "2 2 3 3", "1 1 3 3"]
+
+
+def test_a_job_grows_into_free_slots(train, tmp_path):
     job = train("-np", 1, "--min-np", 1, "--max-np", 3, "-H", "localhost:8", sizes={"3": 3})
 
     assert_went_on(job, [0, 1, 2], [*job.results[0][1][:3], *[3] * 9])
+    assert [(tmp_path / f"{member}.local").read_text()[:3] for member in range(3)] == ["0 0", "1 1", "2 2"]
 
 
 def test_a_job_follows_the_host_file(train, tmp_path):

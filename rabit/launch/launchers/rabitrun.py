@@ -157,10 +157,12 @@ def _growing(
     assert grows is not None
 
     def make_node(number: int, host: Host, slot: int) -> Node:
-        is_here = is_started_here(request, host)
-        plan = HostPlan(host, (RankPlace(number, 0, 1, number, number + 1),))
+        is_here, slots = is_started_here(request, host), max(1, host.slots)
+        # Programs choose their device by it: a spare beyond the slots shares one.
+        local_rank, local_size = slot % slots, min(slots, number + 1)
+        plan = HostPlan(host, (RankPlace(number, local_rank, local_size, number, number + 1),))
         job = _host_job(request, plan, shared, secret, is_here)
-        job = dataclasses.replace(job, slots=max(1, host.slots), first_slot=slot)
+        job = dataclasses.replace(job, slots=slots, first_slot=slot)
         events = NewcomerEvents(number, supervisor, supervisor.note)
         return _make_node(request, host, job, events, selector)
 
