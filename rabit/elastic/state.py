@@ -83,16 +83,17 @@ class State(abc.ABC):
                 f"{type(self).__name__}: replicas on rank {rank()}: there is nothing to copy, since every rank of this "
                 "state has all of it: it has no strategy and no per_rank values. Leave replicas out."
             )
-        ranks = allgather_object(self._standing(), "rabit.elastic.commits")
+        mine = self._standing()
+        ranks = allgather_object(mine, "rabit.elastic.commits")
         counts = [each.commits for each in ranks]
         chosen = max(counts)
         if self.is_local and chosen >= 0:
             chosen = min(each for each in counts if each >= 0)  # Newcomers have none.
-            if self.commits > chosen:
-                self.step_back(self.commits - chosen)
+            if mine.commits > chosen:
+                self.step_back(mine.commits - chosen)
                 self.commits = chosen  # Also if what follows fails: its copies are of that commit.
             counts = [min(each, chosen) for each in counts]
-        has_own = self.is_local and 0 < chosen == self.commits
+        has_own = self.is_local and chosen > 0 and mine.commits >= 0
         self.broadcast(counts.index(chosen))
         if self.is_local:
             self.take_own(has_own, self._taken_over(ranks, chosen))
@@ -105,7 +106,9 @@ class State(abc.ABC):
     def _standing(self) -> Standing:
         seat, is_heir = seat_now()
         kept = self._replicas.kept() if self._replicas is not None else frozenset()
-        commits = -1 if self._is_new and self.commits == 0 else self.commits
+        # What a process that comes has committed by itself is no commit of the others.
+        has_none = self.commits == 0 or current_engine().config.joins
+        commits = -1 if self._is_new and has_none else self.commits
         return Standing(commits, seat, is_heir, own_host(), kept)
 
     def _has_replicas(self) -> bool:

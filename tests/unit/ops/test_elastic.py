@@ -450,6 +450,27 @@ def test_ranks_with_parts_of_their_own_go_back_to_the_last_commit_that_all_have(
     assert run_ranks(4, fn) == [(4, 4, 4), (4, 4, 14), (4, 4, 24), (4, 4, None)]
 
 
+@pytest.mark.parametrize("kind", [OwnState, lambda rank: ObjectState(step=0, own=None)], ids=["local", "equal"])
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_a_newcomer_that_has_committed_before_takes_the_commit_of_the_others(kind, steps):
+    """As after loading a checkpoint, which the others did when they began."""
+
+    def fn(engine):
+        is_newcomer = engine.rank == 0
+        state = kind(engine.rank)
+        state.step = 77 if is_newcomer else 0
+        state.commit()
+        if is_newcomer:
+            engine.config = engine.config.replace(joins=True)
+        for step in range(0 if is_newcomer else steps):
+            state.step = step + 1
+            state.commit()
+        state.sync()
+        return state.step, state.commits
+
+    assert run_ranks(3, fn) == [(steps, steps + 1)] * 3
+
+
 def test_a_rank_that_went_back_knows_it_when_another_one_is_lost_then():
     """The one that made it go back may be that other one."""
 
