@@ -23,7 +23,7 @@ from rabit.diagnostics.process import open_standard_streams
 from rabit.engine.current import current_engine, known_engine, set_default_engine, tell_followers
 from rabit.engine.engine import Engine
 from rabit.engine.pool import Pool
-from rabit.errors import InvalidArgument, PeerLost, RabitError, TimedOut
+from rabit.errors import InvalidArgument, Mismatch, PeerLost, RabitError, TimedOut
 from rabit.rendezvous.discovery import Meeting
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ class _State:
         self.lock = threading.Lock()
         self.pid = os.getpid()
         self.engine: Engine | None = None
-        self.epoch = 0
+        self.has_run = False  # an engine
+        self.epoch = 0  # of the last one that was to start
         self.is_homogeneous = True
         self.meeting = Meeting()
         # Of an elastic job: what outlives engines, and of which epoch and members the newest one is.
@@ -79,7 +80,8 @@ def init(
     comm: None, or an mpi4py communicator whose processes are the ranks.
     process_sets: sets to register, the same on every rank; "dynamic" is accepted and means none.
     config: None reads the environment, as set by rabitrun, torchrun, mpirun or srun.
-    Blocks until every rank has called it, at most `config.connect_timeout` seconds.
+    Blocks until every rank has called it, at most `config.connect_timeout` seconds.  All ranks fail together then,
+    and may call it again; in an elastic job those that do so agree on who goes on.
     """
     with _state.lock:
         _leave_parent()
@@ -89,14 +91,12 @@ def init(
         environ = process_environment()
         watch_ending(-1, environ)  # From here on: what is wrong with the settings is a cause as well.
         found = Config.from_environ(environ) if config is None else config
-        epoch = _state.epoch + 1
         found = _state.meeting.place(found, environ, comm)
         watch_ending(found.rank, environ)
         check_together(found, f"on rank {found.rank}")
         _check_sets(process_sets, found)
-        engine = _elastic_engine(found) or Engine(found, epoch=epoch, comm=comm)
-        _state.epoch = epoch
-        _state.engine = engine
+        engine = _elastic_engine(found) or _first_engine(found, comm)
+        _state.engine, _state.has_run = engine, True
         tell_on_failure(engine)
         set_default_engine(engine)
         # rabitrun has told them of the variables that it passed on.
@@ -128,37 +128,52 @@ def _check_sets(process_sets: Sequence[ProcessSet] | str | None, config: Config)
         )
 
 
+def _first_engine(config: Config, comm: Any) -> Engine:
+    """An engine of a job that is not elastic."""
+    try:
+        engine = Engine(config, epoch=_state.epoch + 1, comm=comm)
+    except (Mismatch, PeerLost, TimedOut):  # So the others fail as well: who calls again meets them in the next epoch.
+        _state.epoch += 1
+        raise
+    _state.epoch += 1
+    return engine
+
+
 def _elastic_engine(config: Config) -> Engine | None:
     """The first engine of this process in an elastic job, over its pool; None in any other job."""
     if config.min_np == 0 or not config.store_address:
         return None
-    if _state.pool is not None:
+    if _state.has_run:
         raise InvalidArgument(
             f"rabit.init() is called again on rank {config.rank} of an elastic job (--min-np "
             f"{config.min_np}), whose engines rabit.elastic.run starts. Call init() once and leave "
             "shutdown() to the end of the program, or start the job without --min-np."
         )
-    _state.pool = Pool(config, config.rank)
-    if not config.joins:
+    if _state.pool is None:
+        _state.pool = Pool(config, config.rank)
+    if not config.joins and _state.elastic_epoch == 0:
         _state.elastic_epoch, _state.members = 1, tuple(range(config.size))
         return Engine(config, pool=_state.pool, members=_state.members)
     # Most processes need no client of their own before they train.
     from rabit.rendezvous.membership_store import membership_store
     from rabit.rendezvous.survivors import admission, next_membership, whom_not_reached
 
-    number = config.rank
+    number, limit_s = config.rank, config.elastic_timeout
     with contextlib.closing(membership_store(config, number)) as store:
-        membership = admission(store, number)
+        if _state.elastic_epoch == 0:
+            membership = admission(store, number)
+        else:  # The ranks have not met in an earlier call.
+            membership = next_membership(store, number, _state.elastic_epoch, -1, "", limit_s)
         while True:
             try:
                 engine = _engine_of(config, membership)
-                tell_admitted(membership.members)
+                if config.joins:
+                    tell_admitted(membership.members)
                 return engine
             except (PeerLost, TimedOut) as error:  # Another member has been lost meanwhile.
                 lost = membership.member_of(error.rank)
-                epoch, limit_s = membership.epoch, config.elastic_timeout
                 away = whom_not_reached(store, membership.members, number)
-                membership = next_membership(store, number, epoch, lost, str(error), limit_s, away)
+                membership = next_membership(store, number, membership.epoch, lost, str(error), limit_s, away)
 
 
 def _engine_of(config: Config, membership: Membership) -> Engine:
@@ -326,7 +341,7 @@ def _leave_parent() -> None:
     global _state
     if _state.pid == os.getpid():
         return
-    if _state.epoch > 0:
+    if _state.has_run:
         raise InvalidArgument(
             f"rabit.init() is called in process {os.getpid()}, which was forked from process "
             f"{_state.pid} after rabit.init() there; the two would answer to one rank. Start "

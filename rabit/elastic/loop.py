@@ -81,7 +81,8 @@ def batches(
     If ranks are lost inside of a block, on this rank or others, it is left where it is, the state goes back to
     the last commit, and the samples since then come again, dealt to the ranks that there are then: a `for` alone
     could not catch that.  Any other exception is raised.
-    Every rank goes through all batches; leave the loop early on all of them or on none.
+    Every rank goes through all batches; leave the loop early on all of them or on none.  A loss that is found at the
+    end of the last block is recovered from then as well, and the state is that of the last commit.
     """
     if batch_size < 1:
         raise InvalidArgument(f"batches: batch_size is {batch_size}: expected at least 1.")
@@ -121,7 +122,12 @@ def _batches(
             first = (sampler.processed_num - begin[1]) // size()
             rows = sampler.indices[first : first + batch_size]
             batch = Batch(rows, sampler, recovery, lambda: cadence.end_step(state.commit))
-            yield batch
+            try:
+                yield batch
+            except GeneratorExit:  # By `break`, after which nothing repeats what a loss has cost.
+                while batch.has_failed:
+                    batch.has_failed = not recovery.has_prepared()
+                raise
             if not batch.was_used:
                 raise InvalidArgument(
                     "batches: the loop has not entered its batch. Write 'with batch as rows:' around what "

@@ -125,6 +125,15 @@ class Recovery:
             self._state.on_reset()
         self._state.sync()
 
+    def has_prepared(self) -> bool:
+        """Like `prepare`; False: members have been lost meanwhile, and it is to be called again."""
+        try:
+            self.prepare()
+        except Exception as error:
+            self.take(error)
+            return False
+        return True
+
     def finish(self) -> None:
         """The function has returned: nobody leaves while others may need it to repeat a step."""
         self._updates.finish()

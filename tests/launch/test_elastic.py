@@ -268,6 +268,53 @@ def test_init_comes_once_in_an_elastic_job(rabitrun):
     assert "rabit.init() is called again on rank" in job.err
 
 
+@pytest.mark.parametrize("flags", [(), ("--min-np", 1)], ids=["plain", "elastic"])
+def test_ranks_that_did_not_meet_in_init_may_call_it_again(start, tmp_path, flags):
+    script = """
+import os, pathlib, sys, time
+import rabit
+
+late, me = pathlib.Path(sys.argv[1], "late"), os.environ["RABIT_RANK"]
+while me == "1" and not late.exists():
+    time.sleep(0.01)
+while not rabit.is_initialized():
+    try:
+        rabit.init()
+    except rabit.TimedOut:
+        late.touch()
+pathlib.Path(sys.argv[1], me).write_text(str(rabit.allreduce(1.0, op=rabit.Sum)))
+"""
+    job = start("-np", 2, *flags, sys.executable, "-c", script, tmp_path, environ={"RABIT_CONNECT_TIMEOUT": "2s"})
+
+    assert job.wait() == 0, job.err
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["2.0", "2.0"]
+
+
+def test_a_loss_in_the_block_that_a_break_ends_leaves_the_ranks_together(start, tmp_path):
+    script = """
+import os, pathlib, signal, sys
+import rabit, rabit.elastic
+
+me = int(os.environ["RABIT_RANK"])
+rabit.init()
+sampler = rabit.elastic.ElasticSampler(range(60))
+state = rabit.elastic.ObjectState(sampler=sampler, step=0, own=0, per_rank=["own"])  # whose commits take all ranks
+for batch in rabit.elastic.batches(sampler, state, batch_size=2, commit_every=1):
+    with batch as rows:
+        state.step += 1
+        if (me, state.step) == (1, 4):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if state.step == 4:
+            break
+found = [state.step, rabit.size(), float(rabit.allreduce(1.0, op=rabit.Sum))]
+pathlib.Path(sys.argv[1], str(me)).write_text(str(found))
+"""
+    job = start("-np", 3, "--min-np", 1, sys.executable, "-c", script, tmp_path)
+
+    assert job.wait() == 0, job.err
+    assert [(tmp_path / rank).read_text() for rank in "02"] == ["[4, 2, 2.0]"] * 2
+
+
 def test_a_request_to_stop_outlives_a_loss(rabitrun):
     script = """
 import os, signal, rabit, rabit.elastic
