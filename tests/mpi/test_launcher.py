@@ -83,6 +83,8 @@ def test_the_command_is_shown(mpi):
     [
         ("mpiexec (Open MPI) 5.0.8", "none", "--bind-to none:overload-allowed"),
         ("mpiexec (Open MPI) 5.0.8", "numa", "--bind-to numa:overload-allowed"),
+        # Of Open MPI 4.1: Debian 12, Ubuntu 22.04.
+        ("mpiexec (OpenRTE) 4.1.4", "none", "--oversubscribe --bind-to none:overload-allowed -H localhost:2"),
         ("HYDRA build details:", "numa", "-bind-to numa"),
         ("Intel(R) MPI Library for Linux* OS", "none", "-genv I_MPI_PIN 0"),
         ("Intel(R) MPI Library for Linux* OS", "numa", "-genv I_MPI_PIN_DOMAIN numa"),
@@ -92,6 +94,23 @@ def test_every_mpiexec_is_told_where_ranks_may_run(tmp_path, monkeypatch, versio
     fake_mpiexec(tmp_path, monkeypatch, version)
 
     assert flags in describe(binding)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("echo 'MPT 2.30'", "--version says 'MPT 2.30', which is neither Open MPI nor MPICH"),
+        ("printf '\\377'", r"--version says '\\\\xff'"),
+        ("exec sleep 60", "--version does not answer: .* timed out"),
+    ],
+)
+def test_an_mpiexec_that_is_not_known_is_refused(tmp_path, monkeypatch, text, reason):
+    fake_mpiexec(tmp_path, monkeypatch, "")
+    (tmp_path / "mpiexec").write_text(f"#!/bin/sh\n{text}\n")
+    monkeypatch.setattr(launch_mpi, "_VERSION_TIMEOUT_S", 0.5)
+
+    with pytest.raises(Unsupported, match=reason):
+        describe("none")
 
 
 def test_mpiexec_of_intel_gets_a_part_of_the_line_for_each_host(tmp_path, monkeypatch):

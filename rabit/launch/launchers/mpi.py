@@ -22,6 +22,7 @@ from rabit.launch.processors import HostProcessors, bind, thread_count
 
 __all__ = ["describe", "mpi_command", "run"]
 
+_VERSION_TIMEOUT_S = 60
 # What the ranks of several hosts need to find and trust each other; see rabit.rendezvous.placement.
 _MEETING = ("RABIT_STORE_ADDRESS", "RABIT_SECRET_FILE")
 
@@ -63,13 +64,21 @@ def mpi_command(request: Request) -> tuple[list[str], dict[str, str]]:
     version = _version(mpiexec)
     hosts = [(str(each.host.name), len(each.places)) for each in request.plan.hosts]
     passed = {name: environ[name] for name in sorted({"PYTHONUNBUFFERED", *shared})}
-    if "Open MPI" in version:
-        flags = _for_open_mpi(request, hosts, passed)
-    elif "Intel" in version:
-        flags = _for_intel_mpi(request, hosts, passed)
-    else:
-        flags = _for_mpich(request, hosts, passed)
-    return [mpiexec, *request.mpi_arguments, *flags], environ
+    # The first one that says its name: Intel's is a Hydra too, and Open MPI 4 is "OpenRTE".
+    known = {
+        "Open MPI": _for_open_mpi,
+        "OpenRTE": _for_open_mpi,
+        "Intel": _for_intel_mpi,
+        "HYDRA": _for_mpich,
+    }
+    flags_for = next((found for name, found in known.items() if name in version), None)
+    if flags_for is None:
+        raise Unsupported(
+            f"--launcher mpi: {mpiexec} --version says {version.strip()[:200]!r}, which is neither Open MPI nor MPICH "
+            "nor Intel MPI. Put one of them first in PATH, or start the ranks with the launcher of this library "
+            "yourself: rabit.init() finds its place by the marks of most of them."
+        )
+    return [mpiexec, *request.mpi_arguments, *flags_for(request, hosts, passed)], environ
 
 
 def _threads(request: Request) -> dict[str, str]:
@@ -137,7 +146,14 @@ def _find_mpiexec(environ: Mapping[str, str]) -> str:
 
 
 def _version(mpiexec: str) -> str:
-    done = subprocess.run(
-        [mpiexec, "--version"], capture_output=True, text=True, timeout=60, check=False
-    )
-    return done.stdout
+    try:
+        done = subprocess.run(
+            [mpiexec, "--version"],
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=_VERSION_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unsupported(
+            f"--launcher mpi: {mpiexec} --version does not answer: {error}. Run it by hand, or put another MPI "
+            "library first in PATH."
+        ) from error
+    return (done.stdout or done.stderr).decode(errors="backslashreplace")
