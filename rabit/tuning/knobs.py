@@ -8,7 +8,7 @@ from typing import Any
 from rabit.config.setting import format_bytes
 from rabit.errors import InvalidArgument
 
-__all__ = ["KNOBS", "OVERLAPS", "Values", "describe", "parse_knobs"]
+__all__ = ["KNOBS", "OVERLAPS", "Values", "describe", "is_sound", "parse_knobs"]
 
 # Knob -> value.  Bytes, but for lanes and the name of an overlap; credit_bytes 0 is no limit, and
 # overlap "" is whatever the job has set.
@@ -16,6 +16,16 @@ Values = dict[str, Any]
 
 KNOBS = ("partition_bytes", "credit_bytes", "lanes", "overlap", "fusion_bytes")
 OVERLAPS = ("backward", "next-forward", "reduce-scatter")
+
+
+def is_sound(name: str, value: Any) -> bool:
+    """True for a value of a knob with which an engine can work; files may say anything."""
+    if name == "overlap":
+        return value in ("", *OVERLAPS)
+    if type(value) is not int:
+        return False
+    least, most = {"lanes": (1, 64), "partition_bytes": (1, 1 << 40)}.get(name, (0, 1 << 40))
+    return least <= value <= most
 
 
 def parse_knobs(text: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import hashlib
 import json
+import math
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rabit.errors import InvalidArgument
-from rabit.tuning.knobs import KNOBS, OVERLAPS, Values
+from rabit.tuning.knobs import KNOBS, Values, is_sound
 
 __all__ = ["Cache", "Key", "Log", "Window", "cache_folder"]
 
@@ -75,9 +76,9 @@ class Log:
                 self._read(file)
                 if file.tell() == 0:
                     csv.writer(file).writerow(self.COLUMNS)
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise InvalidArgument(
-                f"rank 0: the log of the autotuner cannot be written: {error}. Correct "
+                f"rank 0: the log of the autotuner, {path}, cannot be used: {error}. Correct "
                 "RABIT_AUTOTUNE_LOG, or unset it."
             ) from error
 
@@ -93,7 +94,12 @@ class Log:
                 values = {
                     name: row[name] if name == "overlap" else int(row[name]) for name in KNOBS
                 }
+                for name, value in values.items():
+                    if not is_sound(name, value):
+                        raise ValueError(f"its {name} is {value!r}")
                 seconds = round(float(row["step_ms"]) / 1e3, 9)
+                if not 0 <= seconds < math.inf:
+                    raise ValueError(f"its step_ms is {row['step_ms']}")
                 steps, step_bytes = int(row["steps"]), int(row["bytes_per_step"])
                 window = Window(row["phase"], row["key"], values, steps, seconds, step_bytes)
                 self.earlier.append(window)
@@ -151,7 +157,7 @@ class Cache:
             return _checked(document, key)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             self._warn(f"{path} is not used, because {error}; this job will replace it")
             return None
 
@@ -191,13 +197,6 @@ def _checked(document: Any, key: Key) -> Values:
     if not isinstance(values, dict) or set(values) != set(KNOBS):
         raise ValueError(f"its values are not {', '.join(KNOBS)}")
     for name, value in values.items():
-        is_sound = value in ("", *OVERLAPS) if name == "overlap" else _is_size(value)
-        if not is_sound:
-            raise ValueError(f"its {name} is {value!r}")
-    if not 1 <= values["lanes"] <= 64 or values["partition_bytes"] == 0:
-        raise ValueError("no engine can work with its values")
+        if not is_sound(name, value):
+            raise ValueError(f"its {name} is {value!r}, with which no engine can work")
     return values
-
-
-def _is_size(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= 1 << 40

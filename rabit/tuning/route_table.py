@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from rabit.config.config import Config
 from rabit.errors import InvalidArgument
+from rabit.tuning.knobs import KNOBS, is_sound
 
 __all__ = ["digest", "read_table", "seal", "table_path", "topology_of"]
 
@@ -58,7 +59,16 @@ def read_table(path: Path, config: Config) -> tuple[str, dict[str, int]]:
     path: of the table, or of a folder with one of this topology.
     Raises InvalidArgument if the file cannot be read, was changed, or is of another topology.
     """
-    here = topology_of(config)
+    try:
+        return _checked_table(path, topology_of(config))
+    except OSError as error:
+        _refuse(path, f"it cannot be read: {error.strerror}")
+    # Whatever the contents of somebody else's table lead to: rank 0 reads alone, and the others wait.
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        _refuse(path, f"its contents do not fit together: {type(error).__name__}: {error}")
+
+
+def _checked_table(path: Path, here: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
     is_folder, path = path.is_dir(), table_path(path, here)
     if is_folder and not path.exists():
         _refuse(path.parent, f"the folder has no table of this topology, which would be {path.name}")
@@ -81,8 +91,13 @@ def read_table(path: Path, config: Config) -> tuple[str, dict[str, int]]:
     ]
     if differing:
         _refuse(path, f"it was measured on another topology: {'; '.join(differing)}")
-    tunables = {str(name): int(value) for name, value in document.get("tunables", {}).items()}
-    return str(document["rules"]), tunables
+    tunables: dict[str, int] = document.get("tunables", {})
+    for name, value in tunables.items():
+        if name not in KNOBS or name == "overlap" or not is_sound(name, value):
+            _refuse(path, f"its tunable {name!r} is {value!r}")
+    if not isinstance(document["rules"], str):
+        _refuse(path, "its rules are no text")
+    return document["rules"], tunables
 
 
 def digest(document: Mapping[str, Any]) -> str:
@@ -92,10 +107,9 @@ def digest(document: Mapping[str, Any]) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    text = path.read_bytes()
     try:
-        found = json.loads(path.read_text())
-    except OSError as error:
-        _refuse(path, f"it cannot be read: {error.strerror}")
+        found = json.loads(text)
     except ValueError as error:
         _refuse(path, f"it is no JSON: {error}")
     if not isinstance(found, dict):

@@ -303,7 +303,8 @@ def test_other_knobs_are_another_search(tmp_path):
         (lambda document: json.dumps({**document, "key": {}}), "the result of another job"),
         (lambda document: json.dumps({**document, "values": {"lanes": 1}}), "its values are not"),
         (lambda document: _with(document, lanes=-1), "its lanes is -1"),
-        (lambda document: _with(document, lanes=65), "no engine can work with"),
+        (lambda document: _with(document, lanes=65), "its lanes is 65"),
+        (lambda document: "[" * 100_000, "recursion"),
         (lambda document: _with(document, overlap="sideways"), "its overlap is 'sideways'"),
         (lambda document: _with(document, credit_bytes=True), "its credit_bytes is True"),
     ],
@@ -409,13 +410,18 @@ def test_a_file_that_is_no_log_is_left_alone(tmp_path):
     with pytest.raises(InvalidArgument, match="is not a log of the autotuner"):
         Log(path)
     assert path.read_text() == "a,b\n1,2\n"
-    with pytest.raises(InvalidArgument, match="cannot be written"):
+    with pytest.raises(InvalidArgument, match="cannot be used"):
         Log(tmp_path / "missing" / "log.csv")
     Log(tmp_path / "new.csv")
     with (tmp_path / "new.csv").open("a") as file:
         file.write("1.0,explore,k,x,1,1,,1,10,5.0,1,1.0\n")
     with pytest.raises(InvalidArgument, match="line 2 of"):
         Log(tmp_path / "new.csv")
+    header, values = ",".join(Log.COLUMNS), "1.0,explore,k,1048576,0,2,,1048576,10"
+    for row in (f"{values},nan,1,1.0", f"{values},-5.0,1,1.0", f"{values.replace('0,2,', '0,99,')},5.0,1,1.0", "\0"):
+        path.write_text(f"{header}\n{row}\n")
+        with pytest.raises(InvalidArgument, match=r"(line 2 of|cannot be used)"):
+            Log(path)
 
 
 def test_knobs_that_are_not_named_stay():
