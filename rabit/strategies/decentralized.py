@@ -15,6 +15,7 @@ from rabit.training.strategy import Array, Ranks, Slot, Strategy
 from rabit.training.tasks import Task
 
 from .codecs import Codec, randomness
+from .gossip import graph_weights, swap_with_neighbours
 from .minmax import MinMax8
 from .ranges import check_choice, in_range
 
@@ -140,8 +141,8 @@ class LowPrecisionRing(Strategy):
         flat = moved.reshape(-1)
         mine = self.codec.encode(flat, randomness(self.seed, ranks))
         left, right = (ranks.rank - 1) % ranks.size, (ranks.rank + 1) % ranks.size
-        peers = sorted({left, right} - {ranks.rank})
-        codes = {ranks.rank: mine, **dict(zip(peers, await ranks.swap(mine, peers), strict=True))}
+        ring = graph_weights("ring", ranks.size, ranks.step)
+        codes = {ranks.rank: mine, **await swap_with_neighbours(mine, ring, ranks)}
 
         def after(before: Array, rank: int) -> Array:
             known = self.codec.decode(codes[rank], flat).reshape(shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from rabit.training.strategy import Array, Ranks, Slot, Strategy
 
 from .ranges import check, check_choice, in_range
 
-__all__ = ["Gossip", "Graph", "graph_weights", "losing_links"]
+__all__ = ["Gossip", "Graph", "graph_weights", "losing_links", "matchings", "swap_with_neighbours"]
 
 Neighbours = Mapping[int, Sequence[int]]
 Graph = Literal["ring", "all"] | Neighbours | Callable[[int], Neighbours]
@@ -49,7 +49,7 @@ class Gossip(Strategy):
     async def after_step(self, ranks: Ranks) -> None:
         if ranks.step % self.every:
             return
-        weights = graph_weights(self.graph, ranks.size, ranks.step - 1)[ranks.rank]
+        weights = graph_weights(self.graph, ranks.size, ranks.step - 1)
         moves = [
             ranks.start(functools.partial(self._move, slot, weights), name=f"gossip.{slot.name}")
             for slot in self._slots
@@ -58,14 +58,41 @@ class Gossip(Strategy):
             await move
 
     async def _move(self, slot: Slot, weights: Array, ranks: Ranks) -> None:
-        peers = [int(peer) for peer in np.flatnonzero(weights) if peer != ranks.rank]
-        value, kind = slot.value, slot.dtype.type
+        value, kind, mine = slot.value, slot.dtype.type, weights[ranks.rank]
         for _ in range(self.rounds):
-            found = await ranks.swap(value, peers)
-            value = kind(weights[ranks.rank]) * value
-            for peer, other in zip(peers, found, strict=True):
-                value = value + kind(weights[peer]) * other
+            found = await swap_with_neighbours(value, weights, ranks)
+            value = kind(mine[ranks.rank]) * value
+            for peer in sorted(found):
+                value = value + kind(mine[peer]) * found[peer]
         slot.value = value
+
+
+async def swap_with_neighbours(x: Any, weights: Array, ranks: Ranks) -> dict[int, Any]:
+    """What each neighbour of this rank in the graph of `weights` sent, by rank; each gets x.
+
+    With one of them after the other, who has this rank at the same time: all at once, a ring would go around one link
+    after the other, as each rank takes its messages in the order that all ranks have agreed on.
+    """
+    found: dict[int, Any] = {}
+    for pairs in matchings(weights):
+        peers = [pairs[ranks.rank]] if ranks.rank in pairs else []
+        found.update(zip(peers, await ranks.swap(x, peers), strict=True))
+    return found
+
+
+def matchings(weights: Array) -> list[dict[int, int]]:
+    """The links of a graph in groups, in each of which a rank has one at most, as partners both ways.
+
+    The same on all ranks.  Greedy: a ring of an even number of ranks takes two groups, one of an odd number three.
+    """
+    groups: list[dict[int, int]] = []
+    for one, other in np.argwhere(np.triu(weights, 1)).tolist():
+        free = (group for group in groups if one not in group and other not in group)
+        group = next(free, None)
+        if group is None:
+            groups.append(group := {})
+        group[one], group[other] = other, one
+    return groups
 
 
 def check_graph(method: Strategy, graph: Graph) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rabit.training.strategy import Array, Ranks, Slot, Strategy
 
-from .gossip import Graph, check_graph, graph_weights
+from .gossip import Graph, check_graph, graph_weights, swap_with_neighbours
 from .mirror_maps import Euclidean, MirrorMap
 from .ranges import in_range
 
@@ -64,7 +64,7 @@ class AnyBatchMirrorDescent(Strategy):
         self._before = [slot.value.copy() for slot in self._slots]
 
     async def after_step(self, ranks: Ranks) -> None:
-        weights = graph_weights(self.graph, ranks.size, ranks.step - 1)[ranks.rank]
+        weights = graph_weights(self.graph, ranks.size, ranks.step - 1)
         moves = []
         for slot, before in zip(self._slots, self._before, strict=True):
             # A parameter that is frozen has no gradient, and goes on being agreed on.
@@ -76,17 +76,17 @@ class AnyBatchMirrorDescent(Strategy):
             await move
 
     async def _move(self, slot: Slot, x: Array, weights: Array, ranks: Ranks) -> None:
-        peers = [int(peer) for peer in np.flatnonzero(weights) if peer != ranks.rank]
+        mine = weights[ranks.rank]
         weight = float(self.samples) if self.by_samples else 1.0
         # Ratio of two averages: it is right whatever the ranks' samples, and weights need not add up.
         top, bottom = x * x.dtype.type(weight), weight
         for _ in range(self.rounds):
-            found = dict(zip(peers, await ranks.swap((top, bottom), peers), strict=True))
+            found = await swap_with_neighbours((top, bottom), weights, ranks)
             found[ranks.rank] = (top, bottom)
             top, bottom = np.zeros_like(x), 0.0
             for rank in sorted(found):  # In one order, so that ranks among all have equal bits.
-                top = top + top.dtype.type(weights[rank]) * found[rank][0]
-                bottom += float(weights[rank]) * found[rank][1]
+                top = top + top.dtype.type(mine[rank]) * found[rank][0]
+                bottom += float(mine[rank]) * found[rank][1]
         if bottom > 0:  # Else nobody within reach has managed a sample.
             slot.value = top / top.dtype.type(bottom)
         else:
