@@ -223,7 +223,7 @@ class Pipeline:
         return {"step": self.step, "ranks": len(self._members.ranks), **self._state.by_scope()}
 
     def load_state_dict(self, saved: Mapping[str, Any], change: Change | None = None) -> None:
-        """Goes on from what `state_dict` gave, bit for bit.
+        """Goes on from what `state_dict` gave: the values are the same to the last bit.
 
         change: how the ranks differ from those that saved it, whose parts are divided anew then; None: not
         at all, and other numbers of ranks are refused where they have parts of their own.

@@ -288,7 +288,9 @@ class _DistributedMixin(WrappedMixin):
         return self._rabit_method().state_dict()
 
     def load_strategy_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on from what `strategy_state_dict` gave on this rank, bit for bit.
+        """Goes on from what `strategy_state_dict` gave on this rank: the values are the same to the last bit.
+
+        The steps after it have the bits of a job that was not interrupted with RABIT_DETERMINISTIC=1.
 
         Refuses what another number of ranks has saved, if each has a part of its own; Checkpoint divides it.
         """
