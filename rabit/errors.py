@@ -12,10 +12,13 @@
     |-- ResourceExhausted                   memory, descriptors, queue slots
     `-- Internal                            a defect of this library
 
-Messages say what happened, why (with the values) and what to do.
+Messages say what happened, why (with the values) and what to do, in one line that steers no terminal:
+they hold names of tensors and texts of other exceptions.
 """
 
 from __future__ import annotations
+
+from rabit.printable import printable
 
 __all__ = [
     "Aborted",
@@ -42,7 +45,7 @@ class RabitError(RuntimeError):
     rank: int
 
     def __init__(self, message: str = "", rank: int = -1) -> None:
-        super().__init__(message)
+        super().__init__(printable(message))
         self.rank = rank
 
     def __reduce__(self) -> tuple[type[RabitError], tuple[str, int]]:

@@ -12,6 +12,7 @@ from rabit.ops.again import Again
 from rabit.ops.awaited import Awaited
 from rabit.ops.exchanges import message_name
 from rabit.ops.overlap_choice import offer_overlap
+from rabit.printable import printable
 from rabit.strategies.registry import as_strategy
 from rabit.training.integrity import FiniteGuard, ReplicaCheck, finite_mode, first_not_finite
 from rabit.training.meeting import Meeting, Standing
@@ -51,6 +52,7 @@ __all__ = [
     "message_name",
     "no_handle",
     "offer_overlap",
+    "printable",
     "process_environment",
     "refuse_in_elastic_jobs",
     "refuse_strategy_in_elastic_jobs",

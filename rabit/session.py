@@ -24,6 +24,7 @@ from rabit.engine.current import current_engine, known_engine, set_default_engin
 from rabit.engine.engine import Engine
 from rabit.engine.pool import Pool
 from rabit.errors import InvalidArgument, Mismatch, PeerLost, RabitError, TimedOut
+from rabit.printable import printable
 from rabit.rendezvous.discovery import Meeting
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def init(
         # rabitrun has told them of the variables that it passed on.
         if found.rank == 0 and REPORT_FD not in environ:
             for notice in found.notices:
-                print(f"rabit: {notice}", file=sys.stderr)
+                print(f"rabit: {printable(notice)}", file=sys.stderr)
     if engine.local_size < engine.size and not found.joins:
         _state.is_homogeneous = _is_homogeneous(engine)
     if not isinstance(process_sets, str):

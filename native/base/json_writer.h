@@ -57,8 +57,8 @@ class JsonWriter {
   std::string text_;
 };
 
-// `text` in quotes, escaped.  Bytes that are not UTF-8 are the caller's business and pass
-// unchanged.
+// `text` in quotes, escaped, and with it what a terminal would obey.  Bytes that are not UTF-8 become
+// their values: \\x9b.
 std::string JsonQuoted(std::string_view text);
 
 }  // namespace rabit

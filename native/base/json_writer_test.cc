@@ -21,6 +21,14 @@ TEST(JsonWriter, escapes_keys_and_texts) {
   EXPECT_EQ(json.Take(), R"({"a\"b":"\\\u000a\u0001{","c":"["})");
 }
 
+TEST(JsonWriter, escapes_what_a_terminal_would_obey_and_bytes_that_are_not_utf_8) {
+  EXPECT_EQ(JsonQuoted("\xc2\x9b"
+                       "31m\x7f\xe2\x80\xae Größe"),
+            "\"\\u009b31m\\u007f\\u202e Größe\"");
+  EXPECT_EQ(JsonQuoted("\xf3\xa0\x80\x81"), "\"\\udb40\\udc01\"");
+  EXPECT_EQ(JsonQuoted("a\x9bz"), "\"a\\\\x9bz\"");
+}
+
 TEST(JsonWriter, splices_what_another_writer_has_written) {
   JsonWriter members;
   members.Member("x", 1).Member("y", -2);

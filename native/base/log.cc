@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "base/printable.h"
+
 namespace rabit {
 
 std::string_view Name(LogLevel level) {
@@ -32,7 +34,7 @@ Logger::Logger(LogLevel level, int rank, Sink sink)
 void Logger::Write(LogLevel level, std::string_view text) const {
   if (!IsEnabled(level) || level == LogLevel::kOff) return;
   std::string line = prefix_;
-  line.append(Name(level)).append(": ").append(text);
+  line.append(Name(level)).append(": ").append(Printable(text));
   if (sink_) {
     sink_(level, line);
     return;

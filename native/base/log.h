@@ -22,7 +22,8 @@ enum class LogLevel : int32_t {
 // "warning".
 std::string_view Name(LogLevel level);
 
-// Thread-safe.  Each line is written by one call, so lines of different ranks do not mix.
+// Thread-safe.  Each line is written by one call, so lines of different ranks do not mix.  What a
+// terminal would obey is shown as its code, ends of lines too: texts hold the names of tensors.
 class Logger {
  public:
   using Sink = std::function<void(LogLevel level, std::string_view line)>;

@@ -18,6 +18,14 @@ TEST(Log, shows_rank_and_level_and_leaves_out_what_is_below_the_level) {
   EXPECT_EQ(lines[0], "rabit[3]: warning: seen");
 }
 
+TEST(Log, a_text_is_one_line_that_steers_no_terminal) {
+  std::string line;
+  Logger logger(LogLevel::kWarning, 0, [&](LogLevel, std::string_view text) { line = text; });
+  logger.Warning("'w\x1b[2J\nrabit[9]: error: all is well'");
+
+  EXPECT_EQ(line, "rabit[0]: warning: 'w\\x1b[2J\\nrabit[9]: error: all is well'");
+}
+
 TEST(Log, off_writes_nothing) {
   int lines = 0;
   Logger logger(LogLevel::kOff, -1, [&](LogLevel, std::string_view) { ++lines; });

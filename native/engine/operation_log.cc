@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/printable.h"
 
 namespace rabit {
 namespace {
@@ -24,9 +25,9 @@ constexpr std::string_view kIncomplete = "# incomplete: the disk did not take th
 
 void AppendName(std::string& line, std::string_view name) {
   line += '"';
-  for (const char c : name) {
+  for (const char c : Printable(name)) {
     if (c == '"') line += '"';
-    line += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+    line += c;
   }
   line += '"';
 }

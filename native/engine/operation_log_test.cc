@@ -34,13 +34,13 @@ TEST(OperationLog, a_line_says_what_ran_how_large_and_how_long) {
   EXPECT_TRUE(log.is_active());
   log.Add(
       {"layer \"1\",w", Kind::kAllreduce, DType::kBfloat16, 3, 512, 7'000'500, 9'001'002, true});
-  log.Add({"x\ny", Kind::kBarrier, DType::kUint8, kWorld, 0, 1, 5, false});
+  log.Add({"x\ny\x1b[2J\xc2\x9b", Kind::kBarrier, DType::kUint8, kWorld, 0, 1, 5, false});
   log.Stop();
   EXPECT_FALSE(log.is_active());
   EXPECT_EQ(Read(path),
             "name,kind,type,group,bytes,begin_us,us,is_ok\n"
             "\"layer \"\"1\"\",w\",allreduce,bfloat16,3,512,7000.500,2000.502,1\n"
-            "\"x y\",barrier,uint8,0,0,0.001,0.004,0\n");
+            "\"x\\ny\\x1b[2J\\x9b\",barrier,uint8,0,0,0.001,0.004,0\n");
   std::filesystem::remove(path);
 }
 

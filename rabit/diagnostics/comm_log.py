@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from rabit.config.diagnostics import path_of_rank
 from rabit.errors import InvalidArgument
+from rabit.printable import printable
 
 __all__ = ["CommLog", "Line", "add_up", "find_logs", "read_log", "summary_lines", "table_rows"]
 
@@ -173,7 +174,7 @@ def _lines(path: Path, rows: Iterable[Sequence[str]]) -> Iterable[Line]:
                 raise ValueError("the log is incomplete" if number > 1 else "this is no log")
             name, kind, _, group, size, _, microseconds, is_ok = row
             if is_ok == "1":
-                yield Line(name, kind, int(group), int(size), float(microseconds))
+                yield Line(name, printable(kind), int(group), int(size), float(microseconds))
         except (ValueError, IndexError) as error:
             raise InvalidArgument(
                 f"{path}, line {number}: {error}. Record it again: what is missing "

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rabit.printable import printable
+
 __all__ = ["summary_text"]
 
 
@@ -40,7 +42,7 @@ def summary_text(statistics: Mapping[str, Any]) -> str:
     waited = _waited_for(statistics)
     if waited:
         lines.append(f"others waited for {waited}")
-    return "\n".join(f"rabit: {line}" for line in lines)
+    return "\n".join(f"rabit: {printable(line)}" for line in lines)  # They hold names of tensors.
 
 
 def _transports(statistics: Mapping[str, Any]) -> str:

@@ -6,6 +6,8 @@ import os
 import traceback
 from typing import Any
 
+from rabit.printable import printable, printable_lines
+
 __all__ = ["folded_traceback", "message_of", "one_line", "users_frame"]
 
 _PACKAGES = ("rabit", "rabit_torch", "rabit_mxnet")
@@ -34,7 +36,10 @@ class _FoldedStack(traceback.StackSummary):
 
 
 def folded_traceback(error: BaseException) -> str:
-    """The traceback of `error` and of what led to it, with the frames of this library folded."""
+    """The traceback of `error` and of what led to it, with the frames of this library folded.
+
+    Its texts steer no terminal; their lines stay.
+    """
     told = traceback.TracebackException.from_exception(error)
     waiting: list[traceback.TracebackException | None] = [told]
     while waiting:
@@ -44,7 +49,7 @@ def folded_traceback(error: BaseException) -> str:
         if not all(_is_ours(frame) for frame in each.stack):  # A defect of ours is shown whole.
             each.stack = _FoldedStack(each.stack)
         waiting += [each.__cause__, each.__context__]
-    return "".join(told.format())
+    return printable_lines("".join(told.format()))
 
 
 def message_of(error: BaseException) -> str:
@@ -56,8 +61,8 @@ def message_of(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Type and message of `error`, for readers who have one line."""
-    message = message_of(error).strip().partition("\n")[0]
+    """Type and the first line of the message of `error`, for readers who have one line."""
+    message = printable(message_of(error).strip().partition("\n")[0])
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 

@@ -16,6 +16,7 @@ from rabit.errors import InvalidArgument
 from rabit.launch.options import byteps
 from rabit.launch.options.flags import make_parser
 from rabit.launch.subcommands import apply_subcommand, find_subcommand, run_locally
+from rabit.printable import printable, printable_lines
 
 if TYPE_CHECKING:
     from rabit.launch.hosts import Host
@@ -51,7 +52,7 @@ def _main(parsed: argparse.Namespace) -> int:
     if parsed.show_config:
         from rabit.launch.options.settings import job_config
 
-        print(job_config(parsed, process_environment()).explain(), end="")
+        print(printable_lines(job_config(parsed, process_environment()).explain()), end="")
         return 0
     return _run(parsed)
 
@@ -80,7 +81,7 @@ def _run_job(parsed: argparse.Namespace, script: HostScript | None) -> int:
     byteps.check_role(environ)
     tuning, notices = tuning_environ(parsed, environ)
     for notice in [*notices, *idle_bounds(parsed)]:
-        print(f"rabitrun: {notice}", file=sys.stderr)
+        print(f"rabitrun: {printable(notice)}", file=sys.stderr)
     _check_settings(parsed, environ, tuning)
     hosts, size = _hosts(parsed, script, environ)
     plan = _with_servers(make_plan(hosts, size), parsed, environ, tuning)
@@ -124,12 +125,12 @@ def _run_job(parsed: argparse.Namespace, script: HostScript | None) -> int:
 
         if not parsed.dry_run:
             mpi.run(request)
-        print(mpi.describe(request))
+        print(printable_lines(mpi.describe(request)))
         return 0
     if parsed.dry_run:
         from rabit.launch.dry_run import describe
 
-        print(describe(request))
+        print(printable_lines(describe(request)))
         return 0
     from rabit.launch.restarts import launch_again
 

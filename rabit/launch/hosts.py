@@ -71,7 +71,7 @@ def _name(text: str, source: str) -> str:
                 f"{source}: {text!r} is no IPv6 address: {error}. Correct it."
             ) from error
         return address
-    if not _NAME.match(text) or len(text) > 255:
+    if not _NAME.fullmatch(text) or len(text) > 255:
         raise InvalidArgument(
             f"{source}: {text!r} is no host name: letters, digits, dots, dashes and underscores "
             "are allowed, and user@ before them. Correct it."

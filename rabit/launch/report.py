@@ -24,6 +24,7 @@ __all__ = [
 # The last line of a traceback, with or without the module of the exception.
 _PEER_LOST = re.compile(r"\bPeerLost\b")
 _RANK = re.compile(r"\brank (\d+)\b")
+_LONGEST_MESSAGE = 10  # lines of an exception's text after the first
 # What a rank hears while it ends (rabit/session.py): a consequence, of others.
 _AT_EXIT = "rabit: at exit: "
 
@@ -147,7 +148,7 @@ def describe_end(failure: Failure) -> str:
     """How a rank has ended: what it raised, or its status."""
     told = failure.told
     if told is not None and told.raised:
-        return ": ".join([f"raised {told.raised}", *told.message.splitlines()[:1]])
+        return _said(told.message, f"raised {told.raised}")[0]
     return describe_status(failure.status)
 
 
@@ -162,7 +163,7 @@ _HINTS = {
 
 def render(culprit: Failure, failures: Sequence[Failure], size: int) -> str:
     """The block for the user: the cause, its last lines, and what became of the other ranks."""
-    lines = [_headline(culprit, size)]
+    lines = _headline(culprit, size)
     if culprit.has_raised:
         assert culprit.told is not None
         if culprit.told.place:
@@ -192,7 +193,16 @@ def render(culprit: Failure, failures: Sequence[Failure], size: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _headline(culprit: Failure, size: int) -> str:
+def _said(message: str, before: str) -> list[str]:
+    """The first line of `message` after `before`, and the next lines of it as quotations."""
+    first, *rest = message.strip().split("\n")
+    shown = [f"    | {line}" for line in rest[:_LONGEST_MESSAGE]]
+    if len(rest) > len(shown):
+        shown.append(f"    | ({len(rest) - len(shown)} more lines)")
+    return [f"{before}: {first}" if first else before, *shown]
+
+
+def _headline(culprit: Failure, size: int) -> list[str]:
     name = f"rank {culprit.rank} of {size}"
     if culprit.rank >= size:
         name = f"server {culprit.rank - size}"
@@ -200,14 +210,13 @@ def _headline(culprit: Failure, size: int) -> str:
     when = f"{culprit.began_s:.1f} s after the start"
     told = culprit.told
     if told is not None and told.raised:
-        message = "".join(f": {line}" for line in told.message.splitlines()[:1])
-        return f"{who} raised {told.raised}{message}\n  That was {when}."
+        return [*_said(told.message, f"{who} raised {told.raised}"), f"  That was {when}."]
     if culprit.is_own:
-        return f"{who} {describe_status(culprit.status)}, {when}."
+        return [f"{who} {describe_status(culprit.status)}, {when}."]
     # With status 0, or stopped by the launcher while it waited at its end for the others.
-    return (
+    return [
         f"{who} ended without an error while others waited for it: did it call fewer collectives?"
-    )
+    ]
 
 
 def _waiting(culprit: Failure, failures: Sequence[Failure]) -> list[str]:
@@ -220,9 +229,8 @@ def _waiting(culprit: Failure, failures: Sequence[Failure]) -> list[str]:
                     "which it misses, had ended before with status 0.",
                     *_tail(each),
                 ]
-            said = f"{each.told.raised or 'it ended'}: {each.told.message}"
             where = f" (at {each.told.place})" if each.told.place else ""
-            return [f"  Rank {each.rank}{where}: {said}"]
+            return _said(each.told.message, f"  Rank {each.rank}{where}: {each.told.raised or 'it ended'}")
     return []
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from rabit.config.config import process_environment
 from rabit.errors import InvalidArgument, RabitError
+from rabit.printable import printable_lines
 
 __all__ = ["RunFailed", "run"]
 
@@ -19,10 +20,11 @@ T = TypeVar("T")
 
 
 class RunFailed(RabitError):
-    """A rank of `run` failed.  `status` is what rabitrun would exit with."""
+    """A rank of `run` failed.  `status` is what rabitrun would exit with; the text is its report, of several lines."""
 
     def __init__(self, message: str = "", rank: int = -1, status: int = 1) -> None:
-        super().__init__(message, rank)
+        super().__init__("", rank)
+        self.args = (printable_lines(message),)
         self.status = status
 
 

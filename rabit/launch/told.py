@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from rabit.printable import printable, printable_lines
+
 __all__ = ["Told", "Tellings"]
 
 _LONGEST_LINE_BYTES = 1 << 20
@@ -18,6 +20,7 @@ class Told:
     raised: the type of the exception that ended the rank, or "": it has just come to its end.
     lost: the rank whose end made this one end, or -1 if the reason is its own.
     place, code: the user's line.  traceback: with the frames of the library folded.
+    No text steers a terminal.  Those of exceptions and programs may have several lines.
     """
 
     at_s: float
@@ -58,24 +61,24 @@ class Tellings:
             event = document["event"]
             if event == "joined":  # A program that starts takes back what one before it told.
                 self._told.pop(rank, None)
-                self.joined[rank] = bool(document["awaits all"])
+                self.joined[rank] = bool(document.get("awaits all", True))
             elif event == "met":
                 self.have_met = True
             elif event == "admitted":
                 self.admitted[rank] = int(document["size"])
             elif event == "given up":
-                self.given_up[int(document["member"])] = str(document["why"])
+                self.given_up[int(document["member"])] = printable(str(document["why"]))
             elif event == "leaving":
                 self._told[rank] = Told(at_s, lost=int(document["lost"]))
             elif event == "raised":
                 self._told[rank] = Told(
                     at_s,
-                    raised=str(document["type"]),
-                    message=str(document["message"]),
-                    place=str(document["place"]),
-                    code=str(document["code"]),
+                    raised=printable(str(document["type"])),
+                    message=printable_lines(str(document["message"])),
+                    place=printable(str(document["place"])),
+                    code=printable_lines(str(document["code"])),
                     lost=int(document["lost"]),
-                    traceback=str(document["traceback"]),
+                    traceback=printable_lines(str(document["traceback"])),
                 )
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return  # Another program wrote into the pipe; what the rank itself has said holds on.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rabit.config.config import Config, process_environment
 from rabit.config.sources import DEFAULT
 from rabit.errors import InvalidArgument
+from rabit.printable import printable
 from rabit.tuning.knobs import KNOBS, Values, parse_knobs
 
 if TYPE_CHECKING:
@@ -206,4 +207,4 @@ def _lanes_max(config: Config) -> int:
 
 
 def _say(text: str) -> None:
-    print(f"rabit: {text}", file=sys.stderr)
+    print(f"rabit: {printable(text)}", file=sys.stderr)

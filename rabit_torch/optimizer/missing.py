@@ -12,6 +12,7 @@ import torch
 
 import rabit
 from rabit import Kind, ProcessSet, ReduceOp, Request
+from rabit.framework import printable
 from rabit_torch.parameter_state import ParameterState
 from rabit_torch.tensors import view
 
@@ -111,7 +112,7 @@ def _finish(handles: list[Any], limit: float) -> bool:
 
 
 def _text(waited: float, absent: list[str]) -> str:
-    names = ", ".join(f"'{name}'" for name in absent[:_NAMES_MAX])
+    names = ", ".join(f"'{printable(name)}'" for name in absent[:_NAMES_MAX])
     if len(absent) > _NAMES_MAX:
         names += f" and {len(absent) - _NAMES_MAX} more"
     return (

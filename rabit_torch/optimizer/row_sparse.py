@@ -10,7 +10,7 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, ProcessSet, ReduceOp
-from rabit.framework import Task, driver_of, finished
+from rabit.framework import Task, driver_of, finished, printable
 from rabit_torch.ops.collected import allgather_async
 from rabit_torch.ops.handles import TorchHandle
 from rabit_torch.ops.sparse import Members, headed, header_of, indices_of_all
@@ -188,7 +188,7 @@ class RowExchange:
         if self._is_named and rabit.rank() == self._process_set.ranks[0]:
             warnings.warn(
                 _DENSE_WARNING.format(
-                    name=state.name,
+                    name=printable(state.name),
                     rows=row_count,
                     all_rows=state.parameter.shape[0],
                     patience=_PATIENCE,

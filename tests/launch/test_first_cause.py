@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
@@ -9,6 +10,7 @@ from faults.first_causes import HEADLINES, SCRIPT
 
 from rabit.launch.report import choose_culprit, job_status
 from rabit.launch.told import Tellings
+from rabit.printable import printable, printable_lines
 
 
 @pytest.fixture
@@ -311,3 +313,47 @@ def test_tellings_come_in_pieces_and_strange_ones_are_forgotten():
     assert tellings.of(0).raised == "E" and tellings.of(0).at_s == 2.0
     tellings.hear(0, b"not for you\n", 3.0)
     assert tellings.of(0) is None
+
+
+# Control characters of seven and eight bits, a title and a cleared screen, a line that is not rabitrun's, and a mark
+# that turns the direction of writing.
+EVIL = "w\x1b]0;PWNED\x07\x1b[2J\nrabitrun: rank 9 of 9 says all is well\r\x9b31m\u202e"
+EVIL_PROGRAM = """
+import json, sys
+import numpy as np
+import rabit
+
+evil = json.loads(sys.argv[2])
+rabit.init()
+if sys.argv[1] == "mismatch":
+    rabit.allreduce(np.ones(3 + rabit.rank()), name=evil)
+if sys.argv[1] == "exception" and rabit.rank() == 1:
+    raise ValueError(evil)
+if sys.argv[1] == "stall" and rabit.rank() == 1:
+    rabit.broadcast(1, name="not the same")
+rabit.allreduce(np.ones(3), name=evil)
+rabit.allreduce(np.ones(1000), name=evil)
+"""
+
+
+@pytest.mark.parametrize("end", ["mismatch", "exception", "stall", "none"])
+def test_no_name_and_no_exception_steers_the_terminal(rabitrun, tmp_path, end):
+    script = tmp_path / "train.py"
+    script.write_text(EVIL_PROGRAM)
+    files = ["--comm-log", tmp_path / "ops.csv", "--timeline", tmp_path / "timeline.json", "--summary"]
+    limits = ["--stall-warning", "200ms", "--stall-abort", "1s"] if end == "stall" else []
+
+    job = rabitrun("-np", 2, *files, *limits, sys.executable, script, end, json.dumps(EVIL), cwd=tmp_path)
+
+    assert (job.status == 0) == (end == "none"), job.err
+    assert r"w\x1b]0;PWNED\x07\x1b[2J" in job.err
+    for line in (job.out + job.err).splitlines():
+        assert line == printable(line), line
+        assert line.startswith(("[0] ", "[1] ", "rabitrun: rank 1", "rabitrun: rank 0", "  ")), line
+    written = [path.read_text() for path in tmp_path.glob("*.csv*")] + [
+        path.read_text() for path in tmp_path.glob("timeline*")
+    ]
+    assert len(written) >= 3
+    for text in written:
+        assert text == printable_lines(text)
+        assert "\nrabitrun" not in text

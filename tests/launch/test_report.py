@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -99,3 +100,14 @@ def test_the_block_names_everything():
         "  1 other rank failed as a consequence or later.\n"
         "  rabitrun exits with status 137, that of the cause.\n"
     )
+
+
+def test_a_message_of_several_lines_is_quoted_and_ends_somewhere():
+    told = Told(1.0, raised="RuntimeError", message="CUDA error\n\nrabitrun: all is well\n" + "more\n" * 20)
+    culprit = dataclasses.replace(failure(1, 1.0), told=told)
+
+    lines = render(culprit, [culprit], 2).splitlines()
+
+    assert lines[0] == "rabitrun: rank 1 of 2 (host h) raised RuntimeError: CUDA error"
+    assert lines[1:4] == ["    | ", "    | rabitrun: all is well", "    | more"]
+    assert lines[11:13] == ["    | (12 more lines)", "  That was 1.0 s after the start."]

@@ -129,7 +129,7 @@ def test_the_checker_sees_every_folder():
 
 # --- Python ---------------------------------------------------------------------------------------
 
-_GROUND = "command errors threads types version compression"
+_GROUND = "printable command errors threads types version compression"
 _SETTINGS = f"config _native {_GROUND}"
 _ENGINE = f"engine tuning {_SETTINGS}"
 _TRAINING = f"training ops {_ENGINE}"
@@ -143,7 +143,8 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     **layers(
         "rabit",
         {
-            "errors types version": "",
+            "printable types version": "",
+            "errors": "printable",
             "command compression threads": "errors",
             "config": _GROUND,
             "_native": f"config {_GROUND}",

@@ -8,6 +8,8 @@ import re
 import tempfile
 from pathlib import Path
 
+from rabit.printable import printable
+
 __all__ = ["Aftermath"]
 
 
@@ -29,7 +31,7 @@ class Aftermath:
 
     def note(self, text: str) -> None:
         """Of the agent itself."""
-        self._write(f"rabitrun: {text}\n".encode(errors="backslashreplace"))
+        self._write(f"rabitrun: {printable(text)}\n".encode())
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         """What `rank` has written, not necessarily whole lines."""

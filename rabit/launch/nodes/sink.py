@@ -11,6 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from rabit.printable import printable_lines
+
 __all__ = ["Sink"]
 
 _FULL_BYTES = 4 << 20
@@ -63,11 +65,11 @@ class Sink:
             self._pump()
 
     def write_text(self, text: str) -> None:
-        """Like `write`; what no terminal can show is shown as its code.
+        """Like `write`, for what the launcher itself says; what a terminal would obey is shown as its code.
 
-        What ranks say of themselves may hold such characters: the name of a file that is no UTF-8.
+        What ranks say of themselves may hold such characters, and the name of a file that is not UTF-8.
         """
-        self.write(text.encode(errors="backslashreplace"))
+        self.write(printable_lines(text).encode())
 
     def flush(self, longest_s: float) -> None:
         """Writes everything, waiting for the reader at most `longest_s` seconds."""

@@ -12,6 +12,7 @@ from rabit.config.config import Config
 from rabit.config.setting import Setting
 from rabit.launch.options import horovod
 from rabit.launch.processors import BINDINGS
+from rabit.printable import printable
 from rabit.version import __version__
 
 __all__ = ["make_parser", "setting_destination"]
@@ -55,7 +56,7 @@ class _Parser(argparse.ArgumentParser):
                 f"the flag {first} is unknown.{hint} Flags of the program go after its name; "
                 "rabitrun --help lists those of rabitrun."
             )
-        self.exit(2, f"rabitrun: {message}\n")
+        self.exit(2, f"rabitrun: {printable(message)}\n")
 
 
 def make_parser(is_whole: bool = True) -> argparse.ArgumentParser:

@@ -18,6 +18,7 @@ from rabit.launch.nodes.sink import Sink
 from rabit.launch.output.collapse import Collapser, rank_list
 from rabit.launch.output.progress import Bars, last_state, rewritten_lines
 from rabit.launch.plan import Plan
+from rabit.printable import printable
 
 __all__ = ["Output", "OutputFiles", "Style", "tail_text", "wants_colour"]
 
@@ -293,7 +294,7 @@ def tail_text(line: bytes) -> str:
     text = _ESCAPES.sub("", line.decode("utf-8", "backslashreplace")).rstrip("\r")
     # Of a progress bar, the last state is what the user saw.
     text = text.rpartition("\r")[2].expandtabs()
-    return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
+    return printable(text)
 
 
 def _terminal_size() -> tuple[int, int]:
