@@ -11,11 +11,10 @@ namespace {
 constexpr size_t kLinesMax = 20;
 
 std::string LimitText(int64_t abort_ms) {
-  if (abort_ms <= 0) return " No time limit ends this: RABIT_STALL_ABORT is 0.";
+  if (abort_ms <= 0) return "no time limit ends this (RABIT_STALL_ABORT is 0).";
   std::string seconds = std::to_string(abort_ms / 1000);
   if (abort_ms % 1000 != 0) seconds += "." + std::to_string(1000 + abort_ms % 1000).substr(1);
-  return " The job fails when that takes " + seconds +
-         " s, which is RABIT_STALL_ABORT (--stall-abort): lower it to end sooner.";
+  return "the job fails after " + seconds + " s (RABIT_STALL_ABORT, --stall-abort).";
 }
 
 }  // namespace
@@ -33,21 +32,29 @@ void StallMonitor::Check(const Controller& controller, int64_t oldest_ns, size_t
   if (warning_ms_ <= 0 || open == 0) return;
   const int64_t now_ns = NanosOf(now);
   const int64_t waited_ms = (now_ns - oldest_ns) / 1'000'000;
-  if (waited_ms < warning_ms_ || now_ns < next_report_ns_) return;
-  next_report_ns_ = now_ns + warning_ms_ * 1'000'000;
+  // Of one stall each report comes after twice the time of the one before.
+  const int64_t quiet_ms = oldest_ns == reported_oldest_ns_ ? 2 * reported_ms_ : warning_ms_;
+  if (waited_ms < quiet_ms || now_ns < last_report_ns_ + warning_ms_ * 1'000'000) return;
+  reported_oldest_ns_ = oldest_ns;
+  reported_ms_ = waited_ms;
+  last_report_ns_ = now_ns;
   ++reports_;
-  const std::string what =
-      open == 1 ? "1 tensor waits" : std::to_string(open) + " tensors wait, the oldest";
-  std::string text = "stall: " + what + " for " + std::to_string(waited_ms / 1000) +
-                     " s: not every rank has submitted them. Every rank must submit the same "
-                     "tensors; look at what the missing ranks are doing." +
-                     LimitText(abort_ms_);
-  const std::vector<std::string> waiting = controller.Waiting();
-  for (size_t i = 0; i < waiting.size() && i < kLinesMax; ++i) text += "\n  " + waiting[i];
+  Report(controller.Waiting(), waited_ms / 1000, open);
+}
+
+void StallMonitor::Report(const std::vector<std::string>& waiting, int64_t seconds,
+                          size_t open) const {
+  const size_t count = waiting.empty() ? open : waiting.size();
+  const std::string what = count == 1 ? "1 tensor has" : std::to_string(count) + " tensors have";
+  const std::string longest = count == 1 ? " waited " : " waited up to ";
+  logger_.Warning("stall: " + what + longest + std::to_string(seconds) +
+                  " s for ranks that have not submitted " + (count == 1 ? "it" : "them") +
+                  ". See what they are doing; " + LimitText(abort_ms_));
+  for (size_t i = 0; i < waiting.size() && i < kLinesMax; ++i)
+    logger_.Warning("stall: " + waiting[i]);
   if (waiting.size() > kLinesMax) {
-    text += "\n  and " + std::to_string(waiting.size() - kLinesMax) + " more";
+    logger_.Warning("stall: and " + std::to_string(waiting.size() - kLinesMax) + " more");
   }
-  logger_.Warning(text);
 }
 
 }  // namespace rabit

@@ -20,16 +20,22 @@ class StallMonitor {
 
   // When Check wants to be called next; `has_open` tells whether this rank waits for anything.
   Deadline NextCheck(bool has_open, Deadline now) const;
-  // Reports when it is time to; `oldest_ns` is when the oldest open request was submitted.
+  // Reports when it is time to, and of one stall ever more rarely; `oldest_ns` is when the oldest
+  // open request was submitted.
   void Check(const Controller& controller, int64_t oldest_ns, size_t open, Deadline now);
 
   int64_t reports() const { return reports_; }
 
  private:
+  void Report(const std::vector<std::string>& waiting, int64_t seconds, size_t open) const;
+
   const Logger& logger_;
   const int64_t warning_ms_;
   const int64_t abort_ms_;
-  int64_t next_report_ns_ = 0;
+  // Of the last report: when it came, which request was the oldest then, and for how long.
+  int64_t last_report_ns_ = 0;
+  int64_t reported_oldest_ns_ = 0;
+  int64_t reported_ms_ = 0;
   int64_t reports_ = 0;
 };
 

@@ -47,7 +47,7 @@ except rabit.RabitError as error:
     everything = "".join(started.output(rank) for rank in range(3))
     assert "late.weight" in everything
     assert "rank 2" in everything
-    assert "The job fails when that takes 2 s, which is RABIT_STALL_ABORT (--stall-abort)" in everything
+    assert "the job fails after 2 s (RABIT_STALL_ABORT, --stall-abort)" in everything
     for rank in (0, 1):
         assert "ERROR TimedOut" in started.output(rank)
         assert "late.weight" in started.output(rank)
