@@ -85,14 +85,14 @@ class Recovery:
         self._is_over = False  # for this process
         self._have_met = True  # the members of this epoch
         self._resets = 0
-        self._commits = state.commits
+        self._commits = state._commits
 
     def __enter__(self) -> Recovery:
-        self._state.updates = self._updates
+        self._state._updates = self._updates
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._state.updates = None
+        self._state._updates = None
         if self._store is not None:
             self._store.close()
 
@@ -102,8 +102,8 @@ class Recovery:
         is_loss = isinstance(error, PeerLost | Aborted) or first_loss() is not None
         if self._member is None or self._is_over or not (is_loss or is_update):
             raise error
-        if self._state.commits > self._commits:
-            self._commits, self._resets = self._state.commits, 0
+        if self._state._commits > self._commits:
+            self._commits, self._resets = self._state._commits, 0
         self._resets += 1
         if self._resets > _RESETS_MAX:
             raise error

@@ -31,8 +31,8 @@ class State(abc.ABC):
     """
 
     is_local = False
-    commits = 0  # of this process and of those from which it has taken its state
-    updates: Updates | None = None  # while elastic.run calls a function with this state
+    _commits = 0  # of this process and of those from which it has taken its state
+    _updates: Updates | None = None  # while elastic.run calls a function with this state
 
     def __init__(self, replicas: int = 0) -> None:
         if replicas < 0:
@@ -56,11 +56,11 @@ class State(abc.ABC):
         self.save()
         if self._has_replicas():
             try:
-                self._replicate(self.commits + 1)
+                self._replicate(self._commits + 1)
             except BaseException:
                 self.step_back(1)  # It is no commit: others may go on from the one before.
                 raise
-        self.commits += 1
+        self._commits += 1
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -69,8 +69,8 @@ class State(abc.ABC):
         Part of `commit`.  In a job that may grow it takes the answer of a vote of all ranks, of an earlier commit
         where commits follow each other quickly; with a state that is local it waits for all; in others it does nothing.
         """
-        if self.updates is not None:
-            self.updates.check(keeps_together=self.is_local)
+        if self._updates is not None:
+            self._updates.check(keeps_together=self.is_local)
 
     def sync(self) -> None:
         """Every rank takes the newest commit, from the lowest rank that has it.  Blocks.
@@ -91,29 +91,29 @@ class State(abc.ABC):
             chosen = min(each for each in counts if each >= 0)  # Newcomers have none.
             if mine.commits > chosen:
                 self.step_back(mine.commits - chosen)
-                self.commits = chosen  # Also if what follows fails: its copies are of that commit.
+                self._commits = chosen  # Also if what follows fails: its copies are of that commit.
             counts = [min(each, chosen) for each in counts]
         has_own = self.is_local and chosen > 0 and mine.commits >= 0
         self.broadcast(counts.index(chosen))
         if self.is_local:
             self.take_own(has_own, self._taken_over(ranks, chosen))
-        self.commits = max(0, chosen)
+        self._commits = max(0, chosen)
         self.save()
         self._is_new = False
         if self._has_replicas():
-            self._replicate(self.commits)
+            self._replicate(self._commits)
 
     def _standing(self) -> Standing:
         seat, is_heir = seat_now()
         kept = self._replicas.kept() if self._replicas is not None else frozenset()
         # What a process that comes has committed by itself is no commit of the others.
-        has_none = self.commits == 0 or current_engine().config.joins
-        commits = -1 if self._is_new and has_none else self.commits
+        has_none = self._commits == 0 or current_engine().config.joins
+        commits = -1 if self._is_new and has_none else self._commits
         return Standing(commits, seat, is_heir, own_host(), kept)
 
     def _has_replicas(self) -> bool:
         """True in what can lose ranks and go on."""
-        if self._replicas is None or self.updates is None:
+        if self._replicas is None or self._updates is None:
             return False
         return current_engine().config.min_np > 0
 

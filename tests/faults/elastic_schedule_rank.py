@@ -71,7 +71,7 @@ def step(state, checkpoint) -> None:
     state.sizes.append(rabit.size())
     meet("commit", state.step)
     state.save()
-    state.commits += 1
+    state._commits += 1
     commits.append((state.step, rabit.size()))
     if state.step % 3 == 0:
         checkpoint.save({"weights": state.weights, "sizes": state.sizes}, step=state.step)

@@ -108,6 +108,18 @@ def test_elastic_has_the_names_of_horovod():
     assert elastic.HorovodInternalError is rabit_torch.HorovodInternalError
 
 
+def test_elastic_states_take_the_names_of_values_in_scripts_for_horovod():
+    names = "batch epoch commits rendezvous updates train_sampler val_sampler scheduler iteration best_acc"
+
+    state = rabit_torch.elastic.TorchState(**dict.fromkeys(names.split(), 1))
+    state.commits += 1
+    state.commit()
+    state.commits += 1
+    state.restore()
+
+    assert state.commits == 2
+
+
 @pytest.mark.parametrize(
     ("module", "names"),
     [

@@ -168,8 +168,8 @@ def saved(state, name):
 
 @pytest.mark.parametrize("value", [3, torch.nn.Linear(1, 1)], ids=["value", "model"])
 def test_values_do_not_take_the_place_of_what_the_state_has(value):
-    with pytest.raises(InvalidArgument, match=r"TorchState: .* is called commits\. Give the value another"):
-        TorchState(commits=value)
+    with pytest.raises(InvalidArgument, match=r"TorchState: .* is called commit\. Give the value another"):
+        TorchState(commit=value)
 
 
 def test_commits_go_into_the_memory_of_the_last_one():

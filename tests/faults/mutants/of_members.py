@@ -82,7 +82,7 @@ MUTANTS = [
         "copies are not made anew when the ranks have changed",
         STATE,
         "        self._is_new = False\n        if self._has_replicas():\n",
-        "        self._is_new = False\n        if self._has_replicas() and self.commits == 0:\n",
+        "        self._is_new = False\n        if self._has_replicas() and self._commits == 0:\n",
         (COPIES,),
     ),
     Mutant(

@@ -38,7 +38,7 @@ def test_a_state_goes_back_to_its_last_commit():
 
     state.restore()
 
-    assert (state.step, state.names, state.commits) == (3, ["a"], 1)
+    assert (state.step, state.names, state._commits) == (3, ["a"], 1)
     assert state.weights.tolist() == [0, 1, 2, 3]
 
 
@@ -53,7 +53,7 @@ def test_what_changes_after_a_restore_does_not_reach_the_commit():
     assert state.weights.tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("name", ["commit", "commits", "updates", "is_local", "register_reset_callbacks", "_saved"])
+@pytest.mark.parametrize("name", ["commit", "sync", "is_local", "register_reset_callbacks", "_saved"])
 def test_values_do_not_take_the_place_of_what_the_state_has(name):
     with pytest.raises(InvalidArgument, match=f"ObjectState: .* is called {name}. Give the value another name"):
         ObjectState(step=0, **{name: 3})
@@ -73,7 +73,7 @@ def test_all_ranks_take_the_newest_commit():
         state.sync()
         state.step = -1
         state.restore()
-        return state.step, state.weights.tolist(), state.commits
+        return state.step, state.weights.tolist(), state._commits
 
     # Ranks 2 and 3 have two commits; the lower of them counts.
     assert run_ranks(4, fn) == [(2, [2, 2, 2], 2)] * 4
@@ -191,7 +191,7 @@ def test_batches_are_those_of_all_epochs_and_are_committed(count, sizes):
             with batch as rows:
                 seen.append(rows)
                 state.steps += 1
-        return seen, state.commits, state.steps, sampler.state_dict()
+        return seen, state._commits, state.steps, sampler.state_dict()
 
     # Of three ranks: each gets as many as the others, the last samples perhaps twice.
     found = run_ranks(3, fn)
@@ -226,7 +226,7 @@ def test_an_error_of_the_program_leaves_the_loop():
             for batch in batches(sampler, state, batch_size=2):
                 with batch:
                     raise ValueError("no such sample")
-        return state.commits, state.updates
+        return state._commits, state._updates
 
     assert run_ranks(1, fn) == [(0, None)]
 
@@ -445,7 +445,7 @@ def test_ranks_with_parts_of_their_own_go_back_to_the_last_commit_that_all_have(
             state.step, state.own = step + 1, 10 * engine.rank + step + 1
             state.commit()
         state.sync()
-        return state.step, state.commits, state.own
+        return state.step, state._commits, state.own
 
     assert run_ranks(4, fn) == [(4, 4, 4), (4, 4, 14), (4, 4, 24), (4, 4, None)]
 
@@ -466,7 +466,7 @@ def test_a_newcomer_that_has_committed_before_takes_the_commit_of_the_others(kin
             state.step = step + 1
             state.commit()
         state.sync()
-        return state.step, state.commits
+        return state.step, state._commits
 
     assert run_ranks(3, fn) == [(steps, steps + 1)] * 3
 
@@ -485,7 +485,7 @@ def test_a_rank_that_went_back_knows_it_when_another_one_is_lost_then():
         state.broadcast = broadcast
         with pytest.raises(rabit.PeerLost):
             state.sync()
-        return state.commits
+        return state._commits
 
     assert run_ranks(2, fn) == [4, 4]
 

@@ -90,7 +90,7 @@ def test_batches_are_committed_as_often_as_the_program_says():
                 state.steps += 1
         steps = state.steps
         state.restore()
-        return steps, state.commits, state.steps
+        return steps, state._commits, state.steps
 
     assert run_ranks(2, fn) == [(8, 2, 6)] * 2
 

@@ -131,7 +131,7 @@ def test_a_commit_that_cannot_be_made_leaves_the_last_one_whole():
 
     state.restore()
 
-    assert state.weights.tolist() == [0, 0, 0] and state.other is None and state.commits == 0
+    assert state.weights.tolist() == [0, 0, 0] and state.other is None and state._commits == 0
 
 
 class Interrupted(Arrays):

@@ -53,7 +53,7 @@ class Job:
     def state(self, own):
         """As a program makes it; who comes begins like everybody else."""
         state = ObjectState(step=0, own=own, per_rank=["own"], replicas=self.replicas)
-        state.updates = Updates(None)
+        state._updates = Updates(None)
         return state
 
     def play(self, losses, commits=3):
@@ -77,7 +77,7 @@ class Job:
                 else:
                     state.restore()
                 state.sync()
-            return state.step, state.own.tolist(), state.commits
+            return state.step, state.own.tolist(), state._commits
 
         return run_ranks(len(self.hosts), fn, min_np=1)
 
@@ -142,12 +142,12 @@ def test_ranks_that_are_a_commit_ahead_go_back_and_so_do_the_copies(monkeypatch)
         if engine.rank == 0:
             state.step_back(1)  # as `commit` does when the exchange fails
         else:
-            state.commits += 1
+            state._commits += 1
         if engine.rank == 2:
             job.heirs.add(2)
             state = job.state(0)
         state.sync()
-        return state.step, state.own, state.commits
+        return state.step, state.own, state._commits
 
     assert run_ranks(3, fn, min_np=1) == [(2, 2, 2), (2, 4, 2), (2, 6, 2)]
 
@@ -162,7 +162,7 @@ def test_a_commit_whose_copies_do_not_arrive_is_none(monkeypatch):
         state._replicas.exchange = lambda *_: (_ for _ in ()).throw(rabit.PeerLost("rank 1 is gone", 1))
         with pytest.raises(rabit.PeerLost):
             state.commit()
-        return state.commits, state.own, state.own is not None and state._saved["values"]["own"]
+        return state._commits, state.own, state.own is not None and state._saved["values"]["own"]
 
     assert run_ranks(2, fn, min_np=1) == [(0, 7, 7)] * 2
 
@@ -214,7 +214,7 @@ def test_a_state_without_own_parts_has_nothing_to_copy():
     def fn(engine):
         state = ObjectState(step=0, replicas=1)
         state.sync()  # outside of an elastic job: nobody is lost there and replaced
-        state.updates = Updates(None)
+        state._updates = Updates(None)
         with pytest.raises(InvalidArgument, match=r"ObjectState: replicas on rank \d: there is nothing to copy"):
             state.sync()
 
