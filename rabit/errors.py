@@ -36,6 +36,7 @@ __all__ = [
     "error_from_code",
     "first_loss",
     "forget_losses",
+    "has_failed",
 ]
 
 
@@ -114,6 +115,8 @@ def error_from_code(code: int, message: str, rank: int = -1) -> RabitError:
     error = found(message, rank)
     if isinstance(error, PeerLost | Aborted) and rank >= 0 and not _losses:
         _losses.append(error)
+    if isinstance(error, PeerLost | Aborted | TimedOut) and not _failed:
+        _failed.append(True)
     return error
 
 
@@ -131,9 +134,16 @@ def first_loss() -> RabitError | None:
     return _losses[0] if _losses else None
 
 
+def has_failed() -> bool:
+    """True if the program has had an error that stops an engine: what its shutdown then finds is no news."""
+    return bool(_failed)
+
+
 def forget_losses() -> None:
     """A new engine starts: what its ranks did before does not count."""
     _losses.clear()
+    _failed.clear()
 
 
 _losses: list[RabitError] = []  # The first alone.
+_failed: list[bool] = []  # Empty until then.

@@ -23,7 +23,7 @@ from rabit.diagnostics.process import open_standard_streams
 from rabit.engine.current import current_engine, known_engine, set_default_engine, tell_followers
 from rabit.engine.engine import Engine
 from rabit.engine.pool import Pool
-from rabit.errors import InvalidArgument, Mismatch, PeerLost, RabitError, TimedOut
+from rabit.errors import InvalidArgument, Mismatch, PeerLost, RabitError, TimedOut, has_failed
 from rabit.printable import printable
 from rabit.rendezvous.discovery import Meeting
 
@@ -262,7 +262,8 @@ def _distinct(process_sets: Sequence[ProcessSet]) -> Sequence[ProcessSet]:
 def shutdown(timeout: float = 30.0) -> None:
     """Stops the default engine; waits at most `timeout` seconds for the other ranks to do so.
 
-    Called at exit as well.  Operations in flight are aborted.  Does nothing if none runs.
+    Called at exit as well.  Operations in flight are aborted.  Does nothing if none runs.  Raises what is wrong
+    then, unless the program has had an error of the engine already: that is printed.
     """
     with _state.lock:
         engine, _state.engine = _state.engine, None
@@ -273,13 +274,13 @@ def shutdown(timeout: float = 30.0) -> None:
 
 
 def _close(engine: Engine, timeout: float) -> None:
-    first = sys.exc_info()[1]
+    # What the end of an engine that has failed finds is a consequence, which would hide the error that is handled, or
+    # end a program that has handled it.
+    is_consequence = has_failed() or isinstance(sys.exc_info()[1], RabitError)
     try:
         engine.close(timeout)
     except RabitError as error:
-        # While an error of the engine is handled, what its end then finds is a consequence, which
-        # would hide it.
-        if not isinstance(first, RabitError):
+        if not is_consequence:
             raise
         print(f"rabit: at shutdown: {error}", file=sys.stderr)
     finally:

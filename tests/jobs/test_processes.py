@@ -58,6 +58,36 @@ assert len(os.listdir("/proc/self/task")) <= before[1], before
     assert_all_ended_well(run_processes(2, script, tmp_path))
 
 
+def test_shutdown_says_a_failure_that_the_program_has_handled_and_init_may_follow(tmp_path):
+    script = """
+import time
+
+import rabit
+
+rabit.init()
+try:
+    rabit.allreduce(1.0, name=f"x{rabit.rank()}")
+except rabit.TimedOut as error:
+    assert "no progress for 1 s" in str(error), error
+rabit.shutdown()
+rabit.init()
+assert rabit.allreduce(1.0, name="x", op=rabit.Sum) == 2.0
+handle = rabit.allreduce_async(1.0, name=f"x{rabit.rank()}")
+while not handle.done():
+    time.sleep(0.01)
+try:  # Nobody has told the program of this one.
+    rabit.shutdown()
+except rabit.TimedOut as error:
+    assert "no progress for 1 s" in str(error), error
+else:
+    raise AssertionError("shutdown() hides a failure")
+"""
+    ended = run_processes(2, script, tmp_path, {"RABIT_STALL_ABORT": "1s"})
+
+    assert_all_ended_well(ended)
+    assert all("rabit: at shutdown: no progress for 1 s" in each.errors for each in ended)
+
+
 def test_process_sets_survive_a_new_engine(tmp_path):
     script = """
 import rabit
