@@ -35,7 +35,7 @@ except rabit.PeerLost as error:
 """
 OF_OTHERS = ("mpich_", "sm_segment", "vader_", "rabit-nccl-", "torch_", "sem.", "psm_")
 # Longer than a test may take: who dies is noticed by the end of its connections.
-NO_HEARTBEATS = "10min"
+NO_HEARTBEATS = "10m"
 ROUNDS = int(os.environ.get("FAULT_ROUNDS", "20"))
 
 
