@@ -38,7 +38,6 @@ __all__ = [
 REPORT_FD = "_RABIT_REPORT_FD"
 # All fits into an empty pipe, so that a launcher that does not read for a while holds nobody up.
 _LONGEST_TEXT = 2_000
-_LONGEST_TRACEBACK = 24_000
 
 
 class _Watch:
@@ -197,7 +196,6 @@ def _tell_raised(watch: _Watch, error: BaseException, lost: int) -> None:
             "place": "" if frame is None else f"{frame.filename}:{frame.lineno}, in {frame.name}",
             "code": "" if frame is None else (frame.line or "")[:_LONGEST_TEXT],
             "lost": watch.number_of(lost),
-            "traceback": folded_traceback(error)[-_LONGEST_TRACEBACK:],
         }
     )
     watch.has_told = True

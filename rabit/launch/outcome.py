@@ -17,7 +17,7 @@ BROKEN_PIPE_STATUS = 128 + signal.SIGPIPE
 @dataclass(frozen=True)
 class Outcome:
     """How the job ended: the exit status, the block about the cause (or ""), what each rank
-    returned through its result stream, and the traceback of the cause where it has one.
+    returned through its result stream.
 
     has_failed: a rank, or the start of one, is the cause, and not who started the job.
     """
@@ -25,7 +25,6 @@ class Outcome:
     status: int
     report: str
     results: Mapping[int, bytes]
-    traceback: str = ""
     has_failed: bool = False
 
 
@@ -67,8 +66,7 @@ def conclude(
     if culprit is not None:
         text = report.render(culprit, failures, size)
         status = report.job_status(culprit, failures)
-        trace = culprit.told.traceback if culprit.told is not None else ""
-        return Outcome(status, text, results, trace, has_failed=True)
+        return Outcome(status, text, results, has_failed=True)
     # Every rank was stopped by someone else's signal, one that the launcher also sends.
     worst = next((each.status for each in failures if each.status), 0)
     if worst:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import linecache
 import operator
 import os
 import pickle
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import CodeType
 from typing import Any, TypeVar
 
 from rabit.config.config import process_environment
@@ -74,7 +78,7 @@ def run(
     min_num_proc, max_num_proc, min_np, max_np, reset_limit, cooldown_range, host_discovery_script)
     and of MPI (use_mpi, mpi_args); disable_cache and use_gloo change nothing.
     Blocks until every rank has ended.  What ranks print appears as with rabitrun.
-    Raises RunFailed with the report about the cause if a rank fails.
+    Raises RunFailed with the report about the cause if a rank fails, and KeyboardInterrupt if that stops the job.
     """
     given = dict(locals())
     _refuse(given)
@@ -163,9 +167,9 @@ def _run(given: Mapping[str, Any]) -> Any:
     )
     outcome = launch(request)
     if outcome.status:
-        report = outcome.report or "the job was stopped by a signal"
-        text = f"{report}\n{outcome.traceback}" if outcome.traceback else report
-        raise RunFailed(text, -1, outcome.status)
+        if not outcome.has_failed and outcome.status == 128 + signal.SIGINT:
+            raise KeyboardInterrupt
+        raise RunFailed(outcome.report or "the job was stopped by a signal", -1, outcome.status)
     return [_unpickled(outcome.results.get(rank, b""), rank) for rank in range(ranks)]
 
 
@@ -178,10 +182,29 @@ def _python_path() -> str:
 
 
 def _pickled(call: Any) -> bytes:
+    """The call, and the lines of its code that a rank cannot read, such as the cells of a notebook."""
     import cloudpickle
 
+    sources: dict[str, list[str]] = {}
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        """Keeps the file of each function, for the tracebacks of ranks: cloudpickle puts a constant there."""
+
+        def reducer_override(self, value: Any) -> Any:
+            if not isinstance(value, CodeType):
+                return super().reducer_override(value)
+            file = value.co_filename
+            if not Path(file).exists():
+                sources[file] = linecache.getlines(file)
+            make, fields = self.dispatch_table[CodeType](value)
+            return make, tuple(
+                file if isinstance(each, str) and each == "<dynamic-code>" else each for each in fields
+            )
+
+    written = io.BytesIO()
     try:
-        return bytes(cloudpickle.dumps(call))
+        Pickler(written).dump(call)
+        return pickle.dumps((written.getvalue(), sources))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InvalidArgument(
             f"run() cannot send the function to other processes: {error}. Open files, locks, "

@@ -19,7 +19,7 @@ class Told:
     at_s: when the launcher heard it, in seconds since the start of the job.
     raised: the type of the exception that ended the rank, or "": it has just come to its end.
     lost: the rank whose end made this one end, or -1 if the reason is its own.
-    place, code: the user's line.  traceback: with the frames of the library folded.
+    place, code: the user's line.
     No text steers a terminal.  Those of exceptions and programs may have several lines.
     """
 
@@ -29,7 +29,6 @@ class Told:
     place: str = ""
     code: str = ""
     lost: int = -1
-    traceback: str = ""
 
 
 class Tellings:
@@ -78,7 +77,6 @@ class Tellings:
                     place=printable(str(document["place"])),
                     code=printable_lines(str(document["code"])),
                     lost=int(document["lost"]),
-                    traceback=printable_lines(str(document["traceback"])),
                 )
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return  # Another program wrote into the pipe; what the rank itself has said holds on.

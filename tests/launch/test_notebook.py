@@ -49,4 +49,5 @@ def test_a_function_of_a_cell_runs_on_two_ranks(monkeypatch, tmp_path):
     assert "[[12.0, 12.0], [12.0, 12.0]]" in texts[2]
     assert "[0] rank 0 is here" in texts[2] and "[1] rank 1 is here" in texts[2]
     assert "rank 1 of 2 (host localhost) raised ValueError: sample 7 is bad" in texts[3]
-    assert "in fail" in texts[3]
+    assert "in fail" in texts[3] and "| raise ValueError('sample 7 is bad')" in texts[3]
+    assert texts[3].count("raised ValueError: sample 7 is bad") == 1

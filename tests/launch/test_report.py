@@ -70,13 +70,13 @@ def test_the_rank_itself_is_not_a_peer():
     ],
 )
 def test_what_another_program_writes_hides_no_reason(strange):
-    reason = {"type": "ValueError", "message": "m", "place": "p", "code": "c", "lost": -1, "traceback": "t"}
+    reason = {"type": "ValueError", "message": "m", "place": "p", "code": "c", "lost": -1}
     heard = Tellings()
 
     heard.hear(3, json.dumps({"event": "raised", **reason}).encode() + b"\n", 1.0)
     heard.hear(3, strange + b"\n", 2.0)
 
-    assert heard.of(3) == Told(1.0, "ValueError", "m", "p", "c", -1, "t")
+    assert heard.of(3) == Told(1.0, "ValueError", "m", "p", "c", -1)
 
 
 def test_statuses():

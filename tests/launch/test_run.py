@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import linecache
 import os
+import signal
 import sys
 import threading
 
@@ -73,6 +75,33 @@ def test_an_exception_in_a_rank_is_reported(capfd):
     assert "rank 1 of 2 (host localhost) exited with status 1" in str(caught.value)
     assert "ValueError: the reason" in str(caught.value)
     capfd.readouterr()
+
+
+def test_the_line_of_a_cell_that_fails_is_shown_and_the_error_once_for_each_reader(capfd):
+    cell = "def train():\n    import rabit\n    rabit.init()\n    raise ValueError('sample 7 is bad')\n"
+    linecache.cache["<cell 3>"] = (len(cell), None, cell.splitlines(keepends=True), "<cell 3>")
+    module = {"__name__": "a_notebook"}
+    exec(compile(cell, "<cell 3>", "exec"), module)
+
+    with pytest.raises(RunFailed) as caught:
+        run(module["train"], num_proc=1)
+
+    line = "raise ValueError('sample 7 is bad')"
+    assert f"At <cell 3>:4, in train:\n    | {line}" in str(caught.value)
+    printed = capfd.readouterr().err
+    assert line in printed
+    assert [text.count("ValueError: sample 7 is bad") for text in (str(caught.value), printed)] == [1, 1]
+
+
+def test_an_interrupt_of_the_job_is_one_of_the_caller(capfd):
+    def interrupt(caller):
+        os.kill(caller, signal.SIGINT)
+        signal.pause()
+
+    with pytest.raises(KeyboardInterrupt):
+        run(interrupt, (os.getpid(),), num_proc=2)
+
+    assert "SIGINT: stopping all ranks" in capfd.readouterr().err
 
 
 def test_a_rank_that_leaves_without_a_result_is_told():

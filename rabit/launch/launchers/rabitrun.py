@@ -123,7 +123,8 @@ def launch(request: Request) -> Outcome:
         outcome = supervisor.run(nodes)
         if files is not None and files.problem:
             sinks[STDERR].write_text(f"rabitrun: {files.problem}\n")
-        sinks[STDERR].write_text(outcome.report)
+        if request.payload is None:  # else it is the text of an exception
+            sinks[STDERR].write_text(outcome.report)
         if lost := sinks[STDOUT].lost_bytes:
             sinks[STDERR].write_text(f"rabitrun: {lost} bytes of standard output were lost.\n")
         # A reader that pauses, such as less, must not lose the end; a signal still ends this.
