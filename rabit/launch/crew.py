@@ -18,20 +18,22 @@ class Crew:
     """Brings together what becomes of an elastic job when a process ends or comes.  One thread only.
 
     In any other job nothing is survived but the loss of servers that have replicas, and nobody comes.
-    growth: starts processes; None: the job does not grow.  add: takes a process that is to be started,
-    with its host and its node.
+    name_of: a process, for the user.  growth: starts processes; None: the job does not grow.  add: takes a
+    process that is to be started, with its host and its node.
     """
 
     def __init__(
         self,
         losses: Losses,
         servers: ServerLosses,
+        name_of: Callable[[int], str],
         host_of: Mapping[int, str],
         note: Callable[[str], None],
         add: Callable[[int, str, Node], None],
     ) -> None:
         self._losses = losses
         self._servers = servers
+        self._name_of = name_of
         self._host_of = host_of
         self._note = note
         self._add = add
@@ -43,7 +45,7 @@ class Crew:
         """A process has ended; True if the job goes on without it."""
         how = "" if is_well else report.describe_end(ends.of(rank))
         if how and self._servers.survives([rank], is_killed=ends.of(rank).was_killed):
-            name = f"{self._servers.name_of(rank)} (host {self._host_of[rank]})"
+            name = f"{self._name_of(rank)} (host {self._host_of[rank]})"
             self._note(f"{name} {how}; {self._servers.note}.")
             return True
         self._left(rank, how)
@@ -51,8 +53,8 @@ class Crew:
             self.grow()  # Who is on the way counts for the ranks that the job needs.
         is_survived = self._losses.survives([rank], how)
         if is_survived and how:
-            early = "" if rank in self._losses.members else " before it took part"
-            self._note(f"rank {rank} {how}{early}; {self._losses.note}.")
+            early = "" if rank in self._losses.members else " before it joined"
+            self._note(f"{self._name_of(rank)} {how}{early}; {self._losses.note}.")
         return is_survived
 
     def lost_host(self, ranks: Collection[int], text: str) -> bool:
@@ -75,13 +77,13 @@ class Crew:
         for rank, why in gone.items():
             self._left(rank, why)
             if why:  # Of others it has been said that they are to leave.
-                self._note(f"the others go on without rank {rank} ({why}): {self._losses.note}.")
+                self._note(f"the others go on without {self._name_of(rank)} ({why}): {self._losses.note}.")
         newcomers = ends.admitted.keys() - self._welcome
         for rank in newcomers:
             self._welcome.add(rank)
             size = ends.admitted[rank]
             self._note(
-                f"rank {rank} on {self._host_of[rank]} takes part; the job goes on with {size} ranks."
+                f"process {rank} on {self._host_of[rank]} has joined; the job goes on with {size} ranks."
             )
         if newcomers and self.growth is not None:
             self.growth.tell_room()

@@ -48,7 +48,7 @@ class Growth:
     ) -> None:
         self._room = room
         self._losses = losses
-        self._next = first
+        self._first = self._next = first
         self._make_node = make_node
         self._note = note
         self._ended: set[int] = set()
@@ -69,9 +69,10 @@ class Growth:
         self._ended.add(number)
         time_s = self._room.failed(host, time.monotonic()) if how and host else 0.0
         if time_s:
+            name = f"process {number}" if number >= self._first else f"rank {number}"
             self._note(
                 f"the host {host} is set aside for {time_s:g} s: processes there fail again and again, "
-                f"rank {number} just now ({how})."
+                f"{name} just now ({how})."
             )
 
     def set_hosts(self, hosts: Sequence[Host]) -> None:

@@ -79,9 +79,11 @@ class Plan:
         return self.size + self.servers
 
     def name_of(self, number: int) -> str:
-        """"rank 3", or "server 0"; who comes to an elastic job has a number above those of the start."""
-        is_server = self.size <= number < self.processes
-        return f"server {number - self.size}" if is_server else f"rank {number}"
+        """"rank 3", "server 0", or "process 7", which comes to an elastic job and may become any rank."""
+        if number < self.size:
+            return f"rank {number}"
+        is_server = number < self.processes
+        return f"server {number - self.size}" if is_server else f"process {number}"
 
     def numbers_on(self, host: str) -> list[int]:
         """Of all processes there."""

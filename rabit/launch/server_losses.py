@@ -32,10 +32,6 @@ class ServerLosses:
         self._lost = lost
         return True
 
-    def name_of(self, number: int) -> str:
-        """"server 1"."""
-        return f"server {number - self._servers.start}"
-
     @property
     def numbers(self) -> frozenset[int]:
         """Of those that are lost, among the processes of the job."""

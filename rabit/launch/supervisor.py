@@ -65,7 +65,9 @@ class Supervisor:
         self._statuses: dict[int, int] = {}
         self._ends = Ends(self._host_of, output.tail)
         losses = losses or Losses(plan.size, plan.size)
-        self.crew = Crew(losses, ServerLosses(plan), self._host_of, self.note, self._add)
+        self.crew = Crew(
+            losses, ServerLosses(plan), plan.name_of, self._host_of, self.note, self._add
+        )
         self._problem: Problem | None = None
         self._results: dict[int, bytearray] = {}
         self._sent: set[int] = set()

@@ -432,7 +432,7 @@ def test_servers_go_to_the_hosts_of_the_ranks_in_turn():
     plan = with_servers(make_plan(parse_hosts("a:2,b:2"), 4), 3, None)
 
     assert hosts_of(plan) == {"a": ([0, 1], [0, 2]), "b": ([2, 3], [1])}
-    assert [plan.name_of(number) for number in (3, 4, 6, 7)] == ["rank 3", "server 0", "server 2", "rank 7"]
+    assert [plan.name_of(number) for number in (3, 4, 6, 7)] == ["rank 3", "server 0", "server 2", "process 7"]
 
 
 def test_a_host_of_servers_alone_may_be_lost():
