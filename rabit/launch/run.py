@@ -130,6 +130,7 @@ def _run(given: Mapping[str, Any]) -> Any:
     from rabit.launch.hosts import local_hosts, parse_hostfile, parse_hosts
     from rabit.launch.launchers.rabitrun import Request, launch
     from rabit.launch.nodes.ssh import SshOptions
+    from rabit.launch.options.environment import check_variable
     from rabit.launch.plan import make_plan
     from rabit.launch.resolution import resolved
     from rabit.launch.supervisor import Times
@@ -140,6 +141,8 @@ def _run(given: Mapping[str, Any]) -> Any:
         hosts = resolved(parse_hosts(given["hosts"], "hosts"))
     elif given["hostfile"] is not None:
         hosts = resolved(parse_hostfile(Path(given["hostfile"])))
+    for name, value in dict(given["env"] or {}).items():
+        check_variable(name, value, f"run() got env with {name!r}, which cannot be set", 'env={"NAME": "VALUE"}')
     interfaces, identity, output = (
         given[name] for name in ("network_interfaces", "ssh_identity_file", "output_filename")
     )

@@ -97,7 +97,10 @@ def test_help_and_dry_run_load_neither_numpy_nor_torch():
         (["-np", "2", "--lanes", "65", "x"], "--lanes is 65, which is not valid"),
         (["-np", "2", "--fusion-bytes", "lots", "x"], "--fusion-bytes is 'lots'"),
         (["-np", "2", "--transport", "pigeon", "x"], "one of auto, tcp, shm"),
-        (["-np", "2", "--env", "=1", "x"], "has no valid name"),
+        (["-np", "2", "--env", "=1", "x"], "'' is no valid name, which has neither blanks nor '='"),
+        (["-np", "2", "--env", "export A=1", "x"], "'export A' is no valid name"),
+        (["-np", "2", "--env", "A\tB=1", "x"], "is no valid name"),
+        (["-np", "-1", "x"], "rabitrun: -np is -1: expected at least 1 process."),
         (["-np", "2", "--env", "RABIT_RANK=1", "x"], "rabitrun itself sets it"),
         (["-np", "2", "--env", "NOT_SET_HERE", "x"], "NOT_SET_HERE is not set here"),
         (["-np", "2", "--grace-time", "-1", "x"], "not between 0 and 24 hours"),
@@ -118,7 +121,9 @@ def test_help_and_dry_run_load_neither_numpy_nor_torch():
     ],
 )
 def test_what_cannot_work_is_refused_and_told(capsys, arguments, text):
-    assert text in refused(capsys, *arguments)
+    said = refused(capsys, *arguments)
+
+    assert text in said and said.count("\n") == 1
 
 
 def test_a_working_directory_that_was_removed_is_told(capsys, monkeypatch, tmp_path):

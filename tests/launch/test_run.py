@@ -134,6 +134,10 @@ def test_arguments_are_checked():
     with pytest.raises(InvalidArgument, match="func=3, which cannot be called"):
         run(3)
 
+    for name, value in {"": "", "A=B": "", "A B": "", "A": "\0", "B": 1, 2: ""}.items():
+        with pytest.raises(InvalidArgument, match=rf"run\(\) got env with {name!r}, which cannot be set: "):
+            run(place, env={name: value})
+
     lock = threading.Lock()
     with pytest.raises(InvalidArgument, match=r"cannot send the function .* inside the function"):
         run(lambda: lock)

@@ -40,7 +40,8 @@ def fewest_ranks(parsed: argparse.Namespace) -> int:
 
 def idle_bounds(parsed: argparse.Namespace) -> list[str]:
     """A notice for the user whose --max-np changes nothing, as in Horovod."""
-    if parsed.min_np is not None or parsed.np is None or (parsed.max_np or 0) <= parsed.np:
+    is_idle = parsed.min_np is None and None not in (parsed.np, parsed.max_np)
+    if not is_idle or parsed.max_np <= parsed.np:
         return []
     return [f"--max-np is {parsed.max_np}, and the job keeps its {parsed.np} ranks: it grows with --min-np N."]
 

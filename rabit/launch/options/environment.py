@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rabit.errors import InvalidArgument
 from rabit.launch.torch_environ import PLACE
 
-__all__ = ["base_environ", "portable_environ", "user_environ"]
+__all__ = ["base_environ", "check_variable", "portable_environ", "user_environ"]
 
 # Set by a launcher for the process it starts; a rank of ours must not see another's place.
 _PLACEMENT = frozenset(
@@ -79,15 +79,25 @@ def user_environ(given: list[str], environ: Mapping[str, str]) -> dict[str, str]
     found = {}
     for each in given:
         name, separator, value = each.partition("=")
-        if not name or not name.isprintable() or name != name.strip() or name in _PLACEMENT:
-            raise InvalidArgument(
-                f"--env {each!r} cannot be set: "
-                + ("rabitrun itself sets it. " if name in _PLACEMENT else "it has no valid name. ")
-                + "Use --env NAME=VALUE."
-            )
+        if name in _PLACEMENT:
+            raise InvalidArgument(f"--env {each!r} cannot be set: rabitrun itself sets it. Leave it out.")
+        check_variable(name, value, f"--env {each!r} cannot be set", "--env NAME=VALUE")
         if not separator and name not in environ:
             raise InvalidArgument(
                 f"--env {name}: {name} is not set here. Export it, or use --env {name}=VALUE."
             )
         found[name] = value if separator else environ[name]
     return found
+
+
+def check_variable(name: object, value: object, what: str, form: str) -> None:
+    """Raises InvalidArgument for a variable that ranks cannot get from the user; what, form: for the message."""
+    if not isinstance(name, str) or not isinstance(value, str):
+        why = f"its name is {name!r} and its value {value!r}, and both are texts"
+    elif not name or not name.isprintable() or " " in name or "=" in name:
+        why = f"{name!r} is no valid name, which has neither blanks nor '='"
+    elif "\0" in value:
+        why = "its value holds a zero byte"
+    else:
+        return
+    raise InvalidArgument(f"{what}: {why}. Use {form}.")
