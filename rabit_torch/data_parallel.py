@@ -100,7 +100,7 @@ class DistributedDataParallel(torch.nn.Module):
         sent = [each for each in self._reducer.states if each.is_sent]
         if not sent:
             return
-        missing = [each.name for each in self._reducer.states if not each.is_sent]
+        missing = [each.name for each in self._reducer.states if not each.is_sent and each.parameter.requires_grad]
         if missing:
             raise InvalidArgument(
                 f"DistributedDataParallel on rank {default_engine().rank}: {', '.join(missing[:5])} took no part in "

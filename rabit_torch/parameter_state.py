@@ -71,6 +71,7 @@ class ParameterState:
     """
 
     __slots__ = (
+        "arrived_in",
         "bytes",
         "codec",
         "context",
@@ -81,7 +82,6 @@ class ParameterState:
         "group",
         "handle",
         "has_operands",
-        "hook",
         "hyper_parameters",
         "in_pack",
         "index",
@@ -116,7 +116,6 @@ class ParameterState:
         self.passes_left = 1
         self.dtype: torch.dtype | None = None  # of its gradients; None: there was none yet
         self.count = 0  # of their elements
-        self.hook: Any = None
         self.grad: torch.Tensor | None = None  # the gradient that was sent in this step
         self.wire: torch.Tensor | None = None  # what travels for it; often the same memory
         self.stream: Any = None  # of CUDA, on which autograd has computed `grad` and nothing has followed yet
@@ -133,6 +132,7 @@ class ParameterState:
         self.pack: Pack | None = None
         self.may_pack = True
         self.was_absent = False  # from some step so far, on this rank
+        self.arrived_in = 0  # the number of the backward pass of its step that has sent it last
         self.in_pack = False  # its gradient waits for the others of its pack
         self.priority: int | None = None  # as the user wants it; None: by order of first use
         self.place = index  # in the order of first use

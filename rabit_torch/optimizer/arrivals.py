@@ -13,7 +13,7 @@ import torch
 import rabit
 from rabit import InvalidArgument
 from rabit_torch.optimizer.deliveries import Deliveries
-from rabit_torch.optimizer.hooks import make_hook
+from rabit_torch.optimizer.hooks import GradientHooks, make_hook
 from rabit_torch.optimizer.layout import GradientLayout
 from rabit_torch.optimizer.meetings import Meetings
 from rabit_torch.optimizer.missing import MissingGradients, no_gradient
@@ -59,6 +59,7 @@ class GradientArrivals:
         self._sparse_as_dense = sparse_as_dense
         self._waits = waits_after_backward
         self._missing = MissingGradients()
+        self._hooks = GradientHooks(self)
         self._late = LateGradients([state.parameter for state in layout.states])
         self._graph_task = -1
         self.backward_passes = 1  # that add up before a gradient is sent
@@ -66,12 +67,15 @@ class GradientArrivals:
         self._lock = threading.RLock()
 
     def listen(self, states: Iterable[ParameterState]) -> None:
-        """Lets autograd tell of the gradients of `states`, except of frozen parameters."""
+        """Lets autograd report the gradients of `states`; those of frozen parameters once they are thawed."""
         for state in states:
             if state.parameter.requires_grad:
                 check(state.parameter, state.name)
-                register: Any = state.parameter.register_post_accumulate_grad_hook
-                state.hook = register(make_hook(weakref.ref(self), state.index))
+            self._hooks.add(state.parameter, make_hook(weakref.ref(self), state.index))
+
+    def stop_listening(self) -> None:
+        """Removes the hooks: another reducer takes the gradients from now on."""
+        self._hooks.remove()
 
     def set_backward_passes(self, passes: int) -> None:
         """Before next_step: how many passes add up before a gradient is sent."""
@@ -150,6 +154,7 @@ class GradientArrivals:
                 state.sparse_dim = grad.sparse_dim()
             grad = state.parameter.grad = grad.to_dense()
         state.grad = grad
+        state.arrived_in = self._missing.passes
         state.stream = current_stream(grad)
         if state.early is not None:
             state.early.stop()
@@ -175,11 +180,9 @@ class GradientArrivals:
         return [s for s in self._layout.states if not s.is_sent and s.parameter.requires_grad]
 
     def note_absent(self, missing: Iterable[ParameterState]) -> None:
-        """The step has no gradient of these; autograd tells of those that were frozen before."""
+        """The step has no gradient of these."""
         for state in missing:
             state.was_absent = True
-            if state.hook is None:
-                self.listen([state])
 
     def send_missing(self, missing: Iterable[ParameterState]) -> None:
         """Submits these, with zeros for those that took no part, and all that has arrived."""
@@ -199,6 +202,20 @@ class GradientArrivals:
             if pack.arrived:
                 self._sender.send_pack(pack, self._mode.is_halved)
         self.flush()
+
+    def _send_unfilled(self) -> None:
+        """A backward pass has ended: submits what has arrived of packs and groups that still wait for a gradient.
+
+        What lacks is frozen, or this rank has not used it: then zeros travel for it, since the pack of
+        another rank may be full.  Members of a pack arrive in one pass, so that none of it is still to come.
+        """
+        absent = self._layout.absent_from_packs()
+        if absent:
+            if self._mode.crossing is not None:
+                self._mode.crossing.flush()  # An update of the last step may still need its gradient.
+            self._missing.note_left(absent)
+            self.note_absent(absent)
+        self.send_missing(absent)
 
     def _send_group(self, members: list[ParameterState]) -> None:
         if not members:
@@ -248,9 +265,11 @@ class GradientArrivals:
         # No hook is left, and waits need no lock. Hidden gradients are waited for when somebody asks.
         if self._waits:
             self._meetings.before_waits()
+            self._send_unfilled()
             waited_for = [s for s in self._layout.states if not s.is_guarded]
             missing = self.missing()
             if self._missing.leave_now(lambda: self._deliveries.awaited(waited_for), missing):
                 self.note_absent(missing)
                 self.send_missing(missing)
             self._deliveries.settle(waited_for)
+        self._missing.pass_ended()

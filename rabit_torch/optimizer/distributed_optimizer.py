@@ -77,8 +77,8 @@ class _DistributedMixin(WrappedMixin):
         """Waits until every gradient is reduced and in `.grad`, and every update is done.
 
         Gradients are reduced when `backward()` returns already, except those of parameters that took
-        no part in it: these are sent as zeros here.  Raises what the engine reports (PeerLost,
-        Mismatch, …).
+        no part in it: these are sent as zeros here, and `.grad` may be None before.  Where other ranks
+        have used them, call this before clipping.  Raises what the engine reports (PeerLost, Mismatch, …).
         """
         self._rabit_reducer.synchronize()
         self._rabit_synchronized = True
@@ -334,7 +334,9 @@ def DistributedOptimizer(
     """Returns `optimizer` with its gradients reduced over all ranks of `process_set`.
 
     Gradients travel while `backward()` still runs, and are reduced when it returns, so that
-    clipping, loss scaling and reading `p.grad` work as in one process.
+    clipping, loss scaling and reading `p.grad` work as in one process.  Parameters may be frozen and
+    thawed between steps, on all ranks alike.  `.grad` of a parameter that this rank has not used may be
+    None until `step()`; a rank whose peers have used it calls `synchronize()` before clipping.
 
     optimizer: any torch optimizer; it keeps its state, and stays usable by itself.
     named_parameters: `model.named_parameters()`; the names appear in errors and timelines.

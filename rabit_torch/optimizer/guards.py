@@ -10,6 +10,7 @@ import torch
 
 from rabit import InvalidArgument, ProcessSet, default_engine
 from rabit.framework import FiniteGuard, ReplicaCheck, Strategy, finite_mode
+from rabit_torch.optimizer.hooks import GradientHooks
 
 __all__ = ["Guards", "make_guards"]
 
@@ -28,30 +29,19 @@ class Guards:
         self._finite = finite
         self._replicas = replicas
         self._count = 0
-        self._frozen: list[tuple[int, torch.Tensor]] = []  # which autograd tells nothing of
+        self._hooks = GradientHooks(self)
         self.watch(names)
 
     def watch(self, parameters: Iterable[torch.Tensor]) -> None:
         """Takes further parameters; as with the first, before the reducer has them."""
-        added = list(enumerate(parameters, self._count))
-        self._count += len(added)
-        if self._finite is not None:
-            self._frozen += added
-            self._listen()
+        for parameter in parameters:
+            if self._finite is not None:
+                self._hooks.add(parameter, _hook(weakref.ref(self), self._count))
+            self._count += 1
 
     def take_names(self, names: Mapping[torch.Tensor, str]) -> None:
         """The names of all parameters, when some have come."""
         self._names = dict(names)
-
-    def _listen(self) -> None:
-        """Lets autograd tell of the gradients of those that are frozen no longer."""
-        waiting, self._frozen = self._frozen, []
-        for number, parameter in waiting:
-            if parameter.requires_grad:
-                register: Any = parameter.register_post_accumulate_grad_hook
-                register(_hook(weakref.ref(self), number))
-            else:
-                self._frozen.append((number, parameter))
 
     def look(self, number: int, parameter: torch.Tensor) -> None:
         """The gradient of a parameter is complete on this rank."""
@@ -81,7 +71,6 @@ class Guards:
         """The gradients are dropped."""
         if self._finite is not None:
             self._finite.forget()
-            self._listen()
 
     def _memory(self, flush: Callable[[], None]) -> Iterator[tuple[str, Any]]:
         flush()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import torch
 
 import rabit
 from rabit import ProcessSet
-from rabit_torch.optimizer.missing import agree_on_any
+from rabit_torch.optimizer.missing import agree_on_any, agree_on_largest
 from rabit_torch.optimizer.packs import make_packs
 from rabit_torch.parameter_state import Pack, ParameterState
 
 __all__ = ["GradientLayout", "prefix_of_next"]
+
+_PASSES_MAX = 255  # of one step that are told apart
 
 
 def prefix_of_next(engine: rabit.Engine) -> str:
@@ -39,7 +42,7 @@ class GradientLayout:
         self.is_stale = True  # parameters or their order have changed since the packs were made
         self._process_set = process_set
         self._state_of: dict[torch.Tensor, ParameterState] = {}
-        self._group_sizes: dict[int, int] = {}
+        self._group_sizes: Counter[int] = Counter()
         self._waiting: dict[int, list[ParameterState]] = {}  # of groups that are not complete
 
     def __contains__(self, parameter: torch.Tensor) -> bool:
@@ -71,7 +74,7 @@ class GradientLayout:
         self.states.append(state)
         self.is_stale = True
         if group is not None:
-            self._group_sizes[group] = self._group_sizes.get(group, 0) + 1
+            self._group_sizes[group] += 1
         return state
 
     def take_order(self, order: tuple[list[int], list[int]]) -> None:
@@ -96,15 +99,41 @@ class GradientLayout:
 
     def pack(self, span_bytes: int | None) -> None:
         """Makes the packs.  Blocks until every rank has called it.  span_bytes: see make_packs."""
-        # A pack whose members are not all used leaves at step() only, so the others would not be
-        # reduced when backward() returns.
-        absent = [state.was_absent for state in self.states]
-        for index in agree_on_any(absent, f"{self.prefix}.absent", self._process_set):
-            self.states[index].may_pack = False
+        self._agree_on_passes()
         self.packs = make_packs(self.states, self.prefix, span_bytes)
         for pack in self.packs:
             for state in pack.states:
                 state.pack = pack
+
+    def _agree_on_passes(self) -> None:
+        """On all ranks alike: which gradients wait for no other, and in which backward pass of a step the others come.
+
+        A pack whose members do not all arrive in one pass would have to leave without some of them.
+        """
+        absent = [state.was_absent or not state.parameter.requires_grad for state in self.states]
+        passes = [min(state.arrived_in, _PASSES_MAX) for state in self.states]
+        numbers = [*absent, *passes, *(_PASSES_MAX - number for number in passes)]
+        largest = agree_on_largest(numbers, f"{self.prefix}.absent", self._process_set)
+        count = len(self.states)
+        for state in self.states:
+            is_absent, last, before_last = largest[state.index :: count]
+            is_same = last + before_last == _PASSES_MAX  # on every rank
+            state.arrived_in = last
+            if is_absent or not is_same:
+                state.may_pack = False
+        # A group leaves when all that can be expected of it has arrived; a late one leaves when the pass has ended.
+        expected = (s.group for s, is_absent in zip(self.states, largest, strict=False) if not is_absent)
+        self._group_sizes = Counter(group for group in expected if group is not None)
+
+    def absent_from_packs(self) -> list[ParameterState]:
+        """What could arrive, and has not, of packs that have begun to fill."""
+        return [
+            state
+            for pack in self.packs
+            if pack.arrived
+            for state in pack.states
+            if not state.in_pack and state.parameter.requires_grad
+        ]
 
     def unused_everywhere(self, missing: list[ParameterState]) -> frozenset[int]:
         """The indices of the parameters that have no gradient on any rank.  Blocks.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from rabit.framework import printable
 from rabit_torch.parameter_state import ParameterState
 from rabit_torch.tensors import view
 
-__all__ = ["MissingGradients", "agree_on_any", "no_gradient"]
+__all__ = ["MissingGradients", "agree_on_any", "agree_on_largest", "no_gradient"]
 
 _LIMIT_S = 10.0  # where stalls are not reported
 _POLL_S = 0.0005
@@ -38,9 +38,15 @@ def no_gradient(state: ParameterState) -> torch.Tensor:
 
 def agree_on_any(flags: list[bool], name: str, process_set: ProcessSet) -> frozenset[int]:
     """The positions of the flags that some rank of the set has set.  Blocks."""
+    largest = agree_on_largest(flags, name, process_set)
+    return frozenset(index for index, value in enumerate(largest) if value)
+
+
+def agree_on_largest(values: Sequence[int], name: str, process_set: ProcessSet) -> list[int]:
+    """The largest value of any rank of the set, place by place; values: 0 to 255.  Blocks."""
     engine = rabit.default_engine()
-    bits = torch.tensor(flags, dtype=torch.uint8)
-    memory = view(bits, name)
+    found = torch.tensor(values, dtype=torch.uint8)
+    memory = view(found, name)
     request = Request(
         kind=Kind.ALLREDUCE,
         name=name,
@@ -51,7 +57,7 @@ def agree_on_any(flags: list[bool], name: str, process_set: ProcessSet) -> froze
         group=process_set.group_on(engine),
     )
     engine.submit([request])[0].wait()
-    return frozenset(index for index, value in enumerate(bits.tolist()) if value)
+    return [int(value) for value in found.tolist()]
 
 
 class MissingGradients:
@@ -65,15 +71,23 @@ class MissingGradients:
 
     def __init__(self) -> None:
         self._ranks_differ = False
-        self._passes = 0  # of this step that have sent something
+        self.passes = 0  # of this step that have sent something, and have ended
         self._has_several = False  # some step had more than one of them
         self._left: set[ParameterState] = set()
 
     def next_step(self) -> None:
         """A step has ended."""
-        self._has_several |= self._passes > 1
-        self._passes = 0
+        self._has_several |= self.passes > 1
+        self.passes = 0
         self._left.clear()
+
+    def pass_ended(self) -> None:
+        """A backward pass that has sent something is over."""
+        self.passes += 1
+
+    def note_left(self, absent: list[ParameterState]) -> None:
+        """Zeros are sent for these before step()."""
+        self._left.update(absent)
 
     def has_left(self, state: ParameterState) -> bool:
         """True where zeros have been sent for it in this step, before step()."""
@@ -84,8 +98,7 @@ class MissingGradients:
 
         May block until what `sent` gives has finished, for as long as a stall takes.
         """
-        self._passes += 1
-        if not absent or self._has_several or self._passes > 1:
+        if not absent or self._has_several or self.passes > 0:
             return False
         if not self._ranks_differ:
             limit = rabit.default_engine().config.stall_warning or _LIMIT_S
@@ -93,7 +106,7 @@ class MissingGradients:
                 return False
             self._ranks_differ = True
             warnings.warn(_text(limit, [state.name for state in absent]), stacklevel=2)
-        self._left.update(absent)
+        self.note_left(absent)
         return True
 
 

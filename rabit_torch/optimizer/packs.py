@@ -13,8 +13,9 @@ __all__ = ["make_packs"]
 _SMALL_BYTES = 128 * 1024
 _PACK_BYTES = 512 * 1024
 
-# What the members of a pack have in common: element type, device, and codec of a strategy.
-Kind = tuple[torch.dtype, torch.device, CompressionCodec | None]
+# What the members of a pack have in common: element type, device, codec of a strategy, and the backward pass of a
+# step that brings them.
+Kind = tuple[torch.dtype, torch.device, CompressionCodec | None, int]
 
 
 def make_packs(
@@ -39,7 +40,7 @@ def make_packs(
 
     passed = 0
     for state in sorted(states, key=lambda each: each.place, reverse=True):
-        kind = (state.gradient_dtype, state.parameter.device, state.codec)
+        kind = (state.gradient_dtype, state.parameter.device, state.codec, state.arrived_in)
         size = state.bytes
         passed += size
         if size > _SMALL_BYTES or size == 0 or state.group is not None or not state.is_dense:

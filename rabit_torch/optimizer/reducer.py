@@ -79,7 +79,7 @@ class GradientReducer:
         self.deliveries = Deliveries(self._sender, self._tasks)
         # Where ranks agree on what is unused, a rank that waited after backward() would keep the others
         # from agreeing.
-        self._arrivals = GradientArrivals(
+        self.arrivals = GradientArrivals(
             self._layout,
             self._sender,
             self.deliveries,
@@ -89,7 +89,7 @@ class GradientReducer:
             waits_after_backward=not find_unused,
         )
         if not self._is_alone:
-            self._arrivals.listen(self.states)
+            self.arrivals.listen(self.states)
         choose_row_sparse(
             self.states, row_sparse, prefix, op, process_set, self._sender.is_compressed
         )
@@ -98,7 +98,7 @@ class GradientReducer:
                 strategy, self.states, prefix, optimizer=optimizer, process_set=process_set
             )
         if not self._is_alone:
-            watch_early_parts(self._layout, self._sender, self._arrivals)
+            watch_early_parts(self._layout, self._sender, self.arrivals)
         self.set_backward_passes(backward_passes)
         self.set_overlap(overlap)
 
@@ -114,7 +114,7 @@ class GradientReducer:
     @property
     def backward_passes(self) -> int:
         """How many passes add up before a gradient is sent."""
-        return self._arrivals.backward_passes
+        return self.arrivals.backward_passes
 
     @property
     def can_scatter(self) -> bool:
@@ -158,7 +158,7 @@ class GradientReducer:
         self._sender.forget_requests()
         added = self.states[before:]
         if not self._is_alone:
-            self._arrivals.listen(added)
+            self.arrivals.listen(added)
         if self.method is not None:
             self.method.add(added)
         if self.crossing is not None:
@@ -183,7 +183,7 @@ class GradientReducer:
 
     def set_backward_passes(self, passes: int) -> None:
         """Sets how many passes add up before a gradient is sent."""
-        self._arrivals.set_backward_passes(passes)
+        self.arrivals.set_backward_passes(passes)
         self.next_step()
 
     def _plan(self) -> None:
@@ -219,12 +219,12 @@ class GradientReducer:
         self._meetings.before_waits()
         if self.crossing is not None:
             self.crossing.flush()  # of what this step did not read
-        missing = self._arrivals.missing()
+        missing = self.arrivals.missing()
         if self._find_unused and self._unused is None:
             self._unused = self._layout.unused_everywhere(missing)
         unused = self._unused or ()
-        self._arrivals.note_absent(missing)
-        self._arrivals.send_missing(s for s in missing if s.index not in unused)
+        self.arrivals.note_absent(missing)
+        self.arrivals.send_missing(s for s in missing if s.index not in unused)
         for state in self.states:
             if state.rows is not None:
                 state.rows.wait_for_indices()
@@ -242,7 +242,7 @@ class GradientReducer:
         """Waits for what is sent and not committed, so that the gradients may be cleared."""
         if self._is_alone:
             return
-        self._arrivals.flush()
+        self.arrivals.flush()
         sent = [state for state in self.states if state.is_sent and not state.is_committed]
         if self.crossing is not None:
             self.crossing.reveal(sent)
@@ -270,8 +270,8 @@ class GradientReducer:
         """Makes every parameter wait for a new gradient."""
         self._unused = None
         self.deliveries.zeros.clear()
-        self._arrivals.next_step()
+        self.arrivals.next_step()
 
     def paused(self) -> contextlib.AbstractContextManager[None]:
         """Inside, backward passes send nothing and do not count."""
-        return self._arrivals.paused()
+        return self.arrivals.paused()

@@ -12,7 +12,6 @@ import rabit
 from rabit import InvalidArgument
 from rabit.framework import Strategy, gives_steps
 from rabit_torch.optimizer.adasum_reducer import AdasumReducer
-from rabit_torch.optimizer.hooks import remove_hooks
 from rabit_torch.optimizer.method import Method, own_copy
 from rabit_torch.optimizer.reducer import GradientReducer
 
@@ -131,7 +130,7 @@ class WrappedMixin:
         old = self._rabit_reducer
         if self._rabit_make_reducer is None or not isinstance(old, GradientReducer):
             return
-        remove_hooks(old.states)
+        old.arrivals.stop_listening()
         self._rabit_inner.zero_grad(set_to_none=True)
         new = self._rabit_make_reducer(old.names, strategy=own_copy(self._rabit_fresh_strategy))
         new.set_backward_passes(old.backward_passes)

@@ -152,8 +152,7 @@ def reload(model, optimizer, step):
         torch.save(optimizer.strategy_state_dict(), file)
         file.seek(0)
         inner = optimizer._rabit_inner
-        for state in optimizer._rabit_reducer.states:
-            state.hook.remove()
+        optimizer._rabit_reducer.arrivals.stop_listening()
         again = rabit.DistributedOptimizer(inner, model.named_parameters(), strategy=remake())
         again.load_strategy_state_dict(torch.load(file, weights_only=True))
         return again
