@@ -10,6 +10,7 @@ import torch
 
 from rabit import InvalidArgument, ReduceOp, default_engine, global_process_set
 from rabit_torch.compression import Compression
+from rabit_torch.ops.collectives import broadcast_
 from rabit_torch.optimizer.reducer import GradientReducer
 from rabit_torch.state import broadcast_parameters
 
@@ -50,6 +51,7 @@ class DistributedDataParallel(torch.nn.Module):
         self.module = module
         self.broadcast_buffers = broadcast_buffers
         broadcast_parameters(module.state_dict(), root_rank=0)
+        self._buffers_name = default_engine().next_name("buffers")
         names: dict[torch.Tensor, str] = {
             each: name for name, each in module.named_parameters() if each.requires_grad
         }
@@ -79,9 +81,7 @@ class DistributedDataParallel(torch.nn.Module):
         if torch.is_grad_enabled():
             self._end_step()
         if self.training and self.broadcast_buffers:
-            buffers = list(self.module.named_buffers())
-            if buffers:
-                broadcast_parameters(buffers, root_rank=0)
+            self._broadcast_buffers()
         return self.module(*inputs, **kwargs)
 
     def synchronize(self) -> None:
@@ -94,6 +94,19 @@ class DistributedDataParallel(torch.nn.Module):
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
         """A context in which backward passes add up gradients locally and send nothing."""
         return self._reducer.paused()
+
+    def _broadcast_buffers(self) -> None:
+        """The bytes of all buffers of a device travel as one tensor, whatever their types."""
+        of_device: dict[torch.device, list[torch.Tensor]] = {}
+        for buffer in self.module.buffers():
+            of_device.setdefault(buffer.device, []).append(buffer.detach())
+        for number, buffers in enumerate(of_device.values()):
+            parts = [buffer.contiguous().reshape(-1).view(torch.uint8) for buffer in buffers]
+            joined = torch.cat(parts)
+            broadcast_(joined, 0, f"{self._buffers_name}.{number}")
+            of_root = torch.split(joined, [len(part) for part in parts])
+            for buffer, part in zip(buffers, of_root, strict=True):
+                buffer.copy_(part.clone().view(buffer.dtype).reshape(buffer.shape))
 
     def _end_step(self) -> None:
         """The gradients of the last backward pass belong to the past, if there has been one."""

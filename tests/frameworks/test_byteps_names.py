@@ -6,6 +6,7 @@ import inspect
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -203,3 +204,26 @@ def test_what_cannot_be_is_refused(on_ranks):
     assert staleness.startswith("staleness is 1, and the servers of this job keep no parameters")
     assert "device_ids is [0, 1]; a rank has one device" in devices
     assert name == "declare: the name of a tensor is ''; it must be a text"
+
+
+def test_all_buffers_travel_in_one_broadcast(on_ranks):
+    script = """
+    from torch.nn import BatchNorm1d, Linear, Sequential
+    model = Sequential(Linear(2, 3), BatchNorm1d(3), BatchNorm1d(3))
+    odd = torch.full((6,), float(rabit.rank()), dtype=torch.bfloat16)[::3]
+    model.register_buffer("odd", odd, persistent=False)
+    wrapped = rabit.DistributedDataParallel(model)
+    counts = []
+    for _ in range(2):
+        model[1].running_mean.fill_(rabit.rank() + 1.0)
+        model[2].num_batches_tracked.fill_(rabit.rank() + 7)
+        before = rabit.statistics()["submitted"]
+        with torch.no_grad():
+            wrapped(torch.zeros(4, 2))
+        counts.append(rabit.statistics()["submitted"] - before)
+    report([counts, model[2].num_batches_tracked.item(), model.odd.tolist()])
+    """
+
+    for counts, tracked, odd in on_ranks(2, textwrap.dedent(script)):
+        assert counts == [1, 1]
+        assert tracked == 8 and odd == [0.0, 0.0]
