@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +23,7 @@ import torch
 import rabit
 from rabit.framework import offer_overlap
 from rabit.tuning.step_time import MODES, Layer, Link, best_mode, predict
+from rabit_torch.optimizer.hooks import GradientHooks
 
 if TYPE_CHECKING:
     from rabit_torch.optimizer.mode import Overlap
@@ -52,13 +54,11 @@ class AutoOverlap:
         self._choice = offer_overlap(reducer.engine) if is_global else None
         self._arrived: list[tuple[float, int]] = []  # gradients of this step: moment, bytes
         self._began = 0.0
-        self._hooks = [
-            each.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                self._note(each.bytes)
-            )
-            for each in reducer.states
-            if each.parameter.requires_grad
-        ]
+        self._hooks = GradientHooks(self)
+        for state in reducer.states:
+            self._hooks.add(state.parameter, _note(weakref.ref(self), state.bytes))
+        if self._choice is not None:
+            weakref.finalize(self, self._choice.close).atexit = False
         self._script: Generator[None, float, None] | None = self._run()
         next(self._script)
 
@@ -77,17 +77,13 @@ class AutoOverlap:
     def stop(self) -> None:
         """Leaves the overlap as it is, on all ranks after the same step."""
         self._script = None
-        for hook in self._hooks:
-            hook.remove()
+        self._hooks.remove()
         if self._choice is not None:
             self._choice.close()
 
-    def _note(self, size: int) -> Callable[[torch.Tensor], None]:
-        def note(_: torch.Tensor) -> None:
-            self._arrived.append((time.perf_counter() - self._began, size))
-
-        note._torchdynamo_disable = True  # type: ignore[attr-defined]
-        return note
+    def note_arrival(self, size: int) -> None:
+        """A gradient of so many bytes is complete."""
+        self._arrived.append((time.perf_counter() - self._began, size))
 
     def _run(self) -> Generator[None, float, None]:
         """Every yield is a step, and gives its duration."""
@@ -114,8 +110,7 @@ class AutoOverlap:
             measured[overlap] = self._slowest((yield from self._measure()))
             if measured[overlap] > _MARGIN * measured["backward"]:
                 self._reducer.set_overlap("backward")
-        for hook in self._hooks:
-            hook.remove()
+        self._hooks.remove()
         if is_tuned:
             yield from self._follow([_OVERLAPS[name] for name in names])
         if self._choice is not None:
@@ -167,6 +162,18 @@ class AutoOverlap:
             process_set=self._process_set,
         )
         return float(found[0])
+
+
+def _note(auto: Callable[[], AutoOverlap | None], size: int) -> Callable[[torch.Tensor], None]:
+    """auto: a weak reference; the parameter may live longer."""
+
+    def note(_: torch.Tensor) -> None:
+        alive = auto()
+        if alive is not None:
+            alive.note_arrival(size)
+
+    note._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return note
 
 
 def layers_from(rounds: Sequence[Sequence[tuple[float, int]]]) -> list[Layer]:

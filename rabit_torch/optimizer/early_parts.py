@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Callable
 from typing import Protocol
 
 from rabit import ProcessSet
@@ -33,12 +34,20 @@ def watch_early_parts(layout: GradientLayout, sender: GradientSender, arrivals: 
             alive = reference()
             return None if alive is None else alive.may_leave_early(state)
 
-        return EarlyPart(state.parameter, functools.partial(sender.send_early, state), may_send)
+        part = EarlyPart(state.parameter, functools.partial(sender.send_early, state), may_send)
+        weakref.finalize(arrivals, _stop, weakref.ref(part)).atexit = False
+        return part
 
     for state in layout.states:
         if state.rows is not None:
             state.early = make(state)
             watch_compilations()
+
+
+def _stop(reference: Callable[[], EarlyPart | None]) -> None:
+    part = reference()
+    if part is not None:
+        part.stop()
 
 
 def agree_on_early_parts(layout: GradientLayout, process_set: ProcessSet) -> None:

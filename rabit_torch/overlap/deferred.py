@@ -7,6 +7,7 @@ Communication Scheduler for Distributed DNN Training Acceleration", 2019.
 
 from __future__ import annotations
 
+import functools
 import threading
 import warnings
 import weakref
@@ -81,7 +82,7 @@ class Crossing:
     """The updates of one optimizer that are committed and not done.  Thread-safe."""
 
     def __init__(self, reducer: Sender, optimizer: torch.optim.Optimizer) -> None:
-        self._reducer = weakref.ref(reducer)
+        self._reducer = weakref.ref(reducer, functools.partial(_let_go, reducer.states))
         self._keep: Sender | None = None  # while an update needs it
         self._states = reducer.states
         self._optimizer = optimizer
@@ -343,6 +344,13 @@ def _refuse_shared(states: Sequence[ParameterState]) -> None:
                 "can wait for one of them only. Give the optimizers different parameters, or use "
                 "overlap='backward' for one of them"
             )
+
+
+def _let_go(states: Sequence[ParameterState], _: Any) -> None:
+    """The reducer has gone, and with it every update: it lives as long as one waits."""
+    for state in states:
+        state.is_watched = False
+        unguard(state)
 
 
 def _with_packs(states: Sequence[ParameterState]) -> list[ParameterState]:

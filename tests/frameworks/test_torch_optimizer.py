@@ -665,3 +665,46 @@ report(told)
         if text:
             assert f"on rank {rank} arrived in a second backward pass" in text
             assert "find_unused_parameters=True" in text
+
+
+DROPPED = """
+import gc
+
+KINDS = {torch.nn.Parameter}
+
+
+def left_by(make):
+    for _ in range(3):
+        made = make()
+        del made
+    gc.collect()
+    hooks = [len(p._post_accumulate_grad_hooks or ()) for p in model.parameters()]
+    hooks.append(sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()))
+    return sum(hooks), {type(p) for p in model.parameters()} == KINDS
+
+
+def begun(**arguments):
+    optimizer = wrap(**arguments)
+    loss_of(0).backward()
+    return optimizer
+
+
+model[0].bias.requires_grad_(False)
+report({
+    "plain": left_by(wrap),
+    "begun": left_by(begun),
+    "auto": left_by(lambda: wrap(overlap="auto")),
+    "guards": left_by(lambda: wrap(check_finite=True)),
+    "crossing": left_by(lambda: wrap(overlap="next-forward")),
+    "halves": left_by(lambda: wrap(overlap="reduce-scatter")),
+    "rows": left_by(lambda: wrap(row_sparse=["0.weight"])),
+    "method": left_by(lambda: wrap(strategy="topk")),
+    "adasum": left_by(lambda: wrap(op=rabit.Adasum)),
+    "ddp": left_by(lambda: rabit.DistributedDataParallel(model)),
+})
+"""
+
+
+def test_nothing_of_a_wrapper_stays_on_the_model_when_it_goes(on_ranks):
+    for found in on_ranks(2, SETUP + DROPPED):
+        assert set(map(tuple, found.values())) == {(0, True)}, found
