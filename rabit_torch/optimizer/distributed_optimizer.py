@@ -119,9 +119,7 @@ class _DistributedMixin(WrappedMixin):
         which the forward pass uses the parameters.
         """
         check_overlap(overlap, self._rabit_inner, self._rabit_reducer)
-        if self._rabit_auto is not None:
-            self._rabit_auto.stop()
-            self._rabit_auto = None
+        self._rabit_stop_auto()
         if isinstance(self._rabit_reducer, GradientReducer):  # Adasum has "none" alone
             self._rabit_reducer.set_overlap(overlap)
 
@@ -192,7 +190,7 @@ class _DistributedMixin(WrappedMixin):
         if self._rabit_guards is not None and closure is None:
             self._rabit_guards.before_step()
         if isinstance(self._rabit_reducer, AdasumReducer):
-            result = self._rabit_reducer.step(lambda: self._rabit_inner.step(closure))
+            result = self._rabit_reducer.step(lambda: self._rabit_local_step(closure))
             self._rabit_reducer.step_done()
             if self._rabit_guards is not None:
                 self._rabit_guards.after_step(self.flush)
@@ -210,7 +208,10 @@ class _DistributedMixin(WrappedMixin):
                     "updated parameters inside the step. Use overlap='backward', or call backward() "
                     "yourself and step() without a closure"
                 )
-            return self._rabit_inner.step(self._rabit_reduced(closure))
+            self._rabit_stop_auto()  # It would try modes that take no closure.
+            result = self._rabit_inner.step(self._rabit_reduced(closure))
+            self._rabit_end_step()
+            return result
         if self._rabit_should_synchronize:
             if self._rabit_synchronized:
                 warnings.warn(_STEP_WARNING, stacklevel=2)
@@ -228,6 +229,18 @@ class _DistributedMixin(WrappedMixin):
         result = self._rabit_inner.step()
         self._rabit_end_step()
         return result
+
+    def _rabit_local_step(self, closure: Callable[[], Any] | None) -> Any:
+        """The step that this rank takes by itself before Adasum combines those of all."""
+        result = self._rabit_inner.step(closure)
+        if closure is not None and self._rabit_guards is not None:
+            self._rabit_guards.before_step()  # Here: ranks may evaluate a closure a different number of times.
+        return result
+
+    def _rabit_stop_auto(self) -> None:
+        if self._rabit_auto is not None:
+            self._rabit_auto.stop()
+            self._rabit_auto = None
 
     def _rabit_end_step(self) -> None:
         self._rabit_reducer.step_done()

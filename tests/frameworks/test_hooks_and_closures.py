@@ -137,3 +137,43 @@ report(optimizer.step(closure))
     )
 
     assert results == [0.0, 1.0]
+
+
+def test_a_step_with_a_closure_ends_like_any_other(on_ranks):
+    """It is counted, small gradients travel in packs from the second step on, and replicas are compared."""
+    results = on_ranks(
+        2,
+        SETUP
+        + """
+def closure():
+    optimizer.zero_grad()
+    loss = model(torch.ones(2, 4)).sum()
+    loss.backward()
+    return loss
+
+
+answers = {}
+for overlap in (None, "auto"):
+    made = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = rabit.DistributedOptimizer(made, model.named_parameters(), check_replicas=1, overlap=overlap)
+    before = rabit.statistics()["steps"]
+    operations = []
+    for _ in range(14):
+        started = rabit.statistics()["submitted"]
+        optimizer.step(closure)
+        operations.append(rabit.statistics()["submitted"] - started)
+    answers[str(overlap)] = [rabit.statistics()["steps"] - before, operations[-1] < 4]
+with torch.no_grad():
+    model[0].bias[1] += rank
+try:
+    optimizer.step(closure)
+    answers["text"] = "nothing was said"
+except rabit.IntegrityError as error:
+    answers["text"] = str(error)
+report(answers)
+""",
+    )
+
+    for found in results:
+        assert found["None"] == found["auto"] == [14, True]
+        assert "0.bias" in found["text"]
