@@ -42,6 +42,7 @@ from rabit_torch.optimizer.arguments import (
     wants_auto,
 )
 from rabit_torch.optimizer.auto_overlap import AutoOverlap
+from rabit_torch.optimizer.clipping import ClippingMixin
 from rabit_torch.optimizer.guards import Guards, make_guards
 from rabit_torch.optimizer.method import (
     Method,
@@ -52,8 +53,7 @@ from rabit_torch.optimizer.method import (
 from rabit_torch.optimizer.mode import Overlap
 from rabit_torch.optimizer.reducer import GradientReducer
 from rabit_torch.optimizer.shared_loss import SharedLoss, shared_loss_of
-from rabit_torch.optimizer.wrapped import WrappedMixin, crossing_of, method_of
-from rabit_torch.overlap.clip import GradientClip
+from rabit_torch.optimizer.wrapped import crossing_of, method_of
 from rabit_torch.untraced import untraced
 
 _STEP_WARNING = (
@@ -65,7 +65,7 @@ _STEP_WARNING = (
 )
 
 
-class _DistributedMixin(WrappedMixin):
+class _DistributedMixin(ClippingMixin):
     """The methods that a wrapped optimizer gains.  State lives in the optimizer that is wrapped."""
 
     _rabit_auto: AutoOverlap | None
@@ -136,44 +136,12 @@ class _DistributedMixin(WrappedMixin):
         self.flush()
         yield
 
-    @untraced
-    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> None:
-        """Makes the next `step()` clip the norm of its gradients, all together.
-
-        The same as torch.nn.utils.clip_grad_norm_ between backward() and step(), in every mode; with
-        overlap="next-forward" step() still returns at once, and the first read of a parameter waits
-        for all gradients.
-        """
-        crossing = crossing_of(self._rabit_reducer)
-        if crossing is not None and not crossing.is_recording:
-            crossing.next_clip = GradientClip(max_norm, norm_type)
-            return
-        self._rabit_reducer.synchronize()
-        torch.nn.utils.clip_grad_norm_(self._rabit_parameters(), max_norm, norm_type)
-
-    @untraced
-    def clip_grad_value_(self, clip_value: float) -> None:
-        """Makes the next `step()` limit the magnitude of every element of its gradients.
-
-        The same as torch.nn.utils.clip_grad_value_, and costs no overlap.  With clip_grad_norm_ in
-        the same step, the norm comes first.
-        """
-        crossing = crossing_of(self._rabit_reducer)
-        if crossing is not None and not crossing.is_recording:
-            crossing.next_max_value = clip_value
-            return
-        self._rabit_reducer.synchronize()
-        torch.nn.utils.clip_grad_value_(self._rabit_parameters(), clip_value)
-
     def _rabit_traits(self) -> dict[str, Any]:
         """What has to be the same on every rank, for messages."""
         traits: dict[str, Any] = {"backward_passes_per_step": self.backward_passes_per_step}
         if isinstance(self._rabit_reducer, GradientReducer):
             traits["named_parameters"] = sorted(self._rabit_reducer.names.values())
         return traits
-
-    def _rabit_parameters(self) -> list[torch.Tensor]:
-        return [p for group in self._rabit_inner.param_groups for p in group["params"]]
 
     @untraced
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -246,6 +246,7 @@ class GradientReducer:
         sent = [state for state in self.states if state.is_sent and not state.is_committed]
         if self.crossing is not None:
             self.crossing.reveal(sent)
+            self.crossing.next_clip = self.crossing.next_max_value = None
         self.deliveries.settle(sent)
         self._layout.leave_groups()
         if self.method is not None:

@@ -667,6 +667,57 @@ report(told)
             assert "find_unused_parameters=True" in text
 
 
+def test_clipping_by_the_optimizer_returns_the_norm_in_every_mode(on_ranks):
+    """As torch does, of the gradients before they are clipped; read before the step, after it, or not at all."""
+    results = on_ranks(
+        2,
+        SETUP
+        + """
+start = {name: p.detach().clone() for name, p in named}
+answers = {}
+for overlap in ("backward", "next-forward", "reduce-scatter"):
+    for when in ("before", "after", "last"):
+        for name, p in named:
+            p.data.copy_(start[name])
+        optimizer = wrap(overlap=overlap)
+        norms = []
+        for seed in range(4):
+            optimizer.zero_grad()
+            loss_of(seed).backward()
+            norms.append(optimizer.clip_grad_norm_(0.1))
+            if when == "before":
+                norms[-1] = float(norms[-1])
+            optimizer.step()
+            if when == "after":
+                norms[-1] = float(norms[-1])
+        if when == "last":
+            norms = [0.0, 0.0, 0.0, norms[-1].item()]
+        answers[f"{overlap} {when}"] = [norms, flat()]
+        optimizer.zero_grad()
+        loss_of(5).backward()
+        late = optimizer.clip_grad_norm_(0.1)
+        optimizer.zero_grad()
+        try:
+            answers.setdefault("late", []).append(float(late))
+        except rabit.InvalidArgument as error:
+            answers["late"].append(str(error))
+        del optimizer, late
+report(answers)
+""",
+    )
+
+    for found in results:
+        late = found.pop("late")
+        assert all("no step() has used them" in text for text in late[3:]) and late[0] > 0
+        norms, values = found["backward before"]
+        assert norms == found["backward after"][0] and min(norms) > 0.1
+        for case, (others, flat) in found.items():
+            assert close(flat, values), case
+            assert close(others[-1:], norms[-1:], 1e-5), case
+            assert case.endswith("last") or close(others, norms, 1e-5), case
+    assert results[0] == results[1]
+
+
 DROPPED = """
 import gc
 
