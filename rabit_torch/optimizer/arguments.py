@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import torch
 
+import rabit
 from rabit import Average, InvalidArgument, default_engine
 from rabit_torch.optimizer.adasum_reducer import AdasumReducer
 from rabit_torch.optimizer.method import check_strategy_overlap
@@ -23,6 +24,7 @@ __all__ = [
     "chosen_overlap",
     "group_numbers",
     "refuse_with_adasum",
+    "refuse_wrapped",
     "wants_auto",
 ]
 
@@ -82,6 +84,30 @@ def check_numbers(factor: float, staleness: int, op: Any) -> None:
         raise InvalidArgument(f"gradient_predivide_factor is {factor}; it must be positive")
     if staleness < 0:
         raise InvalidArgument(f"staleness is {staleness!r}; it must be a number of steps, from 0 on")
+
+
+def refuse_wrapped(optimizer: Any, wrapper: type) -> None:
+    """Raises InvalidArgument for an optimizer that is a `wrapper` already, or holds one, and for what is no optimizer.
+
+    Frameworks put their own around an optimizer (Accelerate, Lightning), as an attribute.
+    """
+    kind = type(optimizer).__name__
+    found, seen = optimizer, set()
+    while found is not None and id(found) not in seen:
+        if isinstance(found, wrapper):
+            inside = "" if found is optimizer else f", inside of {kind},"
+            raise InvalidArgument(
+                f"{type(found).__name__}{inside} on rank {rabit.rank()} is wrapped by DistributedOptimizer already, "
+                "and its gradients would be reduced twice. Wrap it once: by the framework, or by yourself"
+            )
+        seen.add(id(found))
+        found = getattr(found, "optimizer", None) or getattr(found, "_optimizer", None)
+    if not isinstance(getattr(optimizer, "param_groups", None), list):
+        raise InvalidArgument(
+            f"DistributedOptimizer on rank {rabit.rank()} wraps a torch.optim.Optimizer, not "
+            f"{type(optimizer).__module__}.{kind}, which has no param_groups. Give the torch optimizer that the model "
+            "trains with; for gradients of another library use rabit_torch.allreduce"
+        )
 
 
 def checked_names(

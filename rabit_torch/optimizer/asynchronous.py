@@ -9,6 +9,7 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, ServerParameters, default_engine
+from rabit.framework import finite_mode
 
 __all__ = ["make_asynchronous"]
 
@@ -19,25 +20,38 @@ def make_asynchronous(
     optimizer: torch.optim.Optimizer,
     names: Mapping[torch.Tensor, str],
     staleness: int,
-    is_changed: bool,
+    changed: list[str],
 ) -> torch.optim.Optimizer:
     """`optimizer` itself, whose steps also go to the servers, and bring what the other ranks have done.
 
-    staleness: 0: RABIT_PS_STALENESS.  is_changed: arguments say how gradients are reduced.
+    staleness: 0: RABIT_PS_STALENESS.  changed: arguments that say how gradients are reduced.
     """
-    if is_changed:
+    config = default_engine().config
+    settings = {
+        "RABIT_STRATEGY": config.strategy,
+        "RABIT_CHECK_FINITE": finite_mode(None, config.check_finite) != "off",
+        "RABIT_CHECK_REPLICAS": config.check_replicas,
+    }
+    changed = [*changed, *(name for name, value in settings.items() if value)]
+    if changed:
         raise InvalidArgument(
-            "DistributedOptimizer with asynchronous steps takes no compression, op, strategy, overlap, process_set or "
-            "backward_passes_per_step: gradients are not reduced there, each rank takes its own step and the "
-            "servers add them up. Leave these out, or RABIT_PS_ASYNC and staleness"
+            f"DistributedOptimizer with asynchronous steps on rank {rabit.rank()} takes no {', '.join(changed)}: "
+            "gradients are not reduced there, each rank takes its own step and the servers add them up. Leave "
+            "these out, or RABIT_PS_ASYNC and staleness"
         )
-    if not default_engine().config.ps_async:
+    if getattr(optimizer, "_rabit_is_asynchronous", False):
+        raise InvalidArgument(
+            f"{type(optimizer).__name__} on rank {rabit.rank()} is wrapped by DistributedOptimizer already, and would "
+            "push each step twice. Wrap it once"
+        )
+    if not config.ps_async:
         raise InvalidArgument(
             f"staleness is {staleness!r}, and the servers of this job keep no parameters: start it with "
             "RABIT_PS_ASYNC=1 and 'rabitrun -s 2'. Without servers overlap='next-forward' hides communication "
             "without stale gradients, and strategy='async' does not wait for slow ranks"
         )
     _Steps(optimizer, names, staleness)
+    optimizer._rabit_is_asynchronous = True  # type: ignore[attr-defined]
     return optimizer
 
 
@@ -113,4 +127,3 @@ class _Steps:
         for each in self._shared.values():
             each.end_step()
         default_engine().end_step()
-

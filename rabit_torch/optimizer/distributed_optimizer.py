@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
@@ -39,6 +40,7 @@ from rabit_torch.optimizer.arguments import (
     chosen_overlap,
     group_numbers,
     refuse_with_adasum,
+    refuse_wrapped,
     wants_auto,
 )
 from rabit_torch.optimizer.auto_overlap import AutoOverlap
@@ -363,18 +365,19 @@ def DistributedOptimizer(
     staleness: of BytePS: with RABIT_PS_ASYNC=1, each rank takes its own steps, which the servers add to
         the parameters that they keep, and goes on from these without waiting for other ranks, except
         for those that are so many steps behind.  0: RABIT_PS_STALENESS, if RABIT_PS_ASYNC is set.
-        Then `optimizer` itself is returned, and takes no other argument.
+        Then `optimizer` itself is returned; InvalidArgument for any other argument.
 
-    Raises InvalidArgument for names that are missing or double, or arguments out of range.
+    Raises InvalidArgument for an optimizer that is wrapped already or is not one of torch, names that are missing
+    or double, or arguments out of range.
     """
+    given = dict(locals())
+    refuse_wrapped(optimizer, _DistributedMixin)
     resolved = reduce_op(op, None)
     check_numbers(gradient_predivide_factor, staleness, resolved)
     check_process_set(process_set)
     names = checked_names(optimizer, named_parameters)
     if staleness or default_engine().config.ps_async:
-        is_changed = compression is not Compression.none or resolved != Average or strategy is not None
-        is_changed |= overlap is not None or process_set is not global_process_set
-        return _asynchronous(optimizer, names, staleness, is_changed or backward_passes_per_step != 1)
+        return _asynchronous(optimizer, names, staleness, _changed(given))
     chosen = chosen_strategy(
         strategy,
         default_engine().config.strategy,
@@ -417,16 +420,23 @@ def DistributedOptimizer(
     return result
 
 
+def _changed(given: Mapping[str, Any]) -> list[str]:
+    """The names of the arguments that say how gradients are reduced, and differ from their defaults."""
+    defaults = inspect.signature(DistributedOptimizer).parameters
+    names = set(given) - {"optimizer", "named_parameters", "staleness"}
+    return sorted(name for name in names if given[name] is not None and given[name] != defaults[name].default)
+
+
 def _asynchronous(
     optimizer: torch.optim.Optimizer,
     names: Mapping[torch.Tensor, str],
     staleness: int,
-    is_changed: bool,
+    changed: list[str],
 ) -> torch.optim.Optimizer:
     # Few programs want it.
     from rabit_torch.optimizer.asynchronous import make_asynchronous
 
-    return make_asynchronous(optimizer, names, staleness, is_changed)
+    return make_asynchronous(optimizer, names, staleness, changed)
 
 
 def _adasum(

@@ -147,3 +147,52 @@ def test_without_servers_there_is_nobody_to_keep_parameters():
 
     assert done.returncode == 1
     assert "the job has no summation servers that could keep parameters" in done.stderr
+
+
+ARGUMENTS = """
+import torch, rabit_torch as rabit
+rabit.init()
+model = torch.nn.Linear(3, 2)
+named = list(model.named_parameters())
+for arguments in (
+    {"check_finite": True}, {"check_replicas": 5}, {"num_groups": 2}, {"groups": [[model.weight]]},
+    {"row_sparse": True}, {"sparse_as_dense": True}, {"priorities": {"bias": 1}}, {"gradient_predivide_factor": 2.0},
+    {"find_unused_parameters": True}, {"backward_passes_per_step": 2, "overlap": "none"}, {"strategy": "topk"},
+):
+    try:
+        rabit.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), named, **arguments)
+        print("taken", arguments)
+    except rabit.InvalidArgument as error:
+        print(f"on rank {rabit.rank()} takes no {', '.join(sorted(arguments))}: " in str(error) or error)
+optimizer = rabit.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), named)
+try:
+    rabit.DistributedOptimizer(optimizer, named)
+except rabit.InvalidArgument as error:
+    print("is wrapped by DistributedOptimizer already" in str(error), flush=True)
+"""
+
+
+def test_arguments_that_asynchronous_steps_have_no_use_for_are_refused():
+    done = run("-np", "2", "-s", "1", sys.executable, "-c", ARGUMENTS, environ={"RABIT_PS_ASYNC": "1"})
+
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[-1] for line in done.stdout.splitlines()] == ["True"] * 24, done.stdout
+
+
+SETTINGS = """
+import torch, rabit_torch as rabit
+rabit.init()
+try:
+    rabit.DistributedOptimizer(torch.optim.SGD(torch.nn.Linear(3, 2).parameters(), lr=0.1))
+except rabit.InvalidArgument as error:
+    print(error, flush=True)
+"""
+
+
+def test_settings_that_asynchronous_steps_have_no_use_for_are_refused():
+    settings = {"RABIT_CHECK_FINITE": "1", "RABIT_CHECK_REPLICAS": "3", "RABIT_STRATEGY": "topk"}
+    done = run(
+        "-np", "2", "-s", "1", sys.executable, "-c", SETTINGS, environ={"RABIT_PS_ASYNC": "1", **settings}
+    )
+
+    assert "takes no RABIT_STRATEGY, RABIT_CHECK_FINITE, RABIT_CHECK_REPLICAS" in done.stdout, done.stderr

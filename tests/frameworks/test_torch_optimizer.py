@@ -718,6 +718,40 @@ report(answers)
     assert results[0] == results[1]
 
 
+WRAPPERS = """
+class Accelerated(torch.optim.Optimizer):
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+        self.param_groups = optimizer.param_groups
+
+
+class Other:
+    variables = ()
+
+
+def refusal(optimizer):
+    try:
+        rabit.DistributedOptimizer(optimizer, named)
+        return "nothing was said"
+    except rabit.InvalidArgument as error:
+        return str(error)
+
+
+optimizer = wrap()
+report([refusal(each) for each in (optimizer, Accelerated(optimizer), Other())]
+       + [refusal(Accelerated(torch.optim.SGD(model.parameters(), lr=0.1)))])
+"""
+
+
+def test_an_optimizer_that_is_wrapped_or_is_none_is_refused(on_ranks):
+    ((twice, inside, other, once),) = on_ranks(1, SETUP + WRAPPERS)
+
+    assert twice.startswith("SGD on rank 0 is wrapped by DistributedOptimizer already")
+    assert inside.startswith("SGD, inside of Accelerated, on rank 0 is wrapped")
+    assert ".Other, which has no param_groups" in other
+    assert once == "nothing was said"
+
+
 DROPPED = """
 import gc
 
