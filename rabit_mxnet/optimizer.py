@@ -45,6 +45,11 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
                 f"DistributedOptimizer wraps an mxnet.optimizer.Optimizer, not "
                 f"{type(optimizer).__name__}. Make one with mxnet.optimizer.create(name)."
             )
+        if isinstance(optimizer, DistributedOptimizer):
+            raise InvalidArgument(
+                f"the optimizer on rank {rabit.rank()} is wrapped by DistributedOptimizer already, and its gradients "
+                "would be summed twice. Wrap it once"
+            )
         check_process_set(process_set)
         # Not super().__init__(): every attribute is the wrapped optimizer's.
         self._optimizer = optimizer

@@ -203,12 +203,17 @@ def test_wrong_options_are_named(on_ranks):
             rabit.DistributedTrainer(dense.collect_params(), "sgd", **options)
         except rabit.InvalidArgument as error:
             texts.append(str(error))
+    try:
+        rabit.DistributedOptimizer(rabit.DistributedOptimizer(mx.optimizer.create("sgd")))
+    except rabit.InvalidArgument as error:
+        texts.append(str(error))
     report(texts)
     """
-    ((two_bit, groups, prefix),) = on_ranks(1, script)
+    ((two_bit, groups, prefix, twice),) = on_ranks(1, script)
 
     assert "2bit" in two_bit and "fp16" in two_bit
     assert "num_groups is -1" in groups and "prefix is 3" in prefix
+    assert "is wrapped by DistributedOptimizer already" in twice
 
 
 def test_parameters_that_only_some_ranks_have_are_named(on_ranks):
