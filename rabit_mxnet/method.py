@@ -19,14 +19,22 @@ class ArraySlot:
 
     is_result = False
 
-    def __init__(self, name: str, weight: Any, priority: int, rate: Callable[[], float]) -> None:
-        """weight: an NDArray that stays the parameter's.  rate: the learning rate of the moment."""
+    def __init__(
+        self,
+        name: str,
+        weight: Any,
+        priority: int,
+        rate: Callable[[], float],
+        frozen: Callable[[], bool],
+    ) -> None:
+        """weight: an NDArray that stays the parameter's.  rate, frozen: of the moment."""
         self.name = name
         self.priority = priority
         self.grad: Any = None
         self.state: Any = None
         self._weight = weight
         self._rate = rate
+        self._frozen = frozen
         self._gradient: Any = None
 
     @property
@@ -49,6 +57,10 @@ class ArraySlot:
     @property
     def lr(self) -> float:
         return self._rate()
+
+    @property
+    def is_frozen(self) -> bool:
+        return self._frozen()
 
     def take(self, gradient: Any) -> None:
         """What travels is `gradient`; `write_back` goes there."""
@@ -83,11 +95,18 @@ class Method:
         """With the other ranks; goes on as after the steps that those have taken who took most."""
         self._pipeline.meet_if_due(meeting)
 
-    def slot(self, name: str, weight: Any, priority: int, rate: Callable[[], float]) -> ArraySlot:
+    def slot(
+        self,
+        name: str,
+        weight: Any,
+        priority: int,
+        rate: Callable[[], float],
+        frozen: Callable[[], bool] = lambda: False,
+    ) -> ArraySlot:
         """That of a parameter, whose names and order are equal on all ranks."""
         found = self._slot_of.get(name)
         if found is None:
-            found = self._slot_of[name] = ArraySlot(name, weight, priority, rate)
+            found = self._slot_of[name] = ArraySlot(name, weight, priority, rate, frozen)
             self._pipeline.add([found])
         return found
 

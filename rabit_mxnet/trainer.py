@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -147,7 +148,13 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         method, count = self._needed_method(), len(self._places)
         places = {i: self._places[each.name] for i, each in enumerate(self._params)}
         return {
-            i: method.slot(str(each.name), each.data(), count - places[i], self._rate)
+            i: method.slot(
+                str(each.name),
+                each.data(),
+                count - places[i],
+                self._rate,
+                functools.partial(_is_frozen, each),
+            )
             for i, each in sorted(enumerate(self._params), key=lambda pair: places[pair[0]])
             if each.grad_req != "null"
         }
@@ -199,3 +206,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
                 "rank works on one. Start one rank for each context."
             )
         return gradients[0]
+
+
+def _is_frozen(parameter: Any) -> bool:
+    return bool(parameter.grad_req == "null")

@@ -49,6 +49,10 @@ class TorchSlot:
         _copy(self._parameter, array)
 
     @property
+    def is_frozen(self) -> bool:
+        return not self._parameter.requires_grad
+
+    @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self._parameter.shape) or (1,)
 

@@ -19,6 +19,7 @@ class AsyncAverage(Strategy):
     Saving and ending bring all ranks to the same number of averages, and wait.  `pause` ends averaging
     when every rank has called it, `resume` starts it again; neither waits, and steps go on.
     Ranks may take other numbers of steps, and need no `join`, which is refused.
+    A parameter that is frozen stays as it is on each rank, and still travels: ranks may freeze it at other averages.
     State: none beside the parameters, which differ between ranks.
     Source: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", 2021.
     """
@@ -78,5 +79,6 @@ class AsyncAverage(Strategy):
         means, all_ask = await self._move
         self.is_paused = all_ask and self._wants_pause
         for slot, sent, mean in zip(self._slots, self._sent, means, strict=True):
-            slot.value = slot.value + (mean - sent)
+            if not slot.is_frozen:
+                slot.value = slot.value + (mean - sent)
         self._move = None

@@ -29,6 +29,7 @@ class Decentralized(Strategy):
     time, which takes an even number of ranks.  every: steps from one exchange to the next.
     The exchange starts after an update and travels during the next backward pass; what the program changes
     in parameters meanwhile is added to the mean.
+    A parameter that is frozen takes the last mean that was on its way, and is left alone.
     State: none beside the parameters, which differ between ranks.
     Source: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", 2017; Gan et
     al., "BAGUA", 2021.
@@ -50,7 +51,7 @@ class Decentralized(Strategy):
 
     async def after_step(self, ranks: Ranks) -> None:
         if ranks.size > 1 and ranks.step % self.every == 0:
-            self._moves = [(slot, *self._start(slot, ranks)) for slot in self._slots]
+            self._moves = [(slot, *self._start(slot, ranks)) for slot in self._slots if not slot.is_frozen]
 
     async def before_step(self, ranks: Ranks) -> None:
         for slot, sent, move in self._moves:
@@ -100,7 +101,7 @@ class LowPrecisionRing(Strategy):
     """y = x + l/3 + r/3 - 5/3·z;  z = z + D(C(y));  x = z;  l and r follow from what neighbours send.
 
     Ranks in a ring send the codec's view of how far they have moved, after an update.
-    every: updates from one exchange to the next.
+    every: updates from one exchange to the next.  A parameter that is frozen is left alone.
     State: l, r and z, local; three times the parameter.  All ranks start from the same parameters.
     Source: Tang et al., "Communication Compression for Decentralized Training", 2018 (difference
     compression); Gan et al., "BAGUA", 2021.
@@ -127,6 +128,7 @@ class LowPrecisionRing(Strategy):
         moves = [
             ranks.start(functools.partial(self._move, slot), name=f"ring.{slot.name}")
             for slot in self._slots
+            if not slot.is_frozen
         ]
         for move in moves:
             await move

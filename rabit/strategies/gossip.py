@@ -28,6 +28,7 @@ class Gossip(Strategy):
     of the step, equal on all ranks, where the graph varies: see losing_links.
     P_ij = 1/(1 + max(degree_i, degree_j)) for neighbours, the rest stays at home, so that the mean of
     the ranks is conserved and their distance from it shrinks by P's second largest eigenvalue a round.
+    A parameter that is frozen is left alone.
     State: none beside the parameters, which differ between ranks.
     Source: Xiao and Boyd, "Fast Linear Iterations for Distributed Averaging", 2004 (Metropolis weights);
     Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", 2017.
@@ -53,6 +54,7 @@ class Gossip(Strategy):
         moves = [
             ranks.start(functools.partial(self._move, slot, weights), name=f"gossip.{slot.name}")
             for slot in self._slots
+            if not slot.is_frozen
         ]
         for move in moves:
             await move

@@ -28,6 +28,7 @@ class _Part:
     priority: int
     lr: float
     is_result: bool = False
+    is_frozen: bool = False
     value: Any = None
     grad: Any = None
     state: Any = None

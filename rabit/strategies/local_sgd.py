@@ -50,6 +50,8 @@ class LocalSGD(Strategy):
     travels; then x = mix·x + (1-mix)·outer(...).  Both are Streaming DiLoCo.
     State: the anchor and the outer step's memory, replicated.  The optimizer's own momentum stays
     local.  Parameters differ between ranks in between; so do running statistics, which are not its own.
+    A parameter that is frozen takes the mean of where the ranks had brought it, at their next meeting, without
+    an outer step; from then on it stays.
     Refuses updates that are put off (overlap="next-forward"): it needs them at the step.
     Source: Stich, "Local SGD Converges Fast and Communicates Little", 2019; Lin et al., "Don't Use Large
     Mini-Batches, Use Local SGD", 2020; Douillard et al., "Streaming DiLoCo", 2025.
@@ -102,9 +104,11 @@ class LocalSGD(Strategy):
         await self._take(ranks.step + self.delay)
 
     def _start(self, slot: Slot, ranks: Ranks) -> Task:
-        move = slot.state.anchor - slot.value
+        move, is_frozen = slot.state.anchor - slot.value, slot.is_frozen
 
         async def body(ranks: Ranks) -> Reduced:
+            if is_frozen:  # A residual would go on moving it.
+                return Reduced(await ranks.mean(move))
             return await self.exchange(move, slot.state.inner, ranks)
 
         return ranks.start(body, name=f"move.{slot.name}", unit=1.0)
@@ -116,7 +120,9 @@ class LocalSGD(Strategy):
         for _, slot, move in due:
             state = slot.state
             found = (await move).value
-            state.anchor, state.memory = self.outer(state.anchor, found, state.memory, slot.lr)
-            slot.value = (
-                self.mix * slot.value + (1 - self.mix) * state.anchor if self.mix else state.anchor
-            )
+            if slot.is_frozen:
+                state.anchor, state.memory = state.anchor - found, 0.0
+            else:
+                state.anchor, state.memory = self.outer(state.anchor, found, state.memory, slot.lr)
+            mix = 0.0 if slot.is_frozen else self.mix
+            slot.value = mix * slot.value + (1 - mix) * state.anchor if mix else state.anchor

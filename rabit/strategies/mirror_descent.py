@@ -24,6 +24,7 @@ class AnyBatchMirrorDescent(Strategy):
     no weight.  by_samples False: every rank has weight 1, as in the paper.
     graph, rounds: as of Gossip, a function of the step where the graph varies, as when messages are lost.
     Ranks that are all neighbours, by samples: one step on the union of the samples.
+    A parameter that is frozen is left alone.
     State: none beside the parameters, which differ between ranks.
     Needs plain SGD without weight decay as optimizer, in place of whose step comes that of the map.
     Source: Eshraghi and Liang, "Distributed Online Optimization over a Heterogeneous Network with
@@ -67,7 +68,9 @@ class AnyBatchMirrorDescent(Strategy):
         weights = graph_weights(self.graph, ranks.size, ranks.step - 1)
         moves = []
         for slot, before in zip(self._slots, self._before, strict=True):
-            # A parameter that is frozen has no gradient, and goes on being agreed on.
+            if slot.is_frozen:
+                continue
+            # A parameter without a gradient goes on being agreed on.
             has_moved = self.samples and slot.grad is not None
             x = self.mirror(before, slot.grad, slot.lr) if has_moved else before
             body = functools.partial(self._move, slot, x, weights)

@@ -148,6 +148,8 @@ class ZeroOneAdam(Strategy):
             return
         for slot in self._slots:
             state = slot.state
+            if slot.grad is None and state.lr:  # Frozen since the ranks stepped alone: they meet once more.
+                state.sum = (await self.exchange(state.sum, state.inner, _whole(ranks))).value
             state.anchor = state.anchor - self._over_root(state.sum, state.lr, state)
             slot.value = state.anchor
             state.sum, state.lr = np.zeros_like(state.sum), 0.0

@@ -27,6 +27,7 @@ class ArraySlot:
     """A parameter that is a NumPy array."""
 
     is_result = False
+    is_frozen = False
 
     def __init__(self, name: str, value: Array, priority: int) -> None:
         self.name = name

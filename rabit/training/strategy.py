@@ -52,12 +52,16 @@ class Slot(Protocol):
     state: the method's own, a tree of `rabit.training.state`.
     is_result: the gradient's memory is where its result goes, so that the last loop of an exchange may
     write there already.
+    is_frozen: it has no gradient at this moment, on all ranks alike; a method that changes parameters leaves it alone.
     """
 
     name: str
     grad: Any
     state: Any
     is_result: bool
+
+    @property
+    def is_frozen(self) -> bool: ...
 
     @property
     def priority(self) -> int:

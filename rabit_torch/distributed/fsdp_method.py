@@ -138,7 +138,8 @@ class _Buffer(TorchSlot):
 
     def __init__(self, name: str, count: int, dtype: torch.dtype, rate: Any) -> None:
         self.count, self.element = count, dtype
-        super().__init__(name, torch.empty(count, dtype=dtype, device="meta"), lambda: 0, rate)
+        unseen = torch.empty(count, dtype=dtype, device="meta", requires_grad=True)
+        super().__init__(name, unseen, lambda: 0, rate)
 
     @property
     def value(self) -> Array:

@@ -301,6 +301,27 @@ def test_a_frozen_parameter_stays_and_changes_no_bit_of_the_others():
     assert wrong(others, difference, good_day()) == {}
 
 
+def test_a_frozen_parameter_is_left_alone_once_ranks_that_step_alone_have_met():
+    """From the first step on, or later; whatever an outer step remembers."""
+
+    def case(method: str) -> Tensors:
+        training = Training(method)
+        bias, table = training.parameters["bias"], training.parameters["table"]
+        bias.requires_grad_(False)
+        training.run(0, 4)
+        assert torch.equal(bias, torch.ones_like(bias)), "it has moved though it was frozen from the start"
+        table.requires_grad_(False)
+        halfway = training.run(4, 10)["table"]
+        training.run(10, 16)
+        assert torch.equal(table, halfway), "it moves on"
+        return {"bias": bias.detach(), "table": table.detach()}
+
+    found = by_all(case)
+
+    assert apart(found) == {}
+    assert [m for m in ("local", "slowmo", "diloco") if difference(found[0][m], found[1][m])] == []
+
+
 DTYPES = {
     "float16": (torch.float16,),
     "bfloat16": (torch.bfloat16,),
