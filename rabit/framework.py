@@ -18,7 +18,7 @@ from rabit.training.integrity import FiniteGuard, ReplicaCheck, finite_mode, fir
 from rabit.training.meeting import Meeting, Standing
 from rabit.training.pipeline import Pipeline
 from rabit.training.refusal import refuse_in_elastic_jobs, refuse_strategy_in_elastic_jobs
-from rabit.training.state import Change
+from rabit.training.state import Change, sequence_like
 from rabit.training.strategy import Array, Exchange, Strategy, gives_steps, has_momentum
 from rabit.training.tasks import Gate, Task, driver_of, finished
 from rabit.training.wire import Operands
@@ -56,6 +56,7 @@ __all__ = [
     "process_environment",
     "refuse_in_elastic_jobs",
     "refuse_strategy_in_elastic_jobs",
+    "sequence_like",
     "tell_met",
     "watch_ending",
 ]

@@ -9,7 +9,7 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, ProcessSet, global_process_set
-from rabit.framework import check_process_set
+from rabit.framework import check_process_set, sequence_like
 from rabit_torch.ops.collectives import broadcast_async_
 from rabit_torch.tensors import on_host
 
@@ -163,7 +163,7 @@ def _take_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(value, Mapping):
         return {key: _take_tensors(item, tensors) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_take_tensors(item, tensors) for item in value)
+        return sequence_like(value, [_take_tensors(item, tensors) for item in value])
     return value
 
 
@@ -194,7 +194,7 @@ def _put_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(value, dict):
         return {key: _put_tensors(item, tensors) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_put_tensors(item, tensors) for item in value)
+        return sequence_like(value, [_put_tensors(item, tensors) for item in value])
     return value
 
 

@@ -10,10 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from rabit.engine.current import current_engine
+from rabit.engine.process_set import global_process_set
 from rabit.errors import InvalidArgument
 from rabit.ops.exchanges import alltoall
 from rabit.ops.objects import to_pickle
+from rabit.ops.reductions import Call
 from rabit.session import rank
+from rabit.types import Kind
 
 __all__ = ["Replicas", "Standing", "keepers"]
 
@@ -97,8 +101,13 @@ class Replicas:
 
         The copies of the commit before stay: ranks may go back to it.
         """
-        data = to_pickle(part)
-        found = self._send(dict.fromkeys(self._keepers, data), "rabit.elastic.replicas")
+        name = "rabit.elastic.replicas"
+        try:
+            data = to_pickle(part)
+        except InvalidArgument as error:  # The others wait in the exchange.
+            with Call(current_engine(), Kind.ALLTOALL, name, global_process_set, 0) as call:
+                raise call.refusal(str(error)) from error.__cause__
+        found = self._send(dict.fromkeys(self._keepers, data), name)
         parts = {self._seats[source]: each for source, each in found.items()}
         self._kept = [*self._kept, (commit, parts)][-2:]
 

@@ -7,8 +7,9 @@ resizing are written once for all methods.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from rabit.errors import InvalidArgument
 
-__all__ = ["Change", "Leaf", "Undo", "copied", "leaf", "leaves", "resized", "restored"]
+__all__ = ["Change", "Leaf", "Undo", "copied", "leaf", "leaves", "resized", "restored", "sequence_like"]
 
 Scope = Literal["replicated", "local"]
 Elastic = Literal["copy", "mean", "zero", "none"]
@@ -77,11 +78,9 @@ def copied(tree: Any) -> Any:
     if tree is None or isinstance(tree, np.ndarray):
         return tree
     if _is_node(tree):
-        return dataclasses.replace(
-            tree, **{each.name: copied(getattr(tree, each.name)) for each in _fields(tree)}
-        )
+        return _changed(tree, {each.name: copied(getattr(tree, each.name)) for each in _fields(tree)})
     if isinstance(tree, (list, tuple)):
-        return type(tree)(copied(each) for each in tree)
+        return sequence_like(tree, [copied(each) for each in tree])
     return tree
 
 
@@ -95,16 +94,16 @@ def leaves(tree: Any, prefix: str) -> dict[str, Leaf]:
 def restored(tree: Any, prefix: str, saved: Mapping[str, Any]) -> Any:
     """A tree like `tree` with the values of `saved`, by the paths of `leaves`."""
     if _is_node(tree):
-        return dataclasses.replace(
+        return _changed(
             tree,
-            **{
+            {
                 each.name: restored(getattr(tree, each.name), f"{prefix}/{each.name}", saved)
                 for each in _fields(tree)
             },
         )
     if isinstance(tree, (list, tuple)):
-        return type(tree)(
-            restored(each, f"{prefix}/{index}", saved) for index, each in enumerate(tree)
+        return sequence_like(
+            tree, [restored(each, f"{prefix}/{index}", saved) for index, each in enumerate(tree)]
         )
     if tree is None:
         return None
@@ -122,6 +121,11 @@ def resized(tree: Any, prefix: str, change: Change) -> Any:
     Replicated values of a new rank are those of the others.
     """
     return _resized(tree, prefix, _UNSAID, change)
+
+
+def sequence_like(tree: Any, items: Iterable[Any]) -> Any:
+    """The items in a list or tuple of the type of `tree`; a named tuple takes them one by one."""
+    return tree._make(items) if hasattr(tree, "_make") else type(tree)(items)
 
 
 class Undo:
@@ -147,6 +151,14 @@ class Undo:
         for slot, state in self._before:
             slot.state = state
         self.commit()
+
+
+def _changed(node: Any, values: Mapping[str, Any]) -> Any:
+    """A copy with other values, and all else that it has: fields that its __init__ does not take, attributes."""
+    found = copy.copy(node)
+    for name, value in values.items():
+        object.__setattr__(found, name, value)  # A frozen one may be copied, too.
+    return found
 
 
 def _is_node(tree: Any) -> bool:
@@ -201,10 +213,10 @@ def _resized(tree: Any, path: str, rules: tuple[Scope, Elastic], change: Change)
         for each in _fields(tree):
             if each.metadata.get("follows"):
                 found[each.name] = found[each.metadata["follows"]]
-        return dataclasses.replace(tree, **found)
+        return _changed(tree, found)
     if isinstance(tree, (list, tuple)):
         parts = enumerate(tree)
-        return type(tree)(_resized(each, f"{path}/{at}", rules, change) for at, each in parts)
+        return sequence_like(tree, [_resized(each, f"{path}/{at}", rules, change) for at, each in parts])
     elastic = rules[1]
     if tree is None or elastic == "copy":
         return tree

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import rabit
 from rabit import InvalidArgument
 from rabit.elastic import ObjectState
 from rabit.elastic import state as states
-from rabit.elastic.replicas import keepers
+from rabit.elastic.replicas import Replicas, Standing, keepers
 from rabit.elastic.updates import Updates
 from rabit.testing import run_ranks
 
@@ -219,3 +220,17 @@ def test_a_state_without_own_parts_has_nothing_to_copy():
             state.sync()
 
     run_ranks(2, fn, min_np=1)
+
+
+def test_a_part_that_cannot_be_sent_ends_the_exchange_of_all():
+    def body(engine):
+        copies = Replicas(1)
+        copies.place([Standing(0, seat, False, "ab"[seat], frozenset()) for seat in range(2)])
+        part = {"worker": [threading.Lock()]} if engine.rank == 1 else {"worker": []}
+        with pytest.raises(rabit.RabitError) as error:
+            copies.exchange(1, part)
+        assert copies.kept() == frozenset()
+        return str(error.value)
+
+    for text in run_ranks(2, body, timeout=60):
+        assert "rank 1" in text and "['worker'][0] of type lock cannot be pickled" in text

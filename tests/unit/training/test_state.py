@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -34,6 +34,33 @@ def tree():
 class Slot:
     def __init__(self):
         self.state = tree()
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@dataclass
+class Odd:
+    """What a method of somebody else may keep: fields that __init__ does not take, attributes, named tuples."""
+
+    pair: Pair
+    count: int = dataclasses.field(default=0, init=False)
+
+
+def test_a_copy_has_all_that_a_node_has():
+    odd = Odd(Pair(np.ones(2), 3))
+    odd.count, odd.note = 5, "mine"
+
+    same = state.copied(odd)
+    loaded = state.restored(odd, "w", {"w/pair/0": np.zeros(2), "w/pair/1": 4, "w/count": 6})
+    resized = state.resized(odd, "w", state.Change(2, 3, has_new=True))
+
+    for found, count in ((same, 5), (loaded, 6), (resized, 5)):
+        assert type(found) is Odd and type(found.pair) is Pair and found is not odd
+        assert (found.count, found.note) == (count, "mine")
+    assert loaded.pair.second == 4 and odd.count == 5
 
 
 def test_leaves_have_paths_scopes_and_rules():
