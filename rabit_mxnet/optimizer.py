@@ -131,13 +131,15 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
     def _reduce(self, index: Any, weight: Any, grad: Any) -> None:
         if not isinstance(index, (list, tuple)):
             index, weight, grad = [index], [weight], [grad]
-        if self._process_set.included():
-            meet_if_due(self._meeting, self._method)
-        if self._method is not None:
+        slots = []
+        if self._method is not None:  # First: their shapes are compared.
             slots = [
                 self._method.slot(str(i), w, self._priority(i), self._learning_rate)
                 for i, w in zip(index, weight, strict=True)
             ]
+        if self._process_set.included():
+            meet_if_due(self._meeting, self._method)
+        if self._method is not None:
             self._method.exchange(slots, grad)
             return
         if self._process_set.size() == 1 or not self._process_set.included():

@@ -164,10 +164,10 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
 
     def _allreduce_grads(self) -> None:
         """Gluon calls this from `step` and `allreduce_grads`."""
+        slots = {} if self._method is None else self._slots()  # First: their shapes are compared.
         if self._process_set.included():
             meet_if_due(self._meeting, self._method)
         if self._method is not None:
-            slots = self._slots()
             self._method.exchange(list(slots.values()), [self._gradient(i) for i in slots])
             self._method.before_step()
             return

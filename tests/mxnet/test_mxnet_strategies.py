@@ -171,3 +171,27 @@ report(said)
         assert len(said) == 2
         assert "rank 0 by no strategy, rank 1 by 'local:every=2'" in said[0]
         assert "rank 0 by no strategy, rank 1 by 'topk:ratio=0.2,small=0'" in said[1]
+
+
+def test_other_shapes_are_a_mismatch_on_every_rank(on_ranks):
+    results = on_ranks(
+        2,
+        SETUP
+        + """
+errors = []
+net = mx.gluon.nn.Dense(3, in_units=8 + 2 * rank, prefix="layer_")
+net.initialize(mx.init.One())
+trainer = rabit.DistributedTrainer(net.collect_params(), "sgd", strategy="demo:chunk=8,count=2")
+try:
+    with mx.autograd.record():
+        loss = net(mx.nd.ones((2, 8 + 2 * rank))).sum()
+    loss.backward()
+    trainer.step(2)
+except rabit.Mismatch as error:
+    errors.append(str(error))
+report(errors)
+""",
+    )
+
+    for (text,) in results:
+        assert "has shape (3, 8) on rank 0 and (3, 10) on rank 1" in text
