@@ -24,6 +24,7 @@ from rabit.engine.current import current_engine
 from rabit.engine.engine import Engine
 from rabit.engine.process_set import ProcessSet, global_process_set
 from rabit.errors import InvalidArgument
+from rabit.printable import printable
 from rabit.threads import start_thread
 
 __all__ = ["Checkpoint", "Restored"]
@@ -251,7 +252,7 @@ class Checkpoint:
     def _told(self, found: Restored, skipped: Sequence[str]) -> Restored:
         if self._peers.rank == 0:
             for each in skipped:
-                print(f"rabit: checkpoint: {each}", file=sys.stderr)
+                print(f"rabit: checkpoint: {printable(each)}", file=sys.stderr)
         return Restored(**{**vars(found), "skipped": tuple(skipped)})
 
     def _run(self, share: Any) -> None:

@@ -16,6 +16,7 @@ from rabit.checkpoint.manifest import Manifest, Tensor
 from rabit.checkpoint.safetensors import Entry, header
 from rabit.command import run_command
 from rabit.errors import InvalidArgument
+from rabit.printable import printable, printable_lines
 
 __all__ = ["main"]
 
@@ -104,7 +105,7 @@ def _import(source: Path, folder: Path, step: int, places: Sequence[tuple[str, s
             "torch) where you import; what is imported is read without it."
         ) from error
     number = dcp.import_checkpoint(source, folder, step=step, places=dict(places))
-    print(f"{folder}: generation {number}, step {step}, of {source}")
+    _print(f"{folder}: generation {number}, step {step}, of {source}")
     return 0
 
 
@@ -122,18 +123,18 @@ def _chosen(folder: Folder, number: int | None) -> int:
 
 
 def _list(folder: Folder) -> int:
-    print(f"{'generation':>10} {'step':>10} {'ranks':>6} {'bytes':>16}  saved")
+    _print(f"{'generation':>10} {'step':>10} {'ranks':>6} {'bytes':>16}  saved")
     committed = set(folder.committed())
     for number in folder.numbers():
         if number not in committed:
-            print(f"{number:>10} {'':>10} {'':>6} {'':>16}  not finished")
+            _print(f"{number:>10} {'':>10} {'':>6} {'':>16}  not finished")
             continue
         try:
             found = folder.manifest(number)
         except CheckpointDamaged as error:
-            print(f"{number:>10} {'':>10} {'':>6} {'':>16}  {error}")
+            _print(f"{number:>10} {'':>10} {'':>6} {'':>16}  {error}")
             continue
-        print(f"{number:>10} {found.step:>10} {found.size:>6} {found.bytes:>16,}  {found.saved_at}")
+        _print(f"{number:>10} {found.step:>10} {found.size:>6} {found.bytes:>16,}  {found.saved_at}")
     return 0
 
 
@@ -143,16 +144,16 @@ def _verify(folder: Folder, number: int | None) -> int:
     for each in numbers:
         problems = folder.problems(each)
         damaged += bool(problems)
-        print(f"generation {each}: {'whole' if not problems else 'damaged'}")
+        _print(f"generation {each}: {'whole' if not problems else 'damaged'}")
         for line in problems:
-            print(f"  {line}")
+            _print(f"  {line}")
     if not numbers:
-        print(f"{folder.path} has no finished generation.", file=sys.stderr)
+        print(printable(f"{folder.path} has no finished generation."), file=sys.stderr)
     return 1 if damaged or not numbers else 0
 
 
 def _show(manifest: Manifest) -> int:
-    print(
+    _print(
         f"generation {manifest.generation}, step {manifest.step}, saved by {manifest.size} ranks at "
         f"{manifest.saved_at} with rabit {manifest.rabit}"
     )
@@ -160,11 +161,12 @@ def _show(manifest: Manifest) -> int:
     pairs = zip(manifest.local_tensors, manifest.local, strict=True)
     groups += [(f"of rank {rank}", *each) for rank, each in enumerate(pairs)]
     for title, tensors, document in groups:
-        print(f"\n{title}: {len(tensors)} tensors")
+        print()
+        _print(f"{title}: {len(tensors)} tensor{'s' * (len(tensors) != 1)}")
         for name, tensor in tensors.items():
             shape = "x".join(map(str, tensor.shape)) or "scalar"
-            print(f"  {tensor.dtype:<7} {shape:<16} {tensor.bytes:>14,}  {name}")
-        print(json.dumps(document, indent=1))
+            _print(f"  {tensor.dtype:<7} {shape:<16} {tensor.bytes:>14,}  {name}")
+        print(printable_lines(json.dumps(document, indent=1)))
     return 0
 
 
@@ -191,7 +193,7 @@ def _consolidate(folder: Folder, manifest: Manifest, output: Path, prefix: str) 
     finally:
         with contextlib.suppress(OSError):  # Where it never was, as in a folder that is not there.
             partial.unlink(missing_ok=True)
-    print(f"{output}: {len(tensors)} tensors of generation {manifest.generation}")
+    _print(f"{output}: {len(tensors)} tensor{'s' * (len(tensors) != 1)} of generation {manifest.generation}")
     return 0
 
 
@@ -203,6 +205,11 @@ def _read(reader: Reader, tensor: Tensor) -> memoryview:
             f"{error.filename} cannot be read: {error.strerror}. 'rabitrun checkpoint verify' tells which "
             "generations are whole; -g takes another one."
         ) from error
+
+
+def _print(line: str) -> None:
+    """One line, which may hold names of tensors and what a stranger has written into a manifest."""
+    print(printable(line))
 
 
 if __name__ == "__main__":

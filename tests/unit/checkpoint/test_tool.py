@@ -9,6 +9,7 @@ from support.thread_peers import run_threads
 from rabit.checkpoint import Checkpoint
 from rabit.checkpoint.safetensors import parse_header
 from rabit.launch.cli import main
+from rabit.printable import printable_lines
 
 
 @pytest.fixture
@@ -37,6 +38,19 @@ def test_ls_lists_generations(folder, capsys):
 
     assert [line.split()[:3] for line in lines[1:3]] == [["1", "10", "2"], ["2", "20", "2"]]
     assert lines[3].split() == ["3", "not", "finished"]
+
+
+def test_no_name_in_a_checkpoint_steers_the_terminal(tmp_path, capsys):
+    def save(peers):
+        with Checkpoint(tmp_path, peers=peers) as checkpoint:
+            checkpoint.save({"w\x1b[2J\nforged\x9b": np.ones(2), "text": "\x1b[2J"}, step=1)
+
+    assert run_threads(1, save) == [None]
+    assert main(["checkpoint", "show", str(tmp_path)]) == 0
+
+    text = capsys.readouterr().out
+    assert r"w\x1b[2J\nforged\x9b" in text and "equal on all ranks: 1 tensor\n" in text
+    assert text == printable_lines(text)
 
 
 def test_verify_finds_what_is_damaged(folder, capsys):
