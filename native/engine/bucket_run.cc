@@ -63,8 +63,8 @@ Status BucketRun::Begin() {
   route_ = *job_.route;
   if (services_.timeline.is_active()) {
     for (const BucketItem& item : job_.items) {
-      services_.timeline.Span(std::string(Name(bucket_.kind)) + "." + item.tensor->ready->name,
-                              "QUEUE", item.tensor->agreed_ns, started_ns_);
+      services_.timeline.Span(TimelineRow(bucket_.kind, item.tensor->ready->name), "QUEUE",
+                              item.tensor->agreed_ns, started_ns_);
     }
   }
   Enter();

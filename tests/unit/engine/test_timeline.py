@@ -10,6 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+
+import rabit
+from rabit.testing import run_ranks
+
 LOOP = """
 import os, resource, sys
 import numpy as np
@@ -79,3 +84,21 @@ def test_a_disk_that_is_full_ends_the_timeline_and_not_the_job(tmp_path):
     path = tmp_path / "trace.json"
     assert path.stat().st_size <= 30_000
     assert "NEGOTIATE_ALLREDUCE" in names(json.loads(path.read_text()))
+
+
+def test_an_operation_has_one_row_and_its_kind_once(tmp_path):
+    path = str(tmp_path / "trace.json")
+
+    def work(engine):
+        if engine.rank == 0:
+            engine.start_timeline(path)
+        rabit.broadcast(np.ones(100_000), 0, name="broadcast.w", engine=engine)
+        if engine.rank == 0:
+            engine.stop_timeline()
+
+    run_ranks(2, work)
+
+    (written,) = tmp_path.iterdir()
+    events = json.loads(written.read_text())
+    rows = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert {row for row in rows if row.endswith(".w")} == {"broadcast.w"}
