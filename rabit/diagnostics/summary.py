@@ -9,40 +9,68 @@ from rabit.printable import printable
 
 __all__ = ["summary_text"]
 
+_NO_CODEC = "identity"  # what the engine calls data that travel as they are
+
 
 def summary_text(statistics: Mapping[str, Any]) -> str:
-    """Four lines about what the engine did; a fifth if other ranks were waited for.
+    """Four lines about what the engine did; others if methods or codecs worked, or ranks were waited for.
 
     statistics: the document of `Engine.statistics`.
     """
     totals = statistics.get("totals", {})
-    tensors, total_bytes = totals.get("tensors", 0), totals.get("bytes", 0)
     steps = statistics.get("steps", 0)
-    if steps:
-        volume = f"{tensors / steps:.4g} tensors and {_bytes(total_bytes / steps)} per step"
-        volume += f", {steps} steps"
-    else:
-        volume = f"{tensors} tensors and {_bytes(total_bytes)} in all"
+    # Small results come with the negotiation, and are in no bucket.
+    carried, carried_bytes = statistics.get("inlined", 0), statistics.get("inlined_bytes", 0)
+    tensors, total_bytes = totals.get("tensors", 0), totals.get("bytes", 0)
+    volume = _volume(tensors + carried, total_bytes + carried_bytes, steps)
     buckets = totals.get("buckets", 0)
     each = (
         f", {tensors / buckets:.1f} tensors and {_bytes(total_bytes / buckets)} each"
         if buckets
         else ""
     )
+    small = f"; {_counted(carried, 'tensor')} went with the negotiation" if carried else ""
     busy_s = statistics.get("communication_us", 0) / 1e6
     blocked_s = statistics.get("blocked_us", 0) / 1e6
     hidden = 100 * float(statistics.get("hidden_share", 0.0))
     lines = [
-        f"{volume}, {statistics.get('size', 1)} ranks",
-        f"{buckets} buckets{each}",
+        f"{volume}, {_counted(statistics.get('size', 1), 'rank')}",
+        f"{_counted(buckets, 'bucket')}{each}{small}",
         f"communication {busy_s:.3f} s, {hidden:.0f} % hidden behind compute "
         f"({blocked_s:.3f} s waited for)",
         f"transport {_transports(statistics)}; algorithm {_shares(statistics, 'algorithms')}",
     ]
+    saved = _saved(statistics)
+    if saved:
+        lines.insert(1, saved)
     waited = _waited_for(statistics)
     if waited:
         lines.append(f"others waited for {waited}")
     return "\n".join(f"rabit: {printable(line)}" for line in lines)  # They hold names of tensors.
+
+
+def _volume(tensors: int, total_bytes: int, steps: int) -> str:
+    if not steps:
+        return f"{_counted(tensors, 'tensor')} and {_bytes(total_bytes)} in all"
+    each = _counted(tensors / steps, "tensor")
+    return f"{each} and {_bytes(total_bytes / steps)} per step, {_counted(steps, 'step')}"
+
+
+def _saved(statistics: Mapping[str, Any]) -> str:
+    """The bytes of the gradients that methods or codecs have taken, and of all that went on the wire; or ""."""
+    codecs = statistics.get("codecs", {})
+    gradients = statistics.get("methods", {}).get("gradient_bytes", 0)
+    gradients += sum(row["bytes"] for name, row in codecs.items() if name not in ("", _NO_CODEC))
+    if not gradients:
+        return ""
+    wire = statistics["totals"]["wire_bytes"] + statistics.get("inlined_bytes", 0)
+    steps = statistics.get("steps", 0)
+    sizes = f"gradients {_bytes(gradients / (steps or 1))}, on the wire {_bytes(wire / (steps or 1))}"
+    return f"methods and codecs: {sizes} {'per step' if steps else 'in all'}"
+
+
+def _counted(count: float, what: str) -> str:
+    return f"{count:.4g} {what}" if count == 1 else f"{count:.4g} {what}s"
 
 
 def _transports(statistics: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,8 @@ class Pipeline:
             lambda ranks: self.strategy.gradient(slot, ranks), slot.name, slot.priority, slot.lr
         )
         self._gradients[slot.name] = task
+        report = self._driver.engine.reports.setdefault("methods", {"gradient_bytes": 0})
+        report["gradient_bytes"] += math.prod(slot.shape) * slot.dtype.itemsize
         return task
 
     def flush(self) -> None:

@@ -35,8 +35,27 @@ def test_four_lines_and_who_was_waited_for():
 
 def test_an_engine_that_did_nothing():
     assert summary_text({}).splitlines() == [
-        "rabit: 0 tensors and 0 B in all, 1 ranks",
+        "rabit: 0 tensors and 0 B in all, 1 rank",
         "rabit: 0 buckets",
         "rabit: communication 0.000 s, 0 % hidden behind compute (0.000 s waited for)",
         "rabit: transport none; algorithm none",
     ]
+
+
+def test_results_that_came_with_the_negotiation_are_counted():
+    found = summary_text({"size": 2, "inlined": 1, "inlined_bytes": 96}).splitlines()
+
+    assert found[:2] == [
+        "rabit: 1 tensor and 96 B in all, 2 ranks",
+        "rabit: 0 buckets; 1 tensor went with the negotiation",
+    ]
+
+
+def test_bytes_of_gradients_stand_next_to_those_on_the_wire():
+    totals = {**DOCUMENT["totals"], "wire_bytes": 5 << 20}
+    codecs = {"identity": {"bytes": 4 << 20}, "onebit": {"bytes": 16 << 20}}
+    document = {**DOCUMENT, "totals": totals, "codecs": codecs, "methods": {"gradient_bytes": 24 << 20}}
+
+    assert summary_text(document).splitlines()[1] == (
+        "rabit: methods and codecs: gradients 4 MiB, on the wire 512 KiB per step"
+    )
