@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rabit.launch.ends import Ends
+from rabit.launch.nodes.node import Node
 from rabit.launch.plan import Plan
 
 __all__ = ["missed_text", "too_late_text"]
 
 
-def too_late_text(hosts: Sequence[str], start_s: float, by_hand: str) -> str:
-    """Ranks of these hosts have not started in time; by_hand: see Node."""
-    attempt = f"Try '{by_hand}' by hand, or set" if by_hand else "Set"
+def too_late_text(late: Sequence[Node], start_s: float) -> str:
+    """Ranks of these nodes have not started in time."""
+    attempt = f"Try '{late[0].by_hand}' by hand, or set" if late[0].by_hand else "Set"
     return (
-        f"the ranks of {', '.join(hosts)} have not started within {start_s:g} s. "
+        f"the ranks of {', '.join(node.host for node in late)} have not started within {start_s:g} s. "
         f"{attempt} --start-timeout higher."
     )
 

@@ -216,7 +216,8 @@ class Supervisor:
             self._stop(signal.SIGTERM)
         if self._start_by is not None and now >= self._start_by:
             self._start_by = None
-            self._too_late()
+            late = [each for each in self._nodes if not self._is_started.issuperset(each.ranks)]
+            self.failed(late[0].host, too_late_text(late, self._times.start_s), 1)
         if self._settle_at is not None and now >= self._settle_at and not self._is_stopping:
             self._stop(signal.SIGTERM)
         if self._kill_at is not None and now >= self._kill_at:
@@ -228,15 +229,6 @@ class Supervisor:
                 if any(number not in self._statuses for number in each.numbers):
                     self.failed(str(each.host), f"the host {each.host} does not answer.", 1)
             self._statuses = {**dict.fromkeys(self._host_of, -signal.SIGKILL), **self._statuses}
-
-    def _too_late(self) -> None:
-        hosts = [
-            str(each.host)
-            for each in self._plan.hosts
-            if any(number not in self._is_started for number in each.numbers)
-        ]
-        by_hand = next((node.by_hand for node in self._nodes if node.host in hosts), "")
-        self.failed(hosts[0], too_late_text(hosts, self._times.start_s, by_hand), 1)
 
     def _signalled(self, signum: int) -> None:
         if signum not in TERMINATING:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from rabit.errors import InvalidArgument
 from rabit.launch.hosts import Host
@@ -68,6 +69,55 @@ def ssh_command(
     return [*command, "--", host.name, "exec " + shlex.join(agent)]
 
 
+class _Outbox:
+    """What is on its way to the standard input of a process, which may take its time.  One thread only."""
+
+    def __init__(self, file: IO[bytes], selector: selectors.BaseSelector) -> None:
+        self._file = file
+        self._selector = selector
+        self._data = bytearray()
+        self._is_registered = False
+
+    def send(self, data: bytes) -> None:
+        """Takes `data`; writes now what can be written without waiting."""
+        if not self._file.closed:
+            self._data += data
+            self._write()
+
+    def close(self, longest_s: float) -> None:
+        """Closes the stream when all is written; after `longest_s` seconds at the latest, if that is above 0."""
+        if self._file.closed:
+            return
+        deadline = time.monotonic() + longest_s
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(self._file, selectors.EVENT_WRITE)
+            while self._data and (left := deadline - time.monotonic()) > 0:
+                waiting.select(left)
+                self._write()
+        if longest_s or not self._data:
+            self._register(False)
+            self._file.close()
+
+    def _write(self) -> None:
+        try:
+            while self._data:
+                written = os.write(self._file.fileno(), self._data[:_READ_BYTES])
+                del self._data[:written]
+        except BlockingIOError:
+            self._register(True)
+            return
+        except OSError:
+            self._data.clear()  # The process has ended; its output tells why.
+        self._register(False)
+
+    def _register(self, wanted: bool) -> None:
+        if wanted and not self._is_registered:
+            self._selector.register(self._file, selectors.EVENT_WRITE, self._write)
+        elif self._is_registered and not wanted:
+            self._selector.unregister(self._file)
+        self._is_registered = wanted
+
+
 class RemoteNode:
     """One thread only.  The agent ends its ranks when this side's end of ssh closes.
 
@@ -95,8 +145,7 @@ class RemoteNode:
         self._decoder = Decoder()
         self._noise: bytes | None = b""  # None once the agent has greeted
         self._complaints = b""  # what ssh, or the agent, wrote to the error stream
-        self._to_send = bytearray()
-        self._is_sending = False
+        self._outbox: _Outbox | None = None
         self._is_paused = False
         self._is_done = False
         self._running = set(self.ranks)
@@ -126,6 +175,8 @@ class RemoteNode:
         for file in (self._process.stdin, self._process.stdout, self._process.stderr):
             assert file is not None
             os.set_blocking(file.fileno(), False)
+        assert self._process.stdin is not None
+        self._outbox = _Outbox(self._process.stdin, self._selector)
         self._register_stdout()
         self._listen(self._descriptor("stderr"), self._read_complaints)
         self._send(frame(Kind.JOB, 0, self._job.to_json()))
@@ -148,27 +199,19 @@ class RemoteNode:
             self._register_stdout()
 
     def leave(self) -> None:
-        if self._process is None or self._leaves_by:
+        if self._outbox is None or self._leaves_by:
             return
         self._leaves_by = time.monotonic() + self._job.grace_s + _FAREWELL_S
         if self._job.stores:  # Else the end of the connection says the same.
             self._send(frame(Kind.END))
-        if not self._to_send:
-            self._close_stdin()
-
-    def _close_stdin(self) -> None:
-        """The agent takes it as: end everything and go."""
-        assert self._process is not None and self._process.stdin is not None
-        self._forget(self._descriptor("stdin"))
-        self._process.stdin.close()
+        self._outbox.close(0.0)
 
     def finish(self) -> None:
-        if self._process is None:
+        if self._process is None or self._outbox is None:
             return
         self.leave()
-        if self._descriptor("stdin") >= 0:
-            self._flush(_FAREWELL_S)
-            self._close_stdin()
+        # The agent takes it as: end everything and go.
+        self._outbox.close(_FAREWELL_S)
         try:
             self._process.wait(max(0.0, self._leaves_by - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -285,39 +328,9 @@ class RemoteNode:
         self._is_done = True
         self._events.failed(self.host, text, status)
 
-    # Writing.
-
     def _send(self, data: bytes) -> None:
-        if self._process is not None and self._process.stdin and not self._process.stdin.closed:
-            self._to_send += data
-            self._write()
-
-    def _write(self) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        try:
-            while self._to_send:
-                written = os.write(self._process.stdin.fileno(), self._to_send[:_READ_BYTES])
-                del self._to_send[:written]
-        except BlockingIOError:
-            if not self._is_sending:
-                descriptor = self._process.stdin.fileno()
-                self._selector.register(descriptor, selectors.EVENT_WRITE, self._write)
-                self._is_sending = True
-            return
-        except OSError:
-            self._to_send.clear()  # ssh has ended; its output tells why.
-        if self._is_sending:
-            self._forget(self._process.stdin.fileno())
-            self._is_sending = False
-
-    def _flush(self, longest_s: float) -> None:
-        deadline = time.monotonic() + longest_s
-        with selectors.DefaultSelector() as waiting:
-            assert self._process is not None and self._process.stdin is not None
-            waiting.register(self._process.stdin.fileno(), selectors.EVENT_WRITE)
-            while self._to_send and time.monotonic() < deadline:
-                waiting.select(max(0.0, deadline - time.monotonic()))
-                self._write()
+        if self._outbox is not None:
+            self._outbox.send(data)
 
     # The selector.
 
