@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -26,6 +27,7 @@ from rabit.engine.pool import Pool
 from rabit.errors import InvalidArgument, Mismatch, PeerLost, RabitError, TimedOut, has_failed
 from rabit.printable import printable
 from rabit.rendezvous.discovery import Meeting
+from rabit.rendezvous.waiting import says_after_a_while, whom_it_waits_for
 
 if TYPE_CHECKING:
     from rabit.engine.process_set import ProcessSet
@@ -82,7 +84,8 @@ def init(
     process_sets: sets to register, the same on every rank; "dynamic" is accepted and means none.
     config: None reads the environment, as set by rabitrun, torchrun, mpirun or srun.
     Blocks until every rank has called it, at most `config.connect_timeout` seconds.  All ranks fail together then,
-    and may call it again; in an elastic job those that do so agree on who goes on.
+    and may call it again; in an elastic job those that do so agree on who goes on.  After 5 s the first rank
+    that has come prints which have not.
     """
     with _state.lock:
         _leave_parent()
@@ -96,7 +99,8 @@ def init(
         watch_ending(found.rank, environ)
         check_together(found, f"on rank {found.rank}")
         _check_sets(process_sets, found)
-        engine = _elastic_engine(found) or _first_engine(found, comm)
+        with _waiting(found):
+            engine = _elastic_engine(found) or _first_engine(found, comm)
         _state.engine, _state.has_run = engine, True
         tell_on_failure(engine)
         set_default_engine(engine)
@@ -109,6 +113,15 @@ def init(
     if not isinstance(process_sets, str):
         for each in _distinct(process_sets or ()):
             each.register(engine)
+
+
+def _waiting(config: Config) -> contextlib.AbstractContextManager[object]:
+    """Around the start of the first engine: a user learns whom it waits for."""
+    # Who comes to a job, or comes again, may wait until it is needed, and no list of ranks is known then.
+    is_fixed = not config.joins and _state.elastic_epoch == 0
+    if config.size == 1 or not is_fixed or not config.store_address or not config.secret:
+        return contextlib.nullcontext()
+    return says_after_a_while(functools.partial(whom_it_waits_for, config, _state.epoch + 1))
 
 
 def _is_homogeneous(engine: Engine) -> bool:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rabit.errors import InvalidArgument, TimedOut
 from rabit.rendezvous.private_file import read_private_file
+from rabit.rendezvous.waiting import says_after_a_while
 
 __all__ = [
     "Meeting",
@@ -103,6 +104,12 @@ def _sweep(directory: Path) -> None:
 
 def wait_for(path: Path, rank: int, launcher: str, timeout: float) -> Meeting:
     """Waits until rank 0 has written `path`; at most `timeout` seconds, then TimedOut."""
+    waits = f"rank {rank} waits in init() for rank 0 of this {launcher} job, which has not called it yet."
+    with says_after_a_while(lambda: waits):
+        return _wait_for(path, rank, launcher, timeout)
+
+
+def _wait_for(path: Path, rank: int, launcher: str, timeout: float) -> Meeting:
     deadline = time.monotonic() + timeout
     pause = 0.001
     while True:

@@ -114,7 +114,8 @@ def _on_several_hosts(base: Placement, marks: JobMarks, environ: Mapping[str, st
             secret=secret,
             bind_address=bind,
         )
-    bind = _own_address(environ, host, port)
+    # Where the user says the loopback, all ranks are on this machine, perhaps as several hosts.
+    bind = host if given and addresses.is_loopback(host) else _own_address(environ, host, port)
     return base._replace(
         store_address=format_address(bind, port),
         serves_store=True,

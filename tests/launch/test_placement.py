@@ -342,6 +342,12 @@ def test_open_mpi_on_several_hosts_needs_an_address(secret_file):
     with pytest.raises(InvalidArgument, match="Set RABIT_STORE_ADDRESS"):
         discover(environ)
 
+    # What the user says is where rank 0 listens: several "hosts" of one machine, as when a layout is tried out.
+    first = {**environ, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+    served = discover({**first, "RABIT_STORE_ADDRESS": "127.0.0.1:4000"})
+    assert (served.store_address, served.serves_store) == ("127.0.0.1:4000", True)
+    assert served.bind_address == "127.0.0.1"
+
     placement = discover({**environ, "RABIT_STORE_ADDRESS": "[::1]:4000"})
     assert placement.store_address == "[::1]:4000"
     assert numbers(placement) == (3, 4, 1, 2, 1, 2)
