@@ -10,13 +10,13 @@ import threading
 import time
 from pathlib import Path
 
-FOLDER, STEPS, KILLS = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+FOLDER, STEPS, KILLS, KIND = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4]
 ME = int(os.environ["RABIT_RANK"])
 PACE_S = 0.03  # A job that is over at once meets no newcomer.
 
 
 def die(phase: str) -> None:
-    (FOLDER / f"killed.{ME}").write_text(phase)
+    (FOLDER / f"killed.{ME}").write_text(json.dumps([phase, time.time()]))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -39,7 +39,8 @@ def newcomer(phase: str, *, is_at_once: bool = True) -> None:
 newcomer("start", is_at_once=False)
 
 # A newcomer may be lost while it imports.
-import numpy as np  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parent))
+from elastic_work import ArrayWork, TorchWork  # noqa: E402
 
 import rabit  # noqa: E402
 import rabit.elastic  # noqa: E402
@@ -47,10 +48,11 @@ from rabit.checkpoint import Checkpoint  # noqa: E402
 
 rabit.init()
 newcomer("admitted")
-state = rabit.elastic.ObjectState(step=0, weights=np.zeros(20_000), sizes=[])
+work = TorchWork(KIND) if KIND else ArrayWork()
+state = work.state
 resets: list[int] = []
 losses: list[int] = []
-commits: list[tuple[int, int]] = []
+commits: list[tuple[int, int, int, float]] = []
 
 
 def reset() -> None:
@@ -61,40 +63,49 @@ def reset() -> None:
 state.register_reset_callbacks([reset])
 
 
-def step(state, checkpoint) -> None:
+def step(rows, checkpoint) -> None:
     meet("before", state.step)
-    gradient = np.full(20_000, (rabit.rank() + 1) * (state.step + 1), np.float64)
-    handle = rabit.allreduce_async(gradient, op=rabit.Sum, name="gradient")
+    work.send((rabit.rank() + 1) * (state.step + 1))
+    everybody = rabit.allgather(rows, name="rows").tolist()
     meet("sent", state.step)
-    state.weights += handle.result()
+    work.update()
     state.step += 1
     state.sizes.append(rabit.size())
+    state.seen.append([state.sampler.epoch, sorted(everybody)])
+    state.sampler.record_batch(0, len(rows))
     meet("commit", state.step)
     state.save()
     state._commits += 1
-    commits.append((state.step, rabit.size()))
+    commits.append((state.step, rabit.size(), len(resets), time.time()))
     if state.step % 3 == 0:
-        checkpoint.save({"weights": state.weights, "sizes": state.sizes}, step=state.step)
+        checkpoint.save({"weights": work.weights(), "sizes": state.sizes}, step=state.step)
         meet("save", state.step, is_at_once=False)
     state.check_host_updates()
+
+
+def epoch(checkpoint) -> None:
+    for rows in work.batches():
+        if rabit.rank() == 0:
+            time.sleep(PACE_S)
+        try:
+            step(rows, checkpoint)
+        except rabit.RabitError:
+            losses.append(1)
+            meet("recovery", len(losses), is_at_once=False)
+            raise
+        if state.step == STEPS:
+            return
+    state.sampler.set_epoch(state.sampler.epoch + 1)
 
 
 @rabit.elastic.run
 def train(state) -> None:
     checkpoint = Checkpoint(FOLDER / "checkpoints", keep=2)
     while state.step < STEPS:
-        if rabit.rank() == 0:
-            time.sleep(PACE_S)
-        try:
-            step(state, checkpoint)
-        except rabit.RabitError:
-            losses.append(1)
-            meet("recovery", len(losses), is_at_once=False)
-            raise
+        epoch(checkpoint)
     checkpoint.wait()
 
 
 train(state)
-assert (state.weights == state.weights[0]).all()
-result = {"weight": float(state.weights[0]), "sizes": state.sizes, "commits": commits}
+result = {"weights": work.weights().tolist(), "sizes": state.sizes, "seen": state.seen, "commits": commits}
 (FOLDER / f"result.{ME}").write_text(json.dumps(result))

@@ -2,13 +2,15 @@
 
     python tests/faults/elastic_schedules.py [--runs 100] [--seed 0] [--show]
 
-A seed decides everything: two to four ranks, spares and slots to grow into, and who is killed when: before a step,
-while its data travels, before the commit, some milliseconds into a recovery, in a reset callback, while a checkpoint
-is written, while a newcomer starts, waits or has just been let in.  One of the first ranks is spared, since somebody
-must have the state.
-Every job must end well, and every process that ends in it must have the sum that the ranks of each step make, to the
-bit; no step that a survivor has committed may be repeated; and the newest checkpoint must be whole and of that history.
-A job that goes wrong prints its seed, which plays it again.
+A seed decides everything: two to four ranks, spares and slots to grow into, what they train (an array, or a table by
+one of torch's optimizers with a schedule and a DataLoader; every state holds a sampler), and who is killed when: before
+a step, while its data travels, before the commit, some milliseconds into a recovery, in a reset callback, while a
+checkpoint is written, while a newcomer starts, waits or has just been let in.  Another one is killed up to 200 ms after
+it sees the first loss.  One of the first ranks is spared, since somebody must have the state.
+Every job must end well, and every process that ends in it must have the weights that the ranks of each step make, to
+the bit; no step that a survivor has committed may be repeated; every epoch that is over must have had each sample; and the
+newest checkpoint must be whole and of that history.  No wait for a connection may run into its limit, which is longer
+than a job may take.  A job that goes wrong prints its seed, which plays it again.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,16 +32,23 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from faults.elastic_work import SAMPLES, weights_of
 from support import seeds
+from support.rank_server import RankServer
 from support.thread_peers import Room, ThreadPeers
 
 from rabit.checkpoint import Checkpoint
 
 STEPS = 16
 LIMIT_S = 180.0
+QUANTILES = {"median": 0.5, "99 %": 0.99, "longest": 1.0}
 SCRIPT = Path(__file__).with_name("elastic_schedule_rank.py")
 OF_ALL = ("before", "sent", "commit", "recovery", "reset", "save")
 OF_NEWCOMERS = ("start", "admitted")
+OPTIMIZERS = (
+    "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon", "NAdam", "RAdam",
+    "RMSprop", "Rprop", "SGD", "SparseAdam",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,8 +66,9 @@ class Kill:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A job and its losses."""
+    """A job and its losses.  kind: the optimizer; "": an array by hand."""
 
+    kind: str
     ranks: int
     most: int
     spares: int
@@ -80,21 +91,31 @@ def schedule_of(seed: int) -> Schedule:
         at = dice.randint(1, 2) if phase in ("recovery", "reset") else dice.randrange(1, STEPS)
         at = at // 3 * 3 + 3 if phase == "save" else at  # so often it saves
         kills.append(Kill(member, phase, at, dice.choice((0, 1, 3, 10, 30, 100, 300))))
-    return Schedule(ranks, most, spares, tuple(kills))
+    kills.append(Kill(dice.choice(others), "recovery", 1, dice.randint(0, 200)))
+    kind = dice.choice(OPTIMIZERS) if dice.random() < 0.8 else ""
+    return Schedule(kind, ranks, most, spares, tuple(kills))
 
 
-def run(seed: int) -> list[str]:
-    """Plays a schedule; the phases in which processes were killed.  Raises AssertionError."""
+@dataclass(frozen=True)
+class Played:
+    """phases: in which processes were killed.  gaps_s: of each survivor, from a kill to its next step among others."""
+
+    phases: list[str]
+    gaps_s: list[float]
+
+
+def run(seed: int, torch_command: Sequence[str] = (sys.executable,)) -> Played:
+    """Plays a schedule.  Raises AssertionError.  torch_command: starts a script that imports torch."""
     schedule = schedule_of(seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = [
             *(sys.executable, "-m", "rabit.launch", "-np", str(schedule.ranks), "--min-np", "1"),
             *("--max-np", str(schedule.most), "--spares", str(schedule.spares), "-H", "localhost:16"),
-            *(sys.executable, str(SCRIPT), name, str(STEPS)),
-            json.dumps([dataclasses.astuple(each) for each in schedule.kills]),
+            *(*(torch_command if schedule.kind else (sys.executable,)), str(SCRIPT), name, str(STEPS)),
+            *(json.dumps([dataclasses.astuple(each) for each in schedule.kills]), schedule.kind),
         ]
-        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", "RABIT_CONNECT_TIMEOUT": f"{2 * LIMIT_S:g}s"}
         try:
             done = subprocess.run(
                 command, cwd=name, env=environ, capture_output=True, text=True, timeout=LIMIT_S, check=False
@@ -103,33 +124,45 @@ def run(seed: int) -> list[str]:
             raise AssertionError(f"{schedule}\nhangs: {error.stdout!r}\n{error.stderr!r}") from error
         said = f"{schedule}\n{done.stdout}{done.stderr}"
         assert done.returncode == 0, f"status {done.returncode}: {said}"
-        check(folder, said)
-        return [each.read_text() for each in folder.glob("killed.*")]
+        results = {each.name: json.loads(each.read_text()) for each in folder.glob("result.*")}
+        killed = [json.loads(each.read_text()) for each in folder.glob("killed.*")]
+        check(schedule.kind, results, said)
+        check_checkpoint(schedule.kind, folder, next(iter(results.values()))["sizes"], said)
+        gaps_s = [gap for _, at_s in killed for each in results.values() for gap in gaps_after(at_s, each["commits"])]
+        return Played([phase for phase, _ in killed], gaps_s)
 
 
-def check(folder: Path, said: str) -> None:
+def check(kind: str, results: dict[str, Any], said: str) -> None:
     """What the processes have left behind is one history, without a gap."""
-    results = {each.name: json.loads(each.read_text()) for each in folder.glob("result.*")}
     assert results, said
-    histories = {json.dumps(each["sizes"]) for each in results.values()}
+    histories = {json.dumps([each["sizes"], each["seen"]]) for each in results.values()}
     assert len(histories) == 1, f"{histories}: {said}"
-    sizes = json.loads(histories.pop())
+    sizes, seen = json.loads(histories.pop())
     assert len(sizes) == STEPS, said
+    expected = weights_of(kind, sizes)
     for name, each in results.items():
-        assert each["weight"] == weight_of(sizes), f"{name}: {each} of {sizes}: {said}"
-        for step, size in each["commits"]:
+        weights = np.array(each["weights"], expected.dtype)
+        assert (weights == expected).all(), f"{name}: {weights} in place of {expected}, {sizes}: {said}"
+        for step, size, *_ in each["commits"]:
             assert sizes[step - 1] == size, f"{name} has committed step {step} with {size} ranks, of {sizes}: {said}"
+    for epoch in range(seen[-1][0]):
+        rows = {row for at, rows in seen if at == epoch for row in rows}
+        assert rows == set(range(SAMPLES)), f"epoch {epoch} has had {sorted(rows)}: {said}"
+
+
+def check_checkpoint(kind: str, folder: Path, sizes: list[int], said: str) -> None:
     found = Checkpoint(folder / "checkpoints", peers=ThreadPeers(Room(1), 0)).restore()
     if found is not None:
         saved: Any = found.state
         assert saved["sizes"] == sizes[: found.step], f"saved {saved['sizes']} of {sizes}: {said}"
-        assert (saved["weights"] == weight_of(saved["sizes"])).all(), said
+        assert (saved["weights"] == weights_of(kind, saved["sizes"])).all(), said
 
 
-def weight_of(sizes: list[int]) -> float:
-    """What the weights come to when each step has so many ranks: exact in float64."""
-    ranks = np.array([size * (size + 1) // 2 for size in sizes])
-    return float((np.arange(1, len(sizes) + 1) * ranks).sum())
+def gaps_after(killed_s: float, commits: Sequence[tuple[int, int, int, float]]) -> list[float]:
+    """From the kill to the first commit after the ranks have changed; nothing if they have not."""
+    before = [resets for _, _, resets, at_s in commits if at_s <= killed_s]
+    after = [at_s for _, _, resets, at_s in commits if at_s > killed_s and before and resets > before[-1]]
+    return [after[0] - killed_s] if after else []
 
 
 def main() -> int:
@@ -141,8 +174,22 @@ def main() -> int:
             print(seed, schedule_of(seed))
         return 0
     killed = Counter[str]()
-    status = seeds.play(given, lambda seed: killed.update(run(seed)))
+    gaps_s: list[float] = []
+    server = RankServer("torch")
+
+    def play(seed: int) -> None:
+        played = run(seed, server.command)
+        killed.update(played.phases)
+        gaps_s.extend(played.gaps_s)
+
+    try:
+        status = seeds.play(given, play, about=schedule_of)
+    finally:
+        server.close()
     print(f"killed: {killed.total()}, {dict(sorted(killed.items()))}")
+    if gaps_s:
+        shown = ", ".join(f"{name} {np.quantile(gaps_s, share):.3f} s" for name, share in QUANTILES.items())
+        print(f"from a kill to the next step of each survivor, {len(gaps_s)} times: {shown}")
     return status
 
 
