@@ -62,8 +62,9 @@ DTYPE_NAMES = ", ".join(sorted(str(each) for each in DType))
 class ReduceOp(IntEnum):
     """How the values of the ranks are combined.
 
-    AVERAGE of integers truncates toward zero.  It divides a sum of the tensor's type, which may overflow
-    before: integers wrap, and 60000 and 60000 in float16 give inf.  The bitwise operations need integers or bool.
+    AVERAGE of integers truncates toward zero.  Of 16-bit floats and of integers below 64 bits it is
+    divided before it is rounded to the type, so that it is right wherever the type holds it; other sums
+    overflow as the type does.  The bitwise operations need integers or bool.
     """
 
     AVERAGE = 0

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "base/epilogue.h"
 
 namespace rabit {
 
@@ -15,16 +16,19 @@ using ReduceLoop = void (*)(const std::byte* const* inputs, int input_count, std
                             int64_t count);
 using ConvertLoop = void (*)(const std::byte* from, std::byte* to, int64_t count);
 using ScaleLoop = void (*)(const std::byte* from, std::byte* to, int64_t count, double factor);
-using DivideLoop = void (*)(std::byte* data, int64_t count, int divisor);
+// Of at least one input; the epilogue is done before the sum is rounded, or narrowed, to the type.
+using FinishedSumLoop = void (*)(const std::byte* const* inputs, int input_count, std::byte* out,
+                                 int64_t count, const Epilogue& epilogue);
 
 inline constexpr int kReduceOpCount = 9;
 
 struct Kernels {
   // At least two inputs.  nullptr where Supports(dtype, op) is false.
   ReduceLoop reduce[kDTypeCount][kReduceOpCount];
-  ConvertLoop convert[kDTypeCount][kDTypeCount];  // float types only
-  ScaleLoop scale[kDTypeCount];                   // nullptr for bool
-  DivideLoop divide[kDTypeCount];                 // nullptr for bool
+  // Between float types, and between integers and the type that WideOf names; else nullptr.
+  ConvertLoop convert[kDTypeCount][kDTypeCount];
+  ScaleLoop scale[kDTypeCount];               // nullptr for bool
+  FinishedSumLoop finished_sum[kDTypeCount];  // nullptr for bool
 };
 
 // nullptr where the compiler cannot build them for this processor family.

@@ -5,149 +5,11 @@
 #pragma once
 
 #include "arithmetic/kernels.h"
-#include "arithmetic/kernels_vector.h"
+#include "arithmetic/kernels_finished.h"
+#include "arithmetic/kernels_lanes.h"
 
 namespace rabit {
 namespace {
-
-constexpr int kUnroll = 4;
-
-// ---- How each dtype is loaded, computed with and stored --------------------------------------
-
-template <class T>
-struct Plain {
-  using Scalar = T;
-  static constexpr bool kIsFloat = static_cast<T>(0.5) != 0;
-  static constexpr int kBytes = sizeof(T);
-  static constexpr int kCount = RABIT_VECTOR_BYTES / sizeof(T);
-  typedef T Vector __attribute__((vector_size(RABIT_VECTOR_BYTES)));
-  static RABIT_INLINE Vector Load(const std::byte* from) {
-    Vector value;
-    __builtin_memcpy(&value, from, sizeof(value));
-    return value;
-  }
-  static RABIT_INLINE void Store(Vector value, std::byte* to) {
-    __builtin_memcpy(to, &value, sizeof(value));
-  }
-};
-
-template <bool kIsBfloat16>
-struct Half {
-  using Scalar = float;
-  static constexpr bool kIsFloat = true;
-  static constexpr int kBytes = 2;
-  static constexpr int kCount = kLanes;
-  using Vector = FloatVector;
-  static RABIT_INLINE Vector Load(const std::byte* from) {
-    HalfVector half;
-    __builtin_memcpy(&half, from, sizeof(half));
-    return kIsBfloat16 ? WidenBfloat16(half) : WidenFloat16(half);
-  }
-  static RABIT_INLINE void Store(Vector value, std::byte* to) {
-    const HalfVector half = kIsBfloat16 ? NarrowBfloat16(value) : NarrowFloat16(value);
-    __builtin_memcpy(to, &half, sizeof(half));
-  }
-};
-
-// ---- Operations ------------------------------------------------------------------------------
-
-struct Sum {
-  template <class V>
-  static RABIT_INLINE V Apply(V a, V b) {
-    return a + b;
-  }
-};
-struct Product {
-  template <class V>
-  static RABIT_INLINE V Apply(V a, V b) {
-    return a * b;
-  }
-};
-// A NaN on either side wins, as in NumPy; of two equal values (-0 and +0) the first is kept.
-struct Min {
-  template <class V>
-  static RABIT_INLINE V Apply(V a, V b) {
-    return ((b < a) | (b != b)) ? b : a;
-  }
-};
-struct Max {
-  template <class V>
-  static RABIT_INLINE V Apply(V a, V b) {
-    return ((b > a) | (b != b)) ? b : a;
-  }
-};
-struct And {
-  template <class V>
-  static RABIT_INLINE V Apply(V a, V b) {
-    return a & b;
-  }
-};
-struct Or {
-  template <class V>
-  static RABIT_INLINE V Apply(V a, V b) {
-    return a | b;
-  }
-};
-struct Xor {
-  template <class V>
-  static RABIT_INLINE V Apply(V a, V b) {
-    return a ^ b;
-  }
-};
-
-// Which of two NaNs an addition keeps depends on the operand order that the compiler picks, so a
-// NaN result is always the same quiet NaN.
-template <class E>
-RABIT_INLINE typename E::Vector Canonical(typename E::Vector value) {
-  if constexpr (E::kIsFloat) {
-    const typename E::Vector nan =
-        typename E::Vector{} + static_cast<typename E::Scalar>(__builtin_nan(""));
-    return value == value ? value : nan;
-  } else {
-    return value;
-  }
-}
-
-// A dtype as the reductions see it.
-template <class E>
-struct Lanes : E {
-  template <class Op>
-  static RABIT_INLINE typename E::Vector Apply(typename E::Vector a, typename E::Vector b) {
-    return Op::Apply(a, b);
-  }
-  static RABIT_INLINE void StoreResult(typename E::Vector value, std::byte* to) {
-    E::Store(Canonical<E>(value), to);
-  }
-};
-
-// bfloat16 as the reductions see it: the upper halves of 32-bit words are the odd elements, the
-// lower ones the even elements, each one shift or mask away from a float.  That needs no
-// instruction that moves values between lanes, of which widening and narrowing take one for each
-// vector.
-struct BfloatPairs {
-  using Word = Half<true>;
-  static constexpr int kBytes = 2;
-  static constexpr int kCount = 2 * kLanes;
-  struct Vector {
-    FloatVector even;
-    FloatVector odd;
-  };
-  static RABIT_INLINE Vector Load(const std::byte* from) {
-    WordVector words;
-    __builtin_memcpy(&words, from, sizeof(words));
-    return {BitsAs<FloatVector>(words << 16), BitsAs<FloatVector>(words & 0xffff0000u)};
-  }
-  template <class Op>
-  static RABIT_INLINE Vector Apply(Vector a, Vector b) {
-    return {Op::Apply(a.even, b.even), Op::Apply(a.odd, b.odd)};
-  }
-  static RABIT_INLINE void StoreResult(Vector value, std::byte* to) {
-    const WordVector even = RoundToBfloat16(Canonical<Word>(value.even));
-    const WordVector odd = RoundToBfloat16(Canonical<Word>(value.odd));
-    const WordVector words = (odd & 0xffff0000u) | (even >> 16);
-    __builtin_memcpy(to, &words, sizeof(words));
-  }
-};
 
 // ---- Loops -----------------------------------------------------------------------------------
 
@@ -268,47 +130,6 @@ void ScaleFloats(const std::byte* from, std::byte* to, int64_t count, double fac
   MapFloats<E>(from, to, count, [scalar](typename E::Vector v) { return v * scalar; });
 }
 
-template <class E>
-void DivideFloats(std::byte* data, int64_t count, int divisor) {
-  using Scalar = typename E::Scalar;
-  const Scalar scalar = static_cast<Scalar>(divisor);
-  MapFloats<E>(data, data, count, [scalar](typename E::Vector v) { return v / scalar; });
-}
-
-// Out of range becomes the nearest value of T, NaN becomes 0.
-template <class T>
-void ScaleIntegers(const std::byte* from, std::byte* to, int64_t count, double factor) {
-  constexpr bool kIsSigned = static_cast<T>(-1) < static_cast<T>(0);
-  constexpr int kBits = 8 * sizeof(T) - (kIsSigned ? 1 : 0);
-  constexpr double kEnd = static_cast<double>(1ULL << (kBits - 1)) * 2;  // one past the largest
-  constexpr T kLargest = static_cast<T>(((1ULL << (kBits - 1)) - 1) * 2 + 1);
-  constexpr T kSmallest = kIsSigned ? static_cast<T>(-kLargest - 1) : T{0};
-  for (int64_t i = 0; i < count; ++i) {
-    T value;
-    __builtin_memcpy(&value, from + i * sizeof(T), sizeof(T));
-    const double scaled = static_cast<double>(value) * factor;
-    T result = 0;
-    if (scaled >= kEnd) {
-      result = kLargest;
-    } else if (scaled <= static_cast<double>(kSmallest)) {
-      result = kSmallest;
-    } else if (scaled == scaled) {
-      result = static_cast<T>(scaled);
-    }
-    __builtin_memcpy(to + i * sizeof(T), &result, sizeof(T));
-  }
-}
-
-template <class T>
-void DivideIntegers(std::byte* data, int64_t count, int divisor) {
-  for (int64_t i = 0; i < count; ++i) {
-    T value;
-    __builtin_memcpy(&value, data + i * sizeof(T), sizeof(T));
-    value = static_cast<T>(static_cast<int64_t>(value) / divisor);
-    __builtin_memcpy(data + i * sizeof(T), &value, sizeof(T));
-  }
-}
-
 // ---- Tables ----------------------------------------------------------------------------------
 
 constexpr int Row(DType dtype) { return static_cast<int>(dtype); }
@@ -322,11 +143,11 @@ constexpr void FillFloat(Kernels& table, DType dtype) {
   row[Column(ReduceOp::kMax)] = &Reduce<Reduced, Max>;
   row[Column(ReduceOp::kProduct)] = &Reduce<Reduced, Product>;
   table.scale[Row(dtype)] = &ScaleFloats<E>;
-  table.divide[Row(dtype)] = &DivideFloats<E>;
+  table.finished_sum[Row(dtype)] = &FinishedSum<Reduced>;
 }
 
 // Sums and products wrap around, so they use the unsigned type of the same width.
-template <class T, class U>
+template <class T, class U, class Wide>
 constexpr void FillInteger(Kernels& table, DType dtype) {
   ReduceLoop* row = table.reduce[Row(dtype)];
   row[Column(ReduceOp::kSum)] = row[Column(ReduceOp::kAverage)] = &Reduce<Lanes<Plain<U>>, Sum>;
@@ -337,7 +158,7 @@ constexpr void FillInteger(Kernels& table, DType dtype) {
   row[Column(ReduceOp::kBitOr)] = &Reduce<Lanes<Plain<U>>, Or>;
   row[Column(ReduceOp::kBitXor)] = &Reduce<Lanes<Plain<U>>, Xor>;
   table.scale[Row(dtype)] = &ScaleIntegers<T>;
-  table.divide[Row(dtype)] = &DivideIntegers<T>;
+  table.finished_sum[Row(dtype)] = &FinishedIntegerSum<T, Wide>;
 }
 
 // Values are 0 and 1: a sum is an or, a product is an and.
@@ -355,12 +176,12 @@ constexpr void FillBool(Kernels& table) {
 
 constexpr Kernels MakeKernels() {
   Kernels table = {};
-  FillInteger<uint8_t, uint8_t>(table, DType::kUint8);
-  FillInteger<int8_t, uint8_t>(table, DType::kInt8);
-  FillInteger<uint16_t, uint16_t>(table, DType::kUint16);
-  FillInteger<int16_t, uint16_t>(table, DType::kInt16);
-  FillInteger<int32_t, uint32_t>(table, DType::kInt32);
-  FillInteger<int64_t, uint64_t>(table, DType::kInt64);
+  FillInteger<uint8_t, uint8_t, int32_t>(table, DType::kUint8);
+  FillInteger<int8_t, uint8_t, int32_t>(table, DType::kInt8);
+  FillInteger<uint16_t, uint16_t, int32_t>(table, DType::kUint16);
+  FillInteger<int16_t, uint16_t, int32_t>(table, DType::kInt16);
+  FillInteger<int32_t, uint32_t, int64_t>(table, DType::kInt32);
+  FillInteger<int64_t, uint64_t, int64_t>(table, DType::kInt64);
   FillFloat<Half<false>>(table, DType::kFloat16);
   FillFloat<Half<true>, BfloatPairs>(table, DType::kBfloat16);
   FillFloat<Plain<float>>(table, DType::kFloat32);
@@ -384,6 +205,16 @@ constexpr Kernels MakeKernels() {
   set(DType::kFloat64, DType::kFloat16, &Convert<Double<true>, F16>);
   set(DType::kFloat64, DType::kBfloat16, &Convert<Double<true>, B16>);
   set(DType::kFloat64, DType::kFloat32, &Convert<Double<false>, F32>);
+  set(DType::kUint8, DType::kInt32, &ConvertIntegers<uint8_t, int32_t>);
+  set(DType::kInt8, DType::kInt32, &ConvertIntegers<int8_t, int32_t>);
+  set(DType::kUint16, DType::kInt32, &ConvertIntegers<uint16_t, int32_t>);
+  set(DType::kInt16, DType::kInt32, &ConvertIntegers<int16_t, int32_t>);
+  set(DType::kInt32, DType::kInt64, &ConvertIntegers<int32_t, int64_t>);
+  set(DType::kInt32, DType::kUint8, &ConvertIntegers<int32_t, uint8_t>);
+  set(DType::kInt32, DType::kInt8, &ConvertIntegers<int32_t, int8_t>);
+  set(DType::kInt32, DType::kUint16, &ConvertIntegers<int32_t, uint16_t>);
+  set(DType::kInt32, DType::kInt16, &ConvertIntegers<int32_t, int16_t>);
+  set(DType::kInt64, DType::kInt32, &ConvertIntegers<int64_t, int32_t>);
   return table;
 }
 

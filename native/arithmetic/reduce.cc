@@ -51,28 +51,47 @@ const Kernels& Best() {
   return kernels;
 }
 
+void FinishBy(const Kernels& kernels, const Epilogue& epilogue, DType dtype, std::byte* data,
+              int64_t count) {
+  RABIT_CHECK(epilogue.divisor > 0, "a number of ranks is positive");
+  const FinishedSumLoop loop = kernels.finished_sum[static_cast<int>(dtype)];
+  const std::byte* const inputs[] = {data};
+  if (loop != nullptr && count > 0 && !epilogue.is_nothing())
+    loop(inputs, 1, data, count, epilogue);
+}
+
 void ReduceBy(const Kernels& kernels, ReduceOp op, DType dtype,
-              std::span<const std::byte* const> inputs, std::byte* out, int64_t count) {
+              std::span<const std::byte* const> inputs, std::byte* out, int64_t count,
+              const Epilogue& epilogue) {
   RABIT_CHECK(!inputs.empty() && inputs.size() <= 1024, "1 to 1024 inputs can be reduced");
   RABIT_CHECK(Supports(dtype, op), "this dtype does not have this operation");
   if (count == 0) return;
-  if (inputs.size() == 1) {
-    if (inputs[0] != out) std::memcpy(out, inputs[0], static_cast<size_t>(count) * SizeOf(dtype));
-    return;
+  const auto input_count = static_cast<int>(inputs.size());
+  const bool is_sum = op == ReduceOp::kSum || op == ReduceOp::kAverage;
+  const FinishedSumLoop sum = kernels.finished_sum[static_cast<int>(dtype)];
+  if (is_sum && sum != nullptr && !epilogue.is_nothing()) {
+    return sum(inputs.data(), input_count, out, count, epilogue);
   }
-  kernels.reduce[static_cast<int>(dtype)][static_cast<int>(op)](
-      inputs.data(), static_cast<int>(inputs.size()), out, count);
+  if (input_count > 1) {
+    kernels.reduce[static_cast<int>(dtype)][static_cast<int>(op)](inputs.data(), input_count, out,
+                                                                  count);
+  } else if (inputs[0] != out) {
+    std::memcpy(out, inputs[0], static_cast<size_t>(count) * SizeOf(dtype));
+  }
+  FinishBy(kernels, epilogue, dtype, out, count);
 }
 
 void ConvertBy(const Kernels& kernels, DType from_dtype, const std::byte* from, DType to_dtype,
                std::byte* to, int64_t count) {
-  RABIT_CHECK(IsFloat(from_dtype) && IsFloat(to_dtype), "only floats are converted");
   if (count == 0) return;
   if (from_dtype == to_dtype) {
     if (from != to) std::memcpy(to, from, static_cast<size_t>(count) * SizeOf(from_dtype));
     return;
   }
-  kernels.convert[static_cast<int>(from_dtype)][static_cast<int>(to_dtype)](from, to, count);
+  const ConvertLoop loop =
+      kernels.convert[static_cast<int>(from_dtype)][static_cast<int>(to_dtype)];
+  RABIT_CHECK(loop != nullptr, "floats are converted, and integers to more bits and back");
+  loop(from, to, count);
 }
 
 template <class T>
@@ -115,8 +134,8 @@ void FillFloatIdentity(ReduceOp op, std::byte* data, int64_t count) {
 }  // namespace
 
 void Reduce(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs, std::byte* out,
-            int64_t count) {
-  ReduceBy(Best(), op, dtype, inputs, out, count);
+            int64_t count, const Epilogue& epilogue) {
+  ReduceBy(Best(), op, dtype, inputs, out, count, epilogue);
 }
 
 void Scale(DType dtype, const std::byte* from, std::byte* to, int64_t count, double factor) {
@@ -128,16 +147,8 @@ void Scale(DType dtype, const std::byte* from, std::byte* to, int64_t count, dou
   }
 }
 
-void Divide(DType dtype, std::byte* data, int64_t count, int divisor) {
-  RABIT_CHECK(divisor > 0, "a number of ranks is positive");
-  const DivideLoop loop = Best().divide[static_cast<int>(dtype)];
-  if (loop != nullptr && divisor != 1) loop(data, count, divisor);
-}
-
 void ApplyEpilogue(const Epilogue& epilogue, DType dtype, std::byte* data, int64_t count) {
-  if (count == 0) return;
-  if (epilogue.divisor != 1) Divide(dtype, data, count, epilogue.divisor);
-  if (epilogue.factor != 1.0) Scale(dtype, data, data, count, epilogue.factor);
+  FinishBy(Best(), epilogue, dtype, data, count);
 }
 
 void Convert(DType from_dtype, const std::byte* from, DType to_dtype, std::byte* to,
@@ -176,8 +187,9 @@ void FillIdentity(ReduceOp op, DType dtype, std::byte* data, int64_t count) {
 std::span<const KernelSet> AvailableKernelSets() { return Available(); }
 
 void ReduceWith(KernelSet kernels, ReduceOp op, DType dtype,
-                std::span<const std::byte* const> inputs, std::byte* out, int64_t count) {
-  ReduceBy(*KernelsOf(kernels), op, dtype, inputs, out, count);
+                std::span<const std::byte* const> inputs, std::byte* out, int64_t count,
+                const Epilogue& epilogue) {
+  ReduceBy(*KernelsOf(kernels), op, dtype, inputs, out, count, epilogue);
 }
 
 void ConvertWith(KernelSet kernels, DType from_dtype, const std::byte* from, DType to_dtype,

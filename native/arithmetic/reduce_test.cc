@@ -376,19 +376,154 @@ TEST(Convert, every_pair_gives_the_same_bits_in_every_kernel_set) {
   }
 }
 
-TEST(Divide, integers_truncate_toward_zero) {
+TEST(Epilogue, integers_truncate_toward_zero) {
   int32_t values[] = {-7, 7, -1, 0, 9};
-  Divide(DType::kInt32, reinterpret_cast<std::byte*>(values), 5, 2);
+  ApplyEpilogue({2, 1.0}, DType::kInt32, reinterpret_cast<std::byte*>(values), 5);
   const int32_t expected[] = {-3, 3, 0, 0, 4};
   for (int i = 0; i < 5; ++i) EXPECT_EQ(values[i], expected[i]);
 }
 
-TEST(Divide, floats_divide_rather_than_multiply_by_an_inverse) {
+TEST(Epilogue, integers_are_divided_and_scaled_before_they_are_truncated) {
+  int8_t values[] = {3, -3, 5, 100, -100};
+  ApplyEpilogue({2, 3.0}, DType::kInt8, reinterpret_cast<std::byte*>(values), 5);
+  const int8_t expected[] = {4, -4, 7, 127, -128};
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(int{values[i]}, int{expected[i]});
+}
+
+TEST(Epilogue, floats_divide_rather_than_multiply_by_an_inverse) {
   std::vector<float> values(37);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) * 1.7f;
   std::vector<float> out = values;
-  Divide(DType::kFloat32, reinterpret_cast<std::byte*>(out.data()), 37, 3);
+  ApplyEpilogue({3, 1.0}, DType::kFloat32, reinterpret_cast<std::byte*>(out.data()), 37);
   for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(out[i], values[i] / 3.0f);
+}
+
+// The values at the ends of a type: the largest and those next to it, the smallest and those next
+// to it, their negatives, and zero; element i of input k is value (i + 7 k^2) of them, so that sums
+// cancel, round and overflow.
+Buffer EndsOfType(DType dtype, int64_t count, int64_t input) {
+  const int bits = 8 * static_cast<int>(SizeOf(dtype));
+  const bool is_half = dtype == DType::kFloat16;
+  const int64_t largest = IsFloat(dtype) ? (is_half ? 0x7bff : 0x7f7f)
+                          : dtype == DType::kUint8 || dtype == DType::kUint16
+                              ? (int64_t{1} << bits) - 1
+                              : (int64_t{1} << (bits - 1)) - 1;
+  std::vector<int64_t> patterns;
+  for (const int64_t step : {0, 1, 2, 3}) {
+    for (const int64_t pattern : {largest - step, step}) {
+      patterns.push_back(pattern);
+      patterns.push_back(IsFloat(dtype) ? pattern | 0x8000 : -pattern - 1);
+    }
+  }
+  Buffer data(static_cast<size_t>(count) * SizeOf(dtype));
+  for (int64_t i = 0; i < count; ++i) {
+    const auto place = static_cast<size_t>(i + 7 * input * input) % patterns.size();
+    std::memcpy(data.data() + i * static_cast<int64_t>(SizeOf(dtype)), &patterns[place],
+                SizeOf(dtype));  // little-endian
+  }
+  return data;
+}
+
+constexpr DType kNarrow[] = {DType::kUint8, DType::kInt8,    DType::kUint16,  DType::kInt16,
+                             DType::kInt32, DType::kFloat16, DType::kBfloat16};
+
+// One rounding, and what a sum in float32 may be off where large values cancel.
+void ExpectMean(DType dtype, const std::vector<Buffer>& inputs, int64_t i, double seen,
+                const std::string& label) {
+  double sum = 0;
+  double magnitude = 0;
+  for (const Buffer& input : inputs) {
+    sum += ValueAt(dtype, input.data(), i);
+    magnitude += std::fabs(ValueAt(dtype, input.data(), i));
+  }
+  const auto size = static_cast<double>(inputs.size());
+  const double exact = IsFloat(dtype) ? sum / size : std::trunc(sum / size);
+  double tolerance = 0;
+  if (dtype == DType::kFloat16) tolerance = std::max(std::fabs(exact) * 0x1p-11, 0x1p-25);
+  if (dtype == DType::kBfloat16) tolerance = std::max(std::fabs(exact) * 0x1p-8, 0x1p-134);
+  if (IsFloat(dtype)) tolerance += magnitude * 0x1p-23;
+  EXPECT_TRUE(std::fabs(seen - exact) <= tolerance) << label << ": " << seen << " for " << exact;
+}
+
+TEST(Reduce, a_mean_of_values_at_the_ends_of_a_type_is_right) {
+  constexpr int64_t kCount = 203;
+  for (const KernelSet set : AvailableKernelSets()) {
+    for (const DType dtype : kNarrow) {
+      for (const int size : {1, 2, 3, 4, 5, 9}) {
+        std::vector<Buffer> inputs;
+        for (int k = 0; k < size; ++k) inputs.push_back(EndsOfType(dtype, kCount, k));
+        Buffer out(inputs[0].size());
+        const Epilogue epilogue = EpilogueOf(ReduceOp::kAverage, dtype, size, 1.0);
+
+        ReduceWith(set, ReduceOp::kAverage, dtype, Pointers(inputs), out.data(), kCount, epilogue);
+
+        for (int64_t i = 0; i < kCount; ++i) {
+          ExpectMean(dtype, inputs, i, ValueAt(dtype, out.data(), i),
+                     Label(set, dtype, ReduceOp::kAverage, size) + " element " + std::to_string(i));
+        }
+      }
+    }
+  }
+}
+
+TEST(Reduce, a_mean_that_is_scaled_is_rounded_once) {
+  // 65504 + 65504, divided by 2, times 0.75; and 1 + 2, divided by 2, times 3, which is 4.5.
+  const uint16_t halves[] = {0x7bff, 0x7bff};
+  const int8_t bytes[] = {1, 2};
+  for (const KernelSet set : AvailableKernelSets()) {
+    const std::byte* pointers[] = {reinterpret_cast<const std::byte*>(&halves[0]),
+                                   reinterpret_cast<const std::byte*>(&halves[1])};
+    uint16_t half = 0;
+    ReduceWith(set, ReduceOp::kSum, DType::kFloat16, pointers, reinterpret_cast<std::byte*>(&half),
+               1, {2, 0.75});
+    EXPECT_EQ(Decode(half, 5), 49120.0);  // the nearest to 49128
+
+    pointers[0] = reinterpret_cast<const std::byte*>(&bytes[0]);
+    pointers[1] = reinterpret_cast<const std::byte*>(&bytes[1]);
+    int8_t value = 0;
+    ReduceWith(set, ReduceOp::kSum, DType::kInt8, pointers, reinterpret_cast<std::byte*>(&value), 1,
+               {2, 3.0});
+    EXPECT_EQ(int{value}, 4);
+  }
+}
+
+TEST(Reduce, finished_sums_have_the_same_bits_in_every_kernel_set_and_in_place) {
+  for (const DType dtype : kAllDTypes) {
+    for (const int64_t count : {1, 7, 33, 67, 1003}) {
+      std::vector<Buffer> inputs;
+      for (uint32_t i = 0; i < 5; ++i) {
+        inputs.push_back(RandomBits(dtype, count, static_cast<uint32_t>(count) * 5 + i));
+      }
+      for (const Epilogue& epilogue : {Epilogue{5, 1.0}, Epilogue{1, 0.25}, Epilogue{5, 0.3}}) {
+        Buffer expected(inputs[0].size());
+        ReduceWith(KernelSet::kPortable, ReduceOp::kSum, dtype, Pointers(inputs), expected.data(),
+                   count, epilogue);
+        for (const KernelSet set : AvailableKernelSets()) {
+          std::vector<Buffer> copies = inputs;
+
+          ReduceWith(set, ReduceOp::kSum, dtype, Pointers(copies), copies[2].data(), count,
+                     epilogue);
+
+          EXPECT_TRUE(copies[2] == expected) << Label(set, dtype, ReduceOp::kSum, count);
+        }
+      }
+    }
+  }
+}
+
+TEST(Convert, integers_widen_and_come_back_as_the_nearest_value) {
+  const int32_t wide[] = {-300, -128, 0, 127, 300};
+  int8_t narrow[5];
+  Convert(DType::kInt32, reinterpret_cast<const std::byte*>(wide), DType::kInt8,
+          reinterpret_cast<std::byte*>(narrow), 5);
+  const int8_t expected[] = {-128, -128, 0, 127, 127};
+  int32_t back[5];
+  Convert(DType::kInt8, reinterpret_cast<const std::byte*>(narrow), DType::kInt32,
+          reinterpret_cast<std::byte*>(back), 5);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(int{narrow[i]}, int{expected[i]});
+    EXPECT_EQ(back[i], int32_t{expected[i]});
+  }
 }
 
 TEST(Scale, integers_use_float64_truncate_and_stay_in_range) {

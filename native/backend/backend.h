@@ -40,7 +40,7 @@ struct LaneContext {
   Waiter waiter = Waiter::kBackground;  // whose thread this is
   std::string_view algorithm = {};      // that the route names; of backends that have several
   const DevicePlace* place = nullptr;   // of backends that work on devices, and of no others
-  Epilogue epilogue = {};               // of an allreduce, by backends that finish it
+  Epilogue epilogue = {};               // of a reduction, by backends that finish it
 };
 
 // Methods are called one at a time per lane, in one order on all ranks.  What they return is over
@@ -57,8 +57,9 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
   virtual bool works_on_devices() const { return false; }
-  // Whether Allreduce does what is left once the sum is complete (LaneContext::epilogue): each part
-  // on the rank that completes it, while it is in the cache.
+  // Whether its reductions do what is left once a sum is complete (LaneContext::epilogue), before it
+  // is rounded to the type.  If not, it is given no sum that the type may be too narrow for
+  // (EndsWide).
   virtual bool applies_epilogues() const { return false; }
   // Whether Abort ends it and nothing else: no other backend uses its connections, and afterwards
   // it touches no memory of a tensor.  If not, its failure is that of the engine.

@@ -9,12 +9,16 @@ struct DTypeRow {
   std::string_view name;
   size_t bytes;
   bool is_float;
+  DType wide;
 };
 
 constexpr DTypeRow kDTypes[kDTypeCount] = {
-    {"uint8", 1, false},  {"int8", 1, false},  {"uint16", 2, false},  {"int16", 2, false},
-    {"int32", 4, false},  {"int64", 8, false}, {"float16", 2, true},  {"float32", 4, true},
-    {"float64", 8, true}, {"bool", 1, false},  {"bfloat16", 2, true},
+    {"uint8", 1, false, DType::kInt32},     {"int8", 1, false, DType::kInt32},
+    {"uint16", 2, false, DType::kInt32},    {"int16", 2, false, DType::kInt32},
+    {"int32", 4, false, DType::kInt64},     {"int64", 8, false, DType::kInt64},
+    {"float16", 2, true, DType::kFloat32},  {"float32", 4, true, DType::kFloat32},
+    {"float64", 8, true, DType::kFloat64},  {"bool", 1, false, DType::kBool},
+    {"bfloat16", 2, true, DType::kFloat32},
 };
 
 const DTypeRow& Row(DType dtype) {
@@ -33,6 +37,7 @@ constexpr std::string_view kOps[] = {"average", "sum",  "adasum", "min", "max",
 
 size_t SizeOf(DType dtype) { return Row(dtype).bytes; }
 bool IsFloat(DType dtype) { return Row(dtype).is_float; }
+DType WideOf(DType dtype) { return Row(dtype).wide; }
 std::string_view Name(DType dtype) { return Row(dtype).name; }
 std::string_view Name(ReduceOp op) { return kOps[static_cast<int32_t>(op)]; }
 std::string_view Name(Kind kind) { return kKinds[static_cast<int32_t>(kind)]; }

@@ -71,6 +71,10 @@ std::optional<DType> DTypeFrom(int32_t value);
 std::optional<ReduceOp> ReduceOpFrom(int32_t value);
 std::optional<Kind> KindFrom(int32_t value);
 
+// In which sums of this type neither round nor wrap before they are divided: float32 of 16-bit
+// floats, and integers of more bits; itself of all others.
+DType WideOf(DType dtype);
+
 // Bitwise operations need integers or bool; everything else works on every type.
 bool Supports(DType dtype, ReduceOp op);
 

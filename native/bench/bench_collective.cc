@@ -128,7 +128,7 @@ void Bench::Measure(int64_t bytes) {
   std::printf(" %8.2f", sent / best_us / 1e3);
   for (const LinkModel& link : links_) {
     const AllreduceAlgorithm& chosen =
-        ChooseAllreduceAlgorithm(link, size, bytes, DType::kFloat32, false);
+        ChooseAllreduceAlgorithm(link, size, bytes, false);
     const auto& figures = times[static_cast<size_t>(&chosen - AllreduceAlgorithms().data())];
     std::printf("  %s %.2f", std::string(chosen.name).c_str(),
                 best_us / figures[figures.size() / 2]);

@@ -20,7 +20,8 @@ class BlockCoder;
 // A partition of one tensor.  All its views have as many elements of one dtype.
 struct CodecPart {
   TensorView in;   // no data on a rank that has joined: it contributes zeros
-  TensorView out;  // gets the sum; may be `in`; no data where nobody wants it
+  TensorView out;  // gets the sum, or what Exchange::Allreduce makes; may be `in`; no data where
+                   // nobody wants it
   TensorView
       residual;  // what earlier calls left unsent, replaced by what this one does; or no data
   TensorView sum_residual;  // the same of the blocks whose sum this rank encodes; or no data

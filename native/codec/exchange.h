@@ -21,7 +21,8 @@ class Exchange {
   virtual ~Exchange() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // The sum of all ranks, in place.  Of a reduce: on its root only, and undefined elsewhere.
+  // What the operation makes of all ranks, in place: of an average the mean, so that no sum has to
+  // fit into the type.  Of a reduce: on its root only, and undefined elsewhere.
   virtual Status Allreduce(const TensorView& in_out) = 0;
   // `all` is the parts of all ranks in order; part i has part_bytes[i], which all ranks know.
   virtual Status Allgather(ConstBytes mine, Bytes all, std::span<const int64_t> part_bytes) = 0;

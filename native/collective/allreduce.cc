@@ -3,6 +3,7 @@
 #include "arithmetic/reduce.h"
 #include "collective/algorithms.h"
 #include "collective/cost.h"
+#include "collective/widened.h"
 
 namespace rabit {
 namespace {
@@ -16,28 +17,31 @@ Status UnlessTrivial(const CollectiveCall& call, const AllreduceArgs& args) {
   return Status();
 }
 
+// Adds up in several steps.
+template <Status (*Run)(const CollectiveCall&, const AllreduceArgs&)>
+Status Widened(const CollectiveCall& call, const AllreduceArgs& args) {
+  return RunWidened(Run, call, args);
+}
+
 // Of equally cheap algorithms the first is chosen.
 constexpr AllreduceAlgorithm kAlgorithms[] = {
     {"direct", "every rank reduces its own part in rank order; 2 steps, bandwidth-optimal", true,
      &UnlessTrivial<RunDirect>, &DirectCostMicros},
     {"gather_all", "every rank receives everything; 1 step, for tiny buffers", true,
      &UnlessTrivial<RunGatherAll>, &GatherAllCostMicros},
-    {"ring", "bandwidth-optimal; 2(n-1) steps between neighbours", false, &UnlessTrivial<RunRing>,
-     &RingCostMicros},
+    {"ring", "bandwidth-optimal; 2(n-1) steps between neighbours", false,
+     &UnlessTrivial<Widened<&RunRing>>, &RingCostMicros},
     {"recursive_doubling", "latency-optimal for pairwise exchange; log2(n) steps", false,
-     &UnlessTrivial<RunRecursiveDoubling>, &RecursiveDoublingCostMicros},
+     &UnlessTrivial<Widened<&RunRecursiveDoubling>>, &RecursiveDoublingCostMicros},
     {"halving_doubling", "bandwidth-optimal; 2 log2(n) steps", false,
-     &UnlessTrivial<RunHalvingDoubling>, &HalvingDoublingCostMicros},
-    {"tree", "pipelined binary tree, up and down", false, &UnlessTrivial<RunTree>, &TreeCostMicros},
+     &UnlessTrivial<Widened<&RunHalvingDoubling>>, &HalvingDoublingCostMicros},
+    {"tree", "pipelined binary tree, up and down", false, &UnlessTrivial<Widened<&RunTree>>,
+     &TreeCostMicros},
     {"double_tree", "two complementary trees, half of the data each", false,
-     &UnlessTrivial<RunDoubleTree>, &DoubleTreeCostMicros},
+     &UnlessTrivial<Widened<&RunDoubleTree>>, &DoubleTreeCostMicros},
     {"hierarchical", "inside the hosts, across them, inside again", false,
-     &UnlessTrivial<RunHierarchical>, &HierarchicalCostMicros, true},
+     &UnlessTrivial<Widened<&RunHierarchical>>, &HierarchicalCostMicros, true},
 };
-
-bool IsSixteenBitFloat(DType dtype) {
-  return dtype == DType::kFloat16 || dtype == DType::kBfloat16;
-}
 
 }  // namespace
 
@@ -50,13 +54,17 @@ const AllreduceAlgorithm* FindAllreduceAlgorithm(std::string_view name) {
   return nullptr;
 }
 
+bool WantsRankOrder(DType dtype, ReduceOp op) {
+  const bool is_narrow = WideOf(dtype) != dtype;
+  return is_narrow && (IsFloat(dtype) || op == ReduceOp::kAverage);
+}
+
 const AllreduceAlgorithm& ChooseAllreduceAlgorithm(const LinkModel& link, int size, int64_t bytes,
-                                                   DType dtype, bool must_be_rank_ordered) {
+                                                   bool is_rank_ordered) {
   const AllreduceAlgorithm* best = &kAlgorithms[0];
   if (size < 2) return *best;
-  const bool wants_rank_order = must_be_rank_ordered || IsSixteenBitFloat(dtype);
   for (const AllreduceAlgorithm& algorithm : kAlgorithms) {
-    if (wants_rank_order && !algorithm.is_rank_ordered) continue;
+    if (is_rank_ordered && !algorithm.is_rank_ordered) continue;
     if (algorithm.cost_us(link, size, bytes) < best->cost_us(link, size, bytes)) best = &algorithm;
   }
   return *best;

@@ -18,7 +18,7 @@ struct AllreduceArgs {
   ReduceOp op = ReduceOp::kSum;
   // By rank of the transport; for algorithms that know hosts.  Empty: all on one host.
   std::span<const int> host_of;
-  Epilogue epilogue = {};  // done once to every element, where its reduction ends
+  Epilogue epilogue = {};  // done once to every element, before its sum is rounded to the type
 };
 
 struct AllreduceAlgorithm {
@@ -36,9 +36,14 @@ struct AllreduceAlgorithm {
 std::span<const AllreduceAlgorithm> AllreduceAlgorithms();
 const AllreduceAlgorithm* FindAllreduceAlgorithm(std::string_view name);  // nullptr: unknown
 
-// The cheapest by `link`; a pure function of arguments that are equal on all ranks.  16-bit floats
-// get a rank-ordered algorithm: it rounds once, the others at every hop.
+// The cheapest by `link`, of those in rank order if `is_rank_ordered`; a pure function of arguments
+// that are equal on all ranks.
 const AllreduceAlgorithm& ChooseAllreduceAlgorithm(const LinkModel& link, int size, int64_t bytes,
-                                                   DType dtype, bool must_be_rank_ordered);
+                                                   bool is_rank_ordered);
+
+// Whether a reduction is for an algorithm that adds up at one place, in rank order: the others
+// round 16-bit floats at every step, and carry averages in narrow types in wide ones
+// (collective/widened.h).
+bool WantsRankOrder(DType dtype, ReduceOp op);
 
 }  // namespace rabit

@@ -130,16 +130,22 @@ TEST(Allreduce, an_abort_reaches_every_rank_that_waits) {
 
 TEST(Allreduce, the_choice_follows_the_model) {
   const LinkModel link;
-  EXPECT_EQ(ChooseAllreduceAlgorithm(link, 4, 64, DType::kFloat32, false).name, "gather_all");
-  EXPECT_EQ(ChooseAllreduceAlgorithm(link, 4, 64 << 20, DType::kFloat32, false).name, "direct");
+  EXPECT_EQ(ChooseAllreduceAlgorithm(link, 4, 64, false).name, "gather_all");
+  EXPECT_EQ(ChooseAllreduceAlgorithm(link, 4, 64 << 20, false).name, "direct");
   for (int size : {1, 2, 3, 8, 100}) {
     for (int64_t bytes : {0, 1000, 1 << 20, 1 << 30}) {
-      EXPECT_TRUE(
-          ChooseAllreduceAlgorithm(link, size, bytes, DType::kFloat32, true).is_rank_ordered);
-      EXPECT_TRUE(
-          ChooseAllreduceAlgorithm(link, size, bytes, DType::kFloat16, false).is_rank_ordered);
+      EXPECT_TRUE(ChooseAllreduceAlgorithm(link, size, bytes, true).is_rank_ordered);
     }
   }
+}
+
+TEST(Allreduce, narrow_types_want_rank_order_where_others_would_round_or_widen) {
+  EXPECT_TRUE(WantsRankOrder(DType::kFloat16, ReduceOp::kSum));
+  EXPECT_TRUE(WantsRankOrder(DType::kBfloat16, ReduceOp::kAverage));
+  EXPECT_TRUE(WantsRankOrder(DType::kInt8, ReduceOp::kAverage));
+  EXPECT_FALSE(WantsRankOrder(DType::kInt8, ReduceOp::kSum));
+  EXPECT_FALSE(WantsRankOrder(DType::kFloat32, ReduceOp::kAverage));
+  EXPECT_FALSE(WantsRankOrder(DType::kInt64, ReduceOp::kAverage));
 }
 
 TEST(Allreduce, names_are_found_and_unknown_ones_are_not) {

@@ -172,8 +172,7 @@ void DirectRun::ReduceContributions(int64_t k, Range mine, std::byte* out) {
   for (int peer = 0; peer < size_; ++peer) {
     inputs_[static_cast<size_t>(peer)] = peer == rank_ ? in_.At(mine.begin) : ScratchOf(k, peer);
   }
-  Reduce(reduction_.op, in_.dtype(), inputs_, out, mine.count());
-  ApplyEpilogue(reduction_.epilogue, in_.dtype(), out, mine.count());
+  Reduce(reduction_.op, in_.dtype(), inputs_, out, mine.count(), reduction_.epilogue);
 }
 
 Status DirectRun::Finish(int64_t k) {

@@ -13,7 +13,7 @@ namespace rabit {
 enum class ResultGoesTo { kOwner, kRoot, kAll };
 
 // Part i, `part_offsets[i]` to `part_offsets[i + 1]` in elements, is reduced by rank i in rank
-// order, in one pass with one rounding.  Every rank passes the same offsets.
+// order and finished, in one pass with one rounding.  Every rank passes the same offsets.
 struct DirectReduction {
   const std::byte* in = nullptr;  // all parts of this rank's contribution
   std::byte* out = nullptr;       // this rank's own part, reduced; may be that part of `in`

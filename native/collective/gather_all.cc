@@ -37,8 +37,7 @@ Status ReducePiece(const CollectiveCall& call, const AllreduceArgs& args, Bytes 
   }
   RABIT_RETURN_IF_ERROR(receives.WaitAll(call.deadline));
   const auto count = static_cast<int64_t>(piece.size() / SizeOf(dtype));
-  Reduce(args.op, dtype, inputs, piece.data(), count);
-  ApplyEpilogue(args.epilogue, dtype, piece.data(), count);
+  Reduce(args.op, dtype, inputs, piece.data(), count, args.epilogue);
   return sends.WaitAll(call.deadline);
 }
 

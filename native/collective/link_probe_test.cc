@@ -135,7 +135,7 @@ TEST(LinkModel, the_choice_is_what_was_fastest) {
   };
   for (const Known& each : known) {
     const AllreduceAlgorithm& chosen =
-        ChooseAllreduceAlgorithm(each.link, each.size, each.bytes, DType::kFloat32, false);
+        ChooseAllreduceAlgorithm(each.link, each.size, each.bytes, false);
     EXPECT_EQ(chosen.name, each.fastest) << each.where << ", " << each.bytes << " bytes";
   }
 }

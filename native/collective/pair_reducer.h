@@ -24,8 +24,7 @@ class PairReducer {
     const std::byte* inputs[] = {is_mine_first ? mine.data() : theirs.data(),
                                  is_mine_first ? theirs.data() : mine.data()};
     const auto count = static_cast<int64_t>(mine.size() / SizeOf(dtype_));
-    Reduce(op_, dtype_, inputs, mine.data(), count);
-    ApplyEpilogue(epilogue_, dtype_, mine.data(), count);
+    Reduce(op_, dtype_, inputs, mine.data(), count, epilogue_);
   }
 
   PieceReducer AsPieceReducer() const {

@@ -5,9 +5,11 @@
 #include <cstring>
 #include <vector>
 
+#include "arithmetic/reduce.h"
 #include "collective/chunks.h"
 #include "collective/pair_reducer.h"
 #include "collective/reduce_to.h"
+#include "collective/widened.h"
 #include "transport/operation_slots.h"
 
 namespace rabit {
@@ -20,7 +22,7 @@ constexpr int64_t kScatterWindow = 4;  // messages in flight in each direction
 class ScatterRun {
  public:
   ScatterRun(const CollectiveCall& call, const TensorView& in, std::byte* out,
-             std::span<const int64_t> offsets, ReduceOp op)
+             std::span<const int64_t> offsets, ReduceOp op, const Epilogue& epilogue)
       : call_(call),
         rank_(call.rank()),
         size_(call.size()),
@@ -28,6 +30,7 @@ class ScatterRun {
         out_(out),
         offsets_(offsets),
         reducer_(op, in.dtype, Order::kTheirsFirst),
+        last_reducer_(op, in.dtype, Order::kTheirsFirst, epilogue),
         receives_(kScatterWindow),
         sends_(kScatterWindow) {}
 
@@ -41,9 +44,10 @@ class ScatterRun {
   }
   Range Outgoing(int64_t message) const { return RegionOf(message, 1); }
   Range Incoming(int64_t message) const { return RegionOf(message, 2); }
+  bool IsLast(int64_t message) const { return message >= (size_ - 2) * chunks_; }
   // Where message `i` is summed up, and message i + chunks_ sent from.
   std::byte* SumOf(int64_t message) const {
-    if (message >= (size_ - 2) * chunks_) {
+    if (IsLast(message)) {
       const int64_t begin = Incoming(message).begin - offsets_[static_cast<size_t>(rank_)];
       return out_ + in_.BytesIn(begin);
     }
@@ -64,6 +68,7 @@ class ScatterRun {
   std::byte* const out_;
   const std::span<const int64_t> offsets_;
   const PairReducer reducer_;
+  const PairReducer last_reducer_;
   int64_t chunk_count_ = 1;
   int64_t chunks_ = 1;
   std::byte* sums_ = nullptr;
@@ -110,16 +115,18 @@ Status ScatterRun::PostReceive(int64_t message) {
   const Bytes own = in_.In(region);
   const Bytes sum(SumOf(message), own.size());
   if (sum.data() != own.data()) std::memcpy(sum.data(), own.data(), own.size());
+  const PairReducer& reducer = IsLast(message) ? last_reducer_ : reducer_;
   receives_.Start(
       static_cast<size_t>(message % kScatterWindow),
       call_.transport.RecvReduce(Previous(rank_, 1, size_), call_.tag, sum,
-                                 Bytes(ScratchOf(message), own.size()), reducer_.AsPieceReducer()));
+                                 Bytes(ScratchOf(message), own.size()), reducer.AsPieceReducer()));
   return Status();
 }
 
 Status ScatterRun::WaitSendsUpTo(int64_t end) {
   for (; sent_done_ < end; ++sent_done_) {
-    RABIT_RETURN_IF_ERROR(sends_.Wait(static_cast<size_t>(sent_done_ % kScatterWindow), call_.deadline));
+    RABIT_RETURN_IF_ERROR(
+        sends_.Wait(static_cast<size_t>(sent_done_ % kScatterWindow), call_.deadline));
   }
   return Status();
 }
@@ -137,11 +144,20 @@ void ScatterRun::Send(int64_t message) {
 
 Status ReduceScatterAroundRing(const CollectiveCall& call, const TensorView& in,
                                const TensorView& out, std::span<const int64_t> part_counts,
-                               ReduceOp op) {
-  if (call.size() == 1) return ReduceScatter(call, in, out, part_counts, op);
+                               ReduceOp op, const Epilogue& epilogue) {
+  if (call.size() == 1) return ReduceScatter(call, in, out, part_counts, op, epilogue);
   std::vector<int64_t> offsets = {0};
   for (int64_t count : part_counts) offsets.push_back(offsets.back() + count);
-  return ScatterRun(call, in, static_cast<std::byte*>(out.data), offsets, op).Run();
+  auto* const result = static_cast<std::byte*>(out.data);
+  if (!EndsWide(in.dtype, epilogue)) {
+    return ScatterRun(call, in, result, offsets, op, epilogue).Run();
+  }
+  Epilogue left = epilogue;
+  RABIT_ASSIGN_OR_RETURN(const TensorView wide, Widen(in, call, left));
+  std::byte* const mine = Elements(wide).At(offsets[static_cast<size_t>(call.rank())]);
+  RABIT_RETURN_IF_ERROR(ScatterRun(call, wide, mine, offsets, op, left).Run());
+  Convert(wide.dtype, mine, out.dtype, result, out.count);
+  return Status();
 }
 
 }  // namespace rabit

@@ -164,10 +164,7 @@ Status TreePass::ReduceUp(int64_t k) {
     inputs[input_count++] = ScratchOf(k, i);
   }
   Reduce(args_.op, args_.buffer.dtype, {inputs, input_count}, elements_.At(chunk.begin),
-         chunk.count());
-  if (node_.parent < 0) {
-    ApplyEpilogue(args_.epilogue, args_.buffer.dtype, elements_.At(chunk.begin), chunk.count());
-  }
+         chunk.count(), node_.parent < 0 ? args_.epilogue : Epilogue());
   ExpectChildren(k + kTreeWindow);
   if (node_.parent >= 0) {
     to_parent_.Start(0, call_.transport.Send(node_.parent, up_tag_, elements_.In(chunk)));

@@ -5,6 +5,7 @@
 
 #include "arithmetic/reduce.h"
 #include "base/dtype.h"
+#include "base/epilogue.h"
 
 namespace rabit {
 namespace {
@@ -84,8 +85,10 @@ std::vector<std::byte> CarriedData::Result(const Signature& signature) const {
   std::vector<const std::byte*> inputs;
   for (const Input& each : inputs_) inputs.push_back(bytes_.data() + each.begin);
   result.resize(inputs_[0].bytes);
+  const Epilogue epilogue = EpilogueOf(signature.op, signature.dtype,
+                                       static_cast<int>(inputs.size()), signature.postscale);
   rabit::Reduce(signature.op, signature.dtype, inputs, result.data(),
-                static_cast<int64_t>(result.size() / SizeOf(signature.dtype)));
+                static_cast<int64_t>(result.size() / SizeOf(signature.dtype)), epilogue);
   return result;
 }
 

@@ -24,6 +24,7 @@ class CarriedData {
   // All have brought theirs, and it is not too much: for one reduction, or for an agreement.
   bool IsComplete(Carried carried) const;
   // In the order of the members, so that a reduction has the bits of the algorithms in rank order.
+  // It is finished here: an average is divided before it is rounded to its type.
   std::vector<std::byte> Result(const Signature& signature) const;
 
  private:

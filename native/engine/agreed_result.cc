@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "arithmetic/reduce.h"
 #include "base/even_rows.h"
 #include "base/kind.h"
 #include "engine/averaging.h"
@@ -49,11 +48,7 @@ Status WriteReduction(PendingRequest& request, const ReadyTensor& ready, const G
     mine = mine.subspan(static_cast<size_t>(rows.Begin(group.my_index)) * row_bytes,
                         static_cast<size_t>(shape[0]) * row_bytes);
   }
-  RABIT_RETURN_IF_ERROR(Write(request, std::move(shape), mine));
-  const TensorView& output = request.output().view;
-  ApplyEpilogue(EpilogueOf(agreed.op, agreed.dtype, group.size(), agreed.postscale), agreed.dtype,
-                static_cast<std::byte*>(output.data), output.count);
-  return Status();
+  return Write(request, std::move(shape), mine);
 }
 
 // Of each rank's input the part for this one.

@@ -283,8 +283,8 @@ Status BucketRun::RunFused(const Segment& segment) {
   if (bucket_.kind == Kind::kReduce && bucket_.root != services_.rank) return Status();
   return Then([this, segment, buffer, left] {
     const int64_t unpack_ns = NowNs();
-    ApplyEpilogue(Epilogue{left.divisor, 1.0}, bucket_.dtype, buffer.data(), segment.count);
-    RABIT_RETURN_IF_ERROR(Unpack(segment.items, buffer, left.factor));
+    ApplyEpilogue(left, bucket_.dtype, buffer.data(), segment.count);
+    RABIT_RETURN_IF_ERROR(Unpack(segment.items, buffer));
     Trace("MEMCPY_OUT_FUSION_BUFFER", unpack_ns, NowNs());
     return Status();
   });
@@ -301,10 +301,11 @@ Status BucketRun::ExchangeReduction(const TensorView& buffer, Epilogue& left) {
     work = &converted;
   }
   return Communicate(*work, {bytes}, bytes, [&](Backend& backend) {
+    const LaneContext lane = Finishing(backend, lane_, left);
     if (bucket_.kind == Kind::kReduce) {
-      return backend.Reduce(lane_, buffer, wire_op(), group_.IndexOf(bucket_.root));
+      return backend.Reduce(lane, buffer, wire_op(), group_.IndexOf(bucket_.root));
     }
-    return StartAllreduce(backend, lane_, buffer, wire_op(), left);
+    return backend.Allreduce(lane, buffer, wire_op());
   });
 }
 
@@ -319,18 +320,14 @@ Status BucketRun::Pack(std::span<const BucketItem> items, Bytes buffer) {
   return Status();
 }
 
-Status BucketRun::Unpack(std::span<const BucketItem> items, ConstBytes buffer, double factor) {
+Status BucketRun::Unpack(std::span<const BucketItem> items, ConstBytes buffer) {
   const std::byte* from = buffer.data();
   for (const BucketItem& item : items) {
     const int64_t count = item.partition.count;
     if (item.request() != nullptr) {
       RABIT_ASSIGN_OR_RETURN(std::byte* const output, OutputOf(item));
-      if (is_on_device_) {
-        const size_t bytes = static_cast<size_t>(count) * SizeOf(bucket_.dtype);
-        RABIT_RETURN_IF_ERROR(HandOver(item, output, from, bytes));
-      } else {
-        CopyScaled(bucket_.dtype, from, output, count, factor);
-      }
+      const size_t bytes = static_cast<size_t>(count) * SizeOf(bucket_.dtype);
+      RABIT_RETURN_IF_ERROR(HandOver(item, output, from, bytes));
     }
     from += static_cast<size_t>(count) * SizeOf(bucket_.dtype);
   }

@@ -82,10 +82,10 @@ class BucketRun {
   Status RunSegment(const Segment& segment);
   Status RunInPlace(const Segment& segment);
   Status RunFused(const Segment& segment);
-  // `left`: what is to be done to the result; afterwards, what still is (StartAllreduce).
+  // `left`: what is to be done to the result; afterwards, what still is (Finishing).
   Status ExchangeReduction(const TensorView& buffer, Epilogue& left);
   Status Pack(std::span<const BucketItem> items, Bytes buffer);
-  Status Unpack(std::span<const BucketItem> items, ConstBytes buffer, double factor);
+  Status Unpack(std::span<const BucketItem> items, ConstBytes buffer);
 
   // bucket_memory.cc: the same in the memory of the host and in that of a device, where it is put
   // on the stream, and scales are the backend's business.

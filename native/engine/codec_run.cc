@@ -14,15 +14,16 @@ namespace rabit {
 // The exchange of one bucket.
 class BucketRun::Wire final : public Exchange {
  public:
-  explicit Wire(BucketRun& run) : run_(run) {}
+  explicit Wire(BucketRun& run) : run_(run), left_(run.epilogue()) {}
+
+  // What the codec's exchanges have not done to the result.
+  const Epilogue& left() const { return left_; }
 
   int rank() const override { return run_.group_.my_index; }
   int size() const override { return run_.group_.size(); }
 
-  // The sum: kAverage is divided afterwards.
   Status Allreduce(const TensorView& in_out) override {
-    Epilogue nothing;
-    RABIT_RETURN_IF_ERROR(run_.ExchangeReduction(in_out, nothing));
+    RABIT_RETURN_IF_ERROR(run_.ExchangeReduction(in_out, left_));
     return run_.Settle();
   }
 
@@ -71,6 +72,7 @@ class BucketRun::Wire final : public Exchange {
   }
 
   BucketRun& run_;
+  Epilogue left_;
 };
 
 Status BucketRun::RunCodec() {
@@ -91,7 +93,7 @@ Status BucketRun::RunCodec() {
   RABIT_RETURN_IF_ERROR(codec->Reduce(wire, parts));
   for (const CodecPart& part : parts) {
     auto* const result = static_cast<std::byte*>(part.out.data);
-    if (result != nullptr) ApplyEpilogue(epilogue(), bucket_.dtype, result, part.out.count);
+    if (result != nullptr) ApplyEpilogue(wire.left(), bucket_.dtype, result, part.out.count);
   }
   return Status();
 }

@@ -35,7 +35,8 @@ Work WorkOf(const OrderedCall& call) {
   Work work;
   work.kind = call.kind;
   work.dtype = view.dtype;
-  work.op = WireOp(call.op);
+  work.op = call.op;
+  work.postscale = call.postscale;
   work.device_kind = view.device.kind;
   work.root = call.root;
   work.group = call.group;
@@ -131,8 +132,8 @@ Status OrderedCalls::Allreduce(const OrderedCall& call, Backend& backend, const 
   CopyScaled(out.dtype, static_cast<const std::byte*>(call.input.data), data, out.count,
              call.prescale);
   Epilogue left = EpilogueOf(call.op, out.dtype, lane.group.size(), call.postscale);
-  RABIT_RETURN_IF_ERROR(
-      StartAllreduce(backend, lane, out, WireOp(call.op), left).Wait(lane.deadline));
+  const LaneContext finishing = Finishing(backend, lane, left);
+  RABIT_RETURN_IF_ERROR(backend.Allreduce(finishing, out, WireOp(call.op)).Wait(lane.deadline));
   ApplyEpilogue(left, out.dtype, data, out.count);
   return Status();
 }
@@ -150,10 +151,11 @@ Status OrderedCalls::ReduceScatter(const OrderedCall& call, Backend& backend,
     in.data = scaled.data();
   }
   const std::vector<int64_t> parts(static_cast<size_t>(size), out.count);
+  Epilogue left = EpilogueOf(call.op, out.dtype, size, call.postscale);
+  const LaneContext finishing = Finishing(backend, lane, left);
   RABIT_RETURN_IF_ERROR(
-      backend.ReduceScatter(lane, in, out, parts, WireOp(call.op)).Wait(lane.deadline));
-  ApplyEpilogue(EpilogueOf(call.op, out.dtype, size, call.postscale), out.dtype,
-                static_cast<std::byte*>(out.data), out.count);
+      backend.ReduceScatter(finishing, in, out, parts, WireOp(call.op)).Wait(lane.deadline));
+  ApplyEpilogue(left, out.dtype, static_cast<std::byte*>(out.data), out.count);
   return Status();
 }
 

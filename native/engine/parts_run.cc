@@ -150,11 +150,12 @@ Status BucketRun::ScatterParts(const Segment& segment, std::span<const int64_t> 
       is_direct ? OwnSlice(first)
                 : static_cast<std::byte*>(in.data) + static_cast<size_t>(before_me) * element_bytes;
   const Load load{static_cast<int64_t>(in.bytes())};
+  Epilogue left = epilogue();
   RABIT_RETURN_IF_ERROR(Communicate(bucket_, load, load.bytes, [&](Backend& backend) {
-    return backend.ReduceScatter(lane_, in, out, counts, wire_op());
+    return backend.ReduceScatter(Finishing(backend, lane_, left), in, out, counts, wire_op());
   }));
-  return Then([this, segment, out, is_direct] {
-    ApplyEpilogue(epilogue(), bucket_.dtype, static_cast<std::byte*>(out.data), out.count);
+  return Then([this, segment, out, is_direct, left] {
+    ApplyEpilogue(left, bucket_.dtype, static_cast<std::byte*>(out.data), out.count);
     return is_direct ? Status() : UnpackScattered(segment, static_cast<const std::byte*>(out.data));
   });
 }

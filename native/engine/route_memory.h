@@ -17,9 +17,16 @@ class RouteMemory {
 
   // See Router::Of.
   Result<Route> Of(const Work& work, Load load, const Group& group) {
-    const Key key{work.kind,          work.dtype,   work.op,
-                  work.device_kind,   work.backend, work.avoided_backends,
-                  group.id,           load,         work.prescale * work.postscale,
+    const Key key{work.kind,
+                  work.dtype,
+                  work.op,
+                  work.device_kind,
+                  work.backend,
+                  work.avoided_backends,
+                  group.id,
+                  load,
+                  work.prescale,
+                  work.postscale,
                   !work.codec.empty()};
     Entry& entry = entries_[IndexOf(key)];
     if (entry.route.has_value() && entry.key == key) return *entry.route;
@@ -39,8 +46,9 @@ class RouteMemory {
     uint32_t avoided_backends = 0;
     GroupId group = kWorld;
     Load load;
-    double factor = 1.0;     // of what is on a device
-    bool has_codec = false;  // the same
+    double prescale = 1.0;  // of what is on a device
+    double postscale = 1.0;
+    bool has_codec = false;  // of what is on a device
 
     bool operator==(const Key&) const = default;
   };

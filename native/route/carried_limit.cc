@@ -22,8 +22,7 @@ double CarriedCostMicros(const LinkModel& link, int size, int64_t bytes) {
 }
 
 double ExchangedCostMicros(const LinkModel& link, int size, int64_t bytes) {
-  return ChooseAllreduceAlgorithm(link, size, bytes, DType::kFloat32, false)
-      .cost_us(link, size, bytes);
+  return ChooseAllreduceAlgorithm(link, size, bytes, false).cost_us(link, size, bytes);
 }
 
 }  // namespace

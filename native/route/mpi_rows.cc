@@ -39,6 +39,9 @@ bool MpiRows::CanReduce(const Work& work) const {
   // The engine divides the sum.
   const ReduceOp op = work.op == ReduceOp::kAverage ? ReduceOp::kSum : work.op;
   if (!dtypes[static_cast<size_t>(work.dtype)] || !ops[static_cast<size_t>(op)]) return false;
+  // The library would add up what is to be divided in the type, in which the sum may not fit.
+  const bool is_finished = work.op == ReduceOp::kAverage || work.postscale != 1.0;
+  if (is_finished && WideOf(work.dtype) != work.dtype) return false;
   // MPI has no 16-bit floats and no sum of bool, and does not say what a NaN does to a minimum.
   const bool is_order = op == ReduceOp::kMin || op == ReduceOp::kMax;
   const bool is_unpromised = work.dtype == DType::kFloat16 || work.dtype == DType::kBfloat16 ||

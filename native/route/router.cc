@@ -29,11 +29,6 @@ constexpr int64_t kJoinedBytesMax = 2 << 20;
 // Of which a server can add up a tensor at once (arithmetic/reduce.h).
 constexpr int kServedRanksMax = 1024;
 
-// A ring rounds at every step.
-bool RoundsToSixteenBits(DType dtype) {
-  return dtype == DType::kFloat16 || dtype == DType::kBfloat16;
-}
-
 int CountAllHosts(const Topology& topology) {
   std::vector<int> hosts = topology.host_of;
   std::sort(hosts.begin(), hosts.end());
@@ -143,7 +138,7 @@ Router::Wish Router::WishFor(const Work& work, int64_t bytes, bool is_of_all) co
 // users can do with one rounding for each rank.
 bool Router::FitsTable(const RouteRule& rule, const Work& work) const {
   if (rule.dtype.has_value() || !TraitsOf(work.kind).reduces) return true;
-  return !RoundsToSixteenBits(work.dtype) || rule.algorithm.empty() ||
+  return !WantsRankOrder(work.dtype, work.op) || rule.algorithm.empty() ||
          SumsInRankOrder(work.kind, rule.algorithm);
 }
 
@@ -204,13 +199,13 @@ Router::Choice Router::Choose(const LinkCosts& links, const Work& work, int64_t 
   if (group.size() <= 1) return {"none", "alone"};
   switch (work.kind) {
     case Kind::kAllreduce:
-      return ChooseAllreduce(links, work.dtype, bytes, group);
+      return ChooseAllreduce(links, work, bytes, group);
     case Kind::kAllgather:
       return ChooseAllgather(links, bytes, group);
     case Kind::kBroadcast:
       return ChooseBroadcast(links, bytes, group);
     case Kind::kReduceScatter:
-      return ChooseReduceScatter(work.dtype, bytes, group);
+      return ChooseReduceScatter(work, bytes, group);
     case Kind::kAlltoall:
       return {"pairwise", "only"};
     case Kind::kBarrier:
@@ -220,13 +215,14 @@ Router::Choice Router::Choose(const LinkCosts& links, const Work& work, int64_t 
   }
 }
 
-Router::Choice Router::ChooseAllreduce(const LinkCosts& links, DType dtype, int64_t bytes,
+Router::Choice Router::ChooseAllreduce(const LinkCosts& links, const Work& work, int64_t bytes,
                                        const Group& group) const {
   const std::string_view wanted = options_.rules.Find(Kind::kAllreduce, bytes);
   if (!wanted.empty()) return {FindAllreduceAlgorithm(wanted)->name, "user_rule"};
-  const AllreduceAlgorithm& flat = ChooseAllreduceAlgorithm(links.slowest, group.size(), bytes,
-                                                            dtype, options_.is_deterministic);
-  if (options_.is_deterministic || RoundsToSixteenBits(dtype)) return {flat.name, "link_model"};
+  const bool is_rank_ordered = options_.is_deterministic || WantsRankOrder(work.dtype, work.op);
+  const AllreduceAlgorithm& flat =
+      ChooseAllreduceAlgorithm(links.slowest, group.size(), bytes, is_rank_ordered);
+  if (is_rank_ordered) return {flat.name, "link_model"};
   const double flat_us = flat.cost_us(links.slowest, group.size(), bytes);
   if (WantsHierarchy(links, group, bytes, flat_us)) {
     return {kHierarchicalAlgorithm, "hosts"};
@@ -252,10 +248,11 @@ Router::Choice Router::ChooseBroadcast(const LinkCosts& links, int64_t bytes,
   return {group.size() > 2 && bytes >= kChainBroadcastBytesMin ? "chain" : "binomial", "size"};
 }
 
-Router::Choice Router::ChooseReduceScatter(DType dtype, int64_t bytes, const Group& group) const {
+Router::Choice Router::ChooseReduceScatter(const Work& work, int64_t bytes,
+                                           const Group& group) const {
   const std::string_view wanted = options_.rules.Find(Kind::kReduceScatter, bytes);
   if (!wanted.empty()) return {wanted, "user_rule"};
-  const bool may_ring = !options_.is_deterministic && !RoundsToSixteenBits(dtype);
+  const bool may_ring = !options_.is_deterministic && !WantsRankOrder(work.dtype, work.op);
   return {may_ring && WantsRing(group, bytes) ? "ring" : "direct", "hosts"};
 }
 

@@ -102,11 +102,11 @@ class Router {
   Route OverMpi(const Work& work, Load load, const Group& group, const Wish& wish) const;
   // Of our own algorithms, over links of these costs.
   Choice Choose(const LinkCosts& links, const Work& work, int64_t bytes, const Group& group) const;
-  Choice ChooseAllreduce(const LinkCosts& links, DType dtype, int64_t bytes,
+  Choice ChooseAllreduce(const LinkCosts& links, const Work& work, int64_t bytes,
                          const Group& group) const;
   Choice ChooseAllgather(const LinkCosts& links, int64_t bytes, const Group& group) const;
   Choice ChooseBroadcast(const LinkCosts& links, int64_t bytes, const Group& group) const;
-  Choice ChooseReduceScatter(DType dtype, int64_t bytes, const Group& group) const;
+  Choice ChooseReduceScatter(const Work& work, int64_t bytes, const Group& group) const;
 
   const RouterOptions options_;
   // Counted once: with thousands of ranks that takes longer than all else around a small tensor.

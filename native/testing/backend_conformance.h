@@ -43,6 +43,12 @@ class Member {
   LaneContext Next() {
     return {lane_, MakeTag(lane_, ++sequence_), After(std::chrono::seconds(60)), group_};
   }
+  // Of a reduction that ends as an average.
+  LaneContext NextMean() {
+    LaneContext lane = Next();
+    lane.epilogue = {size(), 1.0};
+    return lane;
+  }
 
  private:
   Backend& backend_;
@@ -100,27 +106,40 @@ inline Values SumOfContributions(int size, int64_t count) {
   return sum;
 }
 
+inline Values MeanOfContributions(int size, int64_t count) {
+  std::vector<Values> all;
+  for (int rank = 0; rank < size; ++rank) all.push_back(Contribution(rank, count));
+  Values mean;
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+    int64_t sum = 0;
+    for (const Values& values : all) sum += values[i];
+    mean.push_back(static_cast<int32_t>(sum / size));
+  }
+  return mean;
+}
+
 inline void CheckAllreduceAndReduce(Member& me, int64_t count) {
   Values values = Contribution(me.index(), count);
   EXPECT_OK(Over(me.backend().Allreduce(me.Next(), ViewOf(values), ReduceOp::kSum)));
   EXPECT_TRUE(values == SumOfContributions(me.size(), count)) << "allreduce of " << count;
 
   if (me.backend().applies_epilogues()) {
-    constexpr Epilogue kEpilogue{3, 1.0};
-    Values expected = std::move(values);
-    ApplyEpilogue(kEpilogue, DType::kInt32, reinterpret_cast<std::byte*>(expected.data()), count);
     values = Contribution(me.index(), count);
-    LaneContext lane = me.Next();
-    lane.epilogue = kEpilogue;
-    EXPECT_OK(Over(me.backend().Allreduce(lane, ViewOf(values), ReduceOp::kSum)));
-    EXPECT_TRUE(values == expected) << "a finished allreduce of " << count;
+    EXPECT_OK(Over(me.backend().Allreduce(me.NextMean(), ViewOf(values), ReduceOp::kSum)));
+    EXPECT_TRUE(values == MeanOfContributions(me.size(), count)) << "a mean of " << count;
   }
 
   for (int root = 0; root < me.size(); ++root) {
     values = Contribution(me.index(), count);
     EXPECT_OK(Over(me.backend().Reduce(me.Next(), ViewOf(values), ReduceOp::kSum, root)));
+    if (me.index() == root) {
+      EXPECT_TRUE(values == SumOfContributions(me.size(), count)) << "reduce of " << count;
+    }
+    if (!me.backend().applies_epilogues()) continue;
+    values = Contribution(me.index(), count);
+    EXPECT_OK(Over(me.backend().Reduce(me.NextMean(), ViewOf(values), ReduceOp::kSum, root)));
     if (me.index() != root) continue;
-    EXPECT_TRUE(values == SumOfContributions(me.size(), count)) << "reduce of " << count;
+    EXPECT_TRUE(values == MeanOfContributions(me.size(), count)) << "a mean of " << count;
   }
 }
 
@@ -137,11 +156,18 @@ inline void CheckReduceScatter(Member& me, int64_t base, bool is_in_place) {
   EXPECT_OK(
       Over(me.backend().ReduceScatter(me.Next(), ViewOf(in), out_view, parts, ReduceOp::kSum)));
 
-  const Values sum = SumOfContributions(me.size(), static_cast<int64_t>(Sum(parts)));
+  const auto total = static_cast<int64_t>(Sum(parts));
+  const Values sum = SumOfContributions(me.size(), total);
   const auto* seen = static_cast<const int32_t*>(out_view.data);
   EXPECT_TRUE(std::equal(seen, seen + count, sum.begin() + begin)) << "reducescatter of " << base;
   if (is_in_place) std::copy_n(in_before.begin() + begin, count, in.begin() + begin);
   EXPECT_TRUE(in == in_before) << "reducescatter of " << base << " wrote to its input";
+
+  if (!me.backend().applies_epilogues()) return;
+  EXPECT_OK(
+      Over(me.backend().ReduceScatter(me.NextMean(), ViewOf(in), out_view, parts, ReduceOp::kSum)));
+  EXPECT_TRUE(std::equal(seen, seen + count, MeanOfContributions(me.size(), total).begin() + begin))
+      << "a scattered mean of " << base;
 }
 
 inline void CheckAllgather(Member& me, int64_t base) {

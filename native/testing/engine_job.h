@@ -30,6 +30,7 @@ class PlainBackend final : public Backend {
   explicit PlainBackend(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
 
   std::string_view name() const override { return "plain"; }
+  bool applies_epilogues() const override { return true; }
   void Abort(Status why) override { transport_->Abort(std::move(why)); }
 
   Operation Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override {
@@ -43,7 +44,7 @@ class PlainBackend final : public Backend {
     for (int i = 0; i < lane.group.size(); ++i) {
       inputs.push_back(all.data() + mine.size() * static_cast<size_t>(i));
     }
-    rabit::Reduce(op, in_out.dtype, inputs, mine.data(), in_out.count);
+    rabit::Reduce(op, in_out.dtype, inputs, mine.data(), in_out.count, lane.epilogue);
     return Status();
   }
   Operation Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op, int) override {

@@ -96,8 +96,8 @@ def allreduce(
     """Returns the reduction of `tensor` over all ranks, a new tensor of the same shape and dtype.
 
     op: Average (default), Sum, Min, Max, Product, or bitwise on integers and bool; Average of
-    integers truncates toward zero.  An average is a sum of the tensor's type that is divided, and may
-    overflow before: of float16, 60000 and 60000 give inf.
+    integers truncates toward zero.  An average is divided before it is rounded to the tensor's type: of
+    float16, 60000 and 60000 give 60000.
     Differentiable for Sum and Average.  Blocks until every rank of `process_set` has called it with
     the same name.
     Raises Mismatch if shape, dtype or op differ between ranks, PeerLost if a rank died.

@@ -108,6 +108,75 @@ def test_allreduce_of_bfloat16_bits(size, transport):
     run_ranks(size, on_rank, transport)
 
 
+def tensor_of(array, dtype):
+    return TensorView.bfloat16(array) if dtype is DType.BFLOAT16 else array
+
+
+def means(engine, arrays, dtype):
+    """(way, result, arrays of which it is the mean) of every call that averages."""
+    mine, size = arrays[engine.rank], engine.size
+    yield "one", rabit.allreduce(tensor_of(mine, dtype), name="one"), arrays
+    handles = [rabit.allreduce_async(tensor_of(mine, dtype), name=f"joined{i}") for i in range(3)]
+    yield "joined", [rabit.synchronize(handle) for handle in handles][1], arrays
+    found = rabit.reduce(tensor_of(mine, dtype), root_rank=0, name="reduced")
+    if engine.rank == 0:
+        yield "reduced", found, arrays
+    found = mine.copy()
+    rabit.ordered_allreduce_(tensor_of(found, dtype))
+    yield "ordered", found, arrays
+    part = len(mine) // size
+    own = slice(engine.rank * part, (engine.rank + 1) * part)
+    whole, parts = mine[: size * part].copy(), [each[own] for each in arrays]
+    yield "scattered", rabit.reducescatter(tensor_of(whole, dtype), name="scattered"), parts
+    found = np.empty(part, mine.dtype)
+    rabit.ordered_reducescatter_into(tensor_of(found, dtype), tensor_of(whole, dtype))
+    yield "ordered, scattered", found, parts
+
+
+def check_means(engine, counts):
+    for dtype in oracle.NARROW_DTYPES:
+        for count in counts:
+            arrays = [oracle.ends(dtype, count, rank) for rank in range(engine.size)]
+            for way, found, of in means(engine, arrays, dtype):
+                oracle.assert_mean(found, of, dtype, f"{dtype} {count} {way}")
+
+
+def test_a_mean_at_the_ends_of_a_type_is_right_by_every_call(size, transport):
+    run_ranks(size, lambda engine: check_means(engine, [40, 6000]), transport)
+
+
+def test_a_mean_at_the_ends_of_a_type_is_right_by_every_algorithm(size, transport):
+    rings = "reducescatter:builtin/ring;*:builtin"
+    run_ranks(size, lambda engine: check_means(engine, [6000]), transport, route=rings)
+    for name in rabit.capabilities()["algorithms"]:
+        run_ranks(
+            size, lambda engine: check_means(engine, [6000]), transport, allreduce_algorithm=name
+        )
+
+
+def test_a_mean_that_is_scaled_is_rounded_once(size, transport):
+    def on_rank(engine):
+        mine = np.full(3, 40000, np.float16)
+        found = rabit.allreduce(mine, name="x", postscale_factor=1.5)
+        assert found.tolist() == [60000] * 3
+        found = rabit.allreduce(mine, name="y", op=rabit.Sum, postscale_factor=1 / size)
+        np.testing.assert_allclose(found, 40000, rtol=1e-3)
+        found = rabit.allreduce(np.array([engine.rank], np.int8), name="z", postscale_factor=4.0)
+        assert found.tolist() == [2 * (size - 1)]
+
+    run_ranks(size, on_rank, transport)
+
+
+@pytest.mark.parametrize(("codec", "largest"), [("fp16", 65504.0), ("bf16", 3.3895314e38)])
+def test_a_compressed_mean_is_divided_before_it_is_rounded(size, transport, codec, largest):
+    def on_rank(engine):
+        mine = np.full(600, largest, np.float32)
+        found = rabit.allreduce(mine, name="x", compression=getattr(rabit.Compression, codec))
+        assert found.tolist() == mine.tolist()
+
+    run_ranks(size, on_rank, transport)
+
+
 @pytest.mark.parametrize("codec", ["fp16", "bf16"])
 def test_allreduce_compressed(size, transport, codec):
     def on_rank(engine):

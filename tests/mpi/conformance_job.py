@@ -63,6 +63,21 @@ class Checks:
         np.testing.assert_allclose(oracle.from_bfloat16_bits(found), exact, rtol=1.6e-2)
         self.checked += 1
 
+    def means_at_the_ends_of_a_type(self) -> None:
+        for dtype in oracle.NARROW_DTYPES:
+            for count in (40, COUNTS_MORE[0]):
+                arrays = [oracle.ends(dtype, count, rank) for rank in range(self.size)]
+                mine = arrays[self.me]
+                tensor = TensorView.bfloat16(mine) if dtype is DType.BFLOAT16 else mine
+                what = self.name(f"mean.{dtype}.{count}")
+                oracle.assert_mean(
+                    rabit.allreduce(tensor, name=what, **self.where), arrays, dtype, what
+                )
+                own = np.array_split(np.arange(count), self.size)[self.me]
+                part = rabit.reducescatter(tensor, f"{what}.part", **self.where)
+                oracle.assert_mean(part, [each[own] for each in arrays], dtype, what)
+                self.checked += 2
+
     def minimum_with_nan(self) -> None:
         """A NaN on any rank wins, as in NumPy."""
         mine = np.array([self.me, 1.0, -1.0], np.float32)
@@ -172,7 +187,8 @@ class Checks:
 
     def run(self) -> int:
         for check in (
-            self.allreduce, self.allreduce_bfloat16, self.minimum_with_nan, self.reduce,
+            self.allreduce, self.allreduce_bfloat16, self.means_at_the_ends_of_a_type,
+            self.minimum_with_nan, self.reduce,
             self.reducescatter, self.allgather, self.even_parts, self.broadcast, self.alltoall,
             self.gather_and_scatter, self.messages,
         ):  # fmt: skip

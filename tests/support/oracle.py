@@ -44,6 +44,57 @@ def _numbers(is_bool: bool, is_float: bool, shape: tuple[int, ...], rank: int) -
     return numbers + random.integers(0, 4, shape) / 4 if is_float else numbers
 
 
+# Types whose sums leave them where their means do not, and the patterns of what lies at their ends:
+# next to the largest value, and next to zero.
+NARROW_DTYPES = [
+    DType.UINT8,
+    DType.INT8,
+    DType.UINT16,
+    DType.INT16,
+    DType.INT32,
+    DType.FLOAT16,
+    DType.BFLOAT16,
+]
+
+
+def ends(dtype: DType, count: int, rank: int) -> np.ndarray:
+    """The largest values of a narrow type and the smallest, in runs of one sign and of both."""
+    random = np.random.default_rng((SEED, rank, count))
+    step, is_large, draw = (
+        random.integers(0, 4, count),
+        random.random(count) < 0.5,
+        random.random(count),
+    )
+    run = np.arange(count) // 8 % 4
+    is_negative = (run == 0) | ((run == 1) & (draw < 0.5))
+    if dtype.is_float:
+        largest = 0x7BFF if dtype is DType.FLOAT16 else 0x7F7F
+        bits = np.where(is_large, largest - step, step) | np.where(is_negative, 0x8000, 0)
+        return bits.astype(np.uint16).view(numpy_dtype(dtype))
+    bounds = np.iinfo(numpy_dtype(dtype))
+    high = np.where(is_large, bounds.max - step, step)
+    low = np.where(is_large, bounds.min + step, -step if bounds.min else step)
+    return np.where(is_negative, low, high).astype(numpy_dtype(dtype))
+
+
+def assert_mean(found: np.ndarray, arrays: list[np.ndarray], dtype: DType, what: str) -> None:
+    """Integers are truncated; 16-bit floats rounded once, after what a sum in float32 may be off."""
+
+    def wide(array: np.ndarray) -> np.ndarray:
+        return from_bfloat16_bits(array) if dtype is DType.BFLOAT16 else array
+
+    exact = [wide(each).astype(np.float64) for each in arrays]
+    mean = sum(exact) / len(exact)
+    if not dtype.is_float:
+        np.testing.assert_array_equal(found, np.trunc(mean).astype(found.dtype), err_msg=what)
+        return
+    epsilon, smallest = (2.0**-10, 2.0**-24) if dtype is DType.FLOAT16 else (2.0**-7, 2.0**-133)
+    allowed = np.maximum(epsilon * np.abs(mean), smallest) / 2 + sum(map(np.abs, exact)) * 2.0**-22
+    off = np.abs(wide(found).astype(np.float64) - mean)
+    worst = int(np.argmax(off - allowed))
+    assert off[worst] <= allowed[worst], f"{what}: {wide(found)[worst]} for {mean[worst]}"
+
+
 def reduced(arrays: list[np.ndarray], op: ReduceOp) -> np.ndarray:
     """The elementwise combination, in the type of the arrays."""
     dtype = arrays[0].dtype

@@ -161,8 +161,9 @@ Operation BuiltinBackend::Allreduce(const LaneContext& lane, const TensorView& i
 Operation BuiltinBackend::Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op,
                                  int root) {
   RABIT_RETURN_IF_ERROR(CheckPosition(lane, Kind::kReduce, "root", root));
-  return Run(lane, Kind::kReduce, in_out.bytes(),
-             [&](const CollectiveCall& call) { return ReduceToRoot(call, in_out, op, root); });
+  return Run(lane, Kind::kReduce, in_out.bytes(), [&](const CollectiveCall& call) {
+    return ReduceToRoot(call, in_out, op, root, lane.epilogue);
+  });
 }
 
 Operation BuiltinBackend::Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
@@ -185,8 +186,9 @@ Operation BuiltinBackend::ReduceScatter(const LaneContext& lane, const TensorVie
     return NoAlgorithm(lane, Kind::kReduceScatter);
   }
   const auto scatter = is_ring ? ReduceScatterAroundRing : rabit::ReduceScatter;
-  return Run(lane, Kind::kReduceScatter, in.bytes(),
-             [&](const CollectiveCall& call) { return scatter(call, in, out, part_counts, op); });
+  return Run(lane, Kind::kReduceScatter, in.bytes(), [&](const CollectiveCall& call) {
+    return scatter(call, in, out, part_counts, op, lane.epilogue);
+  });
 }
 
 Operation BuiltinBackend::Broadcast(const LaneContext& lane, Bytes buffer, int root) {

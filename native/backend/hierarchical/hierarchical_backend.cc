@@ -125,7 +125,7 @@ class HierarchicalBackend::Exchange {
     LaneContext context = Within(across_, nullptr);
     const auto bytes = static_cast<int64_t>(image.bytes());
     context.algorithm = ChooseAllreduceAlgorithm(backend_.parts_.link, across_.size(), bytes,
-                                                 elements_.dtype(), false)
+                                                 WantsRankOrder(elements_.dtype(), op_))
                             .name;
     RABIT_RETURN_IF_ERROR(
         backend_.parts_.between.Allreduce(context, image, op_).Wait(lane_.deadline));

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "arithmetic/reduce.h"
 #include "backend/ps/ps_wire.h"
 #include "backend/ps/push_pull.h"
 
@@ -102,7 +103,10 @@ Status PsBackend::Check(const LaneContext& lane) const {
 Operation PsBackend::Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) {
   RABIT_RETURN_IF_ERROR(FailureSoFar());
   RABIT_RETURN_IF_ERROR(Check(lane));
-  if (lane.group.size() == 1 || in_out.count == 0) return Status();
+  if (lane.group.size() == 1 || in_out.count == 0) {
+    ApplyEpilogue(lane.epilogue, in_out.dtype, static_cast<std::byte*>(in_out.data), in_out.count);
+    return Status();
+  }
   Pushes& pushes = PushesOf(lanes_[static_cast<size_t>(lane.lane)], lane.group);
   return Sum(lane, in_out, op == ReduceOp::kAverage ? ReduceOp::kSum : op, PushMode::kSum,
              pushes.placement.Place(in_out.count, in_out.dtype));
@@ -156,6 +160,7 @@ Status PsBackend::Sum(const LaneContext& lane, const TensorView& in_out, ReduceO
                           .scratch = mine.scratch,
                           .chunk_bytes_most = ChunkBytesFor(lane.group.size()),
                           .mode = mode,
+                          .epilogue = lane.epilogue,
                           .adder = adder_.get(),
                           .holders = holders_,
                           .routes = pushes.routes};

@@ -51,6 +51,7 @@ class PsBackend final : public Backend {
   std::string_view name() const override { return "ps"; }
   // Its connections are its own; ranks that are lost are the control plane's business.
   bool fails_apart() const override { return true; }
+  bool applies_epilogues() const override { return true; }
   // Rank 0 tells the servers.
   Status AddGroup(const Group& group) override;
   Operation Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override;

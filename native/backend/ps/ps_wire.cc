@@ -1,6 +1,7 @@
 #include "backend/ps/ps_wire.h"
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <string>
 
@@ -18,7 +19,7 @@ Status Malformed(const std::string& what) {
 // several workers.
 bool IsPossible(const PushHeader& header, int members) {
   if (header.mode == PushMode::kSum) return true;
-  if (header.op != ReduceOp::kSum) return false;
+  if (header.op != ReduceOp::kSum || !header.epilogue.is_nothing()) return false;
   if (header.mode == PushMode::kCoded) return members > 1 && header.dtype == DType::kUint8;
   const bool is_clock = header.mode == PushMode::kClock;
   return members == 1 && (!is_clock || (header.dtype == DType::kInt64 && header.count == 2));
@@ -36,6 +37,8 @@ PushHeaderBytes Encode(const PushHeader& header) {
   StoreLittle<int64_t>(bytes.data() + 24, header.count);
   StoreLittle<int64_t>(bytes.data() + 32, header.chunk_count);
   StoreLittle<uint64_t>(bytes.data() + 40, header.key);
+  StoreLittle<int32_t>(bytes.data() + 48, header.epilogue.divisor);
+  StoreLittle<uint64_t>(bytes.data() + 52, std::bit_cast<uint64_t>(header.epilogue.factor));
   return bytes;
 }
 
@@ -52,8 +55,13 @@ Result<PushHeader> DecodePushHeader(const PushHeaderBytes& bytes, int members) {
   header.count = LoadLittle<int64_t>(bytes.data() + 24);
   header.chunk_count = LoadLittle<int64_t>(bytes.data() + 32);
   header.key = LoadLittle<uint64_t>(bytes.data() + 40);
+  header.epilogue.divisor = LoadLittle<int32_t>(bytes.data() + 48);
+  header.epilogue.factor = std::bit_cast<double>(LoadLittle<uint64_t>(bytes.data() + 52));
   if (!dtype.has_value() || !op.has_value() || !Supports(*dtype, *op)) {
     return Malformed("a push of a type or an operation that does not exist");
+  }
+  if (header.epilogue.divisor < 1) {
+    return Malformed("a push whose sum is divided by " + std::to_string(header.epilogue.divisor));
   }
   header.dtype = *dtype;
   header.op = *op;

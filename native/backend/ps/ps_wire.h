@@ -10,13 +10,14 @@
 
 #include "base/bytes.h"
 #include "base/dtype.h"
+#include "base/epilogue.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/status.h"
 
 namespace rabit {
 
-inline constexpr uint32_t kPsWireVersion = 5;
+inline constexpr uint32_t kPsWireVersion = 6;
 
 // A worker has at most so many chunks with a server that it has not got the sum of, so a server
 // needs memory for no more.  It also bounds how far workers drift apart: connections that share a
@@ -57,7 +58,8 @@ struct PushHeader {
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   PushMode mode = PushMode::kSum;
-  uint64_t key = 0;  // of what is kept
+  uint64_t key = 0;        // of what is kept
+  Epilogue epilogue = {};  // of kSum: what is left of the sum, done by whoever adds up
 
   bool operator==(const PushHeader&) const = default;
   uint64_t chunks() const { return static_cast<uint64_t>((count - 1) / chunk_count + 1); }
@@ -66,7 +68,7 @@ struct PushHeader {
     return static_cast<size_t>(std::min(chunk_count, count - before)) * SizeOf(dtype);
   }
 };
-using PushHeaderBytes = std::array<std::byte, 48>;
+using PushHeaderBytes = std::array<std::byte, 60>;
 
 PushHeaderBytes Encode(const PushHeader& header);
 // Of a group of so many members; kInternal if it cannot be.
@@ -113,7 +115,7 @@ struct PlacedPush {
                                           : PushPosition{at.push + 1, 0};
   }
 };
-using PlacedPushBytes = std::array<std::byte, 64>;
+using PlacedPushBytes = std::array<std::byte, 76>;
 
 PlacedPushBytes Encode(const PlacedPush& placed);
 Result<PlacedPush> DecodePlacedPush(const PlacedPushBytes& bytes, int members);

@@ -22,6 +22,12 @@ PushHeader CodedExample() {
   return {MakeTag(2, 78), 70'000, 9000, DType::kUint8, ReduceOp::kSum, PushMode::kCoded};
 }
 
+PushHeader MeanExample() {
+  PushHeader header{MakeTag(2, 79), 70'000, 9000, DType::kFloat16};
+  header.epilogue = {3, 0.5};
+  return header;
+}
+
 std::string HexOf(ConstBytes bytes) {
   std::string text;
   for (const std::byte each : bytes) {
@@ -37,20 +43,26 @@ TEST(PsWire, bytes_are_those_of_the_frozen_example) {
   std::ifstream file(
       testing::Testdata("backend/ps/testdata/pushes_v" + std::to_string(kPsWireVersion) + ".txt"));
   ASSERT_TRUE(file.is_open());
-  std::string name, push, update, group, placed, coded;
+  std::string name, push, update, group, placed, coded, mean;
   file >> name >> push >> name >> update >> name >> group >> name >> placed >> name >> coded;
+  file >> name >> mean;
 
   EXPECT_EQ(HexOf(Encode(Example())), push);
   EXPECT_EQ(HexOf(Encode(UpdateExample())), update);
   EXPECT_EQ(HexOf(Encode(GroupHeader{3, 2})), group);
   EXPECT_EQ(HexOf(Encode(PlacedPush{Example(), {5, 99}})), placed);
   EXPECT_EQ(HexOf(Encode(CodedExample())), coded);
+  EXPECT_EQ(HexOf(Encode(MeanExample())), mean);
 }
 
 TEST(PsWire, headers_come_back_as_they_were) {
   const auto push = DecodePushHeader(Encode(Example()), 4);
   ASSERT_OK(push);
   EXPECT_TRUE(*push == Example());
+
+  const auto mean = DecodePushHeader(Encode(MeanExample()), 4);
+  ASSERT_OK(mean);
+  EXPECT_TRUE(*mean == MeanExample());
 
   const auto update = DecodePushHeader(Encode(UpdateExample()), 1);
   ASSERT_OK(update);
@@ -67,7 +79,7 @@ TEST(PsWire, a_header_of_another_version_is_refused) {
   push[0] = std::byte{9};
   const Status status = DecodePushHeader(push, 4).status();
   EXPECT_EQ(status.code(), Code::kInternal);
-  EXPECT_TRUE(status.message().find("wire version 9, this is 5") != std::string::npos) << status;
+  EXPECT_TRUE(status.message().find("wire version 9, this is 6") != std::string::npos) << status;
 
   GroupHeaderBytes group = Encode(GroupHeader{3, 2});
   group[0] = std::byte{9};
@@ -95,6 +107,12 @@ TEST(PsWire, what_cannot_be_pushed_is_refused) {
   PushHeader floats = CodedExample();
   floats.dtype = DType::kFloat32;
   EXPECT_EQ(DecodePushHeader(Encode(floats), 2).status().code(), Code::kInternal);
+  PushHeader none_divides = MeanExample();
+  none_divides.epilogue.divisor = 0;
+  EXPECT_EQ(DecodePushHeader(Encode(none_divides), 4).status().code(), Code::kInternal);
+  PushHeader mean_of_one = UpdateExample();
+  mean_of_one.epilogue.divisor = 2;
+  EXPECT_EQ(DecodePushHeader(Encode(mean_of_one), 1).status().code(), Code::kInternal);
   PushHeader clock = UpdateExample();
   clock.mode = PushMode::kClock;
   EXPECT_EQ(DecodePushHeader(Encode(clock), 1).status().code(), Code::kInternal);

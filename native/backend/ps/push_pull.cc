@@ -66,7 +66,8 @@ PushPull::PushPull(const PushPullArgs& args, std::span<const Slice> slices, Blam
     }
     const int64_t chunk_count =
         slice.chunk_count > 0 ? slice.chunk_count : (slice.count + chunks - 1) / chunks;
-    part.header = {tag, slice.count, chunk_count, dtype, args.op, args.mode, args.key};
+    part.header = {tag,     slice.count, chunk_count, dtype,
+                   args.op, args.mode,   args.key,    args.epilogue};
     part.encoded = Encode(part.header);
     if (slice.place == args.my_index) {
       mine_ = part;
@@ -225,7 +226,8 @@ Status PushPull::Sum(int64_t k) {
     RABIT_RETURN_IF_ERROR(args_.adder->Add(inputs_, sum));
   } else {
     const DType dtype = mine_->header.dtype;
-    Reduce(args_.op, dtype, inputs_, sum.data(), static_cast<int64_t>(sum.size() / SizeOf(dtype)));
+    Reduce(args_.op, dtype, inputs_, sum.data(), static_cast<int64_t>(sum.size() / SizeOf(dtype)),
+           args_.epilogue);
   }
   for (size_t turn = 1; turn < members; ++turn) {
     const size_t i = (static_cast<size_t>(args_.my_index) + turn) % members;

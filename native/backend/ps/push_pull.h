@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/dtype.h"
 #include "base/encoded_sum.h"
+#include "base/epilogue.h"
 #include "base/result.h"
 #include "base/status.h"
 #include "collective/scratch.h"
@@ -39,6 +40,7 @@ struct PushPullArgs {
   int64_t chunk_bytes_most;  // kPsChunkBytesMin to PsChunkBytesMax; equal on all members
   PushMode mode = PushMode::kSum;
   uint64_t key = 0;
+  Epilogue epilogue = {};                // of kSum
   const EncodingAdder* adder = nullptr;  // of kCoded
   Holders& holders;
   std::span<PlaceRoute> routes;  // by server; of this group and stream

@@ -172,7 +172,7 @@ Status SummationLoop::Combine(const PlacedPush& placed, Bytes result) {
   }
   if (header.mode == PushMode::kCoded) return AddEncodings(result);
   Reduce(header.op, header.dtype, inputs_, result.data(),
-         static_cast<int64_t>(result.size() / SizeOf(header.dtype)));
+         static_cast<int64_t>(result.size() / SizeOf(header.dtype)), header.epilogue);
   return Status();
 }
 

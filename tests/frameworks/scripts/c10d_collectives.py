@@ -48,6 +48,19 @@ total = average.clone()
 dist.all_reduce(average, dist.ReduceOp.AVG)
 dist.all_reduce(total)
 assert torch.equal(average, total / size)
+# A mean is right where the sum leaves the type.
+for dtype, value in (
+    (torch.float16, 40000.0),
+    (torch.bfloat16, 3.3e38),
+    (torch.int8, 100),
+    (torch.uint8, 200),
+):
+    same = torch.full((4 * size,), value, dtype=dtype)
+    mean, part = same.clone(), torch.empty(4, dtype=dtype)
+    dist.all_reduce(mean, dist.ReduceOp.AVG)
+    assert torch.equal(mean, same), (dtype, mean)
+    dist.reduce_scatter_tensor(part, same, dist.ReduceOp.AVG)
+    assert torch.equal(part, same[:4]), (dtype, part)
 
 
 def strided(group):
