@@ -19,6 +19,13 @@ from rabit_torch.ops.handles import JoinedHandle, TorchHandle
 from rabit_torch.results import tensor_from
 from rabit_torch.tensors import row_major, view
 
+# bfloat16 reaches as far as float32.
+_WIDE = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float64,
+    **dict.fromkeys((torch.uint8, torch.int8, torch.int16, torch.int32), torch.int64),
+}
+
 
 class Members(NamedTuple):
     """Whose rows are added up, and who says so."""
@@ -117,6 +124,11 @@ def _shape_text(header: list[int]) -> str:
     return f"{extents} with {sparse_dim} sparse dimension{'s' if sparse_dim != 1 else ''}"
 
 
+def wide(rows: torch.Tensor) -> torch.Tensor:
+    """Rows in a type that holds the sum of which their mean is taken: it fits where the sum may not."""
+    return rows.to(_WIDE.get(rows.dtype, rows.dtype))
+
+
 def _added_up(
     name: str,
     indices: rabit.Handle,
@@ -129,12 +141,14 @@ def _added_up(
     # In the memory of the host, so that headers are read without a device.
     said = torch.from_numpy(indices.result())
     places = indices_of_all(name, said, header, members).to(rows.device)
-    total = torch.sparse_coo_tensor(places, rows, shape, check_invariants=False).coalesce()
-    divisor = len(members.ranks) if header[0] == ReduceOp.AVERAGE else 1
-    if divisor == 1:
+    is_mean = header[0] == ReduceOp.AVERAGE and len(members.ranks) > 1
+    summed = wide(rows) if is_mean else rows
+    total = torch.sparse_coo_tensor(places, summed, shape, check_invariants=False).coalesce()
+    if not is_mean:
         return total
-    mode = None if rows.is_floating_point() or rows.is_complex() else "trunc"
-    mean = torch.div(total.values(), divisor, rounding_mode=mode)
+    is_exact = rows.is_floating_point() or rows.is_complex()
+    mode = None if is_exact else "trunc"
+    mean = torch.div(total.values(), len(members.ranks), rounding_mode=mode).to(rows.dtype)
     return torch.sparse_coo_tensor(
         total.indices(), mean, shape, check_invariants=False, is_coalesced=True
     )

@@ -13,7 +13,7 @@ from rabit import InvalidArgument, ProcessSet, ReduceOp
 from rabit.framework import Task, driver_of, finished, printable
 from rabit_torch.ops.collected import allgather_async
 from rabit_torch.ops.handles import TorchHandle
-from rabit_torch.ops.sparse import Members, headed, header_of, indices_of_all
+from rabit_torch.ops.sparse import Members, headed, header_of, indices_of_all, wide
 from rabit_torch.parameter_state import ParameterState, SentPart
 
 __all__ = ["RowExchange", "choose_row_sparse"]
@@ -209,7 +209,9 @@ class RowExchange:
             else:
                 grad.copy_(base)
             union, where = torch.unique(places, return_inverse=True)
+            is_mean = self._op == ReduceOp.AVERAGE
+            rows = wide(rows) if is_mean else rows
             sums = rows.new_zeros(len(union), *rows.shape[1:]).index_add_(0, where, rows)
-            if self._op == ReduceOp.AVERAGE:
+            if is_mean:
                 sums /= self._size
-            grad.index_add_(0, union, sums)
+            grad.index_add_(0, union, sums.to(grad.dtype))

@@ -91,6 +91,24 @@ report([found, half, said])
         assert all("tied to an output" in text and "table.weight" in text for text in said)
 
 
+@pytest.mark.parametrize(("dtype", "value"), [("float16", 40000.0), ("bfloat16", 3e38)])
+def test_a_mean_of_rows_is_right_where_their_sum_leaves_the_type(on_ranks, dtype, value):
+    results = on_ranks(
+        3,
+        f"""
+table = torch.nn.Parameter(torch.zeros(400, 16, dtype=torch.{dtype}))
+optimizer = rabit.DistributedOptimizer(
+    torch.optim.SGD([table], lr=1.0), [("table", table)], row_sparse=["table"])
+(table[3] * {value}).sum().backward()
+optimizer.synchronize()
+report([table.grad[3].tolist() == [float(torch.tensor({value}, dtype=torch.{dtype}))] * 16,
+        int(table.grad.count_nonzero())])
+""",
+    )
+
+    assert results == [[True, 16]] * 3
+
+
 def test_names_and_operations_that_cannot_work_are_refused(on_ranks):
     results = on_ranks(
         2,

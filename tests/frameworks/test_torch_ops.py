@@ -264,6 +264,45 @@ report([before if rabit.rank() == 0 else False, result.to_dense().tolist(), str(
     assert results == [[False, [1, 1, -5, 0], "torch.int64"]] * 2
 
 
+def test_a_mean_is_right_where_the_sum_leaves_the_type(on_ranks):
+    results = on_ranks(
+        3,
+        """
+found = {}
+for dtype, value in ((torch.float16, 40000), (torch.bfloat16, 3.3e38), (torch.int8, 100), (torch.uint8, 200)):
+    same = torch.full((6,), value, dtype=dtype)
+    sparse = torch.sparse_coo_tensor([[0, 2]], same[:2], (4,))
+    part = torch.empty(2, dtype=dtype)
+    rabit.ordered_reducescatter_into(part, same)
+    found[str(dtype)] = [
+        torch.equal(rabit.allreduce(same), same),
+        torch.equal(rabit.allreduce(same.repeat(5000)), same.repeat(5000)),
+        torch.equal(rabit.grouped_allreduce([same, same])[1], same),
+        torch.equal(rabit.reducescatter(same), same[:2]),
+        torch.equal(rabit.ordered_allreduce_(same.clone()), same),
+        torch.equal(part, same[:2]),
+        torch.equal(rabit.sparse_allreduce_async(sparse, f"s{dtype}").wait().to_dense(), sparse.to_dense()),
+    ]
+large = torch.full((5000,), 40000.0)
+found["fp16"] = [torch.equal(rabit.allreduce(large, compression=rabit.Compression.fp16), large)]
+small = torch.full((5000,), 2.0**-24, dtype=torch.float16)
+found["smallest"] = [torch.equal(rabit.allreduce(small), small)]
+
+model = torch.nn.Linear(4, 1, bias=False)
+optimizer = rabit.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), compression=rabit.Compression.fp16
+)
+(model(torch.full((1, 4), 40000.0))).sum().backward()
+optimizer.synchronize()
+found["gradient"] = [model.weight.grad.tolist() == [[40000.0] * 4]]
+report(found)
+""",
+    )
+
+    for found in results:
+        assert all(map(all, found.values())), found
+
+
 def test_a_job_that_is_not_elastic_runs_an_elastic_function_and_raises_its_errors(on_ranks):
     results = on_ranks(
         2,
