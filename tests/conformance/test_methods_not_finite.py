@@ -65,7 +65,7 @@ def test_it_is_named_on_all_ranks_and_the_step_does_not_happen(name, bad):
 
 
 # Methods go through phases: a warm-up, the steps that ranks take alone, those in which they meet.
-@pytest.mark.parametrize("bad_step", [0, 1, BAD_STEP, 6])
+@pytest.mark.parametrize("bad_step", [0, BAD_STEP])
 @pytest.mark.parametrize("name", methods.available())
 def test_without_a_guard_its_rank_sees_it_in_its_step(name, bad_step):
     def train(engine):
