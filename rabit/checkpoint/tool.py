@@ -131,7 +131,7 @@ def _list(folder: Folder) -> int:
             continue
         try:
             found = folder.manifest(number)
-        except CheckpointDamaged as error:
+        except (CheckpointDamaged, OSError) as error:  # Of one; the others are listed all the same.
             _print(f"{number:>10} {'':>10} {'':>6} {'':>16}  {error}")
             continue
         _print(f"{number:>10} {found.step:>10} {found.size:>6} {found.bytes:>16,}  {found.saved_at}")

@@ -40,6 +40,17 @@ def test_ls_lists_generations(folder, capsys):
     assert lines[3].split() == ["3", "not", "finished"]
 
 
+def test_ls_goes_on_after_a_manifest_that_cannot_be_read(folder, capsys):
+    manifest = folder / "generation-00000001" / "manifest.json"
+    manifest.unlink()
+    manifest.mkdir()
+
+    assert main(["checkpoint", "ls", str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+
+    assert "Is a directory" in lines[1] and lines[2].split()[:3] == ["2", "20", "2"]
+
+
 def test_no_name_in_a_checkpoint_steers_the_terminal(tmp_path, capsys):
     def save(peers):
         with Checkpoint(tmp_path, peers=peers) as checkpoint:
