@@ -22,6 +22,9 @@ from rabit.types import Kind
 __all__ = ["Replicas", "Standing", "keepers"]
 
 
+_EXCHANGE = "rabit.elastic.replicas"  # the name of the operation
+
+
 @dataclass(frozen=True)
 class Standing:
     """What a rank says when the ranks of a new membership come together.
@@ -101,15 +104,19 @@ class Replicas:
 
         The copies of the commit before stay: ranks may go back to it.
         """
-        name = "rabit.elastic.replicas"
         try:
             data = to_pickle(part)
-        except InvalidArgument as error:  # The others wait in the exchange.
-            with Call(current_engine(), Kind.ALLTOALL, name, global_process_set, 0) as call:
-                raise call.refusal(str(error)) from error.__cause__
-        found = self._send(dict.fromkeys(self._keepers, data), name)
+        except InvalidArgument as error:
+            self.refuse(error)
+            raise
+        found = self._send(dict.fromkeys(self._keepers, data), _EXCHANGE)
         parts = {self._seats[source]: each for source, each in found.items()}
         self._kept = [*self._kept, (commit, parts)][-2:]
+
+    def refuse(self, error: InvalidArgument) -> None:
+        """Takes the place of `exchange` on a rank that has no part: raises the error, also on those that wait there."""
+        with Call(current_engine(), Kind.ALLTOALL, _EXCHANGE, global_process_set, 0) as call:
+            raise call.refusal(str(error)) from error.__cause__
 
     def hand_over(self, commit: int, ranks: Sequence[Standing]) -> Any:
         """Gives ranks that come for others the parts of those in this commit.  Blocks.

@@ -53,7 +53,12 @@ class State(abc.ABC):
 
     def commit(self) -> None:
         """From now on a loss goes back to this point.  Copies, and checks for updates of the hosts."""
-        self.save()
+        try:
+            self.save()
+        except InvalidArgument as error:
+            if self._replicas is not None and self._has_replicas():
+                self._replicas.refuse(error)
+            raise
         if self._has_replicas():
             try:
                 self._replicate(self._commits + 1)

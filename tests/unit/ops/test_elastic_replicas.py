@@ -234,3 +234,27 @@ def test_a_part_that_cannot_be_sent_ends_the_exchange_of_all():
 
     for text in run_ranks(2, body, timeout=60):
         assert "rank 1" in text and "['worker'][0] of type lock cannot be pickled" in text
+
+
+def test_a_value_that_one_rank_cannot_copy_ends_the_commit_of_all(monkeypatch):
+    job = Job(monkeypatch, "ab", 1)
+
+    def body(engine):
+        state = job.state([engine.rank])
+        state.sync()
+        if engine.rank == 1:
+            state.own = threading.Lock()
+        state.step = 7
+        with pytest.raises(rabit.RabitError) as error:
+            state.commit()
+        state.own = [engine.rank]
+        state.restore()
+        assert state.step == 0  # That was no commit.
+        state.step = 8
+        state.commit()
+        state.restore()
+        return str(error.value), state.step
+
+    for text, step in run_ranks(2, body, timeout=60, min_np=1):
+        assert "rank 1" in text and "of type lock cannot be copied" in text
+        assert step == 8
