@@ -45,14 +45,14 @@ class CacheFile:
         self._capacity_bytes = capacity_bytes
         self.is_full = False
         _make_private(folder)
-        if not self._path.exists():
-            _put_empty(self._path)
-        with self._damage_is_told():
+        with self._failures_are_told():
+            if not self._path.exists():
+                _put_empty(self._path)
             self._connection = self._connect()
 
     def read(self, name: str, key: int | str) -> bytes | None:
         """The pickle of a sample, None: it is not there."""
-        with self._damage_is_told():
+        with self._failures_are_told():
             row = self._connection.execute(
                 "SELECT check_sum, data FROM samples WHERE name = ? AND key = ?", (name, key)
             ).fetchone()
@@ -82,7 +82,7 @@ class CacheFile:
 
     def count(self) -> int:
         """How many samples there are, of all names."""
-        with self._damage_is_told():
+        with self._failures_are_told():
             return int(self._connection.execute("SELECT COUNT(*) FROM samples").fetchone()[0])
 
     def close(self) -> None:
@@ -126,6 +126,18 @@ class CacheFile:
             made.close()
             raise
         return made
+
+    @contextlib.contextmanager
+    def _failures_are_told(self) -> Iterator[None]:
+        """Of what does not write: `write` leaves samples out where the disk fails."""
+        try:
+            with self._damage_is_told():
+                yield
+        except _sqlite().OperationalError as error:
+            raise InvalidArgument(
+                f"the cache {self._path} cannot be read: {error}. Look at its disk and its permissions, or name "
+                "another folder."
+            ) from error
 
     @contextlib.contextmanager
     def _damage_is_told(self) -> Iterator[None]:

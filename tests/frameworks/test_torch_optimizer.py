@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 
 SETUP = """
@@ -793,3 +795,18 @@ report({
 def test_nothing_of_a_wrapper_stays_on_the_model_when_it_goes(on_ranks):
     for found in on_ranks(2, SETUP + DROPPED):
         assert set(map(tuple, found.values())) == {(0, True)}, found
+
+
+def test_named_tuples_in_the_state_of_an_optimizer_travel_as_such():
+    torch = pytest.importorskip("torch")
+    from rabit_torch.state import _put_tensors, _take_tensors
+
+    class Moments(NamedTuple):
+        first: object
+        count: int
+
+    tensors = []
+    taken = _take_tensors({"state": {0: Moments(torch.ones(2), 3)}}, tensors)
+    found = _put_tensors(taken, [tensor + 1 for tensor in tensors])["state"][0]
+
+    assert type(found) is Moments and found.count == 3 and found.first.tolist() == [2, 2]

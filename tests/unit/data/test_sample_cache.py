@@ -228,6 +228,15 @@ def test_damage_is_told(folder, damage, says):
         CacheLoader(folder, name="some").get(1, str)
 
 
+def test_a_file_that_cannot_be_opened_is_told(folder):
+    (folder / "samples.sqlite").mkdir(parents=True)
+
+    with pytest.raises(InvalidArgument, match="cannot be read: unable to open database file") as told:
+        CacheLoader(folder, name="squares")
+
+    assert "name another folder" in str(told.value)
+
+
 def test_a_folder_where_others_may_write_is_refused(folder):
     folder.mkdir()
     folder.chmod(0o775)
