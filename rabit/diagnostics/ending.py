@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -38,6 +39,10 @@ __all__ = [
 REPORT_FD = "_RABIT_REPORT_FD"
 # All fits into an empty pipe, so that a launcher that does not read for a while holds nobody up.
 _LONGEST_TEXT = 2_000
+# What other launchers leave in the environment of a rank.
+_FOREIGN_MARKS = ("TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+# They end the other ranks as soon as one has failed: a rank waits so long only if the one that it lost hangs.
+_CAUSE_ENDS_S = 5.0
 
 
 class _Watch:
@@ -49,6 +54,8 @@ class _Watch:
         self.members: Sequence[int] = ()  # by rank, what the launcher calls them; empty: the same
         self.descriptor = -1
         self.has_told = False
+        self.is_among_strangers = False  # another launcher started it, which reports the rank that ends first
+        self.lost = -1  # the rank whose end made this one raise
         self.engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self.previous_hook = sys.excepthook
 
@@ -91,6 +98,7 @@ def watch_ending(rank: int, environ: Mapping[str, str], awaits_all: bool = True)
     watch = _watch[0]
     watch.rank = rank
     watch.descriptor = _report_descriptor(environ)
+    watch.is_among_strangers = watch.descriptor < 0 and any(mark in environ for mark in _FOREIGN_MARKS)
     forget_losses()
     watch.tell({"event": "joined", "awaits all": awaits_all})
     # Handlers run in reverse: this one before those that stop the engine.
@@ -170,10 +178,18 @@ def _show(
 
 
 def _at_exit() -> None:
-    """For programs that put a hook of their own in place of ours, or that just end."""
     watch = _watch[0]
-    if watch.has_told or watch.pid != os.getpid():
+    if watch.pid != os.getpid():
         return
+    if not watch.has_told:
+        _tell_at_exit(watch)
+    if watch.lost >= 0 and watch.is_among_strangers:
+        # The launcher takes the first rank that ends for the cause, and this one is none.
+        time.sleep(_CAUSE_ENDS_S)
+
+
+def _tell_at_exit(watch: _Watch) -> None:
+    """For programs that put a hook of their own in place of ours, or that just end."""
     error = getattr(sys, "last_value", None)
     if isinstance(error, BaseException):
         lost = _lost_rank(error, watch.rank)
@@ -198,7 +214,7 @@ def _tell_raised(watch: _Watch, error: BaseException, lost: int) -> None:
             "lost": watch.number_of(lost),
         }
     )
-    watch.has_told = True
+    watch.has_told, watch.lost = True, lost
 
 
 def _lost_rank(error: BaseException, own: int) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,27 @@ for epoch in range(2):
     # In one piece: launchers other than rabitrun let ranks write into one stream.
     os.write(1, ("sum " + " ".join(map(str, found)) + "\\n").encode())
     rabit.shutdown()
+"""
+
+# Rank 1 fails, and ends after rank 0 unless that waits for it.
+FAILURE = """
+import atexit, os, time
+from pathlib import Path
+import numpy as np
+import rabit
+
+rabit.init()
+others = rabit.allgather_object(os.getpid())
+
+def stay():
+    deadline = time.monotonic() + 1
+    while Path(f"/proc/{others[0]}").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+if rabit.rank() == 1:
+    atexit.register(stay)
+    raise ValueError("sample 7 is bad")
+rabit.allreduce(np.ones(3), name="x")
 """
 
 # Meets without an engine: rank 0 stays until the others have read its file.
@@ -73,6 +95,12 @@ def mpirun(ranks):
 
 
 def run_ranks(command, script, tmp_path, *arguments):
+    done = ended_job(command, script, tmp_path, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def ended_job(command, script, tmp_path, *arguments):
     path = tmp_path / "script.py"
     path.write_text(script)
     root = str(Path(rabit.__file__).parents[1])
@@ -83,13 +111,11 @@ def run_ranks(command, script, tmp_path, *arguments):
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMP_NUM_THREADS": "1",
     }
-    done = subprocess.run(
+    return subprocess.run(
         [*command, str(path), *map(str, arguments)],
         env=environ, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100,
         check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.mark.parametrize("launcher", [torchrun, mpirun])
@@ -115,6 +141,15 @@ def test_collectives_run_and_init_may_come_twice(launcher, tmp_path):
     assert sums == [
         [str(rank), "2", str(rank), "2", "0", "1", "3.0"] for rank in (0, 1) for _ in range(2)
     ]
+
+
+def test_the_root_cause_of_torchrun_is_the_rank_that_failed(tmp_path):
+    done = ended_job(torchrun(2), FAILURE, tmp_path)
+
+    assert done.returncode != 0
+    assert "is ending after ValueError: sample 7 is bad" in done.stderr
+    cause = re.search(r"Root Cause.*?rank *: (\d)", done.stderr, re.DOTALL)
+    assert cause is not None and cause[1] == "1", done.stderr
 
 
 def test_collectives_run_under_rabitrun_and_init_may_come_twice(rabitrun, tmp_path):
