@@ -295,7 +295,8 @@ def _close(engine: Engine, timeout: float) -> None:
     except RabitError as error:
         if not is_consequence:
             raise
-        print(f"rabit: at shutdown: {error}", file=sys.stderr)
+        if getattr(sys, "last_value", None) is None:  # else an exception that has been shown ends the program
+            print(f"rabit: at shutdown: {error}", file=sys.stderr)
     finally:
         if engine.config.summary and engine.rank == 0:
             from rabit.diagnostics.summary import summary_text

@@ -49,6 +49,7 @@ def test_the_users_line_and_one_traceback_are_shown(rabitrun, script):
     for rank in (0, 2):
         assert f"[{rank}] rabit: rank {rank} ends with rank 1: PeerLost: " in job.err
     assert job.err.count("rank 1 is ending after ValueError: sample 7 is bad") == 2
+    assert "at shutdown" not in job.err
 
 
 def test_an_exception_that_has_no_text_is_shown_by_its_type(rabitrun, tmp_path):
