@@ -8,7 +8,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kSliceMax = 1000ms;  // two round trips, to the other side of the earth as well
-constexpr auto kPause = 20ms;  // between two tries, so that a refused one does not spin
+constexpr auto kPause = 20ms;       // between two tries, so that a refused one does not spin
 // What a firewall refuses once it lets through at the next try; two of them are the time in which
 // the loss of a process is noticed.
 constexpr auto kRefusedPause = 10ms;
@@ -114,8 +114,7 @@ bool Redialer::MayPass(Broken& broken) {
   broken.due = After(kRefusedPause);
   const int refusals_max = is_here_(*broken.link) ? 1 : kRefusalsMax;
   if (++broken.refusals < refusals_max) return true;
-  broken.link->Lose(
-      "its port refuses connections: its process has ended; its own output tells why");
+  broken.link->Lose("its port refuses connections: its process has ended; see its output");
   return false;
 }
 

@@ -49,8 +49,8 @@ class BrokenLink final : public TcpLinkHost {
   }
   void OnConnected() override {}
 
-  // What the link is lost for when its peer's port hears so many knocks, or all until the first dial,
-  // and so many dials, and refuses from then on.
+  // What the link is lost for when its peer's port hears so many knocks, or all until the first
+  // dial, and so many dials, and refuses from then on.
   Status Redial(int knocks_heard, int dials_heard = 0, bool is_here = false) {
     Redialer redialer(
         1,
@@ -92,7 +92,10 @@ class BrokenLink final : public TcpLinkHost {
 
 void ExpectEnded(const Status& why) {
   EXPECT_EQ(why.code(), Code::kPeerLost);
-  EXPECT_NE(why.message().find("its process has ended"), std::string::npos) << why;
+  // What is known is all that is said.
+  EXPECT_TRUE(why.message().ends_with(
+      "on TCP link 0: its port refuses connections: its process has ended; see its output"))
+      << why;
 }
 
 TEST(Redialer, a_process_that_has_ended_is_lost_by_two_knocks_before_it_would_be_asked_to_dial) {

@@ -347,9 +347,12 @@ void TcpLink::ResetConnection() {
 }
 
 Status TcpLink::Lost(const std::string& reason) const {
-  return PeerLost(id_.peer, PeerText() + ": " + reason +
-                                " (frames corrupt on this link: " + std::to_string(corrupt_total_) +
-                                "); check that process, its host and the network between");
+  std::string corrupt;
+  if (corrupt_total_ > 0) {
+    corrupt = " (frames corrupt on this link: " + std::to_string(corrupt_total_) + ")";
+  }
+  return PeerLost(id_.peer, PeerText() + ": " + reason + corrupt +
+                                "; check that process, its host and the network between");
 }
 
 std::string TcpLink::PeerText() const {

@@ -37,7 +37,7 @@ void TcpLink::Lose(const std::string& why) {
   MutexLock receive(receive_mutex_);
   if (!outage_deadline_) return;  // it is back
   MutexLock send(send_mutex_);
-  FailLocked(Lost("the connection broke (" + break_reason_ + ") and " + why), false);
+  FailLocked(PeerLost(id_.peer, PeerText() + ": " + why), false);
 }
 
 void TcpLink::NoteBrokenBy(const std::string& reason) {
