@@ -70,6 +70,17 @@ def test_a_job_on_one_host_listens_on_the_loopback_only(script, transport):
     assert {address for each in found for address in each.split()} <= {LOOPBACK_4, LOOPBACK_6}
 
 
+@pytest.mark.parametrize(
+    ("names", "is_told"), [("nope0,nope1", True), ("nope0,lo", False), ("", False)]
+)
+def test_an_interface_that_is_not_there_is_told_where_none_is_needed(rabitrun, names, is_told):
+    job = rabitrun("-np", 2, "true", environ={"RABIT_NETWORK_INTERFACES": names})
+
+    assert job.status == 0
+    text = f"rabitrun: the network interface {names.replace(',', ', ')} (--network-interfaces or"
+    assert (text in job.err, "This job uses the loopback" in job.err) == (is_told, is_told)
+
+
 def test_a_host_without_ipv4(script):
     setup = "ip link set lo up; ip addr del 127.0.0.1/8 dev lo"
     if not Path("/proc/net/if_inet6").exists():

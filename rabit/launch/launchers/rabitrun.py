@@ -8,6 +8,7 @@ import os
 import resource
 import secrets
 import selectors
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -120,6 +121,8 @@ def launch(request: Request) -> Outcome:
         if request.grows is not None:
             stack.enter_context(_growing(request, shared, secret, supervisor, losses, selector))
         say(thread_note(request))
+        if strange := _strange_interfaces(request):
+            note(strange)
         outcome = supervisor.run(nodes)
         if files is not None and files.problem:
             sinks[STDERR].write_text(f"rabitrun: {files.problem}\n")
@@ -240,6 +243,18 @@ def store_host(request: Request) -> str:
             "host knows, or an address."
         )
     return addresses.route_address(known[0])
+
+
+def _strange_interfaces(request: Request) -> str:
+    """Of a job on this host alone, which uses none: the interfaces that are named for it and not there; "": none."""
+    names = [name.strip() for name in _interfaces(request).split(",") if name.strip()]
+    known = sorted(name for _, name in socket.if_nameindex())
+    if not names or store_host(request) != addresses.loopback_address() or set(names) & set(known):
+        return ""
+    return (
+        f"the network interface {', '.join(names)} (--network-interfaces or RABIT_NETWORK_INTERFACES) does not exist "
+        f"here: known are {', '.join(known)}. This job uses the loopback; on several hosts it would not start."
+    )
 
 
 def _interfaces(request: Request) -> str:
