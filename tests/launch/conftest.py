@@ -44,7 +44,7 @@ class Job:
         self.mark = f"TEST_JOB=job-{os.getpid()}-{Job._count}-"
         name, _, value = self.mark.partition("=")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "rabit.launch", *map(str, arguments)],
+            [sys.executable, *options.pop("program", ["-m", "rabit.launch"]), *map(str, arguments)],
             env={**os.environ, **environ, name: value},
             # Not here: `python -m` would find the sources instead of the package under test.
             cwd=options.pop("cwd", tempfile.gettempdir()),

@@ -331,6 +331,54 @@ def test_a_full_disk_behind_standard_output_costs_the_lines_and_not_the_job(star
     assert "bytes of standard output were lost" in job.err
 
 
+# What whoever starts rabitrun may have done before, and what a rank must not inherit of it.
+_STRANGE = {
+    "signals that are blocked": "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())",
+    "SIGCHLD that is ignored": "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+    "nohup": "signal.signal(signal.SIGHUP, signal.SIG_IGN)",
+    "in the background": "[signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGQUIT)]",
+}
+_DISPOSITIONS = """
+import signal, sys
+text = open("/proc/self/status").read()
+blocked = int(text.partition("SigBlk:")[2].split()[0], 16)
+print("blocked", blocked, "child", int(signal.getsignal(signal.SIGCHLD)), flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture(params=_STRANGE.values(), ids=_STRANGE)
+def strange_start(request, start, tmp_path):
+    """Starts rabitrun as `start` does, from a process whose signals are not as usual."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    # Before rabitrun itself runs, in its own process: as if exec had passed it on.
+    (folder / "strange.py").write_text(
+        "import os, signal, sys\n"
+        f"{request.param}\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'rabit.launch', *sys.argv[1:]])\n"
+    )
+    return lambda *arguments: start(*arguments, program=[folder / "strange.py"])
+
+
+def test_a_rank_inherits_no_strange_signals_and_ends_as_usual(strange_start):
+    job = strange_start("-np", 2, sys.executable, "-c", _DISPOSITIONS)
+    seen = job.wait_for_line("blocked", 2)
+
+    job.send(signal.SIGTERM)
+
+    assert job.wait() == 128 + signal.SIGTERM, job.err
+    assert seen.count("blocked 0 child 0") == 2, seen
+    job.assert_nothing_is_left()
+
+
+def test_the_status_of_a_rank_is_known_however_rabitrun_was_started(strange_start):
+    job = strange_start("-np", 2, "sh", "-c", "exit 7")
+
+    assert job.wait() == 7
+    assert "exited with status 7" in job.err
+
+
 def test_closed_standard_streams_are_no_obstacle(rabitrun, tmp_path):
     code = "import os,sys; os.closerange(0, 3); os.execv(sys.argv[1], sys.argv[1:])"
     from subprocess import run

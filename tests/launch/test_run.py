@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import multiprocessing
 import os
 import signal
 import sys
@@ -121,6 +122,34 @@ def test_the_servers_of_a_job_around_it_are_not_waited_for(monkeypatch):
     monkeypatch.setenv("RABIT_SERVERS", "2")
 
     assert run(place, ("RABIT_SERVERS",), num_proc=2) == [["0"], ["0"]]
+
+
+def dispositions():
+    import signal
+
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    return [len(blocked), int(signal.getsignal(signal.SIGCHLD))]
+
+
+@pytest.mark.parametrize("is_forked", [False, True], ids=["here", "multiprocessing"])
+def test_ranks_inherit_no_strange_signals_of_a_program(is_forked):
+    """As of one that has no use for the ends of its children, or starts threads with signals blocked."""
+    earlier = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1])
+    try:
+        if is_forked:
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                found = pool.apply(run, (dispositions,), {"num_proc": 2})
+        else:
+            found = run(dispositions, num_proc=2)
+        after = signal.getsignal(signal.SIGCHLD), signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.signal(signal.SIGCHLD, earlier)
+
+    assert found == [[0, 0], [0, 0]]
+    # multiprocessing itself changes the mask of its caller.
+    assert is_forked or after == (signal.SIG_IGN, {signal.SIGTERM, signal.SIGUSR1})
 
 
 def test_arguments_are_checked():

@@ -22,9 +22,22 @@ def handle_signals(
 ) -> Iterator[None]:
     """Within the block, signals reach `handle`, called from the loop over `selector`.
 
-    A signal that is ignored on entry, as by nohup, stays ignored.  Outside the main thread, which
-    alone may handle signals, the block changes nothing.
+    A signal that is ignored on entry, as by nohup, stays ignored; one that is blocked, which processes inherit
+    as well, is heard here and by those that this thread starts.  Outside the main thread, which alone may
+    handle signals, none reaches `handle`.
     """
+    with _handlers(selector, handle):
+        blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, (*TERMINATING, *PASSED_ON, signal.SIGCHLD))
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+@contextlib.contextmanager
+def _handlers(
+    selector: selectors.BaseSelector, handle: Callable[[int], None]
+) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -39,11 +52,14 @@ def handle_signals(
     }
     for each in earlier:
         signal.signal(each, _nothing)
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        # The kernel would forget children as they end, with their status.
+        earlier[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def read() -> None:
         with contextlib.suppress(BlockingIOError):
             for number in os.read(read_end, 4096):
-                if number in earlier:
+                if number in earlier and number != signal.SIGCHLD:
                     handle(number)
 
     selector.register(read_end, selectors.EVENT_READ, read)
