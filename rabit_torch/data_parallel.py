@@ -12,6 +12,7 @@ from rabit import InvalidArgument, ReduceOp, default_engine, global_process_set
 from rabit_torch.compression import Compression
 from rabit_torch.ops.collectives import broadcast_
 from rabit_torch.optimizer.reducer import GradientReducer
+from rabit_torch.parameter_state import ParameterState
 from rabit_torch.state import broadcast_parameters
 
 __all__ = ["DistributedDataParallel"]
@@ -51,11 +52,11 @@ class DistributedDataParallel(torch.nn.Module):
         self.module = module
         self.broadcast_buffers = broadcast_buffers
         broadcast_parameters(module.state_dict(), root_rank=0)
+        self._trained: list[ParameterState] = []  # in the last forward pass that recorded a graph
         self._buffers_name = default_engine().next_name("buffers")
-        names: dict[torch.Tensor, str] = {
-            each: name for name, each in module.named_parameters() if each.requires_grad
-        }
-        if not names:
+        # Frozen ones too: they may be thawed.
+        names: dict[torch.Tensor, str] = {each: name for name, each in module.named_parameters()}
+        if not any(parameter.requires_grad for parameter in names):
             raise InvalidArgument(
                 "DistributedDataParallel: no parameter of the module is trained, so there is nothing to "
                 "reduce. Use the module itself"
@@ -110,10 +111,12 @@ class DistributedDataParallel(torch.nn.Module):
 
     def _end_step(self) -> None:
         """The gradients of the last backward pass belong to the past, if there has been one."""
+        trained = self._trained
+        self._trained = [each for each in self._reducer.states if each.parameter.requires_grad]
         sent = [each for each in self._reducer.states if each.is_sent]
         if not sent:
             return
-        missing = [each.name for each in self._reducer.states if not each.is_sent and each.parameter.requires_grad]
+        missing = [each.name for each in trained if not each.is_sent]
         if missing:
             raise InvalidArgument(
                 f"DistributedDataParallel on rank {default_engine().rank}: {', '.join(missing[:5])} took no part in "

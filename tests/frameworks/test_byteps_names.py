@@ -227,3 +227,19 @@ def test_all_buffers_travel_in_one_broadcast(on_ranks):
     for counts, tracked, odd in on_ranks(2, textwrap.dedent(script)):
         assert counts == [1, 1]
         assert tracked == 8 and odd == [0.0, 0.0]
+
+
+def test_a_layer_that_is_thawed_later_is_reduced(on_ranks):
+    script = """
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+    model[0].requires_grad_(False)
+    wrapped = rabit.DistributedDataParallel(model)
+    for step in range(3):
+        model[0].requires_grad_(step > 0)
+        model.zero_grad()
+        (wrapped(torch.ones(1, 2)).sum() * (rabit.rank() + 1)).backward()
+    report([each.grad.reshape(-1).tolist() for each in model.parameters()])
+    """
+    first, second = on_ranks(2, textwrap.dedent(script))
+
+    assert first == second and first[-1] == [1.5]
