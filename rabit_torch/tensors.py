@@ -38,6 +38,11 @@ def dtype_of(tensor: torch.Tensor, name: str | None) -> DType:
     return found
 
 
+def can_travel(dtype: torch.dtype) -> bool:
+    """False for element types that no collective carries."""
+    return dtype in _DTYPES
+
+
 def torch_dtype(dtype: DType) -> torch.dtype:
     """Returns torch's name of an engine element type."""
     return _TORCH_DTYPES[dtype]

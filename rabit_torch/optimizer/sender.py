@@ -16,7 +16,15 @@ from rabit_torch.optimizer.method import Method
 from rabit_torch.optimizer.missing import no_gradient
 from rabit_torch.optimizer.two_halves import ScatterGather
 from rabit_torch.parameter_state import Pack, ParameterState
-from rabit_torch.tensors import dtype_of, memory_order, row_major, stream_of, view, wait_for_stream
+from rabit_torch.tensors import (
+    can_travel,
+    dtype_of,
+    memory_order,
+    row_major,
+    stream_of,
+    view,
+    wait_for_stream,
+)
 
 __all__ = ["GOES_SPARSE", "GradientSender"]
 
@@ -197,7 +205,9 @@ class GradientSender:
     def _request(self, state: ParameterState) -> Request:
         parameter = state.parameter.detach()
         laid_out = memory_order(parameter)
-        if laid_out is None or laid_out.dtype is not state.gradient_dtype:
+        if not (state.parameter.requires_grad or can_travel(state.gradient_dtype)):
+            laid_out = parameter.new_empty(0, dtype=torch.float32)  # Nothing travels for a frozen one.
+        elif laid_out is None or laid_out.dtype is not state.gradient_dtype:
             laid_out = parameter.new_empty(parameter.shape, dtype=state.gradient_dtype)
         memory = view(laid_out, state.name)
         return Request(

@@ -228,3 +228,20 @@ except rabit.IntegrityError as error:
 def test_the_first_gradient_after_a_thaw_is_looked_at(on_ranks):
     for text in on_ranks(2, THAWED):
         assert "'0.bias'" in text and "rank 1" in text
+
+
+FLOAT8 = """
+weight = torch.nn.Parameter(torch.ones(300, 500))
+base = torch.nn.Parameter(torch.ones(3).to(torch.float8_e4m3fn), requires_grad=False)
+optimizer = torch.optim.SGD([weight, base], lr=0.0)
+optimizer = rabit.DistributedOptimizer(optimizer, [("weight", weight), ("base", base)])
+for _ in range(3):
+    optimizer.zero_grad()
+    (weight * (rabit.rank() + 1)).sum().backward()
+    optimizer.step()
+report(weight.grad.unique().tolist())
+"""
+
+
+def test_a_frozen_parameter_may_have_a_type_that_no_collective_carries(on_ranks):
+    assert on_ranks(2, FLOAT8) == [[1.5]] * 2
