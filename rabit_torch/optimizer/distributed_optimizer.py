@@ -340,9 +340,10 @@ def DistributedOptimizer(
         exchanges, with a warning.
     overlap: what the exchange of gradients overlaps with.  "backward": the backward pass.
         "next-forward": that and the next forward pass; `step()` returns at once, and a parameter is
-        updated when something reads it, at the latest.  "reduce-scatter": the same, with gradients
-        in two halves: sums in the backward pass, which `step()` waits for, and their distribution in
-        the forward pass; takes no compression.  "none": nothing.  "auto": measures some steps with
+        updated when something reads it, at the latest; `.grad` is None after `step()`.
+        "reduce-scatter": the same, with gradients in two halves: sums in the backward pass, which
+        `step()` waits for, and their distribution in the forward pass; takes no compression.
+        "none": nothing.  "auto": measures some steps with
         "backward", tries the mode whose predicted step is shortest, and keeps it if it is faster;
         `statistics()["overlap"]` has predictions and measurements.  None: "backward";
         "next-forward" with RABIT_CROSS_BARRIER=1, "auto" with RABIT_SCHEDULE=auto.  Results are the
@@ -350,13 +351,14 @@ def DistributedOptimizer(
     priorities: by name of the parameter, larger goes first; those without one go by the order in
         which the forward pass of the first step uses them.
     find_unused_parameters: agrees in every step on the parameters that no rank has used; they are
-        not updated, as in one process.  Gradients are reduced at `step()` or `synchronize()` then,
-        not when `backward()` returns.  False: they are updated with a gradient of zero, as by
+        not updated, as in one process, and keep `.grad` None.  Gradients are reduced at `step()` or
+        `synchronize()` then, not when `backward()` returns.  False: they are updated with a gradient of zero, as by
         Horovod, and nothing has to be agreed.
     strategy: a method of `rabit.strategies`, in place of the mean of the gradients in every step: an
         Exchange, which gets error feedback where it needs it, and leaves small parameters alone; a
-        Strategy, as it is; or a text such as "powersgd:rank=2".  None: RABIT_STRATEGY, which
-        `rabitrun --strategy` sets, or the mean.
+        Strategy, as it is; or a text such as "powersgd:rank=2".  `.grad` is what it leaves for the optimizer;
+        with methods that work on parameters ("local", "diloco", …) this rank's own gradient.
+        None: RABIT_STRATEGY, which `rabitrun --strategy` sets, or the mean.
     check_finite: looks for NaN and Inf in every gradient before it is combined; step() then raises
         IntegrityError on all ranks, with rank, tensor and index, and updates nothing.  "sample": a
         sixteenth of the gradients in each step, in turn.  None: RABIT_CHECK_FINITE, or not.
