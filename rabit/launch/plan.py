@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rabit.errors import InvalidArgument
@@ -117,13 +118,8 @@ def make_plan(hosts: Sequence[Host], size: int | None) -> Plan:
     for host in hosts:
         counts.append(min(host.slots, left))
         left -= counts[-1]
-    plans = []
-    first = 0
-    for index, (host, count) in enumerate(zip(hosts, counts, strict=True)):
-        if count:
-            plans.append(HostPlan(host, _places(first, index, counts)))
-        first += count
-    return Plan(size, tuple(plans))
+    used = [(host, count) for host, count in zip(hosts, counts, strict=True) if count]
+    return Plan(size, tuple(_host_plans(used)))
 
 
 def with_servers(
@@ -171,14 +167,19 @@ def _turns(hosts: Sequence[Host]) -> list[Host]:
     return [host for turn in range(most) for host in hosts if turn < host.slots]
 
 
-def _places(first: int, index: int, counts: Sequence[int]) -> tuple[RankPlace, ...]:
-    return tuple(
-        RankPlace(
-            rank=first + local_rank,
-            local_rank=local_rank,
-            local_size=counts[index],
-            cross_rank=sum(1 for count in counts[:index] if count > local_rank),
-            cross_size=sum(1 for count in counts if count > local_rank),
+def _host_plans(used: Sequence[tuple[Host, int]]) -> Iterator[HostPlan]:
+    """The ranks of each host, of which so many are there, in order."""
+    # By local rank: how many hosts have it, in all and before this one.
+    sizes = Counter(local_rank for _, count in used for local_rank in range(count))
+    before: Counter[int] = Counter()
+    first = 0
+    for host, count in used:
+        yield HostPlan(
+            host,
+            tuple(
+                RankPlace(first + local_rank, local_rank, count, before[local_rank], sizes[local_rank])
+                for local_rank in range(count)
+            ),
         )
-        for local_rank in range(counts[index])
-    )
+        before.update(range(count))
+        first += count

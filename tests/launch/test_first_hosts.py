@@ -6,6 +6,7 @@ import os
 import queue
 import selectors
 import signal
+import sys
 import threading
 
 import pytest
@@ -14,9 +15,10 @@ from rabit import InvalidArgument
 from rabit.launch import resolution
 from rabit.launch.cli import main
 from rabit.launch.host_watch import HostWatch
-from rabit.launch.hosts import Host, parse_hostfile
+from rabit.launch.hosts import Host, parse_hostfile, parse_hosts
 from rabit.launch.options import first_hosts
 from rabit.launch.options.first_hosts import HostScript
+from rabit.launch.plan import make_plan
 from rabit.launch.resolution import resolved
 
 
@@ -262,3 +264,33 @@ def test_a_job_asks_for_each_name_once(resolver, monkeypatch, capfd):
     assert main(["-H", ",".join(f"{name}:1" for name in hosts), "--dry-run", "true"]) == 0
 
     assert sorted(resolver.asked) == sorted([*hosts, "198.51.100.9"])
+
+
+def test_a_comma_after_the_last_host_is_nothing():
+    assert parse_hosts("a:2,b,") == parse_hosts(" a:2 , b , ") == [Host("a", 2), Host("b", 1)]
+    for text in (",a", "a,,b", ",", "a,,"):
+        with pytest.raises(InvalidArgument):
+            parse_hosts(text)
+
+
+def test_the_work_of_a_plan_grows_with_its_ranks():
+    """Counted in calls, since a time says little: a plan of 4,000 hosts took 19 s."""
+    steps = 0
+
+    def count(frame, event, argument):
+        nonlocal steps
+        steps += event == "call"
+
+    found = []
+    for hosts in (50, 200):
+        steps = 0
+        sys.setprofile(count)
+        try:
+            plan = make_plan([Host(f"h{number}", 8) for number in range(hosts)], None)
+        finally:
+            sys.setprofile(None)
+        found.append(steps / hosts)
+        last = plan.hosts[-1].places[-1]
+        assert (last.rank, last.cross_rank, last.cross_size) == (8 * hosts - 1, hosts - 1, hosts)
+
+    assert found[1] < 1.5 * found[0]
