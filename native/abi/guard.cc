@@ -24,6 +24,14 @@ int32_t ReportBadAlloc() {
   return RABIT_RESOURCE_EXHAUSTED;
 }
 
+Status Refused(const std::system_error& error) {
+  return ResourceExhausted(
+      std::string("the system gives no further thread: ") + error.what() +
+      ". The user or the container has as many threads and processes as it may have: raise the "
+      "limit "
+      "('ulimit -u', or pids.max of the container), or start fewer ranks on this host");
+}
+
 Status NullArgument(const char* function, const char* argument) {
   return InvalidArgument(std::string(function) + ": " + argument +
                          " is NULL: the call cannot work without it; pass a valid pointer");

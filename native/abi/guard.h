@@ -6,6 +6,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "base/bytes.h"
 #include "base/status.h"
@@ -17,13 +18,19 @@ int32_t Report(const Status& status);
 // The same for a shortage of memory: allocates nothing.
 int32_t ReportBadAlloc();
 
-// Runs `body`, which returns a Status; memory shortage is the only exception that can come.
+// Of a std::thread that cannot be started, or of another thing that the system does not give.
+Status Refused(const std::system_error& error);
+
+// Runs `body`, which returns a Status; only a shortage, of memory or of threads, comes as an
+// exception.
 template <class Body>
 int32_t Guard(Body body) noexcept {
   try {
     return Report(body());
   } catch (const std::bad_alloc&) {
     return ReportBadAlloc();
+  } catch (const std::system_error& error) {
+    return Report(Refused(error));
   } catch (const std::exception& error) {
     return Report(Internal(std::string("unexpected exception: ") + error.what() + "; report this"));
   }
