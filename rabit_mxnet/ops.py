@@ -116,15 +116,16 @@ def reduce_gradients(
     gradients: Sequence[Any],
     names: Sequence[str],
     priority: int,
-    prescale_factor: float,
+    op: ReduceOp,
+    factors: tuple[float, float],
     process_set: ProcessSet,
     compression: Any = Compression.none,
 ) -> None:
-    """Sums gradients over the ranks in place.
+    """Reduces gradients over the ranks in place.  factors: before and after the reduction.
 
     For arrays that MXNet's backward pass has written, which are always in row-major order.
     """
-    fields = _scale(None, rabit.Sum, prescale_factor, 1.0, process_set, compression)
+    fields = _scale(None, op, *factors, process_set, compression)
     operations = []
     for gradient, name in zip(gradients, names, strict=True):
         each = Operation(Kind.ALLREDUCE, name, gradient, gradient, fields)

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: any MXNet optimizer, on gradients summed over the ranks."""
+"""DistributedOptimizer: any MXNet optimizer, on gradients averaged over the ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import rabit
-from rabit import Compression, InvalidArgument, ProcessSet, global_process_set
+from rabit import InvalidArgument, ProcessSet, global_process_set
 from rabit.framework import (
     Exchange,
     Meeting,
@@ -23,8 +23,8 @@ from rabit_mxnet.ops import reduce_gradients
 class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
     """Wraps an MXNet optimizer so that `update` works on the mean gradient of all ranks.
 
-    optimizer: for Module.init_optimizer(kvstore=None, optimizer=…) or an Updater.  Its rescale_grad
-    is divided by the number of ranks, which turns the sum into the mean.
+    optimizer: for Module.init_optimizer(kvstore=None, optimizer=…) or an Updater.  `update` leaves the
+    mean in the gradients.
     gradient_predivide_factor: gradients are divided by it before the sum and multiplied after.
     num_groups: 0, or into how many groups a list of gradients is divided that travel together.
     strategy: a method of `rabit.strategies` for gradients, or a text such as "powersgd:rank=2", in place
@@ -73,13 +73,10 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         )
         self._meeting: Meeting | None = Meeting(rabit.default_engine(), process_set, chosen)
         self._names = next_prefix()
-        self._rescale = 1.0 if chosen else gradient_predivide_factor / process_set.size()
-        optimizer.rescale_grad *= self._rescale
         follow_default_engine(self._start_over)
 
     def unwrap(self) -> Any:
-        """Returns the wrapped optimizer with the rescale_grad that it came with."""
-        self._optimizer.rescale_grad /= self._rescale
+        """Returns the wrapped optimizer."""
         return self._optimizer
 
     def __getattr__(self, name: str) -> Any:
@@ -99,7 +96,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         return self._optimizer.create_state_multi_precision(index, weight)
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Sums `grad` over the ranks, then updates `weight`.  Does not block."""
+        """Averages `grad` over the ranks, then updates `weight`.  Does not block."""
         self._reduce(index, weight, grad)
         self._optimizer.update(index, weight, grad, state)
 
@@ -124,9 +121,6 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         """The ranks of an elastic job have changed."""
         self._meeting = Meeting(rabit.default_engine(), self._process_set, None)
         self._names = next_prefix()
-        before = self._rescale
-        self._rescale = self._gradient_predivide_factor / self._process_set.size()
-        self._optimizer.rescale_grad *= self._rescale / before
 
     def _reduce(self, index: Any, weight: Any, grad: Any) -> None:
         if not isinstance(index, (list, tuple)):
@@ -145,14 +139,15 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         if self._process_set.size() == 1 or not self._process_set.included():
             return
         sizes = group_sizes(len(index), self._num_groups)
-        prescale = 1.0 / self._gradient_predivide_factor
+        factor = self._gradient_predivide_factor
         first = 0
         for size in sizes:
             members = slice(first, first + size)
             names = [f"{self._names}{each}" for each in index[members]]
             priority = self._priority(index[first], first)
+            factors = (1.0 / factor, factor)
             reduce_gradients(
-                grad[members], names, priority, prescale, self._process_set, Compression.none
+                grad[members], names, priority, rabit.Average, factors, self._process_set
             )
             first += size
 

@@ -189,7 +189,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             sent,
             [f"{self._names}{index}" for index in indices],
             -min(self._places[self._params[index].name] for index in indices),
-            1.0 / self._gradient_predivide_factor,
+            rabit.Sum,
+            (1.0 / self._gradient_predivide_factor, 1.0),
             self._process_set,
             self._codec,
         )

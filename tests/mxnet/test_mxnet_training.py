@@ -171,6 +171,17 @@ def test_a_user_compressor_and_a_wrapped_optimizer_are_accepted(on_ranks):
         assert any("DistributedOptimizer" in each for each in said)
 
 
+def test_an_optimizer_takes_the_mean_where_the_sum_leaves_the_type(on_ranks):
+    script = """
+    optimizer = rabit.DistributedOptimizer(mx.optimizer.SGD(learning_rate=1.0, rescale_grad=0.5))
+    weight, gradient = mx.nd.zeros(4, dtype="float16"), mx.nd.full(4, 40000, dtype="float16")
+    optimizer.update(0, weight, gradient, optimizer.create_state(0, weight))
+    report([weight.asnumpy().tolist(), gradient.asnumpy().tolist(), optimizer.unwrap().rescale_grad])
+    """
+
+    assert on_ranks(3, script) == [[[-20000.0] * 4, [40000.0] * 4, 0.5]] * 3
+
+
 def test_two_trainers_of_one_program_do_not_meet(on_ranks):
     """As in a GAN; gradients of both are in flight together, and those of other sizes have one index."""
     script = """
