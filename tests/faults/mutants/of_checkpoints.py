@@ -76,7 +76,7 @@ MUTANTS = [
     Mutant(
         "each rank decides alone which generation is whole",
         "rabit/checkpoint/checkpoint.py",
-        "bad = [(rank, text) for rank, (text, _) in enumerate(said) if text]",
+        "bad = [(rank, text) for rank, (text, _, _) in enumerate(said) if text]",
         "bad = [(self._peers.rank, error)] if error else []",
         (DAMAGE, "tests/unit/checkpoint/test_checkpoint.py -k damaged"),
     ),
