@@ -7,6 +7,7 @@ import queue
 import re
 import selectors
 import threading
+import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
@@ -16,6 +17,9 @@ from rabit.launch.resolution import resolved
 from rabit.threads import start_thread
 
 __all__ = ["HostWatch"]
+
+# Of names that only ssh knows (an alias in its configuration), which no resolver ever does.
+_AGAIN_S = 30.0
 
 
 class HostWatch:
@@ -38,6 +42,8 @@ class HostWatch:
     ) -> None:
         self._look = look
         self._hosts = list(hosts)
+        self._named: list[Host] = []  # as `look` has given them
+        self._again_at = 0.0
         self._interval_s = interval_s
         self._selector = selector
         self._changed = changed
@@ -65,7 +71,7 @@ class HostWatch:
     def _run(self) -> None:
         while not self._wants_stop.wait(self._interval_s):
             try:
-                found = resolved(self._look(), self._hosts)
+                found = self._find()
             except RabitError as error:
                 self._report_error(str(error))
                 continue
@@ -78,6 +84,15 @@ class HostWatch:
                 self._put(found)
         os.close(self._write_end)
         os.close(self._read_end)
+
+    def _find(self) -> list[Host]:
+        """The hosts there are.  A name is looked up when it is new, and once in a while until there is an address."""
+        named, now = list(self._look()), time.monotonic()
+        has_all = all(host.is_here or host.address for host in self._hosts)
+        if named == self._named and (has_all or now < self._again_at):
+            return self._hosts
+        self._named, self._again_at = named, now + _AGAIN_S
+        return resolved(named, self._hosts)
 
     def _report_error(self, text: str) -> None:
         kind = re.sub(r"\d+", "", text)

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from rabit import InvalidArgument
-from rabit.launch import resolution
+from rabit.launch import host_watch, resolution
 from rabit.launch.cli import main
 from rabit.launch.host_watch import HostWatch
 from rabit.launch.hosts import Host, parse_hostfile, parse_hosts
@@ -243,6 +243,23 @@ def test_a_name_is_looked_up_once(resolver):
     assert first[2].problem == "unknown"
     assert then == [Host("c", 4), Host("a", 3, False, "198.51.100.1"), Host("localhost", 1, True)]
     assert sorted(resolver.asked) == ["a", "b", "c", "c"]
+
+
+def test_a_name_that_only_ssh_knows_is_not_looked_up_at_every_look(resolver, monkeypatch):
+    resolver.update(alias=OSError("unknown"))
+    looks = [*[lambda: [Host("alias", 1)]] * 20, lambda: [Host("localhost", 2)]]
+
+    with Watched(looks) as watched:
+        said = [watched.next(), watched.next()]
+
+    assert said == [[Host("alias", 1)], [Host("localhost", 2, is_here=True)]]
+    assert resolver.asked == ["alias"]
+
+    monkeypatch.setattr(host_watch, "_AGAIN_S", 0.0)
+    with Watched(looks) as watched:
+        watched.next()
+        watched.next()
+    assert len(resolver.asked) == 21  # as names of new machines appear a while after the machines
 
 
 def test_a_name_without_an_answer_does_not_hold_up_the_others(resolver):
