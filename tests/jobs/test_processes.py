@@ -188,7 +188,7 @@ def test_the_summary_comes_from_rank_0(tmp_path):
     ended = run_processes(2, script, tmp_path, {"RABIT_SUMMARY": "1"})
 
     assert_all_ended_well(ended)
-    assert "rabit: 1 tensors and 7.81 KiB in all, 2 ranks" in ended[0].errors
+    assert "rabit: 1 tensor and 7.81 KiB in all, 2 ranks" in ended[0].errors
     assert "hidden behind compute" in ended[0].errors
     assert ended[1].errors == ""
 
