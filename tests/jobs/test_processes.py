@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.late_ranks import without_waits
 from support.processes import assert_all_ended_well, run_processes
 
 COLLECTIVES = """
@@ -180,7 +181,7 @@ rabit.allreduce(1.0, name="x")
     ended = run_processes(2, script, tmp_path)
 
     assert_all_ended_well(ended)
-    assert [each.errors for each in ended] == ["", ""]
+    assert [without_waits(each.errors) for each in ended] == ["", ""]
 
 
 def test_the_summary_comes_from_rank_0(tmp_path):
@@ -190,7 +191,7 @@ def test_the_summary_comes_from_rank_0(tmp_path):
     assert_all_ended_well(ended)
     assert "rabit: 1 tensor and 7.81 KiB in all, 2 ranks" in ended[0].errors
     assert "hidden behind compute" in ended[0].errors
-    assert ended[1].errors == ""
+    assert without_waits(ended[1].errors) == ""
 
 
 def test_ctrl_c_ends_a_wait(tmp_path):
