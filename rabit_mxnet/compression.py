@@ -49,8 +49,8 @@ class Compression(rabit.Compression):
     """What travels in place of an array.
 
     none: the array as it is.
-    fp16: float32 and float64 travel and are summed as float16 (range 65504, 11 bits).
-    bf16: float32 and float64 travel and are summed as bfloat16 (range of float32, 8 bits).
+    fp16: float32 and float64 travel as float16 (range 65504, 11 bits), which a sum, or a mean, has to fit.
+    bf16: float32 and float64 travel as bfloat16 (range of float32, 8 bits).
     """
 
     none = MXNetCodec("")

@@ -55,8 +55,8 @@ class Compression:
     """What travels in place of a tensor.
 
     none: the tensor as it is.
-    fp16: float32 and float64 travel and are summed as float16 (range 65504, 11 bits).
-    bf16: float32 and float64 travel and are summed as bfloat16 (range of float32, 8 bits).
+    fp16: float32 and float64 travel as float16 (range 65504, 11 bits), which a sum, or a mean, has to fit.
+    bf16: float32 and float64 travel as bfloat16 (range of float32, 8 bits).
     """
 
     none = TorchCodec("")
