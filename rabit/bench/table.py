@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,7 @@ def write_text(path: Path, text: str) -> None:
 
 def check_writable(path: Path) -> None:
     """Raises InvalidArgument if no file can be written at `path`; before it takes minutes to fill it."""
-    is_new = not path.exists()
+    is_new = not os.access(path, os.F_OK)
     _writing(path, "a").close()
     if is_new:
         path.unlink()

@@ -50,7 +50,11 @@ def seal(topology: Mapping[str, Any], contents: Mapping[str, Any]) -> dict[str, 
 
 def table_path(path: Path, topology: Mapping[str, Any]) -> Path:
     """`path`, or, where that is a folder, the file in it that is named after the topology."""
-    return path / f"{digest(topology)}.json" if path.is_dir() else path
+    try:
+        is_folder = path.is_dir()
+    except PermissionError:  # Of a folder above it: who opens the file says so.
+        return path
+    return path / f"{digest(topology)}.json" if is_folder else path
 
 
 def read_table(path: Path, config: Config) -> tuple[str, dict[str, int]]:

@@ -78,10 +78,11 @@ def test_a_working_directory_that_may_not_be_entered(ordinary, closed):
         (["checkpoint", "ls", "{}"], "rabitrun: {}: Permission denied. Correct the path"),
         (["checkpoint", "ls", "{}/x"], "rabitrun: {}/x: Permission denied. Correct the path"),
         (["log", "{}/x"], "there is no file {}/x.N"),
+        (["-np", 2, "tune", "--budget", "1s", "-o", "{}/t.json"], "cannot write {}/t.json: Permission denied"),
     ],
 )
 def test_what_cannot_be_read_is_told_without_a_traceback(ordinary, closed, words, text):
-    command = [] if words[0] in ("checkpoint", "log") else ["true"]
+    command = [] if {"checkpoint", "log", "tune"} & set(words) else ["true"]
 
     done = ordinary(*(str(word).format(closed) for word in words), *command)
 
