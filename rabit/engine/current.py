@@ -77,6 +77,7 @@ def follow_default_engine(callback: Callable[[], None]) -> None:
     callback: a bound method; its object may die before.  Callbacks run in the order in which they
     came, which is the same on all ranks.
     """
+    _followers[:] = [each for each in _followers if each() is not None]  # A program may make many in turn.
     _followers.append(weakref.WeakMethod(callback))
 
 

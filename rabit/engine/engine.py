@@ -181,6 +181,8 @@ class Engine(Submission, Registry):
         callback: a bound method.  keeps: its object lives until then.  Else it may die before, which it does at
         another moment on each rank: only for work that takes no other rank.
         """
+        # A program may make many objects in turn.
+        self._before_close = [each for each in self._before_close if each() is not None]
         self._before_close.append((lambda: callback) if keeps else weakref.WeakMethod(callback))
 
     def _finish_pending(self) -> None:
