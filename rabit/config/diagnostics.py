@@ -5,7 +5,7 @@ from __future__ import annotations
 from rabit.config.setting import setting
 from rabit.config.settings import Settings
 
-__all__ = ["DiagnosisSettings", "path_of_rank"]
+__all__ = ["DiagnosisSettings", "path_of_engine", "path_of_rank"]
 
 _LEVELS = ("debug", "info", "warning", "error", "off")
 
@@ -14,10 +14,23 @@ def path_of_rank(path: str, rank: int | str) -> str:
     """The file of one rank: its number in place of {rank}, or before the suffix."""
     if "{rank}" in path:
         return path.replace("{rank}", str(rank))
+    return _before_suffix(path, str(rank))
+
+
+def path_of_engine(path: str, epoch: int) -> str:
+    """The path that stands for the files of one engine of the job: of the first one as it was given.
+
+    Later ones have other files: what led to the loss of a rank is in the file of the engine before, and
+    a rank may have another number afterwards.
+    """
+    return path if epoch == 1 else _before_suffix(path, f"engine{epoch}")
+
+
+def _before_suffix(path: str, word: str) -> str:
     stem, dot, suffix = path.rpartition(".")
     if not dot or "/" in suffix or not stem or stem.endswith("/"):
-        return f"{path}.{rank}"
-    return f"{stem}.{rank}.{suffix}"
+        return f"{path}.{word}"
+    return f"{stem}.{word}.{suffix}"
 
 
 class DiagnosisSettings(Settings, group="diagnosis"):
@@ -35,7 +48,7 @@ class DiagnosisSettings(Settings, group="diagnosis"):
     timeline: str = setting(
         "",
         "File for the trace of every operation of rank 0, in Chrome's format; {rank} in the name: "
-        "of every rank; empty: none.",
+        "of every rank; empty: none. Of a later engine of the job t.json is t.engine2.json, ...",
         flag="--timeline",
     )
     timeline_mark_cycles: bool = setting(
@@ -46,7 +59,8 @@ class DiagnosisSettings(Settings, group="diagnosis"):
     comm_log: str = setting(
         "",
         "File for one line of every operation, CSV; {rank} in the name is the rank, else it goes before "
-        "the suffix: ops.csv is ops.0.csv, ops.1.csv, ... `rabitrun log ops.csv` adds them up. Empty: none.",
+        "the suffix: ops.csv is ops.0.csv, ops.1.csv, ... `rabitrun log ops.csv` adds them up. Of a later "
+        "engine of the job it is ops.engine2.csv, ... Empty: none.",
         flag="--comm-log",
     )
     summary: bool = setting(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rabit._native import check, ffi, read_json
 from rabit.config.config import Config
-from rabit.config.diagnostics import path_of_rank
+from rabit.config.diagnostics import path_of_engine, path_of_rank
 from rabit.engine import mpi, nccl
 from rabit.engine.native_engine import NativeEngine
 from rabit.engine.pool import Pool
@@ -57,7 +57,8 @@ class Engine(Submission, Registry):
             extra["mpi"] = mpi.mpi_options(config, comm)
         extra.update(attach.extra_options(config))
         if config.comm_log:
-            extra["operation_log"] = path_of_rank(config.comm_log, config.rank)
+            log = path_of_engine(config.comm_log, epoch)
+            extra["operation_log"] = path_of_rank(log, config.rank)
         options = nccl.with_library(config).to_options(**extra)
         super().__init__(config, NativeEngine(options, config.library, pool))
         self.reports: dict[str, dict[str, Any]] = {}  # of framework packages, for `statistics`
@@ -69,7 +70,7 @@ class Engine(Submission, Registry):
         self.stops_on_signals = False
         self._before_close: list[Callable[[], Callable[[], None] | None]] = []
         if self.config.timeline and (self.rank == 0 or "{rank}" in self.config.timeline):
-            path = self.config.timeline.replace("{rank}", str(self.rank))
+            path = path_of_engine(self.config.timeline, epoch).replace("{rank}", str(self.rank))
             self.start_timeline(path, self.config.timeline_mark_cycles)
         self._tuner = attach.make_tuner(self)
         attach.apply_table(self)

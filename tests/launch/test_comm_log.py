@@ -19,6 +19,30 @@ rabit.shutdown()
 """
 
 
+# The second engine of a process, as after the loss of a rank.
+TWICE = """
+import numpy as np, rabit
+for name in ("first", "second"):
+    rabit.init()
+    rabit.allreduce(np.ones(4, np.float32), name=name)
+    rabit.shutdown()
+"""
+
+
+def test_a_second_engine_keeps_the_log_and_the_timeline_of_the_first(rabitrun, tmp_path):
+    script, log, trace = tmp_path / "script.py", tmp_path / "ops.csv", tmp_path / "trace.json"
+    script.write_text(TWICE)
+
+    job = rabitrun("-np", 2, "--comm-log", log, "--timeline", trace, sys.executable, script)
+
+    assert job.status == 0, job.err
+    for rank in (0, 1):
+        assert '"first",' in (tmp_path / f"ops.{rank}.csv").read_text()
+        assert '"second",' in (tmp_path / f"ops.engine2.{rank}.csv").read_text()
+    assert "allreduce.first" in trace.read_text()
+    assert "allreduce.second" in (tmp_path / "trace.engine2.json").read_text()
+
+
 def test_every_operation_is_counted_by_kind_and_size(rabitrun, tmp_path):
     script, log = tmp_path / "script.py", tmp_path / "ops.csv"
     script.write_text(SCRIPT)

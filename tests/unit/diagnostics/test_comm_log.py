@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rabit.config.diagnostics import path_of_rank
+from rabit.config.diagnostics import path_of_engine, path_of_rank
 from rabit.diagnostics.comm_log import (
     Line,
     add_up,
@@ -77,6 +77,19 @@ def test_ranks_outside_of_a_group_wait_for_nobody():
 )
 def test_each_rank_has_a_file_of_its_own(path, expected):
     assert path_of_rank(path, 7) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("ops.csv", "ops.engine3.csv"),
+        ("out/log", "out/log.engine3"),
+        ("r{rank}/x", "r{rank}/x.engine3"),
+    ],
+)
+def test_a_later_engine_has_files_of_its_own(path, expected):
+    assert path_of_engine(path, 1) == path
+    assert path_of_engine(path, 3) == expected
 
 
 def test_files_are_found_by_what_the_job_was_given(tmp_path):
