@@ -73,7 +73,10 @@ Status BucketRun::Begin() {
   if (is_staged_ && status.ok()) status = Settle();
   if (is_staged_ && status.ok()) status = staged_.CopyOut(job_, services_.rank);
   is_copying_ = is_staged_ && status.ok();
-  if (!status.ok()) pending_.reset();
+  if (!status.ok() && pending_) {
+    Leave(pending_->route, pending_->begin_ns, pending_->wire_bytes);
+    pending_.reset();
+  }
   if (!is_pending()) End();
   return status;
 }
@@ -211,7 +214,8 @@ Backend& BucketRun::executor() const {
 ReduceOp BucketRun::wire_op() const { return is_on_device_ ? bucket_.op : WireOp(bucket_.op); }
 
 SegmentLimits BucketRun::segment_limits() const {
-  if (is_on_device_ || is_staged_ || job_.items.size() == 1) return {};
+  // By what is agreed: a rank that has joined has no tensor on a device, and stages nothing.
+  if (bucket_.device_kind != DeviceKind::kCpu || job_.items.size() == 1) return {};
   return {kAloneBytesMin, services_.router.JoinedBytesMax(route_, group_)};
 }
 

@@ -213,5 +213,43 @@ TEST(DeviceRun, a_rank_that_joins_before_it_has_used_a_device_takes_its_own) {
   }
 }
 
+// What is exchanged at once follows from what is agreed: a rank that has joined has no tensor on
+// any device, and makes the same exchanges.
+TEST(DeviceRun, a_rank_that_has_joined_cuts_what_shares_memory_as_the_others_do) {
+  for (const DeviceWay way : kBothWays) {
+    for (const Kind kind : {Kind::kAllreduce, Kind::kReduceScatter}) {
+      JobOptions options;
+      options.shares_memory = true;
+      options.limits.fusion_bytes = 64 << 20;
+      options.limits.partition_bytes = 64 << 20;
+      DeviceJob job(way, 2, std::move(options));
+      job.Run([kind](Engine& engine, int rank) {
+        constexpr size_t kCount = 200'000;  // four together are more than is joined on a host
+        if (rank == 0) {
+          std::vector<std::unique_ptr<DeviceTensor>> tensors, parts;
+          std::vector<Request> requests;
+          for (size_t i = 0; i < 4; ++i) {
+            tensors.push_back(std::make_unique<DeviceTensor>(rank, Floats(kCount, 2.0f)));
+            parts.push_back(std::make_unique<DeviceTensor>(rank, Floats(kCount / 2, 0.0f)));
+            const std::string name = "t" + std::to_string(i);
+            requests.push_back(kind == Kind::kAllreduce ? tensors[i]->InPlace(kind, name)
+                                                        : tensors[i]->To(*parts[i], kind, name));
+          }
+          std::vector<Handle> handles(requests.size());
+          ASSERT_OK(engine.Submit(requests, handles));
+          for (const Handle handle : handles) EXPECT_OK(engine.Wait(handle, Soon()));
+          const auto& results = kind == Kind::kAllreduce ? tensors : parts;
+          for (const auto& result : results) {
+            const Floats seen = result->Read();
+            EXPECT_EQ(seen, Floats(seen.size(), 2.0f));
+          }
+        }
+        std::vector<float> nothing;
+        (void)testing::RunOne<float>(engine, MakeRequest("join", Kind::kJoin, nothing));
+      });
+    }
+  }
+}
+
 }  // namespace
 }  // namespace rabit

@@ -177,9 +177,11 @@ struct JobOptions {
   std::function<std::unique_ptr<Backend>(Backend& inside, Backend& between)> hierarchy;
   std::vector<int> host_of;                    // by rank; empty: all are on one host
   bool shares_lanes = false;                   // all backends have the same, as if they were one
+  bool shares_memory = false;                  // ranks of one host; what is joined stays small
   std::function<std::string(int)> algorithms;  // a rank's rules; the backend reads none
   std::string routes;                          // over "plain", "backend1", ...
-  std::shared_ptr<const void> ground;          // EngineParts::ground of every rank
+  std::function<std::unique_ptr<CodecSet>(int)> codecs;  // of a rank; empty: all that there are
+  std::shared_ptr<const void> ground;                    // EngineParts::ground of every rank
   std::function<Result<std::shared_ptr<DeviceDriver>>()> open_driver;
   int fan_out = 0;    // 0: rank 0 talks to every rank
   int odd_rank = -1;  // a rank whose scheduler has these limits and the other order
@@ -228,7 +230,7 @@ class TestJob {
     LaneClassOptions classes = ClassesOf(*parts.router);
     parts.scheduler = is_fifo ? MakeFifoScheduler(limits, std::move(classes))
                               : MakePriorityScheduler(limits, std::move(classes));
-    parts.codecs = MakeCodecSet();
+    parts.codecs = options_.codecs ? options_.codecs(rank) : MakeCodecSet();
     parts.open_driver = options_.open_driver;
     parts.local_rank = rank;
     Result<std::unique_ptr<Engine>> engine = Engine::Start(std::move(parts));
@@ -265,6 +267,7 @@ class TestJob {
     RouterOptions router;
     router.others = options_.has_nccl ? others - 1 : others;
     if (options_.has_nccl) router.nccl = {.backend = 1, .executor = others, .is_default = true};
+    router.shares_memory = options_.shares_memory;
     router.topology.host_of = options_.host_of;
     router.topology.host_of.resize(static_cast<size_t>(size_), 0);
     if (options_.hierarchy) {
