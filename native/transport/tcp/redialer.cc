@@ -1,6 +1,7 @@
 #include "transport/tcp/redialer.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace rabit {
 namespace {
@@ -48,17 +49,28 @@ void Redialer::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+std::deque<Redialer::Broken>::iterator Redialer::Next(Deadline now) {
+  const auto rank_of = [&](const Broken& broken) {
+    const auto found = unanswered_.find(broken.link->peer());
+    const int tries = broken.due > now || found == unanswered_.end() ? 0 : found->second;
+    return std::tuple(broken.due > now, tries, broken.due);
+  };
+  return std::min_element(
+      waiting_.begin(), waiting_.end(),
+      [&](const Broken& a, const Broken& b) { return rank_of(a) < rank_of(b); });
+}
+
 void Redialer::Run() {
-  const auto is_earlier = [](const Broken& a, const Broken& b) { return a.due < b.due; };
   for (;;) {
     Broken next;
     {
       MutexLock lock(mutex_);
       for (;;) {
         if (wants_stop_) return;
-        const auto first = std::min_element(waiting_.begin(), waiting_.end(), is_earlier);
+        const Deadline now = std::chrono::steady_clock::now();
+        const auto first = Next(now);
         const Deadline due = first == waiting_.end() ? After(1h) : first->due;
-        if (due <= std::chrono::steady_clock::now()) {
+        if (due <= now) {
           next = *first;
           waiting_.erase(first);
           break;
@@ -81,6 +93,11 @@ bool Redialer::Try(Broken& broken) {
   const bool is_early = std::chrono::steady_clock::now() < broken.ask_at || !broken.was_knocked;
   if (!is_dialler && (is_early || broken.refusals > 0)) return TryKnocking(broken);
   Result<UniqueFd> fd = dial_(link, std::min(*end, After(broken.slice)));
+  {
+    MutexLock lock(mutex_);
+    int& unanswered = unanswered_[link.peer()];
+    unanswered = fd.status().code() == Code::kTimedOut ? unanswered + 1 : 0;
+  }
   broken.due = After(kPause);
   if (fd.ok()) {
     broken.refusals = 0;

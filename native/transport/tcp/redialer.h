@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <thread>
 
 #include "base/mutex.h"
@@ -53,6 +54,9 @@ class Redialer {
   };
 
   void Run();
+  // Of those that are due now, a link whose peer has let the fewest tries pass without an answer: a
+  // try of one that answers takes no time, and does not wait for those of a host that has vanished.
+  std::deque<Broken>::iterator Next(Deadline now) RABIT_REQUIRES(mutex_);
   // Whether the link needs another try, at `broken.due`.
   bool Try(Broken& broken);
   bool TryKnocking(Broken& broken);
@@ -65,8 +69,9 @@ class Redialer {
   const IsHere is_here_;
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Broken> waiting_;
-  bool wants_stop_ = false;
+  std::deque<Broken> waiting_ RABIT_GUARDED_BY(mutex_);
+  std::map<int, int> unanswered_ RABIT_GUARDED_BY(mutex_);  // by peer: tries since its last answer
+  bool wants_stop_ RABIT_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // started by the first request
 };
 

@@ -7,10 +7,12 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "base/wake_signal.h"
 #include "testing/test.h"
 #include "transport/tcp/tcp_link.h"
 #include "transport/tcp/tcp_options.h"
@@ -23,14 +25,14 @@ using namespace std::chrono_literals;
 
 constexpr int kUntilAsked = -1;
 
-// A link of rank 1 with `peer` whose other end has closed, and how often the peer's port is tried.
+// A link of `rank` with `peer` whose other end has closed, and how often the peer's port is tried.
 class BrokenLink final : public TcpLinkHost {
  public:
-  explicit BrokenLink(int peer) {
+  explicit BrokenLink(int peer, int rank = 1) {
     auto stream = TcpStream::Open(SpinTimes{});
     EXPECT_OK(stream);
     stream_ = std::move(*stream);
-    link_ = std::make_unique<TcpLink>(TcpLink::Id{1, peer, 0, Stripe{}}, options_, counters_,
+    link_ = std::make_unique<TcpLink>(TcpLink::Id{rank, peer, 0, Stripe{}}, options_, counters_,
                                       *stream_, *this);
     int ends[2] = {-1, -1};
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
@@ -72,6 +74,8 @@ class BrokenLink final : public TcpLinkHost {
     }
     return why_;
   }
+
+  TcpLink& link() { return *link_; }
 
   std::atomic<int> dials{0}, knocks{0};
   std::chrono::milliseconds takes{0};  // less time than this is too short for a dial
@@ -148,6 +152,50 @@ TEST(Redialer, a_peer_that_is_far_away_gets_more_time) {
   EXPECT_EQ(lower.dials.load(), 4);  // 250 and 500 ms, then two that the port refuses
   ExpectEnded(higher.Redial(kUntilAsked));
   EXPECT_EQ(higher.dials.load(), 3);
+}
+
+// Many links of a host that has vanished, each of whose tries takes its whole time, and one of a peer
+// that answers.
+TEST(Redialer, links_of_a_host_that_has_vanished_do_not_hold_up_others) {
+  constexpr int kGone = 0, kAlive = 1, kLinks = 12;
+  std::vector<std::unique_ptr<BrokenLink>> gone;
+  for (int i = 0; i < kLinks; ++i) gone.push_back(std::make_unique<BrokenLink>(kGone));
+  BrokenLink alive(kAlive, 2);
+  std::atomic<int> tries{0}, tries_before{-1};
+  std::atomic<bool> has_begun{false}, may_go_on{false};
+  WakeSignal changed;
+  const auto wait = [&](const std::atomic<bool>& flag) {
+    EXPECT_TRUE(changed.Wait([&] { return flag.load(); }, After(20s)));
+  };
+  const auto set = [&](std::atomic<bool>& flag) {
+    flag.store(true);
+    changed.Notify();
+  };
+  std::atomic<bool> is_tried{false};
+  Redialer redialer(
+      2,
+      [&](const TcpLink& link, Deadline) -> Result<UniqueFd> {
+        if (link.peer() == kGone) {
+          ++tries;
+          set(has_begun);
+          wait(may_go_on);
+          return TimedOut("no answer");
+        }
+        tries_before.store(tries.load());
+        set(is_tried);
+        return PeerLost(kAlive, "refused");
+      },
+      [](const TcpLink&, Deadline) { return true; }, [](const TcpLink&) { return true; });
+  redialer.Request(gone[0]->link());
+  wait(has_begun);
+  for (int i = 1; i < kLinks; ++i) redialer.Request(gone[static_cast<size_t>(i)]->link());
+  redialer.Request(alive.link());
+
+  set(may_go_on);
+  wait(is_tried);
+
+  EXPECT_EQ(tries_before.load(), 1);
+  redialer.Stop();
 }
 
 TEST(Redialer, a_lower_rank_is_dialled_without_a_knock) {
