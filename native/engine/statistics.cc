@@ -3,6 +3,13 @@
 #include <algorithm>
 
 namespace rabit {
+namespace {
+
+// Codecs whose parameters are fitted to tensors have names without end.
+constexpr size_t kNamesMax = 64;
+constexpr std::string_view kOthers = "others";
+
+}  // namespace
 
 void Statistics::AddSubmitted(int64_t requests, uint64_t work_hash) {
   MutexLock lock(mutex_);
@@ -36,6 +43,10 @@ void Statistics::AddBucket(const BucketRecord& record) {
   Add(by_kind_[static_cast<size_t>(record.kind)], record);
   const auto add_to = [&](auto& by_name, std::string_view name) {
     auto found = by_name.find(name);
+    if (found == by_name.end() && by_name.size() >= kNamesMax) {
+      name = kOthers;
+      found = by_name.find(name);
+    }
     if (found == by_name.end()) found = by_name.emplace(std::string(name), Totals()).first;
     Add(found->second, record);
   };
