@@ -1,6 +1,7 @@
 // Backend: executes collectives.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -22,6 +23,9 @@
 namespace rabit {
 
 class DeviceDriver;
+
+// Backend::Abort returns within this time, whatever it has to end.
+inline constexpr std::chrono::milliseconds kAbortWithin{2000};
 
 // Where a collective on the memory of a device is put.
 struct DevicePlace {
@@ -64,8 +68,12 @@ class Backend {
   // Whether Abort ends it and nothing else: no other backend uses its connections, and afterwards
   // it touches no memory of a tensor.  If not, its failure is that of the engine.
   virtual bool fails_apart() const { return false; }
-  // Called on every rank in the same order, before the first collective of the group.
+  // Called on every rank in the same order, before the first collective of the group.  May wait for
+  // the other ranks, and is never called on the engine thread.
   virtual Status AddGroup(const Group& group);
+  // No collective of the group comes any more, and those that came are over here, or on the stream
+  // of a device.  Returns at once: the engine thread calls it.
+  virtual void RemoveGroup(const Group&) {}
 
   virtual Operation Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op);
   // Like Allreduce, but only `root` has the result; `in_out` elsewhere is scratch.
@@ -101,7 +109,8 @@ class Backend {
   // What has gone wrong with collectives of the group that are on a stream; OK if nothing has.
   virtual Status Failure(const Group&) { return Status(); }
 
-  // Fails every present and future call with `why`.  Any thread; the first reason is kept.
+  // Fails every present and future call with `why`, within kAbortWithin.  Any thread; the first
+  // reason is kept.
   virtual void Abort(Status why) = 0;
 
   // Members of an object.

@@ -41,11 +41,15 @@ void EngineCore::CarryOut(Agreement agreement, Deadline now) {
     }
   }
   for (const Rejection& rejection : agreement.rejected) Reject(rejection);
-  const ScheduledTensors scheduled = Accept(agreement, NanosOf(now));
+  const Result<ScheduledTensors> scheduled = Accept(agreement, NanosOf(now));
+  if (!scheduled.ok()) {
+    services_.controller.Abandon(scheduled.status());
+    return Fail(scheduled.status());
+  }
   if (negotiated_ > 0) services_.statistics.AddNegotiation(negotiated_, negotiation_ns_);
   negotiated_ = negotiation_ns_ = 0;
   if (agreement.last_joined >= 0) FinishJoin(agreement.last_joined);
-  std::vector<Bucket> buckets = services_.scheduler.Advance(scheduled, agreement.buckets_done);
+  std::vector<Bucket> buckets = services_.scheduler.Advance(*scheduled, agreement.buckets_done);
   wants_credit_ = services_.scheduler.backlog() > 0;
   output_.WantCredit(wants_credit_);
   for (Bucket& bucket : buckets) Dispatch(std::move(bucket));
@@ -107,9 +111,9 @@ void EngineCore::Reject(const Rejection& rejection) {
   output_.Drop(pending);
 }
 
-ScheduledTensors EngineCore::Accept(const Agreement& agreement, int64_t now_ns) {
+Result<ScheduledTensors> EngineCore::Accept(const Agreement& agreement, int64_t now_ns) {
   const ReadyTensors& ready = agreement.ready;
-  if (ready.empty()) return {};
+  if (ready.empty()) return ScheduledTensors();
   // Where nothing is in flight, slots are given out from 0 on, as in the agreement before if that
   // found nothing in flight either; then what the scheduler was told holds again.
   const bool starts_empty = in_flight_.empty();
@@ -141,9 +145,10 @@ ScheduledTensors EngineCore::Accept(const Agreement& agreement, int64_t now_ns) 
     // one.
     const int32_t slot =
         in_flight_.Add({std::shared_ptr<const AgreedTensor>(accepted, &agreed), count, false});
-    if (!is_repeated)
-      scheduled.push_back(ScheduledFrom(tensor, slot, count, CutMultipleOf(tensor), IsOfAll(tensor),
-                                        avoided_backends_));
+    if (is_repeated) continue;
+    RABIT_ASSIGN_OR_RETURN(const int64_t multiple, CutMultipleOf(tensor));
+    scheduled.push_back(
+        ScheduledFrom(tensor, slot, count, multiple, IsOfAll(tensor), avoided_backends_));
   }
   if (is_repeated) return last_scheduled_;
   const bool can_repeat = starts_empty && scheduled.size() == ready.size();
@@ -153,13 +158,16 @@ ScheduledTensors EngineCore::Accept(const Agreement& agreement, int64_t now_ns) 
 }
 
 // Ranks that take no part cut as well, so that they count the same buckets.
-int64_t EngineCore::CutMultipleOf(const ReadyTensor& ready) const {
+Result<int64_t> EngineCore::CutMultipleOf(const ReadyTensor& ready) const {
   const std::string& spec = ready.signature.codec;
-  if (spec.empty()) return 1;
+  if (spec.empty()) return int64_t{1};
   const Result<const Codec*> codec = services_.codecs.Find(spec);
-  // Whoever submitted it has the codec, and all ranks run one version.
-  RABIT_CHECK(codec.ok(), "an agreed codec is unknown on this rank");
-  return (*codec)->block();
+  if (codec.ok()) return (*codec)->block();
+  return Mismatch(std::string(Name(ready.signature.kind)) + " '" + ready.name + "' on rank " +
+                  std::to_string(services_.rank) + ": the other ranks have agreed on the codec '" +
+                  spec + "', which this rank does not know (" + codec.status().message() +
+                  "); install one version of rabit on all hosts")
+      .WithCulprit(services_.rank);
 }
 
 // Whoever does not know a group is not in it, and that group has not every rank.

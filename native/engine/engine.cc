@@ -10,6 +10,7 @@
 #include "engine/group_calls.h"
 #include "engine/lone_waits.h"
 #include "engine/ordered_calls.h"
+#include "engine/patience.h"
 #include "engine/ready_watch.h"
 #include "engine/refusal.h"
 #include "engine/request_check.h"
@@ -39,7 +40,7 @@ class EngineImplementation final : public Engine {
       : state_(std::make_shared<EngineState>(std::move(parts))),
         loop_(std::make_shared<EngineLoop>(state_)),
         ordered_calls_(*state_),
-        group_calls_(*this, state_, *loop_),
+        group_calls_(*this, state_, loop_),
         limits_{state_->parts.rank, state_->parts.router->backends(), state_->parts.codecs.get(),
                 &state_->devices},
         ready_watch_(*state_),
@@ -48,7 +49,7 @@ class EngineImplementation final : public Engine {
   ~EngineImplementation() override {
     if (!is_stopped_) (void)Stop(After(kShortStop));
     if (!thread_.joinable()) return;
-    if (loop_->WaitEnded(After(std::chrono::seconds(2)))) {
+    if (loop_->WaitEnded(After(kEngineEndsWithin))) {
       thread_.join();
     } else {
       state_->logger.Error("the engine thread does not end; it is left behind");
@@ -386,7 +387,7 @@ Status EngineImplementation::Stop(Deadline deadline) {
                                " stopped without waiting for the other ranks, as a rank does that an "
                                "error ends; see what it says");
     loop_->ForceStop({why, why});
-    (void)loop_->WaitEnded(After(std::chrono::seconds(2)));
+    (void)loop_->WaitEnded(After(kEngineEndsWithin));
   } else if (state_->failure.has_verdict()) {
     stop_status_ = state_->failure.verdict();
   }

@@ -123,6 +123,9 @@ class Engine {
   // After kTimedOut it is still under way: the same call again goes on waiting for it, and any
   // other one waits for it first.
   virtual Result<GroupId> AddGroup(std::span<const int> ranks, Deadline deadline) = 0;
+  // Collective: every rank calls it, in any order.  Waits until all did; after kTimedOut it is still
+  // under way, and the same call again goes on waiting for it.  What ran in the group must be over:
+  // backends give back what they keep for it.
   virtual Status RemoveGroup(GroupId group, Deadline deadline) = 0;
   virtual Result<Group> GetGroup(GroupId group) const = 0;
 

@@ -7,14 +7,9 @@
 
 #include "base/clock.h"
 #include "engine/agreed_result.h"
+#include "engine/patience.h"
 
 namespace rabit {
-namespace {
-
-// How long the control plane may take to name the culprit of what a lane only suspects.
-constexpr auto kGrace = std::chrono::milliseconds(300);
-
-}  // namespace
 
 EngineCore::EngineCore(const CoreServices& services, CoreOutput& output)
     : services_(services),
@@ -92,10 +87,14 @@ void EngineCore::Merge(const Tunables& tunables) {
 
 void EngineCore::Announce(bool wants_stop, Deadline now) {
   const BucketCounts done = services_.done.counts();
+  if (!removed_groups_.empty()) ReleaseGroups(done);
   // What is open does not keep this rank from saying that it stops, or ranks with something open
   // would wait for each other; Coordinator::CheckStop waits until everybody is through.
   next_.is_busy = done != issued_ || !open_.empty() || !in_flight_.empty();
-  if (wants_stop && done == issued_) next_.wants_stop = true;
+  // What is on the stream of a device counts as done, and a lane waits for it still.
+  if (wants_stop && done == issued_ && !services_.running.is_any_lane_active()) {
+    next_.wants_stop = true;
+  }
   next_.doubts = stuck_watch_.Look(issued_, now);
   if (!HasNews(done)) return;
   next_.buckets_done = done;
@@ -107,6 +106,30 @@ void EngineCore::Announce(bool wants_stop, Deadline now) {
   next_.tunables.reset();
   has_repeated_ = false;
   if (!status.ok()) Fail(status);
+}
+
+void EngineCore::RemoveGroup(std::shared_ptr<const Group> group) {
+  removed_groups_.push_back({std::move(group), std::nullopt});
+}
+
+void EngineCore::ReleaseGroups(const BucketCounts& done) {
+  std::erase_if(removed_groups_, [&](RemovedGroup& removed) {
+    if (!removed.last && !IsInUse(removed.group->id)) removed.last = issued_;
+    if (!removed.last || !done.Covers(*removed.last)) return false;
+    output_.RemoveGroup(removed.group);
+    return true;
+  });
+}
+
+bool EngineCore::IsInUse(GroupId group) const {
+  bool is_found = false;
+  open_.ForEach([&](const std::shared_ptr<PendingRequest>& pending) {
+    is_found = is_found || pending->request.signature.group == group;
+  });
+  in_flight_.ForEach([&](const InFlight& entry) {
+    is_found = is_found || entry.tensor->ready->signature.group == group;
+  });
+  return is_found;
 }
 
 bool EngineCore::HasNews(const BucketCounts& done) const {
@@ -141,7 +164,7 @@ void EngineCore::GiveUp(const ForcedEnd& end) {
 
 void EngineCore::Watch(const std::vector<Suspicion>& suspicions, Deadline now) {
   for (const Suspicion& each : suspicions) {
-    graces_.try_emplace(each.scope, Grace{each.why, now + kGrace});
+    graces_.try_emplace(each.scope, Grace{each.why, now + kSuspicionGrace});
   }
   for (auto& [scope, grace] : graces_) {
     if (now < grace.end) continue;

@@ -63,6 +63,8 @@ class CoreOutput {
   virtual void WantCredit(bool wants) = 0;
   // What runs on the backend ends, here and on all other ranks.  Not OK: that ends the engine.
   virtual Status EndBackend(const BackendFailure& failure) = 0;
+  // A group that was removed, of which nothing runs on this rank any more.
+  virtual void RemoveGroup(const std::shared_ptr<const Group>& group) = 0;
 };
 
 // No thread, no lock, no clock: whoever owns it gives it what has been submitted, lets it announce,
@@ -86,6 +88,8 @@ class EngineCore {
   // This rank has turned a request down before it was submitted.
   void Refuse(const TensorKey& key, const Status& why) { services_.controller.Refuse(key, why); }
   void AddGroup(const Group& group) { services_.controller.AddGroup(group); }
+  // Every rank has removed it.  What was agreed before runs still; CoreOutput::RemoveGroup follows.
+  void RemoveGroup(std::shared_ptr<const Group> group);
   // Rides on the next announcement.  Of several, the values that are not below zero count, the last
   // of each.
   void Propose(const Tunables& tunables);
@@ -129,6 +133,8 @@ class EngineCore {
   bool Carries(const Request& request) const;
   void AnnounceInFull(int32_t token, bool carries);
   bool HasNews(const BucketCounts& done) const;
+  void ReleaseGroups(const BucketCounts& done);
+  bool IsInUse(GroupId group) const;     // something of it is open, or agreed and not issued
   void Merge(const Tunables& tunables);  // into the next announcement
   void Fail(const Status& why);
   std::string NameOf(BackendId backend) const;
@@ -139,10 +145,10 @@ class EngineCore {
   Status EndBackend(const BackendFailure& failure);
   Status ApplyTunables(const Tunables& tunables);
   // What has been agreed is in flight from here on.  Returns what the scheduler is to know of it.
-  ScheduledTensors Accept(const Agreement& agreement, int64_t now_ns);
+  Result<ScheduledTensors> Accept(const Agreement& agreement, int64_t now_ns);
   void ObserveRound(const ReadyTensor& ready, int64_t count);
   void Reject(const Rejection& rejection);
-  int64_t CutMultipleOf(const ReadyTensor& ready) const;
+  Result<int64_t> CutMultipleOf(const ReadyTensor& ready) const;
   bool IsOfAll(const ReadyTensor& ready) const;
   void NoteNegotiated(const ReadyTensor& ready, PendingRequest& request, int64_t now_ns);
   void FinishVote(const ReadyTensor& ready, int32_t token, int64_t now_ns);
@@ -172,6 +178,12 @@ class EngineCore {
   BucketCounts issued_;
   uint64_t chain_ = 0;  // of the contents of all of them, in order
   RouteMemory routes_;
+  struct RemovedGroup {
+    std::shared_ptr<const Group> group;
+    // Buckets until it was no longer in use: it runs nowhere when these are done.
+    std::optional<BucketCounts> last;
+  };
+  std::vector<RemovedGroup> removed_groups_;
   bool serves_others_ = false;
   int64_t negotiated_ = 0;  // tensors of the agreement at hand
   int64_t negotiation_ns_ = 0;

@@ -175,6 +175,23 @@ TEST(EngineFailure, a_lost_rank_fails_every_open_and_later_request_of_the_others
   }
 }
 
+// Opens when it is told, or after a time.
+class Gate {
+ public:
+  // True: it was opened; false: the time is over.
+  bool Wait(std::chrono::milliseconds time) {
+    return changed_.Wait([this] { return is_open_.load(); }, After(time));
+  }
+  void Open() {
+    is_open_.store(true);
+    changed_.Notify();
+  }
+
+ private:
+  std::atomic<bool> is_open_{false};
+  WakeSignal changed_;
+};
+
 // Fails with a loss that names the wrong rank, as a transport does whose neighbour has left because
 // of somebody else's death.
 class SuspiciousTransport final : public TransportWrapper {
@@ -217,6 +234,51 @@ TEST(EngineFailure, the_control_plane_names_the_culprit_of_what_a_lane_suspects)
   });
 }
 
+// Ends when its gate is open, as NCCL does only after the kernels of a program.
+class SlowToEnd final : public Backend {
+ public:
+  explicit SlowToEnd(Gate* gate) : gate_(gate) {}
+  std::string_view name() const override { return "slow"; }
+  void Abort(Status) override {
+    if (gate_ != nullptr) (void)gate_->Wait(std::chrono::seconds(10));
+  }
+
+ private:
+  Gate* const gate_;  // null: ends at once
+};
+
+// The lane that waits for the verdict has it before anything that may take long.
+TEST(EngineFailure, a_backend_that_is_slow_to_end_does_not_hide_the_culprit) {
+  Gate has_heard;
+  TestJob* job = nullptr;
+  JobOptions options;
+  options.wrap = [&](int rank, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
+    if (rank != 1) return inner;
+    return std::make_unique<SuspiciousTransport>(
+        std::move(inner), [&job] { job->hub().Kill(2, "was killed by signal 9"); });
+  };
+  options.more_backends = [&](int rank) {
+    std::vector<std::unique_ptr<Backend>> more;
+    more.push_back(std::make_unique<SlowToEnd>(rank == 1 ? &has_heard : nullptr));
+    return more;
+  };
+  TestJob made(3, options);
+  job = &made;
+  std::vector<float> of_the_dead = {1.0f};  // outlives the engines
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (int rank = 0; rank < 3; ++rank) engines.push_back(made.Start(rank));
+  (void)SubmitOne(*engines[2], MakeRequest("x", Kind::kAllreduce, of_the_dead));
+  RunRanks(2, [&](int rank) {
+    std::vector<float> values = {1.0f};
+    Status status;
+    (void)RunOne<float>(*engines[static_cast<size_t>(rank)],
+                        MakeRequest("x", Kind::kAllreduce, values), &status);
+    EXPECT_EQ(status.code(), Code::kPeerLost) << status.message();
+    EXPECT_EQ(status.culprit(), 2) << status.message();
+    if (rank == 1) has_heard.Open();
+  });
+}
+
 TEST(EngineFailure, a_suspicion_that_nobody_explains_stands_and_reaches_every_rank) {
   JobOptions options;
   options.wrap = [](int rank, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
@@ -234,6 +296,39 @@ TEST(EngineFailure, a_suspicion_that_nobody_explains_stands_and_reaches_every_ra
     EXPECT_EQ(status.code(), Code::kPeerLost) << status.message();
     EXPECT_TRUE(Has(status.message(), "'conv1.weight'")) << status.message();
     EXPECT_TRUE(Has(status.message(), "closed the connection")) << status.message();
+  });
+}
+
+// Knows none, as an older installation does not know new ones.
+class NoCodecs final : public CodecSet {
+ public:
+  Result<const Codec*> Find(std::string_view spec) override {
+    return InvalidArgument("there is no codec '" + std::string(spec) + "'");
+  }
+};
+
+TEST(EngineFailure, a_rank_that_does_not_know_an_agreed_codec_says_so) {
+  JobOptions options;
+  options.codecs = [](int rank) -> std::unique_ptr<CodecSet> {
+    if (rank == 1) return std::make_unique<NoCodecs>();
+    return MakeCodecSet();
+  };
+  TestJob job(2, options);
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (int rank = 0; rank < 2; ++rank) engines.push_back(job.Start(rank));
+  RunRanks(2, [&](int rank) {
+    Engine& engine = *engines[static_cast<size_t>(rank)];
+    std::vector<float> values(100, 1.0f);
+    Request request = MakeRequest("w", rank == 0 ? Kind::kAllreduce : Kind::kJoin, values);
+    if (rank == 0) request.signature.codec = "fp16";
+    Status status;
+    (void)RunOne<float>(engine, std::move(request), &status);
+    EXPECT_EQ(status.code(), Code::kMismatch) << status;
+    EXPECT_EQ(status.culprit(), 1) << status;
+    EXPECT_TRUE(Has(status.message(),
+                    "allreduce 'w' on rank 1: the other ranks have agreed on "
+                    "the codec 'fp16', which this rank does not know"))
+        << status;
   });
 }
 
@@ -413,51 +508,6 @@ TEST(EngineTimeline, names_that_begin_with_their_kind_keep_their_row) {
   EXPECT_EQ(TimelineRow(Kind::kBroadcast, "broadcast.conv1.weight"), "broadcast.conv1.weight");
   EXPECT_EQ(TimelineRow(Kind::kAllreduce, "broadcast.x"), "allreduce.broadcast.x");
 }
-
-// A rank whose deadline passes has still been counted by the others.
-TEST(EngineFailure, a_group_that_is_added_late_keeps_its_number_on_every_rank) {
-  TestJob job(2);
-  std::vector<std::unique_ptr<Engine>> engines;
-  for (int rank = 0; rank < 2; ++rank) engines.push_back(job.Start(rank));
-  const std::vector<int> both = {0, 1}, alone = {0};
-
-  const Status early = engines[0]->AddGroup(both, After(std::chrono::milliseconds(20))).status();
-  EXPECT_EQ(early.code(), Code::kTimedOut);
-  EXPECT_TRUE(Has(early.message(), "rank 0: add_group: not every rank")) << early.message();
-  const Result<GroupId> on_1 = engines[1]->AddGroup(both, Soon());
-  ASSERT_OK(on_1.status());
-  const Result<GroupId> on_0 = engines[0]->AddGroup(both, After(std::chrono::seconds(3)));
-
-  ASSERT_OK(on_0.status());
-  EXPECT_EQ(*on_0, *on_1);
-  RunRanks(2, [&](int rank) {
-    const Result<GroupId> next = engines[static_cast<size_t>(rank)]->AddGroup(alone, Soon());
-    ASSERT_OK(next.status());
-    EXPECT_EQ(*next, *on_1 + 1);
-    std::vector<float> values = {1.0f};
-    Request request = MakeRequest("x", Kind::kAllreduce, values);
-    request.signature.group = *on_1;
-    EXPECT_EQ(RunOne<float>(*engines[static_cast<size_t>(rank)], std::move(request)),
-              std::vector<float>{2.0f});
-  });
-}
-
-// Opens when it is told, or after a time.
-class Gate {
- public:
-  // True: it was opened; false: the time is over.
-  bool Wait(std::chrono::milliseconds time) {
-    return changed_.Wait([this] { return is_open_.load(); }, After(time));
-  }
-  void Open() {
-    is_open_.store(true);
-    changed_.Notify();
-  }
-
- private:
-  std::atomic<bool> is_open_{false};
-  WakeSignal changed_;
-};
 
 // Holds what rank 1 sends rank 2 until rank 0 has stopped, or for a while.
 class HeldTransport final : public TransportWrapper {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "engine/patience.h"
 
 namespace rabit {
 
@@ -44,8 +45,7 @@ void EngineLoop::End() {
   commands_.Close();
   RunCommands();  // whoever waits for one sees the verdict
   for (auto& lane : lanes_) lane->Close();
-  // Failed lanes return at once, because their backends are aborted.
-  const Deadline deadline = After(std::chrono::milliseconds(1500));
+  const Deadline deadline = After(kLanesEndWithin);
   for (auto& lane : lanes_) {
     if (!lane->Join(deadline)) state_->logger.Error("a lane does not end; it is left behind");
   }
@@ -77,6 +77,11 @@ Status EngineLoop::EndBackend(const BackendFailure& failure) {
 // A callback may ask for what needs the steps, and so is made when they are free.
 void EngineLoop::Drop(const std::shared_ptr<PendingRequest>& pending) {
   if (state_->handles.DropQuietly(pending)) completed_.push_back(pending);
+}
+
+void EngineLoop::RemoveGroup(const std::shared_ptr<const Group>& group) {
+  for (auto& backend : state_->parts.backends) backend->RemoveGroup(*group);
+  state_->groups.Forget(group->id);
 }
 
 void EngineLoop::Notify(const Requests& completed) {
@@ -127,8 +132,10 @@ void EngineLoop::FinishCore() {
   const Status& why = core_.end();
   state_->submissions.Close(why);
   if (core_.has_failed()) {
-    for (auto& backend : state_->parts.backends) backend->Abort(why);
+    // First, because backends may take long to end: a lane that waits for the verdict would give up
+    // and name whom it suspects.
     state_->failure.Settle(why);
+    for (auto& backend : state_->parts.backends) backend->Abort(why);
   }
   core_.Submit(state_->submissions.TakeAll());
   core_.FinishOpen(why);

@@ -90,6 +90,7 @@ class EngineLoop final : private CoreOutput {
   void Drop(const std::shared_ptr<PendingRequest>& pending) override RABIT_REQUIRES(step_mutex_);
   void WantCredit(bool wants) override { state_->needs_credit.store(wants); }
   Status EndBackend(const BackendFailure& failure) override;
+  void RemoveGroup(const std::shared_ptr<const Group>& group) override;
 
   // With step_mutex_, which it gives up.
   void DriveLocked(const std::shared_ptr<PendingRequest>& pending, Deadline deadline,

@@ -1,6 +1,7 @@
 #include "engine/group_calls.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace rabit {
 
@@ -31,52 +32,88 @@ Status GroupCalls::Begin(std::vector<int> mine) {
   Handle handle;
   RABIT_RETURN_IF_ERROR(engine_.Submit(std::span(&request, 1), std::span(&handle, 1)));
   ++calls_;
-  pending_ = Pending{std::move(mine), std::move(message), handle};
+  pending_ = Pending{std::move(mine), std::move(message), handle, nullptr, std::thread()};
   return Status();
 }
 
 Result<GroupId> GroupCalls::Finish(Deadline deadline) {
+  if (pending_->definition == nullptr) RABIT_RETURN_IF_ERROR(Agree(deadline));
+  Definition& definition = *pending_->definition;
+  const GroupId group = definition.group->id;
+  if (!definition.done.Wait([&] { return definition.is_done.load(); }, deadline)) {
+    return TimedOut(Where() + ": add_group: group " + std::to_string(group) +
+                    " is agreed, but this rank has not taken it yet: call it once more with the " +
+                    "same ranks to go on waiting");
+  }
+  pending_->definer.join();
+  const Status status = definition.status;
+  pending_.reset();
+  if (!status.ok()) return status;
+  return group;
+}
+
+// Waits until every rank has called, and has a thread define the group.
+Status GroupCalls::Agree(Deadline deadline) {
   const Handle handle = pending_->handle;
   Status status = engine_.Wait(handle, deadline);
-  if (const Result<bool> is_done = engine_.IsDone(handle); is_done.ok() && !*is_done) {
+  if (IsOpen(handle)) {
     return TimedOut(Where() +
                     ": add_group: not every rank has called it yet; call it on every rank, and "
                     "here once more with the same ranks to go on waiting");
   }
-  Pending pending = std::move(*pending_);
-  pending_.reset();
   const std::vector<int32_t> all = status.ok() ? ValuesOf(handle) : std::vector<int32_t>();
   engine_.Release(handle);
-  if (!status.ok()) return status;
-  RABIT_RETURN_IF_ERROR(CheckSameRanks(pending.ranks, all));
-  return Define(state_->groups.Add(std::move(pending.ranks)), deadline);
+  if (status.ok()) status = CheckSameRanks(pending_->ranks, all);
+  if (!status.ok()) {
+    pending_.reset();
+    return status;
+  }
+  const auto definition = std::make_shared<Definition>();
+  definition->group = state_->groups.Add(pending_->ranks);
+  pending_->definition = definition;
+  pending_->definer = std::thread([state = state_, loop = loop_, definition] {
+    Define(*state, *loop, *definition);
+    definition->is_done.store(true);
+    definition->done.Notify();
+  });
+  return Status();
 }
 
-Result<GroupId> GroupCalls::Define(const std::shared_ptr<const Group>& group, Deadline deadline) {
-  auto status = std::make_shared<Status>();
-  const bool is_done = loop_.TellAndWait(
-      [state = state_, group, status](EngineCore& core) {
-        core.AddGroup(*group);
-        for (size_t i = 0; i < state->parts.backends.size() && status->ok(); ++i) {
-          const FailureScope scope = state->ScopeOf(static_cast<int32_t>(i));
-          if (!state->failure.verdict_on(scope).ok()) continue;
-          const Status added = state->parts.backends[i]->AddGroup(*group);
-          // The group is one of all other backends as well.
-          if (!added.ok() && scope != kWholeEngine) state->failure.Suspect(scope, added);
-          if (scope == kWholeEngine) *status = added;
-        }
-      },
-      deadline);
-  if (!is_done) {
-    if (state_->failure.has_verdict()) return state_->failure.verdict();
-    if (std::chrono::steady_clock::now() >= deadline) {
-      return TimedOut(Where() + ": group " + std::to_string(group->id) +
-                      " is agreed, but this engine had no time to take it; allow more time");
-    }
-    return Aborted(Where() + ": the group was not added: the engine is stopping; add it earlier");
+// On a thread of its own: backends may wait for other ranks, which the engine thread never does.
+void GroupCalls::Define(EngineState& state, EngineLoop& loop, Definition& definition) {
+  definition.status = TakeIntoBackends(state, *definition.group);
+  if (!definition.status.ok()) return;
+  const bool is_taken = loop.TellAndWait(
+      [group = definition.group](EngineCore& core) { core.AddGroup(*group); }, Deadline::max());
+  if (is_taken) return;
+  definition.status =
+      state.failure.has_verdict()
+          ? state.failure.verdict()
+          : Aborted("rank " + std::to_string(state.parts.rank) +
+                    ": the group was not added: the engine is stopping; add it earlier");
+}
+
+Status GroupCalls::TakeIntoBackends(EngineState& state, const Group& group) {
+  for (size_t i = 0; i < state.parts.backends.size(); ++i) {
+    const FailureScope scope = state.ScopeOf(static_cast<int32_t>(i));
+    if (!state.failure.verdict_on(scope).ok()) continue;
+    const Status added = state.parts.backends[i]->AddGroup(group);
+    if (added.ok()) continue;
+    if (scope == kWholeEngine) return added;
+    // The group is one of all other backends as well.
+    state.failure.Suspect(scope, added);
   }
-  if (!status->ok()) return *status;
-  return group->id;
+  return Status();
+}
+
+GroupCalls::~GroupCalls() {
+  MutexLock lock(mutex_);
+  if (!pending_ || !pending_->definer.joinable()) return;
+  if (pending_->definition->is_done.load()) {
+    pending_->definer.join();
+  } else {
+    pending_->definer.detach();  // it holds what it uses
+  }
 }
 
 Status GroupCalls::CheckSameRanks(const std::vector<int>& mine,
@@ -88,8 +125,8 @@ Status GroupCalls::CheckSameRanks(const std::vector<int>& mine,
     at += length + 1;
     if (std::equal(mine.begin(), mine.end(), theirs.begin(), theirs.end())) continue;
     std::string here, there;
-    for (int each : mine) here += " " + std::to_string(each);
-    for (int each : theirs) there += " " + std::to_string(each);
+    for (int rank_here : mine) here += " " + std::to_string(rank_here);
+    for (int rank_there : theirs) there += " " + std::to_string(rank_there);
     return Mismatch("add_group on rank " + std::to_string(state_->parts.rank) +
                     ": the ranks differ:" + here + " here," + there + " on rank " +
                     std::to_string(rank) +
@@ -100,18 +137,42 @@ Status GroupCalls::CheckSameRanks(const std::vector<int>& mine,
 }
 
 Status GroupCalls::Remove(GroupId group, Deadline deadline) {
-  RABIT_ASSIGN_OR_RETURN(std::shared_ptr<const Group> found, state_->groups.Find(group));
   if (group == kWorld) return state_->groups.Remove(group);  // refuses
-  MutexLock lock(mutex_);
+  RABIT_ASSIGN_OR_RETURN(const Handle handle, BeginRemoval(group));
+  const Status status = engine_.Wait(handle, deadline);
+  if (IsOpen(handle)) {
+    return TimedOut(
+        Where() + ": remove_group: not every rank has called it yet; call it on every " +
+        "rank, and here once more with group " + std::to_string(group) + " to go on waiting");
+  }
+  MutexLock lock(removals_mutex_);
+  // Two threads may have waited for one removal; it counts once.
+  if (removals_.erase(group) == 0) return state_->groups.Remove(group);
+  engine_.Release(handle);
+  if (!status.ok()) return status;
+  RABIT_ASSIGN_OR_RETURN(std::shared_ptr<const Group> found, state_->groups.Find(group));
+  RABIT_RETURN_IF_ERROR(state_->groups.Remove(group));
+  // A thread that has ended runs nothing more of the group.
+  (void)loop_->Tell([found](EngineCore& core) { core.RemoveGroup(found); });
+  return Status();
+}
+
+Result<Handle> GroupCalls::BeginRemoval(GroupId group) {
+  MutexLock lock(removals_mutex_);
+  if (const auto begun = removals_.find(group); begun != removals_.end()) return begun->second;
+  RABIT_RETURN_IF_ERROR(state_->groups.Find(group).status());
   Request request;
   request.name = "rabit.remove_group." + std::to_string(group);
   request.signature.kind = Kind::kBarrier;
   Handle handle;
   RABIT_RETURN_IF_ERROR(engine_.Submit(std::span(&request, 1), std::span(&handle, 1)));
-  const Status status = engine_.Wait(handle, deadline);
-  engine_.Release(handle);
-  if (!status.ok()) return status;
-  return state_->groups.Remove(group);
+  removals_[group] = handle;
+  return handle;
+}
+
+bool GroupCalls::IsOpen(Handle handle) const {
+  const Result<bool> is_done = engine_.IsDone(handle);
+  return is_done.ok() && !*is_done;
 }
 
 std::vector<int32_t> GroupCalls::ValuesOf(Handle handle) const {

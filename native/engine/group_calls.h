@@ -1,15 +1,19 @@
 // GroupCalls: groups that all ranks add and remove together.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/wake_signal.h"
 #include "engine/engine.h"
 #include "engine/engine_loop.h"
 #include "engine/engine_state.h"
@@ -18,40 +22,58 @@ namespace rabit {
 
 // Every rank's list of ranks is gathered first, by a request of the engine's own: ids are equal on
 // all ranks only if all add the same groups in the same order, and a difference shows here instead
-// of as a hang later.  Thread-safe; one call at a time.
+// of as a hang later.  A call whose deadline passes is still under way, because the other ranks may
+// have succeeded: the same call again goes on with it.  Thread-safe; one Add at a time.
 class GroupCalls {
  public:
-  // `engine` and `loop` outlive it.
-  GroupCalls(Engine& engine, std::shared_ptr<EngineState> state, EngineLoop& loop)
-      : engine_(engine), state_(std::move(state)), loop_(loop) {}
+  // `engine` outlives it.
+  GroupCalls(Engine& engine, std::shared_ptr<EngineState> state, std::shared_ptr<EngineLoop> loop)
+      : engine_(engine), state_(std::move(state)), loop_(std::move(loop)) {}
+  ~GroupCalls();
 
   // See Engine::AddGroup and Engine::RemoveGroup.
   Result<GroupId> Add(std::span<const int> ranks, Deadline deadline);
   Status Remove(GroupId group, Deadline deadline);
 
  private:
-  // An Add that some rank has not called yet.  It outlasts a call whose deadline has passed: the
-  // others may have succeeded, and count on.
+  // A group that all ranks have agreed on, on its way into this engine.
+  struct Definition {
+    std::shared_ptr<const Group> group;
+    Status status;  // constant once it is done
+    std::atomic<bool> is_done{false};
+    WakeSignal done;
+  };
+  // An Add whose deadline may have passed.
   struct Pending {
     std::vector<int> ranks;
     std::unique_ptr<std::vector<int32_t>> message;
     Handle handle;
+    std::shared_ptr<Definition> definition;  // null: some rank has not called it yet
+    std::thread definer;
   };
 
   Status Begin(std::vector<int> mine) RABIT_REQUIRES(mutex_);
   Result<GroupId> Finish(Deadline deadline) RABIT_REQUIRES(mutex_);
-  Result<GroupId> Define(const std::shared_ptr<const Group>& group, Deadline deadline);
+  Status Agree(Deadline deadline) RABIT_REQUIRES(mutex_);
+  static void Define(EngineState& state, EngineLoop& loop, Definition& definition);
+  static Status TakeIntoBackends(EngineState& state, const Group& group);
   Status CheckSameRanks(const std::vector<int>& mine, std::span<const int32_t> all) const;
   std::vector<int32_t> ValuesOf(Handle handle) const;  // of a finished request
+  // The barrier of a removal, which may have begun in an earlier call.
+  Result<Handle> BeginRemoval(GroupId group);
+  bool IsOpen(Handle handle) const;
   std::string Where() const { return "rank " + std::to_string(state_->parts.rank); }
 
   Engine& engine_;
-  // What the engine thread is told may be heard after a call, and an engine, has ended.
+  // Threads that define a group may outlive the call, and the engine.
   const std::shared_ptr<EngineState> state_;
-  EngineLoop& loop_;
-  Mutex mutex_;
+  const std::shared_ptr<EngineLoop> loop_;
+  Mutex mutex_;  // held during an Add
   uint64_t calls_ RABIT_GUARDED_BY(mutex_) = 0;
   std::optional<Pending> pending_ RABIT_GUARDED_BY(mutex_);
+  // Nobody waits with this one: threads may remove groups in any order.
+  Mutex removals_mutex_;
+  std::map<GroupId, Handle> removals_ RABIT_GUARDED_BY(removals_mutex_);
 };
 
 }  // namespace rabit

@@ -74,6 +74,11 @@ Result<std::shared_ptr<const Group>> GroupTable::Find(GroupId group) const {
                          known);
 }
 
+void GroupTable::Forget(GroupId group) {
+  MutexLock lock(mutex_);
+  removed_.erase(group);
+}
+
 std::shared_ptr<const Group> GroupTable::FindEver(GroupId group) const {
   MutexLock lock(mutex_);
   if (auto found = groups_.find(group); found != groups_.end()) return found->second;

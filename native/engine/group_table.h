@@ -22,7 +22,10 @@ class GroupTable {
   Status Remove(GroupId group);
   // kInvalidArgument names the groups there are.
   Result<std::shared_ptr<const Group>> Find(GroupId group) const;
-  // Finds removed groups too: what was agreed before the removal still runs.  Null: never added.
+  // Nothing that was agreed before its removal is left.
+  void Forget(GroupId group);
+  // Finds removed groups too: what was agreed before the removal still runs.  Null: never added, or
+  // forgotten.
   std::shared_ptr<const Group> FindEver(GroupId group) const;
   // Whether there are others than the group of all ranks.
   bool has_added() const;

@@ -10,11 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "engine/patience.h"
+
 namespace rabit {
 namespace {
-
-// The engine thread gives the control plane a grace time before it settles; this is longer.
-constexpr auto kVerdictTimeout = std::chrono::seconds(2);
 
 // A missing implementation fails its tensors alike on all ranks; after anything else the ranks no
 // longer agree about what is on the wire.
@@ -299,7 +298,7 @@ void Lane::Flight::Conclude(EngineState& state, Status status) {
   if (run && !status.ok() && LeavesWireUnclear(status)) {
     status = state.failure.Resolve(ScopeOf(*run, status),
                                    status.Annotated(DescribeBucket(job, state.parts.rank)),
-                                   After(kVerdictTimeout));
+                                   After(kVerdictWithin));
   }
   run.reset();
   // Credit first: whoever wakes from a handle may ask for it.

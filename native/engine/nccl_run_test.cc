@@ -74,6 +74,26 @@ TEST(NcclRun, groups_have_communicators_of_their_own) {
   });
 }
 
+// Communicators hold memory of the device: a group that is removed gives back what it had.
+TEST(NcclRun, a_group_that_is_removed_leaves_no_communicator) {
+  EmulatedTrouble trouble(13, 100);
+  DeviceJob(DeviceWay::kNccl, 2).Run([](Engine& engine, int rank) {
+    for (int round = 0; round < 20; ++round) {
+      const Result<GroupId> group = engine.AddGroup(std::vector<int>{0, 1}, Soon());
+      ASSERT_OK(group);
+      const DeviceTensor tensor(rank, Floats(50, 1.0f));
+      Request request = tensor.InPlace(Kind::kAllreduce, "x");
+      request.signature.group = *group;
+      EXPECT_OK(RunOn(engine, std::move(request)));
+      EXPECT_EQ(tensor.Read(), Floats(50, 2.0f));
+      EXPECT_OK(engine.RemoveGroup(*group, Soon()));
+    }
+    const DeviceTensor tensor(rank, Floats(50, 1.0f));
+    EXPECT_OK(RunOn(engine, tensor.InPlace(Kind::kAllreduce, "all")));
+    EXPECT_TRUE(Has(engine.StatisticsJson(), "\"communicators\":1")) << engine.StatisticsJson();
+  });
+}
+
 // A kernel that waits for a rank that has ended does not go on for ever.
 TEST(NcclRun, a_rank_that_ends_is_named_and_no_kernel_hangs) {
   EmulatedTrouble trouble(11);

@@ -9,11 +9,10 @@
 #include "engine/averaging.h"
 #include "engine/content_hash.h"
 #include "engine/overlap.h"
+#include "engine/patience.h"
 
 namespace rabit {
 namespace {
-
-constexpr auto kOrderedVerdictTimeout = std::chrono::seconds(2);
 
 // Equal on all ranks exactly if they make the same call.
 uint64_t ContentHash(const OrderedCall& call, uint64_t number) {
@@ -91,7 +90,7 @@ Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
       Status(status.code(), Describe(call) + " (not negotiated: every rank must make the same " +
                                 "ordered calls in the same order): " + status.message())
           .WithCulprit(status.culprit()),
-      After(kOrderedVerdictTimeout));
+      After(kVerdictWithin));
 }
 
 Status OrderedCalls::Execute(const OrderedCall& call, const Group& group, const Route& route,

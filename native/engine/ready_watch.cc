@@ -7,13 +7,14 @@
 #include <iterator>
 #include <utility>
 
+#include "engine/patience.h"
+
 namespace rabit {
 namespace {
 
 // How soon an event that is over is noticed: kernels of a backward pass take longer.
 constexpr auto kPauseMin = std::chrono::microseconds(5);
 constexpr auto kPauseMax = std::chrono::microseconds(100);
-constexpr auto kVerdictWithin = std::chrono::seconds(2);
 
 }  // namespace
 

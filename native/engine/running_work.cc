@@ -1,5 +1,6 @@
 #include "engine/running_work.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace rabit {
@@ -32,6 +33,12 @@ RunningWork::Progress RunningWork::ProgressAt(int32_t place) const {
   MutexLock lock(mutex_);
   const Place& at = places_[static_cast<size_t>(place)];
   return {at.begun, !at.under_way.empty()};
+}
+
+bool RunningWork::is_any_lane_active() const {
+  MutexLock lock(mutex_);
+  return std::any_of(places_.begin(), places_.end() - 1,
+                     [](const Place& lane) { return !lane.under_way.empty(); });
 }
 
 }  // namespace rabit

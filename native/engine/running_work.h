@@ -34,6 +34,8 @@ class RunningWork {
     bool is_active = false;
   };
   Progress ProgressAt(int32_t place) const;
+  // Whether a lane exchanges something; ordered calls do not count.
+  bool is_any_lane_active() const;
 
  private:
   struct Exchange {

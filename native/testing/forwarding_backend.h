@@ -18,6 +18,7 @@ class ForwardingBackend : public Backend {
 
   std::string_view name() const override { return inner_->name(); }
   Status AddGroup(const Group& group) override { return inner_->AddGroup(group); }
+  void RemoveGroup(const Group& group) override { inner_->RemoveGroup(group); }
   void Abort(Status why) override { inner_->Abort(std::move(why)); }
   void WriteStatistics(JsonWriter& json) const override { inner_->WriteStatistics(json); }
 

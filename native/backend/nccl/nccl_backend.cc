@@ -59,13 +59,19 @@ NcclBackend::NcclBackend(std::shared_ptr<const NcclLibrary> library, Store* stor
                          NcclOptions options)
     : library_(std::move(library)), store_(store), options_(std::move(options)) {}
 
-NcclBackend::~NcclBackend() { NcclCommunicator::CloseAll(Communicators()); }
+NcclBackend::~NcclBackend() {
+  if (closer_.joinable()) closer_.join();
+  NcclCommunicator::CloseAll(Communicators());
+}
 
 NcclCommunicator::Several NcclBackend::Communicators() const {
   MutexLock lock(mutex_);
   NcclCommunicator::Several all;
-  for (const auto& [group, member] : members_) {
-    for (const auto& [ranks, each] : member.communicators) all.push_back(each);
+  for (const auto& [group, communicators] : groups_) {
+    for (const auto& [ranks, communicator] : communicators) all.push_back(communicator);
+  }
+  for (const NcclCommunicator::Several& removed : removed_) {
+    all.insert(all.end(), removed.begin(), removed.end());
   }
   return all;
 }
@@ -81,30 +87,45 @@ Status NcclBackend::Explained(const Status& status) const {
   return why.ok() ? status : why;
 }
 
-Status NcclBackend::AddGroup(const Group& group) {
-  RABIT_RETURN_IF_ERROR(failure());
-  if (!group.is_member()) return Status();
-  NcclCommunicator::Several old;
+Status NcclBackend::AddGroup(const Group&) { return failure(); }
+
+void NcclBackend::RemoveGroup(const Group& group) {
   {
     MutexLock lock(mutex_);
-    Member& member = members_[group.id];
-    ++member.generation;
-    for (const auto& [ranks, each] : std::exchange(member.communicators, {})) old.push_back(each);
+    const auto found = groups_.find(group.id);
+    if (found == groups_.end()) return;
+    NcclCommunicator::Several& removed = removed_.emplace_back();
+    for (const auto& [ranks, communicator] : found->second) removed.push_back(communicator);
+    groups_.erase(found);
+    if (std::exchange(closes_, true)) return;
   }
-  NcclCommunicator::CloseAll(old);
-  return Status();
+  if (closer_.joinable()) closer_.join();  // it has nothing left to do
+  closer_ = std::thread([this] { CloseRemoved(); });
+}
+
+void NcclBackend::CloseRemoved() {
+  for (;;) {
+    NcclCommunicator::Several next;
+    {
+      MutexLock lock(mutex_);
+      closes_ = !removed_.empty();
+      if (!closes_) return;
+      next = removed_.front();  // which Abort finds as long as it is not closed
+    }
+    NcclCommunicator::CloseAll(next);
+    MutexLock lock(mutex_);
+    removed_.pop_front();
+  }
 }
 
 Result<std::shared_ptr<NcclCommunicator>> NcclBackend::CommunicatorOf(const LaneContext& lane) {
   const Group& group = lane.group;
   const DevicePlace& place = *lane.place;
   std::shared_ptr<NcclCommunicator> communicator;
-  int generation = 0;
   {
     MutexLock lock(mutex_);
     if (!failure_.ok()) return failure_;
-    Member& member = members_[group.id];
-    std::shared_ptr<NcclCommunicator>& known = member.communicators[group.ranks];
+    std::shared_ptr<NcclCommunicator>& known = groups_[group.id][group.ranks];
     if (known != nullptr) {
       const int device = known->device();
       if (device == place.device) return known;
@@ -115,19 +136,17 @@ Result<std::shared_ptr<NcclCommunicator>> NcclBackend::CommunicatorOf(const Lane
           " before: with NCCL a rank has one device in a group; call torch.cuda.set_device(" +
           std::to_string(device) + "), or name the backend builtin");
     }
-    generation = member.generation;
     communicator = std::make_shared<NcclCommunicator>(library_, place.driver, place.device);
     known = communicator;
   }
   const Deadline latest = After(std::chrono::milliseconds(options_.open_ms));
-  RABIT_RETURN_IF_ERROR(Open(*communicator, group, generation, std::min(latest, lane.deadline)));
+  RABIT_RETURN_IF_ERROR(Open(*communicator, group, std::min(latest, lane.deadline)));
   return communicator;
 }
 
-Status NcclBackend::Open(NcclCommunicator& communicator, const Group& group, int generation,
-                         Deadline deadline) {
-  const std::string key = options_.key + "/nccl/" + std::to_string(group.id) + "/" +
-                          std::to_string(generation) + "/" + RankList(group.ranks);
+Status NcclBackend::Open(NcclCommunicator& communicator, const Group& group, Deadline deadline) {
+  const std::string key =
+      options_.key + "/nccl/" + std::to_string(group.id) + "/" + RankList(group.ranks);
   RABIT_ASSIGN_OR_RETURN(const nccl::UniqueId identity, IdentityOf(group, key, deadline));
   const Status status = communicator.Open(identity, group.my_index, group.size(), deadline);
   if (status.ok()) return status;
@@ -378,12 +397,12 @@ Operation NcclBackend::Recv(const LaneContext& lane, Bytes buffer, int peer) {
 }
 
 Status NcclBackend::Failure(const Group& group) {
-  std::map<Ranks, std::shared_ptr<NcclCommunicator>> communicators;
+  ByRanks communicators;
   {
     MutexLock lock(mutex_);
     if (!failure_.ok()) return failure_;
-    const auto found = members_.find(group.id);
-    if (found != members_.end()) communicators = found->second.communicators;
+    const auto found = groups_.find(group.id);
+    if (found != groups_.end()) communicators = found->second;
   }
   for (const auto& [ranks, communicator] : communicators) {
     RABIT_RETURN_IF_ERROR(Explained(communicator->Failure()));
@@ -403,7 +422,8 @@ void NcclBackend::WriteStatistics(JsonWriter& json) const {
   library_->Write(json);
   MutexLock lock(mutex_);
   size_t made = 0;
-  for (const auto& [group, member] : members_) made += member.communicators.size();
+  for (const auto& [group, communicators] : groups_) made += communicators.size();
+  for (const NcclCommunicator::Several& removed : removed_) made += removed.size();
   json.Member("communicators", static_cast<int64_t>(made));
 }
 

@@ -4,10 +4,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "backend/backend.h"
@@ -41,6 +43,9 @@ class NcclBackend final : public Backend {
   std::string_view name() const override { return "nccl"; }
   bool works_on_devices() const override { return true; }
   Status AddGroup(const Group& group) override;
+  // Its communicators end on a thread of their own, one group after another: that waits for what
+  // the other ranks still have to do with them.
+  void RemoveGroup(const Group& group) override;
 
   Operation Allreduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op) override;
   Operation Reduce(const LaneContext& lane, const TensorView& in_out, ReduceOp op,
@@ -65,11 +70,8 @@ class NcclBackend final : public Backend {
 
  private:
   using Ranks = std::vector<int>;
-  struct Member {
-    int generation = 0;  // how often the number of the group was given
-    // Of all of its ranks, and of two that send each other messages; made when they first do.
-    std::map<Ranks, std::shared_ptr<NcclCommunicator>> communicators;
-  };
+  // Of all ranks of a group, and of two that send each other messages; made when they first do.
+  using ByRanks = std::map<Ranks, std::shared_ptr<NcclCommunicator>>;
   // What is called with the communicator and the stream, in a group of NCCL's.
   using Calls = std::function<nccl::Result(nccl::Comm, nccl::Stream)>;
   // The same of a message, with the other's place in the pair.
@@ -83,11 +85,11 @@ class NcclBackend final : public Backend {
   Status RunReduction(const char* what, const LaneContext& lane, DType dtype, ReduceOp op,
                       const Reduction& calls);
   Result<std::shared_ptr<NcclCommunicator>> CommunicatorOf(const LaneContext& lane);
-  Status Open(NcclCommunicator& communicator, const Group& group, int generation,
-              Deadline deadline);
+  Status Open(NcclCommunicator& communicator, const Group& group, Deadline deadline);
   Result<nccl::UniqueId> IdentityOf(const Group& group, const std::string& key, Deadline deadline);
   Result<nccl::UniqueId> Publish(const std::string& key);
   NcclCommunicator::Several Communicators() const;
+  void CloseRemoved();
   Status failure() const;
   // Of a failed call: what has made it fail, if that is known.
   Status Explained(const Status& status) const;
@@ -96,7 +98,11 @@ class NcclBackend final : public Backend {
   Store* const store_;
   const NcclOptions options_;
   mutable Mutex mutex_;
-  std::map<GroupId, Member> members_ RABIT_GUARDED_BY(mutex_);
+  std::map<GroupId, ByRanks> groups_ RABIT_GUARDED_BY(mutex_);
+  // Of groups that were removed, the first of which is being closed.
+  std::deque<NcclCommunicator::Several> removed_ RABIT_GUARDED_BY(mutex_);
+  bool closes_ RABIT_GUARDED_BY(mutex_) = false;
+  std::thread closer_;  // while closes_, and until it is joined; engine thread, and destructor
   Status failure_ RABIT_GUARDED_BY(mutex_);
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/backend.h"
 #include "base/wake_signal.h"
 
 namespace rabit {
@@ -18,8 +19,8 @@ constexpr auto kAskLast = std::chrono::milliseconds(1);
 // Until other ranks have come as far as this one.
 constexpr auto kFlushWithin = std::chrono::seconds(10);
 // NCCL waits for what its stream has before, which may be a program's kernel, and for the ranks of
-// the host.
-constexpr auto kEndWithin = std::chrono::seconds(2);
+// the host; nobody waits longer for it than for any backend.
+constexpr auto kEndWithin = kAbortWithin;
 
 Status WasAborted() { return Aborted("the communicators of NCCL were given up"); }
 
