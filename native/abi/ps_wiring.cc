@@ -383,8 +383,9 @@ Result<std::unique_ptr<PsBackend>> WirePs(const Options& options, const Connecti
     RABIT_RETURN_IF_ERROR(Measure(*endpoints, options.epoch, watch, deadline, places));
   }
   return std::make_unique<PsBackend>(std::move(endpoints), std::move(places), std::move(names),
-                                     options.ps_async ? options.streams() : -1, job.replicas,
-                                     MakeCodecAdder(), Logger(options.shown_from(), options.rank));
+                                     PsStreams{options.streams(), options.ps_async != 0},
+                                     job.replicas, MakeCodecAdder(),
+                                     Logger(options.shown_from(), options.rank));
 }
 
 Status ServeJobs(const Options& options) {

@@ -40,8 +40,9 @@ class CodedJob {
     for (int rank = 0; rank < workers; ++rank) {
       auto endpoints = fabric_.Connect(rank);
       endpoints_.push_back(endpoints.get());
-      backends_.push_back(std::make_unique<PsBackend>(
-          std::move(endpoints), places, testing::NodeNames(servers), -1, 1, MakeCodecAdder()));
+      backends_.push_back(std::make_unique<PsBackend>(std::move(endpoints), places,
+                                                      testing::NodeNames(servers), PsStreams(), 1,
+                                                      MakeCodecAdder()));
       members_.emplace_back(*backends_.back(), testing::WorldOf(workers, rank), 0);
     }
   }
@@ -162,8 +163,8 @@ TEST(PsEncodedSums, blocks_that_are_too_large_for_a_chunk_stay_among_the_ranks) 
   constexpr int64_t kLargest = 65'600;  // levels:bits=8,block=65536
   for (const int size : {2, 65}) {      // chunks of 96 KiB, and of 63
     testing::InprocFabric fabric(size + 1);
-    PsBackend backend(fabric.Connect(0), Places::Alike(size, 1), testing::NodeNames(1), -1, 1,
-                      MakeCodecAdder());
+    PsBackend backend(fabric.Connect(0), Places::Alike(size, 1), testing::NodeNames(1), PsStreams(),
+                      1, MakeCodecAdder());
     testing::Member member(backend, testing::WorldOf(size, 0), 0);
 
     const auto slices = backend.DivideEncoded(member.Next(), 1'000'000, kLargest);

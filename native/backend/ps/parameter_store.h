@@ -13,35 +13,27 @@
 
 namespace rabit {
 
-// What a worker says of its steps, and what it hears.
+// What a worker says of its steps.
 struct StepClock {
-  int64_t step = 0;        // steps that it has finished since it began; below 0: it takes part no more
-  int64_t staleness = -1;  // that it may be ahead of the slowest one; below 0: as far as it likes
-};
-struct StepLead {
-  int64_t ahead = 0;   // of the slowest one, when it may go on
-  int64_t waited = 0;  // 1: it had to wait for that
+  int64_t step = 0;  // that it has finished since it began; below 0: it takes part no more
+  bool is_question = false;  // it has said so before
 };
 
-// A server's part of each tensor, by key, and how far the workers are.  Thread-safe.
+// A server's part of each tensor, by key, and how far the workers are.  Thread-safe; nobody waits.
 class ParameterStore {
  public:
   explicit ParameterStore(int workers) : workers_(static_cast<size_t>(workers)) {}
 
   // Of the elements from `begin` on: adds `values` to what is kept (kAdd), or keeps them if nothing is
-  // yet (kFill); `values` is then what is kept.
+  // yet (kFill); `values` is then what is kept.  kInvalidArgument: it does not fit what is kept.
   Status Update(const PushHeader& header, int64_t begin, Bytes values);
-  // `values` is then what is kept; the elements have been filled.
+  // `values` is then what is kept; the elements have been filled.  kInvalidArgument: they were not.
   Status Read(const PushHeader& header, int64_t begin, Bytes values);
 
-  // Returns when the worker may go on, or the store has failed.  Every worker takes part from step 0 on,
-  // before it is heard of: one that is slow to start is slow.  `key`: of the parameters, whose steps have a clock of their own.
-  Status Advance(uint64_t key, int worker, const StepClock& clock, StepLead& lead);
-
-  // Notes how far the worker is, and waits for nobody.
-  void Note(uint64_t key, int worker, const StepClock& clock);
-
-  void Fail(const Status& why);
+  // How many steps the worker is ahead of the slowest one.  Every worker takes part from step 0 on,
+  // before it is heard of: one that is slow to start is slow.  `key`: of the parameters, whose steps
+  // have a clock of their own.
+  int64_t Advance(uint64_t key, int worker, const StepClock& clock);
 
  private:
   struct Kept {
@@ -55,12 +47,9 @@ class ParameterStore {
   };
 
   static int64_t Slowest(const std::vector<Clock>& clocks);
-  std::vector<Clock>& Set(uint64_t key, int worker, const StepClock& said) RABIT_REQUIRES(mutex_);
 
   const size_t workers_;
   Mutex mutex_;
-  CondVar moved_;
-  Status failure_ RABIT_GUARDED_BY(mutex_);
   std::map<uint64_t, Kept> kept_ RABIT_GUARDED_BY(mutex_);
   std::map<uint64_t, std::vector<Clock>> clocks_ RABIT_GUARDED_BY(mutex_);
 };

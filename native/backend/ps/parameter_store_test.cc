@@ -55,67 +55,35 @@ TEST(ParameterStore, updates_that_do_not_fit_are_refused) {
                            "updates 3 elements of a tensor of which 8 bytes are kept"));
 }
 
-TEST(ParameterStore, nobody_is_ever_further_ahead_than_the_bound) {
-  constexpr int64_t kSteps = 200;
-  for (const int64_t staleness : {0, 1, 3}) {
-    ParameterStore store(3);
-    std::array<std::atomic<int64_t>, 3> finished{};
-    testing::RunRanks(3, [&](int rank) {
-      for (int64_t step = 1; step <= kSteps; ++step) {
-        finished[static_cast<size_t>(rank)].store(step);
-        StepLead lead;
-        EXPECT_OK(store.Advance(7, rank, {step, staleness}, lead));
-        EXPECT_LE(lead.ahead, staleness);
-        for (const auto& other : finished) EXPECT_LE(step - other.load(), staleness);
-      }
-    });
-  }
-}
-
 TEST(ParameterStore, whoever_has_not_begun_is_the_slowest) {
   ParameterStore store(2);
-  StepLead lead, theirs;
-  EXPECT_OK(store.Advance(7, 0, {1, 1}, lead));
-  EXPECT_EQ(lead.ahead, 1);
-  EXPECT_EQ(lead.waited, 0);
-  std::thread late([&] { EXPECT_OK(store.Advance(7, 1, {1, 1}, theirs)); });
-
-  EXPECT_OK(store.Advance(7, 0, {2, 1}, lead));
-
-  late.join();
-  EXPECT_EQ(lead.ahead, 1);
+  EXPECT_EQ(store.Advance(7, 0, {1}), 1);
+  EXPECT_EQ(store.Advance(7, 0, {2}), 2);
+  EXPECT_EQ(store.Advance(7, 1, {1}), 0);
+  EXPECT_EQ(store.Advance(7, 0, {2, true}), 1);
 }
 
 TEST(ParameterStore, tensors_have_clocks_of_their_own) {
   ParameterStore store(2);
-  StepLead lead;
-  EXPECT_OK(store.Advance(7, 1, {5, -1}, lead));
-  EXPECT_OK(store.Advance(8, 0, {5, -1}, lead));
-  EXPECT_EQ(lead.ahead, 5);
-  EXPECT_OK(store.Advance(7, 0, {5, 0}, lead));
-  EXPECT_EQ(lead.ahead, 0);
+  EXPECT_EQ(store.Advance(7, 1, {5}), 5);
+  EXPECT_EQ(store.Advance(8, 0, {5}), 5);
+  EXPECT_EQ(store.Advance(7, 0, {5}), 0);
 }
 
 TEST(ParameterStore, whoever_has_finished_holds_up_nobody) {
   ParameterStore store(2);
-  StepLead lead, ignored;
-  std::thread leaver([&] { EXPECT_OK(store.Advance(7, 1, {-1, 0}, ignored)); });
-
-  EXPECT_OK(store.Advance(7, 0, {5, 0}, lead));
-
-  leaver.join();
-  EXPECT_EQ(lead.ahead, 0);
+  EXPECT_EQ(store.Advance(7, 0, {5}), 5);
+  EXPECT_EQ(store.Advance(7, 1, {-1}), 0);
+  EXPECT_EQ(store.Advance(7, 0, {5, true}), 0);
 }
 
-TEST(ParameterStore, a_failure_ends_every_wait) {
+// A thread of it may ask for a step that it has said before it left.
+TEST(ParameterStore, a_question_of_whoever_has_left_does_not_bring_it_back) {
   ParameterStore store(2);
-  StepLead lead;
-  std::thread failing([&] { store.Fail(PeerLost(1, "rank 1 is gone")); });
-
-  const Status status = store.Advance(7, 0, {1, 0}, lead);
-
-  failing.join();
-  EXPECT_EQ(status.message(), "rank 1 is gone");
+  EXPECT_EQ(store.Advance(7, 0, {1}), 1);
+  EXPECT_EQ(store.Advance(7, 0, {-1}), 0);
+  EXPECT_EQ(store.Advance(7, 0, {1, true}), 0);
+  EXPECT_EQ(store.Advance(7, 1, {9}), 0);  // the only one that is left
 }
 
 // Workers and servers in one process.
@@ -123,8 +91,9 @@ struct UpdatingJob {
   UpdatingJob(int workers, int servers) : fabric(workers + servers) {
     threads = std::make_unique<testing::ServerThreads>(fabric, workers, servers, 1, true);
     for (int rank = 0; rank < workers; ++rank) {
-      backends.push_back(std::make_unique<PsBackend>(
-          fabric.Connect(rank), Places::Alike(workers, servers), testing::NodeNames(servers), 1));
+      backends.push_back(
+          std::make_unique<PsBackend>(fabric.Connect(rank), Places::Alike(workers, servers),
+                                      testing::NodeNames(servers), PsStreams{1, true}));
     }
   }
   ~UpdatingJob() { backends.clear(); }  // before the servers
@@ -134,10 +103,10 @@ struct UpdatingJob {
         mode, 99, {values.data(), static_cast<int64_t>(values.size()), DType::kFloat32, {}},
         testing::Soon());
   }
-  Status Advance(int rank, int64_t step, int64_t staleness) {
+  Status Advance(int rank, int64_t step, int64_t staleness, uint64_t key = 0) {
     int64_t clock[2] = {step, staleness};
     return backends[static_cast<size_t>(rank)]->Update(
-        PushMode::kClock, 0, {clock, 2, DType::kInt64, {}}, testing::Soon());
+        PushMode::kClock, key, {clock, 2, DType::kInt64, {}}, testing::Soon());
   }
 
   testing::InprocFabric fabric;
@@ -191,6 +160,76 @@ TEST(PsUpdates, a_worker_that_is_three_times_slower_slows_down_nobody) {
   JsonWriter json;
   job.backends[0]->WriteStatistics(json);
   EXPECT_TRUE(testing::Has(json.Take(), "\"steps\":30,\"steps_waited\":0"));
+}
+
+TEST(PsUpdates, nobody_is_ever_further_ahead_than_the_bound) {
+  constexpr int64_t kSteps = 60;
+  for (const int64_t staleness : {0, 1, 3}) {
+    UpdatingJob job(3, 1);
+    std::array<std::atomic<int64_t>, 3> finished{};
+    testing::RunRanks(3, [&](int rank) {
+      for (int64_t step = 1; step <= kSteps; ++step) {
+        finished[static_cast<size_t>(rank)].store(step);
+        EXPECT_OK(job.Advance(rank, step, staleness));
+        for (const auto& other : finished) EXPECT_LE(step - other.load(), staleness);
+      }
+      // Whoever has done all its steps does not hold up those that have some left.
+      EXPECT_OK(job.Advance(rank, -1, staleness));
+    });
+  }
+}
+
+TEST(PsUpdates, an_abort_ends_every_wait) {
+  UpdatingJob job(2, 1);
+  std::thread aborts([&] { job.backends[0]->Abort(PeerLost(1, "rank 1 is gone")); });
+
+  const Status status = job.Advance(0, 1, 0);
+
+  aborts.join();
+  EXPECT_TRUE(testing::Has(status.message(), "rank 1 is gone")) << status;
+}
+
+// Two threads on each of two workers, one for each of two parameters, come in any order: none waits
+// for what the other one of its rank waits for.
+TEST(PsUpdates, clocks_of_different_parameters_do_not_wait_for_each_other) {
+  constexpr int64_t kSteps = 300;
+  UpdatingJob job(2, 2);
+  testing::RunRanks(4, [&](int thread) {
+    const int rank = thread % 2;
+    const auto key = static_cast<uint64_t>(thread / 2);
+    for (int64_t step = 1; step <= kSteps; ++step) {
+      ASSERT_OK(job.Advance(rank, step, 0, key));
+    }
+  });
+}
+
+TEST(PsUpdates, a_worker_leaves_while_one_of_its_threads_waits) {
+  UpdatingJob job(2, 1);
+  std::thread waits([&] { EXPECT_OK(job.Advance(0, 1, 0)); });
+  std::vector<float> values(10, 1);
+  for (int i = 0; i < 20; ++i) EXPECT_OK(job.Update(0, PushMode::kFill, values));
+
+  EXPECT_OK(job.Advance(0, -1, 0));
+
+  waits.join();
+}
+
+// What does not fit fails on the worker that sends it, and the servers go on for all.
+TEST(PsUpdates, an_update_that_does_not_fit_is_refused_and_ends_nothing) {
+  UpdatingJob job(2, 2);
+  std::vector<float> small(10, 1), large(200'000, 1), good(10, 2);
+  EXPECT_OK(job.Update(0, PushMode::kFill, small));
+
+  for (std::vector<float>* const wrong : {&large, &large}) {
+    const Status refused = job.Update(1, PushMode::kAdd, *wrong);
+    EXPECT_EQ(refused.code(), Code::kInvalidArgument) << refused;
+    EXPECT_TRUE(testing::Has(refused.message(), "refused an update of 200000 elements")) << refused;
+  }
+
+  EXPECT_OK(job.Update(1, PushMode::kAdd, good));
+  EXPECT_EQ(good, std::vector<float>(10, 3));
+  EXPECT_OK(job.Update(0, PushMode::kFill, small));
+  EXPECT_EQ(small, std::vector<float>(10, 3));
 }
 
 TEST(PsUpdates, servers_without_parameters_say_so) {

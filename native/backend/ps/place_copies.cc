@@ -166,9 +166,17 @@ Status PlaceCopies::Give(size_t member, const PushPosition& from, const Chunk& r
     const size_t slot = kept_.SlotOf(i);
     KeptSums::Sum& sum = kept_.At(slot);
     if (sum.placed.at < from) continue;
-    if (crew_.is_updated()) RABIT_RETURN_IF_ERROR(redo(sum.placed, sum.bytes));
+    ConstBytes given = sum.bytes;
+    if (crew_.is_updated()) {
+      const Status made = redo(sum.placed, sum.bytes);
+      if (made.code() == Code::kInvalidArgument) {
+        given = {};  // a worker that gets nothing knows that its update was refused
+      } else {
+        RABIT_RETURN_IF_ERROR(made);
+      }
+    }
     giving_.Start(slot * crew_.members.size() + member,
-                  endpoints_.Send(crew_.members[member], sum.placed.header.tag + 1, sum.bytes));
+                  endpoints_.Send(crew_.members[member], sum.placed.header.tag + 1, given));
   }
   return Status();
 }

@@ -14,11 +14,14 @@ namespace {
 constexpr size_t kLanesMax = 256;  // a tag has 8 bits for the stream
 // A message of some bytes to a server that listens all the time.
 constexpr auto kTellTimeout = std::chrono::seconds(60);
+// How soon, and later how often, a rank asks whether the slowest one has come on.
+constexpr std::chrono::milliseconds kAskFirst{1};
+constexpr std::chrono::milliseconds kAskLast{20};
 
 }  // namespace
 
 PsBackend::PsBackend(std::unique_ptr<Transport> endpoints, Places places,
-                     std::vector<ServerName> servers, int update_stream, int replicas,
+                     std::vector<ServerName> servers, PsStreams streams, int replicas,
                      std::unique_ptr<const EncodingAdder> adder, const Logger& logger)
     : endpoints_(std::move(endpoints)),
       places_(std::move(places)),
@@ -28,7 +31,7 @@ PsBackend::PsBackend(std::unique_ptr<Transport> endpoints, Places places,
                [this](int server, const Status& why) { TellOfLoss(server, why); }),
       adder_(std::move(adder)),
       lanes_(kLanesMax),
-      update_stream_(update_stream),
+      streams_(streams),
       update_routes_(FirstRoutes()) {
   for (size_t i = 0; i < servers.size(); ++i) {
     server_numbers_.push_back(servers[i].number);
@@ -89,6 +92,30 @@ Status PsBackend::AddGroup(const Group& group) {
     if (!told.ok()) return Blame(server, told);
   }
   return Status();
+}
+
+void PsBackend::RemoveGroup(const Group& group) {
+  for (Lane& lane : lanes_) {
+    MutexLock lock(lane.mutex);
+    lane.pushes.erase(group.id);
+  }
+  while (!ends_.empty() && ends_.front().sent->Wait(Deadline{}).code() != Code::kTimedOut) {
+    ends_.pop_front();
+  }
+  const bool tells = group.my_index == 0 && group.size() > 1 && !holders_.can_lose();
+  if (!tells || !FailureSoFar().ok()) return;
+  PushHeader header;
+  header.count = 1;
+  header.mode = PushMode::kEnd;
+  for (int stream = 0; stream < streams_.sums; ++stream) {
+    header.tag = MakeTag(stream, 0);
+    for (int server = 0; server < static_cast<int>(servers_.size()); ++server) {
+      End& end = ends_.emplace_back(End{Encode(header), std::nullopt});
+      end.sent.emplace(endpoints_->Send(places_.workers + server,
+                                        PlaceTag(stream, group.id, PlaceStep::kHeader, server),
+                                        end.header));
+    }
+  }
 }
 
 Status PsBackend::Check(const LaneContext& lane) const {
@@ -178,6 +205,7 @@ int64_t PsBackend::ChunkBytesFor(int members) const {
 }
 
 PsBackend::Pushes& PsBackend::PushesOf(Lane& lane, const Group& group) const {
+  MutexLock lock(lane.mutex);
   const auto found = lane.pushes.find(group.id);
   if (found != lane.pushes.end()) return found->second;
   Pushes first{Placement(SharesOf(places_, group.ranks)), FirstRoutes()};
@@ -230,11 +258,19 @@ std::vector<Slice> PsBackend::SlicesOf(PushMode mode, uint64_t key, const Tensor
 
 Status PsBackend::Update(PushMode mode, uint64_t key, const TensorView& in_out, Deadline deadline) {
   RABIT_RETURN_IF_ERROR(FailureSoFar());
-  if (update_stream_ < 0) {
+  if (!streams_.has_updates) {
     return Unsupported(
         "this job's servers keep no parameters; start it with RABIT_PS_ASYNC=1 on all ranks");
   }
   if (in_out.count == 0) return Status();
+  if (mode == PushMode::kClock) return Advance(key, in_out, deadline);
+  RABIT_RETURN_IF_ERROR(Exchange(mode, key, in_out, deadline));
+  bytes_updated_.fetch_add(static_cast<uint64_t>(in_out.count) * SizeOf(in_out.dtype));
+  return Status();
+}
+
+Status PsBackend::Exchange(PushMode mode, uint64_t key, const TensorView& in_out,
+                           Deadline deadline) {
   MutexLock lock(update_mutex_);
   RABIT_RETURN_IF_ERROR(update_failure_);
   const std::vector<int> me = {endpoints_->rank()};
@@ -244,7 +280,7 @@ Status PsBackend::Update(PushMode mode, uint64_t key, const TensorView& in_out, 
                           .members = me,
                           .my_index = 0,
                           .group = kWorld,
-                          .tag = MakeTag(update_stream_, ++updates_),
+                          .tag = MakeTag(streams_.sums, ++updates_),
                           .deadline = deadline,
                           .in_out = in_out,
                           .op = ReduceOp::kSum,
@@ -256,16 +292,38 @@ Status PsBackend::Update(PushMode mode, uint64_t key, const TensorView& in_out, 
                           .routes = update_routes_};
   PushPull run(args, SlicesOf(mode, key, in_out),
                [this](int server, const Status& status) { return Blame(server, status); });
-  update_failure_ = run.Run();
-  RABIT_RETURN_IF_ERROR(update_failure_);
-  if (mode != PushMode::kClock) {
-    bytes_updated_.fetch_add(static_cast<uint64_t>(in_out.count) * SizeOf(in_out.dtype));
-    return Status();
+  const Status status = run.Run();
+  if (status.code() != Code::kInvalidArgument) update_failure_ = status;
+  return status;
+}
+
+// The wait is here, and without the mutex: what other threads of this rank have to say may be what
+// the slowest rank waits for.
+Status PsBackend::Advance(uint64_t key, const TensorView& in_out, Deadline deadline) {
+  auto* const clock = static_cast<int64_t*>(in_out.data);
+  const int64_t step = clock[0], staleness = clock[1];
+  int64_t said[2] = {step, 0};
+  RABIT_RETURN_IF_ERROR(Exchange(PushMode::kClock, key, {said, 2, DType::kInt64, {}}, deadline));
+  const bool waits = step >= 0 && staleness >= 0 && said[0] > staleness;
+  for (std::chrono::milliseconds pause = kAskFirst; waits && said[0] > staleness;
+       pause = std::min(2 * pause, kAskLast)) {
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return TimedOut("rank " + std::to_string(endpoints_->rank()) + " is " +
+                      std::to_string(said[0]) + " steps ahead of the slowest rank and may be " +
+                      std::to_string(staleness) + ": look at what that rank does, or allow more");
+    }
+    (void)failed_.Wait([this] { return has_failed_.load(); }, std::min(After(pause), deadline));
+    RABIT_RETURN_IF_ERROR(FailureSoFar());
+    said[0] = step;
+    said[1] = 1;
+    RABIT_RETURN_IF_ERROR(Exchange(PushMode::kClock, key, {said, 2, DType::kInt64, {}}, deadline));
   }
-  const auto* const lead = static_cast<const int64_t*>(in_out.data);
+  clock[0] = said[0];
+  clock[1] = waits ? 1 : 0;
   steps_.fetch_add(1);
-  steps_waited_.fetch_add(static_cast<uint64_t>(lead[1]));
-  ahead_max_.store(std::max(ahead_max_.load(), lead[0]));
+  steps_waited_.fetch_add(waits ? 1 : 0);
+  MutexLock lock(update_mutex_);
+  ahead_max_.store(std::max(ahead_max_.load(), said[0]));
   return Status();
 }
 
@@ -276,6 +334,7 @@ void PsBackend::Abort(Status why) {
     failure_ = why;
     has_failed_.store(true, std::memory_order_release);
   }
+  failed_.Notify();
   endpoints_->Abort(std::move(why));
 }
 
@@ -286,7 +345,7 @@ void PsBackend::WriteStatistics(JsonWriter& json) const {
   counters.WriteRepairs(json);
   json.EndObject();
   json.Member("bytes_summed", bytes_summed_.load());
-  if (update_stream_ >= 0) {
+  if (streams_.has_updates) {
     json.Key("updates").BeginObject().Member("bytes", bytes_updated_.load());
     json.Member("steps", steps_.load()).Member("steps_waited", steps_waited_.load());
     json.Member("ahead_max", ahead_max_.load()).EndObject();

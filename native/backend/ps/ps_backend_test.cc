@@ -1,7 +1,11 @@
 #include "backend/ps/ps_backend.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -317,6 +321,70 @@ TEST(PsBackend, a_group_that_cannot_be_ends_the_server) {
   tells.join();
   EXPECT_EQ(status.code(), Code::kInternal);
   EXPECT_TRUE(status.message().find("group 1 with rank 0") != std::string::npos) << status;
+}
+
+int ThreadsOfProcess() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    int threads = 0;
+    if (word == "Threads:" && status >> threads) return threads;
+  }
+  return 0;
+}
+
+Group PairOf(int id, int rank) { return {id, {0, 1}, rank}; }
+
+// A server has a thread for each stream of a group.
+TEST(PsBackend, groups_that_are_removed_leave_no_threads_on_the_servers) {
+  constexpr int kStreamsHere = 3, kGroups = 100;
+  testing::InprocFabric fabric(3);
+  testing::ServerThreads servers(fabric, 2, 1, kStreamsHere);
+  std::vector<std::unique_ptr<PsBackend>> backends;
+  for (int rank = 0; rank < 2; ++rank) {
+    backends.push_back(std::make_unique<PsBackend>(fabric.Connect(rank), OnServers(2, 1),
+                                                   testing::NodeNames(1), PsStreams{kStreamsHere}));
+  }
+  const int before = ThreadsOfProcess();
+  testing::RunRanks(2, [&](int rank) {
+    PsBackend& backend = *backends[static_cast<size_t>(rank)];
+    for (int id = 1; id <= kGroups; ++id) {
+      const Group group = PairOf(id, rank);
+      ASSERT_OK(backend.AddGroup(group));
+      Member me(backend, group, 0);
+      Values values(10'000);
+      ASSERT_OK(
+          testing::Over(backend.Allreduce(me.Next(), testing::ViewOf(values), ReduceOp::kSum)));
+      backend.RemoveGroup(group);
+    }
+  });
+  // Each group that comes has those joined that have ended; the last ones may be ending.
+  EXPECT_LE(ThreadsOfProcess() - before, kGroups * kStreamsHere / 4);
+  backends.clear();
+}
+
+// As with "ulimit -u": here the memory for the stacks is limited.
+TEST(PsBackend, a_server_that_gets_no_more_threads_ends_with_the_reason) {
+  if (testing::kIsSanitized) return;  // whose memory has no such limit
+  testing::InprocFabric fabric(3);
+  testing::ServerThreads servers(fabric, 2, 1, 4);
+  PsBackend backend(fabric.Connect(0), OnServers(2, 1), testing::NodeNames(1), PsStreams{4});
+  PsBackend other(fabric.Connect(1), OnServers(2, 1), testing::NodeNames(1), PsStreams{4});
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  std::ifstream sizes("/proc/self/statm");
+  rlim_t pages = 0;
+  ASSERT_TRUE(static_cast<bool>(sizes >> pages));
+  rlimit limited = before;
+  limited.rlim_cur = pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (rlim_t{256} << 20);
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &limited), 0);
+
+  Status told;
+  for (int id = 1; id <= 1000 && told.ok(); ++id) told = backend.AddGroup(PairOf(id, 0));
+  const Status end = servers.EndOf(0);
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+
+  EXPECT_EQ(end.code(), Code::kResourceExhausted) << end;
+  EXPECT_TRUE(testing::Has(end.message(), "one for each stream of each group")) << end;
 }
 
 }  // namespace

@@ -15,12 +15,13 @@ Status Malformed(const std::string& what) {
                   "; run the same version of rabit on every worker and server");
 }
 
-// What is kept is one worker's to update, a clock is two numbers, and encodings are bytes of
-// several workers.
+// What is kept is one worker's to update, a clock is two numbers, encodings are bytes of several
+// workers, and so many have a group that ends.
 bool IsPossible(const PushHeader& header, int members) {
   if (header.mode == PushMode::kSum) return true;
   if (header.op != ReduceOp::kSum || !header.epilogue.is_nothing()) return false;
   if (header.mode == PushMode::kCoded) return members > 1 && header.dtype == DType::kUint8;
+  if (header.mode == PushMode::kEnd) return members > 1 && header.count == 1;
   const bool is_clock = header.mode == PushMode::kClock;
   return members == 1 && (!is_clock || (header.dtype == DType::kInt64 && header.count == 2));
 }
@@ -67,7 +68,7 @@ Result<PushHeader> DecodePushHeader(const PushHeaderBytes& bytes, int members) {
   header.op = *op;
   const auto mode = LoadLittle<int32_t>(bytes.data() + 12);
   header.mode = static_cast<PushMode>(mode);
-  if (mode < 0 || mode > static_cast<int32_t>(PushMode::kCoded) || !IsPossible(header, members)) {
+  if (mode < 0 || mode > static_cast<int32_t>(PushMode::kEnd) || !IsPossible(header, members)) {
     return Malformed("a push of mode " + std::to_string(mode) + " by " + std::to_string(members) +
                      " workers, which cannot be");
   }

@@ -45,12 +45,15 @@ enum class PushMode : int32_t {
   kSum = 0,    // all members push, and get the sum; nothing is kept
   kAdd = 1,    // one worker adds to what is kept, and gets that
   kFill = 2,   // one worker gives what is kept, if nothing is yet, and gets that
-  kClock = 3,  // one worker says how far it is: StepClock and StepLead as two numbers
+  kClock = 3,  // one worker says or asks how far it is: StepClock as two numbers, and its lead
   kCoded = 4,  // as kSum, of encodings: each chunk is what an EncodingAdder adds
+  kEnd = 5,    // the group pushes no more: nothing follows the header
 };
 
 // What the members of a group are about to push to one server, said by the first of them: the data
 // of all comes with `tag`, in chunks of `chunk_count` elements, and the sums go back with tag + 1.
+// In place of a chunk of an update that does not fit what is kept, nothing goes back: a message
+// without bytes.
 struct PushHeader {
   Tag tag = 0;
   int64_t count = 0;  // elements

@@ -116,6 +116,11 @@ TEST(PsWire, what_cannot_be_pushed_is_refused) {
   PushHeader clock = UpdateExample();
   clock.mode = PushMode::kClock;
   EXPECT_EQ(DecodePushHeader(Encode(clock), 1).status().code(), Code::kInternal);
+  PushHeader end;
+  end.count = 1;
+  end.mode = PushMode::kEnd;
+  EXPECT_OK(DecodePushHeader(Encode(end), 2));
+  EXPECT_EQ(DecodePushHeader(Encode(end), 1).status().code(), Code::kInternal);
 }
 
 TEST(PsWire, positions_follow_one_another) {

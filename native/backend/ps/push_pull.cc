@@ -97,7 +97,16 @@ Status PushPull::Run() {
   for (const Part& part : parts_) {
     if (IsServer(part)) ++RouteOf(part).pushes;
   }
-  return Status();
+  return is_refused_ ? Refused() : Status();
+}
+
+Status PushPull::Refused() const {
+  return InvalidArgument(
+      "rank " + std::to_string(args_.endpoints.rank()) + ": the servers refused an update of " +
+      std::to_string(args_.in_out.count) + " elements of " + std::string(Name(args_.in_out.dtype)) +
+      " (key " + std::to_string(args_.key) +
+      "): under this key they keep another number of elements, another type, or nothing yet. Fill "
+      "it first, and give tensors of another size or type another key");
 }
 
 // A server may have been lost since the last push to it.
@@ -272,6 +281,11 @@ Status PushPull::Wait(OperationSlots& slots, int64_t k) {
     for (;;) {
       const Status over = WaitSlot(slots, SlotOf(k, i, parts_.size()));
       if (over.ok()) break;
+      // A message of another size: none.
+      if (IsUpdate() && over.code() == Code::kMismatch) {
+        is_refused_ = true;
+        break;
+      }
       if (!IsLoss(parts_[i], over)) return Failed(parts_[i].rank, over);
       RABIT_RETURN_IF_ERROR(MoveOn(i, over));
     }

@@ -62,6 +62,7 @@ class PushPull {
   // Places of the slices: the members, and behind them the servers.
   PushPull(const PushPullArgs& args, std::span<const Slice> slices, Blame blame);
 
+  // kInvalidArgument: the servers have refused an update, of which nothing is left under way.
   Status Run();
 
  private:
@@ -97,6 +98,8 @@ class PushPull {
   void PushAndPull(int64_t k);
   void StartChunk(size_t part, int64_t k);
   bool IsLoss(const Part& part, const Status& status) const;
+  bool IsUpdate() const { return args_.mode == PushMode::kAdd || args_.mode == PushMode::kFill; }
+  Status Refused() const;
   Status MoveOn(size_t part, const Status& why);
   Result<PushPosition> Resume(const Part& part, int64_t at);
   void Expect(int64_t k);
@@ -114,6 +117,7 @@ class PushPull {
   std::byte* pushed_ = nullptr;  // by the others, of chunks that are not summed yet
   std::vector<const std::byte*> inputs_;
   int64_t issued_ = 0, finished_ = 0;  // chunks of each part
+  bool is_refused_ = false;            // some of it; the rest comes and goes all the same
   OperationSlots headers_, pushes_, pulls_;
   OperationSlots arriving_, leaving_;  // of the part that this rank sums
 };

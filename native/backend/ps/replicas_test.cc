@@ -75,7 +75,7 @@ class ReplicatedJob {
     for (int rank = 0; rank < workers; ++rank) {
       backends_.push_back(std::make_unique<PsBackend>(fabric_.Connect(rank), places,
                                                       testing::NodeNames(servers),
-                                                      is_async ? 1 : -1, 2, MakeCodecAdder(),
+                                                      PsStreams{1, is_async}, 2, MakeCodecAdder(),
                                                       Logger(LogLevel::kWarning, rank, Keep())));
     }
     for (int server = 0; server < servers; ++server) {

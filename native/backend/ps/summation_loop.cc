@@ -17,8 +17,11 @@ namespace {
 constexpr auto kLookBehindEvery = std::chrono::seconds(1);
 
 StepClock ClockFrom(ConstBytes bytes) {
-  return {LoadLittle<int64_t>(bytes.data()), LoadLittle<int64_t>(bytes.data() + 8)};
+  return {LoadLittle<int64_t>(bytes.data()), LoadLittle<int64_t>(bytes.data() + 8) != 0};
 }
+
+// An update that does not fit what is kept fails on its worker, and ends nothing else.
+bool IsRefused(const Status& status) { return status.code() == Code::kInvalidArgument; }
 
 }  // namespace
 
@@ -31,6 +34,7 @@ SummationLoop::SummationLoop(Transport& endpoints, const PlaceCrew& crew,
       store_(store),
       adder_(adder),
       inputs_(crew.members.size()),
+      is_refused_(kChunksKept),
       arriving_(kChunksKept * crew.members.size()),
       leaving_(kChunksKept * crew.members.size()) {
   if (crew.chain.size() > 1) copies_.emplace(endpoints, crew, silence);
@@ -40,9 +44,8 @@ Status SummationLoop::Run() {
   PlaceCopies::Taken taken;
   if (crew_.mine > 0) {
     const auto note = [this](const PlacedPush& placed, Bytes bytes) {
-      if (placed.header.mode != PushMode::kClock) return Update(placed, bytes);
-      store_.Note(placed.header.key, crew_.members.front(), ClockFrom(bytes));
-      return Status();
+      const Status combined = Combine(placed, bytes);
+      return IsRefused(combined) ? Status() : combined;
     };
     RABIT_RETURN_IF_ERROR(copies_->Follow(note));
     const auto redo = [this](const PlacedPush& placed, Bytes bytes) {
@@ -58,6 +61,7 @@ Status SummationLoop::Run() {
   }
   for (;;) {
     RABIT_ASSIGN_OR_RETURN(const PushHeader header, NextHeader());
+    if (header.mode == PushMode::kEnd) return WaitSent();
     RABIT_RETURN_IF_ERROR(Serve(header, 0));
   }
 }
@@ -105,6 +109,11 @@ Status SummationLoop::Serve(const PushHeader& header, uint64_t first) {
   return Status();
 }
 
+// The first member has all its sums, others may not have theirs.
+Status SummationLoop::WaitSent() {
+  return WaitWhileAlive([&](Deadline deadline) { return leaving_.WaitAll(deadline); });
+}
+
 Bytes SummationLoop::Input(uint64_t k, size_t member, size_t bytes) {
   const auto members = crew_.members.size();
   const auto each = static_cast<size_t>(PsChunkBytesMax(static_cast<int>(members)));
@@ -133,7 +142,10 @@ Status SummationLoop::Sum(const PushHeader& header, uint64_t k) {
   const Bytes result = Input(k, 0, header.bytes_of(k));
   // Parameters are updated on both servers, sums are formed on one.
   if (has_copies() && crew_.is_updated()) RABIT_RETURN_IF_ERROR(copies_->Keep(placed, result));
-  RABIT_RETURN_IF_ERROR(Combine(placed, result));
+  const Status combined = Combine(placed, result);
+  const bool is_refused = crew_.is_updated() && IsRefused(combined);
+  is_refused_[RoundOf(k)] = is_refused;
+  if (!is_refused) RABIT_RETURN_IF_ERROR(combined);
   if (has_copies() && !crew_.is_updated()) RABIT_RETURN_IF_ERROR(copies_->Keep(placed, result));
   bytes_summed_.fetch_add(result.size() * members, std::memory_order_relaxed);
   return Status();
@@ -141,7 +153,7 @@ Status SummationLoop::Sum(const PushHeader& header, uint64_t k) {
 
 Status SummationLoop::Answer(const PushHeader& header, uint64_t k) {
   if (has_copies()) RABIT_RETURN_IF_ERROR(copies_->WaitCopied());
-  const Bytes sum = Input(k, 0, header.bytes_of(k));
+  const Bytes sum = is_refused_[RoundOf(k)] ? Bytes() : Input(k, 0, header.bytes_of(k));
   // Every server begins with another worker, so that a worker does not hear from all at once.
   const auto first = static_cast<size_t>(endpoints_.rank());
   for (size_t turn = 0; turn < crew_.members.size(); ++turn) {
@@ -159,11 +171,8 @@ Status SummationLoop::Update(const PlacedPush& placed, Bytes values) {
 Status SummationLoop::Combine(const PlacedPush& placed, Bytes result) {
   const PushHeader& header = placed.header;
   if (header.mode == PushMode::kClock) {
-    StepLead lead;
-    RABIT_RETURN_IF_ERROR(
-        store_.Advance(header.key, crew_.members.front(), ClockFrom(result), lead));
-    StoreLittle<int64_t>(result.data(), lead.ahead);
-    StoreLittle<int64_t>(result.data() + 8, lead.waited);
+    const int64_t ahead = store_.Advance(header.key, crew_.members.front(), ClockFrom(result));
+    StoreLittle<int64_t>(result.data(), ahead);
     return Status();
   }
   if (crew_.is_updated() && header.mode != PushMode::kSum) return Update(placed, result);

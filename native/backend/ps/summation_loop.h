@@ -28,7 +28,7 @@ class SummationLoop {
   SummationLoop(Transport& endpoints, const PlaceCrew& crew, std::atomic<uint64_t>& bytes_summed,
                 ParameterStore& store, const EncodingAdder* adder, const SilenceLimit& silence);
 
-  // Until a member is lost, or the transport is aborted; returns why.
+  // Until a member is lost, or the transport is aborted; returns why.  OK: the group has ended.
   Status Run();
 
  private:
@@ -37,13 +37,17 @@ class SummationLoop {
   static constexpr size_t kChunksKept = 2 * kPsChunksInFlight;
 
   // Of chunk k of the push that is served.
+  size_t RoundOf(uint64_t k) const {
+    return static_cast<size_t>((chunks_before_ + k) % kChunksKept);
+  }
   size_t SlotOf(uint64_t k, size_t member) const {
-    return static_cast<size_t>((chunks_before_ + k) % kChunksKept) * crew_.members.size() + member;
+    return RoundOf(k) * crew_.members.size() + member;
   }
   Bytes Input(uint64_t k, size_t member, size_t bytes);
   bool has_copies() const { return copies_.has_value(); }
 
   Result<PushHeader> NextHeader();
+  Status WaitSent();
   // From chunk `first` on.
   Status Serve(const PushHeader& header, uint64_t first);
   Status Ask(const PushHeader& header, uint64_t k);
@@ -64,6 +68,7 @@ class SummationLoop {
   uint64_t chunks_before_ = 0;         // of earlier pushes, whose sums may be under way
   std::vector<std::byte> memory_;      // a chunk of each member, for each chunk kept
   std::vector<const std::byte*> inputs_;
+  std::vector<bool> is_refused_;  // of the chunks kept
   OperationSlots arriving_, leaving_;
 };
 

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "backend/ps/ps_wire.h"
@@ -32,23 +33,31 @@ SummationServer::SummationServer(std::unique_ptr<Transport> endpoints, int worke
 }
 
 Status SummationServer::Serve() {
-  std::vector<int> everybody(static_cast<size_t>(workers_));
-  std::iota(everybody.begin(), everybody.end(), 0);
-  Start(kWorld, everybody);
-  for (int worker = 0; takes_updates_ && worker < workers_; ++worker) {
-    StartLoops(kWorld, {worker}, streams_);
-  }
-  Fail(AddGroups());
-  for (std::thread& thread : threads_) thread.join();
+  Fail(ServeAll());
+  for (Worker& loop : loops_) loop.thread.join();
   MutexLock lock(mutex_);
   return failure_;
 }
 
-void SummationServer::Start(GroupId group, const std::vector<int>& members) {
-  for (int stream = 0; stream < streams_; ++stream) StartLoops(group, members, stream);
+Status SummationServer::ServeAll() {
+  std::vector<int> everybody(static_cast<size_t>(workers_));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  RABIT_RETURN_IF_ERROR(Start(kWorld, everybody));
+  for (int worker = 0; takes_updates_ && worker < workers_; ++worker) {
+    RABIT_RETURN_IF_ERROR(StartLoops(kWorld, {worker}, streams_));
+  }
+  return AddGroups();
 }
 
-void SummationServer::StartLoops(GroupId group, const std::vector<int>& members, int stream) {
+Status SummationServer::Start(GroupId group, const std::vector<int>& members) {
+  JoinEnded();
+  for (int stream = 0; stream < streams_; ++stream) {
+    RABIT_RETURN_IF_ERROR(StartLoops(group, members, stream));
+  }
+  return Status();
+}
+
+Status SummationServer::StartLoops(GroupId group, const std::vector<int>& members, int stream) {
   const auto servers = static_cast<int>(parameters_.size());
   const int mine = endpoints_->rank() - workers_;
   for (int place = 0; place < servers; ++place) {
@@ -58,15 +67,40 @@ void SummationServer::StartLoops(GroupId group, const std::vector<int>& members,
       if (server == mine) crew.mine = crew.chain.size();
       crew.chain.push_back(workers_ + server);
     }
-    if (crew.chain[crew.mine] == endpoints_->rank()) StartLoop(crew);
+    if (crew.chain[crew.mine] == endpoints_->rank()) RABIT_RETURN_IF_ERROR(StartLoop(crew));
   }
+  return Status();
 }
 
-void SummationServer::StartLoop(const PlaceCrew& crew) {
-  threads_.emplace_back([this, crew] {
+Status SummationServer::StartLoop(const PlaceCrew& crew) {
+  const auto has_ended = std::make_shared<std::atomic<bool>>(false);
+  const auto run = [this, crew, has_ended] {
     ::pthread_setname_np(::pthread_self(), "rabit-sum");
     ParameterStore& store = *parameters_[static_cast<size_t>(crew.place)];
-    Fail(SummationLoop(*endpoints_, crew, bytes_summed_, store, adder_, silence_).Run());
+    const Status end =
+        SummationLoop(*endpoints_, crew, bytes_summed_, store, adder_, silence_).Run();
+    if (!end.ok()) Fail(end);
+    has_ended->store(true);
+  };
+  loops_.emplace_back();
+  try {
+    loops_.back() = {std::thread(run), has_ended};
+  } catch (const std::system_error& refused) {
+    loops_.pop_back();
+    return ResourceExhausted(
+        "a summation server has " + std::to_string(loops_.size()) +
+        " threads, one for each stream of each group, and the system gives it none for group " +
+        std::to_string(crew.group) + ": " + refused.what() +
+        "; remove groups that are not needed, start fewer lanes, or raise the limit (ulimit -u)");
+  }
+  return Status();
+}
+
+void SummationServer::JoinEnded() {
+  std::erase_if(loops_, [](Worker& loop) {
+    if (!loop.has_ended->load()) return false;
+    loop.thread.join();
+    return true;
   });
 }
 
@@ -92,7 +126,7 @@ Status SummationServer::AddGroups() {
                         " workers; run the same version of rabit on every worker and server");
       }
     }
-    Start(header.id, {ranks.begin(), ranks.end()});
+    RABIT_RETURN_IF_ERROR(Start(header.id, {ranks.begin(), ranks.end()}));
   }
 }
 
@@ -110,9 +144,6 @@ void SummationServer::Fail(const Status& why) {
     MutexLock lock(mutex_);
     if (!failure_.ok()) return;
     failure_ = why;
-  }
-  for (const auto& store : parameters_) {
-    if (store != nullptr) store->Fail(why);
   }
   endpoints_->Abort(why);
 }

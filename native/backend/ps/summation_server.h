@@ -20,9 +20,10 @@
 namespace rabit {
 
 // Serves the group of all workers, and those that rank 0 tells of; each has a thread for every
-// stream.  Holds no state beyond the chunks that are under way, and the parameters that workers
-// update. With replicas a server also has a thread for the place of every other one: the server
-// behind keeps copies, and the others wait until it is their turn (place_copies.h).
+// stream, until its first member says that it has ended.  Holds no state beyond the chunks that are
+// under way, and the parameters that workers update. With replicas a server also has a thread for
+// the place of every other one: the server behind keeps copies, and the others wait until it is
+// their turn (place_copies.h).
 class SummationServer {
  public:
   // Ranks 0 … workers - 1 of `endpoints` are the workers, of which there are at least two, and the
@@ -40,9 +41,17 @@ class SummationServer {
   uint64_t bytes_summed() const { return bytes_summed_.load(); }
 
  private:
-  void Start(GroupId group, const std::vector<int>& members);
-  void StartLoops(GroupId group, const std::vector<int>& members, int stream);
-  void StartLoop(const PlaceCrew& crew);
+  // A loop, whose thread has nothing left to do when it has ended.
+  struct Worker {
+    std::thread thread;
+    std::shared_ptr<std::atomic<bool>> has_ended;
+  };
+
+  Status Start(GroupId group, const std::vector<int>& members);
+  Status StartLoops(GroupId group, const std::vector<int>& members, int stream);
+  Status StartLoop(const PlaceCrew& crew);
+  Status ServeAll();
+  void JoinEnded();
   Status AddGroups();
   void Fail(const Status& why);
   void TellOnce(int rank, const std::function<void(int rank)>& tell);
@@ -56,7 +65,7 @@ class SummationServer {
   const SilenceLimit silence_;
   std::vector<std::unique_ptr<ParameterStore>> parameters_;  // by place; null: never served here
   std::atomic<uint64_t> bytes_summed_{0};
-  std::vector<std::thread> threads_;  // of whoever calls Serve
+  std::vector<Worker> loops_;  // of whoever calls Serve
   Mutex mutex_;
   Status failure_ RABIT_GUARDED_BY(mutex_);
   std::set<int> silent_ RABIT_GUARDED_BY(mutex_);
