@@ -205,9 +205,16 @@ TEST(PsUpdates, clocks_of_different_parameters_do_not_wait_for_each_other) {
 
 TEST(PsUpdates, a_worker_leaves_while_one_of_its_threads_waits) {
   UpdatingJob job(2, 1);
-  std::thread waits([&] { EXPECT_OK(job.Advance(0, 1, 0)); });
-  std::vector<float> values(10, 1);
-  for (int i = 0; i < 20; ++i) EXPECT_OK(job.Update(0, PushMode::kFill, values));
+  std::thread waits([&] { EXPECT_OK(job.Advance(0, 2, 0)); });
+  // Rank 1 has done one step; it is the slowest one as soon as rank 0 has said that it has done
+  // two.
+  int64_t clock[2] = {1, -1};
+  do {
+    clock[0] = 1;
+    clock[1] = -1;
+    ASSERT_OK(job.backends[1]->Update(PushMode::kClock, 0, {clock, 2, DType::kInt64, {}},
+                                      testing::Soon()));
+  } while (clock[0] > 0);
 
   EXPECT_OK(job.Advance(0, -1, 0));
 
