@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/wake_signal.h"
 #include "engine/engine.h"
 #include "testing/device_job.h"
 #include "testing/device_tensor.h"
@@ -416,6 +417,34 @@ TEST(DeviceOrder, a_stream_that_cannot_wait_is_refused_with_the_name) {
       EXPECT_OK(engine.Wait(handle, Soon()));
     });
   }
+}
+
+// What is on a stream counts as done, so that the next step comes early; its lane waits for it
+// still.
+TEST(DeviceOrder, a_rank_stops_when_its_streams_are_through) {
+  DeviceJob job(DeviceWay::kNccl, 1);
+  const std::unique_ptr<Engine> engine = job.Start(0);
+  const DeviceTensor tensor(0, Floats(10, 1.0f));
+  std::atomic<bool> may_end{false};
+  emulation().rabit_emulated_launch(
+      0, nullptr, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); }, &may_end);
+  const Handle handle =
+      testing::SubmitOne(*engine, tensor.InPlace(Kind::kAllreduce, "behind a long kernel"));
+  EXPECT_OK(engine->WaitOnStream(handle, 0, Soon()));  // it is launched
+  std::atomic<bool> has_stopped{false};
+  WakeSignal stopped;
+  std::thread stops([&] {
+    EXPECT_OK(engine->Stop(Soon()));
+    has_stopped.store(true);
+    stopped.Notify();
+  });
+
+  EXPECT_FALSE(stopped.Wait([&] { return has_stopped.load(); }, After(std::chrono::seconds(2))));
+  may_end.store(true);
+  may_end.notify_all();
+
+  stops.join();
+  EXPECT_EQ(tensor.Read(), Floats(10, 1.0f));
 }
 
 }  // namespace
