@@ -296,7 +296,9 @@ int32_t rabit_run_ordered(rabit_engine* engine, const rabit_request* request, in
 int32_t rabit_wait(rabit_engine* engine, rabit_handle handle, int64_t timeout_ms) {
   return Guard([&]() -> Status {
     RABIT_REQUIRE_POINTER(engine);
-    return engine->wired->engine().Wait(Handle{handle}, DeadlineFor(timeout_ms));
+    Engine& waited = engine->wired->engine();
+    if (timeout_ms >= -1) return waited.Wait(Handle{handle}, DeadlineFor(timeout_ms));
+    return waited.WaitSlice(Handle{handle}, After(std::chrono::milliseconds(-timeout_ms)));
   });
 }
 

@@ -65,7 +65,7 @@ void Coordinator::OnMessage(int rank, ConstBytes message, int64_t now_us) {
   }
   if (*type == ControlType::kDigest) {
     Result<ScheduleDigest> digest = DecodeDigest(message);
-    return digest.ok() ? OnDigest(rank, *std::move(digest)) : refuse(digest.status());
+    return digest.ok() ? OnDigest(rank, *std::move(digest), now_us) : refuse(digest.status());
   }
   if (*type == ControlType::kRefuse) {
     const Result<RefusalMessage> refusal = DecodeRefusal(message);
@@ -107,7 +107,7 @@ Status Coordinator::OnPart(const RankSet& below, const BundlePart& part, int64_t
   }
   if (type == ControlType::kDigest) {
     RABIT_ASSIGN_OR_RETURN(ScheduleDigest digest, DecodeDigest(part.message));
-    OnDigest(ranks.lowest(), std::move(digest));
+    OnDigest(ranks.lowest(), std::move(digest), now_us);
     return {};
   }
   if (type == ControlType::kRefuse) {
@@ -142,6 +142,11 @@ void Coordinator::OnAnnounce(const AnnounceMessage& message, const Arrival& arri
       [&](int rank) { at(rank).seen_cycle = std::max(at(rank).seen_cycle, message.seen_cycle); });
   if (!with_late_.empty()) ForgetLate();
   UpdateCredit(ranks, message.buckets_done);
+  const bool brings_tensors =
+      !message.cached.empty() || !message.variable.empty() || !message.full.empty();
+  if (brings_tensors) {
+    ranks.ForEach([&](int rank) { at(rank).stuck_first_us = at(rank).stuck_last_us = -1; });
+  }
   if (message.doubts) next_.compares = has_news_ = true;
   if (JoinsBatch(message, arrival)) return;
   for (TensorId id : message.cached) ArriveCached(arrival, id);
@@ -190,9 +195,13 @@ void Coordinator::OnBackendFailed(const BackendFailure& failure) {
   has_news_ = true;
 }
 
-void Coordinator::OnDigest(int rank, ScheduleDigest digest) {
+void Coordinator::OnDigest(int rank, ScheduleDigest digest, int64_t now_us) {
   if (!failure_.ok() || has_stopped_) return;
-  if (Status same = digests_.Add(rank, std::move(digest)); !same.ok()) Fail(std::move(same));
+  const bool is_last = NoteCallers(rank, digest, now_us);
+  if (Status same = digests_.Add(rank, std::move(digest)); !same.ok()) return Fail(std::move(same));
+  // What one rank has said at this look belongs to what the others say at it.
+  if (!is_last) return;
+  if (Status circle = FindCircle(); !circle.ok()) Fail(std::move(circle));
 }
 
 void Coordinator::OnProposal(const Tunables& tunables) {
@@ -381,6 +390,11 @@ void Coordinator::OnTick(int64_t now_us) {
     report_ = Waiting(now_us, options_.stall_warning_us);
     has_reported_ = true;
     tick_us_ = now_us + options_.stall_warning_us;
+    // The answers say what callers do; ranks can wait for each other only in different tensors.
+    if (open_.size() > 1 && now_us >= next_look_us_) {
+      next_look_us_ = now_us + options_.second_look_us;
+      next_.compares = has_news_ = true;
+    }
   } else {
     if (has_reported_) report_.emplace();  // nothing is stalled any more
     has_reported_ = false;

@@ -26,6 +26,8 @@ struct CoordinatorOptions {
   size_t cache_capacity = 1 << 14;  // ids that all ranks remember
   int64_t stall_warning_us = 10'000'000;
   int64_t stall_abort_us = 0;  // 0: never
+  // Ranks that wait for each other are looked at again after this time, before that ends the job.
+  int64_t second_look_us = 5'000'000;
   // False saves an agreement whenever only the credit has moved; for schedulers without a limit.
   bool announces_credit = true;
   // From this size on the next tensor goes into another agreement: what is agreed at once may be
@@ -52,8 +54,8 @@ class Coordinator {
   void OnAbandon(int rank, const Status& why);
   // The first reason for each backend is what all ranks hear.
   void OnBackendFailed(const BackendFailure& failure);
-  // Ranks whose digests differ fail the job.
-  void OnDigest(int rank, ScheduleDigest digest);
+  // Ranks whose digests differ fail the job, and so do those that wait for each other for good.
+  void OnDigest(int rank, ScheduleDigest digest, int64_t now_us);
   // Rank 0 is through with everything that was agreed up to now.
   void OnRootQuiet();
   // For every rank from the next agreement on.
@@ -101,6 +103,10 @@ class Coordinator {
     BucketCounts buckets_done;
     bool has_joined = false;
     int stop_place = 0;  // 1: it was the first that wanted to stop; 0: it does not
+    // Of its digests that say the same: nobody submits, and all callers are stuck.
+    uint64_t submissions = 0;
+    int64_t stuck_first_us = -1;  // the first of them; -1: there is none
+    int64_t stuck_last_us = -1;
 
     bool wants_stop() const { return stop_place > 0; }
   };
@@ -145,6 +151,11 @@ class Coordinator {
   std::string NamesakeHint(const TensorRecord& record, const std::vector<int>& absent) const;
   std::vector<int> Absent(const TensorRecord& record) const;
   void FailStalled(int64_t now_us);
+  // coordinator_circle.cc
+  // True: every rank has answered.
+  bool NoteCallers(int rank, const ScheduleDigest& digest, int64_t now_us);
+  std::vector<bool> StuckForGood() const;  // by rank
+  Status FindCircle();
   void Fail(Status why);
   void Spend(size_t bytes);  // of the next agreement
   void CompleteAgreement();
@@ -177,6 +188,9 @@ class Coordinator {
   bool announces_credit_ = options_.announces_credit;
   int64_t tick_us_ = kNever;
   bool has_reported_ = false;
+  int64_t next_look_us_ = 0;  // at what the callers of all ranks do
+  uint64_t answers_cycle_ = 0;
+  int answers_ = 0;  // after that agreement
   std::optional<std::vector<std::string>> report_;
   SkewStatistics skew_;
   DigestRound digests_;

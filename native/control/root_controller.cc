@@ -11,6 +11,7 @@ CoordinatorOptions From(const ControllerOptions& options, int size) {
   from.size = size;
   from.cache_capacity = options.cache_capacity;
   from.stall_warning_us = std::max<int64_t>(options.stall_warning_ms, 1) * 1000;
+  from.second_look_us = options.second_look_ms * 1000;
   from.stall_abort_us = options.stall_abort_ms * 1000;
   from.announces_credit = options.announces_credit;
   return from;
@@ -142,7 +143,7 @@ void RootController::FailBackend(const BackendFailure& failure) {
 }
 
 void RootController::Compare(const ScheduleDigest& mine) {
-  coordinator_.OnDigest(0, mine);
+  coordinator_.OnDigest(0, mine, now_us());
   Flush();
 }
 

@@ -78,6 +78,8 @@ void Encode(const ScheduleDigest& digest, std::vector<std::byte>& out) {
     to.U64(each.hash);
     to.Text(std::string_view(each.what).substr(0, kWhatBytesMax));
   }
+  to.Varint(digest.submissions);
+  to.U8(digest.are_callers_stuck ? 1 : 0);
 }
 
 Result<ScheduleDigest> DecodeDigest(ConstBytes message) {
@@ -96,6 +98,8 @@ Result<ScheduleDigest> DecodeDigest(ConstBytes message) {
     each.what = std::string(from.Text(kWhatBytesMax));
     digest.running.push_back(std::move(each));
   }
+  digest.submissions = from.Varint();
+  digest.are_callers_stuck = from.U8() != 0;
   RABIT_RETURN_IF_ERROR(from.Finish("a schedule digest"));
   return digest;
 }

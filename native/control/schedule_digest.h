@@ -35,6 +35,10 @@ struct ScheduleDigest {
   uint64_t issued = 0;  // buckets
   uint64_t chain = 0;   // of the contents of all of them, in order
   std::vector<Running> running;
+
+  // Not compared: for ranks that wait for each other (Coordinator::FindCircle).
+  uint64_t submissions = 0;        // ever, on this rank
+  bool are_callers_stuck = false;  // no thread does anything but wait for what is not agreed
 };
 
 // Replaces the content of `out`.

@@ -1,4 +1,5 @@
 // What follows from an agreement: the same on every rank.
+#include <set>
 #include <string>
 #include <utility>
 
@@ -56,8 +57,16 @@ void EngineCore::CarryOut(Agreement agreement, Deadline now) {
   // Every rank is at this agreement now: what they have issued by it must be the same.
   if (!agreement.compares) return;
   stuck_watch_.OnCompared(now);
-  services_.controller.Compare(
-      {agreement.cycle, issued_.total(), chain_, services_.running.List()});
+  services_.controller.Compare({agreement.cycle, issued_.total(), chain_, services_.running.List(),
+                                services_.callers.submissions(), AreCallersStuck(NanosOf(now))});
+}
+
+bool EngineCore::AreCallersStuck(int64_t now_ns) const {
+  std::set<uint64_t> open;
+  open_.ForEach(
+      [&](const std::shared_ptr<PendingRequest>& pending) { open.insert(pending->handle.value); });
+  return services_.callers.AllWait(now_ns,
+                                   [&](Handle handle) { return open.contains(handle.value); });
 }
 
 // The scheduler is a replicated state machine, and an agreement is the same event on every rank:

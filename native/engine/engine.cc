@@ -20,6 +20,9 @@ namespace {
 
 constexpr auto kShortStop = std::chrono::milliseconds(500);
 
+// Whoever waits for so long has nothing else to do.
+bool HasNoEnd(Deadline deadline) { return deadline > After(std::chrono::hours(1)); }
+
 bool IsOnDevice(const Request& request) { return request.device.kind != DeviceKind::kCpu; }
 
 // Of what is equal from step to step.
@@ -59,7 +62,12 @@ class EngineImplementation final : public Engine {
 
   Status Submit(std::span<Request> requests, std::span<Handle> handles) override;
   Status Run(Request request, Handle& handle, Deadline deadline) override;
-  Status Wait(Handle handle, Deadline deadline) override;
+  Status Wait(Handle handle, Deadline deadline) override {
+    return WaitFor(handle, deadline, false);
+  }
+  Status WaitSlice(Handle handle, Deadline deadline) override {
+    return WaitFor(handle, deadline, true);
+  }
   Status WaitOnStream(Handle handle, uint64_t stream, Deadline deadline) override;
   Result<int> WaitAny(std::span<const Handle> handles, uint64_t* news, Deadline deadline) override {
     WakeForUnattended();
@@ -118,6 +126,7 @@ class EngineImplementation final : public Engine {
   // Whether all of those on a device are run where their streams can be waited for.  None of them
   // is more urgent than another: what is computed first, goes first.
   bool ComeEarly(std::span<const Request> requests) const;
+  Status WaitFor(Handle handle, Deadline deadline, bool is_slice);
   // Whoever waits for the request is about to: what it needs is done, here or elsewhere.
   void Attend(const std::shared_ptr<PendingRequest>& pending, Deadline deadline);
   Status CheckProposes() const;
@@ -162,6 +171,7 @@ Status EngineImplementation::Submit(std::span<Request> requests, std::span<Handl
     return status;
   }
   WakeForUnattended();
+  state_->callers.OnSubmit();
   const bool is_on_device = std::any_of(requests.begin(), requests.end(), IsOnDevice);
   const bool is_early = is_on_device && ComeEarly(requests);
   for (Request& request : requests) request.is_early = is_early && IsOnDevice(request);
@@ -259,10 +269,18 @@ Status EngineImplementation::Push(const std::shared_ptr<PendingRequest>& pending
   return Status();
 }
 
-Status EngineImplementation::Wait(Handle handle, Deadline deadline) {
+Status EngineImplementation::WaitFor(Handle handle, Deadline deadline, bool is_slice) {
   RABIT_ASSIGN_OR_RETURN(const auto pending, state_->handles.Find(handle));
+  if (pending->is_finished()) return state_->handles.Wait(handle, deadline);
+  const bool has_no_end = is_slice || HasNoEnd(deadline);
+  if (has_no_end) state_->callers.OnWait(handle);
   Attend(pending, deadline);
-  return state_->handles.Wait(handle, deadline);
+  Status status = state_->handles.Wait(handle, deadline);
+  if (has_no_end) {
+    state_->callers.OnWaited(is_slice && status.code() == Code::kTimedOut &&
+                             !pending->is_finished());
+  }
+  return status;
 }
 
 Status EngineImplementation::WaitOnStream(Handle handle, uint64_t stream, Deadline deadline) {
@@ -304,6 +322,8 @@ Status EngineImplementation::Run(Request request, Handle& handle, Deadline deadl
   request.is_waited_for = true;
   RABIT_ASSIGN_OR_RETURN(auto opened, state_->handles.Open({&request, 1}, NowNs()));
   const uint64_t work_hash = HashOf(opened[0]->request.signature);
+  state_->callers.OnSubmit();
+  if (HasNoEnd(deadline)) state_->callers.OnWait(opened[0]->handle);
   OverlapClock& clock = state_->statistics.clock();
   clock.Enter(OverlapClock::kWaiting);
   const Result<bool> is_driven = loop_->Drive(opened[0], deadline);

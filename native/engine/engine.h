@@ -91,6 +91,8 @@ class Engine {
   virtual Status Run(Request request, Handle& handle, Deadline deadline) = 0;
   // Waits.  kTimedOut leaves the handle open; any other status is the operation's own.
   virtual Status Wait(Handle handle, Deadline deadline) = 0;
+  // The same, by a caller that waits without an end and looks up at times, to see signals.
+  virtual Status WaitSlice(Handle handle, Deadline deadline) = 0;
   // Waits until one of `handles` has finished, well or not, and returns its place; the first of
   // several.  `news`: null, or how many operations had finished when the caller looked last; then
   // it returns -1 as well as soon as there are more, and says how many.  kTimedOut at the deadline.
@@ -114,7 +116,8 @@ class Engine {
 
   // Runs an operation on the calling thread, at once: nothing is negotiated, so every member of the
   // group must make the same ordered calls, in the same order.  Waits until it is done; calls of
-  // several threads run one after the other.  A failure or a passed deadline fails the engine,
+  // several threads run one after the other, whatever their groups: where ranks share several
+  // groups, the order is one over all of them.  A failure or a passed deadline fails the engine,
   // because the ranks no longer agree about what is on the wire; calls that differ between the
   // ranks are never combined, they end in kMismatch or at the deadline.
   virtual Status RunOrdered(const OrderedCall& call, Deadline deadline) = 0;

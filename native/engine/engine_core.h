@@ -13,6 +13,7 @@
 #include "codec/codec.h"
 #include "control/controller.h"
 #include "engine/bucket_job.h"
+#include "engine/caller_watch.h"
 #include "engine/done_counter.h"
 #include "engine/engine.h"
 #include "engine/failure_board.h"
@@ -45,6 +46,7 @@ struct CoreServices {
   const GroupTable& groups;
   DoneCounter& done;
   RunningWork& running;
+  const CallerWatch& callers;
   std::atomic<bool>& has_ordered;  // see StuckWatch
   Statistics& statistics;
   Timeline& timeline;
@@ -154,6 +156,8 @@ class EngineCore {
   void FinishVote(const ReadyTensor& ready, int32_t token, int64_t now_ns);
   void FinishCarried(const ReadyTensor& ready, int32_t token, int64_t now_ns);
   void FinishJoin(int last_joined);
+  // No thread that submits does anything else than wait for what is not agreed.
+  bool AreCallersStuck(int64_t now_ns) const;
   void Dispatch(Bucket bucket);
   // This rank's request, with its hold; null: it has none.
   std::shared_ptr<PendingRequest> TakeOpen(int32_t token);

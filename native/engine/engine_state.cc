@@ -30,6 +30,7 @@ CoreServices EngineState::core_services() {
           groups,
           done,
           running,
+          callers,
           has_ordered,
           statistics,
           timeline};

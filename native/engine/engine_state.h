@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "engine/bucket_run.h"
+#include "engine/caller_watch.h"
 #include "engine/devices.h"
 #include "engine/done_counter.h"
 #include "engine/engine.h"
@@ -48,6 +49,7 @@ struct EngineState {
   SubmissionQueue submissions;
   FailureBoard failure;
   GroupTable groups;
+  CallerWatch callers;
   Timeline timeline;
   DoneCounter done;
   RunningWork running;

@@ -173,7 +173,9 @@ RABIT_API int32_t rabit_refuse(rabit_engine* engine, const rabit_request* reques
  * the request was refused; else it has to be released. */
 RABIT_API int32_t rabit_run(rabit_engine* engine, const rabit_request* request, int64_t timeout_ms,
                             rabit_handle* handle);
-/* RABIT_TIMED_OUT leaves the handle open; timeout_ms < 0 waits without limit. */
+/* RABIT_TIMED_OUT leaves the handle open; timeout_ms -1 waits without limit.  -n, with n > 1, is a
+ * slice of such a wait: it returns after n ms, and the caller is known to come back and to do nothing
+ * else. */
 RABIT_API int32_t rabit_wait(rabit_engine* engine, rabit_handle handle, int64_t timeout_ms);
 /* The same for whoever goes on working on a device: returns when nothing but the device is left to
  * wait for, and has `stream` wait for that, a CUstream of the device of the operation's input. What
@@ -195,7 +197,8 @@ RABIT_API int32_t rabit_output(rabit_engine* engine, rabit_handle handle, rabit_
 RABIT_API int32_t rabit_release(rabit_engine* engine, rabit_handle handle);
 
 /* Runs one operation on the calling thread and returns when it is done.  Nothing is negotiated:
- * every rank of the group makes the same ordered calls, in the same order.  Kinds: allreduce,
+ * every rank of the group makes the same ordered calls, in the same order; where ranks share several
+ * groups, the order is one over all of them, for one call runs at a time.  Kinds: allreduce,
  * broadcast (in output), allgather, reducescatter and alltoall with equal parts, barrier; name,
  * priority, codec, splits and notify are not used.  Any failure, the timeout included, fails the
  * engine. */

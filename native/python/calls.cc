@@ -242,8 +242,9 @@ bool ReadHandles(PyObject* list, std::vector<rabit_handle>& handles) {
   return PyErr_Occurred() == nullptr;
 }
 
-// wait_several(handles, ended, timeout_ms) -> how many of them have ended, of which `ended` are known,
-// or -1 if the next one has failed.  In their order; fewer than all if the time is over.
+// wait_several(handles, ended, timeout_ms) -> how many of them have ended, of which `ended` are
+// known, or -1 if the next one has failed.  In their order; fewer than all if the time is over.  A
+// time below zero is a slice of a wait without a limit, as that of rabit_wait.
 PyObject* WaitSeveral(PyObject* self, Arguments arguments, Py_ssize_t count) {
   if (!HasArguments("wait_several", count, 3)) return nullptr;
   const Calls& calls = CallsOf(self);
@@ -254,11 +255,15 @@ PyObject* WaitSeveral(PyObject* self, Arguments arguments, Py_ssize_t count) {
   if (PyErr_Occurred() != nullptr) return nullptr;
   int32_t code = RABIT_OK;
   Py_BEGIN_ALLOW_THREADS;
-  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  const bool is_slice = timeout_ms < 0;
+  const auto until = std::chrono::steady_clock::now() +
+                     std::chrono::milliseconds(is_slice ? -timeout_ms : timeout_ms);
   while (ended < handles.size() && code == RABIT_OK) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
-        until - std::chrono::steady_clock::now());
-    code = calls.wait(calls.live, handles[ended], std::max<int64_t>(left.count(), 0));
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+    code = calls.wait(
+        calls.live, handles[ended],
+        is_slice ? -std::max<int64_t>(left.count(), 2) : std::max<int64_t>(left.count(), 0));
     ended += code == RABIT_OK ? 1 : 0;
   }
   Py_END_ALLOW_THREADS;

@@ -66,7 +66,7 @@ class Several:
         ended = 0
         while not self.has_ended and self._consumer is None:
             self._native.live_pointer()
-            ended = self._native.calls.wait_several(self._values, ended, SLICE_MS)
+            ended = self._native.calls.wait_several(self._values, ended, -SLICE_MS)
             self.has_ended = ended == len(self._values)
             # One that has run out of its own time says so like a wait that has.
             if ended < 0 or (not self.has_ended and self._native.is_done(self._values[ended])):

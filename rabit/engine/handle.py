@@ -110,7 +110,8 @@ class Handle:
         if stream is not None:
             wait = functools.partial(_wait_on_stream, native, stream)
         deadline = None if timeout is None else _deadline(timeout, self.name)
-        slice_ms = SLICE_MS
+        # Below zero: the engine knows that this thread does nothing else until the operation is over.
+        slice_ms = -SLICE_MS if stream is None else SLICE_MS
         while True:
             if deadline is not None:
                 left_ms = (deadline - time.monotonic()) * 1000

@@ -3,8 +3,9 @@
 The functions of `rabit` let every rank submit in its own order and first agree on one.  These do not:
 they run at once on the calling thread and take about as long as the call of an MPI library.  In
 return every rank of the process set must make the same ordered calls, in the same order, with the
-same shapes, types and arguments.  Other operations may be in flight meanwhile; the two kinds do not
-wait for each other.
+same shapes, types and arguments.  One call runs at a time on each rank: threads that make ordered
+calls in several process sets make them in one order over all of them.  Other operations may be in
+flight meanwhile; the two kinds do not wait for each other.
 
 Calls that differ between the ranks are never combined: they end in Mismatch, or in TimedOut after
 `timeout` seconds.  Any failure of an ordered call ends the engine, because the ranks then no longer

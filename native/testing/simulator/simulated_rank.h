@@ -88,6 +88,7 @@ class SimulatedRank final : private CoreOutput, private CallerPort {
   Timeline timeline_;
   DoneCounter done_;
   RunningWork running_;
+  CallerWatch callers_;  // has none: callers of a simulation are no threads
   std::atomic<bool> has_ordered_{false};
   const std::unique_ptr<Controller> controller_;
   const std::unique_ptr<Scheduler> scheduler_;
