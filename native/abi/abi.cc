@@ -68,6 +68,7 @@ Status FillSignature(const rabit_request& given, const rabit_tensor& shaped, Sig
   }
   signature.root = given.root;
   signature.priority = given.priority;
+  signature.axis_order = given.axis_order;
   signature.group = given.group;
   signature.backend = given.backend;
   signature.prescale = given.prescale;

@@ -24,11 +24,11 @@ inline constexpr int kReduceOpCount = 9;
 
 struct Kernels {
   // At least two inputs.  nullptr where Supports(dtype, op) is false.
-  ReduceLoop reduce[kDTypeCount][kReduceOpCount];
+  ReduceLoop reduce[kKernelDTypeCount][kReduceOpCount];
   // Between float types, and between integers and the type that WideOf names; else nullptr.
-  ConvertLoop convert[kDTypeCount][kDTypeCount];
-  ScaleLoop scale[kDTypeCount];               // nullptr for bool
-  FinishedSumLoop finished_sum[kDTypeCount];  // nullptr for bool
+  ConvertLoop convert[kKernelDTypeCount][kKernelDTypeCount];
+  ScaleLoop scale[kKernelDTypeCount];               // nullptr for bool
+  FinishedSumLoop finished_sum[kKernelDTypeCount];  // nullptr for bool
 };
 
 // nullptr where the compiler cannot build them for this processor family.

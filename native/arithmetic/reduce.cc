@@ -51,13 +51,29 @@ const Kernels& Best() {
   return kernels;
 }
 
+struct Elements {
+  DType dtype;
+  int64_t count;
+
+  bool has_loops() const { return static_cast<int>(dtype) < kKernelDTypeCount; }
+};
+
+// Complex numbers are summed and scaled as pairs of floats.
+Elements AsReal(DType dtype, int64_t count) {
+  if (dtype == DType::kComplex64) return {DType::kFloat32, 2 * count};
+  if (dtype == DType::kComplex128) return {DType::kFloat64, 2 * count};
+  return {dtype, count};
+}
+
 void FinishBy(const Kernels& kernels, const Epilogue& epilogue, DType dtype, std::byte* data,
               int64_t count) {
   RABIT_CHECK(epilogue.divisor > 0, "a number of ranks is positive");
-  const FinishedSumLoop loop = kernels.finished_sum[static_cast<int>(dtype)];
+  const Elements real = AsReal(dtype, count);
+  if (!real.has_loops()) return;
+  const FinishedSumLoop loop = kernels.finished_sum[static_cast<int>(real.dtype)];
   const std::byte* const inputs[] = {data};
   if (loop != nullptr && count > 0 && !epilogue.is_nothing())
-    loop(inputs, 1, data, count, epilogue);
+    loop(inputs, 1, data, real.count, epilogue);
 }
 
 void ReduceBy(const Kernels& kernels, ReduceOp op, DType dtype,
@@ -68,13 +84,14 @@ void ReduceBy(const Kernels& kernels, ReduceOp op, DType dtype,
   if (count == 0) return;
   const auto input_count = static_cast<int>(inputs.size());
   const bool is_sum = op == ReduceOp::kSum || op == ReduceOp::kAverage;
-  const FinishedSumLoop sum = kernels.finished_sum[static_cast<int>(dtype)];
+  const Elements real = AsReal(dtype, count);
+  const FinishedSumLoop sum = kernels.finished_sum[static_cast<int>(real.dtype)];
   if (is_sum && sum != nullptr && !epilogue.is_nothing()) {
-    return sum(inputs.data(), input_count, out, count, epilogue);
+    return sum(inputs.data(), input_count, out, real.count, epilogue);
   }
   if (input_count > 1) {
-    kernels.reduce[static_cast<int>(dtype)][static_cast<int>(op)](inputs.data(), input_count, out,
-                                                                  count);
+    kernels.reduce[static_cast<int>(real.dtype)][static_cast<int>(op)](inputs.data(), input_count,
+                                                                       out, real.count);
   } else if (inputs[0] != out) {
     std::memcpy(out, inputs[0], static_cast<size_t>(count) * SizeOf(dtype));
   }
@@ -88,6 +105,8 @@ void ConvertBy(const Kernels& kernels, DType from_dtype, const std::byte* from, 
     if (from != to) std::memcpy(to, from, static_cast<size_t>(count) * SizeOf(from_dtype));
     return;
   }
+  RABIT_CHECK(AsReal(from_dtype, count).has_loops() && AsReal(to_dtype, count).has_loops(),
+              "what is not a real number is not converted");
   const ConvertLoop loop =
       kernels.convert[static_cast<int>(from_dtype)][static_cast<int>(to_dtype)];
   RABIT_CHECK(loop != nullptr, "floats are converted, and integers to more bits and back");
@@ -139,9 +158,10 @@ void Reduce(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs, 
 }
 
 void Scale(DType dtype, const std::byte* from, std::byte* to, int64_t count, double factor) {
-  const ScaleLoop loop = Best().scale[static_cast<int>(dtype)];
+  const Elements real = AsReal(dtype, count);
+  const ScaleLoop loop = real.has_loops() ? Best().scale[static_cast<int>(real.dtype)] : nullptr;
   if (loop != nullptr) {
-    loop(from, to, count, factor);
+    loop(from, to, real.count, factor);
   } else if (from != to && count > 0) {
     std::memcpy(to, from, static_cast<size_t>(count) * SizeOf(dtype));
   }
@@ -156,8 +176,9 @@ void Convert(DType from_dtype, const std::byte* from, DType to_dtype, std::byte*
   ConvertBy(Best(), from_dtype, from, to_dtype, to, count);
 }
 
-void FillIdentity(ReduceOp op, DType dtype, std::byte* data, int64_t count) {
-  RABIT_CHECK(Supports(dtype, op), "this dtype does not have this operation");
+void FillIdentity(ReduceOp op, DType given_dtype, std::byte* data, int64_t given_count) {
+  RABIT_CHECK(Supports(given_dtype, op), "this dtype does not have this operation");
+  const auto [dtype, count] = AsReal(given_dtype, given_count);
   switch (dtype) {
     case DType::kUint8:
       return FillIntegerIdentity<uint8_t>(op, data, count);
@@ -181,6 +202,8 @@ void FillIdentity(ReduceOp op, DType dtype, std::byte* data, int64_t count) {
       return FillIdentityOf<uint16_t>(op, data, count, 0x3f80, 0xff80, 0x7f80, 0);
     case DType::kBool:
       return FillIdentityOf<uint8_t>(op, data, count, 1, 0, 1, 1);
+    default:  // Supports() has said that there is no such type.
+      break;
   }
 }
 

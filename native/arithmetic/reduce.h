@@ -26,7 +26,8 @@ void Reduce(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs, 
 void ApplyEpilogue(const Epilogue& epilogue, DType dtype, std::byte* data, int64_t count);
 
 // to[i] = from[i] * factor; from == to allowed.  Integers are multiplied in float64 and truncated
-// toward zero; 16-bit floats in float32; float32 in float32; bool is left as it is.
+// toward zero; 16-bit floats in float32; float32 in float32; complex numbers as pairs of floats;
+// bool and what is not combined are left as they are.
 void Scale(DType dtype, const std::byte* from, std::byte* to, int64_t count, double factor);
 
 // Element-wise conversion between float16, bfloat16, float32 and float64 (round to nearest even),

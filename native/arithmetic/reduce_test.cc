@@ -66,6 +66,8 @@ double ValueAt(DType dtype, const std::byte* data, int64_t i) {
       return Decode(read(uint16_t{}), 5);
     case DType::kBfloat16:
       return Decode(read(uint16_t{}), 8);
+    default:
+      break;  // not in kAllDTypes
   }
   return 0;
 }
@@ -550,6 +552,41 @@ TEST(Scale, floats_multiply_in_their_own_precision_and_bool_stays) {
   Scale(DType::kBool, reinterpret_cast<const std::byte*>(flags),
         reinterpret_cast<std::byte*>(flags), 2, 0.0);
   EXPECT_EQ(int{flags[1]}, 1);
+}
+
+TEST(Reduce, complex_numbers_are_summed_divided_and_scaled_as_pairs) {
+  for (DType dtype : {DType::kComplex64, DType::kComplex128}) {
+    const DType real = dtype == DType::kComplex64 ? DType::kFloat32 : DType::kFloat64;
+    const std::vector<Buffer> inputs = {SmallNumbers(real, 38, 1), SmallNumbers(real, 38, 2)};
+    Buffer as_complex(inputs[0].size()), as_real(inputs[0].size());
+
+    Reduce(ReduceOp::kAverage, dtype, Pointers(inputs), as_complex.data(), 19);
+    ApplyEpilogue({3, 1.0}, dtype, as_complex.data(), 19);
+    Scale(dtype, as_complex.data(), as_complex.data(), 19, 0.7);
+    Reduce(ReduceOp::kAverage, real, Pointers(inputs), as_real.data(), 38);
+    ApplyEpilogue({3, 1.0}, real, as_real.data(), 38);
+    Scale(real, as_real.data(), as_real.data(), 38, 0.7);
+
+    EXPECT_TRUE(as_complex == as_real) << Name(dtype);
+    FillIdentity(ReduceOp::kSum, dtype, as_complex.data(), 19);
+    EXPECT_TRUE(as_complex == Buffer(as_complex.size())) << Name(dtype);
+  }
+}
+
+TEST(Supports, is_one_table_of_types_and_operations) {
+  constexpr DType kExchanged[] = {
+      DType::kUint32,         DType::kUint64,         DType::kFloat8E4m3fn, DType::kFloat8E5m2,
+      DType::kFloat8E4m3fnuz, DType::kFloat8E5m2fnuz, DType::kFloat8E8m0fnu};
+  for (ReduceOp op : kAllOps) {
+    const bool is_sum = op == ReduceOp::kSum || op == ReduceOp::kAverage;
+    for (DType dtype : kExchanged) EXPECT_FALSE(Supports(dtype, op)) << Name(dtype) << Name(op);
+    for (DType dtype : {DType::kComplex64, DType::kComplex128}) {
+      EXPECT_EQ(Supports(dtype, op), is_sum) << Name(dtype) << Name(op);
+    }
+    const bool is_bitwise = op >= ReduceOp::kBitAnd;
+    for (DType dtype : kFloats) EXPECT_EQ(Supports(dtype, op), !is_bitwise) << Name(dtype);
+    EXPECT_TRUE(Supports(DType::kInt32, op) && Supports(DType::kBool, op)) << Name(op);
+  }
 }
 
 TEST(FillIdentity, leaves_every_value_as_it_is) {

@@ -22,8 +22,20 @@ enum class DType : int32_t {
   kFloat64 = 8,
   kBool = 9,  // one byte, 0 or 1
   kBfloat16 = 10,
+  // Ranks exchange these and do not combine them.
+  kUint32 = 11,
+  kUint64 = 12,
+  kFloat8E4m3fn = 13,
+  kFloat8E5m2 = 14,
+  kFloat8E4m3fnuz = 15,
+  kFloat8E5m2fnuz = 16,
+  kFloat8E8m0fnu = 17,
+  // Summed and averaged, as pairs of floats.
+  kComplex64 = 18,
+  kComplex128 = 19,
 };
-inline constexpr int kDTypeCount = 11;
+inline constexpr int kDTypeCount = 20;
+inline constexpr int kKernelDTypeCount = 11;  // the first ones, which arithmetic has loops for
 
 enum class ReduceOp : int32_t {
   kAverage = 0,  // sum, then divided by the number of ranks; integers truncate toward zero
@@ -62,8 +74,8 @@ struct Device {
   bool operator==(const Device&) const = default;
 };
 
-size_t SizeOf(DType dtype);  // bytes of one element
-bool IsFloat(DType dtype);
+size_t SizeOf(DType dtype);          // bytes of one element
+bool IsFloat(DType dtype);           // of those that arithmetic has loops for
 std::string_view Name(DType dtype);  // "float32"
 std::string_view Name(ReduceOp op);  // "average"
 std::string_view Name(Kind kind);    // "allreduce"
@@ -75,8 +87,10 @@ std::optional<Kind> KindFrom(int32_t value);
 // floats, and integers of more bits; itself of all others.
 DType WideOf(DType dtype);
 
-// Bitwise operations need integers or bool; everything else works on every type.
+// The one table of what can be combined: every kind that reduces asks it.
 bool Supports(DType dtype, ReduceOp op);
+// Why some operations of a type are not supported: "bitwise operations need integers or bool".
+std::string_view LimitOf(DType dtype);
 
 // Memory we may use but never own.
 struct TensorView {

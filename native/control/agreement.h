@@ -21,6 +21,10 @@ namespace rabit {
 // gathers and of an alltoall, splits.  A vote's bits are its only extent.
 struct Signature : Work {
   std::vector<int64_t> shape;
+  // How the elements lie in memory: the axes from the outermost on, four bits each, lowest first;
+  // 0: row-major.  Element i of one rank meets element i of another, so the orders have to be
+  // equal.
+  int32_t axis_order = 0;
   int32_t priority = 0;  // larger runs first
   // Scatter: rows for each rank of the group.  Alltoall: empty where every rank of the group gets
   // as many; otherwise extent 0 alone, for the ranks tell each other on the lane who gets how many.
@@ -34,7 +38,11 @@ struct Signature : Work {
   bool operator==(const Signature&) const = default;
 };
 
-std::string Describe(const Signature& signature);  // "float32[64,3,7,7]"
+// The axes of an order from the outermost on.  Some number that is not an order gives one that
+// lacks axes or repeats them.
+std::vector<int> AxesOf(int32_t axis_order);
+// "float32[64,3,7,7]", or "float32[64,3,7,7] with its axes in the order 0,2,3,1 in memory"
+std::string Describe(const Signature& signature);
 
 // What the others hear of `why` when `rank` ends the job because of it.
 Status GaveUp(int rank, const Status& why);

@@ -24,6 +24,7 @@ constexpr auto kSignature = [](auto& f, auto& signature) {
   f.Named(signature.dtype, DTypeFrom);
   f.Named(signature.op, ReduceOpFrom);
   f.Shape(signature.shape);
+  f.Below(signature.axis_order, kIdSpace);
   f.Optional(signature.root, kControlRanksMax);
   f.Real(signature.prescale);
   f.Real(signature.postscale);

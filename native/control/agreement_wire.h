@@ -19,7 +19,7 @@
 
 namespace rabit {
 
-inline constexpr uint8_t kControlVersion = 9;
+inline constexpr uint8_t kControlVersion = 10;
 
 // Bounds of what a decoder accepts.
 inline constexpr size_t kNameBytesMax = 1024;

@@ -23,6 +23,7 @@ Signature FullSignature() {
   s.dtype = DType::kBfloat16;
   s.op = ReduceOp::kMax;
   s.shape = {64, 0, 300};
+  s.axis_order = 0x120;
   s.root = 2;
   s.prescale = 0.5;
   s.postscale = -0.25;
@@ -119,8 +120,8 @@ void DecodeAnything(ConstBytes bytes) {
   (void)DecodeBackendFailure(bytes);
 }
 
-TEST(AgreementWire, the_bytes_of_version_9_are_frozen) {
-  const auto path = testing::Testdata("control/testdata/messages_v9.txt");
+TEST(AgreementWire, the_bytes_of_version_10_are_frozen) {
+  const auto path = testing::Testdata("control/testdata/messages_v10.txt");
   std::ifstream file(path);
   ASSERT_TRUE(file.is_open()) << path.string();
   std::string line;
@@ -128,7 +129,7 @@ TEST(AgreementWire, the_bytes_of_version_9_are_frozen) {
     ASSERT_TRUE(static_cast<bool>(std::getline(file, line)));
     EXPECT_EQ(Hex(message), line);
   }
-  EXPECT_EQ(static_cast<int>(kControlVersion), 9);
+  EXPECT_EQ(static_cast<int>(kControlVersion), 10);
 }
 
 TEST(AgreementWire, an_announcement_survives_the_wire) {
@@ -278,7 +279,7 @@ TEST(AgreementWire, names_another_version) {
   const std::byte message[] = {std::byte{1}, std::byte{1}};
 
   EXPECT_EQ(TypeOf(message).status().message(),
-            "it speaks version 1 of the control format, this rank version 9. Install the same "
+            "it speaks version 1 of the control format, this rank version 10. Install the same "
             "version of rabit on every host.");
 }
 

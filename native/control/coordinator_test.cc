@@ -100,6 +100,9 @@ std::vector<MismatchCase> MismatchCases() {
        "float32[64,3,7,7], rank 2 float32[64,147]"},
       {"dtype", [](Signature& s) { s.dtype = DType::kFloat16; },
        "float32[64,3,7,7], rank 2 float16[64,3,7,7]"},
+      {"memory", [](Signature& s) { s.axis_order = 0x1320; },
+       "rank 0 submitted float32[64,3,7,7], rank 2 float32[64,3,7,7] with its axes in the order "
+       "0,2,3,1 in memory. Lay the tensor out"},
       {"op", [](Signature& s) { s.op = ReduceOp::kMax; }, "submitted op sum, rank 2 op max"},
       {"kind", [](Signature& s) { s.kind = Kind::kReduceScatter; },
        "rank 0 submitted allreduce, rank 2 reducescatter"},

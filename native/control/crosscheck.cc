@@ -10,6 +10,8 @@ namespace rabit {
 namespace {
 
 constexpr std::string_view kSameModel = "Build the model the same way on every rank.";
+constexpr std::string_view kSameOrder =
+    "Lay the tensor out in memory the same way on every rank, such as by contiguous().";
 constexpr std::string_view kSameCall = "Make the same call on every rank.";
 
 std::string Quote(std::string_view name) { return "'" + std::string(name) + "'"; }
@@ -39,8 +41,9 @@ bool BringsNoShape(const RankSignature& one) {
          one.signature.shape.empty();
 }
 
+// And in memory the same order of axes.
 bool HaveSameShape(const Signature& a, const Signature& b) {
-  if (a.shape.size() != b.shape.size()) return false;
+  if (a.shape.size() != b.shape.size() || a.axis_order != b.axis_order) return false;
   const size_t skipped = HasVariablePart(a.kind) && !a.shape.empty() ? 1 : 0;
   return std::equal(a.shape.begin() + skipped, a.shape.end(), b.shape.begin() + skipped);
 }
@@ -122,8 +125,8 @@ Status CheckAlone(std::string_view name, const RankSignature& one, std::span<con
   }
   if (traits.reduces && !Supports(s.dtype, s.op)) {
     return Unsupported(who + " submitted op " + std::string(Name(s.op)) + " for " +
-                       std::string(Name(s.dtype)) +
-                       "; bitwise operations need integers or bool. Choose another op.");
+                       std::string(Name(s.dtype)) + "; " + std::string(LimitOf(s.dtype)) +
+                       ". Choose another op or type.");
   }
   if (traits.has_splits) return CheckSplits(name, one, members.size());
   if (traits.needs_rows && s.shape.empty()) {
@@ -142,8 +145,11 @@ Status CheckPair(std::string_view name, const RankSignature& a, const RankSignat
                     std::string(Name(y.kind)) + ". " + std::string(kSameCall));
   }
   const bool has_shapes = !BringsNoShape(a) && !BringsNoShape(b);
-  if (x.dtype != y.dtype || (has_shapes && !HaveSameShape(x, y)))
-    return Differ(name, a, b, "", Describe(x), Describe(y), kSameModel);
+  if (x.dtype != y.dtype || (has_shapes && !HaveSameShape(x, y))) {
+    const bool differs_in_order = x.dtype == y.dtype && x.shape == y.shape;
+    return Differ(name, a, b, "", Describe(x), Describe(y),
+                  differs_in_order ? kSameOrder : kSameModel);
+  }
   if (TraitsOf(x.kind).reduces && x.op != y.op)
     return Differ(name, a, b, "op", std::string(Name(x.op)), std::string(Name(y.op)), kSameCall);
   if (x.root != y.root)

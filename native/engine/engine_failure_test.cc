@@ -335,10 +335,10 @@ TEST(EngineFailure, a_rank_that_does_not_know_an_agreed_codec_says_so) {
 TEST(EngineFailure, requests_that_cannot_work_are_refused_with_the_reason) {
   TestJob(2).Run([&](Engine& engine, int) {
     std::vector<float> values = {1, 2, 3};
-    const auto message = [&](Request request) {
+    const auto message = [&](Request request, Code code = Code::kInvalidArgument) {
       Handle handle;
       const Status status = engine.Submit(std::span(&request, 1), std::span(&handle, 1));
-      EXPECT_EQ(status.code(), Code::kInvalidArgument);
+      EXPECT_EQ(status.code(), code);
       return status.message();
     };
     Request request = MakeRequest("x", Kind::kBroadcast, values);
@@ -346,7 +346,15 @@ TEST(EngineFailure, requests_that_cannot_work_are_refused_with_the_reason) {
     EXPECT_TRUE(Has(message(request), "rank 2 is not in group 0"));
     request = MakeRequest("x", Kind::kAllreduce, values);
     request.signature.op = ReduceOp::kBitAnd;
-    EXPECT_TRUE(Has(message(request), "bitwise"));
+    EXPECT_TRUE(Has(message(request, Code::kUnsupported), "bitwise"));
+    std::vector<uint32_t> unsigned_values = {1, 2, 3};
+    request = MakeRequest("x", Kind::kReduceScatter, unsigned_values);
+    request.signature.dtype = request.input.dtype = DType::kUint32;
+    EXPECT_TRUE(Has(message(request, Code::kUnsupported),
+                    "sum of uint32 is not defined: ranks exchange this type"));
+    request = MakeRequest("x", Kind::kAllreduce, values);
+    request.signature.axis_order = 0x11;
+    EXPECT_TRUE(Has(message(request), "axis order 17 does not name each axis once"));
     request = MakeRequest("x", Kind::kAllreduce, values);
     request.signature.group = 7;
     EXPECT_TRUE(Has(message(request), "no group 7"));

@@ -182,8 +182,11 @@ Status OrderedCalls::Check(const OrderedCall& call, const Group& group) const {
                          std::string(Name(call.output.dtype)) + "; use one dtype");
   }
   if (TraitsOf(call.kind).reduces && !Supports(view.dtype, call.op)) {
-    return Bad(call, std::string(Name(call.op)) + " of " + std::string(Name(view.dtype)) +
-                         " is not defined; use another op");
+    const Status bad =
+        Bad(call, std::string(Name(call.op)) + " of " + std::string(Name(view.dtype)) +
+                      " is not defined: " + std::string(LimitOf(view.dtype)) +
+                      "; use another op or type");
+    return Unsupported(bad.message());
   }
   return CheckCounts(call, group.size());
 }

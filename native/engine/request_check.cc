@@ -121,8 +121,11 @@ class Check {
     }
     if (!traits_.reduces) return Status();
     if (!Supports(signature_.dtype, signature_.op)) {
-      return Bad(std::string(Name(signature_.op)) + " of " + std::string(Name(signature_.dtype)) +
-                 " is not defined: bitwise operations need integers or bool; use another op");
+      const Status bad =
+          Bad(std::string(Name(signature_.op)) + " of " + std::string(Name(signature_.dtype)) +
+              " is not defined: " + std::string(LimitOf(signature_.dtype)) +
+              "; use another op or type");
+      return Unsupported(bad.message());
     }
     return Status();
   }
@@ -186,6 +189,7 @@ class Check {
       }
       count *= extent;
     }
+    if (signature_.axis_order != 0) RABIT_RETURN_IF_ERROR(CheckAxisOrder());
     const bool is_scatter_leaf =
         signature_.kind == Kind::kScatter && signature_.root != limits_.rank;
     if (traits_.needs_rows && signature_.shape.empty() && !is_scatter_leaf) {
@@ -194,6 +198,16 @@ class Check {
           "not have; reshape it to one element");
     }
     return Status();
+  }
+
+  Status CheckAxisOrder() const {
+    std::vector<int> axes = AxesOf(signature_.axis_order);
+    std::sort(axes.begin(), axes.end());
+    std::vector<int> all(axes.size());
+    std::iota(all.begin(), all.end(), 0);
+    if (axes == all) return Status();
+    return Bad("the axis order " + std::to_string(signature_.axis_order) +
+               " does not name each axis once: pass one that does, or 0 for row-major memory");
   }
 
   Status CheckMemory() {

@@ -54,7 +54,18 @@ typedef enum rabit_dtype {
   RABIT_FLOAT32 = 7,
   RABIT_FLOAT64 = 8,
   RABIT_BOOL = 9,
-  RABIT_BFLOAT16 = 10
+  RABIT_BFLOAT16 = 10,
+  /* Exchanged, not combined. */
+  RABIT_UINT32 = 11,
+  RABIT_UINT64 = 12,
+  RABIT_FLOAT8_E4M3FN = 13,
+  RABIT_FLOAT8_E5M2 = 14,
+  RABIT_FLOAT8_E4M3FNUZ = 15,
+  RABIT_FLOAT8_E5M2FNUZ = 16,
+  RABIT_FLOAT8_E8M0FNU = 17,
+  /* Summed and averaged, as pairs of floats. */
+  RABIT_COMPLEX64 = 18,
+  RABIT_COMPLEX128 = 19
 } rabit_dtype;
 
 typedef enum rabit_reduce_op {
@@ -113,6 +124,9 @@ typedef struct rabit_request {
   const char* name;      /* UTF-8, 1 to 1024 bytes */
   const int64_t* splits; /* alltoall, scatter: rows for each rank of the group, or NULL */
   int32_t splits_count;
+  /* How the elements lie in memory that is not row-major: the axes of the tensor from the outermost
+   * on, four bits each, lowest first; 0: row-major.  Ranks that differ in it are a mismatch. */
+  int32_t axis_order;
   rabit_tensor input;
   rabit_tensor output;
   /* Called once on a native thread when the handle has finished, or NULL.  For runtimes with a

@@ -27,7 +27,8 @@ struct NcclRows {
 
  private:
   static bool Reduces(const Work& work) {
-    if (work.dtype == DType::kUint16 || work.dtype == DType::kInt16 || work.dtype == DType::kBool) {
+    if (work.dtype == DType::kUint16 || work.dtype == DType::kInt16 || work.dtype == DType::kBool ||
+        static_cast<int>(work.dtype) >= kKernelDTypeCount) {
       return false;
     }
     const double factor = work.prescale * work.postscale;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "arithmetic/reduce.h"
+#include "base/check.h"
 #include "collective/allreduce.h"
 #include "testing/run_ranks.h"
 #include "testing/sanitizer.h"
@@ -28,7 +29,7 @@ inline Deadline TestDeadline() { return After(std::chrono::seconds(60)); }
 inline std::vector<DType> ConformanceDTypes() {
   if (kIsSanitized) return {DType::kFloat32, DType::kBfloat16, DType::kInt64, DType::kBool};
   std::vector<DType> all;
-  for (int i = 0; i < kDTypeCount; ++i) all.push_back(static_cast<DType>(i));
+  for (int i = 0; i < kKernelDTypeCount; ++i) all.push_back(static_cast<DType>(i));
   return all;
 }
 
@@ -72,6 +73,8 @@ inline double ToDouble(DType dtype, const Buffer& data, int64_t i) {
     case DType::kFloat16:
     case DType::kBfloat16:
       break;
+    default:
+      RABIT_CHECK(false, "ConformanceDTypes() has no such type");
   }
   double value = 0;
   ConvertWith(KernelSet::kPortable, dtype, at, DType::kFloat64,

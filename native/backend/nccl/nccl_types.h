@@ -27,7 +27,7 @@ inline std::optional<nccl::DataType> NcclTypeOf(DType dtype) {
     case DType::kBfloat16:
       return nccl::kBfloat16;
     default:
-      return std::nullopt;  // 16-bit integers and bool
+      return std::nullopt;  // 16-bit integers, bool, complex numbers and what is not combined
   }
 }
 
