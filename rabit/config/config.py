@@ -141,7 +141,8 @@ class Config(
         lines = []
         for each in self.settings():
             value = getattr(self, each.name)
-            if each.native and value not in ("", b""):
+            is_empty = isinstance(value, (str, bytes)) and not value
+            if each.native and not is_empty:
                 lines.append(f"{each.native}={each.native_value(value)}")
         lines.append(f"equal_settings={self.equal_settings()}")
         lines.extend(f"{key}={value}" for key, value in extra.items())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -441,3 +443,18 @@ def test_an_origin_cannot_break_the_options(tmp_path):
 
     assert config.equal_settings().count("\x1e") == Config().equal_settings().count("\x1e")
     assert "\n" not in config.equal_settings()
+
+
+def test_bytes_are_never_compared_with_text():
+    """`python -bb` makes an error of it, as some test suites of users do."""
+    program = "import rabit; rabit.init(); assert rabit.allreduce(1.0) == 1.0; rabit.shutdown()"
+
+    done = subprocess.run(
+        [sys.executable, "-bb", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
