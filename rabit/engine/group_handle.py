@@ -131,10 +131,16 @@ class GroupHandle:
         """True when all have finished."""
         return all(each.done() for each in self.handles)
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Waits for all, at most `timeout` seconds; then raises the first error, if any."""
-        if timeout is not None or self._ended() is None:
-            self._each(timeout, Handle.wait)
+    def wait(self, timeout: float | None = None) -> list[Any]:
+        """Waits for all, at most `timeout` seconds; then raises the first error, if any.
+
+        Returns what `wait` of each returns.
+        """
+        several = None if timeout is not None else self._ended()
+        if several is not None and several.has_results:
+            return list(several.results)
+        results: list[Any] = self._each(timeout, Handle.wait)
+        return results
 
     def result(self, timeout: float | None = None) -> list[Any]:
         """Waits for all and returns the list of their results."""

@@ -82,15 +82,21 @@ class Handle:
         """True when the operation has finished, well or not.  Returns at once."""
         return self._is_done or self._native.is_done(self._value)
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Blocks until the operation has finished, at most `timeout` seconds.
+    def wait(self, timeout: float | None = None) -> Any:
+        """Blocks until the operation has finished, at most `timeout` seconds; returns what `result` returns.
 
         Of a torch tensor on a device, until only the device is left to wait for: what this thread's
         current stream gets from here on comes after the result.  What fails there later is raised by
         `wait_done`, and by the next operation.
 
+        Of a request that was submitted by itself it returns None.
         Raises what went wrong; TimedOut after `timeout` leaves the operation in flight.
         """
+        self._wait_well(timeout)
+        return None if self._finish is None else self._finish(self)
+
+    def _wait_well(self, timeout: float | None = None) -> None:
+        """Waits, and raises what went wrong."""
         if not self._is_done:
             self._wait(timeout, None if self.consumer is None else self.consumer())
         if self._error is not None:
@@ -165,28 +171,28 @@ class Handle:
         Where the engine allocated the output this is a NumPy array over its memory, without a
         copy (bfloat16 as uint16 bits); the array keeps the handle alive.
         """
-        self.wait(timeout)
+        self._wait_well(timeout)
         if self._finish is not None:
             return self._finish(self)
         return output_array(self)
 
     def output_view(self) -> TensorView:
         """The output as a view of the engine's memory, which the view keeps alive.  Waits."""
-        self.wait()
+        self._wait_well()
         view: TensorView = _outputs().output_view(self._native, self._value, self)
         return view
 
     @property
     def output_shape(self) -> tuple[int, ...]:
         """The shape of the output.  Waits."""
-        self.wait()
+        self._wait_well()
         shape: tuple[int, ...] = _outputs().read_output(self._native, self._value)[1]
         return shape
 
     @property
     def received_splits(self) -> tuple[int, ...]:
         """alltoall: the rows that came from each rank of the group.  Waits."""
-        self.wait()
+        self._wait_well()
         splits: tuple[int, ...] = _outputs().read_output(self._native, self._value, True)[2]
         return splits
 
