@@ -7,8 +7,9 @@ import importlib.util
 import sys
 from typing import Any
 
-from rabit._native import capabilities
+from rabit._native import capabilities, nccl_library
 from rabit.engine.current import current_engine
+from rabit.engine.nccl import library_path
 from rabit.errors import InvalidArgument
 
 __all__ = [
@@ -66,8 +67,16 @@ def gloo_enabled() -> bool:
 
 
 def nccl_built() -> int:
-    """1 if the NCCL backend is part of this build, else 0."""
-    return int(_has_backend("nccl"))
+    """The version of the NCCL that the backend would load, as NCCL writes it: 22703 is 2.27.3.  0: there is none.
+
+    Loads the library; starts no device.
+    """
+    found = nccl_library(library_path()) if _has_backend("nccl") else {}
+    parts = (found.get("version") or "0").split(".")
+    code = 0
+    for part in (*parts, "0", "0")[:3]:
+        code = 100 * code + int(part)
+    return code
 
 
 def cuda_built() -> bool:
