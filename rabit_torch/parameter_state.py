@@ -72,6 +72,7 @@ class ParameterState:
 
     __slots__ = (
         "arrived_in",
+        "axis_order",
         "bytes",
         "codec",
         "context",
@@ -116,6 +117,7 @@ class ParameterState:
         self.passes_left = 1
         self.dtype: torch.dtype | None = None  # of its gradients; None: there was none yet
         self.count = 0  # of their elements
+        self.axis_order: int | None = None  # in which they travel; None: none has so far
         self.grad: torch.Tensor | None = None  # the gradient that was sent in this step
         self.wire: torch.Tensor | None = None  # what travels for it; often the same memory
         self.stream: Any = None  # of CUDA, on which autograd has computed `grad` and nothing has followed yet

@@ -15,8 +15,9 @@ def tensor_from(handle: rabit.Handle, like: torch.Tensor) -> torch.Tensor:
     On the CPU it is the engine's memory, without a copy; the tensor keeps it alive.
     """
     array: Any = handle.result()
-    if like.dtype == torch.bfloat16:  # NumPy has no such type: the engine hands out its bits
-        made = torch.from_numpy(array.view("int16")).view(torch.bfloat16)
-    else:
-        made = torch.from_numpy(array)
+    if (
+        str(like.dtype) != f"torch.{array.dtype}"
+    ):  # NumPy has no such type: the engine hands out its bits
+        array = array.view(f"int{8 * array.itemsize}")
+    made = torch.from_numpy(array).view(like.dtype)
     return made if like.is_cpu else like.new_empty(made.shape).copy_(made)

@@ -9,21 +9,14 @@ import torch
 
 from rabit import CPU, CUDA, DType, InvalidArgument, TensorView, Unsupported
 
+# Older torch lacks some types.
 _DTYPES: dict[torch.dtype, DType] = {
-    torch.uint8: DType.UINT8,
-    torch.int8: DType.INT8,
-    torch.int16: DType.INT16,
-    torch.int32: DType.INT32,
-    torch.int64: DType.INT64,
-    torch.float16: DType.FLOAT16,
-    torch.float32: DType.FLOAT32,
-    torch.float64: DType.FLOAT64,
-    torch.bool: DType.BOOL,
-    torch.bfloat16: DType.BFLOAT16,
+    getattr(torch, str(dtype)): dtype for dtype in DType if hasattr(torch, str(dtype))
 }
-if hasattr(torch, "uint16"):
-    _DTYPES[torch.uint16] = DType.UINT16
 _TORCH_DTYPES = {value: key for key, value in _DTYPES.items()}
+
+
+_ORDERED_AXES_MAX = 8  # as many as a TensorView may have
 
 
 def dtype_of(tensor: torch.Tensor, name: str | None) -> DType:
@@ -48,22 +41,35 @@ def torch_dtype(dtype: DType) -> torch.dtype:
     return _TORCH_DTYPES[dtype]
 
 
-def check(tensor: object, name: str | None) -> torch.Tensor:
-    """Returns `tensor` if the engine can work on it; raises with the reason otherwise."""
+def check(tensor: object, name: str | None, *, is_written: bool = False) -> torch.Tensor:
+    """Returns `tensor` if the engine can work on it; raises with the reason otherwise.
+
+    is_written: the result goes into it.
+    """
     if not isinstance(tensor, torch.Tensor):
         raise InvalidArgument(
             f"'{name}' is {type(tensor).__name__}, not a torch.Tensor; pass a tensor, or use "
             "broadcast_object/allgather_object for other objects"
         )
-    if hasattr(tensor, "to_local"):
+    if tensor.is_nested or hasattr(tensor, "to_local") or _is_wrapper(tensor):
+        kind = "nested tensor" if tensor.is_nested else type(tensor).__name__
         raise Unsupported(
-            f"tensor '{name}' is a {type(tensor).__name__}, which has no memory of its own; pass its to_local(), or "
-            "use torch.distributed with backend 'rabit'"
+            f"tensor '{name}' is a {kind}, which has no memory of its own; pass the tensors that it is made of, such "
+            "as its to_local(), or use torch.distributed with backend 'rabit'"
+        )
+    if torch.nn.parameter.is_lazy(tensor):
+        raise InvalidArgument(
+            f"tensor '{name}' is a parameter that has no shape yet; run the model once before"
         )
     if tensor.layout != torch.strided:
         raise Unsupported(
             f"tensor '{name}' has layout {tensor.layout}; use sparse_allreduce_async, "
             "DistributedOptimizer(sparse_as_dense=True), or to_dense() first"
+        )
+    if tensor.is_meta:
+        raise Unsupported(
+            f"tensor '{name}' is on device 'meta', so it has a shape and no values; give it memory first, such as by "
+            "module.to_empty(device='cpu')"
         )
     if not tensor.is_cpu and (not tensor.is_cuda or torch.version.hip is not None):
         kind = "ROCm device" if tensor.is_cuda else "device"
@@ -72,7 +78,23 @@ def check(tensor: object, name: str | None) -> torch.Tensor:
             "travel. Call .cpu() first"
         )
     dtype_of(tensor, name)
+    if is_written and not tensor.is_contiguous() and _is_expanded(tensor):
+        raise InvalidArgument(
+            f"tensor '{name}' of shape {tuple(tensor.shape)} has strides {tensor.stride()}, so that several elements "
+            "lie at one place and cannot be written; pass tensor.clone()"
+        )
     return tensor
+
+
+def _is_wrapper(tensor: torch.Tensor) -> bool:
+    """True for a subclass that is made of other tensors: a DTensor, a MaskedTensor, a FakeTensor."""
+    is_plain = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    return not is_plain and tensor.numel() > 0 and tensor.data_ptr() == 0
+
+
+def _is_expanded(tensor: torch.Tensor) -> bool:
+    places = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(stride == 0 and extent > 1 for extent, stride in places)
 
 
 def stream_of(tensor: torch.Tensor) -> int:
@@ -144,30 +166,52 @@ def row_major(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
-def memory_order(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Returns a contiguous view of the same memory with permuted dimensions, or None.
+def axis_order(tensor: torch.Tensor) -> int | None:
+    """How the elements lie in dense memory, as a TensorView says it; None: the memory is not the values alone.
 
-    A channels_last gradient needs no copy: its permuted shape is what the ranks compare, so a rank
-    with another layout is noticed.
+    A channels_last gradient needs no copy: its order goes to the ranks, which compare it like its shape.
     """
-    if tensor.is_neg():
+    if tensor.is_neg() or tensor.is_conj():
         return None
-    if tensor.is_contiguous():
-        return tensor
-    order = sorted(range(tensor.dim()), key=lambda axis: tensor.stride(axis), reverse=True)
-    permuted = tensor.permute(order)
-    return permuted if permuted.is_contiguous() else None
+    return 0 if tensor.is_contiguous() else _order_of(tensor.shape, tensor.stride())
 
 
-def view(tensor: torch.Tensor, name: str | None) -> TensorView:
-    """Returns a view of a contiguous tensor; the view keeps the tensor alive."""
-    return memory_of(tensor, tuple(tensor.shape), dtype_of(tensor, name))
+@functools.lru_cache(maxsize=4096)
+def _order_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
+    """`axis_order` of memory that is not row-major; None: it has gaps or shares elements."""
+    # Where an axis of one element lies says nothing: they come first, so that equal memory has one order.
+    axes = sorted(
+        range(len(shape)), key=lambda axis: (shape[axis] == 1, strides[axis]), reverse=True
+    )
+    expected = 1
+    for axis in reversed(axes):
+        if shape[axis] != 1 and strides[axis] != expected:
+            return None
+        expected *= shape[axis]
+    if len(axes) > _ORDERED_AXES_MAX:
+        return None
+    return sum(axis << 4 * place for place, axis in enumerate(axes))
 
 
-def memory_of(tensor: torch.Tensor, shape: tuple[int, ...], dtype: DType) -> TensorView:
-    """Returns the memory of a contiguous tensor, as if it had this shape and type."""
+def empty_in_order(like: torch.Tensor, order: int, dtype: torch.dtype) -> torch.Tensor:
+    """A new tensor of the shape of `like`, on its device, whose `axis_order` is `order`."""
+    if order == 0:
+        return like.new_empty(like.shape, dtype=dtype)
+    axes = [order >> 4 * place & 15 for place in range(like.dim())]
+    return torch.empty_permuted(like.shape, axes, dtype=dtype, device=like.device)
+
+
+def view(tensor: torch.Tensor, name: str | None, order: int = 0) -> TensorView:
+    """Returns a view of a dense tensor, whose `axis_order` is `order`; the view keeps the tensor alive."""
+    return memory_of(tensor, tuple(tensor.shape), dtype_of(tensor, name), order)
+
+
+def memory_of(
+    tensor: torch.Tensor, shape: tuple[int, ...], dtype: DType, order: int = 0
+) -> TensorView:
+    """Returns the memory of a dense tensor, as if it had this shape and type.  order: its `axis_order`."""
     if tensor.is_cpu:
-        return TensorView(tensor.data_ptr(), shape, dtype, CPU, keepalive=tensor)
+        return TensorView(tensor.data_ptr(), shape, dtype, CPU, keepalive=tensor, axis_order=order)
     return TensorView(
         tensor.data_ptr(),
         shape,
@@ -177,4 +221,5 @@ def memory_of(tensor: torch.Tensor, shape: tuple[int, ...], dtype: DType) -> Ten
         stream_of(tensor),
         keepalive=tensor,
         consumer=_consumer(tensor.device.index),
+        axis_order=order,
     )

@@ -347,7 +347,7 @@ def _layout_of(request: Request) -> tuple[Any, ...]:
 def _layout_of_view(view: TensorView | None) -> tuple[Any, ...] | None:
     if view is None:
         return None
-    return (tuple(view.shape), view.dtype, view.device, view.device_index)
+    return (tuple(view.shape), view.dtype, view.device, view.device_index, view.axis_order)
 
 
 def new_structs(requests: Sequence[Request]) -> tuple[Any, list[Any]]:
@@ -400,6 +400,8 @@ def _fill(struct: Any, request: Request, borrowed: list[Any]) -> None:
     struct.seed = request.seed
     _fill_tensor(struct.input, request.input, borrowed)
     _fill_tensor(struct.output, request.output, borrowed)
+    view = request.input or request.output
+    struct.axis_order = 0 if view is None else view.axis_order
 
 
 def _fill_tensor(struct: Any, view: TensorView | None, borrowed: list[Any]) -> None:

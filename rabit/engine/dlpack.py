@@ -72,7 +72,7 @@ _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.restype = ctypes.c_void_p
 _get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
-# (type code, bits) -> DType.  Codes: 0 int, 1 uint, 2 float, 4 bfloat, 6 bool.
+# (type code, bits) -> DType.  Codes: 0 int, 1 uint, 2 float, 4 bfloat, 5 complex, 6 bool, 10 to 14 8-bit floats.
 _DTYPES = {
     (0, 8): DType.INT8,
     (0, 16): DType.INT16,
@@ -85,6 +85,15 @@ _DTYPES = {
     (2, 64): DType.FLOAT64,
     (4, 16): DType.BFLOAT16,
     (6, 8): DType.BOOL,
+    (1, 32): DType.UINT32,
+    (1, 64): DType.UINT64,
+    (5, 64): DType.COMPLEX64,
+    (5, 128): DType.COMPLEX128,
+    (10, 8): DType.FLOAT8_E4M3FN,
+    (11, 8): DType.FLOAT8_E4M3FNUZ,
+    (12, 8): DType.FLOAT8_E5M2,
+    (13, 8): DType.FLOAT8_E5M2FNUZ,
+    (14, 8): DType.FLOAT8_E8M0FNU,
 }
 _CODE_NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 
@@ -113,15 +122,7 @@ def read_dlpack(tensor: Any, what: object, writes: bool) -> Found | None:
     Of a negated view of torch's, for reading, that is a copy.
     """
     kind, index = CPU, 0
-    is_negated = getattr(tensor, "is_neg", None)  # by a mark of torch's, which DLPack does not tell
-    if is_negated is not None and is_negated():
-        if writes:
-            raise InvalidArgument(
-                f"{what}: the tensor is a negated view (is_neg() is True), and its memory has the values without their "
-                "sign, so the result cannot be written into it. Pass tensor.resolve_neg(), or use the form without "
-                "the trailing underscore."
-            )
-        tensor = tensor.resolve_neg()
+    tensor = _unmarked(tensor, what, writes)
     try:
         kind, index = map(int, tensor.__dlpack_device__())
         if kind not in (CPU, CUDA):
@@ -160,6 +161,22 @@ def read_dlpack(tensor: Any, what: object, writes: bool) -> Found | None:
         return None
     address = (found.data or 0) + found.byte_offset
     return Found(address, shape, dtype, kind, index, stream, (tensor, capsule))
+
+
+def _unmarked(tensor: Any, what: object, writes: bool) -> Any:
+    """`tensor`, or a copy of a view of torch's that is negated or conjugated by a mark, which DLPack leaves out."""
+    for mark, state, has in (("neg", "negated", "sign"), ("conj", "conjugated", "conjugation")):
+        is_marked = getattr(tensor, f"is_{mark}", None)
+        if is_marked is None or not is_marked():
+            continue
+        if writes:
+            raise InvalidArgument(
+                f"{what}: the tensor is a {state} view (is_{mark}() is True), and its memory has the values without "
+                f"their {has}, so the result cannot be written into it. Pass tensor.resolve_{mark}(), or use the "
+                "form without the trailing underscore."
+            )
+        tensor = getattr(tensor, f"resolve_{mark}")()
+    return tensor
 
 
 def _shared(tensor: Any, kind: int, index: int, writes: bool) -> tuple[Any, int]:

@@ -86,6 +86,10 @@ class Registry(EngineBase):
 
     def backend(self, name: str) -> int:
         """The number of a backend, for `Request.backend`."""
+        if not isinstance(name, str):
+            raise InvalidArgument(
+                f"the backend is {name!r} of type {type(name).__name__}. Pass its name, such as 'builtin'."
+            )
         found = self._backends.get(name)
         if found is None:
             if name == "mpi" and not mpi.is_wanted(self.config):

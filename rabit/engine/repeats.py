@@ -18,6 +18,7 @@ from rabit.engine.native_engine import NativeEngine
 
 if TYPE_CHECKING:
     from rabit.engine.request import Request
+    from rabit.engine.tensor import TensorView
 
 __all__ = ["GroupRepeat", "Kept", "Repeats"]
 
@@ -224,8 +225,8 @@ class Repeats:
         tensors: Sequence[Any],
     ) -> None:
         """Keeps what a call with equal arguments, for tensors like these, makes anew else."""
-        if self.native.calls is None:
-            return
+        if self.native.calls is None or any(_is_permuted(request.input) for request in requests):
+            return  # The extension module knows tensors in row-major order alone.
         before = self.kept.get(key)
         misses = 0 if before is None else before.misses + 1
         if before is not None and misses & (misses - 1):
@@ -235,3 +236,7 @@ class Repeats:
             self.kept.clear()
         made = self.kept[key] = Kept(self.native, requests, arguments, tensors)
         made.misses = misses
+
+
+def _is_permuted(view: TensorView | None) -> bool:
+    return view is not None and view.axis_order != 0

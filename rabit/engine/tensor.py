@@ -24,21 +24,13 @@ __all__ = [
     "view_output",
 ]
 
-_DTYPES: dict[str, DType] = {
-    "uint8": DType.UINT8,
-    "int8": DType.INT8,
-    "uint16": DType.UINT16,
-    "int16": DType.INT16,
-    "int32": DType.INT32,
-    "int64": DType.INT64,
-    "float16": DType.FLOAT16,
-    "float32": DType.FLOAT32,
-    "float64": DType.FLOAT64,
-    "bool": DType.BOOL,
-    "bfloat16": DType.BFLOAT16,  # of the package ml_dtypes
+# NumPy's names of types, and those of the package ml_dtypes.
+_DTYPES: dict[str, DType] = {str(dtype): dtype for dtype in DType}
+# NumPy has no bfloat16 and no 8-bit floats: their bits travel in arrays of unsigned integers.
+_BITS = {DType.BFLOAT16: "uint16"} | {
+    dtype: "uint8" for dtype in DType if str(dtype).startswith("float8")
 }
-# NumPy has no bfloat16: its bits travel in uint16 arrays.
-_NUMPY = tuple(np.dtype("uint16" if each is DType.BFLOAT16 else str(each)) for each in DType)
+_NUMPY = tuple(np.dtype(_BITS.get(dtype, str(dtype))) for dtype in DType)
 # NumPy makes the name of a type anew each time, which takes longer than all else here.
 _seen: dict[Any, DType] = {}
 _ADDRESS: Any = ffi.typeof("uintptr_t")
@@ -47,13 +39,15 @@ _BYTES: Any = ffi.typeof("char[]")
 
 @dataclass(slots=True)
 class TensorView:
-    """A contiguous tensor in row-major order.
+    """A dense tensor.
 
     data: its address; 0 only for a tensor without elements.
     keepalive: what owns the memory; a Handle holds it until the operation has finished.
     stream: of the device, 0 the default one: what is on it at submission comes before the operation.
     consumer: gives the stream on which the thread that calls it uses the device; who waits then waits
         on that stream.  None: they wait until the result is there.
+    axis_order: how the elements lie in memory; 0: in row-major order.  Otherwise the axes from the outermost
+        on, four bits each, lowest first; ranks whose orders differ raise Mismatch.
     """
 
     data: int
@@ -64,6 +58,7 @@ class TensorView:
     stream: int = 0
     keepalive: Any = field(default=None, repr=False, compare=False)
     consumer: Callable[[], int] | None = field(default=None, repr=False, compare=False)
+    axis_order: int = 0
 
     @property
     def count(self) -> int:
@@ -93,7 +88,7 @@ class TensorView:
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
-    """The NumPy type that holds `dtype`; uint16 for bfloat16."""
+    """The NumPy type that holds `dtype`; unsigned integers for bfloat16 and 8-bit floats."""
     return _NUMPY[dtype]
 
 
@@ -119,8 +114,6 @@ def dtype_of(dtype: Any, what: object = "tensor") -> DType:
 
 
 def _advice(dtype: np.dtype[Any]) -> str:
-    if dtype.kind == "c":
-        return "View complex numbers as pairs of floats: array.view(float)."
     if dtype.kind == "O":
         return "Use broadcast_object or allgather_object for Python objects."
     return "Convert with array.astype(...)."
@@ -132,7 +125,10 @@ def as_array(tensor: Any, what: object = "tensor") -> np.ndarray[Any, Any]:
     Takes arrays, objects with the buffer protocol, scalars and nested lists of numbers.
     """
     if isinstance(tensor, np.ndarray):
+        _refuse_mask(tensor, what)
         return tensor
+    if isinstance(tensor, (list, tuple)):
+        _refuse_mask(tensor, what)
     try:
         return np.asarray(tensor)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -146,7 +142,7 @@ def view_input(tensor: Any, what: object = "tensor") -> TensorView:
     """A view of `tensor` for reading; a tensor that is not contiguous is copied first.
 
     what: the operation and the name, for messages.
-    Raises Unsupported for complex, object and other types, byte orders, sparse tensors and devices.
+    Raises Unsupported for masks, object and other types, byte orders, sparse tensors and devices.
     """
     if isinstance(tensor, TensorView):
         return tensor
@@ -182,6 +178,7 @@ def view_output(tensor: Any, what: object = "tensor") -> TensorView:
                 f"{what}: {_describe(tensor)} has no memory that can be written in place. "
                 "Pass a NumPy array, or an object with DLPack or a writable buffer."
             ) from error
+    _refuse_mask(tensor, what)
     dtype = dtype_of(tensor.dtype, what)
     if not tensor.flags.writeable:
         raise InvalidArgument(
@@ -210,8 +207,24 @@ def reshape(view: TensorView, shape: tuple[int, ...]) -> TensorView:
         view.device,
         view.device_index,
         view.stream,
-        view.keepalive,
+        keepalive=view.keepalive,
     )
+
+
+def _refuse_mask(tensor: Any, what: object) -> None:
+    """Raises Unsupported for an array that says that some of its elements do not count, and for lists of such."""
+    if isinstance(tensor, (list, tuple)):
+        for element in tensor:
+            _refuse_mask(element, what)
+    elif (
+        isinstance(tensor, np.ndarray)
+        and type(tensor) is not np.ndarray
+        and hasattr(tensor, "mask")
+    ):
+        raise Unsupported(
+            f"{what}: {_describe(tensor)} has a mask, which does not travel, so the elements under it would count. "
+            "Pass tensor.filled(0), or the data and the mask as two arrays."
+        )
 
 
 def _not_contiguous(what: object, found: str) -> InvalidArgument:
@@ -234,7 +247,7 @@ def _from_dlpack(tensor: Any, what: object, writes: bool) -> TensorView | None:
         found.device,
         found.device_index,
         found.stream,
-        found.owner,
+        keepalive=found.owner,
     )
 
 

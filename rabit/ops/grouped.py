@@ -294,7 +294,7 @@ def _check_list(call: Call, tensors: Sequence[Any]) -> None:
     if not isinstance(tensors, (list, tuple)) or not tensors:
         raise InvalidArgument(
             f"{call}: a grouped operation takes a list of one or more tensors, not "
-            f"{type(tensors).__name__} of length {len(tensors) if tensors is not None else 0}. "
+            f"{'an empty ' if isinstance(tensors, (list, tuple)) else ''}{type(tensors).__name__}. "
             "For one tensor use the form without 'grouped_'."
         )
     call.count = len(tensors)

@@ -90,7 +90,9 @@ def ordered_allreduce_(
     if engine is None:
         engine = engine_for_work()
     native = engine._native
-    if native.calls is not None and process_set is global_process_set:
+    # A subclass of NumPy's array may mean more than its memory: view_output decides.
+    is_plain = type(tensor) is np.ndarray or not isinstance(tensor, np.ndarray)
+    if native.calls is not None and is_plain and process_set is global_process_set:
         status = native.calls.ordered_allreduce(tensor, op, timeout)
         if status is not False:  # Otherwise below it is said why, or it works.
             if status:

@@ -13,8 +13,8 @@ trailing underscore write the result into their argument.  Arguments that all sh
     backend      "builtin" or "mpi"; "": the default, which RABIT_BACKEND names first.  Equal on all
                  ranks.
 
-Results are NumPy arrays.  bfloat16 comes as an array of the input's type, or as uint16 bits where
-the input was a TensorView or came through DLPack.
+Results are NumPy arrays.  bfloat16 and 8-bit floats come as an array of the input's type, or as the bits in
+unsigned integers where the input was a TensorView or came through DLPack.
 
 Blocking forms return when the operation has finished on this rank.  Errors: Mismatch if the ranks
 disagree about type, shape, operation or root; PeerLost if a rank died; InvalidArgument for what
@@ -24,6 +24,7 @@ cannot work, among them a name that is in flight; NotInitialized before init().
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -484,7 +485,12 @@ class Call(Awaited):
 
     def check_splits(self, splits: Sequence[int], view: TensorView) -> list[int]:
         """`splits` if there is one per member and they add up to the rows of the tensor."""
-        rows = [int(each) for each in splits]
+        try:
+            rows = [operator.index(count) for count in splits]
+        except TypeError:
+            raise self.refusal(
+                f"splits are {splits!r}. Pass integers, the rows for each rank."
+            ) from None
         size = len(self.engine.members(self.group))
         if len(rows) != size or min(rows) < 0 or sum(rows) != view.shape[0]:
             raise self.refusal(
@@ -518,8 +524,13 @@ def scale(
         raise InvalidArgument(
             f"{request.kind} '{request.name}': op is {op!r}, which is no reduction. Known: {names}."
         ) from None
-    request.prescale = float(prescale_factor)
-    request.postscale = float(postscale_factor)
+    try:
+        request.prescale, request.postscale = float(prescale_factor), float(postscale_factor)
+    except (TypeError, ValueError):
+        raise InvalidArgument(
+            f"{request.kind} '{request.name}': prescale_factor is {prescale_factor!r} and postscale_factor "
+            f"{postscale_factor!r}. Pass numbers."
+        ) from None
 
 
 def empty_like(
@@ -533,18 +544,16 @@ def empty_like(
 
 
 def as_type_of(tensor: Any) -> Callable[[Handle], Any]:
-    """Gives the engine's output the NumPy type of `tensor`; matters for bfloat16 alone."""
-    if not isinstance(tensor, np.ndarray) or tensor.dtype.isbuiltin == 1:
+    """Gives the engine's output the NumPy type of `tensor`; matters for the types of ml_dtypes alone."""
+    if not isinstance(tensor, np.ndarray) or tensor.dtype.isbuiltin != 2:
         return output_array
-    if tensor.dtype.name == "bfloat16":
-        dtype = tensor.dtype
+    dtype = tensor.dtype
 
-        def finish(handle: Handle) -> Any:
-            array = output_array(handle)
-            return None if array is None else array.view(dtype)
+    def finish(handle: Handle) -> Any:
+        array = output_array(handle)
+        return None if array is None else array.view(dtype)
 
-        return finish
-    return output_array
+    return finish
 
 
 def shorten(values: Sequence[int]) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rabit import DType, Kind, ReduceOp, TensorView, Unsupported
+from rabit import DType, ReduceOp, TensorView, Unsupported
 from rabit_torch.tensors import _DTYPES, check, copy_last, memory_of, row_major
 
-__all__ = ["copying", "dense", "flat", "op_of", "real"]
+__all__ = ["copying", "dense", "flat", "op_of"]
 
 _OPS = {
     int(getattr(dist.ReduceOp.RedOpType, name)): op
@@ -58,15 +58,6 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.is_cpu or tensor.layout != torch.strided:
         check(tensor, "tensor of a process group")
     return row_major(tensor)
-
-
-def real(tensor: torch.Tensor, kind: Kind, op: ReduceOp) -> torch.Tensor:
-    """A tensor that can be reduced: complex numbers as pairs."""
-    if tensor.is_complex():
-        if op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
-            raise Unsupported(f"{kind} of {tensor.dtype} with {op}; use SUM or AVG")
-        tensor = torch.view_as_real(tensor.detach())
-    return check(tensor, str(kind))
 
 
 def copying(copies: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:

@@ -13,15 +13,16 @@ import torch
 import rabit
 from rabit import DType, Kind, ReduceOp
 from rabit_torch.distributed.engine_group import EngineGroup
-from rabit_torch.distributed.operands import copying, dense, flat, op_of, real
+from rabit_torch.distributed.operands import copying, dense, flat, op_of
 from rabit_torch.distributed.work import Work
 from rabit_torch.ops.sparse import allreduce_sparse_on
 from rabit_torch.tensors import (
     _DTYPES,
+    axis_order,
+    check,
     copy_last,
     is_row_major,
     memory_of,
-    memory_order,
     row_major,
     stream_of,
 )
@@ -30,7 +31,7 @@ __all__ = ["Reductions"]
 
 
 class Reductions(EngineGroup):
-    """Complex tensors are reduced as pairs of real numbers."""
+    """The engine knows which types can be reduced by which operation, and refuses the others."""
 
     def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:
         """Reduces every tensor in place; the result is equal on all ranks."""
@@ -59,11 +60,11 @@ class Reductions(EngineGroup):
         copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         receives = root in (-1, self._engine.rank)
         for tensor in tensors:
-            value = real(tensor, kind, op)
-            memory = memory_order(value)
-            if memory is None:
-                memory = row_major(value)
-                copies.append((value.detach(), memory))
+            value = check(tensor, str(kind)).detach()
+            order, memory = axis_order(value), value
+            if order is None:
+                order, memory = 0, row_major(value)
+                copies.append((value, memory))
             target = memory if receives else torch.empty_like(memory)
             count, dtype = memory.numel(), _DTYPES[memory.dtype]
             pointers = (memory.data_ptr(), target.data_ptr(), stream_of(memory))
@@ -73,11 +74,12 @@ class Reductions(EngineGroup):
                 places: tuple[torch.Tensor, torch.Tensor] = (memory, target),
                 count: int = count,
                 dtype: DType = dtype,
+                order: int = order,
             ) -> rabit.Request:
-                source, result = (memory_of(place, (count,), dtype) for place in places)
+                source, result = (memory_of(place, (count,), dtype, order) for place in places)
                 return rabit.Request(kind, name, source, result, op, root)
 
-            key, variant, owners = (kind, count, dtype), (op, root), (memory, target)
+            key, variant, owners = (kind, count, dtype), (op, root, order), (memory, target)
             handles += self._start(opts, len(tensors), key, variant, make, pointers, owners)
 
         return self._work(handles, list(tensors), copying(copies) if receives else None)
@@ -107,9 +109,7 @@ class Reductions(EngineGroup):
         handles: list[rabit.Handle] = []
         copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         for output, source in zip(outputs, inputs, strict=True):
-            part, whole = output.detach(), dense(source)
-            if whole.is_complex():
-                part, whole = torch.view_as_real(part), torch.view_as_real(whole)
+            part, whole = output.detach(), row_major(check(source, str(Kind.REDUCESCATTER)))
             self._check_parts("reduce_scatter", whole, part)
             memory = part if is_row_major(part) else torch.empty_like(part).contiguous()
             if memory is not part:

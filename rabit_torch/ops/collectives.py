@@ -18,7 +18,7 @@ from rabit_torch.ops.adasum import AdasumOp, Rounds, check_floats, start_adasum
 from rabit_torch.ops.arguments import auto_name, group_of, reduce_op
 from rabit_torch.ops.collected import allgather_async, alltoall_named
 from rabit_torch.ops.handles import JoinedHandle, TensorHandle, TorchHandle, waited_for
-from rabit_torch.tensors import check, copy_last, is_row_major, memory_order, row_major, view
+from rabit_torch.tensors import axis_order, check, copy_last, is_row_major, row_major, view
 
 # --- allreduce ------------------------------------------------------------------------------------
 
@@ -36,17 +36,17 @@ def _allreduce_requests(
     codec = rabit.default_engine().codec_id(compression)
     requests, targets = [], []
     for tensor, name in zip(tensors, names, strict=True):
-        laid_out = memory_order(tensor.detach())
-        if is_in_place and laid_out is not None:
-            source = target = laid_out
+        order = axis_order(tensor) if is_in_place else None
+        if order is not None:
+            source = target = tensor.detach()
         else:
-            source = row_major(tensor)
+            order, source = 0, row_major(tensor)
             target = torch.empty_like(source)
         request = Request(
             kind=Kind.ALLREDUCE,
             name=name,
-            input=view(source, name),
-            output=view(target, name),
+            input=view(source, name, order),
+            output=view(target, name, order),
             op=op,
             group=group_of(process_set),
             codec=codec,
@@ -84,7 +84,7 @@ def _start_allreduce(
         average, given_op, prescale, postscale = arguments[:4]
         op = reduce_op(given_op, average)
         for tensor, tensor_name in zip(tensors, names, strict=True):
-            check(tensor, tensor_name)
+            check(tensor, tensor_name, is_written=is_in_place)
         if isinstance(op, AdasumOp):
             check_floats(tensors, names)
         else:
@@ -379,7 +379,7 @@ def _start_broadcast(
     full_name = again.name if name is None else auto_name(Kind.BROADCAST, name, process_set)
     group = group_of(process_set)
     with Awaited(again.engine, Kind.BROADCAST, full_name, group):
-        check(tensor, full_name)
+        check(tensor, full_name, is_written=is_in_place)
         source = tensor.detach()
         target = source if is_in_place and is_row_major(source) else row_major(source)
         if not is_in_place and target.data_ptr() == source.data_ptr():

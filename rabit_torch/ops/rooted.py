@@ -237,7 +237,7 @@ def recv_async(tensor: torch.Tensor, src: int, name: str | None = None) -> Torch
     engine = rabit.default_engine()
     full_name = name or message_name(engine, src, engine.rank)
     with Awaited(engine, Kind.RECV, full_name, 0, root=src):
-        target = check(tensor, full_name).detach()
+        target = check(tensor, full_name, is_written=True).detach()
         memory = target if is_row_major(target) else target.new_empty(target.shape)
         received = view(memory, full_name)
     started = rabit.recv_async(received, src, full_name)

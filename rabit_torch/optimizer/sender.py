@@ -17,9 +17,10 @@ from rabit_torch.optimizer.missing import no_gradient
 from rabit_torch.optimizer.two_halves import ScatterGather
 from rabit_torch.parameter_state import Pack, ParameterState
 from rabit_torch.tensors import (
+    axis_order,
     can_travel,
     dtype_of,
-    memory_order,
+    empty_in_order,
     row_major,
     stream_of,
     view,
@@ -203,13 +204,13 @@ class GradientSender:
         return len(self._states) - state.place
 
     def _request(self, state: ParameterState) -> Request:
-        parameter = state.parameter.detach()
-        laid_out = memory_order(parameter)
+        laid_out, order = state.parameter.detach(), _order(state)
         if not (state.parameter.requires_grad or can_travel(state.gradient_dtype)):
-            laid_out = parameter.new_empty(0, dtype=torch.float32)  # Nothing travels for a frozen one.
-        elif laid_out is None or laid_out.dtype is not state.gradient_dtype:
-            laid_out = parameter.new_empty(parameter.shape, dtype=state.gradient_dtype)
-        memory = view(laid_out, state.name)
+            # Nothing travels for a frozen one.
+            laid_out, order = laid_out.new_empty(0, dtype=torch.float32), 0
+        elif axis_order(laid_out) != order or laid_out.dtype is not state.gradient_dtype:
+            laid_out = empty_in_order(laid_out, order, state.gradient_dtype)
+        memory = view(laid_out, state.name, order)
         return Request(
             kind=Kind.ALLREDUCE,
             name=state.name,
@@ -236,14 +237,11 @@ class GradientSender:
 
     def _wire(self, state: ParameterState) -> torch.Tensor:
         """The memory that travels for a dense gradient."""
-        grad, parameter = state.grad, state.parameter
+        grad, order = state.grad, _order(state)
         assert grad is not None
-        if grad.stride() == parameter.stride() and memory_order(grad) is not None:
-            wire = grad
-        elif memory_order(parameter) is not None:
-            wire = torch.empty_like(parameter.detach(), dtype=grad.dtype).copy_(grad)
-        else:
-            wire = row_major(grad)
+        wire = grad
+        if axis_order(grad) != order:
+            wire = empty_in_order(grad, order, grad.dtype).copy_(grad.detach())
         state.wire = wire
         return wire
 
@@ -286,6 +284,16 @@ class GradientSender:
         request.input = request.output = memory
         dtype_of(state.wire, state.name)
         (state.handle,) = self._engine.submit([request])
+
+
+def _order(state: ParameterState) -> int:
+    """How the gradients of `state` lie in memory when they travel: as its parameter did when that was first needed.
+
+    What is prepared for them is made for this order, and the ranks compare it.
+    """
+    if state.axis_order is None:
+        state.axis_order = axis_order(state.parameter.detach()) or 0
+    return state.axis_order
 
 
 def _changed(state: ParameterState, grad: torch.Tensor) -> InvalidArgument:

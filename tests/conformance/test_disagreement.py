@@ -164,8 +164,8 @@ REFUSALS = {
         ("allreduce 'w'", "both average=True"),
     ),
     "dtype": (
-        lambda bad: rabit.allreduce_async(ONES * (1j if bad else 1), name="w").wait(),
-        ("allreduce 'w'", "refused it: elements of type complex128"),
+        lambda bad: rabit.allreduce_async(ONES.astype(np.longdouble if bad else float), name="w").wait(),
+        ("allreduce 'w'", "refused it: elements of type float128"),
     ),
     "read-only": (
         lambda bad: rabit.allreduce_(read_only(bad), name="w"),
@@ -181,7 +181,7 @@ REFUSALS = {
     ),
     "factor": (
         lambda bad: rabit.reduce(ONES, 0, name="w", prescale_factor="x" if bad else 1.0),
-        ("reduce 'w'", "ValueError: could not convert string to float: 'x'"),
+        ("reduce 'w'", "prescale_factor is 'x'"),
     ),
     "seed": (
         lambda bad: rabit.allreduce(ONES, name="w", seed=-bad),
@@ -208,8 +208,8 @@ REFUSALS = {
         ("barrier 'w'", "unknown backend 'nope'"),
     ),
     "one of a group": (
-        lambda bad: rabit.grouped_allreduce([ONES, ONES * (1j if bad else 1)], name="w"),
-        ("allreduce 'w.0'", "'w.1' on rank", "elements of type complex128"),
+        lambda bad: rabit.grouped_allreduce([ONES, ONES.astype(np.longdouble if bad else float)], name="w"),
+        ("allreduce 'w.0'", "'w.1' on rank", "elements of type float128"),
     ),
     "object for an array": (
         lambda bad: rabit.broadcast(object() if bad else ONES, 0, name="w"),
@@ -270,8 +270,8 @@ def test_a_refused_call_without_a_name_takes_its_number(kind):
     def on_rank(engine):
         call(np.ones(2))
         for culprit in (0, 1):
-            value = np.ones(2, complex if engine.rank == culprit else float)
-            with pytest.raises((rabit.InvalidArgument, rabit.Unsupported), match="complex128"):
+            value = np.ones(2, np.longdouble if engine.rank == culprit else float)
+            with pytest.raises((rabit.InvalidArgument, rabit.Unsupported), match="float128"):
                 call(value)
             call(np.ones(2))
 
@@ -282,8 +282,8 @@ def test_a_refusal_stays_in_its_process_set():
     def on_rank(engine):
         pair = rabit.add_process_set([0, 1])
         if engine.rank < 2:
-            value = np.ones(2, complex if engine.rank else float)
-            with pytest.raises((rabit.InvalidArgument, rabit.Unsupported), match="complex128"):
+            value = np.ones(2, np.longdouble if engine.rank else float)
+            with pytest.raises((rabit.InvalidArgument, rabit.Unsupported), match="float128"):
                 rabit.allreduce(value, name="w", process_set=pair)
         assert rabit.allreduce(1.0, name="w", op=rabit.Sum) == 3.0
         if engine.rank < 2:

@@ -51,7 +51,7 @@ for call in (
     lambda: rabit.ordered_allreduce_(torch.ones(2), rabit.Adasum),
     lambda: rabit.ordered_broadcast_([1.0], 0),
     lambda: rabit.ordered_allgather_into(torch.ones(4, dtype=torch.float64), torch.ones(2)),
-    lambda: rabit.ordered_allreduce_(torch.ones(2, dtype=torch.complex64)),
+    lambda: rabit.ordered_allreduce_(torch.ones(2, dtype=torch.complex32)),
 ):
     try:
         call()
@@ -71,7 +71,7 @@ report([texts, after])
                 ("Adasum", "ordered allreduce"),
                 ("list", "ordered broadcast"),
                 ("float32", "float64"),
-                ("complex64", "ordered allreduce"),
+                ("complex32", "ordered allreduce"),
             ],
             strict=True,
         ):

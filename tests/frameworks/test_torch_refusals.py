@@ -9,7 +9,7 @@ import numpy as np
 
 rank = rabit.rank()
 x = torch.ones(4)
-wide = torch.ones(4, dtype=torch.complex64)
+wide = torch.ones(4, dtype=torch.complex32)
 
 
 def outcome(call, bad):

@@ -73,9 +73,43 @@ def test_average_is_the_old_form_of_op(job):
         rabit.allreduce(1.0, op=2)
 
 
+def test_wait_returns_what_result_returns(job):
+    x = np.arange(4.0)
+    assert rabit.allreduce_async(x, name="w").wait().tolist() == x.tolist()
+    assert rabit.allreduce_async_(x, name="v").wait() is x
+    rows, splits = rabit.alltoall_async(x, [4], name="s").wait()
+    assert (rows.tolist(), splits) == (x.tolist(), [4])
+    for _ in range(2):  # the second call is one that has come before
+        assert [
+            each.tolist() for each in rabit.grouped_allreduce_async([x, x], name="g").wait()
+        ] == [x.tolist()] * 2
+        assert rabit.grouped_allgather_async([x], name="h").wait()[0].tolist() == x.tolist()
+    assert rabit.barrier_async().wait() is None
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: rabit.allreduce(1.0, prescale_factor="two"),
+            "prescale_factor is 'two'.*Pass numbers",
+        ),
+        (lambda: rabit.reducescatter([1.0], postscale_factor=None), "postscale_factor None"),
+        (lambda: rabit.alltoall([1.0], splits=1), "splits are 1. Pass integers"),
+        (lambda: rabit.alltoall([1.0], splits=[1.5]), r"splits are \[1.5\]. Pass integers"),
+        (lambda: rabit.grouped_allreduce(3), "a list of one or more tensors, not int"),
+        (lambda: rabit.grouped_allgather([]), "a list of one or more tensors, not an empty list"),
+        (lambda: rabit.allreduce(1.0, backend=3), "the backend is 3 of type int"),
+    ],
+)
+def test_arguments_that_are_of_another_kind_are_refused_in_words(job, call, message):
+    with pytest.raises(InvalidArgument, match=message):
+        call()
+
+
 def test_tensors_are_checked_and_named(job):
-    with pytest.raises(rabit.Unsupported, match=r"allreduce 'w' on rank 0: .*complex128"):
-        rabit.allreduce(np.ones(2, complex), name="w")
+    with pytest.raises(rabit.Unsupported, match=r"allreduce 'w' on rank 0: .*float128"):
+        rabit.allreduce(np.ones(2, np.longdouble), name="w")
     with pytest.raises(InvalidArgument, match=r"allreduce 'w' on rank 0: .*not contiguous"):
         rabit.allreduce_(np.ones((3, 4)).T, name="w")
     with pytest.raises(InvalidArgument, match=r"broadcast 'w' on rank 0: .*read-only"):
@@ -224,7 +258,15 @@ def test_queries_are_true_here(job):
     assert rabit.gloo_built() is rabit.gloo_enabled() is rabit.ccl_built() is False
     assert rabit.capabilities()["version"] == rabit.__version__
     assert isinstance(rabit.mpi_enabled(), bool)
-    assert rabit.nccl_built() in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("found", "code"), [({"version": "2.27.3"}, 22703), ({"unavailable": "no such file"}, 0)]
+)
+def test_nccl_built_is_the_code_of_the_version(monkeypatch, found, code):
+    monkeypatch.setattr(rabit.diagnostics.capabilities, "nccl_library", lambda path: found)
+
+    assert rabit.nccl_built() == code
 
 
 def test_bfloat16_arrays_of_ml_dtypes_come_back(job):
