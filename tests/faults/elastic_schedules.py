@@ -8,9 +8,9 @@ a step, while its data travels, before the commit, some milliseconds into a reco
 checkpoint is written, while a newcomer starts, waits or has just been let in.  Another one is killed up to 200 ms after
 it sees the first loss.  One of the first ranks is spared, since somebody must have the state.
 Every job must end well, and every process that ends in it must have the weights that the ranks of each step make, to
-the bit; no step that a survivor has committed may be repeated; every epoch that is over must have had each sample; and the
-newest checkpoint must be whole and of that history.  No wait for a connection may run into its limit, which is longer
-than a job may take.  A job that goes wrong prints its seed, which plays it again.
+the bit; no step that a survivor has committed may be repeated; every epoch that is over must have had each sample; and
+the newest checkpoint must be whole and of that history.  No wait for a connection may run into its limit, which is
+longer than a job may take.  A job that goes wrong prints its seed, which plays it again.
 """
 
 from __future__ import annotations
