@@ -241,10 +241,6 @@ class Membership:
         """The member that has this rank, or -1."""
         return self.members[rank] if 0 <= rank < len(self.members) else -1
 
-    def rank_of(self, member: int) -> int:
-        """The rank of this member, or -1."""
-        return self.members.index(member) if member in self.members else -1
-
     def place_of(self, member: int) -> Place:
         """Where `member`, which is one of the members, stands among them."""
         rows: dict[str, list[int]] = {}  # members by host, in the order of their ranks

@@ -132,9 +132,9 @@ def tell_end(store: Told, membership: Membership, member: int) -> None:
 
     A rank that starts leaves a will with the store, but one that ends before has none.  Does nothing for others.
     """
-    rank = membership.rank_of(member)
-    if rank < 0:
+    if member not in membership.members:
         return
+    rank = membership.members.index(member)
     how = membership.ended.get(member) or "ended well"
     why = f"rank {rank} (process {member}) {how} before all ranks had started; its own output tells why"
     # As StartWatch of native/rendezvous keeps the will of a rank: code, rank and message.

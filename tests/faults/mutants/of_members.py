@@ -137,8 +137,8 @@ MUTANTS = [
     Mutant(
         "a step that was begun is not undone after a loss",
         RECOVERY,
-        "            self._state.restore()\n            self._start_over(self._member_lost(error), one_line(error))",
-        "            self._start_over(self._member_lost(error), one_line(error))",
+        "            self._state.restore()\n        if error is not None:",
+        "        if error is not None:",
         (JOBS + " -k begun_is_undone",),
     ),
     Mutant(
@@ -193,9 +193,16 @@ MUTANTS = [
     Mutant(
         "the launcher writes no ends of processes",
         "rabit/launch/losses.py",
-        "        self._take(change_membership(self._store, end))\n",
+        "        held = self._take(change_membership(self._store, end))\n",
         "",
         (KILLED,),
+    ),
+    Mutant(
+        "members that meet wait for one whose end the launcher knows",
+        "rabit/launch/losses.py",
+        "            tell_end(self._store, held, rank)\n",
+        "            pass\n",
+        (JOBS + " -k meet_it_again",),
     ),
     Mutant(
         "a job ends with as many ranks as it needs",
