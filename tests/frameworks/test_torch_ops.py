@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 
@@ -444,3 +446,33 @@ def test_a_tensor_of_parts_is_refused_with_what_to_pass():
 
     with pytest.raises(rabit.Unsupported, match=r"'a' is a Distributed, which has no memory .*to_local\(\)"):
         check(torch.ones(2).as_subclass(Distributed), "a")
+
+
+def odd_tensors():
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        fake = torch.ones(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of prototypes
+        yield "FakeTensor, which has no memory", fake
+        masked = torch.masked.masked_tensor(torch.ones(2), torch.tensor([True, False]))
+        yield "MaskedTensor, which has no memory", masked
+        yield "nested tensor, which has no memory", torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+        yield "layout torch.sparse_csr", torch.eye(3).to_sparse_csr()
+    yield "has no shape yet; run the model once", torch.nn.parameter.UninitializedParameter()
+    yield "device 'meta', so it has a shape and no values", torch.ones(3, device="meta")
+    yield r"strides \(0,\), so that several elements", torch.ones(1).expand(3)
+
+
+def test_a_tensor_whose_memory_is_not_its_value_is_refused_in_words():
+    import torch
+
+    import rabit
+    from rabit_torch.tensors import check
+
+    for message, tensor in odd_tensors():
+        with pytest.raises((rabit.Unsupported, rabit.InvalidArgument), match=f"'a' .*{message}"):
+            check(tensor, "a", is_written=True)
+    assert check(torch.ones(1).expand(3), "a").shape == (3,)
