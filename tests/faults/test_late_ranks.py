@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import numpy as np
@@ -76,14 +77,19 @@ if os.environ["RABIT_RANK"] == "0":
 
 
 def test_arrival_skew_names_the_rank_that_others_waited_for():
+    submitted = [threading.Event() for _ in range(5)]
+
     def work(engine):
-        for step in range(5):
+        for step, is_submitted in enumerate(submitted):
             if engine.rank == 1:
+                is_submitted.wait(60)
                 deadline = time.monotonic() + 0.05
                 while time.monotonic() < deadline:
                     pass
-            array = np.ones(8, F32)
-            submit(engine, f"step.{step}", array).wait(20)
+            handle = submit(engine, f"step.{step}", np.ones(8, F32))
+            if engine.rank == 0:
+                is_submitted.set()
+            handle.wait(60)
         return engine.statistics()
 
     statistics = run_ranks(2, work)[0]
