@@ -138,7 +138,7 @@ def test_ranks_inherit_no_strange_signals_of_a_program(is_forked):
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1])
     try:
         if is_forked:
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
+            with multiprocessing.get_context("fork").Pool(1) as pool:
                 found = pool.apply(run, (dispositions,), {"num_proc": 2})
         else:
             found = run(dispositions, num_proc=2)
