@@ -43,6 +43,7 @@ class Stages(NamedTuple):
 NICENESS_OF_BUILDS, NICENESS_OF_TESTS = 19, 5
 # A machine may be slow, and parts wait for each other's processors; what takes longer than this hangs.
 TIMES_MAX, SECONDS_MIN = 5, 900
+LOOKS_EVERY_S = 0.2
 # What takes less than this share of its estimate was there already, and says nothing of how long the rest takes.
 NOTHING_TO_DO = 0.25
 SHOWN_MAX, SHOWN_OF_STOPPED = 50_000, 1000  # characters of what a part beside has printed
@@ -166,6 +167,7 @@ class Beside:
         self._lock = threading.Lock()
         self._begun: list[subprocess.Popen[bytes]] = []
         self._stopped = False
+        self._is_alone = threading.Event()  # the shown parts have ended
         self._threads = [threading.Thread(target=self._run, args=(lane,), daemon=True) for lane in lanes]
 
     def start(self) -> None:
@@ -173,6 +175,8 @@ class Beside:
             thread.start()
 
     def wait_for_all(self) -> None:
+        """Waits for the other lanes, which have the machine for themselves from now on."""
+        self._is_alone.set()
         left = self._results.left(self._parts)
         if left:
             names = ", ".join(part.what for part in left)
@@ -183,6 +187,7 @@ class Beside:
     def stop(self) -> None:
         with self._lock:
             self._stopped = True
+            self._is_alone.set()
             for running in self._begun:
                 if running.poll() is None:
                     end(running)
@@ -201,17 +206,8 @@ class Beside:
     def _passes(self, part: Part) -> bool:
         start = time.monotonic()
         with tempfile.TemporaryFile() as printed:
-            running = self._begin(part, printed)
-            if running is None:
-                return False
-            how = "failed"
-            try:
-                code = running.wait(limit(part))
-            except subprocess.TimeoutExpired:
-                how = f"has not ended after {minutes(limit(part))}"
-                end(running)
-                code = 1
-            if code == 0:
+            how = self._run_to_its_end(part, printed)
+            if not how:
                 say(f"beside: {part.what}: passed in {minutes(time.monotonic() - start)}")
                 return True
             shown = SHOWN_MAX
@@ -222,11 +218,32 @@ class Beside:
         say(f"beside: {part.what} {how}, see above; `make {part.target}` runs it alone")
         return False
 
-    def _begin(self, part: Part, printed: IO[bytes]) -> subprocess.Popen[bytes] | None:
+    def _run_to_its_end(self, part: Part, printed: IO[bytes]) -> str:
+        """Returns how the part failed, or nothing.
+
+        What gives way gets next to nothing on a busy machine.  So once there are no tests to give way to, a build
+        begins again without: it goes on where it was, and only now its time counts.
+        """
+        gives_way = not self._is_alone.is_set()
+        running = self._begin(part, printed, gives_way)
+        if running is None:
+            return "was stopped"
+        if gives_way and not part.target.startswith("test-"):
+            while running.poll() is None and not self._is_alone.wait(LOOKS_EVERY_S):
+                pass
+            if running.poll() is None:
+                end(running)
+                return self._run_to_its_end(part, printed)
+        try:
+            return "failed" if running.wait(limit(part)) else ""
+        except subprocess.TimeoutExpired:
+            end(running)
+            return f"has not ended after {minutes(limit(part))}"
+
+    def _begin(self, part: Part, printed: IO[bytes], gives_way: bool) -> subprocess.Popen[bytes] | None:
         with self._lock:
             if self._stopped:
                 return None
-            niceness = NICENESS_OF_TESTS if part.target.startswith("test-") else NICENESS_OF_BUILDS
             running = subprocess.Popen(
                 command(part),
                 stdin=subprocess.DEVNULL,
@@ -234,7 +251,9 @@ class Beside:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            give_way(running.pid, niceness)
+            if gives_way:
+                is_test = part.target.startswith("test-")
+                give_way(running.pid, NICENESS_OF_TESTS if is_test else NICENESS_OF_BUILDS)
             self._begun.append(running)
         return running
 

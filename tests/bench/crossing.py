@@ -29,8 +29,8 @@ from typing import Any
 
 import shaped_links
 import torch
+from schedule_device import Device
 from schedule_model import Job, shortest
-from schedule_rank import Device
 from schedule_shapes import SHAPES, scaled
 
 import rabit

@@ -116,6 +116,19 @@ def test_a_test_that_fails_lets_the_others_run_and_is_named_at_the_end(run):
     assert last == "== 1 of 5 parts failed: lint, types and the rules of the repository (make check)"
 
 
+def test_a_build_that_gave_way_goes_on_with_the_machine_for_itself(run, tmp_path):
+    """Here the first try never ends."""
+    make = (tmp_path / "make").read_text()
+    waits = '[ "$target $(grep -cx build-native "$NOTES")" != "build-native 1" ] || sleep 600\n'
+    (tmp_path / "make").write_text(make.replace('echo "what', waits + 'echo "what'))
+
+    done, targets = run("short")
+
+    assert done.returncode == 0, done.stdout
+    assert targets.count("build-native") == 2
+    assert targets.index("test-python-short") < targets.index("test-native")
+
+
 def test_nothing_else_runs_without_the_packages(run):
     done, targets = run("short", "packages")
 
