@@ -50,14 +50,18 @@ void Redialer::Stop() {
 }
 
 std::deque<Redialer::Broken>::iterator Redialer::Next(Deadline now) {
-  const auto rank_of = [&](const Broken& broken) {
-    const auto found = unanswered_.find(broken.link->peer());
-    const int tries = broken.due > now || found == unanswered_.end() ? 0 : found->second;
-    return std::tuple(broken.due > now, tries, broken.due);
-  };
-  return std::min_element(
-      waiting_.begin(), waiting_.end(),
-      [&](const Broken& a, const Broken& b) { return rank_of(a) < rank_of(b); });
+  auto first = waiting_.end();
+  std::tuple<bool, int, Deadline> least;
+  for (auto broken = waiting_.begin(); broken != waiting_.end(); ++broken) {
+    const bool is_later = broken->due > now;
+    const auto found = unanswered_.find(broken->link->peer());
+    const int tries = is_later || found == unanswered_.end() ? 0 : found->second;
+    const std::tuple rank(is_later, tries, broken->due);
+    if (first != waiting_.end() && rank >= least) continue;
+    first = broken;
+    least = rank;
+  }
+  return first;
 }
 
 void Redialer::Run() {
