@@ -60,16 +60,19 @@ def whom_it_waits_for(config: Config, epoch: int) -> str:
             # As native/abi/connections.cc has them.
             kinds = ("member/host", f"{epoch}/host")
             own, other = kinds if config.min_np else reversed(kinds)
-            told = {each: store.told(f"{own}/{each}") for each in range(config.size)}
-            missing = [each for each, record in told.items() if record is None]
+            # One rank alone asks for all: together they would ask for the square of them.
+            if any(store.told(f"{own}/{lower}") is not None for lower in range(rank)):
+                return ""
+            others = [peer for peer in range(rank, config.size) if store.told(f"{own}/{peer}") is None]
+            missing = [*range(rank), *others]
+            if not missing or rank in missing:
+                return ""
             strange = [each for each in missing if store.told(f"{other}/{each}") is not None]
     except RabitError:
         return (
             f"{here} for the store of the job at {address}, which does not answer. It is on the host of rabitrun, or "
             "of rank 0 under another launcher: that one has not started, or is not reached at this address."
         )
-    if not missing or rank != min(each for each in told if each not in missing):
-        return ""
     shown = ", ".join(map(str, missing[:_SHOWN_MAX])) + (", …" if len(missing) > _SHOWN_MAX else "")
     who = f"rank {shown}" if len(missing) == 1 else f"ranks {shown}"
     if strange:
