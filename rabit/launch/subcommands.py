@@ -37,6 +37,7 @@ _SUBCOMMANDS = {
         Subcommand("tune", "rabit.bench.tune", ("rabit.bench.tune_options", "parse_tune")),
         Subcommand("checkpoint", "rabit.checkpoint.tool", ("", ""), is_local=True),
         Subcommand("log", "rabit.diagnostics.log_command", ("", ""), is_local=True),
+        Subcommand("plan", "rabit.planner.command", ("", ""), is_local=True),
     )
 }
 

@@ -146,7 +146,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
             "printable types version": "",
             "errors": "printable",
             "command compression threads": "errors",
-            "config": _GROUND,
+            "config planner": _GROUND,
             "_native": f"config {_GROUND}",
             "rendezvous tuning": _SETTINGS,
             "engine": f"tuning {_SETTINGS}",
