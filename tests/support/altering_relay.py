@@ -71,10 +71,7 @@ class Altering:
         if packet[9] != 6:
             return True
         flags = packet[at + 13]
-        key = (
-            bytes(packet[12:16] + packet[at : at + 2]),
-            bytes(packet[16:20] + packet[at + 2 : at + 4]),
-        )
+        key = (bytes(packet[12:16] + packet[at : at + 2]), bytes(packet[16:20] + packet[at + 2 : at + 4]))
         sequence = int.from_bytes(packet[at + 4 : at + 8], "big")
         if flags & SYN:
             self._begin(key, sequence + 1, is_answer=bool(flags & ACK))
@@ -92,9 +89,7 @@ class Altering:
         starts_at = ANSWER_STARTS_AT if is_answer else DIALLER_STARTS_AT
         self._directions[key] = Direction(connection, key, first & 0xFFFFFFFF, starts_at)
 
-    def _take(
-        self, direction: Direction, packet: bytearray, at: int, payload_at: int, sequence: int
-    ) -> bool:
+    def _take(self, direction: Direction, packet: bytearray, at: int, payload_at: int, sequence: int) -> bool:
         ahead = (sequence - direction.next) & 0xFFFFFFFF
         if 0 < ahead < 1 << 31:
             return False  # what lies before it is lost, and where frames begin not known
@@ -159,13 +154,7 @@ class Altering:
         packet[place] ^= bits
         after = int.from_bytes(packet[begin : begin + 2].ljust(2, b"\0"), "big")
         # RFC 1624: of the sum only this word changes.
-        total = (
-            0xFFFF
-            - int.from_bytes(packet[tcp_at + 16 : tcp_at + 18], "big")
-            + 0xFFFF
-            - before
-            + after
-        )
+        total = 0xFFFF - int.from_bytes(packet[tcp_at + 16 : tcp_at + 18], "big") + 0xFFFF - before + after
         total = (total & 0xFFFF) + (total >> 16)
         total = (total & 0xFFFF) + (total >> 16)
         packet[tcp_at + 16 : tcp_at + 18] = (0xFFFF - total).to_bytes(2, "big")
@@ -208,21 +197,14 @@ class Wire:
 
 
 def main() -> None:
-    folder, rate, share, seed = (
-        Path(sys.argv[1]),
-        float(sys.argv[2]),
-        float(sys.argv[3]),
-        int(sys.argv[4]),
-    )
+    folder, rate, share, seed = Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
     altering = Altering(rate, share, seed)
     wire = Wire(sys.argv[5:], altering)
     (folder / "wired").touch()
     while not (folder / "end").exists():
         altering.is_on = (folder / "on").exists()
         wire.serve(0.1)
-        (folder / "altered.new").write_text(
-            json.dumps([altering.is_on, altering.frames, altering.altered])
-        )
+        (folder / "altered.new").write_text(json.dumps([altering.is_on, altering.frames, altering.altered]))
         (folder / "altered.new").rename(folder / "altered")
 
 

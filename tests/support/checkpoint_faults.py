@@ -24,9 +24,7 @@ KEEP = 2
 def state_at(step: int) -> dict[str, Any]:
     """What a job saves after `step`; some hundred bytes, of which every rank writes some."""
     chance = np.random.default_rng(step)
-    return {f"tensor {n}": chance.integers(0, 256, 40 + n, np.uint8) for n in range(6)} | {
-        "step": step
-    }
+    return {f"tensor {n}": chance.integers(0, 256, 40 + n, np.uint8) for n in range(6)} | {"step": step}
 
 
 def local_at(step: int, rank: int) -> dict[str, Any]:

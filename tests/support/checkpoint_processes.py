@@ -152,9 +152,7 @@ def check_after(folder: Path, acknowledged: int) -> None:
     assert acknowledged <= step <= acknowledged + 1, (acknowledged, step)
     if found is not None:
         assert is_same(found.state, state_at(step))
-        assert all(
-            is_same(found.local_of(rank), local_at(step, rank)) for rank in range(found.size)
-        )
+        assert all(is_same(found.local_of(rank), local_at(step, rank)) for rank in range(found.size))
     checkpoint.save(state_at(step + 1), step=step + 1)
     checkpoint.wait()
     again = checkpoint.restore()

@@ -23,12 +23,7 @@ def call(*words: str) -> str:
 
 
 def start(
-    lab: Lab,
-    folder: Path,
-    flags: list[str],
-    script: str,
-    arguments: list[str],
-    environ: Mapping[str, str],
+    lab: Lab, folder: Path, flags: list[str], script: str, arguments: list[str], environ: Mapping[str, str]
 ) -> subprocess.Popen[str]:
     """A job with one rank in each namespace; the launcher is in none."""
     (folder / "train.py").write_text(script)
@@ -77,9 +72,7 @@ class Wire:
 
 
 @contextmanager
-def altering_wire(
-    lab: Lab, folder: Path, rate: float, header_share: float, seed: int
-) -> Iterator[Wire]:
+def altering_wire(lab: Lab, folder: Path, rate: float, header_share: float, seed: int) -> Iterator[Wire]:
     """All packets between the namespaces pass through it."""
     hosts = range(len(lab.namespaces))
     devices = [f"{lab.bridge}t{host}" for host in hosts]
@@ -95,18 +88,7 @@ def altering_wire(
         for host in hosts:
             inside = lab.command(host)
             call("ip", "link", "set", devices[host], "netns", lab.namespaces[host])
-            call(
-                *inside,
-                "ip",
-                "link",
-                "set",
-                devices[host],
-                "mtu",
-                str(WIRE_BYTES),
-                "txqueuelen",
-                "10000",
-                "up",
-            )
+            call(*inside, "ip", "link", "set", devices[host], "mtu", str(WIRE_BYTES), "txqueuelen", "10000", "up")
             for other in set(hosts) - {host}:
                 route = (f"{lab.address(other)}/32", "dev", devices[host], "src", lab.address(host))
                 call(*inside, "ip", "route", "add", *route)

@@ -7,6 +7,4 @@ __all__ = ["without_waits"]
 
 def without_waits(text: str) -> str:
     """`text` less the lines of ranks that wait in init()."""
-    return "".join(
-        line for line in text.splitlines(keepends=True) if " waits in init() " not in line
-    )
+    return "".join(line for line in text.splitlines(keepends=True) if " waits in init() " not in line)

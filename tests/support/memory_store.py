@@ -42,3 +42,4 @@ class MemoryStore:
             is_mine, (version, held) = self.compare_and_set(KEY, version, changed.to_json())
             if is_mine:
                 return
+

@@ -86,9 +86,7 @@ def guard(link: socket.socket) -> list[str]:
         return become_rank(link, files, order)
     for file in (0, 1, 2, *files):
         os.close(file)  # a reader of the rank's output must see its end
-    with contextlib.suppress(
-        OSError
-    ):  # a client that has ended already: its link is readable below
+    with contextlib.suppress(OSError):  # a client that has ended already: its link is readable below
         link.sendall(f"{rank}\n".encode())
     ends = os.pidfd_open(rank)
     readable, _, _ = select.select([ends, link], [], [])
@@ -126,9 +124,7 @@ def import_mxnet() -> None:
     """Leaves NumPy as it is: that rabit_mxnet puts back what MXNet needs of it is for the rank to see."""
     import numpy as np
 
-    missing = [
-        each for each in (bool, int, float, complex, object, str) if each.__name__ not in vars(np)
-    ]
+    missing = [each for each in (bool, int, float, complex, object, str) if each.__name__ not in vars(np)]
     for each in missing:
         setattr(np, each.__name__, each)
     import mxnet  # noqa: F401

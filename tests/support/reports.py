@@ -28,13 +28,7 @@ rabit.init()
 
 
 def reports_of(
-    server: RankServer,
-    ranks: int,
-    imports: str,
-    script: str,
-    tmp_path: Path,
-    timeout: float,
-    **variables: str,
+    server: RankServer, ranks: int, imports: str, script: str, tmp_path: Path, timeout: float, **variables: str
 ) -> list[Any]:
     """What each rank has passed to report(value), by rank; `imports` name the package `rabit`."""
     folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"

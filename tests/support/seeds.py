@@ -44,15 +44,11 @@ def play(
             now = time.monotonic()
             if now - said > SECONDS_BETWEEN_LINES and played < given.runs:
                 left = (now - began) / played * (given.runs - played)
-                print(
-                    f"[{played}/{given.runs}, {len(failed)} failed, {left:.0f} s left]", flush=True
-                )
+                print(f"[{played}/{given.runs}, {len(failed)} failed, {left:.0f} s left]", flush=True)
                 said = now
     except KeyboardInterrupt:
         print(f"stopped after {played} of {given.runs} jobs", flush=True)
         given.runs = played
     good = played - len(failed)
-    print(
-        f"{good} of {given.runs} {jobs}, in {time.monotonic() - began:.0f} s; failed seeds: {failed}"
-    )
+    print(f"{good} of {given.runs} {jobs}, in {time.monotonic() - began:.0f} s; failed seeds: {failed}")
     return 1 if failed or played == 0 else 0
