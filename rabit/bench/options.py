@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
-from rabit.config.arguments import duration_up_to
+from rabit.config.arguments import LineParser, duration_up_to
 from rabit.config.setting import parse_bytes
 from rabit.errors import InvalidArgument
 from rabit.types import DTYPE_NAMES, DType
@@ -16,7 +15,6 @@ __all__ = [
     "DURATION",
     "KIND_NAMES",
     "OPERATIONS",
-    "LineParser",
     "parse_bench",
     "parse_names",
     "parse_sizes",
@@ -48,13 +46,6 @@ columns:
           scatter (n-1)/n; broadcast and reduce 1
   wrong   elements with another value than they must have, on all ranks
 """
-
-
-class LineParser(argparse.ArgumentParser):
-    """Raises InvalidArgument where argparse would end the process."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InvalidArgument(f"{message}. See {self.prog} --help.")
 
 
 def parse_bench(words: Sequence[str]) -> argparse.Namespace:

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from rabit.bench.options import DURATION, KIND_NAMES, LineParser, parse_names, parse_sizes
+from rabit.bench.options import DURATION, KIND_NAMES, parse_names, parse_sizes
+from rabit.config.arguments import LineParser
 from rabit.errors import InvalidArgument
 from rabit.types import DType
 

@@ -15,6 +15,7 @@ from rabit.checkpoint.folder import Folder, Reader
 from rabit.checkpoint.manifest import Manifest, Tensor
 from rabit.checkpoint.safetensors import Entry, header
 from rabit.command import run_command
+from rabit.config.arguments import LineParser
 from rabit.errors import InvalidArgument
 from rabit.printable import printable, printable_lines
 
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
 
     Raises InvalidArgument for a folder or a generation that is not there.
     """
-    parser = argparse.ArgumentParser(
+    parser = LineParser(
         prog="rabitrun checkpoint",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,

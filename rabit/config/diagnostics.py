@@ -17,12 +17,14 @@ def path_of_rank(path: str, rank: int | str) -> str:
     return _before_suffix(path, str(rank))
 
 
-def path_of_engine(path: str, epoch: int) -> str:
-    """The path that stands for the files of one engine of the job: of the first one as it was given.
+def path_of_engine(path: str, epoch: int, restart: int = 0) -> str:
+    """The path of the files of one engine of the job; the first engine has `path` itself.
 
-    Later ones have other files: what led to the loss of a rank is in the file of the engine before, and
-    a rank may have another number afterwards.
+    epoch, restart: of the engine, from 1, and of the job, from 0.  Later engines and restarted jobs have
+    other files: what led to the loss of a rank is in the files before, and a rank may have another number
+    afterwards.
     """
+    path = _before_suffix(path, f"restart{restart}") if restart else path
     return path if epoch == 1 else _before_suffix(path, f"engine{epoch}")
 
 
@@ -44,12 +46,15 @@ class DiagnosisSettings(Settings, group="diagnosis"):
         aliases=(("trace", "debug"), ("fatal", "error")),  # Horovod's
         native="log_level",
         flag="--log-level",
+        level="basic",
     )
     timeline: str = setting(
         "",
         "File for the trace of every operation of rank 0, in Chrome's format; {rank} in the name: "
-        "of every rank; empty: none. Of a later engine of the job t.json is t.engine2.json, ...",
+        "of every rank; empty: none. Of a later engine of the job t.json is t.engine2.json, of a restarted job "
+        "t.restart1.json.",
         flag="--timeline",
+        level="basic",
     )
     timeline_mark_cycles: bool = setting(
         False,
@@ -60,20 +65,24 @@ class DiagnosisSettings(Settings, group="diagnosis"):
         "",
         "File for one line of every operation, CSV; {rank} in the name is the rank, else it goes before "
         "the suffix: ops.csv is ops.0.csv, ops.1.csv, ... `rabitrun log ops.csv` adds them up. Of a later "
-        "engine of the job it is ops.engine2.csv, ... Empty: none.",
+        "engine of the job it is ops.engine2.csv, of a restarted job ops.restart1.csv. Empty: none.",
         flag="--comm-log",
+        level="basic",
     )
     summary: bool = setting(
         False,
         "Rank 0 prints four lines about what the engine did, at shutdown.",
         flag="--summary",
+        level="basic",
     )
     config_file: str = setting(
         "",
         "TOML or YAML file with settings, named as the fields of Config.",
         flag="--config-file",
+        level="basic",
     )
     library: str = setting(
         "",
         "Native library to load instead of the installed one; for work on rabit itself.",
+        level="hidden",
     )

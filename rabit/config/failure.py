@@ -18,6 +18,7 @@ class FailureSettings(Settings, group="failure"):
         kind="duration",
         native="stall_warning_ms",
         flag="--stall-warning",
+        level="basic",
         minimum=0,
         maximum=86400,
         unit="seconds",
@@ -28,6 +29,7 @@ class FailureSettings(Settings, group="failure"):
         kind="duration",
         native="stall_abort_ms",
         flag="--stall-abort",
+        level="basic",
         minimum=0,
         maximum=86400,
         unit="seconds",
@@ -39,17 +41,8 @@ class FailureSettings(Settings, group="failure"):
         is_equal=True,
         native="heartbeat_timeout_ms",
         flag="--heartbeat-timeout",
+        level="basic",
         minimum=1,
-        maximum=86400,
-        unit="seconds",
-    )
-    operation_timeout: float = setting(
-        0.0,
-        "Longest time of one bucket on the network; 0: as long as all peers live.",
-        kind="duration",
-        native="operation_timeout_ms",
-        flag="--operation-timeout",
-        minimum=0,
         maximum=86400,
         unit="seconds",
     )
@@ -62,12 +55,14 @@ class FailureSettings(Settings, group="failure"):
         aliases=(("0", "off"), ("1", "all")),
         is_equal=True,
         flag="--check-finite",
+        level="basic",
     )
     check_replicas: int = setting(
         0,
         "After so many steps, compare the parameters of all ranks; 0: never.",
         is_equal=True,
         flag="--check-replicas",
+        level="basic",
         minimum=0,
     )
     checkpoint: str = setting(
@@ -75,6 +70,7 @@ class FailureSettings(Settings, group="failure"):
         "Folder of the job's checkpoints, for a Checkpoint that is given none; all ranks must see it.",
         is_equal=True,
         flag="--checkpoint",
+        level="basic",
     )
     elastic_timeout: float = setting(
         60.0,
@@ -83,6 +79,7 @@ class FailureSettings(Settings, group="failure"):
         kind="duration",
         is_equal=True,
         flag="--elastic-timeout",
+        level="basic",
         minimum=1,
         maximum=86400,
         unit="seconds",
@@ -91,4 +88,5 @@ class FailureSettings(Settings, group="failure"):
         "",
         "File that asks the job to stop: when it exists, should_stop() is true on all ranks.",
         flag="--stop-file",
+        level="basic",
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rabit.config import older
 from rabit.config.horovod import FILE_SECTIONS, KEYS_WITHOUT_EFFECT, TWINS, Twin
 from rabit.config.setting import Setting, nearest
 from rabit.errors import InvalidArgument, Unsupported
@@ -32,6 +33,7 @@ def read_file(
     """
     found: dict[str, tuple[Any, str]] = {}
     ignored: list[str] = []
+    renamed: list[str] = []
     known = [each.name for each in by_name.values() if each.variable]
     known = [name for name in known if name not in _NOT_IN_A_FILE]
     for key, value in _load(path).items():
@@ -40,6 +42,13 @@ def read_file(
             _read_section(path, name, value, by_name, found, ignored)
         elif name == "controller":
             ignored.append("controller")
+        elif twins := [each for each in older.TWINS if each.key == name]:
+            source = f"{key} in {path}"
+            text = _twin_text(twins[0], value)
+            if text is not None:
+                into = by_name[twins[0].setting]
+                found.setdefault(into.name, (into.parse(text, source), source))
+                renamed.append(f"{key} is {into.name}: {text}")
         elif name in known:
             source = f"{key} in {path}"
             found[name] = (_value(by_name[name], value, source), source)
@@ -48,7 +57,8 @@ def read_file(
                 f"the configuration file {path} sets {key!r}, which is unknown: "
                 f"{nearest(name, {*known, *FILE_SECTIONS})}"
             )
-    return found, [f"without effect in {path}: {', '.join(ignored)}"] if ignored else []
+    notices = [f"without effect in {path}: {', '.join(ignored)}"] if ignored else []
+    return found, notices + ([f"older names in {path}: {', '.join(renamed)}"] if renamed else [])
 
 
 def _read_section(
@@ -85,6 +95,8 @@ def _read_section(
 def _twin_text(twin: Twin, value: Any) -> str | None:
     if twin.implied:
         return twin.implied if bool(value) is not twin.is_negated else None
+    if value == twin.idle:
+        return None
     return f"{str(value).lower() if isinstance(value, bool) else value}{twin.unit}"
 
 

@@ -20,6 +20,7 @@ class Twin(NamedTuple):
     """What Horovod, or another, calls a setting; an empty name: there is none.
 
     unit: what the flag and the key count, as a suffix of values here ("M").
+    idle: a value that changes nothing.
     implied: text of the setting that the mere presence of the flag or a true value means.
     is_negated: a false value of the key means `implied`.
     """
@@ -29,6 +30,7 @@ class Twin(NamedTuple):
     flag: str = ""
     key: str = ""  # "section.key"
     unit: str = ""
+    idle: str = ""
     implied: str = ""
     is_negated: bool = False
 
@@ -39,7 +41,10 @@ TWINS = (
         "params.fusion_threshold_mb", unit="M",
     ),
     Twin("cache_capacity", "HOROVOD_CACHE_CAPACITY", key="params.cache_capacity"),
-    Twin("timeline", "HOROVOD_TIMELINE", "--timeline-filename", "timeline.filename"),
+    # A timeline can be started at any time, which is what DYNAMIC asks for.
+    Twin(
+        "timeline", "HOROVOD_TIMELINE", "--timeline-filename", "timeline.filename", idle="DYNAMIC"
+    ),
     Twin("timeline_mark_cycles", "HOROVOD_TIMELINE_MARK_CYCLES", key="timeline.mark_cycles"),
     Twin(
         "stall_warning", "HOROVOD_STALL_CHECK_TIME_SECONDS", "--stall-check-warning-time-seconds",
@@ -126,6 +131,5 @@ def from_variables(
         if each.implied:
             if text not in ("", "0"):
                 yield each, each.implied
-        # A timeline can be started at any time, which is what DYNAMIC asks for.
-        elif text and (each.setting, text) != ("timeline", "DYNAMIC"):
+        elif text not in ("", each.idle):
             yield each, text

@@ -22,6 +22,7 @@ class NetworkSettings(Settings, group="network"):
         "",
         "Comma-separated interfaces that may carry traffic; empty: any.",
         flag="--network-interfaces",
+        level="basic",
     )
     backend: str = setting(
         "builtin",
@@ -31,6 +32,7 @@ class NetworkSettings(Settings, group="network"):
         is_equal=True,
         native="backend",
         flag="--backend",
+        level="basic",
     )
     servers: int = setting(
         0,
@@ -38,6 +40,7 @@ class NetworkSettings(Settings, group="network"):
         is_equal=True,
         native="servers",
         flag="--servers",
+        level="basic",
         short_flag="-s",
         minimum=0,
         maximum=4096,
@@ -131,15 +134,7 @@ class NetworkSettings(Settings, group="network"):
         is_equal=True,
         native="transport",
         flag="--transport",
-    )
-    tcp_connections: int = setting(
-        1,
-        "TCP connections for each pair of ranks and lane.",
-        is_equal=True,
-        native="tcp_connections",
-        flag="--tcp-connections",
-        minimum=1,
-        maximum=16,
+        level="basic",
     )
     tcp_checksum: str = setting(
         "auto",
@@ -171,7 +166,7 @@ class NetworkSettings(Settings, group="network"):
         kind="bytes",
         is_equal=True,
         native="shm_ring_bytes",
-        flag="--shm-ring-bytes",
+        level="hidden",
         minimum=4096,
         maximum=1 << 30,
         unit="bytes",
@@ -182,6 +177,7 @@ class NetworkSettings(Settings, group="network"):
         kind="duration",
         native="connect_timeout_ms",
         flag="--connect-timeout",
+        level="basic",
         minimum=0.1,
         maximum=86400,
         unit="seconds",

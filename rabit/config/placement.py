@@ -11,29 +11,37 @@ __all__ = ["PlacementSettings"]
 class PlacementSettings(Settings, group="placement"):
     """Where this process stands in its job.  The launcher sets these."""
 
-    rank: int = setting(0, "Rank of this process among all.", native="rank", minimum=0)
-    size: int = setting(1, "Number of ranks in the job.", is_equal=True, native="size", minimum=1)
+    rank: int = setting(
+        0, "Rank of this process among all.", native="rank", minimum=0, level="hidden"
+    )
+    size: int = setting(
+        1, "Number of ranks in the job.", is_equal=True, native="size", minimum=1, level="hidden"
+    )
     local_rank: int = setting(
         0,
         "Rank among the processes of this host.",
         minimum=0,
+        level="hidden",
     )
-    local_size: int = setting(1, "Number of ranks on this host.", minimum=1)
+    local_size: int = setting(1, "Number of ranks on this host.", minimum=1, level="hidden")
     cross_rank: int = setting(
         0,
         "Position of this host among the hosts that have this local rank.",
         minimum=0,
+        level="hidden",
     )
     cross_size: int = setting(
         1,
         "Number of hosts that have this local rank.",
         minimum=1,
+        level="hidden",
     )
     restart: int = setting(
         0,
         "How often rabitrun has started this job again; see --max-restarts.",
         is_equal=True,
         minimum=0,
+        level="hidden",
     )
     min_np: int = setting(
         0,
@@ -41,6 +49,7 @@ class PlacementSettings(Settings, group="placement"):
         "rabitrun --min-np sets it.",
         is_equal=True,
         minimum=0,
+        level="hidden",
     )
     max_np: int = setting(
         0,
@@ -48,35 +57,43 @@ class PlacementSettings(Settings, group="placement"):
         "does not grow. rabitrun --max-np and --spares set it.",
         is_equal=True,
         minimum=0,
+        level="hidden",
     )
     joins: bool = setting(
         False,
         "This process comes to an elastic job that runs: init() waits until the others have taken it in. "
         "rabitrun sets it.",
+        level="hidden",
     )
     host_key: str = setting(
         "",
         "Name that is equal for all ranks of one host; empty: the host name.",
         native="host_key",
+        level="hidden",
     )
     store_address: str = setting(
         "",
         "Where the rendezvous store listens, as host:port or [v6]:port.",
         native="store",
+        level="hidden",
     )
     store_addresses: str = setting(
         "",
         "Where the stores listen that hold the membership of an elastic job together, as host:port,…; empty: it is "
         "in the one store. rabitrun --store-replicas sets it.",
+        level="hidden",
     )
     secret_fd: int = setting(
         -1,
         "Open descriptor from which the secret of the job is read once, as 64 hex digits.",
         minimum=-1,
+        level="hidden",
     )
     secret_file: str = setting(
         "",
         "File with the secret of the job as 64 hex digits; must be the user's, mode 0600.",
         flag="--secret-file",
     )
-    secret: bytes = setting(b"", "Secret of the job: 32 bytes.", kind="secret", native="secret")
+    secret: bytes = setting(
+        b"", "Secret of the job: 32 bytes.", kind="secret", native="secret", level="hidden"
+    )

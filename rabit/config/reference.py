@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rabit.config import byteps, horovod
+from rabit.config import byteps, horovod, older
 from rabit.config.config import Config
 from rabit.config.setting import Setting
 
@@ -13,19 +13,28 @@ _GROUPS = (
     ("network", "Network"),
     ("failure", "When something is wrong"),
     ("diagnosis", "Diagnosis"),
-    ("placement", "Placement (set by the launcher)"),
+    ("placement", "Secret"),
 )
 
 _HEAD = """# Configuration
 
-Every setting is a field of `rabit.Config`, an environment variable and, where users set it, a flag
-of `rabitrun`. A value comes from, in this order: an explicit argument, the `RABIT_` variable, the
-variable of Horovod or BytePS that means the same, the configuration file, the default. An unknown `RABIT_`
-variable is an error that names the nearest known one; a malformed value is an error that names the
-variable, the value and what is expected.
+Every setting is a field of `rabit.Config`, an environment variable and a flag of `rabitrun`.
+Most jobs need none of them. The [basic](#basic) ones are for everyone; the [expert](#expert) ones are for
+measured problems, and their defaults adapt to the job.
 
-Sizes take the suffixes K, M, G (powers of 1024); durations take us, ms, s, m, h and are seconds
+A value comes from, in this order: an explicit argument, the `RABIT_` variable, the variable of Horovod or
+BytePS that means the same, the configuration file, the default. An unknown `RABIT_` variable is an error that
+names the nearest known one. A malformed value is an error that names the variable, the value and what is expected.
+
+Sizes take the suffixes K, M, G and T (powers of 1024); durations take us, ms, s, m, h and are seconds
 when bare. This page is generated from the fields of `rabit/config/`.
+"""
+_LEVELS = (("basic", "Basic"), ("expert", "Expert"))
+_HIDDEN = """
+## Set by launchers
+
+Launchers set these variables for each process; so do tests and work on rabit itself. Do not set them in a job.
+
 """
 
 
@@ -33,9 +42,23 @@ def reference_markdown() -> str:
     """The page as Markdown."""
     settings = Config.settings()
     parts = [_HEAD]
-    for group, title in _GROUPS:
-        parts.append(f"\n## {title}\n")
-        parts.extend(_entry(each) for each in settings if each.group == group)
+    for level, level_title in _LEVELS:
+        parts.append(f"\n## {level_title}\n")
+        for group, title in _GROUPS:
+            entries = [
+                _entry(each) for each in settings if (each.level, each.group) == (level, group)
+            ]
+            parts += [f"\n### {title}\n", *entries] if entries else []
+    parts.append(_HIDDEN)
+    hidden = (each for each in settings if each.level == "hidden")
+    parts.extend(f"- `{each.variable or 'Config.' + each.name}`: {each.help}\n" for each in hidden)
+    parts.append("\n## Older names\n\nThey are accepted, and a notice says so.\n\n")
+    parts.extend(
+        f"- `{twin.variable}`: `RABIT_{twin.setting.upper()}`"
+        + (f"=`{twin.implied}`" if twin.implied else "")
+        + ".\n"
+        for twin in older.TWINS
+    )
     parts.append(
         "\n## Variables of Horovod without effect\n\nThey are accepted, and a notice says so.\n\n"
     )
@@ -47,7 +70,7 @@ def reference_markdown() -> str:
 
 def _entry(each: Setting) -> str:
     title = each.variable or f"Config.{each.name}"
-    lines = [f"\n### `{title}`\n\n{each.help}\n\n"]
+    lines = [f"\n#### `{title}`\n\n{each.help}\n\n"]
     default = each.format(each.default)
     lines.append(
         f"- value: {each.expected}\n- default: `{default}`\n"

@@ -52,6 +52,9 @@ class Setting(NamedTuple):
     aliases: tuple[tuple[str, str], ...] = ()  # further words for choices
     is_equal: bool = False  # must be equal on all ranks, which compare it when they meet
     group: str = "tuning"
+    level: str = (
+        "expert"  # "basic": for everyone; "hidden": for launchers and for work on rabit itself
+    )
 
     @property
     def variable(self) -> str:
@@ -75,10 +78,16 @@ class Setting(NamedTuple):
     def _range_text(self) -> str:
         if self.minimum is None:
             return ""
-        low = f"{self.minimum:g}"
+        low = self._spoken(self.minimum)
         if self.maximum is None:
             return f", at least {low}"
-        return f", between {low} and {self.maximum:g}"
+        return f", between {low} and {self._spoken(self.maximum)}"
+
+    def _spoken(self, value: float) -> str:
+        """A bound as people write it: 1 TiB, 268435456, 100ms."""
+        if self.kind == "bytes":
+            return re.sub(r"([KMGT])$", r" \1iB", format_bytes(int(value)))
+        return format_duration(value) if self.kind == "duration" else str(value)
 
     def parse(self, text: str, source: str) -> Any:
         """The value that `text` stands for.  `source` names where it comes from in errors."""
@@ -185,13 +194,15 @@ def parse_duration(text: str) -> float:
 
 
 def format_bytes(value: int) -> str:
-    for suffix, factor in (("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
+    for suffix, factor in (("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
         if value and value % factor == 0:
             return f"{value // factor}{suffix}"
     return str(value)
 
 
 def format_duration(value: float) -> str:
+    if value and value % 3600 == 0:
+        return f"{int(value) // 3600}h"
     for suffix, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
         scaled = round(value * factor, 6)
         if scaled == int(scaled):

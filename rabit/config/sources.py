@@ -22,6 +22,8 @@ DEFAULT = "default"
 FILE, FOREIGN, ENVIRONMENT, GIVEN = range(4)
 # What variables of Horovod and BytePS begin with.
 FOREIGN_PREFIXES = ("HOROVOD_", "BYTEPS_", "DMLC_")
+# Of rabit itself; see rabit.config.older, which few jobs need.
+_OLDER = frozenset({"RABIT_CROSS_BARRIER", "RABIT_SCHEDULE"})
 
 
 class Found:
@@ -53,7 +55,7 @@ def read(
     for name, (value, origin) in given.items():
         found.put(name, value, GIVEN, origin)
     _read_environment(environ, by_name, found)
-    if any(each.startswith(FOREIGN_PREFIXES) for each in environ):
+    if any(each.startswith(FOREIGN_PREFIXES) for each in environ) or not _OLDER.isdisjoint(environ):
         _read_foreigners(environ, by_name, found)
     path = found.values.get("config_file")
     if path:
@@ -74,7 +76,7 @@ def _read_environment(
 ) -> None:
     by_variable = {each.variable: each for each in by_name.values() if each.variable}
     for variable, text in environ.items():
-        if not variable.startswith("RABIT_"):
+        if not variable.startswith("RABIT_") or variable in _OLDER:
             continue
         each = by_variable.get(variable)
         if each is None:
@@ -96,11 +98,15 @@ def _read_foreigners(
     environ: Mapping[str, str], by_name: Mapping[str, Setting], found: Found
 ) -> None:
     # Few environments hold any.
-    from rabit.config import byteps, horovod
+    from rabit.config import byteps, horovod, older
 
-    for whose, theirs in (("Horovod", horovod), ("BytePS", byteps)):
-        given = horovod.from_variables(environ, theirs.TWINS)
-        _read_foreign(whose, given, theirs.VARIABLES_WITHOUT_EFFECT, environ, by_name, found)
+    for whose, twins, without_effect in (
+        ("an older rabit", older.TWINS, {}),
+        ("Horovod", horovod.TWINS, horovod.VARIABLES_WITHOUT_EFFECT),
+        ("BytePS", byteps.TWINS, byteps.VARIABLES_WITHOUT_EFFECT),
+    ):
+        given = horovod.from_variables(environ, twins)
+        _read_foreign(whose, given, without_effect, environ, by_name, found)
 
 
 def _read_foreign(

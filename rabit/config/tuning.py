@@ -27,6 +27,7 @@ class TuningSettings(Settings, group="tuning"):
         is_equal=True,
         native="lanes",
         flag="--lanes",
+        level="basic",
         minimum=0,
         maximum=64,
     )
@@ -48,6 +49,7 @@ class TuningSettings(Settings, group="tuning"):
         is_equal=True,
         native="fusion_bytes",
         flag="--fusion-bytes",
+        level="basic",
         minimum=0,
         maximum=1 << 40,
         unit="bytes",
@@ -74,21 +76,16 @@ class TuningSettings(Settings, group="tuning"):
         native="sizes",
         flag="--sizes",
     )
-    schedule: str = setting(
-        "fixed",
-        "auto: DistributedOptimizer measures some steps, predicts which overlap is fastest, and "
-        'keeps it if it is, as its argument overlap="auto" does.',
+    overlap: str = setting(
+        "backward",
+        "What the exchange of gradients overlaps with, in a DistributedOptimizer that is given no overlap: nothing, "
+        "the backward pass, the next forward pass as well, or that with gradients in two halves (reduce-scatter); "
+        "auto: the fastest, by prediction and a trial. Optimizers that cannot keep to backward.",
         kind="choice",
-        choices=("fixed", "auto"),
+        choices=("none", "backward", "next-forward", "reduce-scatter", "auto"),
         is_equal=True,
-        flag="--schedule",
-    )
-    cross_barrier: bool = setting(
-        False,
-        "DistributedOptimizer overlaps communication with the next forward pass as well, as its "
-        'argument overlap="next-forward" does.',
-        is_equal=True,
-        flag="--cross-barrier",
+        flag="--overlap",
+        level="basic",
     )
     waves: int = setting(
         1,
@@ -146,6 +143,7 @@ class TuningSettings(Settings, group="tuning"):
         "docs/guides/autotuning.md.",
         is_equal=True,
         flag="--autotune",
+        level="basic",
     )
     autotune_knobs: str = setting(
         "partition_bytes,credit_bytes,lanes,overlap,fusion_bytes",
@@ -193,6 +191,7 @@ class TuningSettings(Settings, group="tuning"):
         "the gradients. `rabitrun --strategy help` lists the methods.",
         is_equal=True,
         flag="--strategy",
+        level="basic",
     )
     deterministic: bool = setting(
         False,
@@ -200,6 +199,7 @@ class TuningSettings(Settings, group="tuning"):
         is_equal=True,
         native="deterministic",
         flag="--deterministic",
+        level="basic",
     )
     cache_capacity: int = setting(
         65_536,
@@ -218,14 +218,6 @@ class TuningSettings(Settings, group="tuning"):
         minimum=-1,
         maximum=1_000_000,
         unit="microseconds",
-    )
-    queue_capacity: int = setting(
-        1 << 20,
-        "Operations that may be in flight.",
-        native="queue_capacity",
-        flag="--queue-capacity",
-        minimum=1,
-        maximum=1 << 28,
     )
     inline_bytes: int = setting(
         64 << 10,
@@ -254,7 +246,7 @@ class TuningSettings(Settings, group="tuning"):
         "right below a rank.",
         is_equal=True,
         native="coordination_fan_out",
-        flag="--coordination-fan-out",
+        level="hidden",
         minimum=2,
         maximum=1024,
     )

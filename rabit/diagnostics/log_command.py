@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rabit.command import run_command
+from rabit.config.arguments import LineParser
 from rabit.diagnostics.comm_log import add_up, find_logs, read_log, summary_lines, table_rows
 from rabit.errors import InvalidArgument
 
@@ -17,7 +17,7 @@ __all__ = ["main"]
 
 def main(words: Sequence[str] | None = None) -> int:
     """Prints the totals of the log that the command line names; the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = LineParser(
         prog="rabitrun log",
         description="Adds up the logs that a job with RABIT_COMM_LOG (rabitrun --comm-log) has written.",
         epilog="Of every operation the shortest time of a rank is communication; what another rank took "

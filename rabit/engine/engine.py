@@ -57,7 +57,7 @@ class Engine(Submission, Registry):
             extra["mpi"] = mpi.mpi_options(config, comm)
         extra.update(attach.extra_options(config))
         if config.comm_log:
-            log = path_of_engine(config.comm_log, epoch)
+            log = path_of_engine(config.comm_log, epoch, config.restart)
             extra["operation_log"] = path_of_rank(log, config.rank)
         options = nccl.with_library(config).to_options(**extra)
         super().__init__(config, NativeEngine(options, config.library, pool))
@@ -70,8 +70,10 @@ class Engine(Submission, Registry):
         self.stops_on_signals = False
         self._before_close: list[Callable[[], Callable[[], None] | None]] = []
         if self.config.timeline and (self.rank == 0 or "{rank}" in self.config.timeline):
-            path = path_of_engine(self.config.timeline, epoch).replace("{rank}", str(self.rank))
-            self.start_timeline(path, self.config.timeline_mark_cycles)
+            path = path_of_engine(self.config.timeline, epoch, self.config.restart)
+            self.start_timeline(
+                path.replace("{rank}", str(self.rank)), self.config.timeline_mark_cycles
+            )
         self._tuner = attach.make_tuner(self)
         attach.apply_table(self)
 

@@ -125,7 +125,7 @@ def make_tuner(engine: TunedEngine) -> Tuner | None:
     hosts = -(-engine.size // max(engine.local_size, 1))
     topology = (
         f"{engine.size} ranks, {hosts} hosts, transport {config.transport}, "
-        f"{config.tcp_connections} connections, scheduler {config.scheduler}, "
+        f"scheduler {config.scheduler}, "
         f"algorithm {config.allreduce_algorithm or 'by cost'}"
     )
     plan = Plan(

@@ -50,28 +50,25 @@ def check_overlap(overlap: Any, optimizer: torch.optim.Optimizer, reducer: Any) 
 
 def wants_auto(overlap: Any, optimizer: torch.optim.Optimizer) -> bool:
     """True if the mode is to be found by measuring, and the optimizer can work with any."""
-    is_asked = overlap == "auto" or (overlap is None and default_engine().config.schedule == "auto")
-    return is_asked and why_coupled(optimizer) is None
+    asked = default_engine().config.overlap if overlap is None else overlap
+    return asked == "auto" and why_coupled(optimizer) is None
 
 
 def chosen_overlap(overlap: Any, optimizer: torch.optim.Optimizer) -> Overlap:
     """The argument, checked; or what the configuration says, if the optimizer can."""
-    if overlap == "auto" or wants_auto(overlap, optimizer):
+    asked: Any = default_engine().config.overlap if overlap is None else overlap
+    if asked == "auto":
         return "backward"  # at first, or for good
-    if overlap is not None:
-        check_overlap(overlap, optimizer, None)
-        chosen: Overlap = overlap
-        return chosen
-    if not default_engine().config.cross_barrier:
+    reason = why_coupled(optimizer) if overlap is None and asked in CROSSING else None
+    if reason is not None:
+        warnings.warn(
+            f"RABIT_OVERLAP is {asked}, but {reason}; overlap='backward' is used instead",
+            stacklevel=3,
+        )
         return "backward"
-    reason = why_coupled(optimizer)
-    if reason is None:
-        return "next-forward"
-    warnings.warn(
-        f"RABIT_CROSS_BARRIER is set, but {reason}; overlap='backward' is used instead",
-        stacklevel=3,
-    )
-    return "backward"
+    check_overlap(asked, optimizer, None)
+    chosen: Overlap = asked
+    return chosen
 
 
 def check_numbers(factor: float, staleness: int, op: Any) -> None:
@@ -162,7 +159,8 @@ def group_numbers(
     """Which parameters are sent together: parameter -> number of its group; absent: alone."""
     if groups is not None and not isinstance(groups, int):
         numbers = {p: number for number, group in enumerate(groups) for p in group}
-        strangers = [p for p in numbers if all(p is not known for known in parameters)]
+        known = set(parameters)
+        strangers = [p for p in numbers if p not in known]
         if strangers:
             raise InvalidArgument(
                 f"groups holds {len(strangers)} tensors that are not parameters of the optimizer; "

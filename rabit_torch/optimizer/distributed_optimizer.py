@@ -345,9 +345,8 @@ def DistributedOptimizer(
         `step()` waits for, and their distribution in the forward pass; takes no compression.
         "none": nothing.  "auto": measures some steps with
         "backward", tries the mode whose predicted step is shortest, and keeps it if it is faster;
-        `statistics()["overlap"]` has predictions and measurements.  None: "backward";
-        "next-forward" with RABIT_CROSS_BARRIER=1, "auto" with RABIT_SCHEDULE=auto.  Results are the
-        same.
+        `statistics()["overlap"]` has predictions and measurements.  None: RABIT_OVERLAP, which is
+        "backward" unless it is set.  Results are the same.
     priorities: by name of the parameter, larger goes first; those without one go by the order in
         which the forward pass of the first step uses them.
     find_unused_parameters: agrees in every step on the parameters that no rank has used; they are

@@ -86,7 +86,7 @@ for _ in range(30):
 lbfgs = rabit.DistributedOptimizer(torch.optim.LBFGS(nn.Linear(2, 2).parameters()), overlap="auto")
 report((default_engine().statistics()["overlap"], lbfgs.overlap))
 """,
-        RABIT_SCHEDULE="auto",
+        RABIT_OVERLAP="auto",
     )
 
     for found, lbfgs in results:

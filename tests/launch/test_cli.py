@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,13 +46,27 @@ def test_help_teaches(capsys):
     assert stopped.value.code == 0
     for part in ("examples:", "rabitrun -np 4 python train.py", "-H node1:4,node2:4", "--dry-run"):
         assert part in text
+    assert len(text.splitlines()) <= 40 and max(map(len, text.splitlines())) <= 90
+    known = {name for action in make_parser()._actions for name in action.option_strings}
+    shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*|-H\b", text))
+    assert shown - known == {"-o"}  # of rabitrun tune
+
+
+def test_all_flags_are_on_a_page_of_their_own(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["--help-all"])
+
+    text = capsys.readouterr().out
+    assert stopped.value.code == 0
+    assert all(f"  {each.flag}" in text or f", {each.flag} " in text for each in Config.settings() if each.flag)
+    assert "--cross-barrier" not in text  # an older name
 
 
 def test_every_tuning_variable_has_a_flag():
     options = {name for action in make_parser()._actions for name in action.option_strings}
 
     for each in Config.settings():
-        if each.native and each.group != "placement":
+        if each.native and each.level != "hidden":
             assert each.flag in options, each.name
 
 
@@ -341,6 +356,30 @@ def test_flags_of_horovodrun_are_understood():
         "RABIT_TRANSPORT": "tcp",
     }
     assert len(notices) == 1 and "--cycle-time-ms (rabit wakes on work" in notices[0]
+
+
+def test_older_flags_are_understood():
+    assert tuning("--cross-barrier") == (
+        {"RABIT_OVERLAP": "next-forward"},
+        ["older flags: --cross-barrier is --overlap next-forward"],
+    )
+    assert tuning("--schedule", "auto")[0] == {"RABIT_OVERLAP": "auto"}
+    assert tuning("--schedule", "fixed") == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["log", "ops.csv", "--cvs", "x"], "the flag --cvs is unknown. Did you mean --csv? See rabitrun log --help."),
+        (["checkpoint", "verify"], "are required: DIR. See rabitrun checkpoint verify --help."),
+        (["checkpoint", "shw", "x"], "invalid choice: 'shw'"),
+        (["-np", "2", "bench", "--byts", "1K"], "the flag --byts is unknown. Did you mean --bytes?"),
+    ],
+)
+def test_mistakes_in_subcommands_are_told_in_one_line(capsys, arguments, text):
+    said = refused(capsys, *arguments)
+
+    assert said.startswith("rabitrun: ") and text in said and said.count("\n") == 1
 
 
 def test_a_script_names_the_hosts_and_bounds_choose_the_size(rabitrun, tmp_path):

@@ -64,6 +64,22 @@ def test_the_output_of_the_attempt_that_failed_stays(rabitrun, tmp_path):
     assert (tmp_path / "rank.0" / "stdout").read_text() or (tmp_path / "rank.1" / "stdout").read_text()
 
 
+def test_the_logs_of_the_attempt_that_failed_stay(rabitrun, tmp_path):
+    script = """
+import rabit, sys
+rabit.init()
+rabit.allreduce([1.0], name="x")
+sys.exit(0 if rabit.default_engine().config.restart else 3)
+"""
+    flags = ("--comm-log", tmp_path / "ops.csv", "--timeline", tmp_path / "t.json")
+    job = rabitrun("-np", 2, "--max-restarts", 1, *flags, sys.executable, "-c", script)
+
+    assert job.status == 0, job.err
+    names = {each.name for each in tmp_path.iterdir()}
+    assert {"ops.0.csv", "ops.1.csv", "ops.restart1.0.csv", "ops.restart1.1.csv"} <= names
+    assert {"t.json", "t.restart1.json"} <= names
+
+
 def test_without_the_flag_nothing_is_started_again(rabitrun, tmp_path):
     job = counted(rabitrun, tmp_path, failures=1)
 

@@ -3,60 +3,78 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from rabit.config.arguments import duration_up_to
+from rabit.config.arguments import LineParser, duration_up_to
 from rabit.config.config import Config
 from rabit.config.setting import Setting
 from rabit.launch.options import horovod
 from rabit.launch.processors import BINDINGS
-from rabit.printable import printable
 from rabit.version import __version__
 
 __all__ = ["make_parser", "setting_destination"]
 
 _DURATION = duration_up_to(86400.0, "24 hours")
 
-_EXAMPLES = """\
+# What most people need, on one screen.  A test compares it with the flags.
+_HELP = """\
+usage: rabitrun -np N [flags] command [argument ...]
+
+Starts a program N times, on one or several hosts, as the ranks of one job.
+
+  -np N                  number of ranks (default: all slots of the hosts)
+  -H HOST:SLOTS,…        hosts, reached by ssh, and how many ranks each may run
+  --hostfile FILE        the same from a file: 'node1 slots=4' or 'node1:4' in each line
+  --env NAME[=VALUE]     set a variable for all ranks, or pass on its value (repeatable)
+  --output-filename DIR  also write DIR/rank.N/stdout and DIR/rank.N/stderr
+  --max-restarts N       start the job again when a rank fails, at most N times
+  --min-np N             an elastic job: continue with at least N ranks after a loss
+  --max-np N             with --min-np: replace lost ranks, and grow to at most N
+  -s N                   N summation servers (backend ps)
+  --overlap MODE         none, backward, next-forward, reduce-scatter or auto
+  --strategy METHOD      gradient method, such as powersgd:rank=2; help: list them
+  --timeline FILE        trace of every operation, for chrome://tracing
+  --config-file FILE     settings, as TOML or YAML
+  --dry-run              show what would be started, and start nothing
+  --show-config          every setting with its value and where that comes from
+  --check-build          what this installation can do, and what is missing
+  --help-all             all flags; docs/reference/config.md describes the settings
+
 examples:
   rabitrun -np 4 python train.py                     4 ranks on this machine
   rabitrun -np 8 -H node1:4,node2:4 python train.py  2 hosts, over ssh
-  rabitrun -np 4 -s 2 python train.py                with 2 summation servers (backend ps)
-  rabitrun --hostfile hosts.txt python train.py      all slots of the file ("node1 slots=4")
-  rabitrun -np 2 --env LR=0.1 --timeline t.json python train.py --epochs 3
-  rabitrun -np 4 --min-np 2 python train.py          go on when ranks are lost (rabit.elastic)
-  rabitrun -np 4 --min-np 2 --max-np 8 --spares 1 --hostfile hosts.txt python train.py
-                                                     replace them, and grow when hosts come
-  rabitrun -np 4 --dry-run python train.py           show what would be started
-  rabitrun --show-config --config-file rabit.yaml    every setting and where it comes from
-  rabitrun checkpoint ls DIR                         checkpoints; also verify, show, consolidate
-  rabitrun --check-build                             what this installation can do
-  rabitrun -np 4 bench allreduce --bytes 1K:64M      time and check collectives (bench --help)
-  rabitrun -np 4 tune -o table.json                  find the fastest routes (tune --help)
-  rabitrun log ops.csv                               add up what --comm-log ops.csv has recorded
+  rabitrun -np 4 --min-np 2 python train.py          elastic (rabit.elastic)
+  rabitrun -np 4 -s 2 python train.py                with 2 summation servers
+  rabitrun -np 4 bench allreduce                     time and check collectives
+  rabitrun -np 4 tune -o table.json                  find the fastest routes
+  rabitrun checkpoint ls DIR                         also verify, show, consolidate
+  rabitrun log ops.csv                               add up what --comm-log recorded
 
-Ranks find their place by rabit.init(). The first rank that fails is reported with its last
-lines, the others are stopped, and rabitrun exits with its status (128 + signal if killed).
-Ctrl-C stops all ranks; a second one kills them. Every tuning flag is also a variable RABIT_*
-and a key of --config-file (TOML or YAML): a flag wins over a variable, a variable over the file.
+Ranks call rabit.init(). The first rank that fails is reported, the others are stopped,
+and rabitrun exits with its status. Ctrl-C stops all ranks; a second one kills them.
 """
+_EPILOG = """\
+A setting is a flag, a variable RABIT_* and a key of --config-file: a flag wins over a variable, a variable
+over the file. rabitrun --help has examples; so has each subcommand (rabitrun bench --help).
+"""
+_ADVICE = "Flags of the program go after its name; rabitrun --help-all lists those of rabitrun."
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        _, is_unknown, names = message.partition("unrecognized arguments: ")
-        if is_unknown:
-            known = [name for action in self._actions for name in action.option_strings]
-            first = names.split()[0].partition("=")[0]
-            close = difflib.get_close_matches(first, known, n=1)
-            hint = f" Did you mean {close[0]}?" if close else ""
-            message = (
-                f"the flag {first} is unknown.{hint} Flags of the program go after its name; "
-                "rabitrun --help lists those of rabitrun."
-            )
-        self.exit(2, f"rabitrun: {printable(message)}\n")
+class _ShortHelp(argparse.Action):
+    """Prints `_HELP`, and ends the process."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
+        print(_HELP, end="")
+        parser.exit()
+
+
+class _WholeHelp(argparse.Action):
+    """Prints every flag, and ends the process."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
+        print(parser.format_help(), end="")
+        parser.exit()
 
 
 def make_parser(is_whole: bool = True) -> argparse.ArgumentParser:
@@ -64,15 +82,19 @@ def make_parser(is_whole: bool = True) -> argparse.ArgumentParser:
 
     is_whole: False: of the flags alone, to be found among others, without a command and --help.
     """
-    parser = _Parser(
+    parser = LineParser(
         prog="rabitrun",
         usage="rabitrun -np N [flags] command [argument ...]",
         description="Starts a program N times, on one or several hosts, as the ranks of one job.",
-        epilog=_EXAMPLES,
+        epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
-        add_help=is_whole,
+        add_help=False,
     )
+    parser.advice = _ADVICE
+    if is_whole:
+        parser.add_argument("-h", "--help", action=_ShortHelp, nargs=0, help="the flags that most jobs need")
+        parser.add_argument("--help-all", action=_WholeHelp, nargs=0, help="this page")
     parser.add_argument("-v", "--version", action="version", version=f"rabitrun {__version__}")
     job = parser.add_argument_group("job")
     _add_job_flags(job)

@@ -1,4 +1,4 @@
-"""Flags of horovodrun that rabitrun has under another name, or not at all.
+"""Flags of horovodrun, and older ones of rabitrun, that rabitrun has under another name, or not at all.
 
 Three kinds: those with a twin become the setting; those that change nothing here are accepted
 with one notice; those whose meaning would be lost are refused, with what to do instead.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
+from rabit.config import older
 from rabit.config.arguments import duration_up_to
 from rabit.config.horovod import TWINS
 from rabit.errors import InvalidArgument
@@ -47,6 +49,9 @@ _REFUSED: dict[str, tuple[int, str]] = {
 
 def add_to(group: argparse._ArgumentGroup) -> None:
     """Adds every flag.  Only those with a twin are shown by --help."""
+    for twin in older.TWINS:
+        how: dict[str, Any] = {"action": "store_true"} if twin.implied else {"metavar": "VALUE"}
+        group.add_argument(twin.flag, dest="horovod" + twin.flag, help=argparse.SUPPRESS, **how)
     added = set()
     for twin in TWINS:
         if not twin.flag or twin.flag in added:
@@ -136,15 +141,18 @@ def settings_from(arguments: argparse.Namespace) -> tuple[dict[str, tuple[str, s
                 f"{flag} of horovodrun has no meaning here: {instead}. Remove the flag."
             )
     found: dict[str, tuple[str, str]] = {}
-    for twin in TWINS:
+    renamed = []
+    for twin in (*older.TWINS, *TWINS):
         value = given["horovod" + twin.flag] if twin.flag else None
+        if twin in older.TWINS and value and value != twin.idle:
+            renamed.append(f"{twin.flag} is --{twin.setting} {twin.implied or value}")
         if twin.implied and value:
             found[twin.setting] = (twin.implied, twin.flag)
-        elif not twin.implied and value is not None:
+        elif not twin.implied and value not in (None, twin.idle):
             text = ",".join(value) if isinstance(value, list) else value
             found[twin.setting] = (text + twin.unit, twin.flag)
     ignored = [
         f"{flag} ({why})" for flag, (_, why) in _WITHOUT_EFFECT.items() if given["horovod" + flag]
     ]
     notices = ["without effect: " + ", ".join(ignored)] if ignored else []
-    return found, notices
+    return found, notices + (["older flags: " + ", ".join(renamed)] if renamed else [])

@@ -35,7 +35,7 @@ def test_kinds_come_from_words_and_from_the_flag_once():
         (["alreduce"], "'alreduce' is unknown. Known: allreduce, allgather"),
         (["--dtype", "float33"], "'float33' is unknown. Known: bfloat16, bool"),
         (["--op", "mean"], "'mean' is unknown. Known: sum, min, max"),
-        (["--byts", "1K"], "unrecognized arguments: --byts. See rabitrun bench --help"),
+        (["--byts", "1K"], "the flag --byts is unknown. Did you mean --bytes? See rabitrun bench --help."),
         (["--factor", "1"], "--factor is 1: expected 2 to 1024"),
         (["--calls", "-1"], "--calls is -1"),
         (["--root", "-1"], "--root is -1"),

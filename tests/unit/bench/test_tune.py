@@ -362,7 +362,7 @@ def test_progress_says_how_much_is_left(tmp_path):
         (["--kinds", "all"], "'all' is unknown"),
         (["--budget", "0"], "is not between 0 and 1 hour"),
         (["--bytes", "x"], "--bytes is 'x'"),
-        (["table.json"], "unrecognized arguments: table.json"),
+        (["table.json"], "the argument table.json is unknown. See rabitrun tune --help."),
     ],
 )
 def test_mistakes_on_the_command_line_are_told(words, said):

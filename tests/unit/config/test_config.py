@@ -163,6 +163,8 @@ def test_options_are_lines_with_units():
 
 
 def test_the_native_table_has_the_same_keys():
+    # Which the engine's own tests alone set.
+    without_a_setting = {"operation_timeout_ms", "queue_capacity", "tcp_connections"}
     mine = {each.native for each in Config.settings() if each.native} | {
         "epoch",
         "equal_settings",
@@ -174,7 +176,7 @@ def test_the_native_table_has_the_same_keys():
         "route_table",
     }
 
-    assert mine == set(native_rows())
+    assert mine == set(native_rows()) - without_a_setting
 
 
 def test_every_setting_lies_in_the_native_range():
@@ -205,6 +207,48 @@ def test_every_setting_is_described_and_flags_are_unique():
     assert all(
         flag == "--" + each.name.replace("_", "-") for each in settings if (flag := each.flag)
     )
+
+
+def test_there_are_few_settings_for_people_and_fewer_for_everyone():
+    levels = [each.level for each in Config.settings()]
+
+    assert set(levels) == {"basic", "expert", "hidden"}
+    assert levels.count("basic") <= 25
+    assert levels.count("basic") + levels.count("expert") <= 60
+    assert not any(each.flag for each in Config.settings() if each.level == "hidden")
+
+
+def test_numbers_are_printed_as_people_write_them():
+    page = reference_markdown()
+
+    assert "between 1 and 1 TiB" in page and "between 1s and 24h" in page and "2147483647" in page
+    assert not re.search(r"\de\+\d", page)
+
+
+@pytest.mark.parametrize(
+    ("environ", "overlap", "notices"),
+    [
+        ({"RABIT_CROSS_BARRIER": "1"}, "next-forward", 1),
+        ({"RABIT_SCHEDULE": "auto"}, "auto", 1),
+        ({"RABIT_SCHEDULE": "auto", "RABIT_CROSS_BARRIER": "1"}, "auto", 1),
+        ({"RABIT_SCHEDULE": "fixed", "RABIT_CROSS_BARRIER": "0"}, "backward", 0),
+        ({"RABIT_SCHEDULE": "auto", "RABIT_OVERLAP": "none"}, "none", 0),
+    ],
+)
+def test_older_names_of_the_overlap_are_accepted_with_one_notice(environ, overlap, notices):
+    config = Config.from_environ(environ)
+
+    assert (config.overlap, len(config.notices)) == (overlap, notices)
+
+
+def test_older_names_stand_in_files_as_well(tmp_path):
+    path = tmp_path / "rabit.toml"
+    path.write_text('cross_barrier = true\nschedule = "fixed"\n')
+
+    config = Config.from_environ({"RABIT_CONFIG_FILE": str(path)})
+
+    assert config.overlap == "next-forward"
+    assert config.notices == (f"older names in {path}: cross_barrier is overlap: next-forward",)
 
 
 def test_the_reference_names_every_variable():

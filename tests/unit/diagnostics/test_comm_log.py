@@ -92,6 +92,11 @@ def test_a_later_engine_has_files_of_its_own(path, expected):
     assert path_of_engine(path, 3) == expected
 
 
+def test_a_job_that_is_started_again_has_files_of_its_own():
+    assert path_of_engine("ops.csv", 1, restart=2) == "ops.restart2.csv"
+    assert path_of_engine("ops.csv", 3, restart=2) == "ops.restart2.engine3.csv"
+
+
 def test_files_are_found_by_what_the_job_was_given(tmp_path):
     for rank in (0, 1, 10):
         (tmp_path / f"ops.{rank}.csv").write_text(HEADER)
