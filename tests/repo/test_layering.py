@@ -153,6 +153,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
             "ops diagnostics": _ENGINE,
             "training checkpoint": f"ops {_ENGINE}",
             "strategies": _TRAINING,
+            "sharding": f"checkpoint ops {_ENGINE}",
             "launch": f"bench checkpoint config rendezvous diagnostics strategies {_GROUND}",
             "session": _SESSION,
             "bench": f"session {_SESSION}",
