@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).parent))  # docstrings.py
+sys.path.insert(0, str(Path(__file__).parent))  # docstrings.py, tables.py
 
 project = "rabit"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings"]
@@ -28,3 +28,15 @@ class Base:
 # MXNet shares no environment with NumPy 2; rabit_mxnet is only looked at here.
 sys.modules["mxnet"] = mock.MagicMock(**{"optimizer.Optimizer": Base, "gluon.Trainer": Base})
 sys.modules["rabit_mxnet.library"] = mock.MagicMock()
+
+
+def add_public_strategies(app, page, source):
+    """Each public name of rabit.strategies has an entry on its page."""
+    if page == "reference/api/strategies":
+        import tables
+
+        source[0] = tables.public_strategies(source[0])
+
+
+def setup(app):
+    app.connect("source-read", add_public_strategies)

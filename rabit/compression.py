@@ -21,7 +21,80 @@ from numbers import Integral, Real
 
 from rabit.errors import InvalidArgument
 
-__all__ = ["Compression", "CompressionCodec"]
+__all__ = ["CODECS", "CodecRow", "Compression", "CompressionCodec"]
+
+
+@dataclass(frozen=True)
+class CodecRow:
+    """What is said of one codec of the engine; docs/tables.py makes the table of the guide from it.
+
+    calls: its calls, each with the bits that an element takes and what a call wants.
+    of: the types that it encodes.
+    is_biased: what it leaves out is left out for good, unless a residual keeps it.
+    noisy: parts of a spec with which it may lose more than it is given, so that a residual would grow.
+    """
+
+    calls: tuple[tuple[str, str, str], ...]
+    of: str = "float32"
+    is_biased: bool = False
+    noisy: tuple[str, ...] = ()
+
+
+_CAST = "float32, float64; other types travel as they are"
+
+# By the names of native/codec/codec_table.cc.
+CODECS: dict[str, CodecRow] = {
+    "fp16": CodecRow((("fp16", "16", ""),), _CAST),
+    "bf16": CodecRow((("bf16", "16", ""),), _CAST),
+    "levels": CodecRow(
+        (
+            (
+                'levels(bits=4, block=512, levels="uniform", norm="max")',
+                "`bits` + 32/`block`",
+                "`seed`",
+            ),
+            (
+                "levels(bits=3, levels=(0, 0.1, 0.4, 1))",
+                "the same; levels of your own, with 3 to 6 bits",
+                "`seed`",
+            ),
+            ("levels(bits=2, phases=1)", "2 + 32/`block`, of every rank", "`seed`"),
+        ),
+        noisy=("norm=l2", "bits=2,"),
+    ),
+    "fp8": CodecRow((("fp8(block=512)", "8 + 32/`block`", "`seed`"),)),
+    "natural": CodecRow((("natural()", "9", "`seed`"),)),
+    "minmax8": CodecRow((("minmax8(block=512)", "8 + 64/`block`", ""),)),
+    "sign": CodecRow(
+        (
+            ("sign(block=512)", "1 + 32/`block`, of every rank", "`residual`"),
+            (
+                "sign(block=512, phases=2)",
+                "1 + 32/`block`, there and back",
+                "`residual` of two rows",
+            ),
+        ),
+        is_biased=True,
+    ),
+    "means": CodecRow(
+        (("two_means(block=512)", "1 + 64/`block`, there and back", "`residual` of two rows"),),
+        is_biased=True,
+    ),
+    "chance": CodecRow(
+        (("by_chance(ratio=0.05, block=1048576)", "64 · `ratio`, of every rank", "`seed`"),),
+        noisy=("",),
+    ),
+    "topk": CodecRow(
+        (
+            (
+                "topk(ratio=0.01, block=1048576, exact=False)",
+                "64 · `ratio`, of every rank",
+                "`residual`, `seed`",
+            ),
+        ),
+        is_biased=True,
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -34,6 +107,18 @@ class CompressionCodec:
 
     spec: str
     residuals: int = field(default=1, kw_only=True)
+
+    @property
+    def is_biased(self) -> bool:
+        """True if the expected result is not the sum of what was given: it wants a residual."""
+        row = CODECS.get(self.spec.partition(":")[0])
+        return row is not None and row.is_biased
+
+    @property
+    def is_noisy(self) -> bool:
+        """True if it may lose more than it is given, so that a residual would grow without end."""
+        row = CODECS.get(self.spec.partition(":")[0])
+        return row is not None and any(part in self.spec for part in row.noisy)
 
     def __str__(self) -> str:
         return self.spec or "none"

@@ -12,14 +12,13 @@ from importlib import import_module as _import_module
 
 if _typing.TYPE_CHECKING:
     from rabit.strategies.names import *  # noqa: F403
-    from rabit.strategies.names import __all__ as __all__
 else:
 
     def __getattr__(name: str) -> _typing.Any:
         if name == "__all__" or not name.startswith("_"):
             names = _import_module("rabit.strategies.names")
-            globals().update({each: getattr(names, each) for each in names.__all__})
-            globals()["__all__"] = list(names.__all__)
+            globals().update({public: getattr(names, public) for public in names.PUBLIC})
+            globals()["__all__"] = list(names.PUBLIC)
             if name in globals():
                 return globals()[name]
         raise AttributeError(f"module 'rabit.strategies' has no attribute {name!r}")

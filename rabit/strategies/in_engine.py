@@ -12,9 +12,12 @@ from rabit.training.state import leaf
 from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot, Wire
 from rabit.training.wire import change_of_unit, seed_of
 
-from .ranges import in_range
+from .ranges import check, in_range
 
 __all__ = ["InEngine"]
+
+# Of parameters that mean the same in every codec; what else the engine takes it says at the first step.
+_RANGES = {"ratio": "(0, 1]", "block": "1.."}
 
 
 @dataclass
@@ -27,54 +30,57 @@ class SumsState:
 
 @dataclass(frozen=True)
 class InEngine(Exchange):
-    """`codec`, of the engine, for float32; `otherwise`, which means the same, for other types.
+    """`codec`, of the engine.
 
     Encoding, sums and the residual of error feedback around it are the engine's: in native code, in
     its threads, cut and ordered like every other tensor.  Inside another exchange as well.
-    State: what sums lose, for codecs that keep it; else none for float32.  Random numbers follow from
-    `seed`, rank, tensor, step and element.
+    Arrays of other types than float32 are encoded as float32; what that rounds away is among what was not sent.
+    State: what sums lose, for codecs that keep it.  Random numbers follow from `seed`, rank, tensor, step and
+    element.
     """
 
     codec: CompressionCodec
-    otherwise: Exchange
     seed: int = 0
 
     def __post_init__(self) -> None:
         in_range(self, seed="0..")
+        name, _, parameters = self.codec.spec.partition(":")
+        for key, _, text in (part.partition("=") for part in parameters.split(",")):
+            if key in _RANGES:
+                check(name, key, float(text) if "." in text else int(text), _RANGES[key])
 
     @property
     def is_biased(self) -> bool:
-        return self.otherwise.is_biased
+        return self.codec.is_biased
 
     @property
     def is_noisy(self) -> bool:
-        return self.otherwise.is_noisy or "norm=l2" in self.codec.spec
+        return self.codec.is_noisy
 
     def wire(self, slot: Slot) -> Wire | None:
-        if slot.dtype != np.float32:
-            return self.otherwise.wire(slot)
-        return Wire(self.codec, seed=self.seed)
+        return Wire(self.codec, seed=self.seed) if slot.dtype == np.float32 else None
 
-    def state(self, slot: Slot) -> Any:
-        if slot.dtype != np.float32:
-            return self.otherwise.state(slot)
+    def state(self, slot: Slot) -> SumsState | None:
         return SumsState() if self.codec.residuals == 2 else None
 
-    async def __call__(self, x: Array, state: Any, ranks: Ranks) -> Reduced:
-        if x.dtype != np.float32:
-            return await self.otherwise(x, state, ranks)
-        value, left = await self._exchange(x, np.zeros_like(x), 1.0, state, ranks)
+    async def __call__(self, x: Array, state: SumsState | None, ranks: Ranks) -> Reduced:
+        value, left = await self.with_residual(x, np.zeros_like(x), 1.0, state, ranks)
         return Reduced(value, x - left)
 
     async def with_residual(
-        self, x: Array, residual: Array, factor: float, state: Any, ranks: Ranks
+        self, x: Array, residual: Array, factor: float, state: SumsState | None, ranks: Ranks
     ) -> tuple[Array, Array]:
-        if x.dtype != np.float32:
-            return await self.otherwise.with_residual(x, residual, factor, state, ranks)
-        return await self._exchange(x, residual, factor, state, ranks)
+        if x.dtype == np.float32:
+            return await self._exchange(x, residual, factor, state, ranks)
+        whole = x + residual * x.dtype.type(factor)
+        with np.errstate(over="ignore"):  # What float32 cannot hold arrives as infinity.
+            single = whole.astype(np.float32)
+        value, left = await self._exchange(single, np.zeros_like(single), 1.0, state, ranks)
+        sent = single.astype(x.dtype) - left
+        return value.astype(x.dtype), whole - sent
 
     async def _exchange(
-        self, x: Array, residual: Array, factor: float, state: Any, ranks: Ranks
+        self, x: Array, residual: Array, factor: float, state: SumsState | None, ranks: Ranks
     ) -> tuple[Array, Array]:
         left = ranks.empty((self.codec.residuals, *x.shape), x.dtype)
         np.multiply(residual, x.dtype.type(factor), out=left[0])

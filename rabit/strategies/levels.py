@@ -1,4 +1,4 @@
-"""Quantisers that round to levels at random: QSGD, NUQSGD, TernGrad, natural compression."""
+"""Levels to which entries are rounded at random, of any number, in NumPy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rabit.training.strategy import Array
 from .codecs import Random, pack_bits, unpack_bits
 from .ranges import check, check_choice, in_range
 
-__all__ = ["Levels", "Natural", "float8", "geometric", "uniform"]
+__all__ = ["Levels", "geometric", "uniform"]
 
 
 def uniform(bits: int) -> tuple[float, ...]:
@@ -29,16 +29,6 @@ def geometric(bits: int) -> tuple[float, ...]:
     return (0.0, *(2.0 ** -(count - 2 - index) for index in range(count - 1)))
 
 
-def float8() -> tuple[float, ...]:
-    """The magnitudes of an 8-bit float (4 bits of exponent, 3 of mantissa) over the largest, 448.
-
-    Source: Micikevicius et al., "FP8 Formats for Deep Learning", 2022 (E4M3).
-    """
-    small = [mantissa * 2.0**-9 for mantissa in range(8)]
-    large = [(1 + m / 8) * 2.0 ** (e - 7) for e in range(1, 16) for m in range(8)]
-    return tuple(each / 448 for each in (small + large)[:127])
-
-
 @dataclass(frozen=True)
 class Levels:
     """s = ‖x‖ of each block; |x|/s goes to a neighbouring level at random, so that E[D(C(x))] = x.
@@ -46,7 +36,7 @@ class Levels:
     table: levels from 0 to 1.  norm: "max" or "l2", which is the one of the papers and far noisier at
     few bits.  ⌈log₂(levels)⌉ + 1 bits an entry, 32 a block.
     Source: Alistarh et al., "QSGD", 2017 (uniform); Ramezani-Kebrya et al., "NUQSGD", 2021 (geometric);
-    Wen et al., "TernGrad", 2017 (0 and 1).  float8() with a scale for each block is 8-bit floats.
+    Wen et al., "TernGrad", 2017 (0 and 1).
     """
 
     table: tuple[float, ...]
@@ -122,33 +112,3 @@ def level_below(part: Array, table: Array, *, is_uniform: bool) -> Array:
         return count
     found: Array = np.clip(np.searchsorted(table, part, side="right") - 1, 0, top)
     return found
-
-
-@dataclass(frozen=True)
-class Natural:
-    """±2^k at random above or below, so that E[D(C(x))] = x; 9 bits an entry, variance at most 1/8.
-
-    Entries below 2^-126 go to 0 or 2^-126; those above 2^127, and what is not finite, to infinity.
-    Source: Horváth et al., "Natural Compression for Distributed Deep Learning", 2019.
-    """
-
-    @property
-    def is_biased(self) -> bool:
-        return False
-
-    def encode(self, x: Array, random: Random) -> Any:
-        size = np.abs(x).astype(np.float64)
-        exponent = np.where(size > 0, np.frexp(size)[1] - 1.0, -127)
-        exponent = np.maximum(exponent, -127)
-        low = np.where(exponent > -127, np.exp2(exponent), 0.0)
-        up = np.exp2(np.maximum(exponent + 1, -126))
-        rises = random().random(x.size) * (up - low) < size - low
-        code = np.where(np.isfinite(size), exponent + 127 + rises, 255)
-        return np.minimum(code, 255).astype(np.uint8), np.packbits(np.signbit(x))
-
-    def decode(self, code: Any, like: Array) -> Array:
-        exponents, bits = code
-        power = np.exp2(exponents.astype(np.float64) - 127)
-        power = np.where(exponents == 0, 0.0, np.where(exponents == 255, np.inf, power))
-        is_negative = np.unpackbits(bits, count=like.size).astype(bool)
-        return np.where(is_negative, -power, power).astype(like.dtype)

@@ -1,112 +1,35 @@
-"""The public names of rabit.strategies."""
+"""The public names of rabit.strategies: those of the seam, and what the modules of families import `as` itself."""
 
-from rabit.training.array_trainer import ArrayTrainer
-from rabit.training.noise import generator
-from rabit.training.state import leaf
-from rabit.training.strategy import Array, Exchange, Ranks, Reduced, Slot, Strategy, Wire
+from rabit.training.array_trainer import ArrayTrainer as ArrayTrainer
+from rabit.training.noise import generator as generator
+from rabit.training.state import leaf as leaf
+from rabit.training.strategy import Array as Array
+from rabit.training.strategy import Exchange as Exchange
+from rabit.training.strategy import Ranks as Ranks
+from rabit.training.strategy import Reduced as Reduced
+from rabit.training.strategy import Slot as Slot
+from rabit.training.strategy import Strategy as Strategy
+from rabit.training.strategy import Wire as Wire
 
-from .accordion import Accordion
-from .adasum import AdaptiveSum
-from .any_batch import AnyBatch
-from .async_average import AsyncAverage
-from .by_chance import ByChance
-from .clipped import Clipped
-from .codecs import Codec, pack_bits, unpack_bits
-from .deadline import Deadline
-from .decentralized import Decentralized, LowPrecisionRing
-from .demo import FrequencyMomentum
-from .dgc import MomentumCorrection
-from .ef21 import Differences
-from .feedback import ErrorFeedback
-from .gossip import Gossip, losing_links
-from .hierarchical import Hierarchical
-from .in_engine import InEngine
-from .levels import Levels, Natural, float8, geometric, uniform
-from .local_momentum import LocalMomentum
-from .local_sgd import LocalSGD, OuterStep, TakeMean
-from .minmax import MinMax8
-from .mirror_descent import AnyBatchMirrorDescent
-from .mirror_maps import Entropy, Euclidean, MirrorMap
-from .onebit_adam import OneBitAdam
-from .onebit_lamb import OneBitLamb
-from .outer_steps import Nesterov, SlowMomentum
-from .phases import Phases
-from .powersgd import PowerSGD
-from .programs import Gathered, TwoPhase
-from .refit import FittedLevels
-from .registry import as_strategy, available, describe, make
-from .row_sparse import RowSparse
-from .sign import Signs
-from .synchronous import Bypass, Mean, Synchronous
-from .topk import LargestEntries, RandomK
-from .two_means import TwoMeans
-from .zero_one_adam import ZeroOneAdam
+from .families.adaptive import *  # noqa: F403
+from .families.asynchronous import *  # noqa: F403
+from .families.decentralized import *  # noqa: F403
+from .families.local import *  # noqa: F403
+from .families.low_rank import *  # noqa: F403
+from .families.momentum import *  # noqa: F403
+from .families.quantisation import *  # noqa: F403
+from .families.sparsification import *  # noqa: F403
+from .registry import as_strategy as as_strategy
+from .registry import available as available
+from .registry import describe as describe
+from .registry import make as make
 
-__all__ = [
-    "Accordion",
-    "AdaptiveSum",
-    "AnyBatch",
-    "AnyBatchMirrorDescent",
-    "Array",
-    "ArrayTrainer",
-    "AsyncAverage",
-    "ByChance",
-    "Bypass",
-    "Clipped",
-    "Codec",
-    "Deadline",
-    "Decentralized",
-    "Differences",
-    "Entropy",
-    "ErrorFeedback",
-    "Euclidean",
-    "Exchange",
-    "FittedLevels",
-    "FrequencyMomentum",
-    "Gathered",
-    "Gossip",
-    "Hierarchical",
-    "InEngine",
-    "LargestEntries",
-    "Levels",
-    "LocalMomentum",
-    "LocalSGD",
-    "LowPrecisionRing",
-    "Mean",
-    "MinMax8",
-    "MirrorMap",
-    "MomentumCorrection",
-    "Natural",
-    "Nesterov",
-    "OneBitAdam",
-    "OneBitLamb",
-    "OuterStep",
-    "Phases",
-    "PowerSGD",
-    "RandomK",
-    "Ranks",
-    "Reduced",
-    "RowSparse",
-    "Signs",
-    "Slot",
-    "SlowMomentum",
-    "Strategy",
-    "Synchronous",
-    "TakeMean",
-    "TwoMeans",
-    "TwoPhase",
-    "Wire",
-    "ZeroOneAdam",
-    "as_strategy",
-    "available",
-    "describe",
-    "float8",
-    "generator",
-    "geometric",
-    "leaf",
-    "losing_links",
-    "make",
-    "pack_bits",
-    "uniform",
-    "unpack_bits",
-]
+
+def _is_public(name: str, value: object) -> bool:
+    home = getattr(value, "__module__", "")
+    is_of_rows = home in ("rabit.strategies.row", __name__)
+    is_ours = home.startswith(("rabit.strategies.", "rabit.training.")) and not is_of_rows
+    return not name.startswith("_") and (is_ours or name == "Array")
+
+
+PUBLIC = sorted(name for name, value in globals().items() if _is_public(name, value))

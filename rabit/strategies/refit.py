@@ -115,10 +115,9 @@ class FittedLevels(Exchange):
         return await self._rounding(tuple(state.table.tolist()))(x, None, ranks)
 
     def _rounding(self, table: Table) -> Exchange:
-        in_numpy = TwoPhase(Levels(table, self.block))
         if not 3 <= self.bits <= 6:  # Of 2 bits nothing is free; tables of 7 have too long a name.
-            return in_numpy
-        return InEngine(Compression.levels(self.bits, self.block, table), in_numpy)
+            return TwoPhase(Levels(table, self.block))
+        return InEngine(Compression.levels(self.bits, self.block, table))
 
     def _histogram(self, x: Array) -> Array:
         padded = np.zeros(-(-x.size // self.block) * self.block, x.dtype)

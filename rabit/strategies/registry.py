@@ -12,9 +12,9 @@ from rabit.errors import InvalidArgument
 from rabit.training.strategy import Exchange, Strategy
 
 if TYPE_CHECKING:
-    from .catalog import Method
+    from .row import Method
 
-__all__ = ["as_strategy", "available", "describe", "make"]
+__all__ = ["as_strategy", "available", "defaults", "describe", "make"]
 
 _TRUTH = {"True": True, "False": False}
 
@@ -34,7 +34,7 @@ def as_strategy(method: Strategy | Exchange | str) -> Strategy:
             f"strategy is {method!r}; use a rabit.strategies.Strategy or Exchange, or a text such as "
             f"'powersgd:rank=2' (known: {', '.join(available())})"
         )
-    from .catalog import SMALL_BYTES, usual
+    from .row import SMALL_BYTES, usual
 
     return usual(method, SMALL_BYTES)
 
@@ -49,7 +49,7 @@ def describe() -> str:
     lines = ["Gradient methods: NAME or NAME:parameter=value,parameter=value", ""]
     for name in available():
         method = _methods()[name]
-        lines.append(f"  {name}:{_defaults(name)}".rstrip(":"))
+        lines.append(f"  {name}:{defaults(name)}".rstrip(":"))
         lines.append(f"      bits a coordinate: {method.bits}; keeps: {method.keeps}; {method.use}")
     lines.append("")
     lines.append("Bits: of 32, in a step.  Keeps: on each rank, in sizes of the parameters.")
@@ -72,15 +72,17 @@ def make(spec: str) -> Strategy:
         key, is_pair, text = part.partition("=")
         if key in known and not is_pair:
             raise InvalidArgument(
-                f"strategy {spec!r}: {key} has no value; write it as in {name}:{_defaults(name)}"
+                f"strategy {spec!r}: {key} has no value; write it as in {name}:{defaults(name)}"
             )
         if key not in known:
             raise InvalidArgument(
                 f"strategy {spec!r}: {part!r} is not an argument of {name!r}; "
-                f"{_nearest(key, known)}it takes {_defaults(name) or 'none'}"
+                f"{_nearest(key, known)}it takes {defaults(name) or 'none'}"
             )
         if key in given:
-            raise InvalidArgument(f"strategy {spec!r}: {key} is given twice. Leave one of them out.")
+            raise InvalidArgument(
+                f"strategy {spec!r}: {key} is given twice. Leave one of them out."
+            )
         given[key] = _value(spec, key, text, known[key].default)
     try:
         strategy = build(**given)
@@ -102,7 +104,8 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}? " if near and near[0] != name else ""
 
 
-def _defaults(name: str) -> str:
+def defaults(name: str) -> str:
+    """The arguments of a method as its text has them: "rank=2,start=0,small=65536"."""
     known = inspect.signature(_methods()[name].build).parameters
     return ",".join(f"{each.name}={each.default}" for each in known.values())
 

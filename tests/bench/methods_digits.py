@@ -25,6 +25,13 @@ from typing import Any
 from methods_bytes import bytes_of_engine
 from methods_rows import Rows
 
+from rabit.strategies import make
+from rabit.training.strategy import has_momentum
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from support.rows import ROWS, text_of
+
 RANKS, STEPS, BATCH = 4, 660, 16
 WEIGHTS, BIASES = 64 * 256 + 256 * 10, 256 + 10
 SGD, ADAM = 98.07, 97.85  # of the simulation, plain
@@ -114,6 +121,11 @@ TABLE: dict[str, Way] = {
     "onebit-lamb:warmup=660": Way(ADAM, 0.02, 0.0, bytes=added(32)),
     "onebit-lamb:warmup=130,block=512,small=1024": Way(ADAM, 0.01, 0.0),
 }
+# A method that stands in no line here is trained as its row of the suites says.
+for _name in sorted(set(ROWS) - {text.partition(":")[0] for text in TABLE}):
+    _text = text_of(_name, ROWS[_name].learns[0])
+    _has_own = has_momentum(make(_text))
+    TABLE[_text] = Way(SGD, ROWS[_name].learns[1] / 5, 0.0 if _has_own else 0.9)
 
 
 def rate(step: int, highest: float) -> float:

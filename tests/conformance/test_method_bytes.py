@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.method_bytes import MATRICES, SIDE, VARIANTS, Account, D, added, to_peers
-from support.method_rows import ROWS, text_of
+from support.rows import ROWS, text_of
 
 import rabit
 import rabit.strategies as methods

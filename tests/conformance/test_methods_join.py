@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.method_rows import ROWS, text_of
+from support.rows import text_of
 
 import rabit
 import rabit.strategies as methods
+from rabit.strategies.catalog import METHODS
 from rabit.testing import run_ranks
 
 SHAPES = {"w": (8, 6), "b": (6,)}
@@ -17,7 +18,7 @@ SHAPES = {"w": (8, 6), "b": (6,)}
 def test_ranks_go_on_when_one_has_joined_or_are_told_why_not(name):
     """Rank 2 of 3 has three steps of data, the others five; and then all have as many."""
 
-    survives = "join" in ROWS[name].survives
+    survives = "join" in METHODS[name].survives
 
     def train(engine):
         random = np.random.default_rng(engine.rank)

@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 import pytest
-from support.method_rows import ROWS, text_of
+from support.rows import ROWS, text_of
 
 import rabit.strategies as methods
 from rabit.testing import run_ranks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.method_rows import text_of
+from support.rows import text_of
 
 import rabit
 import rabit.strategies as methods

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import strategy_suite as suite
-from support.method_rows import text_of
+from support.rows import text_of
 
 import rabit
 import rabit.strategies as methods

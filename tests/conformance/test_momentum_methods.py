@@ -169,7 +169,7 @@ def test_a_parameter_that_nobody_uses_stays_where_it_is():
         found.reshape(-1)[:2] = 0
         return found
 
-    exchange = methods.ErrorFeedback(methods.TwoPhase(methods.Signs(8), second_feedback=True))
+    exchange = methods.ErrorFeedback(methods.InEngine(rabit.Compression.sign(8, phases=2)))
     for method in (
         lambda: methods.OneBitLamb(exchange, 3),
         lambda: methods.ZeroOneAdam(exchange, 3, grow=2),

@@ -119,7 +119,7 @@ UNBIASED = {
 def test_levels_of_the_engine_and_of_numpy_have_one_mean_and_variance(name):
     table, levels = UNBIASED[name]
     numpy_codec = methods.TwoPhase(methods.Levels(table(3), 32))
-    native = methods.InEngine(rabit.Compression.levels(3, 32, levels), numpy_codec)
+    native = methods.InEngine(rabit.Compression.levels(3, 32, levels))
     gradient = np.random.default_rng(5).standard_normal((8, 8)).astype(np.float32)
 
     def decoded(exchange):
@@ -140,7 +140,7 @@ def test_levels_of_the_engine_and_of_numpy_have_one_mean_and_variance(name):
 
 def test_eight_bits_of_the_engine_and_of_numpy_are_within_a_step():
     numpy_codec = methods.TwoPhase(methods.MinMax8(32))
-    native = methods.InEngine(rabit.Compression.minmax8(32), numpy_codec)
+    native = methods.InEngine(rabit.Compression.minmax8(32))
 
     found, expected = (
         run_ranks(1, suite.Run(suite.every(each), steps=1, dtype=np.float32), timeout=30)

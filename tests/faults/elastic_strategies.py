@@ -22,11 +22,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support import seeds
-from support.method_rows import ROWS, text_of
+from support.rows import text_of
+
+from rabit.strategies import catalog
 
 RANKS, STEPS = 4, 12
 # Methods by their names, all but those that elastic jobs refuse.
-METHODS = {name: text_of(name) for name, row in ROWS.items() if "resize" in row.survives}
+METHODS = {name: text_of(name) for name, row in catalog.METHODS.items() if "resize" in row.survives}
 SCRIPT = """
 import json, os, pathlib, signal, sys
 import torch

@@ -1,13 +1,19 @@
-"""The pages of gradient methods name every method, and their programs run."""
+"""Tables of pages are those of the rows in the code, and programs of the pages of methods run."""
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from rabit.strategies import available, make
+from rabit.strategies.catalog import FAMILIES as FAMILIES_OF_METHODS
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "docs"))
+
+import tables
 
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 FAMILIES = sorted((GUIDES / "methods").glob("*.md"))
@@ -18,17 +24,18 @@ def named(page: Path) -> list[str]:
     return re.findall(r"`([a-z][a-z0-9-]*(?::[a-z0-9_.,=-]+)?)`", page.read_text())
 
 
-def test_every_method_has_a_row_in_the_table():
-    rows = re.findall(r"^\| (`.*?) \|", (GUIDES / "methods.md").read_text(), re.M)
-    found = {name.partition(":")[0] for row in rows for name in re.findall(r"`([^`]*)`", row)}
+@pytest.mark.parametrize("page", tables.pages(), ids=lambda page: page.stem)
+def test_tables_are_those_of_the_rows(page):
+    text = page.read_text()
 
-    assert sorted(set(available()) - found) == []
+    assert tables.filled(text) == text, "run `python docs/tables.py`"
 
 
-def test_every_method_is_on_the_page_of_a_family():
-    found = {text.partition(":")[0] for page in FAMILIES for text in named(page)}
+def test_every_family_has_a_page_and_every_table_is_on_one():
+    found = [name for page in tables.pages() for name in tables.PLACE.findall(page.read_text())]
 
-    assert sorted(set(available()) - found) == []
+    assert sorted(name for _, name, _ in found) == sorted(tables.TABLES)
+    assert sorted(page.stem for page in FAMILIES) == sorted(FAMILIES_OF_METHODS)
 
 
 @pytest.mark.parametrize("page", FAMILIES, ids=lambda page: page.stem)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from support.method_rows import ROWS, text_of
+from support.rows import text_of
 
 import rabit.strategies as methods
 
@@ -18,7 +18,7 @@ SHAPES: dict[str, tuple[int, ...]] = {"table": (24, 10), "bias": (10,), "filters
 SHARE = 0.25
 
 # Methods that work in step(), of which hooks for gradients alone are not told: these refuse them.
-OF_STEPS = frozenset(name for name, row in ROWS.items() if row.works_in_step)
+OF_STEPS = frozenset(name for name in methods.available() if methods.make(name).uses_step)
 TEXTS = {name: text_of(name) for name in methods.available()}
 
 

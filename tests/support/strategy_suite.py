@@ -14,6 +14,8 @@ import numpy as np
 import rabit.strategies as methods
 from rabit import Compression
 
+from .rows import text_of
+
 SHAPES: dict[str, tuple[int, ...]] = {"w": (6, 5), "b": (5,)}
 STEPS = 8
 Arrays = dict[str, np.ndarray]
@@ -375,65 +377,29 @@ EQUIVALENCES: dict[str, tuple[Run, Run]] = {
 CONSERVING: dict[str, methods.Exchange] = {
     "top-k": methods.ErrorFeedback(topk(0.1)),
     "powersgd": methods.ErrorFeedback(power(1)),
-    "sign": methods.ErrorFeedback(methods.Gathered(methods.Signs())),
-    "sign in two phases": methods.ErrorFeedback(
-        methods.TwoPhase(methods.Signs(4), second_feedback=True)
+    "top-k in two phases": methods.ErrorFeedback(
+        methods.TwoPhase(methods.LargestEntries(0.3), second_feedback=True)
     ),
-    "two means": methods.ErrorFeedback(methods.Gathered(methods.TwoMeans(8))),
     "random-k": methods.ErrorFeedback(methods.RandomK(0.2)),
     "two roads": methods.ErrorFeedback(methods.Accordion(topk(0.5), topk(0.1), interval=3)),
     "phases": methods.ErrorFeedback(methods.Phases(3, topk(0.1))),
     "hierarchy": methods.ErrorFeedback(methods.Hierarchical(topk(0.1), 1)),
 }
 
-# Ranks stay together bit for bit, nothing of a skipped step remains, a saved state goes on bit for bit.
-TOGETHER: dict[str, Callable[[], methods.Strategy]] = {
-    "mean": every(methods.Mean()),
-    "powersgd": every(methods.ErrorFeedback(power(2))),
-    "topk": every(methods.ErrorFeedback(topk(0.1))),
-    "randomk": every(methods.ErrorFeedback(methods.RandomK(0.2))),
-    "ef21": every(methods.Differences(topk(0.2))),
-    "dgc": every(methods.MomentumCorrection(topk(0.2), clip=1.0)),
-    "sign": every(methods.ErrorFeedback(methods.TwoPhase(methods.Signs(8), second_feedback=True))),
-    "qsgd": every(methods.TwoPhase(methods.Levels(methods.uniform(4), block=8))),
-    "nuqsgd": every(methods.Gathered(methods.Levels(methods.geometric(4), block=8))),
-    "terngrad": every(methods.Clipped(methods.Gathered(methods.Levels((0.0, 1.0))))),
-    "natural": every(methods.TwoPhase(methods.Natural())),
-    "bytegrad": every(methods.TwoPhase(methods.MinMax8(8))),
-    "rowsparse": every(methods.RowSparse()),
-    "adasum": every(methods.AdaptiveSum()),
-    "accordion": every(methods.ErrorFeedback(methods.Accordion(power(2), power(1), interval=3))),
-    "ef21-sgdm": every(methods.LocalMomentum(methods.Differences(topk(0.2)))),
-    "demo": every(methods.FrequencyMomentum(0.9, 8, 2)),
-    "wangni": every(methods.Gathered(methods.ByChance(0.3))),
-    "alq": every(methods.FittedLevels(3, 8, every=3)),
-    "amq": every(methods.FittedLevels(3, 8, every=3, fit="powers")),
-    "fp8": every(methods.TwoPhase(methods.Levels(methods.float8(), 8))),
-    "onebit": every(
-        methods.ErrorFeedback(methods.TwoPhase(methods.TwoMeans(8), second_feedback=True))
-    ),
-    "dgc with a ramp": lambda: methods.make("dgc:ratio=0.1,ramp=2,small=0"),
-    "local": lambda: methods.LocalSGD(4),
-    "post-local": lambda: methods.LocalSGD(2, start=4),
-    "slowmo": lambda: methods.LocalSGD(4, methods.SlowMomentum()),
-    "diloco": lambda: methods.LocalSGD(4, methods.Nesterov()),
-    "onebit-adam": lambda: methods.OneBitAdam(
-        methods.ErrorFeedback(methods.TwoPhase(methods.Signs(8), second_feedback=True)), 4
-    ),
-    "qadam": lambda: methods.OneBitAdam(methods.TwoPhase(methods.MinMax8(8)), 4),
-    "onebit-lamb": lambda: methods.OneBitLamb(
-        methods.ErrorFeedback(methods.TwoPhase(methods.Signs(8), second_feedback=True)), 4
-    ),
-    "zero-one-adam": lambda: methods.ZeroOneAdam(
-        methods.ErrorFeedback(methods.TwoPhase(methods.Signs(8), second_feedback=True)),
-        4,
-        refresh=2,
-        grow=2,
-    ),
-    "hierarchical": every(methods.ErrorFeedback(methods.Hierarchical(power(2), 1))),
-    "dabmd": lambda: _one_sample(methods.AnyBatchMirrorDescent()),
-    "anybatch": lambda: _one_sample(methods.AnyBatch()),
-}
+
+def named(name: str) -> Callable[[], methods.Strategy]:
+    """The method of that name, with the arguments of its row."""
+
+    def make() -> methods.Strategy:
+        return _one_sample(methods.make(text_of(name)))
+
+    return make
+
+
+def _one_sample(method: Any) -> methods.Strategy:
+    if hasattr(method, "samples"):
+        method.samples = 1
+    return method
 
 
 # Ranks are apart between exchanges; a saved state goes on bit for bit all the same.
@@ -450,69 +416,56 @@ APART: dict[str, Callable[[], methods.Strategy]] = {
 }
 
 
-def _one_sample(method: Any) -> methods.Strategy:
-    method.samples = 1
-    return method
+# Ranks stay together bit for bit, nothing of a skipped step remains, a saved state goes on bit for bit.
+TOGETHER: dict[str, Callable[[], methods.Strategy]] = {
+    **{name: named(name) for name in methods.available() if name not in {*APART, "async"}},
+    "mean in 16 bits": lambda: methods.make("mean:codec=bf16"),
+    "nuqsgd in NumPy": every(methods.Gathered(methods.Levels(methods.geometric(4), block=8))),
+    "terngrad in NumPy": every(methods.Clipped(methods.Gathered(methods.Levels((0.0, 1.0))))),
+    "bytegrad in NumPy": every(methods.TwoPhase(methods.MinMax8(8))),
+    "topk in NumPy": every(methods.ErrorFeedback(topk(0.1))),
+    "topk in two phases": every(
+        methods.ErrorFeedback(methods.TwoPhase(methods.LargestEntries(0.3), second_feedback=True))
+    ),
+    "powersgd after the mean": every(methods.ErrorFeedback(methods.Phases(3, power(2)))),
+    "accordion": every(methods.ErrorFeedback(methods.Accordion(power(2), power(1), interval=3))),
+    "dgc with clipping": every(methods.MomentumCorrection(topk(0.2), clip=1.0)),
+    "dgc with a ramp": lambda: methods.make("dgc:ratio=0.1,ramp=2,small=0"),
+    "post-local": lambda: methods.LocalSGD(2, start=4),
+    "hierarchy of thin factors": every(methods.ErrorFeedback(methods.Hierarchical(power(2), 1))),
+    "levels of two bits": every(methods.FittedLevels(2, 8, every=3)),
+    "signs of small blocks": lambda: methods.make("sign:block=8,small=0"),
+}
 
 
 def feedback(exchange: methods.Exchange) -> Callable[[], methods.Strategy]:
     return every(methods.ErrorFeedback(exchange))
 
 
-NATIVE_TOPK = methods.InEngine(Compression.topk(0.2, exact=True), topk(0.2))
-NATIVE_SIGNS = methods.InEngine(Compression.sign(8), methods.Gathered(methods.Signs(8)))
-NATIVE_TWO_MEANS = methods.InEngine(
-    Compression.two_means(8), methods.TwoPhase(methods.TwoMeans(8), second_feedback=True)
-)
-NATIVE_TWO_PHASES = methods.InEngine(
-    Compression.sign(8, phases=2), methods.TwoPhase(methods.Signs(8), second_feedback=True)
-)
+NATIVE_TOPK = methods.InEngine(Compression.topk(0.2, exact=True))
+NATIVE_SIGNS = methods.InEngine(Compression.sign(8))
+NATIVE_TWO_MEANS = methods.InEngine(Compression.two_means(8))
+NATIVE_TWO_PHASES = methods.InEngine(Compression.sign(8, phases=2))
 
 # Codecs of the engine and of NumPy that send the same, but for rounding: (the one, the other).
 SAME: dict[str, tuple[Callable[[], methods.Strategy], Callable[[], methods.Strategy]]] = {
-    "topk": (feedback(NATIVE_TOPK), feedback(NATIVE_TOPK.otherwise)),
-    "sign": (feedback(NATIVE_SIGNS), feedback(NATIVE_SIGNS.otherwise)),
-    "topk without feedback": (every(NATIVE_TOPK), every(NATIVE_TOPK.otherwise)),
-    "ef21": (
-        every(methods.Differences(NATIVE_TOPK)),
-        every(methods.Differences(NATIVE_TOPK.otherwise)),
-    ),
+    "topk": (feedback(NATIVE_TOPK), feedback(topk(0.2))),
+    "topk without feedback": (every(NATIVE_TOPK), every(topk(0.2))),
+    "ef21": (every(methods.Differences(NATIVE_TOPK)), every(methods.Differences(topk(0.2)))),
     "dgc": (
         every(methods.MomentumCorrection(NATIVE_TOPK)),
-        every(methods.MomentumCorrection(NATIVE_TOPK.otherwise)),
+        every(methods.MomentumCorrection(topk(0.2))),
     ),
     "phases": (
-        feedback(methods.Phases(3, NATIVE_SIGNS)),
-        feedback(methods.Phases(3, NATIVE_SIGNS.otherwise)),
+        feedback(methods.Phases(3, NATIVE_TOPK)),
+        feedback(methods.Phases(3, topk(0.2))),
     ),
 }
 
 # In float32, where the engine encodes.
 TOGETHER_IN_ENGINE: dict[str, Callable[[], methods.Strategy]] = {
     **{name: pair[0] for name, pair in SAME.items()},
+    **TOGETHER,
+    "phases of signs": feedback(methods.Phases(3, NATIVE_SIGNS)),
     "powersgd": feedback(power(2)),
-    "powersgd after the mean": feedback(methods.Phases(3, power(2))),
-    "accordion": feedback(methods.Accordion(power(2), power(1), interval=3)),
-    **{
-        spec: lambda spec=spec: methods.make(spec)
-        for spec in (
-            "qsgd:bits=4,block=8,small=0",
-            "nuqsgd:bits=3,block=8,small=0",
-            "fp8:block=8,small=0",
-            "natural:small=0",
-            "terngrad:block=8,small=0",
-            "bytegrad:block=8,small=0",
-            "sign:block=8,small=0",
-            "onebit:block=8,small=0",
-            "wangni:ratio=0.3,small=0",
-            "topk:ratio=0.1,small=0",
-            "dgc:ratio=0.2,small=0",
-            "ef21:ratio=0.2,small=0",
-            "qadam:warmup=3,block=8,small=0",
-            "onebit-adam:warmup=3,block=8,small=0",
-            "onebit-lamb:warmup=3,block=8,small=0",
-            "zero-one-adam:start=4,grow=2,refresh=2,block=8,small=0",
-            "hierarchical:island=1,block=8,small=0",
-        )
-    },
 }

@@ -8,9 +8,7 @@ import pytest
 from rabit.strategies.topk import one_of_each
 
 
-@pytest.mark.parametrize(
-    ("count", "size"), [(0, 0), (1, 1), (1, 7), (3, 10), (5, 5), (97, 1000)]
-)
+@pytest.mark.parametrize(("count", "size"), [(0, 0), (1, 1), (1, 7), (3, 10), (5, 5), (97, 1000)])
 def test_places_are_in_order_none_twice_and_one_of_each_part(count, size):
     places, wide = one_of_each(count, size, np.random.default_rng(3))
 

@@ -17,11 +17,10 @@ MEAN = methods.Mean()
 L2 = methods.Levels(methods.uniform(3), 512, "l2")
 NOISY = {
     "levels by L2": methods.TwoPhase(L2),
-    "levels by L2 in the engine": methods.InEngine(
-        Compression.levels(3, norm="l2"), methods.TwoPhase(methods.Levels(methods.uniform(3)))
-    ),
+    "levels by L2 in the engine": methods.InEngine(Compression.levels(3, norm="l2")),
+    "three values in the engine": methods.InEngine(Compression.levels(2, phases=1)),
     "three values": methods.Gathered(methods.Levels((0.0, 1.0))),
-    "entries by chance": methods.Gathered(methods.ByChance(0.1)),
+    "entries by chance": methods.InEngine(Compression.by_chance(0.1)),
     "entries at random, scaled": methods.RandomK(0.1, scale=True),
     "within another": methods.Phases(3, methods.Hierarchical(methods.TwoPhase(L2))),
 }
@@ -57,9 +56,7 @@ def test_what_loses_less_than_it_is_given_may_have_a_residual():
     for exchange in (
         methods.TwoPhase(methods.Levels(methods.uniform(4))),
         methods.RandomK(0.1),
-        methods.InEngine(
-            Compression.levels(4), methods.TwoPhase(methods.Levels(methods.uniform(4)))
-        ),
+        methods.InEngine(Compression.levels(4)),
     ):
         assert methods.ErrorFeedback(exchange).inner == exchange
 
@@ -74,7 +71,7 @@ OUT_OF_RANGE = {
         "graph takes 'ring' or 'all'",
     ),
     "Bypass(below_bytes=-1)": (lambda: methods.Bypass(MEAN, -1), "a whole number from 0 on"),
-    "ByChance(ratio=0)": (lambda: methods.ByChance(0), "a number in (0, 1]"),
+    "chance(ratio=0)": (lambda: methods.InEngine(Compression.by_chance(0)), "a number in (0, 1]"),
     "Clipped(deviations=0)": (lambda: methods.Clipped(MEAN, 0), "a number in (0, inf]"),
     "Clipped(deviations=nan)": (lambda: methods.Clipped(MEAN, math.nan), "in (0, inf]"),
     "Deadline(seconds=0)": (lambda: methods.Deadline(0), "a number in (0, inf)"),
@@ -95,7 +92,7 @@ OUT_OF_RANGE = {
         lambda: methods.FrequencyMomentum(1.0),
         "a number in [0, 1)",
     ),
-    "Gathered(seed=-1)": (lambda: methods.Gathered(methods.Signs(), -1), "from 0 on"),
+    "Gathered(seed=-1)": (lambda: methods.Gathered(methods.MinMax8(), -1), "from 0 on"),
     "Gossip(every=0)": (lambda: methods.Gossip(every=0), EVERY),
     "Gossip(graph='star')": (lambda: methods.Gossip("star"), "graph takes 'ring' or 'all'"),
     "Hierarchical(island=-1)": (lambda: methods.Hierarchical(MEAN, -1), "from 0 on"),
@@ -128,9 +125,9 @@ OUT_OF_RANGE = {
     "Phases(until=-1)": (lambda: methods.Phases(-1, MEAN), "from 0 on"),
     "PowerSGD(rank=0)": (lambda: methods.PowerSGD(0), EVERY),
     "RandomK(ratio=0)": (lambda: methods.RandomK(0), "a number in (0, 1]"),
-    "Signs(block=0)": (lambda: methods.Signs(0), EVERY),
+    "sign(block=0)": (lambda: methods.InEngine(Compression.sign(0)), EVERY),
     "SlowMomentum(beta=1)": (lambda: methods.SlowMomentum(beta=1), "a number in [0, 1)"),
-    "TwoMeans(block=-8)": (lambda: methods.TwoMeans(-8), EVERY),
+    "means(block=-8)": (lambda: methods.InEngine(Compression.two_means(-8)), EVERY),
     "ZeroOneAdam(grow=0)": (lambda: methods.ZeroOneAdam(MEAN, 9, grow=0), EVERY),
     "geometric(bits=9)": (lambda: methods.geometric(9), "from 2 to 8"),
     "losing_links(chance=2)": (lambda: methods.losing_links("ring", 4, 2), "a number in [0, 1]"),

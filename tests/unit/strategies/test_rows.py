@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 from support import strategy_suite as suite
-from support.method_rows import ROWS, text_of
+from support.method_oracles import Oracle
+from support.rows import CODECS, ROWS, text_of
 
 import rabit.strategies as methods
+from rabit import compression
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 
 import methods_digits
 import methods_text
 
+ROOT = Path(__file__).resolve().parents[3]
 
-def test_every_method_has_a_row_that_the_suites_read():
+
+def test_every_method_has_a_row_with_an_oracle():
     assert sorted(ROWS) == methods.available()
+    assert all(isinstance(row.oracle, Oracle) for row in ROWS.values())
+
+
+def test_every_codec_of_the_engine_has_an_oracle_and_a_row_of_the_guide():
+    table = (ROOT / "native" / "codec" / "codec_table.cc").read_text()
+    names = set(re.findall(r'^    \{"(\w+)", "', table, re.M))
+    # Casts are added up as they travel: tests/conformance/test_collectives.py.
+    with_oracle = {row.compression.spec.partition(":")[0] for row in CODECS.values()}
+
+    assert names == with_oracle | {"fp16", "bf16"}
+    assert names == set(compression.CODECS)
 
 
 @pytest.mark.parametrize("name", methods.available())
 def test_the_texts_of_a_row_make_the_method(name):
     row = ROWS[name]
 
-    for arguments in (row.short, row.learns[0], row.account.given):
+    for arguments in (row.short, row.learns[0], row.account.given, row.oracle.given):
         assert isinstance(methods.make(text_of(name, arguments)), methods.Strategy)
-
-
-@pytest.mark.parametrize("name", methods.available())
-def test_what_a_row_says_of_steps_is_what_the_method_says(name):
-    assert ROWS[name].works_in_step == methods.make(text_of(name)).uses_step
 
 
 def test_every_method_is_held_to_stay_together_or_to_go_on_bit_for_bit_where_it_is_apart():

@@ -1,0 +1,1 @@
+"""The rows of the catalog, a module for each family of methods."""
