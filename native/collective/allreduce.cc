@@ -3,7 +3,6 @@
 #include "arithmetic/reduce.h"
 #include "collective/algorithms.h"
 #include "collective/cost.h"
-#include "collective/widened.h"
 
 namespace rabit {
 namespace {
@@ -17,12 +16,6 @@ Status UnlessTrivial(const CollectiveCall& call, const AllreduceArgs& args) {
   return Status();
 }
 
-// Adds up in several steps.
-template <Status (*Run)(const CollectiveCall&, const AllreduceArgs&)>
-Status Widened(const CollectiveCall& call, const AllreduceArgs& args) {
-  return RunWidened(Run, call, args);
-}
-
 // Of equally cheap algorithms the first is chosen.
 constexpr AllreduceAlgorithm kAlgorithms[] = {
     {"direct", "every rank reduces its own part in rank order; 2 steps, bandwidth-optimal", true,
@@ -30,17 +23,17 @@ constexpr AllreduceAlgorithm kAlgorithms[] = {
     {"gather_all", "every rank receives everything; 1 step, for tiny buffers", true,
      &UnlessTrivial<RunGatherAll>, &GatherAllCostMicros},
     {"ring", "bandwidth-optimal; 2(n-1) steps between neighbours", false,
-     &UnlessTrivial<Widened<&RunRing>>, &RingCostMicros},
+     &UnlessTrivial<RunRing>, &RingCostMicros},
     {"recursive_doubling", "latency-optimal for pairwise exchange; log2(n) steps", false,
-     &UnlessTrivial<Widened<&RunRecursiveDoubling>>, &RecursiveDoublingCostMicros},
+     &UnlessTrivial<RunRecursiveDoubling>, &RecursiveDoublingCostMicros},
     {"halving_doubling", "bandwidth-optimal; 2 log2(n) steps", false,
-     &UnlessTrivial<Widened<&RunHalvingDoubling>>, &HalvingDoublingCostMicros},
-    {"tree", "pipelined binary tree, up and down", false, &UnlessTrivial<Widened<&RunTree>>,
+     &UnlessTrivial<RunHalvingDoubling>, &HalvingDoublingCostMicros},
+    {"tree", "pipelined binary tree, up and down", false, &UnlessTrivial<RunTree>,
      &TreeCostMicros},
     {"double_tree", "two complementary trees, half of the data each", false,
-     &UnlessTrivial<Widened<&RunDoubleTree>>, &DoubleTreeCostMicros},
+     &UnlessTrivial<RunDoubleTree>, &DoubleTreeCostMicros},
     {"hierarchical", "inside the hosts, across them, inside again", false,
-     &UnlessTrivial<Widened<&RunHierarchical>>, &HierarchicalCostMicros, true},
+     &UnlessTrivial<RunHierarchical>, &HierarchicalCostMicros, true},
 };
 
 }  // namespace

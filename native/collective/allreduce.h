@@ -18,7 +18,9 @@ struct AllreduceArgs {
   ReduceOp op = ReduceOp::kSum;
   // By rank of the transport; for algorithms that know hosts.  Empty: all on one host.
   std::span<const int> host_of;
-  Epilogue epilogue = {};  // done once to every element, before its sum is rounded to the type
+  // Done once to every element.  An algorithm in rank order does it before it rounds the sum to the
+  // type.  The others round at every step, so the router gives them no work that ends wide.
+  Epilogue epilogue = {};
 };
 
 struct AllreduceAlgorithm {
@@ -42,8 +44,7 @@ const AllreduceAlgorithm& ChooseAllreduceAlgorithm(const LinkModel& link, int si
                                                    bool is_rank_ordered);
 
 // Whether a reduction is for an algorithm that adds up at one place, in rank order: the others
-// round 16-bit floats at every step, and carry averages in narrow types in wide ones
-// (collective/widened.h).
+// round 16-bit floats, and what is left of an average, at every step.
 bool WantsRankOrder(DType dtype, ReduceOp op);
 
 }  // namespace rabit

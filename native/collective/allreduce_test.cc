@@ -139,7 +139,7 @@ TEST(Allreduce, the_choice_follows_the_model) {
   }
 }
 
-TEST(Allreduce, narrow_types_want_rank_order_where_others_would_round_or_widen) {
+TEST(Allreduce, narrow_types_want_rank_order_where_others_would_round_at_every_step) {
   EXPECT_TRUE(WantsRankOrder(DType::kFloat16, ReduceOp::kSum));
   EXPECT_TRUE(WantsRankOrder(DType::kBfloat16, ReduceOp::kAverage));
   EXPECT_TRUE(WantsRankOrder(DType::kInt8, ReduceOp::kAverage));

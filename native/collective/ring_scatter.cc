@@ -5,11 +5,9 @@
 #include <cstring>
 #include <vector>
 
-#include "arithmetic/reduce.h"
 #include "collective/chunks.h"
 #include "collective/pair_reducer.h"
 #include "collective/reduce_to.h"
-#include "collective/widened.h"
 #include "transport/operation_slots.h"
 
 namespace rabit {
@@ -148,16 +146,7 @@ Status ReduceScatterAroundRing(const CollectiveCall& call, const TensorView& in,
   if (call.size() == 1) return ReduceScatter(call, in, out, part_counts, op, epilogue);
   std::vector<int64_t> offsets = {0};
   for (int64_t count : part_counts) offsets.push_back(offsets.back() + count);
-  auto* const result = static_cast<std::byte*>(out.data);
-  if (!EndsWide(in.dtype, epilogue)) {
-    return ScatterRun(call, in, result, offsets, op, epilogue).Run();
-  }
-  Epilogue left = epilogue;
-  RABIT_ASSIGN_OR_RETURN(const TensorView wide, Widen(in, call, left));
-  std::byte* const mine = Elements(wide).At(offsets[static_cast<size_t>(call.rank())]);
-  RABIT_RETURN_IF_ERROR(ScatterRun(call, wide, mine, offsets, op, left).Run());
-  Convert(wide.dtype, mine, out.dtype, result, out.count);
-  return Status();
+  return ScatterRun(call, in, static_cast<std::byte*>(out.data), offsets, op, epilogue).Run();
 }
 
 }  // namespace rabit

@@ -28,11 +28,6 @@ class Scratch {
     bytes_ = bytes;
     return memory_.get();
   }
-  // More memory, which Get leaves as it is.
-  Scratch& Apart() {
-    if (apart_ == nullptr) apart_ = std::make_unique<Scratch>();
-    return *apart_;
-  }
 
  private:
   static constexpr std::align_val_t kAlignment{64};
@@ -41,7 +36,6 @@ class Scratch {
   };
   std::unique_ptr<std::byte[], Delete> memory_;
   size_t bytes_ = 0;
-  std::unique_ptr<Scratch> apart_;
 };
 
 }  // namespace rabit

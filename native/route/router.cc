@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/epilogue.h"
 #include "base/kind.h"
 #include "collective/allreduce.h"
 #include "collective/hosts.h"
@@ -26,8 +27,17 @@ constexpr int64_t kChainBroadcastBytesMin = 128 << 10;
 // (docs/performance.md, "Joined tensors").
 constexpr int64_t kJoinedBytesMax = 2 << 20;
 
+// Adds up at one place, in the wide type, with the fewest bytes.
+constexpr std::string_view kDirectAlgorithm = "direct";
+
 // Of which a server can add up a tensor at once (arithmetic/reduce.h).
 constexpr int kServedRanksMax = 1024;
+
+// The sum stays in a wide type until what is left of an average has been done.
+bool EndsWide(const Work& work, const Group& group) {
+  return TraitsOf(work.kind).reduces &&
+         EndsWide(work.dtype, EpilogueOf(work.op, work.dtype, group.size(), work.postscale));
+}
 
 int CountAllHosts(const Topology& topology) {
   std::vector<int> hosts = topology.host_of;
@@ -93,7 +103,9 @@ Result<Route> Router::Of(const Work& work, Load load, const Group& group) const 
   if (ps.has_value() && backend == ps->backend) return OverServers(work, load, group, wish);
   const std::optional<NcclRows>& nccl = options_.nccl;
   if (nccl.has_value() && backend == nccl->backend) return OverNccl(work, load, group, wish);
-  if (!wish.algorithm.empty()) return Route{kBuiltin, kBuiltin, wish.algorithm, wish.row};
+  if (!wish.algorithm.empty()) {
+    return Route{kBuiltin, kBuiltin, RoundingOnce(wish.algorithm, work, group), wish.row};
+  }
   const Choice choice = Choose(options_.links, work, load.bytes, group);
   return Route{kBuiltin, kBuiltin, choice.algorithm, wish.row.empty() ? choice.row : wish.row};
 }
@@ -176,7 +188,7 @@ Route Router::OverMpi(const Work& work, Load load, const Group& group, const Wis
     return {mpi.library, mpi.library, kLibraryAlgorithm, wish.row};
   }
   if (!wish.algorithm.empty() && !wants_library) {
-    return ours(mpi.messages, {wish.algorithm, wish.row});
+    return ours(mpi.messages, {RoundingOnce(wish.algorithm, work, group), wish.row});
   }
   if (mpi.shares_hosts && HostsOf(group) == 1) {
     return ours(kBuiltin, Choose(options_.links, work, load.bytes, group));
@@ -218,8 +230,9 @@ Router::Choice Router::Choose(const LinkCosts& links, const Work& work, int64_t 
 Router::Choice Router::ChooseAllreduce(const LinkCosts& links, const Work& work, int64_t bytes,
                                        const Group& group) const {
   const std::string_view wanted = options_.rules.Find(Kind::kAllreduce, bytes);
-  if (!wanted.empty()) return {FindAllreduceAlgorithm(wanted)->name, "user_rule"};
-  const bool is_rank_ordered = options_.is_deterministic || WantsRankOrder(work.dtype, work.op);
+  if (!wanted.empty()) return {RoundingOnce(wanted, work, group), "user_rule"};
+  const bool is_rank_ordered = options_.is_deterministic || WantsRankOrder(work.dtype, work.op) ||
+                               EndsWide(work, group);
   const AllreduceAlgorithm& flat =
       ChooseAllreduceAlgorithm(links.slowest, group.size(), bytes, is_rank_ordered);
   if (is_rank_ordered) return {flat.name, "link_model"};
@@ -229,6 +242,13 @@ Router::Choice Router::ChooseAllreduce(const LinkCosts& links, const Work& work,
   }
   if (WantsRing(group, bytes)) return {"ring", "hosts"};
   return {flat.name, "link_model"};
+}
+
+// What a rule names, or `direct` where that would round a sum that ends wide at every step.
+std::string_view Router::RoundingOnce(std::string_view algorithm, const Work& work,
+                                      const Group& group) {
+  const bool rounds_once = !EndsWide(work, group) || SumsInRankOrder(work.kind, algorithm);
+  return rounds_once ? algorithm : kDirectAlgorithm;
 }
 
 Router::Choice Router::ChooseAllgather(const LinkCosts& links, int64_t bytes,
@@ -251,8 +271,9 @@ Router::Choice Router::ChooseBroadcast(const LinkCosts& links, int64_t bytes,
 Router::Choice Router::ChooseReduceScatter(const Work& work, int64_t bytes,
                                            const Group& group) const {
   const std::string_view wanted = options_.rules.Find(Kind::kReduceScatter, bytes);
-  if (!wanted.empty()) return {wanted, "user_rule"};
-  const bool may_ring = !options_.is_deterministic && !WantsRankOrder(work.dtype, work.op);
+  if (!wanted.empty()) return {RoundingOnce(wanted, work, group), "user_rule"};
+  const bool may_ring = !options_.is_deterministic && !WantsRankOrder(work.dtype, work.op) &&
+                        !EndsWide(work, group);
   return {may_ring && WantsRing(group, bytes) ? "ring" : "direct", "hosts"};
 }
 

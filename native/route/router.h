@@ -45,6 +45,8 @@ struct RouterOptions {
 //   only             there is nothing to choose
 //   device           the tensor is on a GPU, and NCCL does it there
 //   emulated         the backend that was asked for does not do this; builtin does it instead
+// A rule that names an algorithm of several steps gives averages of narrow types to `direct`, which
+// rounds once: the mean of values of a type is a value of the type.
 // A pure function of arguments that all ranks of a group agree on, so that they choose alike.
 // Constant and thread-safe.
 class Router {
@@ -107,6 +109,8 @@ class Router {
   Choice ChooseAllgather(const LinkCosts& links, int64_t bytes, const Group& group) const;
   Choice ChooseBroadcast(const LinkCosts& links, int64_t bytes, const Group& group) const;
   Choice ChooseReduceScatter(const Work& work, int64_t bytes, const Group& group) const;
+  static std::string_view RoundingOnce(std::string_view algorithm, const Work& work,
+                                       const Group& group);
 
   const RouterOptions options_;
   // Counted once: with thousands of ranks that takes longer than all else around a small tensor.

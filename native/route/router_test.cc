@@ -193,6 +193,46 @@ TEST(Router, rules_and_determinism_win_over_what_was_measured) {
   EXPECT_EQ(Chosen(ruled, DType::kFloat32, 1 << 20), "0 tree user_rule");
 }
 
+// An average of a narrow type, and a sum of one that is scaled, are rounded once.
+TEST(Router, rules_for_algorithms_of_several_steps_give_means_of_narrow_types_to_direct) {
+  RouterOptions by_route = On({0, 0, 1, 1});
+  by_route.routes = Parsed("allreduce:*:builtin/double_tree;reducescatter:*:builtin/ring", false);
+  RouterOptions by_rule = Ruled("allreduce:0-inf@hierarchical;reducescatter:0-inf@ring");
+  by_rule.topology = by_route.topology;
+  for (const RouterOptions& options : {by_route, by_rule}) {
+    for (const Kind kind : {Kind::kAllreduce, Kind::kReduceScatter}) {
+      const auto chosen = [&](Work work) {
+        const Router router(options);
+        return std::string(router.Of(work, {1 << 20}, World())->algorithm);
+      };
+      for (int32_t i = 0; i < kKernelDTypeCount; ++i) {
+        Work work = Of(kind, static_cast<DType>(i));
+        EXPECT_NE(chosen(work), "direct");
+        work.postscale = 0.5;
+        const bool is_narrow = WideOf(work.dtype) != work.dtype;
+        EXPECT_EQ(chosen(work) == "direct", is_narrow) << Name(work.dtype);
+        work.postscale = 1.0;
+        work.op = ReduceOp::kAverage;
+        EXPECT_EQ(chosen(work) == "direct", is_narrow) << Name(work.dtype);
+      }
+    }
+  }
+  by_rule.rules = *AlgorithmRules::Parse("allreduce:0-inf@gather_all", false);
+  Work work = Of(Kind::kAllreduce, DType::kFloat16);
+  work.op = ReduceOp::kAverage;
+  EXPECT_EQ(Text(Take(by_rule, work, {1 << 20})), "0 gather_all user_rule");
+}
+
+TEST(Router, a_scaled_sum_of_a_narrow_type_takes_no_ring_by_itself) {
+  const RouterOptions options = On({0, 1, 2, 3});
+  Work work = Of(Kind::kAllreduce, DType::kInt8);
+  EXPECT_EQ(Text(Take(options, work, {1 << 20})), "0 ring hosts");
+  work.postscale = 0.5;
+  EXPECT_EQ(Text(Take(options, work, {1 << 20})), "0 direct link_model");
+  work.kind = Kind::kReduceScatter;
+  EXPECT_EQ(Text(Take(options, work, {1 << 20})), "0 direct hosts");
+}
+
 TEST(Router, a_group_of_one_rank_exchanges_nothing) {
   EXPECT_EQ(Text(Take(Ruled("ring"), Of(Kind::kAllreduce), {4}, World(1))), "0 none alone");
 }

@@ -49,8 +49,7 @@ def words_of_a_step(name: str, account: Account, ranks: int = 4) -> float:
         rabit.barrier()
         return (bytes_sent(engine) - before) / 4 / steps
 
-    # As many bytes as by a ring, which would carry means of 16 bits in 32.
-    return float(np.mean(run_ranks(ranks, on_rank, "tcp", timeout=60, allreduce_algorithm="direct")))
+    return float(np.mean(run_ranks(ranks, on_rank, "tcp", timeout=60, allreduce_algorithm="ring")))
 
 
 @pytest.mark.parametrize("ranks", [4, 8])

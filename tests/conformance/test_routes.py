@@ -48,6 +48,20 @@ def test_rules_choose_by_kind_type_and_size_and_do_not_change_results(transport)
     assert {row for _, _, row in found[0]} == {"route_rule"}
 
 
+def test_a_mean_of_16_bits_is_not_sent_around_the_ring_that_a_setting_names():
+    def on_rank(engine):
+        tensor = np.full(9000, 40_000, np.float16)
+        mean = rabit.allreduce(tensor, name="mean")
+        assert mean.tolist() == tensor.tolist()  # the sum would be inf
+        rabit.allreduce(np.ones(9000, np.float32), name="wide")
+        return taken(engine)
+
+    found = run_ranks(3, on_rank, allreduce_algorithm="ring", inline_bytes=0)
+
+    rows = {("allreduce", "direct", "user_rule"), ("allreduce", "ring", "user_rule")}
+    assert found[0] == found[1] == found[2] == rows
+
+
 def test_even_alltoalls_are_routed_by_their_size_and_others_by_the_mean():
     route = "alltoall:<1K:builtin;alltoall:4000-5000:builtin"
 
