@@ -18,16 +18,20 @@ namespace rabit {
 namespace {
 
 constexpr CodecRow kRows[] = {
-    {"fp16", "float32 and float64 travel as float16", &MakeFloat16Codec},
-    {"bf16", "float32 and float64 travel as bfloat16", &MakeBfloat16Codec},
-    {"levels", "stochastic levels of 2 to 8 bits with a scale for each block", &MakeLevelsCodec},
-    {"fp8", "8-bit floats with a scale for each block, rounded at random", &MakeFloat8Codec},
-    {"natural", "powers of two, rounded at random", &MakeNaturalCodec},
-    {"sign", "one bit and a scale for each block", &MakeSignCodec},
-    {"means", "one bit and two means for each block", &MakeTwoMeansCodec},
-    {"topk", "the largest elements of each block", &MakeTopKCodec},
-    {"chance", "elements of each block at random, large ones more surely", &MakeByChanceCodec},
-    {"minmax8", "8 bits between the least and the largest of each block", &MakeMinMaxCodec},
+    {"fp16", "float32 and float64 travel as float16", &MakeFloat16Codec, "fp16"},
+    {"bf16", "float32 and float64 travel as bfloat16", &MakeBfloat16Codec, "bf16"},
+    {"levels", "stochastic levels of 2 to 8 bits with a scale for each block", &MakeLevelsCodec,
+     "levels:bits=4,block=64"},
+    {"fp8", "8-bit floats with a scale for each block, rounded at random", &MakeFloat8Codec,
+     "fp8:block=64"},
+    {"natural", "powers of two, rounded at random", &MakeNaturalCodec, "natural"},
+    {"sign", "one bit and a scale for each block", &MakeSignCodec, "sign:block=64"},
+    {"means", "one bit and two means for each block", &MakeTwoMeansCodec, "means:block=64"},
+    {"topk", "the largest elements of each block", &MakeTopKCodec, "topk:ratio=0.1,block=64"},
+    {"chance", "elements of each block at random, large ones more surely", &MakeByChanceCodec,
+     "chance:ratio=0.1,block=64"},
+    {"minmax8", "8 bits between the least and the largest of each block", &MakeMinMaxCodec,
+     "minmax8:block=64"},
 };
 
 class Codecs final : public CodecSet {

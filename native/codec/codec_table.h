@@ -1,4 +1,4 @@
-// The table of codecs: name -> maker.  A new codec is one row.
+// The table of codecs: name -> maker.  A new codec is one row; the suites and the bench run each.
 #pragma once
 
 #include <memory>
@@ -15,6 +15,7 @@ struct CodecRow {
   std::string_view name;     // what a user writes before the colon: "levels"
   std::string_view summary;  // one line for help texts
   Result<std::unique_ptr<Codec>> (*make)(CodecSpec& spec);
+  std::string_view example;  // a specification with small blocks, for the suites
 };
 
 std::span<const CodecRow> CodecTable();

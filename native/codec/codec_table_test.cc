@@ -8,21 +8,19 @@
 namespace rabit {
 namespace {
 
-RABIT_CODEC_SUITE(Float16Codec, "fp16");
-RABIT_CODEC_SUITE(Bfloat16Codec, "bf16");
-RABIT_CODEC_SUITE(LevelsCodec, "levels:bits=4,block=64");
+[[maybe_unused]] const bool all_rows_are_tested = [] {
+  for (const CodecRow& row : CodecTable()) {
+    testing::RegisterCodecSuite("Codec_" + std::string(row.name), std::string(row.example));
+  }
+  return true;
+}();
+
+// Parameters by which a codec does something else.
 RABIT_CODEC_SUITE(L2LevelsCodec, "levels:bits=6,block=64,norm=l2");
 RABIT_CODEC_SUITE(ExponentialLevelsCodec, "levels:bits=5,block=256,levels=exponential");
 RABIT_CODEC_SUITE(TableLevelsCodec, "levels:bits=3,block=64,levels=2a005500");
 RABIT_CODEC_SUITE(TernaryCodec, "levels:bits=2,block=64,phases=1");
-RABIT_CODEC_SUITE(Float8Codec, "fp8:block=64");
-RABIT_CODEC_SUITE(NaturalCodec, "natural");
-RABIT_CODEC_SUITE(SignCodec, "sign:block=64");
 RABIT_CODEC_SUITE(SignInTwoPhasesCodec, "sign:block=64,phases=2");
-RABIT_CODEC_SUITE(TwoMeansCodec, "means:block=64");
-RABIT_CODEC_SUITE(ByChanceCodec, "chance:ratio=0.1,block=64");
-RABIT_CODEC_SUITE(MinMaxCodec, "minmax8:block=64");
-RABIT_CODEC_SUITE(TopKCodec, "topk:ratio=0.1,block=64");
 RABIT_CODEC_SUITE(SampledTopKCodec, "topk:ratio=0.05,block=16384");
 RABIT_CODEC_SUITE(ExactTopKCodec, "topk:ratio=0.05,block=512,count=exact");
 
@@ -44,10 +42,11 @@ TEST(CodecTable, a_specification_is_completed_with_the_defaults) {
 
 TEST(CodecTable, mistakes_in_a_specification_are_named) {
   const auto message = [](const char* spec) { return MakeCodec(spec).status().message(); };
-  EXPECT_EQ(
-      message("fp7"),
-      "no codec is called 'fp7'. Choose one of 'fp16', 'bf16', 'levels', 'fp8', 'natural', 'sign', "
-      "'means', 'topk', 'chance', 'minmax8'.");
+  EXPECT_TRUE(
+      message("fp7").starts_with("no codec is called 'fp7'. Choose one of 'fp16', 'bf16', "));
+  for (const CodecRow& row : CodecTable()) {
+    EXPECT_TRUE(testing::Has(message("fp7"), "'" + std::string(row.name) + "'")) << message("fp7");
+  }
   EXPECT_EQ(message("levels:bits=9"),
             "codec 'levels:bits=9': bits is '9'; it is an integer from 2 to 8. Correct it.");
   EXPECT_EQ(message("sign:block=12"),
