@@ -4,31 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from rabit.launch.hosts import Host
 from rabit.launch.losses import Losses
 from rabit.launch.nodes.node import Events, Node
-from rabit.launch.room import Cooldown, Room
+from rabit.launch.room import Room
 
-__all__ = ["Growth", "Grows", "NewcomerEvents"]
-
-
-@dataclass(frozen=True)
-class Grows:
-    """How a job starts processes while it runs.
-
-    hosts: all that there are at the start, also those without a rank.  most: ranks that the job may
-    have.  spares: processes that wait beyond them.  look: gives the hosts again, every `interval_s`;
-    None: they stay.
-    """
-
-    hosts: Sequence[Host]
-    most: int
-    spares: int = 0
-    look: Callable[[], Sequence[Host]] | None = None
-    interval_s: float = 1.0
-    cooldown: Cooldown = field(default_factory=Cooldown)
+__all__ = ["Growth", "NewcomerEvents"]
 
 
 class Growth:

@@ -1,97 +1,127 @@
-"""HostJob: everything that one host has to know to start its ranks."""
+"""Job: what is to run, where, and with which variables, resolved once for all launchers."""
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import dataclasses
-import json
-import os
-from dataclasses import dataclass
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from rabit.errors import InvalidArgument
+from rabit.launch.hosts import Host
+from rabit.launch.nodes.ssh import SshOptions
+from rabit.launch.plan import Plan
+from rabit.launch.program import Program
+from rabit.launch.room import Grows
+from rabit.rendezvous import addresses
+from rabit.rendezvous.interfaces import pick_address
 
-__all__ = ["HostJob", "RankJob", "working_directory"]
+__all__ = ["Elastic", "Job"]
 
-
-@dataclass(frozen=True)
-class RankJob:
-    """One process and the variables that are its alone.
-
-    is_server: a summation server, whose number counts after the ranks.
-    """
-
-    rank: int
-    environ: dict[str, str]
-    is_server: bool = False
+_INTERFACES = "RABIT_NETWORK_INTERFACES"
 
 
 @dataclass(frozen=True)
-class HostJob:
-    """What a host starts.  Its text form holds the secret: it travels through pipes only.
+class Elastic:
+    """A job that goes on when ranks are lost.
 
-    slots, first_slot: of the host, and the one of the first rank here, when processes of several jobs
-    share its processors; 0: these ranks share them.  environ: variables of every rank; None in the text
-    of a remote job: the far side's own, and those here on top.  payload: a pickled call that the ranks
-    make instead of `command`.  stores: addresses of those that hold the membership together, when the ranks
-    are to go on without the launcher.
+    least: ranks that it needs.  stores: that hold its membership; with several it goes on when the launcher is
+    lost.  grows: how it starts processes while it runs; None: it does not.
     """
 
-    job: str
-    version: str
-    host: str
-    command: tuple[str, ...]
-    directory: str
-    environ: dict[str, str]
-    ranks: tuple[RankJob, ...]
-    grace_s: float
-    secret: bytes | None = dataclasses.field(default=None, repr=False)
-    payload: bytes | None = dataclasses.field(default=None, repr=False)
-    sets_threads: bool = True
-    bind_to: str = "none"
-    slots: int = 0
-    first_slot: int = 0
-    stores: tuple[str, ...] = ()
+    least: int
+    stores: int = 1
+    grows: Grows | None = None
 
-    def to_json(self) -> bytes:
-        document = dataclasses.asdict(self)
-        document["secret"] = self.secret.hex() if self.secret is not None else None
-        document["payload"] = (
-            base64.b64encode(self.payload).decode() if self.payload is not None else None
-        )
-        return json.dumps(document).encode()
 
-    @classmethod
-    def from_json(cls, text: bytes) -> HostJob:
-        try:
-            document: dict[str, Any] = json.loads(text)
-            document["command"] = tuple(document["command"])
-            document["stores"] = tuple(document["stores"])
-            document["ranks"] = tuple(RankJob(**each) for each in document["ranks"])
-            if document["secret"] is not None:
-                document["secret"] = bytes.fromhex(document["secret"])
-            if document["payload"] is not None:
-                document["payload"] = base64.b64decode(document["payload"], validate=True)
-            return cls(**document)
-        except (ValueError, KeyError, TypeError) as error:
+@dataclass(frozen=True, kw_only=True)
+class Job(Program):
+    """A job, whose settings were read and whose hosts were looked up.  Flags of rabitrun fill fields of their names.
+
+    plan: its hosts know their addresses.  environ: of the launcher.  tuning, user: variables of every rank on top
+    of it, the user's last.  notices: for the user, of the settings.  has_bare_rank_0: what rank 0 writes is the
+    program's whole output, and gets no prefix.  secret: None: the launcher makes one.  mpi_arguments: of mpiexec.
+    restart: how often the job has been started again.
+    """
+
+    plan: Plan
+    environ: Mapping[str, str]
+    tuning: Mapping[str, str] = field(default_factory=dict)
+    user: Mapping[str, str] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+    elastic: Elastic | None = None
+    start_s: float = 30.0
+    max_restarts: int = 0
+    restart: int = 0
+    ssh: SshOptions = field(default_factory=SshOptions)
+    mpi_arguments: tuple[str, ...] = ()
+    secret: bytes | None = field(default=None, repr=False)
+    output_folder: Path | None = None
+    has_timestamps: bool = False
+    is_collapsed: bool = False
+    is_verbose: bool = False
+    has_bare_rank_0: bool = False
+
+    def again(self, count: int) -> Job:
+        """The job as it is started for the time after `count` failures."""
+        # In a folder of its own: why the attempt before has failed is in its files.
+        folder = self.output_folder and self.output_folder / f"restart.{count}"
+        tuning = {**self.tuning, "RABIT_RESTART": str(count)}
+        return dataclasses.replace(self, restart=count, tuning=tuning, output_folder=folder)
+
+    @property
+    def grows(self) -> Grows | None:
+        """How the job starts processes while it runs; None: it does not."""
+        return None if self.elastic is None else self.elastic.grows
+
+    @cached_property
+    def hosts(self) -> tuple[Host, ...]:
+        """All hosts: those of the plan first, then those on which an elastic job may grow."""
+        planned = [each.host for each in self.plan.hosts]
+        return tuple(dict.fromkeys([*planned, *(() if self.grows is None else self.grows.hosts)]))
+
+    def starts_here(self, host: Host) -> bool:
+        """True if the ranks of `host` are children of the launcher, without ssh."""
+        return not self.ssh.is_always and host.is_here
+
+    @property
+    def interfaces(self) -> str:
+        """The network interfaces that the user has named, with commas; "": none."""
+        return self.tuning.get(_INTERFACES) or self.environ.get(_INTERFACES, "")
+
+    @cached_property
+    def store_host(self) -> str:
+        """The address on which the store listens; "" for a job of one rank, which needs none.
+
+        Raises InvalidArgument if no host has an address.
+        """
+        if self.plan.size == 1 and self.grows is None:
+            return ""
+        # With ssh or without, this machine reaches its loopback.
+        away = [host for host in self.hosts if not host.is_here]
+        if not away:
+            return addresses.loopback_address()
+        names = [name.strip() for name in self.interfaces.split(",") if name.strip()]
+        if names:
+            return pick_address(names)
+        known = [host.address for host in away if host.address]
+        if not known:
             raise InvalidArgument(
-                f"the description of the job is malformed: {type(error).__name__}. Install the "
-                "same version of mariza-rabit on every host."
-            ) from error
+                f"the host {away[0].name.rpartition('@')[2]!r} does not resolve: {away[0].problem}. Use a name that "
+                "every host knows, or an address."
+            )
+        return addresses.route_address(known[0])
 
-
-def working_directory() -> str:
-    """Where ranks start: the directory of this process, by the name that its shell has for it."""
-    try:
-        here = Path.cwd()
-    except FileNotFoundError as error:
-        raise InvalidArgument(
-            "the working directory has been removed, and the ranks are to start in it. Change to another one (cd)."
-        ) from error
-    name = os.environ.get("PWD", "")  # perhaps through a symbolic link, and perhaps of another process
-    with contextlib.suppress(OSError):
-        if name and here.samefile(name):
-            return name
-    return str(here)
+    @property
+    def interface_note(self) -> str:
+        """Of a job on this host alone, which uses none: the interfaces that are named for it and absent; "": none."""
+        names = [name.strip() for name in self.interfaces.split(",") if name.strip()]
+        known = sorted(name for _, name in socket.if_nameindex())
+        if not names or self.store_host != addresses.loopback_address() or set(names) & set(known):
+            return ""
+        return (
+            f"the network interface {', '.join(names)} (--network-interfaces or {_INTERFACES}) does not exist "
+            f"here: known are {', '.join(known)}. This job uses the loopback; on several hosts it would not start."
+        )

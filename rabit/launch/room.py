@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rabit.launch.hosts import Host
 
-__all__ = ["Cooldown", "Room"]
+__all__ = ["Cooldown", "Grows", "Room"]
 
 # So many processes that end badly on one host, each less than so long after its start or after the
 # one before, are the host's or the program's fault rather than chance.
@@ -21,6 +21,23 @@ class Cooldown:
 
     first_s: float = 10.0
     most_s: float = 300.0
+
+
+@dataclass(frozen=True)
+class Grows:
+    """How a job starts processes while it runs.
+
+    hosts: all that there are at the start, also those without a rank.  most: ranks that the job may
+    have.  spares: processes that wait beyond them.  look: gives the hosts again, every `interval_s`;
+    None: they stay.
+    """
+
+    hosts: Sequence[Host]
+    most: int
+    spares: int = 0
+    look: Callable[[], Sequence[Host]] | None = None
+    interval_s: float = 1.0
+    cooldown: Cooldown = field(default_factory=Cooldown)
 
 
 @dataclass

@@ -12,11 +12,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import CodeType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rabit.config.config import process_environment
 from rabit.errors import InvalidArgument, RabitError
 from rabit.printable import printable_lines
+
+if TYPE_CHECKING:
+    import argparse
 
 __all__ = ["RunFailed", "run"]
 
@@ -81,7 +84,7 @@ def run(
     Raises RunFailed with the report about the cause if a rank fails, and KeyboardInterrupt if that stops the job.
     """
     given = dict(locals())
-    _refuse(given)
+    _check(given)
     results: list[T] = _run(given)
     return results
 
@@ -90,95 +93,87 @@ _ELASTIC = (
     "jobs of run() have a fixed number of ranks, since each of them returns a result. Start an elastic "
     "job with rabitrun --min-np, or call run() again with num_proc after a failure"
 )
+_MPI = (
+    "run() starts ranks itself. Use 'rabitrun --launcher mpi' and a script, or backend='mpi' under mpirun"
+)
 _REFUSED = {
     **dict.fromkeys(("min_num_proc", "max_num_proc", "min_np", "max_np", "slots"), _ELASTIC),
     **dict.fromkeys(("reset_limit", "cooldown_range", "host_discovery_script"), _ELASTIC),
-    **dict.fromkeys(
-        ("use_mpi", "mpi_args"),
-        "run() starts ranks itself. Use 'rabitrun --launcher mpi' and a script, or backend='mpi' "
-        "under mpirun",
-    ),
+    **dict.fromkeys(("use_mpi", "mpi_args"), _MPI),
 }
-_OLDER = {"num_proc": "np", "network_interfaces": "network_interface"}
+# Argument -> the flag of rabitrun that it is, as the parser calls it; the later of two names is an older one.
+_FLAGS = {
+    "num_proc": "np", "np": "np", "hosts": "hosts", "hostfile": "hostfile",
+    "start_timeout": "start_s", "grace_time": "grace_s", "verbose": "is_verbose",
+    "output_filename": "output_folder", "ssh_port": "ssh_port", "ssh_options": "ssh_option",
+    "ssh_identity_file": "ssh_identity_file", "executable": "remote_python",
+    "network_interfaces": "setting_network_interfaces",
+    "network_interface": "setting_network_interfaces",
+}  # fmt: skip
+_PATHS = ("hostfile", "output_folder", "ssh_identity_file")
+_ONE_OF = (("num_proc", "np"), ("network_interfaces", "network_interface"), ("hosts", "hostfile"))
 
 
-def _refuse(given: dict[str, Any]) -> None:
-    """Raises InvalidArgument for what cannot be done; gives older names their new one."""
+def _check(given: Mapping[str, Any]) -> None:
+    """Raises InvalidArgument for what cannot be done."""
+    from rabit.launch.options.environment import check_variable
+
     for name, why in _REFUSED.items():
         if given[name] not in (None, False):
             raise InvalidArgument(f"run() got {name}={given[name]!r}: {why}.")
-    pairs = [*_OLDER.items(), ("hosts", "hostfile")]
-    for name, other in pairs:
+    for name, other in _ONE_OF:
         if given[name] is not None and given[other] is not None:
             raise InvalidArgument(f"run() got both {name} and {other}. Give one of them.")
-    for name, older in _OLDER.items():
-        given[name] = given[older] if given[name] is None else given[name]
     if not callable(given["func"]):
         raise InvalidArgument(
             f"run() got func={given['func']!r}, which cannot be called. Pass a function, and its "
             "arguments in args and kwargs."
         )
+    for name, value in dict(given["env"] or {}).items():
+        check_variable(
+            name, value, f"run() got env with {name!r}, which cannot be set", 'env={"NAME": "VALUE"}'
+        )
+
+
+def _command_line(given: Mapping[str, Any]) -> argparse.Namespace:
+    """What rabitrun would have parsed."""
+    from rabit.launch.options.flags import make_parser
+
+    parsed = make_parser().parse_args([])
+    parsed.np = 1
+    # It starts no servers, whatever a job around this one has.
+    parsed.setting_servers = "0"
+    parsed.env = [f"{name}={value}" for name, value in dict(given["env"] or {}).items()]
+    for name, flag in _FLAGS.items():
+        if given[name] is not None:
+            setattr(parsed, flag, Path(given[name]) if flag in _PATHS and given[name] else given[name])
     try:
-        given["num_proc"] = operator.index(1 if given["num_proc"] is None else given["num_proc"])
+        parsed.np = operator.index(parsed.np)
     except TypeError:
         raise InvalidArgument(
-            f"run() got num_proc={given['num_proc']!r}: the number of ranks is an integer. Pass one."
+            f"run() got num_proc={parsed.np!r}: the number of ranks is an integer. Pass one."
         ) from None
+    return parsed
 
 
 def _run(given: Mapping[str, Any]) -> Any:
-    from rabit.launch.hosts import local_hosts, parse_hostfile, parse_hosts
-    from rabit.launch.launchers.rabitrun import Request, launch
-    from rabit.launch.nodes.ssh import SshOptions
-    from rabit.launch.options.environment import check_variable
-    from rabit.launch.plan import make_plan
-    from rabit.launch.resolution import resolved
-    from rabit.launch.supervisor import Times
+    from rabit.launch.launchers import ssh
+    from rabit.launch.options.assembly import job_of
 
-    ranks = given["num_proc"]
-    hosts = local_hosts(max(1, ranks))
-    if given["hosts"] is not None:
-        hosts = resolved(parse_hosts(given["hosts"], "hosts"))
-    elif given["hostfile"] is not None:
-        hosts = resolved(parse_hostfile(Path(given["hostfile"])))
-    for name, value in dict(given["env"] or {}).items():
-        check_variable(name, value, f"run() got env with {name!r}, which cannot be set", 'env={"NAME": "VALUE"}')
-    interfaces, identity, output = (
-        given[name] for name in ("network_interfaces", "ssh_identity_file", "output_filename")
-    )
-    start_s = 30.0 if given["start_timeout"] is None else given["start_timeout"]
-    request = Request(
-        plan=make_plan(hosts, ranks),
-        command=(),
-        environ={**process_environment(), "PYTHONPATH": _python_path()},
-        # It starts no servers, whatever a job around this one has.
-        tuning={
-            "RABIT_SERVERS": "0",
-            **({"RABIT_NETWORK_INTERFACES": interfaces} if interfaces else {}),
-        },
-        user=dict(given["env"] or {}),
-        times=Times(start_s=start_s, grace_s=given["grace_time"]),
-        ssh=SshOptions(
-            port=given["ssh_port"],
-            identity_file=Path(identity) if identity else None,
-            options=tuple(given["ssh_options"]),
-            python=given["executable"] or "",
-        ),
-        output_folder=Path(output) if output else None,
-        is_verbose=bool(given["verbose"]),
-        payload=_pickled((given["func"], tuple(given["args"]), dict(given["kwargs"] or {}))),
-    )
-    outcome = launch(request)
+    payload = _pickled((given["func"], tuple(given["args"]), dict(given["kwargs"] or {})))
+    environ = {**process_environment(), "PYTHONPATH": _python_path()}
+    job = job_of(_command_line(given), environ, payload=payload)
+    outcome = ssh.run(job)
     if outcome.status:
         if not outcome.has_failed and outcome.status == 128 + signal.SIGINT:
             raise KeyboardInterrupt
         raise RunFailed(outcome.report or "the job was stopped by a signal", -1, outcome.status)
-    return [_unpickled(outcome.results.get(rank, b""), rank) for rank in range(ranks)]
+    return [_unpickled(outcome.results.get(rank, b""), rank) for rank in range(job.plan.size)]
 
 
 def _python_path() -> str:
     """Where this process finds modules, so that ranks find the module of the function."""
-    from rabit.launch.job import working_directory
+    from rabit.launch.program import working_directory
 
     here = [each or working_directory() for each in sys.path]
     return os.pathsep.join(each for each in here if Path(each).exists())

@@ -85,5 +85,5 @@ def apply_subcommand(subcommand: Subcommand, parsed: argparse.Namespace) -> argp
     module, function = subcommand.parser
     getattr(import_module(module), function)(own)
     whole.command = [sys.executable, "-m", subcommand.module, *own]
-    whole.is_subcommand = True
+    whole.has_bare_rank_0 = True
     return whole

@@ -6,23 +6,22 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from rabit.launch import report
 from rabit.launch.crew import Crew
 from rabit.launch.ends import Ends
+from rabit.launch.job import Job
 from rabit.launch.losses import Losses
 from rabit.launch.nodes.node import REPORT, RESULT, STDERR, STDOUT, Node
 from rabit.launch.nodes.signals import TERMINATING, handle_signals
 from rabit.launch.nodes.sink import Sink
 from rabit.launch.outcome import BROKEN_PIPE_STATUS, Outcome, Problem, conclude
 from rabit.launch.output.output import Output
-from rabit.launch.plan import Plan
 from rabit.launch.problems import missed_text, too_late_text
 from rabit.launch.server_losses import ServerLosses
 from rabit.types import RESUMABLE
 
-__all__ = ["Supervisor", "Times"]
+__all__ = ["Supervisor"]
 
 # A rank that misses another may notice before the launcher sees that one end, or needs a moment to say so.
 _SETTLE_S = 1.0
@@ -30,21 +29,12 @@ _SETTLE_S = 1.0
 _GIVE_UP_S = 5.0
 
 
-@dataclass(frozen=True)
-class Times:
-    """Limits in seconds."""
-
-    start_s: float = 30.0
-    grace_s: float = 5.0
-
-
 class Supervisor:
     """One thread runs it; signals arrive in that thread.  Implements `Events`."""
 
     def __init__(
         self,
-        plan: Plan,
-        times: Times,
+        job: Job,
         output: Output,
         sinks: Mapping[int, Sink],
         selector: selectors.BaseSelector,
@@ -52,8 +42,8 @@ class Supervisor:
         losses: Losses | None = None,
     ) -> None:
         """losses: of an elastic job; None: it may lose no rank."""
-        self._plan = plan
-        self._times = times
+        self._plan = plan = job.plan
+        self._start_s, self._grace_s = job.start_s, job.grace_s
         self._output = output
         self._sinks = sinks
         self._selector = selector
@@ -83,7 +73,7 @@ class Supervisor:
         """Starts the ranks of `nodes` and stays until all have ended.  Blocks."""
         self._nodes = list(nodes)
         self._began = time.monotonic()
-        self._start_by = self._began + self._times.start_s
+        self._start_by = self._began + self._start_s
         with handle_signals(self._selector, self._signalled):
             try:
                 for node in nodes:
@@ -142,7 +132,7 @@ class Supervisor:
             return
         # Who is missed may be writing its last words to disk; who misses it says so and ends by itself.
         is_ending = any(self._ends.is_ending(each) for each in awaited)
-        until = now + (self._times.grace_s if is_ending else _SETTLE_S)
+        until = now + (self._grace_s if is_ending else _SETTLE_S)
         self._settle_at = max(self._settle_at or until, until) if awaited else until
 
     def _stop_if_missed(self) -> None:
@@ -194,7 +184,7 @@ class Supervisor:
         if self._is_releasing or self._is_over() or not self.crew.ranks <= ended:
             return
         self._is_releasing = True
-        self._kill_at = time.monotonic() + self._times.grace_s
+        self._kill_at = time.monotonic() + self._grace_s
         for node in self._nodes:
             node.signal(signal.SIGTERM, whole_group=False)
 
@@ -217,7 +207,7 @@ class Supervisor:
         if self._start_by is not None and now >= self._start_by:
             self._start_by = None
             late = [each for each in self._nodes if not self._is_started.issuperset(each.ranks)]
-            self.failed(late[0].host, too_late_text(late, self._times.start_s), 1)
+            self.failed(late[0].host, too_late_text(late, self._start_s), 1)
         if self._settle_at is not None and now >= self._settle_at and not self._is_stopping:
             self._stop(signal.SIGTERM)
         if self._kill_at is not None and now >= self._kill_at:
@@ -244,7 +234,7 @@ class Supervisor:
         self._user_signal = signum
         self.note(
             f"{name}: stopping all ranks; those that have not ended after "
-            f"{self._times.grace_s:g} s are killed (at once on a second Ctrl-C)."
+            f"{self._grace_s:g} s are killed (at once on a second Ctrl-C)."
         )
         self._stop(signum)
 
@@ -253,7 +243,7 @@ class Supervisor:
         self._ends.stopping(time.monotonic() - self._began)
         self._settle_at = self._start_by = None
         self._sent.add(signum)
-        self._kill_at = time.monotonic() + self._times.grace_s
+        self._kill_at = time.monotonic() + self._grace_s
         for node in self._nodes:
             node.signal(signum, whole_group=True)
             # A stopped (SIGSTOP) process acts on a signal only when it goes on.

@@ -15,11 +15,11 @@ import rabit
 from rabit.config.config import Config
 from rabit.errors import InvalidArgument
 from rabit.launch import cli
+from rabit.launch.host_job import HostJob, RankJob
 from rabit.launch.hosts import Host, parse_hostfile, parse_hosts
-from rabit.launch.job import HostJob, RankJob
 from rabit.launch.options.environment import portable_environ
 from rabit.launch.options.flags import make_parser
-from rabit.launch.options.settings import tuning_environ
+from rabit.launch.options.settings import read_settings
 from rabit.launch.plan import make_plan
 
 PRINT_SETTINGS = "env | grep '^RABIT_' | sort"
@@ -35,7 +35,8 @@ def refused(capsys, *arguments):
 
 
 def tuning(*arguments, environ=None):
-    return tuning_environ(make_parser().parse_args([*arguments, "x"]), environ or {})
+    settings = read_settings(make_parser().parse_args([*arguments, "x"]), environ or {})
+    return settings.tuning, list(settings.notices)
 
 
 def test_help_teaches(capsys):
@@ -520,8 +521,8 @@ def test_what_belongs_to_one_host_stays_there():
 
 def test_a_job_survives_its_text_form():
     job = HostJob(
-        "id", "1", "h", ("a", "b"), "/", {"X": "é"}, (RankJob(0, {"Y": "1"}),), 2.5,
-        secret=b"\0\1", payload=b"\xff", stores=("h:1", "h:2", "h:3"),
+        job="id", version="1", host="h", command=("a", "b"), directory="/", environ={"X": "é"},
+        ranks=(RankJob(0, {"Y": "1"}),), grace_s=2.5, secret=b"\0\1", payload=b"\xff", stores=("h:1", "h:2", "h:3"),
     )  # fmt: skip
 
     assert HostJob.from_json(job.to_json()) == job

@@ -328,8 +328,8 @@ def test_one_rank_alone_needs_no_servers(rabitrun):
 
 def test_servers_that_do_not_come_are_missed(rabitrun):
     job = rabitrun(
-        "-np", 2, "--env", "RABIT_SERVERS=1", "--connect-timeout", "2s",
-        sys.executable, "-c", "import rabit; rabit.init()",
+        "-np", 2, "--connect-timeout", "2s", sys.executable, "-c",
+        "import os, rabit; os.environ['RABIT_SERVERS'] = '1'; rabit.init()",
     )  # fmt: skip
 
     assert job.status == 1

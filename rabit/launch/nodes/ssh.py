@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import IO
 
 from rabit.errors import InvalidArgument
+from rabit.launch.host_job import HostJob
 from rabit.launch.hosts import Host
-from rabit.launch.job import HostJob
 from rabit.launch.nodes.frames import GREETING, Decoder, Kind, frame
 from rabit.launch.nodes.node import Events
 

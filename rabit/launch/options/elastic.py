@@ -7,35 +7,43 @@ import functools
 from collections.abc import Callable, Sequence
 
 from rabit.errors import InvalidArgument
-from rabit.launch.growth import Grows
 from rabit.launch.hosts import Host, parse_hostfile
+from rabit.launch.job import Elastic
 from rabit.launch.options.first_hosts import HostScript
-from rabit.launch.room import Cooldown
+from rabit.launch.room import Cooldown, Grows
 from rabit.rendezvous.membership import MEMBERS_MAX
 
-__all__ = ["fewest_ranks", "growth_asked", "idle_bounds", "store_count"]
+__all__ = ["elastic_asked", "idle_bounds"]
 
 _STORES = (1, 3, 5)
 
 
-def fewest_ranks(parsed: argparse.Namespace) -> int:
-    """Ranks with which the job goes on when others are lost; 0: it may lose none."""
+def elastic_asked(
+    parsed: argparse.Namespace, hosts: Sequence[Host], script: HostScript | None, size: int
+) -> Elastic | None:
+    """How a job of `size` ranks on `hosts` goes on when ranks are lost; None: it may lose none.
+
+    Raises InvalidArgument for flags of elastic jobs without --min-np, or out of range.
+    """
+    stores, cooldown = _store_count(parsed), _cooldown(parsed)
+    if parsed.spares < 0:
+        raise InvalidArgument(f"--spares is {parsed.spares}: expected 0 or more.")
     if parsed.min_np is None:
         if parsed.spares:
             raise InvalidArgument(
                 f"--spares is {parsed.spares}: only elastic jobs go on when a rank is lost. Add --min-np N, "
                 "the ranks that the job needs at least, or leave out --spares."
             )
-        return 0
+        return None
     if parsed.min_np < 1:
         raise InvalidArgument(f"--min-np is {parsed.min_np}: expected at least 1.")
-    if parsed.launcher == "mpi":
-        raise InvalidArgument(
-            "--min-np is for ranks that rabitrun starts itself: mpiexec ends a job that loses one. Leave "
-            "out --min-np or --launcher mpi."
-        )
-    least: int = parsed.min_np
-    return least
+    if not (parsed.max_np or parsed.spares or script):
+        return Elastic(parsed.min_np, stores)
+    most = parsed.max_np or (MEMBERS_MAX if script else size)
+    look, interval_s = _look(parsed, script), parsed.host_discovery_interval
+    return Elastic(
+        parsed.min_np, stores, Grows(hosts, most, parsed.spares, look, interval_s, cooldown)
+    )
 
 
 def idle_bounds(parsed: argparse.Namespace) -> list[str]:
@@ -46,7 +54,7 @@ def idle_bounds(parsed: argparse.Namespace) -> list[str]:
     return [f"--max-np is {parsed.max_np}, and the job keeps its {parsed.np} ranks: it grows with --min-np N."]
 
 
-def store_count(parsed: argparse.Namespace) -> int:
+def _store_count(parsed: argparse.Namespace) -> int:
     """How many stores hold the membership together; 1: the one of the launcher."""
     count: int = parsed.store_replicas
     if count not in _STORES:
@@ -60,20 +68,6 @@ def store_count(parsed: argparse.Namespace) -> int:
             "ranks that the job needs at least, or leave out --store-replicas."
         )
     return count
-
-
-def growth_asked(
-    parsed: argparse.Namespace, hosts: Sequence[Host], script: HostScript | None, size: int
-) -> Grows | None:
-    """How an elastic job of `size` ranks on `hosts` is to start further processes; None: not at all."""
-    if parsed.spares < 0:
-        raise InvalidArgument(f"--spares is {parsed.spares}: expected 0 or more.")
-    cooldown = _cooldown(parsed)
-    if parsed.min_np is None or not (parsed.max_np or parsed.spares or script):
-        return None
-    most = parsed.max_np or (MEMBERS_MAX if script else size)
-    look = _look(parsed, script)
-    return Grows(hosts, most, parsed.spares, look, parsed.host_discovery_interval, cooldown)
 
 
 def _look(

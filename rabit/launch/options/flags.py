@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from rabit.config.arguments import LineParser, duration_up_to
 from rabit.config.config import Config
 from rabit.config.setting import Setting
+from rabit.launch.launchers.launcher import LAUNCHERS
 from rabit.launch.options import horovod
 from rabit.launch.processors import BINDINGS
 from rabit.version import __version__
@@ -141,24 +142,25 @@ def _add_job_flags(group: argparse._ArgumentGroup) -> None:
         help="set a variable for all ranks, or pass on its value from here (repeatable)",
     )  # fmt: skip
     group.add_argument(
-        "--start-timeout", type=_DURATION, default=30.0, metavar="TIME",
+        "--start-timeout", type=_DURATION, dest="start_s", default=30.0, metavar="TIME",
         help="how long hosts may take to start their ranks (default 30s)",
     )  # fmt: skip
     group.add_argument(
-        "--grace-time", type=_DURATION, default=5.0, metavar="TIME",
+        "--grace-time", type=_DURATION, dest="grace_s", default=5.0, metavar="TIME",
         help="between asking ranks to stop (SIGTERM) and killing them (default 5s)",
     )  # fmt: skip
     group.add_argument(
-        "--launcher", choices=("rabit", "mpi"), default="rabit",
-        help="who starts the ranks: rabitrun itself, or the mpiexec of the MPI library, which "
-        "the backend mpi needs",
+        "--launcher", choices=tuple(LAUNCHERS), default="rabit",
+        help="who starts the ranks: " + "; ".join(f"{name}: {who}" for name, (_, who) in LAUNCHERS.items()),
     )  # fmt: skip
     group.add_argument(
         "--bind-to", choices=BINDINGS, default="none",
         help="processors of each rank: all of the host (none), those of one NUMA node, or an equal "
         "share of its own (core)",
     )  # fmt: skip
-    group.add_argument("--verbose", action="store_true", help="tell every step")
+    group.add_argument(
+        "--verbose", action="store_true", dest="is_verbose", help="report every step"
+    )
     group.add_argument(
         "--dry-run", action="store_true", help="show what would be started, and start nothing"
     )
@@ -199,16 +201,16 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
 
 def _add_output_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--output-filename", type=Path, metavar="DIR",
+        "--output-filename", type=Path, metavar="DIR", dest="output_folder",
         help="also write DIR/rank.N/stdout and DIR/rank.N/stderr",
     )  # fmt: skip
     group.add_argument(
-        "--collapse-output", action="store_true",
+        "--collapse-output", action="store_true", dest="is_collapsed",
         help="write a line that several ranks print alike once: 'ranks 1-3: …'",
     )  # fmt: skip
     group.add_argument(
         "--prefix-output-with-timestamp", "-prefix-timestamp", "--timestamps",
-        action="store_true", dest="timestamps", help="put the time before every line",
+        action="store_true", dest="has_timestamps", help="put the time before every line",
     )  # fmt: skip
 
 

@@ -1,9 +1,10 @@
-"""The settings of a job, from flags, the environment and the configuration file."""
+"""The settings of a job, read once from flags, the environment and the configuration file."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from rabit.config import sources
 from rabit.config.config import Config
@@ -12,50 +13,46 @@ from rabit.launch.options import horovod
 from rabit.launch.options.environment import base_environ
 from rabit.launch.options.flags import setting_destination
 
-__all__ = ["job_config", "tuning_environ"]
+__all__ = ["JobSettings", "read_settings"]
 
 _FOR_THE_LAUNCHER = ("config_file", "secret_file")
 
 
-def tuning_environ(
-    arguments: argparse.Namespace, environ: Mapping[str, str]
-) -> tuple[dict[str, str], list[str]]:
-    """The RABIT_ variables that ranks get on top of `environ`, and notices for the user.
+@dataclass(frozen=True)
+class JobSettings:
+    """config: of the ranks, as far as it does not depend on the rank.
 
-    A flag wins over a variable, a variable (RABIT_ or Horovod's) over the file.  Every value is
-    checked here, so that a mistake is told once and not by every rank.
+    tuning: the RABIT_ variables that ranks get on top of the environment.  given: names of the settings that
+    somebody has set.  notices: for the user.
+    """
+
+    config: Config
+    tuning: dict[str, str]
+    given: frozenset[str]
+    notices: tuple[str, ...]
+
+
+def read_settings(parsed: argparse.Namespace, environ: Mapping[str, str]) -> JobSettings:
+    """What flags, `environ` and the file say.  Raises InvalidArgument for a value that is not valid.
+
+    A flag wins over a variable, a variable (RABIT_ or Horovod's) over the file.
     """
     by_name = {each.name: each for each in Config.settings()}
-    found, notices = _read(arguments, environ, by_name)
-    for_ranks = {
+    texts, notices = _from_flags(parsed, by_name)
+    given = {
+        name: (by_name[name].parse(text, source), source) for name, (text, source) in texts.items()
+    }
+    in_flag = getattr(parsed, setting_destination(by_name["config_file"]))
+    if path := in_flag or environ.get("RABIT_CONFIG_FILE"):
+        given["config_file"] = (path, "--config-file")
+    found = sources.read(base_environ(environ), by_name, given)
+    tuning = {
         by_name[name].variable: by_name[name].format(value)
         for name, value in found.values.items()
         if found.kinds[name] in (sources.GIVEN, sources.FILE) and name not in _FOR_THE_LAUNCHER
     }
-    return for_ranks, notices
-
-
-def job_config(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Config:
-    """The settings of the job's ranks, as far as they do not depend on the rank."""
-    found, _ = _read(arguments, environ, {each.name: each for each in Config.settings()})
-    return Config(**found.values, origins=found.origins)
-
-
-def _read(
-    arguments: argparse.Namespace, environ: Mapping[str, str], by_name: Mapping[str, Setting]
-) -> tuple[sources.Found, list[str]]:
-    texts, notices = _from_flags(arguments, by_name)
-    given = {
-        name: (by_name[name].parse(text, source), source) for name, (text, source) in texts.items()
-    }
-    path = getattr(arguments, setting_destination(by_name["config_file"])) or environ.get(
-        "RABIT_CONFIG_FILE"
-    )
-    if path:
-        given["config_file"] = (path, "--config-file")
-    found = sources.read(base_environ(environ), by_name, given)
-    Config(**found.values)  # checks what settings say together
-    return found, notices + found.notices
+    config = Config(**found.values, origins=found.origins)
+    return JobSettings(config, tuning, frozenset(found.values), (*notices, *found.notices))
 
 
 def _from_flags(
