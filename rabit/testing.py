@@ -30,6 +30,7 @@ def run_ranks(
 
     Module-level functions such as rabit.rank() and rabit.allreduce() use the engine of the thread
     that calls them.  transport: as Config.transport.  settings: other fields of Config.
+    A rank that has returned keeps its engine until all have: what the others wait for still reaches them.
     Returns the results in rank order.  If a rank raises, raises the error that came first, with
     the rank in a note; TimedOut if a rank has not finished after `timeout` seconds.
     """
@@ -62,15 +63,19 @@ def run_ranks(
             thread.start()
         for thread in threads:
             thread.join(timeout)
-        late = [thread.name for thread in threads if thread.is_alive()]
+        alive = [rank for rank, thread in enumerate(threads) if thread.is_alive()]
+        late = [rank for rank in alive if not run.ended[rank].is_set()] or alive
+        errors = list(run.errors)  # without those that follow when ranks no longer wait
     finally:
+        for ended in run.ended:
+            ended.set()
         if store is not None:
             store.close()
-    if run.errors:
-        raise run.errors[0]
+    if errors:
+        raise errors[0]
     if late:
         raise TimedOut(
-            f"run_ranks: {', '.join(late)} of {size} ranks had not finished after {timeout:g} s. "
+            f"run_ranks: rank {', '.join(map(str, late))} of {size} ranks had not finished after {timeout:g} s. "
             "Look for an operation that not every rank calls, or raise timeout."
         )
     return [run.results[rank] for rank in range(size)]
@@ -82,6 +87,7 @@ class _Run:
     def __init__(self, size: int, fn: Callable[[Engine], Any]) -> None:
         self.results: dict[int, Any] = {}
         self.errors: list[BaseException] = []
+        self.ended = [threading.Event() for _ in range(size)]  # the rank's function has returned or raised
         self._fn = fn
         self._lock = threading.Lock()
 
@@ -89,8 +95,12 @@ class _Run:
         try:
             with Engine(config) as engine, engine_of_thread(engine):
                 self.results[config.rank] = self._fn(engine)
+                self.ended[config.rank].set()
+                for ended in self.ended:
+                    ended.wait()
         except BaseException as error:  # Every error belongs to the caller of run_ranks.
             if not isinstance(error, RabitError) and hasattr(error, "add_note"):
                 error.add_note(f"on rank {config.rank} of run_ranks")
             with self._lock:
                 self.errors.append(error)
+            self.ended[config.rank].set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 from support.rows import text_of
@@ -27,14 +29,17 @@ def test_ranks_go_on_when_one_has_joined_or_are_told_why_not(name):
         if hasattr(method, "samples"):
             method.samples = 1
         trainer = methods.ArrayTrainer(values, method, lr=0.01, engine=engine)
+        first = 3 if engine.rank == 2 else 5
         try:
-            for steps in (3 if engine.rank == 2 else 5, 4 if survives else 0):
+            for steps in [first, 4] if survives else [first]:
                 for _ in range(steps):
                     given = {key: random.standard_normal(SHAPES[key], np.float32) for key in SHAPES}
                     trainer.step(given)
                 rabit.join()
                 steps_taken = trainer.pipeline.step
         except rabit.InvalidArgument as error:
+            with contextlib.suppress(rabit.InvalidArgument):  # some methods refuse join itself
+                rabit.join()  # rank 2 waits for it
             return str(error)
         return steps_taken == 9 and bool(all(np.isfinite(each).all() for each in values.values()))
 
