@@ -80,6 +80,7 @@ def test_ranks_whose_parameters_differ_in_shape_are_refused(name, shapes):
             trainer.pipeline.finish()
         # The rank that is refused first leaves, and the other one may be on its way to the next step.
         except (rabit.Mismatch, rabit.Aborted) as error:
+            engine.close()
             return type(error)
         return None
 
