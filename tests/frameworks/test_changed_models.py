@@ -128,6 +128,7 @@ try:
     report("nothing was said")
 except rabit.RabitError as error:
     report(str(error))
+    wait_for_all()
     os._exit(0)  # The job has failed.
 """
 

@@ -207,6 +207,7 @@ try:
     report("no error")
 except rabit.RabitError as error:
     report(f"{type(error).__name__}: {error}")
+wait_for_all()
 os._exit(0)  # The job has ended with the error; shutdown() would raise it again.
 """,
     )

@@ -105,6 +105,7 @@ try:
     report("no error")
 except rabit.RabitError as error:
     report(f"{type(error).__name__}: {error}")
+wait_for_all()
 os._exit(0)
 """,
         "nccl",
@@ -150,6 +151,7 @@ try:
 except rabit.RabitError as error:
     text = f"{type(error).__name__}: {error}"
 Path(sys.argv[0]).with_name(f"rank.{os.environ['RABIT_RANK']}.json").write_text(json.dumps(text))
+wait_for_all()
 os._exit(0)
 """,
     )

@@ -88,6 +88,7 @@ try:
     report("nothing")
 except rabit.Mismatch as error:
     report(str(error))
+wait_for_all()
 os._exit(0)  # The engine has ended, and shutdown() would say so again.
 """,
     )

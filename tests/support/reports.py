@@ -13,8 +13,10 @@ from typing import Any
 from support.rank_server import RankServer
 
 # What a script begins with; the imports of its framework come before.
+# wait_for_all() waits until all ranks have called it or have died, which frees their locks: of a rank that leaves after
+# its error, those that come later hear that it has called shutdown, and not what is wrong.
 PROLOGUE = """
-import json, os, sys
+import fcntl, json, os, sys
 from pathlib import Path
 {imports}
 
@@ -23,7 +25,20 @@ def report(value):
     Path({folder!r}, f"rank.{{rabit.rank()}}.json").write_text(json.dumps(value))
 
 
+def wait_for_all():
+    fcntl.flock(here, fcntl.LOCK_UN)
+    for rank in range({ranks}):
+        with Path({folder!r}, f"here.{{rank}}").open() as other:
+            fcntl.flock(other, fcntl.LOCK_SH)
+
+
+here = Path({folder!r}, "here." + os.environ["RABIT_RANK"]).open("w")
+fcntl.flock(here, fcntl.LOCK_EX)
 rabit.init()
+"""
+EPILOGUE = """
+wait_for_all()
+rabit.shutdown()
 """
 
 
@@ -34,8 +49,8 @@ def reports_of(
     folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
     folder.mkdir()
     path = folder / "script.py"
-    head = PROLOGUE.format(imports=imports, folder=str(folder))
-    path.write_text(head + textwrap.dedent(script) + "\nrabit.shutdown()\n")
+    head = PROLOGUE.format(imports=imports, folder=str(folder), ranks=ranks)
+    path.write_text(head + textwrap.dedent(script) + EPILOGUE)
     done = subprocess.run(
         [sys.executable, "-m", "rabit.launch", "-np", str(ranks), *server.command, str(path)],
         capture_output=True,
