@@ -192,16 +192,17 @@ def _elastic_engine(config: Config) -> Engine | None:
 
 def _engine_of(config: Config, membership: Membership) -> Engine:
     """An engine of this process, with the others of this membership."""
-    assert _state.pool is not None
-    place = membership.place_of(_state.pool.number)
-    take_place(place.rank, membership.members)
     from rabit.rendezvous.membership_store import store_addresses
+    from rabit.rendezvous.place import are_hosts_equal, place_of
 
+    assert _state.pool is not None
+    place = place_of(membership, _state.pool.number)
+    take_place(place.rank, membership.members)
     meeting = store_addresses(config)[membership.meeting.store]
     config = config.replace(store_address=meeting, **vars(place))
     _state.elastic_epoch, _state.members = membership.epoch, membership.members
     _state.seat = membership.seat_of(_state.pool.number)
-    _state.is_homogeneous = membership.is_homogeneous
+    _state.is_homogeneous = are_hosts_equal(membership)
     return Engine(
         config, epoch=membership.epoch, pool=_state.pool, members=membership.members
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from rabit.engine.current import current_engine
 from rabit.ops.votes import Vote
 from rabit.rendezvous.membership import KEY, Membership
+from rabit.rendezvous.next_epoch import is_outdated
 from rabit.rendezvous.survivors import Store
 from rabit.session import rank
 
@@ -114,7 +115,7 @@ class Updates:
         if self._store is not None and not self._is_outdated and now >= self._look_at_s:
             self._look_at_s = now + _LOOK_EVERY_S
             held = self._store.watch(KEY, 0, 0.0).value
-            self._is_outdated = Membership.from_json(held).is_outdated
+            self._is_outdated = is_outdated(Membership.from_json(held))
         return self._is_outdated
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 from rabit.launch import report
-from rabit.launch.ends import Ends
 from rabit.launch.growth import Growth
 from rabit.launch.losses import Losses
 from rabit.launch.nodes.node import Node
+from rabit.launch.roster import Roster
 from rabit.launch.server_losses import ServerLosses
 
 __all__ = ["Crew"]
@@ -24,68 +24,70 @@ class Crew:
 
     def __init__(
         self,
+        roster: Roster,
         losses: Losses,
         servers: ServerLosses,
         name_of: Callable[[int], str],
-        host_of: Mapping[int, str],
         note: Callable[[str], None],
         add: Callable[[int, str, Node], None],
     ) -> None:
+        self._roster = roster
         self._losses = losses
         self._servers = servers
         self._name_of = name_of
-        self._host_of = host_of
         self._note = note
         self._add = add
-        self._welcome: set[int] = set()  # newcomers that have become ranks
         self.growth: Growth | None = None
         self.may_grow = False  # the ranks of the start run, and the job is not at its end
 
-    def ended(self, rank: int, ends: Ends, is_well: bool) -> bool:
+    def ended(self, number: int, is_well: bool) -> bool:
         """A process has ended; True if the job goes on without it."""
-        how = "" if is_well else report.describe_end(ends.of(rank))
-        if how and self._servers.survives([rank], is_killed=ends.of(rank).was_killed):
-            name = f"{self._name_of(rank)} (host {self._host_of[rank]})"
+        failure = self._roster.failure(number)
+        how = "" if is_well else report.describe_end(failure)
+        if how and self._servers.survives([number], is_killed=failure.was_killed):
+            name = f"{self._name_of(number)} (host {failure.host})"
             self._note(f"{name} {how}; {self._servers.note}.")
             return True
-        self._left(rank, how)
+        self._left(number, how)
         if not is_well:
             self.grow()  # Who is on the way counts for the ranks that the job needs.
-        is_survived = self._losses.survives([rank], how)
+        is_survived = self._losses.survives([number], how)
         if is_survived and how:
-            early = "" if rank in self._losses.members else " before it joined"
-            self._note(f"{self._name_of(rank)} {how}{early}; {self._losses.note}.")
+            early = "" if self._roster[number].is_rank else " before it joined"
+            self._note(f"{self._name_of(number)} {how}{early}; {self._losses.note}.")
         return is_survived
 
-    def lost_host(self, ranks: Collection[int], text: str) -> bool:
+    def lost_host(self, numbers: Collection[int], text: str) -> bool:
         """A host with these processes is gone; True if the job goes on."""
-        if self._servers.survives(ranks, is_killed=True):
+        if self._servers.survives(numbers, is_killed=True):
             self._note(f"{text} {self._servers.note.capitalize()}.")
             return True
         how = f"was lost with its host: {text}"
-        for each in ranks:
-            self._left(each, how)
-        if not self._losses.survives(ranks, how):
+        for number in numbers:
+            self._left(number, how)
+        if not self._losses.survives(numbers, how):
             return False
         self._note(f"{text} {self._losses.note.capitalize()}.")
         return True
 
-    def take_news(self, ends: Ends) -> None:
-        """Ranks have told whom they go on without, or that they take part."""
-        gone = {rank: why for rank, why in ends.given_up.items() if rank not in self._losses.ranks}
+    def take_news(self) -> None:
+        """Ranks have reported whom they go on without, or that they take part."""
+        news, self._roster.news = self._roster.news, []
+        gone = {each.number: each.why for each in news if not each.size}
         self._losses.give_up(gone)
-        for rank, why in gone.items():
-            self._left(rank, why)
+        for number, why in gone.items():
+            self._left(number, why)
             if why:  # Of others it has been said that they are to leave.
-                self._note(f"the others go on without {self._name_of(rank)} ({why}): {self._losses.note}.")
-        newcomers = ends.admitted.keys() - self._welcome
-        for rank in newcomers:
-            self._welcome.add(rank)
-            size = ends.admitted[rank]
+                self._note(
+                    f"the others go on without {self._name_of(number)} ({why}): {self._losses.note}."
+                )
+        joined = [each for each in news if each.size]
+        for each in joined:
             self._note(
-                f"process {rank} on {self._host_of[rank]} has joined; the job goes on with {size} ranks."
+                f"process {each.number} on {self._roster[each.number].host} has joined; the job goes on with "
+                f"{each.size} ranks."
             )
-        if newcomers and self.growth is not None:
+        if joined and self.growth is not None:
             self.growth.tell_room()
 
     def grow(self) -> None:
@@ -106,20 +108,10 @@ class Crew:
         return self._losses.is_elastic
 
     @property
-    def ranks(self) -> frozenset[int]:
-        """Processes that are or were ranks: others are servers and newcomers."""
-        return self._losses.members
-
-    @property
-    def lost(self) -> frozenset[int]:
-        """Those without which the job has gone on; they may run still."""
-        return self._losses.ranks | self._servers.numbers
-
-    @property
     def replaced_servers(self) -> frozenset[int]:
         """Those of the lost whose work other servers do: no cause of anything."""
-        return self._servers.numbers if self._servers.is_served else frozenset()
+        return self._servers.lost if self._servers.is_served else frozenset()
 
-    def _left(self, rank: int, how: str) -> None:
+    def _left(self, number: int, how: str) -> None:
         if self.growth is not None:
-            self.growth.ended(rank, how)
+            self.growth.ended(number, how)

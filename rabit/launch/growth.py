@@ -9,6 +9,7 @@ from rabit.launch.hosts import Host
 from rabit.launch.losses import Losses
 from rabit.launch.nodes.node import Events, Node
 from rabit.launch.room import Room
+from rabit.launch.roster import Roster
 
 __all__ = ["Growth", "NewcomerEvents"]
 
@@ -23,21 +24,22 @@ class Growth:
     def __init__(
         self,
         room: Room,
+        roster: Roster,
         losses: Losses,
         first: int,
         make_node: Callable[[int, Host, int], Node],
         note: Callable[[str], None],
     ) -> None:
         self._room = room
+        self._roster = roster
         self._losses = losses
         self._first = self._next = first
         self._make_node = make_node
         self._note = note
-        self._ended: set[int] = set()
 
     def start_one(self) -> tuple[int, str, Node] | None:
         """Number, host and node, still to be started, of the next process; None if none is wanted."""
-        host = self._room.next_host(self._living(), time.monotonic())
+        host = self._room.next_host(self._roster.open_ranks, time.monotonic())
         if host is None:
             return None
         number, self._next = self._next, self._next + 1
@@ -48,7 +50,6 @@ class Growth:
     def ended(self, number: int, how: str) -> None:
         """The process has ended; how: "" if well, or as it was told to."""
         host = self._room.remove(number)
-        self._ended.add(number)
         time_s = self._room.failed(host, time.monotonic()) if how and host else 0.0
         if time_s:
             name = f"process {number}" if number >= self._first else f"rank {number}"
@@ -73,16 +74,13 @@ class Growth:
         Needed when hosts change, and when a newcomer has become a rank, perhaps on a host that is none any more.
         """
         self._losses.look()
-        size, leaving = self._room.size, self._room.leaving(self._living())
+        size, leaving = self._room.size, self._room.leaving(self._roster.open_ranks)
         self._losses.change(lambda held: held.with_room(size, leaving))
         return leaving
 
     def due(self) -> float | None:
         """When a host that was set aside comes back, as time.monotonic()."""
         return self._room.due()
-
-    def _living(self) -> frozenset[int]:
-        return self._losses.members - self._ended
 
 
 class NewcomerEvents:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rabit.errors import InvalidArgument
+from rabit.launch.roster import Roster
 from rabit.rendezvous.membership import KEY, MEMBERS_MAX, Membership
 from rabit.rendezvous.survivors import change_membership, tell_end
 
@@ -19,21 +20,21 @@ __all__ = ["Losses", "elastic_losses"]
 class Losses:
     """What the store says of an elastic job, and what is written there.  One thread only.
 
-    size: ranks at the start.  least: that the job needs; `size`: it may lose none.  store: holds the
-    membership of an elastic job; None: it is not elastic.
+    size: ranks at the start.  least: that the job needs; `size`: it may lose none.  roster: gets who is a rank, and
+    who is lost.  store: holds the membership of an elastic job; None: it is not elastic.
     """
 
-    def __init__(self, size: int, least: int, store: MembershipStore | None = None) -> None:
+    def __init__(
+        self, size: int, least: int, roster: Roster, store: MembershipStore | None = None
+    ) -> None:
         self._size = size
         self._least = least
+        self._roster = roster
         self._store = store
-        self._lost: set[int] = set()
-        self._strength = size
-        self._finished = 0
-        self._members = frozenset(range(size))
+        self._held: Membership | None = None  # as it was read last
 
-    def survives(self, ranks: Collection[int], how: str) -> bool:
-        """True if the job goes on after these ranks have ended so; the others are told then.
+    def survives(self, numbers: Collection[int], how: str) -> bool:
+        """True if the job goes on after these processes have ended so; the others are told then.
 
         how: "" if they have ended well.
         """
@@ -41,30 +42,33 @@ class Losses:
             return False
 
         def end(membership: Membership) -> Membership:
-            for rank in sorted(ranks):
-                membership = membership.with_ended(rank, how)
+            for number in sorted(numbers):
+                membership = membership.with_ended(number, how)
             return membership
 
-        held = self._take(change_membership(self._store, lambda same: same))
-        if how and not self._members.isdisjoint(ranks) and end(held).strength < self._least:
+        held = self.change(lambda same: same)
+        has_rank = any(self._roster[number].is_rank for number in numbers)
+        if how and has_rank and end(held).strength < self._least:
             return False
-        held = self._take(change_membership(self._store, end))
-        for rank in sorted(ranks):
-            tell_end(self._store, held, rank)
+        held = self.change(end)
+        for number in sorted(numbers):
+            tell_end(self._store, held, number)
         if how:
-            self._lost.update(ranks)
+            self._roster.lose(numbers)
         return True
 
-    def give_up(self, ranks: Collection[int]) -> None:
+    def give_up(self, numbers: Collection[int]) -> None:
         """The other ranks have agreed to go on without these, which may run still."""
-        if ranks and self._store is not None:
-            self._lost.update(ranks)
+        if numbers and self._store is not None:
+            self._roster.lose(numbers)
             self.look()
 
-    def change(self, change: Callable[[Membership], Membership]) -> None:
-        """Changes what the store holds of an elastic job."""
+    def change(self, change: Callable[[Membership], Membership]) -> Membership:
+        """Changes what the store holds of an elastic job; returns what it holds then."""
         assert self._store is not None
-        self._take(change_membership(self._store, change))
+        self._held = change_membership(self._store, change)
+        self._roster.became_ranks(self._held.members)
+        return self._held
 
     def look(self) -> None:
         """Reads who the members of an elastic job are."""
@@ -76,37 +80,28 @@ class Losses:
         return self._store is not None
 
     @property
-    def ranks(self) -> frozenset[int]:
-        return frozenset(self._lost)
-
-    @property
-    def members(self) -> frozenset[int]:
-        """Processes that are or were ranks, as far as the store has been read."""
-        return self._members
-
-    @property
     def is_finishing(self) -> bool:
         """True when a rank of an elastic job has ended well, and so nobody is to come any more."""
-        return self._finished > 0
+        return self._held is not None and self._held.finished > 0
 
     @property
     def note(self) -> str:
-        """What becomes of the job."""
-        ended = f" and {self._finished} that ended well" if self._finished else ""
-        running = self._strength - self._finished
+        """What becomes of an elastic job."""
+        held = self._held
+        assert held is not None
+        ended = f" and {held.finished} that ended well" if held.finished else ""
+        running = sum(1 for member in held.members if member not in held.ended)
         return f"the job goes on with {running} of {self._size} ranks{ended} (--min-np {self._least})"
-
-    def _take(self, membership: Membership) -> Membership:
-        self._members = self._members.union(membership.members)
-        self._finished = membership.finished
-        living = [each for each in membership.members if not membership.ended.get(each)]
-        self._strength = membership.done + len(living)
-        return membership
 
 
 @contextlib.contextmanager
 def elastic_losses(
-    hosts: Sequence[str], least: int, most: int, stores: Sequence[str], secret: bytes
+    hosts: Sequence[str],
+    least: int,
+    most: int,
+    stores: Sequence[str],
+    secret: bytes,
+    roster: Roster,
 ) -> Iterator[Losses]:
     """Of an elastic job, whose membership the stores at these addresses hold from now on.
 
@@ -114,7 +109,7 @@ def elastic_losses(
     ranks that it may have; 0: as many as it has at first.
     """
     if least == 0 or not stores:
-        yield Losses(len(hosts), len(hosts))
+        yield Losses(len(hosts), len(hosts), roster)
         return
     if max(len(hosts), most) > MEMBERS_MAX:
         raise InvalidArgument(
@@ -126,4 +121,4 @@ def elastic_losses(
 
     with contextlib.closing(open_store(stores, secret)) as store:
         store.set(KEY, Membership.first(hosts, least, most, len(stores)).to_json())
-        yield Losses(len(hosts), least, store)
+        yield Losses(len(hosts), least, roster, store)

@@ -90,6 +90,11 @@ class Plan:
         """Of all processes there."""
         return [number for e in self.hosts if str(e.host) == host for number in e.numbers]
 
+    @property
+    def host_names(self) -> dict[int, str]:
+        """The host of each process, by number."""
+        return {number: str(each.host) for each in self.hosts for number in each.numbers}
+
     def host_of(self, rank: int) -> Host:
         return next(
             each.host for each in self.hosts if any(place.rank == rank for place in each.places)

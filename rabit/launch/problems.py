@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from rabit.launch.ends import Ends
 from rabit.launch.nodes.node import Node
 from rabit.launch.plan import Plan
+from rabit.launch.roster import Roster
 
 __all__ = ["missed_text", "too_late_text"]
 
@@ -20,14 +20,14 @@ def too_late_text(late: Sequence[Node], start_s: float) -> str:
     )
 
 
-def missed_text(ends: Ends, plan: Plan, host_of: Mapping[int, str]) -> str:
+def missed_text(roster: Roster, plan: Plan) -> str:
     """Ranks wait in init(), or in another call in which all meet, for one that has ended; "" if none does."""
-    missed = ends.missed_in_init()
+    missed = roster.missed_in_init()
     if missed is None:
         return ""
     rank, waiting = missed
     return (
-        f"{plan.name_of(rank)} of {plan.size} (host {host_of[rank]}) ended without an error and without "
+        f"{plan.name_of(rank)} of {plan.size} (host {roster[rank].host}) ended without an error and without "
         f"rabit.init() or init_process_group(), in which {plan.name_of(waiting)} waits for all ranks. Let "
         "every rank call it, or start fewer ranks (-np)."
     )

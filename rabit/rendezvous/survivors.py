@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rabit.errors import Aborted, PeerLost, TimedOut, code_of
 from rabit.rendezvous.membership import KEY, Membership
+from rabit.rendezvous.next_epoch import next_epoch, waiting_time_s
 
 if TYPE_CHECKING:
     from rabit.rendezvous.reach import Addresses
@@ -69,9 +70,9 @@ def next_membership(
             mine = membership.with_here(member, lost, why, away or (), store.unreached())
             store.compare_and_set(KEY, version, mine.to_json())
             continue
-        proposed = membership.next()
+        proposed = next_epoch(membership)
         is_short = proposed.is_too_small and bool(proposed.coming)
-        limit_s = timeout_s if is_short else membership.wait_s(patience_s, timeout_s)
+        limit_s = timeout_s if is_short else waiting_time_s(membership, patience_s, timeout_s)
         left = began + limit_s - clock()
         if left > 0:
             # Nobody may come: the next look finds that the time is over.

@@ -9,7 +9,7 @@ import pytest
 from faults.first_causes import HEADLINES, SCRIPT
 
 from rabit.launch.report import choose_culprit, job_status
-from rabit.launch.told import Tellings
+from rabit.launch.roster import Roster
 from rabit.printable import printable, printable_lines
 
 
@@ -224,23 +224,23 @@ def test_a_program_that_fails_after_another_did_well_is_judged_by_itself(rabitru
 
 def failures(*events):
     """(rank, event, value) in the order of their arrival -> what the launcher knows at the end."""
-    return ends_of(*events).all()
+    return roster_of(*events).failures()
 
 
-def ends_of(*events):
-    from rabit.launch.ends import Ends
+def roster():
+    return Roster(dict.fromkeys(range(8), "h"), 8, lambda rank: [])
 
-    ends = Ends(dict.fromkeys(range(8), "h"), lambda rank: [])
+
+def roster_of(*events):
+    found = roster()
     for at_s, (rank, event, value) in enumerate(events):
         if event == "stop":
-            ends.stopping(at_s)
-        elif event == "exit":
-            ends.add(rank, value, at_s, was_stopped=False)
-        elif event == "stopped":
-            ends.add(rank, value, at_s, was_stopped=True)
+            found.stopping(at_s)
+        elif event in ("exit", "stopped"):
+            found.ended(rank, value, value, at_s, was_stopped=event == "stopped")
         else:
-            ends.hear(rank, telling(event, value), at_s)
-    return ends
+            found.hear(rank, telling(event, value), at_s)
+    return found
 
 
 def telling(event, lost):
@@ -301,19 +301,19 @@ def test_the_choice(events, culprit, status):
     ],
 )
 def test_who_is_awaited_is_at_the_end_of_the_chain(events, rank, awaited):
-    assert ends_of(*events).awaited(rank) == awaited
+    assert roster_of(*events).awaited(rank) == awaited
 
 
 def test_tellings_come_in_pieces_and_strange_ones_hide_nothing():
-    tellings = Tellings()
+    tellings = roster()
     line = telling("raised", -1)
 
     tellings.hear(0, line[:10], 1.0)
-    assert tellings.of(0) is None
+    assert tellings[0].told is None
     tellings.hear(0, line[10:], 2.0)
-    assert tellings.of(0).raised == "E" and tellings.of(0).at_s == 2.0
+    assert tellings[0].told.raised == "E" and tellings[0].told.at_s == 2.0
     tellings.hear(0, b"not for you\n", 3.0)
-    assert tellings.of(0).raised == "E"
+    assert tellings[0].told.raised == "E"
 
 
 # Control characters of seven and eight bits, a title and a cleared screen, a line that is not rabitrun's, and a mark

@@ -12,6 +12,7 @@ from support.faulty_stores import FaultyStore
 from rabit.launch.nodes import keeper
 from rabit.launch.nodes.keeper import KEPT, OVER, Keeper
 from rabit.rendezvous.membership import KEY, Membership
+from rabit.rendezvous.next_epoch import next_epoch
 from rabit.rendezvous.replicated_store import ReplicatedStore
 
 TIMEOUT_S = 30.0
@@ -115,7 +116,7 @@ def test_who_does_not_end_last_does_not_know_how_the_job_ends():
 def test_who_is_given_up_ends():
     host = Host([1])
     host.keeper.alone()
-    host.change(lambda held: held.with_here(0, 1, "cut off").with_here(2, 1, "cut off").next())
+    host.change(lambda held: next_epoch(held.with_here(0, 1, "cut off").with_here(2, 1, "cut off")))
 
     assert host.reason() == "the job goes on without the processes of this host"
 

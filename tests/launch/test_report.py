@@ -15,7 +15,8 @@ from rabit.launch.report import (
     named_peers,
     render,
 )
-from rabit.launch.told import Tellings, Told
+from rabit.launch.roster import Roster
+from rabit.launch.told import Told
 
 
 def failure(rank, at_s, status=1, tail=(), was_stopped=False):
@@ -71,12 +72,12 @@ def test_the_rank_itself_is_not_a_peer():
 )
 def test_what_another_program_writes_hides_no_reason(strange):
     reason = {"type": "ValueError", "message": "m", "place": "p", "code": "c", "lost": -1}
-    heard = Tellings()
+    heard = Roster({3: "h"}, 4, lambda rank: [])
 
     heard.hear(3, json.dumps({"event": "raised", **reason}).encode() + b"\n", 1.0)
     heard.hear(3, strange + b"\n", 2.0)
 
-    assert heard.of(3) == Told(1.0, "ValueError", "m", "p", "c", -1)
+    assert heard[3].told == Told(1.0, "ValueError", "m", "p", "c", -1)
 
 
 def test_statuses():

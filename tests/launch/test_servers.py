@@ -11,6 +11,7 @@ import pytest
 from rabit.errors import InvalidArgument
 from rabit.launch.hosts import parse_hosts
 from rabit.launch.plan import make_plan, with_servers
+from rabit.launch.roster import Roster
 from rabit.launch.server_losses import ServerLosses
 
 CONFORMANCE = Path(__file__).parents[1] / "mpi" / "conformance_job.py"
@@ -435,12 +436,16 @@ def test_servers_go_to_the_hosts_of_the_ranks_in_turn():
     assert [plan.name_of(number) for number in (3, 4, 6, 7)] == ["rank 3", "server 0", "server 2", "process 7"]
 
 
+def server_losses(plan):
+    return ServerLosses(plan, Roster(plan.host_names, plan.size, lambda number: []))
+
+
 def test_a_host_of_servers_alone_may_be_lost():
-    losses = ServerLosses(with_servers(make_plan(parse_hosts("a:2"), 2), 3, parse_hosts("c:2,d"), 2))
+    losses = server_losses(with_servers(make_plan(parse_hosts("a:2"), 2), 3, parse_hosts("c:2,d"), 2))
 
     assert not losses.survives([0, 2], is_killed=True)
     assert losses.survives([2, 4], is_killed=True)
-    assert losses.numbers == {2, 4}
+    assert losses.lost == {2, 4}
     assert losses.note == "the job goes on with 1 of 3 servers (--server-replicas 2)"
     assert losses.is_served
     assert losses.survives([3], is_killed=True)
@@ -449,7 +454,7 @@ def test_a_host_of_servers_alone_may_be_lost():
 
 
 def test_a_server_without_replicas_that_gives_up_ends_the_job():
-    losses = ServerLosses(with_servers(make_plan(parse_hosts("a:2"), 2), 3, None))
+    losses = server_losses(with_servers(make_plan(parse_hosts("a:2"), 2), 3, None))
 
     assert not losses.survives([3], is_killed=False)
     assert losses.survives([3], is_killed=True)

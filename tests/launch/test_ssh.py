@@ -20,6 +20,7 @@ from rabit.launch.nodes.sink import Sink
 from rabit.launch.nodes.ssh import SshOptions, ssh_command
 from rabit.launch.output.output import Output, Style
 from rabit.launch.plan import make_plan
+from rabit.launch.roster import Roster
 from rabit.launch.supervisor import Supervisor
 
 
@@ -307,8 +308,9 @@ def test_all_hosts_are_asked_to_end_before_one_is_waited_for():
     with selectors.DefaultSelector() as selector:
         sinks = {1: Sink(1, selector), 2: Sink(2, selector)}
         output = Output(Style({0: "0", 1: "1"}), sinks, None)
+        roster = Roster(plan.host_names, plan.size, output.tail)
         job = Job(command=("true",), directory="/", plan=plan, environ={})
-        supervisor = Supervisor(job, output, sinks, selector, print)
+        supervisor = Supervisor(job, roster, output, sinks, selector, print)
         with pytest.raises(KeyboardInterrupt):
             supervisor.run([Silent("a"), Silent("b")])
 

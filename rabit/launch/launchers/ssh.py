@@ -8,7 +8,7 @@ import resource
 import selectors
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rabit.errors import InvalidArgument, ResourceExhausted
 from rabit.launch.growth import Growth, NewcomerEvents
@@ -16,7 +16,7 @@ from rabit.launch.host_watch import HostWatch
 from rabit.launch.hosts import Host
 from rabit.launch.job import Job
 from rabit.launch.losses import Losses, elastic_losses
-from rabit.launch.meeting import meeting_of, store_places_of
+from rabit.launch.meeting import Meeting, meeting_of, store_places_of
 from rabit.launch.nodes.node import STDERR, STDOUT, Node
 from rabit.launch.nodes.sink import Sink
 from rabit.launch.nodes.ssh import ssh_command
@@ -25,6 +25,7 @@ from rabit.launch.output.output import Output, OutputFiles, Style, wants_colour
 from rabit.launch.plan import HostPlan
 from rabit.launch.processors import HostProcessors, as_list, bind, bind_with_servers, thread_count
 from rabit.launch.room import Room
+from rabit.launch.roster import Roster
 from rabit.launch.secret import make_secret
 from rabit.launch.starter import Starter
 from rabit.launch.supervisor import Supervisor
@@ -106,12 +107,17 @@ def run(job: Job) -> Outcome:
                 note(text)
 
         meeting = stack.enter_context(meeting_of(job, job.secret or make_secret(), say, note))
-        losses = stack.enter_context(_losses(job, meeting.stores, meeting.secret))
-        supervisor = Supervisor(job, output, sinks, selector, say, losses)
+        roster = Roster(job.plan.host_names, job.plan.size, output.tail)
+        losses = stack.enter_context(_losses(job, meeting, roster))
+        supervisor = Supervisor(job, roster, output, sinks, selector, say, losses)
         starter = Starter(job, meeting, selector)
         nodes = [starter.node(on_host, supervisor) for on_host in job.plan.hosts]
         if job.grows is not None:
-            stack.enter_context(_growing(job, starter, supervisor, losses, selector))
+            growth = Growth(
+                _room(job), roster, losses, job.plan.size, _newcomers(starter, supervisor), note
+            )
+            supervisor.crew.growth = growth
+            stack.enter_context(_watching(job, growth, note, selector))
         say(_thread_note(job))
         if job.interface_note:
             note(job.interface_note)
@@ -145,11 +151,12 @@ def _sinks(selector: selectors.BaseSelector) -> dict[int, Sink]:
 
 
 def _losses(
-    job: Job, stores: Sequence[str], secret: bytes
+    job: Job, meeting: Meeting, roster: Roster
 ) -> contextlib.AbstractContextManager[Losses]:
     hosts = [str(on_host.host) for on_host in job.plan.hosts for _ in on_host.places]
     most = 0 if job.grows is None else _room(job).size
-    return elastic_losses(hosts, 0 if job.elastic is None else job.elastic.least, most, stores, secret)
+    least = 0 if job.elastic is None else job.elastic.least
+    return elastic_losses(hosts, least, most, meeting.stores, meeting.secret, roster)
 
 
 def _room(job: Job) -> Room:
@@ -162,36 +169,36 @@ def _room(job: Job) -> Room:
     return room
 
 
-@contextlib.contextmanager
-def _growing(
-    job: Job,
-    starter: Starter,
-    supervisor: Supervisor,
-    losses: Losses,
-    selector: selectors.BaseSelector,
-) -> Iterator[None]:
-    """Inside of the block the supervisor starts processes where they are wanted."""
-    grows = job.grows
-    assert grows is not None
+def _newcomers(starter: Starter, supervisor: Supervisor) -> Callable[[int, Host, int], Node]:
+    """Makes the node of a newcomer."""
 
     def make_node(number: int, host: Host, slot: int) -> Node:
-        return starter.newcomer(number, host, slot, NewcomerEvents(number, supervisor, supervisor.note))
+        events = NewcomerEvents(number, supervisor, supervisor.note)
+        return starter.newcomer(number, host, slot, events)
 
-    growth = Growth(_room(job), losses, job.plan.size, make_node, supervisor.note)
-    supervisor.crew.growth = growth
+    return make_node
+
+
+@contextlib.contextmanager
+def _watching(
+    job: Job, growth: Growth, note: Callable[[str], None], selector: selectors.BaseSelector
+) -> Iterator[None]:
+    """Inside of the block hosts that come and go are looked for, if the job is to follow them."""
+    grows = job.grows
+    assert grows is not None
     if grows.look is None:
         yield
         return
 
     def keep(error: str) -> None:
-        supervisor.note(f"the hosts stay as they are: {error}")
+        note(f"the hosts stay as they are: {error}")
 
     is_alone = job.store_host == addresses.loopback_address()
 
     def change(hosts: Sequence[Host]) -> None:
         strange = [host for host in hosts if is_alone and not host.is_here]
         if strange:
-            supervisor.note(
+            note(
                 f"{', '.join(map(str, strange))}: no process is started there, since the store of this job listens "
                 f"on {job.store_host}, where other machines do not reach it. List such a host from the "
                 "start, or set RABIT_NETWORK_INTERFACES for rabitrun."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from faults.mutants.mutant import Mutant
 
 MEMBERSHIP = "rabit/rendezvous/membership.py"
+NEXT_EPOCH = "rabit/rendezvous/next_epoch.py"
 SURVIVORS = "rabit/rendezvous/survivors.py"
 RECOVERY = "rabit/elastic/recovery.py"
 STATE = "rabit/elastic/state.py"
@@ -31,21 +32,21 @@ MUTANTS = [
     ),
     Mutant(
         "who came and ended is a member",
-        MEMBERSHIP,
-        "if each in self.here and each not in self.ended]",
-        "if each in self.here]",
+        NEXT_EPOCH,
+        "if each in membership.here and each not in membership.ended]",
+        "if each in membership.here]",
         (RECORD,),
     ),
     Mutant(
         "an accusation excludes though another loss explains it",
-        MEMBERSHIP,
-        "if not has_cause and all(each in self.accused for each in missing):",
-        "if all(each in self.accused for each in missing):",
+        NEXT_EPOCH,
+        "if not has_cause and all(each in membership.accused for each in missing):",
+        "if all(each in membership.accused for each in missing):",
         (RECORD,),
     ),
     Mutant(
         "newcomers come before those that have the state",
-        MEMBERSHIP,
+        NEXT_EPOCH,
         "return (*kept, *more), frozenset(going[len(back) :]), taken",
         "return (*more, *kept), frozenset(going[len(back) :]), taken",
         (RECORD,),
@@ -101,7 +102,7 @@ MUTANTS = [
     ),
     Mutant(
         "that one direction is cut off does not count for the other",
-        MEMBERSHIP,
+        NEXT_EPOCH,
         "            missed[other].add(each)\n",
         "",
         ("tests/unit/rendezvous/test_reach.py",),
@@ -193,14 +194,14 @@ MUTANTS = [
     Mutant(
         "the launcher writes no ends of processes",
         "rabit/launch/losses.py",
-        "        held = self._take(change_membership(self._store, end))\n",
+        "        held = self.change(end)\n",
         "",
         (KILLED,),
     ),
     Mutant(
         "members that meet wait for one whose end the launcher knows",
         "rabit/launch/losses.py",
-        "            tell_end(self._store, held, rank)\n",
+        "            tell_end(self._store, held, number)\n",
         "            pass\n",
         (JOBS + " -k meet_it_again",),
     ),

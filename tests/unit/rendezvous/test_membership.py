@@ -11,6 +11,8 @@ from support.memory_store import MemoryStore
 
 from rabit.errors import Aborted, Internal, PeerLost
 from rabit.rendezvous.membership import KEY, Membership
+from rabit.rendezvous.next_epoch import is_outdated, next_epoch, waiting_time_s
+from rabit.rendezvous.place import are_hosts_equal, place_of
 from rabit.rendezvous.survivors import admission, change_membership, next_membership
 
 PATIENCE_S, TIMEOUT_S = 1.0, 60.0
@@ -21,14 +23,14 @@ def first(hosts="aabb", least=1) -> Membership:
 
 
 def wait_s(membership: Membership) -> float:
-    return membership.wait_s(PATIENCE_S, TIMEOUT_S)
+    return waiting_time_s(membership, PATIENCE_S, TIMEOUT_S)
 
 
 def test_a_record_comes_back_from_its_text():
     full = first(least=2).with_here(0, 3, "silent").with_ended(2, "was killed")
 
     assert Membership.from_json(full.to_json()) == full
-    assert Membership.from_json(full.next().to_json()) == full.next()
+    assert Membership.from_json(next_epoch(full).to_json()) == next_epoch(full)
 
 
 def test_a_text_that_is_no_record_is_refused():
@@ -41,21 +43,21 @@ def test_survivors_keep_their_order_and_the_lost_are_told_why():
     left = first().with_here(3, 1, "it").with_here(0, 1, "it").with_here(2, -1, "").with_ended(1, "died")
 
     assert wait_s(left) == 0
-    assert left.next().members == (0, 2, 3)
-    assert left.next().epoch == 2
-    assert left.next().lost == {1: "died"}
-    assert not (left.next().here or left.next().accused or left.next().ended)
+    assert next_epoch(left).members == (0, 2, 3)
+    assert next_epoch(left).epoch == 2
+    assert next_epoch(left).lost == {1: "died"}
+    assert not (next_epoch(left).here or next_epoch(left).accused or next_epoch(left).ended)
 
 
 def test_members_meet_where_most_of_them_reach():
     start = Membership.first(tuple("abc"), 1, stores=3)
     here = start.with_here(0, -1, "", unreached=[0, 1]).with_here(1, -1, "", unreached=[1])
 
-    assert start.meeting.store == start.with_here(0, -1, "").next().meeting.store == 0
+    assert start.meeting.store == next_epoch(start.with_here(0, -1, "")).meeting.store == 0
     assert Membership.from_json(here.to_json()) == here
-    assert here.next().meeting.store == 2
+    assert next_epoch(here).meeting.store == 2
     # They stay where they are as long as that is as good as elsewhere.
-    assert here.next().with_here(0, -1, "").next().meeting.store == 2
+    assert next_epoch(next_epoch(here).with_here(0, -1, "")).meeting.store == 2
 
 
 def test_who_is_missing_gets_time_to_notice():
@@ -69,7 +71,7 @@ def test_who_is_silent_and_accused_gets_little_time():
     silent = first("aaa").with_here(0, 2, "silent for 3 s").with_here(1, 2, "silent for 3 s")
 
     assert wait_s(silent) == PATIENCE_S
-    assert silent.next().lost == {2: "silent for 3 s"}
+    assert next_epoch(silent).lost == {2: "silent for 3 s"}
 
 
 def test_an_accusation_may_follow_from_another_rank_that_has_ended():
@@ -82,32 +84,32 @@ def test_who_is_accused_and_comes_goes_on():
     there = first("aa").with_here(0, 1, "closed").with_here(1, 0, "closed")
 
     assert wait_s(there) == 0
-    assert there.next().members == (0, 1)
+    assert next_epoch(there).members == (0, 1)
 
 
 def test_of_two_that_do_not_reach_each_other_one_goes_and_is_told_why():
     apart = first("abc").with_here(0, 2, "it").with_here(1, 0, "it", [2]).with_here(2, 0, "it", [1])
 
     assert Membership.from_json(apart.to_json()) == apart
-    assert apart.next().members == (0, 1)
-    assert apart.next().lost == {2: "it and process 1 do not reach each other, and this one was to go"}
-    assert not apart.next().away
+    assert next_epoch(apart).members == (0, 1)
+    assert next_epoch(apart).lost == {2: "it and process 1 do not reach each other, and this one was to go"}
+    assert not next_epoch(apart).away
 
 
 def test_who_has_ended_is_cut_off_from_nobody():
     apart = first("abc").with_here(0, 2, "it").with_here(1, 2, "it", [2]).with_here(2, 1, "it", [1])
 
-    assert apart.with_ended(1, "died").next().members == (0, 2)
+    assert next_epoch(apart.with_ended(1, "died")).members == (0, 2)
 
 
 def test_who_comes_and_ends_then_does_not_go_on():
     ended = first("aaa").with_here(0, 1, "").with_here(1, -1, "").with_here(2, 1, "").with_ended(1, "died")
 
-    assert ended.next().members == (0, 2)
+    assert next_epoch(ended).members == (0, 2)
 
 
 def test_the_end_of_a_process_that_was_left_out_changes_nothing():
-    on = first("aaa").with_here(0, 2, "").with_here(1, 2, "").with_ended(2, "died").next()
+    on = next_epoch(first("aaa").with_here(0, 2, "").with_here(1, 2, "").with_ended(2, "died"))
 
     assert on.with_ended(2, "died again") == on
 
@@ -115,21 +117,21 @@ def test_the_end_of_a_process_that_was_left_out_changes_nothing():
 def test_those_that_have_ended_well_count_for_the_least():
     membership = first("aaa", least=3).with_ended(2, "").with_here(0, 2, "").with_here(1, 2, "")
 
-    assert not membership.next().is_too_small
-    assert first("aaa", least=3).with_ended(2, "died").with_here(0, 2, "").with_here(1, 2, "").next().is_too_small
+    assert not next_epoch(membership).is_too_small
+    assert next_epoch(first("aaa", least=3).with_ended(2, "died").with_here(0, 2, "").with_here(1, 2, "")).is_too_small
 
 
 def test_places_are_dense_on_every_host():
     on = first("aabbb").with_ended(1, "died").with_ended(2, "died")
     for member in (0, 3, 4):
         on = on.with_here(member, 1, "")
-    on = on.next()
+    on = next_epoch(on)
 
-    places = [on.place_of(member) for member in on.members]
+    places = [place_of(on, member) for member in on.members]
     assert [(p.rank, p.size) for p in places] == [(0, 3), (1, 3), (2, 3)]
     assert [(p.local_rank, p.local_size) for p in places] == [(0, 1), (0, 2), (1, 2)]
     assert [(p.cross_rank, p.cross_size) for p in places] == [(0, 2), (1, 2), (0, 1)]
-    assert not on.is_homogeneous and first("aabb").is_homogeneous
+    assert not are_hosts_equal(on) and are_hosts_equal(first("aabb"))
 
 
 def whole(membership: Membership) -> Membership:
@@ -146,30 +148,30 @@ def waiting(membership: Membership, *numbers: int) -> Membership:
 
 
 def test_more_newcomers_come_after_the_others_in_their_own_order_up_to_the_most():
-    grown = whole(waiting(Membership.first("aa", 1, most=4), 7, 5, 6)).next()
+    grown = next_epoch(whole(waiting(Membership.first("aa", 1, most=4), 7, 5, 6)))
 
     assert grown.members == (0, 1, 7, 5)
-    assert grown.waiting == (6,) and not grown.is_outdated
-    assert [grown.place_of(each).local_rank for each in grown.members] == [0, 1, 0, 1]
+    assert grown.waiting == (6,) and not is_outdated(grown)
+    assert [place_of(grown, each).local_rank for each in grown.members] == [0, 1, 0, 1]
 
 
 def test_a_newcomer_takes_the_place_of_who_was_lost():
     left = waiting(first("aaa"), 3).with_here(0, 1, "").with_here(2, 1, "").with_ended(1, "died")
 
     assert left.strength == 3
-    assert left.next().members == (0, 3, 2)
-    assert left.next().hosts == {0: "a", 2: "a", 3: "n"}
-    assert [left.next().seat_of(each) for each in (0, 3, 2)] == [0, 1, 2]
+    assert next_epoch(left).members == (0, 3, 2)
+    assert next_epoch(left).hosts == {0: "a", 2: "a", 3: "n"}
+    assert [next_epoch(left).seat_of(each) for each in (0, 3, 2)] == [0, 1, 2]
 
 
 def test_who_comes_for_a_newcomer_has_the_seat_of_the_first():
-    again = whole(waiting(first("aaa"), 3).with_ended(1, "died")).next()
-    again = whole(waiting(again, 4).with_ended(3, "died")).next()
+    again = next_epoch(whole(waiting(first("aaa"), 3).with_ended(1, "died")))
+    again = next_epoch(whole(waiting(again, 4).with_ended(3, "died")))
 
     assert again.members == (0, 4, 2)
     assert again.seats == {4: 1}
     assert Membership.from_json(again.to_json()) == again
-    assert whole(again.with_ended(4, "died")).next().seats == {}
+    assert next_epoch(whole(again.with_ended(4, "died"))).seats == {}
 
 
 def test_a_newcomer_comes_for_a_lost_member_of_its_own_host_first():
@@ -177,34 +179,34 @@ def test_a_newcomer_comes_for_a_lost_member_of_its_own_host_first():
     lost = lost.with_newcomer(5, "b").with_waiting(5).with_newcomer(4, "b").with_waiting(4)
     lost = lost.with_newcomer(6, "c").with_waiting(6)
 
-    assert whole(lost).next().members == (6, 1, 5, 4)
+    assert next_epoch(whole(lost)).members == (6, 1, 5, 4)
 
 
 def test_a_newcomer_that_ends_before_it_is_a_member_is_forgotten():
     full = waiting(Membership.first("aa", 1, most=3), 2)
 
-    assert full.is_outdated
+    assert is_outdated(full)
     assert full.with_ended(2, "died") == Membership.first("aa", 1, most=3)
 
 
 def test_members_leave_as_far_as_the_least_allows():
     asked = first("aabb", least=2).with_room(2, (0, 1, 9))
 
-    assert asked.is_outdated and asked.leaving == {0, 1}
-    assert whole(asked).next().members == (2, 3)
-    assert whole(asked).next().left == {0, 1}
-    assert whole(asked).next().lost == dict.fromkeys((0, 1), "its host is none of the job any more")
-    held_back = whole(first("aabb", least=3).with_room(2, (0, 1))).next()
+    assert is_outdated(asked) and asked.leaving == {0, 1}
+    assert next_epoch(whole(asked)).members == (2, 3)
+    assert next_epoch(whole(asked)).left == {0, 1}
+    assert next_epoch(whole(asked)).lost == dict.fromkeys((0, 1), "its host is none of the job any more")
+    held_back = next_epoch(whole(first("aabb", least=3).with_room(2, (0, 1))))
     assert held_back.members == (0, 2, 3) and held_back.leaving == {0} and held_back.left == {1}
-    replaced = whole(waiting(first("aabb", least=3).with_room(3, (0, 1)), 4)).next()
+    replaced = next_epoch(whole(waiting(first("aabb", least=3).with_room(3, (0, 1)), 4)))
     assert replaced.members == (4, 2, 3) and replaced.left == {0, 1}
 
 
 def test_who_cannot_leave_yet_is_no_reason_to_stop():
     held_back = first("ab", least=2).with_room(2, (1,))
 
-    assert not held_back.is_outdated
-    assert waiting(held_back, 2).is_outdated
+    assert not is_outdated(held_back)
+    assert is_outdated(waiting(held_back, 2))
 
 
 def test_without_any_rank_newcomers_are_no_strength():

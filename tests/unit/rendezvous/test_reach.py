@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from rabit.rendezvous.host_port import format_address
-from rabit.rendezvous.membership import cut_off
+from rabit.rendezvous.next_epoch import cut_off
 from rabit.rendezvous.reach import not_reached, unreachable
 
 
