@@ -63,15 +63,12 @@ bool CpuHasVectorPclmul() {
          (Cpu().leaf7_ecx & bit_VPCLMULQDQ) != 0;
 }
 
-bool CpuHasSha() { return Cpu().Has1(bit_SSE4_1) && Cpu().Has7(bit_SHA); }
-
 #else
 
 bool CpuHasAvx2() { return false; }
 bool CpuHasAvx512() { return false; }
 bool CpuHasSse42() { return false; }
 bool CpuHasVectorPclmul() { return false; }
-bool CpuHasSha() { return false; }
 
 #endif
 }  // namespace rabit

@@ -11,7 +11,5 @@ bool CpuHasAvx512();
 bool CpuHasSse42();
 // What crc32c_avx512.cc is compiled for: SSE 4.2 as above, AVX-512 F, VL and VPCLMULQDQ.
 bool CpuHasVectorPclmul();
-// What sha256_shani.cc is compiled for: SHA and SSE 4.1.
-bool CpuHasSha();
 
 }  // namespace rabit

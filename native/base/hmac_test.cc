@@ -1,7 +1,6 @@
 #include "base/hmac.h"
 
 #include <cstdio>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -42,23 +41,6 @@ TEST(Sha256, pieces_give_the_digest_of_the_whole) {
     }
     EXPECT_EQ(Hex(hash.Finish()), Hex(whole)) << step;
   }
-}
-
-TEST(Sha256, implementations_agree) {
-  if (!HasSha256Instructions()) SKIP_TEST("this processor has no SHA instructions");
-#if defined(__x86_64__)
-  std::mt19937 random(5);
-  for (size_t blocks : {0, 1, 2, 3, 17}) {
-    std::vector<std::byte> data(blocks * 64);
-    for (std::byte& byte : data) byte = static_cast<std::byte>(random());
-    std::array<uint32_t, 8> portable;
-    for (uint32_t& word : portable) word = static_cast<uint32_t>(random());
-    std::array<uint32_t, 8> fast = portable;
-    Sha256BlocksPortable(portable, data.data(), blocks);
-    Sha256BlocksShani(fast, data.data(), blocks);
-    EXPECT_TRUE(portable == fast) << blocks;
-  }
-#endif
 }
 
 TEST(Hmac, gives_the_values_of_rfc_4231) {

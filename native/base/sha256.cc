@@ -4,8 +4,6 @@
 #include <bit>
 #include <cstring>
 
-#include "base/cpu_features.h"
-
 namespace rabit {
 namespace {
 
@@ -34,20 +32,6 @@ void StoreBig(std::byte* to, uint32_t value) {
 }
 
 void Blocks(std::array<uint32_t, 8>& state, const std::byte* data, size_t blocks) {
-#if defined(__x86_64__)
-  if (HasSha256Instructions()) return Sha256BlocksShani(state, data, blocks);
-#endif
-  Sha256BlocksPortable(state, data, blocks);
-}
-
-}  // namespace
-
-bool HasSha256Instructions() {
-  static const bool has = CpuHasSha();
-  return has;
-}
-
-void Sha256BlocksPortable(std::array<uint32_t, 8>& state, const std::byte* data, size_t blocks) {
   for (; blocks > 0; --blocks, data += 64) {
     std::array<uint32_t, 64> w;
     for (size_t t = 0; t < 16; ++t) w[t] = LoadBig(data + 4 * t);
@@ -77,6 +61,8 @@ void Sha256BlocksPortable(std::array<uint32_t, 8>& state, const std::byte* data,
     for (size_t i = 0; i < 8; ++i) state[i] += mixed[i];
   }
 }
+
+}  // namespace
 
 Sha256::Sha256() : state_(kInitialState) {}
 

@@ -25,11 +25,4 @@ class Sha256 {
 
 Digest Sha256Of(ConstBytes bytes);
 
-// The block functions, for tests: `blocks` times 64 bytes are mixed into `state`.
-void Sha256BlocksPortable(std::array<uint32_t, 8>& state, const std::byte* data, size_t blocks);
-#if defined(__x86_64__)
-void Sha256BlocksShani(std::array<uint32_t, 8>& state, const std::byte* data, size_t blocks);
-#endif
-bool HasSha256Instructions();
-
 }  // namespace rabit
