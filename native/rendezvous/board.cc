@@ -60,4 +60,16 @@ const Versioned* Board::Find(std::string_view key) const {
   return found == entries_.end() ? nullptr : &found->second;
 }
 
+void Board::Forget(std::string_view prefix, std::string_view kept) {
+  for (auto entry = entries_.lower_bound(prefix);
+       entry != entries_.end() && entry->first.starts_with(prefix);) {
+    if (entry->first == kept) {
+      ++entry;
+      continue;
+    }
+    total_bytes_ -= entry->first.size() + kEntryOverheadBytes + entry->second.value.size();
+    entry = entries_.erase(entry);
+  }
+}
+
 }  // namespace rabit

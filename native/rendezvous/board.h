@@ -36,6 +36,8 @@ class Board {
   Result<Swap> CompareAndSet(std::string_view key, uint64_t version, std::string_view value);
   // Null if absent; valid until the next change.
   const Versioned* Find(std::string_view key) const;
+  // Removes every key that begins with `prefix`, but not `kept`.
+  void Forget(std::string_view prefix, std::string_view kept);
 
  private:
   const size_t total_bytes_max_;

@@ -45,6 +45,57 @@ struct Start {
   std::vector<Rank> ranks;
 };
 
+// Joins epoch `epoch` with two ranks, which publish what ranks do; the first ends, then the second.
+void LiveThrough(TcpStore& first, TcpStore& second, int epoch) {
+  const std::string scope = std::to_string(epoch) + "/";
+  auto ending = std::make_unique<StartWatch>(first, epoch, 0);
+  EXPECT_OK(ending->Join(Soon()));
+  EXPECT_OK(ending->Set(scope + "host/0", std::string(kStoreValueBytesMax, 'x')));
+  StartWatch staying(second, epoch, 1);
+  EXPECT_OK(staying.Join(Soon()));
+  ending.reset();
+  EXPECT_OK(staying.Get(scope + "host/0", Soon()));
+}
+
+bool IsGone(TcpStore& store, const std::string& key) {
+  return store.Get(key, Deadline{}).status().code() == Code::kTimedOut;
+}
+
+// 600 epochs of 64 KiB are more than half of what a store takes in all, had it kept them; the keys
+// of each are asked for.
+TEST(StartWatch, the_keys_of_an_epoch_go_with_its_last_rank) {
+  Start start(2);
+  EXPECT_OK(start.ranks[0].store->Set("member/host/0", "stays"));
+  for (int epoch = 2; epoch < 602; ++epoch) {
+    LiveThrough(*start.ranks[0].store, *start.ranks[1].store, epoch);
+  }
+  for (int epoch = 2; epoch < 602; ++epoch) {
+    // The end of the last will is read by the server in its own time.
+    const std::string key = std::to_string(epoch) + "/host/0";
+    const Deadline deadline = Soon();
+    while (!IsGone(*start.ranks[0].store, key) && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+    EXPECT_TRUE(IsGone(*start.ranks[0].store, key)) << key;
+  }
+  EXPECT_OK(start.ranks[0].store->Get("member/host/0", Soon()));
+}
+
+TEST(StartWatch, a_late_rank_still_hears_why_the_others_have_gone) {
+  Start start(2);
+  EXPECT_OK(start.ranks[0].watch->Set("1/host/0", "here"));
+  EXPECT_EQ(start.ranks[0].watch->Fail(Mismatch("settings differ")).code(), Code::kMismatch);
+  start.ranks[0].watch.reset();
+  start.ranks[1].watch.reset();
+
+  StartWatch late(*start.ranks[1].store, 1, 2);
+  EXPECT_OK(late.Join(Soon()));
+
+  const Status seen = late.Get("1/host/0", Soon()).status();
+  EXPECT_EQ(seen.code(), Code::kMismatch);
+  EXPECT_NE(seen.message().find("settings differ"), std::string::npos) << seen;
+}
+
 TEST(StartWatch, a_rank_that_dies_ends_the_waits_of_the_others) {
   Start start(2);
   Status seen;

@@ -85,6 +85,7 @@ class EpollStoreServer final : public StoreServer {
   void AnswerWaiters(const std::string& store_key);
   void AnswerOverdue();
   void Close(Key key);
+  void SetWill(Connection& connection, std::string key, std::string value);
 
   Poller poller_;
   std::unique_ptr<Listener> listener_;
@@ -97,6 +98,7 @@ class EpollStoreServer final : public StoreServer {
   Key next_key_ = 1;
   std::map<std::string, std::set<Key>> waiters_;  // store key -> connections
   std::set<std::pair<Deadline, Key>> wait_deadlines_;
+  std::map<std::string, int, std::less<>> wills_;  // how many connections have one for this key
 
   Mutex mutex_;
   std::vector<UniqueFd> arrivals_ RABIT_GUARDED_BY(mutex_);
@@ -162,8 +164,7 @@ bool EpollStoreServer::Read(Key key, Connection& connection) {
 bool EpollStoreServer::TakeWill(Key key, Connection& connection, const StoreRequest& request) {
   const Status status = CheckStoreKey(request.key);
   if (status.ok()) {
-    connection.will_key = request.value.empty() ? std::string() : request.key;
-    connection.will_value = request.value;
+    SetWill(connection, request.value.empty() ? std::string() : request.key, request.value);
   }
   return Answer(key, connection, ErrorResponse(status));
 }
@@ -196,8 +197,7 @@ bool EpollStoreServer::Handle(Key key, Connection& connection) {
   return false;
 }
 
-bool EpollStoreServer::StartWatching(Key key, Connection& connection,
-                                     const StoreRequest& request) {
+bool EpollStoreServer::StartWatching(Key key, Connection& connection, const StoreRequest& request) {
   if (Status status = CheckStoreKey(request.key); !status.ok()) {
     return Answer(key, connection, ErrorResponse(status));
   }
@@ -220,20 +220,21 @@ bool EpollStoreServer::StartWatching(Key key, Connection& connection,
 
 void EpollStoreServer::AnswerWaiters(const std::string& store_key) {
   const auto found = waiters_.find(store_key);
-  const Versioned* const held = board_.Find(store_key);
-  if (found == waiters_.end() || held == nullptr) return;
+  const Versioned* const now = board_.Find(store_key);
+  if (found == waiters_.end() || now == nullptr) return;
+  // Copies: to close one may do its will, which answers others and removes keys.
+  const Versioned held = *now;
   const std::set<Key> keys = found->second;
   for (const Key key : keys) {
-    // To close one may do its will, which answers others.
     const auto found_connection = connections_.find(key);
     if (found_connection == connections_.end() || !found_connection->second.is_waiting()) continue;
     Connection& connection = found_connection->second;
     const bool is_awaited = connection.awaited_key == store_key;
-    if (is_awaited && connection.seen_version >= held->version) continue;
+    if (is_awaited && connection.seen_version >= held.version) continue;
     StopWatching(key, connection);
-    const StoreResponse response =
-        is_awaited ? StoreResponse{Code::kOk, false, held->version, held->value}
-                   : ErrorResponse(IsSet(store_key));
+    const StoreResponse response = is_awaited
+                                       ? StoreResponse{Code::kOk, false, held.version, held.value}
+                                       : ErrorResponse(IsSet(store_key));
     if (!Answer(key, connection, response)) Close(key);
   }
 }
@@ -290,13 +291,25 @@ void EpollStoreServer::Close(Key key) {
   Connection& connection = found->second;
   if (connection.is_waiting()) StopWatching(key, connection);
   poller_.Remove(connection.fd.get());
-  const std::string will_key = std::move(connection.will_key);
-  const std::string will_value = std::move(connection.will_value);
-  connections_.erase(found);
-  if (will_key.empty()) return;
+  const std::string will_key = connection.will_key;
   // A full board keeps no will: those who wait for it then wait until their deadline.
-  (void)board_.CompareAndSet(will_key, 0, will_value);
-  AnswerWaiters(will_key);
+  if (!will_key.empty()) (void)board_.CompareAndSet(will_key, 0, connection.will_value);
+  SetWill(connection, {}, {});
+  connections_.erase(found);
+  if (!will_key.empty()) AnswerWaiters(will_key);
+}
+
+// Whoever has a will for "7/failed" belongs to epoch 7.  The last of them takes the keys of the
+// epoch along, all but that one: a rank that comes late still hears why the others have gone.
+void EpollStoreServer::SetWill(Connection& connection, std::string key, std::string value) {
+  if (!key.empty()) ++wills_[key];
+  const std::string last = std::exchange(connection.will_key, std::move(key));
+  connection.will_value = std::move(value);
+  const auto found = wills_.find(last);
+  if (found == wills_.end() || --found->second > 0) return;
+  wills_.erase(found);
+  const size_t epoch_end = last.find('/');
+  if (epoch_end != std::string::npos) board_.Forget(last.substr(0, epoch_end + 1), last);
 }
 
 }  // namespace

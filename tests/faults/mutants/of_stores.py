@@ -15,7 +15,7 @@ MUTANTS = [
     Mutant(
         "wills are not kept",
         "native/rendezvous/store_server.cc",
-        "  (void)board_.CompareAndSet(will_key, 0, will_value);\n",
+        "  if (!will_key.empty()) (void)board_.CompareAndSet(will_key, 0, connection.will_value);\n",
         "",
         ("native:StartWatch",),
     ),
